@@ -1,0 +1,7 @@
+//! The version of everything that outlives a process: pinned maps and their layouts.
+
+/// Version of the pinned state; part of the pin folder's name.
+///
+/// History, one line per change:
+/// - 1: first layout (networks, services, backends, flows, free ids, counters, registry).
+pub const ABI_VERSION: u32 = 1;

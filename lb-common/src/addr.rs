@@ -1,0 +1,164 @@
+//! Addresses, ports and MACs as they stand in packets and maps: in network byte order.
+
+macro_rules! network_order {
+    ($(#[$meta:meta])* $name:ident, $int:ty) => {
+        $(#[$meta])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        pub struct $name($int);
+
+        impl $name {
+            /// From host order.
+            #[inline(always)]
+            pub const fn new(host: $int) -> Self {
+                Self(host.to_be())
+            }
+
+            /// In host order.
+            #[inline(always)]
+            pub const fn get(self) -> $int {
+                <$int>::from_be(self.0)
+            }
+
+            /// From the integer that a native load of the bytes gives.
+            #[inline(always)]
+            pub const fn from_raw(raw: $int) -> Self {
+                Self(raw)
+            }
+
+            /// The integer that a native load of the bytes gives; for checksums and comparisons.
+            #[inline(always)]
+            pub const fn raw(self) -> $int {
+                self.0
+            }
+        }
+    };
+}
+
+network_order!(
+    /// A 16-bit value in network byte order: a port, a length, a checksum.
+    Be16,
+    u16
+);
+network_order!(
+    /// A 32-bit value in network byte order: an IPv4 address, a sequence number.
+    Be32,
+    u32
+);
+
+impl core::fmt::Debug for Be16 {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", self.get())
+    }
+}
+
+impl core::fmt::Debug for Be32 {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", core::net::Ipv4Addr::from(self.get()))
+    }
+}
+
+impl From<core::net::Ipv4Addr> for Be32 {
+    #[inline(always)]
+    fn from(address: core::net::Ipv4Addr) -> Self {
+        Self::new(address.to_bits())
+    }
+}
+
+impl From<Be32> for core::net::Ipv4Addr {
+    #[inline(always)]
+    fn from(address: Be32) -> Self {
+        Self::from_bits(address.get())
+    }
+}
+
+/// An Ethernet address: six bytes in wire order, aligned to two so that it needs three loads.
+#[repr(transparent)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Mac([u16; 3]);
+
+impl Mac {
+    /// `ff:ff:ff:ff:ff:ff`.
+    pub const BROADCAST: Self = Self([0xffff; 3]);
+
+    /// From six bytes in wire order.
+    pub const fn new(bytes: [u8; 6]) -> Self {
+        let [a, b, c, d, e, f] = bytes;
+        Self([
+            u16::from_ne_bytes([a, b]),
+            u16::from_ne_bytes([c, d]),
+            u16::from_ne_bytes([e, f]),
+        ])
+    }
+
+    /// The six bytes in wire order.
+    pub const fn bytes(self) -> [u8; 6] {
+        let [x, y, z] = self.0;
+        let ([a, b], [c, d], [e, f]) = (x.to_ne_bytes(), y.to_ne_bytes(), z.to_ne_bytes());
+        [a, b, c, d, e, f]
+    }
+
+    /// From three native loads of two bytes each.
+    #[inline(always)]
+    pub const fn from_raw(raw: [u16; 3]) -> Self {
+        Self(raw)
+    }
+
+    /// As three native loads of two bytes each.
+    #[inline(always)]
+    pub const fn raw(self) -> [u16; 3] {
+        self.0
+    }
+
+    /// Whether the group bit is set: a broadcast or multicast address.
+    #[inline(always)]
+    pub const fn is_group(self) -> bool {
+        let [first, _, _] = self.0;
+        first.to_ne_bytes()[0] & 1 != 0
+    }
+
+    /// All zero: not known.
+    #[inline(always)]
+    pub const fn is_none(self) -> bool {
+        let [a, b, c] = self.0;
+        (a | b | c) == 0
+    }
+}
+
+impl core::fmt::Display for Mac {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let [a, b, c, d, e, g] = self.bytes();
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl core::fmt::Debug for Mac {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn network_order_survives_both_conversions() {
+        assert_eq!(Be16::new(0x1234).raw().to_ne_bytes(), [0x12, 0x34]);
+        assert_eq!(Be16::new(6443).get(), 6443);
+        let address = Ipv4Addr::new(10, 32, 96, 105);
+        assert_eq!(Be32::from(address).raw().to_ne_bytes(), [10, 32, 96, 105]);
+        assert_eq!(Ipv4Addr::from(Be32::from(address)), address);
+    }
+
+    #[test]
+    fn a_mac_keeps_its_bytes_and_knows_groups() {
+        let mac = Mac::new([2, 0xab, 3, 4, 5, 6]);
+        assert_eq!(mac.bytes(), [2, 0xab, 3, 4, 5, 6]);
+        assert_eq!(format!("{mac}"), "02:ab:03:04:05:06");
+        assert!(!mac.is_group() && !mac.is_none() && Mac::default().is_none());
+        assert!(Mac::BROADCAST.is_group() && Mac::new([1, 0, 0x5e, 0, 0, 1]).is_group());
+    }
+}

@@ -1,0 +1,488 @@
+//! conntrack: what a packet does to its flow's word.
+//!
+//! The word is the only truth about a flow entry: state (4 bits), flags (4), generation (24). Every
+//! change is a compare-and-swap of the whole word, so whoever wins one transition has done it
+//! alone. The id of a FREE or CLOSED entry waits in its queue of free ids.
+//!
+//! ```text
+//!          pop          publish       SYN-ACK            ACK
+//!   FREE ──────► CLAIMED ─────► NEW ─────────► REPLIED ───────► ESTABLISHED
+//!                   ▲            │ RST            │ RST, both FINs   │
+//!                   └── CLOSED ◄─┴────────────────┴──────────────────┘
+//!                  pop
+//! ```
+//!
+//! CLOSED still translates until the id is claimed again, so last ACKs arrive; a new SYN of the
+//! same client takes a new id. UDP goes from NEW to ESTABLISHED with the first reply.
+
+use crate::wire::header::{ACK, FIN, RST, SYN};
+
+/// State, flags and generation of a flow entry.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Word(u32);
+
+/// What an entry is. The numbers are part of the pinned layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Never used, or its fields have been cleared.
+    Free = 0,
+    /// Somebody is writing the fields; nobody may read them.
+    Claimed = 1,
+    /// The client's first packet went to the backend.
+    New = 2,
+    /// TCP: the backend's SYN-ACK went to the client.
+    Replied = 3,
+    /// TCP: the client acknowledged the SYN-ACK. UDP: the backend replied.
+    Established = 4,
+    /// Over, but not claimed yet: still translates.
+    Closed = 5,
+}
+
+const STATE_MASK: u32 = 0xf;
+/// A UDP flow.
+const UDP: u32 = 1 << 5;
+/// The client sent a FIN.
+const FIN_REQUEST: u32 = 1 << 6;
+/// The backend sent a FIN.
+const FIN_REPLY: u32 = 1 << 7;
+const GENERATION_SHIFT: u32 = 8;
+
+impl Word {
+    /// From the raw value in the entry.
+    #[inline(always)]
+    pub const fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// The raw value for the entry.
+    #[inline(always)]
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+
+    /// The state; an unknown number, which nobody writes, counts as claimed.
+    #[inline(always)]
+    pub const fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Free,
+            2 => State::New,
+            3 => State::Replied,
+            4 => State::Established,
+            5 => State::Closed,
+            _ => State::Claimed,
+        }
+    }
+
+    /// How often the entry has been claimed, modulo 2^24.
+    #[inline(always)]
+    pub const fn generation(self) -> u32 {
+        self.0 >> GENERATION_SHIFT
+    }
+
+    /// Whether packets of the flow are rewritten and sent on.
+    #[inline(always)]
+    pub const fn translates(self) -> bool {
+        matches!(
+            self.state(),
+            State::New | State::Replied | State::Established | State::Closed
+        )
+    }
+
+    /// Whether the entry holds an id that a new flow may claim.
+    #[inline(always)]
+    pub const fn claimable(self) -> bool {
+        matches!(self.state(), State::Free | State::Closed)
+    }
+
+    /// Whether this is a flow of `udp`, or of TCP.
+    #[inline(always)]
+    pub const fn is_udp(self) -> bool {
+        self.0 & UDP != 0
+    }
+
+    #[inline(always)]
+    const fn with_state(self, state: State) -> Self {
+        Self(self.0 & !STATE_MASK | state as u32)
+    }
+
+    /// The claim of a free or closed entry for a new flow.
+    #[inline(always)]
+    pub const fn claim(self, udp: bool) -> Self {
+        let generation = (self.0 >> GENERATION_SHIFT).wrapping_add(1) << GENERATION_SHIFT;
+        let udp = if udp { UDP } else { 0 };
+        Self(generation | udp | State::Claimed as u32)
+    }
+
+    /// A claimed entry whose fields are written goes live.
+    #[inline(always)]
+    pub const fn publish(self) -> Self {
+        self.with_state(State::New)
+    }
+
+    /// The end of a flow. Whoever wins the swap to this word puts the id into the queue.
+    #[inline(always)]
+    pub const fn close(self) -> Self {
+        self.with_state(State::Closed)
+    }
+
+    /// A claim that is given up. The fields are no flow's; the id goes back into the queue.
+    #[inline(always)]
+    pub const fn withdraw(self) -> Self {
+        self.with_state(State::Free)
+    }
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Client to backend.
+    Request,
+    /// Backend to client.
+    Reply,
+}
+
+/// The parts of a TCP segment that matter for its flow. Numbers in host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The TCP flags.
+    pub flags: u8,
+    /// Sequence number of the first byte.
+    pub sequence: u32,
+    /// Acknowledgment number; meaningful with the ACK flag.
+    pub acknowledgment: u32,
+    /// Payload in bytes.
+    pub payload: u16,
+}
+
+impl Segment {
+    /// Whether this segment opens a connection.
+    #[inline(always)]
+    pub const fn opens(&self) -> bool {
+        self.flags & (SYN | ACK | RST | FIN) == SYN
+    }
+
+    #[inline(always)]
+    const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What a packet means for its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Translate; the word stays.
+    Keep,
+    /// Translate, and change the word.
+    Change(Word),
+    /// A late packet of an earlier flow on this id: do not translate.
+    Refuse,
+}
+
+/// Most data that a SYN may carry and a SYN-ACK acknowledge (RFC 7413), in bytes.
+const SYN_DATA: u32 = 1460;
+/// How far beyond the peer's last acknowledgment a RST may be and still end the flow, in bytes.
+/// Wider than RFC 5961 section 3.2 because nobody is challenged here: a wrong guess frees an id,
+/// which goes on translating until it is claimed.
+const RST_WINDOW: u32 = 1 << 20;
+
+/// Judges a TCP segment of a live or closed flow. `ack_request` and `ack_reply` are the entry's.
+#[inline(always)]
+pub const fn tcp(
+    word: Word,
+    direction: Direction,
+    segment: &Segment,
+    ack_request: u32,
+    ack_reply: u32,
+) -> Step {
+    let state = word.state();
+    if matches!(state, State::Closed) {
+        return Step::Keep;
+    }
+    let peer_expects = match direction {
+        Direction::Request => ack_reply,
+        Direction::Reply => ack_request,
+    };
+    if segment.has(RST) {
+        let valid = if matches!(state, State::New) && matches!(direction, Direction::Reply) {
+            // RFC 9293 section 3.5.2: in SYN-SENT a reset is acceptable if it acknowledges the SYN.
+            segment.has(ACK) && segment.acknowledgment.wrapping_sub(ack_reply) <= SYN_DATA
+        } else {
+            segment.sequence.wrapping_sub(peer_expects) < RST_WINDOW
+        };
+        return if valid {
+            Step::Change(word.close())
+        } else {
+            Step::Keep
+        };
+    }
+    match (state, direction) {
+        (State::New, Direction::Reply) => {
+            if segment.has(SYN) {
+                let expected =
+                    segment.has(ACK) && segment.acknowledgment.wrapping_sub(ack_reply) <= SYN_DATA;
+                if expected {
+                    Step::Change(word.with_state(State::Replied))
+                } else {
+                    Step::Refuse
+                }
+            } else if segment.payload == 0 && !segment.has(FIN) {
+                // A challenge ACK of the backend's TIME_WAIT: the client must see and reset it.
+                Step::Keep
+            } else {
+                Step::Refuse
+            }
+        }
+        (State::Replied, Direction::Request) if segment.has(ACK) && !segment.has(SYN) => closing(
+            word,
+            word.with_state(State::Established),
+            direction,
+            segment,
+        ),
+        (State::Replied | State::Established, _) => closing(word, word, direction, segment),
+        _ => Step::Keep,
+    }
+}
+
+/// Applies a FIN to `next`, which is `word` or follows from it; both FINs close.
+#[inline(always)]
+const fn closing(word: Word, next: Word, direction: Direction, segment: &Segment) -> Step {
+    let mut next = next;
+    if segment.has(FIN) {
+        next.0 |= match direction {
+            Direction::Request => FIN_REQUEST,
+            Direction::Reply => FIN_REPLY,
+        };
+    }
+    if next.0 & (FIN_REQUEST | FIN_REPLY) == FIN_REQUEST | FIN_REPLY {
+        next = next.close();
+    }
+    if next.0 == word.0 {
+        Step::Keep
+    } else {
+        Step::Change(next)
+    }
+}
+
+/// Judges a UDP datagram of a live flow.
+#[inline(always)]
+pub const fn udp(word: Word, direction: Direction) -> Step {
+    match (word.state(), direction) {
+        (State::New, Direction::Reply) => Step::Change(word.with_state(State::Established)),
+        _ => Step::Keep,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ISN: u32 = 1000;
+    const PEER: u32 = 0xffff_fff0;
+
+    fn segment(flags: u8, sequence: u32, acknowledgment: u32) -> Segment {
+        Segment {
+            flags,
+            sequence,
+            acknowledgment,
+            payload: 0,
+        }
+    }
+
+    fn new_flow() -> Word {
+        Word::default().claim(false).publish()
+    }
+
+    fn changed(step: Step) -> Word {
+        match step {
+            Step::Change(word) => word,
+            other => panic!("expected a change, got {other:?}"),
+        }
+    }
+
+    /// NEW -> REPLIED -> ESTABLISHED with the numbers above.
+    fn established() -> Word {
+        let syn_ack = segment(SYN | ACK, PEER, ISN + 1);
+        let replied = changed(tcp(new_flow(), Direction::Reply, &syn_ack, 0, ISN + 1));
+        assert_eq!(replied.state(), State::Replied);
+        let ack = segment(ACK, ISN + 1, PEER.wrapping_add(1));
+        changed(tcp(
+            replied,
+            Direction::Request,
+            &ack,
+            PEER.wrapping_add(1),
+            ISN + 1,
+        ))
+    }
+
+    #[test]
+    fn the_handshake_establishes_only_with_the_clients_ack() {
+        assert_eq!(established().state(), State::Established);
+        let syn_ack = segment(SYN | ACK, PEER, ISN + 1);
+        let replied = changed(tcp(new_flow(), Direction::Reply, &syn_ack, 0, ISN + 1));
+        assert_eq!(
+            tcp(replied, Direction::Reply, &syn_ack, 0, ISN + 1),
+            Step::Keep
+        );
+        let syn = segment(SYN, ISN, 0);
+        assert_eq!(
+            tcp(replied, Direction::Request, &syn, 0, ISN + 1),
+            Step::Keep
+        );
+    }
+
+    #[test]
+    fn a_late_reply_of_an_earlier_flow_is_refused() {
+        let word = new_flow();
+        let late_syn_ack = segment(SYN | ACK, PEER, ISN + 1 + SYN_DATA + 1);
+        assert_eq!(
+            tcp(word, Direction::Reply, &late_syn_ack, 0, ISN + 1),
+            Step::Refuse
+        );
+        let early_syn_ack = segment(SYN | ACK, PEER, ISN);
+        assert_eq!(
+            tcp(word, Direction::Reply, &early_syn_ack, 0, ISN + 1),
+            Step::Refuse
+        );
+        let late_data = Segment {
+            payload: 1,
+            ..segment(ACK, PEER, ISN)
+        };
+        assert_eq!(
+            tcp(word, Direction::Reply, &late_data, 0, ISN + 1),
+            Step::Refuse
+        );
+        let late_fin = segment(FIN | ACK, PEER, ISN);
+        assert_eq!(
+            tcp(word, Direction::Reply, &late_fin, 0, ISN + 1),
+            Step::Refuse
+        );
+        let challenge = segment(ACK, PEER, ISN - 500);
+        assert_eq!(
+            tcp(word, Direction::Reply, &challenge, 0, ISN + 1),
+            Step::Keep
+        );
+    }
+
+    #[test]
+    fn both_fins_close_in_either_order_and_one_does_not() {
+        let request_fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
+        let reply_fin = segment(FIN | ACK, PEER.wrapping_add(1), ISN + 1);
+        let orders = [
+            [
+                (Direction::Request, request_fin),
+                (Direction::Reply, reply_fin),
+            ],
+            [
+                (Direction::Reply, reply_fin),
+                (Direction::Request, request_fin),
+            ],
+        ];
+        for [first, second] in orders {
+            let half = changed(tcp(established(), first.0, &first.1, 0, 0));
+            assert_eq!(half.state(), State::Established);
+            assert_eq!(
+                tcp(half, first.0, &first.1, 0, 0),
+                Step::Keep,
+                "a repeated FIN"
+            );
+            let closed = changed(tcp(half, second.0, &second.1, 0, 0));
+            assert_eq!(closed.state(), State::Closed);
+            assert!(closed.claimable() && closed.translates());
+        }
+    }
+
+    #[test]
+    fn a_reset_closes_only_where_its_sequence_number_fits() {
+        let word = established();
+        let (ack_request, ack_reply) = (PEER.wrapping_add(1), ISN + 1);
+        let fits = segment(RST, ack_reply + 100, 0);
+        assert_eq!(
+            changed(tcp(word, Direction::Request, &fits, ack_request, ack_reply)).state(),
+            State::Closed
+        );
+        for sequence in [ack_reply - 1, ack_reply + RST_WINDOW] {
+            let blind = segment(RST, sequence, 0);
+            assert_eq!(
+                tcp(word, Direction::Request, &blind, ack_request, ack_reply),
+                Step::Keep
+            );
+        }
+        let over_the_wrap = segment(RST, PEER.wrapping_add(30), 0);
+        assert_eq!(
+            changed(tcp(
+                word,
+                Direction::Reply,
+                &over_the_wrap,
+                ack_request,
+                ack_reply
+            ))
+            .state(),
+            State::Closed
+        );
+    }
+
+    #[test]
+    fn a_refused_connection_is_closed_by_the_reset_that_acknowledges_the_syn() {
+        let refused = segment(RST | ACK, 0, ISN + 1);
+        assert_eq!(
+            changed(tcp(new_flow(), Direction::Reply, &refused, 0, ISN + 1)).state(),
+            State::Closed
+        );
+        let foreign = segment(RST | ACK, 0, ISN);
+        assert_eq!(
+            tcp(new_flow(), Direction::Reply, &foreign, 0, ISN + 1),
+            Step::Keep
+        );
+        let without_ack = segment(RST, 0, ISN + 1);
+        assert_eq!(
+            tcp(new_flow(), Direction::Reply, &without_ack, 0, ISN + 1),
+            Step::Keep
+        );
+    }
+
+    #[test]
+    fn a_udp_flow_is_established_by_its_first_reply() {
+        let word = Word::default().claim(true).publish();
+        assert!(word.is_udp());
+        assert_eq!(udp(word, Direction::Request), Step::Keep);
+        let established = changed(udp(word, Direction::Reply));
+        assert_eq!(established.state(), State::Established);
+        assert_eq!(udp(established, Direction::Reply), Step::Keep);
+    }
+
+    #[test]
+    fn only_a_free_or_closed_entry_can_be_claimed() {
+        let zero = Word::default();
+        assert!(zero.claimable() && !zero.translates());
+        let claimed = zero.claim(false);
+        assert!(!claimed.translates() && !claimed.claimable());
+        assert_eq!(claimed.generation(), 1);
+        assert!(claimed.publish().translates() && !claimed.publish().claimable());
+        let closed = claimed.publish().close();
+        assert!(closed.translates() && closed.claimable());
+        assert!(claimed.withdraw().claimable() && !claimed.withdraw().translates());
+        assert_eq!(closed.claim(true).generation(), 2);
+    }
+
+    #[test]
+    fn the_generation_wraps_without_touching_the_state() {
+        let last = Word::from_raw(0xffff_ff05);
+        assert_eq!(
+            (last.state(), last.generation()),
+            (State::Closed, 0xff_ffff)
+        );
+        let next = last.claim(false);
+        assert_eq!((next.state(), next.generation()), (State::Claimed, 0));
+    }
+
+    #[test]
+    fn an_unknown_state_is_never_read_nor_claimed() {
+        for number in 6..16 {
+            let word = Word::from_raw(number);
+            assert_eq!(word.state(), State::Claimed);
+            assert!(!word.claimable());
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! What both sides of `lb` must agree on: the layout of every map, and every pure decision.
+//!
+//! The modules follow a packet: [`wire`] reads it, [`conntrack`] judges it, [`maglev`] selects for
+//! it, [`nat`] rewrites it and [`verdict`] says how it ended. [`maps`] is the layout of what the
+//! data plane looks up. Everything here runs unchanged in the kernel and under `cargo test`.
+#![cfg_attr(not(any(test, feature = "user")), no_std)]
+#![warn(missing_docs)]
+
+pub mod abi;
+pub mod addr;
+pub mod conntrack;
+pub mod maglev;
+pub mod maps;
+pub mod nat;
+mod pod;
+pub mod verdict;
+pub mod wire;

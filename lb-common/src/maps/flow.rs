@@ -1,0 +1,78 @@
+//! Flows: one entry for both directions, and the key of the request index.
+
+use crate::{
+    addr::{Be16, Be32, Mac},
+    pod::pod_struct,
+};
+
+pod_struct! {
+    /// The request's tuple: what the request index maps to a flow id. 16 bytes.
+    pub struct FlowKey {
+        /// Client address.
+        pub client: Be32,
+        /// VIP.
+        pub vip: Be32,
+        /// Client port.
+        pub client_port: Be16,
+        /// VIP port.
+        pub vip_port: Be16,
+        /// Id of the network that the client is in.
+        pub network: u16,
+        /// IP protocol number.
+        pub protocol: u16,
+    }
+}
+
+pod_struct! {
+    /// One flow, at the index of its id; the id is also its SNAT slot. 64 bytes, one cache line.
+    ///
+    /// | field | written by | when |
+    /// |---|---|---|
+    /// | `word` | whoever wins the compare-and-swap | every transition |
+    /// | tuple, backend, service | the claimer | between CLAIMED and the first live state |
+    /// | `client_mac` | request path | creation, and when a frame of the flow carries another |
+    /// | `last_seen`, `ack_*`, `bytes_*` | both directions, plain stores | every packet |
+    ///
+    /// Races: plain stores of two CPUs may lose one update; that spoils a counter or a time stamp
+    /// by one packet and nothing else. A reader takes the word, the fields, then the word again;
+    /// another generation is a miss.
+    pub struct Flow {
+        /// State, flags and generation: see `conntrack::Word`. The only truth about the entry.
+        pub word: u32,
+        /// Client address.
+        pub client: Be32,
+        /// VIP.
+        pub vip: Be32,
+        /// Client port.
+        pub client_port: Be16,
+        /// VIP port.
+        pub vip_port: Be16,
+        /// Backend address.
+        pub backend: Be32,
+        /// Backend port.
+        pub backend_port: Be16,
+        /// Id of the client's network.
+        pub network: u16,
+        /// Id of the backend: index of its next hop.
+        pub backend_id: u32,
+        /// Id of the service.
+        pub service: u16,
+        /// Next hop towards the client.
+        pub client_mac: Mac,
+        /// Coarse monotonic time of the last packet: nanoseconds shifted right by `TIME_SHIFT`.
+        pub last_seen: u32,
+        /// Last acknowledgment of the client; the next sequence number that it expects.
+        pub ack_request: Be32,
+        /// Last acknowledgment of the backend; until it answers, the one that is expected of it.
+        pub ack_reply: Be32,
+        /// Bytes of frames from the client.
+        pub bytes_request: u64,
+        /// Bytes of frames from the backend.
+        pub bytes_reply: u64,
+    }
+}
+
+const _: () = assert!(size_of::<Flow>() == 64);
+
+/// Nanoseconds to the unit of `Flow::last_seen`: 2^20 ns, about a millisecond; wraps in 52 days.
+pub const TIME_SHIFT: u32 = 20;

@@ -1,0 +1,24 @@
+//! The layout of every map: keys, values, sizes.
+//!
+//! Ids are allocated once by name (see [`registry`]) and are stable over restarts. Zero is "none"
+//! for every id, so a zeroed record never points anywhere.
+
+pub mod backend;
+pub mod flow;
+pub mod network;
+pub mod registry;
+pub mod service;
+pub mod snat;
+
+/// Networks, including the reserved id 0.
+pub const MAX_NETWORKS: u32 = 64;
+/// Services, one per listening VIP:port, unless `limits.services` says otherwise.
+pub const DEFAULT_SERVICES: u32 = 1024;
+/// Backends unless `limits.backends` says otherwise.
+pub const DEFAULT_BACKENDS: u32 = 4096;
+/// Pools, each with a Maglev table, unless `limits.pools` says otherwise.
+pub const DEFAULT_POOLS: u32 = 256;
+/// Most SNAT addresses that `limits.snat_addresses` may ask for.
+pub const MAX_SNAT_ADDRESSES: u32 = 32;
+/// VIPs and SNAT addresses together.
+pub const MAX_ADDRESSES: u32 = 4096;

@@ -1,0 +1,110 @@
+//! Networks: where a frame came from, and how to send one there.
+
+use crate::{
+    addr::{Be32, Mac},
+    pod::pod_struct,
+};
+
+pod_struct! {
+    /// Where a frame came from. 8 bytes.
+    pub struct NetworkKey {
+        /// Interface of the frame: a network's NIC, or the outer end of its cell.
+        pub ifindex: u32,
+        /// 802.1Q VLAN id, 0 for an untagged frame.
+        pub vlan: u16,
+        /// Zero.
+        pub _reserved: u16,
+    }
+}
+
+pod_struct! {
+    /// A network, at the index of its id. 40 bytes. Written by userspace only.
+    pub struct Network {
+        /// The NIC that frames to this network leave by.
+        pub ifindex: u32,
+        /// The outer end of its cell.
+        pub cell_ifindex: u32,
+        /// MAC of the NIC: source of every frame we send there.
+        pub mac: Mac,
+        /// 802.1Q VLAN id, 0 for untagged.
+        pub vlan: u16,
+        /// One of the `ROLE_` constants.
+        pub role: u32,
+        /// Number of its SNAT addresses.
+        pub snat_count: u32,
+        /// Their slots: indexes of their queues of free ids. The first `snat_count` are valid.
+        pub snat_slots: [u8; MAX_SNAT_PER_NETWORK],
+    }
+}
+
+/// Most SNAT addresses of one network.
+pub const MAX_SNAT_PER_NETWORK: usize = 16;
+
+/// A tenant's network: nothing but declared services, and never the host's own stack.
+pub const ROLE_TENANT: u32 = 1;
+/// The management network: what is not ours passes to the host.
+pub const ROLE_MGMT: u32 = 2;
+
+pod_struct! {
+    /// One of our addresses in a network. 8 bytes.
+    pub struct AddressKey {
+        /// The address.
+        pub address: Be32,
+        /// Id of the network.
+        pub network: u16,
+        /// Zero.
+        pub _reserved: u16,
+    }
+}
+
+pod_struct! {
+    /// What one of our addresses is. 12 bytes. Written by userspace only.
+    pub struct Address {
+        /// One of the `KIND_` constants.
+        pub kind: u32,
+        /// SNAT: flow id of its first port.
+        pub base: u32,
+        /// SNAT: first port that belongs to flows, host order.
+        pub first_port: u16,
+        /// SNAT: number of ports that belong to flows.
+        pub count: u16,
+    }
+}
+
+/// A VIP.
+pub const KIND_VIP: u32 = 1;
+/// A SNAT address.
+pub const KIND_SNAT: u32 = 2;
+
+impl Address {
+    /// The flow id behind a SNAT `port` (host order), or `None` outside the flows' part.
+    #[inline(always)]
+    pub const fn flow_id(&self, port: u16) -> Option<u32> {
+        let offset = port.wrapping_sub(self.first_port);
+        if port >= self.first_port && offset < self.count {
+            Some(self.base.wrapping_add(offset as u32))
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snat_port_is_a_flow_id_only_inside_its_range() {
+        let snat = Address {
+            kind: KIND_SNAT,
+            base: 2048,
+            first_port: 1024,
+            count: 1000,
+        };
+        assert_eq!(snat.flow_id(1023), None);
+        assert_eq!(snat.flow_id(1024), Some(2048));
+        assert_eq!(snat.flow_id(2023), Some(3047));
+        assert_eq!(snat.flow_id(2024), None);
+        assert_eq!(snat.flow_id(0), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! Services: what a VIP listens on.
+
+use crate::{
+    addr::{Be16, Be32},
+    pod::pod_struct,
+};
+
+pod_struct! {
+    /// A listening VIP:port. 12 bytes.
+    pub struct ServiceKey {
+        /// The VIP.
+        pub vip: Be32,
+        /// The port.
+        pub port: Be16,
+        /// Id of the network that it listens on.
+        pub network: u16,
+        /// IP protocol number.
+        pub protocol: u32,
+    }
+}
+
+pod_struct! {
+    /// A service. 12 bytes. Written by userspace only.
+    pub struct Service {
+        /// Id of the pool: index of its Maglev table.
+        pub pool: u32,
+        /// Entries of that table; 0 for a pool without backends.
+        pub table_size: u32,
+        /// Id of the service.
+        pub id: u16,
+        /// Id of the network of the pool's backends.
+        pub backend_network: u16,
+    }
+}

@@ -1,0 +1,205 @@
+//! rewrite: a translation applied to a frame, with every checksum updated in place (RFC 1624).
+
+use crate::{
+    addr::{Be16, Be32, Mac},
+    verdict::DropReason,
+    wire::{Ipv4Frame, L4, checksum::Delta},
+};
+
+/// What a packet's tuple becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// New source address.
+    pub source: Be32,
+    /// New destination address.
+    pub destination: Be32,
+    /// New source port.
+    pub source_port: Be16,
+    /// New destination port.
+    pub destination_port: Be16,
+}
+
+/// Whether the frame may travel one more hop; to be asked before any state is made for it.
+///
+/// # Errors
+///
+/// `TtlExpired` (RFC 1812 section 5.3.1).
+#[inline(always)]
+pub fn check_hops(frame: &Ipv4Frame<'_>) -> Result<(), DropReason> {
+    if frame.ip.ttl.get() > 1 {
+        Ok(())
+    } else {
+        Err(DropReason::TtlExpired)
+    }
+}
+
+/// Rewrites addresses and ports, and takes one hop off the time to live.
+#[inline(always)]
+pub fn translate(frame: &Ipv4Frame<'_>, to: &Translation) {
+    let ip = frame.ip;
+    let ttl = ip.ttl.get();
+    let ttl_left = ttl.wrapping_sub(1);
+    let addresses = Delta::default()
+        .change32(ip.source.get(), to.source)
+        .change32(ip.destination.get(), to.destination);
+    let hop = addresses.change16(
+        Be16::new(u16::from_be_bytes([ttl, 0])),
+        Be16::new(u16::from_be_bytes([ttl_left, 0])),
+    );
+    ip.ttl.set(ttl_left);
+    ip.checksum.set(hop.apply(ip.checksum.get()));
+    ip.source.set(to.source);
+    ip.destination.set(to.destination);
+
+    let (source_port, destination_port) = frame.l4.ports();
+    let l4 = addresses
+        .change16(source_port, to.source_port)
+        .change16(destination_port, to.destination_port);
+    match frame.l4 {
+        L4::Tcp(tcp) => {
+            tcp.source.set(to.source_port);
+            tcp.destination.set(to.destination_port);
+            tcp.checksum.set(l4.apply(tcp.checksum.get()));
+        }
+        L4::Udp(udp) => {
+            udp.source.set(to.source_port);
+            udp.destination.set(to.destination_port);
+            udp.checksum.set(l4.apply_udp(udp.checksum.get()));
+        }
+    }
+}
+
+/// Addresses the frame to the next hop.
+#[inline(always)]
+pub fn address_frame(frame: &Ipv4Frame<'_>, source: Mac, destination: Mac) {
+    frame.ethernet.source.set(source);
+    frame.ethernet.destination.set(destination);
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::wire::{
+        Packet, Slice,
+        checksum::{full, pseudo_header},
+        header::{Ethernet, Ipv4},
+        parse_ipv4,
+    };
+
+    fn address(text: &str) -> Be32 {
+        Be32::from(text.parse::<Ipv4Addr>().unwrap())
+    }
+
+    /// A frame with right checksums: 54 bytes of TCP or 42 of UDP headers, and `payload`.
+    fn frame(udp: bool, ttl: u8, payload: &[u8]) -> Vec<u8> {
+        let l4_bytes = if udp { 8 } else { 20 };
+        let length = u16::try_from(l4_bytes + payload.len()).unwrap();
+        let mut bytes = Vec::from([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0]);
+        bytes.extend((length + 20).to_be_bytes());
+        bytes.extend([0, 1, 0x40, 0, ttl, if udp { 17 } else { 6 }, 0, 0]);
+        bytes.extend([192, 168, 203, 50, 192, 168, 203, 110]);
+        let sum = full(&bytes[14..34], 0).raw().to_ne_bytes();
+        bytes[24..26].copy_from_slice(&sum);
+        bytes.extend([0x9c, 0x40, 0x19, 0x2b]);
+        if udp {
+            bytes.extend(length.to_be_bytes());
+            bytes.extend([0, 0]);
+        } else {
+            bytes.extend([1, 2, 3, 4, 5, 6, 7, 8, 0x50, 0x18, 1, 0, 0, 0, 0, 0]);
+        }
+        bytes.extend(payload);
+        let at = if udp { 40 } else { 50 };
+        let sum = l4_sum(&bytes).raw().to_ne_bytes();
+        bytes[at..at + 2].copy_from_slice(&sum);
+        bytes
+    }
+
+    /// The checksum over pseudo-header and payload with the field as it stands: 0 when right.
+    fn l4_sum(bytes: &[u8]) -> Be16 {
+        let raw =
+            |at: usize| Be32::from_raw(u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap()));
+        let length = u16::try_from(bytes.len() - 34).unwrap();
+        full(
+            &bytes[34..],
+            pseudo_header(raw(26), raw(30), bytes[23], length),
+        )
+    }
+
+    fn translate_bytes(bytes: &mut [u8], to: &Translation) -> Result<(), DropReason> {
+        let packet = Slice::new(bytes);
+        let ethernet = packet.header::<Ethernet>(0).unwrap();
+        let ip = packet.header::<Ipv4>(14).unwrap();
+        let frame = parse_ipv4(&packet, ethernet, ip)?;
+        check_hops(&frame)?;
+        translate(&frame, to);
+        Ok(())
+    }
+
+    fn to_backend() -> Translation {
+        Translation {
+            source: address("10.32.96.50"),
+            destination: address("10.32.96.105"),
+            source_port: Be16::new(1024),
+            destination_port: Be16::new(30918),
+        }
+    }
+
+    #[test]
+    fn a_translated_frame_has_the_new_tuple_and_right_checksums() {
+        for udp in [false, true] {
+            for payload in [&b""[..], b"x", b"hello", &[0xff; 1400]] {
+                let mut bytes = frame(udp, 64, payload);
+                translate_bytes(&mut bytes, &to_backend()).unwrap();
+                assert_eq!(bytes[22], 63);
+                assert_eq!(bytes[26..34], [10, 32, 96, 50, 10, 32, 96, 105]);
+                assert_eq!(bytes[34..38], [4, 0, 0x78, 0xc6]);
+                assert_eq!(full(&bytes[14..34], 0).raw(), 0, "IP checksum");
+                assert_eq!(l4_sum(&bytes).raw(), 0, "layer 4 checksum, udp {udp}");
+                assert_eq!(&bytes[if udp { 42 } else { 54 }..], payload);
+            }
+        }
+    }
+
+    #[test]
+    fn the_reverse_translation_gives_the_first_frame_back_but_for_the_hops() {
+        for udp in [false, true] {
+            let first = frame(udp, 64, b"payload");
+            let mut bytes = first.clone();
+            translate_bytes(&mut bytes, &to_backend()).unwrap();
+            let back = Translation {
+                source: address("192.168.203.50"),
+                destination: address("192.168.203.110"),
+                source_port: Be16::new(40000),
+                destination_port: Be16::new(6443),
+            };
+            translate_bytes(&mut bytes, &back).unwrap();
+            assert_eq!(bytes[22], 62);
+            bytes[22] = 64;
+            bytes[24..26].copy_from_slice(&first[24..26]);
+            assert_eq!(bytes, first);
+        }
+    }
+
+    #[test]
+    fn the_last_hop_is_not_spent() {
+        for ttl in [0, 1] {
+            let mut bytes = frame(false, ttl, b"");
+            let before = bytes.clone();
+            assert_eq!(
+                translate_bytes(&mut bytes, &to_backend()),
+                Err(DropReason::TtlExpired)
+            );
+            assert_eq!(bytes, before);
+        }
+    }
+
+    #[test]
+    fn a_udp_datagram_without_a_checksum_stays_without_one() {
+        let mut bytes = frame(true, 64, b"abc");
+        bytes[40..42].fill(0);
+        translate_bytes(&mut bytes, &to_backend()).unwrap();
+        assert_eq!(bytes[40..42], [0, 0]);
+    }
+}

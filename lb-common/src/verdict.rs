@@ -1,0 +1,149 @@
+//! How a packet ends: exactly one counted verdict, and for a drop its one reason.
+
+/// What happened to a frame. Each has one counter slot per hook and network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Handed to the host's stack untouched: not ours.
+    Passed,
+    /// Sent back out of the port it came from (`XDP_TX`).
+    Transmitted,
+    /// Redirected out of another NIC.
+    Forwarded,
+    /// Redirected into the network's cell.
+    Delivered,
+    /// Dropped, for one reason.
+    Dropped(DropReason),
+}
+
+/// Counter slots per hook and network.
+pub const SLOTS: u32 = 64;
+const FIRST_DROP: u32 = 8;
+
+impl Verdict {
+    /// The counter slot of this verdict, below [`SLOTS`].
+    #[inline(always)]
+    pub const fn slot(self) -> u32 {
+        match self {
+            Self::Passed => 0,
+            Self::Transmitted => 1,
+            Self::Forwarded => 2,
+            Self::Delivered => 3,
+            Self::Dropped(reason) => FIRST_DROP + reason as u32,
+        }
+    }
+}
+
+/// Where a program is attached; the counters are kept per hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// `lb_nic`, on a network's interface.
+    Nic = 0,
+    /// `lb_cell`, on the outer end of a cell.
+    Cell = 1,
+}
+
+impl Hook {
+    /// Every hook.
+    pub const ALL: [Self; 2] = [Self::Nic, Self::Cell];
+
+    /// Short name for tables and JSON.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Nic => "nic",
+            Self::Cell => "cell",
+        }
+    }
+}
+
+/// The index of a counter: one per hook, network and slot.
+#[inline(always)]
+pub const fn counter_index(hook: Hook, network: u16, slot: u32) -> u32 {
+    ((network as u32) * 2 + hook as u32) * SLOTS + slot
+}
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $label:literal, $help:literal;)+) => {
+        /// Why a packet was dropped. The numbers are never reused.
+        #[repr(u8)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum DropReason { $(#[doc = $help] $name = $number,)+ }
+
+        impl DropReason {
+            /// Every reason, in order of its number.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// Short name: metric label and JSON value.
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$name => $label,)+ }
+            }
+
+            /// What it means to an operator, in one sentence.
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$name => $help,)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    Malformed = 0, "malformed", "The headers contradict each other or the length of the frame.";
+    NotDeclared = 1, "not_declared", "On a tenant network, to an address that is neither a VIP nor a SNAT address.";
+    NoService = 2, "no_service", "To a VIP, but no service listens on that port and protocol.";
+    UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP over IPv4.";
+    Fragment = 4, "fragment", "An IP fragment to one of our addresses; fragments are not followed yet.";
+    NoFlow = 5, "no_flow", "A TCP segment that belongs to no known flow and does not open one.";
+    NoBackend = 6, "no_backend", "The service's pool has no backend.";
+    NoNextHop = 7, "no_next_hop", "The MAC address of the selected backend's next hop is not known.";
+    SnatExhausted = 8, "snat_exhausted", "No free SNAT port is left for a new flow to that network.";
+    FlowTableFull = 9, "flow_table_full", "The request index has no room for a new flow.";
+    FlowRace = 10, "flow_race", "Another CPU took the flow entry at the same moment; the peer repeats the packet.";
+    TtlExpired = 11, "ttl_expired", "The time to live was used up.";
+    ReplyMismatch = 12, "reply_mismatch", "To a SNAT port, but not from the backend of the flow that owns it.";
+    ReplyUnexpected = 13, "reply_unexpected", "A late reply of an earlier flow on a flow id that has been taken again.";
+    GroupAddress = 14, "group_address", "IP broadcast or multicast on a tenant network.";
+    ArpNotOurs = 15, "arp_not_ours", "ARP on a tenant network for an address that is not ours.";
+    CellForbidden = 16, "cell_forbidden", "A cell sent something that it must not send.";
+    RecordMissing = 17, "record_missing", "A record that the packet needs is missing; a bug or a half-applied change.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verdict_has_its_own_slot() {
+        let mut slots: Vec<u32> = DropReason::ALL
+            .iter()
+            .map(|&reason| Verdict::Dropped(reason).slot())
+            .chain(
+                [
+                    Verdict::Passed,
+                    Verdict::Transmitted,
+                    Verdict::Forwarded,
+                    Verdict::Delivered,
+                ]
+                .map(Verdict::slot),
+            )
+            .collect();
+        let count = slots.len();
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), count);
+        assert!(slots.iter().all(|&slot| slot < SLOTS));
+    }
+
+    #[test]
+    fn reasons_stand_at_the_index_of_their_number() {
+        for (index, &reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+    }
+
+    #[test]
+    fn counters_of_hooks_and_networks_do_not_overlap() {
+        assert_eq!(counter_index(Hook::Nic, 0, 0), 0);
+        assert_eq!(counter_index(Hook::Cell, 0, 0), SLOTS);
+        assert_eq!(counter_index(Hook::Nic, 1, 0), 2 * SLOTS);
+        assert_eq!(counter_index(Hook::Cell, 1, 5), 3 * SLOTS + 5);
+    }
+}

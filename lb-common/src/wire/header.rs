@@ -1,0 +1,127 @@
+//! Headers as they stand on the wire. Every field is in network byte order.
+
+use super::{N8, N16, N32, NMac, Wire};
+
+macro_rules! header {
+    ($(#[$meta:meta])* $name:ident [$size:literal] { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)+ }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct $name { $($(#[$field_meta])* pub $field: $ty,)+ }
+
+        const _: () = assert!(size_of::<$name>() == $size && align_of::<$name>() == 1);
+
+        // SAFETY: `repr(C)`, alignment one and no padding (asserted above), and made of cells of
+        // bytes, for which every bit pattern is valid.
+        unsafe impl Wire for $name {}
+    };
+}
+
+header! {
+    /// Ethernet II (IEEE 802.3).
+    Ethernet [14] {
+        /// Destination.
+        destination: NMac,
+        /// Source.
+        source: NMac,
+        /// What follows; a value of 1536 or more.
+        ethertype: N16,
+    }
+}
+
+header! {
+    /// IPv4 without options (RFC 791 section 3.1).
+    Ipv4 [20] {
+        /// Version (4 bits) and header length in 32-bit words (4 bits).
+        version_ihl: N8,
+        /// DSCP and ECN.
+        tos: N8,
+        /// Header and payload in bytes.
+        total_length: N16,
+        /// Identification of the datagram, for fragments.
+        identification: N16,
+        /// Flags (3 bits) and fragment offset in units of 8 bytes (13 bits).
+        fragment: N16,
+        /// Time to live, in hops.
+        ttl: N8,
+        /// Protocol of the payload.
+        protocol: N8,
+        /// Checksum of this header.
+        checksum: N16,
+        /// Source address.
+        source: N32,
+        /// Destination address.
+        destination: N32,
+    }
+}
+
+header! {
+    /// TCP without options (RFC 9293 section 3.1).
+    Tcp [20] {
+        /// Source port.
+        source: N16,
+        /// Destination port.
+        destination: N16,
+        /// Sequence number of the first byte.
+        sequence: N32,
+        /// Next sequence number that is expected from the peer.
+        acknowledgment: N32,
+        /// Header length in 32-bit words (upper 4 bits).
+        data_offset: N8,
+        /// CWR ECE URG ACK PSH RST SYN FIN.
+        flags: N8,
+        /// Receive window, unscaled.
+        window: N16,
+        /// Checksum over pseudo-header, header and payload.
+        checksum: N16,
+        /// Urgent pointer.
+        urgent: N16,
+    }
+}
+
+header! {
+    /// UDP (RFC 768).
+    Udp [8] {
+        /// Source port.
+        source: N16,
+        /// Destination port.
+        destination: N16,
+        /// Header and payload in bytes.
+        length: N16,
+        /// Checksum over pseudo-header, header and payload; zero means none.
+        checksum: N16,
+    }
+}
+
+header! {
+    /// ARP for IPv4 over Ethernet (RFC 826).
+    Arp [28] {
+        /// 1: Ethernet.
+        hardware: N16,
+        /// 0x0800: IPv4.
+        protocol: N16,
+        /// 6 bytes.
+        hardware_size: N8,
+        /// 4 bytes.
+        protocol_size: N8,
+        /// 1 request, 2 reply.
+        operation: N16,
+        /// MAC of the sender.
+        sender_mac: NMac,
+        /// Address of the sender.
+        sender: N32,
+        /// MAC of the target; undefined in a request.
+        target_mac: NMac,
+        /// Address that is asked for, or that of the asker in a reply.
+        target: N32,
+    }
+}
+
+/// TCP flag: no more data from the sender.
+pub const FIN: u8 = 0x01;
+/// TCP flag: synchronise sequence numbers.
+pub const SYN: u8 = 0x02;
+/// TCP flag: reset the connection.
+pub const RST: u8 = 0x04;
+/// TCP flag: the acknowledgment field is significant.
+pub const ACK: u8 = 0x10;

@@ -1,0 +1,28 @@
+//! ARP goes to the cell that owns the target address, and never from a tenant to the host.
+
+use lb_common::{
+    maps::network::{Network, ROLE_TENANT},
+    verdict::{DropReason, Verdict},
+    wire::{
+        Packet,
+        header::{Arp, Ethernet},
+    },
+};
+
+use crate::{emit, lookup, parse::Xdp};
+
+/// Steers an ARP frame by its target: who is asked in a request, who asked in a reply.
+#[inline(always)]
+pub(crate) fn arp(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
+    let arp: &Arp = xdp
+        .header(size_of::<Ethernet>())
+        .ok_or(DropReason::Malformed)?;
+    if lookup::address(id, arp.target.get()).is_some() {
+        emit::redirect(network.cell_ifindex)?;
+        return Ok(Verdict::Delivered);
+    }
+    if network.role == ROLE_TENANT {
+        return Err(DropReason::ArpNotOurs);
+    }
+    Ok(Verdict::Passed)
+}

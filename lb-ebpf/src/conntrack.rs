@@ -1,0 +1,181 @@
+//! conntrack: the flow of a packet, and what the packet does to it.
+
+use lb_common::{
+    addr::{Be16, Be32},
+    conntrack::{self, Direction, Segment, State, Step, Word},
+    maps::flow::FlowKey,
+    verdict::DropReason,
+    wire::{
+        Ipv4Frame, L4,
+        header::{ACK, SYN},
+    },
+};
+
+use crate::{allocate, entry::Entry, maps::FLOW_INDEX};
+
+/// Swaps that are tried when another CPU changes the same word; the loser of all of them has
+/// missed a FIN, which the peer repeats.
+const SWAPS: u32 = 4;
+
+/// A flow as it was when its packet came.
+#[derive(Clone, Copy)]
+pub(crate) struct Hit {
+    pub(crate) entry: Entry,
+    pub(crate) key: FlowKey,
+    pub(crate) backend: Be32,
+    pub(crate) backend_port: Be16,
+}
+
+impl Hit {
+    /// The entry's fields, if nobody claims it while they are read.
+    #[inline(always)]
+    fn read(entry: Entry, word: Word) -> Option<Self> {
+        let key = entry.key(word);
+        let (backend, backend_port) = entry.backend();
+        let same = entry.word().generation() == word.generation();
+        same.then_some(Self {
+            entry,
+            key,
+            backend,
+            backend_port,
+        })
+    }
+}
+
+/// The flow of a request, or `None` if the packet needs a new one.
+#[inline(always)]
+pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit>, DropReason> {
+    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
+    let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
+        return Ok(None);
+    };
+    let Some(entry) = Entry::at(id) else {
+        return Ok(None);
+    };
+    let word = entry.word();
+    let opens = segment(frame).is_some_and(|segment| segment.opens());
+    if !word.translates() || opens && matches!(word.state(), State::Closed) {
+        return Ok(None);
+    }
+    let Some(hit) = Hit::read(entry, word) else {
+        return Ok(None);
+    };
+    if hit.key != *key {
+        return Ok(None);
+    }
+    advance(frame, &hit, word, Direction::Request)?;
+    let mac = frame.ethernet.source.get();
+    if entry.client_mac() != mac {
+        entry.set_client_mac(mac);
+    }
+    entry.touch_request(frame_bytes(frame));
+    Ok(Some(hit))
+}
+
+/// The flow of a reply to the SNAT port of `id`.
+#[inline(always)]
+pub(crate) fn reply(frame: &Ipv4Frame<'_>, id: u32) -> Result<Hit, DropReason> {
+    let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
+    let word = entry.word();
+    if !word.translates() {
+        return Err(DropReason::ReplyMismatch);
+    }
+    let hit = Hit::read(entry, word).ok_or(DropReason::ReplyMismatch)?;
+    let (source_port, _) = frame.l4.ports();
+    let from_backend = frame.ip.source.get() == hit.backend
+        && source_port == hit.backend_port
+        && u16::from(frame.l4.protocol()) == hit.key.protocol;
+    if !from_backend {
+        return Err(DropReason::ReplyMismatch);
+    }
+    advance(frame, &hit, word, Direction::Reply)?;
+    entry.touch_reply(frame_bytes(frame));
+    Ok(hit)
+}
+
+/// The frame's length on the wire, without padding.
+#[inline(always)]
+pub(crate) fn frame_bytes(frame: &Ipv4Frame<'_>) -> u64 {
+    14 + u64::from(frame.ip.total_length.get().get())
+}
+
+/// The TCP segment of a frame, or `None` for UDP.
+#[inline(always)]
+pub(crate) fn segment(frame: &Ipv4Frame<'_>) -> Option<Segment> {
+    match frame.l4 {
+        L4::Tcp(tcp) => Some(Segment {
+            flags: tcp.flags.get(),
+            sequence: tcp.sequence.get().get(),
+            acknowledgment: tcp.acknowledgment.get().get(),
+            payload: frame.payload,
+        }),
+        L4::Udp(_) => None,
+    }
+}
+
+/// Carries out what the packet means for the flow's word.
+#[inline(always)]
+fn advance(
+    frame: &Ipv4Frame<'_>,
+    hit: &Hit,
+    word: Word,
+    direction: Direction,
+) -> Result<(), DropReason> {
+    let segment = segment(frame);
+    let mut word = word;
+    for _ in 0..SWAPS {
+        let (ack_request, ack_reply) = hit.entry.acks();
+        let step = match &segment {
+            Some(segment) => conntrack::tcp(word, direction, segment, ack_request, ack_reply),
+            None => conntrack::udp(word, direction),
+        };
+        let next = match step {
+            Step::Refuse => return Err(DropReason::ReplyUnexpected),
+            Step::Keep => break,
+            Step::Change(next) => next,
+        };
+        if hit.entry.swap(word, next) {
+            changed(hit, word, next);
+            word = next;
+            break;
+        }
+        let again = hit.entry.word();
+        if again.generation() != word.generation() {
+            return Err(DropReason::FlowRace);
+        }
+        word = again;
+    }
+    if let Some(segment) = &segment {
+        note_numbers(hit, word, direction, segment);
+    }
+    Ok(())
+}
+
+/// What follows from a transition that this CPU has won.
+#[inline(always)]
+fn changed(hit: &Hit, old: Word, new: Word) {
+    match new.state() {
+        State::Closed => allocate::release(hit.entry.id),
+        State::Replied | State::Established if matches!(old.state(), State::New) => {
+            allocate::reindex(&hit.entry, &hit.key);
+        }
+        _ => {}
+    }
+}
+
+/// Keeps the numbers that a later reset is judged by.
+#[inline(always)]
+fn note_numbers(hit: &Hit, word: Word, direction: Direction, segment: &Segment) {
+    if !matches!(word.state(), State::Replied | State::Established) || segment.flags & ACK == 0 {
+        return;
+    }
+    match direction {
+        Direction::Request => hit.entry.set_ack_request(segment.acknowledgment),
+        Direction::Reply => {
+            hit.entry.set_ack_reply(segment.acknowledgment);
+            if segment.flags & SYN != 0 {
+                hit.entry.set_ack_request(segment.sequence.wrapping_add(1));
+            }
+        }
+    }
+}

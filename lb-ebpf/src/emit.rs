@@ -1,0 +1,39 @@
+//! emit: out of a NIC or into a cell, to a next hop that is already known.
+
+use aya_ebpf::{helpers::bpf_redirect, programs::XdpContext};
+use lb_common::{
+    addr::Mac,
+    maps::network::Network,
+    nat,
+    verdict::{DropReason, Verdict},
+    wire::Ipv4Frame,
+};
+
+/// Sends the frame to `next_hop` in `network`.
+#[inline(always)]
+pub(crate) fn to_network(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    network: &Network,
+    next_hop: Mac,
+) -> Result<Verdict, DropReason> {
+    nat::address_frame(frame, network.mac, next_hop);
+    if network.ifindex == ctx.ingress_ifindex() as u32 {
+        return Ok(Verdict::Transmitted);
+    }
+    redirect(network.ifindex)?;
+    Ok(Verdict::Forwarded)
+}
+
+/// Sends the frame, as it is, to the interface with this index.
+#[inline(always)]
+pub(crate) fn redirect(ifindex: u32) -> Result<(), DropReason> {
+    if ifindex == 0 {
+        return Err(DropReason::RecordMissing);
+    }
+    // SAFETY: the helper notes the target for this CPU's current frame; an interface that is gone
+    // loses the frame after the verdict, in the driver's counters. The flags are zero, so the
+    // answer is always XDP_REDIRECT.
+    let _action: i64 = unsafe { bpf_redirect(ifindex, 0) };
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! lookup: which network a frame came from, what its address is, which service listens there.
+
+use lb_common::{
+    addr::Be32,
+    maps::{
+        flow::FlowKey,
+        network::{Address, AddressKey, Network, NetworkKey},
+        service::{Service, ServiceKey},
+    },
+};
+
+use crate::maps::{ADDRESSES, NETWORK_IDS, NETWORKS, SERVICES};
+
+/// The network behind an interface and VLAN: its id and record.
+#[inline(always)]
+pub(crate) fn network(ifindex: u32, vlan: u16) -> Option<(u16, &'static Network)> {
+    let key = NetworkKey {
+        ifindex,
+        vlan,
+        _reserved: 0,
+    };
+    // SAFETY: the value is a plain integer; a concurrent update gives the old or the new id.
+    let id = *unsafe { NETWORK_IDS.get(&key) }?;
+    Some((id as u16, NETWORKS.get(id)?))
+}
+
+/// What `address` is in `network`: a VIP, a SNAT address, or none of ours.
+#[inline(always)]
+pub(crate) fn address(network: u16, address: Be32) -> Option<&'static Address> {
+    // SAFETY: userspace replaces the record as a whole under a new element; a freed element may be
+    // reused within this packet only if an address is removed and another added at that instant,
+    // and the tuple check of the flow then refuses the packet.
+    unsafe {
+        ADDRESSES.get(&AddressKey {
+            address,
+            network,
+            _reserved: 0,
+        })
+    }
+}
+
+/// The service that listens on the VIP, port and protocol of `key`.
+#[inline(always)]
+pub(crate) fn service(key: &FlowKey) -> Option<&'static Service> {
+    let key = ServiceKey {
+        vip: key.vip,
+        port: key.vip_port,
+        network: key.network,
+        protocol: u32::from(key.protocol),
+    };
+    // SAFETY: as for `address`; at worst one new flow goes to a service that is being removed.
+    unsafe { SERVICES.get(&key) }
+}

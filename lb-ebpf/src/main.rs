@@ -1,0 +1,55 @@
+//! The XDP programs of `lb`: `lb_nic` on every network's interface, `lb_cell` on the outer end of
+//! every cell.
+//!
+//! A packet: parse -> conntrack -> rewrite -> emit; where conntrack knows no flow, lookup ->
+//! select -> allocate come in between. Each word is a module; every decision that needs no map is
+//! in `lb-common`.
+#![no_std]
+#![no_main]
+#![feature(asm_experimental_arch)]
+#![deny(
+    clippy::undocumented_unsafe_blocks,
+    clippy::multiple_unsafe_ops_per_block,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+
+mod allocate;
+mod arp;
+mod atomic;
+mod cell;
+mod conntrack;
+mod count;
+mod emit;
+mod entry;
+mod lookup;
+mod maps;
+mod parse;
+mod pipeline;
+mod select;
+
+use aya_ebpf::{macros::xdp, programs::XdpContext};
+
+/// On a network's interface: every frame that a tenant, a backend or the host's peers send us.
+#[xdp]
+pub fn lb_nic(ctx: XdpContext) -> u32 {
+    pipeline::nic(&ctx)
+}
+
+/// On the outer end of a cell: every frame that the cell's kernel sends.
+#[xdp]
+pub fn lb_cell(ctx: XdpContext) -> u32 {
+    cell::cell(&ctx)
+}
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // A path to here is an endless loop, which the verifier refuses: no panic can be loaded.
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

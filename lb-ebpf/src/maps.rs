@@ -1,0 +1,62 @@
+//! Every map. Layouts and sizes are in `lb_common::maps`; userspace sets the real sizes.
+
+use aya_ebpf::{
+    bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
+    btf_maps::{Array, ArrayOfMaps, HashMap, PerCpuArray, Queue},
+    macros::btf_map,
+};
+use lb_common::{
+    maps::{
+        DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS,
+        MAX_SNAT_ADDRESSES,
+        backend::Backend,
+        flow::{Flow, FlowKey},
+        network::{Address, AddressKey, Network, NetworkKey},
+        registry::RegistryKey,
+        service::{Service, ServiceKey},
+        snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
+    },
+    verdict::SLOTS,
+};
+
+const ONE_ADDRESS: usize = flow_entries(1) as usize;
+
+#[btf_map]
+pub(crate) static NETWORK_IDS: HashMap<NetworkKey, u32, { 2 * MAX_NETWORKS as usize }> =
+    HashMap::new();
+#[btf_map]
+pub(crate) static NETWORKS: Array<Network, { MAX_NETWORKS as usize }> = Array::new();
+#[btf_map]
+pub(crate) static ADDRESSES: HashMap<AddressKey, Address, { MAX_ADDRESSES as usize }> =
+    HashMap::new();
+#[btf_map]
+pub(crate) static SERVICES: HashMap<ServiceKey, Service, { DEFAULT_SERVICES as usize }> =
+    HashMap::new();
+#[btf_map]
+pub(crate) static MAGLEV: ArrayOfMaps<
+    Array<u32, 1, { BPF_F_INNER_MAP as usize }>,
+    { DEFAULT_POOLS as usize },
+> = ArrayOfMaps::new();
+#[btf_map]
+pub(crate) static BACKENDS: Array<Backend, { DEFAULT_BACKENDS as usize }> = Array::new();
+#[btf_map]
+pub(crate) static SNAT_PAGES: Array<
+    SnatPage,
+    { (1 + MAX_SNAT_ADDRESSES * PAGES_PER_ADDRESS) as usize },
+> = Array::new();
+#[btf_map]
+pub(crate) static FREE_IDS: ArrayOfMaps<
+    Queue<u32, { FLOWS_PER_ADDRESS as usize }>,
+    { MAX_SNAT_ADDRESSES as usize },
+> = ArrayOfMaps::new();
+#[btf_map]
+pub(crate) static FLOW_INDEX: HashMap<FlowKey, u32, ONE_ADDRESS> = HashMap::new();
+#[btf_map]
+pub(crate) static FLOWS: Array<Flow, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
+#[btf_map]
+pub(crate) static COUNTERS: PerCpuArray<u64, { (2 * MAX_NETWORKS * SLOTS) as usize }> =
+    PerCpuArray::new();
+
+/// Userspace only: ids by name, pinned with the rest so that they share its fate.
+#[btf_map]
+pub(crate) static REGISTRY: HashMap<RegistryKey, u32, 16384> = HashMap::new();

@@ -1,0 +1,50 @@
+//! Builds the eBPF object with the pinned toolchain and puts it into `OUT_DIR/lb-ebpf`.
+
+use std::{env, fs, path::Path, process::Command};
+
+mod pins {
+    #![expect(dead_code, reason = "only the toolchain's pin is needed here")]
+    include!("../xtask/src/pins.rs");
+}
+
+fn main() {
+    println!("cargo::rerun-if-changed=../lb-common/src");
+    println!("cargo::rerun-if-changed=../xtask/src/pins.rs");
+    println!("cargo::rerun-if-env-changed=PATH");
+    let skip = env::var("AYA_BUILD_SKIP").is_ok_and(|value| value == "1");
+    if skip {
+        // Lints and documentation need the file that the library includes, not its content.
+        let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR for build scripts");
+        fs::write(Path::new(&out).join("lb-ebpf"), []).expect("OUT_DIR is writable");
+        println!("cargo::rerun-if-env-changed=AYA_BUILD_SKIP");
+        return;
+    }
+    if !works("rustup", &["run", pins::TOOLCHAIN, "rustc", "--version"])
+        || !works("bpf-linker", &["--version"])
+    {
+        println!(
+            "cargo::error=the eBPF object needs Rust {} and bpf-linker on PATH: run `cargo xtask setup`",
+            pins::TOOLCHAIN
+        );
+        return;
+    }
+    // SAFETY: a build script has one thread, so nobody reads the environment meanwhile.
+    unsafe { env::set_var("RUSTC_BOOTSTRAP", "1") };
+    let package = aya_build::Package {
+        name: "lb-ebpf",
+        root_dir: "../lb-ebpf",
+        ..Default::default()
+    };
+    if let Err(error) =
+        aya_build::build_ebpf([package], aya_build::Toolchain::Custom(pins::TOOLCHAIN))
+    {
+        println!("cargo::error=building the eBPF object failed: {error:#}");
+    }
+}
+
+fn works(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program)
+        .args(arguments)
+        .output()
+        .is_ok_and(|output| output.status.success())
+}

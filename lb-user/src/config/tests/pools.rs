@@ -1,0 +1,141 @@
+//! The rules of pools and backends.
+
+use super::*;
+
+#[test]
+fn a_pool_needs_its_network_and_a_known_balance() {
+    refused(
+        &[(7, "    network: mgnt")],
+        "pools.kas-a.network",
+        "no network is called \"mgnt\"; did you mean \"mgmt\"?",
+    );
+    refused(
+        &[(7, "    network: x")],
+        "pools.kas-a.network",
+        "expected one of \"mgmt\", \"tenant-a\"",
+    );
+    accepted(&[(7, "    network: mgmt\n    balance: maglev")]);
+    refused_at(
+        &[(7, "    network: mgmt\n    balance: random")],
+        8,
+        "pools.kas-a.balance",
+        "found \"random\", expected maglev",
+    );
+}
+
+#[test]
+fn backends_are_hosts_of_their_network() {
+    let key = "pools.kas-a.backends[0]";
+    refused(
+        &[(8, &backends("\"10.33.0.1:80\""))],
+        key,
+        "is a backend outside its network's prefixes",
+    );
+    refused(
+        &[(8, &backends("\"10.32.96.0:80\""))],
+        key,
+        "is the network address",
+    );
+    refused(&[(8, &backends("\"10.32.96.105\""))], key, "has no port");
+    refused(
+        &[(8, &backends("\"10.32.96.105:0\""))],
+        key,
+        "\"0\" is not a port; expected 1 to 65535",
+    );
+    refused(
+        &[(8, &backends("\"10.32.96.105:65536\""))],
+        key,
+        "is not a port",
+    );
+    refused(
+        &[(8, &backends("\"[fd00::1]:80\""))],
+        key,
+        "IPv6 is not supported yet",
+    );
+    refused(
+        &[(8, &backends("{ address: \"10.33.0.1:80\" }"))],
+        &format!("{key}.address"),
+        "outside",
+    );
+    assert!(accepted(&[(8, &backends(""))]).pools[0].backends.is_empty());
+}
+
+#[test]
+fn backends_are_unique_within_their_pool() {
+    refused(
+        &[(
+            8,
+            &backends("\"10.32.96.105:80\", { address: \"10.32.96.105:80\", name: b }"),
+        )],
+        "pools.kas-a.backends[1].address",
+        "10.32.96.105:80 is already listed in line 8",
+    );
+    refused(
+        &[(
+            8,
+            &backends(
+                "{ address: \"10.32.96.105:80\", name: b }, { address: \"10.32.96.106:80\", name: b }",
+            ),
+        )],
+        "pools.kas-a.backends[1].name",
+        "\"b\" is already used in line 8",
+    );
+    accepted(&[(8, &backends("\"10.32.96.105:80\", \"10.32.96.105:81\""))]);
+}
+
+#[test]
+fn weights_are_1_to_256() {
+    let with = |weight: &str| {
+        backends(&format!(
+            "{{ address: \"10.32.96.105:80\", weight: {weight} }}"
+        ))
+    };
+    for weight in ["0", "257", "65537"] {
+        let words = format!("found {weight}, expected 1 to 256");
+        refused(
+            &[(8, &with(weight))],
+            "pools.kas-a.backends[0].weight",
+            &words,
+        );
+    }
+    assert_eq!(
+        accepted(&[(8, &with("256"))]).pools[0].backends[0].weight,
+        256
+    );
+}
+
+#[test]
+fn a_backend_is_never_the_load_balancer_itself() {
+    refused(
+        &[(8, &backends("\"10.32.96.50:80\""))],
+        "pools.kas-a.backends[0]",
+        "10.32.96.50 is a SNAT address of network mgmt in line 3",
+    );
+    let snat = tenant("prefixes: [192.168.203.0/24], snat: [192.168.203.9]");
+    refused_at(
+        &[
+            (4, &snat),
+            (7, "    network: tenant-a"),
+            (8, &backends("\"192.168.203.110:80\"")),
+        ],
+        8,
+        "pools.kas-a.backends[0]",
+        "192.168.203.110 is the VIP of service api-a in line 10",
+    );
+}
+
+#[test]
+fn a_pool_in_use_needs_a_snat_address() {
+    let words =
+        "network mgmt in line 3 has no snat address, but service api-a in line 10 uses this pool";
+    let key = "pools.kas-a.network";
+    refused_at(&[(3, &mgmt("prefixes: [10.32.96.0/20]"))], 7, key, words);
+    refused_at(
+        &[(3, &mgmt("prefixes: [10.32.96.0/20], snat: []"))],
+        7,
+        key,
+        words,
+    );
+    let unused = accepted(&[(3, &mgmt("prefixes: [10.32.96.0/20]")), (10, ""), (11, "")]);
+    assert_eq!(unused.pools.len(), 1);
+}

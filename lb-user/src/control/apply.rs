@@ -1,0 +1,254 @@
+//! apply: carries a plan out, operation by operation, and keeps the next hops. It decides nothing.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::Ipv4Addr,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use lb_common::{
+    addr::Be32,
+    maps::{
+        backend::Backend,
+        registry::RegistryKey,
+        snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, PAGE, PAGES_PER_ADDRESS, SnatPage, base},
+    },
+};
+use tokio::{sync::mpsc::UnboundedReceiver, time};
+
+use super::{
+    desired::SnatSlot,
+    ids::{Ids, Kind},
+    plan::{Current, Operation},
+};
+use crate::{config::Limits, dataplane::maps::Maps, network::neighbour::Resolved};
+
+/// How long the first flows wait for next hops that do not answer.
+const NEXT_HOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The maps, and the backends' records as they stand in them.
+pub struct Live {
+    maps: Maps,
+    backends: BTreeMap<u32, Backend>,
+}
+
+impl Live {
+    /// Takes over the maps. Backends become known as operations set them.
+    pub const fn new(maps: Maps) -> Self {
+        Self {
+            maps,
+            backends: BTreeMap::new(),
+        }
+    }
+
+    /// The limits that the maps were made with, which may not be those of the file.
+    pub fn limits(&self) -> Limits {
+        self.maps.limits()
+    }
+
+    /// The ids that have been given out.
+    ///
+    /// # Errors
+    ///
+    /// If the registry cannot be read.
+    pub fn ids(&self) -> Result<Ids> {
+        read_ids(&self.maps)
+    }
+
+    /// Writes new ids to the registry, before anything refers to them.
+    ///
+    /// # Errors
+    ///
+    /// If the registry is full or a name too long.
+    pub fn save_ids(&mut self, ids: &Ids) -> Result<()> {
+        let known = self.ids()?;
+        for (kind, name, id) in ids.all() {
+            if known.get(kind, name) == Some(id) {
+                continue;
+            }
+            let key = RegistryKey::new(kind.number(), name)
+                .with_context(|| format!("the name of {} {name} is too long", kind.label()))?;
+            self.maps
+                .registry
+                .insert(&key, &id, 0)
+                .with_context(|| format!("register {} {name}", kind.label()))?;
+        }
+        Ok(())
+    }
+
+    /// What the maps hold, as far as `ids` says.
+    ///
+    /// # Errors
+    ///
+    /// If a map cannot be read.
+    pub fn current(&mut self, ids: &Ids) -> Result<Current> {
+        let maps = &self.maps;
+        let mut current = Current {
+            network_ids: maps
+                .network_ids
+                .iter()
+                .collect::<Result<HashMap<_, _>, _>>()?,
+            addresses: maps
+                .addresses
+                .iter()
+                .collect::<Result<HashMap<_, _>, _>>()?,
+            services: maps.services.iter().collect::<Result<HashMap<_, _>, _>>()?,
+            ..Current::default()
+        };
+        for (_, id) in ids.of(Kind::Network) {
+            current
+                .networks
+                .insert(u16::try_from(id)?, maps.networks.get(&id, 0)?);
+        }
+        for (_, id) in ids.of(Kind::Backend) {
+            current.backends.insert(id, maps.backends.get(&id, 0)?);
+        }
+        for (_, id) in ids.of(Kind::Pool) {
+            if let Some(table) = maps.maglev(id)? {
+                current.tables.insert(id, table);
+            }
+        }
+        for (_, id) in ids.of(Kind::Snat) {
+            let slot = u16::try_from(id - 1)?;
+            if maps.free_ids(u32::from(slot))?.is_some() {
+                let page = maps.snat_pages.get(&(base(slot) / PAGE), 0)?;
+                current.snat.insert(slot, Ipv4Addr::from(page.address));
+            }
+        }
+        self.backends = current
+            .backends
+            .iter()
+            .map(|(&id, &backend)| (id, backend))
+            .collect();
+        Ok(current)
+    }
+
+    /// Carries out `plan` in order. Next hops that arrive on `resolved` meanwhile are written too.
+    ///
+    /// # Errors
+    ///
+    /// The first operation that the kernel refuses; those before it stay carried out.
+    pub async fn apply(
+        &mut self,
+        plan: Vec<Operation>,
+        resolved: &mut UnboundedReceiver<Resolved>,
+    ) -> Result<()> {
+        for operation in plan {
+            tracing::debug!(?operation, "apply");
+            match operation {
+                Operation::AwaitNextHops(ids) => self.await_next_hops(&ids, resolved).await?,
+                operation => self.carry_out(&operation)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a resolved MAC into the slots of all backends behind it.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a write.
+    pub fn set_next_hop(&mut self, resolved: &Resolved) -> Result<()> {
+        let address = Be32::from(resolved.address);
+        for (id, backend) in &mut self.backends {
+            if backend.network == resolved.network
+                && backend.address == address
+                && backend.next_hop != resolved.mac
+            {
+                backend.next_hop = resolved.mac;
+                self.maps
+                    .backends
+                    .set(*id, backend, 0)
+                    .with_context(|| format!("set the next hop of {}", resolved.address))?;
+                tracing::info!(backend = %resolved.address, mac = %resolved.mac, "next hop");
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, operation: &Operation) -> Result<()> {
+        let maps = &mut self.maps;
+        match operation {
+            Operation::SetNetwork(id, network) => maps.networks.set(u32::from(*id), network, 0)?,
+            Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
+            Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,
+            Operation::OpenSnat(snat) => self.open_snat(*snat)?,
+            Operation::SetBackend(id, backend) => {
+                maps.backends.set(*id, backend, 0)?;
+                self.backends.insert(*id, *backend);
+            }
+            Operation::AwaitNextHops(_) => {}
+            Operation::SetTable(pool, table) => maps.set_maglev(*pool, table)?,
+            Operation::SetService(key, service) => maps.services.insert(key, service, 0)?,
+            Operation::RemoveService(key) => maps.services.remove(key)?,
+            Operation::SetAddress(key, address) => maps.addresses.insert(key, address, 0)?,
+            Operation::RemoveAddress(key) => maps.addresses.remove(key)?,
+        }
+        Ok(())
+    }
+
+    /// Pages first, the queue last: no id is handed out before its page says whose it is.
+    fn open_snat(&mut self, snat: SnatSlot) -> Result<()> {
+        let first = base(snat.slot);
+        let page = SnatPage {
+            address: snat.address.into(),
+            base: first,
+            first_port: FIRST_FLOW_PORT,
+            slot: snat.slot,
+        };
+        for index in first / PAGE..first / PAGE + PAGES_PER_ADDRESS {
+            self.maps.snat_pages.set(index, &page, 0)?;
+        }
+        if self.maps.free_ids(u32::from(snat.slot))?.is_none() {
+            let ids = first..first + u32::from(FLOWS_PER_ADDRESS);
+            self.maps.set_free_ids(u32::from(snat.slot), ids)?;
+        }
+        Ok(())
+    }
+
+    async fn await_next_hops(
+        &mut self,
+        ids: &[u32],
+        resolved: &mut UnboundedReceiver<Resolved>,
+    ) -> Result<()> {
+        let deadline = time::Instant::now() + NEXT_HOP_PATIENCE;
+        loop {
+            let missing: Vec<&Backend> = ids
+                .iter()
+                .filter_map(|id| self.backends.get(id))
+                .filter(|backend| backend.next_hop.is_none())
+                .collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            match time::timeout_at(deadline, resolved.recv()).await {
+                Ok(Some(resolved)) => self.set_next_hop(&resolved)?,
+                Ok(None) => return Ok(()),
+                Err(_) => {
+                    for backend in missing {
+                        let address = Ipv4Addr::from(backend.address);
+                        tracing::warn!(backend = %address, "its next hop does not answer ARP yet");
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// The ids in the registry of `maps`.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn read_ids(maps: &Maps) -> Result<Ids> {
+    let mut ids = Ids::default();
+    for entry in maps.registry.iter() {
+        let (key, id) = entry.context("read the registry")?;
+        if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.number() == key.kind) {
+            ids.insert(kind, key.name(), id);
+        }
+    }
+    Ok(ids)
+}

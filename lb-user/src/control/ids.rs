@@ -1,0 +1,146 @@
+//! Ids by name: allocated once, kept for the life of the pins, whatever the order of the file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, ensure};
+
+/// What an id is for. Ids of different kinds are independent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A network, by name.
+    Network,
+    /// A service, by name.
+    Service,
+    /// A pool, by name.
+    Pool,
+    /// A backend, as `pool/backend`.
+    Backend,
+    /// A SNAT address, as `network/address`; its slot is the id minus one.
+    Snat,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 5] = [
+        Self::Network,
+        Self::Service,
+        Self::Pool,
+        Self::Backend,
+        Self::Snat,
+    ];
+
+    /// The number of the kind in the registry.
+    pub const fn number(self) -> u8 {
+        use lb_common::maps::registry::{
+            KIND_BACKEND, KIND_NETWORK, KIND_POOL, KIND_SERVICE, KIND_SNAT,
+        };
+        match self {
+            Self::Network => KIND_NETWORK,
+            Self::Service => KIND_SERVICE,
+            Self::Pool => KIND_POOL,
+            Self::Backend => KIND_BACKEND,
+            Self::Snat => KIND_SNAT,
+        }
+    }
+
+    /// The word for messages.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Service => "service",
+            Self::Pool => "pool",
+            Self::Backend => "backend",
+            Self::Snat => "SNAT address",
+        }
+    }
+}
+
+/// All ids that have been given out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    by_name: BTreeMap<(Kind, String), u32>,
+}
+
+impl Ids {
+    /// Notes an id that was given out before.
+    pub fn insert(&mut self, kind: Kind, name: &str, id: u32) {
+        self.by_name.insert((kind, name.to_owned()), id);
+    }
+
+    /// The id of `name`: its old one, or the lowest that is free, from 1 to `most`.
+    ///
+    /// # Errors
+    ///
+    /// If all are taken.
+    pub fn assign(&mut self, kind: Kind, name: &str, most: u32) -> Result<u32> {
+        if let Some(id) = self.get(kind, name) {
+            return Ok(id);
+        }
+        let taken: BTreeSet<u32> = self.of(kind).map(|(_, id)| id).collect();
+        let id = (1..=most).find(|id| !taken.contains(id));
+        ensure!(
+            id.is_some(),
+            "no id is left for {} {name}: the running data plane has room for {most}; \
+             `lb down` and a new start with higher `limits` make more",
+            kind.label()
+        );
+        let id = id.unwrap_or_default();
+        self.insert(kind, name, id);
+        Ok(id)
+    }
+
+    /// The id of `name`, if it has one.
+    pub fn get(&self, kind: Kind, name: &str) -> Option<u32> {
+        self.by_name.get(&(kind, name.to_owned())).copied()
+    }
+
+    /// The name behind an id.
+    pub fn name(&self, kind: Kind, id: u32) -> Option<&str> {
+        self.of(kind)
+            .find(|&(_, found)| found == id)
+            .map(|(name, _)| name)
+    }
+
+    /// Names and ids of one kind, in order of name.
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = (&str, u32)> {
+        self.by_name
+            .iter()
+            .filter(move |((found, _), _)| *found == kind)
+            .map(|((_, name), &id)| (name.as_str(), id))
+    }
+
+    /// Every id: kind, name, number.
+    pub fn all(&self) -> impl Iterator<Item = (Kind, &str, u32)> {
+        self.by_name
+            .iter()
+            .map(|((kind, name), &id)| (*kind, name.as_str(), id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_stays_with_its_name_and_gaps_are_filled() {
+        let mut ids = Ids::default();
+        ids.insert(Kind::Service, "api-b", 2);
+        assert_eq!(ids.assign(Kind::Service, "api-b", 3).unwrap(), 2);
+        assert_eq!(ids.assign(Kind::Service, "api-a", 3).unwrap(), 1);
+        assert_eq!(ids.assign(Kind::Service, "api-c", 3).unwrap(), 3);
+        assert_eq!(
+            ids.assign(Kind::Pool, "api-a", 3).unwrap(),
+            1,
+            "kinds are independent"
+        );
+        let error = ids
+            .assign(Kind::Service, "api-d", 3)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("service api-d") && error.contains("room for 3"),
+            "{error}"
+        );
+        assert_eq!(ids.name(Kind::Service, 2), Some("api-b"));
+    }
+}

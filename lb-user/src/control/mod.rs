@@ -1,0 +1,7 @@
+//! A change: load -> validate -> desired -> plan -> apply. The first two are in `config`.
+
+pub mod apply;
+pub mod desired;
+pub mod ids;
+pub mod plan;
+pub mod start;

@@ -1,0 +1,129 @@
+//! Links: attached once, pinned, and replaced in place by every later process.
+
+use std::{fmt, fs, io, path::Path};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use aya::programs::{
+    ProgramError, Xdp, XdpMode,
+    links::{FdLink, PinnedLink},
+    xdp::XdpLink,
+};
+
+/// How a program runs on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver, before the kernel has made anything of the frame.
+    Native,
+    /// In the kernel's stack, after it has: slower.
+    Generic,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// Runs `program` on `interface`: takes over the pinned link of an earlier process, or attaches and
+/// pins. Native mode first; generic where the driver refuses, which is logged.
+///
+/// Returns the mode of a new link, `None` for one that was taken over.
+///
+/// # Errors
+///
+/// If the interface already runs another XDP program, or refuses both modes.
+pub fn attach(
+    program: &mut Xdp,
+    name: &str,
+    interface: &str,
+    ifindex: u32,
+    pin: &Path,
+) -> Result<Option<Mode>> {
+    if take_over(program, pin).with_context(|| format!("replace {name} on {interface}"))? {
+        return Ok(None);
+    }
+    let (link, mode) = match program.attach(ifindex, XdpMode::Driver) {
+        Ok(link) => (link, Mode::Native),
+        Err(native) if is_busy(&native) => bail!(
+            "attach {name} to {interface}: it already runs an XDP program; `ip link show dev \
+             {interface}` names it, `lb down --instance NAME` removes one of ours"
+        ),
+        Err(native) => {
+            let link = program.attach(ifindex, XdpMode::Skb).map_err(|generic| {
+                anyhow!(
+                    "attach {name} to {interface}: native mode: {}; generic mode: {}",
+                    cause(&native),
+                    cause(&generic)
+                )
+            })?;
+            tracing::warn!(
+                interface,
+                cause = %cause(&native),
+                "no native XDP here: running in generic mode, which is slower"
+            );
+            (link, Mode::Generic)
+        }
+    };
+    let link: FdLink = program
+        .take_link(link)?
+        .try_into()
+        .map_err(|error| anyhow!("attach {name} to {interface}: no bpf_link: {error}"))?;
+    let _pinned: PinnedLink = link
+        .pin(pin)
+        .with_context(|| format!("pin the link of {interface} at {}", pin.display()))?;
+    Ok(Some(mode))
+}
+
+/// Replaces the program of a pinned link in place. The pin itself is never touched: a hard link is
+/// opened in its place, so a crash at any point leaves the program attached.
+fn take_over(program: &mut Xdp, pin: &Path) -> Result<bool> {
+    if !pin.exists() {
+        return Ok(false);
+    }
+    let twin = pin.with_extension("");
+    let twin = twin.with_file_name(format!(
+        "tmp-{}",
+        pin.file_name().unwrap_or_default().to_string_lossy()
+    ));
+    match fs::remove_file(&twin) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    fs::hard_link(pin, &twin).with_context(|| format!("hard link {}", twin.display()))?;
+    let link: FdLink = PinnedLink::from_pin(&twin)?.unpin()?;
+    let link: XdpLink = link.try_into()?;
+    match program.attach_to_link(link) {
+        Ok(_) => Ok(true),
+        // The interface of an earlier run is gone and came back under the same name: its link is
+        // dead, and a new one takes its place.
+        Err(ProgramError::SyscallError(error))
+            if error.io_error.raw_os_error() == Some(nix::libc::ENOLINK) =>
+        {
+            fs::remove_file(pin)
+                .with_context(|| format!("remove the dead link {}", pin.display()))?;
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_busy(error: &ProgramError) -> bool {
+    matches!(error, ProgramError::SyscallError(error)
+        if error.io_error.kind() == io::ErrorKind::ResourceBusy)
+}
+
+/// The system's words for a failed attach.
+fn cause(error: &ProgramError) -> String {
+    match error {
+        ProgramError::SyscallError(error)
+            if error.io_error.raw_os_error() == Some(nix::libc::ERANGE) =>
+        {
+            format!("the MTU is too large for XDP ({})", error.io_error)
+        }
+        ProgramError::SyscallError(error) => error.io_error.to_string(),
+        other => other.to_string(),
+    }
+}

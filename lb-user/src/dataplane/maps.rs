@@ -1,0 +1,163 @@
+//! Typed handles of the pinned maps.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use aya::maps::{Array, ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, Queue};
+use lb_common::{
+    maps::{
+        backend::Backend,
+        flow::{Flow, FlowKey},
+        network::{Address, AddressKey, Network, NetworkKey},
+        registry::RegistryKey,
+        service::{Service, ServiceKey},
+        snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
+    },
+    verdict::{Hook, counter_index},
+};
+
+use crate::config::Limits;
+
+/// Kernel flag of an inner array whose size may differ from its template's (Linux 5.10).
+const BPF_F_INNER_MAP: u32 = 1 << 12;
+
+/// The maps of one instance, opened from their pins: whoever may read the pins sees what the data
+/// plane sees, whether a control plane is running or not.
+pub struct Maps {
+    /// Interface and VLAN to network id.
+    pub network_ids: HashMap<MapData, NetworkKey, u32>,
+    /// Networks by id.
+    pub networks: Array<MapData, Network>,
+    /// VIPs and SNAT addresses.
+    pub addresses: HashMap<MapData, AddressKey, Address>,
+    /// Services by listening VIP and port.
+    pub services: HashMap<MapData, ServiceKey, Service>,
+    /// Backends by id.
+    pub backends: Array<MapData, Backend>,
+    /// SNAT addresses by page of flow ids.
+    pub snat_pages: Array<MapData, SnatPage>,
+    /// Flow ids by request tuple.
+    pub flow_index: HashMap<MapData, FlowKey, u32>,
+    /// Flows by id.
+    pub flows: Array<MapData, Flow>,
+    /// Ids by name.
+    pub registry: HashMap<MapData, RegistryKey, u32>,
+    limits: Limits,
+    counters: PerCpuArray<MapData, u64>,
+    maglev: ArrayOfMaps<MapData, Array<MapData, u32>>,
+    free_ids: ArrayOfMaps<MapData, Queue<MapData, u32>>,
+}
+
+impl Maps {
+    /// Opens the maps that are pinned in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// If a pin is missing, or a map has another layout.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let pin = |name: &str| {
+            MapData::from_pin(folder.join(name))
+                .with_context(|| format!("open the pinned map {name}"))
+        };
+        let services = pin("SERVICES")?;
+        let backends: Array<MapData, Backend> = Map::Array(pin("BACKENDS")?).try_into()?;
+        let flows: Array<MapData, Flow> = Map::Array(pin("FLOWS")?).try_into()?;
+        let maglev: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("MAGLEV")?).try_into()?;
+        let limits = Limits {
+            snat_addresses: u16::try_from((flows.len() - PAGE) / u32::from(FLOWS_PER_ADDRESS))?,
+            services: services.info()?.max_entries(),
+            backends: backends.len() - 1,
+            pools: maglev.len() - 1,
+        };
+        Ok(Self {
+            limits,
+            network_ids: Map::HashMap(pin("NETWORK_IDS")?).try_into()?,
+            networks: Map::Array(pin("NETWORKS")?).try_into()?,
+            addresses: Map::HashMap(pin("ADDRESSES")?).try_into()?,
+            services: Map::HashMap(services).try_into()?,
+            backends,
+            snat_pages: Map::Array(pin("SNAT_PAGES")?).try_into()?,
+            flow_index: Map::HashMap(pin("FLOW_INDEX")?).try_into()?,
+            flows,
+            registry: Map::HashMap(pin("REGISTRY")?).try_into()?,
+            counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
+            maglev,
+            free_ids: Map::ArrayOfMaps(pin("FREE_IDS")?).try_into()?,
+        })
+    }
+
+    /// The limits that the maps were made with.
+    pub fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
+    /// Replaces the Maglev table of a pool: a new inner map, then one swap of its slot, so a packet
+    /// sees the old table or the new one.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a map or its update.
+    pub fn set_maglev(&mut self, pool: u32, table: &[u32]) -> Result<()> {
+        let size =
+            u32::try_from(table.len()).context("a Maglev table has less than 2^32 entries")?;
+        let mut inner = Array::<MapData, u32>::create(size.max(1), BPF_F_INNER_MAP)?;
+        for (index, backend) in (0..).zip(table) {
+            inner.set(index, backend, 0)?;
+        }
+        self.maglev
+            .set(pool, &inner, 0)
+            .with_context(|| format!("set the Maglev table of pool {pool}"))
+    }
+
+    /// The Maglev table of a pool, or `None` if it never had one.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn maglev(&self, pool: u32) -> Result<Option<Vec<u32>>> {
+        match self.maglev.get(&pool, 0) {
+            Ok(table) => Ok(Some(table.iter().collect::<Result<_, _>>()?)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The queue of free ids of a SNAT address, or `None` if the slot has none yet.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn free_ids(&self, slot: u32) -> Result<Option<Queue<MapData, u32>>> {
+        match self.free_ids.get(&slot, 0) {
+            Ok(queue) => Ok(Some(queue)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives a SNAT address its queue, filled with `ids` in order.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the map, a push or the update.
+    pub fn set_free_ids(&mut self, slot: u32, ids: std::ops::Range<u32>) -> Result<()> {
+        let size = u32::try_from(ids.len()).context("a SNAT address has less than 2^16 ids")?;
+        let mut queue = Queue::<MapData, u32>::create(size, 0)?;
+        for id in ids {
+            queue.push(&id, 0)?;
+        }
+        self.free_ids
+            .set(slot, &queue, 0)
+            .with_context(|| format!("set the queue of free ids of SNAT address {slot}"))
+    }
+
+    /// A counter, summed over the CPUs.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn counter(&self, hook: Hook, network: u16, slot: u32) -> Result<u64> {
+        let values = self.counters.get(&counter_index(hook, network, slot), 0)?;
+        Ok(values.iter().sum())
+    }
+}

@@ -1,0 +1,8 @@
+//! The kernel side as userspace sees it: the object, its pins, its maps, its links.
+//!
+//! Only this module knows aya.
+
+pub mod attach;
+pub mod maps;
+pub mod object;
+pub mod pins;

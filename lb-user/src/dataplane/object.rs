@@ -1,0 +1,152 @@
+//! The embedded eBPF object: loading it, with its maps created or adopted.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, anyhow};
+use aya::{Ebpf, EbpfLoader, maps::MapData, programs::Xdp};
+use lb_common::maps::{MAX_NETWORKS, snat::flow_entries};
+
+use super::pins::Pins;
+use crate::config::Limits;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
+
+/// Every map of the object; all of them are pinned under their own name.
+pub const MAPS: [&str; 12] = [
+    "NETWORK_IDS",
+    "NETWORKS",
+    "ADDRESSES",
+    "SERVICES",
+    "MAGLEV",
+    "BACKENDS",
+    "SNAT_PAGES",
+    "FREE_IDS",
+    "FLOW_INDEX",
+    "FLOWS",
+    "COUNTERS",
+    "REGISTRY",
+];
+
+/// The program of a network's interface.
+pub const NIC: &str = "lb_nic";
+/// The program of a cell's outer end.
+pub const CELL: &str = "lb_cell";
+
+/// The loaded object. Its programs are verified; nothing is attached yet.
+#[derive(Debug)]
+pub struct Object {
+    ebpf: Ebpf,
+}
+
+impl Object {
+    /// Loads the object with its maps pinned under `pins`; what is pinned there already is adopted
+    /// with its content and its sizes.
+    ///
+    /// `log_level` switches aya-log in the programs: 0 off, 1 error to 5 trace.
+    ///
+    /// # Errors
+    ///
+    /// With what the kernel said: no privileges, a helper that is missing, a pinned map that does
+    /// not fit.
+    pub fn load(pins: &Pins, limits: &Limits, log_level: u8) -> Result<Self> {
+        let folder = pins.maps();
+        let wanted = sizes(limits);
+        let sizes: Vec<(&str, u32)> = wanted
+            .iter()
+            .map(|&(name, size)| (name, adopted(&folder, name, size)))
+            .collect();
+        let paths: Vec<_> = MAPS.iter().map(|&name| (name, folder.join(name))).collect();
+        let mut loader = EbpfLoader::new();
+        for &(name, size) in &sizes {
+            loader.map_max_entries(name, size);
+        }
+        for (name, path) in &paths {
+            loader.map_pin_path(name, path.as_path());
+        }
+        loader.override_global("AYA_LOG_LEVEL", &log_level, false);
+        let mut ebpf = loader
+            .load(OBJECT)
+            .map_err(explain)
+            .context("load the eBPF object")?;
+        for name in [NIC, CELL] {
+            program(&mut ebpf, name)?
+                .load()
+                .map_err(|error| anyhow!("load program {name}: the kernel refused it: {error}"))?;
+        }
+        Ok(Self { ebpf })
+    }
+
+    /// A program of the object.
+    ///
+    /// # Errors
+    ///
+    /// If the object has no such program.
+    pub fn program(&mut self, name: &str) -> Result<&mut Xdp> {
+        program(&mut self.ebpf, name)
+    }
+
+    /// The object as aya knows it; for aya-log.
+    pub fn ebpf(&mut self) -> &mut Ebpf {
+        &mut self.ebpf
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
+    let program = ebpf
+        .program_mut(name)
+        .with_context(|| format!("the eBPF object has no program {name}"))?;
+    program
+        .try_into()
+        .with_context(|| format!("program {name} is not an XDP program"))
+}
+
+/// The sizes that a configuration asks for, by map. A map that is not named keeps its own.
+fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
+    let flows = flow_entries(limits.snat_addresses);
+    let ids = [
+        limits.services,
+        limits.backends,
+        limits.pools,
+        limits.snat_addresses.into(),
+    ];
+    vec![
+        (
+            "REGISTRY",
+            ids.into_iter().fold(MAX_NETWORKS, u32::saturating_add),
+        ),
+        ("SERVICES", limits.services),
+        // Id 0 is none.
+        ("BACKENDS", limits.backends.saturating_add(1)),
+        ("MAGLEV", limits.pools.saturating_add(1)),
+        ("FLOWS", flows),
+        // Room for keys of closed flows whose id was given to another before they were removed.
+        ("FLOW_INDEX", flows.saturating_add(flows / 8)),
+    ]
+}
+
+/// The size of a map that is pinned already, else `wanted`: a pinned map cannot grow.
+fn adopted(folder: &Path, name: &str, wanted: u32) -> u32 {
+    let pinned = MapData::from_pin(folder.join(name)).ok();
+    let size = pinned
+        .and_then(|map| map.info().ok())
+        .map_or(wanted, |info| info.max_entries());
+    if size != wanted {
+        tracing::warn!(
+            map = name,
+            size,
+            wanted,
+            "the running data plane keeps its size; `lb down` and a new start would change it"
+        );
+    }
+    size
+}
+
+/// Names the usual causes in words.
+fn explain(error: aya::EbpfError) -> anyhow::Error {
+    let text = error.to_string();
+    let denied = fs::metadata("/sys/fs/bpf").is_err();
+    if denied {
+        return anyhow!("{text}; is bpffs mounted at /sys/fs/bpf and are you root?");
+    }
+    anyhow!(error)
+}

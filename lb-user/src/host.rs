@@ -1,0 +1,271 @@
+//! The host: what it must offer before anything is made on it.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    fs::{self, File, TryLockError},
+    io::{Read as _, Write as _},
+    net::IpAddr,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::{
+    ifaddrs::getifaddrs,
+    mount::{MsFlags, mount},
+    sys::{
+        statfs::{BPF_FS_MAGIC, statfs},
+        utsname::uname,
+    },
+};
+
+use crate::{
+    config::Config,
+    dataplane::pins::Pins,
+    network::link::{self, Link},
+};
+
+/// The oldest kernel with all that the data plane needs: that of RHEL 9. Compare-and-swap in BPF
+/// programs came with 5.12, the coarse clock with 5.11.
+const OLDEST_KERNEL: (u32, u32) = (5, 14);
+
+/// Capabilities by bit number (linux/capability.h): what loading, attaching and cells need.
+const CAPABILITIES: [(u32, &str); 5] = [
+    (12, "CAP_NET_ADMIN"),
+    (13, "CAP_NET_RAW"),
+    (21, "CAP_SYS_ADMIN"),
+    (38, "CAP_PERFMON"),
+    (39, "CAP_BPF"),
+];
+
+/// Checks privileges and kernel, and mounts bpffs where it is not.
+///
+/// # Errors
+///
+/// What is missing, in words.
+pub fn check() -> Result<()> {
+    let missing = missing_capabilities(&fs::read_to_string("/proc/self/status")?);
+    ensure!(
+        missing.is_empty(),
+        "no privileges: {} missing; run lb as root",
+        missing.join(", ")
+    );
+    let release = uname()?.release().to_string_lossy().into_owned();
+    if let Some(version) = version(&release) {
+        let (major, minor) = OLDEST_KERNEL;
+        ensure!(
+            version >= OLDEST_KERNEL,
+            "kernel {release}: lb needs {major}.{minor} or later"
+        );
+    }
+    if statfs("/sys/fs/bpf").map(|fs| fs.filesystem_type()) != Ok(BPF_FS_MAGIC) {
+        mount(
+            Some("bpf"),
+            "/sys/fs/bpf",
+            Some("bpf"),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+        .context("mount bpffs at /sys/fs/bpf")?;
+        tracing::info!("mounted bpffs at /sys/fs/bpf");
+    }
+    Ok(())
+}
+
+/// The interfaces of all networks, set up where they were down.
+///
+/// `ours` says whether an XDP program on the interface is one of this instance.
+///
+/// # Errors
+///
+/// Everything that is wrong with any of them, a line each.
+pub fn interfaces(config: &Config, ours: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Link>> {
+    link::with_netlink(async |handle| {
+        let mut problems = Vec::new();
+        let mut found = BTreeMap::new();
+        for network in &config.networks {
+            let (name, interface) = (&network.name, &network.interface);
+            match link::find(&handle, interface).await {
+                Ok(None) => {
+                    problems.push(format!("network {name}: there is no interface {interface}"))
+                }
+                Err(error) => problems.push(format!("network {name}: {error:#}")),
+                Ok(Some(link)) if link.xdp.is_some() && !ours(interface) => problems.push(format!(
+                    "network {name}: interface {interface} already runs an XDP program of somebody \
+                     else; `ip link show dev {interface}` names it, and if it is another instance \
+                     of lb, `lb down --instance NAME` removes it"
+                )),
+                Ok(Some(link)) => {
+                    if !link.up {
+                        tracing::info!(interface, "set up");
+                        link::set_up(&handle, link.ifindex).await?;
+                    }
+                    found.insert(name.clone(), link);
+                }
+            }
+        }
+        if !problems.is_empty() {
+            bail!(problems.join("\n"));
+        }
+        Ok(found)
+    })
+}
+
+/// Refuses interfaces whose loss would lock the operator out: those of the default route and of
+/// this SSH session.
+///
+/// # Errors
+///
+/// Every such interface, a line each.
+pub fn refuse_access_interfaces(config: &Config) -> Result<()> {
+    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let session = env::var("SSH_CONNECTION")
+        .ok()
+        .and_then(|session| ssh_server(&session));
+    let mut problems = Vec::new();
+    for network in &config.networks {
+        let interface = &network.interface;
+        if default_route(&routes, interface) {
+            problems.push(format!("interface {interface} carries the default route"));
+        }
+        if session.is_some_and(|address| has_address(interface, address)) {
+            problems.push(format!("interface {interface} carries this SSH session"));
+        }
+    }
+    ensure!(
+        problems.is_empty(),
+        "{}; add `--confirm 60s`: everything is taken down again unless you confirm",
+        problems.join("\n")
+    );
+    Ok(())
+}
+
+/// Whether `/proc/net/route` has a default route over `interface`.
+fn default_route(routes: &str, interface: &str) -> bool {
+    routes.lines().skip(1).any(|line| {
+        let mut columns = line.split_ascii_whitespace();
+        columns.next() == Some(interface) && columns.next() == Some("00000000")
+    })
+}
+
+/// The server's address in `SSH_CONNECTION`: the third of its four words.
+fn ssh_server(session: &str) -> Option<IpAddr> {
+    session.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+fn has_address(interface: &str, address: IpAddr) -> bool {
+    let addresses = getifaddrs().into_iter().flatten();
+    addresses
+        .filter(|found| found.interface_name == interface)
+        .any(|found| {
+            let storage = found.address;
+            let v4 = storage
+                .as_ref()
+                .and_then(|storage| storage.as_sockaddr_in())
+                .map(|v4| IpAddr::V4(v4.ip()));
+            let v6 = storage
+                .as_ref()
+                .and_then(|storage| storage.as_sockaddr_in6())
+                .map(|v6| IpAddr::V6(v6.ip()));
+            v4 == Some(address) || v6 == Some(address)
+        })
+}
+
+/// The lock that makes one process the control plane of an instance.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock; it is held until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// If another process holds it.
+    pub fn take(pins: &Pins) -> Result<Self> {
+        let folder = pins.runtime();
+        fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+        let path = folder.join("lock");
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .with_context(|| format!("open {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                file.read_to_string(&mut pid)?;
+                bail!(
+                    "instance {} is running already (process {})",
+                    pins.instance(),
+                    pid.trim()
+                );
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("lock {}", path.display()));
+            }
+        }
+        file.set_len(0)?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Names of the capabilities that the effective set of `/proc/self/status` lacks.
+fn missing_capabilities(status: &str) -> Vec<&'static str> {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    CAPABILITIES
+        .iter()
+        .filter(|(bit, _)| effective & (1 << bit) == 0)
+        .map(|(_, name)| *name)
+        .collect()
+}
+
+/// Major and minor version of a kernel release such as `6.1.0-28-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|character: char| !character.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_effective_set() {
+        assert_eq!(
+            missing_capabilities("CapEff:\t000001ffffffffff\n"),
+            Vec::<&str>::new()
+        );
+        assert_eq!(
+            missing_capabilities("CapEff:\t0000000000000000\n").len(),
+            CAPABILITIES.len()
+        );
+        let without_bpf = "CapPrm:\t000001ffffffffff\nCapEff:\t0000017fffffffff\n";
+        assert_eq!(missing_capabilities(without_bpf), ["CAP_BPF"]);
+    }
+
+    #[test]
+    fn the_operators_own_way_in_is_recognised() {
+        let routes =
+            "Iface\tDestination\tGateway\neth0\t00000000\t0100A8C0\neth1\t0060200A\t00000000\n";
+        assert!(default_route(routes, "eth0") && !default_route(routes, "eth1"));
+        let session = ssh_server("192.0.2.7 50000 198.51.100.4 22");
+        assert_eq!(session, Some(IpAddr::from([198, 51, 100, 4])));
+        assert_eq!(ssh_server("nonsense"), None);
+    }
+
+    #[test]
+    fn kernel_releases_are_compared_by_number() {
+        assert_eq!(version("5.14.0-503.el9.x86_64"), Some((5, 14)));
+        assert_eq!(version("6.18.44-fc"), Some((6, 18)));
+        assert!(version("5.4.0").unwrap() < OLDEST_KERNEL);
+        assert_eq!(version("weird"), None);
+    }
+}

@@ -1,0 +1,118 @@
+//! Interfaces, as netlink knows them.
+
+use std::future::Future;
+
+use anyhow::{Context as _, Result, bail};
+use futures_util::TryStreamExt as _;
+use lb_common::addr::Mac;
+use rtnetlink::{
+    Handle, LinkUnspec, new_connection,
+    packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp, XdpAttached},
+};
+
+/// What we need to know of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its index in its namespace.
+    pub ifindex: u32,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// How an XDP program runs on it, if one does.
+    pub xdp: Option<XdpMode>,
+}
+
+/// Where an XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver, or in the NIC itself.
+    Native,
+    /// In the kernel's stack.
+    Generic,
+}
+
+/// Runs `work` with a netlink connection of the calling thread's namespace.
+///
+/// # Errors
+///
+/// If there is no netlink, or `work` fails.
+pub fn with_netlink<T, F: Future<Output = Result<T>>>(work: impl FnOnce(Handle) -> F) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let (connection, handle, _) = new_connection().context("open a netlink socket")?;
+        let connection = tokio::spawn(connection);
+        let result = work(handle).await;
+        connection.abort();
+        result
+    })
+}
+
+/// The interface called `name`, or `None` if there is none.
+///
+/// # Errors
+///
+/// If netlink fails, or the interface is no Ethernet interface.
+pub async fn find(handle: &Handle, name: &str) -> Result<Option<Link>> {
+    let mut links = handle.link().get().match_name(name).execute();
+    match links.try_next().await {
+        Ok(Some(message)) => link(name, &message).map(Some),
+        Ok(None) => Ok(None),
+        Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::ENODEV => {
+            Ok(None)
+        }
+        Err(error) => Err(error).with_context(|| format!("look up interface {name}")),
+    }
+}
+
+/// Sets an interface up.
+///
+/// # Errors
+///
+/// If the kernel refuses.
+pub async fn set_up(handle: &Handle, ifindex: u32) -> Result<()> {
+    handle
+        .link()
+        .set(LinkUnspec::new_with_index(ifindex).up().build())
+        .execute()
+        .await
+        .with_context(|| format!("set interface {ifindex} up"))
+}
+
+fn link(name: &str, message: &LinkMessage) -> Result<Link> {
+    let mut mac = None;
+    let mut mtu = 1500;
+    let mut xdp = None;
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Address(bytes) => {
+                mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(Mac::new);
+            }
+            LinkAttribute::Mtu(value) => mtu = *value,
+            LinkAttribute::Xdp(attributes) => {
+                xdp = attributes.iter().find_map(|attribute| match attribute {
+                    LinkXdp::Attached(XdpAttached::None) => None,
+                    LinkXdp::Attached(XdpAttached::SocketBuffer) => Some(XdpMode::Generic),
+                    LinkXdp::Attached(_) => Some(XdpMode::Native),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    let Some(mac) = mac.filter(|mac| !mac.is_none()) else {
+        bail!("interface {name} has no Ethernet address; a network needs an Ethernet interface");
+    };
+    let up = message.header.flags.contains(LinkFlags::Up);
+    Ok(Link {
+        ifindex: message.header.index,
+        mac,
+        mtu,
+        up,
+        xdp,
+    })
+}

@@ -1,0 +1,8 @@
+//! Networks on the host: their interfaces, their cells, their neighbours.
+
+pub mod cell;
+pub mod link;
+pub mod namespace;
+pub mod neighbour;
+mod offload;
+mod sysctl;

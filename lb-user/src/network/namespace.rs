@@ -1,0 +1,115 @@
+//! Network namespaces by name, as `ip netns` keeps them.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, setns, unshare},
+};
+
+const FOLDER: &str = "/run/netns";
+
+/// The file that keeps the namespace `name` alive.
+pub fn path(name: &str) -> PathBuf {
+    Path::new(FOLDER).join(name)
+}
+
+/// Creates the namespace, or finds it: one that outlived its process is adopted. Returns whether it
+/// is new.
+///
+/// # Errors
+///
+/// If the kernel refuses the namespace or the mount that keeps it.
+pub fn create(name: &str) -> Result<bool> {
+    let path = path(name);
+    if is_namespace(&path) {
+        return Ok(false);
+    }
+    fs::create_dir_all(FOLDER).with_context(|| format!("create {FOLDER}"))?;
+    File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    on_own_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET).context("create a network namespace")?;
+        mount(
+            Some("/proc/thread-self/ns/net"),
+            &path,
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        )
+        .with_context(|| format!("mount the namespace at {}", path.display()))
+    })?;
+    Ok(true)
+}
+
+/// Removes the namespace and everything in it; one that does not exist is none.
+///
+/// # Errors
+///
+/// If it cannot be unmounted or its file not removed.
+pub fn remove(name: &str) -> Result<()> {
+    let path = path(name);
+    if !path.exists() {
+        return Ok(());
+    }
+    if is_namespace(&path) {
+        umount2(&path, MntFlags::MNT_DETACH)
+            .with_context(|| format!("unmount {}", path.display()))?;
+    }
+    fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))
+}
+
+/// The names of all namespaces that begin with `prefix`.
+///
+/// # Errors
+///
+/// If the folder cannot be read.
+pub fn list(prefix: &str) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(FOLDER) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("read {FOLDER}")),
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    Ok(names.filter(|name| name.starts_with(prefix)).collect())
+}
+
+/// Moves the calling thread into the namespace for good.
+///
+/// # Errors
+///
+/// If the namespace does not exist or may not be entered.
+pub fn enter(name: &str) -> Result<()> {
+    let path = path(name);
+    let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
+    setns(&file, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter namespace {name}"))
+}
+
+/// Runs `work` inside the namespace, on a thread of its own.
+///
+/// # Errors
+///
+/// Those of [`enter`] and of `work`.
+pub fn inside<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    on_own_thread(|| {
+        enter(name)?;
+        work()
+    })
+}
+
+fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| scope.spawn(work).join())
+        .unwrap_or_else(|_| Err(anyhow!("the namespace thread panicked")))
+}
+
+/// Whether something is mounted there; a plain file is a leftover of a crash in between.
+fn is_namespace(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+    matches!((device(path), device(Path::new(FOLDER))), (Ok(own), Ok(folder)) if own != folder)
+}

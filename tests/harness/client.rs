@@ -1,0 +1,166 @@
+//! The client's side of the echo server: called on a thread inside a client's namespace.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream},
+    os::fd::AsRawFd as _,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::{
+    socket::{
+        AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
+    },
+    time::{TimeVal, TimeValLike as _},
+};
+
+use crate::pattern::{Digest, Pattern, copy_digest};
+
+/// Longer than four lost SYNs in a row (1 + 2 + 4 + 8 s), so that a failure is a failure.
+const PATIENCE_SECS: u32 = 20;
+
+/// Who answered a connection, and whom it took for its peer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The node's short name.
+    pub node: String,
+    /// The peer as the node saw it.
+    pub peer: SocketAddrV4,
+}
+
+/// One bulk transfer, as seen from both ends.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Digest at the sender.
+    pub sent: Digest,
+    /// Digest at the receiver.
+    pub received: Digest,
+    /// From the connection to the last answer.
+    pub elapsed: Duration,
+}
+
+impl Transfer {
+    /// Payload throughput in megabit per second.
+    pub fn megabits_per_second(&self) -> u128 {
+        u128::from(self.bytes) * 8 / self.elapsed.as_micros().max(1)
+    }
+}
+
+/// Connects to `to`, from the address `from` if one is given.
+///
+/// # Errors
+///
+/// When nobody answers within 20 s, or the connection is refused.
+pub fn open(from: Option<Ipv4Addr>, to: SocketAddrV4) -> Result<TcpStream> {
+    let fd = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .context("make a socket")?;
+    let patience = TimeVal::seconds(i64::from(PATIENCE_SECS));
+    setsockopt(&fd, sockopt::SendTimeout, &patience).context("set the send timeout")?;
+    setsockopt(&fd, sockopt::ReceiveTimeout, &patience).context("set the receive timeout")?;
+    if let Some(from) = from {
+        let from = SockaddrIn::from(SocketAddrV4::new(from, 0));
+        bind(fd.as_raw_fd(), &from).with_context(|| format!("bind to {from}"))?;
+    }
+    connect(fd.as_raw_fd(), &SockaddrIn::from(to)).with_context(|| format!("connect to {to}"))?;
+    let stream = TcpStream::from(fd);
+    stream.set_nodelay(true).context("send at once")?;
+    Ok(stream)
+}
+
+/// One short connection: connect, ask, read the answer, close.
+///
+/// # Errors
+///
+/// When any of it fails, or the server does not close after us.
+pub fn who(from: Option<Ipv4Addr>, to: SocketAddrV4) -> Result<Answer> {
+    let mut stream = open(from, to)?;
+    stream.write_all(b"who\n").context("ask")?;
+    let mut reader = BufReader::new(&stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).context("read the answer")?;
+    let (node, peer) = line
+        .trim()
+        .split_once(' ')
+        .with_context(|| format!("answer {line:?}"))?;
+    let answer = Answer {
+        node: node.to_owned(),
+        peer: peer.parse().with_context(|| format!("answer {line:?}"))?,
+    };
+    stream.shutdown(Shutdown::Write).context("close")?;
+    let rest = reader
+        .read_to_end(&mut Vec::new())
+        .context("wait for the server to close")?;
+    ensure!(rest == 0, "{rest} bytes after the answer");
+    Ok(answer)
+}
+
+/// Sends `text` and returns what comes back.
+///
+/// # Errors
+///
+/// When any of it fails.
+pub fn echo(to: SocketAddrV4, text: &str) -> Result<String> {
+    let mut stream = open(None, to)?;
+    stream
+        .write_all(format!("echo\n{text}").as_bytes())
+        .context("send")?;
+    stream.shutdown(Shutdown::Write).context("close")?;
+    let mut back = String::new();
+    stream.read_to_string(&mut back).context("read it back")?;
+    Ok(back)
+}
+
+/// Sends `bytes` to the server, which digests them too.
+///
+/// # Errors
+///
+/// When the connection breaks; different digests are for the caller to compare.
+pub fn upload(to: SocketAddrV4, bytes: u64, seed: u64) -> Result<Transfer> {
+    let start = Instant::now();
+    let mut stream = open(None, to)?;
+    stream
+        .write_all(format!("sink {bytes}\n").as_bytes())
+        .context("ask")?;
+    let sent = Pattern::new(seed).send(&mut stream, bytes)?;
+    let mut received = String::new();
+    BufReader::new(&stream)
+        .read_line(&mut received)
+        .context("read the digest")?;
+    Ok(Transfer {
+        bytes,
+        sent,
+        received: received.trim().to_owned(),
+        elapsed: start.elapsed(),
+    })
+}
+
+/// Receives `bytes` from the server, which digests them too.
+///
+/// # Errors
+///
+/// As for [`upload`].
+pub fn download(to: SocketAddrV4, bytes: u64, seed: u64) -> Result<Transfer> {
+    let start = Instant::now();
+    let mut stream = open(None, to)?;
+    stream
+        .write_all(format!("source {bytes} {seed}\n").as_bytes())
+        .context("ask")?;
+    let mut reader = BufReader::new(&stream);
+    let received = copy_digest(&mut reader, bytes)?;
+    let mut sent = String::new();
+    reader.read_line(&mut sent).context("read the digest")?;
+    Ok(Transfer {
+        bytes,
+        sent: sent.trim().to_owned(),
+        received,
+        elapsed: start.elapsed(),
+    })
+}

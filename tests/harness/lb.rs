@@ -1,0 +1,266 @@
+//! The product itself: runs `lb` in the host namespace of a topology and asks it questions.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use serde::de::DeserializeOwned;
+
+use crate::{
+    process::{self, Process},
+    query::{Backend, Drop as DropCount, Flow, Service, Status},
+    topology::Topology,
+};
+
+/// How long `lb run` may take until it says `ready`: the first load verifies the programs.
+const START: Duration = Duration::from_secs(60);
+/// How long a start that must fail may take until it has failed.
+const FAIL: Duration = Duration::from_secs(60);
+/// For one-shot commands of `lb`, in seconds; `timeout` kills one that hangs.
+const ANSWER_SECS: &str = "30";
+/// Becomes a user whom every system has and who owns nothing.
+const NOBODY: [&str; 5] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--",
+];
+
+/// A running `lb run`; on drop it is stopped and `lb down` removes its data plane.
+#[derive(Debug)]
+pub struct Lb<'t> {
+    topology: &'t Topology,
+    process: Process,
+    is_down: bool,
+}
+
+impl<'t> Lb<'t> {
+    /// Starts `lb run` with `config` as the instance of this topology; ready when this returns.
+    ///
+    /// # Errors
+    ///
+    /// When it ends or stays silent, with its last words; nothing of it is left then.
+    pub fn start(topology: &'t Topology, config: &str) -> Result<Self> {
+        let program = [as_text(&binary("LB_BIN", "lb")?)?];
+        let process = launch(topology, topology.run(), config, &program)?;
+        let mut lb = Self {
+            topology,
+            process,
+            is_down: false,
+        };
+        lb.process.wait_for_stdout("ready", START)?;
+        Ok(lb)
+    }
+
+    /// The process of `lb run`.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// `lb status`.
+    ///
+    /// # Errors
+    ///
+    /// When it fails or its form has changed; so for all questions.
+    pub fn status(&self) -> Result<Status> {
+        self.ask("status")
+    }
+
+    /// `lb services`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::status`].
+    pub fn services(&self) -> Result<Vec<Service>> {
+        self.ask("services")
+    }
+
+    /// `lb backends`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::status`].
+    pub fn backends(&self) -> Result<Vec<Backend>> {
+        self.ask("backends")
+    }
+
+    /// `lb flows`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::status`].
+    pub fn flows(&self) -> Result<Vec<Flow>> {
+        self.ask("flows")
+    }
+
+    /// `lb drops`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::status`].
+    pub fn drops(&self) -> Result<Vec<DropCount>> {
+        self.ask("drops")
+    }
+
+    /// Stops the process and runs `lb down`.
+    ///
+    /// # Errors
+    ///
+    /// When the process does not end on SIGTERM, or `lb down` fails.
+    pub fn down(mut self) -> Result<()> {
+        self.remove()
+    }
+
+    fn ask<T: DeserializeOwned>(&self, question: &str) -> Result<T> {
+        let mut command = one_shot(self.topology)?;
+        command.args([question, "--instance", self.topology.run(), "-o", "json"]);
+        let text = process::succeed(&mut command)?;
+        serde_json::from_str(&text).with_context(|| format!("read lb {question}: {text}"))
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        self.is_down = true;
+        let stopped = self.process.stop().map(drop);
+        // Also after a process that had to be killed: its programs are still attached.
+        let mut command = one_shot(self.topology)?;
+        process::succeed(command.args(["down", "--instance", self.topology.run()]))?;
+        stopped
+    }
+}
+
+impl Drop for Lb<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "the last words of lb:\n{}",
+                process::tail(&self.process.stderr())
+            );
+        }
+        if !self.is_down
+            && let Err(error) = self.remove()
+        {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// How a start that must fail ended.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Failure {
+    /// The last line of standard error: the one message an operator reads first.
+    pub fn message(&self) -> &str {
+        self.stderr
+            .lines()
+            .rev()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default()
+    }
+}
+
+/// Runs `lb run` as `instance` and waits until it has failed.
+///
+/// # Errors
+///
+/// When it is still running after a minute; it is ended then.
+pub fn start_fails(topology: &Topology, instance: &str, config: &str) -> Result<Failure> {
+    let program = [as_text(&binary("LB_BIN", "lb")?)?];
+    wait_for_failure(launch(topology, instance, config, &program)?)
+}
+
+/// Runs `lb run` as a user without any privilege and waits until it has failed.
+///
+/// # Errors
+///
+/// As for [`start_fails`].
+pub fn start_fails_without_privileges(topology: &Topology, config: &str) -> Result<Failure> {
+    // The workspace may lie where nobody else can read.
+    let copy = topology.dir().join("lb");
+    fs::copy(binary("LB_BIN", "lb")?, &copy).context("copy lb")?;
+    fs::set_permissions(&copy, Permissions::from_mode(0o755)).context("let others run lb")?;
+    let mut program = NOBODY.map(str::to_owned).to_vec();
+    program.push(as_text(&copy)?);
+    wait_for_failure(launch(topology, topology.run(), config, &program)?)
+}
+
+fn wait_for_failure(mut process: Process) -> Result<Failure> {
+    let status = process.wait_for_end(FAIL)?;
+    Ok(Failure {
+        code: status.code(),
+        stdout: process.stdout(),
+        stderr: process.stderr(),
+    })
+}
+
+/// The path of a binary of the workspace: from the environment, else from the release folder
+/// beside the running program.
+///
+/// # Errors
+///
+/// When there is none; the text says how to build it.
+pub fn binary(variable: &str, name: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(PathBuf::from(path));
+    }
+    let program = std::env::current_exe().context("find the running program")?;
+    program
+        .ancestors()
+        .skip(1)
+        .flat_map(|folder| {
+            let beside = folder.ends_with("release").then(|| folder.join(name));
+            beside
+                .into_iter()
+                .chain([folder.join("release").join(name)])
+        })
+        .find(|path| path.is_file())
+        .with_context(|| format!("no {name}: `cargo build --release`, or set {variable}"))
+}
+
+/// Starts the words of `program` with the arguments of `lb run`.
+fn launch(
+    topology: &Topology,
+    instance: &str,
+    config: &str,
+    program: &[String],
+) -> Result<Process> {
+    let config = as_text(&topology.write(&format!("{instance}.yaml"), config)?)?;
+    let (program, wrapped) = program.split_first().context("a program has a name")?;
+    let run = ["run", "-c", &config, "--instance", instance];
+    let args: Vec<&str> = wrapped.iter().map(String::as_str).chain(run).collect();
+    Process::start(
+        &topology.lb.path(),
+        topology.dir(),
+        &format!("lb-{instance}"),
+        program,
+        &args,
+    )
+}
+
+fn one_shot(topology: &Topology) -> Result<Command> {
+    let mut command = topology.lb.command("timeout");
+    command
+        .args(["--kill-after=1", ANSWER_SECS])
+        .arg(binary("LB_BIN", "lb")?);
+    Ok(command)
+}
+
+fn as_text(path: &Path) -> Result<String> {
+    let text = path
+        .to_str()
+        .with_context(|| format!("{} is not text", path.display()))?;
+    Ok(text.to_owned())
+}

@@ -1,0 +1,157 @@
+//! Two counts of the same packets: the verdicts of the product and the drivers' own counters.
+
+use std::{fmt, thread, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    lb::Lb,
+    observe, poll,
+    query::{Hooks, Verdicts},
+    topology::{MGMT_NIC, TENANT_NIC, Topology},
+};
+
+/// First letters of the outer ends of cells in the host's namespace.
+const CELL_LINKS: &str = "lbc";
+/// A network that says nothing for this long is taken for quiet.
+const QUIET: Duration = Duration::from_millis(250);
+/// How long traffic may take to come to rest.
+const REST: Duration = Duration::from_secs(20);
+
+/// Both counts at one quiet moment. Counters only grow, so tests compare two ledgers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ledger {
+    /// Verdicts per hook.
+    pub verdicts: Hooks,
+    /// Packets dropped with a reason at NICs and at cells.
+    pub reasons: [u64; 2],
+    /// Packets received by the NICs, as their drivers count.
+    pub nic_rx: u64,
+    /// Packets received by the outer ends of the cells.
+    pub cell_rx: u64,
+}
+
+impl Ledger {
+    /// Reads both counts at a moment when neither moves.
+    ///
+    /// # Errors
+    ///
+    /// When traffic does not come to rest.
+    pub fn read(topology: &Topology, lb: &Lb<'_>) -> Result<Self> {
+        let mut last = Self::read_once(topology, lb)?;
+        poll::until("quiet networks", REST, || {
+            thread::sleep(QUIET);
+            let now = Self::read_once(topology, lb)?;
+            let is_quiet = now == last;
+            last = now;
+            Ok(is_quiet.then(|| last.clone()))
+        })
+    }
+
+    /// Compares what happened since `earlier`: each hook's verdicts add up to the packets that its
+    /// drivers received, and its drops to the drops with a reason.
+    ///
+    /// # Errors
+    ///
+    /// With both counts where they differ.
+    pub fn ensure_balanced_since(&self, earlier: &Self) -> Result<()> {
+        let nic = Hook {
+            name: "nic",
+            verdicts: [self.verdicts.nic, earlier.verdicts.nic],
+            received: self.nic_rx - earlier.nic_rx,
+            reasons: self.reasons[0] - earlier.reasons[0],
+        };
+        let cell = Hook {
+            name: "cell",
+            verdicts: [self.verdicts.cell, earlier.verdicts.cell],
+            received: self.cell_rx - earlier.cell_rx,
+            reasons: self.reasons[1] - earlier.reasons[1],
+        };
+        nic.ensure_balanced()?;
+        cell.ensure_balanced()
+    }
+
+    fn read_once(topology: &Topology, lb: &Lb<'_>) -> Result<Self> {
+        let verdicts = lb.status()?.verdicts;
+        let drops = lb.drops()?;
+        let links = observe::links(&topology.lb)?;
+        let reasons = |hook: &str| {
+            drops
+                .iter()
+                .filter(|drop| drop.hook == hook)
+                .map(|drop| drop.packets)
+                .sum()
+        };
+        let received = |wanted: &dyn Fn(&str) -> bool| {
+            links
+                .iter()
+                .filter(|link| wanted(&link.name))
+                .map(|link| link.rx_packets)
+                .sum()
+        };
+        Ok(Self {
+            verdicts,
+            reasons: [reasons("nic"), reasons("cell")],
+            nic_rx: received(&|name| name == TENANT_NIC || name == MGMT_NIC),
+            cell_rx: received(&|name| name.starts_with(CELL_LINKS)),
+        })
+    }
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            verdicts,
+            reasons,
+            nic_rx,
+            cell_rx,
+        } = self;
+        write!(f, "NICs {nic_rx} = {}, ", verdicts.nic.total)?;
+        write!(
+            f,
+            "cells {cell_rx} = {}, dropped {reasons:?}",
+            verdicts.cell.total
+        )
+    }
+}
+
+/// What one hook counted between two moments.
+struct Hook {
+    name: &'static str,
+    verdicts: [Verdicts; 2],
+    received: u64,
+    reasons: u64,
+}
+
+impl Hook {
+    fn ensure_balanced(&self) -> Result<()> {
+        let Self {
+            name,
+            verdicts: [now, then],
+            received,
+            reasons,
+        } = self;
+        for verdicts in [now, then] {
+            let sum = verdicts.sum();
+            ensure!(
+                sum == verdicts.total,
+                "{name}: verdicts {sum}, total {}",
+                verdicts.total
+            );
+        }
+        let counted = now
+            .total
+            .checked_sub(then.total)
+            .context("a total went backwards")?;
+        ensure!(
+            counted == *received,
+            "{name}: verdicts {counted}, drivers {received}\nnow {now:?}\nthen {then:?}",
+        );
+        let dropped = now.dropped - then.dropped;
+        ensure!(
+            dropped == *reasons,
+            "{name}: dropped {dropped}, with a reason {reasons}"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! The vocabulary of the tests: packets, programs, and networks in namespaces.
+//!
+//! `packet` and `program` are for one frame through the loaded object. Everything else is for real
+//! sockets: a [`topology`] of network namespaces, real servers in it ([`peers`]), the product on
+//! its host ([`lb`]), [`traffic`] through it, and what the kernel itself says about it ([`capture`],
+//! [`observe`], [`ledger`]).
+//!
+//! Every resource is a guard that removes itself. What a killed run leaves is removed by the next
+//! one ([`leftovers`]).
+
+pub mod capture;
+pub mod client;
+pub mod echo;
+pub mod lb;
+pub mod ledger;
+pub mod leftovers;
+pub mod netns;
+pub mod observe;
+pub mod pattern;
+pub mod peers;
+pub mod ping;
+pub mod poll;
+pub mod process;
+pub mod query;
+pub mod topology;
+pub mod traffic;

@@ -1,0 +1,142 @@
+//! What the kernel says about a host, in its own words: links and their counters, its IP stack,
+//! its packet filter.
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use crate::netns::Netns;
+
+/// One interface.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// The XDP program on it.
+    pub xdp: Option<Xdp>,
+    /// Packets received, as the driver counts them: before XDP decides.
+    pub rx_packets: u64,
+}
+
+/// An attached XDP program.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Xdp {
+    /// Whether the driver runs it, before the kernel makes a packet buffer.
+    pub native: bool,
+    /// Its id, new with every load.
+    pub program: u64,
+}
+
+/// The links of a namespace, with counters and programs.
+///
+/// # Errors
+///
+/// When `ip` fails or changed its form.
+pub fn links(netns: &Netns) -> Result<Vec<Link>> {
+    let text = netns.run("ip -j -d -s link show")?;
+    let raw: Vec<RawLink> = serde_json::from_str(&text).context("read `ip -j -d -s link show`")?;
+    Ok(raw.into_iter().map(Link::from).collect())
+}
+
+/// One link by name.
+///
+/// # Errors
+///
+/// When there is none.
+pub fn link(netns: &Netns, name: &str) -> Result<Link> {
+    links(netns)?
+        .into_iter()
+        .find(|link| link.name == name)
+        .with_context(|| format!("no {name} in {}", netns.name()))
+}
+
+/// IPv4 packets that the namespace's own stack received so far (`Ip: InReceives`).
+///
+/// # Errors
+///
+/// When the kernel's table has no such column.
+pub fn ip_in_receives(netns: &Netns) -> Result<u64> {
+    let table = netns.run("cat /proc/net/snmp")?;
+    let mut rows = table.lines().filter_map(|line| line.strip_prefix("Ip: "));
+    let (names, values) = (
+        rows.next().context("no Ip names")?,
+        rows.next().context("no Ip row")?,
+    );
+    let column = names
+        .split(' ')
+        .position(|name| name == "InReceives")
+        .context("no InReceives")?;
+    let value = values.split(' ').nth(column).context("a short Ip row")?;
+    value
+        .parse()
+        .with_context(|| format!("InReceives is {value:?}"))
+}
+
+/// The nftables rules of the namespace; empty when there are none.
+///
+/// # Errors
+///
+/// When `nft` fails.
+pub fn nft_rules(netns: &Netns) -> Result<String> {
+    Ok(netns.run("nft list ruleset")?.trim().to_owned())
+}
+
+/// The IPv4 addresses of the namespace except loopback's, one line each.
+///
+/// # Errors
+///
+/// When `ip` fails.
+pub fn addresses(netns: &Netns) -> Result<Vec<String>> {
+    let text = netns.run("ip -4 -o addr show")?;
+    let lines = text.lines().filter(|line| !line.contains(" lo "));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+#[derive(Deserialize)]
+struct RawLink {
+    ifname: String,
+    xdp: Option<RawXdp>,
+    stats64: RawStats,
+}
+
+#[derive(Deserialize)]
+struct RawXdp {
+    mode: u8,
+    prog: Option<RawProgram>,
+}
+
+#[derive(Deserialize)]
+struct RawProgram {
+    id: u64,
+}
+
+#[derive(Deserialize)]
+struct RawStats {
+    rx: RawCounters,
+}
+
+#[derive(Deserialize)]
+struct RawCounters {
+    packets: u64,
+}
+
+impl From<RawLink> for Link {
+    fn from(raw: RawLink) -> Self {
+        /// `XDP_ATTACHED_DRV` of linux/if_link.h.
+        const DRIVER: u8 = 1;
+        let RawLink {
+            ifname,
+            xdp,
+            stats64,
+        } = raw;
+        Self {
+            name: ifname,
+            xdp: xdp.and_then(|RawXdp { mode, prog }| {
+                prog.map(|RawProgram { id }| Xdp {
+                    native: mode == DRIVER,
+                    program: id,
+                })
+            }),
+            rx_packets: stats64.rx.packets,
+        }
+    }
+}

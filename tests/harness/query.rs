@@ -1,0 +1,146 @@
+//! The answers of `lb ... -o json`, as far as tests read them.
+//!
+//! Fields that no test reads are left out; what is here must be there, so a renamed field is a
+//! failure.
+
+use serde::Deserialize;
+
+/// `lb status`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Status {
+    /// The instance that answered.
+    pub instance: String,
+    /// Version of the product.
+    pub version: String,
+    /// The networks of the running configuration.
+    pub networks: Vec<Network>,
+    /// Packets by verdict since the first start, per hook.
+    pub verdicts: Hooks,
+    /// How the flow table is used.
+    pub flows: FlowUse,
+}
+
+/// One network of `lb status`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// `tenant`, `mgmt` or `uplink`.
+    pub role: String,
+    /// The NIC.
+    pub interface: String,
+    /// `native`, `generic` or `detached`.
+    pub mode: String,
+    /// The name of its cell.
+    pub cell: Option<String>,
+}
+
+/// Verdicts of both programs.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+pub struct Hooks {
+    /// Packets that arrived at NICs.
+    pub nic: Verdicts,
+    /// Packets that came out of cells.
+    pub cell: Verdicts,
+}
+
+/// Packets by verdict.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+pub struct Verdicts {
+    /// Left to the kernel.
+    pub passed: u64,
+    /// Sent out of the NIC they came from.
+    pub transmitted: u64,
+    /// Redirected to another NIC.
+    pub forwarded: u64,
+    /// Redirected into a cell.
+    pub delivered: u64,
+    /// Dropped, with a reason.
+    pub dropped: u64,
+    /// All of them, as the product adds them up.
+    pub total: u64,
+}
+
+impl Verdicts {
+    /// All of them, added up here.
+    pub fn sum(&self) -> u64 {
+        let Self {
+            passed,
+            transmitted,
+            forwarded,
+            delivered,
+            dropped,
+            total: _,
+        } = self;
+        passed + transmitted + forwarded + delivered + dropped
+    }
+}
+
+/// How the flow table is used.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+pub struct FlowUse {
+    /// Ids there are.
+    pub capacity: u64,
+    /// Ids that wait for a flow.
+    pub free: u64,
+    /// Ids that a flow holds.
+    pub live: u64,
+}
+
+/// One line of `lb services`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Where it listens: `192.168.203.110:6443/tcp`.
+    pub listen: String,
+    /// The pool behind it.
+    pub pool: String,
+}
+
+/// One line of `lb backends`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Backend {
+    /// `address:port`.
+    pub address: String,
+    /// The pool it is in.
+    pub pool: String,
+    /// MAC of the next hop, once it is known.
+    pub next_hop: Option<String>,
+}
+
+/// One line of `lb flows`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Flow {
+    /// `address:port` of the client.
+    pub client: String,
+    /// `address:port` that the client connected to.
+    pub vip: String,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// `address:port` of the backend.
+    pub backend: String,
+    /// `address:port` that the backend sees.
+    pub snat: String,
+    /// Its state in words.
+    pub state: String,
+    /// The service that it belongs to.
+    pub service: String,
+    /// Bytes from the client.
+    pub bytes_request: u64,
+    /// Bytes from the backend.
+    pub bytes_reply: u64,
+}
+
+/// One line of `lb drops`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Drop {
+    /// `nic` or `cell`.
+    pub hook: String,
+    /// The reason as a label.
+    pub reason: String,
+    /// How many.
+    pub packets: u64,
+    /// What it means, for an operator.
+    pub help: String,
+}

@@ -1,0 +1,116 @@
+//! The lab of `cargo xtask run`: the user's proof of concept in network namespaces.
+//!
+//! Builds the networks, runs `lb` on `config/lab.yaml`, drives real traffic and prints a table of
+//! what that proved. Then it stays up until Ctrl-C, or with `--once` ends with exit code 0 or 1.
+//!
+//! The workspace aborts on panic, so what must be removed is removed by guards on the way out of
+//! `run`, and everything here returns errors.
+
+mod interrupt;
+mod proof;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+use interrupt::Interrupt;
+use lb_tests::{
+    lb::{Lb, binary},
+    peers::{DNS_NAME, Peers},
+    process,
+    topology::{API, CONFIG, DNS, ECHO, Topology, VIP},
+};
+use nix::unistd::Uid;
+
+/// What the lab starts; asked for before anything is built.
+const PROGRAMS: [&str; 12] = [
+    "ip", "nsenter", "setpriv", "timeout", "ethtool", "tcpdump", "nft", "curl", "openssl", "dig",
+    "nginx", "dnsmasq",
+];
+
+/// A lab of network namespaces for lb: a tenant, a hub of four nodes, real traffic.
+#[derive(Debug, Parser)]
+#[command(name = "lb-lab")]
+struct Args {
+    /// End after the proof: exit code 0 if all of it holds, else 1
+    #[arg(long)]
+    once: bool,
+}
+
+fn main() -> ExitCode {
+    let outcome = match interrupt::words_to_start() {
+        Some(words) => interrupt::start_unblocked(&words),
+        None => run(&Args::parse()),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("lb-lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether everything was proved.
+fn run(args: &Args) -> Result<bool> {
+    ensure!(
+        Uid::effective().is_root(),
+        "the lab needs root: it makes network namespaces"
+    );
+    let missing = process::missing(&PROGRAMS);
+    ensure!(
+        missing.is_empty(),
+        "not installed: {}; see `cargo xtask setup`",
+        missing.join(", ")
+    );
+    // Before the first thread and the first child: they inherit what is blocked.
+    let interrupt = Interrupt::block()?;
+    process::launch_through(interrupt::launcher()?)?;
+
+    println!("lab: two tenant clients, four hub nodes, one load balancer host");
+    let topology = Topology::poc()?;
+    interrupt.check()?;
+    let peers = Peers::start(&topology)?;
+    interrupt.check()?;
+    let lb = Lb::start(&topology, CONFIG)?;
+    interrupt.check()?;
+    println!(
+        "lab: lb runs as instance {}; now the traffic\n",
+        topology.run()
+    );
+
+    let rows = proof::collect(&topology, &peers, &lb);
+    let holds = rows.iter().all(|row| row.holds);
+    println!("{}", proof::table(rows));
+    interrupt.check()?;
+    if !args.once {
+        print_what_to_try(&topology)?;
+        let signal = interrupt.wait()?;
+        println!("{signal}: removing the lab");
+    }
+    lb.down().context("remove the data plane")?;
+    Ok(holds)
+}
+
+fn print_what_to_try(topology: &Topology) -> Result<()> {
+    let lb = binary("LB_BIN", "lb")?;
+    let (lb, run) = (lb.display(), topology.run());
+    let inside = |host: &str| format!("nsenter --net=/run/netns/{run}-{host}");
+    println!(
+        "\nTry in another terminal, as root:\n\
+         \n  {c1} curl -k https://{API}/version\
+         \n  {c2} dig @{VIP} -p {dns_port} {DNS_NAME} TXT +short\
+         \n  {c1} timeout 2 bash -c 'exec 3<>/dev/tcp/{VIP}/{echo_port}; echo who >&3; head -1 <&3'\
+         \n  {n1} tcpdump -ni eth0\
+         \n  {lb} status --instance {run}\
+         \n  {lb} flows --instance {run}\n",
+        c1 = inside("c1"),
+        c2 = inside("c2"),
+        n1 = inside("n1"),
+        dns_port = DNS.port(),
+        echo_port = ECHO.port(),
+    );
+    println!("Ctrl-C ends the lab and removes everything.");
+    Ok(())
+}

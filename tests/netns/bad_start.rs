@@ -1,0 +1,163 @@
+//! Starts that must fail: one clear message, the right exit code, and nothing half-attached.
+//!
+//! Exit codes: 1 where this host cannot do what the configuration says, 2 where the command line or
+//! the configuration itself is wrong.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use lb_tests::{
+    client,
+    lb::{Failure, Lb, start_fails, start_fails_without_privileges},
+    leftovers::{self, Run},
+    observe::{self, Link},
+    peers::Peers,
+    topology::{CONFIG, ECHO, MGMT_NIC, TENANT_NIC, Topology},
+};
+
+const FAILED: i32 = 1;
+const CONFIGURATION: i32 = 2;
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_missing_interface_is_named_and_the_other_one_stays_free() -> Result<()> {
+    for missing in [TENANT_NIC, MGMT_NIC] {
+        let topology = Topology::poc()?;
+        let before = programs(&topology)?;
+        let config = CONFIG.replace(missing, "eth9");
+
+        let failure = start_fails(&topology, topology.run(), &config)?;
+
+        ensure_one_message(&failure, FAILED, &["eth9"]);
+        assert_eq!(programs(&topology)?, before);
+        ensure_no_trace(topology.run());
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_second_instance_on_the_same_interfaces_leaves_the_first_alone() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let _lb = Lb::start(&topology, CONFIG)?;
+    let before = programs(&topology)?;
+    let second = Run::new()?;
+
+    let failure = start_fails(&topology, second.name(), CONFIG)?;
+
+    // Either NIC may be met first.
+    ensure_one_message(&failure, FAILED, &["eth"]);
+    assert_eq!(programs(&topology)?, before);
+    ensure_no_trace(second.name());
+    topology
+        .client()
+        .netns
+        .inside(|| client::who(None, ECHO))??;
+    Ok(())
+}
+
+/// One NIC is free and one is taken: the free one must be free afterwards, whichever comes first.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_second_instance_on_one_taken_interface_attaches_to_none() -> Result<()> {
+    let topology = Topology::poc()?;
+    topology.add_idle_nic("eth2")?;
+    let _peers = Peers::start(&topology)?;
+    let _lb = Lb::start(&topology, CONFIG)?;
+    let before = programs(&topology)?;
+
+    for (free, taken) in [(TENANT_NIC, MGMT_NIC), (MGMT_NIC, TENANT_NIC)] {
+        let second = Run::new()?;
+        let config = CONFIG.replace(free, "eth2");
+
+        let failure = start_fails(&topology, second.name(), &config)?;
+
+        ensure_one_message(&failure, FAILED, &[taken]);
+        assert_eq!(programs(&topology)?, before);
+        ensure_no_trace(second.name());
+    }
+    topology
+        .client()
+        .netns
+        .inside(|| client::who(None, ECHO))??;
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_second_run_of_the_same_instance_leaves_the_first_alone() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let lb = Lb::start(&topology, CONFIG)?;
+    let before = programs(&topology)?;
+
+    let failure = start_fails(&topology, topology.run(), CONFIG)?;
+
+    ensure_one_message(&failure, FAILED, &[topology.run()]);
+    assert_eq!(programs(&topology)?, before);
+    assert_eq!(lb.status()?.instance, topology.run());
+    topology
+        .client()
+        .netns
+        .inside(|| client::who(None, ECHO))??;
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_user_without_privileges_is_told_so() -> Result<()> {
+    let topology = Topology::poc()?;
+    let before = programs(&topology)?;
+    let failure = start_fails_without_privileges(&topology, CONFIG)?;
+
+    ensure_one_message(&failure, FAILED, &["CAP_"]);
+    assert_eq!(programs(&topology)?, before);
+    ensure_no_trace(topology.run());
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_wrong_configuration_is_refused_before_anything_is_touched() -> Result<()> {
+    let topology = Topology::poc()?;
+    let before = programs(&topology)?;
+    let config = CONFIG.replace("pool: kas-a", "pool: kas-b");
+
+    let failure = start_fails(&topology, topology.run(), &config)?;
+
+    assert_eq!(failure.code, Some(CONFIGURATION), "{failure:?}");
+    assert!(failure.stderr.contains("kas-b"), "{failure:?}");
+    assert_eq!(programs(&topology)?, before);
+    ensure_no_trace(topology.run());
+    Ok(())
+}
+
+/// The names of all links of the host and the programs on them.
+fn programs(topology: &Topology) -> Result<Vec<(String, Option<u64>)>> {
+    let links = observe::links(&topology.lb)?.into_iter();
+    let program = |link: Link| (link.name, link.xdp.map(|xdp| xdp.program));
+    Ok(links.map(program).collect())
+}
+
+/// The last line says what is wrong in the words of `about`; no backtrace, no chain of causes.
+fn ensure_one_message(failure: &Failure, code: i32, about: &[&str]) {
+    assert_eq!(failure.code, Some(code), "{failure:?}");
+    assert!(!failure.stdout.contains("ready"), "{failure:?}");
+    for words in about {
+        assert!(
+            failure.message().contains(words),
+            "`{words}` is not in: {failure:?}"
+        );
+    }
+    for words in ["panicked", "Caused by", "backtrace"] {
+        assert!(
+            !failure.stderr.contains(words),
+            "`{words}` is in: {failure:?}"
+        );
+    }
+}
+
+fn ensure_no_trace(instance: &str) {
+    assert_eq!(leftovers::traces_of(instance), Vec::<PathBuf>::new());
+}

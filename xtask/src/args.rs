@@ -1,0 +1,173 @@
+//! The command line of xtask: words to a `Request`, by hand, so that xtask needs no parser crate.
+
+/// Printed without arguments, for `help`, and after a usage error.
+pub(crate) const HELP: &str = "\
+Usage: cargo xtask <command>
+
+  setup [--yes]          look at this machine, then install what is missing
+  run [--once] [--yes]   set up, build, and run the lab: real traffic through network
+                         namespaces; stays up until Ctrl-C, with --once exits after the proof
+  run --config FILE [--confirm SECONDS] [--yes]
+                         set up, build, and run lb with FILE on this host's real interfaces;
+                         with --confirm the change is undone unless it is confirmed in time
+  run ... -- ARGS        ARGS are passed on to the program that is run
+  test [--long] [--yes]  set up, then every check and every test level; --long: the slow ones too
+  check                  format, lints, docs, licences and dependencies; no root needed
+  help                   this text
+
+--yes installs without asking. Without a terminal, or with CI set, nothing is asked either.
+Builds run as you; only lb and its test binaries are run through sudo.";
+
+/// What the operator asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Check,
+    Help,
+    Run(RunRequest),
+    Setup { yes: bool },
+    Test { long: bool, yes: bool },
+}
+
+/// The words of `cargo xtask run`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunRequest {
+    pub(crate) once: bool,
+    pub(crate) yes: bool,
+    pub(crate) config: Option<String>,
+    /// As `lb run` takes it: a number with the unit `s`.
+    pub(crate) confirm: Option<String>,
+    pub(crate) extra: Vec<String>,
+}
+
+/// The request that `words` (without the program's name) spell.
+///
+/// # Errors
+/// One sentence that names the word that does not fit.
+pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, String> {
+    let mut words = words.into_iter();
+    let Some(command) = words.next() else {
+        return Ok(Request::Help);
+    };
+    match command.as_str() {
+        "help" | "-h" | "--help" => Ok(Request::Help),
+        "check" => flags("check", words, []).map(|[]| Request::Check),
+        "setup" => flags("setup", words, ["--yes"]).map(|[yes]| Request::Setup { yes }),
+        "test" => {
+            flags("test", words, ["--long", "--yes"]).map(|[long, yes]| Request::Test { long, yes })
+        }
+        "run" => run(words).map(Request::Run),
+        _ => Err(format!("unknown command `{command}`")),
+    }
+}
+
+/// Which of the flags `known` are among `words`.
+fn flags<const N: usize>(
+    command: &str,
+    words: impl Iterator<Item = String>,
+    known: [&str; N],
+) -> Result<[bool; N], String> {
+    let mut given = [false; N];
+    for word in words {
+        let known_at = known.iter().position(|flag| *flag == word);
+        let slot = known_at.and_then(|index| given.get_mut(index));
+        *slot.ok_or_else(|| format!("`{command}` does not take `{word}`"))? = true;
+    }
+    Ok(given)
+}
+
+fn run(mut words: impl Iterator<Item = String>) -> Result<RunRequest, String> {
+    let mut request = RunRequest::default();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--once" => request.once = true,
+            "--yes" => request.yes = true,
+            "--config" => {
+                request.config = Some(words.next().ok_or("`--config` needs a file")?);
+            }
+            "--confirm" => {
+                let time = words
+                    .next()
+                    .ok_or("`--confirm` needs a number of seconds")?;
+                request.confirm = Some(seconds(&time)?);
+            }
+            "--" => request.extra.extend(words.by_ref()),
+            _ => return Err(format!("`run` does not take `{word}` (before `--`)")),
+        }
+    }
+    match (&request.config, &request.confirm, request.once) {
+        (None, Some(_), _) => Err("`--confirm` needs `--config`".to_owned()),
+        (Some(_), _, true) => Err("`--once` is for the lab, not for `--config`".to_owned()),
+        _ => Ok(request),
+    }
+}
+
+/// `60` and `60s` are both sixty seconds.
+fn seconds(text: &str) -> Result<String, String> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    match number.parse::<u32>() {
+        Ok(seconds) if seconds > 0 => Ok(format!("{seconds}s")),
+        _ => Err(format!(
+            "`--confirm {text}`: not a number of seconds above 0"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Request, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn no_word_is_help() {
+        assert_eq!(parsed(""), Ok(Request::Help));
+        assert_eq!(parsed("--help"), Ok(Request::Help));
+    }
+
+    #[test]
+    fn flags_come_in_any_order() {
+        let both = Ok(Request::Test {
+            long: true,
+            yes: true,
+        });
+        assert_eq!(parsed("test --yes --long"), both);
+        assert_eq!(parsed("test --long --yes"), both);
+        assert_eq!(parsed("setup"), Ok(Request::Setup { yes: false }));
+    }
+
+    #[test]
+    fn unknown_words_are_named() {
+        assert_eq!(
+            parsed("setup --now").unwrap_err(),
+            "`setup` does not take `--now`"
+        );
+        assert_eq!(parsed("fly").unwrap_err(), "unknown command `fly`");
+        assert_eq!(
+            parsed("check --yes").unwrap_err(),
+            "`check` does not take `--yes`"
+        );
+    }
+
+    #[test]
+    fn run_takes_a_config_a_confirmation_time_and_extra_words() {
+        let expected = RunRequest {
+            config: Some("lb.yaml".to_owned()),
+            confirm: Some("60s".to_owned()),
+            extra: vec!["--once".to_owned(), "-v".to_owned()],
+            ..RunRequest::default()
+        };
+        let parsed = parsed("run --config lb.yaml --confirm 60 -- --once -v");
+        assert_eq!(parsed, Ok(Request::Run(expected)));
+    }
+
+    #[test]
+    fn run_refuses_what_does_not_go_together() {
+        assert!(parsed("run --confirm 60s").is_err());
+        assert!(parsed("run --once --config lb.yaml").is_err());
+        assert!(parsed("run --config").is_err());
+        assert!(parsed("run --config lb.yaml --confirm soon").is_err());
+        assert!(parsed("run --config lb.yaml --confirm 0").is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! Sets up, builds, runs and tests `lb`: `cargo xtask help` lists the words.
+//!
+//! Everything else is built with the toolchain of `pins`; this crate alone must build on an older
+//! stable Rust, because it is what installs that toolchain. So it depends on nothing but anyhow.
+
+mod args;
+mod check;
+mod cmd;
+mod finding;
+mod host;
+mod linker;
+mod packages;
+/// The pinned versions.
+mod pins;
+mod preflight;
+mod run;
+mod setup;
+mod steps;
+mod stock;
+mod table;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::{args::Request, stock::Purpose};
+
+fn main() -> ExitCode {
+    let request = match args::parse(std::env::args().skip(1)) {
+        Ok(request) => request,
+        Err(problem) => {
+            eprintln!("xtask: {problem}\n\n{}", args::HELP);
+            return ExitCode::from(2);
+        }
+    };
+    match dispatch(&request) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(request: &Request) -> Result<ExitCode> {
+    match request {
+        Request::Check => check::check(),
+        Request::Help => {
+            println!("{}", args::HELP);
+            Ok(ExitCode::SUCCESS)
+        }
+        Request::Run(run) => run::run(run),
+        Request::Setup { yes } => {
+            setup::ensure(Purpose::Setup, *yes).map(|_workspace| ExitCode::SUCCESS)
+        }
+        Request::Test { long, yes } => test::test(*long, *yes),
+    }
+}

@@ -1,0 +1,15 @@
+// The pinned versions, in one place. Only constants, and no inner doc comment: lb-user/build.rs
+// reads this file by path, and .ci/run takes the toolchain from it with sed.
+
+/// The Rust toolchain that builds everything but xtask itself. It has LLVM 22; later ones have
+/// LLVM 23, which distributions do not package yet.
+pub(crate) const TOOLCHAIN: &str = "1.98.0";
+
+/// bpf-linker, which must not be built against an older LLVM than the toolchain's.
+pub(crate) const BPF_LINKER: &str = "0.13.0";
+
+/// The LLVM major version of `TOOLCHAIN`.
+pub(crate) const LLVM: &str = "22";
+
+/// cargo-deny, for `cargo xtask check`.
+pub(crate) const CARGO_DENY: &str = "0.20.2";

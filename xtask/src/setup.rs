@@ -1,0 +1,295 @@
+//! Preflight, then one list of what is missing, then its installation. A second run installs
+//! nothing, because each round starts from what is there.
+
+use std::{
+    env,
+    io::{self, BufRead as _, IsTerminal as _, Write as _},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    finding,
+    host::Host,
+    linker::Linker,
+    packages, pins, preflight,
+    stock::{Item, Purpose, Stock},
+    table,
+    workspace::Workspace,
+};
+
+/// A linker that looked right before the toolchain was there may prove wrong after: then a second
+/// round builds one.
+const ROUNDS: usize = 2;
+
+/// Makes this machine ready for `purpose`.
+///
+/// # Errors
+/// When preflight finds a stop, the operator declines, or an installation fails.
+pub(crate) fn ensure(purpose: Purpose, yes: bool) -> Result<Workspace> {
+    let mut workspace = Workspace::locate()?;
+    let mut host = Host::gather(&workspace);
+    let mut stock = Stock::gather(&workspace);
+    finding::report(&preflight::judge(&host, &stock, purpose))?;
+
+    if stock.missing(purpose, host.bpffs).is_empty() {
+        eprintln!("set-up: everything is there, nothing to install");
+    }
+    for round in 0..ROUNDS {
+        let items = stock.missing(purpose, host.bpffs);
+        if items.is_empty() {
+            break;
+        }
+        announce(&items, &stock);
+        if round == 0 && !(yes || agreed()?) {
+            bail!("set-up: declined; nothing was installed");
+        }
+        for item in &items {
+            install(&workspace, &stock, item)?;
+        }
+        (host, stock) = (Host::gather(&workspace), Stock::gather(&workspace));
+        eprintln!("set-up: installed");
+    }
+
+    let missing = stock.missing(purpose, host.bpffs);
+    if !missing.is_empty() {
+        announce(&missing, &stock);
+        bail!("set-up: the list above is still missing after its installation");
+    }
+    if let Linker::Good(linker) = &stock.linker {
+        workspace.use_linker(linker);
+    }
+    Ok(workspace)
+}
+
+/// Prints what will be installed, with its size and time, and why a linker was passed over.
+fn announce(items: &[Item], stock: &Stock) {
+    eprintln!("set-up will install");
+    let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+    for line in table::lines(&rows) {
+        eprintln!("  {line}");
+    }
+    if let Linker::None { rejected } = &stock.linker {
+        for reason in rejected {
+            eprintln!("  not used: {reason}");
+        }
+    }
+}
+
+/// What, with which means, how large, how long. Sizes are on disk, from a Debian 12 with 2 cores.
+fn row(item: &Item) -> Vec<String> {
+    let cells = match item {
+        Item::Bpffs => [
+            "bpffs".to_owned(),
+            "mounted at /sys/fs/bpf, as root".to_owned(),
+            String::new(),
+            "at once".to_owned(),
+        ],
+        Item::CargoDeny => [
+            format!("cargo-deny {}", pins::CARGO_DENY),
+            "cargo install, into the cache".to_owned(),
+            "20 MB".to_owned(),
+            "4 min".to_owned(),
+        ],
+        Item::Linker { prebuilt, packages } => linker_row(*prebuilt, packages),
+        Item::Packages(names) => [
+            "commands of the lab and the tests".to_owned(),
+            format!("packages, as root: {}", names.join(" ")),
+            "up to 20 MB".to_owned(),
+            "1 min".to_owned(),
+        ],
+        Item::Toolchain { components } => [
+            format!("Rust {}", pins::TOOLCHAIN),
+            format!("rustup, minimal profile with {}", components.join(", ")),
+            "700 MB".to_owned(),
+            "1 min".to_owned(),
+        ],
+    };
+    cells.into()
+}
+
+fn linker_row(prebuilt: bool, packages: &[&str]) -> [String; 4] {
+    let release = if prebuilt {
+        "a release through cargo binstall, else "
+    } else {
+        ""
+    };
+    let (with, size) = match packages {
+        [] => (String::new(), "5 MB"),
+        names => (
+            format!(", with packages, as root: {}", names.join(" ")),
+            "700 MB",
+        ),
+    };
+    [
+        format!("bpf-linker {}", pins::BPF_LINKER),
+        format!("{release}cargo install, into the cache{with}"),
+        size.to_owned(),
+        "3 min".to_owned(),
+    ]
+}
+
+/// Asks on a terminal; anywhere else there is nobody to ask.
+fn agreed() -> Result<bool> {
+    let nobody = env::var_os("CI").is_some_and(|ci| !ci.is_empty());
+    if nobody || !io::stdin().is_terminal() {
+        return Ok(true);
+    }
+    eprint!("Install these now? [Y/n] ");
+    io::stderr()
+        .flush()
+        .context("ask before the installation")?;
+    let mut answer = String::new();
+    let read = io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .context("read the answer")?;
+    Ok(read > 0 && matches!(answer.trim(), "" | "y" | "Y" | "yes" | "Yes"))
+}
+
+fn install(workspace: &Workspace, stock: &Stock, item: &Item) -> Result<()> {
+    match item {
+        Item::Bpffs => mount_bpffs(workspace),
+        Item::CargoDeny => cargo_deny(workspace),
+        Item::Linker { prebuilt, packages } => {
+            if *prebuilt && prebuilt_linker(workspace) {
+                return Ok(());
+            }
+            build_linker(workspace, stock, packages)
+        }
+        Item::Packages(names) => packages::install(workspace, stock.family, names)
+            .context("install the commands of the lab and the tests"),
+        Item::Toolchain { components } => toolchain(workspace, components),
+    }
+}
+
+fn mount_bpffs(workspace: &Workspace) -> Result<()> {
+    workspace
+        .as_root("mount")
+        .args(["-t", "bpf", "bpf", "/sys/fs/bpf"])
+        .run()
+        .context(
+            "mount bpffs, which holds what must outlive lb (in a container: it must be privileged)",
+        )
+}
+
+fn toolchain(workspace: &Workspace, components: &[&str]) -> Result<()> {
+    let install = [
+        "toolchain",
+        "install",
+        pins::TOOLCHAIN,
+        "--profile",
+        "minimal",
+        "--no-self-update",
+    ];
+    let components = components.iter().flat_map(|component| ["-c", *component]);
+    workspace
+        .command("rustup")
+        .args(install)
+        .args(components)
+        .run()
+        .with_context(|| format!("install Rust {} (is the network there?)", pins::TOOLCHAIN))
+}
+
+/// A failure is no error: then the linker is built here.
+fn prebuilt_linker(workspace: &Workspace) -> bool {
+    let result = workspace
+        .command("cargo-binstall")
+        .args(["--no-confirm", "--disable-strategies", "compile", "--root"])
+        .arg(workspace.tool_root("bpf-linker", pins::BPF_LINKER))
+        .arg(format!("bpf-linker@{}", pins::BPF_LINKER))
+        .run();
+    match result {
+        Ok(()) => Stock::gather(workspace).has_linker(),
+        Err(error) => {
+            eprintln!("set-up: no release of bpf-linker, so it is built here: {error:#}");
+            false
+        }
+    }
+}
+
+/// Builds bpf-linker against the system's LLVM, which must not be older than rustc's.
+fn build_linker(workspace: &Workspace, stock: &Stock, absent: &[&str]) -> Result<()> {
+    if !absent.is_empty() && stock.llvm_is_packaged() {
+        packages::install(workspace, stock.family, absent)
+            .context("install LLVM, which bpf-linker is built against")?;
+    }
+    let Some(prefix) = packages::llvm_prefix(workspace) else {
+        bail!(
+            "build bpf-linker {}: LLVM {} is needed, and no `llvm-config` of that version was \
+             found; put a released bpf-linker on PATH instead \
+             (https://github.com/aya-rs/bpf-linker/releases)",
+            pins::BPF_LINKER,
+            pins::LLVM
+        );
+    };
+    let mut path = std::ffi::OsString::from(format!("{prefix}/bin:"));
+    path.push(workspace.path());
+    cargo_install(workspace, "bpf-linker", pins::BPF_LINKER, |cargo| {
+        cargo
+            .args(["--no-default-features", "--features"])
+            .arg(format!("llvm-{}", pins::LLVM))
+            .env("LLVM_PREFIX", prefix)
+            .env(&format!("LLVM_SYS_{}1_PREFIX", pins::LLVM), prefix)
+            .quiet_env("PATH", path)
+    })
+}
+
+fn cargo_deny(workspace: &Workspace) -> Result<()> {
+    cargo_install(workspace, "cargo-deny", pins::CARGO_DENY, |cargo| cargo)
+}
+
+/// Builds a tool into the cache. Its build folder is in the cache too, because /tmp may be memory,
+/// and is removed afterwards. `--force` because a tool that is there but does not start is replaced.
+fn cargo_install(
+    workspace: &Workspace,
+    tool: &str,
+    version: &str,
+    extra: impl FnOnce(crate::cmd::Cmd) -> crate::cmd::Cmd,
+) -> Result<()> {
+    let build = workspace.cache.join(format!("build-{tool}"));
+    let cargo = workspace
+        .cargo()
+        .args([
+            "install",
+            tool,
+            "--version",
+            version,
+            "--locked",
+            "--force",
+            "--root",
+        ])
+        .arg(workspace.tool_root(tool, version))
+        .arg("--target-dir")
+        .arg(&build);
+    let installed = extra(cargo)
+        .run()
+        .with_context(|| format!("build {tool} {version}"));
+    if build.exists() {
+        std::fs::remove_dir_all(&build).with_context(|| format!("remove {}", build.display()))?;
+    }
+    installed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_says_what_is_done_as_root() {
+        let packages = row(&Item::Packages(vec!["nginx"])).join("|");
+        assert!(packages.contains("as root: nginx"), "{packages}");
+        let build = row(&Item::Linker {
+            prebuilt: false,
+            packages: vec!["llvm-22-dev"],
+        })
+        .join("|");
+        assert!(build.contains("as root: llvm-22-dev"), "{build}");
+        let rebuild = row(&Item::Linker {
+            prebuilt: true,
+            packages: Vec::new(),
+        })
+        .join("|");
+        assert!(!rebuild.contains("root"), "{rebuild}");
+    }
+}

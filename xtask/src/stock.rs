@@ -1,0 +1,250 @@
+//! What is installed already, and from that and the purpose: what is missing. `setup` installs it.
+
+use crate::{
+    linker::{self, Linker},
+    packages::{self, Family, Need},
+    pins,
+    workspace::Workspace,
+};
+
+/// What the tools are wanted for; `Setup` and `Test` want everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Check,
+    Run,
+    Setup,
+    Test,
+}
+
+/// What is installed.
+#[derive(Clone, Debug)]
+pub(crate) struct Stock {
+    pub(crate) family: Family,
+    pub(crate) rustup: bool,
+    pub(crate) toolchain: bool,
+    pub(crate) missing_components: Vec<&'static str>,
+    pub(crate) linker: Linker,
+    pub(crate) binstall: bool,
+    /// The prefix of the LLVM to build bpf-linker against.
+    pub(crate) llvm: Option<&'static str>,
+    pub(crate) absent_llvm_packages: Vec<&'static str>,
+    pub(crate) deny: bool,
+    pub(crate) lacking: Vec<&'static Need>,
+}
+
+/// Something that set-up does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    Bpffs,
+    CargoDeny,
+    /// With `prebuilt`, a release is tried first; `packages` are for building it here.
+    Linker {
+        prebuilt: bool,
+        packages: Vec<&'static str>,
+    },
+    Packages(Vec<&'static str>),
+    Toolchain {
+        components: Vec<&'static str>,
+    },
+}
+
+/// The components that the builds and checks need beyond rustup's minimal profile.
+const COMPONENTS: [&str; 3] = ["clippy", "rust-src", "rustfmt"];
+
+impl Stock {
+    pub(crate) fn gather(workspace: &Workspace) -> Self {
+        let family = Family::of_this_machine();
+        let components = components(workspace);
+        let missing = |installed: &str| {
+            let absent = |name: &&str| !installed.lines().any(|line| line.starts_with(*name));
+            COMPONENTS.into_iter().filter(absent).collect()
+        };
+        let linker = linker::find(workspace, components.is_some());
+        let (llvm, absent_llvm_packages) = match linker {
+            Linker::Good(_) => (None, Vec::new()),
+            Linker::None { .. } => (
+                packages::llvm_prefix(workspace),
+                family.absent_llvm(workspace),
+            ),
+        };
+        Self {
+            family,
+            rustup: workspace.find("rustup").is_some(),
+            toolchain: components.is_some(),
+            missing_components: missing(&components.unwrap_or_default()),
+            linker,
+            binstall: workspace.find("cargo-binstall").is_some(),
+            llvm,
+            absent_llvm_packages,
+            deny: deny(workspace),
+            lacking: packages::lacking(workspace),
+        }
+    }
+
+    pub(crate) fn has_linker(&self) -> bool {
+        matches!(self.linker, Linker::Good(_))
+    }
+
+    /// Whether LLVM comes from packages that set-up can install: an unknown distribution's cannot
+    /// be asked for, but an LLVM that is there can be used.
+    pub(crate) fn llvm_is_packaged(&self) -> bool {
+        self.family != Family::Other || self.llvm.is_none()
+    }
+
+    /// What `purpose` needs and is missing, in the order of installation: what asks for a password
+    /// or may be refused comes first.
+    pub(crate) fn missing(&self, purpose: Purpose, bpffs: bool) -> Vec<Item> {
+        let builds = purpose != Purpose::Check;
+        let checks = purpose != Purpose::Run;
+        let mut items = Vec::new();
+        if builds && !self.lacking.is_empty() {
+            let names = self.lacking.iter().map(|need| need.package(self.family));
+            items.push(Item::Packages(names.collect()));
+        }
+        if builds && !bpffs {
+            items.push(Item::Bpffs);
+        }
+        if !self.missing_components.is_empty() || !self.toolchain {
+            items.push(Item::Toolchain {
+                components: self.missing_components.clone(),
+            });
+        }
+        if builds && !self.has_linker() {
+            let packages = self.absent_llvm_packages.clone();
+            items.push(Item::Linker {
+                prebuilt: self.binstall,
+                packages,
+            });
+        }
+        if checks && !self.deny {
+            items.push(Item::CargoDeny);
+        }
+        items
+    }
+}
+
+/// The installed components of the pinned toolchain, one a line; `None` without the toolchain.
+/// The list is asked first, because some versions of rustup install what they are asked about.
+fn components(workspace: &Workspace) -> Option<String> {
+    let rustup = |words: &[&str]| workspace.command("rustup").args(words).probe();
+    let toolchains = rustup(&["toolchain", "list"])?;
+    let prefix = format!("{}-", pins::TOOLCHAIN);
+    if !toolchains.lines().any(|line| line.starts_with(&prefix)) {
+        return None;
+    }
+    rustup(&[
+        "component",
+        "list",
+        "--installed",
+        "--toolchain",
+        pins::TOOLCHAIN,
+    ])
+}
+
+fn deny(workspace: &Workspace) -> bool {
+    let binary = workspace
+        .tool_root("cargo-deny", pins::CARGO_DENY)
+        .join("bin/cargo-deny");
+    workspace
+        .command(&binary.to_string_lossy())
+        .arg("--version")
+        .probe()
+        .is_some()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A machine on which nothing is missing.
+    pub(crate) fn complete() -> Stock {
+        Stock {
+            family: Family::Debian,
+            rustup: true,
+            toolchain: true,
+            missing_components: Vec::new(),
+            linker: Linker::Good(PathBuf::from("/usr/bin/bpf-linker")),
+            binstall: false,
+            llvm: None,
+            absent_llvm_packages: Vec::new(),
+            deny: true,
+            lacking: Vec::new(),
+        }
+    }
+
+    fn bare() -> Stock {
+        Stock {
+            toolchain: false,
+            missing_components: COMPONENTS.into(),
+            linker: Linker::None {
+                rejected: Vec::new(),
+            },
+            absent_llvm_packages: vec!["llvm-22-dev"],
+            deny: false,
+            lacking: packages::NEEDS
+                .iter()
+                .filter(|need| need.what == "dig")
+                .collect(),
+            ..complete()
+        }
+    }
+
+    #[test]
+    fn a_complete_machine_needs_nothing() {
+        for purpose in [Purpose::Check, Purpose::Run, Purpose::Setup, Purpose::Test] {
+            assert_eq!(complete().missing(purpose, true), []);
+        }
+    }
+
+    #[test]
+    fn a_bare_machine_needs_everything_in_order() {
+        let items = [
+            Item::Packages(vec!["bind9-dnsutils"]),
+            Item::Bpffs,
+            Item::Toolchain {
+                components: COMPONENTS.into(),
+            },
+            Item::Linker {
+                prebuilt: false,
+                packages: vec!["llvm-22-dev"],
+            },
+            Item::CargoDeny,
+        ];
+        assert_eq!(bare().missing(Purpose::Setup, false), items);
+    }
+
+    #[test]
+    fn checks_need_neither_root_nor_a_linker() {
+        let items = [
+            Item::Toolchain {
+                components: COMPONENTS.into(),
+            },
+            Item::CargoDeny,
+        ];
+        assert_eq!(bare().missing(Purpose::Check, false), items);
+    }
+
+    #[test]
+    fn running_needs_no_cargo_deny() {
+        assert!(
+            !bare()
+                .missing(Purpose::Run, true)
+                .contains(&Item::CargoDeny)
+        );
+    }
+
+    #[test]
+    fn a_prebuilt_linker_is_tried_before_a_build() {
+        let stock = Stock {
+            binstall: true,
+            ..bare()
+        };
+        let linker = Item::Linker {
+            prebuilt: true,
+            packages: vec!["llvm-22-dev"],
+        };
+        assert!(stock.missing(Purpose::Run, true).contains(&linker));
+    }
+}

@@ -27,6 +27,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     netns::Netns,
     pattern::{Digest, Pattern, copy_digest},
+    process,
     topology::{ECHO_NODE_PORT, Host},
 };
 
@@ -88,12 +89,20 @@ impl Drop for EchoServer<'_> {
         self.shared.stopping.store(true, Ordering::Release);
         // `accept` has no deadline: one last connection from the node itself wakes it.
         if let Err(error) = wake(&self.node.netns, self.node.address) {
-            eprintln!("end the echo server on {}: {error:#}", self.node.name);
+            process::complain(format_args!(
+                "end the echo server on {}: {error:#}",
+                self.node.name
+            ));
             return;
         }
         match self.acceptor.take().map(JoinHandle::join) {
-            Some(Ok(Err(error))) => eprintln!("echo server on {}: {error:#}", self.node.name),
-            Some(Err(_)) => eprintln!("the echo server on {} panicked", self.node.name),
+            Some(Ok(Err(error))) => {
+                process::complain(format_args!("echo server on {}: {error:#}", self.node.name))
+            }
+            Some(Err(_)) => process::complain(format_args!(
+                "the echo server on {} panicked",
+                self.node.name
+            )),
             Some(Ok(Ok(()))) | None => {}
         }
     }
@@ -122,7 +131,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) -> Result<()> {
             .spawn(move || {
                 // A client that goes away in the middle is the client's business to report.
                 if let Err(error) = serve(&stream, node, peer) {
-                    eprintln!("echo server on {node}, {peer}: {error:#}");
+                    process::complain(format_args!("echo server on {node}, {peer}: {error:#}"));
                 }
             })
             .context("start a thread")?;

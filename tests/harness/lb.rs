@@ -137,15 +137,15 @@ impl<'t> Lb<'t> {
 impl Drop for Lb<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!(
+            process::complain(format_args!(
                 "the last words of lb:\n{}",
                 process::tail(&self.process.stderr())
-            );
+            ));
         }
         if !self.is_down
             && let Err(error) = self.remove()
         {
-            eprintln!("{error:#}");
+            process::complain(format_args!("{error:#}"));
         }
     }
 }

@@ -7,13 +7,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process,
+    process::Command,
     sync::{Mutex, Once, PoisonError},
 };
 
 use anyhow::{Context as _, Result};
 
-use crate::{netns, process::succeed};
+use crate::{netns, process};
 
 /// First letters of every name.
 const PREFIX: &str = "lbt";
@@ -53,7 +53,7 @@ impl Run {
             .find(|(_, (taken, _))| !**taken);
         let (slot, (taken, letter)) = free.context("36 runs of one process at the same time")?;
         *taken = true;
-        let name = format!("{PREFIX}{}-{}", process::id(), char::from(*letter));
+        let name = format!("{PREFIX}{}-{}", std::process::id(), char::from(*letter));
         Ok(Self { name, slot })
     }
 
@@ -70,7 +70,7 @@ impl Drop for Run {
         if state.exists()
             && let Err(error) = fs::remove_dir_all(&state)
         {
-            eprintln!("remove {}: {error}", state.display());
+            process::complain(format_args!("remove {}: {error}", state.display()));
         }
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taken) = taken.get_mut(self.slot) {
@@ -107,7 +107,7 @@ fn remove_dead() {
             let path = folder.join(name);
             // Unlinking a pinned link detaches its program.
             if let Err(error) = fs::remove_dir_all(&path) {
-                eprintln!("remove {}: {error}", path.display());
+                process::complain(format_args!("remove {}: {error}", path.display()));
             }
         }
     }
@@ -122,9 +122,9 @@ fn remove_namespace(name: &str) {
     if let Err(error) = netns::remove(name) {
         // A cell that was bind-mounted by hand may carry several mounts: unmount what is there.
         let path = Path::new(netns::FOLDER).join(name);
-        let unmounted = succeed(process::Command::new("umount").arg(&path));
+        let unmounted = process::succeed(Command::new("umount").arg(&path));
         if unmounted.is_err() || fs::remove_file(&path).is_err() {
-            eprintln!("{error:#}");
+            process::complain(format_args!("{error:#}"));
         }
     }
 }
@@ -134,7 +134,7 @@ fn is_dead(name: &str) -> bool {
     let Some(pid) = pid_of(name) else {
         return false;
     };
-    pid == process::id() || !Path::new("/proc").join(pid.to_string()).exists()
+    pid == std::process::id() || !Path::new("/proc").join(pid.to_string()).exists()
 }
 
 fn pid_of(name: &str) -> Option<u32> {

@@ -196,7 +196,7 @@ impl Netns {
 impl Drop for Netns {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.name) {
-            eprintln!("{error:#}");
+            process::complain(format_args!("{error:#}"));
         }
     }
 }

@@ -7,7 +7,9 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fmt,
     fs::{self, File},
+    io::{self, Write as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
@@ -253,9 +255,17 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            eprintln!("{error:#}");
+            complain(format_args!("{error:#}"));
         }
     }
+}
+
+/// Says on standard error what a guard could not do.
+///
+/// Nobody may be listening any more (`lab 2>&1 | head`). The macro for this panics then, which in a
+/// drop ends the program before the other guards have removed what is theirs.
+pub fn complain(words: fmt::Arguments<'_>) {
+    let _unheard: io::Result<()> = writeln!(io::stderr(), "{words}");
 }
 
 /// The last lines of a log, for an error text.

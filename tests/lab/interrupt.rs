@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM, without a signal handler: both are blocked in every thread and asked for.
+//! Ctrl-C, SIGTERM and a closed terminal, without a signal handler: the signals are blocked in every
+//! thread and asked for.
 //!
 //! A child inherits the blocked signals and would be deaf to the SIGTERM that ends it. So children
 //! are started through this program itself, which unblocks them and then becomes the child.
@@ -22,10 +23,10 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Blocks SIGINT and SIGTERM in this thread and those it starts.
+    /// Blocks the signals in this thread and those it starts.
     pub(crate) fn block() -> Result<Self> {
         let signals = signals();
-        signals.thread_block().context("block SIGINT and SIGTERM")?;
+        signals.thread_block().context("block the signals")?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         let pending = SignalFd::with_flags(&signals, flags).context("make a signal descriptor")?;
         Ok(Self { signals, pending })
@@ -64,13 +65,11 @@ pub(crate) fn words_to_start() -> Option<Vec<OsString>> {
 /// Unblocks the signals and becomes the program of `words`; comes back only to fail.
 pub(crate) fn start_unblocked(words: &[OsString]) -> Result<bool> {
     let (program, args) = words.split_first().context("nothing to start")?;
-    signals()
-        .thread_unblock()
-        .context("unblock SIGINT and SIGTERM")?;
+    signals().thread_unblock().context("unblock the signals")?;
     let error = Command::new(program).args(args).exec();
     Err(error).with_context(|| format!("start {}", program.display()))
 }
 
 fn signals() -> SigSet {
-    SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM])
+    SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])
 }

@@ -9,7 +9,10 @@
 mod interrupt;
 mod proof;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
@@ -46,7 +49,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("lb-lab: {error:#}");
+            process::complain(format_args!("lb-lab: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -54,6 +57,8 @@ fn main() -> ExitCode {
 
 /// Whether everything was proved.
 fn run(args: &Args) -> Result<bool> {
+    // `println!` panics when nobody reads any more, and then nothing would be removed.
+    let mut out = io::stdout();
     ensure!(
         Uid::effective().is_root(),
         "the lab needs root: it makes network namespaces"
@@ -68,36 +73,41 @@ fn run(args: &Args) -> Result<bool> {
     let interrupt = Interrupt::block()?;
     process::launch_through(interrupt::launcher()?)?;
 
-    println!("lab: two tenant clients, four hub nodes, one load balancer host");
+    writeln!(
+        out,
+        "lab: two tenant clients, four hub nodes, one load balancer host"
+    )?;
     let topology = Topology::poc()?;
     interrupt.check()?;
     let peers = Peers::start(&topology)?;
     interrupt.check()?;
     let lb = Lb::start(&topology, CONFIG)?;
     interrupt.check()?;
-    println!(
+    writeln!(
+        out,
         "lab: lb runs as instance {}; now the traffic\n",
         topology.run()
-    );
+    )?;
 
     let rows = proof::collect(&topology, &peers, &lb);
     let holds = rows.iter().all(|row| row.holds);
-    println!("{}", proof::table(rows));
+    writeln!(out, "{}", proof::table(rows))?;
     interrupt.check()?;
     if !args.once {
-        print_what_to_try(&topology)?;
+        print_what_to_try(&topology, &mut out)?;
         let signal = interrupt.wait()?;
-        println!("{signal}: removing the lab");
+        writeln!(out, "{signal}: removing the lab")?;
     }
     lb.down().context("remove the data plane")?;
     Ok(holds)
 }
 
-fn print_what_to_try(topology: &Topology) -> Result<()> {
+fn print_what_to_try(topology: &Topology, out: &mut impl Write) -> Result<()> {
     let lb = binary("LB_BIN", "lb")?;
     let (lb, run) = (lb.display(), topology.run());
     let inside = |host: &str| format!("nsenter --net=/run/netns/{run}-{host}");
-    println!(
+    writeln!(
+        out,
         "\nTry in another terminal, as root:\n\
          \n  {c1} curl -k https://{API}/version\
          \n  {c2} dig @{VIP} -p {dns_port} {DNS_NAME} TXT +short\
@@ -110,7 +120,7 @@ fn print_what_to_try(topology: &Topology) -> Result<()> {
         n1 = inside("n1"),
         dns_port = DNS.port(),
         echo_port = ECHO.port(),
-    );
-    println!("Ctrl-C ends the lab and removes everything.");
+    )?;
+    writeln!(out, "Ctrl-C ends the lab and removes everything.")?;
     Ok(())
 }

@@ -39,7 +39,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// One line of the table.
 #[derive(Debug)]
 pub(crate) struct Row {
-    what: &'static str,
+    what: String,
     expected: String,
     seen: String,
     pub(crate) holds: bool,
@@ -64,21 +64,25 @@ pub(crate) fn collect(topology: &Topology, peers: &Peers<'_>, lb: &Lb<'_>) -> Ve
     let nics = format!("native on {TENANT_NIC} and {MGMT_NIC}");
     vec![
         row(
-            "API, curl",
+            &format!("curl https://{API}"),
             "200 from several nodes, certificate verified",
             lab.api(),
         ),
         row(
-            "API, openssl",
+            &format!("openssl to {API}"),
             "a verified handshake with the node",
             lab.tls(),
         ),
         row(
-            "DNS over UDP, dig",
-            &format!("the node and {VIP}, from {VIP}"),
+            &format!("dig @{VIP}, UDP"),
+            &format!("answers of nodes, from {VIP}"),
             lab.dns(),
         ),
-        row("TCP, own client", "an answer from every node", lab.tcp()),
+        row(
+            &format!("TCP to {ECHO}"),
+            "an answer from every node",
+            lab.tcp(),
+        ),
         row(
             "sources at the nodes, tcpdump",
             &format!("{SNAT} only"),
@@ -132,15 +136,15 @@ pub(crate) fn table(rows: Vec<Row>) -> Table {
     } in rows
     {
         let mark = if holds { "yes" } else { "NO" };
-        table.add_row([what, &expected, &seen, mark]);
+        table.add_row([&what, &expected, &seen, mark]);
     }
     table
 }
 
-fn row(what: &'static str, expected: &str, seen: Seen) -> Row {
+fn row(what: &str, expected: &str, seen: Seen) -> Row {
     let (seen, holds) = seen.unwrap_or_else(|error| (format!("{error:#}"), false));
     Row {
-        what,
+        what: what.to_owned(),
         expected: expected.to_owned(),
         seen,
         holds,

@@ -16,6 +16,7 @@ use lb_tests::{
     observe::{self, Xdp},
     peers::{DNS_NAME, Peers},
     ping::{Ping, ping},
+    poll,
     topology::{
         API, CONFIG, DNS, ECHO, ECHO_NODE_PORT, Host, MGMT_NIC, SNAT, TENANT_NIC, Topology, VIP,
     },
@@ -144,7 +145,10 @@ fn stopping_keeps_forwarding_and_down_removes_everything() -> Result<()> {
     assert!(!leftovers::traces_of(topology.run()).is_empty());
 
     lb.down()?;
-    ensure_untouched(&topology.lb)?;
+    // The kernel takes the links of a removed namespace away a moment later.
+    poll::until("a host without links of lb", Duration::from_secs(5), || {
+        Ok(ensure_untouched(&topology.lb).is_ok().then_some(()))
+    })?;
     assert_eq!(leftovers::traces_of(topology.run()), Vec::<PathBuf>::new());
     Ok(())
 }

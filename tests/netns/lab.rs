@@ -23,7 +23,11 @@ fn the_lab_proves_itself_once() -> Result<()> {
     let status = lab.wait_for_end(PROOF)?;
 
     assert_eq!(status.code(), Some(0), "{}\n{}", lab.stdout(), lab.stderr());
-    assert!(lab.stdout().contains("6443"), "{}", lab.stdout());
+    assert!(
+        lab.stdout().contains("curl https://192.168.203.110:6443"),
+        "{}",
+        lab.stdout()
+    );
     assert_eq!(namespaces_of(&lab)?, Vec::<String>::new());
     Ok(())
 }

@@ -1,1 +1,19 @@
-fn main() {}
+//! One frame in; verdict, frame and counters out: the loaded object through BPF_PROG_TEST_RUN.
+//!
+//! Every test asserts the whole outcome: the action, every byte of the frame, and the one counter
+//! that went up. `cargo xtask test` runs them as root.
+#![expect(
+    clippy::tests_outside_test_module,
+    reason = "an integration test target is all tests"
+)]
+
+mod arp;
+mod close;
+mod cost;
+mod drop;
+mod given;
+mod lying;
+mod pass;
+mod reply;
+mod request;
+mod table;

@@ -1,0 +1,344 @@
+//! The loaded object without a NIC: given a configuration, when a frame comes, then verdict, frame
+//! and counters.
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::{TestRun as _, TestRunOptions, programs::ProgramInfo};
+use lb_common::{
+    addr::Mac,
+    maps::snat::{FLOWS_PER_ADDRESS, base},
+    verdict::{DropReason, Hook, SLOTS, Verdict},
+};
+use lb_user::{
+    config::{self, Limits},
+    control::{
+        apply::Live,
+        desired::{Desired, Place, desired},
+        ids::{Ids, Kind},
+        plan::plan,
+    },
+    dataplane::{
+        maps::Maps,
+        object::{CELL, NIC, Object},
+        pins::Pins,
+    },
+    network::{link::Link, neighbour::Resolved},
+};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::packet::Decoded;
+
+/// MAC of the tenant NIC.
+pub const TENANT_NIC: Mac = Mac::new([2, 0, 0, 0, 0xa, 1]);
+/// MAC of the mgmt NIC.
+pub const MGMT_NIC: Mac = Mac::new([2, 0, 0, 0, 0xb, 1]);
+/// MAC of a client.
+pub const CLIENT: Mac = Mac::new([2, 0, 0, 0, 0xc, 1]);
+
+/// The MAC of a node: its last octet is that of its address.
+pub const fn node_mac(address: Ipv4Addr) -> Mac {
+    let [.., last] = address.octets();
+    Mac::new([2, 0, 0, 0, 0xd, last])
+}
+
+/// Where a frame comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// `lb_nic` on the tenant NIC.
+    Tenant,
+    /// `lb_nic` on the mgmt NIC.
+    Mgmt,
+    /// `lb_cell` on the outer end of the mgmt cell.
+    MgmtCell,
+    /// `lb_nic` on an interface that belongs to no network.
+    Foreign,
+}
+
+/// XDP actions (linux/bpf.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// `XDP_DROP`.
+    Drop,
+    /// `XDP_PASS`.
+    Pass,
+    /// `XDP_TX`.
+    Transmit,
+    /// `XDP_REDIRECT`.
+    Redirect,
+}
+
+/// What became of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The program's answer.
+    pub action: Action,
+    /// The frame as the program left it.
+    pub frame: Vec<u8>,
+    /// The one counter that went up: hook, network (`-` for none) and verdict.
+    pub counted: (&'static str, String, &'static str),
+}
+
+/// The object with its maps filled from a configuration.
+pub struct DataPlane {
+    object: Object,
+    /// The maps.
+    pub maps: Maps,
+    /// Ids by name.
+    pub ids: Ids,
+    /// The records that were asked for.
+    pub desired: Desired,
+    pins: Pins,
+    ifindex: BTreeMap<&'static str, u32>,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl DataPlane {
+    /// Loads the object in a namespace of the calling thread's own, with every next hop resolved.
+    pub fn new(text: &str) -> Self {
+        Self::start(text, true).expect("the data plane starts")
+    }
+
+    /// As [`Self::new`], with no next hop resolved.
+    pub fn unresolved(text: &str) -> Self {
+        Self::start(text, false).expect("the data plane starts")
+    }
+
+    fn start(text: &str, resolve: bool) -> Result<Self> {
+        unshare(CloneFlags::CLONE_NEWNET).context("needs root: run by `cargo xtask test`")?;
+        let mut ifindex = BTreeMap::new();
+        for (index, name) in (101..).zip(["t0", "m0", "tc", "mc", "f0"]) {
+            let add = format!("link add {name} index {index} type veth peer name {name}p");
+            let done = Command::new("ip").args(add.split(' ')).status()?;
+            ensure!(done.success(), "ip {add}");
+            ifindex.insert(name, index);
+        }
+        let pins = Pins::new(&format!(
+            "p{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        ));
+        pins.create()?;
+        let limits = Limits {
+            snat_addresses: 2,
+            services: 16,
+            backends: 16,
+            pools: 8,
+        };
+        let object = Object::load(&pins, &limits, 0)?;
+        let config = config::parse("test.yaml", text)?;
+        let config = config::Config { limits, ..config };
+        let place = |nic: u32, cell_ifindex: u32, mac: Mac| Place {
+            nic: Link {
+                ifindex: nic,
+                mac,
+                mtu: 1500,
+                up: true,
+                xdp: None,
+            },
+            cell_ifindex,
+        };
+        let places = BTreeMap::from([
+            (
+                "mgmt".to_owned(),
+                place(ifindex["m0"], ifindex["mc"], MGMT_NIC),
+            ),
+            (
+                "tenant-a".to_owned(),
+                place(ifindex["t0"], ifindex["tc"], TENANT_NIC),
+            ),
+        ]);
+        let mut ids = Ids::default();
+        let desired = desired(&config, &places, &mut ids)?;
+        let mut live = Live::new(Maps::open(&pins.maps())?);
+        live.save_ids(&ids)?;
+        let plan = plan(&live.current(&ids)?, &desired);
+        let (report, mut resolved) = tokio::sync::mpsc::unbounded_channel();
+        for (_, backend) in desired.backends.iter().filter(|_| resolve) {
+            let address = Ipv4Addr::from(backend.address);
+            report.send(Resolved {
+                network: backend.network,
+                address,
+                mac: node_mac(address),
+            })?;
+        }
+        drop(report);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()?;
+        runtime.block_on(live.apply(plan, &mut resolved))?;
+        let maps = Maps::open(&pins.maps())?;
+        Ok(Self {
+            object,
+            maps,
+            ids,
+            desired,
+            pins,
+            ifindex,
+        })
+    }
+
+    /// Runs the program of `port` on one frame, and makes sure that exactly one counter went up,
+    /// by one.
+    pub fn receive(&mut self, port: Port, frame: &[u8]) -> Outcome {
+        let before = self.counters();
+        let (action, out) = self.run(port, frame, 1).0;
+        let after = self.counters();
+        let changed: Vec<_> = after
+            .iter()
+            .filter_map(|(key, &count)| {
+                let grown = count - before.get(key).copied().unwrap_or(0);
+                (grown > 0).then_some((key.clone(), grown))
+            })
+            .collect();
+        let [(counted, 1)] = changed.as_slice() else {
+            panic!(
+                "one verdict expected for {}, counted {changed:?}",
+                Decoded(frame)
+            );
+        };
+        Outcome {
+            action,
+            frame: out,
+            counted: counted.clone(),
+        }
+    }
+
+    /// Runs the program `repeat` times on the same memory: action, frame, and the kernel's mean
+    /// duration in nanoseconds.
+    pub fn run(&mut self, port: Port, frame: &[u8], repeat: u32) -> ((Action, Vec<u8>), u64) {
+        let (program, device) = match port {
+            Port::Tenant => (NIC, "t0"),
+            Port::Mgmt => (NIC, "m0"),
+            Port::MgmtCell => (CELL, "mc"),
+            Port::Foreign => (NIC, "f0"),
+        };
+        let length = u32::try_from(frame.len()).expect("a frame below 4 GiB");
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+        let context: Vec<u8> = [0, length, 0, self.ifindex[device], 0, 0]
+            .iter()
+            .flat_map(|word: &u32| word.to_ne_bytes())
+            .collect();
+        let mut out = vec![0; frame.len() + 256];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ctx_in: Some(&context),
+            repeat,
+            ..TestRunOptions::default()
+        };
+        let program = self
+            .object
+            .program(program)
+            .expect("a program of the object");
+        let result = program
+            .test_run(options)
+            .expect("the kernel runs the program");
+        out.truncate(result.data_size_out as usize);
+        let action = match result.return_value {
+            1 => Action::Drop,
+            2 => Action::Pass,
+            3 => Action::Transmit,
+            4 => Action::Redirect,
+            other => panic!("XDP action {other} for {}", Decoded(frame)),
+        };
+        let nanoseconds = u64::try_from(result.duration.as_nanos()).expect("a short run");
+        ((action, out), nanoseconds)
+    }
+
+    /// Every counter that is not zero, by hook, network and verdict.
+    pub fn counters(&self) -> BTreeMap<(&'static str, String, &'static str), u64> {
+        let mut counters = BTreeMap::new();
+        for hook in Hook::ALL {
+            for network in 0..3 {
+                for slot in 0..SLOTS {
+                    let count = self.maps.counter(hook, network, slot).expect("a counter");
+                    if count > 0 {
+                        let name = self
+                            .ids
+                            .name(Kind::Network, u32::from(network))
+                            .unwrap_or("-");
+                        counters.insert((hook.label(), name.to_owned(), verdict(slot)), count);
+                    }
+                }
+            }
+        }
+        counters
+    }
+
+    /// Takes every id out of the queue of the first SNAT address, in order.
+    pub fn drain_free_ids(&self) -> Vec<u32> {
+        let mut queue = self
+            .maps
+            .free_ids(0)
+            .expect("a queue")
+            .expect("the slot is open");
+        std::iter::from_fn(|| queue.pop(0).ok()).collect()
+    }
+
+    /// Puts ids into the queue of the first SNAT address.
+    pub fn give_free_ids(&self, ids: &[u32]) {
+        let mut queue = self
+            .maps
+            .free_ids(0)
+            .expect("a queue")
+            .expect("the slot is open");
+        for id in ids {
+            queue.push(id, 0).expect("room in the queue");
+        }
+    }
+
+    /// The flow id of a SNAT port of the first address.
+    pub fn flow_id(port: u16) -> u32 {
+        base(0) + u32::from(port - lb_common::maps::snat::FIRST_FLOW_PORT)
+    }
+
+    /// How many instructions the verifier walked, by program.
+    pub fn verified_instructions(&mut self) -> BTreeMap<&'static str, u32> {
+        let mut counts = BTreeMap::new();
+        for name in [NIC, CELL] {
+            let program = self.object.program(name).expect("a program of the object");
+            let info: ProgramInfo = program.info().expect("the program's facts");
+            counts.insert(name, info.verified_instruction_count().unwrap_or(0));
+        }
+        counts
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        if let Err(error) = self.pins.remove() {
+            eprintln!("pins of {} stay: {error}", self.pins.instance());
+        }
+    }
+}
+
+/// Ids per SNAT address.
+pub const IDS: usize = FLOWS_PER_ADDRESS as usize;
+
+fn verdict(slot: u32) -> &'static str {
+    let plain = [
+        (Verdict::Passed, "passed"),
+        (Verdict::Transmitted, "transmitted"),
+        (Verdict::Forwarded, "forwarded"),
+        (Verdict::Delivered, "delivered"),
+    ];
+    let found = plain
+        .into_iter()
+        .find(|(verdict, _)| verdict.slot() == slot)
+        .map(|(_, label)| label);
+    let mut drops = DropReason::ALL.iter();
+    found
+        .or_else(|| {
+            drops
+                .find(|&&reason| Verdict::Dropped(reason).slot() == slot)
+                .map(|reason| reason.label())
+        })
+        .unwrap_or("unknown")
+}

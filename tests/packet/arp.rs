@@ -1,0 +1,111 @@
+//! ARP goes into the cell that owns the target, and out of the cell that speaks for its own.
+
+use lb_common::addr::Mac;
+use lb_tests::{
+    packet::{arp, flags::SYN_ONLY},
+    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port},
+};
+
+use super::given::*;
+
+const ASK: u8 = 1;
+const ANSWER: u8 = 2;
+
+fn assert_sent(
+    lb: &mut DataPlane,
+    port: Port,
+    frame: &[u8],
+    counted: (&'static str, &str, &'static str),
+) {
+    let (hook, network, verdict) = counted;
+    let wanted = Outcome {
+        action: Action::Redirect,
+        frame: frame.to_vec(),
+        counted: (hook, network.to_owned(), verdict),
+    };
+    assert_eq!(lb.receive(port, frame), wanted);
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn arp_for_our_addresses_goes_into_the_cell() {
+    let mut lb = DataPlane::new(CONFIG);
+    let vip = arp(
+        ASK,
+        CLIENT,
+        "192.168.203.50",
+        Mac::default(),
+        "192.168.203.110",
+    );
+    assert_sent(
+        &mut lb,
+        Port::Tenant,
+        &vip,
+        ("nic", "tenant-a", "delivered"),
+    );
+    let snat = arp(ASK, KAS_MAC, "10.32.96.105", Mac::default(), "10.32.96.50");
+    assert_sent(&mut lb, Port::Mgmt, &snat, ("nic", "mgmt", "delivered"));
+    let answer = arp(ANSWER, KAS_MAC, "10.32.96.105", MGMT_NIC, "10.32.96.50");
+    assert_sent(&mut lb, Port::Mgmt, &answer, ("nic", "mgmt", "delivered"));
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn other_arp_never_leaves_a_tenants_network_and_passes_on_mgmt() {
+    let mut lb = DataPlane::new(CONFIG);
+    let gateway = arp(
+        ASK,
+        CLIENT,
+        "192.168.203.50",
+        Mac::default(),
+        "192.168.203.1",
+    );
+    assert_dropped(&mut lb, Port::Tenant, &gateway, "arp_not_ours");
+    let mgmt_address = arp(ASK, CLIENT, "192.168.203.50", Mac::default(), "10.32.96.50");
+    assert_dropped(&mut lb, Port::Tenant, &mgmt_address, "arp_not_ours");
+    let host = arp(ASK, KAS_MAC, "10.32.96.105", Mac::default(), "10.32.96.10");
+    assert_passed(&mut lb, Port::Mgmt, &host);
+    let answer = arp(ANSWER, KAS_MAC, "10.32.96.105", MGMT_NIC, "10.32.96.10");
+    assert_passed(&mut lb, Port::Mgmt, &answer);
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_cell_may_only_speak_arp_for_its_own_addresses() {
+    let mut lb = DataPlane::new(CONFIG);
+    let asks = arp(ASK, MGMT_NIC, "10.32.96.50", Mac::default(), "10.32.96.105");
+    assert_sent(
+        &mut lb,
+        Port::MgmtCell,
+        &asks,
+        ("cell", "mgmt", "forwarded"),
+    );
+    let foreign = arp(ASK, MGMT_NIC, "10.32.96.51", Mac::default(), "10.32.96.105");
+    assert_dropped(&mut lb, Port::MgmtCell, &foreign, "cell_forbidden");
+    let other_network = arp(
+        ASK,
+        MGMT_NIC,
+        "192.168.203.110",
+        Mac::default(),
+        "10.32.96.105",
+    );
+    assert_dropped(&mut lb, Port::MgmtCell, &other_network, "cell_forbidden");
+    let ip = request("10.32.96.50:2000", "10.32.96.105:22", SYN_ONLY).bytes();
+    assert_dropped(&mut lb, Port::MgmtCell, &ip, "cell_forbidden");
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn truncated_arp_is_malformed() {
+    let mut lb = DataPlane::new(CONFIG);
+    let whole = arp(
+        ASK,
+        CLIENT,
+        "192.168.203.50",
+        Mac::default(),
+        "192.168.203.110",
+    );
+    for length in 14..whole.len() {
+        assert_dropped(&mut lb, Port::Tenant, &whole[..length], "malformed");
+    }
+}

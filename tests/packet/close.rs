@@ -1,0 +1,156 @@
+//! The end of a flow: its id is free at once, still translates, and is taken again oldest first.
+
+use lb_common::conntrack::{State, Word};
+use lb_tests::{
+    packet::{Frame, flags::*, tcp},
+    program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
+};
+
+use super::given::*;
+
+fn state(lb: &DataPlane, port: u16) -> State {
+    let flow = lb
+        .maps
+        .flows
+        .get(&DataPlane::flow_id(port), 0)
+        .expect("an entry");
+    Word::from_raw(flow.word).state()
+}
+
+fn finish(lb: &mut DataPlane, client: &str, port: u16) {
+    forwarded(
+        lb,
+        Port::Tenant,
+        &request(client, API, FIN_ACK).numbers(1001, 5001),
+    );
+    forwarded(lb, Port::Mgmt, &reply(port, FIN_ACK).numbers(5001, 1002));
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn both_fins_free_the_id_and_the_last_ack_still_arrives() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    assert_eq!(state(&lb, 1024), State::Established);
+    finish(&mut lb, CLIENT_A, 1024);
+    assert_eq!(state(&lb, 1024), State::Closed);
+
+    let last = request(CLIENT_A, API, ACK_ONLY).numbers(1002, 5002);
+    let sent = forwarded(&mut lb, Port::Tenant, &last);
+    let wanted = tcp(&snat(1024), KAS, ACK_ONLY).numbers(1002, 5002).ttl(63);
+    assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
+
+    let free = lb.drain_free_ids();
+    assert_eq!(free.len(), IDS);
+    assert_eq!(
+        free.last(),
+        Some(&DataPlane::flow_id(1024)),
+        "freed last, taken last"
+    );
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_fitting_reset_frees_the_id_from_either_side() {
+    let frames: [(Port, Frame); 2] = [
+        (
+            Port::Tenant,
+            request(CLIENT_A, API, RST_ONLY).numbers(1001, 0),
+        ),
+        (Port::Mgmt, reply(1024, RST_ONLY).numbers(5001, 0)),
+    ];
+    for (port, reset) in frames {
+        let mut lb = DataPlane::new(CONFIG);
+        establish(&mut lb, CLIENT_A, 1024);
+        forwarded(&mut lb, port, &reset.clone().numbers(77, 0));
+        assert_eq!(
+            state(&lb, 1024),
+            State::Established,
+            "a blind reset from {port:?}"
+        );
+        forwarded(&mut lb, port, &reset);
+        assert_eq!(state(&lb, 1024), State::Closed, "{port:?}");
+        assert_eq!(lb.drain_free_ids().len(), IDS);
+    }
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_refused_connection_frees_its_id() {
+    let mut lb = DataPlane::new(CONFIG);
+    forwarded(
+        &mut lb,
+        Port::Tenant,
+        &request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0),
+    );
+    let sent = forwarded(
+        &mut lb,
+        Port::Mgmt,
+        &reply(1024, RST_ACK).numbers(0, CLIENT_ISN + 1),
+    );
+    let wanted = tcp(API, CLIENT_A, RST_ACK)
+        .numbers(0, CLIENT_ISN + 1)
+        .ttl(63);
+    assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
+    assert_eq!(state(&lb, 1024), State::Closed);
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_same_client_port_opens_again_with_a_new_id() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    finish(&mut lb, CLIENT_A, 1024);
+    let again = request(CLIENT_A, API, SYN_ONLY).numbers(9000, 0);
+    let sent = forwarded(&mut lb, Port::Tenant, &again);
+    let wanted = tcp(&snat(1025), KAS, SYN_ONLY).numbers(9000, 0).ttl(63);
+    assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
+}
+
+/// The id of a closed flow goes to another client: the first one's tuple is forgotten, and its late
+/// packets reach nobody.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_recycled_id_belongs_to_its_new_flow_alone() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    finish(&mut lb, CLIENT_A, 1024);
+    let others = lb.drain_free_ids();
+    assert_eq!(others.len(), IDS);
+    lb.give_free_ids(&[DataPlane::flow_id(1024)]);
+
+    let sent = forwarded(&mut lb, Port::Tenant, &request(CLIENT_B, API, SYN_ONLY));
+    let wanted = tcp(&snat(1024), KAS, SYN_ONLY)
+        .ttl(63)
+        .between(MGMT_NIC, KAS_MAC);
+    assert_frame(&sent, &wanted);
+    let late = request(CLIENT_A, API, ACK_ONLY).numbers(1002, 5002).bytes();
+    assert_dropped(&mut lb, Port::Tenant, &late, "no_flow");
+    let flow = lb
+        .maps
+        .flows
+        .get(&DataPlane::flow_id(1024), 0)
+        .expect("an entry");
+    assert_eq!(Word::from_raw(flow.word).generation(), 2);
+    assert_eq!(
+        lb.maps.flow_index.keys().count(),
+        1,
+        "the earlier tuple is gone"
+    );
+}
+
+/// Hints may be stale: an id that turns up in the queue while its flow lives is skipped.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_queued_id_of_a_live_flow_is_not_given_out() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    lb.drain_free_ids();
+    lb.give_free_ids(&[DataPlane::flow_id(1024), DataPlane::flow_id(1030)]);
+    let sent = forwarded(&mut lb, Port::Tenant, &request(CLIENT_B, API, SYN_ONLY));
+    let wanted = tcp(&snat(1030), KAS, SYN_ONLY)
+        .ttl(63)
+        .between(MGMT_NIC, KAS_MAC);
+    assert_frame(&sent, &wanted);
+    assert_eq!(state(&lb, 1024), State::Established);
+}

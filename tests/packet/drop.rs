@@ -1,0 +1,128 @@
+//! Every reason to drop, with the frame untouched and the one counter.
+
+use lb_tests::{
+    packet::{flags::*, tcp, udp},
+    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+};
+
+use super::given::*;
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_tenant_reaches_nothing_but_declared_services() {
+    let mut lb = DataPlane::new(CONFIG);
+    let cases = [
+        (
+            "no_service",
+            request(CLIENT_A, "192.168.203.110:22", SYN_ONLY),
+        ),
+        (
+            "no_service",
+            request(CLIENT_A, "192.168.203.110:53", SYN_ONLY),
+        ),
+        ("no_service", udp(CLIENT_A, API).between(CLIENT, TENANT_NIC)),
+        (
+            "not_declared",
+            request(CLIENT_A, "192.168.203.111:6443", SYN_ONLY),
+        ),
+        ("not_declared", request(CLIENT_A, KAS, SYN_ONLY)),
+        ("not_declared", request(CLIENT_A, &snat(1024), SYN_ONLY)),
+        (
+            "no_backend",
+            request(CLIENT_A, "192.168.203.110:80", SYN_ONLY),
+        ),
+    ];
+    for (reason, frame) in cases {
+        assert_dropped(&mut lb, Port::Tenant, &frame.bytes(), reason);
+    }
+    assert_eq!(
+        lb.drain_free_ids().len(),
+        lb_tests::program::IDS,
+        "no state was made"
+    );
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn only_a_syn_opens_a_tcp_flow() {
+    let mut lb = DataPlane::new(CONFIG);
+    for flags in [
+        0,
+        ACK_ONLY,
+        SYN_ACK,
+        FIN_ACK,
+        RST_ONLY,
+        SYN_ONLY | 1,
+        SYN_ONLY | 4,
+    ] {
+        let bytes = request(CLIENT_A, API, flags).bytes();
+        assert_dropped(&mut lb, Port::Tenant, &bytes, "no_flow");
+    }
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_backend_without_next_hop_gets_no_flow() {
+    let mut lb = DataPlane::unresolved(CONFIG);
+    let bytes = request(CLIENT_A, API, SYN_ONLY).bytes();
+    assert_dropped(&mut lb, Port::Tenant, &bytes, "no_next_hop");
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn without_a_free_id_new_flows_are_refused_and_old_ones_live() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    lb.drain_free_ids();
+    let bytes = request(CLIENT_B, API, SYN_ONLY).bytes();
+    assert_dropped(&mut lb, Port::Tenant, &bytes, "snat_exhausted");
+    forwarded(
+        &mut lb,
+        Port::Tenant,
+        &request(CLIENT_A, API, ACK_ONLY).numbers(1001, 5001),
+    );
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_last_hop_is_not_spent_and_makes_no_flow() {
+    let mut lb = DataPlane::new(CONFIG);
+    for ttl in [0, 1] {
+        let bytes = request(CLIENT_A, API, SYN_ONLY).ttl(ttl).bytes();
+        assert_dropped(&mut lb, Port::Tenant, &bytes, "ttl_expired");
+    }
+    assert_eq!(lb.drain_free_ids().len(), lb_tests::program::IDS);
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn fragments_and_other_protocols_to_our_addresses_are_dropped() {
+    let mut lb = DataPlane::new(CONFIG);
+    for field in [0x2000, 0x0001, 0x2010] {
+        let bytes = request(CLIENT_A, API, SYN_ONLY).fragment(field).bytes();
+        assert_dropped(&mut lb, Port::Tenant, &bytes, "fragment");
+    }
+    for (port, frame) in [
+        (Port::Tenant, request(CLIENT_A, API, SYN_ONLY)),
+        (
+            Port::Mgmt,
+            tcp(KAS, &snat(1024), ACK_ONLY).between(KAS_MAC, MGMT_NIC),
+        ),
+    ] {
+        let mut bytes = frame.bytes();
+        bytes[23] = 1;
+        assert_dropped(&mut lb, port, &bytes, "unsupported_protocol");
+    }
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn ip_to_group_addresses_and_ipv6_stay_in_the_tenants_network() {
+    let mut lb = DataPlane::new(CONFIG);
+    let broadcast =
+        udp(CLIENT_A, "255.255.255.255:67").between(CLIENT, lb_common::addr::Mac::BROADCAST);
+    assert_dropped(&mut lb, Port::Tenant, &broadcast.bytes(), "group_address");
+    let mut ipv6 = request(CLIENT_A, API, SYN_ONLY).bytes();
+    ipv6[12..14].copy_from_slice(&[0x86, 0xdd]);
+    assert_dropped(&mut lb, Port::Tenant, &ipv6, "not_declared");
+}

@@ -1,0 +1,35 @@
+//! The verifier's instruction budget: a program that grows says so in its commit.
+#![expect(
+    clippy::tests_outside_test_module,
+    reason = "an integration test target is all tests"
+)]
+
+use lb_tests::program::DataPlane;
+
+/// `program instructions` per line.
+const BUDGET: &str = include_str!("budget.txt");
+
+const CONFIG: &str = "
+version: 1
+networks:
+  mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
+  tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }
+";
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn every_program_stays_within_a_tenth_of_its_budget() {
+    let mut lb = DataPlane::new(CONFIG);
+    for (program, verified) in lb.verified_instructions() {
+        let line = BUDGET.lines().find_map(|line| line.strip_prefix(program));
+        let budget: u32 = line
+            .and_then(|line| line.trim().parse().ok())
+            .expect("a budget for every program");
+        println!("{program}: {verified} instructions verified, budget {budget}");
+        assert!(
+            verified * 10 <= budget * 11,
+            "{program} has grown from {budget} to {verified} verified instructions: say why in the \
+             commit and change tests/verifier/budget.txt"
+        );
+    }
+}

@@ -7,10 +7,6 @@ use crate::maps::flow::FlowKey;
 /// A spread, unseeded hash of a flow's tuple, the same on every machine, so that two balancers
 /// with the same table choose the same backend.
 #[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the upper half of the product is the hash"
-)]
 pub const fn hash(key: &FlowKey) -> u32 {
     let addresses = (key.client.raw() as u64) << 32 | key.vip.raw() as u64;
     let ports = (key.client_port.raw() as u64) << 32
@@ -29,10 +25,6 @@ const fn mix(value: u64) -> u64 {
 
 /// The table entry of `hash`, below `size`; without a division.
 #[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the product shifted down is below size"
-)]
 pub const fn index(hash: u32, size: u32) -> u32 {
     ((hash as u64 * size as u64) >> 32) as u32
 }

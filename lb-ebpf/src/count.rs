@@ -11,7 +11,8 @@ use crate::maps::COUNTERS;
 pub(crate) fn finish(ctx: &XdpContext, hook: Hook, network: u16, verdict: Verdict) -> u32 {
     if let Some(counter) = COUNTERS.get_ptr_mut(counter_index(hook, network, verdict.slot())) {
         // SAFETY: the pointer is this CPU's slot, which nothing else writes while the program runs.
-        unsafe { *counter = (*counter).wrapping_add(1) };
+        let counter = unsafe { &mut *counter };
+        *counter = counter.wrapping_add(1);
     }
     match verdict {
         Verdict::Passed => xdp_action::XDP_PASS,

@@ -48,7 +48,7 @@ impl<'t> Lb<'t> {
     /// When it ends or stays silent, with its last words; nothing of it is left then.
     pub fn start(topology: &'t Topology, config: &str) -> Result<Self> {
         let program = [as_text(&binary("LB_BIN", "lb")?)?];
-        let process = launch(topology, topology.run(), config, &program)?;
+        let process = launch(topology, topology.run(), config, &program, &[])?;
         let mut lb = Self {
             topology,
             process,
@@ -179,7 +179,18 @@ impl Failure {
 /// When it is still running after a minute; it is ended then.
 pub fn start_fails(topology: &Topology, instance: &str, config: &str) -> Result<Failure> {
     let program = [as_text(&binary("LB_BIN", "lb")?)?];
-    wait_for_failure(launch(topology, instance, config, &program)?)
+    wait_for_failure(launch(topology, instance, config, &program, &[])?)
+}
+
+/// Runs `lb run` with more options and waits until it has ended.
+///
+/// # Errors
+///
+/// As for [`start_fails`].
+pub fn start_fails_with(topology: &Topology, config: &str, options: &[&str]) -> Result<Failure> {
+    let program = [as_text(&binary("LB_BIN", "lb")?)?];
+    let process = launch(topology, topology.run(), config, &program, options)?;
+    wait_for_failure(process)
 }
 
 /// Runs `lb run` as a user without any privilege and waits until it has failed.
@@ -194,7 +205,7 @@ pub fn start_fails_without_privileges(topology: &Topology, config: &str) -> Resu
     fs::set_permissions(&copy, Permissions::from_mode(0o755)).context("let others run lb")?;
     let mut program = NOBODY.map(str::to_owned).to_vec();
     program.push(as_text(&copy)?);
-    wait_for_failure(launch(topology, topology.run(), config, &program)?)
+    wait_for_failure(launch(topology, topology.run(), config, &program, &[])?)
 }
 
 fn wait_for_failure(mut process: Process) -> Result<Failure> {
@@ -236,11 +247,13 @@ fn launch(
     instance: &str,
     config: &str,
     program: &[String],
+    options: &[&str],
 ) -> Result<Process> {
     let config = as_text(&topology.write(&format!("{instance}.yaml"), config)?)?;
     let (program, wrapped) = program.split_first().context("a program has a name")?;
     let run = ["run", "-c", &config, "--instance", instance];
-    let args: Vec<&str> = wrapped.iter().map(String::as_str).chain(run).collect();
+    let wrapped = wrapped.iter().map(String::as_str);
+    let args: Vec<&str> = wrapped.chain(run).chain(options.iter().copied()).collect();
     Process::start(
         &topology.lb.path(),
         topology.dir(),

@@ -10,7 +10,7 @@
 //!
 //! Every veth is born inside the namespaces it joins, so a run never makes an interface on the
 //! machine. Offloads are set so that frames reach the NICs of `lb` as a wire would bring them, at
-//! most one MTU long and with full checksums: see [`OFFLOADS`] and [`GRO`].
+//! most one MTU long and with full checksums: see `OFFLOADS` and `GRO`.
 
 use std::{
     fs::{self, Permissions},

@@ -10,8 +10,11 @@
 )]
 
 mod bad_start;
+mod cell;
+mod confirm;
 mod host;
 mod lab;
 mod load;
+mod mode;
 mod request;
 mod topology;

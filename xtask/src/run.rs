@@ -67,11 +67,10 @@ fn program(request: &RunRequest, config: Option<&Path>) -> (&'static str, Vec<St
     let mut words = Vec::new();
     let name = match config {
         Some(file) => {
-            words.extend([
-                "run".to_owned(),
-                "-c".to_owned(),
-                file.display().to_string(),
-            ]);
+            // A lab host is somebody's desk: an interface that its operator needs is refused
+            // unless the change undoes itself.
+            words.extend(["run", "--careful", "-c"].map(str::to_owned));
+            words.push(file.display().to_string());
             if let Some(time) = &request.confirm {
                 words.extend(["--confirm".to_owned(), time.clone()]);
             }
@@ -126,7 +125,8 @@ mod tests {
             confirm: Some("60s".to_owned()),
             ..RunRequest::default()
         };
-        let words = ["run", "-c", "/etc/lb.yaml", "--confirm", "60s"].map(str::to_owned);
+        let words =
+            ["run", "--careful", "-c", "/etc/lb.yaml", "--confirm", "60s"].map(str::to_owned);
         assert_eq!(
             program(&request, Some(Path::new("/etc/lb.yaml"))),
             ("lb", words.into())

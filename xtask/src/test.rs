@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The test targets of lb-tests that need root, in the order of running.
-const ROOT_TARGETS: [&str; 2] = ["packet", "netns"];
+const ROOT_TARGETS: [&str; 3] = ["packet", "verifier", "netns"];
 
 /// What must reach a test binary through sudo, which otherwise clears the environment.
 const PRESERVED: [&str; 4] = [
@@ -37,6 +37,7 @@ pub(crate) fn test(long: bool, yes: bool) -> Result<ExitCode> {
     let mut steps = Steps::default();
     check::all(&workspace, &mut steps);
     steps.run("host tests", || host_tests(&workspace).run());
+    steps.run("harness tests", || harness_tests(&workspace).run());
     let built = steps.run("build lb", || run::build(&workspace));
     for target in ROOT_TARGETS {
         let name = format!("{target} tests");
@@ -69,6 +70,13 @@ fn host_tests(workspace: &Workspace) -> Cmd {
             "xtask",
         ])
         .arg("--all-features")
+}
+
+/// The packet builder and the rest of the test vocabulary, as far as it needs no kernel.
+fn harness_tests(workspace: &Workspace) -> Cmd {
+    workspace
+        .cargo()
+        .args(["test", "--release", "--package", "lb-tests", "--lib"])
 }
 
 /// One thread, because the tests share the kernel; a missing precondition is a failure.

@@ -64,13 +64,11 @@ const fn fold(sum: u64) -> u16 {
 /// checksum field must hold if it counted as zero. For tests and for whole frames made on the host.
 pub fn full(bytes: &[u8], initial: u64) -> Be16 {
     let mut sum = initial;
-    let mut pairs = bytes.chunks_exact(2);
-    for pair in &mut pairs {
-        if let [a, b] = pair {
-            sum += u64::from(u16::from_ne_bytes([*a, *b]));
-        }
+    let (pairs, rest) = bytes.as_chunks::<2>();
+    for pair in pairs {
+        sum += u64::from(u16::from_ne_bytes(*pair));
     }
-    if let [last] = pairs.remainder() {
+    if let [last] = rest {
         sum += u64::from(u16::from_ne_bytes([*last, 0]));
     }
     Be16::from_raw(!fold(sum))

@@ -43,7 +43,7 @@ impl Live {
     }
 
     /// The limits that the maps were made with, which may not be those of the file.
-    pub fn limits(&self) -> Limits {
+    pub const fn limits(&self) -> Limits {
         self.maps.limits()
     }
 
@@ -151,18 +151,20 @@ impl Live {
     /// If the kernel refuses a write.
     pub fn set_next_hop(&mut self, resolved: &Resolved) -> Result<()> {
         let address = Be32::from(resolved.address);
-        for (id, backend) in &mut self.backends {
-            if backend.network == resolved.network
-                && backend.address == address
-                && backend.next_hop != resolved.mac
-            {
-                backend.next_hop = resolved.mac;
-                self.maps
-                    .backends
-                    .set(*id, backend, 0)
-                    .with_context(|| format!("set the next hop of {}", resolved.address))?;
-                tracing::info!(backend = %resolved.address, mac = %resolved.mac, "next hop");
-            }
+        let behind = self.backends.iter_mut().filter(|(_, backend)| {
+            backend.network == resolved.network && backend.address == address
+        });
+        let mut changed = false;
+        for (id, backend) in behind.filter(|(_, backend)| backend.next_hop != resolved.mac) {
+            backend.next_hop = resolved.mac;
+            self.maps
+                .backends
+                .set(*id, &*backend, 0)
+                .with_context(|| format!("set the next hop of {}", resolved.address))?;
+            changed = true;
+        }
+        if changed {
+            tracing::info!(backend = %resolved.address, mac = %resolved.mac, "next hop");
         }
         Ok(())
     }

@@ -61,8 +61,8 @@ pub fn start(
 ) -> Result<Running> {
     let adopted = pins.exist();
     let ours = |interface: &str| pins.link(NIC, interface).exists();
-    let nics = host::interfaces(config, ours)?;
-    let result = bring_up(config, pins, nics, log_level, runtime);
+    let result = host::interfaces(config, ours)
+        .and_then(|nics| bring_up(config, pins, &nics, log_level, runtime));
     match &result {
         Ok(_) => save(text, pins)?,
         Err(_) if !adopted => {
@@ -107,7 +107,7 @@ pub fn applied(pins: &Pins) -> Result<String> {
 fn bring_up(
     config: &Config,
     pins: &Pins,
-    nics: BTreeMap<String, Link>,
+    nics: &BTreeMap<String, Link>,
     log_level: u8,
     runtime: &Runtime,
 ) -> Result<Running> {
@@ -152,7 +152,7 @@ fn bring_up(
 fn build_cells(
     config: &Config,
     pins: &Pins,
-    nics: BTreeMap<String, Link>,
+    nics: &BTreeMap<String, Link>,
 ) -> Result<BTreeMap<String, Place>> {
     let mut places = BTreeMap::new();
     for network in &config.networks {

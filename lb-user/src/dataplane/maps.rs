@@ -87,8 +87,8 @@ impl Maps {
     }
 
     /// The limits that the maps were made with.
-    pub fn limits(&self) -> Limits {
-        self.limits.clone()
+    pub const fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Replaces the Maglev table of a pool: a new inner map, then one swap of its slot, so a packet

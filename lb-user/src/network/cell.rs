@@ -97,6 +97,7 @@ impl Cell {
             None => self.create_pair(handle, host).await?,
         };
         offload::prepare(INNER)?;
+        sysctl::set_neighbours(INNER)?;
         let settings = LinkUnspec::new_with_index(inner.ifindex)
             .address(self.nic.mac.bytes().to_vec())
             .mtu(self.nic.mtu)
@@ -185,12 +186,28 @@ impl Cell {
     }
 }
 
-/// Removes the cell; its veth pair goes with it.
+/// Removes the cell and its veth pair.
 ///
 /// # Errors
 ///
 /// As [`namespace::remove`].
 pub fn remove(name: &str) -> Result<()> {
+    // The pair first: the kernel takes a namespace apart later, and until then the name of the
+    // outer end would be in the way of the next start.
+    let pair = namespace::inside(name, || {
+        link::with_netlink(async |handle| {
+            if let Some(inner) = link::find(&handle, INNER).await? {
+                handle.link().del(inner.ifindex).execute().await?;
+            }
+            Ok(())
+        })
+    });
+    if let Err(error) = pair {
+        tracing::warn!(
+            cell = name,
+            "its veth pair goes with its namespace: {error:#}"
+        );
+    }
     namespace::remove(name).with_context(|| format!("remove cell {name}"))
 }
 

@@ -1,0 +1,112 @@
+//! Cells: the kernel's stack, locked in (DESIGN section 3).
+
+use std::{process::Command, time::Duration};
+
+use anyhow::{Context as _, Result};
+use lb_tests::{
+    client,
+    lb::Lb,
+    peers::Peers,
+    poll, process,
+    topology::{CONFIG, ECHO, MGMT_NIC, SNAT, TENANT_NIC, Topology, VIP},
+};
+
+/// A backend that changes its MAC in silence is found again in this time.
+const MOVED: Duration = Duration::from_secs(40);
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _lb = Lb::start(&topology, CONFIG)?;
+
+    for (network, nic, address) in [("mgmt", MGMT_NIC, SNAT), ("tenant-a", TENANT_NIC, VIP)] {
+        let addresses = inside(&topology, network, "ip -o -4 address show dev cell")?;
+        assert!(
+            addresses.contains(&format!(" {address}/32 ")),
+            "{addresses}"
+        );
+        let mac = mac_of(&topology, nic)?;
+        let links = inside(&topology, network, "ip -o link show dev cell")?;
+        assert!(
+            links.contains(&mac),
+            "{links} has not the MAC {mac} of {nic}"
+        );
+        for (key, value) in [
+            ("net.ipv4.ip_forward", "0"),
+            ("net.ipv4.conf.all.rp_filter", "0"),
+            ("net.ipv4.conf.all.arp_ignore", "1"),
+            ("net.ipv4.conf.all.accept_redirects", "0"),
+            ("net.ipv4.ip_local_port_range", "64512\t65535"),
+            ("net.ipv4.tcp_syncookies", "1"),
+            ("net.ipv6.conf.all.disable_ipv6", "1"),
+        ] {
+            let found = inside(&topology, network, &format!("sysctl -n {key}"))?;
+            assert_eq!(found.trim(), value, "{network}: {key}");
+        }
+        let routes = inside(&topology, network, "ip -4 route show default")?;
+        assert_eq!(routes, "", "a cell has no default route");
+    }
+    Ok(())
+}
+
+/// The client's kernel has asked on the tenant's wire, and the cell's has answered.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn arp_for_the_vip_is_answered_with_the_nics_mac() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let _lb = Lb::start(&topology, CONFIG)?;
+    let client = topology.client();
+
+    client.netns.inside(|| client::who(None, ECHO))??;
+
+    let mac = mac_of(&topology, TENANT_NIC)?;
+    let neighbour = client.netns.run(&format!("ip neigh show {VIP}"))?;
+    assert!(neighbour.contains(&mac), "{neighbour} has not {mac}");
+    Ok(())
+}
+
+/// DATA-PLANE-RULES 19: nothing but the cell's own probes tells that a backend has moved.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_backend_that_changes_its_mac_is_found_again() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let lb = Lb::start(&topology, CONFIG)?;
+    let moved = "02:00:00:00:77:01";
+
+    topology.nodes[0]
+        .netns
+        .run(&format!("ip link set dev eth0 address {moved}"))?;
+
+    poll::until("the new MAC of the first node", MOVED, || {
+        let backends = lb.backends()?;
+        let hop = backends
+            .into_iter()
+            .find_map(|backend| backend.next_hop.filter(|hop| hop == moved));
+        Ok(hop)
+    })?;
+    for _ in 0..20 {
+        topology
+            .client()
+            .netns
+            .inside(|| client::who(None, ECHO))??;
+    }
+    Ok(())
+}
+
+/// Output of a command in the cell of `network`.
+fn inside(topology: &Topology, network: &str, line: &str) -> Result<String> {
+    let cell = format!("--net=/run/netns/lb-{}-{network}", topology.run());
+    let mut command = Command::new("nsenter");
+    process::succeed(command.arg(cell).arg("--").args(line.split(' ')))
+}
+
+fn mac_of(topology: &Topology, nic: &str) -> Result<String> {
+    let link = topology.lb.run(&format!("ip -o link show dev {nic}"))?;
+    let mut words = link
+        .split_ascii_whitespace()
+        .skip_while(|word| *word != "link/ether");
+    words.nth(1).map(str::to_owned).context("the NIC has a MAC")
+}

@@ -1,0 +1,120 @@
+//! `lb run --confirm` and `--careful`: a change on somebody's way in undoes itself.
+
+use std::{
+    io::Write as _,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use lb_tests::{
+    client,
+    lb::{binary, start_fails_with},
+    leftovers, observe,
+    peers::Peers,
+    poll,
+    topology::{CONFIG, ECHO, MGMT_NIC, TENANT_NIC, Topology},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// As [`CONFIRM`] on the command line, and a moment to take everything down.
+const UNDONE: Duration = Duration::from_secs(20);
+const CONFIRM: &str = "3s";
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn what_nobody_confirms_is_taken_down_again() -> Result<()> {
+    let topology = Topology::poc()?;
+
+    let failure = start_fails_with(&topology, CONFIG, &["--confirm", CONFIRM])?;
+
+    assert_eq!(failure.code, Some(1), "{failure:?}");
+    assert!(
+        failure.stdout.starts_with("ready"),
+        "it was up: {failure:?}"
+    );
+    assert_eq!(
+        failure.message(),
+        "lb: not confirmed in time: taken down again"
+    );
+    for nic in [TENANT_NIC, MGMT_NIC] {
+        assert!(observe::link(&topology.lb, nic)?.xdp.is_none(), "{nic}");
+    }
+    assert_eq!(leftovers::traces_of(topology.run()), Vec::<PathBuf>::new());
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn enter_keeps_it() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let config = topology.write("confirm.yaml", CONFIG)?;
+    let lb = binary("LB_BIN", "lb")?;
+    let mut command = topology.lb.command("setpriv");
+    let mut child = command
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(&lb)
+        .args([
+            "run",
+            "--instance",
+            topology.run(),
+            "--confirm",
+            CONFIRM,
+            "-c",
+        ])
+        .arg(config)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("start lb")?;
+    let attached = || Ok(observe::link(&topology.lb, TENANT_NIC)?.xdp.map(drop));
+    poll::until("the program on the NIC", UNDONE, attached)?;
+    child.stdin.take().context("a pipe")?.write_all(b"\n")?;
+
+    // Well past the deadline.
+    let ended = poll::until("the end of lb", Duration::from_secs(6), || {
+        Ok(child.try_wait()?)
+    });
+    assert!(ended.is_err(), "it goes on: {ended:?}");
+    topology
+        .client()
+        .netns
+        .inside(|| client::who(None, ECHO))??;
+
+    kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGTERM)?;
+    assert_eq!(child.wait()?.code(), Some(0));
+    let mut down = Command::new("nsenter");
+    down.arg(format!("--net={}", topology.lb.path().display()))
+        .arg("--")
+        .arg(lb);
+    let down = down.args(["down", "--instance", topology.run()]).output()?;
+    assert!(down.status.success(), "{down:?}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_careful_start_refuses_the_interface_of_the_default_route() -> Result<()> {
+    let topology = Topology::poc()?;
+    topology
+        .lb
+        .run(&format!("ip address add 10.32.96.10/20 dev {MGMT_NIC}"))?;
+    topology.lb.run("ip route add default via 10.32.96.105")?;
+
+    let failure = start_fails_with(&topology, CONFIG, &["--careful"])?;
+
+    assert_eq!(failure.code, Some(1), "{failure:?}");
+    assert_eq!(
+        failure.message(),
+        "lb: interface eth1 carries the default route; add `--confirm 60s`: everything is taken \
+         down again unless you confirm"
+    );
+    assert_eq!(leftovers::traces_of(topology.run()), Vec::<PathBuf>::new());
+    Ok(())
+}

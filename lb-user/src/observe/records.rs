@@ -1,0 +1,133 @@
+//! What the questions answer, as it stands in JSON.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// `lb status`.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Name of the instance.
+    pub instance: String,
+    /// Version of this program.
+    pub version: &'static str,
+    /// Networks in the order of the file.
+    pub networks: Vec<NetworkStatus>,
+    /// Packets by verdict, per hook.
+    pub verdicts: BTreeMap<&'static str, Verdicts>,
+    /// Flow ids.
+    pub flows: FlowIds,
+}
+
+/// One network of `lb status`.
+#[derive(Debug, Serialize)]
+pub struct NetworkStatus {
+    /// Its name.
+    pub name: String,
+    /// Its role.
+    pub role: String,
+    /// Its NIC.
+    pub interface: String,
+    /// `native`, `generic` or `detached`.
+    pub mode: &'static str,
+    /// The namespace of its cell.
+    pub cell: String,
+}
+
+/// Packets of one hook, by verdict.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Verdicts {
+    /// Handed to the host untouched.
+    pub passed: u64,
+    /// Sent back out of the same NIC.
+    pub transmitted: u64,
+    /// Redirected to another NIC.
+    pub forwarded: u64,
+    /// Redirected into a cell.
+    pub delivered: u64,
+    /// Dropped.
+    pub dropped: u64,
+    /// All of them: every packet that the hook has seen.
+    pub total: u64,
+}
+
+/// The flow table's occupancy.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct FlowIds {
+    /// Ids of all SNAT addresses.
+    pub capacity: u32,
+    /// Ids that a new flow may take.
+    pub free: u32,
+    /// Ids of flows.
+    pub live: u32,
+}
+
+/// One line of `lb services`.
+#[derive(Debug, Serialize)]
+pub struct ServiceLine {
+    /// Its name.
+    pub name: String,
+    /// The network that it listens on.
+    pub network: String,
+    /// VIP, port and protocol.
+    pub listen: String,
+    /// Its pool.
+    pub pool: String,
+}
+
+/// One line of `lb backends`.
+#[derive(Debug, Serialize)]
+pub struct BackendLine {
+    /// Its name.
+    pub name: String,
+    /// Its pool.
+    pub pool: String,
+    /// Address and port.
+    pub address: String,
+    /// Its share.
+    pub weight: u16,
+    /// MAC of its next hop, if it is known.
+    pub next_hop: Option<String>,
+}
+
+/// One line of `lb flows`.
+#[derive(Debug, Serialize)]
+pub struct FlowLine {
+    /// Network of the client.
+    pub network: String,
+    /// Its service.
+    pub service: String,
+    /// `tcp` or `udp`.
+    pub protocol: &'static str,
+    /// Client address and port.
+    pub client: String,
+    /// VIP and port.
+    pub vip: String,
+    /// SNAT address and port.
+    pub snat: String,
+    /// Backend address and port.
+    pub backend: String,
+    /// `new`, `replied` or `established`.
+    pub state: &'static str,
+    /// Bytes of frames from the client.
+    pub bytes_request: u64,
+    /// Bytes of frames to the client.
+    pub bytes_reply: u64,
+    /// Since the last packet.
+    pub idle_seconds: u64,
+}
+
+/// One line of `lb drops`.
+#[derive(Debug, Serialize)]
+pub struct DropLine {
+    /// `nic` or `cell`.
+    pub hook: &'static str,
+    /// Network, or `-` for frames of none.
+    pub network: String,
+    /// The reason's label.
+    pub reason: &'static str,
+    /// Dropped packets.
+    pub packets: u64,
+    /// What it means.
+    pub help: &'static str,
+}

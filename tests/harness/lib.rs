@@ -11,6 +11,7 @@
 pub mod capture;
 pub mod client;
 pub mod echo;
+pub mod ids;
 pub mod lb;
 pub mod ledger;
 pub mod leftovers;

@@ -14,6 +14,7 @@ use anyhow::{Result, ensure};
 use lb_tests::{
     capture::Capture,
     client::{self, Transfer},
+    ids,
     lb::Lb,
     ledger::Ledger,
     peers::{DNS_NAME, Peers},
@@ -61,7 +62,7 @@ fn ten_thousand_connections_give_every_id_back() -> Result<()> {
         .map(|server| server.echo_connections())
         .sum();
     assert_eq!(connections, u64::try_from(CONNECTIONS)?);
-    ensure_ids_come_back(&lb)?;
+    ensure_ids_come_back(&topology, &lb)?;
     Ledger::read(&topology, &lb)?.ensure_balanced_since(&before)
 }
 
@@ -166,8 +167,8 @@ fn capture_syns(topology: &Topology) -> Result<Vec<Capture>> {
         .collect()
 }
 
-/// Waits until no flow is live; then every id must be free.
-fn ensure_ids_come_back(lb: &Lb<'_>) -> Result<()> {
+/// Waits until no flow is live; then the queue must hold every id exactly once.
+fn ensure_ids_come_back(topology: &Topology, lb: &Lb<'_>) -> Result<()> {
     let flows = poll::until("no live flows", Duration::from_secs(30), || {
         let flows = lb.status()?.flows;
         ensure!(flows.free + flows.live <= flows.capacity, "{flows:?}");
@@ -176,6 +177,14 @@ fn ensure_ids_come_back(lb: &Lb<'_>) -> Result<()> {
     ensure!(
         flows.free + flows.live == flows.capacity,
         "ids are lost: {flows:?}"
+    );
+    let mut queued = ids::queued(topology.run())?;
+    queued.sort_unstable();
+    queued.dedup();
+    ensure!(
+        queued.len() == usize::try_from(flows.capacity)?,
+        "{} different ids in the queue, {flows:?}",
+        queued.len()
     );
     Ok(())
 }

@@ -1,0 +1,22 @@
+//! conntrack: what a packet does to its flow's word.
+//!
+//! The word is the only truth about a flow entry: state (4 bits), flags (4), generation (24). Every
+//! change is a compare-and-swap of the whole word, so whoever wins one transition has done it
+//! alone. The id of a FREE or CLOSED entry waits in its queue of free ids.
+//!
+//! ```text
+//!          pop          publish       SYN-ACK            ACK
+//!   FREE ──────► CLAIMED ─────► NEW ─────────► REPLIED ───────► ESTABLISHED
+//!                   ▲            │ RST            │ RST, both FINs   │
+//!                   └── CLOSED ◄─┴────────────────┴──────────────────┘
+//!                  pop
+//! ```
+//!
+//! CLOSED still translates until the id is claimed again, so last ACKs arrive; a new SYN of the
+//! same client takes a new id. UDP goes from NEW to ESTABLISHED with the first reply.
+
+mod step;
+mod word;
+
+pub use step::{Direction, Segment, Step, tcp, udp};
+pub use word::{State, Word};

@@ -1,0 +1,169 @@
+//! The word of a flow entry: state, flags, generation.
+
+/// State, flags and generation of a flow entry.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Word(u32);
+
+/// What an entry is. The numbers are part of the pinned layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Never used, or its fields have been cleared.
+    Free = 0,
+    /// Somebody is writing the fields; nobody may read them.
+    Claimed = 1,
+    /// The client's first packet went to the backend.
+    New = 2,
+    /// TCP: the backend's SYN-ACK went to the client.
+    Replied = 3,
+    /// TCP: the client acknowledged the SYN-ACK. UDP: the backend replied.
+    Established = 4,
+    /// Over, but not claimed yet: still translates.
+    Closed = 5,
+}
+
+const STATE_MASK: u32 = 0xf;
+/// A UDP flow.
+const UDP: u32 = 1 << 5;
+/// The client sent a FIN.
+pub(super) const FIN_REQUEST: u32 = 1 << 6;
+/// The backend sent a FIN.
+pub(super) const FIN_REPLY: u32 = 1 << 7;
+const GENERATION_SHIFT: u32 = 8;
+
+impl Word {
+    /// From the raw value in the entry.
+    #[inline(always)]
+    pub const fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// The raw value for the entry.
+    #[inline(always)]
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+
+    /// The state; an unknown number, which nobody writes, counts as claimed.
+    #[inline(always)]
+    pub const fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Free,
+            2 => State::New,
+            3 => State::Replied,
+            4 => State::Established,
+            5 => State::Closed,
+            _ => State::Claimed,
+        }
+    }
+
+    /// How often the entry has been claimed, modulo 2^24.
+    #[inline(always)]
+    pub const fn generation(self) -> u32 {
+        self.0 >> GENERATION_SHIFT
+    }
+
+    /// The word with these flags as well.
+    #[inline(always)]
+    pub(super) const fn with_flags(self, flags: u32) -> Self {
+        Self(self.0 | flags)
+    }
+
+    /// Whether all of these flags are set.
+    #[inline(always)]
+    pub(super) const fn has_flags(self, flags: u32) -> bool {
+        self.0 & flags == flags
+    }
+
+    /// Whether packets of the flow are rewritten and sent on.
+    #[inline(always)]
+    pub const fn translates(self) -> bool {
+        matches!(
+            self.state(),
+            State::New | State::Replied | State::Established | State::Closed
+        )
+    }
+
+    /// Whether the entry holds an id that a new flow may claim.
+    #[inline(always)]
+    pub const fn claimable(self) -> bool {
+        matches!(self.state(), State::Free | State::Closed)
+    }
+
+    /// Whether this is a flow of `udp`, or of TCP.
+    #[inline(always)]
+    pub const fn is_udp(self) -> bool {
+        self.0 & UDP != 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn with_state(self, state: State) -> Self {
+        Self(self.0 & !STATE_MASK | state as u32)
+    }
+
+    /// The claim of a free or closed entry for a new flow.
+    #[inline(always)]
+    pub const fn claim(self, udp: bool) -> Self {
+        let generation = (self.0 >> GENERATION_SHIFT).wrapping_add(1) << GENERATION_SHIFT;
+        let udp = if udp { UDP } else { 0 };
+        Self(generation | udp | State::Claimed as u32)
+    }
+
+    /// A claimed entry whose fields are written goes live.
+    #[inline(always)]
+    pub const fn publish(self) -> Self {
+        self.with_state(State::New)
+    }
+
+    /// The end of a flow. Whoever wins the swap to this word puts the id into the queue.
+    #[inline(always)]
+    pub const fn close(self) -> Self {
+        self.with_state(State::Closed)
+    }
+
+    /// A claim that is given up. The fields are no flow's; the id goes back into the queue.
+    #[inline(always)]
+    pub const fn withdraw(self) -> Self {
+        self.with_state(State::Free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_free_or_closed_entry_can_be_claimed() {
+        let zero = Word::default();
+        assert!(zero.claimable() && !zero.translates());
+        let claimed = zero.claim(false);
+        assert!(!claimed.translates() && !claimed.claimable());
+        assert_eq!(claimed.generation(), 1);
+        assert!(claimed.publish().translates() && !claimed.publish().claimable());
+        let closed = claimed.publish().close();
+        assert!(closed.translates() && closed.claimable());
+        assert!(claimed.withdraw().claimable() && !claimed.withdraw().translates());
+        assert_eq!(closed.claim(true).generation(), 2);
+    }
+
+    #[test]
+    fn the_generation_wraps_without_touching_the_state() {
+        let last = Word::from_raw(0xffff_ff05);
+        assert_eq!(
+            (last.state(), last.generation()),
+            (State::Closed, 0xff_ffff)
+        );
+        let next = last.claim(false);
+        assert_eq!((next.state(), next.generation()), (State::Claimed, 0));
+    }
+
+    #[test]
+    fn an_unknown_state_is_never_read_nor_claimed() {
+        for number in 6..16 {
+            let word = Word::from_raw(number);
+            assert_eq!(word.state(), State::Claimed);
+            assert!(!word.claimable());
+        }
+    }
+}

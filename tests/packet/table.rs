@@ -49,6 +49,29 @@ fn an_entry_tells_the_whole_flow() {
     assert!(flow.last_seen != 0);
 }
 
+/// The race in `allocate::forget`: a new flow may lose its place in the request index.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_flow_that_fell_out_of_the_index_is_put_back_by_its_first_reply() {
+    let mut lb = DataPlane::new(CONFIG);
+    let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
+    forwarded(&mut lb, Port::Tenant, &syn);
+    let key = lb
+        .maps
+        .flow_index
+        .keys()
+        .next()
+        .expect("one flow")
+        .expect("its key");
+    lb.maps.flow_index.remove(&key).expect("the key was there");
+
+    let syn_ack = reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
+    forwarded(&mut lb, Port::Mgmt, &syn_ack);
+    let ack = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    let sent = forwarded(&mut lb, Port::Tenant, &ack);
+    assert_eq!(sent[34..36], 1024u16.to_be_bytes(), "the same SNAT port");
+}
+
 /// One write of a next hop moves every flow of the backend.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]

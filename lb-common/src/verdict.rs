@@ -104,6 +104,7 @@ drop_reasons! {
     ArpNotOurs = 15, "arp_not_ours", "ARP on a tenant network for an address that is not ours.";
     CellForbidden = 16, "cell_forbidden", "A cell sent something that it must not send.";
     RecordMissing = 17, "record_missing", "A record that the packet needs is missing; a bug or a half-applied change.";
+    PriorityTag = 18, "priority_tag", "A frame with VLAN id 0 on a tenant network; such tags are not looked through yet.";
 }
 
 #[cfg(test)]

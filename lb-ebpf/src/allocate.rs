@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Ids that are tried before a new flow is refused; each miss is an id that somebody else won, or
-/// an address without free ids.
+/// an address without free ids. Twice as many cost the verifier ten times as much.
 const ATTEMPTS: u32 = 8;
 
 /// Claims an id in the backend's `network`, writes the flow and makes it findable.
@@ -57,7 +57,7 @@ pub(crate) fn snat_page(id: u32) -> Option<&'static SnatPage> {
 pub(crate) fn release(id: u32) {
     if let Some(queue) = snat_page(id).and_then(|page| FREE_IDS.get(u32::from(page.slot))) {
         // The queue has room for every id of its address, and an id is in it at most once. A busy
-        // lock (only from NMI context) loses the id until the next start refills the queue.
+        // lock (only from NMI context) would lose the id.
         let _lost: Result<(), i32> = queue.push(&id, 0);
     }
 }
@@ -132,7 +132,14 @@ fn index(entry: &Entry, key: &FlowKey) -> Result<(), DropReason> {
     }
     FLOW_INDEX
         .insert(key, &entry.id, u64::from(BPF_ANY))
-        .map_err(|_| DropReason::FlowTableFull)
+        .map_err(|_| DropReason::FlowTableFull)?;
+    // Another CPU may have done the same for the same key: only one id stands there.
+    // SAFETY: the value is a plain integer.
+    if unsafe { FLOW_INDEX.get(key) } == Some(&entry.id) {
+        Ok(())
+    } else {
+        Err(DropReason::FlowRace)
+    }
 }
 
 /// Puts a flow back into the request index if it was lost; see [`forget`].

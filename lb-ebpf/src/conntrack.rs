@@ -166,6 +166,11 @@ fn changed(hit: &Hit, old: Word, new: Word) {
 /// Keeps the numbers that a later reset is judged by.
 #[inline(always)]
 fn note_numbers(hit: &Hit, word: Word, direction: Direction, segment: &Segment) {
+    if segment.opens() && matches!(direction, Direction::Request) {
+        // Also a second try with another initial number, as after an unanswered first one.
+        hit.entry.set_ack_reply(segment.sequence.wrapping_add(1));
+        return;
+    }
     if !matches!(word.state(), State::Replied | State::Established) || segment.flags & ACK == 0 {
         return;
     }

@@ -12,7 +12,7 @@ use lb_common::{
     verdict::{DropReason, Hook, Verdict},
     wire::{
         Ipv4Frame, Packet,
-        header::{Ethernet, Ipv4},
+        header::{Ethernet, Ipv4, Vlan},
         parse_ipv4,
     },
 };
@@ -28,6 +28,9 @@ use crate::{
     parse::Xdp,
     select,
 };
+
+/// The VLAN id in a tag's control information (802.1Q).
+const VLAN_ID: u16 = 0x0fff;
 
 /// `lb_nic`.
 #[inline(always)]
@@ -55,10 +58,23 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
         arp::arp(xdp, id, network)
     } else if ethertype == EtherType::Ipv6 as u16 && network.role == ROLE_TENANT {
         Err(DropReason::NotDeclared)
+    } else if network.role == ROLE_TENANT && is_priority_tagged(xdp, ethertype) {
+        Err(DropReason::PriorityTag)
     } else {
         // Undeclared VLANs, LLDP, LACP and the like are none of our business.
         Ok(Verdict::Passed)
     }
+}
+
+/// Whether the frame has a tag with VLAN id 0. The host's kernel takes such a tag off and treats the
+/// frame as untagged, so it must not pass from a tenant.
+#[inline(always)]
+fn is_priority_tagged(xdp: &Xdp, ethertype: u16) -> bool {
+    if ethertype != EtherType::Ieee8021q as u16 && ethertype != EtherType::Ieee8021ad as u16 {
+        return false;
+    }
+    let tag: Option<&Vlan> = xdp.header(size_of::<Ethernet>());
+    tag.is_none_or(|tag| tag.tci.get().get() & VLAN_ID == 0)
 }
 
 /// A request to a VIP, a reply to a SNAT port, or none of ours.

@@ -8,20 +8,33 @@ use lb_common::{
 
 use crate::maps::{BACKENDS, MAGLEV};
 
+/// Table entries that are tried: the flow's own, then its neighbours, where a backend's next hop is
+/// not known.
+const ATTEMPTS: u32 = 4;
+
 /// The backend for `key`: its id and record.
 #[inline(always)]
 pub(crate) fn select(
     service: &Service,
     key: &FlowKey,
 ) -> Result<(u32, &'static Backend), DropReason> {
-    let slot = maglev::index(maglev::hash(key), service.table_size);
-    let id = match MAGLEV.get_value(service.pool, &slot) {
-        Some(&id) if service.table_size != 0 && id != 0 => id,
-        _ => return Err(DropReason::NoBackend),
-    };
-    let backend = BACKENDS.get(id).ok_or(DropReason::RecordMissing)?;
-    if backend.next_hop.is_none() {
-        return Err(DropReason::NoNextHop);
+    let table = MAGLEV.get(service.pool).ok_or(DropReason::NoBackend)?;
+    let size = table.get(0).copied().unwrap_or(0);
+    let first = maglev::index(maglev::hash(key), size);
+    for attempt in 0..ATTEMPTS {
+        let mut slot = first + attempt;
+        if slot >= size {
+            slot = slot.wrapping_sub(size);
+        }
+        // The size stands before the entries.
+        let id = table.get(slot.wrapping_add(1)).copied().unwrap_or(0);
+        if size == 0 || id == 0 {
+            return Err(DropReason::NoBackend);
+        }
+        let backend = BACKENDS.get(id).ok_or(DropReason::RecordMissing)?;
+        if !backend.next_hop.is_none() {
+            return Ok((id, backend));
+        }
     }
-    Ok((id, backend))
+    Err(DropReason::NoNextHop)
 }

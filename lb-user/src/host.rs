@@ -1,7 +1,7 @@
 //! The host: what it must offer before anything is made on it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env,
     fs::{self, File, TryLockError},
     io::{Read as _, Write as _},
@@ -57,6 +57,12 @@ pub fn check() -> Result<()> {
             "kernel {release}: lb needs {major}.{minor} or later"
         );
     }
+    if fs::read_link("/proc/self/ns/mnt").ok() != fs::read_link("/proc/1/ns/mnt").ok() {
+        tracing::warn!(
+            "running in a mount namespace of its own (`ip netns exec`, a container, some units): \
+             pins and cells are seen by nobody else, and gone when it ends"
+        );
+    }
     if statfs("/sys/fs/bpf").map(|fs| fs.filesystem_type()) != Ok(BPF_FS_MAGIC) {
         mount(
             Some("bpf"),
@@ -78,35 +84,72 @@ pub fn check() -> Result<()> {
 /// # Errors
 ///
 /// Everything that is wrong with any of them, a line each.
-pub fn interfaces(config: &Config, ours: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Link>> {
-    link::with_netlink(async |handle| {
-        let mut problems = Vec::new();
+pub fn interfaces(config: &Config, ours: impl Fn(u32) -> bool) -> Result<BTreeMap<String, Link>> {
+    let mut problems = own_addresses(config);
+    let found = link::with_netlink(async |handle| {
         let mut found = BTreeMap::new();
         for network in &config.networks {
             let (name, interface) = (&network.name, &network.interface);
             match link::find(&handle, interface).await {
-                Ok(None) => {
-                    problems.push(format!("network {name}: there is no interface {interface}"))
-                }
-                Err(error) => problems.push(format!("network {name}: {error:#}")),
-                Ok(Some(link)) if link.xdp.is_some() && !ours(interface) => problems.push(format!(
-                    "network {name}: interface {interface} already runs an XDP program of somebody \
-                     else; `ip link show dev {interface}` names it, and if it is another instance \
-                     of lb, `lb down --instance NAME` removes it"
-                )),
-                Ok(Some(link)) => {
+                Ok(Some(link)) if link.xdp.is_none() || ours(link.ifindex) => {
                     if !link.up {
                         tracing::info!(interface, "set up");
                         link::set_up(&handle, link.ifindex).await?;
                     }
                     found.insert(name.clone(), link);
                 }
+                Ok(Some(_)) => problems.push(format!(
+                    "network {name}: interface {interface} already runs an XDP program of somebody \
+                     else; `ip link show dev {interface}` names it, and if it is another instance \
+                     of lb, `lb down --instance NAME` removes it"
+                )),
+                Ok(None) => {
+                    problems.push(format!("network {name}: there is no interface {interface}"));
+                }
+                Err(error) => problems.push(format!("network {name}: {error:#}")),
             }
         }
-        if !problems.is_empty() {
-            bail!(problems.join("\n"));
-        }
         Ok(found)
+    })?;
+    if !problems.is_empty() {
+        bail!(problems.join("\n"));
+    }
+    Ok(found)
+}
+
+/// VIPs and SNAT addresses that are the host's own: XDP would take its traffic, SSH included.
+fn own_addresses(config: &Config) -> Vec<String> {
+    let host: BTreeSet<IpAddr> = addresses().map(|(_, address)| address).collect();
+    let snat = config.networks.iter().flat_map(|network| {
+        network
+            .snat
+            .iter()
+            .map(move |&address| (format!("network {}: snat", network.name), address))
+    });
+    let vips = config.services.iter().flat_map(|service| {
+        let name = format!("service {}: listen", service.name);
+        service
+            .listen
+            .iter()
+            .map(move |listen| (name.clone(), listen.address))
+    });
+    let ours = snat
+        .chain(vips)
+        .filter(|(_, address)| host.contains(&IpAddr::V4(*address)));
+    ours.map(|(name, address)| {
+        format!("{name}: {address} is an address of this host; give lb one that nothing else has")
+    })
+    .collect()
+}
+
+/// Interface and address of every address of the host.
+fn addresses() -> impl Iterator<Item = (String, IpAddr)> {
+    let all = getifaddrs().into_iter().flatten();
+    all.filter_map(|found| {
+        let storage = found.address?;
+        let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        let v6 = || storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
+        Some((found.interface_name, v4.or_else(v6)?))
     })
 }
 
@@ -127,7 +170,9 @@ pub fn refuse_access_interfaces(config: &Config) -> Result<()> {
         if default_route(&routes, interface) {
             problems.push(format!("interface {interface} carries the default route"));
         }
-        if session.is_some_and(|address| has_address(interface, address)) {
+        let carries =
+            |session| addresses().any(|(name, address)| name == *interface && address == session);
+        if session.is_some_and(carries) {
             problems.push(format!("interface {interface} carries this SSH session"));
         }
     }
@@ -152,24 +197,6 @@ fn ssh_server(session: &str) -> Option<IpAddr> {
     session.split_ascii_whitespace().nth(2)?.parse().ok()
 }
 
-fn has_address(interface: &str, address: IpAddr) -> bool {
-    let addresses = getifaddrs().into_iter().flatten();
-    addresses
-        .filter(|found| found.interface_name == interface)
-        .any(|found| {
-            let storage = found.address;
-            let v4 = storage
-                .as_ref()
-                .and_then(|storage| storage.as_sockaddr_in())
-                .map(|v4| IpAddr::V4(v4.ip()));
-            let v6 = storage
-                .as_ref()
-                .and_then(|storage| storage.as_sockaddr_in6())
-                .map(|v6| IpAddr::V6(v6.ip()));
-            v4 == Some(address) || v6 == Some(address)
-        })
-}
-
 /// The lock that makes one process the control plane of an instance.
 #[derive(Debug)]
 pub struct Lock {
@@ -183,9 +210,9 @@ impl Lock {
     ///
     /// If another process holds it.
     pub fn take(pins: &Pins) -> Result<Self> {
-        let folder = pins.runtime();
-        fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-        let path = folder.join("lock");
+        let path = pins.lock();
+        let folder = path.parent().unwrap_or(&path);
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let mut file = File::options()
             .read(true)
             .write(true)

@@ -58,6 +58,18 @@ impl<'t> Lb<'t> {
         Ok(lb)
     }
 
+    /// Starts `lb run` again over the data plane of a process that has ended.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn restart(&mut self, config: &str) -> Result<()> {
+        let program = [as_text(&binary("LB_BIN", "lb")?)?];
+        let (topology, run) = (self.topology, self.topology.run());
+        self.process = launch(topology, run, config, &program, &[])?;
+        self.process.wait_for_stdout("ready", START).map(drop)
+    }
+
     /// The process of `lb run`.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process

@@ -17,8 +17,8 @@ use crate::{netns, process};
 
 /// First letters of every name.
 const PREFIX: &str = "lbt";
-/// First letters of the namespaces that `lb` makes: `lb-<instance>-<network>`.
-const CELL_PREFIX: &str = "lb-";
+/// First letters of the namespaces that `lb` makes: `lb.<instance>.<network>`.
+const CELL_PREFIX: &str = "lb.";
 /// Where `lb` keeps its pins, one folder per instance.
 const PINS: &str = "/sys/fs/bpf/lb";
 /// Where `lb` keeps its state, one folder per instance.
@@ -81,7 +81,7 @@ impl Drop for Run {
 
 /// What `instance` left in the kernel: the folder of its pins and its cells, as paths.
 pub fn traces_of(instance: &str) -> Vec<PathBuf> {
-    let cells = format!("{CELL_PREFIX}{instance}-");
+    let cells = format!("{CELL_PREFIX}{instance}.");
     let pins = Path::new(PINS).join(instance);
     let mut found: Vec<PathBuf> = pins.exists().then_some(pins).into_iter().collect();
     found.extend(
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(pid_of("lbt4194304-z"), Some(4_194_304));
         assert_eq!(pid_of("lbt-0"), None);
         assert_eq!(pid_of("lbtower-1"), None);
-        assert_eq!(pid_of("lb-appliance-mgmt"), None);
+        assert_eq!(pid_of("lb.appliance.mgmt"), None);
     }
 
     #[test]

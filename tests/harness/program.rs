@@ -140,6 +140,7 @@ impl DataPlane {
                 mac,
                 mtu: 1500,
                 up: true,
+                peer: None,
                 xdp: None,
             },
             cell_ifindex,

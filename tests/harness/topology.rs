@@ -180,6 +180,18 @@ impl Topology {
         self.tenant_lan.ip_batch(&format!("link set p-{name} up\n"))
     }
 
+    /// Takes the tenant NIC out of the load balancer's host and puts a new one in its place.
+    ///
+    /// # Errors
+    ///
+    /// When the old one is gone already.
+    pub fn replace_tenant_nic(&self) -> Result<()> {
+        self.lb.ip_batch(&format!("link del {TENANT_NIC}\n"))?;
+        plug(&self.tenant_lan, "lb", &self.lb, TENANT_NIC)?;
+        set(&self.tenant_lan, "p-lb", &GRO)?;
+        self.lb.ip_batch(&format!("link set {TENANT_NIC} up\n"))
+    }
+
     /// Plugs `lb`'s `nic` and the `eth0` of every host into a switch.
     fn join(&self, lan: &Netns, nic: &str, hosts: &[Host], prefix_bits: u8) -> Result<()> {
         plug(lan, "lb", &self.lb, nic)?;

@@ -12,7 +12,7 @@ use lb_tests::{
     leftovers::{self, Run},
     observe::{self, Link},
     peers::Peers,
-    topology::{CONFIG, ECHO, MGMT_NIC, TENANT_NIC, Topology},
+    topology::{CONFIG, ECHO, MGMT_NIC, SNAT, TENANT_NIC, Topology},
 };
 
 const FAILED: i32 = 1;
@@ -35,6 +35,25 @@ fn a_missing_interface_is_named_and_the_other_one_stays_free() -> Result<()> {
     Ok(())
 }
 
+/// XDP would take the host's own traffic, the operator's SSH included.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn an_address_of_the_host_is_refused() -> Result<()> {
+    let topology = Topology::poc()?;
+    topology
+        .lb
+        .run(&format!("ip address add {SNAT}/20 dev {MGMT_NIC}"))?;
+    let before = programs(&topology)?;
+
+    let failure = start_fails(&topology, topology.run(), CONFIG)?;
+
+    let message = format!("network mgmt: snat: {SNAT} is an address of this host");
+    ensure_one_message(&failure, FAILED, &[&message]);
+    assert_eq!(programs(&topology)?, before);
+    ensure_no_trace(topology.run());
+    Ok(())
+}
+
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_second_instance_on_the_same_interfaces_leaves_the_first_alone() -> Result<()> {
@@ -47,7 +66,7 @@ fn a_second_instance_on_the_same_interfaces_leaves_the_first_alone() -> Result<(
     let failure = start_fails(&topology, second.name(), CONFIG)?;
 
     // Either NIC may be met first.
-    ensure_one_message(&failure, FAILED, &["eth"]);
+    ensure_one_message(&failure, FAILED, &["interface eth"]);
     assert_eq!(programs(&topology)?, before);
     ensure_no_trace(second.name());
     topology
@@ -128,6 +147,28 @@ fn a_wrong_configuration_is_refused_before_anything_is_touched() -> Result<()> {
 
     assert_eq!(failure.code, Some(CONFIGURATION), "{failure:?}");
     assert!(failure.stderr.contains("kas-b"), "{failure:?}");
+    assert_eq!(programs(&topology)?, before);
+    ensure_no_trace(topology.run());
+    Ok(())
+}
+
+/// The first cell is built when the second one fails: the name of its outer end is taken.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_start_that_fails_half_way_takes_back_what_it_made() -> Result<()> {
+    let topology = Topology::poc()?;
+    let nic = topology
+        .lb
+        .run(&format!("ip -o link show dev {TENANT_NIC}"))?;
+    let outer = format!("lbc{}", nic.split(':').next().unwrap_or_default());
+    topology
+        .lb
+        .ip_batch(&format!("link add {outer} type bridge\n"))?;
+    let before = programs(&topology)?;
+
+    let failure = start_fails(&topology, topology.run(), CONFIG)?;
+
+    ensure_one_message(&failure, FAILED, &[&outer]);
     assert_eq!(programs(&topology)?, before);
     ensure_no_trace(topology.run());
     Ok(())

@@ -40,6 +40,15 @@ fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
             ("net.ipv4.ip_local_port_range", "64512\t65535"),
             ("net.ipv4.tcp_syncookies", "1"),
             ("net.ipv6.conf.all.disable_ipv6", "1"),
+            ("net.ipv4.conf.default.rp_filter", "0"),
+            ("net.ipv4.conf.all.arp_announce", "2"),
+            ("net.ipv4.conf.default.accept_redirects", "0"),
+            ("net.ipv4.conf.all.send_redirects", "0"),
+            ("net.ipv4.conf.default.send_redirects", "0"),
+            ("net.ipv4.conf.all.accept_source_route", "0"),
+            ("net.ipv6.conf.default.disable_ipv6", "1"),
+            ("net.ipv4.neigh.cell.base_reachable_time_ms", "5000"),
+            ("net.ipv4.neigh.cell.delay_first_probe_time", "1"),
         ] {
             let found = inside(&topology, network, &format!("sysctl -n {key}"))?;
             assert_eq!(found.trim(), value, "{network}: {key}");
@@ -98,7 +107,7 @@ fn a_backend_that_changes_its_mac_is_found_again() -> Result<()> {
 
 /// Output of a command in the cell of `network`.
 fn inside(topology: &Topology, network: &str, line: &str) -> Result<String> {
-    let cell = format!("--net=/run/netns/lb-{}-{network}", topology.run());
+    let cell = format!("--net=/run/netns/lb.{}.{network}", topology.run());
     let mut command = Command::new("nsenter");
     process::succeed(command.arg(cell).arg("--").args(line.split(' ')))
 }

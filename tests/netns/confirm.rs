@@ -3,7 +3,7 @@
 use std::{
     io::Write as _,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Stdio},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use lb_tests::{
     lb::{binary, start_fails_with},
     leftovers, observe,
     peers::Peers,
-    poll,
+    poll, process,
     topology::{CONFIG, ECHO, MGMT_NIC, TENANT_NIC, Topology},
 };
 use nix::{
@@ -48,38 +48,44 @@ fn what_nobody_confirms_is_taken_down_again() -> Result<()> {
     Ok(())
 }
 
+/// A hang-up is what a lost SSH session leaves; a kill is worse.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_signal_before_the_confirmation_takes_it_down() -> Result<()> {
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGKILL] {
+        let topology = Topology::poc()?;
+        let mut child = Unconfirmed::start(&topology, "60s")?;
+        kill(child.pid()?, signal)?;
+        child.0.wait()?;
+        for nic in [TENANT_NIC, MGMT_NIC] {
+            assert!(
+                observe::link(&topology.lb, nic)?.xdp.is_none(),
+                "{nic} after {signal}"
+            );
+        }
+        if signal == Signal::SIGKILL {
+            down(&topology)?;
+        }
+        assert_eq!(
+            leftovers::traces_of(topology.run()),
+            Vec::<PathBuf>::new(),
+            "{signal}"
+        );
+    }
+    Ok(())
+}
+
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn enter_keeps_it() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
-    let config = topology.write("confirm.yaml", CONFIG)?;
-    let lb = binary("LB_BIN", "lb")?;
-    let mut command = topology.lb.command("setpriv");
-    let mut child = command
-        .args(["--pdeathsig", "KILL", "--"])
-        .arg(&lb)
-        .args([
-            "run",
-            "--instance",
-            topology.run(),
-            "--confirm",
-            CONFIRM,
-            "-c",
-        ])
-        .arg(config)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("start lb")?;
-    let attached = || Ok(observe::link(&topology.lb, TENANT_NIC)?.xdp.map(drop));
-    poll::until("the program on the NIC", UNDONE, attached)?;
-    child.stdin.take().context("a pipe")?.write_all(b"\n")?;
+    let mut child = Unconfirmed::start(&topology, CONFIRM)?;
+    child.0.stdin.take().context("a pipe")?.write_all(b"\n")?;
 
     // Well past the deadline.
     let ended = poll::until("the end of lb", Duration::from_secs(6), || {
-        Ok(child.try_wait()?)
+        Ok(child.0.try_wait()?)
     });
     assert!(ended.is_err(), "it goes on: {ended:?}");
     topology
@@ -87,15 +93,69 @@ fn enter_keeps_it() -> Result<()> {
         .netns
         .inside(|| client::who(None, ECHO))??;
 
-    kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGTERM)?;
-    assert_eq!(child.wait()?.code(), Some(0));
-    let mut down = Command::new("nsenter");
-    down.arg(format!("--net={}", topology.lb.path().display()))
-        .arg("--")
-        .arg(lb);
-    let down = down.args(["down", "--instance", topology.run()]).output()?;
-    assert!(down.status.success(), "{down:?}");
-    Ok(())
+    kill(child.pid()?, Signal::SIGTERM)?;
+    assert_eq!(child.0.wait()?.code(), Some(0));
+    topology
+        .client()
+        .netns
+        .inside(|| client::who(None, ECHO))??;
+
+    let failure = start_fails_with(&topology, CONFIG, &["--confirm", CONFIRM])?;
+    assert_eq!(failure.code, Some(1), "{failure:?}");
+    assert!(failure.message().contains("is up already"), "{failure:?}");
+    topology
+        .client()
+        .netns
+        .inside(|| client::who(None, ECHO))??;
+    down(&topology)
+}
+
+/// `lb run --confirm` that waits for Enter; killed on drop.
+struct Unconfirmed(Child);
+
+impl Unconfirmed {
+    /// Starts it and waits until it is attached.
+    fn start(topology: &Topology, patience: &str) -> Result<Self> {
+        let config = topology.write("confirm.yaml", CONFIG)?;
+        let mut command = topology.lb.command("setpriv");
+        let child = command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(binary("LB_BIN", "lb")?)
+            .args([
+                "run",
+                "--instance",
+                topology.run(),
+                "--confirm",
+                patience,
+                "-c",
+            ])
+            .arg(config)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("start lb")?;
+        let child = Self(child);
+        let attached = || Ok(observe::link(&topology.lb, TENANT_NIC)?.xdp.map(drop));
+        poll::until("the program on the NIC", UNDONE, attached)?;
+        Ok(child)
+    }
+
+    fn pid(&self) -> Result<Pid> {
+        Ok(Pid::from_raw(i32::try_from(self.0.id())?))
+    }
+}
+
+impl Drop for Unconfirmed {
+    fn drop(&mut self) {
+        // An error says that it has ended already.
+        let _ended: std::io::Result<()> = self.0.kill();
+    }
+}
+
+fn down(topology: &Topology) -> Result<()> {
+    let mut command = topology.lb.command(binary("LB_BIN", "lb")?);
+    process::succeed(command.args(["down", "--instance", topology.run()])).map(drop)
 }
 
 #[test]

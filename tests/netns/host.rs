@@ -46,7 +46,7 @@ fn it_is_done_in_native_xdp_without_a_packet_filter() -> Result<()> {
     assert_eq!(status.networks.len(), 2);
     for network in status.networks {
         assert_eq!(network.mode, "native", "{network:?}");
-        let cell = format!("lb-{}-{}", topology.run(), network.name);
+        let cell = format!("lb.{}.{}", topology.run(), network.name);
         assert_eq!(network.cell, Some(cell));
     }
     assert_eq!(lb.services()?.len(), 3);

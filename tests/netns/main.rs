@@ -17,4 +17,5 @@ mod lab;
 mod load;
 mod mode;
 mod request;
+mod restart;
 mod topology;

@@ -68,6 +68,22 @@ fn a_backend_without_next_hop_gets_no_flow() {
     assert_dropped(&mut lb, Port::Tenant, &bytes, "no_next_hop");
 }
 
+/// The host's kernel would take such a tag off and see a frame for itself.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_tag_with_vlan_0_does_not_reach_the_host_from_a_tenant() {
+    let mut lb = DataPlane::new(CONFIG);
+    for ethertype in [0x8100u16, 0x88a8] {
+        for priority in [0, 0xe000u16] {
+            let mut bytes = request(CLIENT_A, "192.168.203.1:22", SYN_ONLY).bytes();
+            let tag = [ethertype.to_be_bytes(), priority.to_be_bytes()].concat();
+            bytes.splice(12..12, tag);
+            assert_dropped(&mut lb, Port::Tenant, &bytes, "priority_tag");
+            assert_dropped(&mut lb, Port::Tenant, &bytes[..15], "priority_tag");
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn without_a_free_id_new_flows_are_refused_and_old_ones_live() {

@@ -88,7 +88,12 @@ fn program(request: &RunRequest, config: Option<&Path>) -> (&'static str, Vec<St
 /// Only this program runs as root, with only these variables of ours. sudo relays signals and
 /// returns the program's exit code.
 fn elevated(workspace: &Workspace, program: &Path, env: &[(&str, PathBuf)]) -> Cmd {
-    let names: Vec<&str> = env.iter().map(|(name, _)| *name).collect();
+    // lb tells from SSH_CONNECTION which interface it must not take away.
+    let names: Vec<&str> = env
+        .iter()
+        .map(|(name, _)| *name)
+        .chain(["SSH_CONNECTION"])
+        .collect();
     let command = if workspace.is_root() {
         Cmd::new(program)
     } else {

@@ -51,10 +51,11 @@ pub enum Step {
 
 /// Most data that a SYN may carry and a SYN-ACK acknowledge (RFC 7413), in bytes.
 const SYN_DATA: u32 = 1460;
-/// How far beyond the peer's last acknowledgment a RST may be and still end the flow, in bytes.
-/// Wider than RFC 5961 section 3.2 because nobody is challenged here: a wrong guess frees an id,
-/// which goes on translating until it is claimed.
-const RST_WINDOW: u32 = 1 << 20;
+/// How far beyond the peer's last acknowledgment a RST may be and still end the flow, in bytes: the
+/// largest window there is (RFC 7323 section 2.3), because an abort is sent behind all data in
+/// flight. Wider than RFC 5961 section 3.2 because nobody is challenged here: a wrong guess frees
+/// an id, which goes on translating until it is claimed.
+const RST_WINDOW: u32 = 1 << 30;
 
 /// Judges a TCP segment of a live or closed flow. `ack_request` and `ack_reply` are the entry's.
 #[inline(always)]
@@ -85,6 +86,10 @@ pub const fn tcp(
         } else {
             Step::Keep
         };
+    }
+    if segment.opens() && word.has_any_flag(FIN_REQUEST | FIN_REPLY) {
+        // The client opens its port again before both ends of the last connection were seen.
+        return Step::Change(word.without_flags(FIN_REQUEST | FIN_REPLY));
     }
     match (state, direction) {
         (State::New, Direction::Reply) => {
@@ -235,6 +240,47 @@ mod tests {
     }
 
     #[test]
+    fn a_syn_ack_must_acknowledge_the_syn_and_may_acknowledge_its_data() {
+        let without_ack = segment(SYN, PEER, ISN + 1);
+        assert_eq!(
+            tcp(new_flow(), Direction::Reply, &without_ack, 0, ISN + 1),
+            Step::Refuse
+        );
+        let with_data = segment(SYN | ACK, PEER, ISN + 1 + 1460);
+        assert_eq!(
+            changed(tcp(new_flow(), Direction::Reply, &with_data, 0, ISN + 1)).state(),
+            State::Replied
+        );
+    }
+
+    #[test]
+    fn only_an_acknowledgment_of_the_client_establishes() {
+        let syn_ack = segment(SYN | ACK, PEER, ISN + 1);
+        let replied = changed(tcp(new_flow(), Direction::Reply, &syn_ack, 0, ISN + 1));
+        let bare = segment(0, ISN + 1, 0);
+        assert_eq!(
+            tcp(replied, Direction::Request, &bare, 0, ISN + 1),
+            Step::Keep
+        );
+    }
+
+    /// A second close would put the id into its queue twice.
+    #[test]
+    fn nothing_changes_a_closed_flow() {
+        let closed = established().close();
+        for direction in [Direction::Request, Direction::Reply] {
+            for flags in [RST, RST | ACK, FIN | ACK, ACK, SYN | ACK, SYN] {
+                let segment = segment(flags, ISN + 1, ISN + 1);
+                assert_eq!(
+                    tcp(closed, direction, &segment, ISN + 1, ISN + 1),
+                    Step::Keep,
+                    "{direction:?} {flags:#x}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn both_fins_close_in_either_order_and_one_does_not() {
         let request_fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
         let reply_fin = segment(FIN | ACK, PEER.wrapping_add(1), ISN + 1);
@@ -308,6 +354,22 @@ mod tests {
         assert_eq!(
             tcp(new_flow(), Direction::Reply, &without_ack, 0, ISN + 1),
             Step::Keep
+        );
+    }
+
+    #[test]
+    fn a_new_syn_on_a_half_closed_flow_starts_over() {
+        let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
+        let half = changed(tcp(established(), Direction::Request, &fin, 0, 0));
+        let syn = segment(SYN, 9000, 0);
+        let again = changed(tcp(half, Direction::Request, &syn, 0, 0));
+        assert_eq!(again, established());
+        let fin_reply = segment(FIN | ACK, PEER, 9001);
+        let open = changed(tcp(again, Direction::Reply, &fin_reply, 0, 0));
+        assert_eq!(
+            open.state(),
+            State::Established,
+            "the old FIN does not count"
         );
     }
 

@@ -70,6 +70,18 @@ impl Word {
         Self(self.0 | flags)
     }
 
+    /// The word without these flags.
+    #[inline(always)]
+    pub(super) const fn without_flags(self, flags: u32) -> Self {
+        Self(self.0 & !flags)
+    }
+
+    /// Whether any of these flags is set.
+    #[inline(always)]
+    pub(super) const fn has_any_flag(self, flags: u32) -> bool {
+        self.0 & flags != 0
+    }
+
     /// Whether all of these flags are set.
     #[inline(always)]
     pub(super) const fn has_flags(self, flags: u32) -> bool {

@@ -20,12 +20,11 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// A service. 12 bytes. Written by userspace only.
+    /// A service. 8 bytes. Written by userspace only.
     pub struct Service {
-        /// Id of the pool: index of its Maglev table.
+        /// Id of the pool: index of its Maglev table. Entry 0 of the table is its size, so that one
+        /// swap of the table changes both; the backend ids follow.
         pub pool: u32,
-        /// Entries of that table; 0 for a pool without backends.
-        pub table_size: u32,
         /// Id of the service.
         pub id: u16,
         /// Id of the network of the pool's backends.

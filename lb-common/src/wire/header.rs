@@ -30,6 +30,16 @@ header! {
 }
 
 header! {
+    /// The tag between an Ethernet header's addresses and the type of what follows (802.1Q).
+    Vlan [4] {
+        /// Priority (3 bits), drop eligible (1) and VLAN id (12).
+        tci: N16,
+        /// What follows.
+        ethertype: N16,
+    }
+}
+
+header! {
     /// IPv4 without options (RFC 791 section 3.1).
     Ipv4 [20] {
         /// Version (4 bits) and header length in 32-bit words (4 bits).

@@ -174,7 +174,7 @@ mod tests {
     fn lying_lengths_are_malformed() {
         let udp = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];
         assert_eq!(parse(frame(17, 28, &udp)), Ok((17, 40000, 53, 0)));
-        let cases: [(&str, Vec<u8>); 7] = [
+        let cases: [(&str, Vec<u8>); 9] = [
             ("total length beyond the frame", frame(6, 41, &tcp())),
             ("total length below the header", frame(6, 19, &tcp())),
             ("total length cuts the TCP header", frame(6, 39, &tcp())),
@@ -189,11 +189,23 @@ mod tests {
             ("header length below 20", {
                 let mut bytes = frame(6, 40, &tcp());
                 bytes[14] = 0x44;
+                // Four bytes early there is a TCP header as well.
+                bytes[42] = 5 << 4;
                 bytes
             }),
             ("data offset beyond the packet", {
                 let mut bytes = frame(6, 40, &tcp());
                 bytes[46] = 6 << 4;
+                bytes
+            }),
+            ("data offset below 20", {
+                let mut bytes = frame(6, 40, &tcp());
+                bytes[46] = 4 << 4;
+                bytes
+            }),
+            ("another IP version", {
+                let mut bytes = frame(6, 40, &tcp());
+                bytes[14] = 0x65;
                 bytes
             }),
         ];

@@ -8,9 +8,15 @@ mod run;
 mod show;
 mod table;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::{self, IsTerminal as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
 
 /// Exit code of a wrong command line or configuration.
 const USAGE: u8 = 2;
@@ -142,6 +148,21 @@ pub fn main() -> ExitCode {
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("lb: {error:#}");
     ExitCode::FAILURE
+}
+
+/// Logs to standard error: `LB_LOG` filters, in the syntax of `RUST_LOG`.
+fn init_log(trace_drops: bool) {
+    let default = if trace_drops {
+        "info,lb_ebpf=debug"
+    } else {
+        "info"
+    };
+    let filter = EnvFilter::try_from_env("LB_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
 }
 
 fn instance(text: &str) -> Result<String, String> {

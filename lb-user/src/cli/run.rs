@@ -1,24 +1,21 @@
 //! `lb run`: the control plane in the foreground.
 
 use std::{
-    fs,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
     thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tokio::{
-    runtime::Runtime,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
     time,
 };
-use tracing_subscriber::EnvFilter;
 
-use super::{USAGE, failed};
+use super::{USAGE, failed, init_log};
 use crate::{
     config::{self, Config},
     control::start::{self, Running},
@@ -38,9 +35,9 @@ pub(super) struct Options {
 
 /// How the control plane ended.
 enum End {
-    /// By a signal; the data plane goes on.
+    /// By a signal, confirmed; the data plane goes on.
     Stopped,
-    /// Nobody confirmed in time.
+    /// Nobody confirmed in time, or a signal came before.
     Unconfirmed,
 }
 
@@ -51,15 +48,15 @@ const LOG_POLL: Duration = Duration::from_millis(100);
 
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
-    let config = match config::load(&options.config) {
-        Ok(config) => config,
+    let (config, text) = match config::load_text(&options.config) {
+        Ok(loaded) => loaded,
         Err(problems) => {
             eprintln!("{problems}");
             return ExitCode::from(USAGE);
         }
     };
     init_log(options.trace_drops);
-    match run_config(options, &config) {
+    match run_config(options, &config, &text) {
         Ok(End::Stopped) => ExitCode::SUCCESS,
         Ok(End::Unconfirmed) => {
             eprintln!("lb: not confirmed in time: taken down again");
@@ -69,21 +66,34 @@ pub(super) fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn run_config(options: &Options, config: &Config) -> Result<End> {
+fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
     host::check()?;
     if options.careful && options.confirm.is_none() {
         host::refuse_access_interfaces(config)?;
     }
     let pins = Pins::new(&options.instance);
     let _lock = host::Lock::take(&pins)?;
-    let text = fs::read_to_string(&options.config)
-        .with_context(|| format!("read {}", options.config.display()))?;
+    ensure!(
+        options.confirm.is_none() || !pins.exist(),
+        "--confirm undoes a first start, and instance {} is up already: run without it, or after \
+         `lb down --instance {}`",
+        options.instance,
+        options.instance
+    );
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start tokio")?;
+    // Before anything is attached: from here on a signal ends `watch`, never the process.
+    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let deadline = options
+        .confirm
+        .map(|patience| time::Instant::now() + patience);
     let level = if options.trace_drops { TRACE_DROPS } else { 0 };
-    let mut running = start::start(config, &text, &pins, level, &runtime)?;
+    let mut running = start::start(config, text, &pins, level, &runtime)?;
+    if deadline.is_none() {
+        running.keep()?;
+    }
     println!(
         "ready: instance {}, {} networks, {} services",
         options.instance,
@@ -91,51 +101,77 @@ fn run_config(options: &Options, config: &Config) -> Result<End> {
         config.services.len()
     );
     io::stdout().flush().context("write to standard output")?;
-    let end = watch(&runtime, &mut running, options)?;
+    let end = runtime.block_on(watch(&mut running, options, &mut signals, deadline))?;
     if matches!(end, End::Unconfirmed) {
+        drop(running);
         start::remove(&pins)?;
     }
     Ok(end)
 }
 
-/// Keeps next hops up to date until a signal comes or the time to confirm is over.
-fn watch(runtime: &Runtime, running: &mut Running, options: &Options) -> Result<End> {
-    let Running {
-        live,
-        resolved,
-        object,
-    } = running;
-    runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt()).context("watch for SIGINT")?;
-        let mut terminate = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
-        let mut logger = match options.trace_drops {
-            true => {
-                Some(aya_log::EbpfLogger::init(object.ebpf()).context("read the programs' log")?)
-            }
-            false => None,
-        };
-        let mut log = time::interval(LOG_POLL);
-        let mut confirmed = options.confirm.map(ask);
-        let deadline = time::sleep(options.confirm.unwrap_or_default());
-        tokio::pin!(deadline);
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => break,
-                _ = terminate.recv() => break,
-                Some(neighbour) = resolved.recv() => live.set_next_hop(&neighbour)?,
-                _ = log.tick(), if logger.is_some() => {
-                    if let Some(logger) = &mut logger { logger.flush(); }
-                }
-                answer = wait(&mut confirmed), if confirmed.is_some() => {
-                    confirmed = None;
-                    if answer { println!("confirmed"); } else { return Ok(End::Unconfirmed); }
-                }
-                () = &mut deadline, if confirmed.is_some() => return Ok(End::Unconfirmed),
-            }
+/// The signals that end the control plane. SIGHUP comes when an SSH session dies.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let watch = |kind| signal(kind).context("watch for signals");
+        let kinds = [
+            SignalKind::interrupt(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+        ];
+        let [interrupt, terminate, hangup] = kinds.map(watch);
+        Ok(Self([interrupt?, terminate?, hangup?]))
+    }
+
+    async fn any(&mut self) {
+        let Self([interrupt, terminate, hangup]) = self;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
         }
-        tracing::info!("stopped; the data plane goes on (`lb down` ends it)");
-        Ok(End::Stopped)
-    })
+    }
+}
+
+/// Keeps next hops up to date until a signal comes, or until `deadline` if nobody confirms before.
+async fn watch(
+    running: &mut Running,
+    options: &Options,
+    signals: &mut Signals,
+    deadline: Option<time::Instant>,
+) -> Result<End> {
+    let mut logger = match options.trace_drops {
+        true => Some(
+            aya_log::EbpfLogger::init(running.object.ebpf()).context("read the programs' log")?,
+        ),
+        false => None,
+    };
+    let mut log = time::interval(LOG_POLL);
+    let mut confirmed = deadline.map(|deadline| ask(deadline - time::Instant::now()));
+    let expired = time::sleep_until(deadline.unwrap_or_else(time::Instant::now));
+    tokio::pin!(expired);
+    loop {
+        tokio::select! {
+            () = signals.any() => break,
+            Some(neighbour) = running.resolved.recv() => running.live.set_next_hop(&neighbour)?,
+            _ = log.tick(), if logger.is_some() => {
+                if let Some(logger) = &mut logger { logger.flush(); }
+            }
+            answer = wait(&mut confirmed), if confirmed.is_some() => {
+                if !answer { break; }
+                running.keep()?;
+                confirmed = None;
+                println!("confirmed");
+            }
+            () = &mut expired, if confirmed.is_some() => break,
+        }
+    }
+    if confirmed.is_some() {
+        return Ok(End::Unconfirmed);
+    }
+    tracing::info!("stopped; the data plane goes on (`lb down` ends it)");
+    Ok(End::Stopped)
 }
 
 /// Asks on the terminal; the answer arrives from a thread that reads one line.
@@ -164,18 +200,4 @@ async fn wait(confirmed: &mut Option<oneshot::Receiver<bool>>) -> bool {
         Some(answer) => answer.await.unwrap_or(false),
         None => false,
     }
-}
-
-fn init_log(trace_drops: bool) {
-    let default = if trace_drops {
-        "info,lb_ebpf=debug"
-    } else {
-        "info"
-    };
-    let filter = EnvFilter::try_from_env("LB_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .init();
 }

@@ -43,17 +43,27 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 ///
 /// Every problem of the file, or the one reason why it could not be read.
 pub fn load(path: &Path) -> Result<Config, Problems> {
+    load_text(path).map(|(config, _)| config)
+}
+
+/// As [`load`], with the text that was validated.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_text(path: &Path) -> Result<(Config, String), Problems> {
     let name = path.display().to_string();
     let mut bytes = Vec::new();
     let read =
         File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
-    match read {
-        Ok(_) => parse_bytes(&name, &bytes),
-        Err(error) => Err(Problems::of_file(
+    if let Err(error) = read {
+        return Err(Problems::of_file(
             &name,
             &format!("cannot be read: {error}"),
-        )),
+        ));
     }
+    let config = parse_bytes(&name, &bytes)?;
+    Ok((config, String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// Validates the configuration `text`; `name` stands for the file in the problems.

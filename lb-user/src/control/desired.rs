@@ -154,7 +154,7 @@ impl Desired {
         let network = network_id(ids, &pool.network)?;
         let mut members = Vec::new();
         for backend in &pool.backends {
-            let name = backend_name(&pool.name, &backend.name);
+            let name = backend_name(&pool.name, backend);
             let id = ids.assign(Kind::Backend, &name, config.limits.backends)?;
             let record = Backend {
                 address: backend.address.into(),
@@ -189,7 +189,6 @@ impl Desired {
             .map_or("", |pool| pool.network.as_str());
         let record = Service {
             pool,
-            table_size: self.table_size(pool)?,
             id,
             backend_network: network_id(ids, backend_network)?,
         };
@@ -218,16 +217,12 @@ impl Desired {
         }
         Ok(())
     }
-
-    fn table_size(&self, pool: u32) -> Result<u32> {
-        let table = self.tables.iter().find(|(id, _)| *id == pool);
-        Ok(u32::try_from(table.map_or(0, |(_, table)| table.len()))?)
-    }
 }
 
-/// The registry's name of a backend.
-pub fn backend_name(pool: &str, backend: &str) -> String {
-    format!("{pool}/{backend}")
+/// The registry's name of a backend: under another address it is another backend, because its flows
+/// cannot follow it there; under another port it is the same.
+pub fn backend_name(pool: &str, backend: &config::Backend) -> String {
+    format!("{pool}/{}@{}", backend.name, backend.address)
 }
 
 /// The IP protocol number.
@@ -268,6 +263,7 @@ services:
                 mac: Mac::new([2, 0, 0, 0, 0, 1]),
                 mtu: 1500,
                 up: true,
+                peer: None,
                 xdp: None,
             },
             cell_ifindex: ifindex + 10,
@@ -307,8 +303,9 @@ services:
             ids.get(Kind::Network, "mgmt")
         );
         let (_, table) = &desired.tables[0];
-        assert_eq!(service.table_size as usize, table.len());
-        let heavy = ids.get(Kind::Backend, "kas-a/10.32.96.106:30918").unwrap();
+        let heavy = ids
+            .get(Kind::Backend, "kas-a/10.32.96.106:30918@10.32.96.106")
+            .unwrap();
         let share = table.iter().filter(|&&id| id == heavy).count() * 100 / table.len();
         assert!((74..=76).contains(&share), "{share} %");
     }

@@ -13,7 +13,7 @@ pub enum Kind {
     Service,
     /// A pool, by name.
     Pool,
-    /// A backend, as `pool/backend`.
+    /// A backend, as `pool/backend@address`.
     Backend,
     /// A SNAT address, as `network/address`; its slot is the id minus one.
     Snat,

@@ -252,7 +252,94 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_port_keeps_the_next_hop_and_a_changed_address_does_not() {
+    fn a_record_is_written_before_what_points_to_it() {
+        let plan = plan(&Current::default(), &build(CONFIG, &mut Ids::default()));
+        let first = |wanted: fn(&Operation) -> bool| plan.iter().position(wanted).unwrap();
+        let last = |wanted: fn(&Operation) -> bool| plan.iter().rposition(wanted).unwrap();
+        assert!(
+            last(|op| matches!(op, Operation::SetNetwork(..)))
+                < first(|op| matches!(op, Operation::MapNetwork(..)))
+        );
+        assert!(
+            last(|op| matches!(op, Operation::OpenSnat(_)))
+                < first(|op| matches!(op, Operation::SetAddress(..)))
+        );
+        assert!(
+            last(|op| matches!(op, Operation::SetService(..)))
+                < first(
+                    |op| matches!(op, Operation::SetAddress(_, address) if address.kind != KIND_SNAT)
+                )
+        );
+    }
+
+    #[test]
+    fn an_interface_is_unmapped_after_everything_behind_it() {
+        let mut ids = Ids::default();
+        let current = carry_out(
+            Current::default(),
+            &plan(&Current::default(), &build(CONFIG, &mut ids)),
+        );
+        let mut gone = build(CONFIG.split("services:").next().unwrap(), &mut ids);
+        gone.network_ids.clear();
+        let plan = plan(&current, &gone);
+        assert!(
+            matches!(
+                plan[..],
+                [
+                    Operation::RemoveAddress(_),
+                    Operation::RemoveService(_),
+                    Operation::RemoveService(_),
+                    Operation::UnmapNetwork(_),
+                    Operation::UnmapNetwork(_),
+                    Operation::UnmapNetwork(_),
+                    Operation::UnmapNetwork(_)
+                ]
+            ),
+            "{plan:?}"
+        );
+    }
+
+    #[test]
+    fn what_replaces_something_is_there_before_it_goes() {
+        let mut ids = Ids::default();
+        let current = carry_out(
+            Current::default(),
+            &plan(&Current::default(), &build(CONFIG, &mut ids)),
+        );
+        let moved = build(&CONFIG.replace("203.110:", "203.111:"), &mut ids);
+        let plan = plan(&current, &moved);
+        let opened = plan
+            .iter()
+            .rposition(|op| matches!(op, Operation::SetAddress(..)))
+            .unwrap();
+        let closed = plan
+            .iter()
+            .position(|op| matches!(op, Operation::RemoveAddress(_)))
+            .unwrap();
+        assert!(opened < closed, "{plan:?}");
+    }
+
+    #[test]
+    fn a_backend_in_another_network_has_another_next_hop() {
+        let mut ids = Ids::default();
+        let current = carry_out(
+            Current::default(),
+            &plan(&Current::default(), &build(CONFIG, &mut ids)),
+        );
+        let mut moved = build(CONFIG, &mut ids);
+        for (_, backend) in &mut moved.backends {
+            backend.network += 1;
+        }
+        for operation in plan(&current, &moved) {
+            assert!(
+                !matches!(operation, Operation::SetBackend(_, backend) if !backend.next_hop.is_none()),
+                "{operation:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_changed_port_keeps_the_backend_and_a_changed_address_does_not() {
         let mut ids = Ids::default();
         let named = CONFIG.replace(
             "\"10.32.96.105:30918\"",
@@ -267,9 +354,14 @@ mod tests {
             matches!(plan(&current, &port)[..], [Operation::SetBackend(_, backend)] if !backend.next_hop.is_none())
         );
         let moved = build(&named.replace("105:30918", "107:30918"), &mut ids);
-        assert!(matches!(
-            plan(&current, &moved)[..],
-            [Operation::SetBackend(_, backend), Operation::AwaitNextHops(_)] if backend.next_hop.is_none()
-        ));
+        let plan = plan(&current, &moved);
+        assert!(
+            matches!(
+                plan[..],
+                [Operation::SetBackend(_, backend), Operation::AwaitNextHops(_), Operation::SetTable(..)]
+                    if backend.next_hop.is_none()
+            ),
+            "another address is another backend: {plan:?}"
+        );
     }
 }

@@ -20,9 +20,9 @@ use super::{
     plan::{Operation, plan},
 };
 use crate::{
-    config::Config,
+    config::{self, Config},
     dataplane::{
-        attach,
+        attach::{self, Attached, NewLink},
         maps::Maps,
         object::{CELL, NIC, Object},
         pins::Pins,
@@ -44,10 +44,24 @@ pub struct Running {
     pub resolved: UnboundedReceiver<Resolved>,
     /// The loaded object.
     pub object: Object,
+    links: Vec<NewLink>,
 }
 
-/// Brings the data plane of `pins` to what `config` says. What an earlier process left is adopted;
-/// where nothing was left, a failure leaves nothing behind.
+impl Running {
+    /// Lets the new links outlive the process; until then they end with it.
+    ///
+    /// # Errors
+    ///
+    /// If bpffs refuses a pin.
+    pub fn keep(&mut self) -> Result<()> {
+        self.links.drain(..).try_for_each(NewLink::keep)
+    }
+}
+
+/// Brings the data plane of `pins` to what `config` says, of which `text` is the source. What an
+/// earlier process left is adopted; where nothing was left, a failure leaves nothing behind.
+///
+/// New links are for the caller to [keep](Running::keep).
 ///
 /// # Errors
 ///
@@ -60,17 +74,15 @@ pub fn start(
     runtime: &Runtime,
 ) -> Result<Running> {
     let adopted = pins.exist();
-    let ours = |interface: &str| pins.link(NIC, interface).exists();
+    let ours = |ifindex| pins.link(NIC, ifindex).exists();
     let result = host::interfaces(config, ours)
-        .and_then(|nics| bring_up(config, pins, &nics, log_level, runtime));
-    match &result {
-        Ok(_) => save(text, pins)?,
-        Err(_) if !adopted => {
-            if let Err(error) = remove(pins) {
-                tracing::error!("cleaning up after the failed start: {error:#}");
-            }
-        }
-        Err(_) => {}
+        .and_then(|nics| bring_up(config, pins, &nics, log_level, runtime))
+        .and_then(|running| save(text, pins).map(|()| running));
+    if result.is_err()
+        && !adopted
+        && let Err(error) = remove(pins)
+    {
+        tracing::error!("cleaning up after the failed start: {error:#}");
     }
     result
 }
@@ -129,7 +141,7 @@ fn bring_up(
     let rest = first.split_off(first.iter().position(await_hops).unwrap_or(first.len()));
     // Networks are known before their first frame; ARP then flows, next hops resolve, VIPs open.
     runtime.block_on(live.apply(first, &mut resolved))?;
-    attach_all(&config, pins, &places, &mut object)?;
+    let links = attach_all(&config, pins, &places, &mut object)?;
     for network in &config.networks {
         let id = ids.get(Kind::Network, &network.name).unwrap_or_default();
         let id = u16::try_from(id)?;
@@ -142,10 +154,12 @@ fn bring_up(
         )?;
     }
     runtime.block_on(live.apply(rest, &mut resolved))?;
+    remove_stale(&config, pins, &places)?;
     Ok(Running {
         live,
         resolved,
         object,
+        links,
     })
 }
 
@@ -184,46 +198,61 @@ fn build_cells(
     Ok(places)
 }
 
+/// Cells first: what a NIC's program delivers must have somewhere to go.
 fn attach_all(
     config: &Config,
     pins: &Pins,
     places: &BTreeMap<String, Place>,
     object: &mut Object,
-) -> Result<()> {
-    for network in &config.networks {
-        let Some(place) = places.get(&network.name) else {
-            continue;
-        };
-        let outer = cell::outer(place.nic.ifindex);
-        let pin = pins.link(CELL, &outer);
-        attach::attach(
-            object.program(CELL)?,
-            CELL,
-            &outer,
-            place.cell_ifindex,
-            &pin,
-        )?;
+) -> Result<Vec<NewLink>> {
+    let mut links = Vec::new();
+    for program in [CELL, NIC] {
+        for network in &config.networks {
+            let Some(place) = places.get(&network.name) else {
+                continue;
+            };
+            let (interface, ifindex) = match program {
+                CELL => (cell::outer(place.nic.ifindex), place.cell_ifindex),
+                _ => (network.interface.clone(), place.nic.ifindex),
+            };
+            let pin = pins.link(program, ifindex);
+            match attach::attach(object.program(program)?, program, &interface, ifindex, pin)? {
+                Attached::New(link) => {
+                    tracing::info!(network = network.name, interface, mode = %link.mode, "attached");
+                    links.push(link);
+                }
+                Attached::TookOver => {
+                    tracing::info!(
+                        network = network.name,
+                        interface,
+                        "took over the running link"
+                    );
+                }
+            }
+        }
     }
-    for network in &config.networks {
-        let Some(place) = places.get(&network.name) else {
-            continue;
-        };
-        let interface = &network.interface;
-        let pin = pins.link(NIC, interface);
-        let mode = attach::attach(
-            object.program(NIC)?,
-            NIC,
-            interface,
-            place.nic.ifindex,
-            &pin,
-        )?;
-        match mode {
-            Some(mode) => tracing::info!(network = network.name, interface, %mode, "attached"),
-            None => tracing::info!(
-                network = network.name,
-                interface,
-                "took over the running link"
-            ),
+    Ok(links)
+}
+
+/// Removes links and cells of networks that are no longer configured, and of NICs that are gone.
+fn remove_stale(config: &Config, pins: &Pins, places: &BTreeMap<String, Place>) -> Result<()> {
+    for program in [CELL, NIC] {
+        for ifindex in pins.linked(program) {
+            let used = places.values().any(|place| match program {
+                CELL => place.cell_ifindex == ifindex,
+                _ => place.nic.ifindex == ifindex,
+            });
+            if !used {
+                let pin = pins.link(program, ifindex);
+                fs::remove_file(&pin)
+                    .with_context(|| format!("remove the link {}", pin.display()))?;
+            }
+        }
+    }
+    for cell in namespace::list(&cell::prefix(pins.instance()))? {
+        let wanted = |network: &config::Network| cell::name(pins.instance(), &network.name) == cell;
+        if !config.networks.iter().any(wanted) {
+            cell::remove(&cell)?;
         }
     }
     Ok(())

@@ -1,6 +1,9 @@
 //! Links: attached once, pinned, and replaced in place by every later process.
 
-use std::{fmt, fs, io, path::Path};
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use aya::programs::{
@@ -27,10 +30,40 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Runs `program` on `interface`: takes over the pinned link of an earlier process, or attaches and
-/// pins. Native mode first; generic where the driver refuses, which is logged.
-///
-/// Returns the mode of a new link, `None` for one that was taken over.
+/// How a program came to run on an interface.
+#[derive(Debug)]
+pub enum Attached {
+    /// It replaced that of an earlier process in its pinned link.
+    TookOver,
+    /// In a new link, which ends with the process until it is pinned.
+    New(NewLink),
+}
+
+/// A link that is not pinned yet.
+#[derive(Debug)]
+pub struct NewLink {
+    /// How the program runs.
+    pub mode: Mode,
+    link: FdLink,
+    pin: PathBuf,
+}
+
+impl NewLink {
+    /// Lets the link outlive the process.
+    ///
+    /// # Errors
+    ///
+    /// If bpffs refuses the pin.
+    pub fn keep(self) -> Result<()> {
+        let Self { mode: _, link, pin } = self;
+        link.pin(&pin)
+            .map(drop)
+            .with_context(|| format!("pin a link at {}", pin.display()))
+    }
+}
+
+/// Runs `program` on `interface`: takes over the pinned link of an earlier process, or attaches.
+/// Native mode first; generic where the driver refuses, which is logged.
 ///
 /// # Errors
 ///
@@ -40,10 +73,10 @@ pub fn attach(
     name: &str,
     interface: &str,
     ifindex: u32,
-    pin: &Path,
-) -> Result<Option<Mode>> {
-    if take_over(program, pin).with_context(|| format!("replace {name} on {interface}"))? {
-        return Ok(None);
+    pin: PathBuf,
+) -> Result<Attached> {
+    if take_over(program, &pin).with_context(|| format!("replace {name} on {interface}"))? {
+        return Ok(Attached::TookOver);
     }
     let (link, mode) = match program.attach(ifindex, XdpMode::Driver) {
         Ok(link) => (link, Mode::Native),
@@ -71,10 +104,7 @@ pub fn attach(
         .take_link(link)?
         .try_into()
         .map_err(|error| anyhow!("attach {name} to {interface}: no bpf_link: {error}"))?;
-    let _pinned: PinnedLink = link
-        .pin(pin)
-        .with_context(|| format!("pin the link of {interface} at {}", pin.display()))?;
-    Ok(Some(mode))
+    Ok(Attached::New(NewLink { mode, link, pin }))
 }
 
 /// Replaces the program of a pinned link in place. The pin itself is never touched: a hard link is
@@ -83,11 +113,8 @@ fn take_over(program: &mut Xdp, pin: &Path) -> Result<bool> {
     if !pin.exists() {
         return Ok(false);
     }
-    let twin = pin.with_extension("");
-    let twin = twin.with_file_name(format!(
-        "tmp-{}",
-        pin.file_name().unwrap_or_default().to_string_lossy()
-    ));
+    let name = pin.file_name().unwrap_or_default().to_string_lossy();
+    let twin = pin.with_file_name(format!("tmp-{name}"));
     match fs::remove_file(&twin) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -97,8 +124,7 @@ fn take_over(program: &mut Xdp, pin: &Path) -> Result<bool> {
     let link: XdpLink = link.try_into()?;
     match program.attach_to_link(link) {
         Ok(_) => Ok(true),
-        // The interface of an earlier run is gone and came back under the same name: its link is
-        // dead, and a new one takes its place.
+        // The interface of the link is gone, and this one has been given its index.
         Err(ProgramError::SyscallError(error))
             if error.io_error.raw_os_error() == Some(nix::libc::ENOLINK) =>
         {

@@ -100,8 +100,9 @@ impl Maps {
     pub fn set_maglev(&mut self, pool: u32, table: &[u32]) -> Result<()> {
         let size =
             u32::try_from(table.len()).context("a Maglev table has less than 2^32 entries")?;
-        let mut inner = Array::<MapData, u32>::create(size.max(1), BPF_F_INNER_MAP)?;
-        for (index, backend) in (0..).zip(table) {
+        let mut inner = Array::<MapData, u32>::create(size + 1, BPF_F_INNER_MAP)?;
+        inner.set(0, &size, 0)?;
+        for (index, backend) in (1..).zip(table) {
             inner.set(index, backend, 0)?;
         }
         self.maglev
@@ -116,7 +117,7 @@ impl Maps {
     /// If the kernel refuses the look-up.
     pub fn maglev(&self, pool: u32) -> Result<Option<Vec<u32>>> {
         match self.maglev.get(&pool, 0) {
-            Ok(table) => Ok(Some(table.iter().collect::<Result<_, _>>()?)),
+            Ok(table) => Ok(Some(table.iter().skip(1).collect::<Result<_, _>>()?)),
             Err(MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -1,6 +1,6 @@
 //! The embedded eBPF object: loading it, with its maps created or adopted.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{Ebpf, EbpfLoader, maps::MapData, programs::Xdp};
@@ -64,10 +64,7 @@ impl Object {
             loader.map_pin_path(name, path.as_path());
         }
         loader.override_global("AYA_LOG_LEVEL", &log_level, false);
-        let mut ebpf = loader
-            .load(OBJECT)
-            .map_err(explain)
-            .context("load the eBPF object")?;
+        let mut ebpf = loader.load(OBJECT).context("load the eBPF object")?;
         for name in [NIC, CELL] {
             program(&mut ebpf, name)?
                 .load()
@@ -139,14 +136,4 @@ fn adopted(folder: &Path, name: &str, wanted: u32) -> u32 {
         );
     }
     size
-}
-
-/// Names the usual causes in words.
-fn explain(error: aya::EbpfError) -> anyhow::Error {
-    let text = error.to_string();
-    let denied = fs::metadata("/sys/fs/bpf").is_err();
-    if denied {
-        return anyhow!("{text}; is bpffs mounted at /sys/fs/bpf and are you root?");
-    }
-    anyhow!(error)
 }

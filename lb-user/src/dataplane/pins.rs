@@ -46,24 +46,34 @@ impl Pins {
         self.root().join("links")
     }
 
-    /// Pin of the link on an interface. Interface names may hold dots, bpffs names may not, so the
-    /// name is written as hexadecimal bytes.
-    pub fn link(&self, program: &str, interface: &str) -> PathBuf {
-        let hex: String = interface
-            .bytes()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        self.links().join(format!("{program}-{hex}"))
+    /// Pin of a program's link on the interface with this index; an interface may be renamed.
+    pub fn link(&self, program: &str, ifindex: u32) -> PathBuf {
+        self.links().join(format!("{program}-{ifindex}"))
     }
 
-    /// Folder of runtime files: the lock.
+    /// Indexes of the interfaces that `program` has a pinned link on.
+    pub fn linked(&self, program: &str) -> Vec<u32> {
+        let entries = fs::read_dir(self.links()).into_iter().flatten();
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let indexes =
+            names.filter_map(|name| name.strip_prefix(program)?.strip_prefix('-')?.parse().ok());
+        indexes.collect()
+    }
+
+    /// The file whose lock makes a process the control plane. It is never removed: a lock on a
+    /// removed file would exclude nobody.
+    pub fn lock(&self) -> PathBuf {
+        Path::new(RUNTIME).join("locks").join(&self.instance)
+    }
+
+    /// Folder of runtime files: the applied configuration.
     pub fn runtime(&self) -> PathBuf {
         Path::new(RUNTIME).join(&self.instance)
     }
 
-    /// Whether an earlier run has left a data plane.
+    /// Whether an earlier run has left a data plane, of this version or another.
     pub fn exist(&self) -> bool {
-        self.maps().exists()
+        self.root().exists()
     }
 
     /// Creates the folders.
@@ -103,10 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_pin_has_a_dot_in_its_name() {
-        let pins = Pins::new("main");
-        let link = pins.link("lb_nic", "eth0.2003");
-        assert_eq!(link.file_name().unwrap(), "lb_nic-657468302e32303033");
-        assert_eq!(pins.maps(), Path::new("/sys/fs/bpf/lb/main/v1"));
+    fn instances_share_no_path() {
+        let (one, other) = (Pins::new("main"), Pins::new("main-2"));
+        assert_eq!(one.maps(), Path::new("/sys/fs/bpf/lb/main/v1"));
+        assert_eq!(
+            one.link("lb_nic", 7),
+            Path::new("/sys/fs/bpf/lb/main/links/lb_nic-7")
+        );
+        assert!(
+            !other.root().starts_with(one.root()) && !other.runtime().starts_with(one.runtime())
+        );
     }
 }

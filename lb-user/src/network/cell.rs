@@ -44,7 +44,8 @@ pub struct Cell {
     pub prefixes: Vec<Ipv4Net>,
 }
 
-/// Name of a cell's namespace. Both parts are checked names, so it is a file name.
+/// Name of a cell's namespace. Both parts are checked names without dots, so it is a file name and
+/// no other instance's.
 pub fn name(instance: &str, network: &str) -> String {
     format!("{}{network}", prefix(instance))
 }
@@ -57,7 +58,7 @@ pub fn outer(nic_ifindex: u32) -> String {
 
 /// What the names of all cells of an instance begin with.
 pub fn prefix(instance: &str) -> String {
-    format!("lb-{instance}-")
+    format!("lb.{instance}.")
 }
 
 impl Cell {
@@ -73,6 +74,7 @@ impl Cell {
     pub fn build(&self) -> Result<Link> {
         let host = File::open("/proc/thread-self/ns/net").context("open the host's namespace")?;
         namespace::create(&self.name)?;
+        self.remove_foreign_pair()?;
         namespace::inside(&self.name, || {
             sysctl::set_cell()?;
             link::with_netlink(async |handle| self.build_inner(&handle, &host).await)
@@ -86,6 +88,29 @@ impl Cell {
             link::set_up(&handle, end.ifindex).await?;
             Ok(end)
         })
+    }
+
+    /// An adopted cell may belong to a NIC that is gone or has changed places with another: its inner
+    /// end then has another peer than the outer end of this NIC. Neither end is of use.
+    fn remove_foreign_pair(&self) -> Result<()> {
+        let find =
+            |name: String| link::with_netlink(async |handle| link::find(&handle, &name).await);
+        let remove = |link: Option<Link>| {
+            link::with_netlink(async |handle| match link {
+                Some(link) => link::remove(&handle, link.ifindex).await,
+                None => Ok(()),
+            })
+        };
+        let outer = find(self.outer())?;
+        let inner = namespace::inside(&self.name, || find(INNER.to_owned()))?;
+        let paired = inner.as_ref().and_then(|inner| inner.peer)
+            == outer.as_ref().map(|outer| outer.ifindex);
+        if paired {
+            return Ok(());
+        }
+        namespace::inside(&self.name, || remove(inner))?;
+        // It may have gone with its peer just now.
+        remove(find(self.outer())?)
     }
 
     async fn build_inner(&self, handle: &Handle, host: &File) -> Result<()> {
@@ -197,7 +222,7 @@ pub fn remove(name: &str) -> Result<()> {
     let pair = namespace::inside(name, || {
         link::with_netlink(async |handle| {
             if let Some(inner) = link::find(&handle, INNER).await? {
-                handle.link().del(inner.ifindex).execute().await?;
+                link::remove(&handle, inner.ifindex).await?;
             }
             Ok(())
         })

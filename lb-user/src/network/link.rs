@@ -21,6 +21,8 @@ pub struct Link {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// The other end of a veth: its index in its own namespace.
+    pub peer: Option<u32>,
     /// How an XDP program runs on it, if one does.
     pub xdp: Option<XdpMode>,
 }
@@ -83,16 +85,28 @@ pub async fn set_up(handle: &Handle, ifindex: u32) -> Result<()> {
         .with_context(|| format!("set interface {ifindex} up"))
 }
 
+/// Removes an interface; of a veth pair, both ends.
+///
+/// # Errors
+///
+/// If the kernel refuses.
+pub async fn remove(handle: &Handle, ifindex: u32) -> Result<()> {
+    let removed = handle.link().del(ifindex).execute().await;
+    removed.with_context(|| format!("remove interface {ifindex}"))
+}
+
 fn link(name: &str, message: &LinkMessage) -> Result<Link> {
     let mut mac = None;
     let mut mtu = 1500;
     let mut xdp = None;
+    let mut peer = None;
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Address(bytes) => {
                 mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(Mac::new);
             }
             LinkAttribute::Mtu(value) => mtu = *value,
+            LinkAttribute::Link(index) => peer = Some(*index),
             LinkAttribute::Xdp(attributes) => {
                 xdp = attributes.iter().find_map(|attribute| match attribute {
                     LinkXdp::Attached(XdpAttached::None) => None,
@@ -113,6 +127,7 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
         mac,
         mtu,
         up,
+        peer,
         xdp,
     })
 }

@@ -32,6 +32,9 @@ const ASK: Duration = Duration::from_secs(1);
 /// Every how many of these rounds the resolved ones are refreshed.
 const REFRESH_ROUNDS: u32 = 5;
 
+/// Pause after netlink has failed.
+const RETRY: Duration = Duration::from_secs(2);
+
 /// A neighbour that answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
@@ -57,8 +60,9 @@ pub fn watch(
 ) -> Result<()> {
     let cell = name.to_owned();
     let work = move || {
-        if let Err(error) = run(&cell, network, &targets, &report) {
-            tracing::error!(cell, "neighbours are no longer watched: {error:#}");
+        while let Err(error) = run(&cell, network, &targets, &report) {
+            tracing::error!(cell, "neighbours are not watched, trying again: {error:#}");
+            thread::sleep(RETRY);
         }
     };
     let builder = thread::Builder::new().name(format!("neighbours-{network}"));

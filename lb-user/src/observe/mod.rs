@@ -116,7 +116,7 @@ impl Observer {
             for backend in &pool.backends {
                 let id = self
                     .ids
-                    .get(Kind::Backend, &backend_name(&pool.name, &backend.name));
+                    .get(Kind::Backend, &backend_name(&pool.name, backend));
                 let record = id.map(|id| self.maps.backends.get(&id, 0)).transpose()?;
                 let next_hop = record
                     .map(|record| record.next_hop)

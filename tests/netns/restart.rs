@@ -1,0 +1,82 @@
+//! What an earlier process left is adopted, as far as it still fits.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use lb_tests::{
+    client,
+    lb::{Lb, binary},
+    leftovers, observe,
+    peers::Peers,
+    process,
+    topology::{CONFIG, ECHO, TENANT_NIC, Topology},
+};
+
+/// A NIC that was removed and came back is another one: its cell gets a new pair of veths.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_nic_that_was_replaced_is_taken_again() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let mut lb = Lb::start(&topology, CONFIG)?;
+    lb.process().stop()?;
+    topology.replace_tenant_nic()?;
+    // The client still knows the old NIC's MAC.
+    topology.client().netns.run("ip neigh flush dev eth0")?;
+
+    lb.restart(CONFIG)?;
+
+    topology
+        .client()
+        .netns
+        .inside(|| client::who(None, ECHO))??;
+    Ok(())
+}
+
+/// Neither its program nor its cell stays behind a network that is not configured any more.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_network_that_was_removed_is_left_alone() -> Result<()> {
+    let topology = Topology::poc()?;
+    let mut lb = Lb::start(&topology, CONFIG)?;
+    lb.process().stop()?;
+    let without: String = CONFIG
+        .split("services:")
+        .next()
+        .context("the services come last")?
+        .lines()
+        .filter(|line| !line.contains("tenant-a"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+
+    lb.restart(&without)?;
+
+    assert!(observe::link(&topology.lb, TENANT_NIC)?.xdp.is_none());
+    let cell = PathBuf::from(format!("/run/netns/lb.{}.tenant-a", topology.run()));
+    assert!(!leftovers::traces_of(topology.run()).contains(&cell));
+    Ok(())
+}
+
+/// An instance whose name is the beginning of another's is another instance.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn down_takes_nothing_of_another_instance() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let _lb = Lb::start(&topology, CONFIG)?;
+    let traces = leftovers::traces_of(topology.run());
+    let (beginning, _) = topology
+        .run()
+        .split_once('-')
+        .context("a run has two parts")?;
+
+    let mut down = topology.lb.command(binary("LB_BIN", "lb")?);
+    process::succeed(down.args(["down", "--instance", beginning]))?;
+
+    assert_eq!(leftovers::traces_of(topology.run()), traces);
+    topology
+        .client()
+        .netns
+        .inside(|| client::who(None, ECHO))??;
+    Ok(())
+}

@@ -1,12 +1,7 @@
 //! The loaded object without a NIC: given a configuration, when a frame comes, then verdict, frame
 //! and counters.
 
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    process::Command,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{TestRun as _, TestRunOptions, programs::ProgramInfo};
@@ -32,7 +27,7 @@ use lb_user::{
 };
 use nix::sched::{CloneFlags, unshare};
 
-use crate::packet::Decoded;
+use crate::{leftovers::Run, packet::Decoded};
 
 /// MAC of the tenant NIC.
 pub const TENANT_NIC: Mac = Mac::new([2, 0, 0, 0, 0xa, 1]);
@@ -93,11 +88,9 @@ pub struct DataPlane {
     pub ids: Ids,
     /// The records that were asked for.
     pub desired: Desired,
-    pins: Pins,
+    _kept: Kept,
     ifindex: BTreeMap<&'static str, u32>,
 }
-
-static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl DataPlane {
     /// Loads the object in a namespace of the calling thread's own, with every next hop resolved.
@@ -119,11 +112,12 @@ impl DataPlane {
             ensure!(done.success(), "ip {add}");
             ifindex.insert(name, index);
         }
-        let pins = Pins::new(&format!(
-            "p{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        ));
+        let run = Run::new()?;
+        let kept = Kept {
+            pins: Pins::new(run.name()),
+            _run: run,
+        };
+        let pins = &kept.pins;
         pins.create()?;
         let limits = Limits {
             snat_addresses: 2,
@@ -131,7 +125,7 @@ impl DataPlane {
             backends: 16,
             pools: 8,
         };
-        let object = Object::load(&pins, &limits, 0)?;
+        let object = Object::load(pins, &limits, 0)?;
         let config = config::parse("test.yaml", text)?;
         let config = config::Config { limits, ..config };
         let place = |nic: u32, cell_ifindex: u32, mac: Mac| Place {
@@ -180,7 +174,7 @@ impl DataPlane {
             maps,
             ids,
             desired,
-            pins,
+            _kept: kept,
             ifindex,
         })
     }
@@ -312,7 +306,14 @@ impl DataPlane {
     }
 }
 
-impl Drop for DataPlane {
+/// The pins of one object; removed on drop, also when the rest of it could not be made. What a killed
+/// test leaves goes with the first run of the next one.
+struct Kept {
+    pins: Pins,
+    _run: Run,
+}
+
+impl Drop for Kept {
     fn drop(&mut self) {
         if let Err(error) = self.pins.remove() {
             eprintln!("pins of {} stay: {error}", self.pins.instance());

@@ -109,8 +109,8 @@ impl Cell {
             return Ok(());
         }
         namespace::inside(&self.name, || remove(inner))?;
-        // It may have gone with its peer just now.
-        remove(find(self.outer())?)
+        // It may have gone with its peer just now; what is no veth is none of ours.
+        remove(find(self.outer())?.filter(|outer| outer.peer.is_some()))
     }
 
     async fn build_inner(&self, handle: &Handle, host: &File) -> Result<()> {

@@ -7,7 +7,9 @@ use futures_util::TryStreamExt as _;
 use lb_common::addr::Mac;
 use rtnetlink::{
     Handle, LinkUnspec, new_connection,
-    packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp, XdpAttached},
+    packet_route::link::{
+        InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, XdpAttached,
+    },
 };
 
 /// What we need to know of an interface.
@@ -21,7 +23,7 @@ pub struct Link {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
-    /// The other end of a veth: its index in its own namespace.
+    /// Of a veth, the other end: its index in its own namespace.
     pub peer: Option<u32>,
     /// How an XDP program runs on it, if one does.
     pub xdp: Option<XdpMode>,
@@ -100,6 +102,7 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
     let mut mtu = 1500;
     let mut xdp = None;
     let mut peer = None;
+    let mut veth = false;
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Address(bytes) => {
@@ -107,6 +110,7 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
             }
             LinkAttribute::Mtu(value) => mtu = *value,
             LinkAttribute::Link(index) => peer = Some(*index),
+            LinkAttribute::LinkInfo(info) => veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
             LinkAttribute::Xdp(attributes) => {
                 xdp = attributes.iter().find_map(|attribute| match attribute {
                     LinkXdp::Attached(XdpAttached::None) => None,
@@ -127,7 +131,7 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
         mac,
         mtu,
         up,
-        peer,
+        peer: peer.filter(|_| veth),
         xdp,
     })
 }

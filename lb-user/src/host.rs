@@ -79,7 +79,8 @@ pub fn check() -> Result<()> {
 
 /// The interfaces of all networks, set up where they were down.
 ///
-/// `ours` says whether an XDP program on the interface is one of this instance.
+/// `ours` says whether an XDP program on the interface with that index is one of this instance. VIPs
+/// and SNAT addresses that the host has itself are refused too.
 ///
 /// # Errors
 ///

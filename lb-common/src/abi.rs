@@ -4,4 +4,5 @@
 ///
 /// History, one line per change:
 /// - 1: first layout (networks, services, backends, flows, free ids, counters, registry).
-pub const ABI_VERSION: u32 = 1;
+/// - 2: rule sets; longer records of networks and services; more networks; longer names.
+pub const ABI_VERSION: u32 = 2;

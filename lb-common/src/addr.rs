@@ -58,6 +58,17 @@ impl core::fmt::Debug for Be32 {
     }
 }
 
+impl Be32 {
+    /// Whether no host can have this address, so that nothing may come from it: "this" network,
+    /// loopback, link-local, multicast, reserved and broadcast (RFC 6890).
+    #[inline(always)]
+    pub const fn is_bogon(self) -> bool {
+        let address = self.get();
+        let first = address >> 24;
+        first == 0 || first == 127 || first >= 224 || address >> 16 == 0xa9fe
+    }
+}
+
 impl From<core::net::Ipv4Addr> for Be32 {
     #[inline(always)]
     fn from(address: core::net::Ipv4Addr) -> Self {
@@ -151,6 +162,34 @@ mod tests {
         let address = Ipv4Addr::new(10, 32, 96, 105);
         assert_eq!(Be32::from(address).raw().to_ne_bytes(), [10, 32, 96, 105]);
         assert_eq!(Ipv4Addr::from(Be32::from(address)), address);
+    }
+
+    #[test]
+    fn bogons_are_what_no_host_can_have() {
+        let is_bogon = |text: &str| Be32::from(text.parse::<Ipv4Addr>().unwrap()).is_bogon();
+        for bogon in [
+            "0.0.0.0",
+            "0.255.255.255",
+            "127.0.0.1",
+            "169.254.0.0",
+            "169.254.255.255",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+        ] {
+            assert!(is_bogon(bogon), "{bogon}");
+        }
+        for host in [
+            "1.0.0.0",
+            "126.255.255.255",
+            "128.0.0.0",
+            "169.253.255.255",
+            "169.255.0.0",
+            "10.0.0.1",
+            "223.255.255.255",
+        ] {
+            assert!(!is_bogon(host), "{host}");
+        }
     }
 
     #[test]

@@ -104,7 +104,12 @@ drop_reasons! {
     ArpNotOurs = 15, "arp_not_ours", "ARP on a tenant network for an address that is not ours.";
     CellForbidden = 16, "cell_forbidden", "A cell sent something that it must not send.";
     RecordMissing = 17, "record_missing", "A record that the packet needs is missing; a bug or a half-applied change.";
-    PriorityTag = 18, "priority_tag", "A frame with VLAN id 0 on a tenant network; such tags are not looked through yet.";
+    StackedTag = 18, "stacked_tag", "A second VLAN tag behind VLAN id 0 or behind the tag of a tenant network.";
+    Spoofed = 19, "spoofed", "A new flow whose source may not come from its network, or is one of our own addresses.";
+    Bogon = 20, "bogon", "A new flow whose source no host can have: loopback, link-local, multicast, reserved.";
+    Denied = 21, "denied", "A new flow whose source the rules of the service do not let in.";
+    ToTenant = 22, "to_tenant", "To the address of a tenant from another network, and not a reply to any flow.";
+    NoHeadroom = 23, "no_headroom", "The driver gives no room in front of the frame to put a VLAN tag there.";
 }
 
 #[cfg(test)]

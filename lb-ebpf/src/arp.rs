@@ -1,7 +1,7 @@
 //! ARP goes to the cell that owns the target address, and never from a tenant to the host.
 
 use lb_common::{
-    maps::network::{Network, ROLE_TENANT},
+    maps::network::Network,
     verdict::{DropReason, Verdict},
     wire::{
         Packet,
@@ -17,11 +17,11 @@ pub(crate) fn arp(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, Drop
     let arp: &Arp = xdp
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
-    if lookup::address(id, arp.target.get()).is_some() {
+    if !network.is_host() && lookup::address(id, arp.target.get()).is_some() {
         emit::redirect(network.cell_ifindex)?;
         return Ok(Verdict::Delivered);
     }
-    if network.role == ROLE_TENANT {
+    if network.is_tenant() {
         return Err(DropReason::ArpNotOurs);
     }
     Ok(Verdict::Passed)

@@ -20,13 +20,13 @@ pub(crate) fn cell(ctx: &XdpContext) -> u32 {
         let verdict = Verdict::Dropped(DropReason::RecordMissing);
         return count::finish(ctx, Hook::Cell, 0, verdict);
     };
-    let verdict = leave(&Xdp::new(ctx), id, network).unwrap_or_else(Verdict::Dropped);
+    let verdict = leave(ctx, &Xdp::new(ctx), id, network).unwrap_or_else(Verdict::Dropped);
     count::finish(ctx, Hook::Cell, id, verdict)
 }
 
 /// ARP that speaks for one of the network's addresses leaves by the NIC; nothing else does.
 #[inline(always)]
-fn leave(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
+fn leave(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     if ethernet.ethertype.get().raw() != EtherType::Arp as u16 {
         return Err(DropReason::CellForbidden);
@@ -37,6 +37,5 @@ fn leave(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
     if lookup::address(id, arp.sender.get()).is_none() {
         return Err(DropReason::CellForbidden);
     }
-    emit::redirect(network.ifindex)?;
-    Ok(Verdict::Forwarded)
+    emit::out(ctx, network)
 }

@@ -1,7 +1,7 @@
 //! conntrack: the flow of a packet, and what the packet does to it.
 
 use lb_common::{
-    addr::{Be16, Be32},
+    addr::{Be16, Be32, Mac},
     conntrack::{self, Direction, Segment, State, Step, Word},
     maps::flow::FlowKey,
     verdict::DropReason,
@@ -24,6 +24,8 @@ pub(crate) struct Hit {
     pub(crate) key: FlowKey,
     pub(crate) backend: Be32,
     pub(crate) backend_port: Be16,
+    pub(crate) backend_id: u32,
+    pub(crate) client_mac: Mac,
 }
 
 impl Hit {
@@ -32,12 +34,15 @@ impl Hit {
     fn read(entry: Entry, word: Word) -> Option<Self> {
         let key = entry.key(word);
         let (backend, backend_port) = entry.backend();
+        let (backend_id, client_mac) = (entry.backend_id(), entry.client_mac());
         let same = entry.word().generation() == word.generation();
         same.then_some(Self {
             entry,
             key,
             backend,
             backend_port,
+            backend_id,
+            client_mac,
         })
     }
 }
@@ -65,7 +70,7 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
     }
     advance(frame, &hit, word, Direction::Request)?;
     let mac = frame.ethernet.source.get();
-    if entry.client_mac() != mac {
+    if hit.client_mac != mac {
         entry.set_client_mac(mac);
     }
     entry.touch_request(frame_bytes(frame));

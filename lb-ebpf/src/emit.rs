@@ -6,8 +6,10 @@ use lb_common::{
     maps::network::Network,
     nat,
     verdict::{DropReason, Verdict},
-    wire::Ipv4Frame,
+    wire::{Ipv4Frame, Tag},
 };
+
+use crate::tag;
 
 /// Sends the frame to `next_hop` in `network`.
 #[inline(always)]
@@ -18,6 +20,15 @@ pub(crate) fn to_network(
     next_hop: Mac,
 ) -> Result<Verdict, DropReason> {
     nat::address_frame(frame, network.mac, next_hop);
+    out(ctx, network)
+}
+
+/// Sends the frame, which is addressed already, out of the NIC of `network` with its tag.
+#[inline(always)]
+pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
+    if network.vlan != 0 {
+        tag::put_on(ctx, Tag::of(network.vlan))?;
+    }
     if network.ifindex == ctx.ingress_ifindex() as u32 {
         return Ok(Verdict::Transmitted);
     }

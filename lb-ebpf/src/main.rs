@@ -2,7 +2,7 @@
 //! every cell.
 //!
 //! A packet: parse -> conntrack -> rewrite -> emit; where conntrack knows no flow, lookup ->
-//! select -> allocate come in between. Each word is a module; every decision that needs no map is
+//! policy -> select -> allocate come in between. Each word is a module; every decision that needs no map is
 //! in `lb-common`.
 #![no_std]
 #![no_main]
@@ -28,7 +28,9 @@ mod lookup;
 mod maps;
 mod parse;
 mod pipeline;
+mod policy;
 mod select;
+mod tag;
 
 use aya_ebpf::{macros::xdp, programs::XdpContext};
 

@@ -2,17 +2,18 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
-    btf_maps::{Array, ArrayOfMaps, HashMap, PerCpuArray, Queue},
+    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, Queue},
     macros::btf_map,
 };
 use lb_common::{
     maps::{
-        DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS,
+        DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES,
         MAX_SNAT_ADDRESSES,
         backend::Backend,
         flow::{Flow, FlowKey},
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
+        rule::RuleKey,
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
     },
@@ -32,6 +33,8 @@ pub(crate) static ADDRESSES: HashMap<AddressKey, Address, { MAX_ADDRESSES as usi
 #[btf_map]
 pub(crate) static SERVICES: HashMap<ServiceKey, Service, { DEFAULT_SERVICES as usize }> =
     HashMap::new();
+#[btf_map]
+pub(crate) static RULES: LpmTrie<RuleKey, u32, { MAX_RULES as usize }> = LpmTrie::new();
 #[btf_map]
 pub(crate) static MAGLEV: ArrayOfMaps<
     Array<u32, 1, { BPF_F_INNER_MAP as usize }>,

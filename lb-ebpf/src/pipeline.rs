@@ -1,19 +1,19 @@
 //! The sentence, in order: parse -> conntrack -> rewrite -> emit, and for a new flow lookup ->
-//! select -> allocate in between.
+//! policy -> select -> allocate in between.
 
 use aya_ebpf::programs::XdpContext;
 use lb_common::{
     addr::{Be16, Be32, Mac},
     maps::{
         flow::FlowKey,
-        network::{Address, KIND_SNAT, Network, ROLE_TENANT},
+        network::{KIND_VIP, Network},
     },
     nat::{self, Translation},
     verdict::{DropReason, Hook, Verdict},
     wire::{
-        Ipv4Frame, Packet,
-        header::{Ethernet, Ipv4, Vlan},
-        parse_ipv4,
+        self, Ipv4Frame, Packet, Tag, Tagging,
+        header::{Ethernet, Ipv4},
+        is_link_control, parse_ipv4,
     },
 };
 use network_types::{eth::EtherType, ip::IpProto};
@@ -26,55 +26,85 @@ use crate::{
     lookup,
     maps::{BACKENDS, NETWORKS},
     parse::Xdp,
-    select,
+    policy, select, tag,
 };
-
-/// The VLAN id in a tag's control information (802.1Q).
-const VLAN_ID: u16 = 0x0fff;
 
 /// `lb_nic`.
 #[inline(always)]
 pub(crate) fn nic(ctx: &XdpContext) -> u32 {
-    let xdp = Xdp::new(ctx);
-    let Some((id, network)) = lookup::network(ctx.ingress_ifindex() as u32, 0) else {
-        return count::finish(ctx, Hook::Nic, 0, Verdict::Passed);
+    let (id, verdict) = match enter(ctx) {
+        Ok(door) => (door.id, inside(ctx, &door).unwrap_or_else(Verdict::Dropped)),
+        Err((id, verdict)) => (id, verdict),
     };
-    let verdict = frame(ctx, &xdp, id, network).unwrap_or_else(Verdict::Dropped);
     count::finish(ctx, Hook::Nic, id, verdict)
 }
 
-/// Ours or not, and which layer-3 protocol.
+/// The network that a frame came in by.
+struct Door {
+    id: u16,
+    network: &'static Network,
+    /// The tag that was taken off.
+    tag: Option<Tag>,
+}
+
+/// Finds the network of a frame and takes its tag off, or says how the frame ends outside of any
+/// network; what is not for us passes as it came.
+#[inline(always)]
+fn enter(ctx: &XdpContext) -> Result<Door, (u16, Verdict)> {
+    let xdp = Xdp::new(ctx);
+    let malformed = (0, Verdict::Dropped(DropReason::Malformed));
+    let ethernet: &Ethernet = xdp.header(0).ok_or(malformed)?;
+    let (tag, stacked) = match wire::tagging(&xdp, ethernet).ok_or(malformed)? {
+        Tagging::Untagged => (None, false),
+        Tagging::Tagged(tag) => (Some(tag), false),
+        Tagging::Stacked(tag) => (Some(tag), true),
+        Tagging::Foreign => return Err((0, Verdict::Passed)),
+    };
+    let vlan = tag.map_or(0, Tag::vlan);
+    let found = lookup::network(ctx.ingress_ifindex() as u32, vlan);
+    if stacked && (vlan == 0 || found.is_some_and(|(_, network)| network.is_tenant())) {
+        let id = found.map_or(0, |(id, _)| id);
+        return Err((id, Verdict::Dropped(DropReason::StackedTag)));
+    }
+    let (id, network) = found.ok_or((0, Verdict::Passed))?;
+    if network.role == 0 {
+        return Err((id, Verdict::Dropped(DropReason::RecordMissing)));
+    }
+    let destination = ethernet.destination.get();
+    let ours = destination == network.mac || destination.is_group();
+    if stacked || !ours {
+        return Err((id, Verdict::Passed));
+    }
+    if tag.is_some() {
+        tag::take_off(ctx).map_err(|reason| (id, Verdict::Dropped(reason)))?;
+    }
+    Ok(Door { id, network, tag })
+}
+
+/// What happens to a frame for us. One that passes gets its tag back.
+#[inline(always)]
+fn inside(ctx: &XdpContext, door: &Door) -> Result<Verdict, DropReason> {
+    let verdict = frame(ctx, &Xdp::new(ctx), door.id, door.network)?;
+    if let (Verdict::Passed, Some(tag)) = (verdict, door.tag) {
+        tag::put_on(ctx, tag)?;
+    }
+    Ok(verdict)
+}
+
+/// Which layer-3 protocol.
 #[inline(always)]
 fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let destination = ethernet.destination.get();
-    if destination != network.mac && !destination.is_group() {
-        return Ok(Verdict::Passed);
-    }
     let ethertype = ethernet.ethertype.get().raw();
     if ethertype == EtherType::Ipv4 as u16 {
         ipv4(ctx, xdp, id, network, ethernet)
     } else if ethertype == EtherType::Arp as u16 {
         arp::arp(xdp, id, network)
-    } else if ethertype == EtherType::Ipv6 as u16 && network.role == ROLE_TENANT {
+    } else if network.is_tenant() && !is_link_control(ethernet.ethertype.get().get()) {
         Err(DropReason::NotDeclared)
-    } else if network.role == ROLE_TENANT && is_priority_tagged(xdp, ethertype) {
-        Err(DropReason::PriorityTag)
     } else {
-        // Undeclared VLANs, LLDP, LACP and the like are none of our business.
         Ok(Verdict::Passed)
     }
-}
-
-/// Whether the frame has a tag with VLAN id 0. The host's kernel takes such a tag off and treats the
-/// frame as untagged, so it must not pass from a tenant.
-#[inline(always)]
-fn is_priority_tagged(xdp: &Xdp, ethertype: u16) -> bool {
-    if ethertype != EtherType::Ieee8021q as u16 && ethertype != EtherType::Ieee8021ad as u16 {
-        return false;
-    }
-    let tag: Option<&Vlan> = xdp.header(size_of::<Ethernet>());
-    tag.is_none_or(|tag| tag.tci.get().get() & VLAN_ID == 0)
 }
 
 /// A request to a VIP, a reply to a SNAT port, or none of ours.
@@ -86,9 +116,8 @@ fn ipv4(
     network: &Network,
     ethernet: &Ethernet,
 ) -> Result<Verdict, DropReason> {
-    let tenant = network.role == ROLE_TENANT;
     if ethernet.destination.get().is_group() {
-        return if tenant {
+        return if network.is_tenant() {
             Err(DropReason::GroupAddress)
         } else {
             Ok(Verdict::Passed)
@@ -98,24 +127,40 @@ fn ipv4(
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     let Some(address) = lookup::address(id, ip.destination.get()) else {
-        return if tenant {
-            Err(DropReason::NotDeclared)
-        } else {
-            Ok(Verdict::Passed)
-        };
+        return elsewhere(network, ip.destination.get());
     };
-    let frame = parse_ipv4(xdp, ethernet, ip)?;
-    nat::check_hops(&frame)?;
-    if address.kind == KIND_SNAT {
-        reply(ctx, &frame, address)
+    let frame = match parse_ipv4(xdp, ethernet, ip) {
+        Ok(frame) => frame,
+        Err(reason) => return network.undeclared(reason),
+    };
+    let (_, port) = frame.l4.ports();
+    match address.flow_id(port.get()) {
+        Some(flow_id) => reply(ctx, &frame, flow_id),
+        None if address.kind & KIND_VIP != 0 => request(ctx, &frame, id, network),
+        None => network.undeclared(DropReason::ReplyMismatch),
+    }
+}
+
+/// IPv4 to none of our addresses: from a tenant to nobody, else to the host, but not through it.
+#[inline(always)]
+fn elsewhere(network: &Network, destination: Be32) -> Result<Verdict, DropReason> {
+    if network.is_tenant() {
+        Err(DropReason::NotDeclared)
+    } else if policy::may_pass(network, destination) {
+        Ok(Verdict::Passed)
     } else {
-        request(ctx, &frame, id)
+        Err(DropReason::ToTenant)
     }
 }
 
 /// Client to VIP: to the backend of its flow.
 #[inline(always)]
-fn request(ctx: &XdpContext, frame: &Ipv4Frame<'_>, id: u16) -> Result<Verdict, DropReason> {
+fn request(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    id: u16,
+    network: &Network,
+) -> Result<Verdict, DropReason> {
     let (client_port, vip_port) = frame.l4.ports();
     let key = FlowKey {
         client: frame.ip.source.get(),
@@ -125,19 +170,27 @@ fn request(ctx: &XdpContext, frame: &Ipv4Frame<'_>, id: u16) -> Result<Verdict, 
         network: id,
         protocol: u16::from(frame.l4.protocol()),
     };
+    let undeclared = || network.is_host() && lookup::service(&key).is_none();
+    if let Err(reason) = nat::check_hops(frame) {
+        return if undeclared() {
+            Ok(Verdict::Passed)
+        } else {
+            Err(reason)
+        };
+    }
     let (flow_id, to, to_port, network, next_hop) = match conntrack::request(frame, &key)? {
         Some(Hit {
             entry,
             backend,
             backend_port,
+            backend_id,
             ..
         }) => {
-            let next = BACKENDS
-                .get(entry.backend_id())
-                .ok_or(DropReason::RecordMissing)?;
+            let next = BACKENDS.get(backend_id).ok_or(DropReason::RecordMissing)?;
             (entry.id, backend, backend_port, next.network, next.next_hop)
         }
-        None => open(frame, &key)?,
+        None if undeclared() => return Ok(Verdict::Passed),
+        None => open(frame, &key, network)?,
     };
     let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
     let translation = Translation {
@@ -153,17 +206,22 @@ fn request(ctx: &XdpContext, frame: &Ipv4Frame<'_>, id: u16) -> Result<Verdict, 
     emit::to_network(ctx, frame, network, next_hop)
 }
 
-/// A new flow: lookup -> select -> allocate.
+/// A new flow: lookup -> policy -> select -> allocate.
 #[inline(always)]
-fn open(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<(u32, Be32, Be16, u16, Mac), DropReason> {
+fn open(
+    frame: &Ipv4Frame<'_>,
+    key: &FlowKey,
+    network: &Network,
+) -> Result<(u32, Be32, Be16, u16, Mac), DropReason> {
     let service = lookup::service(key).ok_or(DropReason::NoService)?;
+    policy::admit(key.network, network, service, key.client)?;
     let segment = conntrack::segment(frame);
     if segment.is_some_and(|segment| !segment.opens()) {
         return Err(DropReason::NoFlow);
     }
     let (backend_id, backend) = select::select(service, key)?;
     let network = NETWORKS
-        .get(u32::from(service.backend_network))
+        .get(u32::from(backend.network))
         .ok_or(DropReason::RecordMissing)?;
     let flow = NewFlow {
         backend: backend.address,
@@ -187,16 +245,11 @@ fn open(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<(u32, Be32, Be16, u16, M
 
 /// Backend to SNAT port: back to the client of its flow.
 #[inline(always)]
-fn reply(
-    ctx: &XdpContext,
-    frame: &Ipv4Frame<'_>,
-    address: &Address,
-) -> Result<Verdict, DropReason> {
-    let (_, port) = frame.l4.ports();
-    let id = address
-        .flow_id(port.get())
-        .ok_or(DropReason::ReplyMismatch)?;
-    let Hit { entry, key, .. } = conntrack::reply(frame, id)?;
+fn reply(ctx: &XdpContext, frame: &Ipv4Frame<'_>, id: u32) -> Result<Verdict, DropReason> {
+    nat::check_hops(frame)?;
+    let Hit {
+        key, client_mac, ..
+    } = conntrack::reply(frame, id)?;
     let translation = Translation {
         source: key.vip,
         destination: key.client,
@@ -207,5 +260,5 @@ fn reply(
         .get(u32::from(key.network))
         .ok_or(DropReason::RecordMissing)?;
     nat::translate(frame, &translation);
-    emit::to_network(ctx, frame, network, entry.client_mac())
+    emit::to_network(ctx, frame, network, client_mac)
 }

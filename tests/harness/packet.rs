@@ -31,6 +31,7 @@ pub struct Frame {
     l4: Layer4,
     payload: Vec<u8>,
     padding: usize,
+    tags: Vec<(u16, u16)>,
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +100,7 @@ impl Frame {
             l4,
             payload: Vec::new(),
             padding: 0,
+            tags: Vec::new(),
         }
     }
 
@@ -157,6 +159,13 @@ impl Frame {
         self
     }
 
+    /// With one more VLAN tag, inside those that it has: protocol and control information.
+    #[must_use]
+    pub fn tagged(mut self, protocol: u16, tci: u16) -> Self {
+        self.tags.push((protocol, tci));
+        self
+    }
+
     /// Without a UDP checksum.
     #[must_use]
     pub fn without_checksum(mut self) -> Self {
@@ -186,6 +195,10 @@ impl Frame {
         let mut bytes = Vec::new();
         bytes.extend(self.destination_mac.bytes());
         bytes.extend(self.source_mac.bytes());
+        for (protocol, tci) in &self.tags {
+            bytes.extend(protocol.to_be_bytes());
+            bytes.extend(tci.to_be_bytes());
+        }
         bytes.extend([8, 0]);
         bytes.extend(ip);
         bytes.extend(segment);
@@ -233,6 +246,41 @@ impl Frame {
         }
         segment
     }
+}
+
+/// A frame without its outer 802.1Q tag, and the tag's control information.
+pub fn untagged(bytes: &[u8]) -> (Option<u16>, Vec<u8>) {
+    match bytes {
+        [
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            0x81,
+            0,
+            high,
+            low,
+            rest @ ..,
+        ] => {
+            let tci = u16::from_be_bytes([*high, *low]);
+            (Some(tci), [&bytes[..12], rest].concat())
+        }
+        _ => (None, bytes.to_vec()),
+    }
+}
+
+/// `bytes` with an 802.1Q tag behind the addresses.
+pub fn tag(bytes: &[u8], tci: u16) -> Vec<u8> {
+    let tag = [&[0x81, 0], tci.to_be_bytes().as_slice()].concat();
+    [&bytes[..12], &tag, &bytes[12..]].concat()
 }
 
 /// Whether every checksum of an IPv4 frame is right, computed from all of its bytes; a UDP checksum

@@ -49,8 +49,8 @@ pub enum Port {
     Tenant,
     /// `lb_nic` on the mgmt NIC.
     Mgmt,
-    /// `lb_cell` on the outer end of the mgmt cell.
-    MgmtCell,
+    /// `lb_cell` on the outer end of the cell of the network with this name.
+    Cell(&'static str),
     /// `lb_nic` on an interface that belongs to no network.
     Foreign,
 }
@@ -90,7 +90,11 @@ pub struct DataPlane {
     pub desired: Desired,
     _kept: Kept,
     ifindex: BTreeMap<&'static str, u32>,
+    cells: BTreeMap<String, u32>,
 }
+
+/// What stands in for the outer ends of cells, in the order of the networks.
+const CELLS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
 impl DataPlane {
     /// Loads the object in a namespace of the calling thread's own, with every next hop resolved.
@@ -106,7 +110,7 @@ impl DataPlane {
     fn start(text: &str, resolve: bool) -> Result<Self> {
         unshare(CloneFlags::CLONE_NEWNET).context("needs root: run by `cargo xtask test`")?;
         let mut ifindex = BTreeMap::new();
-        for (index, name) in (101..).zip(["t0", "m0", "tc", "mc", "f0"]) {
+        for (index, name) in (101..).zip(["t0", "m0", "f0"].into_iter().chain(CELLS)) {
             let add = format!("link add {name} index {index} type veth peer name {name}p");
             let done = Command::new("ip").args(add.split(' ')).status()?;
             ensure!(done.success(), "ip {add}");
@@ -120,7 +124,7 @@ impl DataPlane {
         let pins = &kept.pins;
         pins.create()?;
         let limits = Limits {
-            snat_addresses: 2,
+            snat_addresses: 4,
             services: 16,
             backends: 16,
             pools: 8,
@@ -136,27 +140,30 @@ impl DataPlane {
                 up: true,
                 peer: None,
                 xdp: None,
+                bridge: None,
             },
             cell_ifindex,
         };
-        let places = BTreeMap::from([
-            (
-                "mgmt".to_owned(),
-                place(ifindex["m0"], ifindex["mc"], MGMT_NIC),
-            ),
-            (
-                "tenant-a".to_owned(),
-                place(ifindex["t0"], ifindex["tc"], TENANT_NIC),
-            ),
-        ]);
+        let mut places = BTreeMap::new();
+        let mut cells = BTreeMap::new();
+        for (network, outer) in config.networks.iter().zip(CELLS) {
+            let (nic, mac) = match network.interface.as_str() {
+                "eth0" => ("t0", TENANT_NIC),
+                _ => ("m0", MGMT_NIC),
+            };
+            let cell = if network.host { 0 } else { ifindex[outer] };
+            cells.insert(network.name.clone(), cell);
+            places.insert(network.name.clone(), place(ifindex[nic], cell, mac));
+        }
         let mut ids = Ids::default();
         let desired = desired(&config, &places, &mut ids)?;
         let mut live = Live::new(Maps::open(&pins.maps())?);
         live.save_ids(&ids)?;
+        live.follow(desired.next_hops.clone());
         let plan = plan(&live.current(&ids)?, &desired);
         let (report, mut resolved) = tokio::sync::mpsc::unbounded_channel();
-        for (_, backend) in desired.backends.iter().filter(|_| resolve) {
-            let address = Ipv4Addr::from(backend.address);
+        for (id, backend) in desired.backends.iter().filter(|_| resolve) {
+            let address = desired.next_hops[id];
             report.send(Resolved {
                 network: backend.network,
                 address,
@@ -176,6 +183,7 @@ impl DataPlane {
             desired,
             _kept: kept,
             ifindex,
+            cells,
         })
     }
 
@@ -208,15 +216,15 @@ impl DataPlane {
     /// Runs the program `repeat` times on the same memory: action, frame, and the kernel's mean
     /// duration in nanoseconds.
     pub fn run(&mut self, port: Port, frame: &[u8], repeat: u32) -> ((Action, Vec<u8>), u64) {
-        let (program, device) = match port {
-            Port::Tenant => (NIC, "t0"),
-            Port::Mgmt => (NIC, "m0"),
-            Port::MgmtCell => (CELL, "mc"),
-            Port::Foreign => (NIC, "f0"),
+        let (program, ingress) = match port {
+            Port::Tenant => (NIC, self.ifindex["t0"]),
+            Port::Mgmt => (NIC, self.ifindex["m0"]),
+            Port::Cell(network) => (CELL, self.cells[network]),
+            Port::Foreign => (NIC, self.ifindex["f0"]),
         };
         let length = u32::try_from(frame.len()).expect("a frame below 4 GiB");
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-        let context: Vec<u8> = [0, length, 0, self.ifindex[device], 0, 0]
+        let context: Vec<u8> = [0, length, 0, ingress, 0, 0]
             .iter()
             .flat_map(|word: &u32| word.to_ne_bytes())
             .collect();
@@ -251,7 +259,7 @@ impl DataPlane {
     pub fn counters(&self) -> BTreeMap<(&'static str, String, &'static str), u64> {
         let mut counters = BTreeMap::new();
         for hook in Hook::ALL {
-            for network in 0..3 {
+            for network in 0..8 {
                 for slot in 0..SLOTS {
                     let count = self.maps.counter(hook, network, slot).expect("a counter");
                     if count > 0 {

@@ -76,12 +76,12 @@ fn a_cell_may_only_speak_arp_for_its_own_addresses() {
     let asks = arp(ASK, MGMT_NIC, "10.32.96.50", Mac::default(), "10.32.96.105");
     assert_sent(
         &mut lb,
-        Port::MgmtCell,
+        Port::Cell("mgmt"),
         &asks,
         ("cell", "mgmt", "forwarded"),
     );
     let foreign = arp(ASK, MGMT_NIC, "10.32.96.51", Mac::default(), "10.32.96.105");
-    assert_dropped(&mut lb, Port::MgmtCell, &foreign, "cell_forbidden");
+    assert_dropped(&mut lb, Port::Cell("mgmt"), &foreign, "cell_forbidden");
     let other_network = arp(
         ASK,
         MGMT_NIC,
@@ -89,9 +89,14 @@ fn a_cell_may_only_speak_arp_for_its_own_addresses() {
         Mac::default(),
         "10.32.96.105",
     );
-    assert_dropped(&mut lb, Port::MgmtCell, &other_network, "cell_forbidden");
+    assert_dropped(
+        &mut lb,
+        Port::Cell("mgmt"),
+        &other_network,
+        "cell_forbidden",
+    );
     let ip = request("10.32.96.50:2000", "10.32.96.105:22", SYN_ONLY).bytes();
-    assert_dropped(&mut lb, Port::MgmtCell, &ip, "cell_forbidden");
+    assert_dropped(&mut lb, Port::Cell("mgmt"), &ip, "cell_forbidden");
 }
 
 #[test]
@@ -118,6 +123,6 @@ fn nothing_but_arp_leaves_a_cell() {
     for ethertype in [0x0800_u16, 0x86dd, 0x8100, 0x88cc] {
         let mut bytes = arp(ASK, MGMT_NIC, "10.32.96.50", Mac::default(), "10.32.96.105");
         bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
-        assert_dropped(&mut lb, Port::MgmtCell, &bytes, "cell_forbidden");
+        assert_dropped(&mut lb, Port::Cell("mgmt"), &bytes, "cell_forbidden");
     }
 }

@@ -131,11 +131,28 @@ pub(crate) fn assert_passed(lb: &mut DataPlane, port: Port, bytes: &[u8]) {
     );
 }
 
+/// Asserts the action and the counter of a frame that is dropped after its tag was taken off.
+pub(crate) fn assert_dropped_on(
+    lb: &mut DataPlane,
+    port: Port,
+    bytes: &[u8],
+    network: &str,
+    reason: &'static str,
+) {
+    let outcome = lb.receive(port, bytes);
+    assert_eq!(
+        (outcome.action, outcome.counted),
+        (Action::Drop, ("nic", network.to_owned(), reason)),
+        "{}",
+        Decoded(bytes)
+    );
+}
+
 const fn place(port: Port) -> (&'static str, &'static str) {
     match port {
         Port::Tenant => ("nic", "tenant-a"),
         Port::Mgmt => ("nic", "mgmt"),
-        Port::MgmtCell => ("cell", "mgmt"),
+        Port::Cell(network) => ("cell", network),
         Port::Foreign => ("nic", "-"),
     }
 }

@@ -2,7 +2,7 @@
 
 use lb_tests::{
     packet::{flags::*, tcp, udp},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
+    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;
@@ -113,26 +113,4 @@ fn the_clients_mac_is_learned_from_its_frames() {
         let wanted = tcp(API, CLIENT_A, ACK_ONLY).numbers(5001, 1001).ttl(63);
         assert_frame(&sent, &wanted.between(TENANT_NIC, station));
     }
-}
-
-/// One-armed: the client is in its backend's network, so the frame leaves where it came in.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn a_request_to_its_own_network_is_sent_back_out_of_its_port() {
-    let config = format!(
-        "{CONFIG}  api-m: {{ network: mgmt, listen: [\"10.32.96.110:6443/tcp\"], pool: kas-a }}\n"
-    );
-    let mut lb = DataPlane::new(&config);
-    let syn = tcp("10.32.96.7:40000", "10.32.96.110:6443", SYN_ONLY).between(CLIENT, MGMT_NIC);
-    let wanted = tcp(&snat(1024), KAS, SYN_ONLY)
-        .ttl(63)
-        .between(MGMT_NIC, KAS_MAC);
-    assert_eq!(
-        lb.receive(Port::Mgmt, &syn.bytes()),
-        Outcome {
-            action: Action::Transmit,
-            frame: wanted.bytes(),
-            counted: ("nic", "mgmt".to_owned(), "transmitted")
-        }
-    );
 }

@@ -134,6 +134,14 @@ impl Word {
         self.with_state(State::Closed)
     }
 
+    /// An entry that must not translate any more, as what it refers to is taken back. The new
+    /// generation makes a packet that is reading the entry miss.
+    #[inline(always)]
+    pub const fn forget(self) -> Self {
+        let generation = self.generation().wrapping_add(1) << GENERATION_SHIFT;
+        Self(generation).with_state(State::Free)
+    }
+
     /// A claim that is given up. The fields are no flow's; the id goes back into the queue.
     #[inline(always)]
     pub const fn withdraw(self) -> Self {
@@ -157,6 +165,15 @@ mod tests {
         assert!(closed.translates() && closed.claimable());
         assert!(claimed.withdraw().claimable() && !claimed.withdraw().translates());
         assert_eq!(closed.claim(true).generation(), 2);
+    }
+
+    #[test]
+    fn a_forgotten_entry_is_free_and_of_another_generation() {
+        let live = Word::default().claim(true).publish();
+        let forgotten = live.forget();
+        assert!(forgotten.claimable() && !forgotten.translates());
+        assert_ne!(forgotten.generation(), live.generation());
+        assert_eq!(Word::from_raw(0xffff_ff05).forget(), Word::default());
     }
 
     #[test]

@@ -74,5 +74,19 @@ pod_struct! {
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
+impl Flow {
+    /// The request tuple of the flow; the word says whether it is UDP or TCP.
+    pub const fn key(&self, udp: bool) -> FlowKey {
+        FlowKey {
+            client: self.client,
+            vip: self.vip,
+            client_port: self.client_port,
+            vip_port: self.vip_port,
+            network: self.network,
+            protocol: if udp { 17 } else { 6 },
+        }
+    }
+}
+
 /// Nanoseconds to the unit of `Flow::last_seen`: 2^20 ns, about a millisecond; wraps in 52 days.
 pub const TIME_SHIFT: u32 = 20;

@@ -7,11 +7,12 @@ pub mod backend;
 pub mod flow;
 pub mod network;
 pub mod registry;
+pub mod rule;
 pub mod service;
 pub mod snat;
 
 /// Networks, including the reserved id 0.
-pub const MAX_NETWORKS: u32 = 64;
+pub const MAX_NETWORKS: u32 = 256;
 /// Services, one per listening VIP:port, unless `limits.services` says otherwise.
 pub const DEFAULT_SERVICES: u32 = 1024;
 /// Backends unless `limits.backends` says otherwise.
@@ -19,6 +20,8 @@ pub const DEFAULT_BACKENDS: u32 = 4096;
 /// Pools, each with a Maglev table, unless `limits.pools` says otherwise.
 pub const DEFAULT_POOLS: u32 = 256;
 /// Most SNAT addresses that `limits.snat_addresses` may ask for.
-pub const MAX_SNAT_ADDRESSES: u32 = 32;
+pub const MAX_SNAT_ADDRESSES: u32 = 128;
 /// VIPs and SNAT addresses together.
 pub const MAX_ADDRESSES: u32 = 4096;
+/// Prefixes in all rule sets together; memory is taken as they are used.
+pub const MAX_RULES: u32 = 1 << 17;

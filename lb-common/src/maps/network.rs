@@ -3,6 +3,7 @@
 use crate::{
     addr::{Be32, Mac},
     pod::pod_struct,
+    verdict::{DropReason, Verdict},
 };
 
 pod_struct! {
@@ -18,18 +19,24 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// A network, at the index of its id. 40 bytes. Written by userspace only.
+    /// A network, at the index of its id. 48 bytes. Written by userspace only.
     pub struct Network {
         /// The NIC that frames to this network leave by.
         pub ifindex: u32,
-        /// The outer end of its cell.
+        /// The outer end of its cell; 0 for a host network, which has none.
         pub cell_ifindex: u32,
         /// MAC of the NIC: source of every frame we send there.
         pub mac: Mac,
         /// 802.1Q VLAN id, 0 for untagged.
         pub vlan: u16,
-        /// One of the `ROLE_` constants.
-        pub role: u32,
+        /// One of the `ROLE_` constants; 0 for a record that nobody has written.
+        pub role: u16,
+        /// The `NETWORK_` flags.
+        pub flags: u16,
+        /// Rule set of the sources that may come from it.
+        pub sources: u32,
+        /// Rule set of the destinations that must not pass to the host; 0 for none.
+        pub destinations: u32,
         /// Number of its SNAT addresses.
         pub snat_count: u32,
         /// Their slots: indexes of their queues of free ids. The first `snat_count` are valid.
@@ -41,9 +48,43 @@ pod_struct! {
 pub const MAX_SNAT_PER_NETWORK: usize = 16;
 
 /// A tenant's network: nothing but declared services, and never the host's own stack.
-pub const ROLE_TENANT: u32 = 1;
+pub const ROLE_TENANT: u16 = 1;
 /// The management network: what is not ours passes to the host.
-pub const ROLE_MGMT: u32 = 2;
+pub const ROLE_MGMT: u16 = 2;
+/// The way out to everybody else: what is not ours passes to the host.
+pub const ROLE_UPLINK: u16 = 3;
+
+/// Its VIPs and SNAT addresses are the host's own addresses.
+pub const NETWORK_HOST: u16 = 1;
+
+impl Network {
+    /// Whether nothing of this network may reach the host's stack.
+    #[inline(always)]
+    pub const fn is_tenant(&self) -> bool {
+        self.role == ROLE_TENANT
+    }
+
+    /// Whether its addresses are the host's own: only what is declared is ours.
+    #[inline(always)]
+    pub const fn is_host(&self) -> bool {
+        self.flags & NETWORK_HOST != 0
+    }
+
+    /// The end of a frame that none of our addresses, ports or protocols claims: it passes where the
+    /// address is the host's own, and is dropped for `reason` elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// `reason`.
+    #[inline(always)]
+    pub const fn undeclared(&self, reason: DropReason) -> Result<Verdict, DropReason> {
+        if self.is_host() {
+            Ok(Verdict::Passed)
+        } else {
+            Err(reason)
+        }
+    }
+}
 
 pod_struct! {
     /// One of our addresses in a network. 8 bytes.
@@ -60,7 +101,7 @@ pod_struct! {
 pod_struct! {
     /// What one of our addresses is. 12 bytes. Written by userspace only.
     pub struct Address {
-        /// One of the `KIND_` constants.
+        /// The `KIND_` bits.
         pub kind: u32,
         /// SNAT: flow id of its first port.
         pub base: u32,
@@ -73,7 +114,7 @@ pod_struct! {
 
 /// A VIP.
 pub const KIND_VIP: u32 = 1;
-/// A SNAT address.
+/// A SNAT address. Both only where the address is the host's own.
 pub const KIND_SNAT: u32 = 2;
 
 impl Address {

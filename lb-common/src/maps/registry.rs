@@ -11,8 +11,9 @@ pub const KIND_BACKEND: u8 = 4;
 /// See [`KIND_NETWORK`]. The id is the slot of the address plus one.
 pub const KIND_SNAT: u8 = 5;
 
-/// Longest name in bytes.
-pub const NAME_BYTES: usize = 95;
+/// Longest name in bytes: a pool's, a backend's with its port, and an address, with what separates
+/// them.
+pub const NAME_BYTES: usize = 223;
 
 /// Key of the registry: a kind and a name, padded with zeros. The value is the id, a `u32`.
 #[repr(C)]

@@ -20,14 +20,16 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// A service. 8 bytes. Written by userspace only.
+    /// A service. 12 bytes. Written by userspace only.
     pub struct Service {
         /// Id of the pool: index of its Maglev table. Entry 0 of the table is its size, so that one
         /// swap of the table changes both; the backend ids follow.
         pub pool: u32,
         /// Id of the service.
         pub id: u16,
-        /// Id of the network of the pool's backends.
-        pub backend_network: u16,
+        /// Zero.
+        pub _reserved: u16,
+        /// Rule set of its clients; 0 for whoever the network's sources let in.
+        pub rules: u32,
     }
 }

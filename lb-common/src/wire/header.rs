@@ -30,6 +30,22 @@ header! {
 }
 
 header! {
+    /// Ethernet II with a tag, up to the tag's end.
+    TaggedEthernet [18] {
+        /// Destination.
+        destination: NMac,
+        /// Source.
+        source: NMac,
+        /// 0x8100 or 0x88a8.
+        protocol: N16,
+        /// Priority (3 bits), drop eligible (1) and VLAN id (12).
+        tci: N16,
+        /// What follows.
+        ethertype: N16,
+    }
+}
+
+header! {
     /// The tag between an Ethernet header's addresses and the type of what follows (802.1Q).
     Vlan [4] {
         /// Priority (3 bits), drop eligible (1) and VLAN id (12).

@@ -3,36 +3,53 @@
 
 use std::{
     io::{self, Write},
+    net::Ipv4Addr,
     path::Path,
     process::ExitCode,
 };
 
-use lb_common::maps::snat::FLOWS_PER_ADDRESS;
 use serde::Serialize;
 
+use super::table;
 use crate::config::{self, Config, Problem, Problems};
 
 /// Exit code for a wrong configuration, as for a wrong command line.
 const REFUSED: u8 = 2;
 
-/// Checks the file at `path`. Exit code 0: valid, one line of summary on stdout. Exit code 2: every
-/// problem on stderr. With `json` both go to stdout as one object. Exit code 1: the answer could
-/// not be written.
-pub fn check(path: &Path, json: bool) -> ExitCode {
-    let result = config::load(path);
+/// How long a SNAT port is of no use to the same backend port after its flow: what the backend's
+/// kernel keeps a closed connection in TIME_WAIT for (`TCP_TIMEWAIT_LEN`), in seconds.
+const TIME_WAIT_SECS: u32 = 60;
+
+/// What a valid file is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The configuration with everything written out, as a file.
+    Expanded,
+    /// One object with all there is to know.
+    Json,
+    /// A line, and a table of capacities.
+    Summary,
+}
+
+/// Checks the file at `path`. Exit code 0: valid, the answer is on stdout. Exit code 2: every problem
+/// is on stderr, or with JSON on stdout as part of the object. Exit code 1: the answer could not be
+/// written.
+pub fn check(path: &Path, answer: Answer) -> ExitCode {
+    let result = config::load_text(path);
     let code = match result {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(REFUSED),
     };
-    let written = if json {
-        as_json(&result)
+    let written = match (&result, answer) {
+        (_, Answer::Json) => as_json(&result)
             .map_err(io::Error::from)
-            .and_then(|text| writeln!(io::stdout(), "{text}"))
-    } else {
-        match &result {
-            Ok(config) => writeln!(io::stdout(), "{}: ok: {}", path.display(), summary(config)),
-            Err(problems) => writeln!(io::stderr(), "{problems}"),
+            .and_then(|text| writeln!(io::stdout(), "{text}")),
+        (Ok((_, text)), Answer::Expanded) => write!(io::stdout(), "{text}"),
+        (Ok((config, _)), Answer::Summary) => {
+            let line = format!("{}: ok: {}", path.display(), summary(config));
+            writeln!(io::stdout(), "{line}{}", report(&capacities(config)))
         }
+        (Err(problems), _) => writeln!(io::stderr(), "{problems}"),
     };
     match written {
         Ok(()) => code,
@@ -43,17 +60,65 @@ pub fn check(path: &Path, json: bool) -> ExitCode {
 /// What is in the configuration, and how many flows it can hold at a time.
 fn summary(config: &Config) -> String {
     let backends = config.pools.iter().map(|pool| pool.backends.len()).sum();
-    let snat = config.snat_addresses();
-    let flows = u64::try_from(snat)
-        .unwrap_or(u64::MAX)
-        .saturating_mul(FLOWS_PER_ADDRESS.into());
+    let capacities = capacities(config);
+    let flows: u32 = capacities.iter().map(|capacity| capacity.flows).sum();
     format!(
         "{}, {}, {}, {}, {} ({flows} flows)",
         count(config.networks.len(), "network", "s"),
         count(config.pools.len(), "pool", "s"),
         count(config.services.len(), "service", "s"),
         count(backends, "backend", "s"),
-        count(snat, "SNAT address", "es"),
+        count(capacities.len(), "SNAT address", "es"),
+    )
+}
+
+/// What one SNAT address can hold.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Capacity<'a> {
+    network: &'a str,
+    address: Ipv4Addr,
+    first_port: u16,
+    last_port: u16,
+    /// At a time, to all backends together.
+    flows: u32,
+    /// To one backend address and port, lasting.
+    connections_per_second: u32,
+}
+
+fn capacities(config: &Config) -> Vec<Capacity<'_>> {
+    let addresses = config.networks.iter().flat_map(|network| {
+        let snat = network.snat.iter();
+        snat.map(|snat| Capacity {
+            network: &network.name,
+            address: snat.address,
+            first_port: snat.first_port,
+            last_port: snat.first_port + (snat.ports - 1),
+            flows: snat.ports.into(),
+            connections_per_second: u32::from(snat.ports) / TIME_WAIT_SECS,
+        })
+    });
+    addresses.collect()
+}
+
+/// The capacities as a table behind the summary; nothing without a SNAT address.
+fn report(capacities: &[Capacity<'_>]) -> String {
+    if capacities.is_empty() {
+        return String::new();
+    }
+    let header = ["NETWORK", "SNAT ADDRESS", "PORTS", "FLOWS", "NEW/S *"];
+    let rows = capacities.iter().map(|capacity| {
+        [
+            capacity.network.to_owned(),
+            capacity.address.to_string(),
+            format!("{}-{}", capacity.first_port, capacity.last_port),
+            capacity.flows.to_string(),
+            capacity.connections_per_second.to_string(),
+        ]
+    });
+    format!(
+        "\n\n{}\n* new TCP connections to one backend address and port: a backend that closes first \
+         keeps a port in TIME_WAIT for {TIME_WAIT_SECS} s",
+        table::text(header, rows)
     )
 }
 
@@ -64,18 +129,22 @@ fn count(number: usize, what: &str, plural: &str) -> String {
 
 /// The answer of `-o json`.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Object<'a> {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<&'a Config>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    capacity: Option<Vec<Capacity<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     problems: Option<&'a [Problem]>,
 }
 
-fn as_json(result: &Result<Config, Problems>) -> serde_json::Result<String> {
-    serde_json::to_string(&Answer {
+fn as_json(result: &Result<(Config, String), Problems>) -> serde_json::Result<String> {
+    let config = result.as_ref().ok().map(|(config, _)| config);
+    serde_json::to_string(&Object {
         ok: result.is_ok(),
-        config: result.as_ref().ok(),
+        config,
+        capacity: config.map(capacities),
         problems: result.as_ref().err().map(Problems::as_slice),
     })
 }
@@ -94,6 +163,10 @@ services:
   s: { network: mgmt, listen: [\"10.0.0.3:80/udp\"], pool: p }
 ";
 
+    fn parsed(text: &str) -> Result<(Config, String), Problems> {
+        config::parse("f", text).map(|config| (config, String::new()))
+    }
+
     #[test]
     fn the_summary_counts_and_says_what_fits() {
         let one = config::parse("f", SMALL).unwrap();
@@ -107,17 +180,44 @@ services:
     }
 
     #[test]
+    fn the_report_has_a_line_for_each_snat_address() {
+        let ports = "snat: [10.0.0.1, { address: 10.0.0.4, ports: 2000-2599 }]";
+        let config = config::parse("f", &SMALL.replace("snat: [10.0.0.1]", ports)).unwrap();
+        let report = report(&capacities(&config));
+        let lines: Vec<&str> = report.lines().map(str::trim_end).collect();
+        assert_eq!(
+            lines[..5],
+            [
+                "",
+                "",
+                " NETWORK  SNAT ADDRESS  PORTS       FLOWS  NEW/S *",
+                " mgmt     10.0.0.1      1024-57343  56320  938",
+                " mgmt     10.0.0.4      2000-2599   600    10",
+            ]
+        );
+        assert!(lines[5].starts_with("* new TCP connections to one backend"));
+        assert!(summary(&config).ends_with("2 SNAT addresses (56920 flows)"));
+        let none = SMALL.split("pools:").next().unwrap();
+        let none = config::parse("f", &none.replace(", snat: [10.0.0.1]", "")).unwrap();
+        assert_eq!(super::report(&capacities(&none)), "");
+    }
+
+    #[test]
     fn json_of_a_valid_file_has_the_whole_configuration() {
         assert_eq!(
-            as_json(&config::parse("f", SMALL)).unwrap(),
+            as_json(&parsed(SMALL)).unwrap(),
             concat!(
                 r#"{"ok":true,"config":{"networks":[{"name":"mgmt","role":"mgmt","interface":"eth1","#,
-                r#""prefixes":["10.0.0.0/24"],"snat":["10.0.0.1"]}],"#,
+                r#""vlan":null,"host":false,"prefixes":["10.0.0.0/24"],"routes":[],"#,
+                r#""sources":["10.0.0.0/24"],"backends":["10.0.0.0/24"],"#,
+                r#""snat":[{"address":"10.0.0.1","first_port":1024,"ports":56320}]}],"#,
                 r#""pools":[{"name":"p","network":"mgmt","backends":["#,
                 r#"{"name":"10.0.0.2:80","address":"10.0.0.2","port":80,"weight":1}]}],"#,
                 r#""services":[{"name":"s","network":"mgmt","listen":["#,
-                r#"{"address":"10.0.0.3","port":80,"protocol":"udp"}],"pool":"p"}],"#,
-                r#""limits":{"snat_addresses":8,"services":1024,"backends":4096,"pools":256}}}"#
+                r#"{"address":"10.0.0.3","port":80,"protocol":"udp"}],"pool":"p","rules":[]}],"#,
+                r#""limits":{"snat_addresses":8,"services":1024,"backends":4096,"pools":256}},"#,
+                r#""capacity":[{"network":"mgmt","address":"10.0.0.1","first_port":1024,"#,
+                r#""last_port":57343,"flows":56320,"connections_per_second":938}]}"#
             )
         );
     }
@@ -126,7 +226,7 @@ services:
     fn json_of_a_refused_file_has_the_problems() {
         let text = SMALL.replace("version: 1", "version: 2");
         assert_eq!(
-            as_json(&config::parse("f", &text)).unwrap(),
+            as_json(&parsed(&text)).unwrap(),
             r#"{"ok":false,"problems":[{"file":"f","line":2,"key":"version","words":"found 2, expected 1"}]}"#
         );
     }

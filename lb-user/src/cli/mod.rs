@@ -55,6 +55,9 @@ enum Command {
     Check {
         /// Configuration file
         file: PathBuf,
+        /// Print the configuration with everything written out, as a file that means the same
+        #[arg(long)]
+        expand: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -127,8 +130,17 @@ pub fn main() -> ExitCode {
             };
             return run::run(&options);
         }
-        Command::Check { file, output } => {
-            return check::check(&file, output.output == Format::Json);
+        Command::Check {
+            file,
+            expand,
+            output,
+        } => {
+            let answer = match output.output {
+                Format::Json => check::Answer::Json,
+                Format::Table if expand => check::Answer::Expanded,
+                Format::Table => check::Answer::Summary,
+            };
+            return check::check(&file, answer);
         }
         Command::Status(show) => show::status(&show.instance.name, show.output.output),
         Command::Services(show) => show::services(&show.instance.name, show.output.output),

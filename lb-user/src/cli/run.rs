@@ -45,6 +45,8 @@ enum End {
 const TRACE_DROPS: u8 = 4;
 /// How often the programs' log is read.
 const LOG_POLL: Duration = Duration::from_millis(100);
+/// How often flows that hold ids of what is configured no more are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
 
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
@@ -148,6 +150,8 @@ async fn watch(
         false => None,
     };
     let mut log = time::interval(LOG_POLL);
+    // Not at once: packets that were on their way when the plan was applied may still open flows.
+    let mut sweep = time::interval_at(time::Instant::now() + SWEEP, SWEEP);
     let mut confirmed = deadline.map(|deadline| ask(deadline - time::Instant::now()));
     let expired = time::sleep_until(deadline.unwrap_or_else(time::Instant::now));
     tokio::pin!(expired);
@@ -157,6 +161,11 @@ async fn watch(
             Some(neighbour) = running.resolved.recv() => running.live.set_next_hop(&neighbour)?,
             _ = log.tick(), if logger.is_some() => {
                 if let Some(logger) = &mut logger { logger.flush(); }
+            }
+            _ = sweep.tick(), if running.has_retired() => {
+                if let Err(error) = running.sweep() {
+                    tracing::error!("ids of what is configured no more stay taken: {error:#}");
+                }
             }
             answer = wait(&mut confirmed), if confirmed.is_some() => {
                 if !answer { break; }

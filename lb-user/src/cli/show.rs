@@ -14,14 +14,19 @@ pub(super) fn status(instance: &str, format: Format) -> Result<()> {
     }
     println!("instance {}, version {}\n", status.instance, status.version);
     table::print(
-        ["NETWORK", "ROLE", "INTERFACE", "XDP", "CELL"],
+        ["NETWORK", "ROLE", "INTERFACE", "VLAN", "XDP", "CELL"],
         status.networks.into_iter().map(|network| {
             [
                 network.name,
                 network.role,
                 network.interface,
+                network
+                    .vlan
+                    .map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),
                 network.mode.to_owned(),
-                network.cell,
+                network
+                    .cell
+                    .unwrap_or_else(|| "none: the host's addresses".to_owned()),
             ]
         }),
     );
@@ -56,10 +61,19 @@ pub(super) fn status(instance: &str, format: Format) -> Result<()> {
             ]
         }),
     );
-    let flows = status.flows;
-    println!(
-        "\nflows: {} live, {} of {} ids free",
-        flows.live, flows.free, flows.capacity
+    println!();
+    table::print(
+        ["SNAT ADDRESS", "NETWORK", "PORTS", "FLOWS", "FREE", "STATE"],
+        status.snat.into_iter().map(|snat| {
+            [
+                snat.address,
+                snat.network,
+                snat.ports,
+                snat.flows.live.to_string(),
+                snat.flows.free.to_string(),
+                if snat.draining { "draining" } else { "in use" }.to_owned(),
+            ]
+        }),
     );
     Ok(())
 }

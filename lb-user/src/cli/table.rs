@@ -7,10 +7,18 @@ pub(super) fn print<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) {
+    println!("{}", text(header, rows));
+}
+
+/// Rows under a header, columns aligned, as lines of text.
+pub(super) fn text<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     for row in rows {
         table.add_row(row);
     }
-    println!("{}", table.trim_fmt());
+    table.trim_fmt()
 }

@@ -1,6 +1,9 @@
 //! Addresses, prefixes and ports from text. Every refusal says what was found and what is expected.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    ops::RangeInclusive,
+};
 
 use ipnet::Ipv4Net;
 
@@ -11,10 +14,22 @@ use super::{
 
 /// The prefix lengths that a network may have: a shorter one is no layer-2 network, and a longer
 /// one has no host addresses beside its network and broadcast address.
-const PREFIX_LENGTHS: std::ops::RangeInclusive<u8> = 8..=30;
+const PREFIX_LENGTHS: RangeInclusive<u8> = 8..=30;
 
-/// A prefix in canonical form, such as `10.32.96.0/20`.
+/// The length of the prefix that all IPv4-mapped addresses are in (RFC 4291 section 2.5.5.2).
+const MAPPED_LENGTH: u8 = 96;
+
+/// An on-link prefix in canonical form, such as `10.32.96.0/20`.
 pub(super) fn prefix(text: &str) -> Result<Ipv4Net, String> {
+    prefix_of_length(text, PREFIX_LENGTHS)
+}
+
+/// A prefix of any length, in canonical form.
+pub(super) fn any_prefix(text: &str) -> Result<Ipv4Net, String> {
+    prefix_of_length(text, 0..=32)
+}
+
+fn prefix_of_length(text: &str, lengths: RangeInclusive<u8>) -> Result<Ipv4Net, String> {
     let Some((address, length)) = text.split_once('/') else {
         address(text)?;
         return Err(format!(
@@ -22,16 +37,18 @@ pub(super) fn prefix(text: &str) -> Result<Ipv4Net, String> {
             quote(text)
         ));
     };
+    let mapped = address.contains(':');
     let address = address_of_any_kind(address)?;
     let length = number(length)
         .and_then(|length| u8::try_from(length).ok())
-        .filter(|length| PREFIX_LENGTHS.contains(length));
+        .and_then(|length| length.checked_sub(if mapped { MAPPED_LENGTH } else { 0 }))
+        .filter(|length| lengths.contains(length));
     let Some(prefix) = length.and_then(|length| Ipv4Net::new(address, length).ok()) else {
         return Err(format!(
             "{} has no prefix length of {} to {}",
             quote(text),
-            PREFIX_LENGTHS.start(),
-            PREFIX_LENGTHS.end()
+            lengths.start(),
+            lengths.end()
         ));
     };
     let canonical = prefix.trunc();
@@ -40,8 +57,25 @@ pub(super) fn prefix(text: &str) -> Result<Ipv4Net, String> {
             "{prefix} has host bits set; did you mean {canonical}?"
         ));
     }
-    unicast(canonical.network()).map_err(|words| format!("{prefix}: {words}"))?;
-    Ok(canonical)
+    match kind_of(canonical) {
+        Some(kind) => Err(format!("{prefix} is {kind}; expected unicast addresses")),
+        None => Ok(canonical),
+    }
+}
+
+/// `FIRST-LAST`, such as `1024-57343`.
+pub(super) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let Some((first, last)) = text.split_once('-') else {
+        return Err(format!(
+            "{} is not a range of ports; expected FIRST-LAST such as 1024-57343",
+            quote(text)
+        ));
+    };
+    let (first, last) = (port(first)?, port(last)?);
+    if first > last {
+        return Err(format!("{first}-{last} ends before it starts"));
+    }
+    Ok(first..=last)
 }
 
 /// A unicast address, such as `10.32.96.50`.
@@ -53,15 +87,18 @@ pub(super) fn address(text: &str) -> Result<Ipv4Addr, String> {
 
 /// `ADDRESS:PORT`, such as `10.32.96.105:30918`.
 pub(super) fn address_and_port(text: &str) -> Result<(Ipv4Addr, u16), String> {
-    let Some((host, port_text)) = text.rsplit_once(':') else {
+    let port_follows = text
+        .rsplit_once(':')
+        .filter(|_| text.parse::<Ipv6Addr>().is_err());
+    let Some((host, port_text)) = port_follows else {
+        if text.contains(':') {
+            address_of_any_kind(text)?;
+        }
         return Err(format!(
             "{} has no port; expected ADDRESS:PORT",
             quote(text)
         ));
     };
-    if text.parse::<Ipv6Addr>().is_ok() {
-        return Err(not_yet(text));
-    }
     Ok((address(host)?, port(port_text)?))
 }
 
@@ -110,6 +147,7 @@ fn port(text: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("{} is not a port; expected 1 to 65535", quote(text)))
 }
 
+/// An IPv4 address, also as the IPv4-mapped IPv6 address that some programs print.
 fn address_of_any_kind(text: &str) -> Result<Ipv4Addr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -117,28 +155,43 @@ fn address_of_any_kind(text: &str) -> Result<Ipv4Addr, String> {
     let bare = text
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'));
-    if bare.unwrap_or(text).parse::<Ipv6Addr>().is_ok() {
-        return Err(not_yet(text));
+    match bare.unwrap_or(text).parse::<Ipv6Addr>() {
+        Ok(address) => address.to_ipv4_mapped().ok_or_else(|| not_yet(text)),
+        Err(_) => Err(format!("{} is not an IPv4 address", quote(text))),
     }
-    Err(format!("{} is not an IPv4 address", quote(text)))
 }
 
-/// RFC 6890: what no host can have as its own address in a network.
 fn unicast(address: Ipv4Addr) -> Result<(), String> {
-    let kind = if address == Ipv4Addr::UNSPECIFIED {
-        "the unspecified address"
-    } else if address.octets()[0] == 0 {
-        "an address of \"this network\" (0.0.0.0/8)"
-    } else if address.is_loopback() {
-        "a loopback address"
-    } else if address.is_multicast() {
-        "a multicast address"
-    } else if address.is_broadcast() {
-        "the broadcast address"
-    } else {
-        return Ok(());
+    match kind_of(Ipv4Net::from(address)) {
+        Some(kind) => Err(format!("{address} is {kind}; expected a unicast address")),
+        None => Ok(()),
+    }
+}
+
+/// What the addresses of `prefix` are, if no host can have them (RFC 6890).
+fn kind_of(prefix: Ipv4Net) -> Option<&'static str> {
+    let within = |first: u8, second: u8, length: u8| {
+        let bogon = Ipv4Net::new_assert(Ipv4Addr::new(first, second, 0, 0), length);
+        bogon.contains(&prefix)
     };
-    Err(format!("{address} is {kind}; expected a unicast address"))
+    let address = prefix.network();
+    if prefix.prefix_len() == 32 && address == Ipv4Addr::UNSPECIFIED {
+        Some("the unspecified address")
+    } else if within(0, 0, 8) {
+        Some("an address of \"this network\" (0.0.0.0/8)")
+    } else if within(127, 0, 8) {
+        Some("a loopback address")
+    } else if within(169, 254, 16) {
+        Some("a link-local address")
+    } else if within(224, 0, 4) {
+        Some("a multicast address")
+    } else if prefix.prefix_len() == 32 && address == Ipv4Addr::BROADCAST {
+        Some("the broadcast address")
+    } else if within(224, 0, 3) {
+        Some("a reserved address")
+    } else {
+        None
+    }
 }
 
 fn not_yet(text: &str) -> String {
@@ -162,6 +215,37 @@ mod tests {
         for text in ["10.0.0.0/8", "10.32.96.0/20", "192.168.203.4/30"] {
             assert_eq!(prefix(text).unwrap().to_string(), text);
         }
+        for text in ["0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1", "10.1.2.3/32"] {
+            assert_eq!(any_prefix(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn mapped_addresses_are_ipv4_addresses() {
+        let host = Ipv4Addr::new(192, 0, 2, 9);
+        assert_eq!(address("::ffff:192.0.2.9"), Ok(host));
+        assert_eq!(address("::ffff:c000:209"), Ok(host));
+        assert_eq!(address_and_port("[::ffff:192.0.2.9]:80"), Ok((host, 80)));
+        let entry = listen("[::ffff:192.0.2.9]:80/tcp").unwrap();
+        assert_eq!(entry.to_string(), "192.0.2.9:80/tcp");
+        let net = prefix("::ffff:192.0.2.0/120").unwrap();
+        assert_eq!(net.to_string(), "192.0.2.0/24");
+        let all = any_prefix("::ffff:0.0.0.0/96").unwrap();
+        assert_eq!(all.to_string(), "0.0.0.0/0");
+        refused(address_and_port("::ffff:192.0.2.9"), "has no port");
+        refused(address("::192.0.2.9"), "IPv6 is not supported yet");
+        refused(address("::ffff:127.0.0.1"), "is a loopback address");
+    }
+
+    #[test]
+    fn ranges_of_ports_start_before_they_end() {
+        assert_eq!(ports("1024-57343"), Ok(1024..=57_343));
+        assert_eq!(ports("5-5"), Ok(5..=5));
+        refused(ports("5-4"), "5-4 ends before it starts");
+        refused(ports("5"), "is not a range of ports");
+        for text in ["0-5", "5-65536", "-5", "5-", "1-2-3"] {
+            refused(ports(text), "is not a port");
+        }
     }
 
     #[test]
@@ -180,12 +264,16 @@ mod tests {
         refused(prefix("fd00::/64"), "IPv6 is not supported yet");
         refused(prefix("fd00::"), "IPv6 is not supported yet");
         refused(prefix("10.0.0/24"), "is not an IPv4 address");
-        refused(
-            prefix("127.0.0.0/8"),
-            "127.0.0.0/8: 127.0.0.0 is a loopback",
-        );
+        refused(prefix("127.0.0.0/8"), "127.0.0.0/8 is a loopback address");
         refused(prefix("224.0.0.0/24"), "is a multicast address");
-        refused(prefix("0.0.0.0/8"), "is the unspecified address");
+        refused(prefix("0.0.0.0/8"), "this network");
+        refused(prefix("169.254.8.0/24"), "is a link-local address");
+        refused(any_prefix("0.0.0.0/32"), "is the unspecified address");
+        refused(any_prefix("255.255.255.255/32"), "is the broadcast address");
+        refused(any_prefix("240.0.0.0/4"), "is a reserved address");
+        refused(any_prefix("10.0.0.0/33"), "no prefix length of 0 to 32");
+        refused(any_prefix("::/0"), "IPv6 is not supported yet");
+        refused(prefix("::ffff:10.0.0.0/95"), "no prefix length of 8 to 30");
     }
 
     #[test]
@@ -196,6 +284,8 @@ mod tests {
         refused(address("127.0.0.1"), "is a loopback address");
         refused(address("224.0.0.1"), "is a multicast address");
         refused(address("255.255.255.255"), "is the broadcast address");
+        refused(address("240.0.0.1"), "is a reserved address");
+        refused(address("169.254.0.1"), "is a link-local address");
         refused(address("::1"), "IPv6 is not supported yet");
         for text in [
             "",

@@ -3,9 +3,14 @@
 /// The most characters of the user's text that one problem repeats.
 const MAX_QUOTED: usize = 64;
 
-/// A place in the file.
+/// The file that the others are included by, as an index of [`Findings`](super::problem::Findings).
+pub(super) const MAIN: usize = 0;
+
+/// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
+    /// Index of the file, [`MAIN`] or behind it.
+    pub(super) file: usize,
     /// Line, from 1.
     pub(super) line: usize,
     /// Column in characters, from 1.
@@ -15,18 +20,34 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The whole file.
-    pub(super) fn root() -> Self {
+    /// The value of the whole file.
+    pub(super) fn root(file: usize) -> Self {
         Self {
+            file,
             line: 1,
             column: 1,
             key: String::new(),
         }
     }
 
+    /// A line that could not be split into keys; 0 for the file as a whole.
+    pub(super) fn of_line(file: usize, line: usize) -> Self {
+        Self {
+            line,
+            column: 0,
+            ..Self::root(file)
+        }
+    }
+
     /// The same line and column under another key: where a missing key is reported.
     pub(super) fn with_key(&self, key: String) -> Self {
         Self { key, ..*self }
+    }
+
+    /// Whether this is a part of what stands at `outer`, and not a default for it.
+    pub(super) fn is_inside(&self, outer: &Self) -> bool {
+        let rest = self.key.strip_prefix(&outer.key);
+        self.file == outer.file && rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
     }
 }
 
@@ -80,6 +101,23 @@ mod tests {
         assert_eq!(
             element(&child(&pool, "backends"), 1),
             "pools.kas-a.backends[1]"
+        );
+    }
+
+    #[test]
+    fn a_default_is_not_inside_of_what_it_is_for() {
+        let at = |key: &str| Place::root(MAIN).with_key(key.to_owned());
+        let pool = at("pools.kas-a");
+        assert!(at("pools.kas-a").is_inside(&pool));
+        assert!(at("pools.kas-a.network").is_inside(&pool));
+        assert!(!at("defaults.pool.network").is_inside(&pool));
+        assert!(!at("pools.kas-ab.network").is_inside(&pool));
+        assert!(
+            !Place {
+                file: 1,
+                ..pool.clone()
+            }
+            .is_inside(&pool)
         );
     }
 

@@ -1,12 +1,12 @@
-//! The problems of a file, collected by every stage and printed one per line.
+//! The problems of a configuration, collected by every stage and printed one per line.
 
-use std::{error::Error, fmt};
+use std::{collections::HashSet, error::Error, fmt};
 
 use serde::Serialize;
 
-use super::place::Place;
+use super::place::{MAIN, Place};
 
-/// Every problem of a file, in the order of its lines; at least one.
+/// Every problem of a configuration, in the order of its files and lines; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Problems(Vec<Problem>);
@@ -16,21 +16,6 @@ impl Problems {
     #[must_use]
     pub fn as_slice(&self) -> &[Problem] {
         &self.0
-    }
-
-    /// One problem with the file as a whole.
-    pub(super) fn of_file(file: &str, words: &str) -> Self {
-        Self::of_line(file, 0, words)
-    }
-
-    /// One problem with a line that could not be split into keys.
-    pub(super) fn of_line(file: &str, line: usize, words: &str) -> Self {
-        Self(vec![Problem {
-            file: file.to_owned(),
-            line,
-            key: String::new(),
-            words: words.to_owned(),
-        }])
     }
 }
 
@@ -77,16 +62,43 @@ impl fmt::Display for Problem {
 /// The problems found so far.
 #[derive(Debug)]
 pub(super) struct Findings {
-    file: String,
+    /// The names of the files, as places count them.
+    files: Vec<String>,
     found: Vec<(Place, String)>,
 }
 
 impl Findings {
     pub(super) fn new(file: &str) -> Self {
         Self {
-            file: file.to_owned(),
+            files: vec![file.to_owned()],
             found: Vec::new(),
         }
+    }
+
+    /// The index of another file in places.
+    pub(super) fn add_file(&mut self, name: &str) -> usize {
+        self.files.push(name.to_owned());
+        self.files.len() - 1
+    }
+
+    /// How many problems there are so far.
+    pub(super) fn count(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Where `other` stands, for the words of a problem in `place`: `line 3`, or `tenants.yaml:3`.
+    pub(super) fn line(&self, other: &Place, place: &Place) -> String {
+        if other.file == place.file {
+            format!("line {}", other.line)
+        } else {
+            self.file_and_line(other)
+        }
+    }
+
+    /// Where `place` is, for whoever reads the result without a file at hand.
+    pub(super) fn file_and_line(&self, place: &Place) -> String {
+        let file = self.files.get(place.file).map_or("", String::as_str);
+        format!("{file}:{}", place.line)
     }
 
     /// Notes a problem with what stands at `place`.
@@ -107,12 +119,23 @@ impl Findings {
             }
             // Every stage that gives no value says why. Should one forget it, the file is still
             // refused, and the list of problems still not empty.
-            self.add(&Place::root(), "this is not a configuration");
+            self.add(&Place::root(MAIN), "this is not a configuration");
         }
         self.found
-            .sort_by_key(|(place, _)| (place.line, place.column));
+            .sort_by_key(|(place, _)| (place.file, place.line, place.column));
+        // A default, or a node of a group, is looked at by everybody who uses it.
+        let mut seen = HashSet::new();
+        self.found.retain(|(place, words)| {
+            let Place {
+                file,
+                line,
+                column,
+                key,
+            } = place;
+            seen.insert((*file, *line, *column, key.clone(), words.clone()))
+        });
         let problems = self.found.into_iter().map(|(place, words)| Problem {
-            file: self.file.clone(),
+            file: self.files.get(place.file).cloned().unwrap_or_default(),
             line: place.line,
             key: place.key,
             words,
@@ -138,6 +161,22 @@ mod tests {
         assert_eq!(problem.to_string(), "lb.yaml:3: missing");
         problem.line = 0;
         assert_eq!(problem.to_string(), "lb.yaml: missing");
+    }
+
+    #[test]
+    fn problems_come_in_the_order_of_files_and_each_once() {
+        let mut findings = Findings::new("main.yaml");
+        let other = findings.add_file("tenants.yaml");
+        let at = |file: usize, line: usize| Place::of_line(file, line);
+        assert_eq!(findings.line(&at(other, 3), &at(MAIN, 9)), "tenants.yaml:3");
+        assert_eq!(findings.line(&at(MAIN, 3), &at(MAIN, 9)), "line 3");
+        for (file, line) in [(other, 1), (MAIN, 2), (other, 1), (MAIN, 1)] {
+            findings.add(&at(file, line), "wrong");
+        }
+        assert_eq!(
+            findings.into_result(Some(())).unwrap_err().to_string(),
+            "main.yaml:1: wrong\nmain.yaml:2: wrong\ntenants.yaml:1: wrong"
+        );
     }
 
     #[test]

@@ -7,20 +7,17 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use lb_common::{
-    addr::Be32,
-    maps::{
-        backend::Backend,
-        registry::RegistryKey,
-        snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, PAGE, PAGES_PER_ADDRESS, SnatPage, base},
-    },
+use lb_common::maps::{
+    backend::Backend,
+    registry::RegistryKey,
+    snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
 };
 use tokio::{sync::mpsc::UnboundedReceiver, time};
 
 use super::{
-    desired::SnatSlot,
     ids::{Ids, Kind},
     plan::{Current, Operation},
+    snat::SnatSlot,
 };
 use crate::{config::Limits, dataplane::maps::Maps, network::neighbour::Resolved};
 
@@ -29,8 +26,9 @@ const NEXT_HOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The maps, and the backends' records as they stand in them.
 pub struct Live {
-    maps: Maps,
+    pub(super) maps: Maps,
     backends: BTreeMap<u32, Backend>,
+    next_hops: BTreeMap<u32, Ipv4Addr>,
 }
 
 impl Live {
@@ -39,7 +37,13 @@ impl Live {
         Self {
             maps,
             backends: BTreeMap::new(),
+            next_hops: BTreeMap::new(),
         }
+    }
+
+    /// Takes the address of each backend's next hop: what [`Self::set_next_hop`] goes by.
+    pub fn follow(&mut self, next_hops: BTreeMap<u32, Ipv4Addr>) {
+        self.next_hops = next_hops;
     }
 
     /// The limits that the maps were made with, which may not be those of the file.
@@ -111,11 +115,13 @@ impl Live {
         }
         for (_, id) in ids.of(Kind::Snat) {
             let slot = u16::try_from(id - 1)?;
-            if maps.free_ids(u32::from(slot))?.is_some() {
-                let page = maps.snat_pages.get(&(base(slot) / PAGE), 0)?;
-                current.snat.insert(slot, Ipv4Addr::from(page.address));
+            let page = maps.snat_pages.get(&(base(slot) / PAGE), 0)?;
+            let address = Ipv4Addr::from(page.address);
+            if !address.is_unspecified() {
+                current.snat.insert(slot, address);
             }
         }
+        current.rules = maps.rules()?;
         self.backends = current
             .backends
             .iter()
@@ -144,15 +150,15 @@ impl Live {
         Ok(())
     }
 
-    /// Writes a resolved MAC into the slots of all backends behind it.
+    /// Writes a resolved MAC into the slots of all backends that it is the next hop of.
     ///
     /// # Errors
     ///
     /// If the kernel refuses a write.
     pub fn set_next_hop(&mut self, resolved: &Resolved) -> Result<()> {
-        let address = Be32::from(resolved.address);
-        let behind = self.backends.iter_mut().filter(|(_, backend)| {
-            backend.network == resolved.network && backend.address == address
+        let next_hops = &self.next_hops;
+        let behind = self.backends.iter_mut().filter(|(id, backend)| {
+            backend.network == resolved.network && next_hops.get(id) == Some(&resolved.address)
         });
         let mut changed = false;
         for (id, backend) in behind.filter(|(_, backend)| backend.next_hop != resolved.mac) {
@@ -164,7 +170,7 @@ impl Live {
             changed = true;
         }
         if changed {
-            tracing::info!(backend = %resolved.address, mac = %resolved.mac, "next hop");
+            tracing::info!(address = %resolved.address, mac = %resolved.mac, "next hop");
         }
         Ok(())
     }
@@ -172,6 +178,8 @@ impl Live {
     fn carry_out(&mut self, operation: &Operation) -> Result<()> {
         let maps = &mut self.maps;
         match operation {
+            Operation::WriteRules(set, rules) => maps.write_rules(*set, rules)?,
+            Operation::ClearRules(set, prefixes) => maps.clear_rules(*set, prefixes)?,
             Operation::SetNetwork(id, network) => maps.networks.set(u32::from(*id), network, 0)?,
             Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
             Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,
@@ -190,21 +198,32 @@ impl Live {
         Ok(())
     }
 
-    /// Pages first, the queue last: no id is handed out before its page says whose it is.
+    /// A fresh queue, then the pages, which make the slot count as open; no network hands out its ids
+    /// before its record names the slot.
     fn open_snat(&mut self, snat: SnatSlot) -> Result<()> {
-        let first = base(snat.slot);
+        self.maps
+            .set_free_ids(u32::from(snat.slot), snat.flow_ids())?;
         let page = SnatPage {
-            address: snat.address.into(),
-            base: first,
-            first_port: FIRST_FLOW_PORT,
+            address: snat.snat.address.into(),
+            base: base(snat.slot),
+            first_port: snat.snat.first_port,
             slot: snat.slot,
         };
-        for index in first / PAGE..first / PAGE + PAGES_PER_ADDRESS {
-            self.maps.snat_pages.set(index, &page, 0)?;
-        }
-        if self.maps.free_ids(u32::from(snat.slot))?.is_none() {
-            let ids = first..first + u32::from(FLOWS_PER_ADDRESS);
-            self.maps.set_free_ids(u32::from(snat.slot), ids)?;
+        self.set_pages(snat.slot, &page)
+    }
+
+    /// Writes all pages of a slot. The first one says that the slot is open: it is written last, and
+    /// cleared first.
+    pub(super) fn set_pages(&mut self, slot: u16, page: &SnatPage) -> Result<()> {
+        let first = base(slot) / PAGE;
+        let closes = page.address.raw() == 0;
+        for offset in 0..PAGES_PER_ADDRESS {
+            let offset = if closes {
+                offset
+            } else {
+                PAGES_PER_ADDRESS - 1 - offset
+            };
+            self.maps.snat_pages.set(first + offset, page, 0)?;
         }
         Ok(())
     }
@@ -216,10 +235,10 @@ impl Live {
     ) -> Result<()> {
         let deadline = time::Instant::now() + NEXT_HOP_PATIENCE;
         loop {
-            let missing: Vec<&Backend> = ids
+            let missing: Vec<(&u32, &Backend)> = ids
                 .iter()
-                .filter_map(|id| self.backends.get(id))
-                .filter(|backend| backend.next_hop.is_none())
+                .filter_map(|id| Some((id, self.backends.get(id)?)))
+                .filter(|(_, backend)| backend.next_hop.is_none())
                 .collect();
             if missing.is_empty() {
                 return Ok(());
@@ -228,9 +247,10 @@ impl Live {
                 Ok(Some(resolved)) => self.set_next_hop(&resolved)?,
                 Ok(None) => return Ok(()),
                 Err(_) => {
-                    for backend in missing {
+                    for (id, backend) in missing {
                         let address = Ipv4Addr::from(backend.address);
-                        tracing::warn!(backend = %address, "its next hop does not answer ARP yet");
+                        let next_hop = self.next_hops.get(id).unwrap_or(&address);
+                        tracing::warn!(backend = %address, %next_hop, "its next hop does not answer ARP yet");
                     }
                     return Ok(());
                 }

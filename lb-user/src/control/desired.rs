@@ -1,24 +1,31 @@
 //! desired: the validated configuration, with ids and facts of the host, as records of the maps.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::Ipv4Addr,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
-    addr::{Be16, Be32, Mac},
+    addr::{Be16, Mac},
     maglev::{self, Member},
     maps::{
         MAX_NETWORKS,
         backend::Backend,
         network::{
-            Address, AddressKey, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK, Network, NetworkKey,
-            ROLE_MGMT, ROLE_TENANT,
+            Address, AddressKey, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK, NETWORK_HOST, Network,
+            NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
+        rule::Owner,
         service::{Service, ServiceKey},
-        snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, base},
     },
 };
 
-use super::ids::{Ids, Kind};
+use super::{
+    ids::{Ids, Kind},
+    rules::{self, Rules},
+    snat::{SnatSlot, draining, snat_name},
+};
 use crate::{
     config::{self, Config, Protocol, Role},
     network::link::Link,
@@ -29,17 +36,8 @@ use crate::{
 pub struct Place {
     /// Its NIC.
     pub nic: Link,
-    /// Index of the outer end of its cell.
+    /// Index of the outer end of its cell; 0 for a network without one.
     pub cell_ifindex: u32,
-}
-
-/// A SNAT address and the slot that holds its ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnatSlot {
-    /// Index of its queue of free ids.
-    pub slot: u16,
-    /// The address.
-    pub address: Ipv4Addr,
 }
 
 /// What the maps must hold. Lists are in the order of the file.
@@ -51,12 +49,18 @@ pub struct Desired {
     pub network_ids: Vec<(NetworkKey, u32)>,
     /// SNAT addresses.
     pub snat: Vec<SnatSlot>,
-    /// VIPs and SNAT addresses.
-    pub addresses: Vec<(AddressKey, Address)>,
-    /// Backends by id; the next hop is not part of it.
+    /// VIPs and SNAT addresses, also those that only finish their flows.
+    pub addresses: HashMap<AddressKey, Address>,
+    /// Rule sets by owner, none of them empty. Records point to none yet.
+    pub rules: BTreeMap<Owner, Rules>,
+    /// Backends by id; the next hop's MAC is not part of it.
     pub backends: Vec<(u32, Backend)>,
+    /// Address of each backend's next hop: its own, or its gateway's.
+    pub next_hops: BTreeMap<u32, Ipv4Addr>,
     /// Maglev tables by pool id.
     pub tables: Vec<(u32, Vec<u32>)>,
+    /// Network and address of next hops of backends that are configured no more.
+    pub retired_hops: Vec<(u16, Ipv4Addr)>,
     /// Services by listening VIP and port.
     pub services: Vec<(ServiceKey, Service)>,
 }
@@ -65,7 +69,8 @@ pub struct Desired {
 ///
 /// # Errors
 ///
-/// If ids run out: the limits of a running data plane are those of its first start.
+/// If ids run out: the limits of a running data plane are those of its first start. If an address
+/// that still finishes flows is to be something else.
 pub fn desired(
     config: &Config,
     places: &BTreeMap<String, Place>,
@@ -84,6 +89,8 @@ pub fn desired(
     for service in &config.services {
         desired.add_service(service, config, ids)?;
     }
+    desired.add_draining(config, ids)?;
+    desired.add_retired_backends(config, ids);
     Ok(desired)
 }
 
@@ -103,48 +110,114 @@ impl Desired {
             network.snat.len()
         );
         let mut snat_slots = [0; MAX_SNAT_PER_NETWORK];
-        for (&address, place) in network.snat.iter().zip(&mut snat_slots) {
-            let name = format!("{}/{address}", network.name);
+        for (snat, place) in network.snat.iter().zip(&mut snat_slots) {
             let most = u32::from(config.limits.snat_addresses);
-            let slot = u16::try_from(ids.assign(Kind::Snat, &name, most)? - 1)?;
+            let slot = ids.assign(Kind::Snat, &snat_name(&network.name, snat), most)? - 1;
+            let snat = SnatSlot::new(u16::try_from(slot)?, *snat);
             *place = u8::try_from(slot)?;
-            self.snat.push(SnatSlot { slot, address });
-            self.addresses.push((
-                AddressKey {
-                    address: address.into(),
-                    network: id,
-                    _reserved: 0,
-                },
-                Address {
-                    kind: KIND_SNAT,
-                    base: base(slot),
-                    first_port: FIRST_FLOW_PORT,
-                    count: FLOWS_PER_ADDRESS,
-                },
-            ));
+            self.snat.push(snat);
+            self.add_address(id, snat.snat.address, snat.record());
         }
-        let record = Network {
-            ifindex: place.nic.ifindex,
-            cell_ifindex: place.cell_ifindex,
-            mac: place.nic.mac,
-            vlan: 0,
-            role: match network.role {
-                Role::Mgmt => ROLE_MGMT,
-                Role::Tenant => ROLE_TENANT,
-            },
-            snat_count: u32::try_from(network.snat.len())?,
-            snat_slots,
-        };
-        self.networks.push((id, record));
-        for ifindex in [place.nic.ifindex, place.cell_ifindex] {
-            self.network_ids.push((
-                NetworkKey {
-                    ifindex,
-                    vlan: 0,
-                    _reserved: 0,
+        let vlan = network.vlan.unwrap_or(0);
+        self.networks.push((
+            id,
+            Network {
+                ifindex: place.nic.ifindex,
+                cell_ifindex: place.cell_ifindex,
+                mac: place.nic.mac,
+                vlan,
+                role: match network.role {
+                    Role::Mgmt => ROLE_MGMT,
+                    Role::Tenant => ROLE_TENANT,
+                    Role::Uplink => ROLE_UPLINK,
                 },
-                u32::from(id),
-            ));
+                flags: if network.host { NETWORK_HOST } else { 0 },
+                snat_count: u32::try_from(network.snat.len())?,
+                snat_slots,
+                ..Network::default()
+            },
+        ));
+        self.map_network(place.nic.ifindex, vlan, id);
+        if place.cell_ifindex != 0 {
+            self.map_network(place.cell_ifindex, 0, id);
+        }
+        self.add_rules(Owner::Sources(id), rules::sources(network));
+        let destinations = rules::destinations(network, &config.networks);
+        self.add_rules(Owner::Destinations(id), destinations);
+        Ok(())
+    }
+
+    fn map_network(&mut self, ifindex: u32, vlan: u16, id: u16) {
+        let key = NetworkKey {
+            ifindex,
+            vlan,
+            _reserved: 0,
+        };
+        self.network_ids.push((key, u32::from(id)));
+    }
+
+    fn add_rules(&mut self, owner: Owner, rules: Rules) {
+        if !rules.is_empty() {
+            self.rules.insert(owner, rules);
+        }
+    }
+
+    /// Adds what an address is to what else it is: a host's own may be a VIP and a SNAT address.
+    fn add_address(&mut self, network: u16, address: Ipv4Addr, what: Address) {
+        let key = AddressKey {
+            address: address.into(),
+            network,
+            _reserved: 0,
+        };
+        let record = self.addresses.entry(key).or_default();
+        let kind = record.kind | what.kind;
+        if what.kind == KIND_SNAT {
+            *record = what;
+        }
+        record.kind = kind;
+    }
+
+    /// Backends that are configured no more keep the next hops of the flows that they still have.
+    fn add_retired_backends(&mut self, config: &Config, ids: &Ids) {
+        for (name, id) in ids.of(Kind::Backend) {
+            let Some((network, address)) = parse_backend(name) else {
+                continue;
+            };
+            let network_id = ids.get(Kind::Network, network);
+            let network_id = network_id.and_then(|id| u16::try_from(id).ok());
+            if let (Some(network), Some(network_id)) = (config.network(network), network_id)
+                && !self.next_hops.contains_key(&id)
+            {
+                let next_hop = network.next_hop(address);
+                self.next_hops.insert(id, next_hop);
+                self.retired_hops.push((network_id, next_hop));
+            }
+        }
+    }
+
+    /// SNAT addresses that are configured no more go on for the flows that have them.
+    fn add_draining(&mut self, config: &Config, ids: &Ids) -> Result<()> {
+        for (network, snat) in draining(config, ids) {
+            let id = ids.get(Kind::Network, network).unwrap_or_default();
+            let key = AddressKey {
+                address: snat.snat.address.into(),
+                network: u16::try_from(id)?,
+                _reserved: 0,
+            };
+            let is_snat = self
+                .addresses
+                .get(&key)
+                .is_some_and(|address| address.kind & KIND_SNAT != 0);
+            let host = config.network(network).is_some_and(|network| network.host);
+            ensure!(
+                !is_snat && (host || !self.addresses.contains_key(&key)),
+                "network {network}: {} was a SNAT address with the ports {} until now, and flows may \
+                 still use it, so it cannot be anything else yet; take it out of the file until \
+                 `lb status` does not show it any more, or end its flows with `lb down`",
+                snat.snat.address,
+                snat.range(),
+            );
+            self.add_address(key.network, snat.snat.address, snat.record());
         }
         Ok(())
     }
@@ -152,9 +225,10 @@ impl Desired {
     fn add_pool(&mut self, pool: &config::Pool, config: &Config, ids: &mut Ids) -> Result<()> {
         let pool_id = ids.assign(Kind::Pool, &pool.name, config.limits.pools)?;
         let network = network_id(ids, &pool.network)?;
+        let routes = config.network(&pool.network);
         let mut members = Vec::new();
         for backend in &pool.backends {
-            let name = backend_name(&pool.name, backend);
+            let name = backend_name(pool, backend);
             let id = ids.assign(Kind::Backend, &name, config.limits.backends)?;
             let record = Backend {
                 address: backend.address.into(),
@@ -164,6 +238,9 @@ impl Desired {
                 _reserved: 0,
             };
             self.backends.push((id, record));
+            let next_hop =
+                routes.map_or(backend.address, |network| network.next_hop(backend.address));
+            self.next_hops.insert(id, next_hop);
             members.push(Member {
                 id,
                 weight: backend.weight,
@@ -184,13 +261,11 @@ impl Desired {
         let id =
             u16::try_from(ids.assign(Kind::Service, &service.name, config.limits.services)?)?;
         let pool = ids.assign(Kind::Pool, &service.pool, config.limits.pools)?;
-        let backend_network = config
-            .pool(&service.pool)
-            .map_or("", |pool| pool.network.as_str());
         let record = Service {
             pool,
             id,
-            backend_network: network_id(ids, backend_network)?,
+            _reserved: 0,
+            rules: 0,
         };
         for listen in &service.listen {
             let key = ServiceKey {
@@ -200,29 +275,44 @@ impl Desired {
                 protocol: u32::from(protocol_number(listen.protocol)),
             };
             self.services.push((key, record));
-            let vip = AddressKey {
-                address: Be32::from(listen.address),
-                network,
-                _reserved: 0,
+            let vip = Address {
+                kind: KIND_VIP,
+                ..Address::default()
             };
-            if !self.addresses.iter().any(|(key, _)| *key == vip) {
-                self.addresses.push((
-                    vip,
-                    Address {
-                        kind: KIND_VIP,
-                        ..Default::default()
-                    },
-                ));
-            }
+            self.add_address(network, listen.address, vip);
         }
+        self.add_rules(Owner::Service(id), rules::clients(service));
         Ok(())
+    }
+
+    /// The addresses that must be resolved in a network: those of its backends' next hops, also of
+    /// backends that only finish their flows.
+    pub fn neighbours(&self, network: u16) -> BTreeSet<Ipv4Addr> {
+        let backends = self
+            .backends
+            .iter()
+            .filter(|(_, backend)| backend.network == network);
+        let retired = self.retired_hops.iter();
+        let retired = retired.filter(|(id, _)| *id == network);
+        backends
+            .filter_map(|(id, _)| self.next_hops.get(id).copied())
+            .chain(retired.map(|(_, next_hop)| *next_hop))
+            .collect()
     }
 }
 
-/// The registry's name of a backend: under another address it is another backend, because its flows
-/// cannot follow it there; under another port it is the same.
-pub fn backend_name(pool: &str, backend: &config::Backend) -> String {
-    format!("{pool}/{}@{}", backend.name, backend.address)
+/// The registry's name of a backend: in another network or under another address it is another
+/// backend, because its flows cannot follow it there; under another port it is the same.
+pub fn backend_name(pool: &config::Pool, backend: &config::Backend) -> String {
+    let (name, address) = (&backend.name, backend.address);
+    format!("{}/{name}@{}/{address}", pool.name, pool.network)
+}
+
+/// Network and address in the registry's name of a backend.
+fn parse_backend(name: &str) -> Option<(&str, Ipv4Addr)> {
+    let (_, place) = name.rsplit_once('@')?;
+    let (network, address) = place.split_once('/')?;
+    Some((network, address.parse().ok()?))
 }
 
 /// The IP protocol number.
@@ -265,6 +355,7 @@ services:
                 up: true,
                 peer: None,
                 xdp: None,
+                bridge: None,
             },
             cell_ifindex: ifindex + 10,
         };
@@ -286,10 +377,14 @@ services:
         assert_eq!(desired.network_ids.len(), 4);
         assert_eq!(
             desired.snat,
-            [SnatSlot {
-                slot: 0,
-                address: Ipv4Addr::new(10, 32, 96, 50)
-            }]
+            [SnatSlot::new(
+                0,
+                config::Snat {
+                    address: Ipv4Addr::new(10, 32, 96, 50),
+                    first_port: 1024,
+                    ports: 56_320
+                }
+            )]
         );
         assert_eq!(
             desired.addresses.len(),
@@ -297,14 +392,14 @@ services:
             "one SNAT address, one VIP for two listeners"
         );
         assert_eq!(desired.services.len(), 2);
-        let (_, service) = desired.services[0];
+        let (_, backend) = desired.backends[0];
         assert_eq!(
-            Some(u32::from(service.backend_network)),
+            Some(u32::from(backend.network)),
             ids.get(Kind::Network, "mgmt")
         );
         let (_, table) = &desired.tables[0];
         let heavy = ids
-            .get(Kind::Backend, "kas-a/10.32.96.106:30918@10.32.96.106")
+            .get(Kind::Backend, "kas-a/10.32.96.106:30918@mgmt/10.32.96.106")
             .unwrap();
         let share = table.iter().filter(|&&id| id == heavy).count() * 100 / table.len();
         assert!((74..=76).contains(&share), "{share} %");
@@ -331,5 +426,57 @@ services:
                 .iter()
                 .all(|network| before.networks.contains(network))
         );
+    }
+
+    /// Flows may still come back to it: it cannot be a VIP at the same time.
+    #[test]
+    fn an_address_that_drains_is_nothing_else() {
+        let mut ids = Ids::default();
+        build(CONFIG, &mut ids);
+        let moved = CONFIG.replace("snat: [10.32.96.50]", "snat: [10.32.96.51]");
+        assert_eq!(build(&moved, &mut ids).addresses.len(), 3);
+        let vip = moved.replace(
+            "services:",
+            "services:\n  x: { network: mgmt, listen: [\"10.32.96.50:80/tcp\"], pool: kas-a }",
+        );
+        let config = config::parse("test.yaml", &vip).unwrap();
+        let error = desired(&config, &places(), &mut ids)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("10.32.96.50 was a SNAT address with the ports 1024-57343"),
+            "{error}"
+        );
+    }
+
+    /// What is removed keeps its next hop, which may move while the flows finish.
+    #[test]
+    fn a_removed_backends_next_hop_is_still_watched() {
+        let mut ids = Ids::default();
+        let before = build(CONFIG, &mut ids);
+        let (network, _) = before.networks[0];
+        let after = build(&CONFIG.replace("\"10.32.96.105:30918\", ", ""), &mut ids);
+        let watched = [105, 106].map(|host| Ipv4Addr::new(10, 32, 96, host));
+        assert_eq!(after.neighbours(network), BTreeSet::from(watched));
+        assert_eq!(after.backends.len(), 1);
+        assert_eq!(after.next_hops.len(), 2);
+    }
+
+    /// The flows of a pool that moves to another network stay where they are.
+    #[test]
+    fn a_backend_in_another_network_is_another_backend() {
+        let mut ids = Ids::default();
+        let before = build(CONFIG, &mut ids);
+        let moved = CONFIG
+            .replace(
+                "prefixes: [192.168.203.0/24]",
+                "prefixes: [10.32.96.0/20], snat: [10.32.96.51]",
+            )
+            .replace("192.168.203.110", "10.32.96.110")
+            .replace("kas-a: { network: mgmt", "kas-a: { network: tenant-a");
+        let after = build(&moved, &mut ids);
+        for (id, _) in after.backends {
+            assert!(before.backends.iter().all(|(old, _)| *old != id));
+        }
     }
 }

@@ -13,9 +13,9 @@ pub enum Kind {
     Service,
     /// A pool, by name.
     Pool,
-    /// A backend, as `pool/backend@address`.
+    /// A backend, as `pool/backend@network/address`.
     Backend,
-    /// A SNAT address, as `network/address`; its slot is the id minus one.
+    /// A SNAT address, as `network/address:first-last`; its slot is the id minus one.
     Snat,
 }
 
@@ -59,6 +59,7 @@ impl Kind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
     by_name: BTreeMap<(Kind, String), u32>,
+    assigned: BTreeSet<(Kind, String)>,
 }
 
 impl Ids {
@@ -73,6 +74,7 @@ impl Ids {
     ///
     /// If all are taken.
     pub fn assign(&mut self, kind: Kind, name: &str, most: u32) -> Result<u32> {
+        self.assigned.insert((kind, name.to_owned()));
         if let Some(id) = self.get(kind, name) {
             return Ok(id);
         }
@@ -80,9 +82,10 @@ impl Ids {
         let id = (1..=most).find(|id| !taken.contains(id));
         ensure!(
             id.is_some(),
-            "no id is left for {} {name}: the running data plane has room for {most}; \
-             `lb down` and a new start with higher `limits` make more",
-            kind.label()
+            "no id is left for {} {name}: the running data plane has room for {most}, and what is \
+             configured no more keeps its id until its last flow has ended (`lb status` shows SNAT \
+             addresses that drain); `lb down` and a new start with higher `limits` make more",
+            kind.label(),
         );
         let id = id.unwrap_or_default();
         self.insert(kind, name, id);
@@ -107,6 +110,18 @@ impl Ids {
             .iter()
             .filter(move |((found, _), _)| *found == kind)
             .map(|((_, name), &id)| (name.as_str(), id))
+    }
+
+    /// Takes an id back: nothing refers to it any more.
+    pub fn free(&mut self, kind: Kind, name: &str) {
+        self.by_name.remove(&(kind, name.to_owned()));
+    }
+
+    /// The ids that were given out before and that nobody has [asked for](Self::assign) since: kind,
+    /// name, number.
+    pub fn unassigned(&self) -> impl Iterator<Item = (Kind, &str, u32)> {
+        self.all()
+            .filter(|&(kind, name, _)| !self.assigned.contains(&(kind, name.to_owned())))
     }
 
     /// Every id: kind, name, number.
@@ -142,5 +157,19 @@ mod tests {
             "{error}"
         );
         assert_eq!(ids.name(Kind::Service, 2), Some("api-b"));
+    }
+
+    #[test]
+    fn an_id_that_nobody_asks_for_can_be_taken_back_and_given_out_again() {
+        let mut ids = Ids::default();
+        ids.insert(Kind::Network, "tenant-a", 1);
+        ids.insert(Kind::Network, "tenant-b", 2);
+        assert_eq!(ids.assign(Kind::Network, "tenant-b", 2).unwrap(), 2);
+        let unused: Vec<_> = ids.unassigned().collect();
+        assert_eq!(unused, [(Kind::Network, "tenant-a", 1)]);
+        let error = ids.assign(Kind::Network, "tenant-c", 2).unwrap_err();
+        assert!(error.to_string().contains("room for 2"), "{error}");
+        ids.free(Kind::Network, "tenant-a");
+        assert_eq!(ids.assign(Kind::Network, "tenant-c", 2).unwrap(), 1);
     }
 }

@@ -4,4 +4,7 @@ pub mod apply;
 pub mod desired;
 pub mod ids;
 pub mod plan;
+pub mod retire;
+pub mod rules;
+pub mod snat;
 pub mod start;

@@ -4,15 +4,24 @@
 //! to it, and a VIP is opened last; removals go the other way round. So after any crash in between
 //! a service is wholly old, wholly new, or not there yet.
 
-use std::{collections::HashMap, net::Ipv4Addr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::Ipv4Addr,
+};
 
+use ipnet::Ipv4Net;
 use lb_common::maps::{
     backend::Backend,
     network::{Address, AddressKey, KIND_SNAT, Network, NetworkKey},
+    rule::Owner,
     service::{Service, ServiceKey},
 };
 
-use super::desired::{Desired, SnatSlot};
+use super::{
+    desired::Desired,
+    rules::{self, Choice, Rules},
+    snat::SnatSlot,
+};
 
 /// What the maps hold.
 #[derive(Clone, Debug, Default)]
@@ -21,8 +30,10 @@ pub struct Current {
     pub networks: HashMap<u16, Network>,
     /// NICs and outer ends of cells.
     pub network_ids: HashMap<NetworkKey, u32>,
-    /// Address of every slot that has a queue of free ids.
+    /// Address of every slot that is open.
     pub snat: HashMap<u16, Ipv4Addr>,
+    /// Rule sets by number.
+    pub rules: BTreeMap<u32, Rules>,
     /// VIPs and SNAT addresses.
     pub addresses: HashMap<AddressKey, Address>,
     /// Backends by id.
@@ -36,6 +47,10 @@ pub struct Current {
 /// One step of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
+    /// Fills a rule set that nothing points to yet.
+    WriteRules(u32, Rules),
+    /// Takes these prefixes out of a rule set that nothing points to.
+    ClearRules(u32, Vec<Ipv4Net>),
     /// Writes a network's record.
     SetNetwork(u16, Network),
     /// Makes frames of an interface belong to a network.
@@ -62,20 +77,29 @@ pub enum Operation {
 
 /// The operations that lead from `current` to `desired`; none where they agree.
 pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
-    let mut plan = Vec::new();
+    let choices = choose_rules(current, desired);
+    let mut plan = write_rules(current, desired, &choices);
+    for snat in &desired.snat {
+        if current.snat.get(&snat.slot) != Some(&snat.snat.address) {
+            plan.push(Operation::OpenSnat(*snat));
+        }
+    }
+    let moved = moved(current, desired);
+    plan.extend(moved.iter().copied().map(Operation::UnmapNetwork));
+    let set = |owner| choices.get(&owner).map_or(0, |choice| choice.set);
     for (id, network) in &desired.networks {
-        if current.networks.get(id) != Some(network) {
-            plan.push(Operation::SetNetwork(*id, *network));
+        let network = Network {
+            sources: set(Owner::Sources(*id)),
+            destinations: set(Owner::Destinations(*id)),
+            ..*network
+        };
+        if current.networks.get(id) != Some(&network) {
+            plan.push(Operation::SetNetwork(*id, network));
         }
     }
     for (key, id) in &desired.network_ids {
-        if current.network_ids.get(key) != Some(id) {
+        if current.network_ids.get(key) != Some(id) || moved.contains(key) {
             plan.push(Operation::MapNetwork(*key, *id));
-        }
-    }
-    for snat in &desired.snat {
-        if current.snat.get(&snat.slot) != Some(&snat.address) {
-            plan.push(Operation::OpenSnat(*snat));
         }
     }
     plan.extend(new_addresses(current, desired, |address| {
@@ -92,15 +116,82 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
         }
     }
     for (key, service) in &desired.services {
-        if current.services.get(key) != Some(service) {
-            plan.push(Operation::SetService(*key, *service));
+        let service = Service {
+            rules: set(Owner::Service(service.id)),
+            ..*service
+        };
+        if current.services.get(key) != Some(&service) {
+            plan.push(Operation::SetService(*key, service));
         }
     }
     plan.extend(new_addresses(current, desired, |address| {
         address.kind != KIND_SNAT
     }));
     plan.extend(removals(current, desired));
+    plan.extend(clear_rules(current, &choices));
     plan
+}
+
+/// Interfaces and VLANs whose frames are nobody's while networks move: those that go to another
+/// network, and those of a network that leaves by another port. Else a frame of one tenant could
+/// come in as another's.
+fn moved(current: &Current, desired: &Desired) -> Vec<NetworkKey> {
+    let wanted: HashMap<_, _> = desired.network_ids.iter().copied().collect();
+    let records: HashMap<_, _> = desired.networks.iter().copied().collect();
+    let port = |network: &Network| (network.ifindex, network.vlan, network.cell_ifindex);
+    let moves = |key: &NetworkKey, id: u32| {
+        let id_stays = wanted.get(key) == Some(&id);
+        let short = u16::try_from(id).unwrap_or_default();
+        let (old, new) = (current.networks.get(&short), records.get(&short));
+        let port_stays = old.map(port) == new.map(port);
+        wanted.contains_key(key) && !(id_stays && port_stays)
+    };
+    let keys = current.network_ids.iter();
+    keys.filter(|(key, id)| moves(key, **id))
+        .map(|(key, _)| *key)
+        .collect()
+}
+
+fn choose_rules(current: &Current, desired: &Desired) -> BTreeMap<Owner, Choice> {
+    let networks = current.networks.values();
+    let networks = networks.flat_map(|network| [network.sources, network.destinations]);
+    let services = current.services.values().map(|service| service.rules);
+    let used: Vec<u32> = networks.chain(services).collect();
+    let choose = |(owner, rules): (&Owner, &Rules)| {
+        let choice = rules::choose(*owner, rules, &current.rules, |set| used.contains(&set));
+        (*owner, choice)
+    };
+    desired.rules.iter().map(choose).collect()
+}
+
+/// Fills the chosen sets; what an interrupted change left in one goes first.
+fn write_rules(
+    current: &Current,
+    desired: &Desired,
+    choices: &BTreeMap<Owner, Choice>,
+) -> Vec<Operation> {
+    let mut plan = Vec::new();
+    for (owner, rules) in &desired.rules {
+        let Some(choice) = choices.get(owner).filter(|choice| !choice.written) else {
+            continue;
+        };
+        if let Some(left) = current.rules.get(&choice.set) {
+            plan.push(clear(choice.set, left));
+        }
+        plan.push(Operation::WriteRules(choice.set, rules.clone()));
+    }
+    plan
+}
+
+/// Empties the sets that nothing points to any more.
+fn clear_rules(current: &Current, choices: &BTreeMap<Owner, Choice>) -> Vec<Operation> {
+    let chosen = |set: u32| choices.values().any(|choice| choice.set == set);
+    let stale = current.rules.iter().filter(|(set, _)| !chosen(**set));
+    stale.map(|(set, rules)| clear(*set, rules)).collect()
+}
+
+fn clear(set: u32, rules: &Rules) -> Operation {
+    Operation::ClearRules(set, rules.keys().copied().collect())
 }
 
 fn new_addresses(
@@ -149,7 +240,7 @@ fn backends(current: &Current, desired: &Desired) -> Vec<Operation> {
 fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
     let mut plan = Vec::new();
     for key in current.addresses.keys() {
-        if !desired.addresses.iter().any(|(wanted, _)| wanted == key) {
+        if !desired.addresses.contains_key(key) {
             plan.push(Operation::RemoveAddress(*key));
         }
     }
@@ -182,10 +273,14 @@ mod tests {
     fn carry_out(mut current: Current, plan: &[Operation]) -> Current {
         for operation in plan {
             match operation.clone() {
+                Operation::WriteRules(set, rules) => drop(current.rules.insert(set, rules)),
+                Operation::ClearRules(set, _) => drop(current.rules.remove(&set)),
                 Operation::SetNetwork(id, network) => drop(current.networks.insert(id, network)),
                 Operation::MapNetwork(key, id) => drop(current.network_ids.insert(key, id)),
                 Operation::UnmapNetwork(key) => drop(current.network_ids.remove(&key)),
-                Operation::OpenSnat(snat) => drop(current.snat.insert(snat.slot, snat.address)),
+                Operation::OpenSnat(snat) => {
+                    current.snat.insert(snat.slot, snat.snat.address);
+                }
                 Operation::SetBackend(id, backend) => drop(current.backends.insert(id, backend)),
                 Operation::AwaitNextHops(ids) => {
                     for id in ids {
@@ -297,6 +392,38 @@ mod tests {
             ),
             "{plan:?}"
         );
+    }
+
+    /// Two networks change places: in between neither has any frame.
+    #[test]
+    fn networks_that_change_places_never_meet() {
+        let mut ids = Ids::default();
+        let first = build(CONFIG, &mut ids);
+        let current = carry_out(Current::default(), &plan(&Current::default(), &first));
+        let mut swapped = first.clone();
+        let [(_, one), (_, other)] = &mut swapped.networks[..] else {
+            panic!("two networks");
+        };
+        std::mem::swap(&mut one.ifindex, &mut other.ifindex);
+        let nics = [one.ifindex, other.ifindex];
+        for (key, id) in &mut swapped.network_ids {
+            if nics.contains(&key.ifindex) {
+                *id = 3 - *id;
+            }
+        }
+        let plan = plan(&current, &swapped);
+        let mut now = current;
+        for operation in plan {
+            now = carry_out(now, &[operation]);
+            for (key, id) in &now.network_ids {
+                let record = now.networks[&u16::try_from(*id).unwrap()];
+                assert!(
+                    [record.ifindex, record.cell_ifindex].contains(&key.ifindex),
+                    "{key:?} is mapped to {record:?}"
+                );
+            }
+        }
+        assert_eq!(super::plan(&now, &swapped), []);
     }
 
     #[test]

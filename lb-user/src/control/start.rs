@@ -7,7 +7,8 @@ use std::{
     net::Ipv4Addr,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
+use lb_common::maps::network::KIND_SNAT;
 use tokio::{
     runtime::Runtime,
     sync::mpsc::{self, UnboundedReceiver},
@@ -15,14 +16,17 @@ use tokio::{
 
 use super::{
     apply::Live,
-    desired::{Desired, Place, desired},
-    ids::Kind,
+    desired::{Place, desired},
+    ids::{Ids, Kind},
     plan::{Operation, plan},
+    retire::Retired,
+    snat::draining,
 };
 use crate::{
     config::{self, Config},
     dataplane::{
-        attach::{self, Attached, NewLink},
+        attach::{self, Attached, Mode, NewLink},
+        flows::FlowTable,
         maps::Maps,
         object::{CELL, NIC, Object},
         pins::Pins,
@@ -30,9 +34,10 @@ use crate::{
     host,
     network::{
         cell::{self, Cell},
-        link::Link,
+        link::{self, Link, XdpMode},
         namespace,
-        neighbour::{self, Resolved},
+        neighbour::{self, Resolved, Side},
+        nic,
     },
 };
 
@@ -45,6 +50,9 @@ pub struct Running {
     /// The loaded object.
     pub object: Object,
     links: Vec<NewLink>,
+    pins: Pins,
+    ids: Ids,
+    retired: Retired,
 }
 
 impl Running {
@@ -55,6 +63,28 @@ impl Running {
     /// If bpffs refuses a pin.
     pub fn keep(&mut self) -> Result<()> {
         self.links.drain(..).try_for_each(NewLink::keep)
+    }
+
+    /// Whether ids of what is configured no more wait for the last flow that holds them.
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Frees the ids that no flow holds any more.
+    ///
+    /// # Errors
+    ///
+    /// If a map cannot be changed.
+    pub fn sweep(&mut self) -> Result<()> {
+        let table = FlowTable::open(&self.pins.maps())?;
+        let freed = self.live.sweep(&table, &mut self.ids, &mut self.retired)?;
+        for snat in freed {
+            let cell = cell::name(self.pins.instance(), &snat.network);
+            if namespace::path(&cell).exists() {
+                cell::remove_address(&cell, snat.address)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -93,6 +123,11 @@ pub fn start(
 ///
 /// The first thing that cannot be removed.
 pub fn remove(pins: &Pins) -> Result<()> {
+    pins.remove_links()
+        .with_context(|| format!("remove the links of {}", pins.instance()))?;
+    // A NIC takes some settings back only when no program runs on it any more, and tags must not be
+    // stripped while ours does.
+    nic::restore_all(&pins.runtime())?;
     pins.remove()
         .with_context(|| format!("remove the pins of {}", pins.instance()))?;
     for cell in namespace::list(&cell::prefix(pins.instance()))? {
@@ -123,6 +158,14 @@ fn bring_up(
     log_level: u8,
     runtime: &Runtime,
 ) -> Result<Running> {
+    ensure!(
+        pins.other_versions().is_empty(),
+        "instance {} runs with pinned state of another version ({}), which this lb cannot adopt; \
+         `lb down --instance {}` ends it and its flows",
+        pins.instance(),
+        pins.other_versions().join(", "),
+        pins.instance(),
+    );
     pins.create().context("create the pin folders")?;
     let mut object = Object::load(pins, &config.limits, log_level)?;
     let mut live = Live::new(Maps::open(&pins.maps())?);
@@ -131,111 +174,274 @@ fn bring_up(
         limits: live.limits(),
         ..config.clone()
     };
-    let places = build_cells(&config, pins, nics)?;
+    free_unreferenced(&mut live, &mut ids, pins)?;
+    let places = build_cells(&config, pins, nics, &ids)?;
     let desired = desired(&config, &places, &mut ids)?;
     live.save_ids(&ids)?;
+    live.follow(desired.next_hops.clone());
 
     let (report, mut resolved) = mpsc::unbounded_channel();
     let mut first = plan(&live.current(&ids)?, &desired);
-    let await_hops = |operation: &Operation| matches!(operation, Operation::AwaitNextHops(_));
-    let rest = first.split_off(first.iter().position(await_hops).unwrap_or(first.len()));
-    // Networks are known before their first frame; ARP then flows, next hops resolve, VIPs open.
-    runtime.block_on(live.apply(first, &mut resolved))?;
+    let rest = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
+    // What the host may refuse comes before the first change of what runs. Then networks open, ARP
+    // flows, next hops resolve, VIPs open.
     let links = attach_all(&config, pins, &places, &mut object)?;
+    runtime.block_on(live.apply(first, &mut resolved))?;
+    set_up_nics(&config, &places)?;
     for network in &config.networks {
         let id = ids.get(Kind::Network, &network.name).unwrap_or_default();
         let id = u16::try_from(id)?;
-        let targets = neighbours(&desired, id);
-        neighbour::watch(
-            &cell::name(pins.instance(), &network.name),
-            id,
-            targets,
-            report.clone(),
-        )?;
+        let targets = desired.neighbours(id);
+        neighbour::watch(side(network, pins), id, targets, report.clone())?;
     }
     runtime.block_on(live.apply(rest, &mut resolved))?;
-    remove_stale(&config, pins, &places)?;
+    remove_stale(&config, pins, &places, &ids)?;
+    let retired = Retired::new(&ids, &config, &desired);
     Ok(Running {
         live,
         resolved,
         object,
         links,
+        pins: pins.clone(),
+        ids,
+        retired,
     })
+}
+
+/// Frees what an earlier process retired and no flow holds any more: the new configuration may need
+/// the ids.
+fn free_unreferenced(live: &mut Live, ids: &mut Ids, pins: &Pins) -> Result<()> {
+    let mut retired = Retired::unreferenced(ids, &live.current(ids)?);
+    if !retired.is_empty() {
+        let table = FlowTable::open(&pins.maps())?;
+        live.sweep(&table, ids, &mut retired)?;
+    }
+    Ok(())
+}
+
+/// Where the neighbours of a network are resolved.
+fn side(network: &config::Network, pins: &Pins) -> Side {
+    if network.host {
+        Side {
+            cell: None,
+            interface: network.interface.clone(),
+        }
+    } else {
+        Side {
+            cell: Some(cell::name(pins.instance(), &network.name)),
+            interface: cell::INNER.to_owned(),
+        }
+    }
 }
 
 fn build_cells(
     config: &Config,
     pins: &Pins,
     nics: &BTreeMap<String, Link>,
+    ids: &Ids,
 ) -> Result<BTreeMap<String, Place>> {
     let mut places = BTreeMap::new();
     for network in &config.networks {
         let Some(nic) = nics.get(&network.name) else {
             continue;
         };
-        let services = config
-            .services
-            .iter()
-            .filter(|service| service.network == network.name);
-        let vips = services
-            .flat_map(|service| &service.listen)
-            .map(|listen| listen.address);
-        let cell = Cell {
-            name: cell::name(pins.instance(), &network.name),
-            nic: nic.clone(),
-            addresses: vips.chain(network.snat.iter().copied()).collect(),
-            prefixes: network.prefixes.clone(),
+        let cell_ifindex = if network.host {
+            0
+        } else {
+            cell_of(config, network, nic, pins, ids).build()?.ifindex
         };
-        let outer = cell.build()?;
-        places.insert(
-            network.name.clone(),
-            Place {
-                nic: nic.clone(),
-                cell_ifindex: outer.ifindex,
-            },
-        );
+        let nic = nic.clone();
+        places.insert(network.name.clone(), Place { nic, cell_ifindex });
     }
     Ok(places)
 }
 
-/// Cells first: what a NIC's program delivers must have somewhere to go.
+fn cell_of(config: &Config, network: &config::Network, nic: &Link, pins: &Pins, ids: &Ids) -> Cell {
+    Cell {
+        name: cell::name(pins.instance(), &network.name),
+        nic: nic.clone(),
+        vlan: network.vlan,
+        addresses: addresses(config, network, ids),
+        prefixes: network.prefixes.clone(),
+        routes: network.routes.clone(),
+    }
+}
+
+/// Whether a step only makes networks known; such steps are at the beginning of a plan.
+const fn is_of_networks(step: &Operation) -> bool {
+    match step {
+        Operation::WriteRules(..)
+        | Operation::ClearRules(..)
+        | Operation::OpenSnat(_)
+        | Operation::UnmapNetwork(_)
+        | Operation::SetNetwork(..)
+        | Operation::MapNetwork(..) => true,
+        Operation::SetAddress(_, address) => address.kind == KIND_SNAT,
+        _ => false,
+    }
+}
+
+/// Only now that our programs run there: before, the host's stack would answer.
+fn set_up_nics(config: &Config, places: &BTreeMap<String, Place>) -> Result<()> {
+    for network in &config.networks {
+        let place = places.get(&network.name).filter(|place| !place.nic.up);
+        if let Some(place) = place {
+            link::with_netlink(async |handle| link::set_up(&handle, place.nic.ifindex).await)?;
+            tracing::info!(interface = network.interface, "set up");
+        }
+    }
+    Ok(())
+}
+
+/// What a cell answers ARP for: VIPs and SNAT addresses, also those that only finish their flows.
+fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<Ipv4Addr> {
+    let services = config.services.iter();
+    let services = services.filter(|service| service.network == network.name);
+    let vips = services.flat_map(|service| service.listen.iter().map(|listen| listen.address));
+    let snat = network.snat.iter().map(|snat| snat.address);
+    let draining = draining(config, ids).into_iter();
+    let draining = draining.filter(|(name, _)| *name == network.name);
+    let draining = draining.map(|(_, snat)| snat.snat.address);
+    vips.chain(snat).chain(draining).collect()
+}
+
+/// Attaches everything in one mode: native, or generic where any interface refuses that, because a
+/// frame that is redirected in native mode is lost at an interface without it.
 fn attach_all(
     config: &Config,
     pins: &Pins,
     places: &BTreeMap<String, Place>,
     object: &mut Object,
 ) -> Result<Vec<NewLink>> {
+    prepare_nics(config, pins, places, Mode::Native)?;
+    let generic = |place: &Place| place.nic.xdp == Some(XdpMode::Generic);
+    if places.values().any(generic) {
+        tracing::warn!(
+            "the programs run in generic mode since the first start and stay so, also if native XDP \
+             is possible now: `lb down`, then a new start tries that"
+        );
+    } else {
+        match attach_in(Mode::Native, config, pins, places, object)? {
+            AllAttached::Yes(links) => return Ok(links),
+            AllAttached::NoNative { interface, cause } => {
+                let native = |place: &Place| place.nic.xdp == Some(XdpMode::Native);
+                ensure!(
+                    !places.values().any(native),
+                    "interface {interface} has no native XDP ({cause}), and what runs already is \
+                     native: `lb down`, then a new start runs all in generic mode"
+                );
+                tracing::warn!(
+                    interface,
+                    cause,
+                    "no native XDP here: all networks run in generic mode, which is slower"
+                );
+            }
+        }
+    }
+    prepare_nics(config, pins, places, Mode::Generic)?;
+    match attach_in(Mode::Generic, config, pins, places, object)? {
+        AllAttached::Yes(links) => Ok(links),
+        AllAttached::NoNative { interface, cause } => bail!("attach to {interface}: {cause}"),
+    }
+}
+
+/// Indexes of a NIC and of what it gets its frames from.
+fn with_below(nic: u32) -> Result<Vec<u32>> {
+    let below = link::with_netlink(async |handle| link::below(&handle, nic).await)?;
+    Ok(below
+        .into_iter()
+        .map(|(_, ifindex)| ifindex)
+        .chain([nic])
+        .collect())
+}
+
+fn prepare_nics(
+    config: &Config,
+    pins: &Pins,
+    places: &BTreeMap<String, Place>,
+    mode: Mode,
+) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for network in &config.networks {
+        let (Some(place), interface) = (places.get(&network.name), &network.interface) else {
+            continue;
+        };
+        if seen.insert(place.nic.ifindex) {
+            let mut same = config
+                .networks
+                .iter()
+                .filter(|other| other.interface == *interface);
+            let tagged = same.any(|other| other.vlan.is_some());
+            let generic = mode == Mode::Generic;
+            let nic = place.nic.ifindex;
+            let below = link::with_netlink(async |handle| link::below(&handle, nic).await)?;
+            for (interface, ifindex) in below.into_iter().chain([(interface.clone(), nic)]) {
+                nic::prepare(&pins.runtime(), &interface, ifindex, tagged, generic)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a mode suits every interface.
+enum AllAttached {
+    Yes(Vec<NewLink>),
+    NoNative { interface: String, cause: String },
+}
+
+/// Cells first: what a NIC's program delivers must have somewhere to go. A NIC with several networks
+/// gets one program.
+fn attach_in(
+    mode: Mode,
+    config: &Config,
+    pins: &Pins,
+    places: &BTreeMap<String, Place>,
+    object: &mut Object,
+) -> Result<AllAttached> {
     let mut links = Vec::new();
+    let mut seen = BTreeSet::new();
     for program in [CELL, NIC] {
         for network in &config.networks {
             let Some(place) = places.get(&network.name) else {
                 continue;
             };
             let (interface, ifindex) = match program {
-                CELL => (cell::outer(place.nic.ifindex), place.cell_ifindex),
+                CELL => (
+                    cell::outer(place.nic.ifindex, network.vlan),
+                    place.cell_ifindex,
+                ),
                 _ => (network.interface.clone(), place.nic.ifindex),
             };
+            if ifindex == 0 || !seen.insert(ifindex) {
+                continue;
+            }
             let pin = pins.link(program, ifindex);
-            match attach::attach(object.program(program)?, program, &interface, ifindex, pin)? {
+            let loaded = object.program(program)?;
+            match attach::attach(loaded, program, &interface, ifindex, pin, mode)? {
                 Attached::New(link) => {
-                    tracing::info!(network = network.name, interface, mode = %link.mode, "attached");
+                    tracing::info!(interface, %mode, "attached");
                     links.push(link);
                 }
-                Attached::TookOver => {
-                    tracing::info!(
-                        network = network.name,
-                        interface,
-                        "took over the running link"
-                    );
+                Attached::TookOver => tracing::info!(interface, "took over the running link"),
+                // A cell has the MTU of its NIC, so it is the NIC that is named.
+                Attached::NoNative(cause) => {
+                    let interface = network.interface.clone();
+                    return Ok(AllAttached::NoNative { interface, cause });
                 }
             }
         }
     }
-    Ok(links)
+    Ok(AllAttached::Yes(links))
 }
 
-/// Removes links and cells of networks that are no longer configured, and of NICs that are gone.
-fn remove_stale(config: &Config, pins: &Pins, places: &BTreeMap<String, Place>) -> Result<()> {
+/// Removes links and cells of networks that are no longer configured, and of NICs that are gone, and
+/// from the cells that stay what they need no more.
+fn remove_stale(
+    config: &Config,
+    pins: &Pins,
+    places: &BTreeMap<String, Place>,
+    ids: &Ids,
+) -> Result<()> {
     for program in [CELL, NIC] {
         for ifindex in pins.linked(program) {
             let used = places.values().any(|place| match program {
@@ -249,24 +455,25 @@ fn remove_stale(config: &Config, pins: &Pins, places: &BTreeMap<String, Place>) 
             }
         }
     }
+    let mut used = BTreeSet::new();
+    for place in places.values() {
+        used.extend(with_below(place.nic.ifindex)?);
+    }
+    nic::restore_unused(&pins.runtime(), &used)?;
+    for network in config.networks.iter().filter(|network| !network.host) {
+        if let Some(place) = places.get(&network.name) {
+            cell_of(config, network, &place.nic, pins, ids).trim()?;
+        }
+    }
     for cell in namespace::list(&cell::prefix(pins.instance()))? {
-        let wanted = |network: &config::Network| cell::name(pins.instance(), &network.name) == cell;
+        let wanted = |network: &config::Network| {
+            !network.host && cell::name(pins.instance(), &network.name) == cell
+        };
         if !config.networks.iter().any(wanted) {
             cell::remove(&cell)?;
         }
     }
     Ok(())
-}
-
-/// The backends' addresses in a network: what its cell must resolve.
-fn neighbours(desired: &Desired, network: u16) -> BTreeSet<Ipv4Addr> {
-    let backends = desired
-        .backends
-        .iter()
-        .filter(|(_, backend)| backend.network == network);
-    backends
-        .map(|(_, backend)| Ipv4Addr::from(backend.address))
-        .collect()
 }
 
 /// Keeps the text of the applied configuration, so that other processes know the names behind the

@@ -37,13 +37,13 @@ pub enum Attached {
     TookOver,
     /// In a new link, which ends with the process until it is pinned.
     New(NewLink),
+    /// It does not: native mode was asked for, and the driver refused for this cause.
+    NoNative(String),
 }
 
 /// A link that is not pinned yet.
 #[derive(Debug)]
 pub struct NewLink {
-    /// How the program runs.
-    pub mode: Mode,
     link: FdLink,
     pin: PathBuf,
 }
@@ -55,56 +55,53 @@ impl NewLink {
     ///
     /// If bpffs refuses the pin.
     pub fn keep(self) -> Result<()> {
-        let Self { mode: _, link, pin } = self;
+        let Self { link, pin } = self;
         link.pin(&pin)
             .map(drop)
             .with_context(|| format!("pin a link at {}", pin.display()))
     }
 }
 
-/// Runs `program` on `interface`: takes over the pinned link of an earlier process, or attaches.
-/// Native mode first; generic where the driver refuses, which is logged.
+/// Runs `program` on `interface`: takes over the pinned link of an earlier process in its mode, or
+/// attaches in `mode`.
 ///
 /// # Errors
 ///
-/// If the interface already runs another XDP program, or refuses both modes.
+/// If the interface already runs another XDP program, or refuses the generic mode.
 pub fn attach(
     program: &mut Xdp,
     name: &str,
     interface: &str,
     ifindex: u32,
     pin: PathBuf,
+    mode: Mode,
 ) -> Result<Attached> {
     if take_over(program, &pin).with_context(|| format!("replace {name} on {interface}"))? {
         return Ok(Attached::TookOver);
     }
-    let (link, mode) = match program.attach(ifindex, XdpMode::Driver) {
-        Ok(link) => (link, Mode::Native),
-        Err(native) if is_busy(&native) => bail!(
+    let kernel_mode = match mode {
+        Mode::Native => XdpMode::Driver,
+        Mode::Generic => XdpMode::Skb,
+    };
+    let link = match program.attach(ifindex, kernel_mode) {
+        Ok(link) => link,
+        Err(error) if is_busy(&error) => bail!(
             "attach {name} to {interface}: it already runs an XDP program; `ip link show dev \
              {interface}` names it, `lb down --instance NAME` removes one of ours"
         ),
-        Err(native) => {
-            let link = program.attach(ifindex, XdpMode::Skb).map_err(|generic| {
-                anyhow!(
-                    "attach {name} to {interface}: native mode: {}; generic mode: {}",
-                    cause(&native),
-                    cause(&generic)
-                )
-            })?;
-            tracing::warn!(
-                interface,
-                cause = %cause(&native),
-                "no native XDP here: running in generic mode, which is slower"
-            );
-            (link, Mode::Generic)
+        Err(error) if mode == Mode::Native && has_no_native(&error) => {
+            return Ok(Attached::NoNative(cause(&error)));
         }
+        Err(error) => bail!(
+            "attach {name} to {interface} in {mode} mode: {}",
+            cause(&error)
+        ),
     };
     let link: FdLink = program
         .take_link(link)?
         .try_into()
         .map_err(|error| anyhow!("attach {name} to {interface}: no bpf_link: {error}"))?;
-    Ok(Attached::New(NewLink { mode, link, pin }))
+    Ok(Attached::New(NewLink { link, pin }))
 }
 
 /// Replaces the program of a pinned link in place. The pin itself is never touched: a hard link is
@@ -134,6 +131,17 @@ fn take_over(program: &mut Xdp, pin: &Path) -> Result<bool> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the driver has no native XDP, or none with this MTU; anything else may pass.
+fn has_no_native(error: &ProgramError) -> bool {
+    let ProgramError::SyscallError(error) = error else {
+        return false;
+    };
+    matches!(
+        error.io_error.raw_os_error(),
+        Some(nix::libc::EOPNOTSUPP | nix::libc::ERANGE)
+    )
 }
 
 fn is_busy(error: &ProgramError) -> bool {

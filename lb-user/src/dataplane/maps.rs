@@ -1,19 +1,27 @@
 //! Typed handles of the pinned maps.
 
-use std::path::Path;
+use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 
-use anyhow::{Context as _, Result};
-use aya::maps::{Array, ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, Queue};
+use anyhow::{Context as _, Result, anyhow};
+use aya::{
+    maps::{
+        Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues,
+        Queue, lpm_trie::Key,
+    },
+    util::nr_cpus,
+};
+use ipnet::Ipv4Net;
 use lb_common::{
     maps::{
         backend::Backend,
         flow::{Flow, FlowKey},
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
+        rule::{RuleKey, SET_BITS},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
     },
-    verdict::{Hook, counter_index},
+    verdict::{Hook, SLOTS, counter_index},
 };
 
 use crate::config::Limits;
@@ -43,6 +51,7 @@ pub struct Maps {
     /// Ids by name.
     pub registry: HashMap<MapData, RegistryKey, u32>,
     limits: Limits,
+    rules: LpmTrie<MapData, RuleKey, u32>,
     counters: PerCpuArray<MapData, u64>,
     maglev: ArrayOfMaps<MapData, Array<MapData, u32>>,
     free_ids: ArrayOfMaps<MapData, Queue<MapData, u32>>,
@@ -80,6 +89,7 @@ impl Maps {
             flow_index: Map::HashMap(pin("FLOW_INDEX")?).try_into()?,
             flows,
             registry: Map::HashMap(pin("REGISTRY")?).try_into()?,
+            rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
             maglev,
             free_ids: Map::ArrayOfMaps(pin("FREE_IDS")?).try_into()?,
@@ -152,6 +162,67 @@ impl Maps {
             .with_context(|| format!("set the queue of free ids of SNAT address {slot}"))
     }
 
+    /// Every rule set by number: its prefixes, and what each says.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn rules(&self) -> Result<BTreeMap<u32, BTreeMap<Ipv4Net, u32>>> {
+        let mut sets: BTreeMap<u32, BTreeMap<Ipv4Net, u32>> = BTreeMap::new();
+        for entry in self.rules.iter() {
+            let (key, verdict) = entry.context("read the rule sets")?;
+            let RuleKey { set, address } = key.data();
+            let length = u8::try_from(key.prefix_len().saturating_sub(SET_BITS))?;
+            let prefix = Ipv4Net::new(Ipv4Addr::from(address), length)?;
+            sets.entry(set).or_default().insert(prefix, verdict);
+        }
+        Ok(sets)
+    }
+
+    /// Adds prefixes to a rule set.
+    ///
+    /// # Errors
+    ///
+    /// If the map is full.
+    pub fn write_rules(&mut self, set: u32, rules: &BTreeMap<Ipv4Net, u32>) -> Result<()> {
+        for (prefix, verdict) in rules {
+            let key = rule_key(set, *prefix);
+            let inserted = self.rules.insert(&key, verdict, 0);
+            inserted.with_context(|| format!("add {prefix} to a rule set"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes prefixes from a rule set.
+    ///
+    /// # Errors
+    ///
+    /// If one is not there.
+    pub fn clear_rules(&mut self, set: u32, prefixes: &[Ipv4Net]) -> Result<()> {
+        for prefix in prefixes {
+            let removed = self.rules.remove(&rule_key(set, *prefix));
+            removed.with_context(|| format!("remove {prefix} from a rule set"))?;
+        }
+        Ok(())
+    }
+
+    /// Sets all counters of a network to zero.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a write.
+    pub fn clear_counters(&mut self, network: u16) -> Result<()> {
+        let cpus = nr_cpus().map_err(|(file, error)| anyhow!("read {file}: {error}"))?;
+        for hook in Hook::ALL {
+            for slot in 0..SLOTS {
+                let zeros = PerCpuValues::try_from(vec![0; cpus.get() as usize])?;
+                self.counters
+                    .set(counter_index(hook, network, slot), zeros, 0)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A counter, summed over the CPUs.
     ///
     /// # Errors
@@ -161,4 +232,12 @@ impl Maps {
         let values = self.counters.get(&counter_index(hook, network, slot), 0)?;
         Ok(values.iter().sum())
     }
+}
+
+fn rule_key(set: u32, prefix: Ipv4Net) -> Key<RuleKey> {
+    let address = prefix.network().into();
+    Key::new(
+        SET_BITS + u32::from(prefix.prefix_len()),
+        RuleKey { set, address },
+    )
 }

@@ -3,6 +3,7 @@
 //! Only this module knows aya.
 
 pub mod attach;
+pub mod flows;
 pub mod maps;
 pub mod object;
 pub mod pins;

@@ -12,11 +12,12 @@ use crate::config::Limits;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
-pub const MAPS: [&str; 12] = [
+pub const MAPS: [&str; 13] = [
     "NETWORK_IDS",
     "NETWORKS",
     "ADDRESSES",
     "SERVICES",
+    "RULES",
     "MAGLEV",
     "BACKENDS",
     "SNAT_PAGES",

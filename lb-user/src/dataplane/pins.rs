@@ -60,6 +60,16 @@ impl Pins {
         indexes.collect()
     }
 
+    /// The folders of pinned maps of other versions of their layout.
+    pub fn other_versions(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.root()).into_iter().flatten();
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let ours = format!("v{ABI_VERSION}");
+        names
+            .filter(|name| name.starts_with('v') && *name != ours)
+            .collect()
+    }
+
     /// The file whose lock makes a process the control plane. It is never removed: a lock on a
     /// removed file would exclude nobody.
     pub fn lock(&self) -> PathBuf {
@@ -90,6 +100,15 @@ impl Pins {
         Ok(())
     }
 
+    /// Removes the pins of the links, which detaches the programs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::remove`].
+    pub fn remove_links(&self) -> io::Result<()> {
+        remove_folder(&self.links())
+    }
+
     /// Removes every pin, which detaches the programs and frees the maps once no process holds
     /// them, and the runtime files.
     ///
@@ -98,13 +117,16 @@ impl Pins {
     /// The first error of the file system; what does not exist is none.
     pub fn remove(&self) -> io::Result<()> {
         // Links first: nothing may run without its maps' pins and look alive.
-        for folder in [self.links(), self.root(), self.runtime()] {
-            match fs::remove_dir_all(&folder) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
+        self.remove_links()?;
+        remove_folder(&self.root())?;
+        remove_folder(&self.runtime())
+    }
+}
+
+fn remove_folder(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -115,7 +137,7 @@ mod tests {
     #[test]
     fn instances_share_no_path() {
         let (one, other) = (Pins::new("main"), Pins::new("main-2"));
-        assert_eq!(one.maps(), Path::new("/sys/fs/bpf/lb/main/v1"));
+        assert_eq!(one.maps(), Path::new("/sys/fs/bpf/lb/main/v2"));
         assert_eq!(
             one.link("lb_nic", 7),
             Path::new("/sys/fs/bpf/lb/main/links/lb_nic-7")

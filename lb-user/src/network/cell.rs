@@ -17,9 +17,9 @@ use ipnet::Ipv4Net;
 use rtnetlink::{
     Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::{
-        address::AddressAttribute,
+        address::{AddressAttribute, AddressMessage},
         link::{InfoData, InfoVeth},
-        route::RouteScope,
+        route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType},
     },
 };
 
@@ -27,6 +27,7 @@ use super::{
     link::{self, Link},
     namespace, offload, sysctl,
 };
+use crate::config::Route;
 
 /// The inner end's name in every cell.
 pub const INNER: &str = "cell";
@@ -38,10 +39,14 @@ pub struct Cell {
     pub name: String,
     /// The network's NIC; the inner end takes its MAC and MTU.
     pub nic: Link,
+    /// The VLAN of the network; the frames in the cell are untagged all the same.
+    pub vlan: Option<u16>,
     /// VIPs and SNAT addresses.
     pub addresses: BTreeSet<Ipv4Addr>,
     /// What is on the link.
     pub prefixes: Vec<Ipv4Net>,
+    /// What is behind gateways on the link.
+    pub routes: Vec<Route>,
 }
 
 /// Name of a cell's namespace. Both parts are checked names without dots, so it is a file name and
@@ -50,10 +55,13 @@ pub fn name(instance: &str, network: &str) -> String {
     format!("{}{network}", prefix(instance))
 }
 
-/// Name of the outer end of the cell of the NIC with this index; unique in a namespace because a
-/// NIC belongs to one network.
-pub fn outer(nic_ifindex: u32) -> String {
-    format!("lbc{nic_ifindex}")
+/// Name of the outer end of the cell of a NIC's network; unique in a namespace because the NIC has
+/// one network for each VLAN. It fits into a name while the index has at most seven digits.
+pub fn outer(nic_ifindex: u32, vlan: Option<u16>) -> String {
+    match vlan {
+        None => format!("lbc{nic_ifindex}"),
+        Some(vlan) => format!("lbc{nic_ifindex}v{vlan}"),
+    }
 }
 
 /// What the names of all cells of an instance begin with.
@@ -63,7 +71,7 @@ pub fn prefix(instance: &str) -> String {
 
 impl Cell {
     fn outer(&self) -> String {
-        outer(self.nic.ifindex)
+        outer(self.nic.ifindex, self.vlan)
     }
 
     /// Makes the cell, or brings an adopted one to what it must be. Returns its outer end.
@@ -88,6 +96,25 @@ impl Cell {
             link::set_up(&handle, end.ifindex).await?;
             Ok(end)
         })
+    }
+
+    /// Takes away what an adopted cell has and does not need any more. Not a part of [`Self::build`],
+    /// because what runs needs it until the change is made.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a removal.
+    pub fn trim(&self) -> Result<()> {
+        namespace::inside(&self.name, || {
+            link::with_netlink(async |handle| {
+                let Some(inner) = link::find(&handle, INNER).await? else {
+                    return Ok(());
+                };
+                self.remove_addresses(&handle, inner.ifindex).await?;
+                self.remove_routes(&handle, inner.ifindex).await
+            })
+        })
+        .with_context(|| format!("trim cell {}", self.name))
     }
 
     /// An adopted cell may belong to a NIC that is gone or has changed places with another: its inner
@@ -121,7 +148,7 @@ impl Cell {
             Some(inner) => inner,
             None => self.create_pair(handle, host).await?,
         };
-        offload::prepare(INNER)?;
+        offload::prepare_veth(INNER)?;
         sysctl::set_neighbours(INNER)?;
         let settings = LinkUnspec::new_with_index(inner.ifindex)
             .address(self.nic.mac.bytes().to_vec())
@@ -134,16 +161,47 @@ impl Cell {
             .execute()
             .await
             .context("set up the inner end")?;
-        self.sync_addresses(handle, inner.ifindex).await?;
-        for prefix in &self.prefixes {
+        self.add_addresses(handle, inner.ifindex).await?;
+        self.add_routes(handle, inner.ifindex).await
+    }
+
+    /// Destinations, and the gateways of those that have one. On-link prefixes first: a gateway must
+    /// be reachable when its route is added.
+    fn all_routes(&self) -> impl Iterator<Item = (Ipv4Net, Option<Ipv4Addr>)> {
+        let on_link = self.prefixes.iter().map(|prefix| (*prefix, None));
+        let behind = self.routes.iter().map(|route| (route.to, Some(route.via)));
+        on_link.chain(behind)
+    }
+
+    async fn add_routes(&self, handle: &Handle, ifindex: u32) -> Result<()> {
+        for (to, via) in self.all_routes() {
             let route = RouteMessageBuilder::<Ipv4Addr>::new()
-                .destination_prefix(prefix.network(), prefix.prefix_len())
-                .output_interface(inner.ifindex)
-                .scope(RouteScope::Link)
-                .build();
-            let add = handle.route().add(route).replace().execute();
+                .destination_prefix(to.network(), to.prefix_len())
+                .output_interface(ifindex);
+            let route = match via {
+                Some(via) => route.gateway(via),
+                None => route.scope(RouteScope::Link),
+            };
+            let add = handle.route().add(route.build()).replace().execute();
             add.await
-                .with_context(|| format!("add the route to {prefix}"))?;
+                .with_context(|| format!("add the route to {to}"))?;
+        }
+        Ok(())
+    }
+
+    async fn remove_routes(&self, handle: &Handle, ifindex: u32) -> Result<()> {
+        let mut all = handle
+            .route()
+            .get(RouteMessageBuilder::<Ipv4Addr>::new().build())
+            .execute();
+        while let Some(route) = all.try_next().await.context("list the cell's routes")? {
+            let Some(to) = unicast(&route, ifindex) else {
+                continue;
+            };
+            if !self.all_routes().any(|(prefix, _)| prefix == to) {
+                let removed = handle.route().del(route).execute().await;
+                removed.with_context(|| format!("remove the route to {to}"))?;
+            }
         }
         Ok(())
     }
@@ -169,37 +227,10 @@ impl Cell {
         inner.ok_or_else(|| anyhow!("the new inner end {INNER} is not there"))
     }
 
-    async fn sync_addresses(&self, handle: &Handle, ifindex: u32) -> Result<()> {
-        let mut present = BTreeSet::new();
-        let mut list = handle
-            .address()
-            .get()
-            .set_link_index_filter(ifindex)
-            .execute();
-        while let Some(message) = list.try_next().await.context("list the cell's addresses")? {
-            let address = message
-                .attributes
-                .iter()
-                .find_map(|attribute| match attribute {
-                    AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
-                    _ => None,
-                });
-            match address {
-                Some(address) if !self.addresses.contains(&address) => {
-                    handle
-                        .address()
-                        .del(message)
-                        .execute()
-                        .await
-                        .with_context(|| format!("remove address {address}"))?;
-                }
-                Some(address) => {
-                    present.insert(address);
-                }
-                None => {}
-            }
-        }
-        for &address in self.addresses.difference(&present) {
+    async fn add_addresses(&self, handle: &Handle, ifindex: u32) -> Result<()> {
+        let present = addresses(handle, ifindex).await?;
+        let is_present = |address: &Ipv4Addr| present.iter().any(|(found, _)| found == address);
+        for &address in self.addresses.iter().filter(|address| !is_present(address)) {
             let add = handle
                 .address()
                 .add(ifindex, IpAddr::V4(address), 32)
@@ -209,6 +240,37 @@ impl Cell {
         }
         Ok(())
     }
+
+    async fn remove_addresses(&self, handle: &Handle, ifindex: u32) -> Result<()> {
+        for (address, message) in addresses(handle, ifindex).await? {
+            if !self.addresses.contains(&address) {
+                let removed = handle.address().del(message).execute().await;
+                removed.with_context(|| format!("remove address {address}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The IPv4 addresses of an interface, each with the message that it can be removed by.
+async fn addresses(handle: &Handle, ifindex: u32) -> Result<Vec<(Ipv4Addr, AddressMessage)>> {
+    let mut found = Vec::new();
+    let mut list = handle
+        .address()
+        .get()
+        .set_link_index_filter(ifindex)
+        .execute();
+    while let Some(message) = list.try_next().await.context("list the cell's addresses")? {
+        let address = message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+                _ => None,
+            });
+        found.extend(address.map(|address| (address, message)));
+    }
+    Ok(found)
 }
 
 /// Removes the cell and its veth pair.
@@ -234,6 +296,47 @@ pub fn remove(name: &str) -> Result<()> {
         );
     }
     namespace::remove(name).with_context(|| format!("remove cell {name}"))
+}
+
+/// Takes an address off a cell that need not answer for it any more.
+///
+/// # Errors
+///
+/// If the cell is gone or the kernel refuses.
+pub fn remove_address(name: &str, address: Ipv4Addr) -> Result<()> {
+    namespace::inside(name, || {
+        link::with_netlink(async |handle| {
+            let Some(inner) = link::find(&handle, INNER).await? else {
+                return Ok(());
+            };
+            for (found, message) in addresses(&handle, inner.ifindex).await? {
+                if found == address {
+                    handle.address().del(message).execute().await?;
+                }
+            }
+            Ok(())
+        })
+    })
+    .with_context(|| format!("remove {address} from cell {name}"))
+}
+
+/// The destination of an ordinary route over `ifindex`.
+fn unicast(route: &RouteMessage, ifindex: u32) -> Option<Ipv4Net> {
+    let header = &route.header;
+    if header.kind != RouteType::Unicast || header.table != RouteHeader::RT_TABLE_MAIN {
+        return None;
+    }
+    let mut to = Ipv4Addr::UNSPECIFIED;
+    let mut over = None;
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => to = *address,
+            RouteAttribute::Oif(index) => over = Some(*index),
+            _ => {}
+        }
+    }
+    let prefix = Ipv4Net::new(to, header.destination_prefix_length).ok()?;
+    (over == Some(ifindex)).then_some(prefix)
 }
 
 /// Index of the namespace's loopback interface. It has no Ethernet address, so [`link::find`] does

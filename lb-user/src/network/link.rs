@@ -8,7 +8,8 @@ use lb_common::addr::Mac;
 use rtnetlink::{
     Handle, LinkUnspec, new_connection,
     packet_route::link::{
-        InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, XdpAttached,
+        InfoBridge, InfoData, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+        XdpAttached,
     },
 };
 
@@ -27,6 +28,15 @@ pub struct Link {
     pub peer: Option<u32>,
     /// How an XDP program runs on it, if one does.
     pub xdp: Option<XdpMode>,
+    /// What it makes of several networks, if it is a bridge.
+    pub bridge: Option<Bridge>,
+}
+
+/// A bridge, as far as its frames are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bridge {
+    /// Whether it carries VLANs, whose tags no program on it would see.
+    pub vlan_filtering: bool,
 }
 
 /// Where an XDP program runs.
@@ -73,6 +83,41 @@ pub async fn find(handle: &Handle, name: &str) -> Result<Option<Link>> {
     }
 }
 
+/// Name and index of every interface that frames of this one come in by: the ports of a bridge, the
+/// members of a bond, and theirs.
+///
+/// # Errors
+///
+/// If netlink fails.
+pub async fn below(handle: &Handle, ifindex: u32) -> Result<Vec<(String, u32)>> {
+    let mut all = Vec::new();
+    let mut links = handle.link().get().execute();
+    while let Some(message) = links.try_next().await.context("list the interfaces")? {
+        let (mut name, mut upper) = (None, None);
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(found) => name = Some(found),
+                LinkAttribute::Controller(index) => upper = Some(index),
+                _ => {}
+            }
+        }
+        if let (Some(name), Some(upper)) = (name, upper) {
+            all.push((name, message.header.index, upper));
+        }
+    }
+    let mut found: Vec<(String, u32)> = Vec::new();
+    let mut uppers = vec![ifindex];
+    while let Some(wanted) = uppers.pop() {
+        for (name, index, _) in all.iter().filter(|(_, _, upper)| *upper == wanted) {
+            if !found.iter().any(|(_, known)| known == index) {
+                found.push((name.clone(), *index));
+                uppers.push(*index);
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// Sets an interface up.
 ///
 /// # Errors
@@ -103,6 +148,7 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
     let mut xdp = None;
     let mut peer = None;
     let mut veth = false;
+    let mut bridge = None;
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Address(bytes) => {
@@ -110,7 +156,10 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
             }
             LinkAttribute::Mtu(value) => mtu = *value,
             LinkAttribute::Link(index) => peer = Some(*index),
-            LinkAttribute::LinkInfo(info) => veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
+            LinkAttribute::LinkInfo(info) => {
+                veth = info.contains(&LinkInfo::Kind(InfoKind::Veth));
+                bridge = info.iter().find_map(self::bridge);
+            }
             LinkAttribute::Xdp(attributes) => {
                 xdp = attributes.iter().find_map(|attribute| match attribute {
                     LinkXdp::Attached(XdpAttached::None) => None,
@@ -133,5 +182,14 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
         up,
         peer: peer.filter(|_| veth),
         xdp,
+        bridge,
     })
+}
+
+fn bridge(info: &LinkInfo) -> Option<Bridge> {
+    let LinkInfo::Data(InfoData::Bridge(data)) = info else {
+        return None;
+    };
+    let vlan_filtering = data.contains(&InfoBridge::VlanFiltering(true));
+    Some(Bridge { vlan_filtering })
 }

@@ -4,5 +4,6 @@ pub mod cell;
 pub mod link;
 pub mod namespace;
 pub mod neighbour;
+pub mod nic;
 mod offload;
 mod sysctl;

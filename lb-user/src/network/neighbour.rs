@@ -1,4 +1,5 @@
-//! Neighbours: each network's cell resolves its next hops, and a thread in the cell reads them.
+//! Neighbours: each network's cell resolves its next hops, and a thread in the cell reads them. The
+//! host does it where the network has its addresses.
 //!
 //! Traffic that bypasses the kernel does not keep its neighbours fresh, so the thread asks the
 //! kernel to use them again and again (`NTF_USE`): a fresh one costs nothing, a stale one is probed.
@@ -25,7 +26,7 @@ use rtnetlink::{
 };
 use tokio::sync::mpsc;
 
-use super::{cell, link, namespace};
+use super::{link, namespace};
 
 /// How often an unresolved neighbour is asked for.
 const ASK: Duration = Duration::from_secs(1);
@@ -46,22 +47,30 @@ pub struct Resolved {
     pub mac: Mac,
 }
 
-/// Starts the thread that resolves `targets` in the cell `name` and reports every new or changed
-/// MAC. It ends with the process, or when nobody listens any more.
+/// Where the neighbours of a network are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// The cell's namespace; none for the host's own.
+    pub cell: Option<String>,
+    /// The interface there.
+    pub interface: String,
+}
+
+/// Starts the thread that resolves `targets` on `side` and reports every new or changed MAC. It ends
+/// with the process, or when nobody listens any more.
 ///
 /// # Errors
 ///
 /// If the thread cannot be started.
 pub fn watch(
-    name: &str,
+    side: Side,
     network: u16,
     targets: BTreeSet<Ipv4Addr>,
     report: mpsc::UnboundedSender<Resolved>,
 ) -> Result<()> {
-    let cell = name.to_owned();
     let work = move || {
-        while let Err(error) = run(&cell, network, &targets, &report) {
-            tracing::error!(cell, "neighbours are not watched, trying again: {error:#}");
+        while let Err(error) = run(&side, network, &targets, &report) {
+            tracing::error!(?side, "neighbours are not watched, trying again: {error:#}");
             thread::sleep(RETRY);
         }
     };
@@ -73,12 +82,14 @@ pub fn watch(
 }
 
 fn run(
-    cell: &str,
+    side: &Side,
     network: u16,
     targets: &BTreeSet<Ipv4Addr>,
     report: &mpsc::UnboundedSender<Resolved>,
 ) -> Result<()> {
-    namespace::enter(cell)?;
+    if let Some(cell) = &side.cell {
+        namespace::enter(cell)?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -86,9 +97,9 @@ fn run(
         let (connection, handle, mut events) =
             new_multicast_connection(&[MulticastGroup::Neigh]).context("open a netlink socket")?;
         tokio::spawn(connection);
-        let inner = link::find(&handle, cell::INNER).await?;
-        let inner = inner.ok_or_else(|| anyhow!("cell {cell} has lost its inner end"))?;
-        let mut watch = Watch { handle, ifindex: inner.ifindex, network, targets, known: BTreeMap::new(), report };
+        let link = link::find(&handle, &side.interface).await?;
+        let link = link.ok_or_else(|| anyhow!("there is no interface {}", side.interface))?;
+        let mut watch = Watch { handle, ifindex: link.ifindex, network, targets, known: BTreeMap::new(), report };
         watch.read_all().await?;
         let mut rounds = tokio::time::interval(ASK);
         let mut round = 0u32;

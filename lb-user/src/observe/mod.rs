@@ -11,11 +11,10 @@ use lb_common::{
     maps::{
         MAX_NETWORKS,
         flow::{Flow, TIME_SHIFT},
-        snat::{FLOWS_PER_ADDRESS, PAGE, base},
+        snat::PAGE,
     },
     verdict::{DropReason, Hook, Verdict},
 };
-use nix::time::{ClockId, clock_gettime};
 
 use crate::{
     config::{self, Config},
@@ -23,9 +22,14 @@ use crate::{
         apply::read_ids,
         desired::backend_name,
         ids::{Ids, Kind},
+        snat::{self, SnatSlot},
         start,
     },
-    dataplane::{maps::Maps, pins::Pins},
+    dataplane::{
+        flows::{FlowTable, coarse_now},
+        maps::Maps,
+        pins::Pins,
+    },
     network::{
         cell,
         link::{self, XdpMode},
@@ -33,13 +37,15 @@ use crate::{
 };
 
 pub use records::{
-    BackendLine, DropLine, FlowIds, FlowLine, NetworkStatus, ServiceLine, Status, Verdicts,
+    BackendLine, DropLine, FlowIds, FlowLine, NetworkStatus, ServiceLine, SnatStatus, Status,
+    Verdicts,
 };
 
 /// An instance as an observer sees it.
 pub struct Observer {
     pins: Pins,
     maps: Maps,
+    table: FlowTable,
     ids: Ids,
     config: Config,
 }
@@ -65,9 +71,11 @@ impl Observer {
         let text = start::applied(&pins)?;
         let config = config::parse("applied.yaml", &text)
             .with_context(|| format!("the applied configuration of instance {instance}"))?;
+        let table = FlowTable::open(&pins.maps())?;
         Ok(Self {
             pins,
             maps,
+            table,
             ids,
             config,
         })
@@ -83,12 +91,14 @@ impl Observer {
         for hook in Hook::ALL {
             verdicts.insert(hook.label(), self.verdicts(hook)?);
         }
+        let snat = self.snat()?;
         Ok(Status {
             instance: self.pins.instance().to_owned(),
             version: env!("CARGO_PKG_VERSION"),
             networks: self.networks()?,
             verdicts,
-            flows: self.flow_ids()?,
+            flows: FlowIds::sum(snat.iter().map(|snat| snat.flows)),
+            snat,
         })
     }
 
@@ -114,9 +124,7 @@ impl Observer {
         let mut lines = Vec::new();
         for pool in &self.config.pools {
             for backend in &pool.backends {
-                let id = self
-                    .ids
-                    .get(Kind::Backend, &backend_name(&pool.name, backend));
+                let id = self.ids.get(Kind::Backend, &backend_name(pool, backend));
                 let record = id.map(|id| self.maps.backends.get(&id, 0)).transpose()?;
                 let next_hop = record
                     .map(|record| record.next_hop)
@@ -140,12 +148,16 @@ impl Observer {
     /// If a map cannot be read.
     pub fn flows(&self) -> Result<Vec<FlowLine>> {
         let mut lines = Vec::new();
-        self.each_flow(|id, flow| {
-            if let Some(state) = live_state(Word::from_raw(flow.word)) {
-                lines.push(self.flow_line(id, flow, state)?);
+        for (_, slot) in self.snat_slots()? {
+            for id in slot.flow_ids() {
+                // One that changes while it is read is ending or beginning.
+                let flow = self.table.flow(id);
+                let state = flow.and_then(|(word, flow)| Some((live_state(word)?, flow)));
+                if let Some((state, flow)) = state {
+                    lines.push(self.flow_line(id, &flow, state)?);
+                }
             }
-            Ok(())
-        })?;
+        }
         Ok(lines)
     }
 
@@ -185,12 +197,13 @@ impl Observer {
                     name: network.name.clone(),
                     role: network.role.to_string(),
                     interface: network.interface.clone(),
+                    vlan: network.vlan,
                     mode: match link.and_then(|link| link.xdp) {
                         Some(XdpMode::Native) => "native",
                         Some(XdpMode::Generic) => "generic",
                         None => "detached",
                     },
-                    cell: cell::name(self.pins.instance(), &network.name),
+                    cell: (!network.host).then(|| cell::name(self.pins.instance(), &network.name)),
                 });
             }
             Ok(networks)
@@ -222,29 +235,41 @@ impl Observer {
             .filter_map(|id| u16::try_from(id).ok())
     }
 
-    fn flow_ids(&self) -> Result<FlowIds> {
-        let mut ids = FlowIds::default();
-        self.each_flow(|_, flow| {
-            ids.capacity += 1;
-            if Word::from_raw(flow.word).claimable() {
-                ids.free += 1;
-            } else {
-                ids.live += 1;
+    fn snat(&self) -> Result<Vec<SnatStatus>> {
+        let mut all = Vec::new();
+        for (name, slot) in self.snat_slots()? {
+            let configured = self.config.network(name);
+            let mut flows = FlowIds {
+                capacity: slot.snat.ports.into(),
+                ..FlowIds::default()
+            };
+            for id in slot.flow_ids() {
+                if self.table.word(id).is_some_and(Word::claimable) {
+                    flows.free += 1;
+                } else {
+                    flows.live += 1;
+                }
             }
-            Ok(())
-        })?;
-        Ok(ids)
+            all.push(SnatStatus {
+                network: name.to_owned(),
+                address: slot.snat.address.to_string(),
+                ports: slot.range(),
+                draining: configured.is_none_or(|network| !network.snat.contains(&slot.snat)),
+                flows,
+            });
+        }
+        Ok(all)
     }
 
-    /// Calls `work` with every entry of every SNAT address.
-    fn each_flow(&self, mut work: impl FnMut(u32, &Flow) -> Result<()>) -> Result<()> {
-        for (_, id) in self.ids.of(Kind::Snat) {
-            let first = base(u16::try_from(id - 1)?);
-            for id in first..first + u32::from(FLOWS_PER_ADDRESS) {
-                work(id, &self.maps.flows.get(&id, 0)?)?;
+    /// Every SNAT address that has a slot, with its network's name.
+    fn snat_slots(&self) -> Result<Vec<(&str, SnatSlot)>> {
+        let mut slots = Vec::new();
+        for (name, id) in self.ids.of(Kind::Snat) {
+            if let Some((network, snat)) = snat::parse_name(name) {
+                slots.push((network, SnatSlot::new(u16::try_from(id - 1)?, snat)));
             }
         }
-        Ok(())
+        Ok(slots)
     }
 
     fn flow_line(&self, id: u32, flow: &Flow, state: &'static str) -> Result<FlowLine> {
@@ -289,8 +314,6 @@ fn endpoint(address: Be32, port: Be16) -> String {
 
 /// Seconds since `last_seen`, right over the wrap of its 32 bits.
 fn idle_seconds(last_seen: u32) -> Result<u64> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("read the monotonic clock")?;
-    let ns = u64::try_from(now.tv_sec())? * 1_000_000_000 + u64::try_from(now.tv_nsec())?;
-    let ticks = u32::try_from(ns >> TIME_SHIFT & u64::from(u32::MAX))?;
+    let ticks = coarse_now()?;
     Ok((u64::from(ticks.wrapping_sub(last_seen)) << TIME_SHIFT) / 1_000_000_000)
 }

@@ -15,7 +15,9 @@ pub struct Status {
     pub networks: Vec<NetworkStatus>,
     /// Packets by verdict, per hook.
     pub verdicts: BTreeMap<&'static str, Verdicts>,
-    /// Flow ids.
+    /// SNAT addresses, also those that only finish their flows.
+    pub snat: Vec<SnatStatus>,
+    /// Flow ids of all of them.
     pub flows: FlowIds,
 }
 
@@ -28,10 +30,27 @@ pub struct NetworkStatus {
     pub role: String,
     /// Its NIC.
     pub interface: String,
+    /// The VLAN id of its frames, if they are tagged.
+    pub vlan: Option<u16>,
     /// `native`, `generic` or `detached`.
     pub mode: &'static str,
-    /// The namespace of its cell.
-    pub cell: String,
+    /// The namespace of its cell; none where the addresses are the host's own.
+    pub cell: Option<String>,
+}
+
+/// One SNAT address of `lb status`.
+#[derive(Debug, Serialize)]
+pub struct SnatStatus {
+    /// Its network.
+    pub network: String,
+    /// The address.
+    pub address: String,
+    /// First and last port.
+    pub ports: String,
+    /// Whether it is configured no more and only finishes its flows.
+    pub draining: bool,
+    /// Its flow ids.
+    pub flows: FlowIds,
 }
 
 /// Packets of one hook, by verdict.
@@ -54,12 +73,23 @@ pub struct Verdicts {
 /// The flow table's occupancy.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct FlowIds {
-    /// Ids of all SNAT addresses.
+    /// Ids, one per port.
     pub capacity: u32,
     /// Ids that a new flow may take.
     pub free: u32,
     /// Ids of flows.
     pub live: u32,
+}
+
+impl FlowIds {
+    /// Those of several SNAT addresses together.
+    pub fn sum(all: impl Iterator<Item = Self>) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            capacity: sum.capacity + one.capacity,
+            free: sum.free + one.free,
+            live: sum.live + one.live,
+        })
+    }
 }
 
 /// One line of `lb services`.

@@ -1,41 +1,82 @@
 //! The tree as typed values, each with its place: the keys that exist, and what kind each one is.
 //!
-//! Unknown keys, missing keys and wrong types are problems of this stage. What a value means, and
-//! whether it fits the others, is the business of `validate`. A value that is `None`, or a list
-//! that is not whole, was either not written or is already reported.
+//! Unknown keys, missing keys and wrong types are problems of this stage, and what `defaults` say is
+//! filled in here. What a value means, and whether it fits the others, is the business of `expand`
+//! and `validate`. A value that is `None`, or a list that is not whole, was either not written or is
+//! already reported.
 //!
 //! A text may be written with or without quotes, and is never taken for anything else: `no` and
 //! `1.10` are texts where a text is expected. A number must be written without quotes.
 
+mod cluster;
+mod network;
+mod pool;
 mod reader;
+mod service;
 
-use self::reader::{Mapping, list, named, text, texts, texts_not_empty, whole_number};
+use self::reader::{Mapping, Preset, section, texts_not_empty, whole_number};
+pub(super) use self::{
+    cluster::{Apps, Cluster, Component, Routes},
+    network::{RawNetwork, RawRoute, RawSnat},
+    pool::{Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},
+    service::{RawService, Sources},
+};
 use super::{
-    place::{At, Place},
+    place::{At, MAIN, Place},
     problem::Findings,
     yaml::{Kind, Node},
 };
 
-/// The file.
-#[derive(Debug)]
-pub(super) struct RawConfig {
-    pub(super) version: Option<At<u64>>,
+/// A file, or all files together.
+#[derive(Debug, Default)]
+pub(super) struct RawFile {
+    pub(super) versions: Vec<At<u64>>,
     pub(super) networks: List<Named<RawNetwork>>,
-    pub(super) pools: List<Named<RawPool>>,
+    pub(super) groups: List<Named<RawGroup>>,
+    pub(super) pools: List<Named<RawPool<Member>>>,
     pub(super) services: List<Named<RawService>>,
+    pub(super) clusters: List<Named<Cluster>>,
     pub(super) limits: RawLimits,
 }
 
-/// A value with the name that is its key, and the place of that key.
+/// What only the main file has besides.
 #[derive(Debug)]
+pub(super) struct Main {
+    /// The other files, and the place of that key.
+    pub(super) include: Option<(Place, List<At<String>>)>,
+    pub(super) defaults: Defaults,
+}
+
+/// The section `defaults`.
+#[derive(Debug, Default)]
+pub(super) struct Defaults {
+    network: Preset<RawNetwork>,
+    pool: Preset<RawPool<Member>>,
+    service: Preset<RawService>,
+    cluster: Preset<Cluster>,
+}
+
+/// A value with the name that is its key, and the place of that key.
+#[derive(Clone, Debug)]
 pub(super) struct Named<T> {
     pub(super) name: String,
     pub(super) place: Place,
     pub(super) value: T,
 }
 
+impl<T> Named<T> {
+    /// Where a problem is reported that `place`, which may be a default, has only in this entry.
+    pub(super) fn blame<'p>(&'p self, place: &'p Place) -> &'p Place {
+        if place.is_inside(&self.place) {
+            place
+        } else {
+            &self.place
+        }
+    }
+}
+
 /// A list, without the elements that could not be read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct List<T> {
     pub(super) elements: Vec<T>,
     /// Whether these are all the elements that were written. Only then something can be missing.
@@ -62,39 +103,6 @@ impl<T> Default for List<T> {
     }
 }
 
-/// An entry of `networks`.
-#[derive(Debug, Default)]
-pub(super) struct RawNetwork {
-    pub(super) role: Option<At<String>>,
-    pub(super) interface: Option<At<String>>,
-    pub(super) prefixes: List<At<String>>,
-    pub(super) snat: List<At<String>>,
-}
-
-/// An entry of `pools`.
-#[derive(Debug, Default)]
-pub(super) struct RawPool {
-    pub(super) network: Option<At<String>>,
-    pub(super) balance: Option<At<String>>,
-    pub(super) backends: List<At<RawBackend>>,
-}
-
-/// An element of `backends`; a text alone is its address.
-#[derive(Debug, Default)]
-pub(super) struct RawBackend {
-    pub(super) address: Option<At<String>>,
-    pub(super) name: Option<At<String>>,
-    pub(super) weight: Option<At<u64>>,
-}
-
-/// An entry of `services`.
-#[derive(Debug, Default)]
-pub(super) struct RawService {
-    pub(super) network: Option<At<String>>,
-    pub(super) listen: List<At<String>>,
-    pub(super) pool: Option<At<String>>,
-}
-
 /// The section `limits`.
 #[derive(Debug, Default)]
 pub(super) struct RawLimits {
@@ -104,94 +112,119 @@ pub(super) struct RawLimits {
     pub(super) pools: Option<At<u64>>,
 }
 
-/// The typed values of the file; nothing if it is not a mapping.
-pub(super) fn read(tree: &Node, findings: &mut Findings) -> Option<RawConfig> {
-    let known = ["version", "networks", "pools", "services", "limits"];
-    let file = Mapping::open(tree, Place::root(), &known, findings)?;
-    Some(RawConfig {
-        version: file.required("version", findings, whole_number),
-        networks: file
-            .required("networks", findings, |node, place, findings| {
-                let networks = named(node, &place, findings, network);
-                if networks.whole && networks.elements.is_empty() {
-                    findings.add(&place, "found no network, expected at least one");
-                }
-                Some(networks)
-            })
-            .unwrap_or_default(),
-        pools: file
-            .optional("pools", findings, |node, place, findings| {
-                Some(named(node, &place, findings, pool))
-            })
-            .unwrap_or_else(|| List::absent(&file, "pools")),
-        services: file
-            .optional("services", findings, |node, place, findings| {
-                Some(named(node, &place, findings, service))
-            })
-            .unwrap_or_else(|| List::absent(&file, "services")),
-        limits: file
-            .optional("limits", findings, limits)
-            .unwrap_or_default(),
-    })
-}
+/// The sections that only the main file may have.
+const OF_MAIN: [&str; 3] = ["include", "defaults", "limits"];
 
-fn network(node: &Node, place: Place, findings: &mut Findings) -> Option<RawNetwork> {
-    let known = ["role", "interface", "prefixes", "snat"];
-    let keys = Mapping::open(node, place, &known, findings)?;
-    Some(RawNetwork {
-        role: keys.required("role", findings, text),
-        interface: keys.required("interface", findings, text),
-        prefixes: keys
-            .required("prefixes", findings, texts_not_empty)
-            .unwrap_or_default(),
-        snat: keys
-            .optional("snat", findings, texts)
-            .unwrap_or_else(|| List::absent(&keys, "snat")),
-    })
-}
+/// The sections of a file.
+const SECTIONS: [&str; 9] = [
+    "version", "include", "defaults", "networks", "nodes", "pools", "services", "clusters",
+    "limits",
+];
 
-fn pool(node: &Node, place: Place, findings: &mut Findings) -> Option<RawPool> {
-    let known = ["network", "balance", "backends"];
-    let keys = Mapping::open(node, place, &known, findings)?;
-    Some(RawPool {
-        network: keys.required("network", findings, text),
-        balance: keys.optional("balance", findings, text),
-        backends: keys
-            .required("backends", findings, |node, place, findings| {
-                Some(list(node, &place, findings, backend))
-            })
+/// The typed values of the main file; nothing if it is not a mapping.
+pub(super) fn read(tree: &Node, findings: &mut Findings) -> Option<(RawFile, Main)> {
+    let file = Mapping::open(tree, Place::root(MAIN), &SECTIONS, findings)?;
+    let main = Main {
+        include: file.optional("include", findings, |node, place, findings| {
+            Some((place.clone(), one_or_more(node, place, findings)?))
+        }),
+        defaults: file
+            .optional("defaults", findings, defaults)
             .unwrap_or_default(),
-    })
-}
-
-fn backend(node: &Node, place: Place, findings: &mut Findings) -> Option<At<RawBackend>> {
-    let value = if let Kind::Mapping(_) = node.kind {
-        let known = ["address", "name", "weight"];
-        let keys = Mapping::open(node, place.clone(), &known, findings)?;
-        RawBackend {
-            address: keys.required("address", findings, text),
-            name: keys.optional("name", findings, text),
-            weight: keys.optional("weight", findings, whole_number),
-        }
-    } else {
-        RawBackend {
-            address: Some(text(node, place.clone(), findings)?),
-            ..RawBackend::default()
-        }
     };
-    Some(At { place, value })
+    let version = file.required("version", findings, whole_number);
+    let mut raw = sections(&file, &main.defaults, findings);
+    raw.versions.extend(version);
+    raw.limits = file
+        .optional("limits", findings, limits)
+        .unwrap_or_default();
+    if file.is_absent("include") {
+        let networks = &raw.networks;
+        if file.is_absent("networks") {
+            findings.add(
+                &file.place_of_key("networks"),
+                "missing; this key is required",
+            );
+        } else if networks.whole && networks.elements.is_empty() {
+            let place = file.place_of_key("networks");
+            findings.add(&place, "found no network, expected at least one");
+        }
+    }
+    Some((raw, main))
 }
 
-fn service(node: &Node, place: Place, findings: &mut Findings) -> Option<RawService> {
-    let known = ["network", "listen", "pool"];
-    let keys = Mapping::open(node, place, &known, findings)?;
-    Some(RawService {
-        network: keys.required("network", findings, text),
-        listen: keys
-            .required("listen", findings, texts_not_empty)
+/// The typed values of an included file.
+pub(super) fn read_included(
+    tree: &Node,
+    file: usize,
+    defaults: &Defaults,
+    findings: &mut Findings,
+) -> Option<RawFile> {
+    let keys = Mapping::open(tree, Place::root(file), &SECTIONS, findings)?;
+    for key in OF_MAIN {
+        if keys.has(key) {
+            let words = "only the main file can have this section";
+            findings.add(&keys.place_of_key(key), words);
+        }
+    }
+    let version = keys.optional("version", findings, whole_number);
+    let mut raw = sections(&keys, defaults, findings);
+    raw.versions.extend(version);
+    Some(raw)
+}
+
+fn sections(file: &Mapping<'_>, defaults: &Defaults, findings: &mut Findings) -> RawFile {
+    RawFile {
+        versions: Vec::new(),
+        networks: section(file, "networks", findings, |node, place, findings| {
+            network::read(node, place, &defaults.network, findings)
+        }),
+        groups: section(file, "nodes", findings, pool::read_group),
+        pools: section(file, "pools", findings, |node, place, findings| {
+            pool::read(node, place, &defaults.pool, findings)
+        }),
+        services: section(file, "services", findings, |node, place, findings| {
+            service::read(node, place, &defaults.service, findings)
+        }),
+        clusters: section(file, "clusters", findings, |node, place, findings| {
+            cluster::read(node, place, &defaults.cluster, findings)
+        }),
+        limits: RawLimits::default(),
+    }
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the signature that `Mapping` calls"
+)]
+fn defaults(node: &Node, place: Place, findings: &mut Findings) -> Option<Defaults> {
+    let known = ["network", "pool", "service", "cluster"];
+    let keys = Mapping::open(node, place.clone(), &known, findings)?;
+    Some(Defaults {
+        network: keys
+            .optional("network", findings, network::read_defaults)
             .unwrap_or_default(),
-        pool: keys.required("pool", findings, text),
+        pool: keys
+            .optional("pool", findings, pool::read_defaults)
+            .unwrap_or_default(),
+        service: keys
+            .optional("service", findings, service::read_defaults)
+            .unwrap_or_default(),
+        cluster: keys
+            .optional("cluster", findings, cluster::read_defaults)
+            .unwrap_or_default(),
     })
+}
+
+/// A list of texts, or one of them alone.
+fn one_or_more(node: &Node, place: Place, findings: &mut Findings) -> Option<List<At<String>>> {
+    if let Kind::Scalar { .. } = node.kind {
+        return Some(List {
+            elements: vec![reader::text(node, place, findings)?],
+            whole: true,
+        });
+    }
+    texts_not_empty(node, place, findings)
 }
 
 fn limits(node: &Node, place: Place, findings: &mut Findings) -> Option<RawLimits> {

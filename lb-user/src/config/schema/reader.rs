@@ -9,6 +9,9 @@ use crate::config::{
     yaml::{Entry, Kind, Node},
 };
 
+/// The most prefixes in one list.
+const MAX_PREFIXES: usize = 1024;
+
 /// A mapping with known keys.
 pub(super) struct Mapping<'n> {
     /// Of the key whose value this is: where its missing keys are reported.
@@ -16,6 +19,31 @@ pub(super) struct Mapping<'n> {
     entries: &'n [Entry],
     /// The known keys that unknown ones were taken for: they are not missing as well.
     meant: Vec<&'static str>,
+    /// Whether no key is required: this is a default, or there is one for each.
+    lenient: bool,
+}
+
+/// What `defaults` says for the entries of one kind.
+#[derive(Clone, Debug, Default)]
+pub(in crate::config) struct Preset<T> {
+    pub(in crate::config) value: T,
+    /// The keys that are there, whether they could be read or not.
+    written: Vec<String>,
+}
+
+impl<T> Preset<T> {
+    pub(super) fn new(keys: &Mapping<'_>, value: T) -> Self {
+        let written = keys.entries.iter().map(|entry| entry.key.clone());
+        let meant = keys.meant.iter().copied().map(str::to_owned);
+        Self {
+            value,
+            written: written.chain(meant).collect(),
+        }
+    }
+
+    pub(super) fn says(&self, key: &str) -> bool {
+        self.written.iter().any(|written| written == key)
+    }
 }
 
 impl<'n> Mapping<'n> {
@@ -29,6 +57,7 @@ impl<'n> Mapping<'n> {
             entries: entries(node, &place, findings)?,
             place,
             meant: Vec::new(),
+            lenient: false,
         };
         for entry in mapping.entries {
             if !known.contains(&entry.key.as_str()) {
@@ -36,6 +65,14 @@ impl<'n> Mapping<'n> {
             }
         }
         Some(mapping)
+    }
+
+    /// The same keys, with none of them required.
+    pub(super) fn lenient(self) -> Self {
+        Self {
+            lenient: true,
+            ..self
+        }
     }
 
     fn refuse(&mut self, entry: &Entry, known: &[&'static str], findings: &mut Findings) {
@@ -63,11 +100,50 @@ impl<'n> Mapping<'n> {
         findings: &mut Findings,
         read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
     ) -> Option<T> {
-        if self.is_absent(key) {
-            let place = self.place.with_key(child(&self.place.key, key));
-            findings.add(&place, "missing; this key is required");
+        if self.is_absent(key) && !self.lenient {
+            findings.add(&self.place_of_key(key), "missing; this key is required");
         }
         self.optional(key, findings, read)
+    }
+
+    /// As `required`, unless `defaults` have it.
+    pub(super) fn required_or<T: Clone, D>(
+        &self,
+        key: &str,
+        defaults: &Preset<D>,
+        default: impl FnOnce(&D) -> &Option<T>,
+        findings: &mut Findings,
+        read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
+    ) -> Option<T> {
+        if defaults.says(key) {
+            self.optional_or(key, defaults, default, findings, read)
+        } else {
+            self.required(key, findings, read)
+        }
+    }
+
+    /// The own value, or else the default one.
+    pub(super) fn optional_or<T: Clone, D>(
+        &self,
+        key: &str,
+        defaults: &Preset<D>,
+        default: impl FnOnce(&D) -> &Option<T>,
+        findings: &mut Findings,
+        read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
+    ) -> Option<T> {
+        if self.is_absent(key) {
+            default(&defaults.value).clone()
+        } else {
+            self.optional(key, findings, read)
+        }
+    }
+
+    /// The place of a key that is there, or where a missing one is reported.
+    pub(super) fn place_of_key(&self, key: &str) -> Place {
+        match self.entries.iter().find(|entry| entry.key == key) {
+            Some(entry) => place_of(entry, &self.place),
+            None => self.place.with_key(child(&self.place.key, key)),
+        }
     }
 
     pub(super) fn optional<T>(
@@ -77,20 +153,39 @@ impl<'n> Mapping<'n> {
         read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
     ) -> Option<T> {
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
-        let place = entry.value.place(child(&self.place.key, key));
+        let place = entry
+            .value
+            .place(self.place.file, child(&self.place.key, key));
         read(&entry.value, place, findings)
+    }
+
+    /// Whether this key is written.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key)
     }
 
     /// Whether nobody wrote this key, nor one that was taken for it.
     pub(super) fn is_absent(&self, key: &str) -> bool {
-        let written = self.entries.iter().any(|entry| entry.key == key);
-        !written && !self.meant.contains(&key)
+        !self.has(key) && !self.meant.contains(&key)
     }
 }
 
-/// A section: a mapping from names. An entry whose value cannot be read keeps its name, so that
+/// A section of the file: a mapping from names that may be absent.
+pub(super) fn section<T: Default>(
+    file: &Mapping<'_>,
+    key: &str,
+    findings: &mut Findings,
+    read: impl Fn(&Node, Place, &mut Findings) -> Option<T>,
+) -> List<Named<T>> {
+    let section = file.optional(key, findings, |node, place, findings| {
+        Some(named(node, &place, findings, read))
+    });
+    section.unwrap_or_else(|| List::absent(file, key))
+}
+
+/// A mapping from names. An entry whose value cannot be read keeps its name, so that
 /// what refers to it is not blamed as well.
-pub(super) fn named<T: Default>(
+fn named<T: Default>(
     node: &Node,
     place: &Place,
     findings: &mut Findings,
@@ -129,32 +224,58 @@ fn place_of(entry: &Entry, parent: &Place) -> Place {
     Place {
         line: entry.line,
         column: entry.column,
-        key: child(&parent.key, &entry.key),
+        ..parent.with_key(child(&parent.key, &entry.key))
     }
-}
-
-pub(super) fn texts_not_empty(
-    node: &Node,
-    place: Place,
-    findings: &mut Findings,
-) -> Option<List<At<String>>> {
-    if matches!(&node.kind, Kind::Sequence(nodes) if nodes.is_empty()) {
-        findings.add(&place, "found an empty list, expected at least one element");
-        return None;
-    }
-    texts(node, place, findings)
 }
 
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the signature that `Mapping` calls"
 )]
-pub(super) fn texts(
+pub(super) fn texts_not_empty(
     node: &Node,
     place: Place,
     findings: &mut Findings,
 ) -> Option<List<At<String>>> {
-    Some(list(node, &place, findings, text))
+    list_not_empty(node, &place, findings, text)
+}
+
+/// A list of prefixes: each one is compared with others, so there must not be too many.
+pub(super) fn prefixes(
+    node: &Node,
+    place: Place,
+    findings: &mut Findings,
+) -> Option<List<At<String>>> {
+    bounded(node, &place, findings)?;
+    texts_not_empty(node, place, findings)
+}
+
+/// Nothing if the list is too long.
+pub(super) fn bounded(node: &Node, place: &Place, findings: &mut Findings) -> Option<()> {
+    match &node.kind {
+        Kind::Sequence(nodes) if nodes.len() > MAX_PREFIXES => {
+            let words = format!(
+                "found {} elements, expected at most {MAX_PREFIXES}",
+                nodes.len()
+            );
+            findings.add(place, words);
+            None
+        }
+        _ => Some(()),
+    }
+}
+
+pub(super) fn list_not_empty<T>(
+    node: &Node,
+    place: &Place,
+    findings: &mut Findings,
+    read: impl Fn(&Node, Place, &mut Findings) -> Option<T>,
+) -> Option<List<T>> {
+    if matches!(&node.kind, Kind::Sequence(nodes) if nodes.is_empty()) {
+        findings.add(place, "found an empty list, expected at least one element");
+        return None;
+    }
+    Some(list(node, place, findings, read))
 }
 
 pub(super) fn list<T>(
@@ -168,7 +289,7 @@ pub(super) fn list<T>(
         return List::default();
     };
     let elements = nodes.iter().enumerate().filter_map(|(index, node)| {
-        let place = node.place(element(&place.key, index));
+        let place = node.place(place.file, element(&place.key, index));
         read(node, place, findings)
     });
     let elements: Vec<T> = elements.collect();

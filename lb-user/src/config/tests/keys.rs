@@ -25,9 +25,9 @@ fn unknown_keys_are_refused_with_a_suggestion() {
         "did you mean \"interface\"?",
     );
     refused(
-        &[(4, &with("vlan: 2003")), (10, ""), (11, "")],
-        "networks.tenant-a.vlan",
-        "unknown key; expected one of role, interface, prefixes, snat",
+        &[(4, &with("mtu: 2003")), (10, ""), (11, "")],
+        "networks.tenant-a.mtu",
+        "unknown key; expected one of role, interface, vlan, address, sources",
     );
     refused(
         &[(12, "limits: { pools:8 }")],
@@ -37,7 +37,7 @@ fn unknown_keys_are_refused_with_a_suggestion() {
     refused(
         &[(12, "egress: []")],
         "egress",
-        "unknown key; expected one of version, networks",
+        "unknown key; expected one of version, include",
     );
     refused(&[(12, "<<: { a: 1 }")], "<<", "merge keys");
 }
@@ -148,12 +148,12 @@ fn names_are_short_and_plain() {
         );
         assert_eq!((problems.len(), problems[0].0), (1, 9));
     }
-    let key = format!("pools.{}", "a".repeat(33));
+    let key = format!("pools.{}", "a".repeat(64));
     let changes = |name: &str| file(&[(9, &named(name)), (10, ""), (11, "")]);
-    let long = problems(&changes(&"a".repeat(33)));
+    let long = problems(&changes(&"a".repeat(64)));
     assert_eq!((long[0].0, long[0].1.as_str()), (9, key.as_str()));
-    assert!(long[0].2.contains("33 characters, expected at most 32"));
-    for name in ["a", "0", "2003-b", &"a".repeat(32)] {
+    assert!(long[0].2.contains("64 characters, expected at most 63"));
+    for name in ["a", "0", "2003-b", &"a".repeat(63)] {
         assert!(parse("f", &changes(name)).is_ok(), "{name}");
     }
     refused(

@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn roles_are_mgmt_and_tenant() {
     let text =
-        "  mgmt: { role: uplink, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }";
+        "  mgmt: { role: public, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }";
     refused(
         &[(3, text)],
         "networks.mgmt.role",
-        "\"uplink\" is not a role; expected tenant or mgmt",
+        "\"public\" is not a role; expected tenant, mgmt or uplink",
     );
 }
 
@@ -41,7 +41,7 @@ fn interface_names_are_those_of_the_kernel() {
             "  tenant-a: { role: tenant, interface: eth1, prefixes: [192.168.203.0/24] }",
         )],
         "networks.tenant-a.interface",
-        "\"eth1\" already carries network mgmt in line 3",
+        "\"eth1\" without a vlan already carries network mgmt in line 3",
     );
 }
 
@@ -129,5 +129,5 @@ fn snat_addresses_are_hosts_of_their_network() {
     );
     let config = accepted(&[(3, &with("10.32.96.52, 10.32.96.51"))]);
     assert_eq!(config.snat_addresses(), 2);
-    assert_eq!(config.networks[0].snat[0].octets()[3], 52);
+    assert_eq!(config.networks[0].snat[0].address.octets()[3], 52);
 }

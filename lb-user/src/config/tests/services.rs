@@ -120,7 +120,7 @@ fn a_listen_entry_belongs_to_one_service() {
 #[test]
 fn limits_have_a_range() {
     for (key, most) in [
-        ("snat_addresses", 32),
+        ("snat_addresses", 128),
         ("services", 65_535),
         ("backends", 65_535),
         ("pools", 4096),
@@ -175,7 +175,7 @@ fn what_is_written_fits_within_the_limits() {
 #[test]
 fn what_is_written_fits_into_the_maps() {
     let mut networks = String::new();
-    for index in 0..64 {
+    for index in 0..256 {
         let text = "role: tenant, interface: e";
         writeln!(
             networks,
@@ -184,8 +184,8 @@ fn what_is_written_fits_into_the_maps() {
         .unwrap();
     }
     let text = format!("version: 1\nnetworks:\n{networks}");
-    let full = "64 networks in all, but there is room for 63".to_owned();
-    assert_eq!(problems(&text), [(66, "networks.n63".to_owned(), full)]);
+    let full = "256 networks in all, but there is room for 255".to_owned();
+    assert_eq!(problems(&text), [(258, "networks.n255".to_owned(), full)]);
 
     let snat: Vec<_> = (50..67).map(|host| format!("10.32.96.{host}")).collect();
     let snat = mgmt(&format!(

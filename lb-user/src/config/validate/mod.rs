@@ -1,42 +1,44 @@
 //! Validate: the second word of a change. Typed values become a [`Config`], or the reasons why not.
 //!
-//! Networks come first, then services, because a VIP must be known before a backend can be found to
-//! be one, then pools. The result is whole only if there was no problem; what could not be read is
-//! absent from it, and the caller drops it.
+//! Every entry is literal here. Networks come first, then services, because a VIP must be known
+//! before a backend or a gateway can be found to be one, then pools. The result is whole only if
+//! there was no problem; what could not be read is absent from it, and the caller drops it.
 
+mod facts;
 mod network;
 mod pool;
+mod prefixes;
 mod service;
 
-use std::{collections::HashMap, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
-use lb_common::maps::{MAX_NETWORKS, MAX_SNAT_ADDRESSES};
+use lb_common::maps::{MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES};
 
 use super::{
-    model::{Config, Limits},
-    place::{At, Place, quote},
+    expand::Expanded,
+    model::{Config, Limits, Network, Role},
+    names::Names,
+    place::{At, MAIN, Place},
     problem::Findings,
-    schema::{List, Named, RawConfig, RawLimits},
-    suggest::closest,
+    schema::RawLimits,
 };
 
 /// The one version of the file format.
 const VERSION: u64 = 1;
 
 /// The largest `limits.snat_addresses`.
-const MAX_SNAT: u16 = 32;
+const MAX_SNAT: u16 = 128;
 
 const _: () = assert!(MAX_SNAT as u32 == MAX_SNAT_ADDRESSES);
 
-/// The longest name of a network, pool, service or backend, in characters.
-const MAX_NAME: usize = 32;
+/// The most prefixes of all rule sets: a change writes new sets before it removes the old ones.
+const MAX_PREFIXES: usize = 1 << 16;
 
-/// The most names that a problem lists as the known ones.
-const MAX_LISTED: usize = 8;
+const _: () = assert!(2 * MAX_PREFIXES == MAX_RULES as usize);
 
 /// Checks everything that the schema cannot know.
-pub(super) fn validate(raw: &RawConfig, findings: &mut Findings) -> Config {
-    if let Some(version) = raw.version.as_ref().filter(|at| at.value != VERSION) {
+pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
+    for version in raw.versions.iter().filter(|at| at.value != VERSION) {
         let words = format!("found {}, expected {VERSION}", version.value);
         findings.add(&version.place, words);
     }
@@ -47,11 +49,46 @@ pub(super) fn validate(raw: &RawConfig, findings: &mut Findings) -> Config {
     let pool_names = Names::new("pool", &raw.pools);
     let (services, usage) = service::validate(&raw.services, &known, &pool_names, findings);
     let pools = pool::validate(&raw.pools, &known, &usage, findings);
-    Config {
+    service::check_directions(&raw.services, &known, &pool_names, &raw.pools, findings);
+    network::check_gateways(&known, &usage, findings);
+    let config = Config {
         networks,
         pools,
         services,
         limits,
+    };
+    check_rules(&config, findings);
+    config
+}
+
+/// Whether all rule sets fit into the map, and their successors beside them during a change.
+fn check_rules(config: &Config, findings: &mut Findings) {
+    let tenants = config
+        .networks
+        .iter()
+        .filter(|network| network.role == Role::Tenant);
+    let tenant_prefixes: usize = tenants.map(|tenant| tenant.prefixes.len()).sum();
+    let of_network = |network: &Network| {
+        let destinations = match network.role {
+            Role::Tenant => 0,
+            Role::Mgmt | Role::Uplink => tenant_prefixes,
+        };
+        // Of a link, the network and broadcast addresses are denied.
+        network.sources.len() + 2 * network.prefixes.len() + destinations
+    };
+    let networks: usize = config.networks.iter().map(of_network).sum();
+    let services: usize = config
+        .services
+        .iter()
+        .map(|service| service.rules.len())
+        .sum();
+    let total = networks + services;
+    if total > MAX_PREFIXES {
+        let place = Place::root(MAIN).with_key("services".to_owned());
+        let words = format!(
+            "{total} prefixes in allow, deny and sources of all, but there is room for {MAX_PREFIXES}"
+        );
+        findings.add(&place, words);
     }
 }
 
@@ -92,7 +129,7 @@ fn limit<T: Copy + TryFrom<u64> + Into<u64>>(
     }
 }
 
-fn check_capacities(raw: &RawConfig, limits: Limits, findings: &mut Findings) {
+fn check_capacities(raw: &Expanded, limits: Limits, findings: &mut Findings) {
     let networks = raw.networks.elements.iter();
     let pools = raw.pools.elements.iter();
     let services = raw.services.elements.iter();
@@ -106,7 +143,10 @@ fn check_capacities(raw: &RawConfig, limits: Limits, findings: &mut Findings) {
             .ok()
             .and_then(|limit| places.get(limit));
         if let Some(place) = first_beyond {
-            let total = places.len();
+            let total = match u16::try_from(places.len()) {
+                Ok(total) => total.to_string(),
+                Err(_) => format!("more than {}", u16::MAX),
+            };
             findings.add(
                 place,
                 format!("{total} {what} in all, but {source} {limit}"),
@@ -130,80 +170,4 @@ fn check_capacities(raw: &RawConfig, limits: Limits, findings: &mut Findings) {
         limits.services,
         "limits.services is",
     );
-}
-
-/// The names of one section, for those who refer to them.
-struct Names<'r> {
-    /// What bears them: `network` or `pool`.
-    kind: &'static str,
-    names: Vec<&'r str>,
-    index: HashMap<&'r str, usize>,
-    /// Whether these are all the names; only then one can be unknown.
-    whole: bool,
-}
-
-impl<'r> Names<'r> {
-    fn new<T>(kind: &'static str, section: &'r List<Named<T>>) -> Self {
-        let names: Vec<&str> = section
-            .elements
-            .iter()
-            .map(|named| named.name.as_str())
-            .collect();
-        let index = names.iter().copied().zip(0..).collect();
-        Self {
-            kind,
-            names,
-            index,
-            whole: section.whole,
-        }
-    }
-
-    /// The index of the entry that is referred to.
-    fn find(&self, reference: &At<String>, findings: &mut Findings) -> Option<usize> {
-        let found = self.index.get(reference.value.as_str()).copied();
-        if found.is_none() && self.whole {
-            let hint = match closest(&reference.value, self.names.iter().copied()) {
-                Some(name) => format!("did you mean {}?", quote(name)),
-                None => self.known(),
-            };
-            let words = format!(
-                "no {} is called {}; {hint}",
-                self.kind,
-                quote(&reference.value)
-            );
-            findings.add(&reference.place, words);
-        }
-        found
-    }
-
-    fn known(&self) -> String {
-        if self.names.is_empty() {
-            return "there is none".to_owned();
-        }
-        let mut names: Vec<String> = self.names.iter().map(|name| quote(name)).collect();
-        if names.len() > MAX_LISTED {
-            names.truncate(MAX_LISTED);
-            names.push("...".to_owned());
-        }
-        format!("expected one of {}", names.join(", "))
-    }
-}
-
-/// Names become parts of file names, metrics and tables: `[a-z0-9][a-z0-9-]*`.
-fn check_name(name: &str, place: &Place, findings: &mut Findings) {
-    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let starts_well = name.bytes().next().is_some_and(letter);
-    if !starts_well || !name.bytes().all(|byte| letter(byte) || byte == b'-') {
-        let words = format!(
-            "{} is not a name; expected a-z, 0-9 and -, with a letter or a digit in front",
-            quote(name)
-        );
-        findings.add(place, words);
-    } else if name.len() > MAX_NAME {
-        let words = format!(
-            "a name of {} characters, expected at most {MAX_NAME}",
-            name.len()
-        );
-        findings.add(place, words);
-    }
 }

@@ -1,15 +1,18 @@
 //! Pools: backends that can be reached, and that are not this load balancer itself.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, hash_map},
+    net::Ipv4Addr,
+};
 
 use super::{
-    check_name,
-    network::Known,
+    facts::Known,
     service::{Mention, Usage},
 };
 use crate::config::{
     address,
     model::{Backend, Pool},
+    names,
     place::{At, Place, quote},
     problem::Findings,
     schema::{List, Named, RawBackend, RawPool},
@@ -30,18 +33,25 @@ pub(super) fn validate(
 ) -> Vec<Pool> {
     let mut pools = Vec::new();
     for (index, named) in raw.elements.iter().enumerate() {
-        check_name(&named.name, &named.place, findings);
         check_balance(&named.value, findings);
         let network = named.value.network.as_ref();
         let network_index = network.and_then(|network| networks.names.find(network, findings));
         if let (Some(at), Some(network)) = (network, network_index) {
             let user = usage.pools.get(&index);
-            check_snat(&at.place, network, networks, user, findings);
+            check_snat(named.blame(&at.place), network, networks, user, findings);
         }
         let backends = backends(&named.value, findings);
         if let Some(network) = network_index {
+            let mut blamed = None;
             for (backend, place) in &backends {
-                check_reachable(backend, network, networks, usage, place, findings);
+                // A group of nodes that is on another network is one mistake, not one for each.
+                if blamed != Some(place) {
+                    let result =
+                        check_reachable(backend, network, networks, usage, place, findings);
+                    blamed = findings
+                        .check(place, result)
+                        .map_or(Some(place), |()| blamed);
+                }
             }
         }
         if let Some(network) = network {
@@ -71,11 +81,13 @@ fn check_snat(
     findings: &mut Findings,
 ) {
     let facts = networks.facts(network);
-    if let Some(Mention { service, line }) = user.filter(|_| facts.without_snat) {
+    let user = user.filter(|_| facts.without_snat);
+    if let Some(Mention { service, place: at }) = user {
         let words = format!(
-            "network {} in line {} has no snat address, but service {service} in line {line} \
-             uses this pool",
-            facts.name, facts.line
+            "network {} in {} has no snat address, but service {service} in {} uses this pool",
+            facts.name,
+            findings.line(facts.place, place),
+            findings.line(at, place)
         );
         findings.add(place, words);
     }
@@ -84,40 +96,29 @@ fn check_snat(
 /// The backends that could be read, each with the place of its address.
 fn backends<'r>(raw: &'r RawPool, findings: &mut Findings) -> Vec<(Backend, &'r Place)> {
     let mut backends = Vec::new();
-    // Address and port, and name -> line.
     let mut tuples = HashMap::new();
-    let mut names: HashMap<String, usize> = HashMap::new();
+    let mut names = written_names(raw, findings);
     for At { value: raw, .. } in &raw.backends.elements {
         let weight = weight(raw, findings);
-        if let Some(At { place, value }) = &raw.name {
-            check_name(value, place, findings);
-            match names.get(value) {
-                Some(line) => {
-                    let words = format!("{} is already used in line {line}", quote(value));
-                    findings.add(place, words);
-                }
-                None => {
-                    names.insert(value.clone(), place.line);
-                }
-            }
-        }
         let Some(At { place, value }) = &raw.address else {
             continue;
         };
         let Some((address, port)) = findings.check(place, address::address_and_port(value)) else {
             continue;
         };
-        let first = *tuples.entry((address, port)).or_insert(place);
-        if first != place {
-            let words = format!("{address}:{port} is already listed in line {}", first.line);
-            findings.add(place, words);
+        match tuples.entry((address, port)) {
+            hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(place);
+            }
+            hash_map::Entry::Occupied(first) => {
+                let line = findings.line(first.get(), place);
+                let words = format!("{address}:{port} is already listed in {line}");
+                findings.add(place, words);
+                continue;
+            }
         }
-        let name = match &raw.name {
-            Some(name) => name.value.clone(),
-            None => format!("{address}:{port}"),
-        };
         let backend = Backend {
-            name,
+            name: name(raw, (address, port), &mut names),
             address,
             port,
             weight,
@@ -125,6 +126,45 @@ fn backends<'r>(raw: &'r RawPool, findings: &mut Findings) -> Vec<(Backend, &'r 
         backends.push((backend, place));
     }
     backends
+}
+
+/// The names that are written for single backends, and their places.
+fn written_names<'r>(raw: &'r RawPool, findings: &mut Findings) -> HashMap<String, &'r Place> {
+    let mut names = HashMap::new();
+    for At { value: raw, .. } in &raw.backends.elements {
+        let Some(At { place, value }) = &raw.name else {
+            continue;
+        };
+        names::check_backend(value, place, findings);
+        match names.entry(value.clone()) {
+            hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(place);
+            }
+            hash_map::Entry::Occupied(first) => {
+                let line = findings.line(first.get(), place);
+                let words = format!("{} is already used in {line}", quote(value));
+                findings.add(place, words);
+            }
+        }
+    }
+    names
+}
+
+/// The name of a backend: its own, or that of its node, with the port if the node has it already.
+fn name<'r>(
+    raw: &'r RawBackend,
+    (address, port): (Ipv4Addr, u16),
+    names: &mut HashMap<String, &'r Place>,
+) -> String {
+    match (&raw.name, &raw.node, &raw.address) {
+        (Some(name), ..) => name.value.clone(),
+        (None, Some(node), Some(at)) if !names.contains_key(node) => {
+            names.insert(node.clone(), &at.place);
+            node.clone()
+        }
+        (None, Some(node), _) => format!("{node}:{port}"),
+        (None, None, _) => format!("{address}:{port}"),
+    }
 }
 
 fn weight(raw: &RawBackend, findings: &mut Findings) -> u16 {
@@ -146,24 +186,26 @@ fn check_reachable(
     networks: &Known<'_>,
     usage: &Usage<'_>,
     place: &Place,
-    findings: &mut Findings,
-) {
+    findings: &Findings,
+) -> Result<(), String> {
     let facts = networks.facts(network);
     let address = backend.address;
-    findings.check(place, facts.check_host(address, "backend"));
+    facts.check_backend(address)?;
     if let Some(vip) = usage.vips.get(&(network, address)) {
-        let words = format!(
-            "{address} is the VIP of service {} in line {}; expected a backend, not the load \
+        return Err(format!(
+            "{address} is the VIP of service {} in {}; expected a backend, not the load balancer \
+             itself",
+            vip.service,
+            findings.line(vip.place, place)
+        ));
+    }
+    match facts.snat_place(address) {
+        Some(snat) => Err(format!(
+            "{address} is a SNAT address of network {} in {}; expected a backend, not the load \
              balancer itself",
-            vip.service, vip.line
-        );
-        findings.add(place, words);
-    } else if let Some(line) = facts.snat_line(address) {
-        let words = format!(
-            "{address} is a SNAT address of network {} in line {line}; expected a backend, not the \
-             load balancer itself",
-            facts.name
-        );
-        findings.add(place, words);
+            facts.name,
+            findings.line(snat, place)
+        )),
+        None => Ok(()),
     }
 }

@@ -5,15 +5,17 @@ use std::{
     net::Ipv4Addr,
 };
 
+use ipnet::Ipv4Net;
 use lb_common::maps;
 
-use super::{Names, check_name, network::Known};
+use super::facts::Known;
 use crate::config::{
     address,
-    model::{Listen, Service},
-    place::{At, Place},
+    model::{Listen, Role, Rule, Service},
+    names::Names,
+    place::{At, Place, quote},
     problem::Findings,
-    schema::{List, Named, RawService},
+    schema::{List, Named, RawPool, RawService, Sources},
 };
 
 /// The most VIPs and SNAT addresses of all networks: the size of the map `ADDRESSES`.
@@ -21,11 +23,11 @@ const MAX_ADDRESSES: usize = 4096;
 
 const _: () = assert!(MAX_ADDRESSES == maps::MAX_ADDRESSES as usize);
 
-/// A service and the line that something of it stands in.
+/// A service and the place of something of it.
 #[derive(Clone, Copy)]
 pub(super) struct Mention<'r> {
     pub(super) service: &'r str,
-    pub(super) line: usize,
+    pub(super) place: &'r Place,
 }
 
 /// What the services use, for the pools to be checked against.
@@ -51,14 +53,13 @@ pub(super) fn validate<'r>(
     let mut usage = Usage::default();
     let mut services = Vec::new();
     for named in &raw.elements {
-        check_name(&named.name, &named.place, findings);
         let network = named.value.network.as_ref();
         let network_index = network.and_then(|network| networks.names.find(network, findings));
         let pool = named.value.pool.as_ref();
         if let Some(index) = pool.and_then(|pool| pools.find(pool, findings)) {
             let user = Mention {
                 service: &named.name,
-                line: named.place.line,
+                place: &named.place,
             };
             usage.pools.entry(index).or_insert(user);
         }
@@ -78,10 +79,113 @@ pub(super) fn validate<'r>(
                 network: network.value.clone(),
                 listen,
                 pool: pool.value.clone(),
+                rules: rules(&named.value, findings),
             });
         }
     }
     (services, usage)
+}
+
+/// Who may use the service. `deny` alone leaves everybody else in.
+fn rules(raw: &RawService, findings: &mut Findings) -> Vec<Rule> {
+    let everybody = Rule {
+        prefix: Ipv4Net::default(),
+        allow: true,
+    };
+    let allowed = prefixes(raw.allow.as_ref(), findings);
+    let denied = prefixes(raw.deny.as_ref(), findings);
+    for (prefix, place) in denied.iter().filter(|(prefix, _)| prefix.prefix_len() == 0) {
+        // In words of its own where nobody wrote the `allow` that it is in conflict with.
+        if raw.allow.is_none() {
+            findings.add(
+                place,
+                format!("{prefix} denies everybody; expected prefixes"),
+            );
+        }
+    }
+    let mut first = HashMap::new();
+    let mut rules = Vec::new();
+    if raw.allow.is_none() && raw.deny.is_some() {
+        rules.push(everybody);
+    }
+    let allowed = allowed
+        .into_iter()
+        .map(|(prefix, place)| (prefix, place, true));
+    let denied = denied
+        .into_iter()
+        .map(|(prefix, place)| (prefix, place, false));
+    for (prefix, place, allow) in allowed.chain(denied) {
+        match first.entry(prefix) {
+            hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(place);
+                rules.push(Rule { prefix, allow });
+            }
+            hash_map::Entry::Occupied(first) => {
+                let words = format!(
+                    "{prefix} is already listed in {}",
+                    findings.line(first.get(), place)
+                );
+                findings.add(place, words);
+            }
+        }
+    }
+    rules.sort_unstable();
+    if rules == [everybody] {
+        rules.clear();
+    }
+    rules
+}
+
+fn prefixes<'r>(
+    raw: Option<&'r At<Sources>>,
+    findings: &mut Findings,
+) -> Vec<(Ipv4Net, &'r Place)> {
+    match raw {
+        None => Vec::new(),
+        Some(At {
+            place,
+            value: Sources::Any,
+        }) => vec![(Ipv4Net::default(), place)],
+        Some(At {
+            value: Sources::Prefixes(list),
+            ..
+        }) => {
+            let prefixes = list.elements.iter().filter_map(|At { place, value }| {
+                Some((findings.check(place, address::any_prefix(value))?, place))
+            });
+            prefixes.collect()
+        }
+    }
+}
+
+/// From the management network nobody opens a flow to a tenant.
+pub(super) fn check_directions(
+    services: &List<Named<RawService>>,
+    networks: &Known<'_>,
+    pool_names: &Names<'_>,
+    pools: &List<Named<RawPool>>,
+    findings: &mut Findings,
+) {
+    for named in &services.elements {
+        let (Some(network), Some(pool)) = (&named.value.network, &named.value.pool) else {
+            continue;
+        };
+        let backends = pool_names
+            .position(&pool.value)
+            .and_then(|index| pools.elements.get(index)?.value.network.as_ref());
+        let is = |name: &str, role: Role| networks.role(name) == Some(role);
+        let tenants = backends.filter(|to| is(&to.value, Role::Tenant));
+        if let Some(to) = tenants.filter(|_| is(&network.value, Role::Mgmt)) {
+            let words = format!(
+                "the backends of {} are on network {} of a tenant; from network {}, which is \
+                 mgmt, nobody opens a flow to a tenant",
+                quote(&pool.value),
+                to.value,
+                network.value
+            );
+            findings.add(named.blame(&pool.place), words);
+        }
+    }
 }
 
 impl<'r> Usage<'r> {
@@ -89,21 +193,16 @@ impl<'r> Usage<'r> {
         &mut self,
         (network, entry): (usize, Listen),
         service: &'r str,
-        place: &Place,
+        place: &'r Place,
         networks: &Known<'r>,
         findings: &mut Findings,
     ) {
         let facts = networks.facts(network);
-        findings.check(place, facts.check_host(entry.address, "VIP"));
-        if let Some(line) = facts.snat_line(entry.address) {
-            let words = format!(
-                "{} is a SNAT address of network {} in line {line}; expected an address of its own",
-                entry.address, facts.name
-            );
+        findings.check(place, facts.check_vip(entry.address));
+        if let Some(words) = facts.snat_conflict(entry, place, findings) {
             findings.add(place, words);
         }
-        let line = place.line;
-        let mention = Mention { service, line };
+        let mention = Mention { service, place };
         self.vips.entry((network, entry.address)).or_insert(mention);
         if !self.crowded && self.vips.len() + networks.snat_addresses() > MAX_ADDRESSES {
             self.crowded = true;
@@ -115,8 +214,12 @@ impl<'r> Usage<'r> {
                 vacant.insert(mention);
             }
             hash_map::Entry::Occupied(first) => {
-                let Mention { service, line } = first.get();
-                let words = format!("{entry} is already used by service {service} in line {line}");
+                let Mention {
+                    service,
+                    place: first,
+                } = first.get();
+                let line = findings.line(first, place);
+                let words = format!("{entry} is already used by service {service} in {line}");
                 findings.add(place, words);
             }
         }

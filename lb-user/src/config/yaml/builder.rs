@@ -14,9 +14,10 @@ use crate::config::{
 /// It bounds the recursion of everything that walks the tree.
 pub(super) const MAX_DEPTH: usize = 16;
 
-/// The tree of `text`; nothing behind a syntax error, or behind nesting that is too deep.
-pub(in crate::config) fn read(text: &str, findings: &mut Findings) -> Option<Node> {
+/// The tree of `text`, which is `file`; nothing behind a syntax error, or behind nesting that is too deep.
+pub(in crate::config) fn read(text: &str, file: usize, findings: &mut Findings) -> Option<Node> {
     let mut builder = Builder {
+        file,
         findings,
         open: Vec::new(),
         root: None,
@@ -36,7 +37,7 @@ pub(in crate::config) fn read(text: &str, findings: &mut Findings) -> Option<Nod
             documents += 1;
         }
         if documents > 1 {
-            let place = position(span).place(String::new());
+            let place = position(span).place(file, String::new());
             let words = "a second document starts here; expected one per file";
             builder.findings.add(&place, words);
             break;
@@ -53,6 +54,7 @@ pub(in crate::config) fn read(text: &str, findings: &mut Findings) -> Option<Nod
 
 /// The tree so far.
 struct Builder<'f> {
+    file: usize,
     findings: &'f mut Findings,
     /// The mappings and lists that have started and not yet ended, outermost first.
     open: Vec<Open>,
@@ -163,7 +165,7 @@ impl Builder<'_> {
 
     /// Puts a complete node where it belongs: into the innermost open mapping or list.
     fn value(&mut self, node: Node) {
-        let path = self.path();
+        let path = Place::root(self.file).with_key(self.path());
         let outermost = self.open.len() == 1;
         match self.open.last_mut().map(|open| &mut open.inside) {
             None => self.root = Some(node),
@@ -199,13 +201,14 @@ impl Builder<'_> {
     }
 
     fn refuse(&mut self, span: Span, words: &str) {
-        let place = position(span).place(self.path());
+        let place = position(span).place(self.file, self.path());
         self.findings.add(&place, words);
     }
 
     fn syntax_error(&mut self, error: &ScanError) {
         let column = error.marker().col() + 1;
         let place = Place {
+            file: self.file,
             line: error.marker().line(),
             column,
             key: self.path(),
@@ -257,13 +260,16 @@ fn position(span: Span) -> Node {
     }
 }
 
-fn into_key(node: Node, path: &str, findings: &mut Findings) -> Key {
+fn into_key(node: Node, path: &Place, findings: &mut Findings) -> Key {
     let (line, column) = (node.line, node.column);
     let text = match node.kind {
         Kind::Scalar { text, .. } => Some(text),
         Kind::Invalid => None,
         Kind::Mapping(_) | Kind::Null | Kind::Sequence(_) => {
-            findings.add(&node.place(path.to_owned()), "a key must be a text");
+            findings.add(
+                &node.place(path.file, path.key.clone()),
+                "a key must be a text",
+            );
             None
         }
     };
@@ -290,7 +296,7 @@ fn insert(
     entries: &mut Vec<Entry>,
     known: &mut HashMap<String, usize>,
     entry: Entry,
-    path: String,
+    path: Place,
     outermost: bool,
     findings: &mut Findings,
 ) {
@@ -304,7 +310,7 @@ fn insert(
             let place = Place {
                 line: entry.line,
                 column: entry.column,
-                key: path,
+                ..path
             };
             let words = format!("duplicate key, first used in line {}", first.line);
             findings.add(&place, words);
@@ -313,7 +319,7 @@ fn insert(
             }
             match (&mut first.value.kind, entry.value.kind) {
                 (Kind::Mapping(merged), Kind::Mapping(more)) => {
-                    merge(merged, more, &place.key, findings);
+                    merge(merged, more, &place, findings);
                 }
                 (empty @ Kind::Null, more) => *empty = more,
                 _ => {}
@@ -322,11 +328,11 @@ fn insert(
     }
 }
 
-fn merge(entries: &mut Vec<Entry>, more: Vec<Entry>, path: &str, findings: &mut Findings) {
+fn merge(entries: &mut Vec<Entry>, more: Vec<Entry>, path: &Place, findings: &mut Findings) {
     let keys = entries.iter().map(|entry| entry.key.clone()).zip(0..);
     let mut known = keys.collect();
     for entry in more {
-        let path = child(path, &entry.key);
+        let path = path.with_key(child(&path.key, &entry.key));
         insert(entries, &mut known, entry, path, false, findings);
     }
 }

@@ -19,9 +19,10 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The place of this node, which is the value of `key`.
-    pub(super) fn place(&self, key: String) -> Place {
+    /// The place of this node, which is the value of `key` in `file`.
+    pub(super) fn place(&self, file: usize, key: String) -> Place {
         Place {
+            file,
             line: self.line,
             column: self.column,
             key,
@@ -58,12 +59,12 @@ pub(super) struct Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::problem::Findings;
+    use crate::config::{place::MAIN, problem::Findings};
 
     /// What `text` is refused with, one problem per line.
     fn problems(text: &str) -> String {
         let mut findings = Findings::new("f");
-        let tree = read(text, &mut findings);
+        let tree = read(text, MAIN, &mut findings);
         match findings.into_result(tree) {
             Ok(tree) => panic!("{text:?} was read as {tree:?}"),
             Err(problems) => problems.to_string(),
@@ -72,7 +73,7 @@ mod tests {
 
     fn tree(text: &str) -> Node {
         let mut findings = Findings::new("f");
-        let tree = read(text, &mut findings);
+        let tree = read(text, MAIN, &mut findings);
         findings.into_result(tree).unwrap()
     }
 
@@ -131,7 +132,7 @@ mod tests {
     fn a_section_written_twice_is_read_whole() {
         let mut findings = Findings::new("f");
         let text = "s:\n  a: 1\n  b: 2\ns:\n  b: 3\n  c: 4\n";
-        let mut sections = entries(read(text, &mut findings).unwrap());
+        let mut sections = entries(read(text, MAIN, &mut findings).unwrap());
         let section = entries(sections.pop().unwrap().value);
         let keys: Vec<_> = section.iter().map(|entry| entry.key.as_str()).collect();
         assert_eq!(keys, ["a", "b", "c"]);
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn a_section_first_left_empty_is_read_where_it_is_not() {
         let mut findings = Findings::new("f");
-        let sections = entries(read("s:\ns:\n  a: 1\n", &mut findings).unwrap());
+        let sections = entries(read("s:\ns:\n  a: 1\n", MAIN, &mut findings).unwrap());
         assert!(matches!(&sections[0].value.kind, Kind::Mapping(entries) if entries.len() == 1));
         let problems = findings.into_result(Some(())).unwrap_err();
         let expected = "f:2: s: duplicate key, first used in line 1";

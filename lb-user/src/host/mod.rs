@@ -1,7 +1,9 @@
 //! The host: what it must offer before anything is made on it.
 
+mod addresses;
+
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     env,
     fs::{self, File, TryLockError},
     io::{Read as _, Write as _},
@@ -10,7 +12,6 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
-    ifaddrs::getifaddrs,
     mount::{MsFlags, mount},
     sys::{
         statfs::{BPF_FS_MAGIC, statfs},
@@ -77,26 +78,33 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// The interfaces of all networks, set up where they were down.
+/// The interfaces of all networks.
 ///
 /// `ours` says whether an XDP program on the interface with that index is one of this instance. VIPs
-/// and SNAT addresses that the host has itself are refused too.
+/// and SNAT addresses that the host has itself are refused too, but where they must be the host's.
 ///
 /// # Errors
 ///
 /// Everything that is wrong with any of them, a line each.
 pub fn interfaces(config: &Config, ours: impl Fn(u32) -> bool) -> Result<BTreeMap<String, Link>> {
-    let mut problems = own_addresses(config);
+    let mut problems = addresses::own_addresses(config);
+    problems.extend(addresses::ephemeral_ports(config)?);
+    problems.extend(addresses::listeners(config));
     let found = link::with_netlink(async |handle| {
         let mut found = BTreeMap::new();
         for network in &config.networks {
             let (name, interface) = (&network.name, &network.interface);
             match link::find(&handle, interface).await {
+                Ok(Some(Link {
+                    bridge: Some(bridge),
+                    ..
+                })) if bridge.vlan_filtering || network.vlan.is_some() => {
+                    problems.push(format!(
+                        "network {name}: interface {interface} is a bridge, which hides VLAN tags \
+                         from XDP: use its port, or a bridge without vlan_filtering and without vlan"
+                    ));
+                }
                 Ok(Some(link)) if link.xdp.is_none() || ours(link.ifindex) => {
-                    if !link.up {
-                        tracing::info!(interface, "set up");
-                        link::set_up(&handle, link.ifindex).await?;
-                    }
                     found.insert(name.clone(), link);
                 }
                 Ok(Some(_)) => problems.push(format!(
@@ -118,42 +126,6 @@ pub fn interfaces(config: &Config, ours: impl Fn(u32) -> bool) -> Result<BTreeMa
     Ok(found)
 }
 
-/// VIPs and SNAT addresses that are the host's own: XDP would take its traffic, SSH included.
-fn own_addresses(config: &Config) -> Vec<String> {
-    let host: BTreeSet<IpAddr> = addresses().map(|(_, address)| address).collect();
-    let snat = config.networks.iter().flat_map(|network| {
-        network
-            .snat
-            .iter()
-            .map(move |&address| (format!("network {}: snat", network.name), address))
-    });
-    let vips = config.services.iter().flat_map(|service| {
-        let name = format!("service {}: listen", service.name);
-        service
-            .listen
-            .iter()
-            .map(move |listen| (name.clone(), listen.address))
-    });
-    let ours = snat
-        .chain(vips)
-        .filter(|(_, address)| host.contains(&IpAddr::V4(*address)));
-    ours.map(|(name, address)| {
-        format!("{name}: {address} is an address of this host; give lb one that nothing else has")
-    })
-    .collect()
-}
-
-/// Interface and address of every address of the host.
-fn addresses() -> impl Iterator<Item = (String, IpAddr)> {
-    let all = getifaddrs().into_iter().flatten();
-    all.filter_map(|found| {
-        let storage = found.address?;
-        let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        let v6 = || storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
-        Some((found.interface_name, v4.or_else(v6)?))
-    })
-}
-
 /// Refuses interfaces whose loss would lock the operator out: those of the default route and of
 /// this SSH session.
 ///
@@ -171,8 +143,9 @@ pub fn refuse_access_interfaces(config: &Config) -> Result<()> {
         if default_route(&routes, interface) {
             problems.push(format!("interface {interface} carries the default route"));
         }
-        let carries =
-            |session| addresses().any(|(name, address)| name == *interface && address == session);
+        let carries = |session| {
+            addresses::addresses().any(|(name, address)| name == *interface && address == session)
+        };
         if session.is_some_and(carries) {
             problems.push(format!("interface {interface} carries this SSH session"));
         }

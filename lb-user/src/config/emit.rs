@@ -1,0 +1,208 @@
+//! The configuration as a file in which everything is written out, and that means the same.
+
+use std::{
+    collections::HashMap,
+    fmt::{self, Write as _},
+};
+
+use ipnet::Ipv4Net;
+use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS};
+
+use super::{
+    expand::Origins,
+    model::{Backend, Config, Limits, Network, Pool, Service, Snat, reachable},
+};
+
+/// The text of the file. Comments say which parts were expanded from what.
+pub(super) fn emit(config: &Config, origins: &Origins) -> String {
+    let mut text = String::new();
+    // A `String` takes everything.
+    let _infallible: fmt::Result = write(&mut text, config, origins);
+    text
+}
+
+fn write(out: &mut String, config: &Config, origins: &Origins) -> fmt::Result {
+    let Config {
+        networks,
+        pools,
+        services,
+        limits,
+    } = config;
+    out.push_str("version: 1\n\nnetworks:\n");
+    for each in networks {
+        network(out, each)?;
+    }
+    out.push_str("\npools:\n");
+    for each in pools {
+        origin(out, &origins.pools, &each.name)?;
+        pool(out, each)?;
+    }
+    out.push_str("\nservices:\n");
+    for each in services {
+        origin(out, &origins.services, &each.name)?;
+        service(out, each)?;
+    }
+    let Limits {
+        snat_addresses,
+        services,
+        backends,
+        pools,
+    } = limits;
+    writeln!(
+        out,
+        "\nlimits:\n  snat_addresses: {snat_addresses}\n  services: {services}\n  \
+         backends: {backends}\n  pools: {pools}"
+    )
+}
+
+fn origin(out: &mut String, origins: &HashMap<String, String>, name: &str) -> fmt::Result {
+    match origins.get(name) {
+        Some(origin) => {
+            let one_line: String = origin.chars().flat_map(char::escape_debug).collect();
+            writeln!(out, "  # {one_line}")
+        }
+        None => Ok(()),
+    }
+}
+
+fn network(out: &mut String, network: &Network) -> fmt::Result {
+    let Network {
+        name,
+        role,
+        interface,
+        vlan,
+        host,
+        prefixes,
+        routes,
+        sources,
+        backends,
+        snat,
+    } = network;
+    writeln!(out, "  {}:\n    role: {role}", scalar(name))?;
+    writeln!(out, "    interface: {}", scalar(interface))?;
+    if let Some(vlan) = vlan {
+        writeln!(out, "    vlan: {vlan}")?;
+    }
+    if *host {
+        out.push_str("    address: host\n");
+    }
+    writeln!(out, "    prefixes: {}", flow(prefixes))?;
+    if !routes.is_empty() {
+        let routes = routes
+            .iter()
+            .map(|route| format!("{{ to: {}, via: {} }}", route.to, route.via));
+        writeln!(out, "    routes: {}", flow(routes))?;
+    }
+    let usual = reachable(prefixes, routes);
+    if *sources == [Ipv4Net::default()] {
+        out.push_str("    sources: any\n");
+    } else if *sources != usual {
+        writeln!(out, "    sources: {}", flow(sources))?;
+    }
+    if *backends != usual {
+        writeln!(out, "    backends: {}", flow(backends))?;
+    }
+    if !snat.is_empty() {
+        let snat = snat.iter().map(|snat| snat_address(snat, *host));
+        writeln!(out, "    snat: {}", flow(snat))?;
+    }
+    Ok(())
+}
+
+fn snat_address(snat: &Snat, host: bool) -> String {
+    let Snat {
+        address,
+        first_port,
+        ports,
+    } = snat;
+    let all = (*first_port, *ports) == (FIRST_FLOW_PORT, FLOWS_PER_ADDRESS);
+    if all && !host {
+        return address.to_string();
+    }
+    let last_port = first_port + (ports - 1);
+    format!("{{ address: {address}, ports: {first_port}-{last_port} }}")
+}
+
+fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
+    let Pool {
+        name,
+        network,
+        backends,
+    } = pool;
+    writeln!(out, "  {}:\n    network: {}", scalar(name), scalar(network))?;
+    if backends.is_empty() {
+        out.push_str("    backends: []\n");
+    } else {
+        out.push_str("    backends:\n");
+    }
+    for Backend {
+        name,
+        address,
+        port,
+        weight,
+    } in backends
+    {
+        let tuple = format!("{address}:{port}");
+        if *name == tuple && *weight == 1 {
+            writeln!(out, "      - \"{tuple}\"")?;
+            continue;
+        }
+        write!(out, "      - {{ address: \"{tuple}\"")?;
+        if *name != tuple {
+            write!(out, ", name: {}", scalar(name))?;
+        }
+        if *weight != 1 {
+            write!(out, ", weight: {weight}")?;
+        }
+        out.push_str(" }\n");
+    }
+    Ok(())
+}
+
+fn service(out: &mut String, service: &Service) -> fmt::Result {
+    let Service {
+        name,
+        network,
+        listen,
+        pool,
+        rules,
+    } = service;
+    let listen = listen.iter().map(|listen| format!("\"{listen}\""));
+    writeln!(out, "  {}:\n    network: {}", scalar(name), scalar(network))?;
+    writeln!(out, "    listen: {}", flow(listen))?;
+    writeln!(out, "    pool: {}", scalar(pool))?;
+    for (key, allow) in [("allow", true), ("deny", false)] {
+        let prefixes = rules.iter().filter(|rule| rule.allow == allow);
+        let prefixes: Vec<Ipv4Net> = prefixes.map(|rule| rule.prefix).collect();
+        if !prefixes.is_empty() {
+            writeln!(out, "    {key}: {}", flow(&prefixes))?;
+        }
+    }
+    Ok(())
+}
+
+/// A list in one line.
+fn flow(elements: impl IntoIterator<Item = impl fmt::Display>) -> String {
+    let elements = elements.into_iter().map(|element| element.to_string());
+    format!("[{}]", elements.collect::<Vec<_>>().join(", "))
+}
+
+/// A text in quotes, unless it cannot be taken for anything else. An interface's name can have any
+/// character but a space.
+fn scalar(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts_well && text.bytes().all(plain) && !text.eq_ignore_ascii_case("null") {
+        return text.to_owned();
+    }
+    let mut quoted = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_ascii_graphic() => quoted.push(c),
+            c => quoted.push_str(&format!("\\U{:08x}", u32::from(c))),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

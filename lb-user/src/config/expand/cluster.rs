@@ -1,0 +1,331 @@
+//! Clusters: the pools and services of a hosted control plane, by the way each part is published.
+
+use std::net::Ipv4Addr;
+
+use super::{
+    Expansion,
+    nodes::{Group, Groups, port},
+    publish::{Publish, publish},
+};
+use crate::config::{
+    address, names,
+    place::{At, Place, child},
+    problem::Findings,
+    schema::{Apps, Cluster, Component, List, Named, RawPool, RawService, Routes, Sources},
+};
+
+/// The longest suffix that a part puts behind the name of its cluster.
+const LONGEST_SUFFIX: &str = "-routes-https-3";
+
+/// The longest name of a cluster, in characters.
+pub(super) const MAX_NAME: usize = names::MAX_NAME - LONGEST_SUFFIX.len();
+
+// Where clients expect each part.
+const API: u16 = 6443;
+const KONNECTIVITY: u16 = 8091;
+const HTTPS: u16 = 443;
+const HTTP: u16 = 80;
+
+/// What one pool and one service are made of.
+struct Part<'r> {
+    /// Behind the name of the cluster.
+    suffix: String,
+    /// The component that it is for.
+    place: &'r Place,
+    vip: &'r Vip<'r>,
+    port: u16,
+    group: &'r Group<'r>,
+    node_port: u16,
+}
+
+/// A VIP that could be read, and who may use it.
+struct Vip<'r> {
+    address: Ipv4Addr,
+    place: &'r Place,
+    allow: Option<&'r At<Sources>>,
+    deny: Option<&'r At<Sources>>,
+}
+
+impl<'r> Vip<'r> {
+    /// The VIP of a part, with its own rules or else those of the cluster.
+    fn read(
+        raw: Option<&'r At<String>>,
+        (allow, deny): (Option<&'r At<Sources>>, Option<&'r At<Sources>>),
+        cluster: &'r Cluster,
+        findings: &mut Findings,
+    ) -> Option<Self> {
+        let At { place, value } = raw?;
+        Some(Self {
+            address: findings.check(place, address::address(value))?,
+            place,
+            allow: allow.or(cluster.allow.as_ref()),
+            deny: deny.or(cluster.deny.as_ref()),
+        })
+    }
+
+    /// What is written for it, wherever it is.
+    fn rules(&self) -> [Option<Vec<&'r str>>; 2] {
+        [self.allow, self.deny].map(|at| match &at?.value {
+            Sources::Any => Some(vec!["any"]),
+            Sources::Prefixes(list) => {
+                let texts = list.elements.iter();
+                Some(texts.map(|at| at.value.as_str()).collect())
+            }
+        })
+    }
+}
+
+/// A component that is published as a route.
+struct Routed<'r> {
+    place: &'r Place,
+    vip: Vip<'r>,
+}
+
+impl Expansion<'_> {
+    /// `network` is the cluster's, if it is there.
+    pub(super) fn cluster(
+        &mut self,
+        named: &Named<Cluster>,
+        network: Option<&At<String>>,
+        groups: &Groups<'_>,
+    ) {
+        let cluster = &named.value;
+        if let Some(At { place, value }) = &cluster.base_domain {
+            names::check_domain(value, place, self.findings);
+        }
+        let nodes = cluster.nodes.as_ref();
+        let group = nodes.and_then(|nodes| groups.find(nodes, self.findings));
+        let group = group.filter(|group| has_network(group, nodes, self.findings));
+        let mut routed = Vec::new();
+        for (name, port, component) in [
+            ("api", API, &cluster.api),
+            ("oauth", HTTPS, &cluster.oauth),
+            ("konnectivity", KONNECTIVITY, &cluster.konnectivity),
+            ("ignition", HTTPS, &cluster.ignition),
+        ] {
+            if let Some(component) = component {
+                routed.extend(self.component(named, (name, port), component, group));
+            }
+        }
+        if let (Some(group), Some(routes)) = (group, &cluster.routes) {
+            self.routes(named, &routed, group, routes);
+        }
+        if let Some(apps) = &cluster.apps {
+            self.apps(named, apps, network, groups);
+        }
+    }
+
+    /// Writes a component out, unless it is a route: these share their VIPs.
+    fn component<'r>(
+        &mut self,
+        named: &'r Named<Cluster>,
+        (name, port): (&str, u16),
+        component: &'r At<Component>,
+        group: Option<&Group<'_>>,
+    ) -> Option<Routed<'r>> {
+        let At { place, value } = component;
+        if named.value.without_nodes {
+            let words = format!("missing; {name} runs on a group of nodes");
+            self.findings.add(&missing(&named.place, "nodes"), words);
+        }
+        let rules = (value.allow.as_ref(), value.deny.as_ref());
+        let vip = Vip::read(value.vip.as_ref(), rules, &named.value, self.findings);
+        let publish = publish(name, value, self.findings)?;
+        if let Publish::Route = publish {
+            self.check_routed(named, name, component);
+            return Some(Routed { place, vip: vip? });
+        }
+        let node_port = self.node_port(component)?;
+        let (vip, group) = (vip?, group?);
+        let part = Part {
+            suffix: name.to_owned(),
+            place,
+            vip: &vip,
+            port: match publish {
+                Publish::NodePort => node_port,
+                Publish::LoadBalancer | Publish::Route => port,
+            },
+            group,
+            node_port,
+        };
+        self.part(named, &part, group.network);
+        None
+    }
+
+    fn node_port(&mut self, component: &At<Component>) -> Option<u16> {
+        if component.value.without_node_port {
+            let place = missing(&component.place, "node_port");
+            let words = "missing; only what is published as Route has none of its own";
+            self.findings.add(&place, words);
+        }
+        port(component.value.node_port.as_ref()?, self.findings)
+    }
+
+    fn check_routed(&mut self, named: &Named<Cluster>, name: &str, component: &At<Component>) {
+        if named.value.without_routes {
+            let place = missing(&named.place, "routes");
+            let words = format!("missing; {name} is published as Route");
+            self.findings.add(&place, words);
+        }
+        let node_port = component.value.node_port.as_ref();
+        if let Some(at) = node_port.filter(|at| at.place.is_inside(&component.place)) {
+            let words = "what is published as Route is reached at the ports of routes";
+            self.findings.add(&at.place, words);
+        }
+    }
+
+    /// One pair of services for each VIP: the shard behind it tells the names apart.
+    fn routes(
+        &mut self,
+        named: &Named<Cluster>,
+        routed: &[Routed<'_>],
+        group: &Group<'_>,
+        routes: &At<Routes>,
+    ) {
+        let https = routes.value.https.as_ref();
+        let https = https.and_then(|at| port(at, self.findings));
+        let http = routes.value.http.as_ref();
+        let http = http.and_then(|at| port(at, self.findings));
+        let mut vips: Vec<&Routed<'_>> = Vec::new();
+        for next in routed {
+            let same = vips
+                .iter()
+                .find(|first| first.vip.address == next.vip.address);
+            match same {
+                Some(first) => self.check_same_rules(first, next),
+                None => vips.push(next),
+            }
+        }
+        for (number, Routed { place, vip }) in (1..).zip(vips) {
+            let numbered = |what: &str| match number {
+                1 => format!("routes-{what}"),
+                _ => format!("routes-{what}-{number}"),
+            };
+            for (what, port, node_port) in [("https", HTTPS, https), ("http", HTTP, http)] {
+                if let Some(node_port) = node_port {
+                    let part = Part {
+                        suffix: numbered(what),
+                        place,
+                        vip,
+                        port,
+                        group,
+                        node_port,
+                    };
+                    self.part(named, &part, group.network);
+                }
+            }
+        }
+    }
+
+    /// Who may use a VIP is decided before anybody knows which name is asked for.
+    fn check_same_rules(&mut self, first: &Routed<'_>, next: &Routed<'_>) {
+        if first.vip.rules() != next.vip.rules() {
+            let words = format!(
+                "other allow or deny than {} in {}, which has the same VIP",
+                first.place.key,
+                self.findings.line(first.place, next.place)
+            );
+            self.findings.add(next.place, words);
+        }
+    }
+
+    /// The workers are usually where the clients are.
+    fn apps(
+        &mut self,
+        named: &Named<Cluster>,
+        at: &At<Apps>,
+        network: Option<&At<String>>,
+        groups: &Groups<'_>,
+    ) {
+        let At { place, value: apps } = at;
+        let group = apps.nodes.as_ref();
+        let group = group.and_then(|nodes| groups.find(nodes, self.findings));
+        let rules = (apps.allow.as_ref(), apps.deny.as_ref());
+        let vip = Vip::read(apps.vip.as_ref(), rules, &named.value, self.findings);
+        for (what, listen, node_port) in [("https", HTTPS, &apps.https), ("http", HTTP, &apps.http)]
+        {
+            let node_port = node_port.as_ref().and_then(|at| port(at, self.findings));
+            if let (Some(vip), Some(group), Some(node_port)) = (&vip, group, node_port) {
+                let network = if group.without_network {
+                    network
+                } else {
+                    group.network
+                };
+                let part = Part {
+                    suffix: format!("apps-{what}"),
+                    place,
+                    vip,
+                    port: listen,
+                    group,
+                    node_port,
+                };
+                self.part(named, &part, network);
+            }
+        }
+    }
+
+    fn part(&mut self, named: &Named<Cluster>, part: &Part<'_>, network: Option<&At<String>>) {
+        let name = format!("{}-{}", named.name, part.suffix);
+        let at = |place: &Place, value: String| At {
+            place: place.clone(),
+            value,
+        };
+        let from = format!(
+            "from {} in {}",
+            part.place.key,
+            self.findings.file_and_line(part.place)
+        );
+        let domain = named.value.base_domain.as_ref();
+        let domain = domain.map_or_else(String::new, |at| format!(", {}", at.value));
+        self.origins.pools.insert(name.clone(), from.clone());
+        self.origins
+            .services
+            .insert(name.clone(), format!("{from}{domain}"));
+        let backends = part.group.backends(part.node_port, None, part.place);
+        let backends = self.bounded(backends);
+        let pool = RawPool {
+            network: network.map(|network| at(part.place, network.value.clone())),
+            balance: None,
+            backends,
+        };
+        let listen = format!("{}:{}/tcp", part.vip.address, part.port);
+        let service = RawService {
+            network: named.value.network.clone(),
+            pool: Some(at(part.place, name.clone())),
+            allow: part.vip.allow.cloned(),
+            deny: part.vip.deny.cloned(),
+            listen: List {
+                elements: vec![at(part.vip.place, listen)],
+                whole: true,
+            },
+        };
+        let place = part.place.clone();
+        let pool = Named {
+            name: name.clone(),
+            place: place.clone(),
+            value: pool,
+        };
+        self.pools.push(pool, self.findings);
+        let value = service;
+        self.services
+            .push(Named { name, place, value }, self.findings);
+    }
+}
+
+/// A control plane's nodes are not where its clients are: only the group can say where.
+fn has_network(group: &Group<'_>, nodes: Option<&At<String>>, findings: &mut Findings) -> bool {
+    if let Some(nodes) = nodes.filter(|_| group.without_network) {
+        let words = format!(
+            "node group {} in {} does not say which network it is on; a cluster needs that",
+            group.name,
+            findings.line(group.place, &nodes.place)
+        );
+        findings.add(&nodes.place, words);
+    }
+    group.network.is_some()
+}
+
+/// Where a key that is missing at `place` is reported.
+fn missing(place: &Place, key: &str) -> Place {
+    place.with_key(child(&place.key, key))
+}

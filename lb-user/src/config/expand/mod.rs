@@ -1,0 +1,205 @@
+//! Expand: what stands for several things is written out, so that the rules see literal entries only.
+//!
+//! Groups of nodes become backends, and clusters become pools and services. Every part keeps the
+//! place that it comes from, and is blamed there.
+
+mod cluster;
+mod nodes;
+mod publish;
+
+use std::collections::HashMap;
+
+use self::nodes::Groups;
+use super::{
+    names::{self, MAX_NAME, Names},
+    place::{At, Place, quote},
+    problem::Findings,
+    schema::{
+        List, Member, Named, RawBackend, RawFile, RawLimits, RawNetwork, RawPool, RawService,
+    },
+};
+
+/// The most backends that are written out: more than any `limits.backends`.
+const MAX_BACKENDS: usize = 1 << 16;
+
+/// A configuration of literal entries.
+#[derive(Debug)]
+pub(super) struct Expanded {
+    pub(super) versions: Vec<At<u64>>,
+    pub(super) networks: List<Named<RawNetwork>>,
+    pub(super) pools: List<Named<RawPool>>,
+    pub(super) services: List<Named<RawService>>,
+    pub(super) limits: RawLimits,
+    pub(super) origins: Origins,
+}
+
+/// Where expanded entries come from, for a reader: name -> a few words.
+#[derive(Debug, Default)]
+pub(super) struct Origins {
+    pub(super) pools: HashMap<String, String>,
+    pub(super) services: HashMap<String, String>,
+}
+
+/// Writes everything out, and checks the names of all.
+pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
+    check_names(&file, findings);
+    let mut expansion = Expansion {
+        pools: Section::new("pool"),
+        services: Section::new("service"),
+        origins: Origins::default(),
+        room: MAX_BACKENDS,
+        findings,
+    };
+    let networks = Names::new("network", &file.networks);
+    let groups = Groups::new(&file.groups, &networks, expansion.findings);
+    let problems = expansion.findings.count();
+    for named in file.pools.elements {
+        expansion.pool(named, &groups);
+    }
+    for named in file.services.elements {
+        expansion.services.push(named, expansion.findings);
+    }
+    for named in &file.clusters.elements {
+        let network = named.value.network.as_ref();
+        let network = network.filter(|at| networks.find(at, expansion.findings).is_some());
+        expansion.cluster(named, network, &groups);
+    }
+    // What could not be written out may have been any pool and service.
+    let whole = file.clusters.whole && expansion.findings.count() == problems;
+    let Expansion {
+        pools,
+        services,
+        origins,
+        ..
+    } = expansion;
+    Expanded {
+        versions: file.versions,
+        networks: file.networks,
+        pools: pools.into_list(whole && file.pools.whole),
+        services: services.into_list(whole && file.services.whole),
+        limits: file.limits,
+        origins,
+    }
+}
+
+fn check_names(file: &RawFile, findings: &mut Findings) {
+    let networks = file.networks.elements.iter().map(Named::name_and_place);
+    let groups = file.groups.elements.iter().map(Named::name_and_place);
+    let pools = file.pools.elements.iter().map(Named::name_and_place);
+    let services = file.services.elements.iter().map(Named::name_and_place);
+    for (name, place) in networks.chain(groups).chain(pools).chain(services) {
+        names::check(name, MAX_NAME, place, findings);
+    }
+    for named in &file.clusters.elements {
+        names::check(&named.name, cluster::MAX_NAME, &named.place, findings);
+    }
+}
+
+impl<T> Named<T> {
+    fn name_and_place(&self) -> (&str, &Place) {
+        (&self.name, &self.place)
+    }
+}
+
+/// What is written out so far.
+struct Expansion<'f> {
+    pools: Section<RawPool>,
+    services: Section<RawService>,
+    origins: Origins,
+    /// How many more backends may come.
+    room: usize,
+    findings: &'f mut Findings,
+}
+
+impl Expansion<'_> {
+    fn pool(&mut self, named: Named<RawPool<Member>>, groups: &Groups<'_>) {
+        let RawPool {
+            network,
+            balance,
+            backends,
+        } = named.value;
+        let mut whole = backends.whole;
+        let mut elements = Vec::new();
+        for member in backends.elements {
+            match member {
+                Member::Backend(backend) => elements.push(backend),
+                Member::Nodes(at) => {
+                    if let Some(group) = &at.value.nodes {
+                        let origin = format!("its backends are nodes.{}", group.value);
+                        self.origins.pools.insert(named.name.clone(), origin);
+                    }
+                    let nodes = groups.backends(&at.value, network.as_ref(), self.findings);
+                    whole &= nodes.whole;
+                    elements.extend(nodes.elements);
+                }
+            }
+        }
+        let backends = self.bounded(List { elements, whole });
+        let value = RawPool {
+            network,
+            balance,
+            backends,
+        };
+        self.pools.push(
+            Named {
+                name: named.name,
+                place: named.place,
+                value,
+            },
+            self.findings,
+        );
+    }
+
+    /// No more backends than there is room for: a few lines can mean billions.
+    fn bounded(&mut self, mut backends: List<At<RawBackend>>) -> List<At<RawBackend>> {
+        if backends.elements.len() > self.room {
+            backends.elements.truncate(self.room);
+            backends.whole = false;
+        }
+        self.room -= backends.elements.len();
+        backends
+    }
+}
+
+/// The entries of one section.
+struct Section<T> {
+    kind: &'static str,
+    elements: Vec<Named<T>>,
+    places: HashMap<String, Place>,
+}
+
+impl<T> Section<T> {
+    fn new(kind: &'static str) -> Self {
+        Self {
+            kind,
+            elements: Vec::new(),
+            places: HashMap::new(),
+        }
+    }
+
+    /// Adds an entry, unless one with its name is there: a cluster can meet a literal one.
+    fn push(&mut self, named: Named<T>, findings: &mut Findings) {
+        match self.places.get(&named.name) {
+            Some(first) => {
+                let words = format!(
+                    "the {} {} is already defined in {}",
+                    self.kind,
+                    quote(&named.name),
+                    findings.line(first, &named.place)
+                );
+                findings.add(&named.place, words);
+            }
+            None => {
+                self.places.insert(named.name.clone(), named.place.clone());
+                self.elements.push(named);
+            }
+        }
+    }
+
+    fn into_list(self, whole: bool) -> List<Named<T>> {
+        List {
+            elements: self.elements,
+            whole,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The keys of a service, and who may use it.
+
+use super::{
+    List,
+    reader::{Mapping, Preset, prefixes, text, texts_not_empty},
+};
+use crate::config::{
+    place::{At, Place},
+    problem::Findings,
+    yaml::{Kind, Node},
+};
+
+/// An entry of `services`.
+#[derive(Debug, Default)]
+pub(in crate::config) struct RawService {
+    pub(in crate::config) network: Option<At<String>>,
+    pub(in crate::config) pool: Option<At<String>>,
+    pub(in crate::config) allow: Option<At<Sources>>,
+    pub(in crate::config) deny: Option<At<Sources>>,
+    pub(in crate::config) listen: List<At<String>>,
+}
+
+/// Prefixes, or the word `any`.
+#[derive(Clone, Debug)]
+pub(in crate::config) enum Sources {
+    Any,
+    Prefixes(List<At<String>>),
+}
+
+/// The keys, first those that can have a default.
+const KEYS: [&str; 5] = ["network", "pool", "allow", "deny", "listen"];
+
+pub(super) fn read_defaults(
+    node: &Node,
+    place: Place,
+    findings: &mut Findings,
+) -> Option<Preset<RawService>> {
+    let keys = Mapping::open(node, place, &KEYS[..4], findings)?.lenient();
+    let value = service(&keys, &Preset::default(), findings);
+    Some(Preset::new(&keys, value))
+}
+
+pub(super) fn read(
+    node: &Node,
+    place: Place,
+    defaults: &Preset<RawService>,
+    findings: &mut Findings,
+) -> Option<RawService> {
+    let keys = Mapping::open(node, place, &KEYS, findings)?;
+    Some(service(&keys, defaults, findings))
+}
+
+fn service(
+    keys: &Mapping<'_>,
+    defaults: &Preset<RawService>,
+    findings: &mut Findings,
+) -> RawService {
+    RawService {
+        network: keys.required_or(
+            "network",
+            defaults,
+            |service| &service.network,
+            findings,
+            text,
+        ),
+        pool: keys.required_or("pool", defaults, |service| &service.pool, findings, text),
+        allow: keys.optional_or(
+            "allow",
+            defaults,
+            |service| &service.allow,
+            findings,
+            sources,
+        ),
+        deny: keys.optional_or("deny", defaults, |service| &service.deny, findings, sources),
+        listen: keys
+            .required("listen", findings, texts_not_empty)
+            .unwrap_or_default(),
+    }
+}
+
+/// A list of prefixes, or `any`. One that cannot be read is one of unknown content: it must not
+/// look as if nobody had been named.
+pub(super) fn sources(node: &Node, place: Place, findings: &mut Findings) -> Option<At<Sources>> {
+    let any = matches!(&node.kind, Kind::Scalar { text, .. } if text == "any");
+    let value = if any {
+        Sources::Any
+    } else {
+        Sources::Prefixes(prefixes(node, place.clone(), findings).unwrap_or_default())
+    };
+    Some(At { place, value })
+}

@@ -1,0 +1,325 @@
+//! What of a network matters to others: which addresses are where.
+
+use std::{
+    collections::{HashMap, hash_map},
+    net::Ipv4Addr,
+    ops::RangeInclusive,
+};
+
+use ipnet::Ipv4Net;
+use lb_common::maps::{
+    network::MAX_SNAT_PER_NETWORK,
+    snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FLOWS_PER_ADDRESS},
+};
+
+use super::prefixes::{any_prefixes, check_disjoint};
+use crate::config::{
+    address,
+    model::{Listen, Role, Route, Snat, reachable},
+    names::{Names, listed},
+    place::{At, Place},
+    problem::Findings,
+    schema::{List, Named, RawNetwork, RawRoute, RawSnat, Sources},
+};
+
+/// The networks as far as others depend on them, in the order of the file.
+pub(super) struct Known<'r> {
+    pub(super) names: Names<'r>,
+    pub(super) facts: Vec<Facts<'r>>,
+}
+
+impl<'r> Known<'r> {
+    /// SNAT addresses of all networks.
+    pub(super) fn snat_addresses(&self) -> usize {
+        self.facts.iter().map(|facts| facts.snat_places.len()).sum()
+    }
+
+    /// The network at an index that `names` gave.
+    pub(super) fn facts(&self, index: usize) -> &Facts<'r> {
+        &self.facts[index]
+    }
+
+    /// Who is on the network called `name`.
+    pub(super) fn role(&self, name: &str) -> Option<Role> {
+        self.facts(self.names.position(name)?).role
+    }
+}
+
+/// What pools and services need to know of one network.
+pub(super) struct Facts<'r> {
+    pub(super) name: &'r str,
+    /// Of its name.
+    pub(super) place: &'r Place,
+    role: Option<Role>,
+    host: bool,
+    pub(super) prefixes: Vec<Ipv4Net>,
+    /// Whether these are all the prefixes; only then an address can be outside of them.
+    whole: bool,
+    pub(super) routes: Vec<Route>,
+    /// The places of the gateways in `routes`.
+    pub(super) gateways: Vec<&'r Place>,
+    pub(super) sources: Vec<Ipv4Net>,
+    pub(super) backends: Vec<Ipv4Net>,
+    /// Whether these are all the prefixes that backends may have.
+    backends_whole: bool,
+    /// In the order of the file: they are used in this order.
+    pub(super) snat: Vec<Snat>,
+    /// SNAT address -> its ports, unless they could not be read, and its place.
+    snat_places: HashMap<Ipv4Addr, (Option<RangeInclusive<u16>>, &'r Place)>,
+    /// Whether it was written without any SNAT address.
+    pub(super) without_snat: bool,
+}
+
+impl<'r> Facts<'r> {
+    pub(super) fn read(
+        named: &'r Named<RawNetwork>,
+        role: Option<Role>,
+        host: bool,
+        findings: &mut Findings,
+    ) -> Self {
+        let raw = &named.value;
+        let mut placed = Vec::new();
+        for At { place, value } in &raw.prefixes.elements {
+            if let Some(prefix) = findings.check(place, address::prefix(value)) {
+                placed.push((prefix, place));
+            }
+        }
+        let mut facts = Self {
+            name: &named.name,
+            place: &named.place,
+            role,
+            host,
+            prefixes: placed.iter().map(|(prefix, _)| *prefix).collect(),
+            whole: raw.prefixes.whole && placed.len() == raw.prefixes.elements.len(),
+            routes: Vec::new(),
+            gateways: Vec::new(),
+            sources: Vec::new(),
+            backends: Vec::new(),
+            backends_whole: false,
+            snat: Vec::new(),
+            snat_places: HashMap::new(),
+            without_snat: raw.snat.whole && raw.snat.elements.is_empty(),
+        };
+        check_disjoint(placed, findings);
+        facts.add_routes(&raw.routes, findings);
+        facts.add_sources(raw.sources.as_ref(), findings);
+        facts.add_backends(raw, findings);
+        facts.add_snat_addresses(&raw.snat, findings);
+        facts
+    }
+
+    /// Checks that `address`, which is a `what`, can be a host's address on this network.
+    /// As [`Self::check_host`] for a VIP. A host takes frames for any of its addresses on any of its
+    /// interfaces, so with `address: host` it need not be on the link.
+    pub(super) fn check_vip(&self, address: Ipv4Addr) -> Result<(), String> {
+        let on_link = self.prefixes.iter().any(|net| net.contains(&address));
+        if self.host && !on_link {
+            return Ok(());
+        }
+        self.check_host(address, "VIP")
+    }
+
+    pub(super) fn check_host(&self, address: Ipv4Addr, what: &str) -> Result<(), String> {
+        let on_link = self.prefixes.iter().find(|net| net.contains(&address));
+        match on_link {
+            Some(net) if net.network() == address => {
+                Err(format!("{address} is the network address of {net}"))
+            }
+            Some(net) if net.broadcast() == address => {
+                Err(format!("{address} is the broadcast address of {net}"))
+            }
+            None if self.whole => Err(format!(
+                "{address} is a {what} outside its network's prefixes; network {} has {}",
+                self.name,
+                listed(self.prefixes.iter().map(Ipv4Net::to_string))
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checks that `address` can be that of a backend, which may be behind a gateway.
+    pub(super) fn check_backend(&self, address: Ipv4Addr) -> Result<(), String> {
+        if self.prefixes.iter().any(|net| net.contains(&address)) {
+            self.check_host(address, "backend")?;
+        }
+        if self.backends_whole && !self.backends.iter().any(|net| net.contains(&address)) {
+            return Err(format!(
+                "{address} is a backend outside its network's prefixes; network {} has backends \
+                 in {}",
+                self.name,
+                listed(self.backends.iter().map(Ipv4Net::to_string))
+            ));
+        }
+        Ok(())
+    }
+
+    /// The place where `address` is a SNAT address of this network, if it is one.
+    pub(super) fn snat_place(&self, address: Ipv4Addr) -> Option<&'r Place> {
+        self.snat_places.get(&address).map(|(_, place)| *place)
+    }
+
+    /// Why a service cannot listen at `entry`, if it is at a SNAT address.
+    pub(super) fn snat_conflict(
+        &self,
+        entry: Listen,
+        place: &Place,
+        findings: &Findings,
+    ) -> Option<String> {
+        let (ports, snat_place) = self.snat_places.get(&entry.address)?;
+        let line = findings.line(snat_place, place);
+        let name = self.name;
+        if !self.host {
+            return Some(format!(
+                "{} is a SNAT address of network {name} in {line}; expected an address of its own",
+                entry.address
+            ));
+        }
+        let ports = ports.as_ref().filter(|ports| ports.contains(&entry.port))?;
+        Some(format!(
+            "port {} belongs to flows: network {name} has SNAT ports {}-{} there in {line}",
+            entry.port,
+            ports.start(),
+            ports.end()
+        ))
+    }
+
+    fn add_routes(&mut self, raw: &'r List<RawRoute>, findings: &mut Findings) {
+        let mut known = HashMap::new();
+        for RawRoute { to, via } in &raw.elements {
+            let destination = to.as_ref().and_then(|At { place, value }| {
+                let to = findings.check(place, address::any_prefix(value))?;
+                let first = *known.entry(to).or_insert(place);
+                if first != place {
+                    let line = findings.line(first, place);
+                    findings.add(place, format!("{to} is already routed in {line}"));
+                }
+                let overlaps = |net: &&Ipv4Net| net.contains(&to) || to.contains(*net);
+                let on_link = self.prefixes.iter().find(overlaps);
+                if let Some(net) = on_link.filter(|_| to.prefix_len() > 0) {
+                    findings.add(
+                        place,
+                        format!("{to} overlaps {net}, which needs no gateway"),
+                    );
+                }
+                Some(to)
+            });
+            let gateway = via.as_ref().and_then(|At { place, value }| {
+                let via = findings.check(place, address::address(value))?;
+                findings.check(place, self.check_host(via, "gateway"));
+                Some((via, place))
+            });
+            if let (Some(to), Some((via, place))) = (destination, gateway) {
+                self.routes.push(Route { to, via });
+                self.gateways.push(place);
+            }
+        }
+    }
+
+    fn add_sources(&mut self, raw: Option<&At<Sources>>, findings: &mut Findings) {
+        self.sources = match raw.map(|at| &at.value) {
+            None => reachable(&self.prefixes, &self.routes),
+            Some(Sources::Any) => vec![Ipv4Net::default()],
+            Some(Sources::Prefixes(list)) => {
+                let placed = any_prefixes(list, findings);
+                placed.into_iter().map(|(prefix, _)| prefix).collect()
+            }
+        };
+    }
+
+    fn add_backends(&mut self, raw: &RawNetwork, findings: &mut Findings) {
+        let routes_whole = raw.routes.whole && self.routes.len() == raw.routes.elements.len();
+        let reached_whole = self.whole && routes_whole;
+        let Some(list) = &raw.backends else {
+            self.backends = reachable(&self.prefixes, &self.routes);
+            self.backends_whole = reached_whole;
+            return;
+        };
+        let placed = any_prefixes(list, findings);
+        self.backends_whole = list.whole && placed.len() == list.elements.len();
+        for (prefix, place) in placed {
+            let routed = self.routes.iter().map(|route| route.to);
+            let mut reached = self.prefixes.iter().copied().chain(routed);
+            if reached_whole && !reached.any(|net| net.contains(&prefix)) {
+                let words = format!(
+                    "{prefix} is neither on-link nor behind one gateway; expected a part of {}",
+                    listed(self.prefixes.iter().map(Ipv4Net::to_string))
+                );
+                findings.add(place, words);
+                self.backends_whole = false;
+            }
+            self.backends.push(prefix);
+        }
+    }
+
+    fn add_snat_addresses(&mut self, raw: &'r List<At<RawSnat>>, findings: &mut Findings) {
+        if let Some(At { place, .. }) = raw.elements.get(MAX_SNAT_PER_NETWORK) {
+            let words = format!(
+                "{} SNAT addresses in this network, but there is room for {MAX_SNAT_PER_NETWORK}",
+                raw.elements.len()
+            );
+            findings.add(place, words);
+        }
+        for At {
+            place: whole,
+            value,
+        } in &raw.elements
+        {
+            let ports = self.snat_ports(value, whole, findings);
+            let Some(At { place, value: text }) = &value.address else {
+                continue;
+            };
+            let Some(address) = findings.check(place, address::address(text)) else {
+                continue;
+            };
+            findings.check(place, self.check_host(address, "SNAT address"));
+            match self.snat_places.entry(address) {
+                hash_map::Entry::Vacant(vacant) => {
+                    vacant.insert((ports.clone(), place));
+                    self.snat.extend(ports.map(|ports| Snat {
+                        address,
+                        first_port: *ports.start(),
+                        ports: ports.end() - ports.start() + 1,
+                    }));
+                }
+                hash_map::Entry::Occupied(first) => {
+                    let line = findings.line(first.get().1, place);
+                    findings.add(place, format!("{address} is already listed in {line}"));
+                }
+            }
+        }
+    }
+
+    /// The ports that belong to flows. An address of a cell has others for its own sockets; one of
+    /// the host shares its ports with everything that runs there, so they must be named.
+    fn snat_ports(
+        &self,
+        raw: &RawSnat,
+        place: &Place,
+        findings: &mut Findings,
+    ) -> Option<RangeInclusive<u16>> {
+        let all = FIRST_FLOW_PORT..=FIRST_LEG_PORT - 1;
+        let Some(At { place, value }) = &raw.ports else {
+            if self.host {
+                let words = "an address of the host needs its ports: { address: ADDRESS, ports: \
+                             FIRST-LAST }";
+                findings.add(place, words);
+            }
+            return (!self.host).then_some(all);
+        };
+        let ports = findings.check(place, address::ports(value))?;
+        let (first, last) = (*ports.start(), *ports.end());
+        let most = if self.host { u16::MAX } else { *all.end() };
+        if first < FIRST_FLOW_PORT || last > most {
+            let words = format!("found {first}-{last}, expected ports in {FIRST_FLOW_PORT}-{most}");
+            findings.add(place, words);
+            return None;
+        }
+        if last - first >= FLOWS_PER_ADDRESS {
+            let count = u32::from(last - first) + 1;
+            let words = format!("found {count} ports, expected at most {FLOWS_PER_ADDRESS}");
+            findings.add(place, words);
+            return None;
+        }
+        Some(ports)
+    }
+}

@@ -1,0 +1,55 @@
+//! Lists of prefixes: each one once, and none inside another where that matters.
+
+use std::collections::HashMap;
+
+use ipnet::Ipv4Net;
+
+use crate::config::{
+    address,
+    place::{At, Place},
+    problem::Findings,
+    schema::List,
+};
+
+/// Prefixes of any length, each once.
+pub(super) fn any_prefixes<'r>(
+    list: &'r List<At<String>>,
+    findings: &mut Findings,
+) -> Vec<(Ipv4Net, &'r Place)> {
+    let mut known = HashMap::new();
+    let mut placed = Vec::new();
+    for At { place, value } in &list.elements {
+        let Some(prefix) = findings.check(place, address::any_prefix(value)) else {
+            continue;
+        };
+        let first = *known.entry(prefix).or_insert(place);
+        if first != place {
+            let line = findings.line(first, place);
+            findings.add(place, format!("{prefix} is already listed in {line}"));
+        }
+        placed.push((prefix, place));
+    }
+    placed
+}
+
+/// Prefixes are disjoint or one contains the other. Sorted by first address, shortest first, each
+/// one can therefore only be inside the last one that was outside of all before.
+pub(super) fn check_disjoint(mut placed: Vec<(Ipv4Net, &Place)>, findings: &mut Findings) {
+    placed.sort_by_key(|(prefix, _)| (prefix.network(), prefix.prefix_len()));
+    let mut cover: Option<(Ipv4Net, &Place)> = None;
+    for (prefix, place) in placed {
+        match cover {
+            Some((outer, outer_place)) if outer.contains(&prefix) => {
+                let outer_is_first =
+                    (outer_place.line, outer_place.column) < (place.line, place.column);
+                let (later, at, earlier, line) = if outer_is_first {
+                    (prefix, place, outer, outer_place.line)
+                } else {
+                    (outer, outer_place, prefix, place.line)
+                };
+                findings.add(at, format!("{later} overlaps {earlier} in line {line}"));
+            }
+            _ => cover = Some((prefix, place)),
+        }
+    }
+}

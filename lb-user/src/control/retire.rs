@@ -1,0 +1,548 @@
+//! Ids of what is configured no more: freed when no flow holds them, so that no late packet of an
+//! old flow is ever sent to whoever has the id next.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    io::ErrorKind,
+    net::Ipv4Addr,
+};
+
+use anyhow::{Context as _, Result};
+use aya::maps::MapError;
+use lb_common::{
+    conntrack::{State, Word},
+    maps::{
+        backend::Backend,
+        flow::{Flow, TIME_SHIFT},
+        network::{AddressKey, KIND_VIP, Network},
+        registry::RegistryKey,
+        snat::SnatPage,
+    },
+};
+
+use super::{
+    apply::Live,
+    desired::Desired,
+    ids::{Ids, Kind},
+    plan::Current,
+    snat::{SnatSlot, parse_name},
+};
+use crate::{
+    config::Config,
+    dataplane::{
+        flows::{FlowTable, coarse_now},
+        maps::Maps,
+    },
+};
+
+/// Ids that wait for the last flow that refers to them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retired {
+    networks: BTreeSet<u16>,
+    services: BTreeSet<u16>,
+    pools: BTreeSet<u32>,
+    backends: BTreeSet<u32>,
+    /// Slots of SNAT addresses whose network still exists: their flows go on.
+    draining: BTreeSet<u16>,
+    /// Slots of SNAT addresses whose network is gone, and their flows with it.
+    gone: BTreeSet<u16>,
+    /// What is a VIP: flows of others have no way back any more.
+    vips: HashSet<AddressKey>,
+}
+
+/// How long a half-open flow may hold what is retired, in units of coarse time: about a minute, and a
+/// client tries no longer than that.
+const HALF_OPEN: u32 = 57_220;
+const _: () = assert!(HALF_OPEN as u64 == 60_000_000_000 >> TIME_SHIFT);
+
+/// What is to be done with an entry of the flow table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judgement {
+    /// It refers to nothing retired.
+    Keep,
+    /// It is a live flow that holds retired ids.
+    Holds,
+    /// Its network or VIP is gone, or it never got established: the flow ends, its id is free.
+    End,
+    /// It is over but still translates: it must not any more.
+    Forget,
+}
+
+/// A SNAT address that is free again: its cell need not answer for it any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreedSnat {
+    /// Name of its network.
+    pub network: String,
+    /// The address.
+    pub address: Ipv4Addr,
+}
+
+impl Retired {
+    /// The ids in `ids` that `config` does not use; `desired` says what is a VIP.
+    pub fn new(ids: &Ids, config: &Config, desired: &Desired) -> Self {
+        let vips = desired.addresses.iter();
+        let vips = vips.filter(|(_, address)| address.kind & KIND_VIP != 0);
+        let mut retired = Self {
+            vips: vips.map(|(key, _)| *key).collect(),
+            ..Self::default()
+        };
+        for (kind, name, id) in ids.unassigned() {
+            let short = u16::try_from(id).unwrap_or_default();
+            let configured = |network: &str| config.network(network).is_some();
+            match kind {
+                Kind::Network => drop(retired.networks.insert(short)),
+                Kind::Service => drop(retired.services.insert(short)),
+                Kind::Pool => drop(retired.pools.insert(id)),
+                Kind::Backend => drop(retired.backends.insert(id)),
+                Kind::Snat => {
+                    let slot = short.saturating_sub(1);
+                    match parse_name(name) {
+                        Some((network, _)) if configured(network) => retired.draining.insert(slot),
+                        _ => retired.gone.insert(slot),
+                    };
+                }
+            }
+        }
+        retired
+    }
+
+    /// The ids in `ids` that none of the maps refers to, before anything is changed: what an earlier
+    /// process has retired and not freed. Pools are not among them: one may be configured and unused.
+    pub fn unreferenced(ids: &Ids, current: &Current) -> Self {
+        let mapped: BTreeSet<u32> = current.network_ids.values().copied().collect();
+        let networks = current.networks.iter();
+        let networks = networks.filter(|(id, _)| mapped.contains(&u32::from(**id)));
+        let slots: BTreeSet<u16> = networks
+            .flat_map(|(_, network)| {
+                let count = usize::try_from(network.snat_count).unwrap_or(usize::MAX);
+                network
+                    .snat_slots
+                    .iter()
+                    .take(count)
+                    .copied()
+                    .map(u16::from)
+            })
+            .collect();
+        let services: BTreeSet<u16> = current
+            .services
+            .values()
+            .map(|service| service.id)
+            .collect();
+        let backends: BTreeSet<u32> = current.tables.values().flatten().copied().collect();
+        let mut retired = Self::default();
+        for (kind, name, id) in ids.all() {
+            let short = u16::try_from(id).unwrap_or_default();
+            match kind {
+                Kind::Network if !mapped.contains(&id) => drop(retired.networks.insert(short)),
+                Kind::Service if !services.contains(&short) => {
+                    retired.services.insert(short);
+                }
+                Kind::Backend if !backends.contains(&id) => drop(retired.backends.insert(id)),
+                Kind::Snat if !slots.contains(&short.saturating_sub(1)) => {
+                    let network =
+                        parse_name(name).and_then(|(name, _)| ids.get(Kind::Network, name));
+                    let slot = short.saturating_sub(1);
+                    if network.is_some_and(|network| mapped.contains(&network)) {
+                        retired.draining.insert(slot);
+                    } else {
+                        retired.gone.insert(slot);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let vips = current.addresses.iter();
+        let vips = vips.filter(|(_, address)| address.kind & KIND_VIP != 0);
+        retired.vips = vips.map(|(key, _)| *key).collect();
+        retired
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            networks,
+            services,
+            pools,
+            backends,
+            draining,
+            gone,
+            vips: _,
+        } = self;
+        networks.is_empty()
+            && services.is_empty()
+            && pools.is_empty()
+            && backends.is_empty()
+            && draining.is_empty()
+            && gone.is_empty()
+    }
+
+    /// `now` is in the unit of the flow's `last_seen`.
+    fn judge(&self, word: Word, flow: &Flow, slot: u16, now: u32) -> Judgement {
+        let network_is_gone = self.networks.contains(&flow.network) || self.gone.contains(&slot);
+        let refers = network_is_gone
+            || self.draining.contains(&slot)
+            || self.services.contains(&flow.service)
+            || self.backends.contains(&flow.backend_id);
+        let vip = AddressKey {
+            address: flow.vip,
+            network: flow.network,
+            _reserved: 0,
+        };
+        let ends = network_is_gone || !self.vips.contains(&vip);
+        match word.state() {
+            State::Free => Judgement::Keep,
+            _ if !refers => Judgement::Keep,
+            State::Closed => Judgement::Forget,
+            State::Claimed => Judgement::Holds,
+            State::New | State::Replied | State::Established if ends => Judgement::End,
+            State::New | State::Replied if now.wrapping_sub(flow.last_seen) >= HALF_OPEN => {
+                Judgement::End
+            }
+            State::New | State::Replied | State::Established => Judgement::Holds,
+        }
+    }
+
+    /// Takes out what a live flow refers to, so that what stays can be freed.
+    fn release(&mut self, flow: &Flow, slot: u16) {
+        self.networks.remove(&flow.network);
+        self.services.remove(&flow.service);
+        self.backends.remove(&flow.backend_id);
+        self.draining.remove(&slot);
+        self.gone.remove(&slot);
+    }
+}
+
+impl Live {
+    /// Frees every retired id that no flow holds any more, and takes it out of `retired`. To be
+    /// called when no new flow can come to them: after the plan that retired them.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a change of a map.
+    pub fn sweep(
+        &mut self,
+        table: &FlowTable,
+        ids: &mut Ids,
+        retired: &mut Retired,
+    ) -> Result<Vec<FreedSnat>> {
+        let mut free = retired.clone();
+        let now = coarse_now()?;
+        for (name, id) in ids.of(Kind::Snat) {
+            let Some((_, snat)) = parse_name(name) else {
+                continue;
+            };
+            let slot = SnatSlot::new(u16::try_from(id - 1)?, snat);
+            for id in slot.flow_ids() {
+                visit(
+                    &mut self.maps,
+                    table,
+                    retired,
+                    &mut free,
+                    id,
+                    slot.slot,
+                    now,
+                )?;
+            }
+        }
+        let mut freed = Vec::new();
+        for (kind, name, id) in free.names(ids) {
+            if let Some(snat) = self.free(kind, &name, id, ids)? {
+                freed.push(snat);
+            }
+            let key = RegistryKey::new(kind.number(), &name).context("a registered name fits")?;
+            self.maps.registry.remove(&key)?;
+            ids.free(kind, &name);
+            tracing::info!(name, id, "{} is free again: no flow holds it", kind.label());
+        }
+        retired.subtract(&free);
+        Ok(freed)
+    }
+
+    /// Clears the record behind an id.
+    fn free(&mut self, kind: Kind, name: &str, id: u32, ids: &Ids) -> Result<Option<FreedSnat>> {
+        match kind {
+            Kind::Network => {
+                self.maps.networks.set(id, &Network::default(), 0)?;
+                self.maps.clear_counters(u16::try_from(id)?)?;
+            }
+            Kind::Backend => self.maps.backends.set(id, &Backend::default(), 0)?,
+            Kind::Pool => self.maps.set_maglev(id, &[])?,
+            Kind::Service => {}
+            Kind::Snat => {
+                self.set_pages(u16::try_from(id - 1)?, &SnatPage::default())?;
+                let Some((network, snat)) = parse_name(name) else {
+                    return Ok(None);
+                };
+                if let Some(id) = ids.get(Kind::Network, network) {
+                    let key = AddressKey {
+                        address: snat.address.into(),
+                        network: u16::try_from(id)?,
+                        _reserved: 0,
+                    };
+                    // Of a network that is gone, the plan has removed the address already.
+                    let _gone = self.maps.addresses.remove(&key);
+                }
+                return Ok(Some(FreedSnat {
+                    network: network.to_owned(),
+                    address: snat.address,
+                }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Retired {
+    /// Kind, name and id of everything in it; networks last, because SNAT addresses name theirs.
+    fn names(&self, ids: &Ids) -> Vec<(Kind, String, u32)> {
+        let contains = |kind: Kind, id: u32| {
+            let short = u16::try_from(id).unwrap_or_default();
+            match kind {
+                Kind::Network => self.networks.contains(&short),
+                Kind::Service => self.services.contains(&short),
+                Kind::Pool => self.pools.contains(&id),
+                Kind::Backend => self.backends.contains(&id),
+                Kind::Snat => {
+                    let slot = short.wrapping_sub(1);
+                    self.draining.contains(&slot) || self.gone.contains(&slot)
+                }
+            }
+        };
+        let mut names: Vec<_> = ids
+            .all()
+            .filter(|&(kind, _, id)| contains(kind, id))
+            .map(|(kind, name, id)| (kind, name.to_owned(), id))
+            .collect();
+        names.sort_by_key(|(kind, _, _)| *kind == Kind::Network);
+        names
+    }
+
+    fn subtract(&mut self, freed: &Self) {
+        self.networks.retain(|id| !freed.networks.contains(id));
+        self.services.retain(|id| !freed.services.contains(id));
+        self.pools.retain(|id| !freed.pools.contains(id));
+        self.backends.retain(|id| !freed.backends.contains(id));
+        self.draining.retain(|slot| !freed.draining.contains(slot));
+        self.gone.retain(|slot| !freed.gone.contains(slot));
+    }
+}
+
+/// Judges one entry and carries the judgement out.
+fn visit(
+    maps: &mut Maps,
+    table: &FlowTable,
+    retired: &Retired,
+    free: &mut Retired,
+    id: u32,
+    slot: u16,
+    now: u32,
+) -> Result<()> {
+    let unused = |word: Word| matches!(word.state(), State::Free);
+    if table.word(id).is_none_or(unused) {
+        return Ok(());
+    }
+    // An entry that changes while it is read is claimed by a new flow, which holds nothing retired.
+    let Some((word, flow)) = table.flow(id) else {
+        return Ok(());
+    };
+    let judgement = retired.judge(word, &flow, slot, now);
+    match judgement {
+        Judgement::Keep => {}
+        Judgement::Holds => free.release(&flow, slot),
+        Judgement::End | Judgement::Forget => {
+            // First: afterwards the id may be another flow's, with the same key. If that happens all
+            // the same, the flow's first reply puts the key back.
+            forget_key(maps, word, &flow, id)?;
+            if !table.swap(id, word, word.forget()) {
+                // It was claimed, or has moved on: the next sweep sees what it is.
+                free.release(&flow, slot);
+                return Ok(());
+            }
+            if judgement == Judgement::End
+                && let Some(mut queue) = maps.free_ids(u32::from(slot))?
+            {
+                queue.push(&id, 0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes an entry that will be free out of the request index.
+fn forget_key(maps: &mut Maps, word: Word, flow: &Flow, id: u32) -> Result<()> {
+    let key = flow.key(word.is_udp());
+    if maps.flow_index.get(&key, 0).ok() == Some(id) {
+        match maps.flow_index.remove(&key) {
+            Ok(()) | Err(MapError::KeyNotFound) => {}
+            // Another CPU was faster.
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::maps::{
+        network::NetworkKey,
+        service::{Service, ServiceKey},
+    };
+
+    use super::*;
+
+    fn retired() -> Retired {
+        Retired {
+            networks: BTreeSet::from([2]),
+            services: BTreeSet::from([20]),
+            pools: BTreeSet::from([30]),
+            backends: BTreeSet::from([40]),
+            draining: BTreeSet::from([5]),
+            gone: BTreeSet::from([6]),
+            vips: HashSet::from([1, 2].map(|network| AddressKey {
+                network,
+                ..AddressKey::default()
+            })),
+        }
+    }
+
+    fn flow(network: u16, service: u16, backend_id: u32) -> Flow {
+        Flow {
+            network,
+            service,
+            backend_id,
+            ..Flow::default()
+        }
+    }
+
+    #[test]
+    fn only_flows_of_what_is_gone_are_ended() {
+        let live = Word::default().claim(false).publish();
+        let judge = |word, flow: Flow, slot| retired().judge(word, &flow, slot, 1000);
+        assert_eq!(judge(live, flow(1, 10, 11), 0), Judgement::Keep);
+        assert_eq!(
+            judge(live, flow(2, 10, 11), 0),
+            Judgement::End,
+            "its clients' network"
+        );
+        assert_eq!(
+            judge(live, flow(1, 10, 11), 6),
+            Judgement::End,
+            "its backends' network"
+        );
+        for held in [
+            (flow(1, 20, 11), 0),
+            (flow(1, 10, 40), 0),
+            (flow(1, 10, 11), 5),
+        ] {
+            assert_eq!(judge(live, held.0, held.1), Judgement::Holds);
+            assert_eq!(judge(live.close(), held.0, held.1), Judgement::Forget);
+            assert_eq!(judge(live.forget(), held.0, held.1), Judgement::Keep);
+        }
+        let without_vip = Flow {
+            vip: Ipv4Addr::new(192, 168, 203, 111).into(),
+            ..flow(1, 20, 11)
+        };
+        assert_eq!(judge(live, without_vip, 0), Judgement::End);
+        let half_open = |now| retired().judge(live, &flow(1, 20, 11), 0, now);
+        assert_eq!(half_open(HALF_OPEN - 1), Judgement::Holds);
+        assert_eq!(half_open(HALF_OPEN), Judgement::End);
+        let claimed = Word::default().claim(false);
+        assert_eq!(judge(claimed, flow(2, 10, 11), 0), Judgement::Holds);
+    }
+
+    #[test]
+    fn what_a_flow_holds_is_not_freed() {
+        let mut free = retired();
+        free.release(&flow(1, 20, 40), 5);
+        assert_eq!(
+            free,
+            Retired {
+                services: BTreeSet::new(),
+                backends: BTreeSet::new(),
+                draining: BTreeSet::new(),
+                ..retired()
+            }
+        );
+        let mut waiting = retired();
+        waiting.subtract(&free);
+        assert!(!waiting.is_empty() && waiting.networks.is_empty() && waiting.gone.is_empty());
+        assert_eq!(waiting.draining, BTreeSet::from([5]));
+    }
+
+    #[test]
+    fn a_removed_address_drains_and_that_of_a_removed_network_is_gone() {
+        let mut ids = Ids::default();
+        ids.insert(Kind::Network, "mgmt", 1);
+        ids.insert(Kind::Network, "old", 2);
+        ids.insert(Kind::Snat, "mgmt/10.32.96.50:1024-57343", 1);
+        ids.insert(Kind::Snat, "mgmt/10.32.96.51:1024-57343", 2);
+        ids.insert(Kind::Snat, "old/10.0.0.9:1024-57343", 3);
+        let text = "
+version: 1
+networks:
+  mgmt: { role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
+";
+        let config = crate::config::parse("test.yaml", text).unwrap();
+        ids.assign(Kind::Network, "mgmt", 9).unwrap();
+        ids.assign(Kind::Snat, "mgmt/10.32.96.50:1024-57343", 9)
+            .unwrap();
+        let retired = Retired::new(&ids, &config, &Desired::default());
+        assert_eq!(retired.networks, BTreeSet::from([2]));
+        assert_eq!(retired.draining, BTreeSet::from([1]));
+        assert_eq!(retired.gone, BTreeSet::from([2]));
+        let kinds: Vec<_> = retired
+            .names(&ids)
+            .into_iter()
+            .map(|(kind, _, _)| kind)
+            .collect();
+        assert_eq!(
+            kinds,
+            [Kind::Snat, Kind::Snat, Kind::Network],
+            "a network goes last"
+        );
+    }
+
+    #[test]
+    fn only_what_no_map_refers_to_is_free_at_a_start() {
+        let mut ids = Ids::default();
+        for (name, id) in [("mgmt", 1), ("old", 2)] {
+            ids.insert(Kind::Network, name, id);
+        }
+        ids.insert(Kind::Service, "api", 1);
+        ids.insert(Kind::Service, "gone", 2);
+        ids.insert(Kind::Backend, "p/a@mgmt/10.0.0.1", 1);
+        ids.insert(Kind::Backend, "p/b@mgmt/10.0.0.2", 2);
+        ids.insert(Kind::Snat, "mgmt/10.0.0.8:1024-57343", 1);
+        ids.insert(Kind::Snat, "mgmt/10.0.0.9:1024-57343", 2);
+        ids.insert(Kind::Snat, "old/10.9.0.9:1024-57343", 3);
+        let mut snat_slots = [0; 16];
+        snat_slots[0] = 0;
+        let network = Network {
+            snat_count: 1,
+            snat_slots,
+            ..Network::default()
+        };
+        let service = Service {
+            id: 1,
+            ..Service::default()
+        };
+        let current = Current {
+            networks: [(1, network), (2, network)].into(),
+            network_ids: [(NetworkKey::default(), 1)].into(),
+            services: [(ServiceKey::default(), service)].into(),
+            tables: [(1, vec![1, 1, 1])].into(),
+            ..Current::default()
+        };
+        let retired = Retired::unreferenced(&ids, &current);
+        let expected = Retired {
+            networks: BTreeSet::from([2]),
+            services: BTreeSet::from([2]),
+            backends: BTreeSet::from([2]),
+            draining: BTreeSet::from([1]),
+            gone: BTreeSet::from([2]),
+            ..Retired::default()
+        };
+        assert_eq!(retired, expected);
+    }
+}

@@ -1,0 +1,177 @@
+//! Rule sets: from prefixes of the configuration to numbered sets in the map. Pure.
+
+use std::collections::BTreeMap;
+
+use ipnet::Ipv4Net;
+use lb_common::maps::rule::{ALLOW, DENY, Owner};
+
+use crate::config::{self, Role};
+
+/// The prefixes of a rule set, and what each says: `ALLOW` or `DENY`. The longest match decides.
+pub type Rules = BTreeMap<Ipv4Net, u32>;
+
+/// Who may be a source in `network`: what the configuration says, but never the network and
+/// broadcast addresses of a link.
+pub(super) fn sources(network: &config::Network) -> Rules {
+    let mut rules: Rules = network
+        .sources
+        .iter()
+        .map(|&prefix| (prefix, ALLOW))
+        .collect();
+    for prefix in &network.prefixes {
+        for address in [prefix.network(), prefix.broadcast()] {
+            rules.insert(Ipv4Net::from(address), DENY);
+        }
+    }
+    rules
+}
+
+/// What frames of `network` must not reach through the host: what the tenants' networks have, except
+/// where the network itself has the same addresses. Nothing for a tenant, of which no frame gets
+/// there.
+pub(super) fn destinations(network: &config::Network, all: &[config::Network]) -> Rules {
+    if network.role == Role::Tenant {
+        return Rules::new();
+    }
+    let own: Vec<Ipv4Net> = reach(network).collect();
+    let tenants = all.iter().filter(|other| other.role == Role::Tenant);
+    let theirs = tenants.flat_map(reach);
+    let theirs = theirs.filter(|prefix| !own.iter().any(|own| own.contains(prefix)));
+    let mut rules: Rules = theirs.map(|prefix| (prefix, DENY)).collect();
+    if !rules.is_empty() {
+        rules.extend(own.iter().map(|&prefix| (prefix, ALLOW)));
+    }
+    rules
+}
+
+/// The prefixes of a network, on its link and behind its gateways.
+fn reach(network: &config::Network) -> impl Iterator<Item = Ipv4Net> {
+    let routes = network.routes.iter().map(|route| route.to);
+    let routes = routes.filter(|to| to.prefix_len() > 0);
+    network.prefixes.iter().copied().chain(routes)
+}
+
+/// The clients of `service`; nothing if it takes whoever its network lets in.
+pub(super) fn clients(service: &config::Service) -> Rules {
+    let verdict = |rule: &config::Rule| if rule.allow { ALLOW } else { DENY };
+    service
+        .rules
+        .iter()
+        .map(|rule| (rule.prefix, verdict(rule)))
+        .collect()
+}
+
+/// Which set an owner's rules are in, or shall be written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// Its number.
+    pub(super) set: u32,
+    /// Whether it holds these rules already.
+    pub(super) written: bool,
+}
+
+/// Chooses the set for the rules of `owner`: one that holds them already, else one that nothing
+/// points to. `held` are the sets in the map, `used` the numbers that records point to.
+pub(super) fn choose(
+    owner: Owner,
+    rules: &Rules,
+    held: &BTreeMap<u32, Rules>,
+    used: impl Fn(u32) -> bool,
+) -> Choice {
+    let sets = owner.sets();
+    let written = sets.into_iter().find(|set| held.get(set) == Some(rules));
+    let [first, second] = sets;
+    // Both are in use only if a change was interrupted and then another one asked for.
+    let unused = if used(first) { second } else { first };
+    Choice {
+        set: written.unwrap_or(unused),
+        written: written.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = "
+version: 1
+networks:
+  mgmt:     { role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], routes: [{ to: 0.0.0.0/0, via: 10.32.96.1 }] }
+  tenant-a: { role: tenant, interface: eth0, vlan: 2003, prefixes: [192.168.203.0/24] }
+  tenant-b: { role: tenant, interface: eth0, vlan: 2004, prefixes: [192.168.203.0/24] }
+  tenant-c: { role: tenant, interface: eth0, vlan: 2005, prefixes: [10.32.0.0/16] }
+  tenant-d: { role: tenant, interface: eth0, vlan: 2006, prefixes: [10.32.97.0/24], routes: [{ to: 172.20.0.0/16, via: 10.32.97.1 }, { to: 0.0.0.0/0, via: 10.32.97.1 }] }
+";
+
+    fn net(text: &str) -> Ipv4Net {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn network_and_broadcast_address_are_no_sources() {
+        let config = config::parse("f", CONFIG).unwrap();
+        let rules = sources(config.network("mgmt").unwrap());
+        let expected = [
+            (net("10.32.96.0/20"), ALLOW),
+            (net("10.32.96.0/32"), DENY),
+            (net("10.32.111.255/32"), DENY),
+        ];
+        assert_eq!(rules, Rules::from(expected));
+    }
+
+    #[test]
+    fn mgmt_reaches_no_tenant_but_keeps_its_own_addresses() {
+        let config = config::parse("f", CONFIG).unwrap();
+        let rules = |name: &str| destinations(config.network(name).unwrap(), &config.networks);
+        let expected = [
+            (net("192.168.203.0/24"), DENY),
+            (net("10.32.0.0/16"), DENY),
+            (net("10.32.96.0/20"), ALLOW),
+            (net("172.20.0.0/16"), DENY),
+        ];
+        assert_eq!(rules("mgmt"), Rules::from(expected));
+        assert_eq!(rules("tenant-a"), Rules::new());
+    }
+
+    #[test]
+    fn changed_rules_go_into_the_set_that_is_not_in_use() {
+        let owner = Owner::Service(7);
+        let [first, second] = owner.sets();
+        let old = Rules::from([(net("10.0.0.0/8"), ALLOW)]);
+        let new = Rules::from([(net("10.0.0.0/9"), ALLOW)]);
+        let fresh = choose(owner, &old, &BTreeMap::new(), |_| false);
+        assert_eq!(
+            fresh,
+            Choice {
+                set: first,
+                written: false
+            }
+        );
+        let held = BTreeMap::from([(first, old.clone())]);
+        let same = choose(owner, &old, &held, |set| set == first);
+        assert_eq!(
+            same,
+            Choice {
+                set: first,
+                written: true
+            }
+        );
+        let changed = choose(owner, &new, &held, |set| set == first);
+        assert_eq!(
+            changed,
+            Choice {
+                set: second,
+                written: false
+            }
+        );
+        let back = BTreeMap::from([(first, old), (second, new.clone())]);
+        let interrupted = choose(owner, &new, &back, |_| true);
+        assert_eq!(
+            interrupted,
+            Choice {
+                set: second,
+                written: true
+            }
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! SNAT addresses: their slots, by a name that says all that a flow relies on.
+
+use std::net::Ipv4Addr;
+
+use lb_common::maps::{
+    network::{Address, KIND_SNAT},
+    snat::base,
+};
+
+use super::ids::{Ids, Kind};
+use crate::config::{Config, Snat};
+
+/// A SNAT address and the slot that holds its ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnatSlot {
+    /// Index of its queue of free ids.
+    pub slot: u16,
+    /// The address and its ports.
+    pub snat: Snat,
+}
+
+impl SnatSlot {
+    /// The address `snat` in `slot`.
+    pub const fn new(slot: u16, snat: Snat) -> Self {
+        Self { slot, snat }
+    }
+
+    /// What the map `ADDRESSES` says of it.
+    pub const fn record(&self) -> Address {
+        Address {
+            kind: KIND_SNAT,
+            base: base(self.slot),
+            first_port: self.snat.first_port,
+            count: self.snat.ports,
+        }
+    }
+
+    /// Its flow ids, one per port.
+    pub fn flow_ids(&self) -> std::ops::Range<u32> {
+        let first = base(self.slot);
+        first..first + u32::from(self.snat.ports)
+    }
+
+    /// Its ports, as in its name.
+    pub fn range(&self) -> String {
+        range(&self.snat)
+    }
+}
+
+/// The registry's name of a SNAT address: `network/address:first-last`. With other ports it is
+/// another one, because a flow's id says its port.
+pub fn snat_name(network: &str, snat: &Snat) -> String {
+    format!("{network}/{}:{}", snat.address, range(snat))
+}
+
+/// The reverse of [`snat_name`].
+pub fn parse_name(name: &str) -> Option<(&str, Snat)> {
+    let (network, rest) = name.split_once('/')?;
+    let (address, ports) = rest.split_once(':')?;
+    let (first, last) = ports.split_once('-')?;
+    let (first_port, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+    let snat = Snat {
+        address: address.parse::<Ipv4Addr>().ok()?,
+        first_port,
+        ports: last.checked_sub(first_port)?.checked_add(1)?,
+    };
+    Some((network, snat))
+}
+
+/// SNAT addresses that `config` does not have any more, of networks that it has: they give no new
+/// flows, but finish those that flows hold. With their network's name.
+pub fn draining<'a>(config: &Config, ids: &'a Ids) -> Vec<(&'a str, SnatSlot)> {
+    let mut draining = Vec::new();
+    for (name, id) in ids.of(Kind::Snat) {
+        let Some((network, snat)) = parse_name(name) else {
+            continue;
+        };
+        let configured = config.network(network);
+        let slot = id.checked_sub(1).and_then(|slot| u16::try_from(slot).ok());
+        if let (Some(network_config), Some(slot)) = (configured, slot)
+            && !network_config.snat.contains(&snat)
+        {
+            draining.push((network, SnatSlot::new(slot, snat)));
+        }
+    }
+    draining
+}
+
+fn range(snat: &Snat) -> String {
+    let last = snat.first_port.saturating_add(snat.ports.saturating_sub(1));
+    format!("{}-{last}", snat.first_port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_everything() {
+        let snat = Snat {
+            address: Ipv4Addr::new(10, 32, 96, 50),
+            first_port: 20_000,
+            ports: 100,
+        };
+        let name = snat_name("mgmt", &snat);
+        assert_eq!(name, "mgmt/10.32.96.50:20000-20099");
+        assert_eq!(parse_name(&name), Some(("mgmt", snat)));
+        for wrong in [
+            "",
+            "mgmt",
+            "mgmt/10.0.0.1",
+            "mgmt/10.0.0.1:2-1",
+            "mgmt/x:1-2",
+        ] {
+            assert_eq!(parse_name(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -4,6 +4,8 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream},
     os::fd::AsRawFd as _,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,7 +17,10 @@ use nix::sys::{
     time::{TimeVal, TimeValLike as _},
 };
 
-use crate::pattern::{Digest, Pattern, copy_digest};
+use crate::{
+    pattern::{Digest, Pattern, copy_digest},
+    topology::Host,
+};
 
 /// Longer than four lost SYNs in a row (1 + 2 + 4 + 8 s), so that a failure is a failure.
 const PATIENCE_SECS: u32 = 20;
@@ -55,6 +60,16 @@ impl Transfer {
 ///
 /// When nobody answers within 20 s, or the connection is refused.
 pub fn open(from: Option<Ipv4Addr>, to: SocketAddrV4) -> Result<TcpStream> {
+    open_from(from.map(|address| SocketAddrV4::new(address, 0)), to)
+}
+
+/// Connects to `to`, from the address and port `from` if they are given. Several connections may
+/// share a port, as long as they go to different places.
+///
+/// # Errors
+///
+/// As for [`open`].
+pub fn open_from(from: Option<SocketAddrV4>, to: SocketAddrV4) -> Result<TcpStream> {
     let fd = socket(
         AddressFamily::Inet,
         SockType::Stream,
@@ -66,7 +81,8 @@ pub fn open(from: Option<Ipv4Addr>, to: SocketAddrV4) -> Result<TcpStream> {
     setsockopt(&fd, sockopt::SendTimeout, &patience).context("set the send timeout")?;
     setsockopt(&fd, sockopt::ReceiveTimeout, &patience).context("set the receive timeout")?;
     if let Some(from) = from {
-        let from = SockaddrIn::from(SocketAddrV4::new(from, 0));
+        setsockopt(&fd, sockopt::ReuseAddr, &true).context("share the port")?;
+        let from = SockaddrIn::from(from);
         bind(fd.as_raw_fd(), &from).with_context(|| format!("bind to {from}"))?;
     }
     connect(fd.as_raw_fd(), &SockaddrIn::from(to)).with_context(|| format!("connect to {to}"))?;
@@ -163,4 +179,37 @@ pub fn download(to: SocketAddrV4, bytes: u64, seed: u64) -> Result<Transfer> {
         received,
         elapsed: start.elapsed(),
     })
+}
+
+/// Runs `work` while a client opens one connection to `to` after the other; how many there were.
+///
+/// # Errors
+///
+/// When `work` or one of the connections fails.
+///
+/// # Panics
+///
+/// Never: the load does not.
+pub fn under_load(
+    client: &Host,
+    to: SocketAddrV4,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<u64> {
+    let (done, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            client.netns.inside(|| {
+                while !done.load(Ordering::Acquire) {
+                    who(None, to)?;
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            })?
+        });
+        let worked = work();
+        done.store(true, Ordering::Release);
+        let loaded: Result<()> = load.join().expect("the load does not panic");
+        worked.and(loaded)
+    })?;
+    Ok(count.into_inner())
 }

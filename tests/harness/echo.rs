@@ -1,4 +1,4 @@
-//! A small TCP server of our own on a node, for what nginx cannot do: it tells who it saw, and
+//! A small TCP server of our own, for what nginx cannot do: it tells who it saw, and
 //! moves bulk data in either direction with a digest on both sides.
 //!
 //! The first line of a connection says what it is for:
@@ -9,11 +9,12 @@
 //! | `echo`             | sends every byte back until the client closes its direction         |
 //! | `sink BYTES`       | reads BYTES, answers their SHA-256 in hex as one line                |
 //! | `source BYTES SEED`| sends BYTES of a pattern, then their SHA-256 in hex as one line      |
+//! | `secret WORD`      | answers `<node> <peer>`, then every line `WORD ROUND` with the same  |
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead as _, BufReader, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -28,7 +29,6 @@ use crate::{
     netns::Netns,
     pattern::{Digest, Pattern, copy_digest},
     process,
-    topology::{ECHO_NODE_PORT, Host},
 };
 
 /// A connection that is silent for this long is given up, so that no thread waits for ever.
@@ -37,38 +37,42 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// The server on one node; its threads live in the node's namespace and end with it.
 #[derive(Debug)]
 pub struct EchoServer<'t> {
-    node: &'t Host,
+    netns: &'t Netns,
+    address: SocketAddrV4,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<Result<()>>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    node: &'static str,
+    name: String,
     stopping: AtomicBool,
     seen: Mutex<BTreeMap<Ipv4Addr, u64>>,
+    mixed_up: Mutex<Vec<String>>,
 }
 
 impl<'t> EchoServer<'t> {
-    /// Starts the server on the echo NodePort of `node`; it listens when this returns.
+    /// Starts the server at an address of `netns`, under a name of its own; it listens when this
+    /// returns.
     ///
     /// # Errors
     ///
     /// When the port cannot be bound.
-    pub fn start(node: &'t Host) -> Result<Self> {
-        let listener = node
-            .netns
-            .inside(|| TcpListener::bind((node.address, ECHO_NODE_PORT)))?
-            .with_context(|| format!("listen on {}", node.name))?;
+    pub fn start(netns: &'t Netns, address: SocketAddrV4, name: &str) -> Result<Self> {
+        let listener = netns
+            .inside(|| TcpListener::bind(address))?
+            .with_context(|| format!("listen at {address} of {}", netns.name()))?;
         let shared = Arc::new(Shared {
-            node: node.name,
+            name: name.to_owned(),
             stopping: AtomicBool::new(false),
-            seen: Mutex::new(BTreeMap::new()),
+            seen: Mutex::default(),
+            mixed_up: Mutex::default(),
         });
         let for_thread = Arc::clone(&shared);
-        let acceptor = node.netns.spawn(move || accept(&listener, &for_thread))?;
+        let acceptor = netns.spawn(move || accept(&listener, &for_thread))?;
         Ok(Self {
-            node,
+            netns,
+            address,
             shared,
             acceptor: Some(acceptor),
         })
@@ -82,35 +86,45 @@ impl<'t> EchoServer<'t> {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
+
+    /// Lines that came on a connection whose secret they do not carry.
+    pub fn mixed_up(&self) -> Vec<String> {
+        self.shared
+            .mixed_up
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
 }
 
 impl Drop for EchoServer<'_> {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
         // `accept` has no deadline: one last connection from the node itself wakes it.
-        if let Err(error) = wake(&self.node.netns, self.node.address) {
+        if let Err(error) = wake(self.netns, self.address) {
             process::complain(format_args!(
                 "end the echo server on {}: {error:#}",
-                self.node.name
+                self.shared.name
             ));
             return;
         }
         match self.acceptor.take().map(JoinHandle::join) {
-            Some(Ok(Err(error))) => {
-                process::complain(format_args!("echo server on {}: {error:#}", self.node.name))
-            }
+            Some(Ok(Err(error))) => process::complain(format_args!(
+                "echo server on {}: {error:#}",
+                self.shared.name
+            )),
             Some(Err(_)) => process::complain(format_args!(
                 "the echo server on {} panicked",
-                self.node.name
+                self.shared.name
             )),
             Some(Ok(Ok(()))) | None => {}
         }
     }
 }
 
-fn wake(netns: &Netns, address: Ipv4Addr) -> Result<()> {
+fn wake(netns: &Netns, address: SocketAddrV4) -> Result<()> {
     netns
-        .inside(|| TcpStream::connect((address, ECHO_NODE_PORT)))?
+        .inside(|| TcpStream::connect(address))?
         .map(drop)
         .context("connect to itself")
 }
@@ -125,20 +139,22 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) -> Result<()> {
             let mut seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
             *seen.entry(*peer.ip()).or_default() += 1;
         }
-        let node = shared.node;
+        let shared = Arc::clone(shared);
         thread::Builder::new()
-            .name(format!("{node}-echo"))
+            .name(format!("{}-echo", shared.name))
             .spawn(move || {
                 // A client that goes away in the middle is the client's business to report.
-                if let Err(error) = serve(&stream, node, peer) {
-                    process::complain(format_args!("echo server on {node}, {peer}: {error:#}"));
+                if let Err(error) = serve(&stream, &shared, peer) {
+                    let name = &shared.name;
+                    process::complain(format_args!("echo server on {name}, {peer}: {error:#}"));
                 }
             })
             .context("start a thread")?;
     }
 }
 
-fn serve(stream: &TcpStream, node: &str, peer: SocketAddr) -> Result<()> {
+fn serve(stream: &TcpStream, shared: &Shared, peer: SocketAddr) -> Result<()> {
+    let name = &shared.name;
     stream
         .set_read_timeout(Some(SILENCE))
         .context("set the read timeout")?;
@@ -159,7 +175,7 @@ fn serve(stream: &TcpStream, node: &str, peer: SocketAddr) -> Result<()> {
         [] => Ok(()),
         ["who"] => {
             replies
-                .write_all(format!("{node} {peer}\n").as_bytes())
+                .write_all(format!("{name} {peer}\n").as_bytes())
                 .context("answer")?;
             wait_for_close(&mut requests)
         }
@@ -181,8 +197,43 @@ fn serve(stream: &TcpStream, node: &str, peer: SocketAddr) -> Result<()> {
                 .context("answer")?;
             wait_for_close(&mut requests)
         }
+        ["secret", secret] => {
+            replies
+                .write_all(format!("{name} {peer}\n").as_bytes())
+                .context("answer")?;
+            repeat(requests, replies, secret, shared)
+        }
         _ => bail!("no such request: {line:?}"),
     }
+}
+
+/// Answers lines that carry the secret; the first other one is noted and ends the connection.
+fn repeat(
+    requests: impl BufRead,
+    mut replies: impl Write,
+    secret: &str,
+    shared: &Shared,
+) -> Result<()> {
+    for line in requests.lines() {
+        let line = match line {
+            // Whoever forgets a connection without a word is no failure of ours.
+            Err(silence) if silence.kind() == ErrorKind::WouldBlock => return Ok(()),
+            line => line.context("read a line")?,
+        };
+        if line.split(' ').next() != Some(secret) {
+            let words = format!("{}: {line:?} came to {secret}", shared.name);
+            let mixed_up = &shared.mixed_up;
+            mixed_up
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(words);
+            return Ok(());
+        }
+        replies
+            .write_all(format!("{line}\n").as_bytes())
+            .context("answer a line")?;
+    }
+    Ok(())
 }
 
 /// The client closes first, so that TIME_WAIT stays with it and not with the node's port.

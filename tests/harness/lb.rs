@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     process::{self, Process},
     query::{Backend, Drop as DropCount, Flow, Service, Status},
-    topology::Topology,
+    topology::Site,
 };
 
 /// How long `lb run` may take until it says `ready`: the first load verifies the programs.
@@ -35,7 +35,7 @@ const NOBODY: [&str; 5] = [
 /// A running `lb run`; on drop it is stopped and `lb down` removes its data plane.
 #[derive(Debug)]
 pub struct Lb<'t> {
-    topology: &'t Topology,
+    site: &'t Site,
     process: Process,
     is_down: bool,
 }
@@ -46,11 +46,11 @@ impl<'t> Lb<'t> {
     /// # Errors
     ///
     /// When it ends or stays silent, with its last words; nothing of it is left then.
-    pub fn start(topology: &'t Topology, config: &str) -> Result<Self> {
+    pub fn start(site: &'t Site, config: &str) -> Result<Self> {
         let program = [as_text(&binary("LB_BIN", "lb")?)?];
-        let process = launch(topology, topology.run(), config, &program, &[])?;
+        let process = launch(site, site.run(), config, &program, &[])?;
         let mut lb = Self {
-            topology,
+            site,
             process,
             is_down: false,
         };
@@ -65,8 +65,8 @@ impl<'t> Lb<'t> {
     /// As for [`Self::start`].
     pub fn restart(&mut self, config: &str) -> Result<()> {
         let program = [as_text(&binary("LB_BIN", "lb")?)?];
-        let (topology, run) = (self.topology, self.topology.run());
-        self.process = launch(topology, run, config, &program, &[])?;
+        let (site, run) = (self.site, self.site.run());
+        self.process = launch(site, run, config, &program, &[])?;
         self.process.wait_for_stdout("ready", START).map(drop)
     }
 
@@ -120,6 +120,17 @@ impl<'t> Lb<'t> {
         self.ask("drops")
     }
 
+    /// How many packets were dropped at NICs for `reason`, by its label.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::status`].
+    pub fn dropped(&self, reason: &str) -> Result<u64> {
+        let drops = self.drops()?.into_iter();
+        let ours = drops.filter(|drop| drop.hook == "nic" && drop.reason == reason);
+        Ok(ours.map(|drop| drop.packets).sum())
+    }
+
     /// Stops the process and runs `lb down`.
     ///
     /// # Errors
@@ -130,8 +141,8 @@ impl<'t> Lb<'t> {
     }
 
     fn ask<T: DeserializeOwned>(&self, question: &str) -> Result<T> {
-        let mut command = one_shot(self.topology)?;
-        command.args([question, "--instance", self.topology.run(), "-o", "json"]);
+        let mut command = one_shot(self.site)?;
+        command.args([question, "--instance", self.site.run(), "-o", "json"]);
         let text = process::succeed(&mut command)?;
         serde_json::from_str(&text).with_context(|| format!("read lb {question}: {text}"))
     }
@@ -140,8 +151,8 @@ impl<'t> Lb<'t> {
         self.is_down = true;
         let stopped = self.process.stop().map(drop);
         // Also after a process that had to be killed: its programs are still attached.
-        let mut command = one_shot(self.topology)?;
-        process::succeed(command.args(["down", "--instance", self.topology.run()]))?;
+        let mut command = one_shot(self.site)?;
+        process::succeed(command.args(["down", "--instance", self.site.run()]))?;
         stopped
     }
 }
@@ -189,9 +200,9 @@ impl Failure {
 /// # Errors
 ///
 /// When it is still running after a minute; it is ended then.
-pub fn start_fails(topology: &Topology, instance: &str, config: &str) -> Result<Failure> {
+pub fn start_fails(site: &Site, instance: &str, config: &str) -> Result<Failure> {
     let program = [as_text(&binary("LB_BIN", "lb")?)?];
-    wait_for_failure(launch(topology, instance, config, &program, &[])?)
+    wait_for_failure(launch(site, instance, config, &program, &[])?)
 }
 
 /// Runs `lb run` with more options and waits until it has ended.
@@ -199,9 +210,9 @@ pub fn start_fails(topology: &Topology, instance: &str, config: &str) -> Result<
 /// # Errors
 ///
 /// As for [`start_fails`].
-pub fn start_fails_with(topology: &Topology, config: &str, options: &[&str]) -> Result<Failure> {
+pub fn start_fails_with(site: &Site, config: &str, options: &[&str]) -> Result<Failure> {
     let program = [as_text(&binary("LB_BIN", "lb")?)?];
-    let process = launch(topology, topology.run(), config, &program, options)?;
+    let process = launch(site, site.run(), config, &program, options)?;
     wait_for_failure(process)
 }
 
@@ -210,14 +221,34 @@ pub fn start_fails_with(topology: &Topology, config: &str, options: &[&str]) -> 
 /// # Errors
 ///
 /// As for [`start_fails`].
-pub fn start_fails_without_privileges(topology: &Topology, config: &str) -> Result<Failure> {
+pub fn start_fails_without_privileges(site: &Site, config: &str) -> Result<Failure> {
     // The workspace may lie where nobody else can read.
-    let copy = topology.dir().join("lb");
+    let copy = site.dir().join("lb");
     fs::copy(binary("LB_BIN", "lb")?, &copy).context("copy lb")?;
     fs::set_permissions(&copy, Permissions::from_mode(0o755)).context("let others run lb")?;
     let mut program = NOBODY.map(str::to_owned).to_vec();
     program.push(as_text(&copy)?);
-    wait_for_failure(launch(topology, topology.run(), config, &program, &[])?)
+    wait_for_failure(launch(site, site.run(), config, &program, &[])?)
+}
+
+/// Runs `lb check` on a configuration.
+///
+/// # Errors
+///
+/// When it cannot be started, or hangs.
+pub fn check(config: &str) -> Result<Failure> {
+    let dir = tempfile::tempdir().context("make a temporary folder")?;
+    let file = dir.path().join("lb.yaml");
+    fs::write(&file, config).context("write a configuration")?;
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=1", ANSWER_SECS]);
+    command.arg(binary("LB_BIN", "lb")?).arg("check").arg(&file);
+    let output = process::finish(&mut command)?;
+    Ok(Failure {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
 }
 
 fn wait_for_failure(mut process: Process) -> Result<Failure> {
@@ -255,28 +286,28 @@ pub fn binary(variable: &str, name: &str) -> Result<PathBuf> {
 
 /// Starts the words of `program` with the arguments of `lb run`.
 fn launch(
-    topology: &Topology,
+    site: &Site,
     instance: &str,
     config: &str,
     program: &[String],
     options: &[&str],
 ) -> Result<Process> {
-    let config = as_text(&topology.write(&format!("{instance}.yaml"), config)?)?;
+    let config = as_text(&site.write(&format!("{instance}.yaml"), config)?)?;
     let (program, wrapped) = program.split_first().context("a program has a name")?;
     let run = ["run", "-c", &config, "--instance", instance];
     let wrapped = wrapped.iter().map(String::as_str);
     let args: Vec<&str> = wrapped.chain(run).chain(options.iter().copied()).collect();
     Process::start(
-        &topology.lb.path(),
-        topology.dir(),
+        &site.lb.path(),
+        site.dir(),
         &format!("lb-{instance}"),
         program,
         &args,
     )
 }
 
-fn one_shot(topology: &Topology) -> Result<Command> {
-    let mut command = topology.lb.command("timeout");
+fn one_shot(site: &Site) -> Result<Command> {
+    let mut command = site.lb.command("timeout");
     command
         .args(["--kill-after=1", ANSWER_SECS])
         .arg(binary("LB_BIN", "lb")?);

@@ -8,7 +8,7 @@ use crate::{
     lb::Lb,
     observe, poll,
     query::{Hooks, Verdicts},
-    topology::{MGMT_NIC, TENANT_NIC, Topology},
+    topology::{MGMT_NIC, Site, TENANT_NIC},
 };
 
 /// First letters of the outer ends of cells in the host's namespace.
@@ -37,11 +37,11 @@ impl Ledger {
     /// # Errors
     ///
     /// When traffic does not come to rest.
-    pub fn read(topology: &Topology, lb: &Lb<'_>) -> Result<Self> {
-        let mut last = Self::read_once(topology, lb)?;
+    pub fn read(site: &Site, lb: &Lb<'_>) -> Result<Self> {
+        let mut last = Self::read_once(site, lb)?;
         poll::until("quiet networks", REST, || {
             thread::sleep(QUIET);
-            let now = Self::read_once(topology, lb)?;
+            let now = Self::read_once(site, lb)?;
             let is_quiet = now == last;
             last = now;
             Ok(is_quiet.then(|| last.clone()))
@@ -71,10 +71,10 @@ impl Ledger {
         cell.ensure_balanced()
     }
 
-    fn read_once(topology: &Topology, lb: &Lb<'_>) -> Result<Self> {
+    fn read_once(site: &Site, lb: &Lb<'_>) -> Result<Self> {
         let verdicts = lb.status()?.verdicts;
         let drops = lb.drops()?;
-        let links = observe::links(&topology.lb)?;
+        let links = observe::links(&site.lb)?;
         let reasons = |hook: &str| {
             drops
                 .iter()

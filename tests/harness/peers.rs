@@ -1,9 +1,14 @@
-//! Real servers on the hub nodes: nginx with TLS, dnsmasq, and our own echo server, each on the
-//! NodePort that `config/lab.yaml` names. Every answer tells the node, and every server keeps a
-//! record of the peers it saw.
+//! Real servers on the hosts of a topology: nginx with TLS, dnsmasq, and our own echo server, each on
+//! the NodePort that the topology's configuration names. Every answer tells the host, and every
+//! server keeps a record of the peers it saw.
 
 use std::{
-    collections::BTreeSet, fs, net::Ipv4Addr, path::PathBuf, process::Command, time::Duration,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::{Ipv4Addr, SocketAddrV4},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -12,7 +17,10 @@ use crate::{
     echo::EchoServer,
     poll,
     process::{self, Process},
-    topology::{API_NODE_PORT, DNS_NODE_PORT, Host, Topology, VIP},
+    topology::{
+        API_NODE_PORT, APPS, APPS_HTTP_NODE_PORT, APPS_HTTPS_NODE_PORT, DNS_NODE_PORT,
+        ECHO_NODE_PORT, Host, Site, Tenant, Topology, Trunk, VIP,
+    },
 };
 
 /// How long a server may take until it listens.
@@ -21,67 +29,168 @@ const START: Duration = Duration::from_secs(20);
 /// The name under which every node answers with its own name.
 pub const DNS_NAME: &str = "node.lab";
 
-/// The servers of all nodes.
-#[derive(Debug)]
-pub struct Peers<'t> {
-    nodes: Vec<NodeServers<'t>>,
+/// What one host serves, and under which name it answers.
+#[derive(Clone, Debug, Default)]
+pub struct Serves {
+    /// The name in every answer.
+    pub name: String,
+    /// The port of HTTP over TLS.
+    pub https: Option<u16>,
+    /// The port of plain HTTP.
+    pub http: Option<u16>,
+    /// The UDP port of DNS.
+    pub dns: Option<u16>,
+    /// The port of the echo server.
+    pub echo: Option<u16>,
+}
+
+/// A key and a certificate that is its own authority.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    key: PathBuf,
     certificate: PathBuf,
 }
 
-/// The servers of one node.
+impl Identity {
+    /// Makes one for `name` and the VIPs.
+    ///
+    /// # Errors
+    ///
+    /// When openssl fails.
+    pub fn create(site: &Site, name: &str, addresses: &[Ipv4Addr]) -> Result<Self> {
+        let file = |kind: &str| site.dir().join(format!("{name}.{kind}"));
+        let identity = Self {
+            key: file("key"),
+            certificate: file("crt"),
+        };
+        let names: Vec<String> = addresses.iter().map(|a| format!(",IP:{a}")).collect();
+        process::succeed(
+            Command::new("openssl")
+                .args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1".split(' '))
+                .args(["-nodes", "-days", "2", "-subj", &format!("/CN={name}")])
+                .arg("-addext")
+                .arg(format!("subjectAltName=DNS:{name}{}", names.concat()))
+                .arg("-keyout")
+                .arg(&identity.key)
+                .arg("-out")
+                .arg(&identity.certificate),
+        )?;
+        Ok(identity)
+    }
+}
+
+/// The servers of one topology, or of one tenant of it.
+#[derive(Debug)]
+pub struct Peers<'t> {
+    nodes: Vec<NodeServers<'t>>,
+    identity: Identity,
+}
+
+/// The servers of one host.
 #[derive(Debug)]
 pub struct NodeServers<'t> {
-    /// The node they run on.
+    /// The host they run on.
     pub node: &'t Host,
-    nginx: Process,
-    dnsmasq: Process,
-    echo: EchoServer<'t>,
+    serves: Serves,
+    nginx: Option<Process>,
+    dnsmasq: Option<Process>,
+    echo: Option<EchoServer<'t>>,
     access_log: PathBuf,
 }
 
 impl<'t> Peers<'t> {
-    /// Starts all servers; each listens when this returns.
+    /// Starts all servers on the nodes; each listens when this returns.
     ///
     /// # Errors
     ///
     /// When one does not start, with its last words.
     pub fn start(topology: &'t Topology) -> Result<Self> {
-        let (key, certificate) = (
-            topology.dir().join("tls.key"),
-            topology.dir().join("tls.crt"),
-        );
-        process::succeed(
-            Command::new("openssl")
-                .args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1".split(' '))
-                .args("-nodes -days 2 -subj /CN=api.lab -addext".split(' '))
-                .arg(format!("subjectAltName=DNS:api.lab,IP:{VIP}"))
-                .arg("-keyout")
-                .arg(&key)
-                .arg("-out")
-                .arg(&certificate),
-        )?;
-        let mut nodes = topology
-            .nodes
-            .iter()
-            .map(|node| NodeServers::start(topology, node))
+        let identity = Identity::create(topology, "api.lab", &[VIP])?;
+        let node = |node: &'t Host| {
+            let serves = Serves {
+                name: node.name.to_owned(),
+                https: Some(API_NODE_PORT),
+                dns: Some(DNS_NODE_PORT),
+                echo: Some(ECHO_NODE_PORT),
+                http: None,
+            };
+            (node, serves)
+        };
+        Self::start_on(topology, identity, topology.nodes.iter().map(node))
+    }
+
+    /// Starts the control plane of a tenant on the nodes and what its own workers serve. They
+    /// answer as `tenant-a/n1` and `tenant-a/a-w1`, with a certificate of the tenant.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_tenant(trunk: &'t Trunk, tenant: &'t Tenant) -> Result<Self> {
+        let identity = Identity::create(trunk, tenant.name, &[VIP, APPS])?;
+        let name = |host: &Host| format!("{}/{}", tenant.name, host.name);
+        let nodes = trunk.nodes.iter().map(|node| {
+            let serves = Serves {
+                name: name(node),
+                https: Some(tenant.ports.api),
+                dns: Some(tenant.ports.dns),
+                echo: Some(tenant.ports.echo),
+                http: None,
+            };
+            (node, serves)
+        });
+        let workers = tenant.workers.iter().map(|worker| {
+            let serves = Serves {
+                name: name(worker),
+                https: Some(APPS_HTTPS_NODE_PORT),
+                http: Some(APPS_HTTP_NODE_PORT),
+                ..Serves::default()
+            };
+            (worker, serves)
+        });
+        Self::start_on(trunk, identity, nodes.chain(workers))
+    }
+
+    /// Starts what each host serves.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_on(
+        site: &Site,
+        identity: Identity,
+        hosts: impl IntoIterator<Item = (&'t Host, Serves)>,
+    ) -> Result<Self> {
+        let mut nodes = hosts
+            .into_iter()
+            .map(|(host, serves)| NodeServers::start(site, &identity, host, serves))
             .collect::<Result<Vec<_>>>()?;
         nodes
             .iter_mut()
             .try_for_each(NodeServers::wait_until_they_listen)?;
-        Ok(Self { nodes, certificate })
+        Ok(Self { nodes, identity })
     }
 
     /// The certificate that nginx shows; it is its own authority and names the VIP.
-    pub fn certificate(&self) -> &PathBuf {
-        &self.certificate
+    pub fn certificate(&self) -> &Path {
+        &self.identity.certificate
     }
 
-    /// The servers, node by node.
+    /// The servers, host by host.
     pub fn nodes(&self) -> &[NodeServers<'t>] {
         &self.nodes
     }
 
-    /// Every source address that any server of any node saw.
+    /// The servers of one host.
+    ///
+    /// # Errors
+    ///
+    /// When it serves nothing.
+    pub fn on(&self, host: &Host) -> Result<&NodeServers<'t>> {
+        let found = self.nodes.iter().find(|node| node.node.name == host.name);
+        found.with_context(|| format!("{} serves nothing", host.name))
+    }
+
+    /// Every source address that any server of any host saw.
     ///
     /// # Errors
     ///
@@ -95,32 +204,47 @@ impl<'t> Peers<'t> {
         }
         Ok(all)
     }
+
+    /// What came to a connection whose secret it does not carry: nothing, or a serious fault.
+    pub fn mixed_up(&self) -> Vec<String> {
+        let echo = self.nodes.iter().filter_map(|node| node.echo.as_ref());
+        echo.flat_map(EchoServer::mixed_up).collect()
+    }
 }
 
 impl<'t> NodeServers<'t> {
-    fn start(topology: &'t Topology, node: &'t Host) -> Result<Self> {
-        let dir = topology.dir().join(node.name);
+    fn start(site: &Site, identity: &Identity, node: &'t Host, serves: Serves) -> Result<Self> {
+        let folder = serves.name.replace('/', "-");
+        let dir = site.dir().join(&folder);
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-        let config = topology.write(&format!("{}/nginx.conf", node.name), &nginx_config(node))?;
-        let (config, prefix) = (config.to_string_lossy(), dir.to_string_lossy());
-        let nginx = Process::start(
-            &node.netns.path(),
-            &dir,
-            "nginx",
-            "nginx",
-            &["-p", &*prefix, "-e", "stderr", "-c", &*config],
-        )?;
-        let dnsmasq = Process::start(
-            &node.netns.path(),
-            &dir,
-            "dnsmasq",
-            "dnsmasq",
-            &dnsmasq_args(node),
-        )?;
-        let echo = EchoServer::start(node)?;
+        let netns = node.netns.path();
+        let nginx = if serves.https.is_some() || serves.http.is_some() {
+            let config = nginx_config(node, &serves, identity);
+            let config = site.write(&format!("{folder}/nginx.conf"), &config)?;
+            let (config, prefix) = (config.to_string_lossy(), dir.to_string_lossy());
+            let args = ["-p", &*prefix, "-e", "stderr", "-c", &*config];
+            Some(Process::start(&netns, &dir, "nginx", "nginx", &args)?)
+        } else {
+            None
+        };
+        let dnsmasq = match serves.dns {
+            Some(port) => {
+                let args = dnsmasq_args(node, &serves.name, port);
+                Some(Process::start(&netns, &dir, "dnsmasq", "dnsmasq", &args)?)
+            }
+            None => None,
+        };
+        let echo = match serves.echo {
+            Some(port) => {
+                let address = SocketAddrV4::new(node.address, port);
+                Some(EchoServer::start(&node.netns, address, &serves.name)?)
+            }
+            None => None,
+        };
         let access_log = dir.join("access.log");
         Ok(Self {
             node,
+            serves,
             nginx,
             dnsmasq,
             echo,
@@ -134,6 +258,9 @@ impl<'t> NodeServers<'t> {
     ///
     /// When the log has something else.
     pub fn http_sources(&self) -> Result<BTreeSet<Ipv4Addr>> {
+        if self.nginx.is_none() {
+            return Ok(BTreeSet::new());
+        }
         let log = fs::read_to_string(&self.access_log).context("read the access log of nginx")?;
         log.lines()
             .map(|line| {
@@ -152,7 +279,11 @@ impl<'t> NodeServers<'t> {
     /// When the log has something else.
     pub fn dns_sources(&self) -> Result<BTreeSet<Ipv4Addr>> {
         // `dnsmasq: query[TXT] node.lab from 10.32.96.50`
-        let log = self.dnsmasq.stderr();
+        let log = self
+            .dnsmasq
+            .as_ref()
+            .map(Process::stderr)
+            .unwrap_or_default();
         log.lines()
             .filter(|line| line.contains("query["))
             .map(|line| {
@@ -166,52 +297,83 @@ impl<'t> NodeServers<'t> {
 
     /// The sources of connections to the echo server.
     pub fn echo_sources(&self) -> BTreeSet<Ipv4Addr> {
-        self.echo.seen().into_keys().collect()
+        self.echo_seen().into_keys().collect()
     }
 
     /// How many connections the echo server accepted.
     pub fn echo_connections(&self) -> u64 {
-        self.echo.seen().into_values().sum()
+        self.echo_seen().into_values().sum()
+    }
+
+    fn echo_seen(&self) -> BTreeMap<Ipv4Addr, u64> {
+        self.echo.as_ref().map(EchoServer::seen).unwrap_or_default()
     }
 
     fn wait_until_they_listen(&mut self) -> Result<()> {
-        let node = self.node;
-        let what = format!("the servers of {}", node.name);
+        let Self {
+            node,
+            serves,
+            nginx,
+            dnsmasq,
+            ..
+        } = self;
+        let what = format!("the servers of {}", serves.name);
         let ready = poll::until(&what, START, || {
-            if let Some(status) = self.nginx.ended()? {
-                anyhow::bail!(
-                    "nginx ended: {status}: {}",
-                    process::tail(&self.nginx.stderr())
-                );
-            }
-            if let Some(status) = self.dnsmasq.ended()? {
-                anyhow::bail!(
-                    "dnsmasq ended: {status}: {}",
-                    process::tail(&self.dnsmasq.stderr())
-                );
+            for (program, process) in [("nginx", &mut *nginx), ("dnsmasq", &mut *dnsmasq)] {
+                let Some(process) = process else { continue };
+                if let Some(status) = process.ended()? {
+                    let words = process::tail(&process.stderr());
+                    anyhow::bail!("{program} ended: {status}: {words}");
+                }
             }
             let sockets = node.netns.run("ss -Hlntu")?;
-            let listens = |protocol: &str, port: u16| {
-                let port = format!(":{port} ");
-                sockets
-                    .lines()
-                    .any(|line| line.starts_with(protocol) && line.contains(&port))
+            let listens = |protocol: &str, port: Option<u16>| {
+                port.is_none_or(|port| {
+                    let port = format!(":{port} ");
+                    sockets
+                        .lines()
+                        .any(|line| line.starts_with(protocol) && line.contains(&port))
+                })
             };
-            let all = listens("tcp", API_NODE_PORT) && listens("udp", DNS_NODE_PORT);
+            let all = listens("tcp", serves.https)
+                && listens("tcp", serves.http)
+                && listens("udp", serves.dns);
             Ok(all.then_some(()))
         });
-        ready.with_context(|| format!("start the servers of {}", node.name))
+        ready.with_context(|| format!("start the servers of {}", serves.name))
     }
 }
 
-/// One process in the foreground, TLS with the certificate of the run, and nothing outside the
-/// run's folder.
-fn nginx_config(node: &Host) -> String {
-    let Host {
-        name,
-        address,
-        netns: _,
-    } = node;
+/// One process in the foreground, and nothing outside the run's folder.
+fn nginx_config(host: &Host, serves: &Serves, identity: &Identity) -> String {
+    let Identity { key, certificate } = identity;
+    let [key, certificate] = [key, certificate].map(|path| path.display());
+    let answer = format!(
+        r#"location / {{
+      return 200 '{{"node":"{}","peer":"$remote_addr:$remote_port"}}\n';
+    }}"#,
+        serves.name
+    );
+    let address = host.address;
+    let https = serves.https.map(|port| {
+        format!(
+            "server {{
+    listen {address}:{port} ssl backlog=2048;
+    ssl_certificate {certificate};
+    ssl_certificate_key {key};
+    {answer}
+  }}"
+        )
+    });
+    let http = serves.http.map(|port| {
+        format!(
+            "server {{
+    listen {address}:{port} backlog=2048;
+    {answer}
+  }}"
+        )
+    });
+    let servers: Vec<String> = https.into_iter().chain(http).collect();
     format!(
         r#"daemon off;
 master_process off;
@@ -228,26 +390,16 @@ http {{
   fastcgi_temp_path fastcgi;
   uwsgi_temp_path uwsgi;
   scgi_temp_path scgi;
-  server {{
-    listen {address}:{API_NODE_PORT} ssl backlog=2048;
-    ssl_certificate ../tls.crt;
-    ssl_certificate_key ../tls.key;
-    location / {{
-      return 200 '{{"node":"{name}","peer":"$remote_addr:$remote_port"}}\n';
-    }}
-  }}
+  {}
 }}
-"#
+"#,
+        servers.join("\n  ")
     )
 }
 
 /// Only the records named here; no configuration, hosts or resolver of the machine.
-fn dnsmasq_args(node: &Host) -> Vec<String> {
-    let Host {
-        name,
-        address,
-        netns: _,
-    } = node;
+fn dnsmasq_args(host: &Host, name: &str, port: u16) -> Vec<String> {
+    let address = host.address;
     [
         "--no-daemon",
         "--conf-file=/dev/null",
@@ -264,7 +416,7 @@ fn dnsmasq_args(node: &Host) -> Vec<String> {
     .into_iter()
     .map(str::to_owned)
     .chain([
-        format!("--port={DNS_NODE_PORT}"),
+        format!("--port={port}"),
         format!("--listen-address={address}"),
         format!("--txt-record={DNS_NAME},{name}"),
         format!("--address=/api.lab/{VIP}"),

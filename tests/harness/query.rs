@@ -16,7 +16,22 @@ pub struct Status {
     pub networks: Vec<Network>,
     /// Packets by verdict since the first start, per hook.
     pub verdicts: Hooks,
+    /// SNAT addresses, also those that only finish their flows.
+    pub snat: Vec<Snat>,
     /// How the flow table is used.
+    pub flows: FlowUse,
+}
+
+/// One SNAT address of `lb status`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Snat {
+    /// Its network.
+    pub network: String,
+    /// The address.
+    pub address: String,
+    /// Whether it only finishes its flows.
+    pub draining: bool,
+    /// How its part of the flow table is used.
     pub flows: FlowUse,
 }
 
@@ -112,6 +127,8 @@ pub struct Backend {
 /// One line of `lb flows`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Flow {
+    /// Network of the client.
+    pub network: String,
     /// `address:port` of the client.
     pub client: String,
     /// `address:port` that the client connected to.

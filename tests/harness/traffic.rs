@@ -44,6 +44,19 @@ pub fn curl(from: &Host, certificate: &Path, to: SocketAddrV4) -> Result<ApiAnsw
     serde_json::from_str(&body).with_context(|| format!("answer of {to}: {body:?}"))
 }
 
+/// `GET http://<to>/version`.
+///
+/// # Errors
+///
+/// When the status is not 200, or the body is something else.
+pub fn curl_plain(from: &Host, to: SocketAddrV4) -> Result<ApiAnswer> {
+    let mut command = from.netns.command("curl");
+    command.args(["-q", "-sS", "--fail", "--noproxy", "*", "--max-time", "20"]);
+    command.arg(format!("http://{to}/version"));
+    let body = process::succeed(&mut command)?;
+    serde_json::from_str(&body).with_context(|| format!("answer of {to}: {body:?}"))
+}
+
 /// A TLS handshake by `openssl s_client` whose certificate is verified; returns the line that says
 /// so.
 ///

@@ -1,4 +1,4 @@
-//! The lab of `cargo xtask run`: the user's proof of concept in network namespaces.
+//! The lab of `cargo xtask run`: two tenants in network namespaces.
 //!
 //! Builds the networks, runs `lb` on `config/lab.yaml`, drives real traffic and prints a table of
 //! what that proved. Then it stays up until Ctrl-C, or with `--once` ends with exit code 0 or 1.
@@ -8,6 +8,8 @@
 
 mod interrupt;
 mod proof;
+mod table;
+mod tenant;
 
 use std::{
     io::{self, Write},
@@ -21,17 +23,17 @@ use lb_tests::{
     lb::{Lb, binary},
     peers::{DNS_NAME, Peers},
     process,
-    topology::{API, CONFIG, DNS, ECHO, Topology, VIP},
+    topology::{API, APPS_HTTPS, DNS, ECHO, LAB_CONFIG, Trunk, VIP},
 };
 use nix::unistd::Uid;
 
 /// What the lab starts; asked for before anything is built.
-const PROGRAMS: [&str; 12] = [
-    "ip", "nsenter", "setpriv", "timeout", "ethtool", "tcpdump", "nft", "curl", "openssl", "dig",
-    "nginx", "dnsmasq",
+const PROGRAMS: [&str; 13] = [
+    "ip", "bridge", "nsenter", "setpriv", "timeout", "ethtool", "tcpdump", "nft", "curl",
+    "openssl", "dig", "nginx", "dnsmasq",
 ];
 
-/// A lab of network namespaces for lb: a tenant, a hub of four nodes, real traffic.
+/// A lab of network namespaces for lb: two tenants, a hub of four nodes, real traffic.
 #[derive(Debug, Parser)]
 #[command(name = "lb-lab")]
 struct Args {
@@ -75,26 +77,30 @@ fn run(args: &Args) -> Result<bool> {
 
     writeln!(
         out,
-        "lab: two tenant clients, four hub nodes, one load balancer host"
+        "lab: two tenants with the same addresses on one trunk, four hub nodes, one load balancer"
     )?;
-    let topology = Topology::poc()?;
+    let trunk = Trunk::build()?;
     interrupt.check()?;
-    let peers = Peers::start(&topology)?;
+    let [a, b] = &trunk.tenants;
+    let peers = [
+        Peers::start_tenant(&trunk, a)?,
+        Peers::start_tenant(&trunk, b)?,
+    ];
     interrupt.check()?;
-    let lb = Lb::start(&topology, CONFIG)?;
+    let lb = Lb::start(&trunk, LAB_CONFIG)?;
     interrupt.check()?;
     writeln!(
         out,
         "lab: lb runs as instance {}; now the traffic\n",
-        topology.run()
+        trunk.run()
     )?;
 
-    let rows = proof::collect(&topology, &peers, &lb);
+    let rows = proof::collect(&trunk, &peers, &lb);
     let holds = rows.iter().all(|row| row.holds);
-    writeln!(out, "{}", proof::table(rows))?;
+    writeln!(out, "{}", table::table(rows))?;
     interrupt.check()?;
     if !args.once {
-        print_what_to_try(&topology, &mut out)?;
+        print_what_to_try(&trunk, &mut out)?;
         let signal = interrupt.wait()?;
         writeln!(out, "{signal}: removing the lab")?;
     }
@@ -102,21 +108,24 @@ fn run(args: &Args) -> Result<bool> {
     Ok(holds)
 }
 
-fn print_what_to_try(topology: &Topology, out: &mut impl Write) -> Result<()> {
+fn print_what_to_try(trunk: &Trunk, out: &mut impl Write) -> Result<()> {
     let lb = binary("LB_BIN", "lb")?;
-    let (lb, run) = (lb.display(), topology.run());
+    let (lb, run) = (lb.display(), trunk.run());
     let inside = |host: &str| format!("nsenter --net=/run/netns/{run}-{host}");
     writeln!(
         out,
         "\nTry in another terminal, as root:\n\
-         \n  {c1} curl -k https://{API}/version\
-         \n  {c2} dig @{VIP} -p {dns_port} {DNS_NAME} TXT +short\
-         \n  {c1} timeout 2 bash -c 'exec 3<>/dev/tcp/{VIP}/{echo_port}; echo who >&3; head -1 <&3'\
+         \n  {a} curl -k https://{API}/version\
+         \n  {b} curl -k https://{API}/version\
+         \n  {w} curl -k https://{APPS_HTTPS}/\
+         \n  {b} dig @{VIP} -p {dns_port} {DNS_NAME} TXT +short\
+         \n  {a} timeout 2 bash -c 'exec 3<>/dev/tcp/{VIP}/{echo_port}; echo who >&3; head -1 <&3'\
          \n  {n1} tcpdump -ni eth0\
          \n  {lb} status --instance {run}\
          \n  {lb} flows --instance {run}\n",
-        c1 = inside("c1"),
-        c2 = inside("c2"),
+        a = inside("a-c1"),
+        b = inside("b-c1"),
+        w = inside("a-w1"),
         n1 = inside("n1"),
         dns_port = DNS.port(),
         echo_port = ECHO.port(),

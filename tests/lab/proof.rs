@@ -1,17 +1,17 @@
-//! The table of the lab: what each claim expects, what was seen, and whether it holds.
+//! What the lab claims and how it looks.
 //!
-//! Every line is one observation from outside the product, except the two that say what the product
-//! itself counted. A line that cannot be observed does not hold.
+//! Every line is one observation from outside the product, except the three that say what the
+//! product itself counted. A line that cannot be observed does not hold.
 
 use std::{
     cell::OnceCell,
-    collections::{BTreeMap, BTreeSet},
-    fmt::{self, Display},
+    collections::BTreeSet,
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddrV4, TcpStream},
     time::Duration,
 };
 
-use anyhow::Result;
-use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use anyhow::{Result, ensure};
 use lb_tests::{
     capture::{Capture, Frame},
     client,
@@ -19,69 +19,86 @@ use lb_tests::{
     ledger::Ledger,
     netns::Netns,
     observe,
-    peers::{DNS_NAME, Peers},
+    peers::Peers,
     ping::{Ping, ping},
-    topology::{
-        API, API_NODE_PORT, DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, MGMT_NIC, SNAT, TENANT_NIC,
-        Topology, VIP,
-    },
+    secret::SecretFlow,
+    topology::{API, APPS_HTTPS, ECHO, MGMT_NIC, SNAT, TENANT_NIC, TENANT_SNAT, Trunk, VIP},
     traffic,
 };
 
+use crate::{
+    table::{Row, Seen, join, row},
+    tenant::OneTenant,
+};
+
 /// Requests per client and service.
-const REQUESTS: usize = 8;
+pub(crate) const REQUESTS: usize = 8;
+/// A port that the clients of both tenants use at the same time.
+const SAME_PORT: u16 = 20_000;
+/// Rounds of two connections that differ in nothing but their tenant.
+const ROUNDS: usize = 200;
 /// Payload of the bulk transfer each way.
 const BULK_BYTES: u64 = 32 << 20;
-/// Columns of the table.
-const WIDTH: u16 = 120;
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// One line of the table.
-#[derive(Debug)]
-pub(crate) struct Row {
-    what: String,
-    expected: String,
-    seen: String,
-    pub(crate) holds: bool,
-}
-
-/// What was seen, and whether it is what was expected.
-type Seen = Result<(String, bool)>;
-
 /// Drives the traffic and observes; a failure is a line that does not hold.
-pub(crate) fn collect(topology: &Topology, peers: &Peers<'_>, lb: &Lb<'_>) -> Vec<Row> {
+pub(crate) fn collect(trunk: &Trunk, peers: &[Peers<'_>; 2], lb: &Lb<'_>) -> Vec<Row> {
     let lab = Lab {
-        topology,
+        trunk,
         peers,
         lb,
         frames: OnceCell::new(),
     };
-    let before = Ledger::read(topology, lb);
-    let stack = observe::ip_in_receives(&topology.lb);
+    let before = Ledger::read(trunk, lb);
+    let stack = observe::ip_in_receives(&trunk.lb);
     let captures = lab.capture();
 
-    let node_ports = format!("{DNS_NODE_PORT}, {ECHO_NODE_PORT}, {API_NODE_PORT}");
+    let mut rows = Vec::new();
+    for (tenant, peers) in trunk.tenants.iter().zip(peers) {
+        let one = OneTenant { tenant, peers };
+        let says = |words: &str| format!("{}: {words}", tenant.name);
+        rows.extend([
+            row(
+                &says(&format!("curl {API}")),
+                "its own control plane, TLS verified",
+                one.api(),
+            ),
+            row(
+                &says(&format!("dig @{VIP}")),
+                "its own control plane, from the VIP",
+                one.dns(),
+            ),
+            row(
+                &says(&format!("curl {APPS_HTTPS}")),
+                "both of its own workers",
+                one.apps(),
+            ),
+            row(
+                &says("sources at its workers"),
+                &format!("{TENANT_SNAT} only"),
+                one.sources_at_workers(),
+            ),
+        ]);
+    }
     let nics = format!("native on {TENANT_NIC} and {MGMT_NIC}");
-    vec![
+    rows.extend([
         row(
-            &format!("curl https://{API}"),
-            "200 from several nodes, certificate verified",
-            lab.api(),
+            &format!(
+                "both at once: {}:{SAME_PORT}",
+                trunk.tenants[0].client().address
+            ),
+            "each its own control plane",
+            lab.same_tuple(),
         ),
         row(
-            &format!("openssl to {API}"),
-            "a verified handshake with the node",
-            lab.tls(),
+            "tenant-a's authority in tenant-b",
+            "verifies nothing",
+            lab.foreign_authority(),
         ),
         row(
-            &format!("dig @{VIP}, UDP"),
-            &format!("answers of nodes, from {VIP}"),
-            lab.dns(),
-        ),
-        row(
-            &format!("TCP to {ECHO}"),
-            "an answer from every node",
-            lab.tcp(),
+            "a client that a service denies",
+            "silence, and a count",
+            lab.denied(),
         ),
         row(
             "sources at the nodes, tcpdump",
@@ -89,27 +106,22 @@ pub(crate) fn collect(topology: &Topology, peers: &Peers<'_>, lb: &Lb<'_>) -> Ve
             lab.sources(captures),
         ),
         row(
-            "sources in the servers' logs",
-            &format!("{SNAT} only"),
-            lab.logged_sources(),
+            "ports at the nodes, tcpdump",
+            "the 6 NodePorts of both",
+            lab.ports(),
         ),
-        row("ports at the nodes, tcpdump", &node_ports, lab.ports()),
         row("bulk TCP", "32 MiB each way, equal SHA-256", lab.bulk()),
         row(
             "route from a tenant to a node",
-            "none, and lost when sent to the VIP",
+            "none; lost when sent to the VIP",
             lab.direct(),
         ),
         row("route from a node to a tenant", "none", lab.back()),
-        row(
-            "the host",
-            "ip_forward 0, no address, no nft rule",
-            lab.host(),
-        ),
+        row("the host", "no forwarding, address or nft rule", lab.host()),
         row("XDP program", &nics, lab.xdp()),
         row(
             "packets in the host's stack",
-            "0, all handled in XDP",
+            "0, all are handled in XDP",
             lab.stack(stack),
         ),
         row(
@@ -117,43 +129,13 @@ pub(crate) fn collect(topology: &Topology, peers: &Peers<'_>, lb: &Lb<'_>) -> Ve
             "equal per hook",
             lab.ledger(before),
         ),
-    ]
-}
-
-/// The printed form.
-pub(crate) fn table(rows: Vec<Row>) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH)
-        .set_header(["what", "expected", "seen", "ok"]);
-    for Row {
-        what,
-        expected,
-        seen,
-        holds,
-    } in rows
-    {
-        let mark = if holds { "yes" } else { "NO" };
-        table.add_row([&what, &expected, &seen, mark]);
-    }
-    table
-}
-
-fn row(what: &str, expected: &str, seen: Seen) -> Row {
-    let (seen, holds) = seen.unwrap_or_else(|error| (format!("{error:#}"), false));
-    Row {
-        what: what.to_owned(),
-        expected: expected.to_owned(),
-        seen,
-        holds,
-    }
+    ]);
+    rows
 }
 
 struct Lab<'l> {
-    topology: &'l Topology,
-    peers: &'l Peers<'l>,
+    trunk: &'l Trunk,
+    peers: &'l [Peers<'l>; 2],
     lb: &'l Lb<'l>,
     /// What tcpdump saw on the nodes, once the captures are stopped.
     frames: OnceCell<Vec<Frame>>,
@@ -161,56 +143,75 @@ struct Lab<'l> {
 
 impl Lab<'_> {
     fn capture(&self) -> Result<Vec<Capture>> {
-        let nodes = self.topology.nodes.iter();
+        let nodes = self.trunk.nodes.iter();
         nodes
             .map(|node| {
                 let filter = format!("ip and dst host {}", node.address);
-                Capture::start(&node.netns, "eth0", &filter, self.topology.dir())
+                Capture::start(&node.netns, "eth0", &filter, self.trunk.dir())
             })
             .collect()
     }
 
-    fn api(&self) -> Seen {
-        let mut answers = Count::default();
-        for client in &self.topology.clients {
-            for _ in 0..REQUESTS {
-                answers.add(traffic::curl(client, self.peers.certificate(), API)?.node);
-            }
+    fn same_tuple(&self) -> Seen {
+        let mut flows = Vec::new();
+        for tenant in &self.trunk.tenants {
+            let client = tenant.client();
+            let from = SocketAddrV4::new(client.address, SAME_PORT);
+            flows.push(SecretFlow::open(&client.netns, Some(from), ECHO)?);
         }
-        Ok((answers.to_string(), answers.kinds() > 1))
+        for _ in 0..ROUNDS {
+            flows.iter_mut().try_for_each(SecretFlow::round)?;
+        }
+        let servers: Vec<&str> = flows.iter().map(SecretFlow::server).collect();
+        let mut tenants = self.trunk.tenants.iter().zip(&servers);
+        let own = tenants.all(|(tenant, server)| server.starts_with(tenant.name));
+        let mixed_up = self.peers.iter().map(|peers| peers.mixed_up().len());
+        let mixed_up: usize = mixed_up.sum();
+        let seen = format!(
+            "{}; {mixed_up} mixed up",
+            servers.join(", ").replace("tenant-", "")
+        );
+        Ok((seen, own && mixed_up == 0))
     }
 
-    fn tls(&self) -> Seen {
-        let line = traffic::openssl(self.topology.client(), self.peers.certificate(), API)?;
-        let holds = line == "Verification: OK";
-        Ok((line, holds))
+    fn foreign_authority(&self) -> Seen {
+        let [_, b] = &self.trunk.tenants;
+        let [of_a, _] = self.peers;
+        let answer = traffic::curl(b.client(), of_a.certificate(), API);
+        let (seen, holds) = match answer {
+            Ok(answer) => (format!("answered by {}", answer.node), false),
+            Err(error) => {
+                let words = format!("{error:#}");
+                let refused = words.contains("SSL certificate problem");
+                let seen = if refused {
+                    "curl refuses the certificate"
+                } else {
+                    &words
+                };
+                (seen.to_owned(), refused)
+            }
+        };
+        Ok((seen, holds))
     }
 
-    fn dns(&self) -> Seen {
-        let mut nodes = Count::default();
-        for client in &self.topology.clients {
-            for _ in 0..REQUESTS {
-                traffic::dig(client, DNS, DNS_NAME, "TXT")?
-                    .into_iter()
-                    .for_each(|n| nodes.add(n));
-            }
-        }
-        let address = traffic::dig(self.topology.client(), DNS, "api.lab", "A")?;
-        let holds = nodes.total() == 2 * REQUESTS && address == [VIP.to_string()];
-        Ok((format!("{nodes}; api.lab is {}", address.join(" ")), holds))
-    }
-
-    fn tcp(&self) -> Seen {
-        let mut answers = Count::default();
-        for client in &self.topology.clients {
-            for _ in 0..4 * REQUESTS {
-                answers.add(client.netns.inside(|| client::who(None, ECHO))??.node);
-            }
-        }
-        Ok((
-            answers.to_string(),
-            answers.kinds() == self.topology.nodes.len(),
-        ))
+    fn denied(&self) -> Seen {
+        let [a, _] = &self.trunk.tenants;
+        let [_, second] = a.clients.as_slice() else {
+            anyhow::bail!("a tenant has two clients");
+        };
+        let before = self.lb.dropped("denied")?;
+        let patience = Duration::from_millis(500);
+        let connected = second
+            .netns
+            .inside(|| TcpStream::connect_timeout(&ECHO.into(), patience))?;
+        let counted = self.lb.dropped("denied")? - before;
+        let how = match &connected {
+            Ok(_) => "connected".to_owned(),
+            Err(error) if error.kind() == ErrorKind::TimedOut => "nothing".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let seen = format!("{}: {how}, {counted} counted", second.address);
+        Ok((seen, connected.is_err() && counted == 1))
     }
 
     fn sources(&self, captures: Result<Vec<Capture>>) -> Seen {
@@ -228,54 +229,80 @@ impl Lab<'_> {
         ))
     }
 
-    fn logged_sources(&self) -> Seen {
-        let sources = self.peers.sources()?;
-        Ok((join(&sources), sources == BTreeSet::from([SNAT])))
+    fn expected_ports(&self) -> BTreeSet<u16> {
+        let tenants = self.trunk.tenants.iter();
+        tenants
+            .flat_map(|tenant| [tenant.ports.api, tenant.ports.dns, tenant.ports.echo])
+            .collect()
     }
 
     fn ports(&self) -> Seen {
         let frames = self.frames.get().map(Vec::as_slice).unwrap_or_default();
         let ports: BTreeSet<u16> = frames.iter().filter_map(|f| f.destination_port).collect();
-        let expected = BTreeSet::from([API_NODE_PORT, DNS_NODE_PORT, ECHO_NODE_PORT]);
-        Ok((join(&ports), ports == expected))
+        let holds = ports == self.expected_ports();
+        let seen = if holds {
+            format!("{} ports", ports.len())
+        } else {
+            join(&ports)
+        };
+        Ok((seen, holds))
     }
 
     fn bulk(&self) -> Seen {
-        let client = &self.topology.client().netns;
-        let up = client.inside(|| client::upload(ECHO, BULK_BYTES, 1))??;
-        let down = client.inside(|| client::download(ECHO, BULK_BYTES, 2))??;
+        let [a, b] = &self.trunk.tenants;
+        let up = a
+            .client()
+            .netns
+            .inside(|| client::upload(ECHO, BULK_BYTES, 1))??;
+        let down = b
+            .client()
+            .netns
+            .inside(|| client::download(ECHO, BULK_BYTES, 2))??;
         let holds = up.sent == up.received && down.sent == down.received;
         let rates = [up.megabits_per_second(), down.megabits_per_second()];
-        Ok((format!("{} and {} Mbit/s", rates[0], rates[1]), holds))
+        let seen = format!("{} and {} Mbit/s", rates[0], rates[1]);
+        Ok((seen, holds))
     }
 
     fn direct(&self) -> Seen {
-        let client = self.topology.client();
-        let mut seen = Vec::new();
-        for node in &self.topology.nodes {
-            seen.push(ping(&client.netns, node.address)?);
+        let mut seen = BTreeSet::new();
+        let mut routed = BTreeSet::new();
+        for tenant in &self.trunk.tenants {
+            let client = tenant.client();
+            for node in &self.trunk.nodes {
+                seen.insert(format!("{:?}", ping(&client.netns, node.address)?));
+            }
+            let route = format!("10.32.96.0/20 via {VIP}");
+            client.netns.run(&format!("ip route add {route}"))?;
+            let answer = ping(&client.netns, self.trunk.nodes[0].address);
+            client.netns.run(&format!("ip route del {route}"))?;
+            routed.insert(format!("{:?}", answer?));
         }
-        let route = format!("10.32.96.0/20 via {VIP}");
-        client.netns.run(&format!("ip route add {route}"))?;
-        let routed = ping(&client.netns, self.topology.nodes[0].address);
-        client.netns.run(&format!("ip route del {route}"))?;
-        let routed = routed?;
-        let holds = seen.iter().all(|&ping| ping == Ping::NoRoute) && routed == Ping::Lost;
-        Ok((format!("{:?}, {routed:?}", seen[0]), holds))
+        let holds = seen == BTreeSet::from([format!("{:?}", Ping::NoRoute)])
+            && routed == BTreeSet::from([format!("{:?}", Ping::Lost)]);
+        Ok((format!("{}, {}", join(&seen), join(&routed)), holds))
     }
 
     fn back(&self) -> Seen {
+        let addresses: BTreeSet<Ipv4Addr> = self
+            .trunk
+            .tenants
+            .iter()
+            .flat_map(|tenant| tenant.clients.iter().chain(&tenant.workers))
+            .map(|host| host.address)
+            .collect();
+        ensure!(!addresses.is_empty(), "no tenant hosts");
         let mut routes = 0;
-        for node in &self.topology.nodes {
-            for client in &self.topology.clients {
-                routes += usize::from(traffic::has_route(node, client.address)?);
+        for node in &self.trunk.nodes {
+            for &address in &addresses {
+                routes += usize::from(traffic::has_route(node, address)?);
             }
         }
         Ok((format!("{routes} routes"), routes == 0))
     }
 
     fn host(&self) -> Seen {
-        let host = &self.topology.lb;
+        let host = &self.trunk.lb;
         let forwarding = host.sysctl("ipv4/ip_forward")?;
         let addresses = observe::addresses(host)?;
         let rules = observe::nft_rules(host)?;
@@ -286,7 +313,7 @@ impl Lab<'_> {
     }
 
     fn xdp(&self) -> Seen {
-        let seen = [TENANT_NIC, MGMT_NIC].map(|nic| mode(&self.topology.lb, nic));
+        let seen = [TENANT_NIC, MGMT_NIC].map(|nic| mode(&self.trunk.lb, nic));
         let [tenant, mgmt] = seen;
         let modes = [tenant?, mgmt?];
         let holds = modes == ["native"; 2];
@@ -297,17 +324,18 @@ impl Lab<'_> {
     }
 
     fn stack(&self, before: Result<u64>) -> Seen {
-        let received = observe::ip_in_receives(&self.topology.lb)? - before?;
+        let received = observe::ip_in_receives(&self.trunk.lb)? - before?;
         let verdicts = self.lb.status()?.verdicts.nic;
         let [total, forwarded] = [verdicts.total, verdicts.forwarded];
-        let seen = format!("{received}; XDP: {total}, of these {forwarded} to the other NIC");
+        let seen = format!("{received} of {total}");
         Ok((seen, received == 0 && forwarded > 0))
     }
 
     fn ledger(&self, before: Result<Ledger>) -> Seen {
-        let now = Ledger::read(self.topology, self.lb)?;
+        let now = Ledger::read(self.trunk, self.lb)?;
         now.ensure_balanced_since(&before?)?;
-        Ok((now.to_string(), true))
+        let seen = format!("{} at NICs, {} at cells", now.nic_rx, now.cell_rx);
+        Ok((seen, true))
     }
 }
 
@@ -318,40 +346,4 @@ fn mode(host: &Netns, nic: &str) -> Result<&'static str> {
         Some(_) => "generic",
         None => "none",
     })
-}
-
-/// How often each word came.
-#[derive(Debug, Default)]
-struct Count(BTreeMap<String, usize>);
-
-impl Count {
-    fn add(&mut self, word: String) {
-        *self.0.entry(word).or_default() += 1;
-    }
-
-    fn kinds(&self) -> usize {
-        self.0.len()
-    }
-
-    fn total(&self) -> usize {
-        self.0.values().sum()
-    }
-}
-
-impl Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = self
-            .0
-            .iter()
-            .map(|(word, times)| format!("{word}: {times}"));
-        f.write_str(&words.collect::<Vec<_>>().join(", "))
-    }
-}
-
-fn join(values: &BTreeSet<impl Display>) -> String {
-    values
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
 }

@@ -24,7 +24,7 @@ fn the_lab_proves_itself_once() -> Result<()> {
 
     assert_eq!(status.code(), Some(0), "{}\n{}", lab.stdout(), lab.stderr());
     assert!(
-        lab.stdout().contains("curl https://192.168.203.110:6443"),
+        lab.stdout().contains("tenant-b: curl 192.168.203.110:6443"),
         "{}",
         lab.stdout()
     );

@@ -9,13 +9,26 @@
     reason = "an integration test target is all tests"
 )]
 
+mod allow;
 mod bad_start;
 mod cell;
+mod change;
 mod confirm;
+mod crossing;
+mod guard;
 mod host;
 mod lab;
 mod load;
 mod mode;
+mod not_ours;
+mod one_arm;
+mod one_ip;
+mod oracle;
+mod overlap;
 mod request;
 mod restart;
+mod routed;
+mod scan;
+mod spoof;
 mod topology;
+mod vlan;

@@ -16,6 +16,9 @@ use crate::{
 /// a list in this variable, and it overrides any rustflags of the host.
 const EBPF_RUSTFLAGS: &str = "--cfg=bpf_target_arch=\"x86_64\"";
 
+/// What is built for the bpf target only.
+const EBPF_PACKAGES: [&str; 2] = ["lb-ebpf", "lb-test-switch"];
+
 /// What cargo-deny says when it cannot get the advisory database, as opposed to an advisory.
 const NO_DATABASE: [&str; 3] = [
     "failed to fetch advisory database",
@@ -49,14 +52,8 @@ pub(crate) fn all(workspace: &Workspace, steps: &mut Steps) {
 fn clippy_host(workspace: &Workspace) -> Cmd {
     workspace
         .cargo()
-        .args([
-            "clippy",
-            "--workspace",
-            "--exclude",
-            "lb-ebpf",
-            "--all-targets",
-            "--all-features",
-        ])
+        .args(["clippy", "--workspace", "--all-targets", "--all-features"])
+        .args(of_ebpf("--exclude"))
         .args(["--", "-D", "warnings"])
         .env("AYA_BUILD_SKIP", "1")
 }
@@ -64,22 +61,25 @@ fn clippy_host(workspace: &Workspace) -> Cmd {
 fn clippy_ebpf(workspace: &Workspace) -> Cmd {
     workspace
         .cargo()
-        .args([
-            "clippy",
-            "--package",
-            "lb-ebpf",
-            "--target",
-            "bpfel-unknown-none",
-        ])
+        .args(["clippy", "--target", "bpfel-unknown-none"])
+        .args(of_ebpf("--package"))
         .args(["-Z", "build-std=core", "--", "-D", "warnings"])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_ENCODED_RUSTFLAGS", EBPF_RUSTFLAGS)
 }
 
+/// `option` for each package of the bpf target.
+fn of_ebpf(option: &str) -> impl Iterator<Item = &str> {
+    EBPF_PACKAGES
+        .into_iter()
+        .flat_map(move |package| [option, package])
+}
+
 fn docs(workspace: &Workspace) -> Cmd {
     workspace
         .cargo()
-        .args(["doc", "--no-deps", "--workspace", "--exclude", "lb-ebpf"])
+        .args(["doc", "--no-deps", "--workspace"])
+        .args(of_ebpf("--exclude"))
         .env("AYA_BUILD_SKIP", "1")
         .env("RUSTDOCFLAGS", "-Dwarnings")
 }

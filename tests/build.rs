@@ -1,0 +1,52 @@
+//! Builds the programs of the test switch with the pinned toolchain: `OUT_DIR/lb-test-switch`.
+
+use std::{env, fs, path::Path, process::Command};
+
+mod pins {
+    #![expect(dead_code, reason = "only the toolchain's pin is needed here")]
+    include!("../xtask/src/pins.rs");
+}
+
+fn main() {
+    println!("cargo::rerun-if-changed=../xtask/src/pins.rs");
+    println!("cargo::rerun-if-env-changed=PATH");
+    let skip = env::var("AYA_BUILD_SKIP").is_ok_and(|value| value == "1");
+    if skip {
+        // Lints and documentation need the file that the library includes, not its content.
+        let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR for build scripts");
+        fs::write(Path::new(&out).join("lb-test-switch"), []).expect("OUT_DIR is writable");
+        println!("cargo::rerun-if-env-changed=AYA_BUILD_SKIP");
+        return;
+    }
+    if !works("rustup", &["run", pins::TOOLCHAIN, "rustc", "--version"])
+        || !works("bpf-linker", &["--version"])
+    {
+        println!(
+            "cargo::error=the test switch needs Rust {} and bpf-linker on PATH: run `cargo xtask setup`",
+            pins::TOOLCHAIN
+        );
+        return;
+    }
+    // The inner cargo is quiet because aya-build passes all it says on as warnings.
+    for (name, value) in [("RUSTC_BOOTSTRAP", "1"), ("CARGO_TERM_QUIET", "true")] {
+        // SAFETY: a build script has one thread, so nobody reads the environment meanwhile.
+        unsafe { env::set_var(name, value) };
+    }
+    let package = aya_build::Package {
+        name: "lb-test-switch",
+        root_dir: "switch",
+        ..Default::default()
+    };
+    if let Err(error) =
+        aya_build::build_ebpf([package], aya_build::Toolchain::Custom(pins::TOOLCHAIN))
+    {
+        println!("cargo::error=building the test switch failed: {error:#}");
+    }
+}
+
+fn works(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program)
+        .args(arguments)
+        .output()
+        .is_ok_and(|output| output.status.success())
+}

@@ -1,0 +1,167 @@
+//! One tenant, untagged: a tenant LAN with clients and workers, a management LAN with four hub
+//! nodes, and the load balancer's host between them.
+//!
+//! ```text
+//!  c1 .50  c2 .51  w1 .101  w2 .102                  n1 .105  n2 .106  n3 .107  n4 .108
+//!    |       |       |        |                         |        |        |        |
+//!  [ tlan: bridge             ] - eth0 [ lb ] eth1 - [ mlan: bridge                 ]
+//!  192.168.203.0/24              no address, ip_forward=0              10.32.96.0/20
+//! ```
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    ops::Deref,
+};
+
+use anyhow::Result;
+
+use super::{
+    Host, LB_PORT, MGMT_NIC, MGMT_PREFIX_BITS, NODES, Routed, Site, Switch, TENANT_NIC,
+    TENANT_PREFIX_BITS, join_hosts, router, settle,
+};
+use crate::netns::Netns;
+
+/// A configuration for exactly this topology.
+pub const CONFIG: &str = include_str!("poc.yaml");
+
+/// The address that tenants know.
+pub const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 203, 110);
+/// The only address that backends see.
+pub const SNAT: Ipv4Addr = Ipv4Addr::new(10, 32, 96, 50);
+/// `api-a`: TLS to nginx.
+pub const API: SocketAddrV4 = SocketAddrV4::new(VIP, 6443);
+/// `dns-a`: UDP to dnsmasq.
+pub const DNS: SocketAddrV4 = SocketAddrV4::new(VIP, 53);
+/// `echo-a`: TCP to the harness's own server.
+pub const ECHO: SocketAddrV4 = SocketAddrV4::new(VIP, 7000);
+/// NodePort behind `api-a`.
+pub const API_NODE_PORT: u16 = 30918;
+/// NodePort behind `dns-a`.
+pub const DNS_NODE_PORT: u16 = 30053;
+/// NodePort behind `echo-a`.
+pub const ECHO_NODE_PORT: u16 = 30700;
+
+const CLIENTS: [(&str, Ipv4Addr); 2] = [
+    ("c1", Ipv4Addr::new(192, 168, 203, 50)),
+    ("c2", Ipv4Addr::new(192, 168, 203, 51)),
+];
+const WORKERS: [(&str, Ipv4Addr); 2] = [
+    ("w1", Ipv4Addr::new(192, 168, 203, 101)),
+    ("w2", Ipv4Addr::new(192, 168, 203, 102)),
+];
+
+/// The namespaces of one run; all go with it.
+#[derive(Debug)]
+pub struct Topology {
+    /// Tenant hosts.
+    pub clients: Vec<Host>,
+    /// Tenant hosts that serve others.
+    pub workers: Vec<Host>,
+    /// Hub nodes.
+    pub nodes: Vec<Host>,
+    /// The switch of the tenant LAN.
+    pub tenant_lan: Netns,
+    /// The switch of the management LAN.
+    pub mgmt_lan: Netns,
+    ports: Switch,
+    site: Site,
+}
+
+impl Topology {
+    /// Builds two clients, two workers, four nodes, and one load balancer host.
+    ///
+    /// # Errors
+    ///
+    /// When a namespace or link cannot be made; what was made is removed.
+    pub fn poc() -> Result<Self> {
+        let site = Site::new()?;
+        let topology = Self {
+            tenant_lan: site.switch("tlan")?,
+            mgmt_lan: site.switch("mlan")?,
+            clients: site.hosts(&CLIENTS)?,
+            workers: site.hosts(&WORKERS)?,
+            nodes: site.hosts(&NODES)?,
+            ports: Switch::load()?,
+            site,
+        };
+        let Self {
+            clients,
+            workers,
+            nodes,
+            tenant_lan,
+            mgmt_lan,
+            ports,
+            site,
+        } = &topology;
+        site.join(tenant_lan, "br0", TENANT_NIC)?;
+        site.join(mgmt_lan, "br0", MGMT_NIC)?;
+        for lan in [tenant_lan, mgmt_lan] {
+            ports.pass(lan, LB_PORT)?;
+        }
+        join_hosts(tenant_lan, "br0", clients, TENANT_PREFIX_BITS)?;
+        join_hosts(tenant_lan, "br0", workers, TENANT_PREFIX_BITS)?;
+        join_hosts(mgmt_lan, "br0", nodes, MGMT_PREFIX_BITS)?;
+        [tenant_lan, mgmt_lan].into_iter().try_for_each(settle)?;
+        Ok(topology)
+    }
+
+    /// The first client.
+    ///
+    /// # Panics
+    ///
+    /// Never: a topology has two.
+    pub fn client(&self) -> &Host {
+        self.clients.first().expect("a topology has clients")
+    }
+
+    /// Adds a client behind a router of the tenant LAN.
+    ///
+    /// # Errors
+    ///
+    /// When there is one already.
+    pub fn add_routed_client(&self) -> Result<Routed> {
+        router::tenant(&self.site, &self.tenant_lan)
+    }
+
+    /// Adds a node behind a router of the management LAN.
+    ///
+    /// # Errors
+    ///
+    /// When there is one already.
+    pub fn add_routed_node(&self) -> Result<Routed> {
+        router::mgmt(&self.site, &self.mgmt_lan)
+    }
+
+    /// Gives the load balancer's host one more NIC, connected to nothing that talks.
+    ///
+    /// # Errors
+    ///
+    /// When the name is taken.
+    pub fn add_idle_nic(&self, name: &str) -> Result<()> {
+        self.lb.ip_batch(&format!(
+            "link add {name} type veth peer name p-{name} netns {}\nlink set {name} up\n",
+            self.tenant_lan.name(),
+        ))?;
+        self.tenant_lan.ip_batch(&format!("link set p-{name} up\n"))
+    }
+
+    /// Takes the tenant NIC out of the load balancer's host and puts a new one in its place.
+    ///
+    /// # Errors
+    ///
+    /// When the old one is gone already.
+    pub fn replace_tenant_nic(&self) -> Result<()> {
+        self.lb.ip_batch(&format!("link del {TENANT_NIC}\n"))?;
+        self.site.join(&self.tenant_lan, "br0", TENANT_NIC)?;
+        self.ports.pass(&self.tenant_lan, LB_PORT)?;
+        settle(&self.tenant_lan)
+    }
+}
+
+impl Deref for Topology {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
+}

@@ -1,0 +1,82 @@
+//! A configuration may only program backends that belong where it says: FEATURES C11.
+
+use anyhow::Result;
+use lb_tests::{lb::check, topology::LAB_CONFIG};
+
+const CONFIGURATION: i32 = 2;
+const POOL: &str = "kas-a:  { network: mgmt, backends: { nodes: hub, port: 30918 } }";
+
+/// The file as it is shipped is right: what follows is refused for what is wrong in it.
+#[test]
+#[ignore = "needs the binary of lb: cargo xtask test"]
+fn the_labs_configuration_is_accepted() -> Result<()> {
+    let checked = check(LAB_CONFIG)?;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs the binary of lb: cargo xtask test"]
+fn a_backend_that_is_not_of_its_network_is_refused() -> Result<()> {
+    for (what, backend) in [
+        ("the host itself", "127.0.0.1:30918"),
+        ("the host by another name", "127.8.8.8:30918"),
+        ("a worker of a tenant", "192.168.203.101:30918"),
+        ("the world", "198.51.100.7:30918"),
+        ("nowhere", "0.0.0.0:30918"),
+        ("link-local", "169.254.169.254:80"),
+        ("a group", "224.0.0.1:30918"),
+        ("the network itself", "10.32.96.0:30918"),
+        ("everybody", "10.32.111.255:30918"),
+        ("everybody anywhere", "255.255.255.255:30918"),
+        ("our own SNAT address", "10.32.96.50:30918"),
+        ("no port", "10.32.96.105:0"),
+        ("a name", "node-1:30918"),
+    ] {
+        let config = with_backend(LAB_CONFIG, backend);
+        ensure_refused(what, &config, "kas-a.backends")?;
+    }
+    Ok(())
+}
+
+/// A worker's address on the right tenant network is its own; a VIP there would be a loop.
+#[test]
+#[ignore = "needs the binary of lb: cargo xtask test"]
+fn a_backend_that_is_a_vip_is_refused() -> Result<()> {
+    let config = LAB_CONFIG.replace(
+        "{ network: tenant-a, backends: { nodes: workers-a, port: 30190 } }",
+        r#"{ network: tenant-a, backends: ["192.168.203.110:6443"] }"#,
+    );
+    assert_ne!(config, LAB_CONFIG);
+    ensure_refused("a VIP", &config, "apps-https-a.backends")
+}
+
+/// `backends` of a network narrows what may be programmed.
+#[test]
+#[ignore = "needs the binary of lb: cargo xtask test"]
+fn a_backend_outside_of_the_declared_prefixes_is_refused() -> Result<()> {
+    let snat = "snat: [10.32.96.50] }";
+    let narrow = LAB_CONFIG.replace(snat, "snat: [10.32.96.50], backends: [10.32.96.104/29] }");
+    assert_ne!(narrow, LAB_CONFIG);
+    let checked = check(&narrow)?;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+
+    let config = with_backend(&narrow, "10.32.96.112:30918");
+    ensure_refused("a neighbour of the nodes", &config, "kas-a.backends")
+}
+
+fn with_backend(config: &str, backend: &str) -> String {
+    let changed = config.replace(
+        POOL,
+        &format!("kas-a: {{ network: mgmt, backends: [\"{backend}\"] }}"),
+    );
+    assert_ne!(changed, config);
+    changed
+}
+
+fn ensure_refused(what: &str, config: &str, key: &str) -> Result<()> {
+    let failure = check(config)?;
+    assert_eq!(failure.code, Some(CONFIGURATION), "{what}: {failure:?}");
+    assert!(failure.stderr.contains(key), "{what}: {failure:?}");
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Clients and backends that are behind routers of their networks.
+
+use anyhow::{Result, ensure};
+use lb_tests::{
+    client,
+    lb::Lb,
+    peers::{DNS_NAME, Identity, Peers, Serves},
+    topology::{API, CONFIG, DNS, ECHO, ECHO_NODE_PORT, SNAT, Topology},
+    traffic,
+};
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_client_behind_a_tenant_router_is_served() -> Result<()> {
+    let topology = Topology::poc()?;
+    let far = topology.add_routed_client()?;
+    let peers = Peers::start(&topology)?;
+    {
+        // Without the route in the configuration nobody may come from there.
+        let lb = Lb::start(&topology, CONFIG)?;
+        let refused = traffic::dig(&far.host, DNS, DNS_NAME, "TXT");
+        ensure!(refused.is_err(), "{refused:?}");
+        ensure!(lb.dropped("spoofed")? > 0, "{:?}", lb.drops()?);
+        lb.down()?;
+    }
+    let tenant = "prefixes: [192.168.203.0/24] }";
+    let routes = format!(
+        "prefixes: [192.168.203.0/24], routes: [{{ to: {}, via: {} }}] }}",
+        far.to, far.via
+    );
+    let config = CONFIG.replace(tenant, &routes);
+    ensure!(config != CONFIG, "the tenant's network");
+    let _lb = Lb::start(&topology, &config)?;
+
+    for host in [&far.host, topology.client()] {
+        let answer = traffic::curl(host, peers.certificate(), API)?;
+        assert_eq!(*answer.peer.ip(), SNAT, "{}", host.name);
+        host.netns.inside(|| client::who(None, ECHO))??;
+    }
+    let up = far
+        .host
+        .netns
+        .inside(|| client::upload(ECHO, 1 << 20, 1))??;
+    assert_eq!(up.sent, up.received);
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_backend_behind_a_mgmt_router_serves() -> Result<()> {
+    let topology = Topology::poc()?;
+    let far = topology.add_routed_node()?;
+    let identity = Identity::create(&topology, "far", &[])?;
+    let serves = Serves {
+        name: "far".to_owned(),
+        echo: Some(ECHO_NODE_PORT),
+        ..Serves::default()
+    };
+    let peers = Peers::start_on(&topology, identity, [(&far.host, serves)])?;
+    let routes = format!(
+        "prefixes: [10.32.96.0/20], routes: [{{ to: {}, via: {} }}],",
+        far.to, far.via
+    );
+    let config = CONFIG
+        .replace("prefixes: [10.32.96.0/20],", &routes)
+        .replace("10.32.96.105:30700", &format!("{}:30700", far.host.address))
+        .replace(
+            r#", "10.32.96.106:30700", "10.32.96.107:30700", "10.32.96.108:30700"]"#,
+            "]",
+        );
+    ensure!(
+        !config.contains("10.32.96.106:30700"),
+        "one backend: {config}"
+    );
+    let _lb = Lb::start(&topology, &config)?;
+
+    for client in &topology.clients {
+        let answer = client.netns.inside(|| client::who(None, ECHO))??;
+        assert_eq!((answer.node.as_str(), *answer.peer.ip()), ("far", SNAT));
+    }
+    let client = &topology.client().netns;
+    let down = client.inside(|| client::download(ECHO, 1 << 20, 1))??;
+    assert_eq!(down.sent, down.received);
+    assert_eq!(peers.on(&far.host)?.echo_connections(), 3);
+    Ok(())
+}

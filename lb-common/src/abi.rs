@@ -5,4 +5,6 @@
 /// History, one line per change:
 /// - 1: first layout (networks, services, backends, flows, free ids, counters, registry).
 /// - 2: rule sets; longer records of networks and services; more networks; longer names.
-pub const ABI_VERSION: u32 = 2;
+/// - 3: flags and budgets in those records; usage, rings of flows, flow events, drop samples; answers
+///   have counters of their own.
+pub const ABI_VERSION: u32 = 3;

@@ -8,10 +8,12 @@
 
 pub mod abi;
 pub mod addr;
+pub mod answer;
 pub mod conntrack;
 pub mod maglev;
 pub mod maps;
 pub mod nat;
 mod pod;
+pub mod segment;
 pub mod verdict;
 pub mod wire;

@@ -1,6 +1,8 @@
 //! How a packet ends: exactly one counted verdict, and for a drop its one reason.
 
-/// What happened to a frame. Each has one counter slot per hook and network.
+/// What happened to a frame. Each has one counter slot per hook and network; so has each answer to a
+/// frame that was not served, see [`refusal_slot`]. It has one payload, so that it is one byte: BPF
+/// has no registers with undefined bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Handed to the host's stack untouched: not ours.
@@ -16,8 +18,12 @@ pub enum Verdict {
 }
 
 /// Counter slots per hook and network.
-pub const SLOTS: u32 = 64;
+pub const SLOTS: u32 = 128;
+/// Not a verdict: new flows, by their clients' network, that took a SNAT port whose last connection to
+/// the same backend may still rest there.
+pub const UNRESTED: u32 = 4;
 const FIRST_DROP: u32 = 8;
+const FIRST_REFUSAL: u32 = 64;
 
 impl Verdict {
     /// The counter slot of this verdict, below [`SLOTS`].
@@ -31,6 +37,14 @@ impl Verdict {
             Self::Dropped(reason) => FIRST_DROP + reason as u32,
         }
     }
+}
+
+/// The counter slot of a frame that was not served for the reason with this number: of a drop, or of
+/// one whose sender got a reset or an ICMP unreachable instead.
+#[inline(always)]
+pub const fn refusal_slot(reason: u32, answered: bool) -> u32 {
+    let first = if answered { FIRST_REFUSAL } else { FIRST_DROP };
+    first + reason
 }
 
 /// Where a program is attached; the counters are kept per hook.
@@ -110,6 +124,7 @@ drop_reasons! {
     Denied = 21, "denied", "A new flow whose source the rules of the service do not let in.";
     ToTenant = 22, "to_tenant", "To the address of a tenant from another network, and not a reply to any flow.";
     NoHeadroom = 23, "no_headroom", "The driver gives no room in front of the frame to put a VLAN tag there.";
+    BudgetSpent = 24, "budget_spent", "The network or the service has as many flows as it may have at a time.";
 }
 
 #[cfg(test)]
@@ -120,7 +135,11 @@ mod tests {
     fn every_verdict_has_its_own_slot() {
         let mut slots: Vec<u32> = DropReason::ALL
             .iter()
-            .map(|&reason| Verdict::Dropped(reason).slot())
+            .flat_map(|&reason| {
+                let dropped = Verdict::Dropped(reason).slot();
+                assert_eq!(refusal_slot(reason as u32, false), dropped);
+                [dropped, refusal_slot(reason as u32, true)]
+            })
             .chain(
                 [
                     Verdict::Passed,

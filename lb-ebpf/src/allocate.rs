@@ -5,21 +5,27 @@ use lb_common::{
     conntrack::{State, Word},
     maglev,
     maps::{
-        flow::FlowKey,
+        flow::{FlowKey, TIME_SHIFT},
         network::Network,
         snat::{PAGE, SnatPage},
     },
-    verdict::DropReason,
+    verdict::{DropReason, UNRESTED},
 };
 
 use crate::{
-    entry::{Entry, NewFlow},
+    count, end,
+    entry::{Entry, NewFlow, now},
     maps::{FLOW_INDEX, FREE_IDS, SNAT_PAGES},
+    ring,
 };
 
 /// Ids that are tried before a new flow is refused; each miss is an id that somebody else won, or
 /// an address without free ids. Twice as many cost the verifier ten times as much.
 const ATTEMPTS: u32 = 8;
+/// The attempt that takes an id even if it has not rested.
+const LAST_ATTEMPT: u32 = ATTEMPTS - 1;
+/// How long an end of a connection rests in TIME_WAIT on Linux: 60 s, in units of coarse time.
+const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 
 /// Claims an id in the backend's `network`, writes the flow and makes it findable.
 #[inline(always)]
@@ -29,14 +35,18 @@ pub(crate) fn allocate(
     udp: bool,
     flow: &NewFlow,
 ) -> Result<Entry, DropReason> {
-    let (entry, claimed) = claim(network, key, udp)?;
+    let (entry, claimed) = claim(network, key, udp, flow)?;
     entry.fill(key, flow);
     let published = claimed.publish();
     if !entry.swap(claimed, published) {
         return Err(DropReason::FlowRace);
     }
     match index(&entry, key) {
-        Ok(()) => Ok(entry),
+        Ok(()) => {
+            end::began(&entry, published);
+            ring::enter(&entry, key.network, udp, published.generation());
+            Ok(entry)
+        }
         Err(reason) => {
             if entry.swap(published, published.withdraw()) {
                 release(entry.id);
@@ -63,11 +73,16 @@ pub(crate) fn release(id: u32) {
 }
 
 #[inline(always)]
-fn claim(network: &Network, key: &FlowKey, udp: bool) -> Result<(Entry, Word), DropReason> {
+fn claim(
+    network: &Network,
+    key: &FlowKey,
+    udp: bool,
+    flow: &NewFlow,
+) -> Result<(Entry, Word), DropReason> {
     let addresses = network.snat_count;
     let start = maglev::index(maglev::hash(key).rotate_left(16), addresses);
     let mut empty = 0;
-    for _ in 0..ATTEMPTS {
+    for attempt in 0..ATTEMPTS {
         if empty >= addresses {
             break;
         }
@@ -81,6 +96,13 @@ fn claim(network: &Network, key: &FlowKey, udp: bool) -> Result<(Entry, Word), D
             Some(Ok(Some(id))) => {
                 let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
                 let word = entry.word();
+                if rests(&entry, word, flow) {
+                    if attempt < LAST_ATTEMPT {
+                        release(id);
+                        continue;
+                    }
+                    count::note(key.network, UNRESTED);
+                }
                 let claimed = word.claim(udp);
                 if word.claimable() && entry.swap(word, claimed) {
                     forget(&entry, word);
@@ -94,13 +116,22 @@ fn claim(network: &Network, key: &FlowKey, udp: bool) -> Result<(Entry, Word), D
     Err(DropReason::SnatExhausted)
 }
 
+/// Whether the backend's end of the id's last connection may still rest in TIME_WAIT, and would not
+/// take a new connection from the same port. For another backend it is another tuple.
+#[inline(always)]
+fn rests(entry: &Entry, word: Word, flow: &NewFlow) -> bool {
+    word.backend_closed_first()
+        && entry.backend() == (flow.backend, flow.backend_port)
+        && now().wrapping_sub(entry.last_seen()) < TIME_WAIT
+}
+
 /// Takes the earlier flow of a newly claimed entry out of the request index.
 ///
 /// Race: between look-up and removal another CPU may have given this key a new id (the same client
 /// port was opened again); its index word is then lost, and put back by the flow's first reply.
 #[inline(always)]
 fn forget(entry: &Entry, word: Word) {
-    if matches!(word.state(), State::Closed) {
+    if word.has_flow() {
         let key = entry.key(word);
         // SAFETY: the value is a plain integer.
         if unsafe { FLOW_INDEX.get(&key) } == Some(&entry.id) {

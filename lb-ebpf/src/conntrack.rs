@@ -3,15 +3,18 @@
 use lb_common::{
     addr::{Be16, Be32, Mac},
     conntrack::{self, Direction, Segment, State, Step, Word},
-    maps::flow::FlowKey,
+    maps::{
+        event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
+        flow::FlowKey,
+    },
     verdict::DropReason,
     wire::{
         Ipv4Frame, L4,
-        header::{ACK, SYN},
+        header::{ACK, RST, SYN},
     },
 };
 
-use crate::{allocate, entry::Entry, maps::FLOW_INDEX};
+use crate::{allocate, end, entry::Entry, maps::FLOW_INDEX};
 
 /// Swaps that are tried when another CPU changes the same word; the loser of all of them has
 /// missed a FIN, which the peer repeats.
@@ -68,12 +71,13 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
     if hit.key != *key {
         return Ok(None);
     }
-    advance(frame, &hit, word, Direction::Request)?;
+    let closed = advance(frame, &hit, word, Direction::Request)?;
     let mac = frame.ethernet.source.get();
     if hit.client_mac != mac {
         entry.set_client_mac(mac);
     }
     entry.touch_request(frame_bytes(frame));
+    finish(frame, &hit, closed, Direction::Request);
     Ok(Some(hit))
 }
 
@@ -93,8 +97,9 @@ pub(crate) fn reply(frame: &Ipv4Frame<'_>, id: u32) -> Result<Hit, DropReason> {
     if !from_backend {
         return Err(DropReason::ReplyMismatch);
     }
-    advance(frame, &hit, word, Direction::Reply)?;
+    let closed = advance(frame, &hit, word, Direction::Reply)?;
     entry.touch_reply(frame_bytes(frame));
+    finish(frame, &hit, closed, Direction::Reply);
     Ok(hit)
 }
 
@@ -118,16 +123,18 @@ pub(crate) fn segment(frame: &Ipv4Frame<'_>) -> Option<Segment> {
     }
 }
 
-/// Carries out what the packet means for the flow's word.
+/// Carries out what the packet means for the flow's word, and gives the word that closed the flow if
+/// it did.
 #[inline(always)]
 fn advance(
     frame: &Ipv4Frame<'_>,
     hit: &Hit,
     word: Word,
     direction: Direction,
-) -> Result<(), DropReason> {
+) -> Result<Option<Word>, DropReason> {
     let segment = segment(frame);
     let mut word = word;
+    let mut closed = None;
     for _ in 0..SWAPS {
         let (ack_request, ack_reply) = hit.entry.acks();
         let step = match &segment {
@@ -140,12 +147,16 @@ fn advance(
             Step::Change(next) => next,
         };
         if hit.entry.swap(word, next) {
-            changed(hit, word, next);
+            if matches!(next.state(), State::Closed) {
+                closed = Some(next);
+            } else if matches!(word.state(), State::New) {
+                allocate::reindex(&hit.entry, &hit.key);
+            }
             word = next;
             break;
         }
         let again = hit.entry.word();
-        if again.generation() != word.generation() {
+        if again.generation() != word.generation() || !again.translates() {
             return Err(DropReason::FlowRace);
         }
         word = again;
@@ -153,19 +164,23 @@ fn advance(
     if let Some(segment) = &segment {
         note_numbers(hit, word, direction, segment);
     }
-    Ok(())
+    Ok(closed)
 }
 
-/// What follows from a transition that this CPU has won.
+/// What follows when this packet has closed the flow; after everything else that is written to its
+/// entry, because the id is free then.
 #[inline(always)]
-fn changed(hit: &Hit, old: Word, new: Word) {
-    match new.state() {
-        State::Closed => allocate::release(hit.entry.id),
-        State::Replied | State::Established if matches!(old.state(), State::New) => {
-            allocate::reindex(&hit.entry, &hit.key);
-        }
-        _ => {}
-    }
+fn finish(frame: &Ipv4Frame<'_>, hit: &Hit, closed: Option<Word>, direction: Direction) {
+    let Some(word) = closed else {
+        return;
+    };
+    let is_reset = segment(frame).is_some_and(|segment| segment.flags & RST != 0);
+    let kind = match direction {
+        Direction::Request if is_reset => RESET_BY_CLIENT,
+        Direction::Reply if is_reset => RESET_BY_BACKEND,
+        _ => FINISHED,
+    };
+    end::ended(&hit.entry, word, kind);
 }
 
 /// Keeps the numbers that a later reset is judged by.

@@ -2,18 +2,47 @@
 
 use aya_ebpf::{bindings::xdp_action, programs::XdpContext};
 use aya_log_ebpf::debug;
-use lb_common::verdict::{Hook, Verdict, counter_index};
+use lb_common::verdict::{Hook, Verdict, counter_index, refusal_slot};
 
 use crate::maps::COUNTERS;
 
-/// Counts `verdict` for `network` and gives the XDP action that carries it out.
+/// Counts the end of a frame that was not served, on the NIC, and gives the XDP action.
 #[inline(always)]
-pub(crate) fn finish(ctx: &XdpContext, hook: Hook, network: u16, verdict: Verdict) -> u32 {
-    if let Some(counter) = COUNTERS.get_ptr_mut(counter_index(hook, network, verdict.slot())) {
+pub(crate) fn refused(ctx: &XdpContext, network: u16, reason: u32, answered: bool) -> u32 {
+    let slot = refusal_slot(reason, answered);
+    add(counter_index(Hook::Nic, network, slot));
+    if answered {
+        return xdp_action::XDP_TX;
+    }
+    debug!(
+        ctx,
+        "hook {} network {} drop {}",
+        Hook::Nic as u8,
+        network,
+        reason
+    );
+    xdp_action::XDP_DROP
+}
+
+/// Counts a flow that took what is not a verdict's slot, such as `UNRESTED`.
+#[inline(always)]
+pub(crate) fn note(network: u16, slot: u32) {
+    add(counter_index(Hook::Nic, network, slot));
+}
+
+#[inline(always)]
+fn add(index: u32) {
+    if let Some(counter) = COUNTERS.get_ptr_mut(index) {
         // SAFETY: the pointer is this CPU's slot, which nothing else writes while the program runs.
         let counter = unsafe { &mut *counter };
         *counter = counter.wrapping_add(1);
     }
+}
+
+/// Counts `verdict` for `network` and gives the XDP action that carries it out.
+#[inline(always)]
+pub(crate) fn finish(ctx: &XdpContext, hook: Hook, network: u16, verdict: Verdict) -> u32 {
+    add(counter_index(hook, network, verdict.slot()));
     match verdict {
         Verdict::Passed => xdp_action::XDP_PASS,
         Verdict::Transmitted => xdp_action::XDP_TX,

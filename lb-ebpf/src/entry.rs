@@ -110,6 +110,41 @@ impl Entry {
         store!(self, ack_reply, Be32::new(ack));
     }
 
+    /// Network of the client, and service.
+    #[inline(always)]
+    pub(crate) fn owners(&self) -> (u16, u16) {
+        (load!(self, network), load!(self, service))
+    }
+
+    /// Coarse time of the last packet.
+    #[inline(always)]
+    pub(crate) fn last_seen(&self) -> u32 {
+        load!(self, last_seen)
+    }
+
+    /// The whole entry, with `word` as its word.
+    #[inline(always)]
+    pub(crate) fn copy(&self, word: Word) -> Flow {
+        Flow {
+            word: word.raw(),
+            client: load!(self, client),
+            vip: load!(self, vip),
+            client_port: load!(self, client_port),
+            vip_port: load!(self, vip_port),
+            backend: load!(self, backend),
+            backend_port: load!(self, backend_port),
+            network: load!(self, network),
+            backend_id: load!(self, backend_id),
+            service: load!(self, service),
+            client_mac: load!(self, client_mac),
+            last_seen: load!(self, last_seen),
+            ack_request: load!(self, ack_request),
+            ack_reply: load!(self, ack_reply),
+            bytes_request: load!(self, bytes_request),
+            bytes_reply: load!(self, bytes_reply),
+        }
+    }
+
     /// Counts a request of `bytes`.
     #[inline(always)]
     pub(crate) fn touch_request(&self, bytes: u64) {
@@ -171,7 +206,7 @@ pub(crate) struct NewFlow {
 
 /// Coarse monotonic time in units of 2^`TIME_SHIFT` ns.
 #[inline(always)]
-fn now() -> u32 {
+pub(crate) fn now() -> u32 {
     // SAFETY: the helper has no arguments and no preconditions (Linux 5.11).
     let ns = unsafe { bpf_ktime_get_coarse_ns() };
     (ns >> TIME_SHIFT) as u32

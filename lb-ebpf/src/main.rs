@@ -17,20 +17,25 @@
 )]
 
 mod allocate;
+mod answer;
 mod arp;
 mod atomic;
 mod cell;
 mod conntrack;
 mod count;
 mod emit;
+mod end;
 mod entry;
 mod lookup;
 mod maps;
 mod parse;
 mod pipeline;
 mod policy;
+mod ring;
+mod sample;
 mod select;
 mod tag;
+mod usage;
 
 use aya_ebpf::{macros::xdp, programs::XdpContext};
 

@@ -2,20 +2,24 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
-    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, Queue},
+    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
     macros::btf_map,
 };
 use lb_common::{
+    answer::Bucket,
     maps::{
         DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES,
         MAX_SNAT_ADDRESSES,
         backend::Backend,
+        event::{BUFFER_BYTES, FlowEvent},
         flow::{Flow, FlowKey},
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
         rule::RuleKey,
+        sample::{REASONS, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
+        usage,
     },
     verdict::SLOTS,
 };
@@ -56,6 +60,24 @@ pub(crate) static FREE_IDS: ArrayOfMaps<
 pub(crate) static FLOW_INDEX: HashMap<FlowKey, u32, ONE_ADDRESS> = HashMap::new();
 #[btf_map]
 pub(crate) static FLOWS: Array<Flow, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
+#[btf_map]
+pub(crate) static USAGE: Array<
+    u32,
+    { usage::entries(DEFAULT_SERVICES) as usize },
+    { BPF_F_MMAPABLE as usize },
+> = Array::new();
+#[btf_map]
+pub(crate) static RINGS: ArrayOfMaps<
+    Array<u64, 1, { BPF_F_INNER_MAP as usize }>,
+    { 2 * MAX_NETWORKS as usize },
+> = ArrayOfMaps::new();
+#[btf_map]
+pub(crate) static FLOW_EVENTS: RingBuf<FlowEvent, { BUFFER_BYTES as usize }> = RingBuf::new();
+#[btf_map]
+pub(crate) static SAMPLES: PerCpuArray<Sample, { REASONS as usize }> = PerCpuArray::new();
+/// Answers that this CPU may still give, and when it was last looked at.
+#[btf_map]
+pub(crate) static ANSWERS: PerCpuArray<Bucket, 1> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static COUNTERS: PerCpuArray<u64, { (2 * MAX_NETWORKS * SLOTS) as usize }> =
     PerCpuArray::new();

@@ -19,24 +19,28 @@ use lb_common::{
 use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
-    allocate, arp,
+    allocate, answer, arp,
     conntrack::{self, Hit},
     count, emit,
     entry::NewFlow,
     lookup,
     maps::{BACKENDS, NETWORKS},
     parse::Xdp,
-    policy, select, tag,
+    policy, select, tag, usage,
 };
 
 /// `lb_nic`.
 #[inline(always)]
 pub(crate) fn nic(ctx: &XdpContext) -> u32 {
-    let (id, verdict) = match enter(ctx) {
-        Ok(door) => (door.id, inside(ctx, &door).unwrap_or_else(Verdict::Dropped)),
-        Err((id, verdict)) => (id, verdict),
+    let (id, end) = match enter(ctx) {
+        Ok(door) => (door.id, inside(ctx, &door)),
+        Err((id, None)) => (id, Ok(Verdict::Passed)),
+        Err((id, Some(reason))) => (id, Err(reason)),
     };
-    count::finish(ctx, Hook::Nic, id, verdict)
+    match end {
+        Ok(verdict) => count::finish(ctx, Hook::Nic, id, verdict),
+        Err(reason) => answer::lb_refuse(ctx.ctx, u32::from(id), reason as u32),
+    }
 }
 
 /// The network that a frame came in by.
@@ -47,36 +51,36 @@ struct Door {
     tag: Option<Tag>,
 }
 
-/// Finds the network of a frame and takes its tag off, or says how the frame ends outside of any
-/// network; what is not for us passes as it came.
+/// Finds the network of a frame and takes its tag off; or gives the network that the frame is counted
+/// for and why it is dropped, or nothing if it is not for us and passes as it came.
 #[inline(always)]
-fn enter(ctx: &XdpContext) -> Result<Door, (u16, Verdict)> {
+fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
     let xdp = Xdp::new(ctx);
-    let malformed = (0, Verdict::Dropped(DropReason::Malformed));
+    let malformed = (0, Some(DropReason::Malformed));
     let ethernet: &Ethernet = xdp.header(0).ok_or(malformed)?;
     let (tag, stacked) = match wire::tagging(&xdp, ethernet).ok_or(malformed)? {
         Tagging::Untagged => (None, false),
         Tagging::Tagged(tag) => (Some(tag), false),
         Tagging::Stacked(tag) => (Some(tag), true),
-        Tagging::Foreign => return Err((0, Verdict::Passed)),
+        Tagging::Foreign => return Err((0, None)),
     };
     let vlan = tag.map_or(0, Tag::vlan);
     let found = lookup::network(ctx.ingress_ifindex() as u32, vlan);
     if stacked && (vlan == 0 || found.is_some_and(|(_, network)| network.is_tenant())) {
         let id = found.map_or(0, |(id, _)| id);
-        return Err((id, Verdict::Dropped(DropReason::StackedTag)));
+        return Err((id, Some(DropReason::StackedTag)));
     }
-    let (id, network) = found.ok_or((0, Verdict::Passed))?;
+    let (id, network) = found.ok_or((0, None))?;
     if network.role == 0 {
-        return Err((id, Verdict::Dropped(DropReason::RecordMissing)));
+        return Err((id, Some(DropReason::RecordMissing)));
     }
     let destination = ethernet.destination.get();
     let ours = destination == network.mac || destination.is_group();
     if stacked || !ours {
-        return Err((id, Verdict::Passed));
+        return Err((id, None));
     }
     if tag.is_some() {
-        tag::take_off(ctx).map_err(|reason| (id, Verdict::Dropped(reason)))?;
+        tag::take_off(ctx).map_err(|reason| (id, Some(reason)))?;
     }
     Ok(Door { id, network, tag })
 }
@@ -219,6 +223,7 @@ fn open(
     if segment.is_some_and(|segment| !segment.opens()) {
         return Err(DropReason::NoFlow);
     }
+    usage::check(key.network, network, service)?;
     let (backend_id, backend) = select::select(service, key)?;
     let network = NETWORKS
         .get(u32::from(backend.network))

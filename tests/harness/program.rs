@@ -8,7 +8,7 @@ use aya::{TestRun as _, TestRunOptions, programs::ProgramInfo};
 use lb_common::{
     addr::Mac,
     maps::snat::{FLOWS_PER_ADDRESS, base},
-    verdict::{DropReason, Hook, SLOTS, Verdict},
+    verdict::{DropReason, Hook, SLOTS, Verdict, refusal_slot},
 };
 use lb_user::{
     config::{self, Limits},
@@ -344,11 +344,12 @@ fn verdict(slot: u32) -> &'static str {
         .find(|(verdict, _)| verdict.slot() == slot)
         .map(|(_, label)| label);
     let mut drops = DropReason::ALL.iter();
-    found
-        .or_else(|| {
-            drops
-                .find(|&&reason| Verdict::Dropped(reason).slot() == slot)
-                .map(|reason| reason.label())
-        })
-        .unwrap_or("unknown")
+    let dropped = drops
+        .find(|&&reason| Verdict::Dropped(reason).slot() == slot)
+        .map(|reason| reason.label());
+    let mut refused = DropReason::ALL.iter();
+    let refused = refused
+        .find(|&&reason| refusal_slot(reason as u32, true) == slot)
+        .map(|reason| &*format!("refused: {}", reason.label()).leak());
+    found.or(dropped).or(refused).unwrap_or("unknown")
 }

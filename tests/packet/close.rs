@@ -149,7 +149,7 @@ fn a_recycled_id_belongs_to_its_new_flow_alone() {
         .between(MGMT_NIC, KAS_MAC);
     assert_frame(&sent, &wanted);
     let late = request(CLIENT_A, API, ACK_ONLY).numbers(1002, 5002).bytes();
-    assert_dropped(&mut lb, Port::Tenant, &late, "no_flow");
+    assert_refused(&mut lb, Port::Tenant, &late, "no_flow");
     let flow = lb
         .maps
         .flows

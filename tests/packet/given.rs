@@ -131,6 +131,32 @@ pub(crate) fn assert_passed(lb: &mut DataPlane, port: Port, bytes: &[u8]) {
     );
 }
 
+/// Asserts that a frame is answered instead of served, with right checksums; gives the answer.
+pub(crate) fn assert_refused(
+    lb: &mut DataPlane,
+    port: Port,
+    bytes: &[u8],
+    reason: &str,
+) -> Vec<u8> {
+    let outcome = lb.receive(port, bytes);
+    let (_, network) = place(port);
+    assert_eq!(
+        (
+            outcome.action,
+            outcome.counted.1.as_str(),
+            outcome.counted.2
+        ),
+        (Action::Transmit, network, &*format!("refused: {reason}")),
+        "{}",
+        Decoded(bytes)
+    );
+    assert_eq!(outcome.counted.0, "nic");
+    if outcome.frame[23] == 6 {
+        assert_eq!(check(&outcome.frame), Ok(()), "{}", Decoded(&outcome.frame));
+    }
+    outcome.frame
+}
+
 /// Asserts the action and the counter of a frame that is dropped after its tag was taken off.
 pub(crate) fn assert_dropped_on(
     lb: &mut DataPlane,

@@ -8,7 +8,7 @@ use lb_tests::{
     program::{CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
 
-use super::given::{assert_dropped_on, assert_frame, assert_passed};
+use super::given::{assert_dropped_on, assert_frame, assert_passed, assert_refused};
 
 /// One public address, backends behind a bridge of the host; both SNAT ranges have a hundred ports.
 const CONFIG: &str = r#"
@@ -110,7 +110,7 @@ fn declared_ports_and_the_snat_range_are_not_the_hosts() {
     let stray = tcp(CLIENT_X, VIP, ACK_ONLY)
         .between(CLIENT, TENANT_NIC)
         .bytes();
-    assert_dropped_on(&mut lb, Port::Tenant, &stray, "tenant-a", "no_flow");
+    assert_refused(&mut lb, Port::Tenant, &stray, "no_flow");
     let bogon = tcp("127.0.0.1:40000", VIP, SYN_ONLY)
         .between(CLIENT, TENANT_NIC)
         .bytes();
@@ -143,13 +143,7 @@ fn a_range_of_ports_holds_as_many_flows() {
         let port = u16::from_be_bytes([sent[34], sent[35]]);
         assert_eq!(port, 20_000 + client);
     }
-    assert_dropped_on(
-        &mut lb,
-        Port::Tenant,
-        &syn(50_000),
-        "tenant-a",
-        "snat_exhausted",
-    );
+    assert_refused(&mut lb, Port::Tenant, &syn(50_000), "snat_exhausted");
 }
 
 /// An address of the host that is only a SNAT address keeps all its other ports.

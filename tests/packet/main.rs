@@ -7,7 +7,9 @@
     reason = "an integration test target is all tests"
 )]
 
+mod answer;
 mod arp;
+mod budget;
 mod close;
 mod cost;
 mod drop;

@@ -48,12 +48,21 @@ fn only_the_flows_own_backend_may_reply() {
     let strangers = [
         tcp("10.32.96.106:30918", &snat(1024), ACK_ONLY),
         tcp("10.32.96.105:30919", &snat(1024), ACK_ONLY),
-        udp(KAS, &snat(1024)),
         tcp(KAS, &snat(1025), ACK_ONLY),
         tcp(KAS, &snat(1023), ACK_ONLY),
         tcp(KAS, &snat(65535), ACK_ONLY),
     ];
     for stranger in strangers {
+        let bytes = stranger.between(KAS_MAC, MGMT_NIC).bytes();
+        assert_refused(&mut lb, Port::Mgmt, &bytes, "reply_mismatch");
+    }
+    // Who only knocks learns nothing.
+    for stranger in [
+        udp(KAS, &snat(1024)),
+        tcp("10.32.96.106:30918", &snat(1024), SYN_ONLY),
+        tcp("10.32.96.106:30918", &snat(1024), SYN_ACK),
+        tcp("10.32.96.106:30918", &snat(1024), RST_ACK),
+    ] {
         let bytes = stranger.between(KAS_MAC, MGMT_NIC).bytes();
         assert_dropped(&mut lb, Port::Mgmt, &bytes, "reply_mismatch");
     }

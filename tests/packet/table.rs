@@ -86,7 +86,7 @@ fn a_backend_without_next_hop_is_passed_over() {
     for port in 20000..20200u16 {
         let syn = request(&format!("192.168.203.50:{port}"), API, SYN_ONLY).bytes();
         let outcome = lb.receive(Port::Tenant, &syn);
-        dropped += u32::from(outcome.counted.2 == "no_next_hop");
+        dropped += u32::from(outcome.counted.2 == "refused: no_next_hop");
         assert_ne!(outcome.frame[33], 105, "to the backend without next hop");
     }
     // One in three, four times in a row: 1 of 81.
@@ -175,7 +175,7 @@ fn a_stale_index_word_leads_into_no_other_clients_flow() {
         .insert(&stale, &DataPlane::flow_id(1024), 0)
         .expect("a write");
     let data = request(CLIENT_B, API, ACK_ONLY).numbers(1001, 5001);
-    assert_dropped(&mut lb, Port::Tenant, &data.bytes(), "no_flow");
+    assert_refused(&mut lb, Port::Tenant, &data.bytes(), "no_flow");
     let sent = forwarded(&mut lb, Port::Tenant, &request(CLIENT_B, API, SYN_ONLY));
     let wanted = tcp(&snat(1025), KAS, SYN_ONLY).ttl(63);
     assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
@@ -194,7 +194,7 @@ fn without_room_in_the_index_no_id_is_lost() {
         }
     }
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
-    assert_dropped(&mut lb, Port::Tenant, &syn.bytes(), "flow_table_full");
+    assert_refused(&mut lb, Port::Tenant, &syn.bytes(), "flow_table_full");
     let answer = reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
     assert_dropped(&mut lb, Port::Mgmt, &answer.bytes(), "reply_mismatch");
     let free = lb.drain_free_ids();

@@ -1,6 +1,6 @@
 //! conntrack: what a packet does to its flow's word.
 //!
-//! The word is the only truth about a flow entry: state (4 bits), flags (4), generation (24). Every
+//! The word is the only truth about a flow entry: state (3 bits), flags (5), generation (24). Every
 //! change is a compare-and-swap of the whole word, so whoever wins one transition has done it
 //! alone. The id of a FREE or CLOSED entry waits in its queue of free ids.
 //!

@@ -1,6 +1,6 @@
 //! What a packet means for its flow.
 
-use super::word::{FIN_REPLY, FIN_REQUEST, State, Word};
+use super::word::{BACKEND_FIRST, FIN_REPLY, FIN_REQUEST, State, Word};
 use crate::wire::header::{ACK, FIN, RST, SYN};
 
 /// Which way a packet goes.
@@ -66,8 +66,29 @@ pub const fn tcp(
     ack_request: u32,
     ack_reply: u32,
 ) -> Step {
+    let step = judge(word.woken(), direction, segment, ack_request, ack_reply);
+    wake(word, step)
+}
+
+/// Any packet that is translated wakes a flow that was about to expire.
+#[inline(always)]
+const fn wake(word: Word, step: Step) -> Step {
+    match step {
+        Step::Keep if word.is_expiring() => Step::Change(word.woken()),
+        step => step,
+    }
+}
+
+#[inline(always)]
+const fn judge(
+    word: Word,
+    direction: Direction,
+    segment: &Segment,
+    ack_request: u32,
+    ack_reply: u32,
+) -> Step {
     let state = word.state();
-    if matches!(state, State::Closed) {
+    if matches!(state, State::Closed | State::Ended) {
         return Step::Keep;
     }
     let peer_expects = match direction {
@@ -89,7 +110,7 @@ pub const fn tcp(
     }
     if segment.opens() && word.has_any_flag(FIN_REQUEST | FIN_REPLY) {
         // The client opens its port again before both ends of the last connection were seen.
-        return Step::Change(word.without_flags(FIN_REQUEST | FIN_REPLY));
+        return Step::Change(word.without_flags(FIN_REQUEST | FIN_REPLY | BACKEND_FIRST));
     }
     match (state, direction) {
         (State::New, Direction::Reply) => {
@@ -126,7 +147,8 @@ const fn closing(word: Word, next: Word, direction: Direction, segment: &Segment
     if segment.has(FIN) {
         next = next.with_flags(match direction {
             Direction::Request => FIN_REQUEST,
-            Direction::Reply => FIN_REPLY,
+            Direction::Reply if word.has_any_flag(FIN_REQUEST) => FIN_REPLY,
+            Direction::Reply => FIN_REPLY | BACKEND_FIRST,
         });
     }
     if next.has_flags(FIN_REQUEST | FIN_REPLY) {
@@ -142,10 +164,12 @@ const fn closing(word: Word, next: Word, direction: Direction, segment: &Segment
 /// Judges a UDP datagram of a live flow.
 #[inline(always)]
 pub const fn udp(word: Word, direction: Direction) -> Step {
-    match (word.state(), direction) {
-        (State::New, Direction::Reply) => Step::Change(word.with_state(State::Established)),
+    let awake = word.woken();
+    let step = match (awake.state(), direction) {
+        (State::New, Direction::Reply) => Step::Change(awake.with_state(State::Established)),
         _ => Step::Keep,
-    }
+    };
+    wake(word, step)
 }
 
 #[cfg(test)]
@@ -381,5 +405,61 @@ mod tests {
         let established = changed(udp(word, Direction::Reply));
         assert_eq!(established.state(), State::Established);
         assert_eq!(udp(established, Direction::Reply), Step::Keep);
+    }
+
+    #[test]
+    fn any_packet_wakes_a_flow_that_is_about_to_expire() {
+        let flow = established();
+        let data = segment(ACK, ISN + 1, PEER.wrapping_add(1));
+        for direction in [Direction::Request, Direction::Reply] {
+            let step = tcp(
+                flow.expiring(),
+                direction,
+                &data,
+                PEER.wrapping_add(1),
+                ISN + 1,
+            );
+            assert_eq!(step, Step::Change(flow));
+            assert_eq!(
+                tcp(flow, direction, &data, PEER.wrapping_add(1), ISN + 1),
+                Step::Keep
+            );
+        }
+        let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
+        let step = tcp(
+            flow.expiring(),
+            Direction::Request,
+            &fin,
+            PEER.wrapping_add(1),
+            ISN + 1,
+        );
+        assert!(!changed(step).is_expiring() && changed(step).is_half_closed());
+        let udp_flow = Word::default().claim(true).publish();
+        assert_eq!(
+            udp(udp_flow.expiring(), Direction::Request),
+            Step::Change(udp_flow)
+        );
+        assert_eq!(
+            changed(udp(udp_flow.expiring(), Direction::Reply)).state(),
+            State::Established
+        );
+        assert!(!changed(udp(udp_flow.expiring(), Direction::Reply)).is_expiring());
+    }
+
+    #[test]
+    fn a_closed_flow_remembers_whose_end_rests() {
+        let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
+        let end = |first, second| {
+            let step = tcp(established(), first, &fin, PEER.wrapping_add(1), ISN + 1);
+            let half = changed(step);
+            changed(tcp(half, second, &fin, PEER.wrapping_add(1), ISN + 1))
+        };
+        let backend_first = end(Direction::Reply, Direction::Request);
+        assert_eq!(backend_first.state(), State::Closed);
+        assert!(backend_first.backend_closed_first());
+        let client_first = end(Direction::Request, Direction::Reply);
+        assert_eq!(client_first.state(), State::Closed);
+        assert!(!client_first.backend_closed_first());
+        assert!(!backend_first.claim(false).backend_closed_first());
     }
 }

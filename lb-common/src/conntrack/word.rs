@@ -21,9 +21,15 @@ pub enum State {
     Established = 4,
     /// Over, but not claimed yet: still translates.
     Closed = 5,
+    /// Ended by userspace, which told both ends: does not translate any more.
+    Ended = 6,
 }
 
-const STATE_MASK: u32 = 0xf;
+const STATE_MASK: u32 = 0x7;
+/// The backend sent the first FIN: its end of the connection rests in TIME_WAIT afterwards.
+pub(super) const BACKEND_FIRST: u32 = 1 << 3;
+/// Idle for too long: userspace will close the flow unless a packet takes the mark off.
+pub(super) const EXPIRING: u32 = 1 << 4;
 /// A UDP flow.
 const UDP: u32 = 1 << 5;
 /// The client sent a FIN.
@@ -54,6 +60,7 @@ impl Word {
             3 => State::Replied,
             4 => State::Established,
             5 => State::Closed,
+            6 => State::Ended,
             _ => State::Claimed,
         }
     }
@@ -100,7 +107,13 @@ impl Word {
     /// Whether the entry holds an id that a new flow may claim.
     #[inline(always)]
     pub const fn claimable(self) -> bool {
-        matches!(self.state(), State::Free | State::Closed)
+        matches!(self.state(), State::Free | State::Closed | State::Ended)
+    }
+
+    /// Whether the entry's fields are those of a flow, live or over.
+    #[inline(always)]
+    pub const fn has_flow(self) -> bool {
+        !matches!(self.state(), State::Free | State::Claimed)
     }
 
     /// Whether this is a flow of `udp`, or of TCP.
@@ -128,10 +141,48 @@ impl Word {
         self.with_state(State::New)
     }
 
+    /// The word of a flow that userspace wants to close for being idle. The next packet of the flow
+    /// [takes the mark off](Self::woken) by compare-and-swap, which makes the close fail.
+    #[inline(always)]
+    pub const fn expiring(self) -> Self {
+        self.with_flags(EXPIRING)
+    }
+
+    /// Whether the flow is marked as [`Self::expiring`].
+    #[inline(always)]
+    pub const fn is_expiring(self) -> bool {
+        self.has_any_flag(EXPIRING)
+    }
+
+    /// The word without that mark.
+    #[inline(always)]
+    pub const fn woken(self) -> Self {
+        self.without_flags(EXPIRING)
+    }
+
+    /// Whether the backend's end of a closed connection may rest in TIME_WAIT.
+    #[inline(always)]
+    pub const fn backend_closed_first(self) -> bool {
+        self.has_any_flag(BACKEND_FIRST)
+    }
+
+    /// Whether either end has sent its FIN.
+    #[inline(always)]
+    pub const fn is_half_closed(self) -> bool {
+        self.has_any_flag(FIN_REQUEST | FIN_REPLY)
+    }
+
     /// The end of a flow. Whoever wins the swap to this word puts the id into the queue.
     #[inline(always)]
     pub const fn close(self) -> Self {
         self.with_state(State::Closed)
+    }
+
+    /// The end of a flow that both ends are told of: whatever they send afterwards belongs to no flow.
+    /// Whoever wins the swap to this word puts the id into the queue.
+    #[inline(always)]
+    pub const fn end(self) -> Self {
+        self.with_state(State::Ended)
     }
 
     /// An entry that must not translate any more, as what it refers to is taken back. The new
@@ -163,6 +214,8 @@ mod tests {
         assert!(claimed.publish().translates() && !claimed.publish().claimable());
         let closed = claimed.publish().close();
         assert!(closed.translates() && closed.claimable());
+        let ended = claimed.publish().end();
+        assert!(!ended.translates() && ended.claimable() && ended.has_flow());
         assert!(claimed.withdraw().claimable() && !claimed.withdraw().translates());
         assert_eq!(closed.claim(true).generation(), 2);
     }
@@ -189,7 +242,7 @@ mod tests {
 
     #[test]
     fn an_unknown_state_is_never_read_nor_claimed() {
-        for number in 6..16 {
+        for number in 7..8 {
             let word = Word::from_raw(number);
             assert_eq!(word.state(), State::Claimed);
             assert!(!word.claimable());

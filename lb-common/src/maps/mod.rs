@@ -4,12 +4,16 @@
 //! for every id, so a zeroed record never points anywhere.
 
 pub mod backend;
+pub mod event;
 pub mod flow;
 pub mod network;
 pub mod registry;
+pub mod ring;
 pub mod rule;
+pub mod sample;
 pub mod service;
 pub mod snat;
+pub mod usage;
 
 /// Networks, including the reserved id 0.
 pub const MAX_NETWORKS: u32 = 256;

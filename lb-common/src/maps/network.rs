@@ -19,7 +19,7 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// A network, at the index of its id. 48 bytes. Written by userspace only.
+    /// A network, at the index of its id. 52 bytes. Written by userspace only.
     pub struct Network {
         /// The NIC that frames to this network leave by.
         pub ifindex: u32,
@@ -37,6 +37,8 @@ pod_struct! {
         pub sources: u32,
         /// Rule set of the destinations that must not pass to the host; 0 for none.
         pub destinations: u32,
+        /// Most flows of its clients at a time; 0 for no limit of its own.
+        pub budget: u32,
         /// Number of its SNAT addresses.
         pub snat_count: u32,
         /// Their slots: indexes of their queues of free ids. The first `snat_count` are valid.
@@ -56,6 +58,8 @@ pub const ROLE_UPLINK: u16 = 3;
 
 /// Its VIPs and SNAT addresses are the host's own addresses.
 pub const NETWORK_HOST: u16 = 1;
+/// Who asks a VIP for a port that no service listens on gets an answer instead of silence.
+pub const NETWORK_REJECT: u16 = 2;
 
 impl Network {
     /// Whether nothing of this network may reach the host's stack.

@@ -20,7 +20,7 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// A service. 12 bytes. Written by userspace only.
+    /// A service. 20 bytes. Written by userspace only.
     pub struct Service {
         /// Id of the pool: index of its Maglev table. Entry 0 of the table is its size, so that one
         /// swap of the table changes both; the backend ids follow.
@@ -31,5 +31,14 @@ pod_struct! {
         pub _reserved: u16,
         /// Rule set of its clients; 0 for whoever the network's sources let in.
         pub rules: u32,
+        /// The `SERVICE_` flags.
+        pub flags: u32,
+        /// Most flows at a time; 0 for no limit of its own.
+        pub budget: u32,
     }
 }
+
+/// Who is denied gets an answer instead of silence.
+pub const SERVICE_REJECT: u32 = 1;
+/// Its flows are reported when they begin and end.
+pub const SERVICE_EVENTS: u32 = 2;

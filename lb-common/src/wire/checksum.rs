@@ -4,6 +4,7 @@
 //! values are added as native loads of network-order bytes. The update is RFC 1624 equation 3:
 //! `HC' = ~(~HC + ~m + m')`.
 
+use super::header::Ipv4;
 use crate::addr::{Be16, Be32};
 
 /// What a set of field changes adds to a checksum.
@@ -43,6 +44,50 @@ impl Delta {
         } else {
             updated
         }
+    }
+}
+
+/// The checksum of a header that is written anew: the sum of its fields, the checksum left out.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use]
+pub struct Sum(u64);
+
+impl Sum {
+    /// Adds a 16-bit field at an even offset.
+    #[inline(always)]
+    pub const fn add16(self, field: Be16) -> Self {
+        Self(self.0 + field.raw() as u64)
+    }
+
+    /// Adds a 32-bit field at an even offset.
+    #[inline(always)]
+    pub const fn add32(self, field: Be32) -> Self {
+        Self(self.0 + field.raw() as u64)
+    }
+
+    /// Adds an IPv4 header without options, its own checksum included.
+    #[inline(always)]
+    pub fn add_header(self, ip: &Ipv4) -> Self {
+        self.add16(Be16::from_raw(u16::from_ne_bytes([
+            ip.version_ihl.get(),
+            ip.tos.get(),
+        ])))
+        .add16(ip.total_length.get())
+        .add16(ip.identification.get())
+        .add16(ip.fragment.get())
+        .add16(Be16::from_raw(u16::from_ne_bytes([
+            ip.ttl.get(),
+            ip.protocol.get(),
+        ])))
+        .add16(ip.checksum.get())
+        .add32(ip.source.get())
+        .add32(ip.destination.get())
+    }
+
+    /// The checksum.
+    #[inline(always)]
+    pub const fn checksum(self) -> Be16 {
+        Be16::from_raw(!fold(self.0))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use core::cell::Cell;
 
+use super::Wire;
 use crate::addr::{Be16, Be32, Mac};
 
 /// A byte of a header.
@@ -57,6 +58,9 @@ field!(
     Be32,
     4
 );
+
+// SAFETY: transparent over a `Cell` of bytes: alignment one, no padding, any bits are valid.
+unsafe impl Wire for N32 {}
 
 /// An Ethernet address in a header.
 #[repr(C)]

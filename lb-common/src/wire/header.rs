@@ -120,6 +120,20 @@ header! {
 }
 
 header! {
+    /// ICMP (RFC 792).
+    Icmp [8] {
+        /// Type.
+        kind: N8,
+        /// Code.
+        code: N8,
+        /// Checksum over header and payload.
+        checksum: N16,
+        /// Depends on the type; unused in "destination unreachable" but for its MTU.
+        rest: N32,
+    }
+}
+
+header! {
     /// ARP for IPv4 over Ethernet (RFC 826).
     Arp [28] {
         /// 1: Ethernet.

@@ -6,10 +6,12 @@ pub mod check;
 mod down;
 mod run;
 mod show;
+mod status;
 mod table;
 
 use std::{
     io::{self, IsTerminal as _},
+    net::SocketAddrV4,
     path::PathBuf,
     process::ExitCode,
     time::Duration,
@@ -69,7 +71,15 @@ enum Command {
     Backends(Show),
     /// Live flows
     Flows(Show),
-    /// Dropped packets by reason
+    /// The flow that has a SNAT port, or had it last
+    Who {
+        /// SNAT address and port, as a backend sees them
+        #[arg(value_name = "SNATIP:PORT")]
+        snat: SocketAddrV4,
+        #[command(flatten)]
+        show: Show,
+    },
+    /// Dropped and refused packets by reason, and the latest one of each
     Drops(Show),
     /// Detach, and remove every flow, map and cell of the instance
     Down {
@@ -142,10 +152,11 @@ pub fn main() -> ExitCode {
             };
             return check::check(&file, answer);
         }
-        Command::Status(show) => show::status(&show.instance.name, show.output.output),
+        Command::Status(show) => status::show(&show.instance.name, show.output.output),
         Command::Services(show) => show::services(&show.instance.name, show.output.output),
         Command::Backends(show) => show::backends(&show.instance.name, show.output.output),
         Command::Flows(show) => show::flows(&show.instance.name, show.output.output),
+        Command::Who { snat, show } => show::who(snat, &show.instance.name, show.output.output),
         Command::Drops(show) => show::drops(&show.instance.name, show.output.output),
         Command::Down { instance } => down::down(&instance.name),
         Command::Version { output } => show::version(output.output),

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     thread,
     time::Duration,
@@ -18,9 +18,13 @@ use tokio::{
 use super::{USAGE, failed, init_log};
 use crate::{
     config::{self, Config},
-    control::start::{self, Running},
-    dataplane::pins::Pins,
+    control::{
+        apply::read_ids,
+        start::{self, Running},
+    },
+    dataplane::{maps::Maps, pins::Pins},
     host,
+    observe::log::{self, FlowLog, Reports},
 };
 
 /// What `lb run` was asked for.
@@ -92,7 +96,8 @@ fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
         .confirm
         .map(|patience| time::Instant::now() + patience);
     let level = if options.trace_drops { TRACE_DROPS } else { 0 };
-    let mut running = start::start(config, text, &pins, level, &runtime)?;
+    let (reporter, reports) = log::channel();
+    let mut running = start::start(config, text, &pins, level, &runtime, reporter)?;
     if deadline.is_none() {
         running.keep()?;
     }
@@ -103,7 +108,11 @@ fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
         config.services.len()
     );
     io::stdout().flush().context("write to standard output")?;
-    let end = runtime.block_on(watch(&mut running, options, &mut signals, deadline))?;
+    let flow_log = config.flow_log.as_ref();
+    let end = runtime.block_on(async {
+        let flow_log = flow_log.and_then(|path| open_log(path, &pins, reports));
+        watch(&mut running, flow_log, options, &mut signals, deadline).await
+    })?;
     if matches!(end, End::Unconfirmed) {
         drop(running);
         start::remove(&pins)?;
@@ -136,9 +145,32 @@ impl Signals {
     }
 }
 
+/// The flow log, or what is wrong with it: flows go on without.
+fn open_log(path: &Path, pins: &Pins, reports: Reports) -> Option<FlowLog> {
+    let open = || {
+        let ids = read_ids(&Maps::open(&pins.maps())?)?;
+        FlowLog::open(&pins.maps(), path, &ids, reports)
+    };
+    let opened: Result<FlowLog> = open();
+    opened
+        .inspect_err(|error| tracing::error!("flows are not written to a file: {error:#}"))
+        .ok()
+}
+
+/// Waits for flow events and writes them; a log that fails is closed.
+async fn drain(flow_log: &mut Option<FlowLog>) {
+    if let Some(log) = flow_log
+        && let Err(error) = log.drain().await
+    {
+        tracing::error!("flows are no longer written to a file: {error:#}");
+        *flow_log = None;
+    }
+}
+
 /// Keeps next hops up to date until a signal comes, or until `deadline` if nobody confirms before.
 async fn watch(
     running: &mut Running,
+    mut flow_log: Option<FlowLog>,
     options: &Options,
     signals: &mut Signals,
     deadline: Option<time::Instant>,
@@ -162,6 +194,7 @@ async fn watch(
             _ = log.tick(), if logger.is_some() => {
                 if let Some(logger) = &mut logger { logger.flush(); }
             }
+            () = drain(&mut flow_log), if flow_log.is_some() => {}
             _ = sweep.tick(), if running.has_retired() => {
                 if let Err(error) = running.sweep() {
                     tracing::error!("ids of what is configured no more stay taken: {error:#}");

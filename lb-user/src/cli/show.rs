@@ -1,82 +1,16 @@
-//! `lb status | services | backends | flows | drops | version`.
+//! `lb services | backends | flows | who | drops | version`.
+
+use std::{net::SocketAddrV4, time::Duration};
 
 use anyhow::{Context as _, Result};
 use lb_common::abi::ABI_VERSION;
 use serde::Serialize;
 
 use super::{Format, table};
-use crate::observe::Observer;
-
-pub(super) fn status(instance: &str, format: Format) -> Result<()> {
-    let status = Observer::open(instance)?.status()?;
-    if format == Format::Json {
-        return json(&status);
-    }
-    println!("instance {}, version {}\n", status.instance, status.version);
-    table::print(
-        ["NETWORK", "ROLE", "INTERFACE", "VLAN", "XDP", "CELL"],
-        status.networks.into_iter().map(|network| {
-            [
-                network.name,
-                network.role,
-                network.interface,
-                network
-                    .vlan
-                    .map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),
-                network.mode.to_owned(),
-                network
-                    .cell
-                    .unwrap_or_else(|| "none: the host's addresses".to_owned()),
-            ]
-        }),
-    );
-    println!();
-    table::print(
-        [
-            "HOOK",
-            "PASSED",
-            "TRANSMITTED",
-            "FORWARDED",
-            "DELIVERED",
-            "DROPPED",
-            "TOTAL",
-        ],
-        status.verdicts.into_iter().map(|(hook, count)| {
-            let counts = [
-                count.passed,
-                count.transmitted,
-                count.forwarded,
-                count.delivered,
-            ];
-            let [passed, transmitted, forwarded, delivered] = counts.map(|count| count.to_string());
-            let (dropped, total) = (count.dropped.to_string(), count.total.to_string());
-            [
-                hook.to_owned(),
-                passed,
-                transmitted,
-                forwarded,
-                delivered,
-                dropped,
-                total,
-            ]
-        }),
-    );
-    println!();
-    table::print(
-        ["SNAT ADDRESS", "NETWORK", "PORTS", "FLOWS", "FREE", "STATE"],
-        status.snat.into_iter().map(|snat| {
-            [
-                snat.address,
-                snat.network,
-                snat.ports,
-                snat.flows.live.to_string(),
-                snat.flows.free.to_string(),
-                if snat.draining { "draining" } else { "in use" }.to_owned(),
-            ]
-        }),
-    );
-    Ok(())
-}
+use crate::{
+    config::time_text,
+    observe::{FlowLine, Observer, Packet},
+};
 
 pub(super) fn services(instance: &str, format: Format) -> Result<()> {
     let services = Observer::open(instance)?.services();
@@ -118,6 +52,24 @@ pub(super) fn flows(instance: &str, format: Format) -> Result<()> {
     if format == Format::Json {
         return json(&flows);
     }
+    print_flows(flows);
+    Ok(())
+}
+
+pub(super) fn who(snat: SocketAddrV4, instance: &str, format: Format) -> Result<()> {
+    let lines = Observer::open(instance)?.who(snat)?;
+    if format == Format::Json {
+        return json(&lines);
+    }
+    if lines.is_empty() {
+        println!("no flow has {snat}, and none had it");
+        return Ok(());
+    }
+    print_flows(lines.into_iter().map(|line| line.flow));
+    Ok(())
+}
+
+fn print_flows(flows: impl IntoIterator<Item = FlowLine>) {
     table::print(
         [
             "NETWORK",
@@ -131,8 +83,10 @@ pub(super) fn flows(instance: &str, format: Format) -> Result<()> {
             "BYTES TO",
             "BYTES FROM",
             "IDLE S",
+            "EXPIRES IN",
         ],
         flows.into_iter().map(|line| {
+            let expires_in = expires_in(&line);
             [
                 line.network,
                 line.service,
@@ -145,31 +99,91 @@ pub(super) fn flows(instance: &str, format: Format) -> Result<()> {
                 line.bytes_request.to_string(),
                 line.bytes_reply.to_string(),
                 line.idle_seconds.to_string(),
+                expires_in,
+            ]
+        }),
+    );
+}
+
+fn expires_in(line: &FlowLine) -> String {
+    match line.expires_in_seconds {
+        Some(seconds) => time_text(Duration::from_secs(seconds)),
+        None if line.state == "closed" => "-".to_owned(),
+        None => "never".to_owned(),
+    }
+}
+
+pub(super) fn drops(instance: &str, format: Format) -> Result<()> {
+    let mut drops = Observer::open(instance)?.drops()?;
+    if format == Format::Json {
+        return json(&drops);
+    }
+    let mut samples = Vec::new();
+    for line in &mut drops {
+        for sample in line.samples.drain(..) {
+            samples.push((line.reason, line.network.clone(), sample));
+        }
+    }
+    table::print(
+        ["HOOK", "NETWORK", "REASON", "DROPPED", "REFUSED", "MEANING"],
+        drops.into_iter().map(|line| {
+            [
+                line.hook.to_owned(),
+                line.network,
+                line.reason.to_owned(),
+                line.packets.to_string(),
+                line.refused.to_string(),
+                line.help.to_owned(),
+            ]
+        }),
+    );
+    if samples.is_empty() {
+        return Ok(());
+    }
+    println!("\nThe latest packet for each reason:\n");
+    table::print(
+        [
+            "REASON",
+            "AGO",
+            "NETWORK",
+            "VLAN",
+            "PROTO",
+            "FROM > TO",
+            "FLAGS",
+            "BYTES",
+        ],
+        samples.into_iter().map(|(reason, network, sample)| {
+            let ends = sample.packet.ends();
+            let Packet {
+                vlan,
+                protocol,
+                flags,
+                source: _,
+                destination: _,
+            } = sample.packet;
+            [
+                reason.to_owned(),
+                ago(sample.age_ms),
+                network,
+                vlan.map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),
+                protocol,
+                ends,
+                flags.unwrap_or_else(|| "-".to_owned()),
+                sample.length.to_string(),
             ]
         }),
     );
     Ok(())
 }
 
-pub(super) fn drops(instance: &str, format: Format) -> Result<()> {
-    let drops = Observer::open(instance)?.drops()?;
-    if format == Format::Json {
-        return json(&drops);
-    }
-    table::print(
-        ["HOOK", "NETWORK", "REASON", "PACKETS", "MEANING"],
-        drops.into_iter().map(|line| {
-            let packets = line.packets.to_string();
-            [
-                line.hook.to_owned(),
-                line.network,
-                line.reason.to_owned(),
-                packets,
-                line.help.to_owned(),
-            ]
-        }),
-    );
-    Ok(())
+/// A time in milliseconds for people: a minute matters more than its milliseconds.
+pub(super) fn ago(ms: u64) -> String {
+    let whole = match ms {
+        0..1000 => ms,
+        1000..3_600_000 => ms - ms % 1000,
+        _ => ms - ms % 60_000,
+    };
+    time_text(Duration::from_millis(whole))
 }
 
 pub(super) fn version(format: Format) -> Result<()> {
@@ -192,10 +206,30 @@ pub(super) fn version(format: Format) -> Result<()> {
     Ok(())
 }
 
-fn json(value: &impl Serialize) -> Result<()> {
+pub(super) fn json(value: &impl Serialize) -> Result<()> {
     println!(
         "{}",
         serde_json::to_string_pretty(value).context("write JSON")?
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_as_exact_as_it_matters() {
+        for (ms, text) in [
+            (0, "0s"),
+            (7, "7ms"),
+            (999, "999ms"),
+            (1999, "1s"),
+            (3_599_999, "59m59s"),
+            (3_600_000, "1h"),
+            (90_061_001, "1d1h1m"),
+        ] {
+            assert_eq!(ago(ms), text);
+        }
+    }
 }

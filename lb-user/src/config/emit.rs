@@ -9,8 +9,12 @@ use ipnet::Ipv4Net;
 use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS};
 
 use super::{
+    duration::{text, text_or_never},
     expand::Origins,
-    model::{Backend, Config, Limits, Network, Pool, Service, Snat, reachable},
+    model::{
+        Backend, Config, Limits, Network, PLACES, Pool, Protocol, Service, Snat, TCP_IDLE,
+        Timeouts, UDP_IDLE, reachable,
+    },
 };
 
 /// The text of the file. Comments say which parts were expanded from what.
@@ -27,6 +31,8 @@ fn write(out: &mut String, config: &Config, origins: &Origins) -> fmt::Result {
         pools,
         services,
         limits,
+        timeouts,
+        flow_log,
     } = config;
     out.push_str("version: 1\n\nnetworks:\n");
     for each in networks {
@@ -52,7 +58,21 @@ fn write(out: &mut String, config: &Config, origins: &Origins) -> fmt::Result {
         out,
         "\nlimits:\n  snat_addresses: {snat_addresses}\n  services: {services}\n  \
          backends: {backends}\n  pools: {pools}"
-    )
+    )?;
+    let Timeouts {
+        half_open,
+        half_closed,
+        udp,
+    } = timeouts;
+    let [half_open, half_closed, udp] = [half_open, half_closed, udp].map(|time| text(*time));
+    writeln!(
+        out,
+        "\ntimeouts:\n  half_open: {half_open}\n  half_closed: {half_closed}\n  udp: {udp}"
+    )?;
+    if let Some(path) = flow_log {
+        writeln!(out, "\nlog:\n  flows: {}", scalar(&path.to_string_lossy()))?;
+    }
+    Ok(())
 }
 
 fn origin(out: &mut String, origins: &HashMap<String, String>, name: &str) -> fmt::Result {
@@ -77,6 +97,10 @@ fn network(out: &mut String, network: &Network) -> fmt::Result {
         sources,
         backends,
         snat,
+        reject,
+        max_flows,
+        half_open,
+        udp_flows,
     } = network;
     writeln!(out, "  {}:\n    role: {role}", scalar(name))?;
     writeln!(out, "    interface: {}", scalar(interface))?;
@@ -106,7 +130,23 @@ fn network(out: &mut String, network: &Network) -> fmt::Result {
         let snat = snat.iter().map(|snat| snat_address(snat, *host));
         writeln!(out, "    snat: {}", flow(snat))?;
     }
+    refusals(out, *reject, *max_flows)?;
+    for (key, places) in [("half_open", *half_open), ("udp_flows", *udp_flows)] {
+        if places != PLACES {
+            writeln!(out, "    {key}: {places}")?;
+        }
+    }
     Ok(())
+}
+
+fn refusals(out: &mut String, reject: bool, max_flows: Option<u32>) -> fmt::Result {
+    if reject {
+        out.push_str("    reject: true\n");
+    }
+    match max_flows {
+        Some(max_flows) => writeln!(out, "    max_flows: {max_flows}"),
+        None => Ok(()),
+    }
 }
 
 fn snat_address(snat: &Snat, host: bool) -> String {
@@ -166,7 +206,17 @@ fn service(out: &mut String, service: &Service) -> fmt::Result {
         listen,
         pool,
         rules,
+        idle_timeout,
+        udp_idle_timeout,
+        keepalive,
+        reject,
+        max_flows,
     } = service;
+    let usual = if service.listens(Protocol::Tcp) {
+        TCP_IDLE
+    } else {
+        UDP_IDLE
+    };
     let listen = listen.iter().map(|listen| format!("\"{listen}\""));
     writeln!(out, "  {}:\n    network: {}", scalar(name), scalar(network))?;
     writeln!(out, "    listen: {}", flow(listen))?;
@@ -178,7 +228,14 @@ fn service(out: &mut String, service: &Service) -> fmt::Result {
             writeln!(out, "    {key}: {}", flow(&prefixes))?;
         }
     }
-    Ok(())
+    // One key says both, except that UDP has a default of its own.
+    if (*idle_timeout, *udp_idle_timeout) != (Some(usual), UDP_IDLE) {
+        writeln!(out, "    idle_timeout: {}", text_or_never(*idle_timeout))?;
+    }
+    if let Some(keepalive) = keepalive {
+        writeln!(out, "    keepalive: {}", text(*keepalive))?;
+    }
+    refusals(out, *reject, *max_flows)
 }
 
 /// A list in one line.

@@ -186,6 +186,8 @@ fn add(raw: &mut RawFile, more: RawFile) {
         clusters,
         // Only the main file has them.
         limits: _,
+        timeouts: _,
+        flow_log: _,
     } = more;
     raw.versions.extend(versions);
     append(&mut raw.networks, networks);

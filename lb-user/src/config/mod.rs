@@ -14,9 +14,11 @@
 //! exists, or an address is free, is found out when the configuration is applied.
 
 mod address;
+mod duration;
 mod emit;
 mod expand;
 mod files;
+mod idle;
 mod model;
 mod names;
 mod place;
@@ -31,10 +33,12 @@ mod tests;
 
 use std::path::Path;
 
+pub(crate) use self::duration::text as time_text;
 use self::{expand::Origins, problem::Findings, schema::RawFile};
 pub use self::{
     model::{
         Backend, Config, Limits, Listen, Network, Pool, Protocol, Role, Route, Rule, Service, Snat,
+        TCP_IDLE, Timeouts, UDP_IDLE,
     },
     problem::{Problem, Problems},
 };

@@ -1,10 +1,12 @@
 //! The validated configuration: what the rest of the control plane sees of the file.
 
-use std::{fmt, net::Ipv4Addr};
+use std::{fmt, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 use ipnet::Ipv4Net;
-use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES};
+use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, ring::DEFAULT_PLACES};
 use serde::{Serialize, Serializer};
+
+use super::duration;
 
 /// A validated configuration, with every default filled in and every shorthand (`defaults`, `nodes`,
 /// `clusters`, `include`) written out. Lists have the order of the files, every name that is
@@ -19,6 +21,10 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Capacities, fixed at the first start.
     pub limits: Limits,
+    /// How long flows may be idle that are not, or no more, in full use.
+    pub timeouts: Timeouts,
+    /// The file that flows are written to when they begin and end; none: they are not. Absolute.
+    pub flow_log: Option<PathBuf>,
 }
 
 impl Config {
@@ -67,7 +73,18 @@ pub struct Network {
     pub backends: Vec<Ipv4Net>,
     /// Where flows to this network's backends come from; at most 16, may be empty.
     pub snat: Vec<Snat>,
+    /// Whether clients that ask a VIP for a port of no service are answered, instead of silence.
+    pub reject: bool,
+    /// The most flows of its clients at a time, at least 1; none: as many as the SNAT ports allow.
+    pub max_flows: Option<u32>,
+    /// Places for half-open TCP flows of its clients, 64 to 65536; default 8192.
+    pub half_open: u32,
+    /// Places for their UDP flows, 64 to 65536; default 8192.
+    pub udp_flows: u32,
 }
+
+/// [`Network::half_open`] and [`Network::udp_flows`] of a network that does not say otherwise.
+pub(super) const PLACES: u32 = DEFAULT_PLACES;
 
 /// What is on-link, or behind a gateway that is not the default one: the `sources` and `backends` of
 /// a network that does not say otherwise.
@@ -174,6 +191,46 @@ pub struct Service {
     /// Who may use it: the longest prefix that contains the client decides, and a client in none is
     /// denied. Canonical, sorted, unique in prefix. Empty: whoever the network's `sources` let in.
     pub rules: Vec<Rule>,
+    /// How long a flow in full use may be idle: a TCP flow that is established, or a UDP flow that
+    /// was replied to if all listeners are UDP. None: for ever, which only TCP flows may. 100 ms to
+    /// 30 days; default [`TCP_IDLE`], or [`UDP_IDLE`] if all listeners are UDP.
+    #[serde(serialize_with = "as_idle")]
+    pub idle_timeout: Option<Duration>,
+    /// As [`Self::idle_timeout`], for the UDP flows of a service that may have both; default
+    /// [`UDP_IDLE`].
+    #[serde(serialize_with = "as_duration")]
+    pub udp_idle_timeout: Duration,
+    /// How long an established TCP flow may be idle before both its ends are probed, less than
+    /// [`Self::idle_timeout`]; none: they are not probed.
+    #[serde(serialize_with = "as_duration_or_null")]
+    pub keepalive: Option<Duration>,
+    /// Whether clients that the rules deny are answered, instead of silence.
+    pub reject: bool,
+    /// The most flows at a time, at least 1; none: as many as its network may have.
+    pub max_flows: Option<u32>,
+}
+
+/// How long an established TCP flow may be idle. RFC 5382 REQ-5: not less than 2 hours 4 minutes.
+pub const TCP_IDLE: Duration = Duration::from_secs((2 * 60 + 10) * 60);
+
+/// How long a UDP flow that was replied to may be idle. RFC 4787 REQ-5: not less than 2 minutes.
+pub const UDP_IDLE: Duration = Duration::from_secs(120);
+
+impl Service {
+    /// How long a flow in full use may be idle; none: for ever.
+    #[must_use]
+    pub fn idle(&self, protocol: Protocol) -> Option<Duration> {
+        match protocol {
+            Protocol::Tcp => self.idle_timeout,
+            Protocol::Udp => Some(self.udp_idle_timeout),
+        }
+    }
+
+    /// Whether it listens for this protocol.
+    #[must_use]
+    pub fn listens(&self, protocol: Protocol) -> bool {
+        self.listen.iter().any(|listen| listen.protocol == protocol)
+    }
 }
 
 /// Whether clients with addresses in one prefix may use a service.
@@ -248,6 +305,30 @@ impl Default for Limits {
     }
 }
 
+/// How long flows may be idle that are not, or no more, in full use; each 100 ms to 30 days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Timeouts {
+    /// TCP, not established yet; default 30 s.
+    #[serde(serialize_with = "as_duration")]
+    pub half_open: Duration,
+    /// TCP, closed by one of its ends; default 2 minutes.
+    #[serde(serialize_with = "as_duration")]
+    pub half_closed: Duration,
+    /// UDP, not replied to yet; default 30 s.
+    #[serde(serialize_with = "as_duration")]
+    pub udp: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            half_open: Duration::from_secs(30),
+            half_closed: Duration::from_secs(120),
+            udp: Duration::from_secs(30),
+        }
+    }
+}
+
 /// Prefixes as everybody writes them; `ipnet` alone would need one more feature for that.
 fn as_texts<S: Serializer>(prefixes: &[Ipv4Net], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(prefixes.iter().map(Ipv4Net::to_string))
@@ -255,4 +336,20 @@ fn as_texts<S: Serializer>(prefixes: &[Ipv4Net], serializer: S) -> Result<S::Ok,
 
 fn as_text<S: Serializer>(prefix: &Ipv4Net, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(prefix)
+}
+
+/// Times as the file has them.
+fn as_duration<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&duration::text(*time))
+}
+
+fn as_duration_or_null<S: Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_some(&time.map(duration::text))
+}
+
+fn as_idle<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&duration::text_or_never(*time))
 }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use lb_common::maps::{
     backend::Backend,
     registry::RegistryKey,
+    ring,
     snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
 };
 use tokio::{sync::mpsc::UnboundedReceiver, time};
@@ -101,9 +102,15 @@ impl Live {
             ..Current::default()
         };
         for (_, id) in ids.of(Kind::Network) {
-            current
-                .networks
-                .insert(u16::try_from(id)?, maps.networks.get(&id, 0)?);
+            let id = u16::try_from(id)?;
+            let record = maps.networks.get(&u32::from(id), 0)?;
+            current.networks.insert(id, record);
+            for index in [false, true].map(|udp| ring::index(id, udp)) {
+                if let Some(ring) = maps.ring(index)? {
+                    let places = ring.get(ring::SIZE as usize).copied().unwrap_or(0);
+                    current.rings.insert(index, u32::try_from(places)?);
+                }
+            }
         }
         for (_, id) in ids.of(Kind::Backend) {
             current.backends.insert(id, maps.backends.get(&id, 0)?);
@@ -180,6 +187,7 @@ impl Live {
         match operation {
             Operation::WriteRules(set, rules) => maps.write_rules(*set, rules)?,
             Operation::ClearRules(set, prefixes) => maps.clear_rules(*set, prefixes)?,
+            Operation::SetRing(index, places) => maps.set_ring(*index, *places)?,
             Operation::SetNetwork(id, network) => maps.networks.set(u32::from(*id), network, 0)?,
             Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
             Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,

@@ -13,11 +13,12 @@ use lb_common::{
         MAX_NETWORKS,
         backend::Backend,
         network::{
-            Address, AddressKey, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK, NETWORK_HOST, Network,
-            NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
+            Address, AddressKey, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK, NETWORK_HOST,
+            NETWORK_REJECT, Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
+        ring,
         rule::Owner,
-        service::{Service, ServiceKey},
+        service::{SERVICE_EVENTS, SERVICE_REJECT, Service, ServiceKey},
     },
 };
 
@@ -51,6 +52,8 @@ pub struct Desired {
     pub snat: Vec<SnatSlot>,
     /// VIPs and SNAT addresses, also those that only finish their flows.
     pub addresses: HashMap<AddressKey, Address>,
+    /// Places of each ring of flows, by its index.
+    pub rings: Vec<(u32, u32)>,
     /// Rule sets by owner, none of them empty. Records point to none yet.
     pub rules: BTreeMap<Owner, Rules>,
     /// Backends by id; the next hop's MAC is not part of it.
@@ -131,12 +134,16 @@ impl Desired {
                     Role::Tenant => ROLE_TENANT,
                     Role::Uplink => ROLE_UPLINK,
                 },
-                flags: if network.host { NETWORK_HOST } else { 0 },
+                flags: network_flags(network),
+                budget: network.max_flows.unwrap_or(0),
                 snat_count: u32::try_from(network.snat.len())?,
                 snat_slots,
                 ..Network::default()
             },
         ));
+        for (udp, places) in [(false, network.half_open), (true, network.udp_flows)] {
+            self.rings.push((ring::index(id, udp), places));
+        }
         self.map_network(place.nic.ifindex, vlan, id);
         if place.cell_ifindex != 0 {
             self.map_network(place.cell_ifindex, 0, id);
@@ -264,8 +271,9 @@ impl Desired {
         let record = Service {
             pool,
             id,
-            _reserved: 0,
-            rules: 0,
+            flags: service_flags(service, config),
+            budget: service.max_flows.unwrap_or(0),
+            ..Service::default()
         };
         for listen in &service.listen {
             let key = ServiceKey {
@@ -299,6 +307,21 @@ impl Desired {
             .chain(retired.map(|(_, next_hop)| *next_hop))
             .collect()
     }
+}
+
+fn network_flags(network: &config::Network) -> u16 {
+    let host = if network.host { NETWORK_HOST } else { 0 };
+    let reject = if network.reject { NETWORK_REJECT } else { 0 };
+    host | reject
+}
+
+fn service_flags(service: &config::Service, config: &Config) -> u32 {
+    let reject = if service.reject { SERVICE_REJECT } else { 0 };
+    let events = match config.flow_log {
+        Some(_) => SERVICE_EVENTS,
+        None => 0,
+    };
+    reject | events
 }
 
 /// The registry's name of a backend: in another network or under another address it is another

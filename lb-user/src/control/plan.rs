@@ -32,6 +32,8 @@ pub struct Current {
     pub network_ids: HashMap<NetworkKey, u32>,
     /// Address of every slot that is open.
     pub snat: HashMap<u16, Ipv4Addr>,
+    /// Places of each ring of flows that there is, by its index.
+    pub rings: HashMap<u32, u32>,
     /// Rule sets by number.
     pub rules: BTreeMap<u32, Rules>,
     /// VIPs and SNAT addresses.
@@ -57,6 +59,8 @@ pub enum Operation {
     MapNetwork(NetworkKey, u32),
     /// Frames of this interface belong to no network any more.
     UnmapNetwork(NetworkKey),
+    /// Makes the ring of flows with this index anew, with so many places.
+    SetRing(u32, u32),
     /// Gives a SNAT address its pages and its queue of free ids.
     OpenSnat(SnatSlot),
     /// Writes a backend; its next hop stays if the address does.
@@ -82,6 +86,11 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     for snat in &desired.snat {
         if current.snat.get(&snat.slot) != Some(&snat.snat.address) {
             plan.push(Operation::OpenSnat(*snat));
+        }
+    }
+    for (index, places) in &desired.rings {
+        if current.rings.get(index) != Some(places) {
+            plan.push(Operation::SetRing(*index, *places));
         }
     }
     let moved = moved(current, desired);
@@ -275,6 +284,9 @@ mod tests {
             match operation.clone() {
                 Operation::WriteRules(set, rules) => drop(current.rules.insert(set, rules)),
                 Operation::ClearRules(set, _) => drop(current.rules.remove(&set)),
+                Operation::SetRing(index, places) => {
+                    current.rings.insert(index, places);
+                }
                 Operation::SetNetwork(id, network) => drop(current.networks.insert(id, network)),
                 Operation::MapNetwork(key, id) => drop(current.network_ids.insert(key, id)),
                 Operation::UnmapNetwork(key) => drop(current.network_ids.remove(&key)),

@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeSet, HashSet},
     io::ErrorKind,
     net::Ipv4Addr,
+    path::Path,
 };
 
 use anyhow::{Context as _, Result};
@@ -13,16 +14,19 @@ use lb_common::{
     conntrack::{State, Word},
     maps::{
         backend::Backend,
+        event::{FlowEvent, REMOVED},
         flow::{Flow, TIME_SHIFT},
         network::{AddressKey, KIND_VIP, Network},
         registry::RegistryKey,
-        snat::SnatPage,
+        snat::{SnatPage, base},
+        usage,
     },
 };
 
 use super::{
     apply::Live,
     desired::Desired,
+    expiry::idle::age,
     ids::{Ids, Kind},
     plan::Current,
     snat::{SnatSlot, parse_name},
@@ -30,9 +34,10 @@ use super::{
 use crate::{
     config::Config,
     dataplane::{
-        flows::{FlowTable, coarse_now},
+        flows::{FlowTable, UsageTable, coarse_now},
         maps::Maps,
     },
+    observe::log::Reporter,
 };
 
 /// Ids that wait for the last flow that refers to them.
@@ -192,12 +197,10 @@ impl Retired {
         match word.state() {
             State::Free => Judgement::Keep,
             _ if !refers => Judgement::Keep,
-            State::Closed => Judgement::Forget,
+            State::Closed | State::Ended => Judgement::Forget,
             State::Claimed => Judgement::Holds,
             State::New | State::Replied | State::Established if ends => Judgement::End,
-            State::New | State::Replied if now.wrapping_sub(flow.last_seen) >= HALF_OPEN => {
-                Judgement::End
-            }
+            State::New | State::Replied if age(now, flow.last_seen) >= HALF_OPEN => Judgement::End,
             State::New | State::Replied | State::Established => Judgement::Holds,
         }
     }
@@ -221,7 +224,7 @@ impl Live {
     /// If the kernel refuses a change of a map.
     pub fn sweep(
         &mut self,
-        table: &FlowTable,
+        sweeper: &Sweeper,
         ids: &mut Ids,
         retired: &mut Retired,
     ) -> Result<Vec<FreedSnat>> {
@@ -233,15 +236,7 @@ impl Live {
             };
             let slot = SnatSlot::new(u16::try_from(id - 1)?, snat);
             for id in slot.flow_ids() {
-                visit(
-                    &mut self.maps,
-                    table,
-                    retired,
-                    &mut free,
-                    id,
-                    slot.slot,
-                    now,
-                )?;
+                sweeper.visit(&mut self.maps, retired, &mut free, (id, slot), now)?;
             }
         }
         let mut freed = Vec::new();
@@ -327,45 +322,89 @@ impl Retired {
     }
 }
 
-/// Judges one entry and carries the judgement out.
-fn visit(
-    maps: &mut Maps,
-    table: &FlowTable,
-    retired: &Retired,
-    free: &mut Retired,
-    id: u32,
-    slot: u16,
-    now: u32,
-) -> Result<()> {
-    let unused = |word: Word| matches!(word.state(), State::Free);
-    if table.word(id).is_none_or(unused) {
-        return Ok(());
+/// What a sweep works on beside the maps.
+pub struct Sweeper {
+    table: FlowTable,
+    usage: UsageTable,
+    reporter: Reporter,
+}
+
+impl Sweeper {
+    /// Maps the tables that are pinned in `folder`; flows that are ended go to `reporter`.
+    ///
+    /// # Errors
+    ///
+    /// If a pin is missing.
+    pub fn open(folder: &Path, reporter: Reporter) -> Result<Self> {
+        Ok(Self {
+            table: FlowTable::open(folder)?,
+            usage: UsageTable::open(folder)?,
+            reporter,
+        })
     }
-    // An entry that changes while it is read is claimed by a new flow, which holds nothing retired.
-    let Some((word, flow)) = table.flow(id) else {
-        return Ok(());
-    };
-    let judgement = retired.judge(word, &flow, slot, now);
-    match judgement {
-        Judgement::Keep => {}
-        Judgement::Holds => free.release(&flow, slot),
-        Judgement::End | Judgement::Forget => {
-            // First: afterwards the id may be another flow's, with the same key. If that happens all
-            // the same, the flow's first reply puts the key back.
-            forget_key(maps, word, &flow, id)?;
-            if !table.swap(id, word, word.forget()) {
-                // It was claimed, or has moved on: the next sweep sees what it is.
-                free.release(&flow, slot);
-                return Ok(());
-            }
-            if judgement == Judgement::End
-                && let Some(mut queue) = maps.free_ids(u32::from(slot))?
-            {
-                queue.push(&id, 0)?;
+
+    /// Judges one entry and carries the judgement out.
+    fn visit(
+        &self,
+        maps: &mut Maps,
+        retired: &Retired,
+        free: &mut Retired,
+        (id, slot): (u32, SnatSlot),
+        now: u32,
+    ) -> Result<()> {
+        let unused = |word: Word| matches!(word.state(), State::Free);
+        if self.table.word(id).is_none_or(unused) {
+            return Ok(());
+        }
+        // An entry that changes while it is read is claimed by a new flow, which holds nothing retired.
+        let Some((word, flow)) = self.table.flow(id) else {
+            return Ok(());
+        };
+        let judgement = retired.judge(word, &flow, slot.slot, now);
+        match judgement {
+            Judgement::Keep => {}
+            Judgement::Holds => free.release(&flow, slot.slot),
+            Judgement::End | Judgement::Forget => {
+                // First: afterwards the id may be another flow's, with the same key. If that happens
+                // all the same, the flow's first reply puts the key back.
+                forget_key(maps, word, &flow, id)?;
+                if !self.table.swap(id, word, word.forget()) {
+                    // It was claimed, or has moved on: the next sweep sees what it is.
+                    free.release(&flow, slot.slot);
+                } else if judgement == Judgement::End {
+                    self.ended(maps, (id, slot), word, flow)?;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Gives back what a flow held that was live until now.
+    fn ended(
+        &self,
+        maps: &Maps,
+        (id, slot): (u32, SnatSlot),
+        word: Word,
+        flow: Flow,
+    ) -> Result<()> {
+        self.usage.add(usage::network(flow.network), -1);
+        self.usage.add(usage::service(flow.service), -1);
+        let port = u32::from(slot.snat.first_port) + (id - base(slot.slot));
+        self.reporter.report(FlowEvent {
+            flow: Flow {
+                word: word.raw(),
+                ..flow
+            },
+            id,
+            kind: REMOVED,
+            snat: slot.snat.address.into(),
+            port,
+        });
+        if let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? {
+            queue.push(&id, 0)?;
+        }
+        Ok(())
+    }
 }
 
 /// Takes an entry that will be free out of the request index.

@@ -17,16 +17,16 @@ use tokio::{
 use super::{
     apply::Live,
     desired::{Place, desired},
+    expiry::{Expiry, idle::Policy},
     ids::{Ids, Kind},
     plan::{Operation, plan},
-    retire::Retired,
+    retire::{Retired, Sweeper},
     snat::draining,
 };
 use crate::{
     config::{self, Config},
     dataplane::{
         attach::{self, Attached, Mode, NewLink},
-        flows::FlowTable,
         maps::Maps,
         object::{CELL, NIC, Object},
         pins::Pins,
@@ -39,6 +39,7 @@ use crate::{
         neighbour::{self, Resolved, Side},
         nic,
     },
+    observe::log::Reporter,
 };
 
 /// A live data plane with its control plane.
@@ -49,10 +50,13 @@ pub struct Running {
     pub resolved: UnboundedReceiver<Resolved>,
     /// The loaded object.
     pub object: Object,
+    /// The thread that ends idle flows.
+    pub expiry: Expiry,
     links: Vec<NewLink>,
     pins: Pins,
     ids: Ids,
     retired: Retired,
+    reporter: Reporter,
 }
 
 impl Running {
@@ -76,8 +80,10 @@ impl Running {
     ///
     /// If a map cannot be changed.
     pub fn sweep(&mut self) -> Result<()> {
-        let table = FlowTable::open(&self.pins.maps())?;
-        let freed = self.live.sweep(&table, &mut self.ids, &mut self.retired)?;
+        let sweeper = Sweeper::open(&self.pins.maps(), self.reporter.clone())?;
+        let freed = self
+            .live
+            .sweep(&sweeper, &mut self.ids, &mut self.retired)?;
         for snat in freed {
             let cell = cell::name(self.pins.instance(), &snat.network);
             if namespace::path(&cell).exists() {
@@ -91,7 +97,7 @@ impl Running {
 /// Brings the data plane of `pins` to what `config` says, of which `text` is the source. What an
 /// earlier process left is adopted; where nothing was left, a failure leaves nothing behind.
 ///
-/// New links are for the caller to [keep](Running::keep).
+/// New links are for the caller to [keep](Running::keep). Flows that are ended here go to `reporter`.
 ///
 /// # Errors
 ///
@@ -102,11 +108,12 @@ pub fn start(
     pins: &Pins,
     log_level: u8,
     runtime: &Runtime,
+    reporter: Reporter,
 ) -> Result<Running> {
     let adopted = pins.exist();
     let ours = |ifindex| pins.link(NIC, ifindex).exists();
     let result = host::interfaces(config, ours)
-        .and_then(|nics| bring_up(config, pins, &nics, log_level, runtime))
+        .and_then(|nics| bring_up(config, pins, &nics, log_level, runtime, reporter))
         .and_then(|running| save(text, pins).map(|()| running));
     if result.is_err()
         && !adopted
@@ -157,6 +164,7 @@ fn bring_up(
     nics: &BTreeMap<String, Link>,
     log_level: u8,
     runtime: &Runtime,
+    reporter: Reporter,
 ) -> Result<Running> {
     ensure!(
         pins.other_versions().is_empty(),
@@ -174,7 +182,7 @@ fn bring_up(
         limits: live.limits(),
         ..config.clone()
     };
-    free_unreferenced(&mut live, &mut ids, pins)?;
+    free_unreferenced(&mut live, &mut ids, pins, &reporter)?;
     let places = build_cells(&config, pins, nics, &ids)?;
     let desired = desired(&config, &places, &mut ids)?;
     live.save_ids(&ids)?;
@@ -197,24 +205,32 @@ fn bring_up(
     runtime.block_on(live.apply(rest, &mut resolved))?;
     remove_stale(&config, pins, &places, &ids)?;
     let retired = Retired::new(&ids, &config, &desired);
+    let expiry = Expiry::start(&pins.maps(), Policy::new(&config, &ids), reporter.clone())?;
     Ok(Running {
         live,
         resolved,
         object,
+        expiry,
         links,
         pins: pins.clone(),
         ids,
         retired,
+        reporter,
     })
 }
 
 /// Frees what an earlier process retired and no flow holds any more: the new configuration may need
 /// the ids.
-fn free_unreferenced(live: &mut Live, ids: &mut Ids, pins: &Pins) -> Result<()> {
+fn free_unreferenced(
+    live: &mut Live,
+    ids: &mut Ids,
+    pins: &Pins,
+    reporter: &Reporter,
+) -> Result<()> {
     let mut retired = Retired::unreferenced(ids, &live.current(ids)?);
     if !retired.is_empty() {
-        let table = FlowTable::open(&pins.maps())?;
-        live.sweep(&table, ids, &mut retired)?;
+        let sweeper = Sweeper::open(&pins.maps(), reporter.clone())?;
+        live.sweep(&sweeper, ids, &mut retired)?;
     }
     Ok(())
 }
@@ -273,6 +289,7 @@ const fn is_of_networks(step: &Operation) -> bool {
         Operation::WriteRules(..)
         | Operation::ClearRules(..)
         | Operation::OpenSnat(_)
+        | Operation::SetRing(..)
         | Operation::UnmapNetwork(_)
         | Operation::SetNetwork(..)
         | Operation::MapNetwork(..) => true,

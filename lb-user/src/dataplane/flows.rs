@@ -1,5 +1,5 @@
 //! The flow table in this process's memory: read and changed without a syscall per flow, beside the
-//! data plane, by the same rules.
+//! data plane, by the same rules. And the numbers of live flows, which are kept in the same way.
 #![expect(
     unsafe_code,
     reason = "the entries are shared with the kernel's programs"
@@ -20,6 +20,19 @@ use lb_common::{
 use memmap2::{MmapOptions, MmapRaw};
 use nix::time::{ClockId, clock_gettime};
 
+/// What an expiry looks at: one cache line, and most often one word of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// The word. The other fields are this flow's if a swap from this word succeeds.
+    pub word: Word,
+    /// When the last packet came.
+    pub last_seen: u32,
+    /// Id of its client's network.
+    pub network: u16,
+    /// Id of its service.
+    pub service: u16,
+}
+
 /// The mapped flow table.
 #[derive(Debug)]
 pub struct FlowTable {
@@ -33,12 +46,7 @@ impl FlowTable {
     ///
     /// If the pin is missing or the kernel refuses the mapping.
     pub fn open(folder: &Path) -> Result<Self> {
-        let map = MapData::from_pin(folder.join("FLOWS")).context("open the pinned map FLOWS")?;
-        let entries = usize::try_from(map.info()?.max_entries())?;
-        let memory = MmapOptions::new()
-            .len(entries * size_of::<Flow>())
-            .map_raw(&map.fd().as_fd())
-            .context("map the flow table")?;
+        let memory = map(folder, "FLOWS", size_of::<Flow>())?;
         Ok(Self { memory })
     }
 
@@ -48,10 +56,30 @@ impl FlowTable {
             .map(|word| Word::from_raw(word.load(Ordering::Acquire)))
     }
 
+    /// A look at an entry that may change meanwhile; see [`Glance::word`].
+    pub fn glance(&self, id: u32) -> Option<Glance> {
+        let word = self.word(id)?;
+        let entry = self.entry(id)?;
+        macro_rules! read {
+            ($field:ident) => {{
+                // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+                let field = unsafe { &raw const (*entry).$field };
+                // SAFETY: as above; the field is a plain integer, of which any bits are valid.
+                unsafe { field.read_volatile() }
+            }};
+        }
+        Some(Glance {
+            word,
+            last_seen: read!(last_seen),
+            network: read!(network),
+            service: read!(service),
+        })
+    }
+
     /// A flow's fields, if it is the same flow before and after they are read, and nobody was still
     /// writing them.
     pub fn flow(&self, id: u32) -> Option<(Word, Flow)> {
-        let before = self.word(id).filter(|word| word.translates())?;
+        let before = self.word(id).filter(|word| word.has_flow())?;
         let entry = self.entry(id)?;
         // SAFETY: `entry` is inside the mapping and aligned; `Flow` is plain integers, so a torn
         // read is a valid value, and the second look at the generation discards it.
@@ -91,7 +119,163 @@ impl FlowTable {
 ///
 /// If the clock cannot be read.
 pub fn coarse_now() -> Result<u32> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("read the monotonic clock")?;
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).context("read the monotonic clock")?;
     let ns = u64::try_from(now.tv_sec())? * 1_000_000_000 + u64::try_from(now.tv_nsec())?;
     Ok(u32::try_from(ns >> TIME_SHIFT & u64::from(u32::MAX))?)
+}
+
+/// The mapped numbers of live flows, by the indexes of [`lb_common::maps::usage`].
+#[derive(Debug)]
+pub struct UsageTable {
+    memory: MmapRaw,
+}
+
+/// Bytes from one value of a mapped array to the next: the kernel rounds a value's size up to eight.
+const USAGE_STRIDE: usize = 8;
+
+impl UsageTable {
+    /// Maps the pinned map in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// If the pin is missing or the kernel refuses the mapping.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let memory = map(folder, "USAGE", USAGE_STRIDE)?;
+        Ok(Self { memory })
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.memory.len() / USAGE_STRIDE
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A value as it is now; `None` beyond the end.
+    pub fn get(&self, index: u32) -> Option<u32> {
+        Some(self.value(index)?.load(Ordering::Relaxed))
+    }
+
+    /// Adds to a value what may be negative, as the data plane does: it wraps, and nothing that
+    /// another CPU adds meanwhile is lost.
+    pub fn add(&self, index: u32, amount: i32) {
+        if let Some(value) = self.value(index) {
+            value.fetch_add(amount.cast_unsigned(), Ordering::Relaxed);
+        }
+    }
+
+    fn value(&self, index: u32) -> Option<&AtomicU32> {
+        let offset = usize::try_from(index).ok()?.checked_mul(USAGE_STRIDE)?;
+        if offset >= self.memory.len() {
+            return None;
+        }
+        let value = self.memory.as_mut_ptr().wrapping_add(offset);
+        // SAFETY: the value is inside the mapping, which lives as long as `self`, and aligned to
+        // eight bytes; the kernel's side changes it only by atomic operations.
+        Some(unsafe { AtomicU32::from_ptr(value.cast()) })
+    }
+}
+
+/// Maps the pinned array `name` in `folder`, whose values take `bytes` each.
+fn map(folder: &Path, name: &str, bytes: usize) -> Result<MmapRaw> {
+    let pinned = MapData::from_pin(folder.join(name));
+    let pinned = pinned.with_context(|| format!("open the pinned map {name}"))?;
+    let entries = usize::try_from(pinned.info()?.max_entries())?;
+    MmapOptions::new()
+        .len(entries * bytes)
+        .map_raw(&pinned.fd().as_fd())
+        .with_context(|| format!("map {name} into memory"))
+}
+
+/// Tables in memory that no kernel knows, and what the data plane does to them.
+#[cfg(test)]
+pub(crate) mod twin {
+    use super::*;
+
+    impl FlowTable {
+        pub(crate) fn anonymous(entries: u32) -> Self {
+            let length = usize::try_from(entries).unwrap() * size_of::<Flow>();
+            Self {
+                memory: memory(length),
+            }
+        }
+
+        /// Writes a whole entry, its word included.
+        pub(crate) fn put(&self, id: u32, flow: &Flow) {
+            let entry = self.entry(id).unwrap();
+            // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+            unsafe { entry.write_volatile(*flow) }
+        }
+
+        /// What both paths of the data plane do last to a flow that they translate.
+        pub(crate) fn touch(&self, id: u32, now: u32) {
+            let entry = self.entry(id).unwrap();
+            // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+            let field = unsafe { &raw mut (*entry).last_seen };
+            // SAFETY: as above; racing stores of a plain integer are what the layout allows.
+            unsafe { field.write_volatile(now) }
+        }
+    }
+
+    impl UsageTable {
+        pub(crate) fn anonymous(values: u32) -> Self {
+            let length = usize::try_from(values).unwrap() * USAGE_STRIDE;
+            Self {
+                memory: memory(length),
+            }
+        }
+    }
+
+    fn memory(length: usize) -> MmapRaw {
+        MmapOptions::new().len(length).map_anon().unwrap().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glance_and_a_flow_say_the_same() {
+        let table = FlowTable::anonymous(4);
+        let word = Word::default().claim(false).publish();
+        let flow = Flow {
+            word: word.raw(),
+            last_seen: 77,
+            network: 3,
+            service: 9,
+            ..Flow::default()
+        };
+        table.put(2, &flow);
+        let glance = Glance {
+            word,
+            last_seen: 77,
+            network: 3,
+            service: 9,
+        };
+        assert_eq!(table.glance(2), Some(glance));
+        assert_eq!(table.flow(2), Some((word, flow)));
+        assert_eq!(
+            table.glance(1).map(|glance| glance.word),
+            Some(Word::default())
+        );
+        assert_eq!(table.glance(4), None);
+        assert!(table.swap(2, word, word.expiring()) && !table.swap(2, word, word.close()));
+        assert_eq!(table.word(2), Some(word.expiring()));
+    }
+
+    #[test]
+    fn usage_counts_both_ways_and_has_an_end() {
+        let usage = UsageTable::anonymous(3);
+        usage.add(1, 5);
+        usage.add(1, -2);
+        usage.add(2, -1);
+        usage.add(3, 1);
+        let values: Vec<_> = (0..4).map(|index| usage.get(index)).collect();
+        assert_eq!(values, [Some(0), Some(3), Some(u32::MAX), None]);
+        assert_eq!((usage.len(), usage.is_empty()), (3, false));
+    }
 }

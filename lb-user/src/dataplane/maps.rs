@@ -17,13 +17,16 @@ use lb_common::{
         flow::{Flow, FlowKey},
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
+        ring,
         rule::{RuleKey, SET_BITS},
+        sample::{REASONS, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
     },
     verdict::{Hook, SLOTS, counter_index},
 };
 
+use super::flows::coarse_now;
 use crate::config::Limits;
 
 /// Kernel flag of an inner array whose size may differ from its template's (Linux 5.10).
@@ -54,6 +57,9 @@ pub struct Maps {
     rules: LpmTrie<MapData, RuleKey, u32>,
     counters: PerCpuArray<MapData, u64>,
     maglev: ArrayOfMaps<MapData, Array<MapData, u32>>,
+    rings: ArrayOfMaps<MapData, Array<MapData, u64>>,
+    usage: Array<MapData, u32>,
+    samples: PerCpuArray<MapData, Sample>,
     free_ids: ArrayOfMaps<MapData, Queue<MapData, u32>>,
 }
 
@@ -92,6 +98,9 @@ impl Maps {
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
             maglev,
+            rings: Map::ArrayOfMaps(pin("RINGS")?).try_into()?,
+            usage: Map::Array(pin("USAGE")?).try_into()?,
+            samples: Map::PerCpuArray(pin("SAMPLES")?).try_into()?,
             free_ids: Map::ArrayOfMaps(pin("FREE_IDS")?).try_into()?,
         })
     }
@@ -131,6 +140,59 @@ impl Maps {
             Err(MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Makes a ring of flows anew, empty: flows of the old one are in no danger any more, and leave by
+    /// their timeouts.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the map or its update.
+    pub fn set_ring(&mut self, index: u32, places: u32) -> Result<()> {
+        let mut inner = Array::<MapData, u64>::create(ring::FIRST + places, BPF_F_INNER_MAP)?;
+        inner.set(ring::SIZE, &u64::from(places), 0)?;
+        self.rings
+            .set(index, &inner, 0)
+            .with_context(|| format!("set the ring of flows {index}"))
+    }
+
+    /// A ring of flows: size, head and places as `maps::ring` says; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn ring(&self, index: u32) -> Result<Option<Vec<u64>>> {
+        match self.rings.get(&index, 0) {
+            Ok(ring) => Ok(Some(ring.iter().collect::<Result<_, _>>()?)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Live flows of a network's clients or a service, by the index that `maps::usage` gives.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn usage(&self, index: u32) -> Result<u32> {
+        Ok(self.usage.get(&index, 0)?)
+    }
+
+    /// The latest sample of each reason that has one, with the reason's number.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn samples(&self) -> Result<Vec<(u32, Sample)>> {
+        let now = coarse_now()?;
+        let mut latest = Vec::new();
+        for reason in 0..REASONS {
+            let samples = self.samples.get(&reason, 0)?;
+            let taken = samples.iter().filter(|sample| sample.seen != 0);
+            let last = taken.min_by_key(|sample| now.wrapping_sub(sample.seen));
+            latest.extend(last.map(|sample| (reason, *sample)));
+        }
+        Ok(latest)
     }
 
     /// The queue of free ids of a SNAT address, or `None` if the slot has none yet.

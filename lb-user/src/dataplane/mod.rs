@@ -3,7 +3,9 @@
 //! Only this module knows aya.
 
 pub mod attach;
+pub mod events;
 pub mod flows;
+pub mod grace;
 pub mod maps;
 pub mod object;
 pub mod pins;

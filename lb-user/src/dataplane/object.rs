@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{Ebpf, EbpfLoader, maps::MapData, programs::Xdp};
-use lb_common::maps::{MAX_NETWORKS, snat::flow_entries};
+use lb_common::maps::{MAX_NETWORKS, snat::flow_entries, usage};
 
 use super::pins::Pins;
 use crate::config::Limits;
@@ -12,7 +12,7 @@ use crate::config::Limits;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
-pub const MAPS: [&str; 13] = [
+pub const MAPS: [&str; 18] = [
     "NETWORK_IDS",
     "NETWORKS",
     "ADDRESSES",
@@ -24,6 +24,11 @@ pub const MAPS: [&str; 13] = [
     "FREE_IDS",
     "FLOW_INDEX",
     "FLOWS",
+    "USAGE",
+    "RINGS",
+    "FLOW_EVENTS",
+    "SAMPLES",
+    "ANSWERS",
     "COUNTERS",
     "REGISTRY",
 ];
@@ -113,6 +118,7 @@ fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
             ids.into_iter().fold(MAX_NETWORKS, u32::saturating_add),
         ),
         ("SERVICES", limits.services),
+        ("USAGE", usage::entries(limits.services)),
         // Id 0 is none.
         ("BACKENDS", limits.backends.saturating_add(1)),
         ("MAGLEV", limits.pools.saturating_add(1)),

@@ -6,4 +6,5 @@ pub mod namespace;
 pub mod neighbour;
 pub mod nic;
 mod offload;
+pub mod raw;
 mod sysctl;

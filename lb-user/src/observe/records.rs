@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::Packet;
+
 /// `lb status`.
 #[derive(Debug, Serialize)]
 pub struct Status {
@@ -36,6 +38,30 @@ pub struct NetworkStatus {
     pub mode: &'static str,
     /// The namespace of its cell; none where the addresses are the host's own.
     pub cell: Option<String>,
+    /// Live flows of its clients.
+    pub flows: u32,
+    /// The most that they may have at a time, if there is a limit.
+    pub max_flows: Option<u32>,
+    /// The ring of its clients' half-open TCP flows.
+    pub half_open: RingStatus,
+    /// The ring of their UDP flows.
+    pub udp_flows: RingStatus,
+    /// Flows of its clients that had to take a SNAT port whose last connection may still rest in
+    /// TIME_WAIT at the backend.
+    pub unrested: u64,
+}
+
+/// A ring of `lb status`.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct RingStatus {
+    /// Its places.
+    pub places: u32,
+    /// How many flows ever took one.
+    pub taken: u64,
+    /// How long the flow in the oldest place has waited for a packet: what a half-open flow has until
+    /// a newer one takes its place, if they go on coming as they did. None while there is room, or
+    /// when nothing in the ring is half-open.
+    pub lifetime_ms: Option<u64>,
 }
 
 /// One SNAT address of `lb status`.
@@ -66,6 +92,8 @@ pub struct Verdicts {
     pub delivered: u64,
     /// Dropped.
     pub dropped: u64,
+    /// Answered with a refusal.
+    pub refused: u64,
     /// All of them: every packet that the hook has seen.
     pub total: u64,
 }
@@ -137,7 +165,7 @@ pub struct FlowLine {
     pub snat: String,
     /// Backend address and port.
     pub backend: String,
-    /// `new`, `replied` or `established`.
+    /// `new`, `replied`, `established`, `half_closed` or, of `lb who`, `closed`.
     pub state: &'static str,
     /// Bytes of frames from the client.
     pub bytes_request: u64,
@@ -145,6 +173,18 @@ pub struct FlowLine {
     pub bytes_reply: u64,
     /// Since the last packet.
     pub idle_seconds: u64,
+    /// Until it is ended for being idle; none for one that is not, or is closed.
+    pub expires_in_seconds: Option<u64>,
+}
+
+/// One line of `lb who`.
+#[derive(Debug, Serialize)]
+pub struct WhoLine {
+    /// Whether it still has the port.
+    pub live: bool,
+    /// The flow.
+    #[serde(flatten)]
+    pub flow: FlowLine,
 }
 
 /// One line of `lb drops`.
@@ -158,6 +198,22 @@ pub struct DropLine {
     pub reason: &'static str,
     /// Dropped packets.
     pub packets: u64,
+    /// Packets that were answered with a refusal for this reason.
+    pub refused: u64,
     /// What it means.
     pub help: &'static str,
+    /// The latest packet for this reason, if it was one of this hook and network.
+    pub samples: Vec<SampleLine>,
+}
+
+/// A packet of `lb drops`.
+#[derive(Debug, Serialize)]
+pub struct SampleLine {
+    /// How long ago it came, in milliseconds.
+    pub age_ms: u64,
+    /// Bytes of its frame.
+    pub length: u32,
+    /// What it was.
+    #[serde(flatten)]
+    pub packet: Packet,
 }

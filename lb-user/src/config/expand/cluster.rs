@@ -294,6 +294,8 @@ impl Expansion<'_> {
             pool: Some(at(part.place, name.clone())),
             allow: part.vip.allow.cloned(),
             deny: part.vip.deny.cloned(),
+            life: named.value.life.clone(),
+            max_flows: None,
             listen: List {
                 elements: vec![at(part.vip.place, listen)],
                 whole: true,

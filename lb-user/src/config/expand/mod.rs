@@ -16,6 +16,7 @@ use super::{
     problem::Findings,
     schema::{
         List, Member, Named, RawBackend, RawFile, RawLimits, RawNetwork, RawPool, RawService,
+        RawTimeouts,
     },
 };
 
@@ -30,6 +31,8 @@ pub(super) struct Expanded {
     pub(super) pools: List<Named<RawPool>>,
     pub(super) services: List<Named<RawService>>,
     pub(super) limits: RawLimits,
+    pub(super) timeouts: RawTimeouts,
+    pub(super) flow_log: Option<At<String>>,
     pub(super) origins: Origins,
 }
 
@@ -78,6 +81,8 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         pools: pools.into_list(whole && file.pools.whole),
         services: services.into_list(whole && file.services.whole),
         limits: file.limits,
+        timeouts: file.timeouts,
+        flow_log: file.flow_log,
         origins,
     }
 }

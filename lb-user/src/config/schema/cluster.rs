@@ -1,6 +1,7 @@
 //! The keys of a cluster: what a hosted control plane publishes, and how.
 
 use super::{
+    life::{Life, life},
     reader::{Mapping, Preset, text, whole_number},
     service::{Sources, sources},
 };
@@ -27,6 +28,7 @@ pub(in crate::config) struct Cluster {
     pub(in crate::config) apps: Option<At<Apps>>,
     pub(in crate::config) allow: Option<At<Sources>>,
     pub(in crate::config) deny: Option<At<Sources>>,
+    pub(in crate::config) life: Life,
     pub(in crate::config) base_domain: Option<At<String>>,
     /// What `defaults` are for components; `Preset` cannot be taken apart again.
     presets: Presets,
@@ -73,7 +75,7 @@ pub(in crate::config) struct Apps {
 }
 
 /// The keys, first those that can have a default.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 14] = [
     "network",
     "nodes",
     "api",
@@ -84,6 +86,9 @@ const KEYS: [&str; 11] = [
     "apps",
     "allow",
     "deny",
+    "idle_timeout",
+    "keepalive",
+    "reject",
     "base_domain",
 ];
 const COMPONENT: [&str; 5] = ["publish", "node_port", "allow", "deny", "vip"];
@@ -94,7 +99,7 @@ pub(super) fn read_defaults(
     place: Place,
     findings: &mut Findings,
 ) -> Option<Preset<Cluster>> {
-    let keys = Mapping::open(node, place, &KEYS[..10], findings)?.lenient();
+    let keys = Mapping::open(node, place, &KEYS[..13], findings)?.lenient();
     let mut preset = |key: &str| {
         let preset = keys.optional(key, findings, |node, place, findings| {
             let keys = Mapping::open(node, place, &COMPONENT[..4], findings)?.lenient();
@@ -186,6 +191,7 @@ fn shared(keys: &Mapping<'_>, defaults: &Preset<Cluster>, findings: &mut Finding
             sources,
         ),
         deny: keys.optional_or("deny", defaults, |cluster| &cluster.deny, findings, sources),
+        life: life(keys, defaults, |cluster| &cluster.life, findings),
         ..Cluster::default()
     }
 }

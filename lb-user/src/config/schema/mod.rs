@@ -9,6 +9,7 @@
 //! `1.10` are texts where a text is expected. A number must be written without quotes.
 
 mod cluster;
+mod life;
 mod network;
 mod pool;
 mod reader;
@@ -17,6 +18,7 @@ mod service;
 use self::reader::{Mapping, Preset, section, texts_not_empty, whole_number};
 pub(super) use self::{
     cluster::{Apps, Cluster, Component, Routes},
+    life::RawTimeouts,
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::{RawService, Sources},
@@ -37,6 +39,8 @@ pub(super) struct RawFile {
     pub(super) services: List<Named<RawService>>,
     pub(super) clusters: List<Named<Cluster>>,
     pub(super) limits: RawLimits,
+    pub(super) timeouts: RawTimeouts,
+    pub(super) flow_log: Option<At<String>>,
 }
 
 /// What only the main file has besides.
@@ -113,12 +117,12 @@ pub(super) struct RawLimits {
 }
 
 /// The sections that only the main file may have.
-const OF_MAIN: [&str; 3] = ["include", "defaults", "limits"];
+const OF_MAIN: [&str; 5] = ["include", "defaults", "limits", "timeouts", "log"];
 
 /// The sections of a file.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 11] = [
     "version", "include", "defaults", "networks", "nodes", "pools", "services", "clusters",
-    "limits",
+    "limits", "timeouts", "log",
 ];
 
 /// The typed values of the main file; nothing if it is not a mapping.
@@ -138,6 +142,10 @@ pub(super) fn read(tree: &Node, findings: &mut Findings) -> Option<(RawFile, Mai
     raw.limits = file
         .optional("limits", findings, limits)
         .unwrap_or_default();
+    raw.timeouts = file
+        .optional("timeouts", findings, life::timeouts)
+        .unwrap_or_default();
+    raw.flow_log = file.optional("log", findings, life::log);
     if file.is_absent("include") {
         let networks = &raw.networks;
         if file.is_absent("networks") {
@@ -189,7 +197,7 @@ fn sections(file: &Mapping<'_>, defaults: &Defaults, findings: &mut Findings) ->
         clusters: section(file, "clusters", findings, |node, place, findings| {
             cluster::read(node, place, &defaults.cluster, findings)
         }),
-        limits: RawLimits::default(),
+        ..RawFile::default()
     }
 }
 

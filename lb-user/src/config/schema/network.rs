@@ -2,7 +2,7 @@
 
 use super::{
     List,
-    reader::{Mapping, Preset, bounded, list, prefixes, text, whole_number},
+    reader::{Mapping, Preset, boolean, bounded, list, prefixes, text, whole_number},
     service::{Sources, sources},
 };
 use crate::config::{
@@ -19,6 +19,10 @@ pub(in crate::config) struct RawNetwork {
     pub(in crate::config) vlan: Option<At<u64>>,
     pub(in crate::config) address: Option<At<String>>,
     pub(in crate::config) sources: Option<At<Sources>>,
+    pub(in crate::config) reject: Option<At<bool>>,
+    pub(in crate::config) max_flows: Option<At<u64>>,
+    pub(in crate::config) half_open: Option<At<u64>>,
+    pub(in crate::config) udp_flows: Option<At<u64>>,
     pub(in crate::config) prefixes: List<At<String>>,
     pub(in crate::config) routes: List<RawRoute>,
     /// Absent: what is on-link or behind a gateway.
@@ -41,12 +45,16 @@ pub(in crate::config) struct RawSnat {
 }
 
 /// The keys, first those that can have a default.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 13] = [
     "role",
     "interface",
     "vlan",
     "address",
     "sources",
+    "reject",
+    "max_flows",
+    "half_open",
+    "udp_flows",
     "prefixes",
     "routes",
     "backends",
@@ -58,7 +66,7 @@ pub(super) fn read_defaults(
     place: Place,
     findings: &mut Findings,
 ) -> Option<Preset<RawNetwork>> {
-    let keys = Mapping::open(node, place, &KEYS[..5], findings)?.lenient();
+    let keys = Mapping::open(node, place, &KEYS[..9], findings)?.lenient();
     let value = network(&keys, &Preset::default(), findings);
     Some(Preset::new(&keys, value))
 }
@@ -78,6 +86,9 @@ fn network(
     defaults: &Preset<RawNetwork>,
     findings: &mut Findings,
 ) -> RawNetwork {
+    let number = |key: &str, of: fn(&RawNetwork) -> &Option<At<u64>>, findings: &mut Findings| {
+        keys.optional_or(key, defaults, of, findings, whole_number)
+    };
     RawNetwork {
         role: keys.required_or("role", defaults, |network| &network.role, findings, text),
         interface: keys.required_or(
@@ -87,13 +98,7 @@ fn network(
             findings,
             text,
         ),
-        vlan: keys.optional_or(
-            "vlan",
-            defaults,
-            |network| &network.vlan,
-            findings,
-            whole_number,
-        ),
+        vlan: number("vlan", |network| &network.vlan, findings),
         address: keys.optional_or(
             "address",
             defaults,
@@ -108,6 +113,16 @@ fn network(
             findings,
             sources,
         ),
+        reject: keys.optional_or(
+            "reject",
+            defaults,
+            |network| &network.reject,
+            findings,
+            boolean,
+        ),
+        max_flows: number("max_flows", |network| &network.max_flows, findings),
+        half_open: number("half_open", |network| &network.half_open, findings),
+        udp_flows: number("udp_flows", |network| &network.udp_flows, findings),
         prefixes: keys
             .required("prefixes", findings, prefixes)
             .unwrap_or_default(),

@@ -318,6 +318,18 @@ pub(super) fn whole_number(node: &Node, place: Place, findings: &mut Findings) -
     Some(At { place, value })
 }
 
+pub(super) fn boolean(node: &Node, place: Place, findings: &mut Findings) -> Option<At<bool>> {
+    let value = match &node.kind {
+        Kind::Scalar { text, plain: true } => text.parse().ok(),
+        _ => None,
+    };
+    let Some(value) = value else {
+        wrong_type(node, &place, "true or false", findings);
+        return None;
+    };
+    Some(At { place, value })
+}
+
 fn wrong_type(node: &Node, place: &Place, expected: &str, findings: &mut Findings) {
     let found = match &node.kind {
         Kind::Invalid => return,

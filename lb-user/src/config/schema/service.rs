@@ -2,7 +2,8 @@
 
 use super::{
     List,
-    reader::{Mapping, Preset, prefixes, text, texts_not_empty},
+    life::{Life, life},
+    reader::{Mapping, Preset, prefixes, text, texts_not_empty, whole_number},
 };
 use crate::config::{
     place::{At, Place},
@@ -17,6 +18,8 @@ pub(in crate::config) struct RawService {
     pub(in crate::config) pool: Option<At<String>>,
     pub(in crate::config) allow: Option<At<Sources>>,
     pub(in crate::config) deny: Option<At<Sources>>,
+    pub(in crate::config) life: Life,
+    pub(in crate::config) max_flows: Option<At<u64>>,
     pub(in crate::config) listen: List<At<String>>,
 }
 
@@ -28,14 +31,24 @@ pub(in crate::config) enum Sources {
 }
 
 /// The keys, first those that can have a default.
-const KEYS: [&str; 5] = ["network", "pool", "allow", "deny", "listen"];
+const KEYS: [&str; 9] = [
+    "network",
+    "pool",
+    "allow",
+    "deny",
+    "idle_timeout",
+    "keepalive",
+    "reject",
+    "max_flows",
+    "listen",
+];
 
 pub(super) fn read_defaults(
     node: &Node,
     place: Place,
     findings: &mut Findings,
 ) -> Option<Preset<RawService>> {
-    let keys = Mapping::open(node, place, &KEYS[..4], findings)?.lenient();
+    let keys = Mapping::open(node, place, &KEYS[..8], findings)?.lenient();
     let value = service(&keys, &Preset::default(), findings);
     Some(Preset::new(&keys, value))
 }
@@ -72,6 +85,14 @@ fn service(
             sources,
         ),
         deny: keys.optional_or("deny", defaults, |service| &service.deny, findings, sources),
+        life: life(keys, defaults, |service| &service.life, findings),
+        max_flows: keys.optional_or(
+            "max_flows",
+            defaults,
+            |service| &service.max_flows,
+            findings,
+            whole_number,
+        ),
         listen: keys
             .required("listen", findings, texts_not_empty)
             .unwrap_or_default(),

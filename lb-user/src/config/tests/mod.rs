@@ -3,6 +3,7 @@
 mod clusters;
 
 mod keys;
+mod life;
 mod model;
 mod networks;
 mod nodes;

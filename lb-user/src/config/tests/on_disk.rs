@@ -63,7 +63,7 @@ fn whatever_is_written_out_means_the_same() {
         (
             3,
             &mgmt(
-                "prefixes: [10.32.96.0/20], sources: [10.0.0.0/8], backends: [10.32.96.0/24], snat: [10.32.97.50, { address: 10.32.97.51, ports: 2000-2000 }]",
+                "prefixes: [10.32.96.0/20], sources: [10.0.0.0/8], backends: [10.32.96.0/24], snat: [10.32.97.50, { address: 10.32.97.51, ports: 2000-2000 }], reject: true, max_flows: 4294967295, half_open: 64, udp_flows: 65536",
             ),
         ),
         (
@@ -76,15 +76,15 @@ fn whatever_is_written_out_means_the_same() {
         ),
         (
             10,
-            "  api-a: { network: tenant-a, listen: [\"192.168.203.110:6443/tcp\", \"192.168.203.110:1/udp\"], pool: \"null\", allow: [192.168.203.0/24], deny: any }",
+            "  api-a: { network: tenant-a, listen: [\"192.168.203.110:6443/tcp\", \"192.168.203.110:1/udp\"], pool: \"null\", allow: [192.168.203.0/24], deny: any, idle_timeout: never, keepalive: 1s500ms }",
         ),
         (
             11,
-            "  dns-a: { network: tenant-a, listen: [\"192.168.203.110:53/udp\"], pool: kas-a, deny: [10.0.0.0/8] }",
+            "  dns-a: { network: tenant-a, listen: [\"192.168.203.110:53/udp\"], pool: kas-a, deny: [10.0.0.0/8], idle_timeout: 1d1h1m1s1ms, reject: true, max_flows: 1 }",
         ),
         (
             12,
-            "limits: { snat_addresses: 9, services: 10, backends: 11, pools: 12 }",
+            "limits: { snat_addresses: 9, services: 10, backends: 11, pools: 12 }\ntimeouts: { half_open: 100ms, half_closed: 30d, udp: 90s }\nlog: { flows: \"/a b/ü\" }",
         ),
     ]);
     let config = parse("f", &odd).unwrap_or_else(|problems| panic!("{problems}"));
@@ -113,6 +113,9 @@ fn what_is_written_out_says_where_it_comes_from() {
 fn the_example_has_every_key_and_shows_the_default_limits() {
     let config = parse("config/lb.yaml", &example()).unwrap();
     assert_eq!(config.limits, Limits::default());
+    assert_eq!(config.timeouts, Timeouts::default());
+    let mgmt = &config.networks[0];
+    assert_eq!((mgmt.half_open, mgmt.udp_flows), (8192, 8192));
     assert_eq!(config.pools[0].backends[3].name, "node-4");
     // The answer to a key that nobody knows lists those that are known.
     let unknown = "zzzzzzzz: 1\n\
@@ -122,7 +125,9 @@ fn the_example_has_every_key_and_shows_the_default_limits() {
         services: { s: { zzzzzzzz: 1 } }\n\
         clusters: { c: { zzzzzzzz: 1, api: { zzzzzzzz: 1 }, routes: { zzzzzzzz: 1 }, apps: { zzzzzzzz: 1 } } }\n\
         defaults: { zzzzzzzz: 1 }\n\
-        limits: { zzzzzzzz: 1 }\n";
+        limits: { zzzzzzzz: 1 }\n\
+        timeouts: { zzzzzzzz: 1 }\n\
+        log: { zzzzzzzz: 1 }\n";
     let problems = problems(unknown);
     let lists = problems
         .iter()

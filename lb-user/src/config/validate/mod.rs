@@ -5,6 +5,7 @@
 //! there was no problem; what could not be read is absent from it, and the caller drops it.
 
 mod facts;
+mod life;
 mod network;
 mod pool;
 mod prefixes;
@@ -56,6 +57,8 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         pools,
         services,
         limits,
+        timeouts: life::timeouts(&raw.timeouts, findings),
+        flow_log: life::flow_log(raw.flow_log.as_ref(), findings),
     };
     check_rules(&config, findings);
     config

@@ -4,10 +4,12 @@ use std::{collections::HashMap, ops::RangeInclusive};
 
 use super::{
     facts::{Facts, Known},
+    life::max_flows,
+    limit,
     service::Usage,
 };
 use crate::config::{
-    model::{Network, Role},
+    model::{Network, PLACES, Role},
     names::Names,
     place::{At, quote},
     problem::Findings,
@@ -19,6 +21,10 @@ const MAX_INTERFACE: usize = 15;
 
 /// IEEE 802.1Q: 0 is no VLAN, and 4095 is reserved.
 const VLAN_IDS: RangeInclusive<u16> = 1..=4094;
+
+/// How many places a ring may have: fewer are churned by a few clients that come at once, and more
+/// could be most of the flows there are.
+const RING: RangeInclusive<u32> = 64..=65_536;
 
 /// The one value of `address`.
 const HOST: &str = "host";
@@ -53,6 +59,10 @@ pub(super) fn validate<'r>(
                 sources: known.sources.clone(),
                 backends: known.backends.clone(),
                 snat: known.snat.clone(),
+                reject: named.value.reject.as_ref().is_some_and(|at| at.value),
+                max_flows: max_flows(&named.value.max_flows, findings),
+                half_open: limit(&named.value.half_open, RING, PLACES, findings),
+                udp_flows: limit(&named.value.udp_flows, RING, PLACES, findings),
             });
         }
         facts.push(known);

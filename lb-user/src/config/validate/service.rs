@@ -8,7 +8,10 @@ use std::{
 use ipnet::Ipv4Net;
 use lb_common::maps;
 
-use super::facts::Known;
+use super::{
+    facts::Known,
+    life::{Life, max_flows},
+};
 use crate::config::{
     address,
     model::{Listen, Role, Rule, Service},
@@ -73,6 +76,8 @@ pub(super) fn validate<'r>(
                 usage.add_listen((index, entry), &named.name, place, networks, findings);
             }
         }
+        let whole = named.value.listen.whole && listen.len() == named.value.listen.elements.len();
+        let life = Life::read(named, &listen, whole, findings);
         if let (Some(network), Some(pool)) = (network, pool) {
             services.push(Service {
                 name: named.name.clone(),
@@ -80,6 +85,11 @@ pub(super) fn validate<'r>(
                 listen,
                 pool: pool.value.clone(),
                 rules: rules(&named.value, findings),
+                idle_timeout: life.idle_timeout,
+                udp_idle_timeout: life.udp_idle_timeout,
+                keepalive: life.keepalive,
+                reject: named.value.life.reject.as_ref().is_some_and(|at| at.value),
+                max_flows: max_flows(&named.value.max_flows, findings),
             });
         }
     }

@@ -1,0 +1,40 @@
+//! Flow events: records of flows that begin and end, for the flow log.
+
+use super::flow::Flow;
+use crate::{addr::Be32, pod::pod_struct};
+
+pod_struct! {
+    /// A flow that began or ended. 80 bytes.
+    pub struct FlowEvent {
+        /// Its entry as it was then; the word has protocol and generation.
+        pub flow: Flow,
+        /// Its id, which is also its SNAT port.
+        pub id: u32,
+        /// One of the constants below.
+        pub kind: u32,
+        /// Its SNAT address.
+        pub snat: Be32,
+        /// Its SNAT port, host order.
+        pub port: u32,
+    }
+}
+
+/// The flow began.
+pub const BEGAN: u32 = 0;
+/// Both ends sent a FIN.
+pub const FINISHED: u32 = 1;
+/// The client reset it.
+pub const RESET_BY_CLIENT: u32 = 2;
+/// The backend reset it.
+pub const RESET_BY_BACKEND: u32 = 3;
+/// Half-open for too long in a full ring: a newer flow took its place.
+pub const RECYCLED: u32 = 4;
+/// Idle for too long; reported by userspace itself.
+pub const EXPIRED: u32 = 5;
+/// Its peer did not answer keepalive probes; reported by userspace itself.
+pub const DEAD: u32 = 6;
+/// Its network was removed; reported by userspace itself.
+pub const REMOVED: u32 = 7;
+
+/// Bytes of the ring buffer.
+pub const BUFFER_BYTES: u32 = 1 << 20;

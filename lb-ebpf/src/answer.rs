@@ -1,0 +1,155 @@
+//! answer: who cannot be served is told so, in the frame that it sent.
+
+use aya_ebpf::{
+    bindings::xdp_md,
+    helpers::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail},
+    programs::XdpContext,
+};
+use lb_common::{
+    answer::{self, ICMP_BYTES, UNREACHABLE_BYTES},
+    maps::{
+        flow::FlowKey,
+        network::{NETWORK_REJECT, Network},
+        service::SERVICE_REJECT,
+    },
+    verdict::DropReason,
+    wire::{
+        Ipv4Frame, L4, Packet, Tag,
+        header::{ACK, Ethernet, Ipv4, RST, SYN},
+        parse_ipv4,
+    },
+};
+
+use crate::{
+    count,
+    entry::now,
+    lookup,
+    maps::{ANSWERS, NETWORKS},
+    parse::Xdp,
+    sample, tag,
+};
+
+/// Shortest frame on a wire without its checksum (IEEE 802.3): an answer is not made longer.
+const SHORTEST: usize = 60;
+
+/// The end of a frame of the network `id` that is dropped for the reason with this number: sampled,
+/// answered where its sender must know, counted. Returns the XDP action.
+///
+/// A function of its own for the verifier, which walks it once and not once for each reason: so its
+/// arguments are the context and plain numbers.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_refuse(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
+    let ctx = &XdpContext::new(ctx);
+    sample::keep(ctx, id, reason);
+    let answered = NETWORKS
+        .get(id)
+        .and_then(|network| refuse(ctx, id as u16, network, reason));
+    count::refused(ctx, id as u16, reason, answered.is_some())
+}
+
+/// Writes the answer into the frame; `None` if there is none, and the frame is lost then.
+#[inline(always)]
+fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
+    if !may_answer(network, reason) {
+        return None;
+    }
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0)?;
+    let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
+    let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
+    if !must_know(&frame, id, reason) || !token() {
+        return None;
+    }
+    match frame.l4 {
+        L4::Tcp(_) => {
+            answer::reset(&xdp, &frame)?;
+            cut(ctx, xdp.len(), SHORTEST)?;
+        }
+        L4::Udp(_) => {
+            if !answer::is_quotable(&frame) {
+                return None;
+            }
+            // SAFETY: the context is that of the running program; no reference into the frame is
+            // used afterwards.
+            let grown = unsafe { bpf_xdp_adjust_head(ctx.ctx, -(ICMP_BYTES as i32)) };
+            if grown != 0 {
+                return None;
+            }
+            let xdp = Xdp::new(ctx);
+            answer::unreachable(&xdp)?;
+            cut(ctx, xdp.len(), UNREACHABLE_BYTES)?;
+        }
+    }
+    if network.vlan != 0 {
+        tag::put_on(ctx, Tag::of(network.vlan)).ok()?;
+    }
+    Some(())
+}
+
+/// Reasons that may have an answer: what is declared is never met with silence, what policy denies
+/// is, unless the configuration says `reject`.
+#[inline(always)]
+const fn may_answer(network: &Network, reason: u32) -> bool {
+    const DECLARED: u32 = 1 << DropReason::NoFlow as u32
+        | 1 << DropReason::NoBackend as u32
+        | 1 << DropReason::NoNextHop as u32
+        | 1 << DropReason::SnatExhausted as u32
+        | 1 << DropReason::FlowTableFull as u32
+        | 1 << DropReason::BudgetSpent as u32
+        | 1 << DropReason::ReplyMismatch as u32
+        | 1 << DropReason::Denied as u32;
+    if reason == DropReason::NoService as u32 {
+        return network.flags & NETWORK_REJECT != 0;
+    }
+    reason < u32::BITS && DECLARED >> reason & 1 != 0
+}
+
+/// What the frame itself says about that.
+#[inline(always)]
+fn must_know(frame: &Ipv4Frame<'_>, id: u16, reason: u32) -> bool {
+    if reason == DropReason::ReplyMismatch as u32 {
+        // The rest of a connection that is gone; who knocks at a SNAT port learns nothing.
+        return match frame.l4 {
+            L4::Tcp(tcp) => tcp.flags.get() & (SYN | RST | ACK) == ACK,
+            L4::Udp(_) => false,
+        };
+    }
+    if reason != DropReason::Denied as u32 {
+        return true;
+    }
+    let (client_port, vip_port) = frame.l4.ports();
+    let key = FlowKey {
+        client: frame.ip.source.get(),
+        vip: frame.ip.destination.get(),
+        client_port,
+        vip_port,
+        network: id,
+        protocol: u16::from(frame.l4.protocol()),
+    };
+    lookup::service(&key).is_some_and(|service| service.flags & SERVICE_REJECT != 0)
+}
+
+/// Takes one of the answers that this CPU may give.
+#[inline(always)]
+fn token() -> bool {
+    let Some(bucket) = ANSWERS.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: the pointer is this CPU's slot, which nothing else writes while the program runs.
+    let bucket = unsafe { &mut *bucket };
+    bucket.take(now())
+}
+
+/// Cuts the frame of `length` bytes to `wanted`, if it is longer.
+#[inline(always)]
+fn cut(ctx: &XdpContext, length: usize, wanted: usize) -> Option<()> {
+    if length <= wanted {
+        return Some(());
+    }
+    let excess = (length - wanted) as i32;
+    // SAFETY: the context is that of the running program; no reference into the frame is used
+    // afterwards.
+    let cut = unsafe { bpf_xdp_adjust_tail(ctx.ctx, -excess) };
+    (cut == 0).then_some(())
+}

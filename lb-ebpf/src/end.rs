@@ -1,0 +1,52 @@
+//! end: what follows when this CPU has won the close of a flow, and the record of its beginning.
+
+use lb_common::{
+    conntrack::Word,
+    maps::{
+        event::{BEGAN, FlowEvent},
+        service::SERVICE_EVENTS,
+    },
+};
+
+use crate::{allocate, entry::Entry, lookup, maps::FLOW_EVENTS, usage};
+
+/// Gives back what the flow held. `kind` is one of the constants of `maps::event`.
+#[inline(always)]
+pub(crate) fn ended(entry: &Entry, word: Word, kind: u32) {
+    let (network, service) = entry.owners();
+    usage::leave(network, service);
+    report(entry, word, kind);
+    // Last: from here on another CPU may write a new flow into the entry.
+    allocate::release(entry.id);
+}
+
+/// Notes a flow that began.
+#[inline(always)]
+pub(crate) fn began(entry: &Entry, word: Word) {
+    let (network, service) = entry.owners();
+    usage::enter(network, service);
+    report(entry, word, BEGAN);
+}
+
+/// Reports the flow if its service wants that. A full buffer loses the record, never a packet.
+#[inline(always)]
+fn report(entry: &Entry, word: Word, kind: u32) {
+    let wanted = lookup::service(&entry.key(word));
+    if wanted.is_none_or(|service| service.flags & SERVICE_EVENTS == 0) {
+        return;
+    }
+    let Some(page) = allocate::snat_page(entry.id) else {
+        return;
+    };
+    let Some(mut record) = FLOW_EVENTS.reserve(0) else {
+        return;
+    };
+    record.write(FlowEvent {
+        flow: entry.copy(word),
+        id: entry.id,
+        kind,
+        snat: page.address,
+        port: u32::from(page.port(entry.id)),
+    });
+    record.submit(0);
+}

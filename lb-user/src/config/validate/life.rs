@@ -1,0 +1,169 @@
+//! How long flows may be idle, and how many there may be.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::limit;
+use crate::config::{
+    duration::{self, NEVER},
+    model::{Listen, Protocol, TCP_IDLE, Timeouts, UDP_IDLE},
+    place::{At, Place, quote},
+    problem::Findings,
+    schema::{Named, RawService, RawTimeouts},
+};
+
+/// What of a service says how long its flows live.
+pub(super) struct Life {
+    pub(super) idle_timeout: Option<Duration>,
+    pub(super) udp_idle_timeout: Duration,
+    pub(super) keepalive: Option<Duration>,
+}
+
+/// What was written, as far as it could be read.
+struct Written<'r> {
+    /// None in it: for ever.
+    idle: Option<(Option<Duration>, &'r Place)>,
+    keepalive: Option<(Duration, &'r Place)>,
+}
+
+impl Life {
+    /// Of a service that has `listen`; `whole` if that is all of it.
+    ///
+    /// A default is for the services that can have it: one that listens for UDP alone is not probed
+    /// and not idle for ever.
+    pub(super) fn read(
+        named: &Named<RawService>,
+        listen: &[Listen],
+        whole: bool,
+        findings: &mut Findings,
+    ) -> Self {
+        let written = Written::read(named, findings);
+        let udp_only = whole && listen.iter().all(|entry| entry.protocol == Protocol::Udp);
+        if udp_only {
+            return written.of_udp(named, findings);
+        }
+        written.check(named, findings);
+        let Written { idle, keepalive } = written;
+        let idle = idle.map(|(idle, _)| idle);
+        Self {
+            idle_timeout: idle.unwrap_or(Some(TCP_IDLE)),
+            udp_idle_timeout: idle.flatten().unwrap_or(UDP_IDLE),
+            keepalive: keepalive.map(|(keepalive, _)| keepalive),
+        }
+    }
+}
+
+impl<'r> Written<'r> {
+    fn read(named: &'r Named<RawService>, findings: &mut Findings) -> Self {
+        let life = &named.value.life;
+        let idle = life.idle_timeout.as_ref().and_then(|At { place, value }| {
+            let idle = findings.check(place, duration::parse_or_never(value))?;
+            Some((idle, place))
+        });
+        let keepalive = life.keepalive.as_ref().and_then(|At { place, value }| {
+            let keepalive = findings.check(place, duration::parse(value))?;
+            Some((keepalive, place))
+        });
+        Self { idle, keepalive }
+    }
+
+    fn of_udp(self, named: &Named<RawService>, findings: &mut Findings) -> Life {
+        if let Some((_, place)) = self.keepalive.filter(|(_, place)| is_own(place)) {
+            let words = "UDP has no keepalive; expected it at a service with a tcp listener";
+            findings.add(place, words);
+        }
+        let idle = match self.idle {
+            Some((None, place)) if is_own(place) => {
+                let words =
+                    format!("a UDP flow has no end of its own; expected a time, not {NEVER}");
+                findings.add(named.blame(place), words);
+                None
+            }
+            Some((idle, _)) => idle,
+            None => None,
+        };
+        let idle = idle.unwrap_or(UDP_IDLE);
+        Life {
+            idle_timeout: Some(idle),
+            udp_idle_timeout: idle,
+            keepalive: None,
+        }
+    }
+
+    /// A flow that is never idle for too long must be found dead in another way, and one that is
+    /// must not end before anybody has asked for it.
+    fn check(&self, named: &Named<RawService>, findings: &mut Findings) {
+        match (self.idle, self.keepalive) {
+            (Some((None, idle)), None) if named.value.life.without_keepalive => {
+                let words = format!(
+                    "{NEVER} needs keepalive, or a peer that is gone would hold its flow for ever"
+                );
+                let place = if is_own(idle) { idle } else { &named.place };
+                findings.add(place, words);
+            }
+            (Some((Some(idle), idle_place)), Some((keepalive, place))) if keepalive >= idle => {
+                let words = format!(
+                    "a keepalive of {} never comes when flows end after {}; expected less than \
+                     idle_timeout in {}",
+                    duration::text(keepalive),
+                    duration::text(idle),
+                    findings.line(idle_place, place)
+                );
+                // Whoever says otherwise than the defaults has made the conflict.
+                let own = [place, idle_place].into_iter().find(|place| is_own(place));
+                findings.add(own.unwrap_or(place), words);
+            }
+            (None, Some((keepalive, place))) if keepalive >= TCP_IDLE => {
+                let words = format!(
+                    "a keepalive of {} never comes when flows end after {}; expected a longer \
+                     idle_timeout",
+                    duration::text(keepalive),
+                    duration::text(TCP_IDLE)
+                );
+                findings.add(place, words);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether this was written for the entry itself, and not among the defaults.
+fn is_own(place: &Place) -> bool {
+    !place.key.starts_with("defaults.")
+}
+
+/// The most flows at a time, if there is a limit.
+pub(super) fn max_flows(raw: &Option<At<u64>>, findings: &mut Findings) -> Option<u32> {
+    raw.as_ref()?;
+    Some(limit(raw, 1..=u32::MAX, u32::MAX, findings))
+}
+
+pub(super) fn timeouts(raw: &RawTimeouts, findings: &mut Findings) -> Timeouts {
+    let mut read = |raw: &Option<At<String>>, default: Duration| {
+        let time = raw
+            .as_ref()
+            .and_then(|At { place, value }| findings.check(place, duration::parse(value)));
+        time.unwrap_or(default)
+    };
+    let default = Timeouts::default();
+    Timeouts {
+        half_open: read(&raw.half_open, default.half_open),
+        half_closed: read(&raw.half_closed, default.half_closed),
+        udp: read(&raw.udp, default.udp),
+    }
+}
+
+/// The file that flows are written to. Where `lb` is started from must not matter.
+pub(super) fn flow_log(raw: Option<&At<String>>, findings: &mut Findings) -> Option<PathBuf> {
+    let At { place, value } = raw?;
+    let path = PathBuf::from(value);
+    if !path.is_absolute() || value.ends_with('/') || value.contains('\0') {
+        let words = format!(
+            "{} is not the path of a file; expected one from the root, such as \
+             /var/log/lb/flows.json",
+            quote(value)
+        );
+        findings.add(place, words);
+        return None;
+    }
+    Some(path)
+}

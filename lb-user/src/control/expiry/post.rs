@@ -1,0 +1,172 @@
+//! What the ends of flows are told: resets, which wait for their turn, and probes.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use lb_common::{
+    conntrack::{State, Word},
+    maps::flow::Flow,
+    segment::BareSegment,
+};
+
+use super::{
+    Counts,
+    ends::{End, Pace, Tuple, address},
+    idle::Ticks,
+    records::Records,
+};
+use crate::{
+    dataplane::flows::FlowTable,
+    network::raw::{Nics, Sent},
+};
+
+/// Flows whose ends are reset: per tick, about 2000 in a second, and in one go. Each takes two frames.
+const RESETS: (u32, u32) = (2, 256);
+/// Probes: per tick, about 2000 in a second, and in one go, which is those of a pass. The batches
+/// spread them.
+const PROBES: (u32, u32) = (2, 2048);
+/// Flows whose ends wait for their resets; more are closed without.
+const MOST: usize = 1 << 16;
+
+/// A flow that has ended, and whose ends do not know yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Farewell {
+    id: u32,
+    word: Word,
+}
+
+/// The frames on their way.
+pub(super) struct Post {
+    nics: Nics,
+    resets: Pace,
+    probes: Pace,
+    waiting: VecDeque<Farewell>,
+    counts: Arc<Counts>,
+}
+
+/// Whether the ends of a flow that was `alive` are told of its end: somebody has a connection then.
+pub(super) fn is_loud(alive: Word) -> bool {
+    !alive.is_udp() && matches!(alive.state(), State::Replied | State::Established)
+}
+
+impl Post {
+    pub(super) fn new(counts: Arc<Counts>, now: Ticks) -> Self {
+        Self {
+            nics: Nics::default(),
+            resets: Pace::new(RESETS.0, RESETS.1, now),
+            probes: Pace::new(PROBES.0, PROBES.1, now),
+            waiting: VecDeque::new(),
+            counts,
+        }
+    }
+
+    /// Whether resets wait.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes a flow that has been closed, with the word that it has now.
+    pub(super) fn farewell(&mut self, id: u32, word: Word) {
+        if self.waiting.len() < MOST {
+            self.waiting.push_back(Farewell { id, word });
+        } else {
+            self.counts.resets_unsent.add(2);
+        }
+    }
+
+    /// Sends the resets of one flow, if it is their turn; whether there may be more.
+    pub(super) fn reset_next(
+        &mut self,
+        table: &FlowTable,
+        records: &mut Records,
+        now: Ticks,
+    ) -> bool {
+        let Some(&Farewell { id, word }) = self.waiting.front() else {
+            return false;
+        };
+        if !self.resets.take(now) {
+            return false;
+        }
+        self.waiting.pop_front();
+        // Once the id is claimed, the tuple may be somebody else's already.
+        let flow = table.flow(id).filter(|(found, _)| *found == word);
+        for end in End::BOTH {
+            let sent = flow.is_some_and(|(_, flow)| self.reset(id, &flow, end, records));
+            let counts = &self.counts;
+            let count = if sent {
+                &counts.resets
+            } else {
+                &counts.resets_unsent
+            };
+            count.add(1);
+        }
+        true
+    }
+
+    fn reset(&mut self, id: u32, flow: &Flow, end: End, records: &mut Records) -> bool {
+        self.send(id, flow, end, records, |tuple| tuple.reset(end))
+    }
+
+    /// Sends a probe to one end. None if it is not its turn yet; else whether it went out.
+    pub(super) fn probe(
+        &mut self,
+        id: u32,
+        flow: &Flow,
+        end: End,
+        records: &mut Records,
+        now: Ticks,
+    ) -> Option<bool> {
+        if !self.probes.take(now) {
+            return None;
+        }
+        let sent = self.send(id, flow, end, records, |tuple| tuple.probe(end));
+        let counts = &self.counts;
+        let count = if sent {
+            &counts.probes
+        } else {
+            &counts.probes_unsent
+        };
+        count.add(1);
+        Some(sent)
+    }
+
+    fn send(
+        &mut self,
+        id: u32,
+        flow: &Flow,
+        end: End,
+        records: &mut Records,
+        make: impl FnOnce(&Tuple<'_>) -> BareSegment,
+    ) -> bool {
+        let (Some(page), Some((network, next_hop))) = (records.page(id), records.way(flow, end))
+        else {
+            return false;
+        };
+        let segment = make(&Tuple::new(id, flow, &page));
+        let Some(segment) = address(segment, &network, next_hop) else {
+            return false;
+        };
+        match self.nics.send(network.ifindex, segment.frame().as_ref()) {
+            Sent::Yes => true,
+            Sent::Full => false,
+            Sent::No(error) => {
+                tracing::debug!(ifindex = network.ifindex, %error, "a frame was not sent");
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::idle::words::*, *};
+
+    #[test]
+    fn whoever_has_a_connection_is_told() {
+        for word in [replied(), established(), half_closed()] {
+            assert!(is_loud(word), "{word:?}");
+        }
+        for word in [new(), udp(false), udp(true)] {
+            assert!(!is_loud(word), "{word:?}");
+        }
+    }
+}

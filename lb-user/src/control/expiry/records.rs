@@ -1,0 +1,120 @@
+//! The records that a frame to an end of a flow needs, read at most once in a pass.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use aya::maps::{MapData, Queue};
+use lb_common::{
+    addr::Mac,
+    maps::{
+        backend::Backend,
+        flow::Flow,
+        network::Network,
+        snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage, base},
+    },
+};
+
+use super::ends::End;
+use crate::dataplane::maps::Maps;
+
+/// The maps, and what has been read of them in this pass.
+pub(super) struct Records {
+    maps: Maps,
+    pages: HashMap<u16, SnatPage>,
+    networks: HashMap<u16, Option<Network>>,
+    backends: HashMap<u32, Option<Backend>>,
+    queues: HashMap<u16, Option<Queue<MapData, u32>>>,
+}
+
+/// The slot of the SNAT address that a flow id belongs to.
+fn slot(id: u32) -> Option<u16> {
+    u16::try_from(id.checked_sub(PAGE)? / u32::from(FLOWS_PER_ADDRESS)).ok()
+}
+
+impl Records {
+    pub(super) fn new(maps: Maps) -> Self {
+        Self {
+            maps,
+            pages: HashMap::new(),
+            networks: HashMap::new(),
+            backends: HashMap::new(),
+            queues: HashMap::new(),
+        }
+    }
+
+    /// Forgets what has been read. Returns the slots of the SNAT addresses that there are now.
+    pub(super) fn refresh(&mut self) -> Result<Vec<u16>> {
+        self.networks.clear();
+        self.backends.clear();
+        self.queues.clear();
+        self.pages.clear();
+        for slot in 0..self.maps.limits().snat_addresses {
+            let page = self.maps.snat_pages.get(&(base(slot) / PAGE), 0)?;
+            if page != SnatPage::default() {
+                self.pages.insert(slot, page);
+            }
+        }
+        let mut slots: Vec<u16> = self.pages.keys().copied().collect();
+        slots.sort_unstable();
+        Ok(slots)
+    }
+
+    /// The SNAT address of a flow.
+    pub(super) fn page(&self, id: u32) -> Option<SnatPage> {
+        self.pages.get(&slot(id)?).copied()
+    }
+
+    /// The network that an end of a flow is in, and its next hop.
+    pub(super) fn way(&mut self, flow: &Flow, end: End) -> Option<(Network, Mac)> {
+        match end {
+            End::Client => Some((self.network(flow.network)?, flow.client_mac)),
+            End::Backend => {
+                let backend = self.backend(flow.backend_id)?;
+                Some((self.network(backend.network)?, backend.next_hop))
+            }
+        }
+    }
+
+    /// Puts an id back into its queue; whether that went well.
+    pub(super) fn free(&mut self, id: u32) -> bool {
+        let Some(slot) = slot(id) else {
+            return false;
+        };
+        let maps = &self.maps;
+        let queue = self
+            .queues
+            .entry(slot)
+            .or_insert_with(|| maps.free_ids(u32::from(slot)).ok().flatten());
+        queue
+            .as_mut()
+            .is_some_and(|queue| queue.push(&id, 0).is_ok())
+    }
+
+    fn network(&mut self, id: u16) -> Option<Network> {
+        let maps = &self.maps;
+        let read = || maps.networks.get(&u32::from(id), 0).ok();
+        *self.networks.entry(id).or_insert_with(read)
+    }
+
+    fn backend(&mut self, id: u32) -> Option<Backend> {
+        let maps = &self.maps;
+        *self
+            .backends
+            .entry(id)
+            .or_insert_with(|| maps.backends.get(&id, 0).ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_says_its_slot() {
+        for index in [0u16, 1, 127] {
+            let last = base(index) + u32::from(FLOWS_PER_ADDRESS) - 1;
+            assert_eq!((slot(base(index)), slot(last)), (Some(index), Some(index)));
+        }
+        assert_eq!(slot(0), None, "of page 0 no id is given out");
+    }
+}

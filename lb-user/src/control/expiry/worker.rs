@@ -1,0 +1,381 @@
+//! The thread: passes over the table, in batches of CPU time.
+
+use std::{
+    mem,
+    path::Path,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use lb_common::{
+    conntrack::{State, Word},
+    maps::{
+        event::{DEAD, EXPIRED, FlowEvent},
+        snat::{FLOWS_PER_ADDRESS, base},
+        usage,
+    },
+};
+use nix::time::ClockId;
+
+use super::{
+    Counts,
+    claims::Claims,
+    close::{Cause, Closed, Marked, mark, settle},
+    idle::{Policy, Ticks, age},
+    keepalive::{Judgement, Keepalive},
+    post::{Post, is_loud},
+    records::Records,
+    usage::{Look, corrections},
+};
+use crate::{
+    dataplane::{
+        flows::{FlowTable, UsageTable, coarse_now},
+        grace,
+        maps::Maps,
+    },
+    observe::log::Reporter,
+};
+
+/// CPU time after which a batch ends. It is looked at every few steps, so a batch has some more.
+const BATCH: Duration = Duration::from_micros(500);
+/// Rest between two batches.
+const REST: Duration = Duration::from_millis(2);
+/// Entries that are looked at between two looks at the CPU clock, which is a system call.
+const LOOKS: u32 = 512;
+/// Flows that are closed between two of those.
+const CLOSES: usize = 8;
+/// Flows whose ends are sent something between two of those.
+const LETTERS: usize = 4;
+/// Marked flows that share a grace period.
+const MARKS: usize = 1 << 15;
+/// A pass begins that long after the last one did, or after a part of the shortest timeout.
+const PASS: Duration = Duration::from_secs(1);
+const PASSES_PER_TIMEOUT: u32 = 4;
+/// How often live flows are counted anew.
+const RECOUNT: Duration = Duration::from_secs(60);
+
+/// The handle is gone.
+struct Stopped;
+
+/// Where the recount stands.
+enum Recount {
+    /// Nothing to do until then.
+    At(Instant),
+    /// This pass is the first look.
+    First(Look),
+    /// The first look, the usage after it, and this pass's look.
+    Second(Look, Vec<u32>, Look),
+}
+
+pub(super) struct Worker {
+    table: FlowTable,
+    usage: UsageTable,
+    records: Records,
+    policy: Policy,
+    orders: Receiver<Policy>,
+    reporter: Reporter,
+    counts: Arc<Counts>,
+    post: Post,
+    keepalive: Keepalive,
+    marked: Vec<Marked>,
+    claims: Claims,
+    recount: Recount,
+    batch: Duration,
+    now: Ticks,
+}
+
+impl Worker {
+    pub(super) fn open(
+        maps: &Path,
+        policy: Policy,
+        orders: Receiver<Policy>,
+        reporter: Reporter,
+        counts: Arc<Counts>,
+    ) -> Result<Self> {
+        let now = coarse_now()?;
+        Ok(Self {
+            table: FlowTable::open(maps)?,
+            usage: UsageTable::open(maps)?,
+            records: Records::new(Maps::open(maps)?),
+            policy,
+            orders,
+            reporter,
+            post: Post::new(Arc::clone(&counts), now),
+            now,
+            counts,
+            keepalive: Keepalive::default(),
+            marked: Vec::new(),
+            claims: Claims::default(),
+            // At once: an earlier process may have died between a close and what belongs to it.
+            recount: Recount::At(Instant::now()),
+            batch: Duration::ZERO,
+        })
+    }
+
+    /// Works until the handle is dropped.
+    pub(super) fn run(mut self) {
+        self.batch = cpu_time();
+        while let Ok(()) = self.pass().and_then(|began| self.pause(began)) {}
+    }
+
+    /// One walk over all entries, and what follows from it.
+    fn pass(&mut self) -> Result<Instant, Stopped> {
+        let began = Instant::now();
+        let before = (self.ended_flows(), self.counts.ids_lost.get());
+        let slots = match self.records.refresh() {
+            Ok(slots) => slots,
+            Err(error) => {
+                tracing::error!("idle flows are not ended: {error:#}");
+                return Ok(began);
+            }
+        };
+        self.begin_recount();
+        for slot in slots {
+            let first = base(slot);
+            for id in first..first + u32::from(FLOWS_PER_ADDRESS) {
+                self.look(id);
+                if id % LOOKS == 0 {
+                    self.breathe()?;
+                }
+                if self.marked.len() >= MARKS {
+                    self.settle()?;
+                }
+            }
+        }
+        self.settle()?;
+        self.probe()?;
+        self.settle()?;
+        self.claims.end_pass();
+        self.go_on_recounting();
+        self.counts.passes.add(1);
+        let (ended, lost) = (
+            self.ended_flows() - before.0,
+            self.counts.ids_lost.get() - before.1,
+        );
+        if ended > 0 {
+            let took = began.elapsed();
+            tracing::debug!(ended, ?took, counts = ?self.counts, "idle flows ended");
+        }
+        if lost > 0 {
+            tracing::error!(lost, "free flow ids are lost until the next start");
+        }
+        Ok(began)
+    }
+
+    fn ended_flows(&self) -> u64 {
+        self.counts.expired.get() + self.counts.dead.get()
+    }
+
+    fn look(&mut self, id: u32) {
+        let Some(glance) = self.table.glance(id) else {
+            return;
+        };
+        let word = glance.word;
+        if let Recount::First(look) | Recount::Second(_, _, look) = &mut self.recount {
+            look.note(glance.network, glance.service, id, word);
+        }
+        match word.state() {
+            State::Free | State::Closed | State::Ended => return,
+            State::Claimed => {
+                let now = self.clock();
+                if self.claims.note(id, word, now) {
+                    tracing::warn!(
+                        id,
+                        "an id is claimed, but no flow has come of it for a minute"
+                    );
+                }
+                return;
+            }
+            State::New | State::Replied | State::Established => {}
+        }
+        let now = self.clock();
+        let last_seen = glance.last_seen;
+        if word.is_expiring() || self.policy.is_due(word, glance.service, last_seen, now) {
+            self.marked.extend(mark(&self.table, id, word, Cause::Idle));
+        } else if let Some(keepalive) = self.policy.keepalive(word, glance.service)
+            && age(now, last_seen) >= keepalive
+            && let Some((word, flow)) = self.table.flow(id)
+        {
+            self.keepalive.begin(id, word, &flow);
+        }
+    }
+
+    /// Waits for one grace period, then closes what is still to end.
+    fn settle(&mut self) -> Result<(), Stopped> {
+        if self.marked.is_empty() {
+            return Ok(());
+        }
+        grace::wait();
+        for (index, marked) in (1..).zip(mem::take(&mut self.marked)) {
+            let now = self.clock();
+            let Self {
+                policy, keepalive, ..
+            } = self;
+            let closed = settle(&self.table, &marked, |word, flow| match marked.cause {
+                Cause::Idle => policy.is_due(word, flow.service, flow.last_seen, now),
+                Cause::Dead => {
+                    let after = policy.keepalive(word, flow.service);
+                    keepalive.is_dead(marked.id, word, flow, after, now)
+                }
+            });
+            if let Some(closed) = closed {
+                self.end(marked, &closed);
+            }
+            if index % CLOSES == 0 {
+                self.breathe()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What follows from a close that we have won. The id goes back last: from then on another flow
+    /// may be written into the entry.
+    fn end(&mut self, marked: Marked, closed: &Closed) {
+        let Closed { alive, flow } = closed;
+        let (count, kind) = match marked.cause {
+            Cause::Idle => (&self.counts.expired, EXPIRED),
+            Cause::Dead => (&self.counts.dead, DEAD),
+        };
+        count.add(1);
+        self.usage.add(usage::network(flow.network), -1);
+        self.usage.add(usage::service(flow.service), -1);
+        self.keepalive.over(marked.id);
+        if let Some(page) = self.records.page(marked.id) {
+            self.reporter.report(FlowEvent {
+                flow: *flow,
+                id: marked.id,
+                kind,
+                snat: page.address,
+                port: u32::from(page.port(marked.id)),
+            });
+        }
+        if is_loud(*alive) {
+            self.post.farewell(marked.id, Word::from_raw(flow.word));
+        }
+        if !self.records.free(marked.id) {
+            self.counts.ids_lost.add(1);
+            tracing::error!(
+                id = marked.id,
+                "a free flow id is lost until the next start"
+            );
+        }
+    }
+
+    /// One round of all flows that are being probed; the dead are marked.
+    fn probe(&mut self) -> Result<(), Stopped> {
+        for (index, id) in (1..).zip(self.keepalive.ids()) {
+            let Some((word, flow)) = self.table.flow(id) else {
+                continue;
+            };
+            let now = self.clock();
+            let after = self.policy.keepalive(word, flow.service);
+            match self.keepalive.judge(id, word, &flow, after, now) {
+                Judgement::Over => {}
+                Judgement::Dead => self.marked.extend(mark(&self.table, id, word, Cause::Dead)),
+                Judgement::Probe(ends) => {
+                    for end in ends {
+                        let sent = self.post.probe(id, &flow, end, &mut self.records, now);
+                        if let Some(sent) = sent {
+                            self.keepalive.probed(id, end, sent, now);
+                        }
+                    }
+                }
+            }
+            if index % LETTERS == 0 {
+                self.breathe()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_recount(&mut self) {
+        if matches!(self.recount, Recount::At(when) if when <= Instant::now()) {
+            self.recount = Recount::First(Look::new(self.usage.len()));
+        }
+    }
+
+    fn go_on_recounting(&mut self) {
+        let later = Recount::At(Instant::now() + RECOUNT);
+        self.recount = match mem::replace(&mut self.recount, later) {
+            Recount::At(when) => Recount::At(when),
+            Recount::First(first) => {
+                // A flow that was seen live may not have been added yet.
+                grace::wait();
+                let between = (0..).map_while(|index| self.usage.get(index)).collect();
+                Recount::Second(first, between, Look::new(self.usage.len()))
+            }
+            Recount::Second(first, between, second) => {
+                for (index, amount) in corrections(&first, &between, &second) {
+                    self.usage.add(index, amount);
+                    self.counts.corrections.add(1);
+                    tracing::info!(index, amount, "the number of live flows was wrong");
+                }
+                Recount::At(Instant::now() + RECOUNT)
+            }
+        };
+    }
+
+    /// Rests until the next pass; meanwhile resets go out.
+    fn pause(&mut self, began: Instant) -> Result<(), Stopped> {
+        let part = self.policy.shortest() / PASSES_PER_TIMEOUT;
+        let next = began + PASS.min(part);
+        loop {
+            self.rest(REST)?;
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if !self.post.is_busy() {
+                self.rest(left)?;
+            }
+        }
+    }
+
+    /// Ends the batch if it has had its CPU time.
+    fn breathe(&mut self) -> Result<(), Stopped> {
+        if cpu_time().saturating_sub(self.batch) < BATCH {
+            return Ok(());
+        }
+        self.rest(REST)
+    }
+
+    /// Ends the batch: sleeps, and begins the next one with the resets whose turn it is.
+    fn rest(&mut self, time: Duration) -> Result<(), Stopped> {
+        let spent = u64::try_from(cpu_time().saturating_sub(self.batch).as_micros());
+        self.counts.cpu_us.add(spent.unwrap_or(u64::MAX));
+        self.counts
+            .longest_batch_us
+            .raise(spent.unwrap_or(u64::MAX));
+        match self.orders.recv_timeout(time) {
+            Ok(policy) => self.policy = policy,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
+        }
+        self.batch = cpu_time();
+        for _ in 0..LETTERS {
+            let now = self.clock();
+            if !self.post.reset_next(&self.table, &mut self.records, now) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The data plane's time, read without a system call.
+    fn clock(&mut self) -> Ticks {
+        // The clock is always there; were it not, time would stand still and nothing expire.
+        self.now = coarse_now().unwrap_or(self.now);
+        self.now
+    }
+}
+
+/// CPU time of this thread.
+fn cpu_time() -> Duration {
+    // The clock of one's own thread is always there.
+    let time = ClockId::CLOCK_THREAD_CPUTIME_ID.now();
+    time.map(Duration::from).unwrap_or_default()
+}

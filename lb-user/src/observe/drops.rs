@@ -1,0 +1,61 @@
+//! `lb drops`: dropped and refused packets by reason, and the latest one of each.
+
+use anyhow::Result;
+use lb_common::{
+    maps::sample::Sample,
+    verdict::{DropReason, Hook, Verdict, refusal_slot},
+};
+
+use super::{DropLine, Observer, Packet, SampleLine, millis_since};
+use crate::control::ids::Kind;
+use crate::dataplane::flows::coarse_now;
+
+impl Observer {
+    /// Counted drops and refusals, without the reasons that have none.
+    ///
+    /// # Errors
+    ///
+    /// If the counters or samples cannot be read.
+    pub fn drops(&self) -> Result<Vec<DropLine>> {
+        let samples = self.maps.samples()?;
+        // Behind the samples: none of them is later.
+        let now = coarse_now()?;
+        let mut lines = Vec::new();
+        for hook in Hook::ALL {
+            for network in self.counted_networks() {
+                for &reason in DropReason::ALL {
+                    let count = |verdict: Verdict| self.maps.counter(hook, network, verdict.slot());
+                    let packets = count(Verdict::Dropped(reason))?;
+                    let refused =
+                        self.maps
+                            .counter(hook, network, refusal_slot(reason as u32, true))?;
+                    if packets + refused > 0 {
+                        let own = samples.iter().filter(|(number, sample)| {
+                            *number == reason as u32
+                                && sample.hook == hook as u16
+                                && sample.network == network
+                        });
+                        lines.push(DropLine {
+                            hook: hook.label(),
+                            network: self.name(Kind::Network, u32::from(network)),
+                            reason: reason.label(),
+                            packets,
+                            refused,
+                            help: reason.help(),
+                            samples: own.map(|(_, sample)| line(sample, now)).collect(),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(lines)
+    }
+}
+
+fn line(sample: &Sample, now: u32) -> SampleLine {
+    SampleLine {
+        age_ms: millis_since(sample.seen, now),
+        length: sample.length,
+        packet: Packet::read(sample),
+    }
+}

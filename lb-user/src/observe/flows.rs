@@ -1,0 +1,281 @@
+//! `lb flows` and `lb who`: the flows, live or closed.
+
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, SocketAddrV4},
+};
+
+use anyhow::{Result, bail};
+use lb_common::{
+    addr::{Be16, Be32},
+    conntrack::{State, Word},
+    maps::flow::Flow,
+};
+
+use super::{FlowLine, Observer, WhoLine, millis_since};
+use crate::dataplane::flows::coarse_now;
+use crate::{
+    config::{Service, Timeouts},
+    control::{ids::Kind, snat::SnatSlot},
+};
+
+impl Observer {
+    /// Live flows, in order of their ids.
+    ///
+    /// # Errors
+    ///
+    /// If a map cannot be read.
+    pub fn flows(&self) -> Result<Vec<FlowLine>> {
+        let names = Names::new(self)?;
+        let mut lines = Vec::new();
+        for (_, slot) in self.snat_slots()? {
+            for id in slot.flow_ids() {
+                // One that changes while it is read is ending or beginning.
+                if let Some((word, flow)) = self.table.flow(id)
+                    && is_live(word)
+                {
+                    lines.push(names.line(&slot, id, word, &flow));
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    /// The flow that has the SNAT port `tuple`, or else had it last. There can be one in each
+    /// network that has the address.
+    ///
+    /// # Errors
+    ///
+    /// If it is no SNAT port of any network, or a map cannot be read.
+    pub fn who(&self, tuple: SocketAddrV4) -> Result<Vec<WhoLine>> {
+        let slots = self.snat_slots()?;
+        let ids = slots.iter();
+        let ids = ids.filter_map(|(_, slot)| Some((slot, flow_id(slot, tuple)?)));
+        let ids: Vec<(&SnatSlot, u32)> = ids.collect();
+        if ids.is_empty() {
+            let known = slots.iter().map(|(network, slot)| {
+                format!("{} ports {} ({network})", slot.snat.address, slot.range())
+            });
+            let known: Vec<String> = known.collect();
+            bail!(
+                "{tuple} is not a SNAT port of instance {}; it has {}",
+                self.pins.instance(),
+                if known.is_empty() {
+                    "none".to_owned()
+                } else {
+                    known.join(", ")
+                }
+            );
+        }
+        let names = Names::new(self)?;
+        let mut lines = Vec::new();
+        for (slot, id) in ids {
+            let Some((word, flow)) = self.table.flow(id) else {
+                continue;
+            };
+            let live = is_live(word);
+            if word.has_flow() {
+                let flow = names.line(slot, id, word, &flow);
+                lines.push(WhoLine { live, flow });
+            }
+        }
+        Ok(lines)
+    }
+}
+
+/// What ids mean, for many flows.
+struct Names<'o> {
+    networks: HashMap<u32, &'o str>,
+    /// With the service, if it is configured still.
+    services: HashMap<u32, (&'o str, Option<&'o Service>)>,
+    timeouts: &'o Timeouts,
+    now: u32,
+}
+
+impl<'o> Names<'o> {
+    fn new(observer: &'o Observer) -> Result<Self> {
+        let Observer { ids, config, .. } = observer;
+        let known = config.services.iter();
+        let known: HashMap<&str, &Service> = known
+            .map(|service| (service.name.as_str(), service))
+            .collect();
+        let services = ids.of(Kind::Service);
+        Ok(Self {
+            networks: ids.of(Kind::Network).map(|(name, id)| (id, name)).collect(),
+            services: services
+                .map(|(name, id)| (id, (name, known.get(name).copied())))
+                .collect(),
+            timeouts: &config.timeouts,
+            now: coarse_now()?,
+        })
+    }
+
+    fn line(&self, slot: &SnatSlot, id: u32, word: Word, flow: &Flow) -> FlowLine {
+        let network = self.networks.get(&flow.network.into()).copied();
+        let (service, configured) = match self.services.get(&flow.service.into()) {
+            Some((name, configured)) => (*name, *configured),
+            None => (UNKNOWN, None),
+        };
+        let idle_ms = millis_since(flow.last_seen, self.now);
+        let most = self.timeouts.idle(word, configured);
+        let most_ms = most.map(|most| u64::try_from(most.as_millis()).unwrap_or(u64::MAX));
+        let left_ms = most_ms.map(|most_ms| most_ms.saturating_sub(idle_ms));
+        let snat = SocketAddrV4::new(slot.snat.address, port(slot, id));
+        FlowLine {
+            network: network.unwrap_or(UNKNOWN).to_owned(),
+            service: service.to_owned(),
+            protocol: protocol(word),
+            client: endpoint(flow.client, flow.client_port),
+            vip: endpoint(flow.vip, flow.vip_port),
+            snat: snat.to_string(),
+            backend: endpoint(flow.backend, flow.backend_port),
+            state: state(word),
+            bytes_request: flow.bytes_request,
+            bytes_reply: flow.bytes_reply,
+            idle_seconds: idle_ms / 1000,
+            expires_in_seconds: left_ms
+                .filter(|_| is_live(word))
+                .map(|left_ms| left_ms.div_ceil(1000)),
+        }
+    }
+}
+
+/// What an id is called that nobody knows.
+const UNKNOWN: &str = "-";
+
+/// The SNAT port of a flow id of this address.
+fn port(slot: &SnatSlot, id: u32) -> u16 {
+    let offset = id.wrapping_sub(slot.flow_ids().start);
+    let offset = u16::try_from(offset).unwrap_or_default();
+    slot.snat.first_port.wrapping_add(offset)
+}
+
+/// The flow id of a SNAT port, if this address in this slot has it.
+fn flow_id(slot: &SnatSlot, tuple: SocketAddrV4) -> Option<u32> {
+    let here = slot.snat.address == *tuple.ip();
+    slot.record().flow_id(tuple.port()).filter(|_| here)
+}
+
+const fn is_live(word: Word) -> bool {
+    matches!(
+        word.state(),
+        State::New | State::Replied | State::Established
+    )
+}
+
+/// The word for a flow's state.
+const fn state(word: Word) -> &'static str {
+    match word.state() {
+        State::New => "new",
+        State::Replied => "replied",
+        State::Established if word.is_half_closed() => "half_closed",
+        State::Established => "established",
+        State::Closed => "closed",
+        State::Ended => "ended",
+        State::Free | State::Claimed => "none",
+    }
+}
+
+/// The name of a flow's protocol.
+pub(super) const fn protocol(word: Word) -> &'static str {
+    if word.is_udp() { "udp" } else { "tcp" }
+}
+
+fn endpoint(address: Be32, port: Be16) -> String {
+    format!("{}:{}", Ipv4Addr::from(address), port.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::maps::snat::base;
+
+    use super::*;
+    use crate::config::Snat;
+
+    #[test]
+    fn a_snat_port_is_the_id_of_its_flow() {
+        let address = Ipv4Addr::new(10, 0, 0, 1);
+        let slot = SnatSlot::new(
+            3,
+            Snat {
+                address,
+                first_port: 2000,
+                ports: 10,
+            },
+        );
+        let id = |address, port| flow_id(&slot, SocketAddrV4::new(address, port));
+        assert_eq!(id(address, 2000), Some(base(3)));
+        assert_eq!(id(address, 2009), Some(base(3) + 9));
+        assert_eq!(
+            [0, 9].map(|offset| port(&slot, base(3) + offset)),
+            [2000, 2009]
+        );
+        for port in [0, 1999, 2010] {
+            assert_eq!(id(address, port), None);
+        }
+        assert_eq!(id(Ipv4Addr::new(10, 0, 0, 2), 2000), None);
+    }
+
+    #[test]
+    fn a_line_says_when_the_flow_ends() {
+        const FILE: &str = "
+version: 1
+networks:
+  n: { role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.1] }
+pools:
+  p: { network: n, backends: [] }
+services:
+  s: { network: n, listen: [\"10.0.0.3:80/tcp\"], pool: p, idle_timeout: 1h }
+  never: { network: n, listen: [\"10.0.0.4:80/tcp\"], pool: p, idle_timeout: never, keepalive: 1s }
+";
+        let config = crate::config::parse("f", FILE).unwrap();
+        let services = (1..).zip(&config.services);
+        let services = services.map(|(id, one)| (id, (one.name.as_str(), Some(one))));
+        let names = Names {
+            networks: HashMap::from([(1, "n")]),
+            services: services.collect(),
+            timeouts: &config.timeouts,
+            now: 10_000,
+        };
+        let slot = SnatSlot::new(0, config.networks[0].snat[0]);
+        let line = |word: Word, service: u16, last_seen: u32| {
+            let flow = Flow {
+                network: 1,
+                service,
+                last_seen,
+                ..Flow::default()
+            };
+            let line = names.line(&slot, base(0) + 5, word, &flow);
+            assert_eq!(
+                (line.network.as_str(), line.snat.as_str()),
+                ("n", "10.0.0.1:1029")
+            );
+            (line.service, line.idle_seconds, line.expires_in_seconds)
+        };
+        let new = Word::default().claim(false).publish();
+        let established = Word::from_raw(new.raw() & !7 | State::Established as u32);
+        assert_eq!(line(established, 1, 0), ("s".to_owned(), 10, Some(3590)));
+        assert_eq!(
+            line(established, 1, 10_000),
+            ("s".to_owned(), 0, Some(3600))
+        );
+        assert_eq!(line(established, 2, 0), ("never".to_owned(), 10, None));
+        assert_eq!(line(established, 3, 0), ("-".to_owned(), 10, Some(7790)));
+        assert_eq!(line(new, 2, 0), ("never".to_owned(), 10, Some(20)));
+        let long_ago = 10_000u32.wrapping_sub(100_000);
+        assert_eq!(line(new, 1, long_ago), ("s".to_owned(), 104, Some(0)));
+        assert_eq!(line(new.close(), 1, 0), ("s".to_owned(), 10, None));
+    }
+
+    #[test]
+    fn states_have_names() {
+        let claimed = Word::default().claim(false);
+        assert!(!is_live(claimed) && !is_live(Word::default()));
+        assert_eq!(state(claimed.publish()), "new");
+        assert!(is_live(claimed.publish()));
+        let closed = claimed.publish().close();
+        assert_eq!((state(closed), is_live(closed)), ("closed", false));
+        assert_eq!(protocol(closed), "tcp");
+        assert_eq!(protocol(Word::default().claim(true)), "udp");
+    }
+}

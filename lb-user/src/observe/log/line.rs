@@ -1,0 +1,315 @@
+//! A flow event as a line of JSON.
+
+use std::{
+    collections::{HashMap, hash_map},
+    net::{Ipv4Addr, SocketAddrV4},
+};
+
+use lb_common::{
+    addr::{Be16, Be32},
+    conntrack::Word,
+    maps::event::{
+        BEGAN, DEAD, EXPIRED, FINISHED, FlowEvent, RECYCLED, REMOVED, RESET_BY_BACKEND,
+        RESET_BY_CLIENT,
+    },
+};
+use serde::Serialize;
+
+use crate::{
+    control::ids::{Ids, Kind},
+    observe::{flows::protocol, millis_since},
+};
+
+/// The most flows whose beginning is remembered; those above have no duration in the log.
+const REMEMBERED: usize = 1 << 20;
+
+/// What an id is called that nobody knows any more.
+const UNKNOWN: &str = "-";
+
+/// Makes lines of events.
+pub(super) struct Lines {
+    networks: HashMap<u32, String>,
+    services: HashMap<u32, String>,
+    /// Flow id -> its generation, and when it began.
+    began: HashMap<u32, (u32, u32)>,
+    remembered: usize,
+}
+
+/// A line.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: &'a str,
+    event: &'static str,
+    id: u32,
+    network: &'a str,
+    service: &'a str,
+    protocol: &'static str,
+    client: SocketAddrV4,
+    vip: SocketAddrV4,
+    snat: SocketAddrV4,
+    backend: SocketAddrV4,
+    bytes_request: u64,
+    bytes_reply: u64,
+    /// How it ended.
+    reason: Option<&'static str>,
+    /// How long it was, if its beginning was seen.
+    duration_ms: Option<u64>,
+}
+
+impl Lines {
+    pub(super) fn new(ids: &Ids) -> Self {
+        let mut lines = Self {
+            networks: HashMap::new(),
+            services: HashMap::new(),
+            began: HashMap::new(),
+            remembered: REMEMBERED,
+        };
+        lines.set_names(ids);
+        lines
+    }
+
+    pub(super) fn set_names(&mut self, ids: &Ids) {
+        let names = |kind| {
+            ids.of(kind)
+                .map(|(name, id)| (id, name.to_owned()))
+                .collect()
+        };
+        self.networks = names(Kind::Network);
+        self.services = names(Kind::Service);
+    }
+
+    /// Adds the line of `event` to `text`; it is `time`, and `now` in the time of the data plane.
+    pub(super) fn write(
+        &mut self,
+        text: &mut Vec<u8>,
+        time: &str,
+        now: u32,
+        event: &FlowEvent,
+    ) -> serde_json::Result<()> {
+        let FlowEvent {
+            flow,
+            id,
+            kind,
+            snat,
+            port,
+        } = event;
+        let word = Word::from_raw(flow.word);
+        let duration_ms = if *kind == BEGAN {
+            self.begin(*id, word.generation(), flow.last_seen);
+            None
+        } else {
+            self.end(*id, word.generation())
+                .map(|began| millis_since(began, now))
+        };
+        let name = |names: &HashMap<u32, String>, id: u16| names.get(&id.into()).cloned();
+        let network = name(&self.networks, flow.network);
+        let service = name(&self.services, flow.service);
+        let line = Line {
+            time,
+            event: if *kind == BEGAN { "began" } else { "ended" },
+            id: *id,
+            network: network.as_deref().unwrap_or(UNKNOWN),
+            service: service.as_deref().unwrap_or(UNKNOWN),
+            protocol: protocol(word),
+            client: endpoint(flow.client, flow.client_port),
+            vip: endpoint(flow.vip, flow.vip_port),
+            snat: endpoint(*snat, Be16::new(u16::try_from(*port).unwrap_or_default())),
+            backend: endpoint(flow.backend, flow.backend_port),
+            bytes_request: flow.bytes_request,
+            bytes_reply: flow.bytes_reply,
+            reason: reason(*kind),
+            duration_ms,
+        };
+        serde_json::to_writer(&mut *text, &line)?;
+        text.push(b'\n');
+        Ok(())
+    }
+
+    fn begin(&mut self, id: u32, generation: u32, time: u32) {
+        let room = self.began.len() < self.remembered;
+        match self.began.entry(id) {
+            hash_map::Entry::Occupied(mut other) => {
+                other.insert((generation, time));
+            }
+            hash_map::Entry::Vacant(vacant) if room => {
+                vacant.insert((generation, time));
+            }
+            hash_map::Entry::Vacant(_) => {}
+        }
+    }
+
+    /// When the flow of this id and generation began.
+    fn end(&mut self, id: u32, generation: u32) -> Option<u32> {
+        let hash_map::Entry::Occupied(known) = self.began.entry(id) else {
+            return None;
+        };
+        let (known_generation, time) = *known.get();
+        if known_generation != generation {
+            return None;
+        }
+        known.remove();
+        Some(time)
+    }
+}
+
+fn endpoint(address: Be32, port: Be16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from(address), port.get())
+}
+
+fn reason(kind: u32) -> Option<&'static str> {
+    match kind {
+        BEGAN => None,
+        FINISHED => Some("finished"),
+        RESET_BY_CLIENT => Some("reset_by_client"),
+        RESET_BY_BACKEND => Some("reset_by_backend"),
+        RECYCLED => Some("recycled"),
+        EXPIRED => Some("expired"),
+        DEAD => Some("dead"),
+        REMOVED => Some("removed"),
+        _ => Some("unknown"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::maps::flow::Flow;
+
+    use super::*;
+
+    fn lines() -> Lines {
+        let mut ids = Ids::default();
+        ids.insert(Kind::Network, "tenant-a", 2);
+        ids.insert(Kind::Service, "api-a", 5);
+        ids.insert(Kind::Pool, "kas-a", 2);
+        Lines::new(&ids)
+    }
+
+    /// An event of the flow `id` that has been claimed `generation` times, at the time `seen`.
+    fn event(kind: u32, id: u32, generation: u32, seen: u32) -> FlowEvent {
+        let address = |last: u8| Be32::from(Ipv4Addr::new(10, 0, 0, last));
+        FlowEvent {
+            flow: Flow {
+                word: Word::from_raw((generation - 1) << 8)
+                    .claim(false)
+                    .publish()
+                    .raw(),
+                client: address(1),
+                vip: address(2),
+                client_port: Be16::new(40_000),
+                vip_port: Be16::new(6443),
+                backend: address(3),
+                backend_port: Be16::new(30_918),
+                network: 2,
+                service: 5,
+                last_seen: seen,
+                bytes_request: 74,
+                bytes_reply: u64::MAX,
+                ..Flow::default()
+            },
+            id,
+            kind,
+            snat: address(4),
+            port: 1031,
+        }
+    }
+
+    fn text(lines: &mut Lines, now: u32, event: &FlowEvent) -> String {
+        let mut text = Vec::new();
+        lines.write(&mut text, "T", now, event).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    fn duration(lines: &mut Lines, now: u32, event: &FlowEvent) -> serde_json::Value {
+        let text = text(lines, now, event);
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        line.get("duration_ms").unwrap().clone()
+    }
+
+    #[test]
+    fn a_line_says_everything_of_a_flow() {
+        let mut lines = lines();
+        let tuple = concat!(
+            r#""id":7,"network":"tenant-a","service":"api-a","protocol":"tcp","#,
+            r#""client":"10.0.0.1:40000","vip":"10.0.0.2:6443","snat":"10.0.0.4:1031","#,
+            r#""backend":"10.0.0.3:30918","bytes_request":74,"#,
+            r#""bytes_reply":18446744073709551615,"#
+        );
+        let began = format!(
+            "{{\"time\":\"T\",\"event\":\"began\",{tuple}\"reason\":null,\"duration_ms\":null}}\n"
+        );
+        assert_eq!(text(&mut lines, 1001, &event(BEGAN, 7, 1, 1000)), began);
+        let ended = began
+            .replace("began", "ended")
+            .replace("\"reason\":null", "\"reason\":\"finished\"")
+            .replace("\"duration_ms\":null", "\"duration_ms\":1048");
+        assert_eq!(text(&mut lines, 2000, &event(FINISHED, 7, 1, 1900)), ended);
+    }
+
+    #[test]
+    fn every_end_has_a_reason() {
+        let reasons = (FINISHED..=REMOVED).map(|kind| reason(kind).unwrap());
+        let mut reasons: Vec<_> = reasons.collect();
+        assert_eq!((reason(BEGAN), reason(99)), (None, Some("unknown")));
+        assert!(!reasons.contains(&"unknown"));
+        reasons.sort_unstable();
+        reasons.dedup();
+        assert_eq!(reasons.len(), 7);
+    }
+
+    #[test]
+    fn a_duration_is_that_of_the_same_flow() {
+        let lines = &mut lines();
+        let none = serde_json::Value::Null;
+        assert_eq!(
+            duration(lines, 9, &event(EXPIRED, 7, 1, 0)),
+            none,
+            "not seen"
+        );
+        duration(lines, 0, &event(BEGAN, 7, 1, 0));
+        duration(lines, 0, &event(BEGAN, 8, 1, 0));
+        assert_eq!(
+            duration(lines, 1000, &event(RESET_BY_CLIENT, 7, 2, 0)),
+            none
+        );
+        assert_eq!(
+            duration(lines, 1000, &event(RESET_BY_CLIENT, 7, 1, 0)),
+            1048
+        );
+        assert_eq!(
+            duration(lines, 1000, &event(FINISHED, 7, 1, 0)),
+            none,
+            "twice"
+        );
+        // The end of the first was lost.
+        duration(lines, 2000, &event(BEGAN, 8, 2, 2000));
+        assert_eq!(duration(lines, 2000, &event(FINISHED, 8, 2, 0)), 0);
+        assert!(lines.began.is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_has_an_end() {
+        let lines = &mut lines();
+        lines.remembered = 2;
+        for id in 1..=3 {
+            duration(lines, 0, &event(BEGAN, id, 1, 0));
+        }
+        assert_eq!(lines.began.len(), 2);
+        duration(lines, 0, &event(BEGAN, 2, 2, 1000));
+        assert_eq!(duration(lines, 1000, &event(FINISHED, 2, 2, 0)), 0);
+        assert!(duration(lines, 0, &event(FINISHED, 3, 1, 0)).is_null());
+    }
+
+    #[test]
+    fn unknown_ids_and_numbers_are_no_trouble() {
+        let mut odd = event(99, u32::MAX, 1, 0);
+        odd.flow.network = 77;
+        odd.flow.service = 0;
+        odd.port = u32::MAX;
+        odd.flow.word = u32::MAX;
+        let text = text(&mut lines(), 0, &odd);
+        assert!(
+            text.contains(r#""network":"-","service":"-","protocol":"udp""#),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,284 @@
+//! The thread that writes the flow log.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+/// Who may read the file: root, and its group.
+const MODE: u32 = 0o640;
+/// Bytes that wait for the disk at most: some twenty thousand lines.
+const WAITING: usize = 8 << 20;
+/// How often lost lines are reported.
+const REPORT: Duration = Duration::from_secs(60);
+/// How long the end of the process waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Writes lines to a file, without ever waiting for it.
+pub(super) struct Writer {
+    /// None while this is dropped.
+    lines: Option<Sender<Vec<u8>>>,
+    /// Bytes that wait.
+    waiting: Arc<AtomicUsize>,
+    lost: Arc<AtomicU64>,
+    done: Receiver<()>,
+}
+
+impl Writer {
+    /// Starts the thread. `lost` counts the lines that are not written, whoever has lost them.
+    pub(super) fn start(path: &Path, lost: Arc<AtomicU64>) -> Result<Self> {
+        let (lines, texts) = mpsc::channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let written = Arc::clone(&waiting);
+        let (finished, done) = mpsc::sync_channel(1);
+        let mut target = Target::new(path, Arc::clone(&lost));
+        thread::Builder::new()
+            .name("lb-flow-log".to_owned())
+            .spawn(move || {
+                target.run(&texts, &written);
+                // Nobody waits for it if the process has ended already.
+                let _late: Result<(), mpsc::SendError<()>> = finished.send(());
+            })
+            .context("start the thread of the flow log")?;
+        Ok(Self {
+            lines: Some(lines),
+            waiting,
+            lost,
+            done,
+        })
+    }
+
+    /// Writes whole lines soon, or counts them as lost.
+    pub(super) fn write(&self, text: Vec<u8>) {
+        let (lines, bytes) = (count(&text), text.len());
+        // Only this side adds, so what it sees is never too little.
+        let room = self.waiting.load(Ordering::Relaxed) + bytes <= WAITING;
+        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        let sender = self.lines.as_ref().filter(|_| room);
+        if sender.is_none_or(|sender| sender.send(text).is_err()) {
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            self.lost.fetch_add(lines, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Writer {
+    /// What is there is written, if the disk takes it soon.
+    fn drop(&mut self) {
+        drop(self.lines.take());
+        let _in_time: Result<(), RecvTimeoutError> = self.done.recv_timeout(PATIENCE);
+    }
+}
+
+/// The file, as the thread sees it.
+struct Target {
+    path: PathBuf,
+    file: Option<File>,
+    /// Whether the last line in the file has no end.
+    broken: bool,
+    lost: Arc<AtomicU64>,
+    /// Why the last line was lost.
+    error: Option<io::Error>,
+    reported: Option<Instant>,
+}
+
+impl Target {
+    fn new(path: &Path, lost: Arc<AtomicU64>) -> Self {
+        Self {
+            path: path.to_owned(),
+            file: None,
+            broken: false,
+            lost,
+            error: None,
+            reported: None,
+        }
+    }
+
+    fn run(&mut self, texts: &Receiver<Vec<u8>>, waiting: &AtomicUsize) {
+        loop {
+            match texts.recv_timeout(REPORT) {
+                Ok(text) => {
+                    self.write(&text);
+                    waiting.fetch_sub(text.len(), Ordering::Relaxed);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if self.reported.is_none_or(|last| last.elapsed() >= REPORT) {
+                self.report();
+            }
+        }
+        self.report();
+    }
+
+    fn write(&mut self, text: &[u8]) {
+        let mut written = 0;
+        let result = self.try_write(text, &mut written);
+        if let Err(error) = result {
+            let rest = text.get(written..).unwrap_or_default();
+            self.lost.fetch_add(count(rest), Ordering::Relaxed);
+            self.error = Some(error);
+            // It may be another one next time: the disk was changed, or the folder made.
+            self.file = None;
+        }
+    }
+
+    fn try_write(&mut self, text: &[u8], written: &mut usize) -> io::Result<()> {
+        if self.file.is_none() {
+            let mut options = OpenOptions::new();
+            let options = options.append(true).create(true).mode(MODE);
+            self.file = Some(options.open(&self.path)?);
+        }
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        if self.broken {
+            file.write_all(b"\n")?;
+            self.broken = false;
+        }
+        while let Some(rest) = text.get(*written..).filter(|rest| !rest.is_empty()) {
+            match file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    *written += bytes;
+                    self.broken = text.get(*written - 1) != Some(&b'\n');
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost == 0 {
+            return;
+        }
+        self.reported = Some(Instant::now());
+        let why = match self.error.take() {
+            Some(error) => error.to_string(),
+            None => "they came faster than they could be written".to_owned(),
+        };
+        tracing::warn!(
+            "{lost} lines of the flow log {} are lost: {why}",
+            self.path.display()
+        );
+    }
+}
+
+/// The lines that end in `text`.
+fn count(text: &[u8]) -> u64 {
+    let ends = text.iter().filter(|&&byte| byte == b'\n').count();
+    u64::try_from(ends).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    fn lost(target: &Target) -> u64 {
+        target.lost.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn lines_are_added_to_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flows.json");
+        fs::write(&path, "old\n").unwrap();
+        let lost = Arc::new(AtomicU64::new(0));
+        let writer = Writer::start(&path, Arc::clone(&lost)).unwrap();
+        writer.write(b"a\nb\n".to_vec());
+        writer.write(b"c\n".to_vec());
+        drop(writer);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old\na\nb\nc\n");
+        assert_eq!(lost.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn others_may_not_read_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flows.json");
+        let mut target = Target::new(&path, Arc::default());
+        target.write(b"a\n");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o137, 0, "{mode:o}");
+    }
+
+    #[test]
+    fn a_full_disk_costs_lines_and_they_are_counted() {
+        let mut target = Target::new(Path::new("/dev/full"), Arc::default());
+        target.write(b"a\nb\n");
+        assert_eq!(lost(&target), 2);
+        target.write(b"c\n");
+        assert_eq!(lost(&target), 3);
+        assert!(target.error.is_some() && target.file.is_none());
+        target.report();
+        assert_eq!(lost(&target), 0, "each is reported once");
+        assert!(target.reported.is_some());
+    }
+
+    #[test]
+    fn a_missing_folder_may_come_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("later/flows.json");
+        let mut target = Target::new(&path, Arc::default());
+        target.write(b"a\n");
+        assert_eq!(lost(&target), 1);
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        target.write(b"b\n");
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap().as_str(), lost(&target)),
+            ("b\n", 1)
+        );
+    }
+
+    #[test]
+    fn half_a_line_does_not_spoil_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flows.json");
+        let mut target = Target::new(&path, Arc::default());
+        target.write(b"hal");
+        assert!(target.broken);
+        target.write(b"a\n");
+        assert!(!target.broken);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "hal\na\n");
+    }
+
+    #[test]
+    fn a_slow_disk_is_not_waited_for() {
+        // A pipe that nobody reads takes 64 KiB, and then the thread waits.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        let lost = Arc::new(AtomicU64::new(0));
+        let writer = Writer::start(&path, Arc::clone(&lost)).unwrap();
+        let line = [vec![b'x'; 9999], vec![b'\n']].concat();
+        let start = Instant::now();
+        for _ in 0..2000 {
+            writer.write(line.clone());
+        }
+        drop(writer);
+        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(lost.load(Ordering::Relaxed) > 1000);
+        drop(reader);
+    }
+}

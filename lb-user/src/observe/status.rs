@@ -1,0 +1,253 @@
+//! `lb status`: networks, verdicts, SNAT addresses.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use lb_common::{
+    conntrack::{State, Word},
+    maps::{
+        ring::{self, FIRST, HEAD, SIZE},
+        usage,
+    },
+    verdict::{DropReason, Hook, UNRESTED, Verdict, refusal_slot},
+};
+
+use super::{
+    FlowIds, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts, millis_since,
+};
+use crate::{
+    control::ids::Kind,
+    dataplane::flows::coarse_now,
+    network::{
+        cell,
+        link::{self, XdpMode},
+    },
+};
+
+impl Observer {
+    /// Networks, verdicts and flow ids.
+    ///
+    /// # Errors
+    ///
+    /// If a map or netlink cannot be read.
+    pub fn status(&self) -> Result<Status> {
+        let mut verdicts = BTreeMap::new();
+        for hook in Hook::ALL {
+            verdicts.insert(hook.label(), self.verdicts(hook)?);
+        }
+        let snat = self.snat()?;
+        Ok(Status {
+            instance: self.pins.instance().to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            networks: self.networks()?,
+            verdicts,
+            flows: FlowIds::sum(snat.iter().map(|snat| snat.flows)),
+            snat,
+        })
+    }
+
+    fn networks(&self) -> Result<Vec<NetworkStatus>> {
+        let now = coarse_now()?;
+        link::with_netlink(async |handle| {
+            let mut networks = Vec::new();
+            for network in &self.config.networks {
+                let id = self.ids.get(Kind::Network, &network.name);
+                let id = u16::try_from(id.unwrap_or_default())?;
+                let link = link::find(&handle, &network.interface).await?;
+                networks.push(NetworkStatus {
+                    name: network.name.clone(),
+                    role: network.role.to_string(),
+                    interface: network.interface.clone(),
+                    vlan: network.vlan,
+                    mode: match link.and_then(|link| link.xdp) {
+                        Some(XdpMode::Native) => "native",
+                        Some(XdpMode::Generic) => "generic",
+                        None => "detached",
+                    },
+                    cell: (!network.host).then(|| cell::name(self.pins.instance(), &network.name)),
+                    flows: self.maps.usage(usage::network(id))?,
+                    max_flows: network.max_flows,
+                    half_open: self.ring(id, false, network.half_open, now)?,
+                    udp_flows: self.ring(id, true, network.udp_flows, now)?,
+                    unrested: self.unrested(id)?,
+                });
+            }
+            Ok(networks)
+        })
+    }
+
+    fn verdicts(&self, hook: Hook) -> Result<Verdicts> {
+        let mut sum = Verdicts::default();
+        for network in self.counted_networks() {
+            let count = |verdict: Verdict| self.maps.counter(hook, network, verdict.slot());
+            sum.passed += count(Verdict::Passed)?;
+            sum.transmitted += count(Verdict::Transmitted)?;
+            sum.forwarded += count(Verdict::Forwarded)?;
+            sum.delivered += count(Verdict::Delivered)?;
+            for &reason in DropReason::ALL {
+                sum.dropped += count(Verdict::Dropped(reason))?;
+                sum.refused +=
+                    self.maps
+                        .counter(hook, network, refusal_slot(reason as u32, true))?;
+            }
+        }
+        sum.total = sum.passed
+            + sum.transmitted
+            + sum.forwarded
+            + sum.delivered
+            + sum.dropped
+            + sum.refused;
+        Ok(sum)
+    }
+
+    fn unrested(&self, network: u16) -> Result<u64> {
+        let mut sum = 0;
+        for hook in Hook::ALL {
+            sum += self.maps.counter(hook, network, UNRESTED)?;
+        }
+        Ok(sum)
+    }
+
+    fn ring(&self, network: u16, udp: bool, configured: u32, now: u32) -> Result<RingStatus> {
+        let Some(ring) = self.maps.ring(ring::index(network, udp))? else {
+            return Ok(RingStatus {
+                places: configured,
+                ..RingStatus::default()
+            });
+        };
+        let age = |id: u32, generation: u32| {
+            let (word, flow) = self.table.flow(id)?;
+            let waits = word.generation() == generation && waits(word);
+            waits.then(|| millis_since(flow.last_seen, now))
+        };
+        Ok(ring_status(&ring, age))
+    }
+
+    fn snat(&self) -> Result<Vec<SnatStatus>> {
+        let mut all = Vec::new();
+        for (name, slot) in self.snat_slots()? {
+            let configured = self.config.network(name);
+            let mut flows = FlowIds {
+                capacity: slot.snat.ports.into(),
+                ..FlowIds::default()
+            };
+            for id in slot.flow_ids() {
+                if self.table.word(id).is_some_and(Word::claimable) {
+                    flows.free += 1;
+                } else {
+                    flows.live += 1;
+                }
+            }
+            all.push(SnatStatus {
+                network: name.to_owned(),
+                address: slot.snat.address.to_string(),
+                ports: slot.range(),
+                draining: configured.is_none_or(|network| !network.snat.contains(&slot.snat)),
+                flows,
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// Whether the flow of a place is one that a newer flow ends.
+const fn waits(word: Word) -> bool {
+    match word.state() {
+        State::New | State::Replied => true,
+        State::Established => word.is_udp(),
+        State::Free | State::Claimed | State::Closed | State::Ended => false,
+    }
+}
+
+/// What a ring says; `age` gives the milliseconds since the last packet of a flow, by id and
+/// generation, if it still waits in its place.
+fn ring_status(ring: &[u64], age: impl Fn(u32, u32) -> Option<u64>) -> RingStatus {
+    let at = |index: u32| {
+        usize::try_from(index)
+            .ok()
+            .and_then(|index| ring.get(index))
+    };
+    let size = at(SIZE).copied().unwrap_or_default();
+    let taken = at(HEAD).copied().unwrap_or_default();
+    let places = ring.get(FIRST as usize..).unwrap_or_default();
+    let full = size > 0 && taken >= size;
+    // The next place to be taken is that of the oldest.
+    let turn = usize::try_from(taken.checked_rem(size).unwrap_or_default()).unwrap_or_default();
+    let (newer, older) = places.split_at(turn.min(places.len()));
+    let oldest = older.iter().chain(newer).find_map(|&place| {
+        let (id, generation) = ring::flow(place);
+        if place == 0 {
+            None
+        } else {
+            age(id, generation)
+        }
+    });
+    RingStatus {
+        places: u32::try_from(size).unwrap_or(u32::MAX),
+        taken,
+        lifetime_ms: oldest.filter(|_| full),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring of four places of which `taken` were taken, by flows with the ids 1 and up.
+    fn ring(taken: u64) -> Vec<u64> {
+        let mut ring = vec![4, taken, 0, 0, 0, 0];
+        for turn in 0..taken {
+            let place = usize::try_from(turn % 4).unwrap();
+            ring[FIRST as usize + place] = ring::place(u32::try_from(turn).unwrap() + 1, 7);
+        }
+        ring
+    }
+
+    #[test]
+    fn the_lifetime_of_a_full_ring_is_the_age_of_its_oldest_flow() {
+        // The flow with the id N came N seconds after the first, and now is second 10.
+        let age = |id: u32, generation: u32| {
+            assert_eq!(generation, 7);
+            Some(10_000 - u64::from(id) * 1000)
+        };
+        let lifetime = |taken: u64| ring_status(&ring(taken), age).lifetime_ms;
+        assert_eq!(lifetime(3), None, "there is still room");
+        assert_eq!(lifetime(4), Some(9000), "of id 1");
+        assert_eq!(lifetime(5), Some(8000), "of id 2, in the second place");
+        assert_eq!(lifetime(9), Some(4000), "of id 6");
+        let status = ring_status(&ring(9), age);
+        assert_eq!((status.places, status.taken), (4, 9));
+    }
+
+    #[test]
+    fn flows_that_are_no_more_half_open_tell_no_age() {
+        let gone = |id: u32, _| (id >= 4).then_some(u64::from(id));
+        assert_eq!(ring_status(&ring(5), gone).lifetime_ms, Some(4));
+        assert_eq!(ring_status(&ring(5), |_, _| None).lifetime_ms, None);
+    }
+
+    #[test]
+    fn whatever_the_ring_holds_there_is_an_answer() {
+        for ring in [
+            vec![],
+            vec![0],
+            vec![0, 5],
+            vec![4],
+            vec![4, 9],
+            vec![u64::MAX, u64::MAX, 1],
+            vec![2, u64::MAX, 0, 0],
+        ] {
+            assert_eq!(ring_status(&ring, |_, _| None).lifetime_ms, None);
+        }
+    }
+
+    #[test]
+    fn a_place_waits_until_its_flow_is_established() {
+        let claimed = Word::default().claim(false);
+        assert!(waits(claimed.publish()) && !waits(claimed));
+        assert!(!waits(claimed.publish().close()));
+        assert!(!waits(Word::from_raw(State::Established as u32)));
+        let udp = Word::default().claim(true).raw() & !0x7;
+        assert!(waits(Word::from_raw(udp | State::Established as u32)));
+    }
+}

@@ -1,0 +1,169 @@
+//! Budgets, rings of flows, and ids that rest.
+
+use lb_common::{
+    conntrack::{State, Word},
+    maps::usage,
+};
+use lb_tests::{
+    packet::{Frame, flags::*, udp},
+    program::{CLIENT, DataPlane, Port, TENANT_NIC},
+};
+
+use super::given::*;
+
+fn syn(client_port: u16) -> Frame {
+    request(&format!("192.168.203.50:{client_port}"), API, SYN_ONLY).numbers(CLIENT_ISN, 0)
+}
+
+fn word(lb: &DataPlane, port: u16) -> Word {
+    let flow = lb
+        .maps
+        .flows
+        .get(&DataPlane::flow_id(port), 0)
+        .expect("an entry");
+    Word::from_raw(flow.word)
+}
+
+fn live(lb: &DataPlane) -> [u32; 2] {
+    let (network, _) = lb.desired.networks[1];
+    let (_, service) = lb.desired.services[0];
+    [usage::network(network), usage::service(service.id)]
+        .map(|index| lb.maps.usage(index).expect("a count"))
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn live_flows_are_counted_for_network_and_service() {
+    let mut lb = DataPlane::new(CONFIG);
+    assert_eq!(live(&lb), [0, 0]);
+    establish(&mut lb, CLIENT_A, 1024);
+    establish(&mut lb, CLIENT_B, 1025);
+    assert_eq!(live(&lb), [2, 2]);
+    forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
+    assert_eq!(live(&lb), [3, 2], "DNS is another service");
+    let reset = request(CLIENT_A, API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
+    forwarded(&mut lb, Port::Tenant, &reset);
+    assert_eq!(live(&lb), [2, 1]);
+    forwarded(&mut lb, Port::Tenant, &reset);
+    assert_eq!(live(&lb), [2, 1], "it ends once");
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_spent_budget_refuses_new_flows_and_leaves_the_others() {
+    for (from, to) in [
+        ("pool: kas-a }", "pool: kas-a, max_flows: 2 }"),
+        (
+            "prefixes: [192.168.203.0/24] }",
+            "prefixes: [192.168.203.0/24], max_flows: 2 }",
+        ),
+    ] {
+        let mut lb = DataPlane::new(&CONFIG.replace(from, to));
+        establish(&mut lb, CLIENT_A, 1024);
+        establish(&mut lb, CLIENT_B, 1025);
+        assert_refused(&mut lb, Port::Tenant, &syn(50_000).bytes(), "budget_spent");
+        let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+        forwarded(&mut lb, Port::Tenant, &data);
+        let reset = request(CLIENT_B, API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
+        forwarded(&mut lb, Port::Tenant, &reset);
+        forwarded(&mut lb, Port::Tenant, &syn(50_000));
+    }
+}
+
+/// A flood of SYNs takes the places of SYNs: what got established keeps its id.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn half_open_flows_recycle_each_other() {
+    let config = CONFIG.replace(
+        "prefixes: [192.168.203.0/24] }",
+        "prefixes: [192.168.203.0/24], half_open: 64, udp_flows: 64 }",
+    );
+    let mut lb = DataPlane::new(&config);
+    establish(&mut lb, CLIENT_A, 1024);
+    for client in 0..1000 {
+        forwarded(&mut lb, Port::Tenant, &syn(20_000 + client));
+    }
+    assert_eq!(word(&lb, 1024).state(), State::Established);
+    assert_eq!(live(&lb), [65, 65], "the established one and the ring");
+    let newest = word(&lb, 1024 + 1000).state();
+    assert_eq!(newest, State::New);
+    assert_eq!(word(&lb, 1024 + 1000 - 64).state(), State::Closed);
+    assert_eq!(word(&lb, 1024 + 1000 - 63).state(), State::New);
+    // UDP has a ring of its own, where an unanswered query counts as half-open.
+    for client in 0..200u16 {
+        let query = udp(&format!("192.168.203.50:{}", 30_000 + client), DNS);
+        forwarded(&mut lb, Port::Tenant, &query.between(CLIENT, TENANT_NIC));
+    }
+    assert_eq!(live(&lb), [65 + 64, 65]);
+}
+
+/// An id whose last connection the same backend closed first may rest there in TIME_WAIT.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn an_id_that_rests_at_the_backend_is_taken_last() {
+    let mut lb = DataPlane::new(CONFIG);
+    let ids = lb.drain_free_ids();
+    lb.give_free_ids(&ids[..2]);
+    establish(&mut lb, CLIENT_A, 1024);
+    // The backend closes first.
+    let fin = reply(1024, FIN_ACK).numbers(BACKEND_ISN + 1, CLIENT_ISN + 1);
+    forwarded(&mut lb, Port::Mgmt, &fin);
+    let fin = request(CLIENT_A, API, FIN_ACK).numbers(CLIENT_ISN + 1, BACKEND_ISN + 2);
+    forwarded(&mut lb, Port::Tenant, &fin);
+    assert_eq!(word(&lb, 1024).state(), State::Closed);
+    // In the queue: 1025, then 1024. Two flows: the second has to take what rests.
+    let port = |frame: &[u8]| u16::from_be_bytes([frame[34], frame[35]]);
+    let sent = forwarded(&mut lb, Port::Tenant, &syn(50_000));
+    assert_eq!(port(&sent), 1025);
+    let unrested = || ("nic", "tenant-a".to_owned(), "unknown");
+    assert_eq!(lb.counters().get(&unrested()), None);
+    let before = lb.counters();
+    let ((action, frame), _) = lb.run(Port::Tenant, &syn(50_001).bytes(), 1);
+    assert_eq!(
+        (action, port(&frame)),
+        (lb_tests::program::Action::Redirect, 1024)
+    );
+    assert_eq!(lb.counters()[&unrested()], 1, "counted beside the verdict");
+    assert_eq!(before.get(&unrested()), None);
+}
+
+/// A packet takes the mark of expiry off, so that userspace does not close the flow.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_packet_of_either_side_wakes_a_flow_that_is_about_to_expire() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    let answer = reply(1024, ACK_ONLY).numbers(BACKEND_ISN + 1, CLIENT_ISN + 1);
+    for (port, frame) in [(Port::Tenant, data), (Port::Mgmt, answer)] {
+        let id = DataPlane::flow_id(1024);
+        let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
+        flow.word = Word::from_raw(flow.word).expiring().raw();
+        lb.maps.flows.set(id, &flow, 0).expect("a write");
+        assert!(word(&lb, 1024).is_expiring());
+        forwarded(&mut lb, port, &frame);
+        assert!(!word(&lb, 1024).is_expiring());
+        assert_eq!(word(&lb, 1024).state(), State::Established);
+    }
+}
+
+/// What userspace ended translates no more: either end that goes on is told so.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn an_ended_flow_is_no_flow_for_either_end() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    let id = DataPlane::flow_id(1024);
+    let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
+    flow.word = Word::from_raw(flow.word).end().raw();
+    lb.maps.flows.set(id, &flow, 0).expect("a write");
+    let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    assert_refused(&mut lb, Port::Tenant, &data.bytes(), "no_flow");
+    let answer = reply(1024, ACK_ONLY).numbers(BACKEND_ISN + 1, CLIENT_ISN + 1);
+    assert_refused(&mut lb, Port::Mgmt, &answer.bytes(), "reply_mismatch");
+    // The client's port opens a new flow, on another id.
+    let sent = forwarded(&mut lb, Port::Tenant, &syn(40_000));
+    assert_eq!(u16::from_be_bytes([sent[34], sent[35]]), 1025);
+    let ack = reply(1025, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
+    forwarded(&mut lb, Port::Mgmt, &ack);
+}

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
+    net::SocketAddrV4,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     process::{self, Process},
-    query::{Backend, Drop as DropCount, Flow, Service, Status},
+    query::{Backend, Drop as DropCount, Flow, Service, Status, Who},
     topology::Site,
 };
 
@@ -131,6 +132,26 @@ impl<'t> Lb<'t> {
         Ok(ours.map(|drop| drop.packets).sum())
     }
 
+    /// How many packets were answered with a refusal at NICs for `reason`, by its label.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::status`].
+    pub fn refused(&self, reason: &str) -> Result<u64> {
+        let drops = self.drops()?.into_iter();
+        let ours = drops.filter(|drop| drop.hook == "nic" && drop.reason == reason);
+        Ok(ours.map(|drop| drop.refused).sum())
+    }
+
+    /// `lb who SNATIP:PORT`: the flows that have the port, or had it last.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::status`], and when it is no SNAT port.
+    pub fn who(&self, snat: SocketAddrV4) -> Result<Vec<Who>> {
+        self.ask_with(&["who", &snat.to_string()])
+    }
+
     /// Stops the process and runs `lb down`.
     ///
     /// # Errors
@@ -141,10 +162,15 @@ impl<'t> Lb<'t> {
     }
 
     fn ask<T: DeserializeOwned>(&self, question: &str) -> Result<T> {
+        self.ask_with(&[question])
+    }
+
+    fn ask_with<T: DeserializeOwned>(&self, words: &[&str]) -> Result<T> {
         let mut command = one_shot(self.site)?;
-        command.args([question, "--instance", self.site.run(), "-o", "json"]);
+        command.args(words);
+        command.args(["--instance", self.site.run(), "-o", "json"]);
         let text = process::succeed(&mut command)?;
-        serde_json::from_str(&text).with_context(|| format!("read lb {question}: {text}"))
+        serde_json::from_str(&text).with_context(|| format!("read lb {}: {text}", words.join(" ")))
     }
 
     fn remove(&mut self) -> Result<()> {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::{
     lb::Lb,
     observe, poll,
-    query::{Hooks, Verdicts},
+    query::{Drop as DropCount, Hooks, Verdicts},
     topology::{MGMT_NIC, Site, TENANT_NIC},
 };
 
@@ -25,6 +25,8 @@ pub struct Ledger {
     pub verdicts: Hooks,
     /// Packets dropped with a reason at NICs and at cells.
     pub reasons: [u64; 2],
+    /// Packets refused with a reason at NICs and at cells.
+    pub refusals: [u64; 2],
     /// Packets received by the NICs, as their drivers count.
     pub nic_rx: u64,
     /// Packets received by the outer ends of the cells.
@@ -49,7 +51,7 @@ impl Ledger {
     }
 
     /// Compares what happened since `earlier`: each hook's verdicts add up to the packets that its
-    /// drivers received, and its drops to the drops with a reason.
+    /// drivers received, and its drops and refusals to those with a reason.
     ///
     /// # Errors
     ///
@@ -60,12 +62,14 @@ impl Ledger {
             verdicts: [self.verdicts.nic, earlier.verdicts.nic],
             received: self.nic_rx - earlier.nic_rx,
             reasons: self.reasons[0] - earlier.reasons[0],
+            refusals: self.refusals[0] - earlier.refusals[0],
         };
         let cell = Hook {
             name: "cell",
             verdicts: [self.verdicts.cell, earlier.verdicts.cell],
             received: self.cell_rx - earlier.cell_rx,
             reasons: self.reasons[1] - earlier.reasons[1],
+            refusals: self.refusals[1] - earlier.refusals[1],
         };
         nic.ensure_balanced()?;
         cell.ensure_balanced()
@@ -75,13 +79,11 @@ impl Ledger {
         let verdicts = lb.status()?.verdicts;
         let drops = lb.drops()?;
         let links = observe::links(&site.lb)?;
-        let reasons = |hook: &str| {
-            drops
-                .iter()
-                .filter(|drop| drop.hook == hook)
-                .map(|drop| drop.packets)
-                .sum()
+        let sum = |hook: &str, count: fn(&DropCount) -> u64| {
+            let of_hook = drops.iter().filter(|drop| drop.hook == hook);
+            of_hook.map(count).sum()
         };
+        let both = |count| [sum("nic", count), sum("cell", count)];
         let received = |wanted: &dyn Fn(&str) -> bool| {
             links
                 .iter()
@@ -91,7 +93,8 @@ impl Ledger {
         };
         Ok(Self {
             verdicts,
-            reasons: [reasons("nic"), reasons("cell")],
+            reasons: both(|drop| drop.packets),
+            refusals: both(|drop| drop.refused),
             nic_rx: received(&|name| name == TENANT_NIC || name == MGMT_NIC),
             cell_rx: received(&|name| name.starts_with(CELL_LINKS)),
         })
@@ -103,13 +106,14 @@ impl fmt::Display for Ledger {
         let Self {
             verdicts,
             reasons,
+            refusals,
             nic_rx,
             cell_rx,
         } = self;
         write!(f, "NICs {nic_rx} = {}, ", verdicts.nic.total)?;
         write!(
             f,
-            "cells {cell_rx} = {}, dropped {reasons:?}",
+            "cells {cell_rx} = {}, dropped {reasons:?}, refused {refusals:?}",
             verdicts.cell.total
         )
     }
@@ -121,6 +125,7 @@ struct Hook {
     verdicts: [Verdicts; 2],
     received: u64,
     reasons: u64,
+    refusals: u64,
 }
 
 impl Hook {
@@ -130,6 +135,7 @@ impl Hook {
             verdicts: [now, then],
             received,
             reasons,
+            refusals,
         } = self;
         for verdicts in [now, then] {
             let sum = verdicts.sum();
@@ -151,6 +157,11 @@ impl Hook {
         ensure!(
             dropped == *reasons,
             "{name}: dropped {dropped}, with a reason {reasons}"
+        );
+        let refused = now.refused - then.refused;
+        ensure!(
+            refused == *refusals,
+            "{name}: refused {refused}, with a reason {refusals}"
         );
         Ok(())
     }

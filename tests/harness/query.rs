@@ -48,6 +48,23 @@ pub struct Network {
     pub mode: String,
     /// The name of its cell.
     pub cell: Option<String>,
+    /// Live flows of its clients.
+    pub flows: u64,
+    /// The places of its clients' half-open flows.
+    pub half_open: Ring,
+    /// The places of their UDP flows.
+    pub udp_flows: Ring,
+}
+
+/// One ring of `lb status`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Ring {
+    /// Its places.
+    pub places: u64,
+    /// How many flows ever took one.
+    pub taken: u64,
+    /// How long its oldest flow has waited, when it is full.
+    pub lifetime_ms: Option<u64>,
 }
 
 /// Verdicts of both programs.
@@ -72,6 +89,8 @@ pub struct Verdicts {
     pub delivered: u64,
     /// Dropped, with a reason.
     pub dropped: u64,
+    /// Answered with a refusal, with a reason.
+    pub refused: u64,
     /// All of them, as the product adds them up.
     pub total: u64,
 }
@@ -85,9 +104,10 @@ impl Verdicts {
             forwarded,
             delivered,
             dropped,
+            refused,
             total: _,
         } = self;
-        passed + transmitted + forwarded + delivered + dropped
+        passed + transmitted + forwarded + delivered + dropped + refused
     }
 }
 
@@ -147,6 +167,20 @@ pub struct Flow {
     pub bytes_request: u64,
     /// Bytes from the backend.
     pub bytes_reply: u64,
+    /// Seconds since its last packet.
+    pub idle_seconds: u64,
+    /// Seconds until it is ended for being idle.
+    pub expires_in_seconds: Option<u64>,
+}
+
+/// One line of `lb who`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Who {
+    /// Whether it still has the port.
+    pub live: bool,
+    /// The flow that has the port, or had it last.
+    #[serde(flatten)]
+    pub flow: Flow,
 }
 
 /// One line of `lb drops`.
@@ -156,8 +190,29 @@ pub struct Drop {
     pub hook: String,
     /// The reason as a label.
     pub reason: String,
-    /// How many.
+    /// How many were dropped.
     pub packets: u64,
+    /// How many were answered with a refusal.
+    pub refused: u64,
     /// What it means, for an operator.
     pub help: String,
+    /// The latest of them.
+    pub samples: Vec<Sample>,
+}
+
+/// One packet of `lb drops`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Sample {
+    /// How long ago it came.
+    pub age_ms: u64,
+    /// Bytes of its frame.
+    pub length: u64,
+    /// `tcp`, `udp` and so on.
+    pub protocol: String,
+    /// Its sender, with the port.
+    pub source: Option<String>,
+    /// Its receiver, with the port.
+    pub destination: Option<String>,
+    /// The flags of a TCP segment: `SYN|ACK`.
+    pub flags: Option<String>,
 }

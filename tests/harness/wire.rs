@@ -37,8 +37,10 @@ impl Wire {
         let file = dir.join(format!("{name}.pcap"));
         let text = file.to_str().context("the folder has a name in text")?;
         let start = ["-i", interface, "-Q", "in", "-n", "-U", "--immediate-mode"];
-        let rest = ["-B", "16384", "-Z", "root", "-w", text, filter];
-        let args: Vec<&str> = start.into_iter().chain(rest).collect();
+        // The buffer has a place of this size for each frame, however short that is.
+        let room = ["-s", "65550", "-B", "65536"];
+        let rest = ["-Z", "root", "-w", text, filter];
+        let args: Vec<&str> = start.into_iter().chain(room).chain(rest).collect();
         let mut tcpdump = Process::start(&netns.path(), dir, &name, "tcpdump", &args)?;
         tcpdump.wait_for_stderr("listening on", START)?;
         Ok(Self { tcpdump, file })

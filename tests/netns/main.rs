@@ -9,15 +9,21 @@
     reason = "an integration test target is all tests"
 )]
 
+mod account;
 mod allow;
 mod bad_start;
 mod cell;
 mod change;
 mod confirm;
 mod crossing;
+mod endure;
+mod expiry;
+mod flood;
 mod guard;
 mod host;
+mod keepalive;
 mod lab;
+mod life;
 mod load;
 mod mode;
 mod not_ours;
@@ -25,6 +31,7 @@ mod one_arm;
 mod one_ip;
 mod oracle;
 mod overlap;
+mod refuse;
 mod request;
 mod restart;
 mod routed;

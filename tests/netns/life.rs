@@ -1,0 +1,149 @@
+//! What the tests of a flow's life share: one client, one backend, one service each of TCP and UDP.
+
+use std::{net::UdpSocket, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    ids,
+    lb::Lb,
+    pair::Line,
+    poll,
+    query::Flow,
+    topology::{DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, Host, Topology},
+};
+
+/// Long against anything that must happen, short against a default timeout.
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+/// What must come at once comes within this.
+pub(crate) const AT_ONCE: Duration = Duration::from_millis(200);
+
+/// What a configuration says beyond the addresses; each is empty or begins with a comma, except
+/// `top`, which is lines.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words<'w> {
+    /// The SNAT address of the nodes' network.
+    pub(crate) snat: &'w str,
+    /// Of the clients' network.
+    pub(crate) network: &'w str,
+    /// The backends of both services: which nodes.
+    pub(crate) nodes: &'w str,
+    /// Of the TCP service.
+    pub(crate) tcp: &'w str,
+    /// Of the UDP service.
+    pub(crate) udp: &'w str,
+    /// Top-level keys.
+    pub(crate) top: &'w str,
+}
+
+impl Default for Words<'_> {
+    fn default() -> Self {
+        Self {
+            snat: "10.32.96.50",
+            network: "",
+            nodes: "10.32.96.105",
+            tcp: "",
+            udp: "",
+            top: "",
+        }
+    }
+}
+
+impl Words<'_> {
+    /// The configuration.
+    pub(crate) fn config(&self) -> String {
+        let Self {
+            snat,
+            network,
+            nodes,
+            tcp,
+            udp,
+            top,
+        } = self;
+        let pool = |port: u16| {
+            let nodes = nodes.split_whitespace();
+            let backends: Vec<String> = nodes.map(|node| format!("\"{node}:{port}\"")).collect();
+            backends.join(", ")
+        };
+        let [echo, dns] = [ECHO_NODE_PORT, DNS_NODE_PORT].map(pool);
+        format!(
+            "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [{snat}] }}
+  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24]{network} }}
+pools:
+  echo-a: {{ network: mgmt, backends: [{echo}] }}
+  dns-a: {{ network: mgmt, backends: [{dns}] }}
+services:
+  echo-a: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: echo-a{tcp} }}
+  dns-a: {{ network: tenant-a, listen: [\"{DNS}/udp\"], pool: dns-a{udp} }}
+{top}
+"
+        )
+    }
+}
+
+/// A line from the first client to the first node through the TCP service.
+pub(crate) fn line(topology: &Topology) -> Result<Line<'_>> {
+    Line::new(topology.client(), ECHO, &topology.nodes[0], ECHO_NODE_PORT)
+}
+
+/// A socket of `client` that talks to the UDP service alone.
+pub(crate) fn udp_client(client: &Host) -> Result<UdpSocket> {
+    let socket = client.netns.inside(|| -> Result<UdpSocket> {
+        let socket = UdpSocket::bind((client.address, 0)).context("make a UDP socket")?;
+        socket.connect(DNS).context("connect it")?;
+        Ok(socket)
+    })??;
+    socket
+        .set_read_timeout(Some(LIMIT))
+        .context("set the read timeout")?;
+    Ok(socket)
+}
+
+/// The socket of the UDP service at the first node.
+pub(crate) fn udp_server(topology: &Topology) -> Result<UdpSocket> {
+    let node = &topology.nodes[0];
+    let socket = node
+        .netns
+        .inside(|| UdpSocket::bind((node.address, DNS_NODE_PORT)))?
+        .context("listen for datagrams")?;
+    socket
+        .set_read_timeout(Some(LIMIT))
+        .context("set the read timeout")?;
+    Ok(socket)
+}
+
+/// The only live flow there is.
+pub(crate) fn only_flow(lb: &Lb<'_>) -> Result<Flow> {
+    let flows = lb.flows()?;
+    ensure!(flows.len() == 1, "one flow, not {flows:?}");
+    flows.into_iter().next().context("a flow")
+}
+
+/// Waits until no flow is live; then every id is in the queue exactly once, and nobody's usage counts
+/// any.
+pub(crate) fn ensure_all_ids_are_free(topology: &Topology, lb: &Lb<'_>) -> Result<()> {
+    let status = poll::until("no live flows", LIMIT, || {
+        let status = lb.status()?;
+        let used: u64 = status.networks.iter().map(|network| network.flows).sum();
+        Ok((status.flows.live == 0 && used == 0).then_some(status))
+    })
+    .with_context(|| format!("{:?}", lb.status()))?;
+    ensure!(
+        status.flows.free == status.flows.capacity,
+        "ids are lost: {:?}",
+        status.flows
+    );
+    let mut queued = ids::queued(topology.run())?;
+    let length = queued.len();
+    queued.sort_unstable();
+    queued.dedup();
+    ensure!(
+        [length, queued.len()] == [usize::try_from(status.flows.capacity)?; 2],
+        "{length} ids in the queue, {} of them different, {:?}",
+        queued.len(),
+        status.flows
+    );
+    ensure!(lb.flows()?.is_empty(), "{:?}", lb.flows()?);
+    Ok(())
+}

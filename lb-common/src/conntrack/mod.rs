@@ -2,7 +2,7 @@
 //!
 //! The word is the only truth about a flow entry: state (3 bits), flags (5), generation (24). Every
 //! change is a compare-and-swap of the whole word, so whoever wins one transition has done it
-//! alone. The id of a FREE or CLOSED entry waits in its queue of free ids.
+//! alone. The id of a FREE, CLOSED or ENDED entry waits in its queue of free ids.
 //!
 //! ```text
 //!          pop          publish       SYN-ACK            ACK
@@ -13,7 +13,8 @@
 //! ```
 //!
 //! CLOSED still translates until the id is claimed again, so last ACKs arrive; a new SYN of the
-//! same client takes a new id. UDP goes from NEW to ESTABLISHED with the first reply.
+//! same client takes a new id. A flow that userspace ends becomes ENDED instead, from any live state:
+//! it does not translate. UDP goes from NEW to ESTABLISHED with the first reply.
 
 mod step;
 mod word;

@@ -8,7 +8,8 @@ use super::model::{Protocol, Service, TCP_IDLE, Timeouts, UDP_IDLE};
 
 impl Timeouts {
     /// How long a live flow with this word may be idle; none: for ever. `service` is its own, if it
-    /// is configured still.
+    /// is configured still. What `lb flows` shows; the expiry has the same rule by service id, in
+    /// ticks (`control::expiry`), and the two must agree.
     #[must_use]
     pub fn idle(&self, word: Word, service: Option<&Service>) -> Option<Duration> {
         match (word.state(), word.is_udp()) {

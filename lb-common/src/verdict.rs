@@ -22,6 +22,9 @@ pub const SLOTS: u32 = 128;
 /// Not a verdict: new flows, by their clients' network, that took a SNAT port whose last connection to
 /// the same backend may still rest there.
 pub const UNRESTED: u32 = 4;
+/// Not a verdict: flows, by their clients' network, whose begin or end could not be reported because
+/// the buffer of flow events was full.
+pub const UNREPORTED: u32 = 5;
 const FIRST_DROP: u32 = 8;
 const FIRST_REFUSAL: u32 = 64;
 

@@ -6,9 +6,10 @@ use lb_common::{
         event::{BEGAN, FlowEvent},
         service::SERVICE_EVENTS,
     },
+    verdict::UNREPORTED,
 };
 
-use crate::{allocate, entry::Entry, lookup, maps::FLOW_EVENTS, usage};
+use crate::{allocate, count, entry::Entry, lookup, maps::FLOW_EVENTS, usage};
 
 /// Gives back what the flow held. `kind` is one of the constants of `maps::event`.
 #[inline(always)]
@@ -28,10 +29,12 @@ pub(crate) fn began(entry: &Entry, word: Word) {
     report(entry, word, BEGAN);
 }
 
-/// Reports the flow if its service wants that. A full buffer loses the record, never a packet.
+/// Reports the flow if its service wants that. A full buffer loses the record, which is counted, never
+/// a packet.
 #[inline(always)]
 fn report(entry: &Entry, word: Word, kind: u32) {
-    let wanted = lookup::service(&entry.key(word));
+    let key = entry.key(word);
+    let wanted = lookup::service(&key);
     if wanted.is_none_or(|service| service.flags & SERVICE_EVENTS == 0) {
         return;
     }
@@ -39,6 +42,7 @@ fn report(entry: &Entry, word: Word, kind: u32) {
         return;
     };
     let Some(mut record) = FLOW_EVENTS.reserve(0) else {
+        count::note(key.network, UNREPORTED);
         return;
     };
     record.write(FlowEvent {

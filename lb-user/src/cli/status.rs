@@ -40,6 +40,7 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
             "HALF-OPEN LAST",
             "UDP LAST",
             "UNRESTED",
+            "UNREPORTED",
         ],
         status.networks.into_iter().map(|network| {
             let most = network.max_flows.map(|most| most.to_string());
@@ -50,6 +51,7 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
                 lasts(network.half_open),
                 lasts(network.udp_flows),
                 network.unrested.to_string(),
+                network.unreported.to_string(),
             ]
         }),
     );

@@ -18,7 +18,6 @@ mod duration;
 mod emit;
 mod expand;
 mod files;
-mod idle;
 mod model;
 mod names;
 mod place;

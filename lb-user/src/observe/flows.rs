@@ -13,11 +13,12 @@ use lb_common::{
 };
 
 use super::{FlowLine, Observer, WhoLine, millis_since};
-use crate::dataplane::flows::coarse_now;
-use crate::{
-    config::{Service, Timeouts},
-    control::{ids::Kind, snat::SnatSlot},
+use crate::control::{
+    expiry::idle::{self, Policy},
+    ids::Kind,
+    snat::SnatSlot,
 };
+use crate::dataplane::flows::coarse_now;
 
 impl Observer {
     /// Live flows, in order of their ids.
@@ -86,44 +87,34 @@ impl Observer {
 /// What ids mean, for many flows.
 struct Names<'o> {
     networks: HashMap<u32, &'o str>,
-    /// With the service, if it is configured still.
-    services: HashMap<u32, (&'o str, Option<&'o Service>)>,
-    timeouts: &'o Timeouts,
+    services: HashMap<u32, &'o str>,
+    policy: Policy,
     now: u32,
 }
 
 impl<'o> Names<'o> {
     fn new(observer: &'o Observer) -> Result<Self> {
         let Observer { ids, config, .. } = observer;
-        let known = config.services.iter();
-        let known: HashMap<&str, &Service> = known
-            .map(|service| (service.name.as_str(), service))
-            .collect();
-        let services = ids.of(Kind::Service);
+        let by_id = |kind| ids.of(kind).map(|(name, id)| (id, name)).collect();
         Ok(Self {
-            networks: ids.of(Kind::Network).map(|(name, id)| (id, name)).collect(),
-            services: services
-                .map(|(name, id)| (id, (name, known.get(name).copied())))
-                .collect(),
-            timeouts: &config.timeouts,
+            networks: by_id(Kind::Network),
+            services: by_id(Kind::Service),
+            policy: Policy::new(config, ids),
             now: coarse_now()?,
         })
     }
 
     fn line(&self, slot: &SnatSlot, id: u32, word: Word, flow: &Flow) -> FlowLine {
         let network = self.networks.get(&flow.network.into()).copied();
-        let (service, configured) = match self.services.get(&flow.service.into()) {
-            Some((name, configured)) => (*name, *configured),
-            None => (UNKNOWN, None),
-        };
+        let service = self.services.get(&flow.service.into()).copied();
         let idle_ms = millis_since(flow.last_seen, self.now);
-        let most = self.timeouts.idle(word, configured);
+        let most = self.policy.timeout(word, flow.service).map(idle::duration);
         let most_ms = most.map(|most| u64::try_from(most.as_millis()).unwrap_or(u64::MAX));
         let left_ms = most_ms.map(|most_ms| most_ms.saturating_sub(idle_ms));
         let snat = SocketAddrV4::new(slot.snat.address, port(slot, id));
         FlowLine {
             network: network.unwrap_or(UNKNOWN).to_owned(),
-            service: service.to_owned(),
+            service: service.unwrap_or(UNKNOWN).to_owned(),
             protocol: protocol(word),
             client: endpoint(flow.client, flow.client_port),
             vip: endpoint(flow.vip, flow.vip_port),
@@ -133,9 +124,7 @@ impl<'o> Names<'o> {
             bytes_request: flow.bytes_request,
             bytes_reply: flow.bytes_reply,
             idle_seconds: idle_ms / 1000,
-            expires_in_seconds: left_ms
-                .filter(|_| is_live(word))
-                .map(|left_ms| left_ms.div_ceil(1000)),
+            expires_in_seconds: left_ms.map(|left_ms| left_ms.div_ceil(1000)),
         }
     }
 }
@@ -191,6 +180,7 @@ mod tests {
 
     use super::*;
     use crate::config::Snat;
+    use crate::control::ids::Ids;
 
     #[test]
     fn a_snat_port_is_the_id_of_its_flow() {
@@ -229,12 +219,14 @@ services:
   never: { network: n, listen: [\"10.0.0.4:80/tcp\"], pool: p, idle_timeout: never, keepalive: 1s }
 ";
         let config = crate::config::parse("f", FILE).unwrap();
-        let services = (1..).zip(&config.services);
-        let services = services.map(|(id, one)| (id, (one.name.as_str(), Some(one))));
+        let mut ids = Ids::default();
+        for (id, service) in (1..).zip(&config.services) {
+            ids.insert(Kind::Service, &service.name, id);
+        }
         let names = Names {
             networks: HashMap::from([(1, "n")]),
-            services: services.collect(),
-            timeouts: &config.timeouts,
+            services: ids.of(Kind::Service).map(|(name, id)| (id, name)).collect(),
+            policy: Policy::new(&config, &ids),
             now: 10_000,
         };
         let slot = SnatSlot::new(0, config.networks[0].snat[0]);

@@ -49,6 +49,9 @@ pub struct NetworkStatus {
     /// Flows of its clients that had to take a SNAT port whose last connection may still rest in
     /// TIME_WAIT at the backend.
     pub unrested: u64,
+    /// Beginnings and ends of their flows that are missing in the flow log, because they came faster
+    /// than it is written.
+    pub unreported: u64,
 }
 
 /// A ring of `lb status`.

@@ -9,7 +9,7 @@ use lb_common::{
         ring::{self, FIRST, HEAD, SIZE},
         usage,
     },
-    verdict::{DropReason, Hook, UNRESTED, Verdict, refusal_slot},
+    verdict::{DropReason, Hook, UNREPORTED, UNRESTED, Verdict, refusal_slot},
 };
 
 use super::{
@@ -69,7 +69,8 @@ impl Observer {
                     max_flows: network.max_flows,
                     half_open: self.ring(id, false, network.half_open, now)?,
                     udp_flows: self.ring(id, true, network.udp_flows, now)?,
-                    unrested: self.unrested(id)?,
+                    unrested: self.noted(id, UNRESTED)?,
+                    unreported: self.noted(id, UNREPORTED)?,
                 });
             }
             Ok(networks)
@@ -100,12 +101,9 @@ impl Observer {
         Ok(sum)
     }
 
-    fn unrested(&self, network: u16) -> Result<u64> {
-        let mut sum = 0;
-        for hook in Hook::ALL {
-            sum += self.maps.counter(hook, network, UNRESTED)?;
-        }
-        Ok(sum)
+    /// A counter that is no verdict.
+    fn noted(&self, network: u16, slot: u32) -> Result<u64> {
+        self.maps.counter(Hook::Nic, network, slot)
     }
 
     fn ring(&self, network: u16, udp: bool, configured: u32, now: u32) -> Result<RingStatus> {

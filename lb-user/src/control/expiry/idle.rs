@@ -247,39 +247,6 @@ mod tests {
         }
     }
 
-    /// An operator reads in `lb flows` what the expiry does.
-    #[test]
-    fn the_expiry_and_lb_flows_have_one_rule() {
-        let text = "
-version: 1
-timeouts: { half_open: 1s, half_closed: 2s, udp: 3s }
-networks:
-  n: { role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.1] }
-pools:
-  p: { network: n, backends: [\"10.0.0.2:80\"] }
-services:
-  s: { network: n, listen: [\"10.0.0.3:80/tcp\", \"10.0.0.3:80/udp\"], pool: p, idle_timeout: 4s }
-";
-        let config = crate::config::parse("f", text).unwrap();
-        let mut ids = Ids::default();
-        ids.insert(Kind::Service, "s", u32::from(SERVICE));
-        let policy = Policy::new(&config, &ids);
-        let known = config.services.first();
-        for word in [
-            new(),
-            replied(),
-            established(),
-            half_closed(),
-            udp(false),
-            udp(true),
-        ] {
-            for (id, service) in [(SERVICE, known), (RETIRED, None)] {
-                let shown = config.timeouts.idle(word, service).map(ticks);
-                assert_eq!(policy.timeout(word, id), shown, "{word:?}");
-            }
-        }
-    }
-
     #[test]
     fn never_is_for_flows_in_full_use_only() {
         let policy = policy();

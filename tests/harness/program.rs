@@ -19,6 +19,7 @@ use lb_user::{
         plan::plan,
     },
     dataplane::{
+        flows::FlowTable,
         maps::Maps,
         object::{CELL, NIC, Object},
         pins::Pins,
@@ -88,7 +89,7 @@ pub struct DataPlane {
     pub ids: Ids,
     /// The records that were asked for.
     pub desired: Desired,
-    _kept: Kept,
+    kept: Kept,
     ifindex: BTreeMap<&'static str, u32>,
     cells: BTreeMap<String, u32>,
 }
@@ -181,7 +182,7 @@ impl DataPlane {
             maps,
             ids,
             desired,
-            _kept: kept,
+            kept,
             ifindex,
             cells,
         })
@@ -295,6 +296,11 @@ impl DataPlane {
         for id in ids {
             queue.push(id, 0).expect("room in the queue");
         }
+    }
+
+    /// The flow table in memory.
+    pub fn flow_table(&self) -> FlowTable {
+        FlowTable::open(&self.kept.pins.maps()).expect("the flow table")
     }
 
     /// The flow id of a SNAT port of the first address.

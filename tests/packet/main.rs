@@ -19,6 +19,7 @@ mod lying;
 mod one_arm;
 mod pass;
 mod policy;
+mod recover;
 mod reply;
 mod request;
 mod table;

@@ -18,9 +18,14 @@ use tokio::{sync::mpsc::UnboundedReceiver, time};
 use super::{
     ids::{Ids, Kind},
     plan::{Current, Operation},
+    recover,
     snat::SnatSlot,
 };
-use crate::{config::Limits, dataplane::maps::Maps, network::neighbour::Resolved};
+use crate::{
+    config::Limits,
+    dataplane::{flows::FlowTable, maps::Maps},
+    network::neighbour::Resolved,
+};
 
 /// How long the first flows wait for next hops that do not answer.
 const NEXT_HOP_PATIENCE: Duration = Duration::from_secs(3);
@@ -80,6 +85,15 @@ impl Live {
                 .with_context(|| format!("register {} {name}", kind.label()))?;
         }
         Ok(())
+    }
+
+    /// Puts back the free flow ids of a SNAT address that were lost; see [`recover::recover`].
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a look-up or a push.
+    pub fn recover(&self, table: &FlowTable, slot: &SnatSlot) -> Result<usize> {
+        recover::recover(&self.maps, table, slot)
     }
 
     /// What the maps hold, as far as `ids` says.

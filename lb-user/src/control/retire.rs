@@ -1,44 +1,24 @@
 //! Ids of what is configured no more: freed when no flow holds them, so that no late packet of an
 //! old flow is ever sent to whoever has the id next.
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    io::ErrorKind,
-    net::Ipv4Addr,
-    path::Path,
-};
+use std::collections::{BTreeSet, HashSet};
 
-use anyhow::{Context as _, Result};
-use aya::maps::MapError;
 use lb_common::{
     conntrack::{State, Word},
     maps::{
-        backend::Backend,
-        event::{FlowEvent, REMOVED},
         flow::{Flow, TIME_SHIFT},
-        network::{AddressKey, KIND_VIP, Network},
-        registry::RegistryKey,
-        snat::{SnatPage, base},
-        usage,
+        network::{AddressKey, KIND_VIP},
     },
 };
 
 use super::{
-    apply::Live,
     desired::Desired,
     expiry::idle::age,
     ids::{Ids, Kind},
     plan::Current,
-    snat::{SnatSlot, parse_name},
+    snat::parse_name,
 };
-use crate::{
-    config::Config,
-    dataplane::{
-        flows::{FlowTable, UsageTable, coarse_now},
-        maps::Maps,
-    },
-    observe::log::Reporter,
-};
+use crate::config::Config;
 
 /// Ids that wait for the last flow that refers to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +42,7 @@ const _: () = assert!(HALF_OPEN as u64 == 60_000_000_000 >> TIME_SHIFT);
 
 /// What is to be done with an entry of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Judgement {
+pub(super) enum Judgement {
     /// It refers to nothing retired.
     Keep,
     /// It is a live flow that holds retired ids.
@@ -71,15 +51,6 @@ enum Judgement {
     End,
     /// It is over but still translates: it must not any more.
     Forget,
-}
-
-/// A SNAT address that is free again: its cell need not answer for it any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FreedSnat {
-    /// Name of its network.
-    pub network: String,
-    /// The address.
-    pub address: Ipv4Addr,
 }
 
 impl Retired {
@@ -182,7 +153,7 @@ impl Retired {
     }
 
     /// `now` is in the unit of the flow's `last_seen`.
-    fn judge(&self, word: Word, flow: &Flow, slot: u16, now: u32) -> Judgement {
+    pub(super) fn judge(&self, word: Word, flow: &Flow, slot: u16, now: u32) -> Judgement {
         let network_is_gone = self.networks.contains(&flow.network) || self.gone.contains(&slot);
         let refers = network_is_gone
             || self.draining.contains(&slot)
@@ -206,7 +177,7 @@ impl Retired {
     }
 
     /// Takes out what a live flow refers to, so that what stays can be freed.
-    fn release(&mut self, flow: &Flow, slot: u16) {
+    pub(super) fn release(&mut self, flow: &Flow, slot: u16) {
         self.networks.remove(&flow.network);
         self.services.remove(&flow.service);
         self.backends.remove(&flow.backend_id);
@@ -215,81 +186,9 @@ impl Retired {
     }
 }
 
-impl Live {
-    /// Frees every retired id that no flow holds any more, and takes it out of `retired`. To be
-    /// called when no new flow can come to them: after the plan that retired them.
-    ///
-    /// # Errors
-    ///
-    /// If the kernel refuses a change of a map.
-    pub fn sweep(
-        &mut self,
-        sweeper: &Sweeper,
-        ids: &mut Ids,
-        retired: &mut Retired,
-    ) -> Result<Vec<FreedSnat>> {
-        let mut free = retired.clone();
-        let now = coarse_now()?;
-        for (name, id) in ids.of(Kind::Snat) {
-            let Some((_, snat)) = parse_name(name) else {
-                continue;
-            };
-            let slot = SnatSlot::new(u16::try_from(id - 1)?, snat);
-            for id in slot.flow_ids() {
-                sweeper.visit(&mut self.maps, retired, &mut free, (id, slot), now)?;
-            }
-        }
-        let mut freed = Vec::new();
-        for (kind, name, id) in free.names(ids) {
-            if let Some(snat) = self.free(kind, &name, id, ids)? {
-                freed.push(snat);
-            }
-            let key = RegistryKey::new(kind.number(), &name).context("a registered name fits")?;
-            self.maps.registry.remove(&key)?;
-            ids.free(kind, &name);
-            tracing::info!(name, id, "{} is free again: no flow holds it", kind.label());
-        }
-        retired.subtract(&free);
-        Ok(freed)
-    }
-
-    /// Clears the record behind an id.
-    fn free(&mut self, kind: Kind, name: &str, id: u32, ids: &Ids) -> Result<Option<FreedSnat>> {
-        match kind {
-            Kind::Network => {
-                self.maps.networks.set(id, &Network::default(), 0)?;
-                self.maps.clear_counters(u16::try_from(id)?)?;
-            }
-            Kind::Backend => self.maps.backends.set(id, &Backend::default(), 0)?,
-            Kind::Pool => self.maps.set_maglev(id, &[])?,
-            Kind::Service => {}
-            Kind::Snat => {
-                self.set_pages(u16::try_from(id - 1)?, &SnatPage::default())?;
-                let Some((network, snat)) = parse_name(name) else {
-                    return Ok(None);
-                };
-                if let Some(id) = ids.get(Kind::Network, network) {
-                    let key = AddressKey {
-                        address: snat.address.into(),
-                        network: u16::try_from(id)?,
-                        _reserved: 0,
-                    };
-                    // Of a network that is gone, the plan has removed the address already.
-                    let _gone = self.maps.addresses.remove(&key);
-                }
-                return Ok(Some(FreedSnat {
-                    network: network.to_owned(),
-                    address: snat.address,
-                }));
-            }
-        }
-        Ok(None)
-    }
-}
-
 impl Retired {
     /// Kind, name and id of everything in it; networks last, because SNAT addresses name theirs.
-    fn names(&self, ids: &Ids) -> Vec<(Kind, String, u32)> {
+    pub(super) fn names(&self, ids: &Ids) -> Vec<(Kind, String, u32)> {
         let contains = |kind: Kind, id: u32| {
             let short = u16::try_from(id).unwrap_or_default();
             match kind {
@@ -312,7 +211,7 @@ impl Retired {
         names
     }
 
-    fn subtract(&mut self, freed: &Self) {
+    pub(super) fn subtract(&mut self, freed: &Self) {
         self.networks.retain(|id| !freed.networks.contains(id));
         self.services.retain(|id| !freed.services.contains(id));
         self.pools.retain(|id| !freed.pools.contains(id));
@@ -322,109 +221,12 @@ impl Retired {
     }
 }
 
-/// What a sweep works on beside the maps.
-pub struct Sweeper {
-    table: FlowTable,
-    usage: UsageTable,
-    reporter: Reporter,
-}
-
-impl Sweeper {
-    /// Maps the tables that are pinned in `folder`; flows that are ended go to `reporter`.
-    ///
-    /// # Errors
-    ///
-    /// If a pin is missing.
-    pub fn open(folder: &Path, reporter: Reporter) -> Result<Self> {
-        Ok(Self {
-            table: FlowTable::open(folder)?,
-            usage: UsageTable::open(folder)?,
-            reporter,
-        })
-    }
-
-    /// Judges one entry and carries the judgement out.
-    fn visit(
-        &self,
-        maps: &mut Maps,
-        retired: &Retired,
-        free: &mut Retired,
-        (id, slot): (u32, SnatSlot),
-        now: u32,
-    ) -> Result<()> {
-        let unused = |word: Word| matches!(word.state(), State::Free);
-        if self.table.word(id).is_none_or(unused) {
-            return Ok(());
-        }
-        // An entry that changes while it is read is claimed by a new flow, which holds nothing retired.
-        let Some((word, flow)) = self.table.flow(id) else {
-            return Ok(());
-        };
-        let judgement = retired.judge(word, &flow, slot.slot, now);
-        match judgement {
-            Judgement::Keep => {}
-            Judgement::Holds => free.release(&flow, slot.slot),
-            Judgement::End | Judgement::Forget => {
-                // First: afterwards the id may be another flow's, with the same key. If that happens
-                // all the same, the flow's first reply puts the key back.
-                forget_key(maps, word, &flow, id)?;
-                if !self.table.swap(id, word, word.forget()) {
-                    // It was claimed, or has moved on: the next sweep sees what it is.
-                    free.release(&flow, slot.slot);
-                } else if judgement == Judgement::End {
-                    self.ended(maps, (id, slot), word, flow)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives back what a flow held that was live until now.
-    fn ended(
-        &self,
-        maps: &Maps,
-        (id, slot): (u32, SnatSlot),
-        word: Word,
-        flow: Flow,
-    ) -> Result<()> {
-        self.usage.add(usage::network(flow.network), -1);
-        self.usage.add(usage::service(flow.service), -1);
-        let port = u32::from(slot.snat.first_port) + (id - base(slot.slot));
-        self.reporter.report(FlowEvent {
-            flow: Flow {
-                word: word.raw(),
-                ..flow
-            },
-            id,
-            kind: REMOVED,
-            snat: slot.snat.address.into(),
-            port,
-        });
-        if let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? {
-            queue.push(&id, 0)?;
-        }
-        Ok(())
-    }
-}
-
-/// Takes an entry that will be free out of the request index.
-fn forget_key(maps: &mut Maps, word: Word, flow: &Flow, id: u32) -> Result<()> {
-    let key = flow.key(word.is_udp());
-    if maps.flow_index.get(&key, 0).ok() == Some(id) {
-        match maps.flow_index.remove(&key) {
-            Ok(()) | Err(MapError::KeyNotFound) => {}
-            // Another CPU was faster.
-            Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use lb_common::maps::{
-        network::NetworkKey,
+        network::{Network, NetworkKey},
         service::{Service, ServiceKey},
     };
 

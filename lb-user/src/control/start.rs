@@ -7,7 +7,7 @@ use std::{
     net::Ipv4Addr,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lb_common::maps::network::KIND_SNAT;
 use tokio::{
     runtime::Runtime,
@@ -16,17 +16,20 @@ use tokio::{
 
 use super::{
     apply::Live,
+    attach::{attach_all, with_below},
     desired::{Place, desired},
     expiry::{Expiry, idle::Policy},
     ids::{Ids, Kind},
     plan::{Operation, plan},
-    retire::{Retired, Sweeper},
-    snat::draining,
+    retire::Retired,
+    snat::{SnatSlot, draining, parse_name},
+    sweep::Sweeper,
 };
 use crate::{
     config::{self, Config},
     dataplane::{
-        attach::{self, Attached, Mode, NewLink},
+        attach::NewLink,
+        flows::FlowTable,
         maps::Maps,
         object::{CELL, NIC, Object},
         pins::Pins,
@@ -34,7 +37,7 @@ use crate::{
     host,
     network::{
         cell::{self, Cell},
-        link::{self, Link, XdpMode},
+        link::{self, Link},
         namespace,
         neighbour::{self, Resolved, Side},
         nic,
@@ -182,6 +185,7 @@ fn bring_up(
         limits: live.limits(),
         ..config.clone()
     };
+    recover_flow_ids(&live, &ids, pins)?;
     free_unreferenced(&mut live, &mut ids, pins, &reporter)?;
     let places = build_cells(&config, pins, nics, &ids)?;
     let desired = desired(&config, &places, &mut ids)?;
@@ -217,6 +221,26 @@ fn bring_up(
         retired,
         reporter,
     })
+}
+
+/// Puts back what an earlier process lost when it was killed.
+fn recover_flow_ids(live: &Live, ids: &Ids, pins: &Pins) -> Result<()> {
+    let table = FlowTable::open(&pins.maps())?;
+    for (name, id) in ids.of(Kind::Snat) {
+        let (Some((_, snat)), Some(slot)) = (parse_name(name), id.checked_sub(1)) else {
+            continue;
+        };
+        let slot = SnatSlot::new(u16::try_from(slot)?, snat);
+        let recovered = live.recover(&table, &slot)?;
+        if recovered > 0 {
+            tracing::info!(
+                address = name,
+                recovered,
+                "free flow ids were lost, and are back"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Frees what an earlier process retired and no flow holds any more: the new configuration may need
@@ -320,135 +344,6 @@ fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<
     let draining = draining.filter(|(name, _)| *name == network.name);
     let draining = draining.map(|(_, snat)| snat.snat.address);
     vips.chain(snat).chain(draining).collect()
-}
-
-/// Attaches everything in one mode: native, or generic where any interface refuses that, because a
-/// frame that is redirected in native mode is lost at an interface without it.
-fn attach_all(
-    config: &Config,
-    pins: &Pins,
-    places: &BTreeMap<String, Place>,
-    object: &mut Object,
-) -> Result<Vec<NewLink>> {
-    prepare_nics(config, pins, places, Mode::Native)?;
-    let generic = |place: &Place| place.nic.xdp == Some(XdpMode::Generic);
-    if places.values().any(generic) {
-        tracing::warn!(
-            "the programs run in generic mode since the first start and stay so, also if native XDP \
-             is possible now: `lb down`, then a new start tries that"
-        );
-    } else {
-        match attach_in(Mode::Native, config, pins, places, object)? {
-            AllAttached::Yes(links) => return Ok(links),
-            AllAttached::NoNative { interface, cause } => {
-                let native = |place: &Place| place.nic.xdp == Some(XdpMode::Native);
-                ensure!(
-                    !places.values().any(native),
-                    "interface {interface} has no native XDP ({cause}), and what runs already is \
-                     native: `lb down`, then a new start runs all in generic mode"
-                );
-                tracing::warn!(
-                    interface,
-                    cause,
-                    "no native XDP here: all networks run in generic mode, which is slower"
-                );
-            }
-        }
-    }
-    prepare_nics(config, pins, places, Mode::Generic)?;
-    match attach_in(Mode::Generic, config, pins, places, object)? {
-        AllAttached::Yes(links) => Ok(links),
-        AllAttached::NoNative { interface, cause } => bail!("attach to {interface}: {cause}"),
-    }
-}
-
-/// Indexes of a NIC and of what it gets its frames from.
-fn with_below(nic: u32) -> Result<Vec<u32>> {
-    let below = link::with_netlink(async |handle| link::below(&handle, nic).await)?;
-    Ok(below
-        .into_iter()
-        .map(|(_, ifindex)| ifindex)
-        .chain([nic])
-        .collect())
-}
-
-fn prepare_nics(
-    config: &Config,
-    pins: &Pins,
-    places: &BTreeMap<String, Place>,
-    mode: Mode,
-) -> Result<()> {
-    let mut seen = BTreeSet::new();
-    for network in &config.networks {
-        let (Some(place), interface) = (places.get(&network.name), &network.interface) else {
-            continue;
-        };
-        if seen.insert(place.nic.ifindex) {
-            let mut same = config
-                .networks
-                .iter()
-                .filter(|other| other.interface == *interface);
-            let tagged = same.any(|other| other.vlan.is_some());
-            let generic = mode == Mode::Generic;
-            let nic = place.nic.ifindex;
-            let below = link::with_netlink(async |handle| link::below(&handle, nic).await)?;
-            for (interface, ifindex) in below.into_iter().chain([(interface.clone(), nic)]) {
-                nic::prepare(&pins.runtime(), &interface, ifindex, tagged, generic)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether a mode suits every interface.
-enum AllAttached {
-    Yes(Vec<NewLink>),
-    NoNative { interface: String, cause: String },
-}
-
-/// Cells first: what a NIC's program delivers must have somewhere to go. A NIC with several networks
-/// gets one program.
-fn attach_in(
-    mode: Mode,
-    config: &Config,
-    pins: &Pins,
-    places: &BTreeMap<String, Place>,
-    object: &mut Object,
-) -> Result<AllAttached> {
-    let mut links = Vec::new();
-    let mut seen = BTreeSet::new();
-    for program in [CELL, NIC] {
-        for network in &config.networks {
-            let Some(place) = places.get(&network.name) else {
-                continue;
-            };
-            let (interface, ifindex) = match program {
-                CELL => (
-                    cell::outer(place.nic.ifindex, network.vlan),
-                    place.cell_ifindex,
-                ),
-                _ => (network.interface.clone(), place.nic.ifindex),
-            };
-            if ifindex == 0 || !seen.insert(ifindex) {
-                continue;
-            }
-            let pin = pins.link(program, ifindex);
-            let loaded = object.program(program)?;
-            match attach::attach(loaded, program, &interface, ifindex, pin, mode)? {
-                Attached::New(link) => {
-                    tracing::info!(interface, %mode, "attached");
-                    links.push(link);
-                }
-                Attached::TookOver => tracing::info!(interface, "took over the running link"),
-                // A cell has the MTU of its NIC, so it is the NIC that is named.
-                Attached::NoNative(cause) => {
-                    let interface = network.interface.clone();
-                    return Ok(AllAttached::NoNative { interface, cause });
-                }
-            }
-        }
-    }
-    Ok(AllAttached::Yes(links))
 }
 
 /// Removes links and cells of networks that are no longer configured, and of NICs that are gone, and

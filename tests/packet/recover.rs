@@ -1,0 +1,104 @@
+//! Ids that a killed process has lost come back into their queue, and no other.
+
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use lb_common::{conntrack::State, maps::snat::FIRST_FLOW_PORT};
+use lb_tests::{
+    packet::flags::*,
+    program::{DataPlane, IDS, Port},
+};
+use lb_user::{
+    config::Snat,
+    control::{recover::recover, snat::SnatSlot},
+};
+
+use super::given::*;
+
+/// The only SNAT address.
+fn slot() -> SnatSlot {
+    let snat = Snat {
+        address: "10.32.96.50".parse().expect("an address"),
+        first_port: FIRST_FLOW_PORT,
+        ports: u16::try_from(IDS).expect("as many as there are ports"),
+    };
+    SnatSlot::new(0, snat)
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn lost_ids_come_back_behind_all_others() {
+    let mut lb = DataPlane::new(CONFIG);
+    let table = lb.flow_table();
+    for port in [1024, 1025, 1026] {
+        establish(&mut lb, &format!("192.168.203.50:{port}"), port);
+    }
+    // 1024 lives; 1025 was closed by XDP, 1026 ended by the expiry; 1030 was never used.
+    let [live, closed, ended, unused] = [1024, 1025, 1026, 1030].map(DataPlane::flow_id);
+    for (id, word) in [(closed, true), (ended, false)].map(|(id, closes)| {
+        let word = table.word(id).expect("an entry");
+        (
+            id,
+            [word, if closes { word.close() } else { word.forget() }],
+        )
+    }) {
+        assert!(table.swap(id, word[0], word[1]));
+    }
+    assert_eq!(
+        table.word(ended).map(|word| word.state()),
+        Some(State::Free)
+    );
+    let mut kept = lb.drain_free_ids();
+    kept.retain(|id| *id != unused);
+    lb.give_free_ids(&kept);
+    assert_eq!(kept.len(), IDS - 4);
+
+    assert_eq!(recover(&lb.maps, &table, &slot()).expect("a turn"), 3);
+    assert_eq!(recover(&lb.maps, &table, &slot()).expect("a turn"), 0);
+
+    let queued = lb.drain_free_ids();
+    let different: BTreeSet<u32> = queued.iter().copied().collect();
+    assert_eq!([queued.len(), different.len()], [IDS - 1; 2]);
+    assert!(!different.contains(&live));
+    // Each turn ends with the id that it began with, and there were three.
+    assert_eq!(queued[..kept.len() - 3], kept[3..]);
+    let ack = request("192.168.203.50:1024", API, ACK_ONLY).numbers(1001, 5001);
+    forwarded(&mut lb, Port::Tenant, &ack);
+}
+
+/// Beside a data plane that takes ids and returns them all the time.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn ids_that_come_and_go_meanwhile_are_not_doubled() {
+    const TURNS: usize = 30;
+    let lb = DataPlane::new(CONFIG);
+    let (table, churning) = (lb.flow_table(), AtomicBool::new(true));
+    let churned = thread::scope(|scope| {
+        let churn = scope.spawn(|| {
+            let mut queue = lb.maps.free_ids(0).expect("a queue").expect("it is open");
+            let mut churned = 0;
+            while churning.load(Ordering::Relaxed) {
+                let Ok(id) = queue.pop(0) else { continue };
+                let free = table.word(id).expect("an entry");
+                let live = free.claim(false).publish();
+                assert!(table.swap(id, free, live), "{id} is nobody else's");
+                assert!(table.swap(id, live, live.close()));
+                queue.push(&id, 0).expect("room in the queue");
+                churned += 1;
+            }
+            churned
+        });
+        for _ in 0..TURNS {
+            recover(&lb.maps, &table, &slot()).expect("a turn");
+        }
+        churning.store(false, Ordering::Relaxed);
+        churn.join().expect("no panic")
+    });
+    assert!(churned > 1000, "{churned} ids taken meanwhile prove little");
+    let queued = lb.drain_free_ids();
+    let different: BTreeSet<u32> = queued.iter().copied().collect();
+    assert_eq!([queued.len(), different.len()], [IDS; 2]);
+}

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use nix::sys::signal::Signal;
 use serde::de::DeserializeOwned;
 
 use crate::{
@@ -22,6 +23,8 @@ use crate::{
 const START: Duration = Duration::from_secs(60);
 /// How long a start that must fail may take until it has failed.
 const FAIL: Duration = Duration::from_secs(60);
+/// How long a killed process may take to be gone.
+const END: Duration = Duration::from_secs(10);
 /// For one-shot commands of `lb`, in seconds; `timeout` kills one that hangs.
 const ANSWER_SECS: &str = "30";
 /// Becomes a user whom every system has and who owns nothing.
@@ -65,10 +68,43 @@ impl<'t> Lb<'t> {
     ///
     /// As for [`Self::start`].
     pub fn restart(&mut self, config: &str) -> Result<()> {
-        let program = [as_text(&binary("LB_BIN", "lb")?)?];
+        self.begin_restart(config)?;
+        self.process.wait_for_stdout("ready", START).map(drop)
+    }
+
+    /// As [`Self::restart`], with everything in the log.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn restart_with_full_log(&mut self, config: &str) -> Result<()> {
+        let program = as_text(&binary("LB_BIN", "lb")?)?;
+        let program = ["env".to_owned(), "LB_LOG=debug".to_owned(), program];
         let (site, run) = (self.site, self.site.run());
         self.process = launch(site, run, config, &program, &[])?;
         self.process.wait_for_stdout("ready", START).map(drop)
+    }
+
+    /// As [`Self::restart`], but does not wait until it is ready.
+    ///
+    /// # Errors
+    ///
+    /// When the process cannot be made.
+    pub fn begin_restart(&mut self, config: &str) -> Result<()> {
+        let program = [as_text(&binary("LB_BIN", "lb")?)?];
+        let (site, run) = (self.site, self.site.run());
+        self.process = launch(site, run, config, &program, &[])?;
+        Ok(())
+    }
+
+    /// Ends the process in the middle of whatever it does.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGKILL)?;
+        self.process.wait_for_end(END).map(drop)
     }
 
     /// The process of `lb run`.

@@ -10,6 +10,7 @@
 
 pub mod capture;
 pub mod client;
+pub mod dice;
 pub mod echo;
 pub mod flood;
 pub mod ids;

@@ -55,7 +55,16 @@ impl<'t> Line<'t> {
     ///
     /// When the connection is refused or carries nothing.
     pub fn open(&self) -> Result<Pair> {
-        let client = self.client.netns.inside(|| client::open(None, self.to))??;
+        self.open_at(self.to)
+    }
+
+    /// Connects to another address that has the same backend.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::open`].
+    pub fn open_at(&self, to: SocketAddrV4) -> Result<Pair> {
+        let client = self.client.netns.inside(|| client::open(None, to))??;
         // Behind SYN cookies a backend knows of a connection from its first word on.
         (&client).write_all(FIRST).context("send the first word")?;
         let accepted = poll::until("a connection at the backend", PATIENCE, || {

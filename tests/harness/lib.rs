@@ -8,6 +8,7 @@
 //! Every resource is a guard that removes itself. What a killed run leaves is removed by the next
 //! one ([`leftovers`]).
 
+pub mod brief;
 pub mod capture;
 pub mod client;
 pub mod dice;

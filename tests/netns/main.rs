@@ -11,6 +11,7 @@
 
 mod account;
 mod allow;
+mod alone;
 mod bad_start;
 mod cell;
 mod change;

@@ -50,6 +50,8 @@ pub struct Network {
     pub cell: Option<String>,
     /// Live flows of its clients.
     pub flows: u64,
+    /// Ids that were given to its clients' flows before they had rested.
+    pub unrested: u64,
     /// The places of its clients' half-open flows.
     pub half_open: Ring,
     /// The places of their UDP flows.

@@ -34,6 +34,7 @@ mod oracle;
 mod overlap;
 mod refuse;
 mod request;
+mod rest;
 mod restart;
 mod routed;
 mod scan;

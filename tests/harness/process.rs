@@ -142,6 +142,24 @@ impl Process {
         self.child.id()
     }
 
+    /// The CPU time of its thread with this name.
+    ///
+    /// # Errors
+    ///
+    /// When it has no such thread.
+    pub fn cpu_time(&self, thread: &str) -> Result<Duration> {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.id()));
+        for task in fs::read_dir(&tasks).with_context(|| format!("read {}", tasks.display()))? {
+            let task = task.context("read a thread")?.path();
+            if fs::read_to_string(task.join("comm"))?.trim() == thread {
+                let text = fs::read_to_string(task.join("schedstat")).context("its times")?;
+                let ns = text.split(' ').next().context("its time on a CPU")?;
+                return Ok(Duration::from_nanos(ns.parse()?));
+            }
+        }
+        bail!("{} has no thread {thread}", self.name)
+    }
+
     /// What it wrote to standard output so far.
     pub fn stdout(&self) -> String {
         read(&self.stdout)

@@ -26,6 +26,7 @@ mod keepalive;
 mod lab;
 mod life;
 mod load;
+mod million;
 mod mode;
 mod not_ours;
 mod one_arm;

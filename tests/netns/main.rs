@@ -39,6 +39,7 @@ mod rest;
 mod restart;
 mod routed;
 mod scan;
+mod silence;
 mod spoof;
 mod topology;
 mod vlan;

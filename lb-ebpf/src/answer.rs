@@ -58,16 +58,20 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
     let ethernet: &Ethernet = xdp.header(0)?;
     let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
     let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
-    if !must_know(&frame, id, reason) || !token() {
+    if !must_know(&frame, id, reason) {
         return None;
     }
     match frame.l4 {
-        L4::Tcp(_) => {
+        L4::Tcp(tcp) => {
+            // What is never answered takes no answer from anybody else.
+            if tcp.flags.get() & RST != 0 || !token() {
+                return None;
+            }
             answer::reset(&xdp, &frame)?;
             cut(ctx, xdp.len(), SHORTEST)?;
         }
         L4::Udp(_) => {
-            if !answer::is_quotable(&frame) {
+            if !answer::is_quotable(&frame) || !token() {
                 return None;
             }
             // SAFETY: the context is that of the running program; no reference into the frame is

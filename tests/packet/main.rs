@@ -22,5 +22,6 @@ mod policy;
 mod recover;
 mod reply;
 mod request;
+mod stranger;
 mod table;
 mod vlan;

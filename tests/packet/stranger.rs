@@ -1,0 +1,43 @@
+//! What strangers and floods send takes nothing from anybody else.
+
+use lb_common::conntrack::{State, Word};
+use lb_tests::{
+    packet::{flags::*, udp},
+    program::{Action, CLIENT, DataPlane, Port, TENANT_NIC},
+};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    unistd::Pid,
+};
+
+use super::given::*;
+
+fn state(lb: &DataPlane, port: u16) -> State {
+    let flow = lb.maps.flows.get(&DataPlane::flow_id(port), 0);
+    Word::from_raw(flow.expect("an entry").word).state()
+}
+
+fn with(keys: &str) -> DataPlane {
+    let to = format!("prefixes: [192.168.203.0/24], {keys} }}");
+    DataPlane::new(&CONFIG.replace("prefixes: [192.168.203.0/24] }", &to))
+}
+
+/// Answers are counted per CPU.
+fn stay_on_one_cpu() {
+    let mut cpus = CpuSet::new();
+    cpus.set(0).expect("the first CPU");
+    sched_setaffinity(Pid::from_raw(0), &cpus).expect("one CPU");
+}
+
+/// What gets no answer takes none from those who get one.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn resets_spend_no_answers() {
+    stay_on_one_cpu();
+    let mut lb = DataPlane::new(CONFIG);
+    let reset = request(CLIENT_A, API, RST_ONLY).bytes();
+    assert_eq!(lb.run(Port::Tenant, &reset, 20_000).0.0, Action::Drop);
+    let stray = request(CLIENT_A, API, ACK_ONLY).bytes();
+    let answers = (0..500).filter(|_| lb.run(Port::Tenant, &stray, 1).0.0 == Action::Transmit);
+    assert_eq!(answers.count(), 500);
+}

@@ -64,14 +64,14 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
     match frame.l4 {
         L4::Tcp(tcp) => {
             // What is never answered takes no answer from anybody else.
-            if tcp.flags.get() & RST != 0 || !token() {
+            if tcp.flags.get() & RST != 0 || !token(id) {
                 return None;
             }
             answer::reset(&xdp, &frame)?;
             cut(ctx, xdp.len(), SHORTEST)?;
         }
         L4::Udp(_) => {
-            if !answer::is_quotable(&frame) || !token() {
+            if !answer::is_quotable(&frame) || !token(id) {
                 return None;
             }
             // SAFETY: the context is that of the running program; no reference into the frame is
@@ -134,10 +134,10 @@ fn must_know(frame: &Ipv4Frame<'_>, id: u16, reason: u32) -> bool {
     lookup::service(&key).is_some_and(|service| service.flags & SERVICE_REJECT != 0)
 }
 
-/// Takes one of the answers that this CPU may give.
+/// Takes one of the answers that this CPU may give in the network `id`.
 #[inline(always)]
-fn token() -> bool {
-    let Some(bucket) = ANSWERS.get_ptr_mut(0) else {
+fn token(id: u16) -> bool {
+    let Some(bucket) = ANSWERS.get_ptr_mut(u32::from(id)) else {
         return false;
     };
     // SAFETY: the pointer is this CPU's slot, which nothing else writes while the program runs.

@@ -75,9 +75,10 @@ pub(crate) static RINGS: ArrayOfMaps<
 pub(crate) static FLOW_EVENTS: RingBuf<FlowEvent, { BUFFER_BYTES as usize }> = RingBuf::new();
 #[btf_map]
 pub(crate) static SAMPLES: PerCpuArray<Sample, { REASONS as usize }> = PerCpuArray::new();
-/// Answers that this CPU may still give, and when it was last looked at.
+/// Answers that this CPU may still give in each network, and when it was last looked at: so that no
+/// network's clients use up those of another.
 #[btf_map]
-pub(crate) static ANSWERS: PerCpuArray<Bucket, 1> = PerCpuArray::new();
+pub(crate) static ANSWERS: PerCpuArray<Bucket, { MAX_NETWORKS as usize }> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static COUNTERS: PerCpuArray<u64, { (2 * MAX_NETWORKS * SLOTS) as usize }> =
     PerCpuArray::new();

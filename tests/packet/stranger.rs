@@ -41,3 +41,18 @@ fn resets_spend_no_answers() {
     let answers = (0..500).filter(|_| lb.run(Port::Tenant, &stray, 1).0.0 == Action::Transmit);
     assert_eq!(answers.count(), 500);
 }
+
+/// The clients of one network take no answers from those of another.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn every_network_has_answers_of_its_own() {
+    stay_on_one_cpu();
+    let mut lb = DataPlane::new(CONFIG);
+    let stray = request(CLIENT_A, API, ACK_ONLY).bytes();
+    for _ in 0..5000 {
+        lb.run(Port::Tenant, &stray, 1);
+    }
+    let late = reply(1024, ACK_ONLY).numbers(5000, 1000).bytes();
+    let answers = (0..500).filter(|_| lb.run(Port::Mgmt, &late, 1).0.0 == Action::Transmit);
+    assert_eq!(answers.count(), 500);
+}

@@ -191,7 +191,9 @@ fn note_numbers(hit: &Hit, word: Word, direction: Direction, segment: &Segment) 
         hit.entry.set_ack_reply(segment.sequence.wrapping_add(1));
         return;
     }
-    if !matches!(word.state(), State::Replied | State::Established) || segment.flags & ACK == 0 {
+    // A reset that did not close the flow was not believed; nor are its numbers.
+    let counts = segment.flags & (ACK | RST) == ACK;
+    if !matches!(word.state(), State::Replied | State::Established) || !counts {
         return;
     }
     match direction {

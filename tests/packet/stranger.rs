@@ -56,3 +56,20 @@ fn every_network_has_answers_of_its_own() {
     let answers = (0..500).filter(|_| lb.run(Port::Mgmt, &late, 1).0.0 == Action::Transmit);
     assert_eq!(answers.count(), 500);
 }
+
+/// What a reset that is not believed says spoils nothing.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_blind_reset_leaves_the_numbers_alone() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    let blind = request(CLIENT_A, API, RST_ACK).numbers(77, 0x9000_0000);
+    forwarded(&mut lb, Port::Tenant, &blind);
+    assert_eq!(state(&lb, 1024), State::Established);
+    forwarded(
+        &mut lb,
+        Port::Mgmt,
+        &reply(1024, RST_ONLY).numbers(BACKEND_ISN + 1, 0),
+    );
+    assert_eq!(state(&lb, 1024), State::Closed);
+}

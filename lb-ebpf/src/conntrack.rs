@@ -197,6 +197,7 @@ fn note_numbers(hit: &Hit, word: Word, direction: Direction, segment: &Segment) 
         return;
     }
     match direction {
+        Direction::Request if matches!(word.state(), State::Replied) => {}
         Direction::Request => hit.entry.set_ack_request(segment.acknowledgment),
         Direction::Reply => {
             hit.entry.set_ack_reply(segment.acknowledgment);

@@ -73,3 +73,25 @@ fn a_blind_reset_leaves_the_numbers_alone() {
     );
     assert_eq!(state(&lb, 1024), State::Closed);
 }
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn only_the_acknowledgment_of_the_syn_ack_establishes() {
+    let mut lb = DataPlane::new(CONFIG);
+    forwarded(
+        &mut lb,
+        Port::Tenant,
+        &request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0),
+    );
+    forwarded(
+        &mut lb,
+        Port::Mgmt,
+        &reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1),
+    );
+    let blind = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, 0x7777_0000);
+    lb.receive(Port::Tenant, &blind.bytes());
+    assert_eq!(state(&lb, 1024), State::Replied);
+    let right = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    forwarded(&mut lb, Port::Tenant, &right);
+    assert_eq!(state(&lb, 1024), State::Established);
+}

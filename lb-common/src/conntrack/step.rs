@@ -51,6 +51,9 @@ pub enum Step {
 
 /// Most data that a SYN may carry and a SYN-ACK acknowledge (RFC 7413), in bytes.
 const SYN_DATA: u32 = 1460;
+/// Most data that a backend sends behind its SYN-ACK before the client's first acknowledgment
+/// (RFC 7413). Whoever has not seen the SYN-ACK must guess its number this closely.
+const FIRST_DATA: u32 = 1 << 16;
 /// How far beyond the peer's last acknowledgment a RST may be and still end the flow, in bytes: the
 /// largest window there is (RFC 7323 section 2.3), because an abort is sent behind all data in
 /// flight. Wider than RFC 5961 section 3.2 because nobody is challenged here: a wrong guess frees
@@ -129,12 +132,14 @@ const fn judge(
                 Step::Refuse
             }
         }
-        (State::Replied, Direction::Request) if segment.has(ACK) && !segment.has(SYN) => closing(
-            word,
-            word.with_state(State::Established),
-            direction,
-            segment,
-        ),
+        (State::Replied, Direction::Request)
+            if segment.has(ACK)
+                && !segment.has(SYN)
+                && segment.acknowledgment.wrapping_sub(ack_request) <= FIRST_DATA =>
+        {
+            let established = word.with_state(State::Established);
+            closing(word, established, direction, segment)
+        }
         (State::Replied | State::Established, _) => closing(word, word, direction, segment),
         _ => Step::Keep,
     }
@@ -286,6 +291,19 @@ mod tests {
             tcp(replied, Direction::Request, &bare, 0, ISN + 1),
             Step::Keep
         );
+        for guess in [PEER, PEER.wrapping_add(2 + FIRST_DATA)] {
+            let blind = segment(ACK, ISN + 1, guess);
+            assert_eq!(
+                tcp(
+                    replied,
+                    Direction::Request,
+                    &blind,
+                    PEER.wrapping_add(1),
+                    ISN + 1
+                ),
+                Step::Keep
+            );
+        }
     }
 
     /// A second close would put the id into its queue twice.

@@ -61,7 +61,7 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
         return Ok(None);
     };
     let word = entry.word();
-    let opens = segment(frame).is_some_and(|segment| segment.opens());
+    let opens = segment(frame).is_none_or(|segment| segment.opens());
     if !word.translates() || opens && matches!(word.state(), State::Closed) {
         return Ok(None);
     }

@@ -95,3 +95,16 @@ fn only_the_acknowledgment_of_the_syn_ack_establishes() {
     forwarded(&mut lb, Port::Tenant, &right);
     assert_eq!(state(&lb, 1024), State::Established);
 }
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_datagram_after_the_end_of_its_flow_opens_another() {
+    let mut lb = with("udp_flows: 64");
+    forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
+    for client in 0..64 {
+        let query = udp(&format!("192.168.203.51:{}", 30_000 + client), DNS);
+        forwarded(&mut lb, Port::Tenant, &query.between(CLIENT, TENANT_NIC));
+    }
+    let sent = forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
+    assert_eq!(u16::from_be_bytes([sent[34], sent[35]]), 1024 + 65);
+}

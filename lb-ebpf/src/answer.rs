@@ -26,7 +26,7 @@ use crate::{
     lookup,
     maps::{ANSWERS, NETWORKS},
     parse::Xdp,
-    sample, tag,
+    policy, sample, tag,
 };
 
 /// Shortest frame on a wire without its checksum (IEEE 802.3): an answer is not made longer.
@@ -58,7 +58,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
     let ethernet: &Ethernet = xdp.header(0)?;
     let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
     let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
-    if !must_know(&frame, id, reason) {
+    if !must_know(&frame, id, network, reason) {
         return None;
     }
     match frame.l4 {
@@ -111,7 +111,11 @@ const fn may_answer(network: &Network, reason: u32) -> bool {
 
 /// What the frame itself says about that.
 #[inline(always)]
-fn must_know(frame: &Ipv4Frame<'_>, id: u16, reason: u32) -> bool {
+fn must_know(frame: &Ipv4Frame<'_>, id: u16, network: &Network, reason: u32) -> bool {
+    if reason == DropReason::NoService as u32 {
+        // Policy was not asked yet.
+        return policy::is_own(id, network, frame.ip.source.get());
+    }
     if reason == DropReason::ReplyMismatch as u32 {
         // The rest of a connection that is gone; who knocks at a SNAT port learns nothing.
         return match frame.l4 {

@@ -27,13 +27,19 @@ pub(crate) fn admit(
     if client.is_bogon() {
         return Err(DropReason::Bogon);
     }
-    if rule(network.sources, client) != ALLOW || lookup::address(id, client).is_some() {
+    if !is_own(id, network, client) {
         return Err(DropReason::Spoofed);
     }
     if service.rules != 0 && rule(service.rules, client) != ALLOW {
         return Err(DropReason::Denied);
     }
     Ok(())
+}
+
+/// Whether `source` may come from the network `id`, and is no address of ours.
+#[inline(always)]
+pub(crate) fn is_own(id: u16, network: &Network, source: Be32) -> bool {
+    rule(network.sources, source) == ALLOW && lookup::address(id, source).is_none()
 }
 
 /// Whether a frame of `network` that is not ours may go on to the host: not if the host could

@@ -108,3 +108,41 @@ fn a_datagram_after_the_end_of_its_flow_opens_another() {
     let sent = forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
     assert_eq!(u16::from_be_bytes([sent[34], sent[35]]), 1024 + 65);
 }
+
+/// `reject` answers the network's own clients, and nobody whose address was taken in vain.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_spoofed_source_is_not_answered_for_a_port_without_service() {
+    let mut lb = with("reject: true");
+    let unknown = "192.168.203.110:22";
+    assert_refused(
+        &mut lb,
+        Port::Tenant,
+        &request(CLIENT_A, unknown, SYN_ONLY).bytes(),
+        "no_service",
+    );
+    for source in [
+        "192.168.204.1:40000",
+        "192.168.203.110:6443",
+        "10.32.96.105:30918",
+    ] {
+        let outcome = lb.receive(Port::Tenant, &request(source, unknown, SYN_ONLY).bytes());
+        assert_eq!(
+            outcome.action,
+            Action::Drop,
+            "{source} {:?}",
+            outcome.counted
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_group_mac_as_source_gets_no_answer() {
+    let mut lb = DataPlane::new(CONFIG);
+    let group = lb_common::addr::Mac::new([3, 0, 0, 0, 0, 1]);
+    let stray = lb_tests::packet::tcp(CLIENT_A, API, ACK_ONLY)
+        .between(group, TENANT_NIC)
+        .bytes();
+    assert_dropped(&mut lb, Port::Tenant, &stray, "no_flow");
+}

@@ -305,6 +305,23 @@ mod tests {
     }
 
     #[test]
+    fn no_reset_goes_to_a_group_or_to_nobody() {
+        let answered = |at: usize, value: u8| {
+            let mut bytes = frame(6, 0, &tcp(ACK, 1000, 2000), b"");
+            bytes[at] = value;
+            let packet = Slice::new(&mut bytes);
+            let ethernet: &Ethernet = packet.header(0).unwrap();
+            let parsed = parse_ipv4(&packet, ethernet, packet.header(14).unwrap()).unwrap();
+            reset(&packet, &parsed).is_some()
+        };
+        assert!(answered(6, 2) && answered(26, 10));
+        assert!(!answered(6, 3), "a group's MAC");
+        for first in [0, 127, 224, 255] {
+            assert!(!answered(26, first), "{first}.168.203.50");
+        }
+    }
+
+    #[test]
     fn an_unreachable_quotes_the_datagram() {
         let udp = [0x9c, 0x40, 0, 53, 0, 11, 0xab, 0xcd];
         let datagram = frame(17, 0, &udp, b"abc");

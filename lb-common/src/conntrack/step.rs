@@ -291,6 +291,17 @@ mod tests {
             tcp(replied, Direction::Request, &bare, 0, ISN + 1),
             Step::Keep
         );
+        let both = segment(SYN | ACK, ISN + 1, PEER.wrapping_add(1));
+        assert_eq!(
+            tcp(
+                replied,
+                Direction::Request,
+                &both,
+                PEER.wrapping_add(1),
+                ISN + 1
+            ),
+            Step::Keep
+        );
         for guess in [PEER, PEER.wrapping_add(2 + FIRST_DATA)] {
             let blind = segment(ACK, ISN + 1, guess);
             assert_eq!(
@@ -359,7 +370,7 @@ mod tests {
             changed(tcp(word, Direction::Request, &fits, ack_request, ack_reply)).state(),
             State::Closed
         );
-        for sequence in [ack_reply - 1, ack_reply + RST_WINDOW] {
+        for sequence in [ack_reply - 1, ack_reply + 0x4000_0000] {
             let blind = segment(RST, sequence, 0);
             assert_eq!(
                 tcp(word, Direction::Request, &blind, ack_request, ack_reply),
@@ -404,6 +415,9 @@ mod tests {
         let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
         let half = changed(tcp(established(), Direction::Request, &fin, 0, 0));
         let syn = segment(SYN, 9000, 0);
+        let backend_half = changed(tcp(established(), Direction::Reply, &fin, 0, 0));
+        let started_over = tcp(backend_half, Direction::Request, &syn, 0, 0);
+        assert_eq!(changed(started_over), established(), "nor who closed first");
         let again = changed(tcp(half, Direction::Request, &syn, 0, 0));
         assert_eq!(again, established());
         let fin_reply = segment(FIN | ACK, PEER, 9001);

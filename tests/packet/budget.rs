@@ -6,7 +6,7 @@ use lb_common::{
 };
 use lb_tests::{
     packet::{Frame, flags::*, udp},
-    program::{CLIENT, DataPlane, Port, TENANT_NIC},
+    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;
@@ -95,6 +95,73 @@ fn half_open_flows_recycle_each_other() {
         forwarded(&mut lb, Port::Tenant, &query.between(CLIENT, TENANT_NIC));
     }
     assert_eq!(live(&lb), [65 + 64, 65]);
+}
+
+/// A place outlives its flow: whoever has the id next is not ended for that.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_stale_place_ends_nobody_elses_flow() {
+    let config = CONFIG.replace(
+        "prefixes: [192.168.203.0/24] }",
+        "prefixes: [192.168.203.0/24], half_open: 64 }",
+    );
+    let mut lb = DataPlane::new(&config);
+    forwarded(&mut lb, Port::Tenant, &syn(20_000));
+    let reset = request("192.168.203.50:20000", API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
+    forwarded(&mut lb, Port::Tenant, &reset);
+    let ids = lb.drain_free_ids();
+    let id = DataPlane::flow_id(1024);
+    lb.give_free_ids(&[id]);
+    forwarded(&mut lb, Port::Tenant, &syn(20_001));
+    assert_eq!(word(&lb, 1024).generation(), 2);
+    lb.give_free_ids(ids.get(..100).expect("as many ids"));
+    for client in 2..=64 {
+        forwarded(&mut lb, Port::Tenant, &syn(20_000 + client));
+    }
+    assert_eq!(word(&lb, 1024).state(), State::New, "the stale place");
+    forwarded(&mut lb, Port::Tenant, &syn(20_065));
+    assert_eq!(word(&lb, 1024).state(), State::Closed, "its own");
+}
+
+/// A backend's SYN-ACK is not enough to keep an id: only the client's answer to it is.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_handshake_without_its_last_step_is_half_open() {
+    let config = CONFIG.replace(
+        "prefixes: [192.168.203.0/24] }",
+        "prefixes: [192.168.203.0/24], half_open: 64 }",
+    );
+    let mut lb = DataPlane::new(&config);
+    forwarded(&mut lb, Port::Tenant, &syn(20_000));
+    let syn_ack = reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
+    forwarded(&mut lb, Port::Mgmt, &syn_ack);
+    for client in 1..=63 {
+        forwarded(&mut lb, Port::Tenant, &syn(20_000 + client));
+    }
+    assert_eq!(word(&lb, 1024).state(), State::Replied);
+    forwarded(&mut lb, Port::Tenant, &syn(20_064));
+    assert_eq!(word(&lb, 1024).state(), State::Closed);
+}
+
+/// An answered query that was in use just now outlives a burst of others.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_busy_udp_flow_keeps_its_id() {
+    let config = CONFIG.replace(
+        "prefixes: [192.168.203.0/24] }",
+        "prefixes: [192.168.203.0/24], udp_flows: 64 }",
+    );
+    let mut lb = DataPlane::new(&config);
+    forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
+    let answer = udp(RESOLVER, &snat(1024)).between(RESOLVER_MAC, MGMT_NIC);
+    forwarded(&mut lb, Port::Mgmt, &answer);
+    for client in 0..64u16 {
+        let query = udp(&format!("192.168.203.50:{}", 30_000 + client), DNS);
+        let bytes = query.between(CLIENT, TENANT_NIC).bytes();
+        lb.run(Port::Tenant, &bytes, 1);
+    }
+    assert_eq!(word(&lb, 1024).state(), State::Established);
+    assert_eq!(word(&lb, 1025).state(), State::New);
 }
 
 /// An id whose last connection the same backend closed first may rest there in TIME_WAIT.

@@ -16,6 +16,7 @@ mod drop;
 mod given;
 mod host;
 mod lying;
+mod mark;
 mod one_arm;
 mod pass;
 mod policy;

@@ -172,17 +172,19 @@ impl Word {
         self.has_any_flag(FIN_REQUEST | FIN_REPLY)
     }
 
-    /// The end of a flow. Whoever wins the swap to this word puts the id into the queue.
+    /// The end of a flow. Whoever wins the swap to this word puts the id into the queue. Without the
+    /// mark [`Self::expiring`]: a packet that took it off would close the flow once more.
     #[inline(always)]
     pub const fn close(self) -> Self {
-        self.with_state(State::Closed)
+        self.woken().with_state(State::Closed)
     }
 
     /// The end of a flow that both ends are told of: whatever they send afterwards belongs to no flow.
-    /// Whoever wins the swap to this word puts the id into the queue.
+    /// Whoever wins the swap to this word puts the id into the queue. Without the mark, as for
+    /// [`Self::close`].
     #[inline(always)]
     pub const fn end(self) -> Self {
-        self.with_state(State::Ended)
+        self.woken().with_state(State::Ended)
     }
 
     /// An entry that must not translate any more, as what it refers to is taken back. The new
@@ -227,6 +229,13 @@ mod tests {
         assert!(forgotten.claimable() && !forgotten.translates());
         assert_ne!(forgotten.generation(), live.generation());
         assert_eq!(Word::from_raw(0xffff_ff05).forget(), Word::default());
+    }
+
+    #[test]
+    fn a_flow_that_is_over_has_no_mark_for_a_packet_to_take_off() {
+        let live = Word::default().claim(true).publish();
+        assert_eq!(live.expiring().close(), live.close());
+        assert_eq!(live.expiring().end(), live.end());
     }
 
     #[test]

@@ -1,0 +1,50 @@
+//! The mark of a flow that userspace is about to close for being idle, when another end comes first.
+
+use std::collections::BTreeSet;
+
+use lb_common::{
+    conntrack::{State, Word},
+    maps::usage,
+};
+use lb_tests::{
+    packet::flags::*,
+    program::{DataPlane, IDS, Port},
+};
+
+use super::given::*;
+
+/// Places of the ring.
+const PLACES: usize = 64;
+
+/// A marked half-open flow whose place is taken is over once, whatever its client sends afterwards.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_marked_flow_that_is_recycled_ends_once() {
+    let mut lb = DataPlane::new(&CONFIG.replace(
+        "prefixes: [192.168.203.0/24] }",
+        &format!("prefixes: [192.168.203.0/24], half_open: {PLACES}, udp_flows: {PLACES} }}"),
+    ));
+    let syn = |client: &str| request(client, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
+    forwarded(&mut lb, Port::Tenant, &syn(CLIENT_A));
+    let id = DataPlane::flow_id(1024);
+    let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
+    flow.word = Word::from_raw(flow.word).expiring().raw();
+    lb.maps.flows.set(id, &flow, 0).expect("a write");
+    for port in 0..PLACES {
+        let client = format!("192.168.203.51:{}", 20_000 + port);
+        forwarded(&mut lb, Port::Tenant, &syn(&client));
+    }
+    let word = lb.maps.flows.get(&id, 0).expect("an entry").word;
+    assert_eq!(Word::from_raw(word).state(), State::Closed);
+
+    let ack = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    forwarded(&mut lb, Port::Tenant, &ack);
+    forwarded(&mut lb, Port::Tenant, &ack);
+
+    let (network, _) = lb.desired.networks[1];
+    let live = lb.maps.usage(usage::network(network)).expect("a count");
+    assert_eq!(live as usize, PLACES);
+    let free = lb.drain_free_ids();
+    let different: BTreeSet<u32> = free.iter().copied().collect();
+    assert_eq!([free.len(), different.len()], [IDS - PLACES; 2]);
+}

@@ -1,6 +1,6 @@
 //! allocate: a flow id, which is also the SNAT port, for a new flow; and back into its queue.
 
-use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
+use aya_ebpf::bindings::BPF_NOEXIST;
 use lb_common::{
     conntrack::{State, Word},
     maglev,
@@ -13,10 +13,10 @@ use lb_common::{
 };
 
 use crate::{
-    count, end,
+    atomic, count, end,
     entry::{Entry, NewFlow, now},
     maps::{FLOW_INDEX, FREE_IDS, SNAT_PAGES},
-    ring,
+    ring, usage,
 };
 
 /// Ids that are tried before a new flow is refused; each miss is an id that somebody else won, or
@@ -24,6 +24,10 @@ use crate::{
 const ATTEMPTS: u32 = 8;
 /// The attempt that takes an id even if it has not rested.
 const LAST_ATTEMPT: u32 = ATTEMPTS - 1;
+/// Swaps that are tried to withdraw a flow that replies change; one that stays is half-open, and expires.
+const SWAPS: u32 = 4;
+/// What the index says of a tuple while its word is being removed; id 0 is no flow's.
+const FORGOTTEN: u32 = 0;
 /// How long an end of a connection rests in TIME_WAIT on Linux: 60 s, in units of coarse time.
 const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 
@@ -37,8 +41,11 @@ pub(crate) fn allocate(
 ) -> Result<Entry, DropReason> {
     let (entry, claimed) = claim(network, key, udp, flow)?;
     entry.fill(key, flow);
+    // Before it is published: from then on a reset can end the flow and count it off.
+    usage::enter(key.network, flow.service);
     let published = claimed.publish();
     if !entry.swap(claimed, published) {
+        usage::leave(key.network, flow.service);
         return Err(DropReason::FlowRace);
     }
     match index(&entry, key) {
@@ -48,12 +55,31 @@ pub(crate) fn allocate(
             Ok(entry)
         }
         Err(reason) => {
-            if entry.swap(published, published.withdraw()) {
+            if withdraw(&entry, published) {
+                usage::leave(key.network, flow.service);
                 release(entry.id);
             }
             Err(reason)
         }
     }
+}
+
+/// Takes a published flow back; false if it is over already, and everything given back.
+///
+/// Race: a late reply to the id's earlier flow may change the word of a UDP flow meanwhile.
+#[inline(always)]
+fn withdraw(entry: &Entry, published: Word) -> bool {
+    let mut word = published;
+    for _ in 0..SWAPS {
+        if entry.swap(word, word.withdraw()) {
+            return true;
+        }
+        word = entry.word();
+        if word.generation() != published.generation() || word.claimable() {
+            return false;
+        }
+    }
+    false
 }
 
 /// The SNAT page of a flow id.
@@ -127,23 +153,26 @@ fn rests(entry: &Entry, word: Word, flow: &NewFlow) -> bool {
 
 /// Takes the earlier flow of a newly claimed entry out of the request index.
 ///
-/// Race: between look-up and removal another CPU may have given this key a new id (the same client
-/// port was opened again); its index word is then lost, and put back by the flow's first reply.
+/// Another CPU may give this key a new id at the same time (the same client port is opened again).
+/// Both swap the index word, so one of them wins: who finds it forgotten drops its packet, and who
+/// finds another id there leaves it alone.
 #[inline(always)]
 fn forget(entry: &Entry, word: Word) {
-    if word.has_flow() {
-        let key = entry.key(word);
-        // SAFETY: the value is a plain integer.
-        if unsafe { FLOW_INDEX.get(&key) } == Some(&entry.id) {
-            let _gone: Result<(), i64> = FLOW_INDEX.remove(&key).map_err(Into::into);
-        }
+    if !word.has_flow() {
+        return;
+    }
+    let key = entry.key(word);
+    if let Some(place) = FLOW_INDEX.get_ptr_mut(&key)
+        && swap_place(place, entry.id, FORGOTTEN)
+    {
+        let _gone: Result<(), i64> = FLOW_INDEX.remove(&key).map_err(Into::into);
     }
 }
 
 /// Makes a published flow findable by its requests.
 ///
-/// Two CPUs may create the same flow at once; the second finds the first one's live entry, gives
-/// its own up and drops the packet, which the client repeats.
+/// Two CPUs may create the same flow at once; the second finds the first one's live entry, or the
+/// index word changed by it, gives its own up and drops the packet, which the client repeats.
 #[inline(always)]
 fn index(entry: &Entry, key: &FlowKey) -> Result<(), DropReason> {
     if FLOW_INDEX
@@ -152,28 +181,33 @@ fn index(entry: &Entry, key: &FlowKey) -> Result<(), DropReason> {
     {
         return Ok(());
     }
-    // SAFETY: the value is a plain integer.
-    let other = unsafe { FLOW_INDEX.get(key) }.and_then(|&id| Entry::at(id));
-    if let Some(other) = other {
-        let word = other.word();
-        let live = word.translates() && !matches!(word.state(), State::Closed);
-        if live && other.key(word) == *key {
-            return Err(DropReason::FlowRace);
-        }
+    // None where the table is full, or the word was removed at this moment.
+    let place = FLOW_INDEX
+        .get_ptr_mut(key)
+        .ok_or(DropReason::FlowTableFull)?;
+    // SAFETY: a live value of the map, which other CPUs change by atomic operations only.
+    let id = unsafe { place.read_volatile() };
+    let other = Entry::at(id).ok_or(DropReason::RecordMissing)?;
+    let word = other.word();
+    let live = word.translates() && !matches!(word.state(), State::Closed);
+    if id == FORGOTTEN || live && other.key(word) == *key || !swap_place(place, id, entry.id) {
+        return Err(DropReason::FlowRace);
     }
-    FLOW_INDEX
-        .insert(key, &entry.id, u64::from(BPF_ANY))
-        .map_err(|_| DropReason::FlowTableFull)?;
-    // Another CPU may have done the same for the same key: only one id stands there.
-    // SAFETY: the value is a plain integer.
-    if unsafe { FLOW_INDEX.get(key) } == Some(&entry.id) {
-        Ok(())
-    } else {
-        Err(DropReason::FlowRace)
-    }
+    Ok(())
 }
 
-/// Puts a flow back into the request index if it was lost; see [`forget`].
+/// Changes an index word if it still is `old`.
+///
+/// A removed word's memory is the map's, and may be another key's word by now: `old` tells, unless
+/// that key's new flow has taken this very id within these few instructions. Then two flows are lost
+/// from the index, and their clients begin anew.
+#[inline(always)]
+fn swap_place(place: *mut u32, old: u32, new: u32) -> bool {
+    // SAFETY: a value of the hash map: memory that is never freed, aligned to eight bytes.
+    unsafe { atomic::compare_and_swap(place, old, new) }
+}
+
+/// Puts a flow back into the request index if it was lost; see [`swap_place`].
 #[inline(always)]
 pub(crate) fn reindex(entry: &Entry, key: &FlowKey) {
     // An error says that the flow is there, or that the table is full: nothing to do either way.

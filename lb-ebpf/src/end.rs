@@ -21,11 +21,9 @@ pub(crate) fn ended(entry: &Entry, word: Word, kind: u32) {
     allocate::release(entry.id);
 }
 
-/// Notes a flow that began.
+/// Notes a flow that began; it is counted already.
 #[inline(always)]
 pub(crate) fn began(entry: &Entry, word: Word) {
-    let (network, service) = entry.owners();
-    usage::enter(network, service);
     report(entry, word, BEGAN);
 }
 

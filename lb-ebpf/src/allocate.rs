@@ -16,7 +16,7 @@ use crate::{
     atomic, count, end,
     entry::{Entry, NewFlow, now},
     maps::{FLOW_INDEX, FREE_IDS, SNAT_PAGES},
-    ring, usage,
+    ring,
 };
 
 /// Ids that are tried before a new flow is refused; each miss is an id that somebody else won, or
@@ -41,11 +41,8 @@ pub(crate) fn allocate(
 ) -> Result<Entry, DropReason> {
     let (entry, claimed) = claim(network, key, udp, flow)?;
     entry.fill(key, flow);
-    // Before it is published: from then on a reset can end the flow and count it off.
-    usage::enter(key.network, flow.service);
     let published = claimed.publish();
     if !entry.swap(claimed, published) {
-        usage::leave(key.network, flow.service);
         return Err(DropReason::FlowRace);
     }
     match index(&entry, key) {
@@ -56,7 +53,6 @@ pub(crate) fn allocate(
         }
         Err(reason) => {
             if withdraw(&entry, published) {
-                usage::leave(key.network, flow.service);
                 release(entry.id);
             }
             Err(reason)

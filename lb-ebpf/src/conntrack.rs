@@ -14,7 +14,7 @@ use lb_common::{
     },
 };
 
-use crate::{allocate, end, entry::Entry, maps::FLOW_INDEX};
+use crate::{allocate, end, entry::Entry, maps::FLOW_INDEX, usage};
 
 /// Swaps that are tried when another CPU changes the same word; the loser of all of them has
 /// missed a FIN, which the peer repeats.
@@ -146,7 +146,11 @@ fn advance(
             Step::Keep => break,
             Step::Change(next) => next,
         };
+        if next.in_use() && !word.in_use() && segment.is_some() {
+            usage::check_again(&hit.key)?;
+        }
         if hit.entry.swap(word, next) {
+            usage::follow(&hit.entry, word, next);
             if matches!(next.state(), State::Closed) {
                 closed = Some(next);
             } else if matches!(word.state(), State::New) {

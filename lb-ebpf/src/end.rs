@@ -9,19 +9,17 @@ use lb_common::{
     verdict::UNREPORTED,
 };
 
-use crate::{allocate, count, entry::Entry, lookup, maps::FLOW_EVENTS, usage};
+use crate::{allocate, count, entry::Entry, lookup, maps::FLOW_EVENTS};
 
 /// Gives back what the flow held. `kind` is one of the constants of `maps::event`.
 #[inline(always)]
 pub(crate) fn ended(entry: &Entry, word: Word, kind: u32) {
-    let (network, service) = entry.owners();
-    usage::leave(network, service);
     report(entry, word, kind);
     // Last: from here on another CPU may write a new flow into the entry.
     allocate::release(entry.id);
 }
 
-/// Notes a flow that began; it is counted already.
+/// Notes a flow that began.
 #[inline(always)]
 pub(crate) fn began(entry: &Entry, word: Word) {
     report(entry, word, BEGAN);

@@ -1,12 +1,18 @@
-//! usage: how many live flows a network's clients and a service have, and whether they may have
-//! more.
+//! usage: how many flows a network's clients and a service have in full use, and whether they may have
+//! more. Half-open ones do not count: their ring bounds them, and a flood of them spends no budget.
 
 use lb_common::{
-    maps::{network::Network, service::Service, usage},
+    conntrack::Word,
+    maps::{flow::FlowKey, network::Network, service::Service, usage},
     verdict::DropReason,
 };
 
-use crate::{atomic, maps::USAGE};
+use crate::{
+    atomic,
+    entry::Entry,
+    lookup,
+    maps::{NETWORKS, USAGE},
+};
 
 /// Whether the clients of `network` may open one more flow to `service`. Several CPUs that ask at
 /// once may each be told yes: the budget is exceeded by as many flows at most.
@@ -28,18 +34,26 @@ fn is_spent(index: u32, budget: u32) -> bool {
     budget != 0 && USAGE.get(index).is_some_and(|&live| spent(live))
 }
 
-/// One flow more.
+/// Whether the half-open flow with this key may come into full use: as many as have passed [`check`]
+/// may be half-open at once. A service that is gone refuses nobody.
 #[inline(always)]
-pub(crate) fn enter(network: u16, service: u16) {
-    add(usage::network(network), 1);
-    add(usage::service(service), 1);
+pub(crate) fn check_again(key: &FlowKey) -> Result<(), DropReason> {
+    match (NETWORKS.get(u32::from(key.network)), lookup::service(key)) {
+        (Some(network), Some(service)) => check(key.network, network, service),
+        _ => Ok(()),
+    }
 }
 
-/// One flow less.
+/// Counts a flow whose word this CPU has changed from `old` to `new`.
 #[inline(always)]
-pub(crate) fn leave(network: u16, service: u16) {
-    add(usage::network(network), u32::MAX);
-    add(usage::service(service), u32::MAX);
+pub(crate) fn follow(entry: &Entry, old: Word, new: Word) {
+    if old.in_use() == new.in_use() {
+        return;
+    }
+    let amount = if new.in_use() { 1 } else { u32::MAX };
+    let (network, service) = entry.owners();
+    add(usage::network(network), amount);
+    add(usage::service(service), amount);
 }
 
 #[inline(always)]

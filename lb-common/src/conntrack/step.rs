@@ -99,11 +99,21 @@ const fn judge(
         Direction::Reply => ack_request,
     };
     if segment.has(RST) {
-        let valid = if matches!(state, State::New) && matches!(direction, Direction::Reply) {
+        let valid = match (state, direction) {
             // RFC 9293 section 3.5.2: in SYN-SENT a reset is acceptable if it acknowledges the SYN.
-            segment.has(ACK) && segment.acknowledgment.wrapping_sub(ack_reply) <= SYN_DATA
-        } else {
-            segment.sequence.wrapping_sub(peer_expects) < RST_WINDOW
+            (State::New, Direction::Reply) => {
+                segment.has(ACK) && segment.acknowledgment.wrapping_sub(ack_reply) <= SYN_DATA
+            }
+            // Not the answer to a challenge ACK of the backend's TIME_WAIT, whose numbers are those of
+            // another connection: the same SYN comes again and finds the backend ready.
+            (State::New, Direction::Request) => {
+                segment.sequence.wrapping_sub(ack_reply.wrapping_sub(1)) <= 1 + SYN_DATA
+            }
+            // Or it refuses the SYN of a client that opens its port again.
+            (_, Direction::Reply) if segment.has(ACK) && segment.acknowledgment == ack_reply => {
+                true
+            }
+            _ => segment.sequence.wrapping_sub(peer_expects) < RST_WINDOW,
         };
         return if valid {
             Step::Change(word.close())
@@ -111,7 +121,8 @@ const fn judge(
             Step::Keep
         };
     }
-    if segment.opens() && word.has_any_flag(FIN_REQUEST | FIN_REPLY) {
+    let begins = segment.opens() && matches!(direction, Direction::Request);
+    if begins && word.has_any_flag(FIN_REQUEST | FIN_REPLY) {
         // The client opens its port again before both ends of the last connection were seen.
         return Step::Change(word.without_flags(FIN_REQUEST | FIN_REPLY | BACKEND_FIRST));
     }
@@ -403,6 +414,12 @@ mod tests {
             tcp(new_flow(), Direction::Reply, &foreign, 0, ISN + 1),
             Step::Keep
         );
+        // What a client answers to a challenge ACK, and what it sends when it gives up.
+        let challenged = segment(RST, ISN.wrapping_add(0x4000_0000), 0);
+        for (reset, closes) in [(challenged, false), (segment(RST, ISN + 1, 0), true)] {
+            let step = tcp(new_flow(), Direction::Request, &reset, 0, ISN + 1);
+            assert_eq!(matches!(step, Step::Change(_)), closes, "{reset:?}");
+        }
         let without_ack = segment(RST, 0, ISN + 1);
         assert_eq!(
             tcp(new_flow(), Direction::Reply, &without_ack, 0, ISN + 1),
@@ -420,6 +437,18 @@ mod tests {
         assert_eq!(changed(started_over), established(), "nor who closed first");
         let again = changed(tcp(half, Direction::Request, &syn, 0, 0));
         assert_eq!(again, established());
+        assert_eq!(
+            tcp(half, Direction::Reply, &syn, 0, 0),
+            Step::Keep,
+            "a backend opens nothing"
+        );
+        let refused = segment(RST | ACK, 0, 9001);
+        for (ack_reply, step) in [(9001, Step::Change(again.close())), (9002, Step::Keep)] {
+            assert_eq!(
+                tcp(again, Direction::Reply, &refused, PEER, ack_reply),
+                step
+            );
+        }
         let fin_reply = segment(FIN | ACK, PEER, 9001);
         let open = changed(tcp(again, Direction::Reply, &fin_reply, 0, 0));
         assert_eq!(

@@ -172,6 +172,13 @@ impl Word {
         self.has_any_flag(FIN_REQUEST | FIN_REPLY)
     }
 
+    /// Whether the flow is in full use: established by both ends, or a UDP flow that was answered. Only
+    /// such flows count against a budget.
+    #[inline(always)]
+    pub const fn in_use(self) -> bool {
+        matches!(self.state(), State::Established)
+    }
+
     /// The end of a flow. Whoever wins the swap to this word puts the id into the queue. Without the
     /// mark [`Self::expiring`]: a packet that took it off would close the flow once more.
     #[inline(always)]

@@ -177,8 +177,10 @@ impl Sweeper {
         word: Word,
         flow: Flow,
     ) -> Result<()> {
-        self.usage.add(usage::network(flow.network), -1);
-        self.usage.add(usage::service(flow.service), -1);
+        if word.in_use() {
+            self.usage.add(usage::network(flow.network), -1);
+            self.usage.add(usage::service(flow.service), -1);
+        }
         let port = u32::from(slot.snat.first_port) + (id - base(slot.slot));
         self.reporter.report(FlowEvent {
             flow: Flow {

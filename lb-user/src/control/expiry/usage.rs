@@ -1,4 +1,4 @@
-//! Usage: live flows counted anew from the entries, so that what a crash has lost is found. Pure.
+//! Usage: flows in full use counted anew from the entries, so that what a crash has lost is found. Pure.
 //!
 //! Flows come and go while they are counted, so one count proves nothing. The usage is read between
 //! two looks at all entries. Where both saw the same flows, those were live in between, all of them
@@ -15,8 +15,8 @@ pub struct Look(Vec<Seen>);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     live: u32,
-    /// Sum of the scattered ids and generations, of flows that are over as well: had a flow come and
-    /// gone in between, it would be another one.
+    /// Sum of the scattered ids, generations and states, of flows that are over as well: had a flow come
+    /// and gone in between, it would be another one.
     print: u64,
 }
 
@@ -26,14 +26,14 @@ impl Look {
         Self(vec![Seen::default(); len])
     }
 
-    /// Notes an entry: a live flow, or what is left of one.
+    /// Notes an entry: a flow, or what is left of one.
     pub fn note(&mut self, network: u16, service: u16, id: u32, word: Word) {
-        let generation = word.generation();
-        let print = scatter(u64::from(id) << 32 | u64::from(generation));
+        let state = word.generation() << 3 | word.state() as u32;
+        let print = scatter(u64::from(id) << 32 | u64::from(state));
         for index in [usage::network(network), usage::service(service)] {
             let index = usize::try_from(index).unwrap_or(usize::MAX);
             if let Some(seen) = self.0.get_mut(index) {
-                seen.live += u32::from(word.translates() && !word.claimable());
+                seen.live += u32::from(word.in_use());
                 seen.print = seen.print.wrapping_add(print);
             }
         }
@@ -82,6 +82,8 @@ fn correction(first: &Seen, value: u32, second: &Seen) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use lb_common::conntrack::State;
+
     use super::*;
 
     const NETWORK: u16 = 2;
@@ -89,7 +91,11 @@ mod tests {
 
     fn live(generation: u32) -> Word {
         let before = Word::from_raw((generation - 1) << 8);
-        before.claim(false).publish()
+        in_state(before.claim(false).publish(), State::Established)
+    }
+
+    fn in_state(word: Word, state: State) -> Word {
+        Word::from_raw(word.raw() & !7 | state as u32)
     }
 
     fn look(flows: impl IntoIterator<Item = (u32, u32)>) -> Look {
@@ -166,6 +172,20 @@ mod tests {
             [(2, -1990), (usage::service(SERVICE), 1000)]
         );
         assert_eq!(corrections(&before, &usage_of(1100, 900), &after), []);
+    }
+
+    /// A handshake and its end may both lie between the looks.
+    #[test]
+    fn nor_is_one_that_was_half_open_before_and_is_over_afterwards() {
+        let look = |word: Word| {
+            let mut look = look((0..100).map(|id| (id, 1)));
+            look.note(NETWORK, SERVICE, 200, word);
+            look
+        };
+        let half_open = in_state(live(7), State::Replied);
+        let looks = [half_open, live(7).close()].map(look);
+        assert_eq!(looks[0].0[2].live, 100, "it does not count");
+        assert_eq!(corrections(&looks[0], &usage_of(101, 101), &looks[1]), []);
     }
 
     #[test]

@@ -241,8 +241,10 @@ impl Worker {
             Cause::Dead => (&self.counts.dead, DEAD),
         };
         count.add(1);
-        self.usage.add(usage::network(flow.network), -1);
-        self.usage.add(usage::service(flow.service), -1);
+        if alive.in_use() {
+            self.usage.add(usage::network(flow.network), -1);
+            self.usage.add(usage::service(flow.service), -1);
+        }
         self.keepalive.over(marked.id);
         if let Some(page) = self.records.page(marked.id) {
             self.reporter.report(FlowEvent {

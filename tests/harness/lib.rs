@@ -11,6 +11,7 @@
 pub mod brief;
 pub mod capture;
 pub mod client;
+pub mod cpu;
 pub mod dice;
 pub mod echo;
 pub mod flood;

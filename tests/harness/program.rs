@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, net::Ipv4Addr, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::{TestRun as _, TestRunOptions, programs::ProgramInfo};
+use aya::programs::ProgramInfo;
 use lb_common::{
     addr::Mac,
     maps::snat::{FLOWS_PER_ADDRESS, base},
@@ -28,7 +28,11 @@ use lb_user::{
 };
 use nix::sched::{CloneFlags, unshare};
 
-use crate::{leftovers::Run, packet::Decoded};
+use crate::{
+    cpu::{self, Nic},
+    leftovers::Run,
+    packet::Decoded,
+};
 
 /// MAC of the tenant NIC.
 pub const TENANT_NIC: Mac = Mac::new([2, 0, 0, 0, 0xa, 1]);
@@ -223,37 +227,23 @@ impl DataPlane {
             Port::Cell(network) => (CELL, self.cells[network]),
             Port::Foreign => (NIC, self.ifindex["f0"]),
         };
-        let length = u32::try_from(frame.len()).expect("a frame below 4 GiB");
-        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-        let context: Vec<u8> = [0, length, 0, ingress, 0, 0]
-            .iter()
-            .flat_map(|word: &u32| word.to_ne_bytes())
-            .collect();
-        let mut out = vec![0; frame.len() + 256];
-        let options = TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            ctx_in: Some(&context),
-            repeat,
-            ..TestRunOptions::default()
-        };
         let program = self
             .object
             .program(program)
             .expect("a program of the object");
-        let result = program
-            .test_run(options)
-            .expect("the kernel runs the program");
-        out.truncate(result.data_size_out as usize);
-        let action = match result.return_value {
-            1 => Action::Drop,
-            2 => Action::Pass,
-            3 => Action::Transmit,
-            4 => Action::Redirect,
-            other => panic!("XDP action {other} for {}", Decoded(frame)),
-        };
-        let nanoseconds = u64::try_from(result.duration.as_nanos()).expect("a short run");
-        ((action, out), nanoseconds)
+        cpu::run(program, ingress, frame, repeat)
+    }
+
+    /// `lb_nic` for several CPUs at once, and the maps beside it.
+    pub fn on_all_cpus(&mut self) -> (Nic<'_>, &Maps) {
+        let program = self.object.program(NIC).expect("a program of the object");
+        let ports = [self.ifindex["t0"], self.ifindex["m0"]];
+        (Nic::new(program, ports), &self.maps)
+    }
+
+    /// The flow table, mapped as the control plane maps it.
+    pub fn flow_table(&self) -> FlowTable {
+        FlowTable::open(&self.kept.pins.maps()).expect("the flow table can be mapped")
     }
 
     /// Every counter that is not zero, by hook, network and verdict.

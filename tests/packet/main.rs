@@ -20,6 +20,7 @@ mod mark;
 mod one_arm;
 mod pass;
 mod policy;
+mod race;
 mod recover;
 mod reply;
 mod request;

@@ -1,0 +1,5 @@
+//! Two CPUs run the program on the same maps at the same moment.
+
+mod duel;
+mod mix;
+mod stage;

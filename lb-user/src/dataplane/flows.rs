@@ -210,6 +210,22 @@ pub(crate) mod twin {
             unsafe { entry.write_volatile(*flow) }
         }
 
+        /// Writes the fields of a claimed entry one after the other, with a `pause` between them.
+        pub(crate) fn fill(&self, id: u32, flow: &Flow, mut pause: impl FnMut()) {
+            let entry = self.entry(id).unwrap();
+            macro_rules! write {
+                ($($field:ident)+) => {$(
+                    // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+                    let field = unsafe { &raw mut (*entry).$field };
+                    // SAFETY: as above; a racing reader finds the generation changed.
+                    unsafe { field.write_volatile(flow.$field) };
+                    pause();
+                )+};
+            }
+            write!(client vip client_port vip_port backend backend_port network backend_id);
+            write!(service client_mac last_seen ack_request ack_reply bytes_request bytes_reply);
+        }
+
         /// What both paths of the data plane do last to a flow that they translate.
         pub(crate) fn touch(&self, id: u32, now: u32) {
             let entry = self.entry(id).unwrap();

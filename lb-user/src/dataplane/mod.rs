@@ -9,3 +9,5 @@ pub mod grace;
 pub mod maps;
 pub mod object;
 pub mod pins;
+#[cfg(test)]
+mod stress;

@@ -1,6 +1,8 @@
 //! The queues of free flow ids, looked into: the oracle for "no id is lost".
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{MapData, Queue};
+use lb_common::maps::snat::{FIRST_FLOW_PORT, base};
 use lb_user::dataplane::{maps::Maps, pins::Pins};
 
 /// Every id that waits in a queue of the instance, those of one SNAT address after those of another.
@@ -24,4 +26,56 @@ pub fn queued(instance: &str) -> Result<Vec<u32>> {
     }
     ensure!(!all.is_empty(), "no SNAT address of {instance} has a queue");
     Ok(all)
+}
+
+/// The SNAT port of an id of the first address.
+pub fn port(id: u32) -> u16 {
+    let offset = id.saturating_sub(base(0));
+    FIRST_FLOW_PORT + u16::try_from(offset).unwrap_or_default()
+}
+
+/// Ids that a test keeps away from the queue of the first SNAT address, so that the others come round
+/// soon. They go back when it is dropped.
+pub struct Held {
+    maps: Maps,
+    ids: Vec<u32>,
+}
+
+/// Leaves `count` ids in the queue.
+///
+/// # Errors
+///
+/// When the instance is not up, or does not have as many.
+pub fn leave(instance: &str, count: usize) -> Result<Held> {
+    let maps = Maps::open(&Pins::new(instance).maps())?;
+    let mut held = Held {
+        maps,
+        ids: Vec::new(),
+    };
+    let mut queue = held.queue()?;
+    let left: Vec<u32> = (0..count).map(|_| queue.pop(0)).collect::<Result<_, _>>()?;
+    held.ids.extend(std::iter::from_fn(|| queue.pop(0).ok()));
+    for id in left {
+        queue.push(&id, 0)?;
+    }
+    Ok(held)
+}
+
+impl Held {
+    fn queue(&self) -> Result<Queue<MapData, u32>> {
+        self.maps
+            .free_ids(0)?
+            .context("the first SNAT address has no queue")
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Ok(mut queue) = self.queue() else { return };
+        for id in &self.ids {
+            if let Err(error) = queue.push(id, 0) {
+                eprintln!("id {id} does not go back: {error}");
+            }
+        }
+    }
 }

@@ -146,6 +146,20 @@ impl Netns {
         Ok(())
     }
 
+    /// Makes a CPU, one of the first 32, send out of this queue of an interface.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such queue, or the kernel cannot do that (`CONFIG_XPS`).
+    pub fn steer(&self, interface: &str, queue: usize, cpu: usize) -> Result<()> {
+        let file = format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus");
+        let write = format!("echo {:x} > {file}", 1_u32 << cpu);
+        // The one thing for which /sys must be that of the namespace.
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &self.name, "sh", "-c", &write]);
+        process::succeed(&mut inside).map(drop)
+    }
+
     /// Runs `work` on a thread inside and waits for it; threads that it starts are inside too.
     ///
     /// # Errors

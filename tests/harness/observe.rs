@@ -49,6 +49,23 @@ pub fn link(netns: &Netns, name: &str) -> Result<Link> {
         .with_context(|| format!("no {name} in {}", netns.name()))
 }
 
+/// Packets that each queue of an interface has given to its XDP program, as the driver counts them.
+///
+/// # Errors
+///
+/// When `ethtool` fails.
+pub fn xdp_packets(netns: &Netns, interface: &str) -> Result<Vec<u64>> {
+    let text = netns.run(&format!("ethtool -S {interface}"))?;
+    let lines = text.lines().filter_map(|line| line.trim().split_once(": "));
+    let ours = lines.filter(|(name, _)| name.ends_with("_xdp_packets"));
+    ours.map(|(_, count)| {
+        count
+            .parse()
+            .with_context(|| format!("a count of {interface}"))
+    })
+    .collect()
+}
+
 /// IPv4 packets that the namespace's own stack received so far (`Ip: InReceives`).
 ///
 /// # Errors

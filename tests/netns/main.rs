@@ -42,4 +42,5 @@ mod scan;
 mod silence;
 mod spoof;
 mod topology;
+mod two_cpus;
 mod vlan;

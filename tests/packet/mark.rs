@@ -35,15 +35,16 @@ fn a_marked_flow_that_is_recycled_ends_once() {
         forwarded(&mut lb, Port::Tenant, &syn(&client));
     }
     let word = lb.maps.flows.get(&id, 0).expect("an entry").word;
-    assert_eq!(Word::from_raw(word).state(), State::Closed);
+    assert_eq!(Word::from_raw(word).state(), State::Ended);
 
     let ack = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
-    forwarded(&mut lb, Port::Tenant, &ack);
-    forwarded(&mut lb, Port::Tenant, &ack);
+    for _ in 0..2 {
+        assert_refused(&mut lb, Port::Tenant, &ack.bytes(), "no_flow");
+    }
 
     let (network, _) = lb.desired.networks[1];
-    let live = lb.maps.usage(usage::network(network)).expect("a count");
-    assert_eq!(live as usize, PLACES);
+    let used = lb.maps.usage(usage::network(network)).expect("a count");
+    assert_eq!(used, 0);
     let free = lb.drain_free_ids();
     let different: BTreeSet<u32> = free.iter().copied().collect();
     assert_eq!([free.len(), different.len()], [IDS - PLACES; 2]);

@@ -156,7 +156,12 @@ impl Site {
 
     /// Plugs a NIC of the load balancer into `bridge` of a switch.
     fn join(&self, lan: &Netns, bridge: &str, nic: &str) -> Result<()> {
-        plug(lan, bridge, LB_PORT, &self.lb, nic)?;
+        self.join_by_queues(lan, bridge, nic, 1)
+    }
+
+    /// The same with a NIC of many queues.
+    fn join_by_queues(&self, lan: &Netns, bridge: &str, nic: &str, queues: usize) -> Result<()> {
+        plug(lan, bridge, LB_PORT, &self.lb, nic, queues)?;
         set(lan, LB_PORT, &GRO)?;
         self.lb.ip_batch(&format!("link set {nic} up\n"))
     }
@@ -188,6 +193,7 @@ fn join_hosts(lan: &Netns, bridge: &str, hosts: &[Host], prefix_bits: u8) -> Res
             &format!("p-{}", host.name),
             &host.netns,
             "eth0",
+            1,
         )?;
         host.netns.ip_batch(&format!(
             "addr add {}/{prefix_bits} dev eth0\nlink set eth0 up\n",
@@ -197,11 +203,20 @@ fn join_hosts(lan: &Netns, bridge: &str, hosts: &[Host], prefix_bits: u8) -> Res
     Ok(())
 }
 
-/// Joins a bridge of a switch and `device` in another namespace by a veth pair; the port is up
-/// afterwards.
-fn plug(lan: &Netns, bridge: &str, port: &str, netns: &Netns, device: &str) -> Result<()> {
+/// Joins a bridge of a switch and `device` in another namespace by a veth pair with this many queues;
+/// the port is up afterwards.
+fn plug(
+    lan: &Netns,
+    bridge: &str,
+    port: &str,
+    netns: &Netns,
+    device: &str,
+    queues: usize,
+) -> Result<()> {
+    let each = format!("numtxqueues {queues} numrxqueues {queues}");
     lan.ip_batch(&format!(
-        "link add {port} type veth peer name {device} netns {}\nlink set {port} master {bridge}\n",
+        "link add {port} {each} type veth peer name {device} netns {} {each}\n\
+         link set {port} master {bridge}\n",
         netns.name(),
     ))?;
     set(lan, port, &OFFLOADS)?;

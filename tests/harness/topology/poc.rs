@@ -156,6 +156,25 @@ impl Topology {
         self.ports.pass(&self.tenant_lan, LB_PORT)?;
         settle(&self.tenant_lan)
     }
+
+    /// Gives both NICs of the load balancer a queue for each of these CPUs: what a CPU sends into the
+    /// switch port, it receives itself on the other side.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel cannot steer by CPU.
+    pub fn split_nics(&self, cpus: [usize; 2]) -> Result<()> {
+        for (lan, nic) in [(&self.tenant_lan, TENANT_NIC), (&self.mgmt_lan, MGMT_NIC)] {
+            self.lb.ip_batch(&format!("link del {nic}\n"))?;
+            self.site.join_by_queues(lan, "br0", nic, cpus.len())?;
+            self.ports.pass(lan, LB_PORT)?;
+            for (queue, cpu) in cpus.into_iter().enumerate() {
+                lan.steer(LB_PORT, queue, cpu)?;
+            }
+            settle(lan)?;
+        }
+        Ok(())
+    }
 }
 
 impl Deref for Topology {

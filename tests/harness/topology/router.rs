@@ -74,7 +74,7 @@ impl Routed {
             via,
             to: _,
         } = self;
-        plug(lan, "br0", port, router, "eth0")?;
+        plug(lan, "br0", port, router, "eth0", 1)?;
         let [a, b, c, _] = host.address.octets();
         let gateway = Ipv4Addr::new(a, b, c, 1);
         router.set_sysctl("ipv4/ip_forward", "1")?;

@@ -173,7 +173,7 @@ pub(super) fn data_plane(count: usize) -> (DataPlane, Vec<u32>) {
 }
 
 /// What must be true whenever no CPU runs: every id is live or in the queue, exactly once; the counts
-/// of live flows are right; there is one live flow for a tuple, and the index leads to it. Then
+/// of flows in full use are right; there is one live flow for a tuple, and the index leads to it. Then
 /// whether every live flow really leads both ways.
 pub(super) fn check_tables(lb: &mut DataPlane, ids: &[u32], talks: &[Talk]) {
     let live = live_flows(lb, ids);
@@ -183,13 +183,21 @@ pub(super) fn check_tables(lb: &mut DataPlane, ids: &[u32], talks: &[Talk]) {
     found.sort_unstable();
     assert_eq!(found, ids, "live {:?}", live.keys());
 
-    let count = |is: &dyn Fn(&Flow) -> bool| live.values().filter(|(_, flow)| is(flow)).count();
+    let in_use = || live.values().filter(|(word, _)| word.in_use());
     let used = |index| lb.maps.usage(index).expect("a count") as usize;
     let (network, _) = lb.desired.networks[1];
-    assert_eq!(used(usage::network(network)), live.len(), "of the network");
+    assert_eq!(
+        used(usage::network(network)),
+        in_use().count(),
+        "of the network"
+    );
     for (_, service) in &lb.desired.services {
-        let of_service = count(&|flow| flow.service == service.id);
-        assert_eq!(used(usage::service(service.id)), of_service, "{service:?}");
+        let of_service = in_use().filter(|(_, flow)| flow.service == service.id);
+        assert_eq!(
+            used(usage::service(service.id)),
+            of_service.count(),
+            "{service:?}"
+        );
     }
 
     let mut keys = BTreeSet::new();

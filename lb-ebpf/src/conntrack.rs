@@ -147,7 +147,7 @@ fn advance(
             Step::Change(next) => next,
         };
         if next.in_use() && !word.in_use() && segment.is_some() {
-            usage::check_again(&hit.key)?;
+            usage::check_again(&hit.entry)?;
         }
         if hit.entry.swap(word, next) {
             usage::follow(&hit.entry, word, next);

@@ -3,7 +3,7 @@
 
 use lb_common::{
     conntrack::Word,
-    maps::{flow::FlowKey, network::Network, service::Service, usage},
+    maps::{network::Network, service::Service, usage},
     verdict::DropReason,
 };
 
@@ -34,14 +34,33 @@ fn is_spent(index: u32, budget: u32) -> bool {
     budget != 0 && USAGE.get(index).is_some_and(|&live| spent(live))
 }
 
-/// Whether the half-open flow with this key may come into full use: as many as have passed [`check`]
-/// may be half-open at once. A service that is gone refuses nobody.
+/// Whether a half-open flow may come into full use: as many as have passed [`check`] may be half-open
+/// at once.
 #[inline(always)]
-pub(crate) fn check_again(key: &FlowKey) -> Result<(), DropReason> {
-    match (NETWORKS.get(u32::from(key.network)), lookup::service(key)) {
-        (Some(network), Some(service)) => check(key.network, network, service),
-        _ => Ok(()),
+pub(crate) fn check_again(entry: &Entry) -> Result<(), DropReason> {
+    if lb_budget_is_spent(entry.id) == 0 {
+        Ok(())
+    } else {
+        Err(DropReason::BudgetSpent)
     }
+}
+
+/// 1 if the flow with this id must not come into full use, else 0. A network or service that is gone
+/// refuses nobody. A function of its own for the verifier, as `lb_refuse`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_budget_is_spent(id: u32) -> u32 {
+    let Some(entry) = Entry::at(id) else {
+        return 0;
+    };
+    let key = entry.key(entry.word());
+    let Some(network) = NETWORKS.get(u32::from(key.network)) else {
+        return 0;
+    };
+    let Some(service) = lookup::service(&key) else {
+        return 0;
+    };
+    u32::from(check(key.network, network, service).is_err())
 }
 
 /// Counts a flow whose word this CPU has changed from `old` to `new`.

@@ -288,11 +288,6 @@ impl DataPlane {
         }
     }
 
-    /// The flow table in memory.
-    pub fn flow_table(&self) -> FlowTable {
-        FlowTable::open(&self.kept.pins.maps()).expect("the flow table")
-    }
-
     /// The flow id of a SNAT port of the first address.
     pub fn flow_id(port: u16) -> u32 {
         base(0) + u32::from(port - lb_common::maps::snat::FIRST_FLOW_PORT)

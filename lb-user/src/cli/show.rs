@@ -108,7 +108,7 @@ fn print_flows(flows: impl IntoIterator<Item = FlowLine>) {
 fn expires_in(line: &FlowLine) -> String {
     match line.expires_in_seconds {
         Some(seconds) => time_text(Duration::from_secs(seconds)),
-        None if line.state == "closed" => "-".to_owned(),
+        None if matches!(line.state, "closed" | "ended") => "-".to_owned(),
         None => "never".to_owned(),
     }
 }
@@ -217,6 +217,30 @@ pub(super) fn json(value: &impl Serialize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_live_flow_ends_or_never_does() {
+        let shown = |state, expires_in_seconds| {
+            expires_in(&FlowLine {
+                network: String::new(),
+                service: String::new(),
+                protocol: "tcp",
+                client: String::new(),
+                vip: String::new(),
+                snat: String::new(),
+                backend: String::new(),
+                state,
+                bytes_request: 0,
+                bytes_reply: 0,
+                idle_seconds: 0,
+                expires_in_seconds,
+            })
+        };
+        assert_eq!(shown("established", Some(90)), "1m30s");
+        assert_eq!(shown("established", None), "never");
+        assert_eq!(shown("closed", None), "-");
+        assert_eq!(shown("ended", None), "-");
+    }
 
     #[test]
     fn a_time_is_as_exact_as_it_matters() {

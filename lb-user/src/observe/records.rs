@@ -168,7 +168,7 @@ pub struct FlowLine {
     pub snat: String,
     /// Backend address and port.
     pub backend: String,
-    /// `new`, `replied`, `established`, `half_closed` or, of `lb who`, `closed`.
+    /// `new`, `replied`, `established`, `half_closed` or, of `lb who`, `closed` or `ended`.
     pub state: &'static str,
     /// Bytes of frames from the client.
     pub bytes_request: u64,

@@ -341,4 +341,54 @@ mod tests {
         assert_eq!(gap(100), SHORTEST_GAP);
         assert_eq!(gap(60_000), 20_000);
     }
+
+    /// More living flows than there are probes for them in `KEEPALIVE`: each waits longer, but none
+    /// for ever.
+    #[test]
+    fn every_flow_gets_its_turn() {
+        use super::super::ends::Pace;
+        use std::collections::BTreeMap;
+        const FLOWS: u32 = 5000;
+        const KEEPALIVE: Ticks = 30_000;
+        let mut keepalive = Keepalive::default();
+        let mut pace = Pace::new(1, 100, 0);
+        let mut flows: BTreeMap<u32, (Flow, Ticks)> =
+            (0..FLOWS).map(|id| (id, (flow(), 0))).collect();
+        let mut probed: BTreeMap<u32, Ticks> = BTreeMap::new();
+        let end = 600_000;
+        for now in (KEEPALIVE..end).step_by(1000) {
+            for (&id, (flow, last_seen)) in &flows {
+                if age(now, *last_seen) >= KEEPALIVE {
+                    keepalive.begin(id, established(), flow);
+                }
+            }
+            for id in keepalive.ids() {
+                let (flow, last_seen) = flows.get_mut(&id).unwrap();
+                match keepalive.judge(id, established(), flow, Some(KEEPALIVE), now) {
+                    Judgement::Over => {}
+                    Judgement::Dead => panic!("{id} lives"),
+                    Judgement::Probe(ends) => {
+                        for end in ends {
+                            if pace.take(now) {
+                                keepalive.probed(id, end, true, now);
+                                // It answers at once.
+                                match end {
+                                    End::Client => flow.bytes_request += 54,
+                                    End::Backend => flow.bytes_reply += 54,
+                                }
+                                *last_seen = now;
+                                probed.insert(id, now);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        let never = (0..FLOWS).filter(|id| !probed.contains_key(id)).count();
+        let late = probed
+            .values()
+            .filter(|at| age(end, **at) > 240_000)
+            .count();
+        assert_eq!((never, late), (0, 0), "never probed, not for four minutes");
+    }
 }

@@ -10,6 +10,7 @@
 )]
 
 mod account;
+mod alive;
 mod allow;
 mod alone;
 mod bad_start;

@@ -124,14 +124,24 @@ fn keepalive_is_for_tcp_and_comes_before_the_end() {
         "services.api-a.listen[1]",
         "has no port",
     );
-    let words = "a keepalive of 1h never comes when flows end after 1h; expected less than \
-                 idle_timeout in line 10";
-    let text = service(TCP, ", idle_timeout: 1h, keepalive: 1h");
+    let words = "a keepalive of 30m comes too late when flows end after 1h: three probes take as \
+                 long again; expected an idle_timeout of 1h1s or more in line 10";
+    let text = service(TCP, ", idle_timeout: 1h, keepalive: 30m");
     refused(&[(10, &text)], key, words);
-    accepted(&[(10, &service(TCP, ", idle_timeout: 1h, keepalive: 3599s"))]);
-    let words = "flows end after 2h10m; expected a longer idle_timeout";
-    refused(&[(10, &service(TCP, ", keepalive: 130m"))], key, words);
-    accepted(&[(10, &service(TCP, ", keepalive: 129m"))]);
+    accepted(&[(10, &service(TCP, ", idle_timeout: 3601s, keepalive: 30m"))]);
+    // Probes are a second apart at least.
+    for (times, least) in [
+        (", idle_timeout: 4s, keepalive: 3900ms", "8s800ms"),
+        (", idle_timeout: 4999ms, keepalive: 1s", "5s"),
+    ] {
+        let words = format!("expected an idle_timeout of {least} or more in line 10");
+        refused(&[(10, &service(TCP, times))], key, &words);
+    }
+    accepted(&[(10, &service(TCP, ", idle_timeout: 5s, keepalive: 1s"))]);
+    let words = "flows end after 2h10m: three probes take as long again; expected an \
+                 idle_timeout of 2h10m1s or more";
+    refused(&[(10, &service(TCP, ", keepalive: 65m"))], key, words);
+    accepted(&[(10, &service(TCP, ", keepalive: 3899s"))]);
     let last = format!(
         "{}\ndefaults: {{ service: {{ keepalive: 1h }} }}",
         LINES[11]
@@ -140,7 +150,7 @@ fn keepalive_is_for_tcp_and_comes_before_the_end() {
         &[(10, &service(TCP, ", idle_timeout: 30m")), (12, &last)],
         10,
         "services.api-a.idle_timeout",
-        "a keepalive of 1h never comes when flows end after 30m",
+        "a keepalive of 1h comes too late when flows end after 30m",
     );
 }
 

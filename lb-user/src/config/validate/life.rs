@@ -100,30 +100,44 @@ impl<'r> Written<'r> {
                 let place = if is_own(idle) { idle } else { &named.place };
                 findings.add(place, words);
             }
-            (Some((Some(idle), idle_place)), Some((keepalive, place))) if keepalive >= idle => {
+            (Some((Some(idle), idle_place)), Some((keepalive, place)))
+                if idle < answered(keepalive) =>
+            {
                 let words = format!(
-                    "a keepalive of {} never comes when flows end after {}; expected less than \
-                     idle_timeout in {}",
-                    duration::text(keepalive),
-                    duration::text(idle),
+                    "{}; expected an idle_timeout of {} or more in {}",
+                    too_late(keepalive, idle),
+                    duration::text(answered(keepalive)),
                     findings.line(idle_place, place)
                 );
                 // Whoever says otherwise than the defaults has made the conflict.
                 let own = [place, idle_place].into_iter().find(|place| is_own(place));
                 findings.add(own.unwrap_or(place), words);
             }
-            (None, Some((keepalive, place))) if keepalive >= TCP_IDLE => {
+            (None, Some((keepalive, place))) if TCP_IDLE < answered(keepalive) => {
                 let words = format!(
-                    "a keepalive of {} never comes when flows end after {}; expected a longer \
-                     idle_timeout",
-                    duration::text(keepalive),
-                    duration::text(TCP_IDLE)
+                    "{}; expected an idle_timeout of {} or more",
+                    too_late(keepalive, TCP_IDLE),
+                    duration::text(answered(keepalive))
                 );
                 findings.add(place, words);
             }
             _ => {}
         }
     }
+}
+
+/// When an idle flow that is probed after `keepalive` has had the time for all three probes: a third
+/// of `keepalive` and at least a second each, and a second for the passes of the expiry.
+fn answered(keepalive: Duration) -> Duration {
+    keepalive + keepalive.max(Duration::from_secs(3)) + Duration::from_secs(1)
+}
+
+fn too_late(keepalive: Duration, idle: Duration) -> String {
+    format!(
+        "a keepalive of {} comes too late when flows end after {}: three probes take as long again",
+        duration::text(keepalive),
+        duration::text(idle)
+    )
 }
 
 /// Whether this was written for the entry itself, and not among the defaults.

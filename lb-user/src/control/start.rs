@@ -18,7 +18,11 @@ use super::{
     apply::Live,
     attach::{attach_all, with_below},
     desired::{Place, desired},
-    expiry::{Expiry, idle::Policy},
+    expiry::{
+        Expiry,
+        idle::Policy,
+        ways::{Way, Ways},
+    },
     ids::{Ids, Kind},
     plan::{Operation, plan},
     retire::Retired,
@@ -39,7 +43,7 @@ use crate::{
         cell::{self, Cell},
         link::{self, Link},
         namespace,
-        neighbour::{self, Resolved, Side},
+        neighbour::{self, Inquiry, QUESTIONS, Resolved, Side},
         nic,
     },
     observe::log::Reporter,
@@ -200,16 +204,27 @@ fn bring_up(
     let links = attach_all(&config, pins, &places, &mut object)?;
     runtime.block_on(live.apply(first, &mut resolved))?;
     set_up_nics(&config, &places)?;
+    let mut ways = BTreeMap::new();
+    let (answers, answered) = mpsc::channel(QUESTIONS);
     for network in &config.networks {
         let id = ids.get(Kind::Network, &network.name).unwrap_or_default();
         let id = u16::try_from(id)?;
         let targets = desired.neighbours(id);
-        neighbour::watch(side(network, pins), id, targets, report.clone())?;
+        let (questions, asked) = mpsc::channel(QUESTIONS);
+        let inquiry = Inquiry {
+            questions: asked,
+            answers: answers.clone(),
+        };
+        neighbour::watch(side(network, pins), id, targets, report.clone(), inquiry)?;
+        let network = network.clone();
+        ways.insert(id, Way { network, questions });
     }
     runtime.block_on(live.apply(rest, &mut resolved))?;
     remove_stale(&config, pins, &places, &ids)?;
     let retired = Retired::new(&ids, &config, &desired);
-    let expiry = Expiry::start(&pins.maps(), Policy::new(&config, &ids), reporter.clone())?;
+    let policy = Policy::new(&config, &ids);
+    let ways = Ways::new(ways, answered);
+    let expiry = Expiry::start(&pins.maps(), policy, ways, reporter.clone())?;
     Ok(Running {
         live,
         resolved,

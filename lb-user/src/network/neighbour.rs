@@ -3,12 +3,13 @@
 //!
 //! Traffic that bypasses the kernel does not keep its neighbours fresh, so the thread asks the
 //! kernel to use them again and again (`NTF_USE`): a fresh one costs nothing, a stale one is probed.
+//! Others are resolved once, when somebody asks for one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow};
@@ -33,6 +34,12 @@ const ASK: Duration = Duration::from_secs(1);
 /// Every how many of these rounds the resolved ones are refreshed.
 const REFRESH_ROUNDS: u32 = 5;
 
+/// Questions that wait for their turn; more are not asked.
+pub const QUESTIONS: usize = 256;
+/// How long a neighbour that was asked for is reported, and how many are at a time.
+const ASKED_FOR: Duration = Duration::from_secs(10);
+const MOST_ASKED: usize = 1024;
+
 /// Pause after netlink has failed.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -56,8 +63,17 @@ pub struct Side {
     pub interface: String,
 }
 
-/// Starts the thread that resolves `targets` on `side` and reports every new or changed MAC. It ends
-/// with the process, or when nobody listens any more.
+/// Questions for neighbours that nobody watches, and their answers.
+#[derive(Debug)]
+pub struct Inquiry {
+    /// Their addresses.
+    pub questions: mpsc::Receiver<Ipv4Addr>,
+    /// What comes of it, if anything does, and as long as there is room.
+    pub answers: mpsc::Sender<Resolved>,
+}
+
+/// Starts the thread that resolves `targets` on `side` and reports every new or changed MAC, and
+/// answers the inquiry. It ends with the process, or when nobody listens any more.
 ///
 /// # Errors
 ///
@@ -67,9 +83,10 @@ pub fn watch(
     network: u16,
     targets: BTreeSet<Ipv4Addr>,
     report: mpsc::UnboundedSender<Resolved>,
+    mut inquiry: Inquiry,
 ) -> Result<()> {
     let work = move || {
-        while let Err(error) = run(&side, network, &targets, &report) {
+        while let Err(error) = run(&side, network, &targets, &report, &mut inquiry) {
             tracing::error!(?side, "neighbours are not watched, trying again: {error:#}");
             thread::sleep(RETRY);
         }
@@ -86,6 +103,7 @@ fn run(
     network: u16,
     targets: &BTreeSet<Ipv4Addr>,
     report: &mpsc::UnboundedSender<Resolved>,
+    Inquiry { questions, answers }: &mut Inquiry,
 ) -> Result<()> {
     if let Some(cell) = &side.cell {
         namespace::enter(cell)?;
@@ -99,7 +117,17 @@ fn run(
         tokio::spawn(connection);
         let link = link::find(&handle, &side.interface).await?;
         let link = link.ok_or_else(|| anyhow!("there is no interface {}", side.interface))?;
-        let mut watch = Watch { handle, ifindex: link.ifindex, network, targets, known: BTreeMap::new(), report };
+        let mut watch = Watch {
+            handle,
+            ifindex: link.ifindex,
+            network,
+            is_cell: side.cell.is_some(),
+            targets,
+            known: BTreeMap::new(),
+            report,
+            asked: BTreeMap::new(),
+            answers,
+        };
         watch.read_all().await?;
         let mut rounds = tokio::time::interval(ASK);
         let mut round = 0u32;
@@ -110,7 +138,9 @@ fn run(
                     // Events can be lost under pressure (ENOBUFS): a whole read now and then.
                     if round.is_multiple_of(REFRESH_ROUNDS) { watch.read_all().await?; }
                     round = round.wrapping_add(1);
+                    watch.asked.retain(|_, at| at.elapsed() < ASKED_FOR);
                 }
+                Some(address) = questions.recv() => watch.inquire(address).await,
                 event = events.next() => {
                     let (message, _) = event.ok_or_else(|| anyhow!("the netlink socket was closed"))?;
                     if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) = message.payload {
@@ -127,9 +157,13 @@ struct Watch<'a> {
     handle: Handle,
     ifindex: u32,
     network: u16,
+    is_cell: bool,
     targets: &'a BTreeSet<Ipv4Addr>,
     known: BTreeMap<Ipv4Addr, Mac>,
     report: &'a mpsc::UnboundedSender<Resolved>,
+    /// Who was asked for, and when.
+    asked: BTreeMap<Ipv4Addr, Instant>,
+    answers: &'a mpsc::Sender<Resolved>,
 }
 
 impl Watch<'_> {
@@ -139,19 +173,42 @@ impl Watch<'_> {
             if !all && self.known.contains_key(&target) {
                 continue;
             }
-            let asked = self
-                .handle
-                .neighbours()
-                .add(self.ifindex, target.into())
-                .replace()
-                .state(NeighbourState::None)
-                .flags(NeighbourFlags::Use)
-                .execute();
-            asked
+            self.use_it(target)
                 .await
                 .with_context(|| format!("ask for neighbour {target}"))?;
         }
         Ok(())
+    }
+
+    async fn use_it(&self, target: Ipv4Addr) -> Result<(), rtnetlink::Error> {
+        self.handle
+            .neighbours()
+            .add(self.ifindex, target.into())
+            .replace()
+            .state(NeighbourState::None)
+            .flags(NeighbourFlags::Use)
+            .execute()
+            .await
+    }
+
+    /// Makes the kernel resolve a neighbour that may be elsewhere now. A cell forgets first what it
+    /// knows: else it would ask the old MAC for seconds before it asks everybody. The host's own
+    /// table is left to the host.
+    async fn inquire(&mut self, address: Ipv4Addr) {
+        let asked = self.asked.get(&address);
+        let is_known = asked.is_some_and(|at| at.elapsed() < ASK);
+        if is_known || (asked.is_none() && self.asked.len() >= MOST_ASKED) {
+            return;
+        }
+        self.asked.insert(address, Instant::now());
+        if self.is_cell {
+            let entry = neighbour(self.ifindex, address);
+            // Most often there is none.
+            let _none = self.handle.neighbours().del(entry).execute().await;
+        }
+        if let Err(error) = self.use_it(address).await {
+            tracing::debug!(network = self.network, %address, %error, "not asked for");
+        }
     }
 
     async fn read_all(&mut self) -> Result<()> {
@@ -172,6 +229,14 @@ impl Watch<'_> {
         let Some((address, mac)) = resolved(message, self.ifindex) else {
             return;
         };
+        if self.asked.contains_key(&address) {
+            // Without room it is asked for once more.
+            let _full = self.answers.try_send(Resolved {
+                network: self.network,
+                address,
+                mac,
+            });
+        }
         if !self.targets.contains(&address) || self.known.get(&address) == Some(&mac) {
             return;
         }
@@ -184,6 +249,18 @@ impl Watch<'_> {
             mac,
         });
     }
+}
+
+/// The entry of an address on `ifindex`, whatever it says.
+fn neighbour(ifindex: u32, address: Ipv4Addr) -> NeighbourMessage {
+    let mut entry = NeighbourMessage::default();
+    entry.header.family = AddressFamily::Inet;
+    entry.header.ifindex = ifindex;
+    let destination = NeighbourAddress::Inet(address);
+    entry
+        .attributes
+        .push(NeighbourAttribute::Destination(destination));
+    entry
 }
 
 /// Address and MAC of a neighbour on `ifindex` whose MAC is valid.

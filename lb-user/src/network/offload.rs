@@ -1,6 +1,6 @@
 //! Offloads of interfaces: what the driver does to frames before XDP sees them.
 //!
-//! No netlink library sets these yet, so this is the one place with an ioctl (linux/ethtool.h).
+//! No netlink library sets these yet, so this is done by ioctl (linux/ethtool.h).
 #![expect(unsafe_code, reason = "SIOCETHTOOL takes a pointer inside an ifreq")]
 
 use std::os::fd::AsRawFd as _;

@@ -11,18 +11,12 @@
 //! Who wins the swap to CLOSED gives back what the flow held; the data plane closes by the same rule.
 //! Marks that a crashed process has left are simply found marked, and go through 2 and 3.
 
+use std::mem;
+
 use lb_common::{conntrack::Word, maps::flow::Flow};
 
+use super::cause::Cause;
 use crate::dataplane::flows::FlowTable;
-
-/// Why a flow is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// It is idle for too long.
-    Idle,
-    /// One of its ends does not answer.
-    Dead,
-}
 
 /// A flow with the mark, not settled yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +26,36 @@ pub struct Marked {
     /// Why.
     pub cause: Cause,
     word: Word,
+}
+
+/// The flows with the mark.
+#[derive(Debug, Default)]
+pub struct Marks(Vec<Marked>);
+
+impl Marks {
+    /// Takes one more.
+    pub fn add(&mut self, marked: Option<Marked>) {
+        self.0.extend(marked);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, to be settled, once `grace` has waited for one grace period.
+    pub fn after(&mut self, grace: impl FnOnce()) -> Vec<Marked> {
+        let marked = mem::take(&mut self.0);
+        if !marked.is_empty() {
+            grace();
+        }
+        marked
+    }
 }
 
 /// A flow that we have closed. Its id is in no queue yet, so its fields stay as they are.
@@ -212,6 +236,19 @@ mod tests {
         assert_eq!(table.word(ID), Some(established()), "young: the mark goes");
         let marked = mark(&table, ID, established(), Cause::Idle).unwrap();
         assert!(settle(&table, &marked, idle(TIMEOUT)).is_some());
+    }
+
+    #[test]
+    fn a_packet_that_had_read_the_word_before_the_mark_is_waited_for() {
+        let table = table(established(), 0);
+        let mut marks = Marks::default();
+        assert_eq!(marks.after(|| panic!("nothing to wait for")), []);
+        marks.add(mark(&table, ID, established(), Cause::Idle));
+        // It leaves its time only now.
+        let marked = marks.after(|| table.touch(ID, TIMEOUT));
+        assert_eq!((marked.len(), marks.len()), (1, 0));
+        assert_eq!(settle(&table, &marked[0], idle(TIMEOUT)), None);
+        assert_eq!(table.word(ID), Some(established()));
     }
 
     /// Flows of the stress test, and how long it runs.

@@ -130,11 +130,26 @@ impl Policy {
         timeout.is_some_and(|timeout| age(now, last_seen) >= timeout)
     }
 
+    /// Whether a flow that nobody may end for being idle, because its ends are probed, has been idle
+    /// for too long all the same: one of them has never answered.
+    pub fn is_due_mute(&self, word: Word, service: u16, last_seen: Ticks, now: Ticks) -> bool {
+        let is_probed = self.keepalive(word, service).is_some();
+        let timeout = self.retired.tcp.filter(|_| is_probed);
+        self.timeout(word, service).is_none()
+            && timeout.is_some_and(|timeout| age(now, last_seen) >= timeout)
+    }
+
     /// After how much idleness both ends of a flow with this word are probed.
     pub fn keepalive(&self, word: Word, service: u16) -> Option<Ticks> {
         let probed =
             matches!(word.state(), State::Established) && !word.is_udp() && !word.is_half_closed();
         probed.then(|| self.times(service).keepalive).flatten()
+    }
+
+    /// The shortest time after which anything is probed.
+    pub fn shortest_keepalive(&self) -> Option<Ticks> {
+        let services = self.services.iter().flatten();
+        services.filter_map(|times| times.keepalive).min()
     }
 
     /// The shortest time after which anything has to be done.
@@ -144,6 +159,21 @@ impl Policy {
         let others = [self.half_open, self.half_closed, self.udp];
         let shortest = times.flatten().chain(others).min();
         shortest.map_or(Duration::MAX, duration)
+    }
+}
+
+#[cfg(test)]
+impl Policy {
+    /// Of one service, whose established flows are probed and never idle for too long.
+    pub(super) fn probing(service: u16, keepalive: Ticks) -> Self {
+        let mut policy = Self::with(&Timeouts::default());
+        policy.services = vec![None; usize::from(service)];
+        policy.services.push(Some(Times {
+            tcp: None,
+            udp: None,
+            keepalive: Some(keepalive),
+        }));
+        policy
     }
 }
 
@@ -267,6 +297,19 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_whose_end_never_answered_falls_under_the_default_idle_time() {
+        let policy = policy();
+        let default = ticks(TCP_IDLE);
+        let due = |word, service, after| policy.is_due_mute(word, service, 7, 7 + after);
+        assert!(!due(established(), NEVER, default - 1));
+        assert!(due(established(), NEVER, default));
+        for word in [half_closed(), udp(true), established().close()] {
+            assert!(!due(word, NEVER, default), "{word:?}");
+        }
+        assert!(!due(established(), SERVICE, default), "it has its own");
+    }
+
+    #[test]
     fn a_retired_service_has_the_defaults() {
         let policy = policy();
         let timeout = |word| policy.timeout(word, RETIRED).map(duration);
@@ -323,7 +366,9 @@ mod tests {
     #[test]
     fn the_shortest_time_says_how_often_to_look() {
         assert_eq!(policy().shortest(), duration(500));
+        assert_eq!(policy().shortest_keepalive(), Some(500));
         let defaults = Policy::with(&Timeouts::default());
         assert_eq!(defaults.shortest().as_secs(), 30);
+        assert_eq!(defaults.shortest_keepalive(), None);
     }
 }

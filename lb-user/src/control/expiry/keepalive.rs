@@ -3,85 +3,51 @@
 //! Each end is judged by its own bytes. The answer of one end moves the flow's last seen, and it
 //! reaches the other end as an acknowledgment of nothing new, which is not answered. So a live end
 //! cannot hide a dead one.
-
-use std::collections::HashMap;
+//!
+//! The silence of an end that has never answered a probe says nothing: it may drop segments without
+//! timestamps (RFC 7323 section 3.2), or a filter in between does. It is mute: from then on only it is
+//! asked, which moves nobody's last seen, and its flow falls under an idle time, until it answers.
 
 use lb_common::{
     conntrack::{State, Word},
-    maps::flow::Flow,
+    maps::{flow::Flow, snat::PAGE},
 };
 
 use super::{
     ends::End,
-    idle::{Ticks, age},
+    idle::Ticks,
+    silence::{Silent, Step, Turn},
 };
 
-/// Probes without an answer that make an end dead.
-const TRIES: u8 = 3;
-/// At least so long from one probe to the next, about a second: Linux answers old sequence numbers
-/// of a connection twice a second at most (`net.ipv4.tcp_invalid_ratelimit`).
-const SHORTEST_GAP: Ticks = 1000;
-/// Flows that are probed at a time; others wait for their turn.
-const MOST: usize = 1 << 16;
-
-/// How long to wait for the answer to a probe of a flow that is probed after `keepalive`.
-pub fn gap(keepalive: Ticks) -> Ticks {
-    (keepalive / 3).max(SHORTEST_GAP)
+/// What is known of an end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Known {
+    /// Whether it has ever answered a probe.
+    answers: bool,
+    /// None if it is not being asked.
+    silent: Option<Silent>,
 }
 
-/// An end that has not answered yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Silent {
-    /// Its bytes when probing began.
-    bytes: u64,
-    tries: u8,
-    last: Option<Ticks>,
-}
-
-/// What is to be done about an end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Answered,
-    Wait,
-    Probe,
-    Dead,
-}
-
-impl Silent {
-    const fn new(bytes: u64) -> Self {
-        Self {
-            bytes,
-            tries: 0,
-            last: None,
-        }
-    }
-
-    fn turn(&self, bytes: u64, now: Ticks, gap: Ticks) -> Turn {
-        if bytes != self.bytes {
-            return Turn::Answered;
-        }
-        match self.last {
-            Some(last) if age(now, last) < gap => Turn::Wait,
-            _ if self.tries < TRIES => Turn::Probe,
-            _ => Turn::Dead,
-        }
-    }
-}
-
-/// A flow that is being probed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is known of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Probed {
     generation: u32,
-    client: Option<Silent>,
-    backend: Option<Silent>,
+    /// What both ends had acknowledged when probing began: data moves it, an answer does not.
+    acknowledged: [u32; 2],
+    client: Known,
+    backend: Known,
 }
 
 impl Probed {
-    const fn end(&mut self, end: End) -> &mut Option<Silent> {
+    const fn end(&mut self, end: End) -> &mut Known {
         match end {
             End::Client => &mut self.client,
             End::Backend => &mut self.backend,
         }
+    }
+
+    const fn is_asking(&self) -> bool {
+        self.client.silent.is_some() || self.backend.silent.is_some()
     }
 }
 
@@ -92,43 +58,59 @@ const fn bytes(flow: &Flow, end: End) -> u64 {
     }
 }
 
+const fn acknowledged(flow: &Flow) -> [u32; 2] {
+    [flow.ack_request.get(), flow.ack_reply.get()]
+}
+
 /// What is to be done about a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// Nothing more: both ends live, or the flow is over.
     Over,
-    /// These ends are to be sent a probe; none: wait.
-    Probe(Vec<End>),
-    /// An end is dead: the flow is to be ended.
-    Dead,
+    /// This is to be done for these ends; nothing: wait.
+    Ask(Vec<(End, Step)>),
+    /// This end is dead: the flow is to be ended.
+    Dead(End),
 }
 
-/// The flows that are being probed, by id.
+/// What is known of the flows that have been probed, by id: 80 bytes for each id, taken a page at a
+/// time when its first flow is probed.
 #[derive(Debug, Default)]
-pub struct Keepalive(HashMap<u32, Probed>);
+pub struct Keepalive(Vec<Vec<Probed>>);
 
 impl Keepalive {
-    /// Begins to probe an idle flow, unless that has begun or too many are being probed.
+    /// Begins to probe an idle flow, unless that has begun.
     pub fn begin(&mut self, id: u32, word: Word, flow: &Flow) {
         let generation = word.generation();
-        let known = self.0.get(&id);
-        if known.map_or(self.0.len() >= MOST, |probed| {
-            probed.generation == generation
-        }) {
+        let Some(probed) = self.place(id) else {
+            return;
+        };
+        if probed.generation != generation {
+            *probed = Probed {
+                generation,
+                ..Probed::default()
+            };
+        } else if probed.is_asking() {
             return;
         }
-        let silent = |end| Some(Silent::new(bytes(flow, end)));
-        let probed = Probed {
-            generation,
-            client: silent(End::Client),
-            backend: silent(End::Backend),
-        };
-        self.0.insert(id, probed);
+        probed.acknowledged = acknowledged(flow);
+        for end in End::BOTH {
+            probed.end(end).silent = Some(Silent::new(bytes(flow, end)));
+        }
     }
 
-    /// The ids of all that are being probed.
-    pub fn ids(&self) -> Vec<u32> {
-        self.0.keys().copied().collect()
+    /// Whether an end of the flow is being asked.
+    pub fn is_asking(&self, id: u32, word: Word) -> bool {
+        self.get(id, word).is_some_and(Probed::is_asking)
+    }
+
+    /// Whether an end of the flow has been asked for long enough and has never answered.
+    pub fn is_mute(&self, id: u32, word: Word) -> bool {
+        self.get(id, word).is_some_and(|probed| {
+            [probed.client, probed.backend]
+                .iter()
+                .any(|end| !end.answers && end.silent.is_some_and(|silent| silent.is_tried()))
+        })
     }
 
     /// Judges a flow that is being probed. `keepalive` is none if it is not to be probed any more.
@@ -140,32 +122,35 @@ impl Keepalive {
         keepalive: Option<Ticks>,
         now: Ticks,
     ) -> Judgement {
-        let (Some(keepalive), Some(probed)) = (keepalive, self.0.get_mut(&id)) else {
-            return self.over(id);
+        let (Some(keepalive), Some(probed)) = (keepalive, self.get_mut(id)) else {
+            return Judgement::Over;
         };
         if probed.generation != word.generation() || !matches!(word.state(), State::Established) {
-            return self.over(id);
+            *probed = Probed::default();
+            return Judgement::Over;
         }
-        let mut probes = Vec::new();
-        let mut dead = false;
+        let mut steps = Vec::new();
+        let mut dead = None;
+        let is_quiet = probed.acknowledged == acknowledged(flow);
         for end in End::BOTH {
-            let place = probed.end(end);
-            let turn = place.map_or(Turn::Answered, |silent| {
-                silent.turn(bytes(flow, end), now, gap(keepalive))
-            });
-            match turn {
-                Turn::Answered => *place = None,
+            let known = probed.end(end);
+            let Some(silent) = known.silent else {
+                continue;
+            };
+            match silent.turn(bytes(flow, end), known.answers, now, keepalive) {
+                Turn::Answered => {
+                    known.answers |= is_quiet && silent.is_asked();
+                    known.silent = None;
+                }
                 Turn::Wait => {}
-                Turn::Probe => probes.push(end),
-                Turn::Dead => dead = true,
+                Turn::Step(step) => steps.push((end, step)),
+                Turn::Dead => dead = Some(end),
             }
         }
-        if dead {
-            Judgement::Dead
-        } else if probed.client.is_none() && probed.backend.is_none() {
-            self.over(id)
-        } else {
-            Judgement::Probe(probes)
+        match dead {
+            Some(end) => Judgement::Dead(end),
+            None if probed.is_asking() => Judgement::Ask(steps),
+            None => Judgement::Over,
         }
     }
 
@@ -179,30 +164,63 @@ impl Keepalive {
         keepalive: Option<Ticks>,
         now: Ticks,
     ) -> bool {
-        self.judge(id, word, flow, keepalive, now) == Judgement::Dead
+        let judgement = self.judge(id, word, flow, keepalive, now);
+        matches!(judgement, Judgement::Dead(_))
     }
 
-    /// Notes that a probe went out, or that it could not be `sent`: then it does not count.
+    /// Notes that a probe went out, or that it could not be `sent`.
     pub fn probed(&mut self, id: u32, end: End, sent: bool, now: Ticks) {
-        let silent = self
-            .0
-            .get_mut(&id)
-            .and_then(|probed| probed.end(end).as_mut());
-        if let Some(silent) = silent {
-            silent.last = Some(now);
-            silent.tries += u8::from(sent);
+        if let Some(silent) = self.silent(id, end) {
+            silent.probed(sent, now);
         }
     }
 
-    /// Forgets a flow.
-    pub fn over(&mut self, id: u32) -> Judgement {
-        self.0.remove(&id);
-        Judgement::Over
+    /// Notes that the next hop of an end has been asked for.
+    pub fn sought(&mut self, id: u32, end: End) {
+        if let Some(silent) = self.silent(id, end) {
+            silent.sought();
+        }
     }
+
+    fn silent(&mut self, id: u32, end: End) -> Option<&mut Silent> {
+        self.get_mut(id)?.end(end).silent.as_mut()
+    }
+
+    fn get(&self, id: u32, word: Word) -> Option<&Probed> {
+        let (page, offset) = place(id)?;
+        let probed = self.0.get(page)?.get(offset)?;
+        (probed.generation == word.generation()).then_some(probed)
+    }
+
+    fn get_mut(&mut self, id: u32) -> Option<&mut Probed> {
+        let (page, offset) = place(id)?;
+        self.0.get_mut(page)?.get_mut(offset)
+    }
+
+    /// The place of a flow, made if there is none.
+    fn place(&mut self, id: u32) -> Option<&mut Probed> {
+        let (index, offset) = place(id)?;
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, Vec::new);
+        }
+        let page = self.0.get_mut(index)?;
+        if page.is_empty() {
+            page.resize(usize::try_from(PAGE).ok()?, Probed::default());
+        }
+        page.get_mut(offset)
+    }
+}
+
+/// The page of an id, and its place there.
+fn place(id: u32) -> Option<(usize, usize)> {
+    let page = usize::try_from(id / PAGE).ok()?;
+    Some((page, usize::try_from(id % PAGE).ok()?))
 }
 
 #[cfg(test)]
 mod tests {
+    use lb_common::addr::Be32;
+
     use super::super::idle::words::*;
     use super::*;
 
@@ -224,84 +242,190 @@ mod tests {
         keepalive
     }
 
+    /// A flow whose ends have answered once, and which is asked anew.
+    fn heard() -> (Keepalive, Flow) {
+        let (mut keepalive, mut flow) = (begun(), flow());
+        round(&mut keepalive, &flow, 0);
+        for end in End::BOTH {
+            answer(&mut flow, end);
+        }
+        assert_eq!(round(&mut keepalive, &flow, 1), Judgement::Over);
+        keepalive.begin(ID, established(), &flow);
+        (keepalive, flow)
+    }
+
+    fn answer(flow: &mut Flow, end: End) {
+        match end {
+            End::Client => flow.bytes_request += 54,
+            End::Backend => flow.bytes_reply += 54,
+        }
+    }
+
     fn judge(keepalive: &mut Keepalive, flow: &Flow, now: Ticks) -> Judgement {
         keepalive.judge(ID, established(), flow, Some(K), now)
     }
 
-    /// Judges, and sends what is to be sent.
+    /// Judges, and does what is to be done.
     fn round(keepalive: &mut Keepalive, flow: &Flow, now: Ticks) -> Judgement {
         let judgement = judge(keepalive, flow, now);
-        if let Judgement::Probe(ends) = &judgement {
-            for &end in ends {
-                keepalive.probed(ID, end, true, now);
+        if let Judgement::Ask(steps) = &judgement {
+            for &(end, step) in steps {
+                match step {
+                    Step::Seek => keepalive.sought(ID, end),
+                    Step::Probe | Step::ProbeAgain => keepalive.probed(ID, end, true, now),
+                }
             }
         }
         judgement
     }
 
-    fn probe(ends: &[End]) -> Judgement {
-        Judgement::Probe(ends.to_vec())
+    fn both(step: Step) -> Judgement {
+        Judgement::Ask(End::BOTH.map(|end| (end, step)).to_vec())
+    }
+
+    fn one(end: End, step: Step) -> Judgement {
+        Judgement::Ask(vec![(end, step)])
+    }
+
+    fn wait() -> Judgement {
+        Judgement::Ask(Vec::new())
     }
 
     #[test]
     fn both_ends_are_probed_and_a_flow_that_answers_lives() {
         let (mut keepalive, mut flow) = (begun(), flow());
-        assert_eq!(round(&mut keepalive, &flow, 0), probe(&End::BOTH));
-        assert_eq!(round(&mut keepalive, &flow, GAP - 1), probe(&[]));
-        flow.bytes_reply += 54;
-        assert_eq!(round(&mut keepalive, &flow, GAP - 1), probe(&[]));
-        assert_eq!(round(&mut keepalive, &flow, GAP), probe(&[End::Client]));
-        flow.bytes_request += 54;
+        assert_eq!(round(&mut keepalive, &flow, 0), both(Step::Probe));
+        assert_eq!(round(&mut keepalive, &flow, GAP / 2 - 1), wait());
+        answer(&mut flow, End::Backend);
+        let seek = one(End::Client, Step::Seek);
+        assert_eq!(round(&mut keepalive, &flow, GAP / 2), seek, "once");
+        assert_eq!(round(&mut keepalive, &flow, GAP - 1), wait());
+        let again = one(End::Client, Step::ProbeAgain);
+        assert_eq!(round(&mut keepalive, &flow, GAP), again);
+        answer(&mut flow, End::Client);
+        assert!(keepalive.is_asking(ID, established()));
         assert_eq!(round(&mut keepalive, &flow, GAP + 1), Judgement::Over);
-        assert!(keepalive.ids().is_empty());
+        assert!(!keepalive.is_asking(ID, established()));
     }
 
     #[test]
     fn an_end_that_answers_does_not_hide_one_that_is_dead() {
-        for dead in End::BOTH {
-            let (mut keepalive, mut flow) = (begun(), flow());
+        for (live, dead) in [(End::Client, End::Backend), (End::Backend, End::Client)] {
+            let (mut keepalive, mut flow) = heard();
             round(&mut keepalive, &flow, 0);
-            match dead {
-                End::Client => flow.bytes_reply += 54,
-                End::Backend => flow.bytes_request += 54,
-            }
+            answer(&mut flow, live);
             for now in [GAP, 2 * GAP] {
-                assert_eq!(round(&mut keepalive, &flow, now), probe(&[dead]));
+                let again = one(dead, Step::ProbeAgain);
+                assert_eq!(round(&mut keepalive, &flow, now), again);
             }
-            assert_eq!(round(&mut keepalive, &flow, 3 * GAP - 1), probe(&[]));
-            assert_eq!(round(&mut keepalive, &flow, 3 * GAP), Judgement::Dead);
+            let seek = one(dead, Step::Seek);
+            assert_eq!(round(&mut keepalive, &flow, 3 * GAP - 1), seek);
+            let verdict = Judgement::Dead(dead);
+            assert_eq!(round(&mut keepalive, &flow, 3 * GAP), verdict);
             assert!(keepalive.is_dead(ID, established(), &flow, Some(K), 3 * GAP + 1));
-            flow.bytes_request += 54;
-            flow.bytes_reply += 54;
+            assert!(!keepalive.is_mute(ID, established()));
+            answer(&mut flow, dead);
             assert!(!keepalive.is_dead(ID, established(), &flow, Some(K), 3 * GAP + 1));
         }
     }
 
     #[test]
-    fn a_probe_that_could_not_be_sent_does_not_count() {
-        let (mut keepalive, flow) = (begun(), flow());
-        for now in (0..10).map(|round| round * GAP) {
-            assert_eq!(judge(&mut keepalive, &flow, now), probe(&End::BOTH));
-            for end in End::BOTH {
-                keepalive.probed(ID, end, false, now);
+    fn an_end_that_has_never_answered_is_mute_and_never_dead() {
+        for (live, mute) in [(End::Client, End::Backend), (End::Backend, End::Client)] {
+            let (mut keepalive, mut flow) = (begun(), flow());
+            round(&mut keepalive, &flow, 0);
+            answer(&mut flow, live);
+            let is_mute = |keepalive: &Keepalive| keepalive.is_mute(ID, established());
+            for now in [GAP, 2 * GAP] {
+                round(&mut keepalive, &flow, now);
             }
-            assert_eq!(judge(&mut keepalive, &flow, now + 1), probe(&[]));
+            let last = 2 * GAP;
+            assert_eq!(round(&mut keepalive, &flow, last + GAP), wait());
+            let seek = one(mute, Step::Seek);
+            assert_eq!(round(&mut keepalive, &flow, last + K - 1), seek);
+            assert!(!is_mute(&keepalive));
+            for now in [last + K, last + 2 * K, last + 3 * K] {
+                let again = one(mute, Step::ProbeAgain);
+                assert_eq!(round(&mut keepalive, &flow, now), again, "it alone");
+                assert!(is_mute(&keepalive));
+            }
+            // It answers after all: from now on its silence means something.
+            answer(&mut flow, mute);
+            let now = last + 3 * K + GAP + 1;
+            assert_eq!(round(&mut keepalive, &flow, now), Judgement::Over);
+            assert!(!is_mute(&keepalive));
+            keepalive.begin(ID, established(), &flow);
+            round(&mut keepalive, &flow, now);
+            answer(&mut flow, live);
+            for now in [now + GAP, now + 2 * GAP] {
+                round(&mut keepalive, &flow, now);
+            }
+            assert!(keepalive.is_dead(ID, established(), &flow, Some(K), now + 3 * GAP));
         }
     }
 
     #[test]
-    fn another_flow_on_the_id_is_not_judged_by_the_old_ones_silence() {
-        let (mut keepalive, flow) = (begun(), flow());
+    fn data_and_what_came_before_a_probe_are_no_answers() {
+        let (mut keepalive, mut flow) = (begun(), flow());
+        answer(&mut flow, End::Client);
+        round(&mut keepalive, &flow, 0);
+        answer(&mut flow, End::Backend);
+        flow.ack_request = Be32::new(55);
+        assert_eq!(round(&mut keepalive, &flow, 1), Judgement::Over);
+        keepalive.begin(ID, established(), &flow);
+        for now in (0..6).map(|round| round * GAP) {
+            let judgement = round(&mut keepalive, &flow, now);
+            assert!(matches!(judgement, Judgement::Ask(_)), "{judgement:?}");
+        }
+    }
+
+    #[test]
+    fn after_a_probe_that_could_not_be_sent_the_count_begins_anew() {
+        let (mut keepalive, flow) = heard();
         for now in [0, GAP, 2 * GAP] {
             round(&mut keepalive, &flow, now);
         }
+        for now in (3..10).map(|round| round * GAP) {
+            for end in End::BOTH {
+                keepalive.probed(ID, end, false, now);
+            }
+            assert_eq!(judge(&mut keepalive, &flow, now + GAP - 1), wait());
+            assert_eq!(judge(&mut keepalive, &flow, now + GAP), both(Step::Probe));
+        }
+        for now in (10..13).map(|round| round * GAP) {
+            round(&mut keepalive, &flow, now);
+            assert!(!keepalive.is_dead(ID, established(), &flow, Some(K), now));
+        }
+        assert!(keepalive.is_dead(ID, established(), &flow, Some(K), 13 * GAP));
+    }
+
+    #[test]
+    fn another_flow_on_the_id_is_not_judged_by_the_old_ones_silence() {
         let next = Word::from_raw(established().raw() + (1 << 8));
         assert_eq!(next.generation(), established().generation() + 1);
+        let silent = || {
+            let (mut keepalive, flow) = heard();
+            for now in [0, GAP, 2 * GAP] {
+                round(&mut keepalive, &flow, now);
+            }
+            (keepalive, flow)
+        };
+        let (mut keepalive, flow) = silent();
+        assert!(!keepalive.is_asking(ID, next));
         assert_eq!(
             keepalive.judge(ID, next, &flow, Some(K), 3 * GAP),
             Judgement::Over
         );
-        assert!(keepalive.ids().is_empty());
+        // Nor by its answers.
+        let (mut keepalive, flow) = silent();
+        keepalive.begin(ID, next, &flow);
+        for now in (0..6).map(|round| round * GAP) {
+            let judgement = keepalive.judge(ID, next, &flow, Some(K), now);
+            assert!(matches!(judgement, Judgement::Ask(_)), "{judgement:?}");
+            for end in End::BOTH {
+                keepalive.probed(ID, end, true, now);
+            }
+        }
     }
 
     #[test]
@@ -322,73 +446,22 @@ mod tests {
     fn beginning_again_changes_nothing() {
         let (mut keepalive, mut flow) = (begun(), flow());
         round(&mut keepalive, &flow, 0);
-        flow.bytes_request += 54;
+        answer(&mut flow, End::Client);
         keepalive.begin(ID, established(), &flow);
-        assert_eq!(round(&mut keepalive, &flow, GAP), probe(&[End::Backend]));
+        let again = one(End::Backend, Step::ProbeAgain);
+        assert_eq!(round(&mut keepalive, &flow, GAP), again);
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn memory_is_taken_in_pages() {
         let mut keepalive = Keepalive::default();
-        for id in 0..u32::try_from(MOST).unwrap() + 10 {
+        for id in [PAGE, 2 * PAGE - 1, 9 * PAGE + 3] {
             keepalive.begin(id, established(), &flow());
+            assert!(keepalive.is_asking(id, established()));
         }
-        assert_eq!(keepalive.ids().len(), MOST);
-    }
-
-    #[test]
-    fn probes_are_a_second_apart_at_least() {
-        assert_eq!(gap(100), SHORTEST_GAP);
-        assert_eq!(gap(60_000), 20_000);
-    }
-
-    /// More living flows than there are probes for them in `KEEPALIVE`: each waits longer, but none
-    /// for ever.
-    #[test]
-    fn every_flow_gets_its_turn() {
-        use super::super::ends::Pace;
-        use std::collections::BTreeMap;
-        const FLOWS: u32 = 5000;
-        const KEEPALIVE: Ticks = 30_000;
-        let mut keepalive = Keepalive::default();
-        let mut pace = Pace::new(1, 100, 0);
-        let mut flows: BTreeMap<u32, (Flow, Ticks)> =
-            (0..FLOWS).map(|id| (id, (flow(), 0))).collect();
-        let mut probed: BTreeMap<u32, Ticks> = BTreeMap::new();
-        let end = 600_000;
-        for now in (KEEPALIVE..end).step_by(1000) {
-            for (&id, (flow, last_seen)) in &flows {
-                if age(now, *last_seen) >= KEEPALIVE {
-                    keepalive.begin(id, established(), flow);
-                }
-            }
-            for id in keepalive.ids() {
-                let (flow, last_seen) = flows.get_mut(&id).unwrap();
-                match keepalive.judge(id, established(), flow, Some(KEEPALIVE), now) {
-                    Judgement::Over => {}
-                    Judgement::Dead => panic!("{id} lives"),
-                    Judgement::Probe(ends) => {
-                        for end in ends {
-                            if pace.take(now) {
-                                keepalive.probed(id, end, true, now);
-                                // It answers at once.
-                                match end {
-                                    End::Client => flow.bytes_request += 54,
-                                    End::Backend => flow.bytes_reply += 54,
-                                }
-                                *last_seen = now;
-                                probed.insert(id, now);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        let never = (0..FLOWS).filter(|id| !probed.contains_key(id)).count();
-        let late = probed
-            .values()
-            .filter(|at| age(end, **at) > 240_000)
-            .count();
-        assert_eq!((never, late), (0, 0), "never probed, not for four minutes");
+        let pages: Vec<usize> = keepalive.0.iter().map(Vec::len).collect();
+        let page = usize::try_from(PAGE).unwrap();
+        assert_eq!(pages, [0, page, 0, 0, 0, 0, 0, 0, 0, page]);
+        assert_eq!(size_of::<Probed>(), 80);
     }
 }

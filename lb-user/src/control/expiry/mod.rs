@@ -8,6 +8,7 @@
 //! CPU is spent in batches of less than a millisecond of the thread's clock. To look at a flow takes
 //! no system call; to end one takes one, because its id goes back into a queue of the kernel.
 
+pub mod cause;
 mod claims;
 pub mod close;
 pub mod ends;
@@ -15,7 +16,10 @@ pub mod idle;
 pub mod keepalive;
 mod post;
 mod records;
+pub mod silence;
+pub mod turns;
 pub mod usage;
+pub mod ways;
 mod worker;
 
 use std::{
@@ -30,7 +34,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use self::{idle::Policy, worker::Worker};
+use self::{idle::Policy, ways::Ways, worker::Worker};
 use crate::observe::log::Reporter;
 
 /// What the thread has done since it started.
@@ -95,10 +99,10 @@ impl Expiry {
     /// # Errors
     ///
     /// If a map cannot be opened or mapped, or the thread cannot be started.
-    pub fn start(maps: &Path, policy: Policy, reporter: Reporter) -> Result<Self> {
+    pub fn start(maps: &Path, policy: Policy, ways: Ways, reporter: Reporter) -> Result<Self> {
         let (sender, orders) = mpsc::channel();
         let counts = Arc::<Counts>::default();
-        let worker = Worker::open(maps, policy, orders, reporter, Arc::clone(&counts))?;
+        let worker = Worker::open(maps, policy, orders, ways, reporter, Arc::clone(&counts))?;
         let builder = thread::Builder::new().name("expiry".to_owned());
         let thread = builder.spawn(move || worker.run());
         Ok(Self {

@@ -32,6 +32,8 @@ const MOST: usize = 1 << 16;
 struct Farewell {
     id: u32,
     word: Word,
+    /// Whether its ends have been sought.
+    sought: bool,
 }
 
 /// The frames on their way.
@@ -65,9 +67,9 @@ impl Post {
     }
 
     /// Takes a flow that has been closed, with the word that it has now.
-    pub(super) fn farewell(&mut self, id: u32, word: Word) {
+    pub(super) fn farewell(&mut self, id: u32, word: Word, sought: bool) {
         if self.waiting.len() < MOST {
-            self.waiting.push_back(Farewell { id, word });
+            self.waiting.push_back(Farewell { id, word, sought });
         } else {
             self.counts.resets_unsent.add(2);
         }
@@ -80,7 +82,7 @@ impl Post {
         records: &mut Records,
         now: Ticks,
     ) -> bool {
-        let Some(&Farewell { id, word }) = self.waiting.front() else {
+        let Some(&Farewell { id, word, sought }) = self.waiting.front() else {
             return false;
         };
         if !self.resets.take(now) {
@@ -90,7 +92,9 @@ impl Post {
         // Once the id is claimed, the tuple may be somebody else's already.
         let flow = table.flow(id).filter(|(found, _)| *found == word);
         for end in End::BOTH {
-            let sent = flow.is_some_and(|(_, flow)| self.reset(id, &flow, end, records));
+            let sent = flow.is_some_and(|(_, flow)| {
+                self.send(id, &flow, (end, sought), records, |tuple| tuple.reset(end))
+            });
             let counts = &self.counts;
             let count = if sent {
                 &counts.resets
@@ -102,23 +106,20 @@ impl Post {
         true
     }
 
-    fn reset(&mut self, id: u32, flow: &Flow, end: End, records: &mut Records) -> bool {
-        self.send(id, flow, end, records, |tuple| tuple.reset(end))
-    }
-
-    /// Sends a probe to one end. None if it is not its turn yet; else whether it went out.
+    /// Sends a probe to one end, which may have been `sought`. None if it is not its turn yet; else
+    /// whether it went out.
     pub(super) fn probe(
         &mut self,
         id: u32,
         flow: &Flow,
-        end: End,
+        (end, sought): (End, bool),
         records: &mut Records,
         now: Ticks,
     ) -> Option<bool> {
         if !self.probes.take(now) {
             return None;
         }
-        let sent = self.send(id, flow, end, records, |tuple| tuple.probe(end));
+        let sent = self.send(id, flow, (end, sought), records, |tuple| tuple.probe(end));
         let counts = &self.counts;
         let count = if sent {
             &counts.probes
@@ -129,16 +130,22 @@ impl Post {
         Some(sent)
     }
 
+    /// Whether frames to this end can leave now.
+    pub(super) fn has_carrier(&mut self, flow: &Flow, end: End, records: &mut Records) -> bool {
+        let way = records.way(flow, end, false);
+        way.is_some_and(|(network, _)| self.nics.has_carrier(network.ifindex))
+    }
+
     fn send(
         &mut self,
         id: u32,
         flow: &Flow,
-        end: End,
+        (end, sought): (End, bool),
         records: &mut Records,
         make: impl FnOnce(&Tuple<'_>) -> BareSegment,
     ) -> bool {
-        let (Some(page), Some((network, next_hop))) = (records.page(id), records.way(flow, end))
-        else {
+        let way = records.way(flow, end, sought);
+        let (Some(page), Some((network, next_hop))) = (records.page(id), way) else {
             return false;
         };
         let segment = make(&Tuple::new(id, flow, &page));

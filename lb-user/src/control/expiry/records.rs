@@ -14,12 +14,13 @@ use lb_common::{
     },
 };
 
-use super::ends::End;
+use super::{ends::End, ways::Ways};
 use crate::dataplane::maps::Maps;
 
 /// The maps, and what has been read of them in this pass.
 pub(super) struct Records {
     maps: Maps,
+    ways: Ways,
     pages: HashMap<u16, SnatPage>,
     networks: HashMap<u16, Option<Network>>,
     backends: HashMap<u32, Option<Backend>>,
@@ -32,9 +33,10 @@ fn slot(id: u32) -> Option<u16> {
 }
 
 impl Records {
-    pub(super) fn new(maps: Maps) -> Self {
+    pub(super) fn new(maps: Maps, ways: Ways) -> Self {
         Self {
             maps,
+            ways,
             pages: HashMap::new(),
             networks: HashMap::new(),
             backends: HashMap::new(),
@@ -64,14 +66,26 @@ impl Records {
         self.pages.get(&slot(id)?).copied()
     }
 
-    /// The network that an end of a flow is in, and its next hop.
-    pub(super) fn way(&mut self, flow: &Flow, end: End) -> Option<(Network, Mac)> {
+    /// The network that an end of a flow is in, and its next hop: where it was seen, or if it has
+    /// been `sought`, where it may be now.
+    pub(super) fn way(&mut self, flow: &Flow, end: End, sought: bool) -> Option<(Network, Mac)> {
         match end {
-            End::Client => Some((self.network(flow.network)?, flow.client_mac)),
+            End::Client => {
+                let now = sought.then(|| self.ways.mac(flow)).flatten();
+                let mac = now.unwrap_or(flow.client_mac);
+                Some((self.network(flow.network)?, mac))
+            }
             End::Backend => {
                 let backend = self.backend(flow.backend_id)?;
                 Some((self.network(backend.network)?, backend.next_hop))
             }
+        }
+    }
+
+    /// Asks for the next hop of an end. Those of backends are watched all the time.
+    pub(super) fn seek(&self, flow: &Flow, end: End) {
+        if matches!(end, End::Client) {
+            self.ways.seek(flow);
         }
     }
 

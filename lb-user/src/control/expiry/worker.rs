@@ -14,7 +14,8 @@ use anyhow::Result;
 use lb_common::{
     conntrack::{State, Word},
     maps::{
-        event::{DEAD, EXPIRED, FlowEvent},
+        event::FlowEvent,
+        flow::Flow,
         snat::{FLOWS_PER_ADDRESS, base},
         usage,
     },
@@ -23,13 +24,18 @@ use nix::time::ClockId;
 
 use super::{
     Counts,
+    cause::Cause,
     claims::Claims,
-    close::{Cause, Closed, Marked, mark, settle},
-    idle::{Policy, Ticks, age},
+    close::{Closed, Marked, Marks, mark, settle},
+    ends::End,
+    idle::{Policy, Ticks, age, duration},
     keepalive::{Judgement, Keepalive},
     post::{Post, is_loud},
     records::Records,
+    silence::Step,
+    turns::Turns,
     usage::{Look, corrections},
+    ways::Ways,
 };
 use crate::{
     dataplane::{
@@ -81,7 +87,12 @@ pub(super) struct Worker {
     counts: Arc<Counts>,
     post: Post,
     keepalive: Keepalive,
-    marked: Vec<Marked>,
+    turns: Turns,
+    /// Whether it has been said that there are too many flows to probe.
+    said_late: bool,
+    /// Letters since the CPU clock was looked at.
+    letters: usize,
+    marked: Marks,
     claims: Claims,
     recount: Recount,
     batch: Duration,
@@ -93,6 +104,7 @@ impl Worker {
         maps: &Path,
         policy: Policy,
         orders: Receiver<Policy>,
+        ways: Ways,
         reporter: Reporter,
         counts: Arc<Counts>,
     ) -> Result<Self> {
@@ -100,7 +112,7 @@ impl Worker {
         Ok(Self {
             table: FlowTable::open(maps)?,
             usage: UsageTable::open(maps)?,
-            records: Records::new(Maps::open(maps)?),
+            records: Records::new(Maps::open(maps)?, ways),
             policy,
             orders,
             reporter,
@@ -108,7 +120,10 @@ impl Worker {
             now,
             counts,
             keepalive: Keepalive::default(),
-            marked: Vec::new(),
+            turns: Turns::new(now),
+            said_late: false,
+            letters: 0,
+            marked: Marks::default(),
             claims: Claims::default(),
             // At once: an earlier process may have died between a close and what belongs to it.
             recount: Recount::At(Instant::now()),
@@ -138,7 +153,8 @@ impl Worker {
             let first = base(slot);
             for id in first..first + u32::from(FLOWS_PER_ADDRESS) {
                 self.look(id);
-                if id % LOOKS == 0 {
+                if id % LOOKS == 0 || self.letters >= LETTERS {
+                    self.letters = 0;
                     self.breathe()?;
                 }
                 if self.marked.len() >= MARKS {
@@ -147,8 +163,7 @@ impl Worker {
             }
         }
         self.settle()?;
-        self.probe()?;
-        self.settle()?;
+        self.end_round();
         self.claims.end_pass();
         self.go_on_recounting();
         self.counts.passes.add(1);
@@ -192,35 +207,28 @@ impl Worker {
             }
             State::New | State::Replied | State::Established => {}
         }
-        let now = self.clock();
-        let last_seen = glance.last_seen;
-        if word.is_expiring() || self.policy.is_due(word, glance.service, last_seen, now) {
-            self.marked.extend(mark(&self.table, id, word, Cause::Idle));
-        } else if let Some(keepalive) = self.policy.keepalive(word, glance.service)
-            && age(now, last_seen) >= keepalive
+        let (now, service, last_seen) = (self.clock(), glance.service, glance.last_seen);
+        let policy = &self.policy;
+        if word.is_expiring()
+            || policy.is_due(word, service, last_seen, now)
+            || self.keepalive.is_mute(id, word) && policy.is_due_mute(word, service, last_seen, now)
+        {
+            self.marked.add(mark(&self.table, id, word, Cause::Idle));
+        } else if let Some(keepalive) = policy.keepalive(word, service)
+            && (age(now, last_seen) >= keepalive || self.keepalive.is_asking(id, word))
             && let Some((word, flow)) = self.table.flow(id)
         {
-            self.keepalive.begin(id, word, &flow);
+            self.ask(id, word, &flow, keepalive);
         }
     }
 
     /// Waits for one grace period, then closes what is still to end.
     fn settle(&mut self) -> Result<(), Stopped> {
-        if self.marked.is_empty() {
-            return Ok(());
-        }
-        grace::wait();
-        for (index, marked) in (1..).zip(mem::take(&mut self.marked)) {
+        for (index, marked) in (1..).zip(self.marked.after(grace::wait)) {
             let now = self.clock();
-            let Self {
-                policy, keepalive, ..
-            } = self;
-            let closed = settle(&self.table, &marked, |word, flow| match marked.cause {
-                Cause::Idle => policy.is_due(word, flow.service, flow.last_seen, now),
-                Cause::Dead => {
-                    let after = policy.keepalive(word, flow.service);
-                    keepalive.is_dead(marked.id, word, flow, after, now)
-                }
+            let judges = (&self.policy, &mut self.keepalive);
+            let closed = settle(&self.table, &marked, |word, flow| {
+                marked.cause.holds(judges, marked.id, (word, flow), now)
             });
             if let Some(closed) = closed {
                 self.end(marked, &closed);
@@ -236,27 +244,29 @@ impl Worker {
     /// may be written into the entry.
     fn end(&mut self, marked: Marked, closed: &Closed) {
         let Closed { alive, flow } = closed;
-        let (count, kind) = match marked.cause {
-            Cause::Idle => (&self.counts.expired, EXPIRED),
-            Cause::Dead => (&self.counts.dead, DEAD),
+        let is_dead = matches!(marked.cause, Cause::Dead);
+        let count = if is_dead {
+            &self.counts.dead
+        } else {
+            &self.counts.expired
         };
         count.add(1);
         if alive.in_use() {
             self.usage.add(usage::network(flow.network), -1);
             self.usage.add(usage::service(flow.service), -1);
         }
-        self.keepalive.over(marked.id);
         if let Some(page) = self.records.page(marked.id) {
             self.reporter.report(FlowEvent {
                 flow: *flow,
                 id: marked.id,
-                kind,
+                kind: marked.cause.event(),
                 snat: page.address,
                 port: u32::from(page.port(marked.id)),
             });
         }
         if is_loud(*alive) {
-            self.post.farewell(marked.id, Word::from_raw(flow.word));
+            self.post
+                .farewell(marked.id, Word::from_raw(flow.word), is_dead);
         }
         if !self.records.free(marked.id) {
             self.counts.ids_lost.add(1);
@@ -267,31 +277,66 @@ impl Worker {
         }
     }
 
-    /// One round of all flows that are being probed; the dead are marked.
-    fn probe(&mut self) -> Result<(), Stopped> {
-        for (index, id) in (1..).zip(self.keepalive.ids()) {
-            let Some((word, flow)) = self.table.flow(id) else {
-                continue;
-            };
-            let now = self.clock();
-            let after = self.policy.keepalive(word, flow.service);
-            match self.keepalive.judge(id, word, &flow, after, now) {
-                Judgement::Over => {}
-                Judgement::Dead => self.marked.extend(mark(&self.table, id, word, Cause::Dead)),
-                Judgement::Probe(ends) => {
-                    for end in ends {
-                        let sent = self.post.probe(id, &flow, end, &mut self.records, now);
-                        if let Some(sent) = sent {
-                            self.keepalive.probed(id, end, sent, now);
-                        }
-                    }
+    /// Does what is to be done for the ends of a flow that may be idle for `keepalive`; a dead one is
+    /// marked.
+    fn ask(&mut self, id: u32, word: Word, flow: &Flow, keepalive: Ticks) {
+        self.keepalive.begin(id, word, flow);
+        let now = self.clock();
+        match self.keepalive.judge(id, word, flow, Some(keepalive), now) {
+            Judgement::Over => {}
+            Judgement::Dead(end) if self.post.has_carrier(flow, end, &mut self.records) => {
+                self.marked.add(mark(&self.table, id, word, Cause::Dead));
+            }
+            // Nothing reaches it, and nobody knows since when.
+            Judgement::Dead(end) => self.keepalive.probed(id, end, false, now),
+            Judgement::Ask(steps) => {
+                for (end, step) in steps {
+                    self.step(id, flow, end, step, now);
                 }
             }
-            if index % LETTERS == 0 {
-                self.breathe()?;
-            }
         }
-        Ok(())
+    }
+
+    fn step(&mut self, id: u32, flow: &Flow, end: End, step: Step, now: Ticks) {
+        let sought = match step {
+            Step::Seek => {
+                self.letters += 1;
+                self.records.seek(flow, end);
+                self.keepalive.sought(id, end);
+                return;
+            }
+            Step::ProbeAgain => true,
+            Step::Probe => false,
+        };
+        if !self.turns.may(id) {
+            return;
+        }
+        self.letters += 1;
+        let sent = self
+            .post
+            .probe(id, flow, (end, sought), &mut self.records, now);
+        match sent {
+            Some(sent) => self.keepalive.probed(id, end, sent, now),
+            None => self.turns.refuse(id),
+        }
+    }
+
+    /// Ends a pass of probes.
+    fn end_round(&mut self) {
+        let now = self.clock();
+        let took = self.turns.end_pass(now).map(duration);
+        let keepalive = self.policy.shortest_keepalive().map(duration);
+        if let (Some(took), Some(keepalive)) = (took, keepalive)
+            && took > keepalive.max(PASS)
+            && !self.said_late
+        {
+            self.said_late = true;
+            tracing::warn!(
+                ?took,
+                ?keepalive,
+                "more idle flows than can be probed within keepalive: they are probed later"
+            );
+        }
     }
 
     fn begin_recount(&mut self) {

@@ -1,0 +1,168 @@
+//! The ways to clients. A flow knows the MAC that its client's last frame came from; a client that has
+//! been idle since may have moved, or its router. So when it does not answer there, its network's
+//! kernel is asked for the next hop. Nobody waits: the answer is there for a later probe, or not.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use lb_common::{addr::Mac, maps::flow::Flow};
+use tokio::sync::mpsc::{Receiver, Sender};
+
+use crate::{config::Network, network::neighbour::Resolved};
+
+/// Next hops that are known at a time; when there are more, all are asked for anew.
+const MOST: usize = 4096;
+/// How long an answer holds: it comes just before the probe that it is for.
+const HOLDS: Duration = Duration::from_secs(60);
+
+/// Who knows the next hops of a network.
+#[derive(Debug)]
+pub struct Way {
+    /// The network.
+    pub network: Network,
+    /// Where to ask for one.
+    pub questions: Sender<Ipv4Addr>,
+}
+
+/// The ways into all networks.
+#[derive(Debug)]
+pub struct Ways {
+    networks: BTreeMap<u16, Way>,
+    answers: Receiver<Resolved>,
+    known: HashMap<(u16, Ipv4Addr), (Mac, Instant)>,
+}
+
+impl Ways {
+    /// The ways into `networks`, by id; answers to their questions come from `answers`.
+    pub fn new(networks: BTreeMap<u16, Way>, answers: Receiver<Resolved>) -> Self {
+        Self {
+            networks,
+            answers,
+            known: HashMap::with_capacity(MOST),
+        }
+    }
+
+    /// Asks for the next hop of a flow's client. Never waits; a question too many is not asked.
+    pub fn seek(&self, flow: &Flow) {
+        if let Some(way) = self.networks.get(&flow.network) {
+            let next_hop = way.network.next_hop(flow.client.into());
+            // Full, or its thread is gone: then the client stays where it was.
+            let _unasked: Result<(), _> = way.questions.try_send(next_hop);
+        }
+    }
+
+    /// Where a flow's client is by the latest answer.
+    pub fn mac(&mut self, flow: &Flow) -> Option<Mac> {
+        self.hear();
+        let way = self.networks.get(&flow.network)?;
+        let next_hop = way.network.next_hop(flow.client.into());
+        let (mac, at) = self.known.get(&(flow.network, next_hop))?;
+        (at.elapsed() < HOLDS).then_some(*mac)
+    }
+
+    fn hear(&mut self) {
+        // No more than what one network may ask for: this is a part of a batch.
+        for _ in 0..MOST {
+            let Ok(resolved) = self.answers.try_recv() else {
+                return;
+            };
+            let key = (resolved.network, resolved.address);
+            if self.known.len() >= MOST && !self.known.contains_key(&key) {
+                self.known.clear();
+            }
+            self.known.insert(key, (resolved.mac, Instant::now()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const TENANT: u16 = 3;
+    const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+    fn flow(network: u16, client: [u8; 4]) -> Flow {
+        Flow {
+            network,
+            client: Ipv4Addr::from(client).into(),
+            ..Flow::default()
+        }
+    }
+
+    fn ways(room: usize) -> (Ways, Receiver<Ipv4Addr>, Sender<Resolved>) {
+        let text = "
+version: 1
+networks:
+  t: { role: tenant, interface: eth1, prefixes: [10.0.0.0/24], routes: [{ to: 10.9.0.0/16, via: 10.0.0.1 }] }
+";
+        let network = crate::config::parse("f", text).unwrap().networks.remove(0);
+        let (questions, asked) = mpsc::channel(room);
+        let (answer, answers) = mpsc::channel(2 * MOST);
+        let way = Way { network, questions };
+        (Ways::new([(TENANT, way)].into(), answers), asked, answer)
+    }
+
+    fn resolved(address: Ipv4Addr, last: u8) -> Resolved {
+        Resolved {
+            network: TENANT,
+            address,
+            mac: Mac::new([2, 0, 0, 0, 0, last]),
+        }
+    }
+
+    #[test]
+    fn a_client_is_asked_for_itself_or_its_gateway() {
+        let (ways, mut asked, _answer) = ways(2);
+        ways.seek(&flow(TENANT, [10, 0, 0, 7]));
+        ways.seek(&flow(TENANT, [10, 9, 8, 7]));
+        ways.seek(&flow(TENANT, [10, 0, 0, 8]));
+        ways.seek(&flow(9, [10, 0, 0, 9]));
+        assert_eq!(asked.try_recv(), Ok(Ipv4Addr::new(10, 0, 0, 7)));
+        assert_eq!(asked.try_recv(), Ok(GATEWAY));
+        assert!(asked.try_recv().is_err(), "one too many is not asked");
+    }
+
+    #[test]
+    fn the_latest_answer_counts() {
+        let (mut ways, _asked, answer) = ways(1);
+        let routed = flow(TENANT, [10, 9, 8, 7]);
+        assert_eq!(ways.mac(&routed), None);
+        for last in [1, 2] {
+            answer.try_send(resolved(GATEWAY, last)).unwrap();
+        }
+        assert_eq!(ways.mac(&routed), Some(Mac::new([2, 0, 0, 0, 0, 2])));
+        assert_eq!(ways.mac(&flow(TENANT, [10, 0, 0, 7])), None);
+        assert_eq!(ways.mac(&flow(9, [10, 9, 8, 7])), None);
+    }
+
+    #[test]
+    fn an_old_answer_does_not_count() {
+        let (mut ways, _asked, answer) = ways(1);
+        answer.try_send(resolved(GATEWAY, 1)).unwrap();
+        let routed = flow(TENANT, [10, 9, 8, 7]);
+        assert!(ways.mac(&routed).is_some());
+        for (_, at) in ways.known.values_mut() {
+            *at = at.checked_sub(HOLDS).unwrap();
+        }
+        assert_eq!(ways.mac(&routed), None);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let (mut ways, _asked, answer) = ways(1);
+        for host in 0..u32::try_from(MOST).unwrap() + 10 {
+            let address = Ipv4Addr::from_bits(GATEWAY.to_bits() + host);
+            answer.try_send(resolved(address, 1)).unwrap();
+        }
+        ways.hear();
+        assert_eq!(ways.known.len(), MOST);
+        ways.hear();
+        assert_eq!(ways.known.len(), 10);
+    }
+}

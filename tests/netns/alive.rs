@@ -8,10 +8,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::{lb::Lb, poll, topology::Topology};
+use lb_tests::{
+    lb::Lb,
+    pair::wait_for_reset,
+    poll,
+    topology::{Host, Topology},
+};
 use serde::Deserialize;
 
-use crate::life::{LIMIT, Words, line};
+use crate::life::{LIMIT, Words, line, wait_for_answers};
 
 const KEPT: Words<'static> = Words {
     snat: "10.32.96.50",
@@ -30,9 +35,10 @@ const SILENCE: Duration = Duration::from_secs(12);
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_client_that_has_another_mac_now_is_alive() -> Result<()> {
     let topology = Topology::poc()?;
-    let _lb = Lb::start(&topology, &KEPT.config())?;
+    let lb = Lb::start(&topology, &KEPT.config())?;
     let line = line(&topology)?;
     let pair = line.open()?;
+    wait_for_answers(&lb)?;
     let client = &topology.client().netns;
     client.run("ip link set eth0 address 02:00:5e:aa:bb:cc")?;
     thread::sleep(SILENCE);
@@ -44,9 +50,10 @@ fn a_client_that_has_another_mac_now_is_alive() -> Result<()> {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_nic_without_carrier_makes_nobody_dead() -> Result<()> {
     let topology = Topology::poc()?;
-    let _lb = Lb::start(&topology, &KEPT.config())?;
+    let lb = Lb::start(&topology, &KEPT.config())?;
     let line = line(&topology)?;
     let pair = line.open()?;
+    wait_for_answers(&lb)?;
     topology.tenant_lan.ip_batch("link set p-lb down\n")?;
     thread::sleep(SILENCE);
     topology.tenant_lan.ip_batch("link set p-lb up\n")?;
@@ -60,22 +67,50 @@ fn a_backend_that_insists_on_timestamps_is_alive() -> Result<()> {
     let topology = Topology::poc()?;
     let _lb = Lb::start(&topology, &KEPT.config())?;
     let line = line(&topology)?;
-    let node = &topology.nodes[0].netns;
-    node.run("nft add table ip strict")?;
-    node.run("nft add chain ip strict in { type filter hook input priority 0 ; policy accept ; }")?;
-    node.run("nft add rule ip strict in tcp flags & (syn|rst) == 0 tcp option timestamp missing counter drop")?;
+    insist_on_timestamps(&topology.nodes[0])?;
     let pair = line.open()?;
     thread::sleep(SILENCE);
     pair.talk()
 }
 
-/// A keepalive that is shorter than the idle time keeps the connection.
+/// As it answers no probe, its connection ends when it is idle for too long: the answers of the client
+/// do not keep it for ever.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn a_keepalive_just_below_the_idle_time_keeps_the_connection() -> Result<()> {
+fn the_idle_time_holds_for_a_backend_that_answers_no_probe() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words {
-        tcp: ", idle_timeout: 4s, keepalive: 3900ms",
+        tcp: ", idle_timeout: 6s, keepalive: 1s",
+        ..Words::default()
+    };
+    let lb = Lb::start(&topology, &words.config())?;
+    let line = line(&topology)?;
+    insist_on_timestamps(&topology.nodes[0])?;
+    let pair = line.open()?;
+    let elapsed =
+        wait_for_reset(&pair.client, 3 * LIMIT).with_context(|| format!("{:?}", lb.flows()))?;
+    ensure!(elapsed >= Duration::from_secs(6), "after {elapsed:?}");
+    Ok(())
+}
+
+fn insist_on_timestamps(host: &Host) -> Result<()> {
+    host.netns.run("nft add table ip strict")?;
+    let chain =
+        "nft add chain ip strict in { type filter hook input priority 0 ; policy accept ; }";
+    host.netns.run(chain)?;
+    let rule = "tcp flags & (syn|rst) == 0 tcp option timestamp missing counter drop";
+    host.netns
+        .run(&format!("nft add rule ip strict in {rule}"))
+        .map(drop)
+}
+
+/// The longest keepalive that is let in for an idle time keeps the connection.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_shortest_idle_time_of_a_keepalive_keeps_the_connection() -> Result<()> {
+    let topology = Topology::poc()?;
+    let words = Words {
+        tcp: ", idle_timeout: 5s, keepalive: 1s",
         ..Words::default()
     };
     let _lb = Lb::start(&topology, &words.config())?;

@@ -1,7 +1,7 @@
 //! Idle connections that are kept alive, and dead peers that are found: FEATURES A8.
 
 use std::{
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
@@ -10,12 +10,13 @@ use lb_common::wire::header::ACK;
 use lb_tests::{
     lb::Lb,
     pair::wait_for_reset,
+    poll,
     segment::Segment,
     topology::{Host, Topology},
     wire::Wire,
 };
 
-use crate::life::{LIMIT, Words, ensure_all_ids_are_free, line, only_flow};
+use crate::life::{LIMIT, Words, ensure_all_ids_are_free, line, only_flow, wait_for_answers};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A second of silence, and three probes a second apart.
@@ -78,6 +79,7 @@ fn a_dead_backend_is_found_and_the_client_is_reset() -> Result<()> {
     let lb = Lb::start(&topology, &KEPT.config())?;
     let line = line(&topology)?;
     let pair = line.open()?;
+    wait_for_answers(&lb)?;
 
     let cut = Instant::now();
     topology.nodes[0].netns.ip_batch("link set eth0 down\n")?;
@@ -95,6 +97,7 @@ fn a_dead_client_is_found_and_the_backend_is_reset() -> Result<()> {
     let lb = Lb::start(&topology, &KEPT.config())?;
     let line = line(&topology)?;
     let pair = line.open()?;
+    wait_for_answers(&lb)?;
 
     let cut = Instant::now();
     topology.client().netns.ip_batch("link set eth0 down\n")?;
@@ -109,15 +112,28 @@ fn a_dead_client_is_found_and_the_backend_is_reset() -> Result<()> {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_backend_that_is_silent_is_found() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &KEPT.config())?;
+    let log = topology.dir().join("flows.json");
+    let top = format!("log: {{ flows: {} }}", log.display());
+    let words = Words { top: &top, ..KEPT };
+    let lb = Lb::start(&topology, &words.config())?;
     let line = line(&topology)?;
     let pair = line.open()?;
+    wait_for_answers(&lb)?;
 
     let cut = Instant::now();
     silence(&topology.nodes[0])?;
 
     found(&topology, &lb, cut, || {
         wait_for_reset(&pair.client, 3 * LIMIT).context("at the client")
+    })?;
+    // And the flow log says why.
+    poll::until("the reason", LIMIT, || {
+        let text = fs::read_to_string(&log).context("read the flow log")?;
+        let reasons: Vec<&str> = ["dead", "expired"]
+            .into_iter()
+            .filter(|reason| text.contains(&format!("\"reason\":\"{reason}\"")))
+            .collect();
+        Ok((reasons == ["dead"]).then_some(()))
     })
 }
 

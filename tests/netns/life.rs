@@ -120,6 +120,18 @@ pub(crate) fn only_flow(lb: &Lb<'_>) -> Result<Flow> {
     flows.into_iter().next().context("a flow")
 }
 
+/// Waits until both ends of the only flow, which is idle, have answered a probe. From then on an end
+/// is known to answer.
+pub(crate) fn wait_for_answers(lb: &Lb<'_>) -> Result<()> {
+    let before = only_flow(lb)?;
+    poll::until("an answer of each end", LIMIT, || {
+        let now = only_flow(lb)?;
+        let answered =
+            now.bytes_request > before.bytes_request && now.bytes_reply > before.bytes_reply;
+        Ok(answered.then_some(()))
+    })
+}
+
 /// Waits until no flow is live; then every id is in the queue exactly once, and nobody's usage counts
 /// any.
 pub(crate) fn ensure_all_ids_are_free(topology: &Topology, lb: &Lb<'_>) -> Result<()> {

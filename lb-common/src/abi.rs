@@ -7,4 +7,5 @@
 /// - 2: rule sets; longer records of networks and services; more networks; longer names.
 /// - 3: flags and budgets in those records; usage, rings of flows, flow events, drop samples; answers
 ///   have counters of their own.
-pub const ABI_VERSION: u32 = 3;
+/// - 4: time of flow events; a flag of the network asks for them.
+pub const ABI_VERSION: u32 = 4;

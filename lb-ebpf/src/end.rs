@@ -4,17 +4,22 @@ use lb_common::{
     conntrack::Word,
     maps::{
         event::{BEGAN, FlowEvent},
-        service::SERVICE_EVENTS,
+        network::NETWORK_EVENTS,
     },
     verdict::UNREPORTED,
 };
 
-use crate::{allocate, count, entry::Entry, lookup, maps::FLOW_EVENTS};
+use crate::{
+    allocate, count,
+    entry::{Entry, now},
+    maps::{FLOW_EVENTS, NETWORKS},
+};
 
 /// Gives back what the flow held. `kind` is one of the constants of `maps::event`.
 #[inline(always)]
 pub(crate) fn ended(entry: &Entry, word: Word, kind: u32) {
-    report(entry, word, kind);
+    let (network, _) = entry.owners();
+    report(entry, word, kind, network);
     // Last: from here on another CPU may write a new flow into the entry.
     allocate::release(entry.id);
 }
@@ -22,23 +27,23 @@ pub(crate) fn ended(entry: &Entry, word: Word, kind: u32) {
 /// Notes a flow that began.
 #[inline(always)]
 pub(crate) fn began(entry: &Entry, word: Word) {
-    report(entry, word, BEGAN);
+    let (network, _) = entry.owners();
+    report(entry, word, BEGAN, network);
 }
 
-/// Reports the flow if its service wants that. A full buffer loses the record, which is counted, never
-/// a packet.
+/// Reports the flow if its clients' network wants that. A full buffer loses the record, which is
+/// counted, never a packet.
 #[inline(always)]
-fn report(entry: &Entry, word: Word, kind: u32) {
-    let key = entry.key(word);
-    let wanted = lookup::service(&key);
-    if wanted.is_none_or(|service| service.flags & SERVICE_EVENTS == 0) {
+fn report(entry: &Entry, word: Word, kind: u32, network: u16) {
+    let wanted = NETWORKS.get(u32::from(network));
+    if wanted.is_none_or(|network| network.flags & NETWORK_EVENTS == 0) {
         return;
     }
     let Some(page) = allocate::snat_page(entry.id) else {
         return;
     };
     let Some(mut record) = FLOW_EVENTS.reserve(0) else {
-        count::note(key.network, UNREPORTED);
+        count::note(network, UNREPORTED);
         return;
     };
     record.write(FlowEvent {
@@ -47,6 +52,8 @@ fn report(entry: &Entry, word: Word, kind: u32) {
         kind,
         snat: page.address,
         port: u32::from(page.port(entry.id)),
+        time: now(),
+        _reserved: 0,
     });
     record.submit(0);
 }

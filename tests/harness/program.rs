@@ -7,7 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use aya::programs::ProgramInfo;
 use lb_common::{
     addr::Mac,
-    maps::snat::{FLOWS_PER_ADDRESS, base},
+    maps::{
+        event::FlowEvent,
+        snat::{FLOWS_PER_ADDRESS, base},
+    },
     verdict::{DropReason, Hook, SLOTS, Verdict, refusal_slot},
 };
 use lb_user::{
@@ -19,6 +22,7 @@ use lb_user::{
         plan::plan,
     },
     dataplane::{
+        events::FlowEvents,
         flows::FlowTable,
         maps::Maps,
         object::{CELL, NIC, Object},
@@ -27,6 +31,7 @@ use lb_user::{
     network::{link::Link, neighbour::Resolved},
 };
 use nix::sched::{CloneFlags, unshare};
+use tokio::runtime::Builder;
 
 use crate::{
     cpu::{self, Nic},
@@ -176,9 +181,7 @@ impl DataPlane {
             })?;
         }
         drop(report);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()?;
+        let runtime = Builder::new_current_thread().enable_time().build()?;
         runtime.block_on(live.apply(plan, &mut resolved))?;
         let maps = Maps::open(&pins.maps())?;
         Ok(Self {
@@ -291,6 +294,16 @@ impl DataPlane {
     /// The flow id of a SNAT port of the first address.
     pub fn flow_id(port: u16) -> u32 {
         base(0) + u32::from(port - lb_common::maps::snat::FIRST_FLOW_PORT)
+    }
+
+    /// Takes the flow events that are there.
+    pub fn events(&self) -> Vec<FlowEvent> {
+        let runtime = Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.expect("a runtime");
+        let _entered = runtime.enter();
+        let events = FlowEvents::open(&self.kept.pins.maps());
+        let mut events = events.expect("the flow events");
+        std::iter::from_fn(|| events.take()).collect()
     }
 
     /// How many instructions the verifier walked, by program.

@@ -13,6 +13,7 @@ mod budget;
 mod close;
 mod cost;
 mod drop;
+mod event;
 mod given;
 mod host;
 mod lying;

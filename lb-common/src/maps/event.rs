@@ -4,7 +4,7 @@ use super::flow::Flow;
 use crate::{addr::Be32, pod::pod_struct};
 
 pod_struct! {
-    /// A flow that began or ended. 80 bytes.
+    /// A flow that began or ended. 88 bytes.
     pub struct FlowEvent {
         /// Its entry as it was then; the word has protocol and generation.
         pub flow: Flow,
@@ -16,6 +16,10 @@ pod_struct! {
         pub snat: Be32,
         /// Its SNAT port, host order.
         pub port: u32,
+        /// When that was, in the unit of `Flow::last_seen`. It may be read much later.
+        pub time: u32,
+        /// Zero.
+        pub _reserved: u32,
     }
 }
 

@@ -60,6 +60,9 @@ pub const ROLE_UPLINK: u16 = 3;
 pub const NETWORK_HOST: u16 = 1;
 /// Who asks a VIP for a port that no service listens on gets an answer instead of silence.
 pub const NETWORK_REJECT: u16 = 2;
+/// The flows of its clients are reported when they begin and end. Not a flag of the service: a flow
+/// may outlive what its VIP listens on.
+pub const NETWORK_EVENTS: u16 = 4;
 
 impl Network {
     /// Whether nothing of this network may reach the host's stack.

@@ -40,5 +40,3 @@ pod_struct! {
 
 /// Who is denied gets an answer instead of silence.
 pub const SERVICE_REJECT: u32 = 1;
-/// Its flows are reported when they begin and end.
-pub const SERVICE_EVENTS: u32 = 2;

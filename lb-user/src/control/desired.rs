@@ -13,12 +13,12 @@ use lb_common::{
         MAX_NETWORKS,
         backend::Backend,
         network::{
-            Address, AddressKey, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK, NETWORK_HOST,
-            NETWORK_REJECT, Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
+            Address, AddressKey, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK, NETWORK_EVENTS,
+            NETWORK_HOST, NETWORK_REJECT, Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
         ring,
         rule::Owner,
-        service::{SERVICE_EVENTS, SERVICE_REJECT, Service, ServiceKey},
+        service::{SERVICE_REJECT, Service, ServiceKey},
     },
 };
 
@@ -134,7 +134,7 @@ impl Desired {
                     Role::Tenant => ROLE_TENANT,
                     Role::Uplink => ROLE_UPLINK,
                 },
-                flags: network_flags(network),
+                flags: network_flags(network, config),
                 budget: network.max_flows.unwrap_or(0),
                 snat_count: u32::try_from(network.snat.len())?,
                 snat_slots,
@@ -271,7 +271,7 @@ impl Desired {
         let record = Service {
             pool,
             id,
-            flags: service_flags(service, config),
+            flags: if service.reject { SERVICE_REJECT } else { 0 },
             budget: service.max_flows.unwrap_or(0),
             ..Service::default()
         };
@@ -309,19 +309,14 @@ impl Desired {
     }
 }
 
-fn network_flags(network: &config::Network) -> u16 {
+fn network_flags(network: &config::Network, config: &Config) -> u16 {
     let host = if network.host { NETWORK_HOST } else { 0 };
     let reject = if network.reject { NETWORK_REJECT } else { 0 };
-    host | reject
-}
-
-fn service_flags(service: &config::Service, config: &Config) -> u32 {
-    let reject = if service.reject { SERVICE_REJECT } else { 0 };
     let events = match config.flow_log {
-        Some(_) => SERVICE_EVENTS,
+        Some(_) => NETWORK_EVENTS,
         None => 0,
     };
-    reject | events
+    host | reject | events
 }
 
 /// The registry's name of a backend: in another network or under another address it is another

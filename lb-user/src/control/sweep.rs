@@ -162,21 +162,18 @@ impl Sweeper {
                     // It was claimed, or has moved on: the next sweep sees what it is.
                     free.release(&flow, slot.slot);
                 } else if judgement == Judgement::End {
-                    self.ended(maps, (id, slot), word, flow)?;
+                    self.ended((id, slot), word, flow)?;
+                    if let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? {
+                        queue.push(&id, 0)?;
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Gives back what a flow held that was live until now.
-    fn ended(
-        &self,
-        maps: &Maps,
-        (id, slot): (u32, SnatSlot),
-        word: Word,
-        flow: Flow,
-    ) -> Result<()> {
+    /// Gives back what a flow held that was live until now, but for its id: that goes last.
+    fn ended(&self, (id, slot): (u32, SnatSlot), word: Word, flow: Flow) -> Result<()> {
         if word.in_use() {
             self.usage.add(usage::network(flow.network), -1);
             self.usage.add(usage::service(flow.service), -1);
@@ -191,10 +188,9 @@ impl Sweeper {
             kind: REMOVED,
             snat: slot.snat.address.into(),
             port,
+            time: coarse_now()?,
+            _reserved: 0,
         });
-        if let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? {
-            queue.push(&id, 0)?;
-        }
         Ok(())
     }
 }
@@ -211,4 +207,69 @@ fn forget_key(maps: &mut Maps, word: Word, flow: &Flow, id: u32) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::addr::Be16;
+
+    use super::*;
+    use crate::{config::Snat, observe::log::channel};
+
+    #[test]
+    fn the_end_of_a_flow_gives_its_budget_back_and_is_reported() {
+        let (reporter, mut reports) = channel();
+        let (network, service) = (usage::network(3), usage::service(9));
+        let sweeper = Sweeper {
+            table: FlowTable::anonymous(1),
+            usage: UsageTable::anonymous(service + 2),
+            reporter,
+        };
+        for index in 0..service + 2 {
+            sweeper.usage.add(index, 5);
+        }
+        let snat = Snat {
+            address: Ipv4Addr::new(10, 0, 0, 4),
+            first_port: 20_000,
+            ports: 100,
+        };
+        let word = Word::default().claim(false).publish();
+        let flow = Flow {
+            client_port: Be16::new(40_000),
+            network: 3,
+            service: 9,
+            ..Flow::default()
+        };
+        let id = base(1) + 7;
+        let before = coarse_now().unwrap();
+        sweeper
+            .ended((id, SnatSlot::new(1, snat)), word, flow)
+            .unwrap();
+        let after = coarse_now().unwrap();
+
+        for index in 0..service + 2 {
+            let wanted = if [network, service].contains(&index) {
+                4
+            } else {
+                5
+            };
+            assert_eq!(sweeper.usage.get(index), Some(wanted), "{index}");
+        }
+        let event = reports.take().unwrap();
+        assert!((before..=after).contains(&event.time));
+        let wanted = FlowEvent {
+            flow: Flow {
+                word: word.raw(),
+                ..flow
+            },
+            id,
+            kind: REMOVED,
+            snat: snat.address.into(),
+            port: 20_007,
+            time: event.time,
+            _reserved: 0,
+        };
+        assert_eq!(event, wanted);
+        assert!(reports.take().is_none());
+    }
 }

@@ -251,6 +251,7 @@ impl Worker {
             &self.counts.expired
         };
         count.add(1);
+        let time = self.clock();
         if alive.in_use() {
             self.usage.add(usage::network(flow.network), -1);
             self.usage.add(usage::service(flow.service), -1);
@@ -262,6 +263,8 @@ impl Worker {
                 kind: marked.cause.event(),
                 snat: page.address,
                 port: u32::from(page.port(marked.id)),
+                time,
+                _reserved: 0,
             });
         }
         if is_loud(*alive) {

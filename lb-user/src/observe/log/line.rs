@@ -15,6 +15,7 @@ use lb_common::{
 };
 use serde::Serialize;
 
+use super::clock::Clock;
 use crate::{
     control::ids::{Ids, Kind},
     observe::{flows::protocol, millis_since},
@@ -38,7 +39,7 @@ pub(super) struct Lines {
 /// A line.
 #[derive(Serialize)]
 struct Line<'a> {
-    time: &'a str,
+    time: String,
     event: &'static str,
     id: u32,
     network: &'a str,
@@ -78,12 +79,11 @@ impl Lines {
         self.services = names(Kind::Service);
     }
 
-    /// Adds the line of `event` to `text`; it is `time`, and `now` in the time of the data plane.
+    /// Adds the line of `event` to `text`; `clock` is not older than the event.
     pub(super) fn write(
         &mut self,
         text: &mut Vec<u8>,
-        time: &str,
-        now: u32,
+        clock: &Clock,
         event: &FlowEvent,
     ) -> serde_json::Result<()> {
         let FlowEvent {
@@ -92,20 +92,22 @@ impl Lines {
             kind,
             snat,
             port,
+            time,
+            _reserved: _,
         } = event;
         let word = Word::from_raw(flow.word);
         let duration_ms = if *kind == BEGAN {
-            self.begin(*id, word.generation(), flow.last_seen);
+            self.begin(*id, word.generation(), *time);
             None
         } else {
             self.end(*id, word.generation())
-                .map(|began| millis_since(began, now))
+                .map(|began| millis_since(began, *time))
         };
         let name = |names: &HashMap<u32, String>, id: u16| names.get(&id.into()).cloned();
         let network = name(&self.networks, flow.network);
         let service = name(&self.services, flow.service);
         let line = Line {
-            time,
+            time: clock.at(*time).to_string(),
             event: if *kind == BEGAN { "began" } else { "ended" },
             id: *id,
             network: network.as_deref().unwrap_or(UNKNOWN),
@@ -175,6 +177,7 @@ mod tests {
     use lb_common::maps::flow::Flow;
 
     use super::*;
+    use crate::observe::log::clock::tests::clock;
 
     fn lines() -> Lines {
         let mut ids = Ids::default();
@@ -184,8 +187,8 @@ mod tests {
         Lines::new(&ids)
     }
 
-    /// An event of the flow `id` that has been claimed `generation` times, at the time `seen`.
-    fn event(kind: u32, id: u32, generation: u32, seen: u32) -> FlowEvent {
+    /// An event of the flow `id` that has been claimed `generation` times, at `time`.
+    fn event(kind: u32, id: u32, generation: u32, time: u32) -> FlowEvent {
         let address = |last: u8| Be32::from(Ipv4Addr::new(10, 0, 0, last));
         FlowEvent {
             flow: Flow {
@@ -201,7 +204,6 @@ mod tests {
                 backend_port: Be16::new(30_918),
                 network: 2,
                 service: 5,
-                last_seen: seen,
                 bytes_request: 74,
                 bytes_reply: u64::MAX,
                 ..Flow::default()
@@ -210,17 +212,22 @@ mod tests {
             kind,
             snat: address(4),
             port: 1031,
+            time,
+            ..FlowEvent::default()
         }
     }
 
+    /// The line of `event`, read at `now`, which is 2001-09-09T01:46:40Z.
     fn text(lines: &mut Lines, now: u32, event: &FlowEvent) -> String {
         let mut text = Vec::new();
-        lines.write(&mut text, "T", now, event).unwrap();
+        let clock = clock(now, 1_000_000_000_000);
+        lines.write(&mut text, &clock, event).unwrap();
         String::from_utf8(text).unwrap()
     }
 
-    fn duration(lines: &mut Lines, now: u32, event: &FlowEvent) -> serde_json::Value {
-        let text = text(lines, now, event);
+    /// The duration in the line of `event`, read at once.
+    fn duration(lines: &mut Lines, event: &FlowEvent) -> serde_json::Value {
+        let text = text(lines, event.time, event);
         let line: serde_json::Value = serde_json::from_str(&text).unwrap();
         line.get("duration_ms").unwrap().clone()
     }
@@ -234,15 +241,32 @@ mod tests {
             r#""backend":"10.0.0.3:30918","bytes_request":74,"#,
             r#""bytes_reply":18446744073709551615,"#
         );
-        let began = format!(
-            "{{\"time\":\"T\",\"event\":\"began\",{tuple}\"reason\":null,\"duration_ms\":null}}\n"
-        );
-        assert_eq!(text(&mut lines, 1001, &event(BEGAN, 7, 1, 1000)), began);
+        let began = r#"{"time":"2001-09-09T01:46:40.000Z","event":"began","#;
+        let began = format!("{began}{tuple}\"reason\":null,\"duration_ms\":null}}\n");
+        assert_eq!(text(&mut lines, 1000, &event(BEGAN, 7, 1, 1000)), began);
         let ended = began
             .replace("began", "ended")
             .replace("\"reason\":null", "\"reason\":\"finished\"")
             .replace("\"duration_ms\":null", "\"duration_ms\":1048");
-        assert_eq!(text(&mut lines, 2000, &event(FINISHED, 7, 1, 1900)), ended);
+        assert_eq!(text(&mut lines, 2000, &event(FINISHED, 7, 1, 2000)), ended);
+    }
+
+    /// A control plane that starts finds the events of hours in the buffer.
+    #[test]
+    fn a_flow_was_when_it_was_and_not_when_its_records_were_read() {
+        let lines = &mut lines();
+        let hour = 3_433_228;
+        let began = text(lines, hour + 1000, &event(BEGAN, 7, 1, 1000));
+        assert!(
+            began.contains(r#""time":"2001-09-09T00:46:40.000Z""#),
+            "{began}"
+        );
+        let ended = text(lines, hour + 1000, &event(FINISHED, 7, 1, 2000));
+        assert!(
+            ended.contains(r#""time":"2001-09-09T00:46:41.049Z""#),
+            "{ended}"
+        );
+        assert!(ended.contains(r#""duration_ms":1048}"#), "{ended}");
     }
 
     #[test]
@@ -260,29 +284,16 @@ mod tests {
     fn a_duration_is_that_of_the_same_flow() {
         let lines = &mut lines();
         let none = serde_json::Value::Null;
-        assert_eq!(
-            duration(lines, 9, &event(EXPIRED, 7, 1, 0)),
-            none,
-            "not seen"
-        );
-        duration(lines, 0, &event(BEGAN, 7, 1, 0));
-        duration(lines, 0, &event(BEGAN, 8, 1, 0));
-        assert_eq!(
-            duration(lines, 1000, &event(RESET_BY_CLIENT, 7, 2, 0)),
-            none
-        );
-        assert_eq!(
-            duration(lines, 1000, &event(RESET_BY_CLIENT, 7, 1, 0)),
-            1048
-        );
-        assert_eq!(
-            duration(lines, 1000, &event(FINISHED, 7, 1, 0)),
-            none,
-            "twice"
-        );
+        assert_eq!(duration(lines, &event(EXPIRED, 7, 1, 9)), none, "not seen");
+        duration(lines, &event(BEGAN, 7, 1, 0));
+        duration(lines, &event(BEGAN, 8, 1, 0));
+        let reset = |generation| event(RESET_BY_CLIENT, 7, generation, 1000);
+        assert_eq!(duration(lines, &reset(2)), none, "another's");
+        assert_eq!(duration(lines, &reset(1)), 1048);
+        assert_eq!(duration(lines, &reset(1)), none, "twice");
         // The end of the first was lost.
-        duration(lines, 2000, &event(BEGAN, 8, 2, 2000));
-        assert_eq!(duration(lines, 2000, &event(FINISHED, 8, 2, 0)), 0);
+        duration(lines, &event(BEGAN, 8, 2, 2000));
+        assert_eq!(duration(lines, &event(FINISHED, 8, 2, 2000)), 0);
         assert!(lines.began.is_empty());
     }
 
@@ -291,12 +302,12 @@ mod tests {
         let lines = &mut lines();
         lines.remembered = 2;
         for id in 1..=3 {
-            duration(lines, 0, &event(BEGAN, id, 1, 0));
+            duration(lines, &event(BEGAN, id, 1, 0));
         }
         assert_eq!(lines.began.len(), 2);
-        duration(lines, 0, &event(BEGAN, 2, 2, 1000));
-        assert_eq!(duration(lines, 1000, &event(FINISHED, 2, 2, 0)), 0);
-        assert!(duration(lines, 0, &event(FINISHED, 3, 1, 0)).is_null());
+        duration(lines, &event(BEGAN, 2, 2, 1000));
+        assert_eq!(duration(lines, &event(FINISHED, 2, 2, 1000)), 0);
+        assert!(duration(lines, &event(FINISHED, 3, 1, 0)).is_null());
     }
 
     #[test]

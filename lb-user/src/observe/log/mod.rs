@@ -3,7 +3,9 @@
 //! Events come from the data plane, and from whoever ends flows in this process. The file is written
 //! by a thread of its own: a slow or full disk costs lines, which are counted, and nothing else.
 
+mod clock;
 mod line;
+mod merge;
 mod writer;
 
 use std::{
@@ -17,13 +19,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use lb_common::maps::event::FlowEvent;
 use tokio::sync::mpsc;
-use tracing_subscriber::fmt::{
-    format::Writer as TimeWriter,
-    time::{FormatTime as _, SystemTime},
-};
 
-use self::{line::Lines, writer::Writer};
-use crate::dataplane::flows::coarse_now;
+use self::{clock::Clock, line::Lines, merge::Heads, writer::Writer};
 use crate::{control::ids::Ids, dataplane::events::FlowEvents};
 
 /// Events that wait at most: as many as one batch of an expiry, and then some.
@@ -66,10 +63,18 @@ impl Reporter {
     }
 }
 
+impl Reports {
+    /// The next event, if it is there.
+    pub(crate) fn take(&mut self) -> Option<FlowEvent> {
+        self.receiver.try_recv().ok()
+    }
+}
+
 /// The flow log of one instance.
 pub struct FlowLog {
     events: FlowEvents,
     reports: Reports,
+    heads: Heads,
     lines: Lines,
     writer: Writer,
 }
@@ -86,6 +91,7 @@ impl FlowLog {
         Ok(Self {
             events: FlowEvents::open(folder)?,
             reports,
+            heads: Heads::default(),
             lines: Lines::new(ids),
             writer,
         })
@@ -103,36 +109,53 @@ impl FlowLog {
     ///
     /// If events or the clock cannot be read any more.
     pub async fn drain(&mut self) -> Result<()> {
-        let first = tokio::select! {
-            event = self.events.next() => event.context("read the flow events")?,
-            Some(event) = self.reports.receiver.recv() => event,
-        };
-        let (now, time) = (coarse_now()?, time());
+        if self.heads.is_empty() {
+            tokio::select! {
+                event = self.events.next() => {
+                    self.heads.ring = Some(event.context("read the flow events")?);
+                }
+                Some(event) = self.reports.receiver.recv() => self.heads.report = Some(event),
+            }
+        }
+        let clock = Clock::now()?;
         let mut text = Vec::new();
-        let mut next = Some(first);
-        let mut count = 0;
-        while let Some(event) = next {
-            self.lines.write(&mut text, &time, now, &event)?;
-            count += 1;
-            next = match count {
-                BATCH => None,
-                _ => self
-                    .events
-                    .take()
-                    .or_else(|| self.reports.receiver.try_recv().ok()),
+        for _ in 0..BATCH {
+            let Some(event) = self.next() else {
+                break;
             };
+            self.lines.write(&mut text, &clock, &event)?;
         }
         self.writer.write(text);
         Ok(())
     }
+
+    /// The next event of both streams that is there.
+    fn next(&mut self) -> Option<FlowEvent> {
+        let Self {
+            events,
+            reports,
+            heads,
+            ..
+        } = self;
+        heads.ring = heads.ring.or_else(|| events.take());
+        heads.report = heads.report.or_else(|| reports.take());
+        heads.take()
+    }
 }
 
-/// Now, as RFC 3339 has it, in UTC.
-fn time() -> String {
-    let mut text = String::new();
-    // A `String` takes everything.
-    let _infallible: std::fmt::Result = SystemTime.format_time(&mut TimeWriter::new(&mut text));
-    text
+impl Drop for FlowLog {
+    /// The events that are out of their streams already are written; the others of the data plane wait
+    /// for the next process.
+    fn drop(&mut self) {
+        let mut text = Vec::new();
+        while let Some(event) = self.heads.take() {
+            let line = Clock::now().map(|clock| self.lines.write(&mut text, &clock, &event));
+            if !matches!(line, Ok(Ok(()))) {
+                self.reports.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.writer.write(text);
+    }
 }
 
 #[cfg(test)]
@@ -149,17 +172,10 @@ mod tests {
             });
         }
         assert_eq!(reports.lost.load(Ordering::Relaxed), 3);
-        assert_eq!(reports.receiver.try_recv().unwrap().id, 0);
+        assert_eq!(reports.take().unwrap().id, 0);
         let lost = Arc::clone(&reports.lost);
         drop(reports);
         reporter.report(FlowEvent::default());
         assert_eq!(lost.load(Ordering::Relaxed), 3, "nobody wants it");
-    }
-
-    #[test]
-    fn the_time_is_one_that_programs_read() {
-        let time = time();
-        assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
-        assert_eq!(time.find('T'), Some(10), "{time}");
     }
 }

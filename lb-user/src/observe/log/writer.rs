@@ -1,9 +1,9 @@
 //! The thread that writes the flow log.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -85,6 +85,8 @@ impl Drop for Writer {
 struct Target {
     path: PathBuf,
     file: Option<File>,
+    /// Device and inode of the file that was written last.
+    identity: Option<(u64, u64)>,
     /// Whether the last line in the file has no end.
     broken: bool,
     lost: Arc<AtomicU64>,
@@ -98,6 +100,7 @@ impl Target {
         Self {
             path: path.to_owned(),
             file: None,
+            identity: None,
             broken: false,
             lost,
             error: None,
@@ -135,13 +138,20 @@ impl Target {
     }
 
     fn try_write(&mut self, text: &[u8], written: &mut usize) -> io::Result<()> {
-        if self.file.is_none() {
-            let mut options = OpenOptions::new();
-            let options = options.append(true).create(true).mode(MODE);
-            self.file = Some(options.open(&self.path)?);
-        }
-        let Some(file) = &mut self.file else {
-            return Ok(());
+        // Somebody may have renamed it, to begin a new one, or removed it.
+        let named = fs::metadata(&self.path).ok().as_ref().map(identity);
+        let file = match &mut self.file {
+            Some(file) if named == self.identity => file,
+            other => {
+                let mut options = OpenOptions::new();
+                let options = options.append(true).create(true).mode(MODE);
+                let file = options.open(&self.path)?;
+                let opened = Some(identity(&file.metadata()?));
+                // A line that has no end is in the other file.
+                self.broken &= opened == self.identity;
+                self.identity = opened;
+                other.insert(file)
+            }
         };
         if self.broken {
             file.write_all(b"\n")?;
@@ -176,6 +186,11 @@ impl Target {
             self.path.display()
         );
     }
+}
+
+/// Device and inode.
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
 }
 
 /// The lines that end in `text`.
@@ -216,6 +231,29 @@ mod tests {
         target.write(b"a\n");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o137, 0, "{mode:o}");
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flows.json");
+        let old = folder.path().join("flows.json.1");
+        let mut target = Target::new(&path, Arc::default());
+        target.write(b"a\nhal");
+        fs::rename(&path, &old).unwrap();
+        target.write(b"b\n");
+        target.write(b"c\n");
+        assert_eq!(fs::read_to_string(&old).unwrap(), "a\nhal");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "b\nc\n");
+        // Removed, or with another in its place.
+        fs::remove_file(&path).unwrap();
+        target.write(b"d\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "d\n");
+        fs::write(&old, "e\n").unwrap();
+        fs::rename(&old, &path).unwrap();
+        target.write(b"f\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "e\nf\n");
+        assert_eq!(lost(&target), 0);
     }
 
     #[test]

@@ -1,9 +1,16 @@
-//! The queues of free flow ids, looked into: the oracle for "no id is lost".
+//! The queues of free flow ids, looked into: the oracle for "no id is lost". And numbers of live flows,
+//! made wrong.
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{MapData, Queue};
-use lb_common::maps::snat::{FIRST_FLOW_PORT, base};
-use lb_user::dataplane::{maps::Maps, pins::Pins};
+use lb_common::maps::{
+    snat::{FIRST_FLOW_PORT, base},
+    usage,
+};
+use lb_user::{
+    control::{apply::read_ids, ids::Kind},
+    dataplane::{flows::UsageTable, maps::Maps, pins::Pins},
+};
 
 /// Every id that waits in a queue of the instance, those of one SNAT address after those of another.
 /// They are taken out and put back, so nobody may open a flow meanwhile.
@@ -78,4 +85,23 @@ impl Drop for Held {
             }
         }
     }
+}
+
+/// Adds `amount` to the numbers of live flows of a network and of a service, as if so many had ended
+/// and nobody had taken them off.
+///
+/// # Errors
+///
+/// When the instance is not up, or does not know the names.
+pub fn miscount(instance: &str, network: &str, service: &str, amount: i32) -> Result<()> {
+    let folder = Pins::new(instance).maps();
+    let ids = read_ids(&Maps::open(&folder)?)?;
+    let id = |kind, name| -> Result<u16> {
+        let id = ids.get(kind, name).context("an unknown name")?;
+        Ok(u16::try_from(id)?)
+    };
+    let table = UsageTable::open(&folder)?;
+    table.add(usage::network(id(Kind::Network, network)?), amount);
+    table.add(usage::service(id(Kind::Service, service)?), amount);
+    Ok(())
 }

@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::wire::header::{ACK, SYN};
 use lb_tests::{
+    ids,
     lb::Lb,
     ledger::Ledger,
     packet,
@@ -232,6 +233,35 @@ fn g5_a_snat_port_tells_its_client() -> Result<()> {
         "{error:#}"
     );
     Ok(())
+}
+
+/// A process that was killed between the end of a flow and what belongs to it leaves a number of live
+/// flows that is too high; the next one counts anew.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_number_of_flows_that_is_wrong_is_corrected() -> Result<()> {
+    let topology = Topology::poc()?;
+    let words = Words {
+        network: ", max_flows: 2",
+        tcp: ", max_flows: 2",
+        ..Words::default()
+    };
+    let mut lb = Lb::start(&topology, &words.config())?;
+    let line = line(&topology)?;
+    let client = topology.client();
+    let first = line.open()?;
+    lb.process().stop()?;
+    ids::miscount(topology.run(), "tenant-a", "echo-a", 1)?;
+    refused(client, ECHO)?;
+
+    lb.restart(&words.config())?;
+
+    let second = poll::until("a budget that is not spent", LIMIT, || Ok(line.open().ok()))?;
+    refused(client, ECHO)?;
+    let status = lb.status()?;
+    let flows: u64 = status.networks.iter().map(|network| network.flows).sum();
+    assert_eq!(flows, 2);
+    [first, second].iter().try_for_each(Pair::talk)
 }
 
 /// An operator sees the latest packet of each reason.

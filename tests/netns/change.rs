@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
+    ids,
     lb::{Lb, start_fails},
     peers::Peers,
     ping::ping,
@@ -106,6 +107,7 @@ fn a_change_ends_nothing_but_what_was_removed() -> Result<()> {
         let all_stay = flows.iter().all(|flow| flow.network == "tenant-a");
         Ok(all_stay.then_some(()))
     })?;
+    ensure_ids_are_back(&trunk, &lb)?;
     // The new tenant has the old one's addresses, and its hosts the same ports again.
     go.into_iter().try_for_each(SecretFlow::abort)?;
     let mut new = open_all(b)?;
@@ -128,6 +130,22 @@ fn a_change_ends_nothing_but_what_was_removed() -> Result<()> {
     rounds(&mut more)?;
     assert_eq!(lb.status()?.snat.len(), 4);
     Ok(())
+}
+
+/// Every id of the removed address that no flow has is in its queue.
+fn ensure_ids_are_back(trunk: &Trunk, lb: &Lb<'_>) -> Result<()> {
+    poll::until("the ids of the flows of tenant-b", FREED, || {
+        let status = lb.status()?;
+        let address = FIRST.to_string();
+        let first = status.snat.iter().find(|snat| snat.address == address);
+        let first = first.context("the removed address is still there")?.flows;
+        ensure!(first.live > 0 && first.live < first.capacity, "{first:?}");
+        let mut queued = ids::queued(trunk.run())?;
+        queued.sort_unstable();
+        queued.dedup();
+        let queued = u64::try_from(queued.len())?;
+        Ok((queued + first.live == first.capacity).then_some(()))
+    })
 }
 
 /// The removed address finishes its flows, answers ARP and keeps its place until the last of them

@@ -12,7 +12,7 @@ use lb_common::wire::header::{ACK, RST, SYN};
 use lb_tests::{
     lb::Lb,
     packet,
-    pair::{say, wait_for_reset},
+    pair::{refused, say, wait_for_reset},
     poll,
     raw::RawPort,
     segment::Segment,
@@ -273,5 +273,31 @@ fn a_udp_flow_ends_after_its_time() -> Result<()> {
     let (length, peer) = server.recv_from(&mut words).context("a request")?;
     server.send_to(&words[..length], peer).context("reply")?;
     assert_eq!(listens.recv(&mut words).context("a reply")?, length);
+    Ok(())
+}
+
+/// What ended for being idle counts against no budget any more, of the network or of the service.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn an_idle_connection_gives_its_budget_back() -> Result<()> {
+    for (network, tcp) in [
+        (", max_flows: 1", ", idle_timeout: 1s"),
+        ("", ", max_flows: 1, idle_timeout: 1s"),
+    ] {
+        let topology = Topology::poc()?;
+        let words = Words {
+            network,
+            tcp,
+            ..Words::default()
+        };
+        let lb = Lb::start(&topology, &words.config())?;
+        let line = line(&topology)?;
+        for _ in 0..3 {
+            let pair = line.open()?;
+            refused(topology.client(), ECHO)?;
+            pair.wait_for_resets(LIMIT)?;
+            ensure_all_ids_are_free(&topology, &lb)?;
+        }
+    }
     Ok(())
 }

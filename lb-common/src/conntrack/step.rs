@@ -444,10 +444,7 @@ mod tests {
         );
         let refused = segment(RST | ACK, 0, 9001);
         for (ack_reply, step) in [(9001, Step::Change(again.close())), (9002, Step::Keep)] {
-            assert_eq!(
-                tcp(again, Direction::Reply, &refused, PEER, ack_reply),
-                step
-            );
+            assert_eq!(tcp(again, Direction::Reply, &refused, 1, ack_reply), step);
         }
         let fin_reply = segment(FIN | ACK, PEER, 9001);
         let open = changed(tcp(again, Direction::Reply, &fin_reply, 0, 0));

@@ -233,7 +233,8 @@ mod tests {
             first_port: 20_000,
             ports: 100,
         };
-        let word = Word::default().claim(false).publish();
+        let half_open = Word::default().claim(false).publish();
+        let word = Word::from_raw(half_open.raw() & !7 | State::Established as u32);
         let flow = Flow {
             client_port: Be16::new(40_000),
             network: 3,
@@ -271,5 +272,10 @@ mod tests {
         };
         assert_eq!(event, wanted);
         assert!(reports.take().is_none());
+
+        sweeper
+            .ended((id, SnatSlot::new(1, snat)), half_open, flow)
+            .unwrap();
+        assert_eq!(sweeper.usage.get(network), Some(4), "it did not count");
     }
 }

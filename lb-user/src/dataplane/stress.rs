@@ -24,7 +24,10 @@ use lb_common::{
 };
 
 use super::flows::FlowTable;
-use crate::control::expiry::close::{Cause, mark, settle};
+use crate::control::expiry::{
+    cause::Cause,
+    close::{mark, settle},
+};
 
 const IDS: u32 = 4;
 const THREADS: u32 = 3;

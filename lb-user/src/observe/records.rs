@@ -38,7 +38,7 @@ pub struct NetworkStatus {
     pub mode: &'static str,
     /// The namespace of its cell; none where the addresses are the host's own.
     pub cell: Option<String>,
-    /// Live flows of its clients.
+    /// Flows of its clients in full use: established connections, and answered UDP flows.
     pub flows: u32,
     /// The most that they may have at a time, if there is a limit.
     pub max_flows: Option<u32>,

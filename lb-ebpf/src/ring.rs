@@ -74,16 +74,16 @@ fn is_busy(place: u64) -> bool {
     })
 }
 
-/// Ends the flow of a place that is taken, if it is half-open or UDP. A UDP flow still translates a late
-/// answer; a TCP flow does not, or a handshake would make a connection of it that nobody knows.
+/// Ends the flow of a place that is taken, if it is half-open or UDP. It translates until its id is
+/// claimed: in a flood, what is slower than the ring may still be done by then.
 #[inline(always)]
 fn recycle(place: u64) {
     let Some((entry, word)) = flow(place) else {
         return;
     };
     let ended = match word.state() {
-        State::New | State::Replied | State::Established if word.is_udp() => word.close(),
-        State::New | State::Replied => word.end(),
+        State::New | State::Replied => word.close(),
+        State::Established if word.is_udp() => word.close(),
         _ => return,
     };
     if entry.swap(word, ended) {

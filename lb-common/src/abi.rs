@@ -8,4 +8,5 @@
 /// - 3: flags and budgets in those records; usage, rings of flows, flow events, drop samples; answers
 ///   have counters of their own.
 /// - 4: time of flow events; a flag of the network asks for them.
-pub const ABI_VERSION: u32 = 4;
+/// - 5: MTU and MSS in the records of networks; fragments, IP identifications, echo replies.
+pub const ABI_VERSION: u32 = 5;

@@ -9,16 +9,16 @@ use crate::{
     addr::{Be16, Be32},
     pod::pod_struct,
     wire::{
-        Ipv4Frame, L4, Packet,
+        Ipv4Frame, L4, OFFSET_MASK, Packet,
         checksum::Sum,
-        header::{ACK, Ethernet, FIN, Icmp, Ipv4, RST, SYN, Tcp, Udp},
+        header::{ACK, Ethernet, FIN, Icmp, Ipv4, Quoted, RST, SYN, Tcp},
     },
 };
 
 /// Bytes that an ICMP error adds in front of the datagram that it quotes.
 pub const ICMP_BYTES: usize = size_of::<Ipv4>() + size_of::<Icmp>();
 /// Bytes of the frame of an ICMP error: what it quotes is an IP header and eight bytes (RFC 792).
-pub const UNREACHABLE_BYTES: usize = size_of::<Ethernet>() + ICMP_BYTES + size_of::<Ipv4>() + 8;
+pub const ERROR_BYTES: usize = size_of::<Ethernet>() + ICMP_BYTES + size_of::<Ipv4>() + 8;
 /// Bytes of the frame of a reset.
 pub const RESET_BYTES: usize = size_of::<Ethernet>() + size_of::<Ipv4>() + size_of::<Tcp>();
 
@@ -29,10 +29,36 @@ const ICMP_MESSAGE_BYTES: u16 = 8 + IP_BYTES + 8;
 const _: () =
     assert!(size_of::<Ipv4>() == IP_BYTES as usize && size_of::<Tcp>() == TCP_BYTES as usize);
 
-/// ICMP destination unreachable (RFC 792).
-const UNREACHABLE: u8 = 3;
-/// Code: nobody listens on the port. The one that makes a socket fail at once.
-const PORT_UNREACHABLE: u8 = 3;
+/// The error of an ICMP message (RFC 792).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpError {
+    kind: u8,
+    code: u8,
+    rest: Be32,
+}
+
+impl IcmpError {
+    /// Nobody listens on the port. The one that makes a socket fail at once.
+    pub const PORT_UNREACHABLE: Self = Self::new(3, 3, 0);
+    /// The time to live was used up on the way.
+    pub const TIME_EXCEEDED: Self = Self::new(11, 0, 0);
+
+    /// The packet must be cut and may not be: the way on carries this many bytes (RFC 1191).
+    #[inline(always)]
+    pub const fn too_big(mtu: u16) -> Self {
+        Self::new(3, 4, mtu as u32)
+    }
+
+    #[inline(always)]
+    const fn new(kind: u8, code: u8, rest: u32) -> Self {
+        Self {
+            kind,
+            code,
+            rest: Be32::new(rest),
+        }
+    }
+}
+
 /// Hops of what we make ourselves.
 const TTL: u8 = 64;
 
@@ -43,6 +69,18 @@ pod_struct! {
         pub tokens: u32,
         /// Coarse time of the last look, as `Flow::last_seen`.
         pub seen: u32,
+    }
+}
+
+pod_struct! {
+    /// What a CPU keeps for its answers. 20 bytes.
+    pub struct Answers {
+        /// Resets and errors.
+        pub refusals: Bucket,
+        /// Replies to echo requests.
+        pub echoes: Bucket,
+        /// Bytes that the way on carries, if the packet in hand is too big for it.
+        pub mtu: u32,
     }
 }
 
@@ -162,24 +200,40 @@ pub(crate) fn write_ip(ip: &Ipv4, ends: Ends, payload: u16, protocol: u8) {
     ip.checksum.set(sum.checksum());
 }
 
-/// Whether a frame can be answered by [`unreachable()`]: UDP without IP options, from one station.
+/// "Don't fragment" in an IPv4 header's flags.
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// Whether the sender forbids that the packet is cut, and so must know where it is too big.
+#[inline(always)]
+pub fn must_stay_whole(ip: &Ipv4) -> bool {
+    ip.fragment.get().get() & DONT_FRAGMENT != 0
+}
+
+/// Whether a frame can be answered by [`error()`]: no IP options, from one station, and not the rest
+/// of a datagram (RFC 1122 section 3.2.2). Nobody answers a reset.
 #[inline(always)]
 pub fn is_quotable(frame: &Ipv4Frame<'_>) -> bool {
-    matches!(frame.l4, L4::Udp(_))
+    let is_reset = matches!(frame.l4, L4::Tcp(tcp) if tcp.flags.get() & RST != 0);
+    !is_reset
         && frame.ip.version_ihl.get() == 0x45
+        && frame.ip.fragment.get().get() & OFFSET_MASK == 0
         && !frame.ethernet.source.get().is_group()
         && !frame.ip.source.get().is_bogon()
 }
 
-/// Writes an ICMP port unreachable (RFC 792) in front of a [quotable](is_quotable) datagram, whose
-/// frame has been given [`ICMP_BYTES`] more in front; the first [`UNREACHABLE_BYTES`] are the answer.
+/// Writes an ICMP error (RFC 792) in front of a [quotable](is_quotable) packet, whose frame has been
+/// given [`ICMP_BYTES`] more in front; the first [`ERROR_BYTES`] are the answer.
 #[inline(always)]
-pub fn unreachable<P: Packet>(packet: &P) -> Option<()> {
+pub fn error<P: Packet>(packet: &P, error: IcmpError) -> Option<()> {
+    // First of all, and one after the other: the BPF stack has no room for two addresses to wait.
     let old: &Ethernet = packet.header(ICMP_BYTES)?;
-    let (us, sender) = (old.destination.get(), old.source.get());
+    let ethernet: &Ethernet = packet.header(0)?;
+    ethernet.destination.set(old.source.get());
+    ethernet.source.set(old.destination.get());
+    ethernet.ethertype.set(Be16::new(0x0800));
     let quoted = size_of::<Ethernet>() + ICMP_BYTES;
     let ip: &Ipv4 = packet.header(quoted)?;
-    let udp: &Udp = packet.header(quoted + size_of::<Ipv4>())?;
+    let l4: &Quoted = packet.header(quoted + size_of::<Ipv4>())?;
     let ends = Ends {
         from: ip.destination.get(),
         to: ip.source.get(),
@@ -187,17 +241,13 @@ pub fn unreachable<P: Packet>(packet: &P) -> Option<()> {
     // A whole IP header sums to nothing; what is left is the first eight bytes behind it.
     let sum = Sum::default()
         .add16(Be16::new(
-            u16::from(UNREACHABLE) << 8 | u16::from(PORT_UNREACHABLE),
+            u16::from(error.kind) << 8 | u16::from(error.code),
         ))
+        .add32(error.rest)
         .add_header(ip)
-        .add16(udp.source.get())
-        .add16(udp.destination.get())
-        .add16(udp.length.get())
-        .add16(udp.checksum.get());
-    let ethernet: &Ethernet = packet.header(0)?;
-    ethernet.destination.set(sender);
-    ethernet.source.set(us);
-    ethernet.ethertype.set(Be16::new(0x0800));
+        .add16(l4.source.get())
+        .add16(l4.destination.get())
+        .add32(l4.rest.get());
     write_ip(
         packet.header(size_of::<Ethernet>())?,
         ends,
@@ -205,9 +255,9 @@ pub fn unreachable<P: Packet>(packet: &P) -> Option<()> {
         IpProto::Icmp as u8,
     );
     let icmp: &Icmp = packet.header(size_of::<Ethernet>() + size_of::<Ipv4>())?;
-    icmp.kind.set(UNREACHABLE);
-    icmp.code.set(PORT_UNREACHABLE);
-    icmp.rest.set(Be32::default());
+    icmp.kind.set(error.kind);
+    icmp.code.set(error.code);
+    icmp.rest.set(error.rest);
     icmp.checksum.set(sum.checksum());
     Some(())
 }
@@ -322,21 +372,32 @@ mod tests {
     }
 
     #[test]
-    fn an_unreachable_quotes_the_datagram() {
+    fn an_error_quotes_the_packet() {
         let udp = [0x9c, 0x40, 0, 53, 0, 11, 0xab, 0xcd];
-        let datagram = frame(17, 0, &udp, b"abc");
-        let mut bytes = [[0xee; ICMP_BYTES].as_slice(), &datagram].concat();
-        let packet = Slice::new(&mut bytes);
-        unreachable(&packet).unwrap();
-        let bytes = bytes.get(..UNREACHABLE_BYTES).unwrap();
-        assert_eq!(bytes[..14], [CLIENT.as_slice(), &US, &[8, 0]].concat());
-        assert_eq!(full(&bytes[14..34], 0).raw(), 0, "IP checksum");
-        assert_eq!(full(&bytes[34..], 0).raw(), 0, "ICMP checksum");
-        assert_eq!(bytes[16..18], [0, 56], "total length");
-        assert_eq!(bytes[23], 1);
-        assert_eq!(bytes[26..34], [192, 168, 203, 110, 192, 168, 203, 50]);
-        assert_eq!(bytes[34..36], [3, 3]);
-        assert_eq!(bytes[42..], datagram[14..42]);
+        let cases = [
+            (IcmpError::PORT_UNREACHABLE, [3, 3], [0; 4]),
+            (IcmpError::TIME_EXCEEDED, [11, 0], [0; 4]),
+            (IcmpError::too_big(1280), [3, 4], [0, 0, 5, 0]),
+        ];
+        for (error, kind, rest) in cases {
+            for datagram in [
+                frame(17, 0, &udp, b"abc"),
+                frame(6, 0, &tcp(ACK, 0x1234_5678, 0), b"abc"),
+            ] {
+                let mut bytes = [[0xee; ICMP_BYTES].as_slice(), &datagram].concat();
+                let packet = Slice::new(&mut bytes);
+                super::error(&packet, error).unwrap();
+                let bytes = bytes.get(..ERROR_BYTES).unwrap();
+                assert_eq!(bytes[..14], [CLIENT.as_slice(), &US, &[8, 0]].concat());
+                assert_eq!(full(&bytes[14..34], 0).raw(), 0, "IP checksum");
+                assert_eq!(full(&bytes[34..], 0).raw(), 0, "ICMP checksum");
+                assert_eq!(bytes[16..18], [0, 56], "total length");
+                assert_eq!(bytes[23], 1);
+                assert_eq!(bytes[26..34], [192, 168, 203, 110, 192, 168, 203, 50]);
+                assert_eq!((&bytes[34..36], &bytes[38..42]), (&kind[..], &rest[..]));
+                assert_eq!(bytes[42..], datagram[14..42]);
+            }
+        }
     }
 
     #[test]
@@ -366,7 +427,8 @@ mod tests {
         let udp = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];
         assert!(quotable(&mut frame(17, 0, &udp, b"")));
         assert!(!quotable(&mut frame(17, 4, &udp, b"")), "options");
-        assert!(!quotable(&mut frame(6, 0, &tcp(SYN, 0, 0), b"")), "TCP");
+        assert!(quotable(&mut frame(6, 0, &tcp(SYN, 0, 0), b"")));
+        assert!(!quotable(&mut frame(6, 0, &tcp(RST | ACK, 0, 0), b"")));
         let mut group_mac = frame(17, 0, &udp, b"");
         group_mac[6] |= 1;
         assert!(!quotable(&mut group_mac));

@@ -3,7 +3,11 @@
 use crate::{
     addr::{Be16, Be32, Mac},
     verdict::DropReason,
-    wire::{Ipv4Frame, L4, checksum::Delta},
+    wire::{
+        Ipv4Frame, L4,
+        checksum::Delta,
+        header::{Ethernet, Ipv4},
+    },
 };
 
 /// What a packet's tuple becomes.
@@ -25,32 +29,33 @@ pub struct Translation {
 ///
 /// `TtlExpired` (RFC 1812 section 5.3.1).
 #[inline(always)]
-pub fn check_hops(frame: &Ipv4Frame<'_>) -> Result<(), DropReason> {
-    if frame.ip.ttl.get() > 1 {
+pub fn check_hops(ip: &Ipv4) -> Result<(), DropReason> {
+    if ip.ttl.get() > 1 {
         Ok(())
     } else {
         Err(DropReason::TtlExpired)
     }
 }
 
+/// Whether a network with this MTU (0: not known) carries the packet; to be asked before any state
+/// is made for it.
+///
+/// # Errors
+///
+/// `TooBig`.
+#[inline(always)]
+pub fn check_size(ip: &Ipv4, mtu: u16) -> Result<(), DropReason> {
+    if mtu == 0 || ip.total_length.get().get() <= mtu {
+        Ok(())
+    } else {
+        Err(DropReason::TooBig)
+    }
+}
+
 /// Rewrites addresses and ports, and takes one hop off the time to live.
 #[inline(always)]
 pub fn translate(frame: &Ipv4Frame<'_>, to: &Translation) {
-    let ip = frame.ip;
-    let ttl = ip.ttl.get();
-    let ttl_left = ttl.wrapping_sub(1);
-    let addresses = Delta::default()
-        .change32(ip.source.get(), to.source)
-        .change32(ip.destination.get(), to.destination);
-    let hop = addresses.change16(
-        Be16::new(u16::from_be_bytes([ttl, 0])),
-        Be16::new(u16::from_be_bytes([ttl_left, 0])),
-    );
-    ip.ttl.set(ttl_left);
-    ip.checksum.set(hop.apply(ip.checksum.get()));
-    ip.source.set(to.source);
-    ip.destination.set(to.destination);
-
+    let addresses = translate_header(frame.ip, to.source, to.destination);
     let (source_port, destination_port) = frame.l4.ports();
     let l4 = addresses
         .change16(source_port, to.source_port)
@@ -69,11 +74,40 @@ pub fn translate(frame: &Ipv4Frame<'_>, to: &Translation) {
     }
 }
 
+/// Rewrites the addresses of an IP header, and takes one hop off the time to live. Gives what the new
+/// addresses change in a checksum that covers them.
+#[inline(always)]
+pub fn translate_header(ip: &Ipv4, source: Be32, destination: Be32) -> Delta {
+    let ttl = ip.ttl.get();
+    let ttl_left = ttl.wrapping_sub(1);
+    let addresses = Delta::default()
+        .change32(ip.source.get(), source)
+        .change32(ip.destination.get(), destination);
+    let hop = addresses.change16(
+        Be16::new(u16::from_be_bytes([ttl, 0])),
+        Be16::new(u16::from_be_bytes([ttl_left, 0])),
+    );
+    ip.ttl.set(ttl_left);
+    ip.checksum.set(hop.apply(ip.checksum.get()));
+    ip.source.set(source);
+    ip.destination.set(destination);
+    addresses
+}
+
+/// Gives the datagram another identification. Many clients share a SNAT address, and each counts for
+/// itself: what may be in pieces needs one of ours (RFC 6864 section 5.3).
+#[inline(always)]
+pub fn renumber(ip: &Ipv4, identification: Be16) {
+    let delta = Delta::default().change16(ip.identification.get(), identification);
+    ip.checksum.set(delta.apply(ip.checksum.get()));
+    ip.identification.set(identification);
+}
+
 /// Addresses the frame to the next hop.
 #[inline(always)]
-pub fn address_frame(frame: &Ipv4Frame<'_>, source: Mac, destination: Mac) {
-    frame.ethernet.source.set(source);
-    frame.ethernet.destination.set(destination);
+pub fn address_frame(ethernet: &Ethernet, source: Mac, destination: Mac) {
+    ethernet.source.set(source);
+    ethernet.destination.set(destination);
 }
 
 #[cfg(test)]
@@ -84,7 +118,6 @@ mod tests {
     use crate::wire::{
         Packet, Slice,
         checksum::{full, pseudo_header},
-        header::{Ethernet, Ipv4},
         parse_ipv4,
     };
 
@@ -132,7 +165,7 @@ mod tests {
         let ethernet = packet.header::<Ethernet>(0).unwrap();
         let ip = packet.header::<Ipv4>(14).unwrap();
         let frame = parse_ipv4(&packet, ethernet, ip)?;
-        check_hops(&frame)?;
+        check_hops(frame.ip)?;
         translate(&frame, to);
         Ok(())
     }
@@ -183,6 +216,21 @@ mod tests {
     }
 
     #[test]
+    fn a_new_identification_is_covered_by_the_checksum() {
+        for identification in [0, 1, 2, 0x1234, 0xfffe, 0xffff] {
+            let mut bytes = frame(true, 64, b"payload");
+            let before = bytes.clone();
+            let packet = Slice::new(&mut bytes);
+            renumber(packet.header(14).unwrap(), Be16::new(identification));
+            assert_eq!(bytes[18..20], identification.to_be_bytes());
+            assert_eq!(full(&bytes[14..34], 0).raw(), 0, "IP checksum");
+            bytes[18..20].copy_from_slice(&before[18..20]);
+            bytes[24..26].copy_from_slice(&before[24..26]);
+            assert_eq!(bytes, before, "nothing else");
+        }
+    }
+
+    #[test]
     fn the_last_hop_is_not_spent() {
         for ttl in [0, 1] {
             let mut bytes = frame(false, ttl, b"");
@@ -201,5 +249,21 @@ mod tests {
         bytes[40..42].fill(0);
         translate_bytes(&mut bytes, &to_backend()).unwrap();
         assert_eq!(bytes[40..42], [0, 0]);
+    }
+
+    #[test]
+    fn a_packet_fits_up_to_the_mtu_that_is_known() {
+        let mut bytes = frame(false, 64, &[7; 60]);
+        let packet = Slice::new(&mut bytes);
+        let ip: &Ipv4 = packet.header(14).unwrap();
+        assert_eq!(ip.total_length.get().get(), 100);
+        for (mtu, fits) in [(0, true), (99, false), (100, true), (101, true)] {
+            let wanted = if fits {
+                Ok(())
+            } else {
+                Err(DropReason::TooBig)
+            };
+            assert_eq!(check_size(ip, mtu), wanted, "{mtu}");
+        }
     }
 }

@@ -43,7 +43,7 @@ impl Verdict {
 }
 
 /// The counter slot of a frame that was not served for the reason with this number: of a drop, or of
-/// one whose sender got a reset or an ICMP unreachable instead.
+/// one whose sender got a reset or an ICMP error instead.
 #[inline(always)]
 pub const fn refusal_slot(reason: u32, answered: bool) -> u32 {
     let first = if answered { FIRST_REFUSAL } else { FIRST_DROP };
@@ -89,6 +89,18 @@ macro_rules! drop_reasons {
             /// Every reason, in order of its number.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
+            /// The reason with this number.
+            #[inline(always)]
+            pub const fn from_number(number: u8) -> Option<Self> {
+                if number as usize >= Self::ALL.len() {
+                    return None;
+                }
+                // SAFETY: a byte like the enum, whose numbers have no gap (asserted below). A match
+                // would cost the verifier a branch for each reason, and a table a bound that it may
+                // not see.
+                Some(unsafe { core::mem::transmute::<u8, Self>(number) })
+            }
+
             /// Short name: metric label and JSON value.
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$name => $label,)+ }
@@ -102,12 +114,20 @@ macro_rules! drop_reasons {
     };
 }
 
+const _: () = {
+    let mut number = 0;
+    while number < DropReason::ALL.len() {
+        assert!(DropReason::ALL[number] as usize == number, "a gap");
+        number += 1;
+    }
+};
+
 drop_reasons! {
     Malformed = 0, "malformed", "The headers contradict each other or the length of the frame.";
     NotDeclared = 1, "not_declared", "On a tenant network, to an address that is neither a VIP nor a SNAT address.";
     NoService = 2, "no_service", "To a VIP, but no service listens on that port and protocol.";
     UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP over IPv4.";
-    Fragment = 4, "fragment", "An IP fragment to one of our addresses; fragments are not followed yet.";
+    Fragment = 4, "fragment", "A fragment of what is neither TCP nor UDP, to one of our addresses.";
     NoFlow = 5, "no_flow", "A TCP segment that belongs to no known flow and does not open one.";
     NoBackend = 6, "no_backend", "The service's pool has no backend.";
     NoNextHop = 7, "no_next_hop", "The MAC address of the selected backend's next hop is not known.";
@@ -128,6 +148,14 @@ drop_reasons! {
     ToTenant = 22, "to_tenant", "To the address of a tenant from another network, and not a reply to any flow.";
     NoHeadroom = 23, "no_headroom", "The driver gives no room in front of the frame to put a VLAN tag there.";
     BudgetSpent = 24, "budget_spent", "The network or the service has as many flows as it may have at a time.";
+    TooBig = 25, "too_big", "Larger than the MTU of the network that it has to go to; the sender is told if it forbids fragments.";
+    FragmentEarly = 26, "fragment_early", "A fragment that came before the first one of its datagram, or too long after it.";
+    FragmentOverlap = 27, "fragment_overlap", "A fragment that covers bytes of an earlier one of its datagram.";
+    FragmentTiny = 28, "fragment_tiny", "A first fragment without the whole layer-4 header, or another one that is not cut at 8 bytes.";
+    SourceRoute = 29, "source_route", "An IP option that says which way the packet must go.";
+    IcmpUnrelated = 30, "icmp_unrelated", "An ICMP error that quotes no packet of a flow.";
+    PartialChecksum = 31, "partial_checksum", "A frame of a local stack that has not computed its checksum, and is too long for it to be done here.";
+    RateLimited = 32, "rate_limited", "An echo request beyond the rate at which they are answered.";
 }
 
 #[cfg(test)]
@@ -164,6 +192,11 @@ mod tests {
     fn reasons_stand_at_the_index_of_their_number() {
         for (index, &reason) in DropReason::ALL.iter().enumerate() {
             assert_eq!(reason as usize, index);
+            assert_eq!(DropReason::from_number(reason as u8), Some(reason));
+        }
+        for number in DropReason::ALL.len()..256 {
+            let number = u8::try_from(number).unwrap();
+            assert_eq!(DropReason::from_number(number), None);
         }
     }
 

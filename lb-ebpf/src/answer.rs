@@ -6,7 +6,7 @@ use aya_ebpf::{
     programs::XdpContext,
 };
 use lb_common::{
-    answer::{self, ICMP_BYTES, UNREACHABLE_BYTES},
+    answer::{self, Answers, ERROR_BYTES, ICMP_BYTES, IcmpError},
     maps::{
         flow::FlowKey,
         network::{NETWORK_REJECT, Network},
@@ -62,7 +62,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
         return None;
     }
     match frame.l4 {
-        L4::Tcp(tcp) => {
+        L4::Tcp(tcp) if !is_of_the_way(reason) => {
             // What is never answered takes no answer from anybody else.
             if tcp.flags.get() & RST != 0 || !token(id) {
                 return None;
@@ -70,7 +70,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
             answer::reset(&xdp, &frame)?;
             cut(ctx, xdp.len(), SHORTEST)?;
         }
-        L4::Udp(_) => {
+        _ => {
             if !answer::is_quotable(&frame) || !token(id) {
                 return None;
             }
@@ -81,8 +81,8 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
                 return None;
             }
             let xdp = Xdp::new(ctx);
-            answer::unreachable(&xdp)?;
-            cut(ctx, xdp.len(), UNREACHABLE_BYTES)?;
+            answer::error(&xdp, error(reason)?)?;
+            cut(ctx, xdp.len(), ERROR_BYTES)?;
         }
     }
     if network.vlan != 0 {
@@ -102,11 +102,32 @@ const fn may_answer(network: &Network, reason: u32) -> bool {
         | 1 << DropReason::FlowTableFull as u32
         | 1 << DropReason::BudgetSpent as u32
         | 1 << DropReason::ReplyMismatch as u32
+        | 1 << DropReason::TooBig as u32
+        | 1 << DropReason::TtlExpired as u32
         | 1 << DropReason::Denied as u32;
     if reason == DropReason::NoService as u32 {
         return network.flags & NETWORK_REJECT != 0;
     }
     reason < u32::BITS && DECLARED >> reason & 1 != 0
+}
+
+/// The error that says so.
+#[inline(always)]
+fn error(reason: u32) -> Option<IcmpError> {
+    if reason == DropReason::TooBig as u32 {
+        Some(IcmpError::too_big(answers(IN_HAND)?.mtu as u16))
+    } else if reason == DropReason::TtlExpired as u32 {
+        Some(IcmpError::TIME_EXCEEDED)
+    } else {
+        Some(IcmpError::PORT_UNREACHABLE)
+    }
+}
+
+/// Whether the reason is one of the way to the service, which a router would tell by ICMP, and not of
+/// the service itself.
+#[inline(always)]
+const fn is_of_the_way(reason: u32) -> bool {
+    reason == DropReason::TooBig as u32 || reason == DropReason::TtlExpired as u32
 }
 
 /// What the frame itself says about that.
@@ -123,30 +144,46 @@ fn must_know(frame: &Ipv4Frame<'_>, id: u16, network: &Network, reason: u32) -> 
             L4::Udp(_) => false,
         };
     }
+    if reason == DropReason::TooBig as u32 {
+        return answer::must_stay_whole(frame.ip);
+    }
     if reason != DropReason::Denied as u32 {
         return true;
     }
-    let (client_port, vip_port) = frame.l4.ports();
-    let key = FlowKey {
-        client: frame.ip.source.get(),
-        vip: frame.ip.destination.get(),
-        client_port,
-        vip_port,
-        network: id,
-        protocol: u16::from(frame.l4.protocol()),
-    };
+    let key = FlowKey::of_request(frame, id);
     lookup::service(&key).is_some_and(|service| service.flags & SERVICE_REJECT != 0)
 }
 
-/// Takes one of the answers that this CPU may give in the network `id`.
+/// What this CPU keeps for its answers in the network `id`.
+#[inline(always)]
+fn answers(id: u16) -> Option<&'static mut Answers> {
+    let answers = ANSWERS.get_ptr_mut(u32::from(id))?;
+    // SAFETY: the pointer is this CPU's slot, which nothing else writes while the program runs, and
+    // no caller holds another reference to it.
+    Some(unsafe { &mut *answers })
+}
+
+/// Takes one of the refusals that this CPU may give in the network `id`.
 #[inline(always)]
 fn token(id: u16) -> bool {
-    let Some(bucket) = ANSWERS.get_ptr_mut(u32::from(id)) else {
-        return false;
-    };
-    // SAFETY: the pointer is this CPU's slot, which nothing else writes while the program runs.
-    let bucket = unsafe { &mut *bucket };
-    bucket.take(now())
+    answers(id).is_some_and(|answers| answers.refusals.take(now()))
+}
+
+/// Takes one of the replies to an echo request that this CPU may give in the network `id`.
+#[inline(always)]
+pub(crate) fn take_echo(id: u16) -> bool {
+    answers(id).is_some_and(|answers| answers.echoes.take(now()))
+}
+
+/// The network that no frame comes from: what is kept there belongs to the frame in hand.
+const IN_HAND: u16 = 0;
+
+/// Keeps the MTU that the frame in hand is too big for: its sender may have to be told.
+#[inline(always)]
+pub(crate) fn note_mtu(mtu: u16) {
+    if let Some(answers) = answers(IN_HAND) {
+        answers.mtu = u32::from(mtu);
+    }
 }
 
 /// Cuts the frame of `length` bytes to `wanted`, if it is longer.

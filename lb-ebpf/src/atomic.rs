@@ -22,6 +22,26 @@ pub(crate) unsafe fn compare_and_swap(word: *mut u32, old: u32, new: u32) -> boo
     found as u32 == old
 }
 
+/// As [`compare_and_swap`] for eight bytes.
+///
+/// # Safety
+///
+/// `word` points to a naturally aligned `u64` in a map value.
+#[inline(always)]
+pub(crate) unsafe fn compare_and_swap_long(word: *mut u64, old: u64, new: u64) -> bool {
+    let mut found = old;
+    // SAFETY: the caller vouches for the pointer; the instruction touches those eight bytes only.
+    unsafe {
+        core::arch::asm!(
+            "r0 = cmpxchg_64(r1 + 0, r0, r2)",
+            in("r1") word,
+            in("r2") new,
+            inlateout("r0") found,
+        );
+    }
+    found == old
+}
+
 /// Adds `amount`, which may be a negative number in two's complement, and gives what was there before.
 ///
 /// # Safety

@@ -14,7 +14,12 @@ use lb_common::{
     },
 };
 
-use crate::{allocate, end, entry::Entry, maps::FLOW_INDEX, usage};
+use crate::{
+    allocate, emit, end,
+    entry::Entry,
+    maps::{BACKENDS, FLOW_INDEX},
+    usage,
+};
 
 /// Swaps that are tried when another CPU changes the same word; the loser of all of them has
 /// missed a FIN, which the peer repeats.
@@ -34,7 +39,7 @@ pub(crate) struct Hit {
 impl Hit {
     /// The entry's fields, if nobody claims it while they are read.
     #[inline(always)]
-    fn read(entry: Entry, word: Word) -> Option<Self> {
+    pub(crate) fn read(entry: Entry, word: Word) -> Option<Self> {
         let key = entry.key(word);
         let (backend, backend_port) = entry.backend();
         let (backend_id, client_mac) = (entry.backend_id(), entry.client_mac());
@@ -48,6 +53,25 @@ impl Hit {
             client_mac,
         })
     }
+}
+
+/// The flow whose requests have this key, if its packets are translated.
+#[inline(always)]
+pub(crate) fn by_key(key: &FlowKey) -> Option<Hit> {
+    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
+    let &id = unsafe { FLOW_INDEX.get(key) }?;
+    by_id(id).filter(|hit| hit.key == *key)
+}
+
+/// The flow with this id, if its packets are translated.
+#[inline(always)]
+pub(crate) fn by_id(id: u32) -> Option<Hit> {
+    let entry = Entry::at(id)?;
+    let word = entry.word();
+    if !word.translates() {
+        return None;
+    }
+    Hit::read(entry, word)
 }
 
 /// The flow of a request, or `None` if the packet needs a new one.
@@ -71,6 +95,10 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
     if hit.key != *key {
         return Ok(None);
     }
+    let next = BACKENDS
+        .get(hit.backend_id)
+        .ok_or(DropReason::RecordMissing)?;
+    emit::check(frame, next.network)?;
     let closed = advance(frame, &hit, word, Direction::Request)?;
     let mac = frame.ethernet.source.get();
     if hit.client_mac != mac {
@@ -97,6 +125,7 @@ pub(crate) fn reply(frame: &Ipv4Frame<'_>, id: u32) -> Result<Hit, DropReason> {
     if !from_backend {
         return Err(DropReason::ReplyMismatch);
     }
+    emit::check(frame, hit.key.network)?;
     let closed = advance(frame, &hit, word, Direction::Reply)?;
     entry.touch_reply(frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Reply);

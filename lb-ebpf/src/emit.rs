@@ -9,7 +9,31 @@ use lb_common::{
     wire::{Ipv4Frame, Tag},
 };
 
-use crate::tag;
+use crate::{answer, maps::NETWORKS, tag};
+
+/// Whether the frame may go on to the network with this id. To be asked before the frame does anything
+/// to a flow, and not before it has one or is let into a service: who asks for anything else learns
+/// nothing.
+#[inline(always)]
+pub(crate) fn check(frame: &Ipv4Frame<'_>, id: u16) -> Result<(), DropReason> {
+    let mtu = network(id)?.mtu;
+    let mut size = u64::from(nat::check_size(frame.ip, mtu).is_err());
+    // SAFETY: no instruction. The compiler would fold this test into those of the layer-4 header, on
+    // registers that are not set on every way there.
+    unsafe { core::arch::asm!("", inlateout("r1") size) };
+    nat::check_hops(frame.ip)?;
+    if size == 0 {
+        return Ok(());
+    }
+    answer::note_mtu(mtu);
+    Err(DropReason::TooBig)
+}
+
+/// The network with this id.
+#[inline(always)]
+pub(crate) fn network(id: u16) -> Result<&'static Network, DropReason> {
+    NETWORKS.get(u32::from(id)).ok_or(DropReason::RecordMissing)
+}
 
 /// Sends the frame to `next_hop` in `network`.
 #[inline(always)]
@@ -19,7 +43,7 @@ pub(crate) fn to_network(
     network: &Network,
     next_hop: Mac,
 ) -> Result<Verdict, DropReason> {
-    nat::address_frame(frame, network.mac, next_hop);
+    nat::address_frame(frame.ethernet, network.mac, next_hop);
     out(ctx, network)
 }
 

@@ -2,17 +2,18 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
-    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
+    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue, RingBuf},
     macros::btf_map,
 };
 use lb_common::{
-    answer::Bucket,
+    answer::Answers,
     maps::{
-        DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES,
-        MAX_SNAT_ADDRESSES,
+        DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_FRAGMENTED,
+        MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES,
         backend::Backend,
         event::{BUFFER_BYTES, FlowEvent},
         flow::{Flow, FlowKey},
+        fragment::{FragmentKey, Fragmented},
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
         rule::RuleKey,
@@ -75,10 +76,19 @@ pub(crate) static RINGS: ArrayOfMaps<
 pub(crate) static FLOW_EVENTS: RingBuf<FlowEvent, { BUFFER_BYTES as usize }> = RingBuf::new();
 #[btf_map]
 pub(crate) static SAMPLES: PerCpuArray<Sample, { REASONS as usize }> = PerCpuArray::new();
-/// Answers that this CPU may still give in each network, and when it was last looked at: so that no
-/// network's clients use up those of another.
+/// What a CPU keeps for its answers in each network: so that no network's clients use up those of
+/// another.
 #[btf_map]
-pub(crate) static ANSWERS: PerCpuArray<Bucket, { MAX_NETWORKS as usize }> = PerCpuArray::new();
+pub(crate) static ANSWERS: PerCpuArray<Answers, { MAX_NETWORKS as usize }> = PerCpuArray::new();
+#[btf_map]
+pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, Fragmented, { MAX_FRAGMENTED as usize }> =
+    LruHashMap::new();
+/// The next IP identification of this CPU; a multiple of `fragment::BLOCK` if it needs new ones.
+#[btf_map]
+pub(crate) static IP_IDS: PerCpuArray<u32, 1> = PerCpuArray::new();
+/// The first IP identification that no CPU has taken.
+#[btf_map]
+pub(crate) static IP_ID_BLOCKS: Array<u32, 1> = Array::new();
 #[btf_map]
 pub(crate) static COUNTERS: PerCpuArray<u64, { (2 * MAX_NETWORKS * SLOTS) as usize }> =
     PerCpuArray::new();

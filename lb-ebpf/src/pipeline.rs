@@ -3,30 +3,19 @@
 
 use aya_ebpf::programs::XdpContext;
 use lb_common::{
-    addr::{Be16, Be32, Mac},
-    maps::{
-        flow::FlowKey,
-        network::{KIND_VIP, Network},
-    },
-    nat::{self, Translation},
+    addr::Be32,
+    maps::network::Network,
     verdict::{DropReason, Hook, Verdict},
     wire::{
-        self, Ipv4Frame, Packet, Tag, Tagging,
+        self, Packet, Tag, Tagging,
         header::{Ethernet, Ipv4},
-        is_link_control, parse_ipv4,
+        is_link_control,
     },
 };
 use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
-    allocate, answer, arp,
-    conntrack::{self, Hit},
-    count, emit,
-    entry::NewFlow,
-    lookup,
-    maps::{BACKENDS, NETWORKS},
-    parse::Xdp,
-    policy, select, tag, usage,
+    answer, arp, count, forward, fragment, icmp, lookup, options, parse::Xdp, policy, tag,
 };
 
 /// `lb_nic`.
@@ -133,16 +122,16 @@ fn ipv4(
     let Some(address) = lookup::address(id, ip.destination.get()) else {
         return elsewhere(network, ip.destination.get());
     };
-    let frame = match parse_ipv4(xdp, ethernet, ip) {
-        Ok(frame) => frame,
-        Err(reason) => return network.undeclared(reason),
-    };
-    let (_, port) = frame.l4.ports();
-    match address.flow_id(port.get()) {
-        Some(flow_id) => reply(ctx, &frame, flow_id),
-        None if address.kind & KIND_VIP != 0 => request(ctx, &frame, id, network),
-        None => network.undeclared(DropReason::ReplyMismatch),
+    if let Err(reason) = options::check(ctx, ip) {
+        return network.undeclared(reason);
     }
+    if ip.is_later_fragment() {
+        return count::end(fragment::lb_fragment(ctx.ctx, u32::from(id)));
+    }
+    if ip.protocol.get() == IpProto::Icmp as u8 {
+        return count::end(icmp::lb_icmp(ctx.ctx, u32::from(id)));
+    }
+    forward::forward(ctx, id, address)
 }
 
 /// IPv4 to none of our addresses: from a tenant to nobody, else to the host, but not through it.
@@ -155,115 +144,4 @@ fn elsewhere(network: &Network, destination: Be32) -> Result<Verdict, DropReason
     } else {
         Err(DropReason::ToTenant)
     }
-}
-
-/// Client to VIP: to the backend of its flow.
-#[inline(always)]
-fn request(
-    ctx: &XdpContext,
-    frame: &Ipv4Frame<'_>,
-    id: u16,
-    network: &Network,
-) -> Result<Verdict, DropReason> {
-    let (client_port, vip_port) = frame.l4.ports();
-    let key = FlowKey {
-        client: frame.ip.source.get(),
-        vip: frame.ip.destination.get(),
-        client_port,
-        vip_port,
-        network: id,
-        protocol: u16::from(frame.l4.protocol()),
-    };
-    let undeclared = || network.is_host() && lookup::service(&key).is_none();
-    if let Err(reason) = nat::check_hops(frame) {
-        return if undeclared() {
-            Ok(Verdict::Passed)
-        } else {
-            Err(reason)
-        };
-    }
-    let (flow_id, to, to_port, network, next_hop) = match conntrack::request(frame, &key)? {
-        Some(Hit {
-            entry,
-            backend,
-            backend_port,
-            backend_id,
-            ..
-        }) => {
-            let next = BACKENDS.get(backend_id).ok_or(DropReason::RecordMissing)?;
-            (entry.id, backend, backend_port, next.network, next.next_hop)
-        }
-        None if undeclared() => return Ok(Verdict::Passed),
-        None => open(frame, &key, network)?,
-    };
-    let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
-    let translation = Translation {
-        source: page.address,
-        destination: to,
-        source_port: Be16::new(page.port(flow_id)),
-        destination_port: to_port,
-    };
-    let network = NETWORKS
-        .get(u32::from(network))
-        .ok_or(DropReason::RecordMissing)?;
-    nat::translate(frame, &translation);
-    emit::to_network(ctx, frame, network, next_hop)
-}
-
-/// A new flow: lookup -> policy -> select -> allocate.
-#[inline(always)]
-fn open(
-    frame: &Ipv4Frame<'_>,
-    key: &FlowKey,
-    network: &Network,
-) -> Result<(u32, Be32, Be16, u16, Mac), DropReason> {
-    let service = lookup::service(key).ok_or(DropReason::NoService)?;
-    policy::admit(key.network, network, service, key.client)?;
-    let segment = conntrack::segment(frame);
-    if segment.is_some_and(|segment| !segment.opens()) {
-        return Err(DropReason::NoFlow);
-    }
-    usage::check(key.network, network, service)?;
-    let (backend_id, backend) = select::select(service, key)?;
-    let network = NETWORKS
-        .get(u32::from(backend.network))
-        .ok_or(DropReason::RecordMissing)?;
-    let flow = NewFlow {
-        backend: backend.address,
-        backend_port: backend.port,
-        backend_id,
-        service: service.id,
-        client_mac: frame.ethernet.source.get(),
-        isn: segment.map_or(0, |segment| segment.sequence),
-        bytes: conntrack::frame_bytes(frame),
-    };
-    let udp = key.protocol == IpProto::Udp as u16;
-    let entry = allocate::allocate(network, key, udp, &flow)?;
-    Ok((
-        entry.id,
-        backend.address,
-        backend.port,
-        backend.network,
-        backend.next_hop,
-    ))
-}
-
-/// Backend to SNAT port: back to the client of its flow.
-#[inline(always)]
-fn reply(ctx: &XdpContext, frame: &Ipv4Frame<'_>, id: u32) -> Result<Verdict, DropReason> {
-    nat::check_hops(frame)?;
-    let Hit {
-        key, client_mac, ..
-    } = conntrack::reply(frame, id)?;
-    let translation = Translation {
-        source: key.vip,
-        destination: key.client,
-        source_port: key.vip_port,
-        destination_port: key.client_port,
-    };
-    let network = NETWORKS
-        .get(u32::from(key.network))
-        .ok_or(DropReason::RecordMissing)?;
-    nat::translate(frame, &translation);
-    emit::to_network(ctx, frame, network, client_mac)
 }

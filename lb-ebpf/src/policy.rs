@@ -24,14 +24,21 @@ pub(crate) fn admit(
     service: &Service,
     client: Be32,
 ) -> Result<(), DropReason> {
+    check_source(id, network, client)?;
+    if service.rules != 0 && rule(service.rules, client) != ALLOW {
+        return Err(DropReason::Denied);
+    }
+    Ok(())
+}
+
+/// Whether `client` may be the source of a frame from the network `id`.
+#[inline(always)]
+pub(crate) fn check_source(id: u16, network: &Network, client: Be32) -> Result<(), DropReason> {
     if client.is_bogon() {
         return Err(DropReason::Bogon);
     }
     if !is_own(id, network, client) {
         return Err(DropReason::Spoofed);
-    }
-    if service.rules != 0 && rule(service.rules, client) != ALLOW {
-        return Err(DropReason::Denied);
     }
     Ok(())
 }

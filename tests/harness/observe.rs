@@ -1,6 +1,8 @@
 //! What the kernel says about a host, in its own words: links and their counters, its IP stack,
 //! its packet filter.
 
+use std::net::Ipv4Addr;
+
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
@@ -72,20 +74,66 @@ pub fn xdp_packets(netns: &Netns, interface: &str) -> Result<Vec<u64>> {
 ///
 /// When the kernel's table has no such column.
 pub fn ip_in_receives(netns: &Netns) -> Result<u64> {
+    snmp(netns, "Ip: ", "InReceives")
+}
+
+/// Echo replies that the namespace's own stack received so far.
+///
+/// # Errors
+///
+/// When the kernel's table has no such column.
+pub fn echo_replies(netns: &Netns) -> Result<u64> {
+    snmp(netns, "Icmp: ", "InEchoReps")
+}
+
+/// A count of the kernel's stack: one column of the row of a protocol.
+fn snmp(netns: &Netns, protocol: &str, name: &str) -> Result<u64> {
     let table = netns.run("cat /proc/net/snmp")?;
-    let mut rows = table.lines().filter_map(|line| line.strip_prefix("Ip: "));
+    let mut rows = table.lines().filter_map(|line| line.strip_prefix(protocol));
     let (names, values) = (
-        rows.next().context("no Ip names")?,
-        rows.next().context("no Ip row")?,
+        rows.next().with_context(|| format!("{protocol}no names"))?,
+        rows.next().with_context(|| format!("{protocol}no row"))?,
     );
-    let column = names
-        .split(' ')
-        .position(|name| name == "InReceives")
-        .context("no InReceives")?;
-    let value = values.split(' ').nth(column).context("a short Ip row")?;
+    let column = names.split(' ').position(|found| found == name);
+    let column = column.with_context(|| format!("{protocol}no {name}"))?;
+    let value = values.split(' ').nth(column).context("a short row")?;
     value
         .parse()
-        .with_context(|| format!("InReceives is {value:?}"))
+        .with_context(|| format!("{name} is {value:?}"))
+}
+
+/// IPv6 packets that the namespace's own stack received so far, also those that it then discards
+/// because it has no IPv6.
+///
+/// # Errors
+///
+/// When the kernel's table has no such line.
+pub fn ip6_in_receives(netns: &Netns) -> Result<u64> {
+    let table = netns.run("cat /proc/net/snmp6")?;
+    let line = table
+        .lines()
+        .find_map(|line| line.strip_prefix("Ip6InReceives"))
+        .context("no Ip6InReceives")?;
+    line.trim()
+        .parse()
+        .with_context(|| format!("Ip6InReceives is {line:?}"))
+}
+
+/// What the namespace has learnt of the way to `to`: how large a packet may be. `None` while it goes
+/// by its interface and its routes.
+///
+/// # Errors
+///
+/// When it has no route.
+pub fn path_mtu(netns: &Netns, to: Ipv4Addr) -> Result<Option<u32>> {
+    let text = netns.run(&format!("ip route get {to}"))?;
+    let mut words = text.split_ascii_whitespace();
+    if !words.any(|word| word == "mtu") {
+        return Ok(None);
+    }
+    let mtu = words.find(|word| *word != "lock").context("an MTU")?;
+    let mtu = mtu.parse().with_context(|| format!("MTU {mtu:?}"))?;
+    Ok(Some(mtu))
 }
 
 /// The nftables rules of the namespace; empty when there are none.

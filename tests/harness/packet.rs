@@ -28,6 +28,7 @@ pub struct Frame {
     ttl: u8,
     fragment: u16,
     options: Vec<u8>,
+    tcp_options: Vec<u8>,
     l4: Layer4,
     payload: Vec<u8>,
     padding: usize,
@@ -97,6 +98,7 @@ impl Frame {
             ttl: 64,
             fragment: 0x4000,
             options: Vec::new(),
+            tcp_options: Vec::new(),
             l4,
             payload: Vec::new(),
             padding: 0,
@@ -149,6 +151,13 @@ impl Frame {
     #[must_use]
     pub fn options(mut self, options: &[u8]) -> Self {
         self.options = options.to_vec();
+        self
+    }
+
+    /// With TCP options; their length is a multiple of four.
+    #[must_use]
+    pub fn tcp_options(mut self, options: &[u8]) -> Self {
+        self.tcp_options = options.to_vec();
         self
     }
 
@@ -206,6 +215,18 @@ impl Frame {
         bytes
     }
 
+    /// As [`Self::bytes`], with the checksum as a kernel's stack leaves it to the interface: the sum of
+    /// the pseudo-header, not inverted. Without tags and padding.
+    pub fn open_checksum(&self) -> Vec<u8> {
+        let mut bytes = self.bytes();
+        let segment = self.segment();
+        let first = bytes.len() - segment.len();
+        let at = first + if self.protocol() == 17 { 6 } else { 16 };
+        let sum = !full(&[], self.pseudo(&segment)).get();
+        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        bytes
+    }
+
     const fn protocol(&self) -> u8 {
         match self.l4 {
             Layer4::Tcp { .. } => 6,
@@ -225,7 +246,9 @@ impl Frame {
             } => {
                 segment.extend(sequence.to_be_bytes());
                 segment.extend(acknowledgment.to_be_bytes());
-                segment.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+                let words = u8::try_from(5 + self.tcp_options.len() / 4).expect("at most 15 words");
+                segment.extend([words << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
+                segment.extend(&self.tcp_options);
                 Some(16)
             }
             Layer4::Udp { checksum } => {
@@ -238,13 +261,20 @@ impl Frame {
         };
         segment.extend(&self.payload);
         if let Some(at) = at {
-            let length = u16::try_from(segment.len()).expect("a segment below 64 KiB");
-            let (source, destination) = (*self.source.ip(), *self.destination.ip());
-            let pseudo = pseudo_header(source.into(), destination.into(), self.protocol(), length);
-            let checksum = full(&segment, pseudo).get().to_be_bytes();
-            segment[at..at + 2].copy_from_slice(&checksum);
+            let checksum = match full(&segment, self.pseudo(&segment)).get() {
+                0 if self.protocol() == 17 => 0xffff,
+                checksum => checksum,
+            };
+            segment[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
         }
         segment
+    }
+
+    /// The sum of the pseudo-header of a segment.
+    fn pseudo(&self, segment: &[u8]) -> u64 {
+        let length = u16::try_from(segment.len()).expect("a segment below 64 KiB");
+        let (source, destination) = (*self.source.ip(), *self.destination.ip());
+        pseudo_header(source.into(), destination.into(), self.protocol(), length)
     }
 }
 
@@ -310,7 +340,10 @@ pub fn check(bytes: &[u8]) -> Result<(), String> {
         ]))
     };
     let length = u16::try_from(segment.len()).map_err(|error| error.to_string())?;
-    let pseudo = pseudo_header(address(12), address(16), protocol, length);
+    let pseudo = match protocol {
+        1 => 0,
+        _ => pseudo_header(address(12), address(16), protocol, length),
+    };
     if full(segment, pseudo).raw() != 0 {
         return Err(format!("the checksum of protocol {protocol} is wrong"));
     }

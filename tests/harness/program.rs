@@ -4,11 +4,15 @@
 use std::{collections::BTreeMap, net::Ipv4Addr, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::programs::ProgramInfo;
+use aya::{
+    maps::{HashMap, Map, MapData},
+    programs::ProgramInfo,
+};
 use lb_common::{
     addr::Mac,
     maps::{
         event::FlowEvent,
+        fragment::{FragmentKey, Fragmented},
         snat::{FLOWS_PER_ADDRESS, base},
     },
     verdict::{DropReason, Hook, SLOTS, Verdict, refusal_slot},
@@ -22,6 +26,7 @@ use lb_user::{
         plan::plan,
     },
     dataplane::{
+        attach::Mode,
         events::FlowEvents,
         flows::FlowTable,
         maps::Maps,
@@ -109,15 +114,20 @@ const CELLS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 impl DataPlane {
     /// Loads the object in a namespace of the calling thread's own, with every next hop resolved.
     pub fn new(text: &str) -> Self {
-        Self::start(text, true).expect("the data plane starts")
+        Self::start(text, true, None).expect("the data plane starts")
     }
 
     /// As [`Self::new`], with no next hop resolved.
     pub fn unresolved(text: &str) -> Self {
-        Self::start(text, false).expect("the data plane starts")
+        Self::start(text, false, None).expect("the data plane starts")
     }
 
-    fn start(text: &str, resolve: bool) -> Result<Self> {
+    /// As [`Self::new`], where checksums may be left to the interface, in this mode.
+    pub fn with_partial_checksums(text: &str, mode: Mode) -> Self {
+        Self::start(text, true, Some(mode)).expect("the data plane starts")
+    }
+
+    fn start(text: &str, resolve: bool, partial: Option<Mode>) -> Result<Self> {
         unshare(CloneFlags::CLONE_NEWNET).context("needs root: run by `cargo xtask test`")?;
         let mut ifindex = BTreeMap::new();
         for (index, name) in (101..).zip(["t0", "m0", "f0"].into_iter().chain(CELLS)) {
@@ -153,6 +163,7 @@ impl DataPlane {
                 bridge: None,
             },
             cell_ifindex,
+            partial: partial.is_some(),
         };
         let mut places = BTreeMap::new();
         let mut cells = BTreeMap::new();
@@ -166,7 +177,8 @@ impl DataPlane {
             places.insert(network.name.clone(), place(ifindex[nic], cell, mac));
         }
         let mut ids = Ids::default();
-        let desired = desired(&config, &places, &mut ids)?;
+        let mut desired = desired(&config, &places, &mut ids)?;
+        desired.run_in(partial.unwrap_or(Mode::Native));
         let mut live = Live::new(Maps::open(&pins.maps())?);
         live.save_ids(&ids)?;
         live.follow(desired.next_hops.clone());
@@ -289,6 +301,27 @@ impl DataPlane {
         for id in ids {
             queue.push(id, 0).expect("room in the queue");
         }
+    }
+
+    /// The fragmented datagrams that are followed.
+    pub fn fragmented(&self) -> Vec<(FragmentKey, Fragmented)> {
+        let records = self.fragment_records();
+        records
+            .iter()
+            .map(|record| record.expect("a record"))
+            .collect()
+    }
+
+    /// Writes the record of a fragmented datagram.
+    pub fn set_fragmented(&self, key: &FragmentKey, record: &Fragmented) {
+        let mut records = self.fragment_records();
+        records.insert(key, record, 0).expect("room for a record");
+    }
+
+    fn fragment_records(&self) -> HashMap<MapData, FragmentKey, Fragmented> {
+        let pin = self.kept.pins.maps().join("FRAGMENTS");
+        let map = MapData::from_pin(pin).expect("the pinned map");
+        Map::LruHashMap(map).try_into().expect("its layout")
     }
 
     /// The flow id of a SNAT port of the first address.

@@ -54,6 +54,27 @@ impl Segment {
     }
 }
 
+/// The largest segment that the sender of a SYN wants to get, as the frame says it; `None` where it
+/// says nothing.
+pub fn maximum(frame: &[u8]) -> Option<u16> {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const MAXIMUM: u8 = 2;
+    Segment::read(frame)?;
+    let ip = frame.get(ETHERNET..)?;
+    let tcp = ip.get(usize::from(ip.first()? & 15) * 4..)?;
+    let mut options = tcp.get(20..usize::from(tcp.get(12)? >> 4) * 4)?;
+    loop {
+        options = match options {
+            [END, ..] | [] => return None,
+            [NOTHING, rest @ ..] => rest,
+            [MAXIMUM, 4, high, low, ..] => return Some(u16::from_be_bytes([*high, *low])),
+            [_, length, ..] => options.get(usize::from(*length).max(2)..)?,
+            [_] => return None,
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +94,17 @@ mod tests {
         assert_eq!(segment.next(), 10);
         let datagram = packet::udp("10.0.0.1:1000", "10.0.0.2:80").bytes();
         assert_eq!(Segment::read(&datagram), None);
+    }
+
+    #[test]
+    fn the_maximum_is_found_behind_other_options() {
+        let options = [1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 2, 4, 0x05, 0xb4, 0];
+        let frame = packet::tcp("10.0.0.1:1000", "10.0.0.2:80", 2).payload(&options);
+        let mut bytes = frame.bytes();
+        assert_eq!(maximum(&bytes), None, "payload is no option");
+        bytes[packet::L4 + 12] = 0x90;
+        assert_eq!(maximum(&bytes), Some(1460));
+        bytes[packet::L4 + 20 + 2] = 200;
+        assert_eq!(maximum(&bytes), None, "an option longer than all of them");
     }
 }

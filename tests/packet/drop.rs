@@ -78,23 +78,8 @@ fn without_a_free_id_new_flows_are_refused_and_old_ones_live() {
 
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn the_last_hop_is_not_spent_and_makes_no_flow() {
+fn other_protocols_to_our_addresses_are_dropped() {
     let mut lb = DataPlane::new(CONFIG);
-    for ttl in [0, 1] {
-        let bytes = request(CLIENT_A, API, SYN_ONLY).ttl(ttl).bytes();
-        assert_dropped(&mut lb, Port::Tenant, &bytes, "ttl_expired");
-    }
-    assert_eq!(lb.drain_free_ids().len(), lb_tests::program::IDS);
-}
-
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn fragments_and_other_protocols_to_our_addresses_are_dropped() {
-    let mut lb = DataPlane::new(CONFIG);
-    for field in [0x2000, 0x0001, 0x2010] {
-        let bytes = request(CLIENT_A, API, SYN_ONLY).fragment(field).bytes();
-        assert_dropped(&mut lb, Port::Tenant, &bytes, "fragment");
-    }
     for (port, frame) in [
         (Port::Tenant, request(CLIENT_A, API, SYN_ONLY)),
         (

@@ -151,9 +151,7 @@ pub(crate) fn assert_refused(
         Decoded(bytes)
     );
     assert_eq!(outcome.counted.0, "nic");
-    if outcome.frame[23] == 6 {
-        assert_eq!(check(&outcome.frame), Ok(()), "{}", Decoded(&outcome.frame));
-    }
+    assert_eq!(check(&outcome.frame), Ok(()), "{}", Decoded(&outcome.frame));
     outcome.frame
 }
 

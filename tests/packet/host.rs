@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 
 use lb_common::addr::Mac;
 use lb_tests::{
+    icmp::icmp,
     packet::{arp, flags::*, tcp, udp},
     program::{CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
@@ -124,7 +125,46 @@ fn declared_ports_and_the_snat_range_are_not_the_hosts() {
         .ttl(1)
         .between(CLIENT, TENANT_NIC)
         .bytes();
-    assert_dropped_on(&mut lb, Port::Tenant, &spent, "tenant-a", "ttl_expired");
+    let answer = assert_refused(&mut lb, Port::Tenant, &spent, "ttl_expired");
+    assert_eq!(answer[26..30], [203, 0, 113, 10]);
+}
+
+/// Pings are the host's, and so are errors, but for those about a flow of ours.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn icmp_is_the_hosts_but_for_errors_about_a_flow() {
+    let mut lb = DataPlane::new(CONFIG);
+    let syn = tcp(CLIENT_X, VIP, SYN_ONLY).between(CLIENT, TENANT_NIC);
+    forwarded(&mut lb, Port::Tenant, &syn.bytes());
+    let from_hub = |kind, body: &[u8]| {
+        let sent = icmp("192.168.126.11", "192.168.126.1", kind, 1280);
+        sent.between(KAS_MAC, MGMT_NIC).body(body)
+    };
+    let quote = |frame: lb_tests::packet::Frame| frame.bytes()[14..42].to_vec();
+    let ours = quote(tcp(SNAT, KAS, SYN_ONLY));
+    for (kind, body) in [
+        ((8, 0), &b"ping"[..]),
+        ((0, 0), b"pong"),
+        ((5, 1), &ours),
+        ((3, 4), &ours[..27]),
+        ((3, 4), &quote(tcp("192.168.126.1:20001", KAS, SYN_ONLY))),
+        ((3, 4), &quote(tcp("192.168.126.1:50000", KAS, SYN_ONLY))),
+        ((3, 3), &quote(udp("192.168.126.1:123", KAS))),
+    ] {
+        assert_passed(&mut lb, Port::Mgmt, &from_hub(kind, body).bytes());
+    }
+    let fragment = from_hub((3, 4), &ours).fragment(0x2000);
+    assert_passed(&mut lb, Port::Mgmt, &fragment.bytes());
+    let sent = forwarded(&mut lb, Port::Mgmt, &from_hub((3, 4), &ours).bytes());
+    let wanted = icmp("203.0.113.10", "198.51.100.7", (3, 4), 1280)
+        .between(TENANT_NIC, CLIENT)
+        .ttl(63)
+        .body(&quote(tcp(CLIENT_X, VIP, SYN_ONLY)));
+    assert_eq!(sent, wanted.bytes());
+    // A guess at the flow's sequence numbers is nobody's.
+    let guess = quote(tcp(SNAT, KAS, ACK_ONLY).numbers(1 << 31, 0));
+    let bytes = from_hub((3, 4), &guess).bytes();
+    assert_dropped_on(&mut lb, Port::Mgmt, &bytes, "mgmt", "icmp_unrelated");
 }
 
 /// A range of a hundred ports holds a hundred flows, each on a port of its own.

@@ -1,4 +1,4 @@
-//! Truncated and lying headers: a verdict, a counter, no mis-parse, at every length.
+//! RELIABILITY 24: truncated and lying headers: a verdict, a counter, no mis-parse, at every length.
 
 use lb_tests::{
     packet::{Decoded, L4, check, flags::*, udp},
@@ -9,7 +9,7 @@ use super::given::*;
 
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn every_truncation_of_a_frame_is_malformed() {
+fn reliability_24_every_truncation_of_a_frame_is_malformed() {
     let mut lb = DataPlane::new(CONFIG);
     let frames = [
         request(CLIENT_A, API, SYN_ONLY).payload(&[7; 74]).bytes(),
@@ -35,7 +35,7 @@ fn every_truncation_of_a_frame_is_malformed() {
 /// of them agree, and then with right checksums.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn fields_that_lie_about_lengths_never_forward_a_broken_frame() {
+fn reliability_24_fields_that_lie_about_lengths_never_forward_a_broken_frame() {
     let mut lb = DataPlane::new(CONFIG);
     for length in 54..=128usize {
         let whole = request(CLIENT_A, API, SYN_ONLY)
@@ -105,7 +105,7 @@ fn forwarded_bytes(lb: &mut DataPlane, bytes: &[u8]) {
 /// Whatever stands in the headers of a frame to us: a verdict and one counter.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn random_bytes_behind_our_addresses_always_end_in_one_verdict() {
+fn reliability_24_random_bytes_behind_our_addresses_always_end_in_one_verdict() {
     let mut lb = DataPlane::new(CONFIG);
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for round in 0..4000usize {

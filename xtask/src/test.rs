@@ -36,7 +36,7 @@ pub(crate) fn test(long: bool, yes: bool) -> Result<ExitCode> {
     let workspace = setup::ensure(Purpose::Test, yes)?;
     let mut steps = Steps::default();
     check::all(&workspace, &mut steps);
-    steps.run("host tests", || host_tests(&workspace).run());
+    steps.run("host tests", || host_tests(&workspace, long).run());
     steps.run("harness tests", || harness_tests(&workspace).run());
     let built = steps.run("build lb", || run::build(&workspace));
     for target in ROOT_TARGETS {
@@ -57,8 +57,9 @@ pub(crate) fn test(long: bool, yes: bool) -> Result<ExitCode> {
     Ok(steps.finish())
 }
 
-fn host_tests(workspace: &Workspace) -> Cmd {
-    workspace
+/// The fuzz targets and property tests among them take their time in the long tier.
+fn host_tests(workspace: &Workspace, long: bool) -> Cmd {
+    let cargo = workspace
         .cargo()
         .args([
             "test",
@@ -69,7 +70,12 @@ fn host_tests(workspace: &Workspace) -> Cmd {
             "--package",
             "xtask",
         ])
-        .arg("--all-features")
+        .arg("--all-features");
+    if long {
+        cargo.env("LB_TEST_LONG", "1")
+    } else {
+        cargo
+    }
 }
 
 /// The packet builder and the rest of the test vocabulary, as far as it needs no kernel.

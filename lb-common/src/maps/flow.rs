@@ -3,6 +3,7 @@
 use crate::{
     addr::{Be16, Be32, Mac},
     pod::pod_struct,
+    wire::Ipv4Frame,
 };
 
 pod_struct! {
@@ -84,6 +85,22 @@ impl Flow {
             vip_port: self.vip_port,
             network: self.network,
             protocol: if udp { 17 } else { 6 },
+        }
+    }
+}
+
+impl FlowKey {
+    /// The request tuple of a packet that came from the network `id` to a VIP.
+    #[inline(always)]
+    pub fn of_request(frame: &Ipv4Frame<'_>, id: u16) -> Self {
+        let (client_port, vip_port) = frame.l4.ports();
+        Self {
+            client: frame.ip.source.get(),
+            vip: frame.ip.destination.get(),
+            client_port,
+            vip_port,
+            network: id,
+            protocol: u16::from(frame.l4.protocol()),
         }
     }
 }

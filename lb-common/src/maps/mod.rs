@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod event;
 pub mod flow;
+pub mod fragment;
 pub mod network;
 pub mod registry;
 pub mod ring;
@@ -25,6 +26,8 @@ pub const DEFAULT_BACKENDS: u32 = 4096;
 pub const DEFAULT_POOLS: u32 = 256;
 /// Most SNAT addresses that `limits.snat_addresses` may ask for.
 pub const MAX_SNAT_ADDRESSES: u32 = 128;
+/// Fragmented datagrams that are followed at a time; the one that was seen last longest ago makes room.
+pub const MAX_FRAGMENTED: u32 = 8192;
 /// VIPs and SNAT addresses together.
 pub const MAX_ADDRESSES: u32 = 4096;
 /// Prefixes in all rule sets together; memory is taken as they are used.

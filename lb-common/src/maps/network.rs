@@ -19,7 +19,7 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// A network, at the index of its id. 52 bytes. Written by userspace only.
+    /// A network, at the index of its id. 56 bytes. Written by userspace only.
     pub struct Network {
         /// The NIC that frames to this network leave by.
         pub ifindex: u32,
@@ -39,6 +39,10 @@ pod_struct! {
         pub destinations: u32,
         /// Most flows of its clients at a time; 0 for no limit of its own.
         pub budget: u32,
+        /// Bytes of the largest IP packet that it carries, host order.
+        pub mtu: u16,
+        /// Most bytes in a TCP segment to or from it, host order: what a SYN may ask for.
+        pub mss: u16,
         /// Number of its SNAT addresses.
         pub snat_count: u32,
         /// Their slots: indexes of their queues of free ids. The first `snat_count` are valid.
@@ -58,6 +62,12 @@ pub const ROLE_UPLINK: u16 = 3;
 
 /// Its VIPs and SNAT addresses are the host's own addresses.
 pub const NETWORK_HOST: u16 = 1;
+/// Frames may come from a kernel stack that leaves checksums to the interface (veth, virtio): in their
+/// place stands the sum of the pseudo-header alone.
+pub const NETWORK_PARTIAL: u16 = 8;
+/// Our programs run in the kernel's stack, which still knows of such a frame that its checksum is to
+/// be computed, and has that done wherever the frame leaves the host.
+pub const NETWORK_GENERIC: u16 = 16;
 /// Who asks a VIP for a port that no service listens on gets an answer instead of silence.
 pub const NETWORK_REJECT: u16 = 2;
 /// The flows of its clients are reported when they begin and end. Not a flag of the service: a flow

@@ -97,7 +97,7 @@ impl Sum {
     clippy::cast_possible_truncation,
     reason = "the upper bits are zero after four folds"
 )]
-const fn fold(sum: u64) -> u16 {
+pub(crate) const fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
@@ -108,7 +108,12 @@ const fn fold(sum: u64) -> u16 {
 /// The internet checksum of `bytes`, preceded by the partial sum `initial` (RFC 1071): what the
 /// checksum field must hold if it counted as zero. For tests and for whole frames made on the host.
 pub fn full(bytes: &[u8], initial: u64) -> Be16 {
-    let mut sum = initial;
+    Be16::from_raw(!fold(initial + sum(bytes)))
+}
+
+/// The sum of `bytes` as 16-bit words, not folded; an odd one at the end counts with a zero behind it.
+pub(super) fn sum(bytes: &[u8]) -> u64 {
+    let mut sum = 0;
     let (pairs, rest) = bytes.as_chunks::<2>();
     for pair in pairs {
         sum += u64::from(u16::from_ne_bytes(*pair));
@@ -116,10 +121,11 @@ pub fn full(bytes: &[u8], initial: u64) -> Be16 {
     if let [last] = rest {
         sum += u64::from(u16::from_ne_bytes([*last, 0]));
     }
-    Be16::from_raw(!fold(sum))
+    sum
 }
 
 /// Partial sum of the TCP and UDP pseudo-header (RFC 9293 section 3.1); `length` in bytes.
+#[inline(always)]
 pub fn pseudo_header(source: Be32, destination: Be32, protocol: u8, length: u16) -> u64 {
     u64::from(source.raw())
         + u64::from(destination.raw())

@@ -16,6 +16,9 @@ macro_rules! field {
         #[derive(Debug)]
         pub struct $name(Cell<[u8; $size]>);
 
+        // SAFETY: transparent over a cell of bytes, for which every bit pattern is valid.
+        unsafe impl Wire for $name {}
+
         impl $name {
             /// The value of the field.
             #[inline(always)]
@@ -59,8 +62,8 @@ field!(
     4
 );
 
-// SAFETY: transparent over a `Cell` of bytes: alignment one, no padding, any bits are valid.
-unsafe impl Wire for N32 {}
+// SAFETY: a `Cell` of one byte: alignment one, no padding, any bits are valid.
+unsafe impl Wire for N8 {}
 
 /// An Ethernet address in a header.
 #[repr(C)]

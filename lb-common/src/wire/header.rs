@@ -106,6 +106,18 @@ header! {
 }
 
 header! {
+    /// The option of a TCP SYN that says how large segments may be (RFC 9293 section 3.2).
+    Mss [4] {
+        /// 2.
+        kind: N8,
+        /// 4.
+        length: N8,
+        /// Most bytes of data in a segment.
+        value: N16,
+    }
+}
+
+header! {
     /// UDP (RFC 768).
     Udp [8] {
         /// Source port.
@@ -134,6 +146,18 @@ header! {
 }
 
 header! {
+    /// The first eight bytes of TCP or UDP: what an ICMP error quotes at least (RFC 792).
+    Quoted [8] {
+        /// Source port.
+        source: N16,
+        /// Destination port.
+        destination: N16,
+        /// TCP: sequence number. UDP: length and checksum.
+        rest: N32,
+    }
+}
+
+header! {
     /// ARP for IPv4 over Ethernet (RFC 826).
     Arp [28] {
         /// 1: Ethernet.
@@ -154,6 +178,40 @@ header! {
         target_mac: NMac,
         /// Address that is asked for, or that of the asker in a reply.
         target: N32,
+    }
+}
+
+/// IPv4 flag: the datagram may not be fragmented.
+pub const DONT_FRAGMENT: u16 = 0x4000;
+/// IPv4 flag: more fragments of the datagram follow.
+pub const MORE_FRAGMENTS: u16 = 0x2000;
+/// The fragment offset in the same field, in units of 8 bytes.
+pub const FRAGMENT_OFFSET: u16 = 0x1fff;
+
+impl Ipv4 {
+    /// Bytes of the header with its options, as it says.
+    #[inline(always)]
+    pub fn header_bytes(&self) -> usize {
+        usize::from(self.version_ihl.get() & 15) * 4
+    }
+
+    /// Whether this is a fragment other than the first one of its datagram: without ports.
+    #[inline(always)]
+    pub fn is_later_fragment(&self) -> bool {
+        self.fragment.get().get() & FRAGMENT_OFFSET != 0
+    }
+
+    /// Whether this is any fragment of a datagram.
+    #[inline(always)]
+    pub fn is_fragment(&self) -> bool {
+        self.fragment.get().get() & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
+    }
+
+    /// Whether nobody needs its identification: in one piece, and to stay so (RFC 6864 section 4).
+    #[inline(always)]
+    pub fn is_atomic(&self) -> bool {
+        let flags = DONT_FRAGMENT | MORE_FRAGMENTS | FRAGMENT_OFFSET;
+        self.fragment.get().get() & flags == DONT_FRAGMENT
     }
 }
 

@@ -2,6 +2,8 @@
 
 use core::cell::Cell;
 
+use super::checksum::sum;
+
 /// A header type that may be laid over any bytes.
 ///
 /// # Safety
@@ -22,7 +24,22 @@ pub trait Packet {
 
     /// The header at `offset`, or `None` if the frame ends before its end.
     fn header<T: Wire>(&self, offset: usize) -> Option<&T>;
+
+    /// The sum of the `N` bytes at `offset` as 16-bit words, with the carries in its upper bits; `N` is
+    /// a multiple of four.
+    fn sum<const N: usize>(&self, offset: usize) -> Option<u64> {
+        let block: &Block<N> = self.header(offset)?;
+        Some(sum(&block.0.get()))
+    }
 }
+
+/// Bytes that are only added up.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Block<const N: usize>(Cell<[u8; N]>);
+
+// SAFETY: transparent over a cell of bytes, for which every bit pattern is valid.
+unsafe impl<const N: usize> Wire for Block<N> {}
 
 /// A frame in memory: the host's twin of the XDP frame.
 #[derive(Debug)]

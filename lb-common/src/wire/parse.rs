@@ -54,37 +54,52 @@ impl L4<'_> {
 }
 
 /// More fragments, and the fragment offset (RFC 791 section 3.1).
-const FRAGMENT_MASK: u16 = 0x3fff;
+pub(crate) const FRAGMENT_MASK: u16 = 0x3fff;
+/// The fragment offset alone.
+pub(crate) const OFFSET_MASK: u16 = 0x1fff;
 
-/// Parses the layers above `ethernet`, whose ethertype says IPv4.
+/// The bytes of an IPv4 packet's header with its options, and of the whole packet.
 ///
 /// # Errors
 ///
-/// `Malformed` where a length lies, `Fragment` for any fragment, `UnsupportedProtocol` for anything
-/// but TCP and UDP.
+/// `Malformed` where they contradict each other or the frame.
 #[inline(always)]
-pub fn parse_ipv4<'a, P: Packet>(
-    packet: &'a P,
-    ethernet: &'a Ethernet,
-    ip: &'a Ipv4,
-) -> Result<Ipv4Frame<'a>, DropReason> {
-    let version_ihl = ip.version_ihl.get();
-    let header_bytes = usize::from(version_ihl & 15) * 4;
+pub fn ipv4_lengths<P: Packet>(packet: &P, ip: &Ipv4) -> Result<(usize, usize), DropReason> {
+    let header_bytes = ip.header_bytes();
     let total = usize::from(ip.total_length.get().get());
     let room = packet.len() - size_of::<Ethernet>();
-    if version_ihl >> 4 != 4
+    if ip.version_ihl.get() >> 4 != 4
         || header_bytes < size_of::<Ipv4>()
         || total < header_bytes
         || total > room
     {
         return Err(DropReason::Malformed);
     }
-    if ip.fragment.get().get() & FRAGMENT_MASK != 0 {
-        return Err(DropReason::Fragment);
-    }
+    Ok((header_bytes, total))
+}
+
+/// Parses the layers above `ethernet`, whose ethertype says IPv4. Of a fragmented datagram only the
+/// first fragment can be parsed; its payload is what this fragment has of it.
+///
+/// # Errors
+///
+/// `Malformed` where a length lies, `UnsupportedProtocol` for anything but TCP and UDP, `Fragment` for
+/// a fragment of that or one other than the first, `FragmentTiny` for a first one without the whole
+/// layer-4 header, or one behind which no other can follow.
+#[inline(always)]
+pub fn parse_ipv4<'a, P: Packet>(
+    packet: &'a P,
+    ethernet: &'a Ethernet,
+    ip: &'a Ipv4,
+) -> Result<Ipv4Frame<'a>, DropReason> {
+    let (header_bytes, total) = ipv4_lengths(packet, ip)?;
     let offset = size_of::<Ethernet>() + header_bytes;
     let room = total - header_bytes;
     let protocol = ip.protocol.get();
+    let is_first = ip.is_fragment();
+    if is_first {
+        check_first(ip, room)?;
+    }
     let (l4, l4_bytes) = if protocol == IpProto::Tcp as u8 {
         let tcp = packet.header::<Tcp>(offset).ok_or(DropReason::Malformed)?;
         let bytes = usize::from(tcp.data_offset.get() >> 4) * 4;
@@ -95,14 +110,20 @@ pub fn parse_ipv4<'a, P: Packet>(
     } else if protocol == IpProto::Udp as u8 {
         let udp = packet.header::<Udp>(offset).ok_or(DropReason::Malformed)?;
         let length = usize::from(udp.length.get().get());
-        if length < size_of::<Udp>() || length > room {
+        if length < size_of::<Udp>() || length > room && !is_first {
             return Err(DropReason::Malformed);
         }
         (L4::Udp(udp), size_of::<Udp>())
     } else {
         return Err(DropReason::UnsupportedProtocol);
     };
-    let payload = room.checked_sub(l4_bytes).ok_or(DropReason::Malformed)?;
+    let Some(payload) = room.checked_sub(l4_bytes) else {
+        return Err(if is_first {
+            DropReason::FragmentTiny
+        } else {
+            DropReason::Malformed
+        });
+    };
     #[expect(
         clippy::cast_possible_truncation,
         reason = "at most the 16-bit total length"
@@ -114,6 +135,25 @@ pub fn parse_ipv4<'a, P: Packet>(
         l4,
         payload,
     })
+}
+
+/// Whether a fragment with `room` bytes behind its IP header is the first one of a datagram, and has
+/// the layer-4 header but for its options. Ethernet padding behind a short one would look like it.
+#[inline(always)]
+fn check_first(ip: &Ipv4, room: usize) -> Result<(), DropReason> {
+    let protocol = ip.protocol.get();
+    let needed = if protocol == IpProto::Tcp as u8 {
+        size_of::<Tcp>()
+    } else {
+        size_of::<Udp>()
+    };
+    if ip.is_later_fragment() || protocol != IpProto::Tcp as u8 && protocol != IpProto::Udp as u8 {
+        Err(DropReason::Fragment)
+    } else if room < needed || !room.is_multiple_of(8) {
+        Err(DropReason::FragmentTiny)
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -215,17 +255,50 @@ mod tests {
     }
 
     #[test]
-    fn fragments_and_other_protocols_have_their_own_reasons() {
-        let mut first = frame(6, 40, &tcp());
-        first[20] = 0x20;
-        assert_eq!(parse(first), Err(DropReason::Fragment));
+    fn later_fragments_and_other_protocols_have_their_own_reasons() {
         let mut later = frame(6, 40, &tcp());
         later[21] = 1;
         assert_eq!(parse(later), Err(DropReason::Fragment));
-        assert_eq!(
-            parse(frame(1, 28, &[8; 8])),
-            Err(DropReason::UnsupportedProtocol)
-        );
+        let mut icmp = frame(1, 28, &[8; 8]);
+        assert_eq!(parse(icmp.clone()), Err(DropReason::UnsupportedProtocol));
+        icmp[20] = 0x20;
+        assert_eq!(parse(icmp), Err(DropReason::Fragment));
+    }
+
+    #[test]
+    fn a_first_fragment_is_parsed_if_it_has_the_whole_header() {
+        let padded = |protocol, l4: &[u8], padding: u8| {
+            let total = u16::try_from(20 + l4.len()).unwrap();
+            let mut bytes = frame(protocol, total, l4);
+            bytes[20] = 0x20;
+            bytes.extend([padding; 40]);
+            parse(bytes)
+        };
+        // Padding is no part of it, whatever it looks like.
+        let first = |protocol, l4: &[u8]| {
+            let parsed = padded(protocol, l4, 0x50);
+            assert_eq!(padded(protocol, l4, 0), parsed);
+            parsed
+        };
+        let tiny = Err(DropReason::FragmentTiny);
+        let mut segment = [tcp(), vec![7; 28]].concat();
+        assert_eq!(first(6, &segment[..24]), Ok((6, 40000, 6443, 4)));
+        assert_eq!(first(6, &segment), Ok((6, 40000, 6443, 28)));
+        for length in [0, 8, 16, 20, 23, 25] {
+            assert_eq!(first(6, &segment[..length]), tiny, "{length} bytes");
+        }
+        segment[12] = 8 << 4;
+        assert_eq!(first(6, &segment[..24]), tiny, "options in the next one");
+        assert_eq!(first(6, &segment[..32]), Ok((6, 40000, 6443, 0)));
+        segment[12] = 4 << 4;
+        assert_eq!(first(6, &segment[..32]), Err(DropReason::Malformed));
+        // The length of a UDP datagram goes on in the other fragments.
+        let udp = [0x9c, 0x40, 0, 53, 5, 200, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(first(17, &udp), Ok((17, 40000, 53, 8)));
+        assert_eq!(first(17, &udp[..8]), Ok((17, 40000, 53, 0)));
+        assert_eq!(first(17, &udp[..12]), tiny);
+        let lying = [0x9c, 0x40, 0, 53, 0, 7, 0, 0];
+        assert_eq!(first(17, &lying), Err(DropReason::Malformed));
     }
 
     #[test]

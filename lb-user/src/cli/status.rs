@@ -16,7 +16,16 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
     }
     println!("instance {}, version {}\n", status.instance, status.version);
     table::print(
-        ["NETWORK", "ROLE", "INTERFACE", "VLAN", "XDP", "CELL"],
+        [
+            "NETWORK",
+            "ROLE",
+            "INTERFACE",
+            "VLAN",
+            "XDP",
+            "MTU",
+            "MSS",
+            "CELL",
+        ],
         status.networks.iter().map(|network| {
             let cell = network.cell.as_deref();
             [
@@ -27,6 +36,8 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
                     .vlan
                     .map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),
                 network.mode.to_owned(),
+                network.mtu.to_string(),
+                network.mss.to_string(),
                 cell.unwrap_or("none: the host's addresses").to_owned(),
             ]
         }),

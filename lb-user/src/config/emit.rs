@@ -101,6 +101,7 @@ fn network(out: &mut String, network: &Network) -> fmt::Result {
         max_flows,
         half_open,
         udp_flows,
+        mss,
     } = network;
     writeln!(out, "  {}:\n    role: {role}", scalar(name))?;
     writeln!(out, "    interface: {}", scalar(interface))?;
@@ -136,7 +137,10 @@ fn network(out: &mut String, network: &Network) -> fmt::Result {
             writeln!(out, "    {key}: {places}")?;
         }
     }
-    Ok(())
+    match mss {
+        Some(mss) => writeln!(out, "    mss: {mss}"),
+        None => Ok(()),
+    }
 }
 
 fn refusals(out: &mut String, reject: bool, max_flows: Option<u32>) -> fmt::Result {

@@ -32,7 +32,7 @@ mod tests;
 
 use std::path::Path;
 
-pub(crate) use self::duration::text as time_text;
+pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};
 use self::{expand::Origins, problem::Findings, schema::RawFile};
 pub use self::{
     model::{

@@ -81,10 +81,16 @@ pub struct Network {
     pub half_open: u32,
     /// Places for their UDP flows, 64 to 65536; default 8192.
     pub udp_flows: u32,
+    /// The most bytes of data in a TCP segment to or from it, 64 to 65495; none: as many as the MTU
+    /// of its interface has room for.
+    pub mss: Option<u16>,
 }
 
 /// [`Network::half_open`] and [`Network::udp_flows`] of a network that does not say otherwise.
 pub(super) const PLACES: u32 = DEFAULT_PLACES;
+
+/// Bytes of the headers of IPv4 and TCP without options, which stand before the data of a segment.
+pub(crate) const TCP_IP_BYTES: u16 = 40;
 
 /// What is on-link, or behind a gateway that is not the default one: the `sources` and `backends` of
 /// a network that does not say otherwise.

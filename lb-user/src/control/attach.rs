@@ -20,13 +20,13 @@ use crate::{
 };
 
 /// Attaches everything in one mode: native, or generic where any interface refuses that, because a
-/// frame that is redirected in native mode is lost at an interface without it.
+/// frame that is redirected in native mode is lost at an interface without it. Gives the mode too.
 pub(super) fn attach_all(
     config: &Config,
     pins: &Pins,
     places: &BTreeMap<String, Place>,
     object: &mut Object,
-) -> Result<Vec<NewLink>> {
+) -> Result<(Vec<NewLink>, Mode)> {
     prepare_nics(config, pins, places, Mode::Native)?;
     let generic = |place: &Place| place.nic.xdp == Some(XdpMode::Generic);
     if places.values().any(generic) {
@@ -36,7 +36,7 @@ pub(super) fn attach_all(
         );
     } else {
         match attach_in(Mode::Native, config, pins, places, object)? {
-            AllAttached::Yes(links) => return Ok(links),
+            AllAttached::Yes(links) => return Ok((links, Mode::Native)),
             AllAttached::NoNative { interface, cause } => {
                 let native = |place: &Place| place.nic.xdp == Some(XdpMode::Native);
                 ensure!(
@@ -47,14 +47,16 @@ pub(super) fn attach_all(
                 tracing::warn!(
                     interface,
                     cause,
-                    "no native XDP here: all networks run in generic mode, which is slower"
+                    "no native XDP here: all networks run in generic mode, which is slower, and where what is \
+                     longer than an MTU is dropped (too_big): senders on this host must cut their segments \
+                     themselves (`ethtool -K DEV tso off gso off gro off`)"
                 );
             }
         }
     }
     prepare_nics(config, pins, places, Mode::Generic)?;
     match attach_in(Mode::Generic, config, pins, places, object)? {
-        AllAttached::Yes(links) => Ok(links),
+        AllAttached::Yes(links) => Ok((links, Mode::Generic)),
         AllAttached::NoNative { interface, cause } => bail!("attach to {interface}: {cause}"),
     }
 }
@@ -67,6 +69,22 @@ pub(super) fn with_below(nic: u32) -> Result<Vec<u32>> {
         .map(|(_, ifindex)| ifindex)
         .chain([nic])
         .collect())
+}
+
+/// Whether a NIC, or what it gets its frames from, carries frames whose checksums a kernel's stack has
+/// left to the interface.
+pub(super) fn leaves_checksums(interface: &str, nic: u32) -> Result<bool> {
+    let below = link::with_netlink(async |handle| link::below(&handle, nic).await)?;
+    for interface in below
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .chain([interface])
+    {
+        if nic::leaves_checksums(interface)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn prepare_nics(

@@ -14,7 +14,8 @@ use lb_common::{
         backend::Backend,
         network::{
             Address, AddressKey, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK, NETWORK_EVENTS,
-            NETWORK_HOST, NETWORK_REJECT, Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
+            NETWORK_GENERIC, NETWORK_HOST, NETWORK_PARTIAL, NETWORK_REJECT, Network, NetworkKey,
+            ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
         ring,
         rule::Owner,
@@ -28,7 +29,8 @@ use super::{
     snat::{SnatSlot, draining, snat_name},
 };
 use crate::{
-    config::{self, Config, Protocol, Role},
+    config::{self, Config, Protocol, Role, TCP_IP_BYTES},
+    dataplane::attach::Mode,
     network::link::Link,
 };
 
@@ -39,6 +41,8 @@ pub struct Place {
     pub nic: Link,
     /// Index of the outer end of its cell; 0 for a network without one.
     pub cell_ifindex: u32,
+    /// Whether frames may come from a kernel's stack that leaves their checksums to the interface.
+    pub partial: bool,
 }
 
 /// What the maps must hold. Lists are in the order of the file.
@@ -122,6 +126,7 @@ impl Desired {
             self.add_address(id, snat.snat.address, snat.record());
         }
         let vlan = network.vlan.unwrap_or(0);
+        let mtu = u16::try_from(place.nic.mtu).unwrap_or(u16::MAX);
         self.networks.push((
             id,
             Network {
@@ -134,8 +139,12 @@ impl Desired {
                     Role::Tenant => ROLE_TENANT,
                     Role::Uplink => ROLE_UPLINK,
                 },
-                flags: network_flags(network, config),
+                flags: network_flags(network, place, config),
                 budget: network.max_flows.unwrap_or(0),
+                mtu,
+                mss: network
+                    .mss
+                    .unwrap_or_else(|| mtu.saturating_sub(TCP_IP_BYTES)),
                 snat_count: u32::try_from(network.snat.len())?,
                 snat_slots,
                 ..Network::default()
@@ -293,6 +302,15 @@ impl Desired {
         Ok(())
     }
 
+    /// Says in which mode the programs run.
+    pub fn run_in(&mut self, mode: Mode) {
+        if mode == Mode::Generic {
+            for (_, network) in &mut self.networks {
+                network.flags |= NETWORK_GENERIC;
+            }
+        }
+    }
+
     /// The addresses that must be resolved in a network: those of its backends' next hops, also of
     /// backends that only finish their flows.
     pub fn neighbours(&self, network: u16) -> BTreeSet<Ipv4Addr> {
@@ -309,14 +327,15 @@ impl Desired {
     }
 }
 
-fn network_flags(network: &config::Network, config: &Config) -> u16 {
+fn network_flags(network: &config::Network, place: &Place, config: &Config) -> u16 {
     let host = if network.host { NETWORK_HOST } else { 0 };
     let reject = if network.reject { NETWORK_REJECT } else { 0 };
+    let partial = if place.partial { NETWORK_PARTIAL } else { 0 };
     let events = match config.flow_log {
         Some(_) => NETWORK_EVENTS,
         None => 0,
     };
-    host | reject | events
+    host | reject | partial | events
 }
 
 /// The registry's name of a backend: in another network or under another address it is another
@@ -376,6 +395,7 @@ services:
                 bridge: None,
             },
             cell_ifindex: ifindex + 10,
+            partial: ifindex == 3,
         };
         BTreeMap::from([
             ("mgmt".to_owned(), place(2)),
@@ -421,6 +441,31 @@ services:
             .unwrap();
         let share = table.iter().filter(|&&id| id == heavy).count() * 100 / table.len();
         assert!((74..=76).contains(&share), "{share} %");
+    }
+
+    #[test]
+    fn a_network_has_the_mtu_of_its_interface_and_room_for_headers() {
+        let mut ids = Ids::default();
+        let said = CONFIG.replace("interface: eth0,", "interface: eth0, mss: 1360,");
+        let desired = build(&said, &mut ids);
+        let (mgmt, tenant) = (desired.networks[0].1, desired.networks[1].1);
+        assert_eq!((mgmt.mtu, mgmt.mss), (1500, 1460));
+        assert_eq!((tenant.mtu, tenant.mss), (1500, 1360));
+    }
+
+    #[test]
+    fn flags_say_where_checksums_may_be_open_and_who_closes_them() {
+        let mut ids = Ids::default();
+        let mut desired = build(CONFIG, &mut ids);
+        let flags = |desired: &Desired| [0, 1].map(|index| desired.networks[index].1.flags);
+        assert_eq!(flags(&desired), [0, NETWORK_PARTIAL]);
+        desired.run_in(Mode::Native);
+        assert_eq!(flags(&desired), [0, NETWORK_PARTIAL]);
+        desired.run_in(Mode::Generic);
+        assert_eq!(
+            flags(&desired),
+            [NETWORK_GENERIC, NETWORK_PARTIAL | NETWORK_GENERIC]
+        );
     }
 
     #[test]

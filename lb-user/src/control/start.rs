@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     apply::Live,
-    attach::{attach_all, with_below},
+    attach::{attach_all, leaves_checksums, with_below},
     desired::{Place, desired},
     expiry::{
         Expiry,
@@ -192,16 +192,17 @@ fn bring_up(
     recover_flow_ids(&live, &ids, pins)?;
     free_unreferenced(&mut live, &mut ids, pins, &reporter)?;
     let places = build_cells(&config, pins, nics, &ids)?;
-    let desired = desired(&config, &places, &mut ids)?;
+    let mut desired = desired(&config, &places, &mut ids)?;
     live.save_ids(&ids)?;
     live.follow(desired.next_hops.clone());
 
     let (report, mut resolved) = mpsc::unbounded_channel();
-    let mut first = plan(&live.current(&ids)?, &desired);
-    let rest = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
     // What the host may refuse comes before the first change of what runs. Then networks open, ARP
     // flows, next hops resolve, VIPs open.
-    let links = attach_all(&config, pins, &places, &mut object)?;
+    let (links, mode) = attach_all(&config, pins, &places, &mut object)?;
+    desired.run_in(mode);
+    let mut first = plan(&live.current(&ids)?, &desired);
+    let rest = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
     runtime.block_on(live.apply(first, &mut resolved))?;
     set_up_nics(&config, &places)?;
     let mut ways = BTreeMap::new();
@@ -306,7 +307,12 @@ fn build_cells(
             cell_of(config, network, nic, pins, ids).build()?.ifindex
         };
         let nic = nic.clone();
-        places.insert(network.name.clone(), Place { nic, cell_ifindex });
+        let place = Place {
+            partial: leaves_checksums(&network.interface, nic.ifindex)?,
+            nic,
+            cell_ifindex,
+        };
+        places.insert(network.name.clone(), place);
     }
     Ok(places)
 }

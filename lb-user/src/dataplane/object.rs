@@ -12,7 +12,7 @@ use crate::config::Limits;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
-pub const MAPS: [&str; 18] = [
+pub const MAPS: [&str; 21] = [
     "NETWORK_IDS",
     "NETWORKS",
     "ADDRESSES",
@@ -29,6 +29,9 @@ pub const MAPS: [&str; 18] = [
     "FLOW_EVENTS",
     "SAMPLES",
     "ANSWERS",
+    "FRAGMENTS",
+    "IP_IDS",
+    "IP_ID_BLOCKS",
     "COUNTERS",
     "REGISTRY",
 ];

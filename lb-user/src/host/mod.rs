@@ -20,7 +20,7 @@ use nix::{
 };
 
 use crate::{
-    config::Config,
+    config::{self, Config, TCP_IP_BYTES},
     dataplane::pins::Pins,
     network::link::{self, Link},
 };
@@ -105,6 +105,7 @@ pub fn interfaces(config: &Config, ours: impl Fn(u32) -> bool) -> Result<BTreeMa
                     ));
                 }
                 Ok(Some(link)) if link.xdp.is_none() || ours(link.ifindex) => {
+                    problems.extend(too_large(network, &link));
                     found.insert(name.clone(), link);
                 }
                 Ok(Some(_)) => problems.push(format!(
@@ -124,6 +125,17 @@ pub fn interfaces(config: &Config, ours: impl Fn(u32) -> bool) -> Result<BTreeMa
         bail!(problems.join("\n"));
     }
     Ok(found)
+}
+
+/// A segment size that is asked for, but does not fit into the packets of the interface.
+fn too_large(network: &config::Network, link: &Link) -> Option<String> {
+    let (mss, most) = (network.mss?, link.mtu.saturating_sub(TCP_IP_BYTES.into()));
+    (u32::from(mss) > most).then(|| {
+        format!(
+            "network {}: its mss is {mss}, but {} has an MTU of {}, which has room for {most}",
+            network.name, network.interface, link.mtu
+        )
+    })
 }
 
 /// Refuses interfaces whose loss would lock the operator out: those of the default route and of
@@ -236,6 +248,8 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use lb_common::addr::Mac;
+
     use super::*;
 
     #[test]
@@ -250,6 +264,35 @@ mod tests {
         );
         let without_bpf = "CapPrm:\t000001ffffffffff\nCapEff:\t0000017fffffffff\n";
         assert_eq!(missing_capabilities(without_bpf), ["CAP_BPF"]);
+    }
+
+    #[test]
+    fn a_segment_must_fit_into_a_packet() {
+        let network = |mss: &str| {
+            let text = format!(
+                "version: 1\nnetworks:\n  a: {{ role: mgmt, interface: eth1, {mss} \
+                 prefixes: [10.0.0.0/24] }}\n"
+            );
+            config::parse("f", &text).unwrap().networks.remove(0)
+        };
+        let link = |mtu| Link {
+            ifindex: 2,
+            mac: Mac::default(),
+            mtu,
+            up: true,
+            peer: None,
+            xdp: None,
+            bridge: None,
+        };
+        let said = network("mss: 1460,");
+        assert_eq!(too_large(&said, &link(1500)), None);
+        assert_eq!(
+            too_large(&said, &link(1499)).as_deref(),
+            Some(
+                "network a: its mss is 1460, but eth1 has an MTU of 1499, which has room for 1459"
+            )
+        );
+        assert_eq!(too_large(&network(""), &link(68)), None);
     }
 
     #[test]

@@ -45,6 +45,20 @@ impl Effect {
     }
 }
 
+/// Drivers whose frames may come straight from a kernel's stack: of this host, of another one's
+/// guests, or of the hypervisor.
+const OF_STACKS: [&str; 5] = ["veth", "bridge", "tun", "virtio_net", "vif"];
+
+/// Whether frames on `interface` may have checksums that a kernel's stack has left to it.
+///
+/// # Errors
+///
+/// If the interface does not exist.
+pub fn leaves_checksums(interface: &str) -> Result<bool> {
+    let driver = offload::driver(interface)?;
+    Ok(OF_STACKS.iter().any(|stack| *stack == driver))
+}
+
 /// The file that keeps what was on before, in the folder `runtime`.
 fn record(runtime: &Path, ifindex: u32) -> PathBuf {
     runtime.join(format!("nic-{ifindex}"))

@@ -7,10 +7,12 @@ use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
+    errno::Errno,
     libc::{self, c_char},
     sys::socket::{AddressFamily, SockFlag, SockType, socket},
 };
 
+const GET_DRIVER: u32 = 0x03;
 const GET_TX_CHECKSUM: u32 = 0x16;
 const SET_TX_CHECKSUM: u32 = 0x17;
 const GET_STRINGS: u32 = 0x1b;
@@ -20,6 +22,8 @@ const SET_FEATURES: u32 = 0x3b;
 
 /// `ETH_SS_FEATURES`: the set of the features' names.
 const FEATURE_NAMES: u32 = 4;
+/// Words of `struct ethtool_drvinfo`, of which the second to ninth are the driver's name.
+const DRIVER_WORDS: usize = 49;
 /// Bytes of a name (`ETH_GSTRING_LEN`).
 const NAME_BYTES: usize = 32;
 /// Words of a block of 32 features: available, requested, active, never changed.
@@ -58,6 +62,27 @@ pub(super) fn prepare_veth(interface: &str) -> Result<()> {
         "tx checksum offload of {interface} was set off, but it reads on"
     );
     set(interface, "rx-gro", true)
+}
+
+/// The name of the driver of an interface; empty if it has none.
+///
+/// # Errors
+///
+/// If the interface does not exist.
+pub(super) fn driver(interface: &str) -> Result<String> {
+    let mut request = [0; DRIVER_WORDS];
+    request[0] = GET_DRIVER;
+    match call(interface, &mut request) {
+        Err(error) if error.downcast_ref() == Some(&Errno::EOPNOTSUPP) => return Ok(String::new()),
+        called => called.with_context(|| format!("read the driver of {interface}"))?,
+    }
+    let name: Vec<u8> = request
+        .iter()
+        .skip(1)
+        .take(NAME_BYTES / size_of::<u32>())
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
+    Ok(text(&name))
 }
 
 /// A feature of an interface by its kernel name, or `None` if the kernel has no such feature.
@@ -136,11 +161,13 @@ fn names(interface: &str) -> Result<Vec<String>> {
         .skip(3)
         .flat_map(|word| word.to_ne_bytes())
         .collect();
-    let text = |name: &[u8]| {
-        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(name).into_owned()
-    };
     Ok(bytes.chunks(NAME_BYTES).map(text).collect())
+}
+
+/// A name up to its terminating zero.
+fn text(name: &[u8]) -> String {
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// One ethtool command; `request` begins with its number and has room for the answer that the

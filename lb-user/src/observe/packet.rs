@@ -110,7 +110,9 @@ fn ipv4(packet: &Slice<'_>, ethernet: &Ethernet, kept: usize) -> Option<Packet> 
             };
             (Some([source, destination]), flags)
         }
-        Err(DropReason::Fragment) => (None, Some(DropReason::Fragment.label().to_owned())),
+        Err(DropReason::Fragment | DropReason::FragmentTiny) => {
+            (None, Some(DropReason::Fragment.label().to_owned()))
+        }
         Err(DropReason::Malformed) if needed <= kept || packet.len() == kept => {
             (None, Some(DropReason::Malformed.label().to_owned()))
         }

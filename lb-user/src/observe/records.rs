@@ -36,6 +36,10 @@ pub struct NetworkStatus {
     pub vlan: Option<u16>,
     /// `native`, `generic` or `detached`.
     pub mode: &'static str,
+    /// Bytes of the largest IP packet that it carries.
+    pub mtu: u16,
+    /// Most bytes of data in a TCP segment to or from it.
+    pub mss: u16,
     /// The namespace of its cell; none where the addresses are the host's own.
     pub cell: Option<String>,
     /// Flows of its clients in full use: established connections, and answered UDP flows.

@@ -54,6 +54,7 @@ impl Observer {
                 let id = self.ids.get(Kind::Network, &network.name);
                 let id = u16::try_from(id.unwrap_or_default())?;
                 let link = link::find(&handle, &network.interface).await?;
+                let record = self.maps.networks.get(&id.into(), 0)?;
                 networks.push(NetworkStatus {
                     name: network.name.clone(),
                     role: network.role.to_string(),
@@ -64,6 +65,8 @@ impl Observer {
                         Some(XdpMode::Generic) => "generic",
                         None => "detached",
                     },
+                    mtu: record.mtu,
+                    mss: record.mss,
                     cell: (!network.host).then(|| cell::name(self.pins.instance(), &network.name)),
                     flows: self.maps.usage(usage::network(id))?,
                     max_flows: network.max_flows,

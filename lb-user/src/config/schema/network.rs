@@ -23,6 +23,7 @@ pub(in crate::config) struct RawNetwork {
     pub(in crate::config) max_flows: Option<At<u64>>,
     pub(in crate::config) half_open: Option<At<u64>>,
     pub(in crate::config) udp_flows: Option<At<u64>>,
+    pub(in crate::config) mss: Option<At<u64>>,
     pub(in crate::config) prefixes: List<At<String>>,
     pub(in crate::config) routes: List<RawRoute>,
     /// Absent: what is on-link or behind a gateway.
@@ -45,7 +46,7 @@ pub(in crate::config) struct RawSnat {
 }
 
 /// The keys, first those that can have a default.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "role",
     "interface",
     "vlan",
@@ -55,6 +56,7 @@ const KEYS: [&str; 13] = [
     "max_flows",
     "half_open",
     "udp_flows",
+    "mss",
     "prefixes",
     "routes",
     "backends",
@@ -66,7 +68,7 @@ pub(super) fn read_defaults(
     place: Place,
     findings: &mut Findings,
 ) -> Option<Preset<RawNetwork>> {
-    let keys = Mapping::open(node, place, &KEYS[..9], findings)?.lenient();
+    let keys = Mapping::open(node, place, &KEYS[..10], findings)?.lenient();
     let value = network(&keys, &Preset::default(), findings);
     Some(Preset::new(&keys, value))
 }
@@ -123,6 +125,7 @@ fn network(
         max_flows: number("max_flows", |network| &network.max_flows, findings),
         half_open: number("half_open", |network| &network.half_open, findings),
         udp_flows: number("udp_flows", |network| &network.udp_flows, findings),
+        mss: number("mss", |network| &network.mss, findings),
         prefixes: keys
             .required("prefixes", findings, prefixes)
             .unwrap_or_default(),

@@ -157,16 +157,22 @@ fn keepalive_is_for_tcp_and_comes_before_the_end() {
 #[test]
 fn budgets_and_rings_have_bounds() {
     let network = |rest: &str| tenant(&format!("prefixes: [192.168.203.0/24], {rest}"));
-    let one = accepted(&[(4, &network("max_flows: 1, half_open: 64, udp_flows: 65536"))]);
+    let all = "max_flows: 1, half_open: 64, udp_flows: 65536, mss: 65495";
+    let one = accepted(&[(4, &network(all))]);
     let one = &one.networks[1];
     assert_eq!(
-        (one.max_flows, one.half_open, one.udp_flows),
-        (Some(1), 64, 65_536)
+        (one.max_flows, one.half_open, one.udp_flows, one.mss),
+        (Some(1), 64, 65_536, Some(65_495))
     );
     let none = accepted(&[]);
     let (network_a, service_a) = (&none.networks[1], &none.services[0]);
     assert_eq!((network_a.max_flows, service_a.max_flows), (None, None));
     assert_eq!((network_a.half_open, network_a.udp_flows), (8192, 8192));
+    assert_eq!(network_a.mss, None, "what the interface has room for");
+    assert_eq!(
+        accepted(&[(4, &network("mss: 64"))]).networks[1].mss,
+        Some(64)
+    );
     let range = "1 to 4294967295";
     for (key, value, range) in [
         ("max_flows", "0", range),
@@ -174,6 +180,9 @@ fn budgets_and_rings_have_bounds() {
         ("half_open", "63", "64 to 65536"),
         ("half_open", "65537", "64 to 65536"),
         ("udp_flows", "0", "64 to 65536"),
+        ("mss", "63", "64 to 65495"),
+        ("mss", "65496", "64 to 65495"),
+        ("mss", "65600", "64 to 65495"),
     ] {
         refused(
             &[(4, &network(&format!("{key}: {value}")))],
@@ -192,14 +201,14 @@ fn budgets_and_rings_have_bounds() {
     );
     assert_eq!(read(TCP, "", "max_flows: 9").max_flows, Some(9));
     let last = format!(
-        "{}\ndefaults: {{ network: {{ max_flows: 5, half_open: 100, udp_flows: 200, reject: true }} }}",
+        "{}\ndefaults: {{ network: {{ max_flows: 5, half_open: 100, udp_flows: 200, mss: 1400, reject: true }} }}",
         LINES[11]
     );
     let config = accepted(&[(12, &last)]);
     let mgmt = &config.networks[0];
     assert_eq!(
-        (mgmt.max_flows, mgmt.half_open, mgmt.udp_flows),
-        (Some(5), 100, 200)
+        (mgmt.max_flows, mgmt.half_open, mgmt.udp_flows, mgmt.mss),
+        (Some(5), 100, 200, Some(1400))
     );
     assert!(mgmt.reject);
 }

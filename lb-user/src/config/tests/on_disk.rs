@@ -63,7 +63,7 @@ fn whatever_is_written_out_means_the_same() {
         (
             3,
             &mgmt(
-                "prefixes: [10.32.96.0/20], sources: [10.0.0.0/8], backends: [10.32.96.0/24], snat: [10.32.97.50, { address: 10.32.97.51, ports: 2000-2000 }], reject: true, max_flows: 4294967295, half_open: 64, udp_flows: 65536",
+                "prefixes: [10.32.96.0/20], sources: [10.0.0.0/8], backends: [10.32.96.0/24], snat: [10.32.97.50, { address: 10.32.97.51, ports: 2000-2000 }], reject: true, max_flows: 4294967295, half_open: 64, udp_flows: 65536, mss: 1360",
             ),
         ),
         (

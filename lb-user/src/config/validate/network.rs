@@ -9,7 +9,7 @@ use super::{
     service::Usage,
 };
 use crate::config::{
-    model::{Network, PLACES, Role},
+    model::{Network, PLACES, Role, TCP_IP_BYTES},
     names::Names,
     place::{At, quote},
     problem::Findings,
@@ -25,6 +25,10 @@ const VLAN_IDS: RangeInclusive<u16> = 1..=4094;
 /// How many places a ring may have: fewer are churned by a few clients that come at once, and more
 /// could be most of the flows there are.
 const RING: RangeInclusive<u32> = 64..=65_536;
+
+/// How much data a segment may have: less makes no connection that is of use, and more is in no IP
+/// packet.
+const MSS: RangeInclusive<u16> = 64..=65_535 - TCP_IP_BYTES;
 
 /// The one value of `address`.
 const HOST: &str = "host";
@@ -63,6 +67,7 @@ pub(super) fn validate<'r>(
                 max_flows: max_flows(&named.value.max_flows, findings),
                 half_open: limit(&named.value.half_open, RING, PLACES, findings),
                 udp_flows: limit(&named.value.udp_flows, RING, PLACES, findings),
+                mss: mss(&named.value.mss, findings),
             });
         }
         facts.push(known);
@@ -137,6 +142,12 @@ fn vlan(raw: &RawNetwork, findings: &mut Findings) -> Option<u16> {
         findings.add(place, words);
     }
     id
+}
+
+/// The most data in a segment, if it is not the interface that says it.
+fn mss(raw: &Option<At<u64>>, findings: &mut Findings) -> Option<u16> {
+    raw.as_ref()?;
+    Some(limit(raw, MSS, *MSS.end(), findings))
 }
 
 /// A frame belongs to one network: its interface and VLAN id say to which.

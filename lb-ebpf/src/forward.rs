@@ -1,0 +1,158 @@
+//! forward: a packet of TCP or UDP goes the way of its flow.
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use lb_common::{
+    addr::{Be16, Be32},
+    maps::{
+        flow::FlowKey,
+        fragment::{FROM_BACKEND, FROM_CLIENT},
+        network::{Address, KIND_VIP, Network},
+    },
+    nat::Translation,
+    verdict::{DropReason, Verdict},
+    wire::{
+        Ipv4Frame, Packet,
+        header::{Ethernet, Ipv4},
+        parse_ipv4,
+    },
+};
+
+use crate::{
+    allocate,
+    conntrack::{self, Hit},
+    count, emit, fragment, lookup,
+    maps::BACKENDS,
+    open, options,
+    parse::Xdp,
+    rewrite,
+};
+
+/// What [`lb_flow`] says of a packet that belongs to no flow and may open one; no reason has this
+/// number.
+const OPENS: u32 = count::FIRST_VERDICT - 1;
+
+/// The end of a packet to `address`, one of ours in the network `id`.
+#[inline(always)]
+pub(crate) fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
+    let ports = u32::from(address.first_port) << 16 | u32::from(address.count);
+    let number = lb_flow(ctx.ctx, u32::from(id), address.kind, address.base, ports);
+    if number == OPENS {
+        count::end(open::lb_open(ctx.ctx, u32::from(id)))
+    } else {
+        count::end(number)
+    }
+}
+
+/// The end of a packet to one of our addresses in the network `id`, as [`count::number`], or [`OPENS`].
+/// `kind`, `base`, and `ports` (the first, and how many) are those of its `Address`.
+///
+/// A function of its own for the verifier, which walks it once and not once for each way to it; and
+/// so that the way in does not take of its stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_flow(
+    ctx: *mut xdp_md,
+    id: u32,
+    kind: u32,
+    base: u32,
+    ports: u32,
+) -> u32 {
+    let address = Address {
+        kind,
+        base,
+        first_port: (ports >> 16) as u16,
+        count: ports as u16,
+    };
+    match flow(&XdpContext::new(ctx), id as u16, &address) {
+        Ok(Some(verdict)) => count::number(Ok(verdict)),
+        Ok(None) => OPENS,
+        Err(reason) => reason as u32,
+    }
+}
+
+/// A request to a VIP, a reply to a SNAT port, or none of ours. `None` if it may open a flow.
+#[inline(always)]
+fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Option<Verdict>, DropReason> {
+    let network = emit::network(id)?;
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
+    let ip: &Ipv4 = xdp
+        .header(size_of::<Ethernet>())
+        .ok_or(DropReason::Malformed)?;
+    let frame = match parse_ipv4(&xdp, ethernet, ip) {
+        Ok(frame) => frame,
+        Err(reason) => return network.undeclared(reason).map(Some),
+    };
+    let (_, port) = frame.l4.ports();
+    match address.flow_id(port.get()) {
+        Some(flow_id) => reply(ctx, &frame, (id, network), flow_id).map(Some),
+        None if address.kind & KIND_VIP != 0 => request(ctx, &frame, (id, network)),
+        None => network.undeclared(DropReason::ReplyMismatch).map(Some),
+    }
+}
+
+/// Client to VIP: to the backend of its flow.
+#[inline(always)]
+fn request(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    (id, network): (u16, &Network),
+) -> Result<Option<Verdict>, DropReason> {
+    let key = FlowKey::of_request(frame, id);
+    match conntrack::request(frame, &key)? {
+        Some(hit) => {
+            let to = (hit.backend, hit.backend_port);
+            to_backend(ctx, frame, (id, network), hit.entry.id, to, hit.backend_id).map(Some)
+        }
+        None if network.is_host() && lookup::service(&key).is_none() => Ok(Some(Verdict::Passed)),
+        None => Ok(None),
+    }
+}
+
+/// The way of a request that belongs to a flow.
+#[inline(always)]
+pub(crate) fn to_backend(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    (id, network): (u16, &Network),
+    flow_id: u32,
+    (backend, backend_port): (Be32, Be16),
+    backend_id: u32,
+) -> Result<Verdict, DropReason> {
+    let next = BACKENDS.get(backend_id).ok_or(DropReason::RecordMissing)?;
+    let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
+    let translation = Translation {
+        source: page.address,
+        destination: backend,
+        source_port: Be16::new(page.port(flow_id)),
+        destination_port: backend_port,
+    };
+    let out = emit::network(next.network)?;
+    fragment::identify(ctx, frame.ip, id, flow_id, FROM_CLIENT);
+    rewrite::rewrite(ctx, frame, &translation, network, out)?;
+    emit::to_network(ctx, frame, out, next.next_hop)
+}
+
+/// Backend to SNAT port: back to the client of its flow.
+#[inline(always)]
+fn reply(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    (id, network): (u16, &Network),
+    flow_id: u32,
+) -> Result<Verdict, DropReason> {
+    let Hit {
+        key, client_mac, ..
+    } = conntrack::reply(frame, flow_id)?;
+    let translation = Translation {
+        source: key.vip,
+        destination: key.client,
+        source_port: key.vip_port,
+        destination_port: key.client_port,
+    };
+    let out = emit::network(key.network)?;
+    options::conceal(ctx, frame.ip);
+    fragment::identify(ctx, frame.ip, id, flow_id, FROM_BACKEND);
+    rewrite::rewrite(ctx, frame, &translation, network, out)?;
+    emit::to_network(ctx, frame, out, client_mac)
+}

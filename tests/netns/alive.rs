@@ -20,6 +20,7 @@ use crate::life::{LIMIT, Words, line, wait_for_answers};
 
 const KEPT: Words<'static> = Words {
     snat: "10.32.96.50",
+    mgmt: "",
     network: "",
     nodes: "10.32.96.105",
     tcp: ", idle_timeout: never, keepalive: 1s",

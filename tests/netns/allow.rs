@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use lb_common::{
     addr::Mac,
     wire::{
@@ -21,7 +21,8 @@ use lb_tests::{
     peers::Peers,
     poll,
     raw::{self, RawPort},
-    topology::{CONFIG, DNS_NODE_PORT, ECHO, Host, TENANT_NIC, Topology, VIP, mac_of},
+    topology::{CONFIG, DNS_NODE_PORT, ECHO, Host, LB_PORT, TENANT_NIC, Topology, VIP, mac_of},
+    wire::{self, Wire},
 };
 
 use crate::oracle::Oracle;
@@ -127,7 +128,24 @@ fn reliability_39_fragments_and_options_are_no_way_around_the_list() -> Result<(
     let after = lb.status()?.verdicts.nic;
     assert_eq!(after.dropped - before.dropped, u64::try_from(frames.len())?);
     assert_eq!(lb.dropped("record_missing")?, 0);
-    Ok(())
+
+    // The same parts of a neighbour's SYN pass: it was the list that stopped them.
+    let wire = Wire::received(
+        &topology.mgmt_lan,
+        LB_PORT,
+        "tcp or ip[6:2] & 0x1fff != 0",
+        topology.dir(),
+    )?;
+    let from = SocketAddrV4::new(insider.address, 20_000);
+    let whole = frame(&topology, insider, from, SYN)?
+        .payload(&[7; 64])
+        .bytes();
+    let port = RawPort::open(&insider.netns, "eth0")?;
+    let parts = [cut(&whole, 0..24, MORE), cut(&whole, 24..84, 3)];
+    parts.iter().try_for_each(|part| port.send(part))?;
+    wire.wait_for("both parts", 2, LIMIT, |frame| wire::ipv4(frame).is_some())
+        .with_context(|| format!("{:?}", lb.drops()))?;
+    wire.stop().map(drop)
 }
 
 /// RELIABILITY 40: a denied address stays denied in every other form of it.
@@ -213,7 +231,7 @@ fn frame(topology: &Topology, from: &Host, source: SocketAddrV4, flags: u8) -> R
 }
 
 /// A part of an IPv4 frame's payload as a fragment with this field.
-fn cut(frame: &[u8], part: Range<usize>, field: u16) -> Vec<u8> {
+pub(crate) fn cut(frame: &[u8], part: Range<usize>, field: u16) -> Vec<u8> {
     const HEADERS: usize = 34;
     let length = u16::try_from(20 + part.len()).expect("a short packet");
     let mut fragment = frame[..HEADERS].to_vec();

@@ -24,6 +24,7 @@ const FOUND: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(12)];
 
 const KEPT: Words<'static> = Words {
     snat: "10.32.96.50",
+    mgmt: "",
     network: "",
     nodes: "10.32.96.105",
     tcp: ", idle_timeout: never, keepalive: 1s",

@@ -23,6 +23,8 @@ pub(crate) const AT_ONCE: Duration = Duration::from_millis(200);
 pub(crate) struct Words<'w> {
     /// The SNAT address of the nodes' network.
     pub(crate) snat: &'w str,
+    /// Of the nodes' network.
+    pub(crate) mgmt: &'w str,
     /// Of the clients' network.
     pub(crate) network: &'w str,
     /// The backends of both services: which nodes.
@@ -39,6 +41,7 @@ impl Default for Words<'_> {
     fn default() -> Self {
         Self {
             snat: "10.32.96.50",
+            mgmt: "",
             network: "",
             nodes: "10.32.96.105",
             tcp: "",
@@ -53,6 +56,7 @@ impl Words<'_> {
     pub(crate) fn config(&self) -> String {
         let Self {
             snat,
+            mgmt,
             network,
             nodes,
             tcp,
@@ -68,7 +72,7 @@ impl Words<'_> {
         format!(
             "version: 1
 networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [{snat}] }}
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [{snat}]{mgmt} }}
   tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24]{network} }}
 pools:
   echo-a: {{ network: mgmt, backends: [{echo}] }}

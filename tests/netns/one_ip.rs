@@ -22,7 +22,7 @@ use lb_tests::{
     traffic,
 };
 
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 version: 1
 networks:
   public:

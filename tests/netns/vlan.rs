@@ -10,14 +10,17 @@ use lb_tests::{
     netns::Netns,
     packet,
     peers::{DNS_NAME, Peers},
+    poll,
     raw::{self, DOT1AD, DOT1Q, RawPort},
     topology::{
-        API, APPS_HTTPS, CONFIG, DNS, ECHO, LAB_CONFIG, LB_PORT, MGMT_VLAN, TENANT_NIC, Topology,
-        Trunk, VIP, mac_of,
+        API, APPS_HTTPS, CONFIG, DNS, DNS_NODE_PORT, ECHO, LAB_CONFIG, LB_PORT, MGMT_VLAN,
+        TENANT_NIC, Topology, Trunk, VIP, mac_of,
     },
     traffic,
     wire::{self, Wire},
 };
+
+use crate::oracle::Oracle;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -206,29 +209,61 @@ fn the_hub_may_be_on_the_same_trunk() -> Result<()> {
     host.stop().map(drop)
 }
 
-/// VLAN id 0 is only a priority: the frame belongs to the untagged network.
+/// RELIABILITY 21: VLAN id 0 is only a priority, and the frame belongs to the untagged network. Any
+/// other tag, or two of them, is no way to a VIP of it, whether or not the NIC would strip tags.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn a_priority_tag_is_looked_through() -> Result<()> {
-    let topology = Topology::poc()?;
-    let _peers = Peers::start(&topology)?;
-    let _lb = Lb::start(&topology, CONFIG)?;
-    let client = topology.client();
-    let [mac, nic] = [mac_of(&client.netns, "eth0")?, topology.mac(TENANT_NIC)?];
-    // The switch learns where the client is.
-    traffic::dig(client, DNS, DNS_NAME, "TXT")?;
-    let at_client = Wire::received(&client.netns, "eth0", "udp src port 53", topology.dir())?;
-    let query = packet::udp(&format!("{}:5353", client.address), &DNS.to_string())
-        .between(mac, nic)
-        .payload(&txt_query(DNS_NAME))
-        .bytes();
+fn reliability_21_only_a_priority_tag_is_looked_through() -> Result<()> {
+    for stripping in ["on", "off"] {
+        let topology = Topology::poc()?;
+        topology
+            .lb
+            .run(&format!("ethtool -K {TENANT_NIC} rxvlan {stripping}"))?;
+        let _peers = Peers::start(&topology)?;
+        let lb = Lb::start(&topology, CONFIG)?;
+        let client = topology.client();
+        let [mac, nic] = [mac_of(&client.netns, "eth0")?, topology.mac(TENANT_NIC)?];
+        let oracle = Oracle::start(&topology.mgmt_lan, topology.dir(), client, DNS_NODE_PORT)?;
+        let query = packet::udp(&format!("{}:5353", client.address), &DNS.to_string())
+            .between(mac, nic)
+            .payload(&txt_query(DNS_NAME))
+            .bytes();
+        let port = RawPort::open(&topology.tenant_lan, LB_PORT)?;
+        let status = lb.status()?.verdicts.nic;
+        for (what, frame) in [
+            ("a tag", raw::tagged(&query, DOT1Q, 2003)),
+            ("a service tag", raw::tagged(&query, DOT1AD, 2003)),
+            (
+                "two tags",
+                raw::tagged(&raw::tagged(&query, DOT1Q, 2004), DOT1Q, 2003),
+            ),
+            (
+                "a priority tag in a service tag",
+                raw::tagged(&raw::tagged(&query, DOT1Q, 0), DOT1AD, 2003),
+            ),
+        ] {
+            let passed = lb.status()?.verdicts.nic.passed;
+            port.send(&frame)?;
+            poll::until(what, LIMIT, || {
+                Ok((lb.status()?.verdicts.nic.passed == passed + 1).then_some(()))
+            })?;
+        }
+        let stacked = raw::tagged(&raw::tagged(&query, DOT1Q, 2003), DOT1Q, 0xa000);
+        port.send(&stacked)?;
+        poll::until("a tag behind a priority tag", LIMIT, || {
+            Ok((lb.dropped("stacked_tag")? == 1).then_some(()))
+        })?;
+        assert_eq!(lb.status()?.verdicts.nic.dropped, status.dropped + 1);
+        oracle.saw_nothing_else()?;
 
-    RawPort::open(&topology.tenant_lan, LB_PORT)?.send(&raw::tagged(&query, DOT1Q, 0xa000))?;
-
-    at_client.wait_for("an answer without a tag", 1, LIMIT, |frame| {
-        wire::ipv4(frame) == Some((VIP, client.address))
-    })?;
-    at_client.stop().map(drop)
+        let at_client = Wire::received(&client.netns, "eth0", "udp src port 53", topology.dir())?;
+        port.send(&raw::tagged(&query, DOT1Q, 0xa000))?;
+        at_client.wait_for("an answer without a tag", 1, LIMIT, |frame| {
+            wire::ipv4(frame) == Some((VIP, client.address))
+        })?;
+        at_client.stop()?;
+    }
+    Ok(())
 }
 
 /// `on` or `off`, as the NIC of the trunk has it.

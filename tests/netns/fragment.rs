@@ -136,15 +136,13 @@ fn reliability_15_clients_with_the_same_id_get_their_own_data() -> Result<()> {
             );
         }
     }
+    let sent = usize::from(ROUNDS) * stations.len();
+    at_node.wait_for("all fragments", 2 * sent, LIMIT, |_| true)?;
     let frames = at_node.stop()?;
     let mut ids: Vec<u16> = frames.iter().map(|frame| word(frame, ID)).collect();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(
-        frames.len(),
-        2 * ids.len(),
-        "an id for each datagram: {ids:x?}"
-    );
+    assert_eq!((frames.len(), ids.len()), (2 * sent, sent), "{ids:x?}");
     Ok(())
 }
 

@@ -77,7 +77,7 @@ fn reliability_18_a_udp_checksum_of_zero_stays_zero() -> Result<()> {
 /// segments, with a veth for a NIC.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn a24_offloads_of_hosts_spoil_nothing_in_native_mode() -> Result<()> {
+fn a24_reliability_19_offloads_of_hosts_spoil_nothing_in_native_mode() -> Result<()> {
     let topology = Topology::poc()?;
     matrix(&topology, "native")
 }
@@ -86,7 +86,7 @@ fn a24_offloads_of_hosts_spoil_nothing_in_native_mode() -> Result<()> {
 /// themselves: what is longer than an MTU cannot be redirected in generic mode.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn a24_offloads_of_hosts_spoil_nothing_in_generic_mode() -> Result<()> {
+fn a24_reliability_19_offloads_of_hosts_spoil_nothing_in_generic_mode() -> Result<()> {
     let topology = Topology::poc()?;
     make_generic(&topology)?;
     matrix(&topology, "generic")
@@ -96,7 +96,7 @@ fn a24_offloads_of_hosts_spoil_nothing_in_generic_mode() -> Result<()> {
 /// mode, they cut their segments themselves.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn a24_offloads_of_guests_spoil_nothing_on_a_bridge() -> Result<()> {
+fn a24_reliability_19_offloads_of_guests_spoil_nothing_on_a_bridge() -> Result<()> {
     let one = OneIp::build()?;
     let lb = Lb::start(&one, crate::one_ip::CONFIG)?;
     for network in lb.status()?.networks {

@@ -4,11 +4,14 @@ use lb_common::{
     verdict::DropReason,
     wire::{
         Slice,
-        options::{MAX_BYTES, check},
+        options::{MAX_BYTES, check, conceal},
     },
 };
 
-use crate::{each_input, frames::options::judge};
+use crate::{
+    each_input,
+    frames::options::{concealed, judge},
+};
 
 /// Where the options of an untagged frame begin.
 const FIRST: usize = 34;
@@ -29,6 +32,13 @@ fn ip_options() {
         match frame.get(FIRST..FIRST + bytes) {
             Some(list) => {
                 assert_eq!(judged, judge(list));
+                let done = conceal(&Slice::new(&mut frame), bytes);
+                assert_eq!(frame[FIRST + bytes..], before[FIRST + bytes..]);
+                if judged.is_ok() {
+                    assert_eq!(done, Some(()));
+                    let list = concealed(&before[FIRST..FIRST + bytes]);
+                    assert_eq!(frame[FIRST..FIRST + bytes], list);
+                }
                 bytes > 2
             }
             None => {

@@ -70,7 +70,7 @@ fn summing_to_zero(frame: &[u8], mut to: Translation) -> Translation {
 
 /// RFC 1624: what is updated is what would be computed anew, to the bit.
 #[test]
-fn a_translated_packet_has_the_checksums_of_one_made_so() {
+fn reliability_20_a_translated_packet_has_the_checksums_of_one_made_so() {
     let mut zeros = 0;
     every_packet(1, |spread, before| {
         let mut to = translation(spread.bytes());

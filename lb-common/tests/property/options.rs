@@ -1,11 +1,22 @@
-//! IP options: what is judged is what the definition says.
+//! IP options: what is judged and what is hidden is what the definition says.
 
 use lb_common::{
     verdict::DropReason,
-    wire::{Slice, options::check},
+    wire::{
+        Slice,
+        checksum::full,
+        options::{check, conceal},
+    },
 };
 
-use crate::{every, frames::options::judge, spread::Spread};
+use crate::{
+    every,
+    frames::{
+        options::{concealed, judge},
+        put,
+    },
+    spread::Spread,
+};
 
 /// A list as senders make it, with a mistake here and there.
 fn list(spread: &mut Spread) -> Vec<u8> {
@@ -53,4 +64,31 @@ fn a_list_of_options_is_judged_as_it_is_defined() {
         }] += 1;
     });
     assert!(found.iter().all(|&times| times > 5000), "{found:?}");
+}
+
+/// What goes to a client: nothing of the way that the packet took, and the checksum of a header made so.
+#[test]
+fn a_concealed_list_has_the_checksum_of_one_made_so() {
+    let mut hidden = 0;
+    every(31, |spread| {
+        let list = list(spread);
+        if judge(&list).is_err() {
+            return;
+        }
+        let behind = spread.below(8);
+        let (head, tail) = (spread.data(34), spread.data(behind));
+        let sealed = |list: &[u8]| {
+            let mut bytes = [&head, list, &tail].concat();
+            put(&mut bytes, 24, 0);
+            let sum = full(&bytes[14..34 + list.len()], 0).get();
+            put(&mut bytes, 24, sum);
+            bytes
+        };
+        let mut bytes = sealed(&list);
+        let before = bytes.clone();
+        assert_eq!(conceal(&Slice::new(&mut bytes), list.len()), Some(()));
+        assert_eq!(bytes, sealed(&concealed(&list)), "{list:?}");
+        hidden += u32::from(bytes != before);
+    });
+    assert!(hidden > 5000, "{hidden} lists had anything to hide");
 }

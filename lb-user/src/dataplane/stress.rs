@@ -237,8 +237,11 @@ impl Ground {
     /// What the winner of a close does.
     fn ended(&self, id: u32, word: Word) {
         let before = self.closed[id as usize].swap(word.generation(), Ordering::SeqCst);
+        // Where others take an id without waiting for the queue, they may have closed their own
+        // generation before this is noted; that each was closed once is in the number of live flows.
+        let in_order = before < word.generation();
         assert!(
-            before < word.generation(),
+            in_order || self.rivals && before != word.generation(),
             "id {id} was closed twice: {word:?}"
         );
         self.live.fetch_sub(1, Ordering::SeqCst);

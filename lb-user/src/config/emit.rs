@@ -33,6 +33,7 @@ fn write(out: &mut String, config: &Config, origins: &Origins) -> fmt::Result {
         limits,
         timeouts,
         flow_log,
+        watch: _,
     } = config;
     out.push_str("version: 1\n\nnetworks:\n");
     for each in networks {
@@ -172,6 +173,11 @@ fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
         name,
         network,
         backends,
+        health: _,
+        drain_timeout: _,
+        slow_start: _,
+        min_up: _,
+        below_min_up: _,
     } = pool;
     writeln!(out, "  {}:\n    network: {}", scalar(name), scalar(network))?;
     if backends.is_empty() {

@@ -36,8 +36,9 @@ pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};
 use self::{expand::Origins, problem::Findings, schema::RawFile};
 pub use self::{
     model::{
-        Backend, Config, Limits, Listen, Network, Pool, Protocol, Role, Route, Rule, Service, Snat,
-        TCP_IDLE, Timeouts, UDP_IDLE,
+        Backend, BelowMinUp, Check, Config, DRAIN_TIMEOUT, Get, Health, Limits, Listen, Network,
+        OnDead, Pool, Protocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, Tls,
+        UDP_IDLE,
     },
     problem::{Problem, Problems},
 };

@@ -25,6 +25,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The file that flows are written to when they begin and end; none: they are not. Absolute.
     pub flow_log: Option<PathBuf>,
+    /// Whether a change of the files is applied without being asked for; default no.
+    pub watch: bool,
 }
 
 impl Config {
@@ -168,6 +170,112 @@ pub struct Pool {
     pub network: String,
     /// Unique in name, and in address and port; may be empty.
     pub backends: Vec<Backend>,
+    /// How its backends are checked; none: they count as up.
+    pub health: Option<Health>,
+    /// How long the flows of a backend may go on that was drained, or taken out of the file: then
+    /// they are reset. None: for ever. Default [`DRAIN_TIMEOUT`].
+    #[serde(serialize_with = "as_idle")]
+    pub drain_timeout: Option<Duration>,
+    /// How long a backend that comes back takes to have its full share of new flows; default 0.
+    #[serde(serialize_with = "as_duration")]
+    pub slow_start: Duration,
+    /// The part of the backends, in percent, that must be up for the pool to go on as usual; default 0.
+    /// With none up it never does.
+    pub min_up: u8,
+    /// What the pool does below that.
+    pub below_min_up: BelowMinUp,
+}
+
+/// How long a drained backend's flows may go on: more than the 70 s that an API server takes to shut
+/// down, and what other balancers wait.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What a pool does that has too few backends up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BelowMinUp {
+    /// New flows are refused at once.
+    #[default]
+    Refuse,
+    /// New flows go to all backends that nobody has taken out, whatever their checks say.
+    All,
+}
+
+/// How the backends of a pool are checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Health {
+    /// What is asked.
+    pub check: Check,
+    /// Another port than the backend's.
+    pub port: Option<u16>,
+    /// From the beginning of one check to that of the next; default 5 s.
+    #[serde(serialize_with = "as_duration")]
+    pub interval: Duration,
+    /// How long a check may take, no longer than `interval`; default 3 s, or `interval` if that is less.
+    #[serde(serialize_with = "as_duration")]
+    pub timeout: Duration,
+    /// Good checks in a row after which a backend is up; default 2.
+    pub rise: u32,
+    /// Bad checks in a row after which it is not; default 3.
+    pub fall: u32,
+    /// As `interval`, between a first other answer and the verdict; default 1 s, or `interval` if that
+    /// is less.
+    #[serde(serialize_with = "as_duration")]
+    pub fast_interval: Duration,
+    /// How long a backend must be good without a break to come back, once it has come and gone too
+    /// often; default 30 s, 0 for no such rule.
+    #[serde(serialize_with = "as_duration")]
+    pub flap_hold: Duration,
+    /// What becomes of its flows when it is dead.
+    pub on_dead: OnDead,
+}
+
+/// What a check asks of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Check {
+    /// A TCP connection.
+    Tcp,
+    /// A TLS handshake.
+    Tls(Tls),
+    /// An HTTP answer.
+    Http(Get),
+    /// An HTTP answer over TLS.
+    Https(Tls, Get),
+}
+
+/// The TLS part of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tls {
+    /// The name in the ClientHello; none: no name is sent.
+    pub sni: Option<String>,
+    /// PEM file with the only CAs that may have signed the certificate, which must then be for `sni`,
+    /// or for the backend's address; none: any certificate is taken.
+    pub ca: Option<PathBuf>,
+}
+
+/// The HTTP part of a check: a GET request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Get {
+    /// Path and query; begins with `/`.
+    pub path: String,
+    /// The `Host` header; none: the backend's address and port.
+    pub host: Option<String>,
+    /// First and last status that is good; default 200 to 299.
+    pub status: (u16, u16),
+}
+
+/// What becomes of the flows of a dead backend. No new ones go there in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDead {
+    /// They stay as long as they can.
+    #[default]
+    None,
+    /// They end as those of a drained backend.
+    Drain,
+    /// Both ends are told at once.
+    Reset,
 }
 
 /// One place that flows can be sent to.

@@ -59,6 +59,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         limits,
         timeouts: life::timeouts(&raw.timeouts, findings),
         flow_log: life::flow_log(raw.flow_log.as_ref(), findings),
+        watch: false,
     };
     check_rules(&config, findings);
     config

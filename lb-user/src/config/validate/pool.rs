@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, hash_map},
     net::Ipv4Addr,
+    time::Duration,
 };
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::config::{
     address,
-    model::{Backend, Pool},
+    model::{Backend, BelowMinUp, DRAIN_TIMEOUT, Pool},
     names,
     place::{At, Place, quote},
     problem::Findings,
@@ -59,6 +60,11 @@ pub(super) fn validate(
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
+                health: None,
+                drain_timeout: Some(DRAIN_TIMEOUT),
+                slow_start: Duration::ZERO,
+                min_up: 0,
+                below_min_up: BelowMinUp::default(),
             });
         }
     }

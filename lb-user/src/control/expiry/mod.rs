@@ -11,6 +11,7 @@
 pub mod cause;
 mod claims;
 pub mod close;
+pub mod cut;
 pub mod ends;
 pub mod idle;
 pub mod keepalive;

@@ -1,0 +1,194 @@
+//! What goes over the admin socket, as it stands in JSON.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::health::{Outcome, Verdict};
+
+/// What the control plane is asked to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+pub enum Request {
+    /// What a reload of this file would change. The path is absolute.
+    Plan {
+        /// The configuration file.
+        file: PathBuf,
+    },
+    /// Applies a file: this one, or the one that the process was started with.
+    Reload {
+        /// The configuration file, absolute.
+        file: Option<PathBuf>,
+        /// Goes back to what was before after so many seconds, unless [`Self::Confirm`] comes.
+        confirm_seconds: Option<u64>,
+    },
+    /// What was applied stays.
+    Confirm,
+    /// Where the configuration and every backend stand.
+    Health,
+    /// Overrides what the file and the checks say of a backend.
+    Backend {
+        /// Its name in the file, as `POOL/BACKEND`, or `BACKEND` where that is one backend only.
+        name: String,
+        /// What it shall be.
+        change: Override,
+    },
+    /// Ends flows; both ends are told.
+    Kill(Filter),
+    /// What has happened since the event with this number.
+    Events {
+        /// Events after this one; 0 for all that are kept.
+        after: u64,
+    },
+}
+
+/// What an operator says of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "override", rename_all = "snake_case")]
+pub enum Override {
+    /// No new flows; old ones have the pool's drain time.
+    Drain,
+    /// No new flows, and old ones end at once.
+    Disable,
+    /// As the file and the checks say: the override is gone.
+    Enable,
+    /// Another weight, 1 to 256.
+    Weight {
+        /// The weight.
+        weight: u16,
+    },
+}
+
+/// Which flows; all that is given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// Of clients in this network.
+    pub network: Option<String>,
+    /// Of this service.
+    pub service: Option<String>,
+    /// To this backend, named as in [`Request::Backend`].
+    pub backend: Option<String>,
+    /// Of clients in this prefix or with this address.
+    pub client: Option<String>,
+    /// With this SNAT address and port, as a backend sees them.
+    pub snat: Option<String>,
+}
+
+/// What comes of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// It is done; what there is to say about it, a line each.
+    Done {
+        /// For people.
+        lines: Vec<String>,
+    },
+    /// It is refused, or failed; nothing was changed unless the lines say so.
+    Refused {
+        /// Whether the configuration or the question is wrong, and not the host.
+        usage: bool,
+        /// Every reason, a line each.
+        reasons: Vec<String>,
+    },
+    /// To [`Request::Plan`], and to a reload that was applied.
+    Changes(Changes),
+    /// To [`Request::Health`].
+    Health(ControlStatus),
+    /// To [`Request::Events`], oldest first.
+    Events {
+        /// The events.
+        events: Vec<Event>,
+    },
+}
+
+/// What a change does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// The map operations in their order, a line each; none if nothing changes.
+    pub operations: Vec<String>,
+    /// Flows that end with it, as `service api-a: every flow`.
+    pub ends: Vec<String>,
+    /// What the operator should know.
+    pub warnings: Vec<String>,
+    /// Until when it must be confirmed, in seconds from now.
+    pub confirm_seconds: Option<u64>,
+}
+
+/// Where the control plane stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlStatus {
+    /// The configuration.
+    pub config: ConfigStatus,
+    /// Every backend of every pool, in the order of the file; then those that only finish flows.
+    pub backends: Vec<BackendHealth>,
+}
+
+/// Where the configuration stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigStatus {
+    /// The file that is read on a reload.
+    pub file: PathBuf,
+    /// Number of the applied configuration: 1 at the start of the process, one more with each reload.
+    pub generation: u64,
+    /// Seconds since it was applied.
+    pub age_seconds: u64,
+    /// Seconds until it must be confirmed, if it must.
+    pub confirm_seconds: Option<u64>,
+    /// Why the file as it is now is not what is applied; none if the last reload was.
+    pub stale: Option<String>,
+}
+
+/// Where a backend stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendHealth {
+    /// Its id.
+    pub id: u32,
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is checked at all.
+    pub checked: bool,
+    /// What the checks say.
+    pub verdict: Verdict,
+    /// Its share of new flows, in relation to the pool's other backends; 0: it gets none.
+    pub share: u32,
+    /// What the operator says.
+    pub overridden: Option<Override>,
+    /// The latest check.
+    pub last: Option<LastCheck>,
+    /// Seconds since the verdict changed, if it did while this process runs.
+    pub since_seconds: Option<u64>,
+    /// How often it changed while this process runs.
+    pub transitions: u64,
+    /// Whether it is configured no more, and only finishes its flows.
+    pub retired: bool,
+}
+
+/// The latest check of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastCheck {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub took_ms: u64,
+    /// How long ago it ended.
+    pub age_ms: u64,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its number, one more with each; a number that is left out is an event that nobody read in time.
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// What kind: `reload`, `health`, `override`, `kill`, `confirm`, `rollback`.
+    pub kind: String,
+    /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
+    pub object: String,
+    /// What happened, for people.
+    pub words: String,
+    /// Who asked for it: user id and process, if somebody did.
+    pub by: Option<String>,
+}

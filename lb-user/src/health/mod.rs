@@ -1,0 +1,81 @@
+//! Health: whether backends can serve, found out by asking them.
+//!
+//! Each network has a thread in its cell that checks the network's backends on their schedules, from a
+//! SNAT address, as their flows come. What follows from a verdict is not decided here.
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Health;
+
+/// Whether a backend can serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It has never been checked; its first check decides alone.
+    #[default]
+    Unknown,
+    /// It can.
+    Up,
+    /// It answers, but not as it should: no new flows, and those that it has go on.
+    NotReady,
+    /// It does not answer, or refuses: no new flows, and for those that it has the pool decides.
+    Dead,
+}
+
+/// How a check ended; the words are for people, as `503 Service Unavailable` or `connection refused`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "result", content = "words", rename_all = "snake_case")]
+pub enum Outcome {
+    /// As it should.
+    Good(String),
+    /// With another answer.
+    NotReady(String),
+    /// Without an answer.
+    Dead(String),
+}
+
+/// A backend that is to be checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its id.
+    pub backend: u32,
+    /// Address and port that are asked.
+    pub address: SocketAddrV4,
+    /// Where the check comes from: a SNAT address of the network.
+    pub source: Ipv4Addr,
+    /// What is asked, and how often.
+    pub health: Health,
+    /// What was known of it when an earlier process ended; the default for one that is new.
+    pub saved: Standing,
+}
+
+/// What is known of a backend; kept over restarts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Checks in a row, up to now, that spoke against the verdict.
+    pub against: u32,
+    /// How often it came and went lately.
+    pub flaps: u32,
+}
+
+/// One check of a backend, and where it stands after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its id.
+    pub backend: u32,
+    /// How the check ended.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether the verdict is another than before.
+    pub changed: bool,
+    /// Where the backend stands now.
+    pub standing: Standing,
+}

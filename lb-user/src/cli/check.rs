@@ -11,7 +11,7 @@ use std::{
 use serde::Serialize;
 
 use super::table;
-use crate::config::{self, Config, Problem, Problems};
+use crate::config::{self, Config, Loaded, Problem, Problems, Warning};
 
 /// Exit code for a wrong configuration, as for a wrong command line.
 const REFUSED: u8 = 2;
@@ -32,8 +32,8 @@ pub enum Answer {
 }
 
 /// Checks the file at `path`. Exit code 0: valid, the answer is on stdout. Exit code 2: every problem
-/// is on stderr, or with JSON on stdout as part of the object. Exit code 1: the answer could not be
-/// written.
+/// is on stderr, or with JSON on stdout as part of the object; so are warnings, which change no exit
+/// code. Exit code 1: the answer could not be written.
 pub fn check(path: &Path, answer: Answer) -> ExitCode {
     let result = config::load_text(path);
     let code = match result {
@@ -44,10 +44,14 @@ pub fn check(path: &Path, answer: Answer) -> ExitCode {
         (_, Answer::Json) => as_json(&result)
             .map_err(io::Error::from)
             .and_then(|text| writeln!(io::stdout(), "{text}")),
-        (Ok((_, text)), Answer::Expanded) => write!(io::stdout(), "{text}"),
-        (Ok((config, _)), Answer::Summary) => {
+        (Ok(loaded), Answer::Expanded) => {
+            warn(&loaded.warnings).and_then(|()| write!(io::stdout(), "{}", loaded.text))
+        }
+        (Ok(loaded), Answer::Summary) => {
+            let config = &loaded.config;
             let line = format!("{}: ok: {}", path.display(), summary(config));
-            writeln!(io::stdout(), "{line}{}", report(&capacities(config)))
+            let capacities = report(&capacities(config));
+            writeln!(io::stdout(), "{line}{capacities}").and_then(|()| warn(&loaded.warnings))
         }
         (Err(problems), _) => writeln!(io::stderr(), "{problems}"),
     };
@@ -55,6 +59,14 @@ pub fn check(path: &Path, answer: Answer) -> ExitCode {
         Ok(()) => code,
         Err(_) => ExitCode::FAILURE,
     }
+}
+
+/// The warnings for people, a line each.
+fn warn(warnings: &[Warning]) -> io::Result<()> {
+    let mut out = io::stderr();
+    warnings
+        .iter()
+        .try_for_each(|warning| writeln!(out, "warning: {warning}"))
 }
 
 /// What is in the configuration, and how many flows it can hold at a time.
@@ -136,15 +148,19 @@ struct Object<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<Vec<Capacity<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<&'a [Warning]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     problems: Option<&'a [Problem]>,
 }
 
-fn as_json(result: &Result<(Config, String), Problems>) -> serde_json::Result<String> {
-    let config = result.as_ref().ok().map(|(config, _)| config);
+fn as_json(result: &Result<Loaded, Problems>) -> serde_json::Result<String> {
+    let loaded = result.as_ref().ok();
+    let config = loaded.map(|loaded| &loaded.config);
     serde_json::to_string(&Object {
         ok: result.is_ok(),
         config,
         capacity: config.map(capacities),
+        warnings: loaded.map(|loaded| loaded.warnings.as_slice()),
         problems: result.as_ref().err().map(Problems::as_slice),
     })
 }
@@ -163,8 +179,12 @@ services:
   s: { network: mgmt, listen: [\"10.0.0.3:80/udp\"], pool: p }
 ";
 
-    fn parsed(text: &str) -> Result<(Config, String), Problems> {
-        config::parse("f", text).map(|config| (config, String::new()))
+    /// What is loaded from a file called `f`.
+    fn loaded(text: &str) -> Result<Loaded, Problems> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        std::fs::write(&path, text).unwrap();
+        config::load_text(&path)
     }
 
     #[test]
@@ -204,8 +224,10 @@ services:
 
     #[test]
     fn json_of_a_valid_file_has_the_whole_configuration() {
+        let health = "health: { https: { path: /readyz, sni: api }, on_dead: reset }";
+        let text = SMALL.replace("p: { network", &format!("p: {{ {health}, network"));
         assert_eq!(
-            as_json(&parsed(SMALL)).unwrap(),
+            as_json(&loaded(&text)).unwrap(),
             concat!(
                 r#"{"ok":true,"config":{"networks":[{"name":"mgmt","role":"mgmt","interface":"eth1","#,
                 r#""vlan":null,"host":false,"prefixes":["10.0.0.0/24"],"routes":[],"#,
@@ -213,15 +235,39 @@ services:
                 r#""snat":[{"address":"10.0.0.1","first_port":1024,"ports":56320}],"#,
                 r#""reject":false,"max_flows":null,"half_open":8192,"udp_flows":8192,"mss":null}],"#,
                 r#""pools":[{"name":"p","network":"mgmt","backends":["#,
-                r#"{"name":"10.0.0.2:80","address":"10.0.0.2","port":80,"weight":1}]}],"#,
+                r#"{"name":"10.0.0.2:80","address":"10.0.0.2","port":80,"weight":1}],"#,
+                r#""health":{"check":{"https":[{"sni":"api","ca":null},"#,
+                r#"{"path":"/readyz","host":null,"status":[200,299]}]},"port":null,"#,
+                r#""interval":"5s","timeout":"3s","rise":2,"fall":3,"fast_interval":"1s","#,
+                r#""flap_hold":"30s","on_dead":"reset"},"drain_timeout":"5m","slow_start":"0s","#,
+                r#""min_up":0,"below_min_up":"refuse"}],"#,
                 r#""services":[{"name":"s","network":"mgmt","listen":["#,
                 r#"{"address":"10.0.0.3","port":80,"protocol":"udp"}],"pool":"p","rules":[],"#,
                 r#""idle_timeout":"2m","udp_idle_timeout":"2m","keepalive":null,"#,
                 r#""reject":false,"max_flows":null}],"#,
                 r#""limits":{"snat_addresses":8,"services":1024,"backends":4096,"pools":256},"#,
-                r#""timeouts":{"half_open":"30s","half_closed":"2m","udp":"30s"},"flow_log":null},"#,
+                r#""timeouts":{"half_open":"30s","half_closed":"2m","udp":"30s"},"flow_log":null,"#,
+                r#""watch":false},"#,
                 r#""capacity":[{"network":"mgmt","address":"10.0.0.1","first_port":1024,"#,
-                r#""last_port":57343,"flows":56320,"connections_per_second":938}]}"#
+                r#""last_port":57343,"flows":56320,"connections_per_second":938}],"warnings":[]}"#
+            )
+        );
+    }
+
+    #[test]
+    fn json_has_the_warnings_with_their_names() {
+        let slow = "p: { health: { tcp: {}, interval: 10s, timeout: 10s }, network";
+        let loaded = loaded(&SMALL.replace("p: { network", slow)).unwrap();
+        assert_eq!(loaded.warnings.len(), 1);
+        let file = loaded.warnings[0].problem.file.clone();
+        let json = as_json(&Ok(loaded)).unwrap().replace(&file, "f");
+        let (_, warnings) = json.split_once(r#","warnings":"#).unwrap();
+        assert_eq!(
+            warnings,
+            concat!(
+                r#"[{"name":"slow-check","file":"f","line":6,"key":"pools.p.health","#,
+                r#""words":"a backend of pool p that fails is out after at most 41s, and one that "#,
+                r#"recovers is back after at most 31s; OpenShift expects at most 30s of an API"}]}"#
             )
         );
     }
@@ -229,8 +275,9 @@ services:
     #[test]
     fn json_of_a_refused_file_has_the_problems() {
         let text = SMALL.replace("version: 1", "version: 2");
+        let problems = config::parse("f", &text).unwrap_err();
         assert_eq!(
-            as_json(&parsed(&text)).unwrap(),
+            as_json(&Err(problems)).unwrap(),
             r#"{"ok":false,"problems":[{"file":"f","line":2,"key":"version","words":"found 2, expected 1"}]}"#
         );
     }

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{USAGE, failed, init_log};
 use crate::{
-    config::{self, Config},
+    config::{self, Config, Loaded},
     control::{
         apply::read_ids,
         start::{self, Running},
@@ -54,7 +54,11 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
-    let (config, text) = match config::load_text(&options.config) {
+    let Loaded {
+        config,
+        text,
+        warnings,
+    } = match config::load_text(&options.config) {
         Ok(loaded) => loaded,
         Err(problems) => {
             eprintln!("{problems}");
@@ -62,6 +66,9 @@ pub(super) fn run(options: &Options) -> ExitCode {
         }
     };
     init_log(options.trace_drops);
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     match run_config(options, &config, &text) {
         Ok(End::Stopped) => ExitCode::SUCCESS,
         Ok(End::Unconfirmed) => {

@@ -23,6 +23,11 @@ const UNITS: [(&str, u64); 5] = [
 
 /// A time in [`RANGE`], from numbers with units of which each is smaller than the one before.
 pub(super) fn parse(text: &str) -> Result<Duration, String> {
+    parse_in(text, RANGE)
+}
+
+/// As [`parse`], for a time in `range`.
+pub(super) fn parse_in(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, String> {
     let time = read(text).ok_or_else(|| {
         format!(
             "{} is not a time; expected whole numbers with units d, h, m, s or ms, such as 30s or \
@@ -30,14 +35,14 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
             quote(text)
         )
     })?;
-    if RANGE.contains(&time) {
+    if range.contains(&time) {
         return Ok(time);
     }
     Err(format!(
         "found {}, expected {} to {}",
         quote(text),
-        self::text(*RANGE.start()),
-        self::text(*RANGE.end())
+        self::text(*range.start()),
+        self::text(*range.end())
     ))
 }
 

@@ -11,9 +11,10 @@ use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS};
 use super::{
     duration::{text, text_or_never},
     expand::Origins,
+    health::{Check, Get, Health, Tls},
     model::{
-        Backend, Config, Limits, Network, PLACES, Pool, Protocol, Service, Snat, TCP_IDLE,
-        Timeouts, UDP_IDLE, reachable,
+        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, PLACES, Pool, Protocol,
+        Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE, reachable,
     },
 };
 
@@ -33,9 +34,13 @@ fn write(out: &mut String, config: &Config, origins: &Origins) -> fmt::Result {
         limits,
         timeouts,
         flow_log,
-        watch: _,
+        watch,
     } = config;
-    out.push_str("version: 1\n\nnetworks:\n");
+    out.push_str("version: 1\n");
+    if *watch {
+        out.push_str("watch: true\n");
+    }
+    out.push_str("\nnetworks:\n");
     for each in networks {
         network(out, each)?;
     }
@@ -173,13 +178,28 @@ fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
         name,
         network,
         backends,
-        health: _,
-        drain_timeout: _,
-        slow_start: _,
-        min_up: _,
-        below_min_up: _,
+        health: checks,
+        drain_timeout,
+        slow_start,
+        min_up,
+        below_min_up,
     } = pool;
     writeln!(out, "  {}:\n    network: {}", scalar(name), scalar(network))?;
+    if let Some(checks) = checks {
+        health(out, checks)?;
+    }
+    if *drain_timeout != Some(DRAIN_TIMEOUT) {
+        writeln!(out, "    drain_timeout: {}", text_or_never(*drain_timeout))?;
+    }
+    if !slow_start.is_zero() {
+        writeln!(out, "    slow_start: {}", text(*slow_start))?;
+    }
+    if *min_up != 0 {
+        writeln!(out, "    min_up: {min_up}%")?;
+    }
+    if *below_min_up != BelowMinUp::default() {
+        writeln!(out, "    below_min_up: {below_min_up}")?;
+    }
     if backends.is_empty() {
         out.push_str("    backends: []\n");
     } else {
@@ -207,6 +227,71 @@ fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
         out.push_str(" }\n");
     }
     Ok(())
+}
+
+fn health(out: &mut String, health: &Health) -> fmt::Result {
+    let Health {
+        check,
+        port,
+        interval,
+        timeout,
+        rise,
+        fall,
+        fast_interval,
+        flap_hold,
+        on_dead,
+    } = health;
+    let mut keys: Vec<String> = Vec::new();
+    let kind = match check {
+        Check::Tcp => "tcp",
+        Check::Tls(tls) => {
+            tls_keys(&mut keys, tls);
+            "tls"
+        }
+        Check::Http(get) => {
+            get_keys(&mut keys, get);
+            "http"
+        }
+        Check::Https(tls, get) => {
+            get_keys(&mut keys, get);
+            tls_keys(&mut keys, tls);
+            "https"
+        }
+    };
+    keys.extend(port.map(|port| format!("port: {port}")));
+    let keys = if keys.is_empty() {
+        "{}".to_owned()
+    } else {
+        format!("{{ {} }}", keys.join(", "))
+    };
+    let [interval, timeout, fast_interval, flap_hold] =
+        [interval, timeout, fast_interval, flap_hold].map(|time| text(*time));
+    writeln!(
+        out,
+        "    health:\n      {kind}: {keys}\n      interval: {interval}\n      \
+         timeout: {timeout}\n      rise: {rise}\n      fall: {fall}\n      \
+         fast_interval: {fast_interval}\n      flap_hold: {flap_hold}\n      on_dead: {on_dead}"
+    )
+}
+
+fn get_keys(keys: &mut Vec<String>, get: &Get) {
+    let Get {
+        path,
+        host,
+        status: (first, last),
+    } = get;
+    keys.push(format!("path: {}", scalar(path)));
+    let host = host.as_ref();
+    keys.extend(host.map(|host| format!("host: {}", scalar(host))));
+    keys.push(format!("status: {first}-{last}"));
+}
+
+fn tls_keys(keys: &mut Vec<String>, tls: &Tls) {
+    let Tls { sni, ca } = tls;
+    let sni = sni.as_ref();
+    keys.extend(sni.map(|sni| format!("sni: {}", scalar(sni))));
+    let ca = ca.as_ref();
+    keys.extend(ca.map(|ca| format!("ca: {}", scalar(&ca.to_string_lossy()))));
 }
 
 fn service(out: &mut String, service: &Service) -> fmt::Result {

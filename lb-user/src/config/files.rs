@@ -188,6 +188,7 @@ fn add(raw: &mut RawFile, more: RawFile) {
         limits: _,
         timeouts: _,
         flow_log: _,
+        watch: _,
     } = more;
     raw.versions.extend(versions);
     append(&mut raw.networks, networks);

@@ -18,6 +18,7 @@ mod duration;
 mod emit;
 mod expand;
 mod files;
+mod health;
 mod model;
 mod names;
 mod place;
@@ -35,12 +36,12 @@ use std::path::Path;
 pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};
 use self::{expand::Origins, problem::Findings, schema::RawFile};
 pub use self::{
+    health::{Check, Get, Health, JITTER_PERCENT, OnDead, Tls},
     model::{
-        Backend, BelowMinUp, Check, Config, DRAIN_TIMEOUT, Get, Health, Limits, Listen, Network,
-        OnDead, Pool, Protocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, Tls,
-        UDP_IDLE,
+        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Listen, Network, Pool, Protocol, Role,
+        Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
     },
-    problem::{Problem, Problems},
+    problem::{Problem, Problems, Warning},
 };
 
 /// Reads and validates the configuration file at `path`, and what it includes.
@@ -49,20 +50,39 @@ pub use self::{
 ///
 /// Every problem of the files, or the one reason why the first could not be read.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    load_text(path).map(|(config, _)| config)
+    load_text(path).map(|loaded| loaded.config)
 }
 
-/// As [`load`], with a text that means the same without any other file: everything is written out.
+/// A valid configuration from files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// What the files mean.
+    pub config: Config,
+    /// One file that means the same: everything is written out.
+    pub text: String,
+    /// What an operator should know of it, in the order of files and lines.
+    pub warnings: Vec<Warning>,
+}
+
+/// As [`load`], with all that is to be known of the files.
 ///
 /// # Errors
 ///
 /// As [`load`].
-pub fn load_text(path: &Path) -> Result<(Config, String), Problems> {
+pub fn load_text(path: &Path) -> Result<Loaded, Problems> {
     let mut findings = Findings::new(&path.display().to_string());
     let raw = files::read(path, &mut findings);
-    let (config, origins) = resolve(raw, findings)?;
+    let Resolved {
+        config,
+        origins,
+        warnings,
+    } = resolve(raw, findings)?;
     let text = emit::emit(&config, &origins);
-    Ok((config, text))
+    Ok(Loaded {
+        config,
+        text,
+        warnings,
+    })
 }
 
 /// Validates the configuration `text`, which includes no file; `name` stands for it in the problems.
@@ -73,15 +93,26 @@ pub fn load_text(path: &Path) -> Result<(Config, String), Problems> {
 pub fn parse(name: &str, text: &str) -> Result<Config, Problems> {
     let mut findings = Findings::new(name);
     let raw = files::read_text(text, &mut findings);
-    resolve(raw, findings).map(|(config, _)| config)
+    resolve(raw, findings).map(|resolved| resolved.config)
+}
+
+/// What a file means, and where it comes from.
+#[derive(Debug)]
+struct Resolved {
+    config: Config,
+    origins: Origins,
+    warnings: Vec<Warning>,
 }
 
 /// The configuration that `raw` means, if there was no problem.
-fn resolve(raw: Option<RawFile>, mut findings: Findings) -> Result<(Config, Origins), Problems> {
+fn resolve(raw: Option<RawFile>, mut findings: Findings) -> Result<Resolved, Problems> {
     let resolved = raw.map(|raw| {
         let expanded = expand::expand(raw, &mut findings);
-        let config = validate::validate(&expanded, &mut findings);
-        (config, expanded.origins)
+        Resolved {
+            config: validate::validate(&expanded, &mut findings),
+            origins: expanded.origins,
+            warnings: findings.warnings(),
+        }
     });
     findings.into_result(resolved)
 }

@@ -6,7 +6,7 @@ use ipnet::Ipv4Net;
 use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, ring::DEFAULT_PLACES};
 use serde::{Serialize, Serializer};
 
-use super::duration;
+use super::{duration, health::Health};
 
 /// A validated configuration, with every default filled in and every shorthand (`defaults`, `nodes`,
 /// `clusters`, `include`) written out. Lists have the order of the files, every name that is
@@ -201,81 +201,13 @@ pub enum BelowMinUp {
     All,
 }
 
-/// How the backends of a pool are checked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Health {
-    /// What is asked.
-    pub check: Check,
-    /// Another port than the backend's.
-    pub port: Option<u16>,
-    /// From the beginning of one check to that of the next; default 5 s.
-    #[serde(serialize_with = "as_duration")]
-    pub interval: Duration,
-    /// How long a check may take, no longer than `interval`; default 3 s, or `interval` if that is less.
-    #[serde(serialize_with = "as_duration")]
-    pub timeout: Duration,
-    /// Good checks in a row after which a backend is up; default 2.
-    pub rise: u32,
-    /// Bad checks in a row after which it is not; default 3.
-    pub fall: u32,
-    /// As `interval`, between a first other answer and the verdict; default 1 s, or `interval` if that
-    /// is less.
-    #[serde(serialize_with = "as_duration")]
-    pub fast_interval: Duration,
-    /// How long a backend must be good without a break to come back, once it has come and gone too
-    /// often; default 30 s, 0 for no such rule.
-    #[serde(serialize_with = "as_duration")]
-    pub flap_hold: Duration,
-    /// What becomes of its flows when it is dead.
-    pub on_dead: OnDead,
-}
-
-/// What a check asks of a backend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Check {
-    /// A TCP connection.
-    Tcp,
-    /// A TLS handshake.
-    Tls(Tls),
-    /// An HTTP answer.
-    Http(Get),
-    /// An HTTP answer over TLS.
-    Https(Tls, Get),
-}
-
-/// The TLS part of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Tls {
-    /// The name in the ClientHello; none: no name is sent.
-    pub sni: Option<String>,
-    /// PEM file with the only CAs that may have signed the certificate, which must then be for `sni`,
-    /// or for the backend's address; none: any certificate is taken.
-    pub ca: Option<PathBuf>,
-}
-
-/// The HTTP part of a check: a GET request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Get {
-    /// Path and query; begins with `/`.
-    pub path: String,
-    /// The `Host` header; none: the backend's address and port.
-    pub host: Option<String>,
-    /// First and last status that is good; default 200 to 299.
-    pub status: (u16, u16),
-}
-
-/// What becomes of the flows of a dead backend. No new ones go there in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnDead {
-    /// They stay as long as they can.
-    #[default]
-    None,
-    /// They end as those of a drained backend.
-    Drain,
-    /// Both ends are told at once.
-    Reset,
+impl fmt::Display for BelowMinUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refuse => "refuse",
+            Self::All => "all",
+        })
+    }
 }
 
 /// One place that flows can be sent to.
@@ -453,7 +385,10 @@ fn as_text<S: Serializer>(prefix: &Ipv4Net, serializer: S) -> Result<S::Ok, S::E
 }
 
 /// Times as the file has them.
-fn as_duration<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_duration<S: Serializer>(
+    time: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&duration::text(*time))
 }
 

@@ -1,10 +1,11 @@
 //! Names: how they are spelt, and which one is meant by a reference.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::Ipv4Addr};
 
 use lb_common::maps::registry::NAME_BYTES;
 
 use super::{
+    address::number,
     place::{At, Place, quote},
     problem::Findings,
     schema::{List, Named},
@@ -131,6 +132,31 @@ fn check_letters(name: &str, others: &[u8], most: usize, place: &Place, findings
 
 /// A DNS name in lower case (RFC 1123 section 2.1), without a dot at the end.
 pub(super) fn check_domain(name: &str, place: &Place, findings: &mut Findings) {
+    if !is_domain(name) {
+        let words = format!(
+            "{} is not a DNS name; expected one such as tenant-a.example.com, in lower case",
+            quote(name)
+        );
+        findings.add(place, words);
+    }
+}
+
+/// Whom an HTTP request is for: a DNS name in lower case or an IPv4 address, and a port or none
+/// (RFC 9110 section 7.2).
+pub(super) fn check_authority(text: &str, place: &Place, findings: &mut Findings) {
+    let (host, port) = text.split_once(':').unwrap_or((text, "1"));
+    let port = number(port).is_some_and(|port| (1..=65_535).contains(&port));
+    if !port || !(is_domain(host) || host.parse::<Ipv4Addr>().is_ok()) {
+        let words = format!(
+            "{} is not a host; expected a DNS name in lower case or an IPv4 address, with :PORT or \
+             without",
+            quote(text)
+        );
+        findings.add(place, words);
+    }
+}
+
+fn is_domain(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -140,11 +166,5 @@ pub(super) fn check_domain(name: &str, place: &Place, findings: &mut Findings) {
     };
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit());
-    if name.len() > 253 || is_number || !name.split('.').all(label) {
-        let words = format!(
-            "{} is not a DNS name; expected one such as tenant-a.example.com, in lower case",
-            quote(name)
-        );
-        findings.add(place, words);
-    }
+    name.len() <= 253 && !is_number && name.split('.').all(label)
 }

@@ -1,6 +1,6 @@
 //! The problems of a configuration, collected by every stage and printed one per line.
 
-use std::{collections::HashSet, error::Error, fmt};
+use std::{collections::HashSet, error::Error, fmt, mem};
 
 use serde::Serialize;
 
@@ -59,12 +59,31 @@ impl fmt::Display for Problem {
     }
 }
 
+/// What is valid, and yet hardly what was meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Warning {
+    /// Which one it is, such as `slow-check`.
+    pub name: &'static str,
+    /// Where it is, and what is wrong with it.
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, problem } = self;
+        write!(f, "{problem} [{name}]")
+    }
+}
+
 /// The problems found so far.
 #[derive(Debug)]
 pub(super) struct Findings {
     /// The names of the files, as places count them.
     files: Vec<String>,
     found: Vec<(Place, String)>,
+    /// Each with its name.
+    warnings: Vec<(Place, &'static str, String)>,
 }
 
 impl Findings {
@@ -72,6 +91,7 @@ impl Findings {
         Self {
             files: vec![file.to_owned()],
             found: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -111,6 +131,31 @@ impl Findings {
         result.map_err(|words| self.add(place, words)).ok()
     }
 
+    /// Notes that what stands at `place` is hardly what was meant.
+    pub(super) fn warn(&mut self, place: &Place, name: &'static str, words: impl Into<String>) {
+        self.warnings.push((place.clone(), name, words.into()));
+    }
+
+    /// The warnings, in the order of files and lines.
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        let mut warnings: Vec<_> = self.warnings.iter().collect();
+        warnings.sort_by_key(|(place, ..)| (place.file, place.line, place.column));
+        let warnings = warnings.into_iter().map(|(place, name, words)| Warning {
+            name,
+            problem: self.problem(place.clone(), words.clone()),
+        });
+        warnings.collect()
+    }
+
+    fn problem(&self, place: Place, words: String) -> Problem {
+        Problem {
+            file: self.files.get(place.file).cloned().unwrap_or_default(),
+            line: place.line,
+            key: place.key,
+            words,
+        }
+    }
+
     /// The value if it is whole, that is, if there was no problem.
     pub(super) fn into_result<T>(mut self, value: Option<T>) -> Result<T, Problems> {
         if self.found.is_empty() {
@@ -134,12 +179,8 @@ impl Findings {
             } = place;
             seen.insert((*file, *line, *column, key.clone(), words.clone()))
         });
-        let problems = self.found.into_iter().map(|(place, words)| Problem {
-            file: self.files.get(place.file).cloned().unwrap_or_default(),
-            line: place.line,
-            key: place.key,
-            words,
-        });
+        let found = mem::take(&mut self.found).into_iter();
+        let problems = found.map(|(place, words)| self.problem(place, words));
         Err(Problems(problems.collect()))
     }
 }

@@ -11,7 +11,7 @@ use crate::config::{
     address, names,
     place::{At, Place, child},
     problem::Findings,
-    schema::{Apps, Cluster, Component, List, Named, RawPool, RawService, Routes, Sources},
+    schema::{Apps, Care, Cluster, Component, List, Named, RawPool, RawService, Routes, Sources},
 };
 
 /// The longest suffix that a part puts behind the name of its cluster.
@@ -36,6 +36,7 @@ struct Part<'r> {
     port: u16,
     group: &'r Group<'r>,
     node_port: u16,
+    care: &'r Care,
 }
 
 /// A VIP that could be read, and who may use it.
@@ -147,6 +148,7 @@ impl Expansion<'_> {
             },
             group,
             node_port,
+            care: &value.care,
         };
         self.part(named, &part, group.network);
         None
@@ -171,6 +173,11 @@ impl Expansion<'_> {
         if let Some(at) = node_port.filter(|at| at.place.is_inside(&component.place)) {
             let words = "what is published as Route is reached at the ports of routes";
             self.findings.add(&at.place, words);
+        }
+        let care = component.value.care.places();
+        for place in care.filter(|place| place.is_inside(&component.place)) {
+            let words = "what is published as Route is checked, and taken out, as routes say";
+            self.findings.add(place, words);
         }
     }
 
@@ -210,6 +217,7 @@ impl Expansion<'_> {
                         port,
                         group,
                         node_port,
+                        care: &routes.value.care,
                     };
                     self.part(named, &part, group.network);
                 }
@@ -258,6 +266,7 @@ impl Expansion<'_> {
                     port: listen,
                     group,
                     node_port,
+                    care: &apps.care,
                 };
                 self.part(named, &part, network);
             }
@@ -286,6 +295,7 @@ impl Expansion<'_> {
         let pool = RawPool {
             network: network.map(|network| at(part.place, network.value.clone())),
             balance: None,
+            care: part.care.clone(),
             backends,
         };
         let listen = format!("{}:{}/tcp", part.vip.address, part.port);

@@ -33,6 +33,7 @@ pub(super) struct Expanded {
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
     pub(super) flow_log: Option<At<String>>,
+    pub(super) watch: Option<At<bool>>,
     pub(super) origins: Origins,
 }
 
@@ -83,6 +84,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         limits: file.limits,
         timeouts: file.timeouts,
         flow_log: file.flow_log,
+        watch: file.watch,
         origins,
     }
 }
@@ -121,6 +123,7 @@ impl Expansion<'_> {
         let RawPool {
             network,
             balance,
+            care,
             backends,
         } = named.value;
         let mut whole = backends.whole;
@@ -143,6 +146,7 @@ impl Expansion<'_> {
         let value = RawPool {
             network,
             balance,
+            care,
             backends,
         };
         self.pools.push(

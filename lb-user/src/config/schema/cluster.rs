@@ -1,6 +1,7 @@
 //! The keys of a cluster: what a hosted control plane publishes, and how.
 
 use super::{
+    care::{self, Care, care},
     life::{Life, life},
     reader::{Mapping, Preset, text, whole_number},
     service::{Sources, sources},
@@ -53,12 +54,14 @@ pub(in crate::config) struct Component {
     pub(in crate::config) without_node_port: bool,
     pub(in crate::config) allow: Option<At<Sources>>,
     pub(in crate::config) deny: Option<At<Sources>>,
+    pub(in crate::config) care: Care,
     pub(in crate::config) vip: Option<At<String>>,
 }
 
 /// The NodePorts of an ingress shard.
 #[derive(Clone, Debug)]
 pub(in crate::config) struct Routes {
+    pub(in crate::config) care: Care,
     pub(in crate::config) https: Option<At<u64>>,
     pub(in crate::config) http: Option<At<u64>>,
 }
@@ -71,6 +74,7 @@ pub(in crate::config) struct Apps {
     pub(in crate::config) http: Option<At<u64>>,
     pub(in crate::config) allow: Option<At<Sources>>,
     pub(in crate::config) deny: Option<At<Sources>>,
+    pub(in crate::config) care: Care,
     pub(in crate::config) vip: Option<At<String>>,
 }
 
@@ -91,8 +95,49 @@ const KEYS: [&str; 14] = [
     "reject",
     "base_domain",
 ];
-const COMPONENT: [&str; 5] = ["publish", "node_port", "allow", "deny", "vip"];
-const APPS: [&str; 6] = ["nodes", "https", "http", "allow", "deny", "vip"];
+const COMPONENT: [&str; 10] = {
+    let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
+    [
+        "publish",
+        "node_port",
+        "allow",
+        "deny",
+        health,
+        drain_timeout,
+        slow_start,
+        min_up,
+        below_min_up,
+        "vip",
+    ]
+};
+const ROUTES: [&str; 7] = {
+    let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
+    [
+        "https",
+        "http",
+        health,
+        drain_timeout,
+        slow_start,
+        min_up,
+        below_min_up,
+    ]
+};
+const APPS: [&str; 11] = {
+    let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
+    [
+        "nodes",
+        "https",
+        "http",
+        "allow",
+        "deny",
+        health,
+        drain_timeout,
+        slow_start,
+        min_up,
+        below_min_up,
+        "vip",
+    ]
+};
 
 pub(super) fn read_defaults(
     node: &Node,
@@ -102,7 +147,7 @@ pub(super) fn read_defaults(
     let keys = Mapping::open(node, place, &KEYS[..13], findings)?.lenient();
     let mut preset = |key: &str| {
         let preset = keys.optional(key, findings, |node, place, findings| {
-            let keys = Mapping::open(node, place, &COMPONENT[..4], findings)?.lenient();
+            let keys = Mapping::open(node, place, &COMPONENT[..9], findings)?.lenient();
             let value = component(&keys, &Preset::default(), findings);
             Some(Preset::new(&keys, value))
         });
@@ -115,7 +160,7 @@ pub(super) fn read_defaults(
         ignition: preset("ignition"),
         apps: keys
             .optional("apps", findings, |node, place, findings| {
-                let keys = Mapping::open(node, place, &APPS[..5], findings)?.lenient();
+                let keys = Mapping::open(node, place, &APPS[..10], findings)?.lenient();
                 let value = apps(&keys, &Preset::default(), findings);
                 Some(Preset::new(&keys, value))
             })
@@ -214,13 +259,15 @@ fn component(
         without_node_port: keys.is_absent("node_port") && !default.says("node_port"),
         allow: keys.optional_or("allow", default, |own| &own.allow, findings, sources),
         deny: keys.optional_or("deny", default, |own| &own.deny, findings, sources),
+        care: care(keys, default, |own| &own.care, findings),
         vip: keys.required("vip", findings, text),
     }
 }
 
 fn routes(node: &Node, place: Place, findings: &mut Findings) -> Option<At<Routes>> {
-    let keys = Mapping::open(node, place.clone(), &["https", "http"], findings)?;
+    let keys = Mapping::open(node, place.clone(), &ROUTES, findings)?;
     let value = Routes {
+        care: care(&keys, &Preset::default(), |care: &Care| care, findings),
         https: keys.required("https", findings, whole_number),
         http: keys.optional("http", findings, whole_number),
     };
@@ -235,6 +282,7 @@ fn apps(keys: &Mapping<'_>, defaults: &Preset<Apps>, findings: &mut Findings) ->
         http: keys.optional_or("http", defaults, |apps| &apps.http, findings, number),
         allow: keys.optional_or("allow", defaults, |apps| &apps.allow, findings, sources),
         deny: keys.optional_or("deny", defaults, |apps| &apps.deny, findings, sources),
+        care: care(keys, defaults, |apps| &apps.care, findings),
         vip: keys.required("vip", findings, text),
     }
 }

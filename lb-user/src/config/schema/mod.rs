@@ -8,6 +8,7 @@
 //! A text may be written with or without quotes, and is never taken for anything else: `no` and
 //! `1.10` are texts where a text is expected. A number must be written without quotes.
 
+mod care;
 mod cluster;
 mod life;
 mod network;
@@ -15,8 +16,9 @@ mod pool;
 mod reader;
 mod service;
 
-use self::reader::{Mapping, Preset, section, texts_not_empty, whole_number};
+use self::reader::{Mapping, Preset, boolean, section, texts_not_empty, whole_number};
 pub(super) use self::{
+    care::{Care, CheckKind, RawCheck, RawHealth},
     cluster::{Apps, Cluster, Component, Routes},
     life::RawTimeouts,
     network::{RawNetwork, RawRoute, RawSnat},
@@ -41,6 +43,7 @@ pub(super) struct RawFile {
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
     pub(super) flow_log: Option<At<String>>,
+    pub(super) watch: Option<At<bool>>,
 }
 
 /// What only the main file has besides.
@@ -117,12 +120,12 @@ pub(super) struct RawLimits {
 }
 
 /// The sections that only the main file may have.
-const OF_MAIN: [&str; 5] = ["include", "defaults", "limits", "timeouts", "log"];
+const OF_MAIN: [&str; 6] = ["include", "defaults", "limits", "timeouts", "log", "watch"];
 
 /// The sections of a file.
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "version", "include", "defaults", "networks", "nodes", "pools", "services", "clusters",
-    "limits", "timeouts", "log",
+    "limits", "timeouts", "log", "watch",
 ];
 
 /// The typed values of the main file; nothing if it is not a mapping.
@@ -146,6 +149,7 @@ pub(super) fn read(tree: &Node, findings: &mut Findings) -> Option<(RawFile, Mai
         .optional("timeouts", findings, life::timeouts)
         .unwrap_or_default();
     raw.flow_log = file.optional("log", findings, life::log);
+    raw.watch = file.optional("watch", findings, boolean);
     if file.is_absent("include") {
         let networks = &raw.networks;
         if file.is_absent("networks") {

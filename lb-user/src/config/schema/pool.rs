@@ -2,6 +2,7 @@
 
 use super::{
     List,
+    care::{self, Care, care},
     reader::{Mapping, Preset, list, list_not_empty, text, whole_number},
 };
 use crate::config::{
@@ -15,6 +16,7 @@ use crate::config::{
 pub(in crate::config) struct RawPool<M = At<RawBackend>> {
     pub(in crate::config) network: Option<At<String>>,
     pub(in crate::config) balance: Option<At<String>>,
+    pub(in crate::config) care: Care,
     pub(in crate::config) backends: List<M>,
 }
 
@@ -23,6 +25,7 @@ impl<M> Default for RawPool<M> {
         Self {
             network: None,
             balance: None,
+            care: Care::default(),
             backends: List::default(),
         }
     }
@@ -68,14 +71,26 @@ pub(in crate::config) struct RawNode {
 }
 
 /// The keys, first those that can have a default.
-const KEYS: [&str; 3] = ["network", "balance", "backends"];
+const KEYS: [&str; 8] = {
+    let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
+    [
+        "network",
+        "balance",
+        health,
+        drain_timeout,
+        slow_start,
+        min_up,
+        below_min_up,
+        "backends",
+    ]
+};
 
 pub(super) fn read_defaults(
     node: &Node,
     place: Place,
     findings: &mut Findings,
 ) -> Option<Preset<RawPool<Member>>> {
-    let keys = Mapping::open(node, place, &KEYS[..2], findings)?.lenient();
+    let keys = Mapping::open(node, place, &KEYS[..7], findings)?.lenient();
     let value = pool(&keys, &Preset::default(), findings);
     Some(Preset::new(&keys, value))
 }
@@ -98,6 +113,7 @@ fn pool(
     RawPool {
         network: keys.required_or("network", defaults, |pool| &pool.network, findings, text),
         balance: keys.optional_or("balance", defaults, |pool| &pool.balance, findings, text),
+        care: care(keys, defaults, |pool| &pool.care, findings),
         backends: keys
             .required("backends", findings, members)
             .unwrap_or_default(),

@@ -75,6 +75,11 @@ impl<'n> Mapping<'n> {
         }
     }
 
+    /// Whether this is a default, in which nothing is required.
+    pub(super) fn is_lenient(&self) -> bool {
+        self.lenient
+    }
+
     fn refuse(&mut self, entry: &Entry, known: &[&'static str], findings: &mut Findings) {
         let known = || known.iter().copied();
         let glued = entry.key.split_once(':').map(|(key, _)| key);

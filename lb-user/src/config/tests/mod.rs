@@ -1,7 +1,9 @@
 //! Each rule of the configuration, by the exact place and the words of its refusal.
 
+mod asked;
+mod care;
 mod clusters;
-
+mod health;
 mod keys;
 mod life;
 mod model;
@@ -12,6 +14,7 @@ mod pools;
 mod robust;
 mod rules;
 mod services;
+mod soon;
 
 use std::{net::Ipv4Addr, path::Path};
 
@@ -88,7 +91,7 @@ fn parse_bytes(bytes: &[u8]) -> Result<Config, Problems> {
     let mut findings = Findings::new("f");
     let text = files::into_text(bytes.to_vec(), place::MAIN, &mut findings);
     let raw = text.and_then(|text| files::read_text(&text, &mut findings));
-    resolve(raw, findings).map(|(config, _)| config)
+    resolve(raw, findings).map(|resolved| resolved.config)
 }
 
 fn mgmt(rest: &str) -> String {

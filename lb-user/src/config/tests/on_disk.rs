@@ -51,7 +51,9 @@ fn every_example_is_valid_and_means_the_same_when_written_out() {
     let examples = examples();
     assert!(examples.len() >= 5);
     for path in examples {
-        let (config, text) = load_text(&path).unwrap_or_else(|problems| panic!("{problems}"));
+        let loaded = load_text(&path).unwrap_or_else(|problems| panic!("{problems}"));
+        let Loaded { config, text, .. } = loaded;
+        assert_eq!(loaded.warnings, [], "{}", path.display());
         let again = parse("expanded.yaml", &text);
         assert_eq!(again.as_ref(), Ok(&config), "{}\n{text}", path.display());
     }
@@ -72,7 +74,7 @@ fn whatever_is_written_out_means_the_same() {
         ),
         (
             5,
-            "pools:\n  \"null\": { network: mgmt, backends: [] }\n  0x1: { network: mgmt, backends: [{ address: \"10.32.96.5:1\", weight: 7 }] }",
+            "pools:\n  \"null\": { network: mgmt, backends: [], health: { https: { path: \"/a%20?b=c\", host: \"1.2.3.4:5\", status: 599, sni: a.b, ca: \"/a b/ü\", port: 1 }, interval: 1h, timeout: 2m, rise: 1, fall: 100, fast_interval: 100ms, flap_hold: 0s, on_dead: reset }, drain_timeout: never, slow_start: 1s500ms, min_up: 60%, below_min_up: all }\n  0x1: { network: mgmt, backends: [{ address: \"10.32.96.5:1\", weight: 7 }], health: { tls: { sni: 0x.a }, on_dead: drain }, drain_timeout: 0s, min_up: 100% }\n  t: { network: mgmt, backends: [], health: { tcp: {} } }\n  l: { network: mgmt, backends: [], health: { tls: {} } }\n  h: { network: mgmt, backends: [], health: { http: { host: \"null\" }, interval: 200ms } }",
         ),
         (
             10,
@@ -84,7 +86,7 @@ fn whatever_is_written_out_means_the_same() {
         ),
         (
             12,
-            "limits: { snat_addresses: 9, services: 10, backends: 11, pools: 12 }\ntimeouts: { half_open: 100ms, half_closed: 30d, udp: 90s }\nlog: { flows: \"/a b/ü\" }",
+            "limits: { snat_addresses: 9, services: 10, backends: 11, pools: 12 }\ntimeouts: { half_open: 100ms, half_closed: 30d, udp: 90s }\nlog: { flows: \"/a b/ü\" }\nwatch: true",
         ),
     ]);
     let config = parse("f", &odd).unwrap_or_else(|problems| panic!("{problems}"));
@@ -99,7 +101,7 @@ fn whatever_is_written_out_means_the_same() {
 #[test]
 fn what_is_written_out_says_where_it_comes_from() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/poc.yaml");
-    let (config, text) = load_text(&path).unwrap();
+    let Loaded { config, text, .. } = load_text(&path).unwrap();
     assert_eq!(config.services.len(), 5);
     let origin = "  # from clusters.tenant-a.api in ";
     assert_eq!(
@@ -121,7 +123,7 @@ fn the_example_has_every_key_and_shows_the_default_limits() {
     let unknown = "zzzzzzzz: 1\n\
         networks: { n: { zzzzzzzz: 1, routes: [{ zzzzzzzz: 1 }], snat: [{ zzzzzzzz: 1 }] } }\n\
         nodes: { n: { zzzzzzzz: 1, addresses: [{ zzzzzzzz: 1 }] } }\n\
-        pools: { p: { zzzzzzzz: 1, backends: [{ zzzzzzzz: 1 }, { nodes: n, zzzzzzzz: 1 }] } }\n\
+        pools: { p: { zzzzzzzz: 1, health: { zzzzzzzz: 1, https: { zzzzzzzz: 1 } }, backends: [{ zzzzzzzz: 1 }, { nodes: n, zzzzzzzz: 1 }] } }\n\
         services: { s: { zzzzzzzz: 1 } }\n\
         clusters: { c: { zzzzzzzz: 1, api: { zzzzzzzz: 1 }, routes: { zzzzzzzz: 1 }, apps: { zzzzzzzz: 1 } } }\n\
         defaults: { zzzzzzzz: 1 }\n\

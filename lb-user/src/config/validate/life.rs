@@ -141,7 +141,7 @@ fn too_late(keepalive: Duration, idle: Duration) -> String {
 }
 
 /// Whether this was written for the entry itself, and not among the defaults.
-fn is_own(place: &Place) -> bool {
+pub(super) fn is_own(place: &Place) -> bool {
     !place.key.starts_with("defaults.")
 }
 
@@ -166,14 +166,21 @@ pub(super) fn timeouts(raw: &RawTimeouts, findings: &mut Findings) -> Timeouts {
     }
 }
 
-/// The file that flows are written to. Where `lb` is started from must not matter.
+/// The file that flows are written to.
 pub(super) fn flow_log(raw: Option<&At<String>>, findings: &mut Findings) -> Option<PathBuf> {
-    let At { place, value } = raw?;
+    file(raw?, "/var/log/lb/flows.json", findings)
+}
+
+/// The path of a file, such as `example`. Where `lb` is started from must not matter.
+pub(super) fn file(
+    At { place, value }: &At<String>,
+    example: &str,
+    findings: &mut Findings,
+) -> Option<PathBuf> {
     let path = PathBuf::from(value);
     if !path.is_absolute() || value.ends_with('/') || value.contains('\0') {
         let words = format!(
-            "{} is not the path of a file; expected one from the root, such as \
-             /var/log/lb/flows.json",
+            "{} is not the path of a file; expected one from the root, such as {example}",
             quote(value)
         );
         findings.add(place, words);

@@ -4,6 +4,7 @@
 //! before a backend or a gateway can be found to be one, then pools. The result is whole only if
 //! there was no problem; what could not be read is absent from it, and the caller drops it.
 
+mod care;
 mod facts;
 mod life;
 mod network;
@@ -59,7 +60,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         limits,
         timeouts: life::timeouts(&raw.timeouts, findings),
         flow_log: life::flow_log(raw.flow_log.as_ref(), findings),
-        watch: false,
+        watch: raw.watch.as_ref().is_some_and(|at| at.value),
     };
     check_rules(&config, findings);
     config

@@ -3,16 +3,16 @@
 use std::{
     collections::{HashMap, hash_map},
     net::Ipv4Addr,
-    time::Duration,
 };
 
 use super::{
+    care::Care,
     facts::Known,
     service::{Mention, Usage},
 };
 use crate::config::{
     address,
-    model::{Backend, BelowMinUp, DRAIN_TIMEOUT, Pool},
+    model::{Backend, Pool},
     names,
     place::{At, Place, quote},
     problem::Findings,
@@ -39,8 +39,9 @@ pub(super) fn validate(
         let network_index = network.and_then(|network| networks.names.find(network, findings));
         if let (Some(at), Some(network)) = (network, network_index) {
             let user = usage.pools.get(&index);
-            check_snat(named.blame(&at.place), network, networks, user, findings);
+            check_snat(named, &at.place, (network, user), networks, findings);
         }
+        let care = Care::read(named, findings);
         let backends = backends(&named.value, findings);
         if let Some(network) = network_index {
             let mut blamed = None;
@@ -60,11 +61,11 @@ pub(super) fn validate(
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
-                health: None,
-                drain_timeout: Some(DRAIN_TIMEOUT),
-                slow_start: Duration::ZERO,
-                min_up: 0,
-                below_min_up: BelowMinUp::default(),
+                health: care.health,
+                drain_timeout: care.drain_timeout,
+                slow_start: care.slow_start,
+                min_up: care.min_up,
+                below_min_up: care.below_min_up,
             });
         }
     }
@@ -78,22 +79,40 @@ fn check_balance(raw: &RawPool, findings: &mut Findings) {
     }
 }
 
-/// Every flow is full NAT: without a SNAT address on the backends' network there is none.
+/// Every flow is full NAT, and every check comes from where the flows do: without a SNAT address on
+/// the backends' network there is none.
 fn check_snat(
+    named: &Named<RawPool>,
     place: &Place,
-    network: usize,
+    (network, user): (usize, Option<&Mention<'_>>),
     networks: &Known<'_>,
-    user: Option<&Mention<'_>>,
     findings: &mut Findings,
 ) {
     let facts = networks.facts(network);
-    let user = user.filter(|_| facts.without_snat);
+    if !facts.without_snat {
+        return;
+    }
+    let without = |place: &Place, findings: &Findings| {
+        let line = findings.line(facts.place, place);
+        format!("network {} in {line} has no snat address", facts.name)
+    };
     if let Some(Mention { service, place: at }) = user {
+        let place = named.blame(place);
         let words = format!(
-            "network {} in {} has no snat address, but service {service} in {} uses this pool",
-            facts.name,
-            findings.line(facts.place, place),
+            "{}, but service {service} in {} uses this pool",
+            without(place, findings),
             findings.line(at, place)
+        );
+        findings.add(place, words);
+    } else if let Some(At {
+        place,
+        value: Some(_),
+    }) = &named.value.care.health
+    {
+        let place = named.blame(place);
+        let words = format!(
+            "{}, which checks of this pool would come from",
+            without(place, findings)
         );
         findings.add(place, words);
     }

@@ -1,0 +1,131 @@
+//! How the backends of a pool are checked, and how soon that shows.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use serde::Serialize;
+
+use super::model::as_duration;
+
+/// How the backends of a pool are checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Health {
+    /// What is asked.
+    pub check: Check,
+    /// Another port than the backend's.
+    pub port: Option<u16>,
+    /// From the beginning of one check to that of the next; default 5 s.
+    #[serde(serialize_with = "as_duration")]
+    pub interval: Duration,
+    /// How long a check may take, no longer than `interval`; default 3 s, or `interval` if that is less.
+    #[serde(serialize_with = "as_duration")]
+    pub timeout: Duration,
+    /// Good checks in a row after which a backend is up; default 2.
+    pub rise: u32,
+    /// Bad checks in a row after which it is not; default 3.
+    pub fall: u32,
+    /// As `interval`, between a first other answer and the verdict; default 1 s, or `interval` if that
+    /// is less.
+    #[serde(serialize_with = "as_duration")]
+    pub fast_interval: Duration,
+    /// How long a backend must be good without a break to come back, once it has come and gone too
+    /// often; default 30 s, 0 for no such rule.
+    #[serde(serialize_with = "as_duration")]
+    pub flap_hold: Duration,
+    /// What becomes of its flows when it is dead.
+    pub on_dead: OnDead,
+}
+
+impl Health {
+    /// How long it takes at most from when a backend fails until the verdict says so. It fails right
+    /// after a check has begun, the next one begins as late as its jitter allows, and every one takes
+    /// all of its time to find out.
+    #[must_use]
+    pub fn worst_case_down(&self) -> Duration {
+        self.worst_case(self.fall)
+    }
+
+    /// How long it takes at most from when a backend recovers until the verdict says so, as
+    /// [`Self::worst_case_down`]. After it has come and gone too often, [`Self::flap_hold`] comes on
+    /// top.
+    #[must_use]
+    pub fn worst_case_up(&self) -> Duration {
+        self.worst_case(self.rise)
+    }
+
+    /// The time to `checks` in a row that speak against the verdict. The second and later ones begin
+    /// at the fast interval, but never before the one before has ended.
+    fn worst_case(&self, checks: u32) -> Duration {
+        let again = late(self.fast_interval).max(self.timeout);
+        let more = again.saturating_mul(checks.saturating_sub(1));
+        let first = late(self.interval);
+        first.saturating_add(more).saturating_add(self.timeout)
+    }
+}
+
+/// How long after the one before a check begins at the latest: its start is spread by
+/// [`JITTER_PERCENT`].
+fn late(interval: Duration) -> Duration {
+    interval.saturating_add(interval.saturating_mul(JITTER_PERCENT) / 100)
+}
+
+/// By how much of the interval the start of a check is earlier or later, in percent: backends are not
+/// asked all at once.
+pub const JITTER_PERCENT: u32 = 10;
+
+/// What a check asks of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Check {
+    /// A TCP connection.
+    Tcp,
+    /// A TLS handshake.
+    Tls(Tls),
+    /// An HTTP answer.
+    Http(Get),
+    /// An HTTP answer over TLS.
+    Https(Tls, Get),
+}
+
+/// The TLS part of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tls {
+    /// The name in the ClientHello; none: no name is sent.
+    pub sni: Option<String>,
+    /// PEM file with the only CAs that may have signed the certificate, which must then be for `sni`,
+    /// or for the backend's address; none: any certificate is taken.
+    pub ca: Option<PathBuf>,
+}
+
+/// The HTTP part of a check: a GET request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Get {
+    /// Path and query; begins with `/`.
+    pub path: String,
+    /// The `Host` header; none: the backend's address and port.
+    pub host: Option<String>,
+    /// First and last status that is good; default 200 to 299.
+    pub status: (u16, u16),
+}
+
+/// What becomes of the flows of a dead backend. No new ones go there in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDead {
+    /// They stay as long as they can.
+    #[default]
+    None,
+    /// They end as those of a drained backend.
+    Drain,
+    /// Both ends are told at once.
+    Reset,
+}
+
+impl fmt::Display for OnDead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Drain => "drain",
+            Self::Reset => "reset",
+        })
+    }
+}

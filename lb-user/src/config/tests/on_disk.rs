@@ -103,6 +103,9 @@ fn what_is_written_out_says_where_it_comes_from() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/poc.yaml");
     let Loaded { config, text, .. } = load_text(&path).unwrap();
     assert_eq!(config.services.len(), 5);
+    let checked = config.pools.iter().filter(|pool| pool.health.is_some());
+    let checked: Vec<_> = checked.map(|pool| pool.name.as_str()).collect();
+    assert_eq!(checked, ["tenant-a-api"]);
     let origin = "  # from clusters.tenant-a.api in ";
     assert_eq!(
         text.lines().filter(|line| line.starts_with(origin)).count(),

@@ -130,12 +130,23 @@ fn claim(
                     forget(&entry, word);
                     return Ok((entry, claimed));
                 }
+                if was_silenced(&entry, word) {
+                    release(id);
+                }
             }
             Some(Err(_)) => {}
             _ => empty += 1,
         }
     }
     Err(DropReason::SnatExhausted)
+}
+
+/// Whether userspace, and no other claim, has changed an entry since its word was read: it must not
+/// translate any more, and its id is still the one that was taken from the queue.
+#[inline(always)]
+fn was_silenced(entry: &Entry, word: Word) -> bool {
+    let now = entry.word();
+    matches!(word.state(), State::Closed) && (now == word.end() || now == word.forget())
 }
 
 /// Whether the backend's end of the id's last connection may still rest in TIME_WAIT, and would not

@@ -1,7 +1,7 @@
 //! The loaded object without a NIC: given a configuration, when a frame comes, then verdict, frame
 //! and counters.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, process::Command};
+use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{
@@ -259,6 +259,11 @@ impl DataPlane {
     /// The flow table, mapped as the control plane maps it.
     pub fn flow_table(&self) -> FlowTable {
         FlowTable::open(&self.kept.pins.maps()).expect("the flow table can be mapped")
+    }
+
+    /// The folder of the pinned maps, for what opens them itself.
+    pub fn maps_folder(&self) -> PathBuf {
+        self.kept.pins.maps()
     }
 
     /// Every counter that is not zero, by hook, network and verdict.

@@ -12,6 +12,7 @@ mod arp;
 mod budget;
 mod close;
 mod cost;
+mod cut;
 mod drop;
 mod event;
 mod fragment;

@@ -187,7 +187,8 @@ impl Word {
     }
 
     /// The end of a flow that both ends are told of: whatever they send afterwards belongs to no flow.
-    /// Whoever wins the swap to this word puts the id into the queue. Without the mark, as for
+    /// Whoever wins the swap to this word from a live one puts the id into the queue; that of a closed
+    /// one, which must not translate any more, is there already. Without the mark, as for
     /// [`Self::close`].
     #[inline(always)]
     pub const fn end(self) -> Self {

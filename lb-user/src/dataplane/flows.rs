@@ -89,6 +89,18 @@ impl FlowTable {
         (before.generation() == after.generation()).then_some((after, flow))
     }
 
+    /// The fields of an entry whose word is one of `words` before and after they are read; for who ended
+    /// the flow and has not put its id back, so that nobody writes another one there.
+    pub fn fields(&self, id: u32, words: [Word; 2]) -> Option<Flow> {
+        self.word(id).filter(|word| words.contains(word))?;
+        let entry = self.entry(id)?;
+        // SAFETY: as in `flow`; the second look at the word discards what is another flow's.
+        let flow = unsafe { entry.read_volatile() };
+        std::sync::atomic::fence(Ordering::Acquire);
+        self.word(id).filter(|word| words.contains(word))?;
+        Some(flow)
+    }
+
     /// Changes an entry's word if nobody else did since it was `old`.
     pub fn swap(&self, id: u32, old: Word, new: Word) -> bool {
         self.atomic_word(id).is_some_and(|word| {

@@ -8,7 +8,10 @@
     reason = "nix makes no link address from an index, and the flags of a NIC come by an ioctl"
 )]
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::{
+    os::fd::{AsRawFd as _, OwnedFd},
+    ptr,
+};
 
 use nix::{
     errno::Errno,
@@ -23,6 +26,9 @@ mod ioctl {
     nix::ioctl_readwrite_bad!(name, nix::libc::SIOCGIFNAME, nix::libc::ifreq);
     nix::ioctl_readwrite_bad!(flags, nix::libc::SIOCGIFFLAGS, nix::libc::ifreq);
 }
+
+/// Frames that one system call sends.
+const AT_ONCE: usize = 64;
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +55,21 @@ impl Nics {
         }
     }
 
+    /// Sends whole frames, each out of the NIC with the index beside it, in as few system calls as
+    /// there can be. Stops at the first that does not go out: how many went out before it, and what
+    /// became of that one. Never waits.
+    pub fn send_all(&mut self, frames: &[(u32, impl AsRef<[u8]>)]) -> (usize, Sent) {
+        let mut sent = 0;
+        while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
+            match self.try_send_all(rest) {
+                Ok(0) | Err(Errno::EAGAIN | Errno::ENOBUFS) => return (sent, Sent::Full),
+                Ok(some) => sent += some,
+                Err(error) => return (sent, Sent::No(error)),
+            }
+        }
+        (sent, Sent::Yes)
+    }
+
     /// Whether a frame that is sent out of this NIC leaves it.
     pub fn has_carrier(&mut self, ifindex: u32) -> bool {
         self.socket()
@@ -63,6 +84,30 @@ impl Nics {
         }
         let to = link_address(ifindex)?;
         sendto(socket.as_raw_fd(), frame, &to, MsgFlags::MSG_DONTWAIT).map(drop)
+    }
+
+    /// Sends the first frames, as far as their NICs run; an error is that of the very first.
+    fn try_send_all(&mut self, frames: &[(u32, impl AsRef<[u8]>)]) -> nix::Result<usize> {
+        let socket = self.socket()?;
+        let mut addresses: Vec<libc::sockaddr_ll> = Vec::with_capacity(AT_ONCE);
+        let mut slices: Vec<libc::iovec> = Vec::with_capacity(AT_ONCE);
+        let mut asked = None;
+        for (ifindex, frame) in frames.iter().take(AT_ONCE) {
+            if asked != Some(*ifindex) {
+                let runs = is_running(socket, *ifindex);
+                match runs.and_then(|runs| runs.then_some(()).ok_or(Errno::ENETDOWN)) {
+                    Ok(()) => asked = Some(*ifindex),
+                    Err(error) if slices.is_empty() => return Err(error),
+                    Err(_) => break,
+                }
+            }
+            addresses.push(socket_address(*ifindex)?);
+            slices.push(libc::iovec {
+                iov_base: frame.as_ref().as_ptr().cast_mut().cast(),
+                iov_len: frame.as_ref().len(),
+            });
+        }
+        send_messages(socket, &mut addresses, &mut slices)
     }
 
     fn socket(&mut self) -> nix::Result<&OwnedFd> {
@@ -85,7 +130,14 @@ fn open() -> nix::Result<OwnedFd> {
 
 /// Where a whole frame is sent: an interface, and no more.
 fn link_address(ifindex: u32) -> nix::Result<LinkAddr> {
-    let address = libc::sockaddr_ll {
+    let address = socket_address(ifindex)?;
+    let length = u32::try_from(size_of_val(&address)).ok();
+    // SAFETY: the pointer is to a live sockaddr_ll, of which the length and the family are said.
+    unsafe { LinkAddr::from_raw((&raw const address).cast(), length) }.ok_or(Errno::EINVAL)
+}
+
+fn socket_address(ifindex: u32) -> nix::Result<libc::sockaddr_ll> {
+    Ok(libc::sockaddr_ll {
         sll_family: u16::try_from(libc::AF_PACKET).map_err(|_| Errno::EAFNOSUPPORT)?,
         sll_protocol: 0,
         sll_ifindex: index(ifindex)?,
@@ -93,10 +145,41 @@ fn link_address(ifindex: u32) -> nix::Result<LinkAddr> {
         sll_pkttype: 0,
         sll_halen: 0,
         sll_addr: [0; 8],
-    };
-    let length = u32::try_from(size_of_val(&address)).ok();
-    // SAFETY: the pointer is to a live sockaddr_ll, of which the length and the family are said.
-    unsafe { LinkAddr::from_raw((&raw const address).cast(), length) }.ok_or(Errno::EINVAL)
+    })
+}
+
+/// Sends one message of each slice to the address beside it. How many were sent.
+fn send_messages(
+    socket: &OwnedFd,
+    addresses: &mut [libc::sockaddr_ll],
+    slices: &mut [libc::iovec],
+) -> nix::Result<usize> {
+    let length = u32::try_from(size_of::<libc::sockaddr_ll>()).map_err(|_| Errno::EINVAL)?;
+    let pairs = addresses.iter_mut().zip(slices);
+    let mut messages: Vec<libc::mmsghdr> = pairs
+        .map(|(address, slice)| libc::mmsghdr {
+            msg_hdr: libc::msghdr {
+                msg_name: ptr::from_mut(address).cast(),
+                msg_namelen: length,
+                msg_iov: slice,
+                msg_iovlen: 1,
+                msg_control: ptr::null_mut(),
+                msg_controllen: 0,
+                msg_flags: 0,
+            },
+            msg_len: 0,
+        })
+        .collect();
+    let count = u32::try_from(messages.len()).map_err(|_| Errno::EINVAL)?;
+    let (fd, first, flags) = (
+        socket.as_raw_fd(),
+        messages.as_mut_ptr(),
+        MsgFlags::MSG_DONTWAIT.bits(),
+    );
+    // SAFETY: the kernel reads `count` live messages, each with a live address and a slice of a live
+    // frame, and writes the length of each message that was sent into it.
+    let sent = unsafe { libc::sendmmsg(fd, first, count, flags) };
+    usize::try_from(Errno::result(sent)?).map_err(|_| Errno::EINVAL)
 }
 
 /// Whether an interface is up and has a carrier, as far as it knows.
@@ -139,6 +222,43 @@ mod tests {
         for ifindex in [u32::MAX, 0x7fff_ffff] {
             assert_eq!(nics.send(ifindex, &[0; 60]), Sent::No(Errno::ENODEV));
             assert!(!nics.has_carrier(ifindex));
+        }
+    }
+
+    #[test]
+    #[ignore = "needs CAP_NET_RAW"]
+    fn many_frames_go_out_up_to_the_first_that_does_not() {
+        use nix::sys::socket::{recv, setsockopt, sockopt::RcvBuf, sockopt::ReceiveTimeout};
+        use nix::sys::time::{TimeVal, TimeValLike as _};
+        const GOOD: u8 = 150;
+        let listener = socket(
+            AddressFamily::Packet,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            SockProtocol::EthAll,
+        )
+        .unwrap();
+        setsockopt(&listener, ReceiveTimeout, &TimeVal::seconds(5)).unwrap();
+        setsockopt(&listener, RcvBuf, &(1 << 20)).unwrap();
+        let frame = |number: u8| {
+            let text = b"lb: one of many frames";
+            [[0; 12].as_slice(), &[0x88, 0xb5], text, &[number]].concat()
+        };
+        let mut frames: Vec<_> = (0..GOOD).map(|number| (1, frame(number))).collect();
+        let mut nics = Nics::default();
+        assert_eq!(nics.send_all(&[(1, [0u8; 60]); 0]), (0, Sent::Yes));
+        frames.insert(usize::from(GOOD), (0x7fff_ffff, frame(GOOD)));
+        frames.push((1, frame(GOOD + 1)));
+        let (sent, last) = nics.send_all(&frames);
+        assert_eq!((sent, last), (usize::from(GOOD), Sent::No(Errno::ENODEV)));
+        let mut buffer = [0; 2048];
+        let mut next = 0;
+        while next < GOOD {
+            let length = recv(listener.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap();
+            // Each is seen on its way out, and on its way in.
+            if buffer[..length] == frame(next) {
+                next += 1;
+            }
         }
     }
 

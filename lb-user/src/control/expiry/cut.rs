@@ -1,8 +1,16 @@
 //! Flows that are cut: not because of what they do, but because of what they are. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
 
 use ipnet::Ipv4Net;
+use lb_common::maps::{
+    event::{CUT_BACKEND, CUT_OPERATOR, CUT_POLICY},
+    flow::Flow,
+    rule::ALLOW,
+};
 
 use crate::control::rules::Rules;
 
@@ -13,11 +21,12 @@ pub struct Cut {
     pub backends: BTreeSet<u32>,
     /// All of these services.
     pub services: BTreeSet<u16>,
-    /// Those of clients that these rules of their service deny, by the service's id. Nothing is said
-    /// of a service that is not in here.
+    /// Those of clients that these rules of their service deny, by the service's id. No rules deny
+    /// nobody; where there are some, a client that none of them matches is denied. Nothing is said of
+    /// a service that is not in here.
     pub denied: BTreeMap<u16, Rules>,
-    /// Those of clients that these sources of their network do not have, by its id. Nothing is said of
-    /// a network that is not in here.
+    /// Those of clients that these sources of their network do not have, by its id, in the same way.
+    /// Nothing is said of a network that is not in here.
     pub strangers: BTreeMap<u16, Rules>,
     /// Those that an operator has chosen: all of a choice must hold.
     pub chosen: Vec<Choice>,
@@ -36,4 +45,348 @@ pub struct Choice {
     pub client: Option<Ipv4Net>,
     /// With this flow id.
     pub id: Option<u32>,
+}
+
+/// Why a flow is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its backend is dead, or disabled.
+    Backend,
+    /// Its service is gone, or its client may not use it any more.
+    Policy,
+    /// An operator has chosen it.
+    Operator,
+}
+
+impl Why {
+    /// The kind of the flow's last event.
+    pub const fn event(self) -> u32 {
+        match self {
+            Self::Backend => CUT_BACKEND,
+            Self::Policy => CUT_POLICY,
+            Self::Operator => CUT_OPERATOR,
+        }
+    }
+}
+
+impl Cut {
+    /// Whether it cuts nothing.
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            backends,
+            services,
+            denied,
+            strangers,
+            chosen,
+        } = self;
+        backends.is_empty()
+            && services.is_empty()
+            && denied.is_empty()
+            && strangers.is_empty()
+            && chosen.is_empty()
+    }
+
+    /// Adds what a later order cuts. Its rules replace those of the same service or network: they are
+    /// the ones that hold now.
+    pub fn merge(&mut self, later: Self) {
+        let Self {
+            backends,
+            services,
+            denied,
+            strangers,
+            chosen,
+        } = later;
+        self.backends.extend(backends);
+        self.services.extend(services);
+        self.denied.extend(denied);
+        self.strangers.extend(strangers);
+        self.chosen.extend(chosen);
+    }
+
+    /// Why a flow, the one with this id, is cut; none if it is not. What it is decides, never its
+    /// state. Of several reasons the first in the order of [`Why`].
+    pub fn holds(&self, flow: &Flow, id: u32) -> Option<Why> {
+        let denies = |rules: Option<&Rules>| rules.is_some_and(|rules| denies(rules, flow));
+        if self.backends.contains(&flow.backend_id) {
+            return Some(Why::Backend);
+        }
+        if self.services.contains(&flow.service)
+            || denies(self.denied.get(&flow.service))
+            || denies(self.strangers.get(&flow.network))
+        {
+            return Some(Why::Policy);
+        }
+        let chosen = self.chosen.iter().any(|choice| choice.holds(flow, id));
+        chosen.then_some(Why::Operator)
+    }
+}
+
+impl Choice {
+    /// Whether it is for this flow, the one with this id.
+    pub fn holds(&self, flow: &Flow, flow_id: u32) -> bool {
+        fn is<T: Copy + PartialEq>(chosen: Option<T>, value: T) -> bool {
+            chosen.is_none_or(|chosen| chosen == value)
+        }
+        let Self {
+            network,
+            service,
+            backend,
+            client,
+            id,
+        } = *self;
+        is(network, flow.network)
+            && is(service, flow.service)
+            && is(backend, flow.backend_id)
+            && is(id, flow_id)
+            && client.is_none_or(|prefix| prefix.contains(&Ipv4Addr::from(flow.client)))
+    }
+}
+
+/// Whether `rules` deny the flow's client, as the data plane would if it came only now.
+fn denies(rules: &Rules, flow: &Flow) -> bool {
+    !rules.is_empty() && longest(rules, flow.client.into()) != Some(ALLOW)
+}
+
+/// What the longest prefix that has `client` says; none where there is none.
+///
+/// Prefixes are sorted by address, shorter ones first. So the last one that is not behind `client` is
+/// the longest, or it ends before `client`: then what has `client` has both of them, and is no longer
+/// than what they have in common. Each step makes that shorter.
+fn longest(rules: &Rules, client: Ipv4Addr) -> Option<u32> {
+    let mut last = Ipv4Net::from(client);
+    loop {
+        let (prefix, verdict) = rules.range(..=last).next_back()?;
+        if prefix.contains(&client) {
+            return Some(*verdict);
+        }
+        let differ = prefix.addr().to_bits() ^ client.to_bits();
+        let common = u8::try_from(differ.leading_zeros()).ok()?;
+        last = Ipv4Net::new(client, common).ok()?.trunc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::maps::rule::DENY;
+
+    use super::*;
+
+    const ID: u32 = 1030;
+
+    fn net(text: &str) -> Ipv4Net {
+        text.parse().unwrap()
+    }
+
+    fn rules<const N: usize>(rules: [(&str, u32); N]) -> Rules {
+        rules.map(|(prefix, says)| (net(prefix), says)).into()
+    }
+
+    fn flow() -> Flow {
+        Flow {
+            network: 2,
+            service: 5,
+            backend_id: 7,
+            client: Ipv4Addr::new(10, 1, 2, 3).into(),
+            vip: Ipv4Addr::new(10, 9, 9, 9).into(),
+            ..Flow::default()
+        }
+    }
+
+    fn why(cut: &Cut) -> Option<Why> {
+        cut.holds(&flow(), ID)
+    }
+
+    #[test]
+    fn a_reason_has_its_own_event() {
+        assert_eq!(Why::Backend.event(), CUT_BACKEND);
+        assert_eq!(Why::Policy.event(), CUT_POLICY);
+        assert_eq!(Why::Operator.event(), CUT_OPERATOR);
+    }
+
+    #[test]
+    fn an_empty_cut_holds_for_no_flow_and_an_empty_choice_for_every_one() {
+        assert!(Cut::default().is_empty());
+        assert_eq!(why(&Cut::default()), None);
+        let all = Cut {
+            chosen: vec![Choice::default()],
+            ..Cut::default()
+        };
+        assert_eq!(why(&all), Some(Why::Operator));
+        assert!(!all.is_empty());
+    }
+
+    #[test]
+    fn a_backend_or_a_service_is_cut_as_a_whole() {
+        let backends = |backends: &[u32]| Cut {
+            backends: backends.iter().copied().collect(),
+            ..Cut::default()
+        };
+        let services = |services: &[u16]| Cut {
+            services: services.iter().copied().collect(),
+            ..Cut::default()
+        };
+        assert_eq!(why(&backends(&[3, 7])), Some(Why::Backend));
+        assert_eq!(why(&backends(&[2, 5, ID])), None);
+        assert_eq!(why(&services(&[4, 5])), Some(Why::Policy));
+        assert_eq!(why(&services(&[2, 7])), None);
+    }
+
+    #[test]
+    fn rules_are_those_of_the_flows_own_service_or_network() {
+        let deny = rules([("10.0.0.0/8", DENY)]);
+        let denied = |service| Cut {
+            denied: [(service, deny.clone())].into(),
+            ..Cut::default()
+        };
+        let strangers = |network| Cut {
+            strangers: [(network, deny.clone())].into(),
+            ..Cut::default()
+        };
+        assert_eq!(why(&denied(5)), Some(Why::Policy));
+        assert_eq!(why(&denied(2)), None);
+        assert_eq!(why(&strangers(2)), Some(Why::Policy));
+        assert_eq!(why(&strangers(5)), None);
+    }
+
+    #[test]
+    fn the_longest_match_decides_and_no_match_denies_unless_there_are_no_rules() {
+        let is_cut = |rules: Rules| {
+            let cut = Cut {
+                denied: [(5, rules)].into(),
+                ..Cut::default()
+            };
+            assert!(!cut.is_empty());
+            why(&cut).is_some()
+        };
+        assert!(!is_cut(rules([])));
+        assert!(is_cut(rules([("10.2.0.0/16", ALLOW)])));
+        assert!(!is_cut(rules([("0.0.0.0/0", ALLOW)])));
+        assert!(!is_cut(rules([
+            ("10.1.0.0/16", ALLOW),
+            ("10.0.0.0/8", DENY)
+        ])));
+        assert!(is_cut(rules([
+            ("10.1.0.0/16", DENY),
+            ("10.0.0.0/8", ALLOW)
+        ])));
+        assert!(is_cut(rules([
+            ("10.1.0.0/16", ALLOW),
+            ("10.1.2.3/32", DENY),
+            ("10.1.2.0/24", ALLOW)
+        ])));
+        // Behind it, and beside it within what both have in common.
+        assert!(!is_cut(rules([
+            ("10.1.0.0/16", ALLOW),
+            ("10.1.2.0/31", DENY),
+            ("10.1.1.0/24", DENY),
+            ("10.1.2.4/30", DENY)
+        ])));
+    }
+
+    /// Against a search of all of them.
+    #[test]
+    fn the_longest_match_is_that_of_a_plain_search() {
+        let mut random = 7u32;
+        let mut below = |end: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 8) % end
+        };
+        let mut matched = 0;
+        for _ in 0..20_000 {
+            // Few bits, so that prefixes nest and meet.
+            let mut address = || Ipv4Addr::from_bits(below(16) << 28 | below(4) << 14 | below(8));
+            let (client, addresses) = (address(), [(); 6].map(|()| address()));
+            let rules: Rules = addresses
+                .into_iter()
+                .map(|address| {
+                    let length = u8::try_from(below(33)).unwrap();
+                    (Ipv4Net::new(address, length).unwrap().trunc(), below(3))
+                })
+                .collect();
+            let having = rules.iter().filter(|(prefix, _)| prefix.contains(&client));
+            let wanted = having.max_by_key(|(prefix, _)| prefix.prefix_len());
+            assert_eq!(longest(&rules, client), wanted.map(|(_, says)| *says));
+            matched += u32::from(wanted.is_some());
+        }
+        assert!((5_000..19_000).contains(&matched), "{matched}");
+    }
+
+    #[test]
+    fn all_of_a_choice_must_hold_and_one_choice_is_enough() {
+        let whole = Choice {
+            network: Some(2),
+            service: Some(5),
+            backend: Some(7),
+            client: Some(net("10.1.2.0/24")),
+            id: Some(ID),
+        };
+        assert!(whole.holds(&flow(), ID));
+        let others = [
+            Choice {
+                network: Some(3),
+                ..whole.clone()
+            },
+            Choice {
+                service: Some(2),
+                ..whole.clone()
+            },
+            Choice {
+                backend: Some(5),
+                ..whole.clone()
+            },
+            Choice {
+                client: Some(net("10.9.9.9/32")),
+                ..whole.clone()
+            },
+            Choice {
+                id: Some(7),
+                ..whole.clone()
+            },
+        ];
+        let mut cut = Cut {
+            chosen: others.to_vec(),
+            ..Cut::default()
+        };
+        assert_eq!(why(&cut), None);
+        cut.chosen.push(whole);
+        assert_eq!(why(&cut), Some(Why::Operator));
+    }
+
+    #[test]
+    fn what_is_merged_cuts_both_and_later_rules_count() {
+        let mut cut = Cut {
+            backends: [1].into(),
+            services: [2].into(),
+            denied: [
+                (5, rules([("10.0.0.0/8", DENY)])),
+                (6, rules([("10.0.0.0/8", DENY)])),
+            ]
+            .into(),
+            strangers: [(3, rules([("10.0.0.0/8", DENY)]))].into(),
+            chosen: vec![Choice::default()],
+        };
+        let one = Choice {
+            id: Some(ID),
+            ..Choice::default()
+        };
+        cut.merge(Cut {
+            backends: [11].into(),
+            services: [12].into(),
+            denied: [(5, rules([("10.0.0.0/8", ALLOW)]))].into(),
+            strangers: [(4, rules([]))].into(),
+            chosen: vec![one.clone()],
+        });
+        let wanted = Cut {
+            backends: [1, 11].into(),
+            services: [2, 12].into(),
+            denied: [
+                (5, rules([("10.0.0.0/8", ALLOW)])),
+                (6, rules([("10.0.0.0/8", DENY)])),
+            ]
+            .into(),
+            strangers: [(3, rules([("10.0.0.0/8", DENY)])), (4, rules([]))].into(),
+            chosen: vec![Choice::default(), one],
+        };
+        assert_eq!(cut, wanted);
+    }
 }

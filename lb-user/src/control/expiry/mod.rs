@@ -1,9 +1,9 @@
-//! Expiry: ends flows that are idle for too long, and those whose peer has died.
+//! Expiry: ends flows that are idle for too long, those whose peer has died, and those that are cut.
 //!
 //! A thread of its own walks the flow table in memory. [`idle`] says how long a flow may be idle;
 //! [`close`] ends one beside the data plane, which ends flows as well; [`keepalive`] finds dead
-//! peers; `post` tells both ends; [`usage`] counts what lives. No netlink message and no log line
-//! delays it, and it delays none.
+//! peers; [`cut`] says which flows end at once, and [`sever`] ends them; `post` tells both ends;
+//! [`usage`] counts what lives. No netlink message and no log line delays it, and it delays none.
 //!
 //! CPU is spent in batches of less than a millisecond of the thread's clock. To look at a flow takes
 //! no system call; to end one takes one, because its id goes back into a queue of the kernel.
@@ -12,18 +12,24 @@ pub mod cause;
 mod claims;
 pub mod close;
 pub mod cut;
+mod cuts;
 pub mod ends;
 pub mod idle;
 pub mod keepalive;
+mod outbox;
 mod post;
 mod records;
+pub mod sever;
 pub mod silence;
+#[cfg(test)]
+mod stress;
 pub mod turns;
 pub mod usage;
 pub mod ways;
 mod worker;
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     sync::{
         Arc,
@@ -34,8 +40,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use tokio::sync::oneshot;
 
-use self::{idle::Policy, ways::Ways, worker::Worker};
+pub use self::cuts::Done;
+use self::{
+    cut::Cut,
+    idle::Policy,
+    ways::{Way, Ways},
+    worker::Worker,
+};
 use crate::observe::log::Reporter;
 
 /// What the thread has done since it started.
@@ -45,6 +58,8 @@ pub struct Counts {
     pub expired: Count,
     /// Flows that ended because an end did not answer.
     pub dead: Count,
+    /// Flows that were cut.
+    pub cut: Count,
     /// Frames that ended a connection at one of its ends.
     pub resets: Count,
     /// Those that could not be sent.
@@ -84,11 +99,19 @@ impl Count {
     }
 }
 
+/// What the thread is told.
+#[derive(Debug)]
+enum Order {
+    Policy(Policy),
+    Follow(BTreeMap<u16, Way>),
+    Cut(Cut, oneshot::Sender<Done>),
+}
+
 /// The running thread. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Expiry {
     /// Its sender is what keeps the thread running.
-    policy: Option<mpsc::Sender<Policy>>,
+    orders: Option<mpsc::Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     counts: Arc<Counts>,
 }
@@ -107,7 +130,7 @@ impl Expiry {
         let builder = thread::Builder::new().name("expiry".to_owned());
         let thread = builder.spawn(move || worker.run());
         Ok(Self {
-            policy: Some(sender),
+            orders: Some(sender),
             thread: Some(thread.context("start the expiry thread")?),
             counts,
         })
@@ -115,9 +138,28 @@ impl Expiry {
 
     /// From now on flows may be idle for as long as `policy` says.
     pub fn set(&self, policy: Policy) {
-        if let Some(sender) = &self.policy {
+        self.order(Order::Policy(policy));
+    }
+
+    /// From now on these are the networks, by id, and who knows their next hops. The answers go where
+    /// they went before.
+    pub fn follow(&self, networks: BTreeMap<u16, Way>) {
+        self.order(Order::Follow(networks));
+    }
+
+    /// Ends the flows that `cut` says, at once. To be called when no new flow can come to be one of
+    /// them: after the maps were changed. What the answer comes to is [`Done`]; it is an error only if
+    /// the thread ends before, or cannot read the maps. Whoever does not want to know drops it.
+    pub fn cut(&self, cut: Cut) -> oneshot::Receiver<Done> {
+        let (done, answer) = oneshot::channel();
+        self.order(Order::Cut(cut, done));
+        answer
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(sender) = &self.orders {
             // It ends with this handle only.
-            let _ended: Result<(), mpsc::SendError<Policy>> = sender.send(policy);
+            let _ended: Result<(), mpsc::SendError<Order>> = sender.send(order);
         }
     }
 
@@ -129,7 +171,7 @@ impl Expiry {
 
 impl Drop for Expiry {
     fn drop(&mut self) {
-        self.policy = None;
+        self.orders = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -1,4 +1,7 @@
 //! What the ends of flows are told: resets, which wait for their turn, and probes.
+//!
+//! Flows that expire are few in a second, and what they are told is made when it is their turn. Those
+//! that are cut are many at once, and wait in an outbox of their own.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -12,6 +15,7 @@ use super::{
     Counts,
     ends::{End, Pace, Tuple, address},
     idle::Ticks,
+    outbox::{Letter, Outbox, Tally},
     records::Records,
 };
 use crate::{
@@ -42,6 +46,7 @@ pub(super) struct Post {
     resets: Pace,
     probes: Pace,
     waiting: VecDeque<Farewell>,
+    outbox: Outbox,
     counts: Arc<Counts>,
 }
 
@@ -57,6 +62,7 @@ impl Post {
             resets: Pace::new(RESETS.0, RESETS.1, now),
             probes: Pace::new(PROBES.0, PROBES.1, now),
             waiting: VecDeque::new(),
+            outbox: Outbox::new(now),
             counts,
         }
     }
@@ -64,6 +70,40 @@ impl Post {
     /// Whether resets wait.
     pub(super) fn is_busy(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether those of flows that were cut wait.
+    pub(super) fn has_outgoing(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Whether there is room for those of one more.
+    pub(super) fn has_room(&self) -> bool {
+        self.outbox.has_room()
+    }
+
+    /// Makes the resets of a flow that was cut, whose id nobody else has yet.
+    pub(super) fn bid_farewell(&mut self, id: u32, flow: &Flow, records: &mut Records) {
+        for end in End::BOTH {
+            let letter = letter(id, flow, (end, false), records, |tuple| tuple.reset(end));
+            let waits = letter.is_some_and(|letter| self.outbox.add(end, letter));
+            self.counts.resets_unsent.add(u64::from(!waits));
+        }
+    }
+
+    /// Sends those whose turn it is.
+    pub(super) fn send_outgoing(&mut self, now: Ticks) {
+        let nics = &mut self.nics;
+        let Tally { sent, unsent } = self.outbox.send(now, |frames| {
+            let (sent, last) = nics.send_all(frames);
+            if let Sent::No(error) = last {
+                let ifindex = frames.get(sent).map(|(ifindex, _)| *ifindex);
+                tracing::debug!(ifindex, %error, "a frame was not sent");
+            }
+            (sent, last)
+        });
+        self.counts.resets.add(sent);
+        self.counts.resets_unsent.add(unsent);
     }
 
     /// Takes a flow that has been closed, with the word that it has now.
@@ -144,23 +184,36 @@ impl Post {
         records: &mut Records,
         make: impl FnOnce(&Tuple<'_>) -> BareSegment,
     ) -> bool {
-        let way = records.way(flow, end, sought);
-        let (Some(page), Some((network, next_hop))) = (records.page(id), way) else {
+        let letter = letter(id, flow, (end, sought), records, make);
+        let Some(Letter { ifindex, segment }) = letter else {
             return false;
         };
-        let segment = make(&Tuple::new(id, flow, &page));
-        let Some(segment) = address(segment, &network, next_hop) else {
-            return false;
-        };
-        match self.nics.send(network.ifindex, segment.frame().as_ref()) {
+        match self.nics.send(ifindex, segment.frame().as_ref()) {
             Sent::Yes => true,
             Sent::Full => false,
             Sent::No(error) => {
-                tracing::debug!(ifindex = network.ifindex, %error, "a frame was not sent");
+                tracing::debug!(ifindex, %error, "a frame was not sent");
                 false
             }
         }
     }
+}
+
+/// A segment for an end of a flow, addressed; none if there is no way to it.
+fn letter(
+    id: u32,
+    flow: &Flow,
+    (end, sought): (End, bool),
+    records: &mut Records,
+    make: impl FnOnce(&Tuple<'_>) -> BareSegment,
+) -> Option<Letter> {
+    let page = records.page(id)?;
+    let (network, next_hop) = records.way(flow, end, sought)?;
+    let segment = address(make(&Tuple::new(id, flow, &page)), &network, next_hop)?;
+    Some(Letter {
+        ifindex: network.ifindex,
+        segment,
+    })
 }
 
 #[cfg(test)]

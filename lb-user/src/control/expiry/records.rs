@@ -1,6 +1,6 @@
 //! The records that a frame to an end of a flow needs, read at most once in a pass.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
 use aya::maps::{MapData, Queue};
@@ -14,7 +14,10 @@ use lb_common::{
     },
 };
 
-use super::{ends::End, ways::Ways};
+use super::{
+    ends::End,
+    ways::{Way, Ways},
+};
 use crate::dataplane::maps::Maps;
 
 /// The maps, and what has been read of them in this pass.
@@ -80,6 +83,11 @@ impl Records {
                 Some((self.network(backend.network)?, backend.next_hop))
             }
         }
+    }
+
+    /// Other ways into the networks.
+    pub(super) fn follow(&mut self, networks: BTreeMap<u16, Way>) {
+        self.ways.replace(networks);
     }
 
     /// Asks for the next hop of an end. Those of backends are watched all the time.

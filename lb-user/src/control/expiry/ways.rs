@@ -45,6 +45,14 @@ impl Ways {
         }
     }
 
+    /// The ways into these networks are the ones now. What is known may be another network's, or by
+    /// way of a gateway that is none any more.
+    pub fn replace(&mut self, networks: BTreeMap<u16, Way>) {
+        self.hear();
+        self.known.clear();
+        self.networks = networks;
+    }
+
     /// Asks for the next hop of a flow's client. Never waits; a question too many is not asked.
     pub fn seek(&self, flow: &Flow) {
         if let Some(way) = self.networks.get(&flow.network) {
@@ -139,6 +147,24 @@ networks:
         assert_eq!(ways.mac(&routed), Some(Mac::new([2, 0, 0, 0, 0, 2])));
         assert_eq!(ways.mac(&flow(TENANT, [10, 0, 0, 7])), None);
         assert_eq!(ways.mac(&flow(9, [10, 9, 8, 7])), None);
+    }
+
+    #[test]
+    fn what_was_known_before_a_change_does_not_count() {
+        let (mut ways, _asked, answer) = ways(1);
+        let (changed, mut asked, _) = self::ways(1);
+        let routed = flow(TENANT, [10, 9, 8, 7]);
+        answer.try_send(resolved(GATEWAY, 1)).unwrap();
+        assert!(ways.mac(&routed).is_some());
+        answer.try_send(resolved(GATEWAY, 2)).unwrap();
+        ways.replace(changed.networks);
+        assert_eq!(ways.mac(&routed), None);
+        ways.seek(&routed);
+        assert_eq!(asked.try_recv(), Ok(GATEWAY), "who knows it now");
+        answer.try_send(resolved(GATEWAY, 3)).unwrap();
+        assert!(ways.mac(&routed).is_some(), "answers come as before");
+        ways.replace(BTreeMap::new());
+        assert_eq!(ways.mac(&routed), None);
     }
 
     #[test]

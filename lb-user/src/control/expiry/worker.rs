@@ -1,5 +1,7 @@
 //! The thread: passes over the table, in batches of CPU time.
 
+mod cutting;
+
 use std::{
     mem,
     path::Path,
@@ -23,10 +25,11 @@ use lb_common::{
 use nix::time::ClockId;
 
 use super::{
-    Counts,
+    Counts, Order,
     cause::Cause,
     claims::Claims,
     close::{Closed, Marked, Marks, mark, settle},
+    cuts::Cuts,
     ends::End,
     idle::{Policy, Ticks, age, duration},
     keepalive::{Judgement, Keepalive},
@@ -82,7 +85,8 @@ pub(super) struct Worker {
     usage: UsageTable,
     records: Records,
     policy: Policy,
-    orders: Receiver<Policy>,
+    orders: Receiver<Order>,
+    cuts: Cuts,
     reporter: Reporter,
     counts: Arc<Counts>,
     post: Post,
@@ -103,7 +107,7 @@ impl Worker {
     pub(super) fn open(
         maps: &Path,
         policy: Policy,
-        orders: Receiver<Policy>,
+        orders: Receiver<Order>,
         ways: Ways,
         reporter: Reporter,
         counts: Arc<Counts>,
@@ -115,6 +119,7 @@ impl Worker {
             records: Records::new(Maps::open(maps)?, ways),
             policy,
             orders,
+            cuts: Cuts::default(),
             reporter,
             post: Post::new(Arc::clone(&counts), now),
             now,
@@ -135,6 +140,7 @@ impl Worker {
     pub(super) fn run(mut self) {
         self.batch = cpu_time();
         while let Ok(()) = self.pass().and_then(|began| self.pause(began)) {}
+        self.finish_cuts();
     }
 
     /// One walk over all entries, and what follows from it.
@@ -256,27 +262,34 @@ impl Worker {
             self.usage.add(usage::network(flow.network), -1);
             self.usage.add(usage::service(flow.service), -1);
         }
-        if let Some(page) = self.records.page(marked.id) {
-            self.reporter.report(FlowEvent {
-                flow: *flow,
-                id: marked.id,
-                kind: marked.cause.event(),
-                snat: page.address,
-                port: u32::from(page.port(marked.id)),
-                time,
-                _reserved: 0,
-            });
-        }
+        self.report(marked.id, flow, marked.cause.event(), time);
         if is_loud(*alive) {
             self.post
                 .farewell(marked.id, Word::from_raw(flow.word), is_dead);
         }
-        if !self.records.free(marked.id) {
+        self.give_back(marked.id);
+    }
+
+    /// Reports a flow that has ended, with its last word.
+    fn report(&self, id: u32, flow: &Flow, kind: u32, time: Ticks) {
+        if let Some(page) = self.records.page(id) {
+            self.reporter.report(FlowEvent {
+                flow: *flow,
+                id,
+                kind,
+                snat: page.address,
+                port: u32::from(page.port(id)),
+                time,
+                _reserved: 0,
+            });
+        }
+    }
+
+    /// Puts the id of a flow that has ended back into its queue.
+    fn give_back(&mut self, id: u32) {
+        if !self.records.free(id) {
             self.counts.ids_lost.add(1);
-            tracing::error!(
-                id = marked.id,
-                "a free flow id is lost until the next start"
-            );
+            tracing::error!(id, "a free flow id is lost until the next start");
         }
     }
 
@@ -374,12 +387,12 @@ impl Worker {
         let part = self.policy.shortest() / PASSES_PER_TIMEOUT;
         let next = began + PASS.min(part);
         loop {
-            self.rest(REST)?;
+            self.rest(self.shortest_rest())?;
             let left = next.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());
             }
-            if !self.post.is_busy() {
+            if !self.post.is_busy() && !self.is_cutting() {
                 self.rest(left)?;
             }
         }
@@ -390,28 +403,39 @@ impl Worker {
         if cpu_time().saturating_sub(self.batch) < BATCH {
             return Ok(());
         }
-        self.rest(REST)
+        self.rest(self.shortest_rest())
     }
 
-    /// Ends the batch: sleeps, and begins the next one with the resets whose turn it is.
+    /// Ends the batch: sleeps, cuts if that is asked for, and begins the next one with the resets whose
+    /// turn it is.
     fn rest(&mut self, time: Duration) -> Result<(), Stopped> {
-        let spent = u64::try_from(cpu_time().saturating_sub(self.batch).as_micros());
-        self.counts.cpu_us.add(spent.unwrap_or(u64::MAX));
-        self.counts
-            .longest_batch_us
-            .raise(spent.unwrap_or(u64::MAX));
-        match self.orders.recv_timeout(time) {
-            Ok(policy) => self.policy = policy,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
-        }
-        self.batch = cpu_time();
+        self.sleep(time)?;
+        self.cut()?;
+        self.let_go();
         for _ in 0..LETTERS {
             let now = self.clock();
             if !self.post.reset_next(&self.table, &mut self.records, now) {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// Ends the batch: sleeps, or until there is an order.
+    fn sleep(&mut self, time: Duration) -> Result<(), Stopped> {
+        let spent = u64::try_from(cpu_time().saturating_sub(self.batch).as_micros());
+        self.counts.cpu_us.add(spent.unwrap_or(u64::MAX));
+        self.counts
+            .longest_batch_us
+            .raise(spent.unwrap_or(u64::MAX));
+        match self.orders.recv_timeout(time) {
+            Ok(Order::Policy(policy)) => self.policy = policy,
+            Ok(Order::Follow(networks)) => self.records.follow(networks),
+            Ok(Order::Cut(cut, done)) => self.cuts.ask(cut, done),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
+        }
+        self.batch = cpu_time();
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use lb_common::{
     addr::{Be16, Be32},
     conntrack::Word,
     maps::event::{
-        BEGAN, DEAD, EXPIRED, FINISHED, FlowEvent, RECYCLED, REMOVED, RESET_BY_BACKEND,
-        RESET_BY_CLIENT,
+        BEGAN, CUT_BACKEND, CUT_OPERATOR, CUT_POLICY, DEAD, EXPIRED, FINISHED, FlowEvent, RECYCLED,
+        REMOVED, RESET_BY_BACKEND, RESET_BY_CLIENT,
     },
 };
 use serde::Serialize;
@@ -168,6 +168,9 @@ fn reason(kind: u32) -> Option<&'static str> {
         EXPIRED => Some("expired"),
         DEAD => Some("dead"),
         REMOVED => Some("removed"),
+        CUT_BACKEND => Some("backend_down"),
+        CUT_POLICY => Some("not_allowed"),
+        CUT_OPERATOR => Some("killed"),
         _ => Some("unknown"),
     }
 }
@@ -271,13 +274,13 @@ mod tests {
 
     #[test]
     fn every_end_has_a_reason() {
-        let reasons = (FINISHED..=REMOVED).map(|kind| reason(kind).unwrap());
+        let reasons = (FINISHED..=CUT_OPERATOR).map(|kind| reason(kind).unwrap());
         let mut reasons: Vec<_> = reasons.collect();
         assert_eq!((reason(BEGAN), reason(99)), (None, Some("unknown")));
         assert!(!reasons.contains(&"unknown"));
         reasons.sort_unstable();
         reasons.dedup();
-        assert_eq!(reasons.len(), 7);
+        assert_eq!(reasons.len(), 10);
     }
 
     #[test]

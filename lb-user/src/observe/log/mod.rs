@@ -65,7 +65,7 @@ impl Reporter {
 
 impl Reports {
     /// The next event, if it is there.
-    pub(crate) fn take(&mut self) -> Option<FlowEvent> {
+    pub fn take(&mut self) -> Option<FlowEvent> {
         self.receiver.try_recv().ok()
     }
 }

@@ -1,0 +1,274 @@
+//! Severing: a flow that is cut ends at once, though the data plane may be using it at this moment.
+//!
+//! 1. [`sever`]: the word becomes ENDED, by a swap from exactly the word that was judged. There is no
+//!    mark before, as for an idle flow (see `close`): no packet may keep this one. A packet that
+//!    changes the word at this moment makes the swap fail, and it is tried again.
+//! 2. One grace period for all of them. A packet that had read the live word has been dealt with when
+//!    it ends: it was translated, or dropped because its own swap failed, and its numbers and bytes are
+//!    in the entry. From then on no packet of the flow is translated.
+//! 3. [`Severed::flow`]: the entry is reported and its ends are reset, by numbers that do not change
+//!    any more. The id goes back last: until then nobody writes another flow there.
+//!
+//! A reset that userspace sends is exact for a flow that rests. The numbers of a busy one may be old
+//! by what is on its way: then its end answers with a challenge (RFC 5961 section 3.2) or drops the
+//! reset, but it also sends what is on its way, or has it sent; and to any segment of an ended flow the
+//! data plane answers with a reset by that segment's own numbers.
+//!
+//! A flow that is over already and still translates becomes ENDED as well; its id is in its queue, or
+//! on its way there, and stays there. Whoever has just taken it out and loses the swap to this one sees
+//! that the generation is the same, and puts it back.
+
+use lb_common::{
+    conntrack::{State, Word},
+    maps::flow::Flow,
+};
+
+use super::{
+    cut::{Cut, Why},
+    idle::Ticks,
+};
+use crate::dataplane::flows::FlowTable;
+
+/// Swaps that are tried in one go; each that fails was another packet's.
+const SWAPS: u32 = 64;
+
+/// A live flow that was ended. Its id is in no queue yet, so its fields stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Severed {
+    /// Its id.
+    pub id: u32,
+    /// Its word while it lived.
+    pub alive: Word,
+    /// Why.
+    pub why: Why,
+    /// When.
+    pub time: Ticks,
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stroke {
+    /// It is not to be cut, or nothing of it is left.
+    Spared,
+    /// It was a live flow, of the client's network and the service with these ids.
+    Severed(Severed, u16, u16),
+    /// It was over, and does not translate any more.
+    Silenced,
+    /// It changed each time; it is to be tried again.
+    Missed,
+}
+
+/// Ends the flow with this id if `cut` says so, whatever its packets do meanwhile.
+pub fn sever(table: &FlowTable, id: u32, cut: &Cut, now: Ticks) -> Stroke {
+    sever_if(table, id, |flow| cut.holds(flow, id), now)
+}
+
+fn sever_if(
+    table: &FlowTable,
+    id: u32,
+    mut holds: impl FnMut(&Flow) -> Option<Why>,
+    now: Ticks,
+) -> Stroke {
+    for _ in 0..SWAPS {
+        // What changes while it is read is claimed for a new flow, which is none of those to be cut.
+        let read = table.flow(id).filter(|(word, _)| word.translates());
+        let Some((alive, flow)) = read else {
+            return Stroke::Spared;
+        };
+        let Some(why) = holds(&flow) else {
+            return Stroke::Spared;
+        };
+        if !table.swap(id, alive, alive.end()) {
+            continue;
+        }
+        if matches!(alive.state(), State::Closed) {
+            return Stroke::Silenced;
+        }
+        let severed = Severed {
+            id,
+            alive: alive.woken(),
+            why,
+            time: now,
+        };
+        return Stroke::Severed(severed, flow.network, flow.service);
+    }
+    Stroke::Missed
+}
+
+impl Severed {
+    /// The flow as it was at its end, with its last word: after the grace period, and before its id is
+    /// put back. None only if the id was in its queue twice.
+    pub fn flow(&self, table: &FlowTable) -> Option<Flow> {
+        let ended = self.alive.end();
+        // Who takes back what it refers to forgets the entry, and leaves the fields.
+        let flow = table.fields(self.id, [ended, ended.forget()])?;
+        Some(Flow {
+            word: ended.raw(),
+            ..flow
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::idle::words::*, *};
+
+    const ID: u32 = 3;
+    const BACKEND: u32 = 7;
+    const NOW: Ticks = 99;
+
+    fn table(word: Word) -> FlowTable {
+        let table = FlowTable::anonymous(8);
+        let flow = Flow {
+            word: word.raw(),
+            backend_id: BACKEND,
+            network: 2,
+            service: 5,
+            ..Flow::default()
+        };
+        table.put(ID, &flow);
+        table
+    }
+
+    fn cut(backend: u32) -> Cut {
+        Cut {
+            backends: [backend].into(),
+            ..Cut::default()
+        }
+    }
+
+    fn severed(alive: Word) -> Severed {
+        Severed {
+            id: ID,
+            alive,
+            why: Why::Backend,
+            time: NOW,
+        }
+    }
+
+    #[test]
+    fn a_live_flow_in_any_state_is_ended_once() {
+        let words = [
+            new(),
+            replied(),
+            established(),
+            half_closed(),
+            udp(false),
+            udp(true),
+        ];
+        for alive in words.into_iter().flat_map(|word| [word, word.expiring()]) {
+            let table = table(alive);
+            let wanted = severed(alive.woken());
+            assert_eq!(
+                sever(&table, ID, &cut(BACKEND), NOW),
+                Stroke::Severed(wanted, 2, 5)
+            );
+            assert_eq!(table.word(ID), Some(alive.end()), "without the mark");
+            let flow = wanted.flow(&table).unwrap();
+            assert_eq!((flow.word, flow.backend_id), (alive.end().raw(), BACKEND));
+            assert_eq!(sever(&table, ID, &cut(BACKEND), NOW), Stroke::Spared);
+        }
+    }
+
+    #[test]
+    fn one_that_is_over_and_translates_is_silenced_and_keeps_its_generation() {
+        let closed = half_closed().close();
+        let table = table(closed);
+        assert_eq!(sever(&table, ID, &cut(BACKEND), NOW), Stroke::Silenced);
+        assert_eq!(table.word(ID), Some(closed.end()));
+        assert!(!closed.end().translates() && closed.end().claimable());
+        assert_eq!(closed.end().generation(), closed.generation());
+        assert!(closed.end().backend_closed_first(), "it rests all the same");
+    }
+
+    #[test]
+    fn what_is_not_meant_is_left_alone() {
+        for (word, backend) in [
+            (established(), BACKEND + 1),
+            (half_closed().close(), BACKEND + 1),
+            (Word::default(), 0),
+            (Word::default(), BACKEND),
+            (Word::default().claim(false), BACKEND),
+            (established().end(), BACKEND),
+        ] {
+            let table = table(word);
+            assert_eq!(sever(&table, ID, &cut(backend), NOW), Stroke::Spared);
+            assert_eq!(table.word(ID), Some(word), "{word:?}");
+        }
+        let table = table(established());
+        assert_eq!(sever(&table, 8, &cut(BACKEND), NOW), Stroke::Spared);
+    }
+
+    /// What a stroke does to an established flow whose word `packet` changes each time that it has
+    /// been judged.
+    fn met(packet: impl Fn(u32, Word) -> Word) -> (Stroke, Word) {
+        let table = table(established());
+        let mut times = 0;
+        let holds = |flow: &Flow| {
+            times += 1;
+            let word = table.word(ID).unwrap();
+            assert!(table.swap(ID, word, packet(times, word)));
+            (flow.backend_id == BACKEND).then_some(Why::Backend)
+        };
+        let stroke = sever_if(&table, ID, holds, NOW);
+        (stroke, table.word(ID).unwrap())
+    }
+
+    #[test]
+    fn a_packet_that_changes_the_flow_meanwhile_does_not_save_it() {
+        let half = half_closed();
+        let (stroke, word) = met(|times, _| match times {
+            1 => established().expiring(),
+            2 => established(),
+            _ => half,
+        });
+        assert_eq!(stroke, Stroke::Severed(severed(half), 2, 5));
+        assert_eq!(word, half.end());
+        let closed = half.close();
+        assert_eq!(met(|_, _| closed), (Stroke::Silenced, closed.end()));
+    }
+
+    #[test]
+    fn one_that_changes_each_time_is_to_be_tried_again() {
+        let (stroke, word) = met(|times, _| match times % 2 {
+            0 => established(),
+            _ => half_closed(),
+        });
+        assert_eq!((stroke, word), (Stroke::Missed, established()));
+    }
+
+    #[test]
+    fn another_flow_that_has_the_id_meanwhile_is_left_alone() {
+        let next = established().close().claim(false).publish();
+        let table = table(established());
+        let mut times = 0;
+        let stroke = sever_if(
+            &table,
+            ID,
+            |_| {
+                times += 1;
+                table.swap(ID, established(), next);
+                (times == 1).then_some(Why::Backend)
+            },
+            NOW,
+        );
+        assert_eq!((stroke, times), (Stroke::Spared, 2), "it is judged anew");
+        assert_eq!(table.word(ID), Some(next));
+    }
+
+    /// Its client's network is removed meanwhile.
+    #[test]
+    fn a_forgotten_flow_is_still_known_and_another_ones_is_not() {
+        let table = table(established());
+        sever(&table, ID, &cut(BACKEND), NOW);
+        let ended = established().end();
+        assert!(table.swap(ID, ended, ended.forget()));
+        let flow = severed(established()).flow(&table).unwrap();
+        assert_eq!((flow.word, flow.backend_id), (ended.raw(), BACKEND));
+        let claimed = ended.forget().claim(false);
+        assert!(table.swap(ID, ended.forget(), claimed));
+        assert_eq!(severed(established()).flow(&table), None);
+        assert!(table.swap(ID, claimed, claimed.publish()));
+        assert_eq!(severed(established()).flow(&table), None);
+    }
+}

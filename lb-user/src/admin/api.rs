@@ -8,7 +8,7 @@ use crate::health::{Outcome, Verdict};
 
 /// What the control plane is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "snake_case")]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// What a reload of this file would change. The path is absolute.
     Plan {
@@ -19,7 +19,8 @@ pub enum Request {
     Reload {
         /// The configuration file, absolute.
         file: Option<PathBuf>,
-        /// Goes back to what was before after so many seconds, unless [`Self::Confirm`] comes.
+        /// Goes back to what was before after so many seconds, at most [`MOST_CONFIRM_SECONDS`],
+        /// unless [`Self::Confirm`] comes.
         confirm_seconds: Option<u64>,
     },
     /// What was applied stays.
@@ -42,9 +43,47 @@ pub enum Request {
     },
 }
 
+/// The longest time that a change may wait for its confirmation: a day.
+pub const MOST_CONFIRM_SECONDS: u64 = 24 * 60 * 60;
+
+impl Request {
+    /// Whether it can mean something at all. Names are looked up by whoever carries it out.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Plan { file }
+            | Self::Reload {
+                file: Some(file), ..
+            } if !file.is_absolute() => {
+                return Err(format!("{}: the path is not absolute", file.display()));
+            }
+            _ => {}
+        }
+        match self {
+            Self::Reload {
+                confirm_seconds: Some(seconds),
+                ..
+            } if !(1..=MOST_CONFIRM_SECONDS).contains(seconds) => Err(format!(
+                "found {seconds} seconds to confirm in, expected 1 to {MOST_CONFIRM_SECONDS}"
+            )),
+            Self::Backend {
+                change: Override::Weight { weight },
+                ..
+            } if !(1..=256).contains(weight) => Err(format!(
+                "found the weight {weight}, expected 1 to 256 (`drain` takes a backend out)"
+            )),
+            Self::Kill(filter) => filter.check_kill(),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What an operator says of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "override", rename_all = "snake_case")]
+#[serde(tag = "override", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Override {
     /// No new flows; old ones have the pool's drain time.
     Drain,
@@ -61,6 +100,7 @@ pub enum Override {
 
 /// Which flows; all that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Filter {
     /// Of clients in this network.
     pub network: Option<String>,
@@ -72,6 +112,40 @@ pub struct Filter {
     pub client: Option<String>,
     /// With this SNAT address and port, as a backend sees them.
     pub snat: Option<String>,
+    /// Every flow there is: said, because leaving all else out may be a mistake.
+    #[serde(default)]
+    pub all: bool,
+}
+
+impl Filter {
+    /// Whether it leaves no flow out.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            network,
+            service,
+            backend,
+            client,
+            snat,
+            all: _,
+        } = self;
+        [network, service, backend, client, snat]
+            .iter()
+            .all(|part| part.is_none())
+    }
+
+    /// Whether flows may be ended that are chosen like this.
+    fn check_kill(&self) -> Result<(), String> {
+        match (self.is_empty(), self.all) {
+            (true, false) => Err(
+                "nothing says which flows: name a network, service, backend, \
+                                  client or SNAT port, or say that all are meant"
+                    .to_owned(),
+            ),
+            (false, true) => Err("all flows are meant, and only some of them".to_owned()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What comes of a request.
@@ -191,4 +265,90 @@ pub struct Event {
     pub words: String,
     /// Who asked for it: user id and process, if somebody did.
     pub by: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Request, String> {
+        let request: Request = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        request.check().map(|()| request)
+    }
+
+    #[test]
+    fn a_request_is_a_command_and_what_belongs_to_it() {
+        assert_eq!(read(r#"{"command":"confirm"}"#), Ok(Request::Confirm));
+        assert_eq!(
+            read(r#"{"command":"reload"}"#),
+            Ok(Request::Reload {
+                file: None,
+                confirm_seconds: None
+            })
+        );
+        assert_eq!(
+            read(r#"{"command":"kill","client":"10.0.0.0/8"}"#),
+            Ok(Request::Kill(Filter {
+                client: Some("10.0.0.0/8".to_owned()),
+                ..Filter::default()
+            }))
+        );
+        assert_eq!(
+            read(
+                r#"{"command":"backend","name":"p/a","change":{"override":"weight","weight":256}}"#
+            ),
+            Ok(Request::Backend {
+                name: "p/a".to_owned(),
+                change: Override::Weight { weight: 256 },
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_misspelt_is_not_left_out() {
+        for text in [
+            r#"{"command":"kill","all":true,"sevice":"a"}"#,
+            r#"{"command":"reload","confirm":30}"#,
+            r#"{"command":"backend","name":"a","change":{"override":"weight","weight":1,"x":1}}"#,
+            r#"{"command":"events"}"#,
+            r#"{"command":"stop"}"#,
+            r#"{}"#,
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_can_mean_nothing_is_refused() {
+        for (text, words) in [
+            (r#"{"command":"plan","file":"lb.yaml"}"#, "not absolute"),
+            (r#"{"command":"reload","file":"lb.yaml"}"#, "not absolute"),
+            (
+                r#"{"command":"reload","confirm_seconds":0}"#,
+                "expected 1 to 86400",
+            ),
+            (
+                r#"{"command":"reload","confirm_seconds":18446744073709551615}"#,
+                "expected 1 to 86400",
+            ),
+            (
+                r#"{"command":"backend","name":"a","change":{"override":"weight","weight":0}}"#,
+                "expected 1 to 256",
+            ),
+            (
+                r#"{"command":"backend","name":"a","change":{"override":"weight","weight":257}}"#,
+                "expected 1 to 256",
+            ),
+            (r#"{"command":"kill"}"#, "nothing says which flows"),
+            (
+                r#"{"command":"kill","all":true,"service":"a"}"#,
+                "only some of them",
+            ),
+        ] {
+            let refused = read(text).unwrap_err();
+            assert!(refused.contains(words), "{text}: {refused}");
+        }
+        assert!(read(r#"{"command":"kill","all":true}"#).is_ok());
+        assert!(read(r#"{"command":"plan","file":"/lb.yaml"}"#).is_ok());
+    }
 }

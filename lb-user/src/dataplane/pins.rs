@@ -76,7 +76,12 @@ impl Pins {
         Path::new(RUNTIME).join("locks").join(&self.instance)
     }
 
-    /// Folder of runtime files: the applied configuration.
+    /// The socket of the instance's control plane.
+    pub fn socket(&self) -> PathBuf {
+        self.runtime().join("lb.sock")
+    }
+
+    /// Folder of runtime files: the applied configuration, and the socket.
     pub fn runtime(&self) -> PathBuf {
         Path::new(RUNTIME).join(&self.instance)
     }

@@ -1,0 +1,247 @@
+//! The listening end: who may connect, how many at a time, and for how long.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::unix::{
+        fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+        net::UnixListener as StdListener,
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::{self, Instant},
+};
+
+use super::{
+    api::{Answer, Request},
+    exchange::{self, Caller},
+};
+
+/// Connections at a time; more wait until the kernel gives them to us.
+const CONNECTIONS: usize = 16;
+/// Bytes of a request's head.
+const HEAD_BYTES: usize = 16 * 1024;
+/// Lines of a request's head.
+const HEADERS: usize = 32;
+/// After an error that may pass, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A request that the control loop is to carry out.
+#[derive(Debug)]
+pub struct Order {
+    /// What is asked; [checked](Request::check).
+    pub request: Request,
+    /// Who asks.
+    pub by: Peer,
+    /// Where the answer goes. It is closed when nobody waits any more.
+    pub reply: oneshot::Sender<Answer>,
+}
+
+/// The process at the other end of a connection, as the kernel saw it connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its effective user id.
+    pub uid: u32,
+    /// Its process id; none if it is not visible from here.
+    pub pid: Option<i32>,
+}
+
+impl Display for Peer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "uid {}", self.uid)?;
+        match self.pid {
+            Some(pid) => write!(f, ", process {pid}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Peer {
+    /// Whether it may ask: root, and the user of this process.
+    pub(super) fn may_ask(self, own: u32) -> bool {
+        self.uid == 0 || self.uid == own
+    }
+}
+
+/// How long each part of a connection may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Head and body of the request together.
+    pub(super) read: Duration,
+    /// The control loop, until it has answered.
+    pub(super) answer: Duration,
+    /// Reading the answer.
+    pub(super) write: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            read: Duration::from_secs(10),
+            answer: Duration::from_secs(60),
+            write: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The admin socket of this process; the file is gone when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    listener: StdListener,
+    _file: SocketFile,
+    times: Times,
+}
+
+impl Server {
+    /// Listens at `path`, for this user and root only. The folder is made if there is none. A socket
+    /// that is there already is that of a process that has ended: the lock of the instance says so.
+    ///
+    /// # Errors
+    ///
+    /// What the file system says, with the path.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::with_times(path, Times::default())
+    }
+
+    pub(super) fn with_times(path: &Path, times: Times) -> Result<Self> {
+        let (listener, file) =
+            bind(path).with_context(|| format!("open the admin socket {}", path.display()))?;
+        Ok(Self {
+            listener,
+            _file: file,
+            times,
+        })
+    }
+
+    /// Serves until nobody takes orders any more. It belongs on a runtime of its process; what is
+    /// open when it is dropped is closed.
+    ///
+    /// # Errors
+    ///
+    /// If the runtime cannot watch the socket.
+    pub async fn serve(self, orders: mpsc::Sender<Order>) -> Result<()> {
+        let Self {
+            listener,
+            _file,
+            times,
+        } = self;
+        let listener = UnixListener::from_std(listener).context("watch the admin socket")?;
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = orders.closed() => return Ok(()),
+                Some(_ended) = connections.join_next() => {}
+                accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(connection(stream, orders.clone(), times));
+                    }
+                    Err(error) => {
+                        tracing::warn!("admin socket: accept a connection: {error}");
+                        time::sleep(PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Listens at `path`. The socket is made in a folder that nobody else may enter, and has its mode
+/// before it gets its name: at no time can a stranger connect.
+fn bind(path: &Path) -> io::Result<(StdListener, SocketFile)> {
+    let mut private = path.to_owned();
+    private.as_mut_os_string().push(".new");
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    match fs::remove_dir_all(&private) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    DirBuilder::new().mode(0o700).create(&private)?;
+    let unnamed = private.join("s");
+    let listener = StdListener::bind(&unnamed)?;
+    fs::set_permissions(&unnamed, Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    let metadata = fs::symlink_metadata(&unnamed)?;
+    fs::rename(&unnamed, path)?;
+    let file = SocketFile {
+        path: path.to_owned(),
+        identity: (metadata.dev(), metadata.ino()),
+    };
+    fs::remove_dir(&private)?;
+    Ok((listener, file))
+}
+
+/// The name of a socket; on drop it is removed, unless it is another's by then.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let metadata = fs::symlink_metadata(&self.path);
+        let identity = metadata.map(|metadata| (metadata.dev(), metadata.ino()));
+        if identity.is_ok_and(|identity| identity == self.identity)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!("remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+async fn connection(stream: UnixStream, orders: mpsc::Sender<Order>, times: Times) {
+    match stream.peer_cred() {
+        Ok(credentials) => {
+            let peer = Peer {
+                uid: credentials.uid(),
+                pid: credentials.pid().filter(|&pid| pid != 0),
+            };
+            converse(stream, peer, orders, times).await;
+        }
+        Err(error) => tracing::warn!("admin socket: ask who has connected: {error}"),
+    }
+}
+
+/// One request, and its answer.
+pub(super) async fn converse(
+    stream: UnixStream,
+    peer: Peer,
+    orders: mpsc::Sender<Order>,
+    times: Times,
+) {
+    let caller = Caller {
+        peer,
+        orders,
+        read_by: Instant::now() + times.read,
+        answer: times.answer,
+    };
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(times.read)
+        .keep_alive(false)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        .serve_connection(
+            TokioIo::new(stream),
+            service_fn(|request| exchange::exchange(request, &caller)),
+        );
+    let most = times.read + times.answer + times.write;
+    match time::timeout(most, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("admin socket: {peer}: {error}"),
+        Err(_) => tracing::debug!("admin socket: {peer}: not done in {most:?}"),
+    }
+}

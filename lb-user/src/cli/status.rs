@@ -1,20 +1,77 @@
 //! `lb status`.
 
 use anyhow::Result;
+use serde::Serialize;
 
 use super::{
-    Format,
-    show::{ago, json},
+    arguments::{Format, Show},
+    ask::{self, command},
+    print::{self, ago, ago_seconds},
     table,
 };
-use crate::observe::{Observer, RingStatus};
+use crate::{
+    admin::api::ConfigStatus,
+    observe::{NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
+};
 
-pub(super) fn show(instance: &str, format: Format) -> Result<()> {
+/// The answer of `-o json`.
+#[derive(Serialize)]
+struct Object {
+    #[serde(flatten)]
+    status: Status,
+    /// Where the configuration stands; null if no control plane says so.
+    config: Option<ConfigStatus>,
+}
+
+pub(super) fn show(show: &Show) -> Result<()> {
+    let instance = &show.instance.name;
     let status = Observer::open(instance)?.status()?;
-    if format == Format::Json {
-        return json(&status);
+    let config = ask::health(instance).map(|control| control.config);
+    if show.output.format == Format::Json {
+        let config = config.ok();
+        return print::json(&Object { status, config });
     }
-    println!("instance {}, version {}\n", status.instance, status.version);
+    let (name, version) = (&status.instance, status.version);
+    print::line(format_args!("instance {name}, version {version}"))?;
+    for line in config_words(&config, instance) {
+        print::line(line)?;
+    }
+    print::line("")?;
+    print_networks(&status.networks)?;
+    print::line("")?;
+    print_limits(status.networks)?;
+    print::line("")?;
+    print_verdicts(status.verdicts)?;
+    print::line("")?;
+    print_snat(status.snat)
+}
+
+/// Where the configuration stands, or why nobody knows.
+fn config_words(config: &Result<ConfigStatus, String>, instance: &str) -> Vec<String> {
+    let ConfigStatus {
+        file,
+        generation,
+        age_seconds,
+        confirm_seconds,
+        stale,
+    } = match config {
+        Ok(config) => config,
+        Err(why) => return vec![format!("configuration unknown: {why}")],
+    };
+    let mut lines = vec![format!(
+        "configuration {}, generation {generation}, applied {} ago",
+        file.display(),
+        ago_seconds(*age_seconds)
+    )];
+    lines.extend(stale.as_ref().map(|why| format!("stale: {why}")));
+    lines.extend(confirm_seconds.map(|seconds| {
+        let confirm = command("confirm", instance);
+        format!("confirm within {seconds} s: `{confirm}`")
+    }));
+    lines
+}
+
+fn print_networks(networks: &[NetworkStatus]) -> Result<()> {
     table::print(
         [
             "NETWORK",
@@ -26,7 +83,7 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
             "MSS",
             "CELL",
         ],
-        status.networks.iter().map(|network| {
+        networks.iter().map(|network| {
             let cell = network.cell.as_deref();
             [
                 network.name.clone(),
@@ -41,8 +98,10 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
                 cell.unwrap_or("none: the host's addresses").to_owned(),
             ]
         }),
-    );
-    println!();
+    )
+}
+
+fn print_limits(networks: Vec<NetworkStatus>) -> Result<()> {
     table::print(
         [
             "NETWORK",
@@ -53,7 +112,7 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
             "UNRESTED",
             "UNREPORTED",
         ],
-        status.networks.into_iter().map(|network| {
+        networks.into_iter().map(|network| {
             let most = network.max_flows.map(|most| most.to_string());
             [
                 network.name,
@@ -65,8 +124,10 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
                 network.unreported.to_string(),
             ]
         }),
-    );
-    println!();
+    )
+}
+
+fn print_verdicts(verdicts: impl IntoIterator<Item = (&'static str, Verdicts)>) -> Result<()> {
     table::print(
         [
             "HOOK",
@@ -78,41 +139,25 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
             "REFUSED",
             "TOTAL",
         ],
-        status.verdicts.into_iter().map(|(hook, count)| {
-            let counts = [
-                count.passed,
-                count.transmitted,
-                count.forwarded,
-                count.delivered,
-                count.dropped,
-                count.refused,
-                count.total,
-            ];
-            let [
-                passed,
-                transmitted,
-                forwarded,
-                delivered,
-                dropped,
-                refused,
-                total,
-            ] = counts.map(|count| count.to_string());
+        verdicts.into_iter().map(|(hook, count)| {
             [
                 hook.to_owned(),
-                passed,
-                transmitted,
-                forwarded,
-                delivered,
-                dropped,
-                refused,
-                total,
+                count.passed.to_string(),
+                count.transmitted.to_string(),
+                count.forwarded.to_string(),
+                count.delivered.to_string(),
+                count.dropped.to_string(),
+                count.refused.to_string(),
+                count.total.to_string(),
             ]
         }),
-    );
-    println!();
+    )
+}
+
+fn print_snat(snat: Vec<SnatStatus>) -> Result<()> {
     table::print(
         ["SNAT ADDRESS", "NETWORK", "PORTS", "FLOWS", "FREE", "STATE"],
-        status.snat.into_iter().map(|snat| {
+        snat.into_iter().map(|snat| {
             [
                 snat.address,
                 snat.network,
@@ -122,8 +167,7 @@ pub(super) fn show(instance: &str, format: Format) -> Result<()> {
                 if snat.draining { "draining" } else { "in use" }.to_owned(),
             ]
         }),
-    );
-    Ok(())
+    )
 }
 
 /// How long a flow keeps its place in a ring.
@@ -132,5 +176,47 @@ fn lasts(ring: RingStatus) -> String {
         Some(lifetime_ms) => ago(lifetime_ms),
         None if ring.taken < u64::from(ring.places) => "not full".to_owned(),
         None => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_said_with_what_is_wrong_with_it() {
+        let config = ConfigStatus {
+            file: PathBuf::from("/etc/lb/lb.yaml"),
+            generation: 3,
+            age_seconds: 3700,
+            confirm_seconds: None,
+            stale: None,
+        };
+        let fresh = "configuration /etc/lb/lb.yaml, generation 3, applied 1h1m ago";
+        assert_eq!(config_words(&Ok(config.clone()), "main"), [fresh]);
+        let stale = ConfigStatus {
+            confirm_seconds: Some(12),
+            stale: Some("lb.yaml:7: no network is called \"x\"".to_owned()),
+            ..config
+        };
+        assert_eq!(
+            config_words(&Ok(stale), "lab"),
+            [
+                fresh,
+                "stale: lb.yaml:7: no network is called \"x\"",
+                "confirm within 12 s: `lb confirm --instance lab`",
+            ]
+        );
+    }
+
+    #[test]
+    fn without_a_control_plane_the_configuration_is_unknown() {
+        let why = Err("no control plane runs".to_owned());
+        assert_eq!(
+            config_words(&why, "main"),
+            ["configuration unknown: no control plane runs"]
+        );
     }
 }

@@ -1,13 +1,16 @@
 //! Tables for people.
 
+use anyhow::Result;
 use comfy_table::{Table, presets::NOTHING};
+
+use super::print;
 
 /// Prints rows under a header, columns aligned.
 pub(super) fn print<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
-) {
-    println!("{}", text(header, rows));
+) -> Result<()> {
+    print::line(text(header, rows))
 }
 
 /// Rows under a header, columns aligned, as lines of text.

@@ -12,21 +12,40 @@ use lb_common::{
     maps::flow::Flow,
 };
 
-use super::{FlowLine, Observer, WhoLine, millis_since};
-use crate::control::{
-    expiry::idle::{self, Policy},
-    ids::Kind,
-    snat::SnatSlot,
+use super::{
+    FlowLine, Observer, WhoLine,
+    choose::{choose, meant},
+    millis_since,
 };
-use crate::dataplane::flows::coarse_now;
+use crate::{
+    admin::api::Filter,
+    control::{
+        expiry::{
+            cut::Choice,
+            idle::{self, Policy},
+        },
+        ids::Kind,
+        snat::SnatSlot,
+    },
+    dataplane::flows::coarse_now,
+};
 
 impl Observer {
-    /// Live flows, in order of their ids.
+    /// What `filter` means here.
+    ///
+    /// # Errors
+    ///
+    /// As [`choose`].
+    pub fn choose(&self, filter: &Filter) -> Result<Vec<Choice>, String> {
+        choose(filter, &self.ids)
+    }
+
+    /// The live flows that one of the choices is of, in order of their ids.
     ///
     /// # Errors
     ///
     /// If a map cannot be read.
-    pub fn flows(&self) -> Result<Vec<FlowLine>> {
+    pub fn flows(&self, choices: &[Choice]) -> Result<Vec<FlowLine>> {
         let names = Names::new(self)?;
         let mut lines = Vec::new();
         for (_, slot) in self.snat_slots()? {
@@ -34,6 +53,7 @@ impl Observer {
                 // One that changes while it is read is ending or beginning.
                 if let Some((word, flow)) = self.table.flow(id)
                     && is_live(word)
+                    && meant(choices, id, &flow)
                 {
                     lines.push(names.line(&slot, id, word, &flow));
                 }
@@ -140,7 +160,7 @@ fn port(slot: &SnatSlot, id: u32) -> u16 {
 }
 
 /// The flow id of a SNAT port, if this address in this slot has it.
-fn flow_id(slot: &SnatSlot, tuple: SocketAddrV4) -> Option<u32> {
+pub(super) fn flow_id(slot: &SnatSlot, tuple: SocketAddrV4) -> Option<u32> {
     let here = slot.snat.address == *tuple.ip();
     slot.record().flow_id(tuple.port()).filter(|_| here)
 }

@@ -1,5 +1,6 @@
 //! What is live, read from the pins: right whether a control plane is running or not.
 
+mod choose;
 mod drops;
 mod flows;
 pub mod log;
@@ -7,8 +8,10 @@ mod packet;
 mod records;
 mod status;
 
+use std::net::Ipv4Addr;
+
 use anyhow::{Context as _, Result, ensure};
-use lb_common::maps::{MAX_NETWORKS, flow::TIME_SHIFT};
+use lb_common::maps::{MAX_NETWORKS, backend::Backend, flow::TIME_SHIFT};
 
 use crate::{
     config::{self, Config},
@@ -22,6 +25,7 @@ use crate::{
     dataplane::{flows::FlowTable, maps::Maps, pins::Pins},
 };
 
+pub use choose::{backends, choose};
 pub use packet::Packet;
 pub use records::{
     BackendLine, DropLine, FlowIds, FlowLine, NetworkStatus, RingStatus, SampleLine, ServiceLine,
@@ -92,19 +96,42 @@ impl Observer {
             for backend in &pool.backends {
                 let id = self.ids.get(Kind::Backend, &backend_name(pool, backend));
                 let record = id.map(|id| self.maps.backends.get(&id, 0)).transpose()?;
-                let next_hop = record
-                    .map(|record| record.next_hop)
-                    .filter(|mac| !mac.is_none());
                 lines.push(BackendLine {
+                    id,
                     name: backend.name.clone(),
                     pool: pool.name.clone(),
                     address: format!("{}:{}", backend.address, backend.port),
                     weight: backend.weight,
-                    next_hop: next_hop.map(|mac| mac.to_string()),
+                    next_hop: record.and_then(|record| next_hop(&record)),
                 });
             }
         }
         Ok(lines)
+    }
+
+    /// A backend that is configured no more and still has its id, for its flows.
+    ///
+    /// # Errors
+    ///
+    /// If the map cannot be read.
+    pub fn retired_backend(&self, id: u32) -> Result<Option<BackendLine>> {
+        let names = self.ids.name(Kind::Backend, id).and_then(|name| {
+            let (name, _) = name.rsplit_once('@')?;
+            name.split_once('/')
+        });
+        let Some((pool, name)) = names else {
+            return Ok(None);
+        };
+        let record = self.maps.backends.get(&id, 0)?;
+        let address = Ipv4Addr::from(record.address);
+        Ok(Some(BackendLine {
+            id: Some(id),
+            name: name.to_owned(),
+            pool: pool.to_owned(),
+            address: format!("{address}:{}", record.port.get()),
+            weight: 0,
+            next_hop: next_hop(&record),
+        }))
     }
 
     /// Network 0, where frames of no network are counted, and every network that has an id.
@@ -130,6 +157,11 @@ impl Observer {
     fn name(&self, kind: Kind, id: u32) -> String {
         self.ids.name(kind, id).unwrap_or("-").to_owned()
     }
+}
+
+fn next_hop(record: &Backend) -> Option<String> {
+    let mac = Some(record.next_hop).filter(|mac| !mac.is_none());
+    mac.map(|mac| mac.to_string())
 }
 
 /// Milliseconds from one [time](coarse_now) to a later one, right over the wrap.

@@ -143,13 +143,15 @@ pub struct ServiceLine {
 /// One line of `lb backends`.
 #[derive(Debug, Serialize)]
 pub struct BackendLine {
+    /// Its id, if it has one yet.
+    pub id: Option<u32>,
     /// Its name.
     pub name: String,
     /// Its pool.
     pub pool: String,
     /// Address and port.
     pub address: String,
-    /// Its share.
+    /// Its share of new flows as configured; 0 if it is configured no more.
     pub weight: u16,
     /// MAC of its next hop, if it is known.
     pub next_hop: Option<String>,

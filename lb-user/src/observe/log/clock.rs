@@ -33,7 +33,7 @@ impl Clock {
 
 /// A point in time as RFC 3339 has it, in UTC, with milliseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stamp(SystemTime);
+pub(crate) struct Stamp(pub(crate) SystemTime);
 
 impl Display for Stamp {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -20,6 +20,7 @@ use anyhow::{Context as _, Result};
 use lb_common::maps::event::FlowEvent;
 use tokio::sync::mpsc;
 
+pub(crate) use self::clock::Stamp;
 use self::{clock::Clock, line::Lines, merge::Heads, writer::Writer};
 use crate::{control::ids::Ids, dataplane::events::FlowEvents};
 

@@ -1,0 +1,350 @@
+//! What can be said on the command line.
+
+use std::{net::SocketAddrV4, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::admin::api;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "lb",
+    about = "XDP load balancer: VIPs to NodePorts",
+    disable_version_flag = true
+)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run the control plane until SIGINT or SIGTERM; the data plane goes on without it
+    Run {
+        /// Configuration file
+        #[arg(short, long)]
+        config: PathBuf,
+        #[command(flatten)]
+        instance: Instance,
+        /// Take everything down again after this time (such as 60s) unless Enter is pressed before
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        confirm: Option<Duration>,
+        /// Refuse interfaces that carry the default route or this SSH session, unless --confirm
+        #[arg(long)]
+        careful: bool,
+        /// Log every dropped packet of the data plane: slow, for debugging
+        #[arg(long)]
+        trace_drops: bool,
+    },
+    /// Validate a configuration file: exit 0, or 2 with all of its problems
+    Check {
+        /// Configuration file
+        file: PathBuf,
+        /// Print the configuration with everything written out, as a file that means the same
+        #[arg(long)]
+        expand: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// What a reload of a file would change, without changing anything
+    Plan {
+        /// Configuration file
+        file: PathBuf,
+        #[command(flatten)]
+        show: Show,
+    },
+    /// Have the running control plane apply its file as it is now, or another one
+    Reload {
+        /// Configuration file; without one it is the file that is applied
+        file: Option<PathBuf>,
+        /// Go back to what was before after this time (such as 30s) unless `lb confirm` comes
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        confirm: Option<Duration>,
+        #[command(flatten)]
+        show: Show,
+    },
+    /// Keep what `lb reload --confirm` has applied
+    Confirm(Show),
+    /// Networks, verdicts and flow ids
+    Status(Show),
+    /// What the VIPs listen on
+    Services(Show),
+    /// Backends, their health and their next hops
+    Backends(Show),
+    /// Take a backend out, or put it back, whatever the file and its checks say
+    Backend {
+        #[command(subcommand)]
+        change: Change,
+    },
+    /// Live flows, all or some, and how to end them
+    Flows {
+        #[command(flatten)]
+        which: Which,
+        /// End them: both ends are told at once
+        #[arg(long)]
+        kill: bool,
+        /// With --kill: every flow
+        #[arg(long, requires = "kill")]
+        all: bool,
+        #[command(flatten)]
+        show: Show,
+    },
+    /// The flow that has a SNAT port, or had it last
+    Who {
+        /// SNAT address and port, as a backend sees them
+        #[arg(value_name = "SNATIP:PORT")]
+        snat: SocketAddrV4,
+        #[command(flatten)]
+        show: Show,
+    },
+    /// What has happened: reloads, verdicts of checks, and what operators did
+    Events {
+        /// Only events after the one with this number
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        after: u64,
+        /// Go on with new events as they come
+        #[arg(long)]
+        follow: bool,
+        #[command(flatten)]
+        show: Show,
+    },
+    /// Dropped and refused packets by reason, and the latest one of each
+    Drops(Show),
+    /// Detach, and remove every flow, map and cell of the instance
+    Down {
+        #[command(flatten)]
+        instance: Instance,
+    },
+    /// Version of the program and of its pinned state
+    Version {
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Change {
+    /// No new flows; old ones have the pool's drain_timeout
+    Drain(Named),
+    /// No new flows, and old ones end at once: both ends are told
+    Disable(Named),
+    /// As the file and the checks say
+    Enable(Named),
+    /// Another weight than the file's
+    Weight {
+        #[command(flatten)]
+        named: Named,
+        /// 1 to 256
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+        weight: u16,
+    },
+}
+
+impl Change {
+    /// Which backend, what it shall be, and how to say what came of it.
+    pub(super) fn parts(self) -> (String, api::Override, Show) {
+        let (named, change) = match self {
+            Self::Drain(named) => (named, api::Override::Drain),
+            Self::Disable(named) => (named, api::Override::Disable),
+            Self::Enable(named) => (named, api::Override::Enable),
+            Self::Weight { named, weight } => (named, api::Override::Weight { weight }),
+        };
+        (named.backend, change, named.show)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Named {
+    /// POOL/BACKEND, or BACKEND where that is one only
+    #[arg(value_name = "NAME")]
+    backend: String,
+    #[command(flatten)]
+    show: Show,
+}
+
+/// Which flows; all that is given must hold.
+#[derive(Debug, Args)]
+pub(super) struct Which {
+    /// Of clients in this network
+    #[arg(long, value_name = "NAME")]
+    network: Option<String>,
+    /// Of this service
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// To this backend: POOL/BACKEND, or BACKEND where that is one only
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// Of clients with this address, or in this prefix
+    #[arg(long, value_name = "PREFIX")]
+    client: Option<String>,
+    /// With this SNAT address and port, as a backend sees them
+    #[arg(long, value_name = "SNATIP:PORT")]
+    snat: Option<SocketAddrV4>,
+}
+
+impl Which {
+    pub(super) fn filter(self, all: bool) -> api::Filter {
+        let Self {
+            network,
+            service,
+            backend,
+            client,
+            snat,
+        } = self;
+        api::Filter {
+            network,
+            service,
+            backend,
+            client,
+            snat: snat.map(|snat| snat.to_string()),
+            all,
+        }
+    }
+}
+
+/// Of which instance, and in which form.
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    #[command(flatten)]
+    pub(super) instance: Instance,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Instance {
+    /// Which load balancer of this host: letters a-z, digits and `-`, at most 12
+    #[arg(long = "instance", value_name = "NAME", default_value = "main", value_parser = instance)]
+    pub(super) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Output {
+    /// Output format
+    #[arg(short = 'o', long = "output", value_enum, default_value_t = Format::Table)]
+    pub(super) format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Table,
+    Json,
+}
+
+fn instance(text: &str) -> Result<String, String> {
+    let valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if text.is_empty() || text.len() > 12 || !text.bytes().all(valid) {
+        return Err("an instance name has 1 to 12 of a-z, 0-9 and `-`".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Whole seconds, `60` or `60s`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text
+        .strip_suffix('s')
+        .unwrap_or(text)
+        .parse()
+        .ok()
+        .filter(|&seconds| seconds > 0);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "a time is a number of seconds, such as 60s".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        let words = ["lb"].into_iter().chain(line.split_ascii_whitespace());
+        Cli::try_parse_from(words).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_instance_name_is_short_and_plain() {
+        assert_eq!(instance("lab-1"), Ok("lab-1".to_owned()));
+        for bad in ["", "Main", "a.b", "../x", "thirteen-char"] {
+            assert!(instance(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_whole_seconds() {
+        assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("5"), Ok(Duration::from_secs(5)));
+        for bad in ["", "0s", "-1", "1m"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_backend_is_changed_in_one_of_four_ways() {
+        use api::Override;
+        for (line, change) in [
+            ("backend drain p/a", Override::Drain),
+            ("backend disable p/a", Override::Disable),
+            ("backend enable p/a", Override::Enable),
+            ("backend weight p/a 256", Override::Weight { weight: 256 }),
+        ] {
+            let Ok(Command::Backend { change: parsed }) = parse(line) else {
+                panic!("{line}")
+            };
+            let (name, parsed, show) = parsed.parts();
+            assert_eq!((name.as_str(), parsed), ("p/a", change), "{line}");
+            assert_eq!(show.instance.name, "main");
+        }
+        for line in [
+            "backend",
+            "backend drain",
+            "backend weight a",
+            "backend weight a 0",
+            "backend weight a 257",
+            "backend stop a",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn flows_are_chosen_by_what_they_are() {
+        let line = "flows --network n --service s --backend p/b --client 10.0.0.0/8 \
+                    --snat 10.0.0.1:2000 --kill --instance lab -o json";
+        let Ok(Command::Flows {
+            which,
+            kill: true,
+            all: false,
+            show,
+        }) = parse(line)
+        else {
+            panic!("{line}")
+        };
+        assert_eq!(
+            (show.instance.name.as_str(), show.output.format),
+            ("lab", Format::Json)
+        );
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            which.filter(false),
+            api::Filter {
+                network: text("n"),
+                service: text("s"),
+                backend: text("p/b"),
+                client: text("10.0.0.0/8"),
+                snat: text("10.0.0.1:2000"),
+                all: false,
+            }
+        );
+        assert!(parse("flows --kill --all").is_ok());
+        for line in ["flows --all", "flows --snat 10.0.0.1", "flows --kill n"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

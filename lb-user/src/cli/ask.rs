@@ -1,0 +1,137 @@
+//! Asking the running control plane.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    process::ExitCode,
+};
+
+use anyhow::{Result, bail};
+
+use super::{
+    USAGE,
+    arguments::{Format, Show},
+    changes, print,
+};
+use crate::admin::{
+    api::{Answer, ControlStatus, Request},
+    client::{self, Failure},
+};
+
+/// The control plane, or the command line itself, has refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    usage: bool,
+    reasons: Vec<String>,
+}
+
+impl Refused {
+    /// Because of what was asked.
+    pub(super) fn usage(reason: String) -> Self {
+        Self {
+            usage: true,
+            reasons: vec![reason],
+        }
+    }
+
+    pub(super) fn exit_code(&self) -> ExitCode {
+        match self.usage {
+            true => ExitCode::from(USAGE),
+            false => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl Display for Refused {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reasons.join("\n"))
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Has something done, and prints what comes of it.
+pub(super) fn order(request: &Request, show: &Show) -> Result<()> {
+    let instance = &show.instance.name;
+    request.check().map_err(Refused::usage)?;
+    let answer = client::ask(instance, request)?;
+    if show.output.format == Format::Json {
+        print::json(&answer)?;
+    }
+    let applied = matches!(request, Request::Reload { .. });
+    for line in words(answer, applied, instance)? {
+        if show.output.format == Format::Table {
+            print::line(line)?;
+        }
+    }
+    Ok(())
+}
+
+/// What an answer says to people; a refusal is an error.
+fn words(answer: Answer, applied: bool, instance: &str) -> Result<Vec<String>> {
+    match answer {
+        Answer::Done { lines } => Ok(lines),
+        Answer::Changes(changes) => Ok(changes::words(changes, applied, instance)),
+        Answer::Refused { usage, reasons } => Err(Refused { usage, reasons }.into()),
+        Answer::Health(_) | Answer::Events { .. } => bail!(OTHER_ANSWER),
+    }
+}
+
+/// Where the control plane stands, or why nobody knows.
+pub(super) fn health(instance: &str) -> Result<ControlStatus, String> {
+    match client::ask(instance, &Request::Health) {
+        Ok(Answer::Health(status)) => Ok(status),
+        Ok(Answer::Refused { reasons, .. }) => Err(reasons.join(", ")),
+        Ok(_) => Err(OTHER_ANSWER.to_owned()),
+        Err(Failure::NotRunning { .. }) => {
+            Err("no control plane runs (`lb run` starts it)".to_owned())
+        }
+        Err(failure) => Err(failure.to_string()),
+    }
+}
+
+/// What is said of an answer to another question.
+pub(super) const OTHER_ANSWER: &str =
+    "the control plane answers something else: it is of another version than this `lb`";
+
+/// How to say a command for this instance.
+pub(super) fn command(words: &str, instance: &str) -> String {
+    match instance {
+        "main" => format!("lb {words}"),
+        other => format!("lb {words} --instance {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_every_reason_and_whose_fault_it_is() {
+        let refused = |usage| {
+            let reasons = vec!["a:1: b".to_owned(), "a:2: c".to_owned()];
+            let error = words(Answer::Refused { usage, reasons }, false, "main").unwrap_err();
+            error.downcast::<Refused>().unwrap()
+        };
+        assert_eq!(refused(true).to_string(), "a:1: b\na:2: c");
+        assert_eq!(refused(true).exit_code(), ExitCode::from(2));
+        assert_eq!(refused(false).exit_code(), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn an_answer_to_another_question_is_an_error() {
+        let other = Answer::Events { events: vec![] };
+        let error = words(other, false, "main").unwrap_err();
+        assert!(error.to_string().contains("another version"));
+        let lines = vec!["pool p: b drains".to_owned()];
+        let done = Answer::Done {
+            lines: lines.clone(),
+        };
+        assert_eq!(words(done, false, "main").unwrap(), lines);
+    }
+
+    #[test]
+    fn a_command_names_its_instance_if_it_is_not_the_usual_one() {
+        assert_eq!(command("confirm", "main"), "lb confirm");
+        assert_eq!(command("confirm", "lab"), "lb confirm --instance lab");
+    }
+}

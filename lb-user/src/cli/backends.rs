@@ -1,0 +1,310 @@
+//! `lb backends`: what the maps say, and what the control plane knows of their health; and
+//! `lb backend`, which overrides it.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::{
+    arguments::{self, Format, Show},
+    ask,
+    print::{self, ago},
+    table,
+};
+use crate::{
+    admin::api::{BackendHealth, ControlStatus, LastCheck, Override, Request},
+    health::{Outcome, Verdict},
+    observe::{BackendLine, Observer},
+};
+
+/// One backend, as in `-o json`.
+#[derive(Debug, Serialize)]
+struct Line {
+    #[serde(flatten)]
+    line: BackendLine,
+    /// As in the table.
+    state: String,
+    /// What the control plane knows; null if none says so.
+    health: Option<BackendHealth>,
+}
+
+pub(super) fn show(show: &Show) -> Result<()> {
+    let observer = Observer::open(&show.instance.name)?;
+    let health = ask::health(&show.instance.name);
+    let mut backends = observer.backends()?;
+    let known = health.as_ref().map_or(&[][..], |status| &status.backends);
+    for retired in known.iter().filter(|backend| backend.retired) {
+        backends.extend(observer.retired_backend(retired.id)?);
+    }
+    let (status, why) = match health {
+        Ok(status) => (Some(status), None),
+        Err(why) => (None, Some(why)),
+    };
+    let lines = join(backends, status);
+    if show.output.format == Format::Json {
+        return print::json(&lines);
+    }
+    let rows = rows(lines);
+    table::print(
+        [
+            "POOL",
+            "BACKEND",
+            "ADDRESS",
+            "WEIGHT",
+            "SHARE",
+            "STATE",
+            "LAST CHECK",
+            "NEXT HOP",
+        ],
+        rows,
+    )?;
+    match why {
+        Some(why) => print::line(format_args!("\nhealth is unknown: {why}")),
+        None => Ok(()),
+    }
+}
+
+/// Overrides what the file and the checks say of a backend.
+pub(super) fn change(change: arguments::Change) -> Result<()> {
+    let (name, change, show) = change.parts();
+    ask::order(&Request::Backend { name, change }, &show)
+}
+
+/// Each backend with what is known of it, by its id.
+fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<Line> {
+    let known = status.into_iter().flat_map(|status| status.backends);
+    let mut known: HashMap<u32, BackendHealth> =
+        known.map(|backend| (backend.id, backend)).collect();
+    let lines = backends.into_iter().map(|line| {
+        let health = line.id.and_then(|id| known.remove(&id));
+        Line {
+            state: health.as_ref().map_or_else(|| "unknown".to_owned(), state),
+            line,
+            health,
+        }
+    });
+    lines.collect()
+}
+
+/// What the checks say, and whoever has a say above them.
+fn state(health: &BackendHealth) -> String {
+    let mut state = match (health.checked, health.verdict) {
+        (false, _) => "unchecked",
+        (true, Verdict::Unknown) => "unknown",
+        (true, Verdict::Up) => "up",
+        (true, Verdict::NotReady) => "not ready",
+        (true, Verdict::Dead) => "dead",
+    }
+    .to_owned();
+    match health.overridden {
+        Some(Override::Drain) => state.push_str(", drained"),
+        Some(Override::Disable) => state.push_str(", disabled"),
+        Some(Override::Weight { weight }) => state.push_str(&format!(", weight {weight}")),
+        Some(Override::Enable) | None => {}
+    }
+    if health.retired {
+        state.push_str(", removed");
+    }
+    state
+}
+
+fn rows(lines: Vec<Line>) -> Vec<[String; 8]> {
+    let mut pools: HashMap<String, u64> = HashMap::new();
+    for Line { line, health, .. } in &lines {
+        let share = health.as_ref().map_or(0, |health| health.share);
+        *pools.entry(line.pool.clone()).or_default() += u64::from(share);
+    }
+    let rows = lines.into_iter().map(
+        |Line {
+             line,
+             state,
+             health,
+         }| {
+            let of = pools.get(&line.pool).copied().unwrap_or_default();
+            let share = health.as_ref().map(|health| share(health.share, of));
+            let last = health.and_then(|health| health.last);
+            [
+                line.pool,
+                line.name,
+                line.address,
+                line.weight.to_string(),
+                share.unwrap_or_else(|| "-".to_owned()),
+                state,
+                last.map_or_else(|| "-".to_owned(), |last| last_check(&last)),
+                line.next_hop.unwrap_or_else(|| "not resolved".to_owned()),
+            ]
+        },
+    );
+    rows.collect()
+}
+
+/// A part of the new flows of a pool.
+fn share(share: u32, of: u64) -> String {
+    let percent = (u64::from(share) * 100 + of / 2).checked_div(of);
+    match percent.unwrap_or_default() {
+        0 if share > 0 => "<1 %".to_owned(),
+        percent => format!("{percent} %"),
+    }
+}
+
+fn last_check(last: &LastCheck) -> String {
+    let LastCheck {
+        outcome: Outcome::Good(words) | Outcome::NotReady(words) | Outcome::Dead(words),
+        took_ms,
+        age_ms,
+    } = last;
+    format!("{words}, in {}, {} ago", ago(*took_ms), ago(*age_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::admin::api::ConfigStatus;
+
+    fn health(id: u32, verdict: Verdict) -> BackendHealth {
+        BackendHealth {
+            id,
+            pool: "p".to_owned(),
+            name: format!("b{id}"),
+            checked: true,
+            verdict,
+            share: 1,
+            overridden: None,
+            last: None,
+            since_seconds: None,
+            transitions: 0,
+            retired: false,
+        }
+    }
+
+    fn line(id: Option<u32>) -> BackendLine {
+        BackendLine {
+            id,
+            name: "b".to_owned(),
+            pool: "p".to_owned(),
+            address: "10.0.0.2:80".to_owned(),
+            weight: 1,
+            next_hop: None,
+        }
+    }
+
+    fn control(backends: Vec<BackendHealth>) -> Option<ControlStatus> {
+        let config = ConfigStatus {
+            file: PathBuf::from("/f"),
+            generation: 1,
+            age_seconds: 0,
+            confirm_seconds: None,
+            stale: None,
+        };
+        Some(ControlStatus { config, backends })
+    }
+
+    #[test]
+    fn a_state_is_what_checks_and_operators_say() {
+        for (verdict, words) in [
+            (Verdict::Unknown, "unknown"),
+            (Verdict::Up, "up"),
+            (Verdict::NotReady, "not ready"),
+            (Verdict::Dead, "dead"),
+        ] {
+            assert_eq!(state(&health(1, verdict)), words);
+        }
+        let of = |overridden, retired| {
+            state(&BackendHealth {
+                overridden,
+                retired,
+                ..health(1, Verdict::Up)
+            })
+        };
+        assert_eq!(of(Some(Override::Drain), false), "up, drained");
+        assert_eq!(of(Some(Override::Disable), false), "up, disabled");
+        assert_eq!(
+            of(Some(Override::Weight { weight: 7 }), false),
+            "up, weight 7"
+        );
+        assert_eq!(of(None, true), "up, removed");
+        let unchecked = BackendHealth {
+            checked: false,
+            ..health(1, Verdict::Unknown)
+        };
+        assert_eq!(state(&unchecked), "unchecked");
+    }
+
+    #[test]
+    fn backends_and_their_health_meet_by_id() {
+        let known = control(vec![health(2, Verdict::Dead), health(1, Verdict::Up)]);
+        let lines = join(
+            vec![line(Some(1)), line(Some(2)), line(Some(3)), line(None)],
+            known,
+        );
+        let states: Vec<&str> = lines.iter().map(|line| line.state.as_str()).collect();
+        assert_eq!(states, ["up", "dead", "unknown", "unknown"]);
+        let json = serde_json::to_value(&lines).unwrap();
+        assert_eq!(json[1]["address"], "10.0.0.2:80");
+        assert_eq!(json[1]["health"]["verdict"], "dead");
+        assert!(json[3]["health"].is_null() && json[3]["next_hop"].is_null());
+    }
+
+    #[test]
+    fn a_row_has_its_part_of_the_pool() {
+        let share = |id, share| BackendHealth {
+            share,
+            ..health(id, Verdict::Up)
+        };
+        let mut known = control(vec![share(1, 2), share(2, 1), share(3, 0), share(4, 5)]);
+        known.as_mut().unwrap().backends[0].last = Some(LastCheck {
+            outcome: Outcome::Good("200 OK".to_owned()),
+            took_ms: 3,
+            age_ms: 2100,
+        });
+        let mut lines = vec![line(Some(1)), line(Some(2)), line(Some(3)), line(Some(4))];
+        lines[3].pool = "q".to_owned();
+        lines[3].next_hop = Some("02:00:00:00:00:01".to_owned());
+        let rows = rows(join(lines, known));
+        let shares: Vec<&str> = rows.iter().map(|row| row[4].as_str()).collect();
+        assert_eq!(shares, ["67 %", "33 %", "0 %", "100 %"]);
+        assert_eq!(
+            rows[0],
+            [
+                "p",
+                "b",
+                "10.0.0.2:80",
+                "1",
+                "67 %",
+                "up",
+                "200 OK, in 3ms, 2s ago",
+                "not resolved"
+            ]
+        );
+        assert_eq!(rows[3][7], "02:00:00:00:00:01");
+    }
+
+    #[test]
+    fn a_small_share_is_not_none() {
+        assert_eq!(share(1, 1000), "<1 %");
+        assert_eq!(share(0, 1000), "0 %");
+        assert_eq!(share(0, 0), "0 %");
+        assert_eq!(share(u32::MAX, u64::from(u32::MAX)), "100 %");
+    }
+
+    #[test]
+    fn without_a_control_plane_there_are_still_rows() {
+        let rows = rows(join(vec![line(Some(1))], None));
+        assert_eq!(
+            rows,
+            [[
+                "p",
+                "b",
+                "10.0.0.2:80",
+                "1",
+                "-",
+                "unknown",
+                "-",
+                "not resolved"
+            ]]
+        );
+    }
+}

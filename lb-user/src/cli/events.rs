@@ -1,0 +1,180 @@
+//! `lb events`: what has happened, a line each.
+
+use std::{
+    thread,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    arguments::{Format, Show},
+    ask::OTHER_ANSWER,
+    print,
+};
+use crate::{
+    admin::{
+        api::{Answer, Event, Request},
+        client::{self, Failure},
+    },
+    observe::log::Stamp,
+};
+
+/// How often somebody who follows asks for more.
+const POLL: Duration = Duration::from_millis(500);
+
+pub(super) fn show(after: u64, follow: bool, show: &Show) -> Result<()> {
+    let (instance, format) = (&show.instance.name, show.output.format);
+    let events = ask(instance, after)?;
+    if !follow && format == Format::Json {
+        return print::json(&events);
+    }
+    let mut seen = Seen(after);
+    print(seen.take(events), format)?;
+    match follow {
+        true => go_on(seen, instance, format),
+        false => Ok(()),
+    }
+}
+
+/// Prints events as they come, also those of the next process.
+fn go_on(mut seen: Seen, instance: &str, format: Format) -> Result<()> {
+    let mut answered = true;
+    loop {
+        thread::sleep(POLL);
+        match ask(instance, seen.0) {
+            Ok(events) => {
+                answered = true;
+                print(seen.take(events), format)?;
+            }
+            Err(failure @ Failure::NotAllowed { .. }) => return Err(failure.into()),
+            Err(failure) => {
+                if answered {
+                    eprintln!("lb: {failure}; waiting");
+                    answered = false;
+                }
+                if matches!(failure, Failure::NotRunning { .. }) {
+                    seen = Seen(0);
+                }
+            }
+        }
+    }
+}
+
+fn ask(instance: &str, after: u64) -> Result<Vec<Event>, Failure> {
+    let events = || match client::ask(instance, &Request::Events { after })? {
+        Answer::Events { events } => Ok(events),
+        Answer::Refused { reasons, .. } => bail!("{}", reasons.join("\n")),
+        Answer::Done { .. } | Answer::Changes(_) | Answer::Health(_) => bail!(OTHER_ANSWER),
+    };
+    let events: Result<Vec<Event>> = events();
+    events.map_err(|error| error.downcast().unwrap_or_else(Failure::Other))
+}
+
+fn print(events: Vec<(u64, Event)>, format: Format) -> Result<()> {
+    for (missed, event) in events {
+        if missed > 0 {
+            eprintln!("lb: {missed} older events are gone");
+        }
+        match format {
+            Format::Json => print::line(serde_json::to_string(&event).context("write JSON")?)?,
+            Format::Table => print::line(line(&event))?,
+        }
+    }
+    Ok(())
+}
+
+/// The number of the latest event that was printed.
+#[derive(Debug)]
+struct Seen(u64);
+
+impl Seen {
+    /// Notes events as printed; each with how many are missing before it.
+    fn take(&mut self, events: Vec<Event>) -> Vec<(u64, Event)> {
+        let numbered = events.into_iter().map(|event| {
+            // A number that is not higher is one of another process, which begins anew.
+            let before = if event.number > self.0 { self.0 } else { 0 };
+            let missed = event.number.saturating_sub(before).saturating_sub(1);
+            self.0 = event.number;
+            (missed, event)
+        });
+        numbered.collect()
+    }
+}
+
+fn line(event: &Event) -> String {
+    let Event {
+        number,
+        time_ms,
+        kind,
+        object,
+        words,
+        by,
+    } = event;
+    let time = UNIX_EPOCH.checked_add(Duration::from_millis(*time_ms));
+    let time = Stamp(time.unwrap_or(UNIX_EPOCH));
+    let by = by.as_deref().map(|by| format!(" (by {by})"));
+    let by = by.unwrap_or_default();
+    format!("{number:>6}  {time}  {kind:<8}  {object}: {words}{by}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(number: u64) -> Event {
+        Event {
+            number,
+            time_ms: 1_000_000_000_789,
+            kind: "health".to_owned(),
+            object: "backend p/a".to_owned(),
+            words: "up -> dead: connection refused".to_owned(),
+            by: None,
+        }
+    }
+
+    #[test]
+    fn an_event_is_a_line() {
+        assert_eq!(
+            line(&event(7)),
+            "     7  2001-09-09T01:46:40.789Z  health    backend p/a: up -> dead: connection refused"
+        );
+        let asked = Event {
+            kind: "override".to_owned(),
+            words: "drained".to_owned(),
+            by: Some("uid 0, process 9".to_owned()),
+            ..event(1_234_567)
+        };
+        assert_eq!(
+            line(&asked),
+            "1234567  2001-09-09T01:46:40.789Z  override  backend p/a: drained (by uid 0, process 9)"
+        );
+        let far = Event {
+            time_ms: u64::MAX,
+            ..event(1)
+        };
+        assert!(line(&far).contains("backend p/a"));
+    }
+
+    #[test]
+    fn what_is_missing_is_said_once() {
+        let mut seen = Seen(0);
+        let missed = |seen: &mut Seen, numbers: &[u64]| -> Vec<u64> {
+            let events = numbers.iter().copied().map(event).collect();
+            let taken = seen.take(events).into_iter();
+            taken.map(|(missed, _)| missed).collect()
+        };
+        assert_eq!(missed(&mut seen, &[1, 2]), [0, 0]);
+        assert_eq!(missed(&mut seen, &[3]), [0]);
+        assert_eq!(missed(&mut seen, &[10, 11]), [6, 0]);
+        assert_eq!(missed(&mut seen, &[]), [0; 0]);
+        // Another process, and one of which two events are gone.
+        assert_eq!(missed(&mut seen, &[1, 2]), [0, 0]);
+        seen.0 = 9;
+        assert_eq!(missed(&mut seen, &[3]), [2]);
+        assert_eq!(seen.0, 3);
+        // Somebody who asks for the events after 5 misses none before.
+        let mut seen = Seen(5);
+        assert_eq!(missed(&mut seen, &[6]), [0]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Which flows an operator means: names and addresses as the ids that flows have. Pure.
+
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddrV4},
+};
+
+use ipnet::Ipv4Net;
+use lb_common::maps::flow::Flow;
+
+use super::flows::flow_id;
+use crate::{
+    admin::api::Filter,
+    control::{
+        expiry::cut::Choice,
+        ids::{Ids, Kind},
+        snat::{self, SnatSlot},
+    },
+};
+
+/// The most names that are listed as the known ones.
+const LISTED: usize = 8;
+
+/// What `filter` means to flows that have these ids: a flow is meant if any of the choices holds.
+///
+/// # Errors
+///
+/// What is no name or address of anything that flows have, in words.
+pub fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> {
+    let Filter {
+        network,
+        service,
+        backend,
+        client,
+        snat,
+        all: _,
+    } = filter;
+    let one = |kind, name: &Option<String>| {
+        let id = name.as_deref().map(|name| id(ids, kind, name));
+        id.transpose()
+    };
+    let choice = Choice {
+        network: one(Kind::Network, network)?,
+        service: one(Kind::Service, service)?,
+        client: client.as_deref().map(prefix).transpose()?,
+        ..Choice::default()
+    };
+    let mut choices = vec![choice];
+    if let Some(name) = backend {
+        let ids = backends(name, ids)?;
+        choices = with_each(&choices, &ids, |choice, id| choice.backend = Some(id));
+    }
+    if let Some(tuple) = snat {
+        let ids = snat_ids(tuple, ids)?;
+        choices = with_each(&choices, &ids, |choice, id| choice.id = Some(id));
+    }
+    Ok(choices)
+}
+
+/// Whether a flow is meant.
+pub(super) fn meant(choices: &[Choice], id: u32, flow: &Flow) -> bool {
+    choices.iter().any(|choice| {
+        let Choice {
+            network,
+            service,
+            backend,
+            client,
+            id: chosen,
+        } = choice;
+        network.is_none_or(|network| network == flow.network)
+            && service.is_none_or(|service| service == flow.service)
+            && backend.is_none_or(|backend| backend == flow.backend_id)
+            && client.is_none_or(|client| client.contains(&Ipv4Addr::from(flow.client)))
+            && chosen.is_none_or(|chosen| chosen == id)
+    })
+}
+
+/// The ids of the backend with this name, `POOL/BACKEND` or `BACKEND`: the one that is configured,
+/// and those of other addresses that it had before, which still have flows.
+///
+/// # Errors
+///
+/// If there is none, or backends of several pools have the name.
+pub fn backends(name: &str, ids: &Ids) -> Result<Vec<u32>, String> {
+    let (pool, backend) = match name.split_once('/') {
+        Some((pool, backend)) => (Some(pool), backend),
+        None => (None, name),
+    };
+    let known = ids.of(Kind::Backend).filter_map(|(name, id)| {
+        let (name, _) = name.rsplit_once('@')?;
+        let (pool, backend) = name.split_once('/')?;
+        Some((pool, backend, id))
+    });
+    let called =
+        known.filter(|(of, called, _)| *called == backend && pool.is_none_or(|pool| pool == *of));
+    let called: Vec<(&str, &str, u32)> = called.collect();
+    let pools: BTreeSet<&str> = called.iter().map(|(pool, ..)| *pool).collect();
+    if pools.is_empty() {
+        return Err(format!(
+            "no backend is called {name:?}; `lb backends` lists them as POOL and BACKEND"
+        ));
+    }
+    if pools.len() > 1 {
+        let names = pools.iter().map(|pool| format!("{pool}/{backend}"));
+        return Err(format!(
+            "backends of several pools are called {name:?}: say {}",
+            names.collect::<Vec<_>>().join(" or ")
+        ));
+    }
+    Ok(called.into_iter().map(|(.., id)| id).collect())
+}
+
+fn with_each(choices: &[Choice], ids: &[u32], set: impl Fn(&mut Choice, u32)) -> Vec<Choice> {
+    let all = choices.iter().flat_map(|choice| {
+        ids.iter().map(|&id| {
+            let mut choice = choice.clone();
+            set(&mut choice, id);
+            choice
+        })
+    });
+    all.collect()
+}
+
+fn id(ids: &Ids, kind: Kind, name: &str) -> Result<u16, String> {
+    let id = ids.get(kind, name).and_then(|id| u16::try_from(id).ok());
+    id.ok_or_else(|| {
+        let known: Vec<&str> = ids.of(kind).map(|(name, _)| name).collect();
+        let few = known.iter().take(LISTED).copied();
+        let mut few: Vec<&str> = few.collect();
+        if known.len() > LISTED {
+            few.push("...");
+        }
+        let kind = kind.label();
+        match few.is_empty() {
+            true => format!("no {kind} is called {name:?}; there is none"),
+            false => format!("no {kind} is called {name:?}; there are {}", few.join(", ")),
+        }
+    })
+}
+
+/// A prefix, or an address as one.
+fn prefix(text: &str) -> Result<Ipv4Net, String> {
+    let address = text.parse::<Ipv4Addr>().map(Ipv4Net::from);
+    let prefix = address.or_else(|_| text.parse::<Ipv4Net>());
+    prefix.map(|prefix| prefix.trunc()).map_err(|_| {
+        format!("{text:?} is neither an IPv4 address nor a prefix such as 10.0.0.0/24")
+    })
+}
+
+/// The ids of the flows that have this SNAT port: one in each network that has the address.
+fn snat_ids(tuple: &str, ids: &Ids) -> Result<Vec<u32>, String> {
+    let parsed: SocketAddrV4 = tuple
+        .parse()
+        .map_err(|_| format!("{tuple:?} is not a SNAT address and port such as 10.0.0.1:2000"))?;
+    let slots = ids.of(Kind::Snat).filter_map(|(name, id)| {
+        let slot = u16::try_from(id.checked_sub(1)?).ok()?;
+        let (_, snat) = snat::parse_name(name)?;
+        Some(SnatSlot::new(slot, snat))
+    });
+    let found: Vec<u32> = slots.filter_map(|slot| flow_id(&slot, parsed)).collect();
+    if found.is_empty() {
+        return Err(format!(
+            "{tuple} is no SNAT port; `lb status` lists SNAT addresses and their ports"
+        ));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::{addr::Be32, maps::snat::base};
+
+    use super::*;
+
+    fn ids() -> Ids {
+        let mut ids = Ids::default();
+        for (kind, name, id) in [
+            (Kind::Network, "mgmt", 1),
+            (Kind::Network, "tenant-a", 2),
+            (Kind::Service, "api", 1),
+            (Kind::Backend, "p/a@mgmt/10.0.0.2", 1),
+            (Kind::Backend, "q/a@mgmt/10.0.0.3", 2),
+            (Kind::Backend, "q/b@mgmt/10.0.0.4", 3),
+            (Kind::Backend, "q/b@mgmt/10.0.0.5", 4),
+            (Kind::Backend, "q/10.0.0.6:80@mgmt/10.0.0.6", 5),
+            (Kind::Snat, "mgmt/10.0.0.1:2000-2009", 1),
+            (Kind::Snat, "tenant-a/10.0.0.1:2005-2009", 2),
+        ] {
+            ids.insert(kind, name, id);
+        }
+        ids
+    }
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn without_a_filter_every_flow_is_meant() {
+        let choices = choose(&Filter::default(), &ids()).unwrap();
+        assert_eq!(choices, [Choice::default()]);
+        assert!(meant(&choices, 7, &Flow::default()));
+    }
+
+    #[test]
+    fn all_that_is_said_must_hold() {
+        let flow = Flow {
+            network: 2,
+            service: 1,
+            backend_id: 1,
+            client: Be32::from(Ipv4Addr::new(10, 9, 8, 7)),
+            ..Flow::default()
+        };
+        let id = base(0) + 3;
+        let filter = Filter {
+            network: some("tenant-a"),
+            service: some("api"),
+            backend: some("p/a"),
+            client: some("10.9.0.0/16"),
+            snat: some("10.0.0.1:2003"),
+            all: false,
+        };
+        let choices = choose(&filter, &ids()).unwrap();
+        assert!(meant(&choices, id, &flow));
+        let others = [
+            Flow { network: 1, ..flow },
+            Flow { service: 2, ..flow },
+            Flow {
+                backend_id: 2,
+                ..flow
+            },
+            Flow {
+                client: Be32::from(Ipv4Addr::new(10, 8, 8, 7)),
+                ..flow
+            },
+        ];
+        for other in others {
+            assert!(!meant(&choices, id, &other), "{other:?}");
+        }
+        assert!(!meant(&choices, id + 1, &flow));
+    }
+
+    #[test]
+    fn a_backend_is_named_with_its_pool_or_alone() {
+        let ids = ids();
+        assert_eq!(backends("p/a", &ids), Ok(vec![1]));
+        assert_eq!(backends("q/a", &ids), Ok(vec![2]));
+        assert_eq!(backends("b", &ids), Ok(vec![3, 4]), "it had two addresses");
+        assert_eq!(backends("q/10.0.0.6:80", &ids), Ok(vec![5]));
+        let words = backends("a", &ids).unwrap_err();
+        assert!(words.ends_with("say p/a or q/a"), "{words}");
+        for name in ["c", "p/b", "", "q/", "/b", "q/b@mgmt"] {
+            let words = backends(name, &ids).unwrap_err();
+            assert!(words.starts_with("no backend is called"), "{name}: {words}");
+        }
+    }
+
+    #[test]
+    fn one_name_may_mean_flows_with_several_ids() {
+        let filter = Filter {
+            backend: some("b"),
+            snat: some("10.0.0.1:2005"),
+            ..Filter::default()
+        };
+        let choices = choose(&filter, &ids()).unwrap();
+        let meant: Vec<_> = choices.iter().map(|one| (one.backend, one.id)).collect();
+        assert_eq!(
+            meant,
+            [
+                (Some(3), Some(base(0) + 5)),
+                (Some(3), Some(base(1))),
+                (Some(4), Some(base(0) + 5)),
+                (Some(4), Some(base(1))),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_client_is_an_address_or_a_prefix() {
+        assert_eq!(prefix("10.0.0.7").unwrap().to_string(), "10.0.0.7/32");
+        assert_eq!(prefix("10.0.0.7/24").unwrap().to_string(), "10.0.0.0/24");
+        for text in ["", "10.0.0", "10.0.0.0/33", "fd00::1", "a"] {
+            assert!(prefix(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_nothing_is_called_is_refused() {
+        let refused = |filter: Filter| choose(&filter, &ids()).unwrap_err();
+        let words = refused(Filter {
+            network: some("mgnt"),
+            ..Filter::default()
+        });
+        assert_eq!(
+            words,
+            "no network is called \"mgnt\"; there are mgmt, tenant-a"
+        );
+        let words = refused(Filter {
+            service: some("x"),
+            ..Filter::default()
+        });
+        assert_eq!(words, "no service is called \"x\"; there are api");
+        for (snat, words) in [
+            ("10.0.0.1", "is not a SNAT address and port"),
+            ("10.0.0.1:2010", "is no SNAT port"),
+            ("10.0.0.2:2000", "is no SNAT port"),
+        ] {
+            let refused = refused(Filter {
+                snat: some(snat),
+                ..Filter::default()
+            });
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+}

@@ -18,8 +18,7 @@ pub(crate) fn arp(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, Drop
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     if !network.is_host() && lookup::address(id, arp.target.get()).is_some() {
-        emit::redirect(network.cell_ifindex)?;
-        return Ok(Verdict::Delivered);
+        return emit::to_cell(network);
     }
     if network.is_tenant() {
         return Err(DropReason::ArpNotOurs);

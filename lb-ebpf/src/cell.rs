@@ -6,7 +6,8 @@ use lb_common::{
     verdict::{DropReason, Hook, Verdict},
     wire::{
         Packet,
-        header::{Arp, Ethernet},
+        header::{Arp, Ethernet, Ipv4},
+        parse_ipv4,
     },
 };
 use network_types::eth::EtherType;
@@ -24,18 +25,35 @@ pub(crate) fn cell(ctx: &XdpContext) -> u32 {
     count::finish(ctx, Hook::Cell, id, verdict)
 }
 
-/// ARP that speaks for one of the network's addresses leaves by the NIC; nothing else does.
+/// What speaks for one of the network's addresses leaves by the NIC; nothing else does.
 #[inline(always)]
 fn leave(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    if ethernet.ethertype.get().raw() != EtherType::Arp as u16 {
-        return Err(DropReason::CellForbidden);
-    }
-    let arp: &Arp = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
-    if lookup::address(id, arp.sender.get()).is_none() {
+    let ethertype = ethernet.ethertype.get().raw();
+    let may_leave = if ethertype == EtherType::Arp as u16 {
+        let arp: &Arp = xdp
+            .header(size_of::<Ethernet>())
+            .ok_or(DropReason::Malformed)?;
+        lookup::address(id, arp.sender.get()).is_some()
+    } else {
+        ethertype == EtherType::Ipv4 as u16 && is_local(xdp, id, ethernet).is_some()
+    };
+    if !may_leave {
         return Err(DropReason::CellForbidden);
     }
     emit::out(ctx, network)
+}
+
+/// Whether this is a segment of a socket of the cell, from a SNAT address to somebody else. A flow's
+/// port is never the cell's: what a cell sent from there would go into somebody's connection.
+#[inline(always)]
+fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
+    let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
+    let frame = parse_ipv4(xdp, ethernet, ip).ok()?;
+    let (port, _) = frame.l4.ports();
+    let ours = lookup::address(id, ip.source.get())?;
+    let is_local = frame.is_plain_tcp()
+        && ours.is_local(port.get())
+        && lookup::address(id, ip.destination.get()).is_none();
+    is_local.then_some(())
 }

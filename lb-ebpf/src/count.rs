@@ -50,6 +50,7 @@ pub(crate) fn end(number: u32) -> Result<Verdict, DropReason> {
         0 => Ok(Verdict::Passed),
         1 => Ok(Verdict::Transmitted),
         2 => Ok(Verdict::Forwarded),
+        3 => Ok(Verdict::Delivered),
         _ => Err(reason(number)),
     }
 }

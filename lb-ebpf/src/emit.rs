@@ -60,9 +60,16 @@ pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropRe
     Ok(Verdict::Forwarded)
 }
 
+/// Hands the frame, as it is, to the cell of `network`.
+#[inline(always)]
+pub(crate) fn to_cell(network: &Network) -> Result<Verdict, DropReason> {
+    redirect(network.cell_ifindex)?;
+    Ok(Verdict::Delivered)
+}
+
 /// Sends the frame, as it is, to the interface with this index.
 #[inline(always)]
-pub(crate) fn redirect(ifindex: u32) -> Result<(), DropReason> {
+fn redirect(ifindex: u32) -> Result<(), DropReason> {
     if ifindex == 0 {
         return Err(DropReason::RecordMissing);
     }

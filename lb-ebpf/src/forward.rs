@@ -70,7 +70,7 @@ pub(crate) extern "C" fn lb_flow(
     }
 }
 
-/// A request to a VIP, a reply to a SNAT port, or none of ours. `None` if it may open a flow.
+/// A request to a VIP, a reply to a SNAT port, a segment for the cell, or none of ours. `None` if it may open a flow.
 #[inline(always)]
 fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Option<Verdict>, DropReason> {
     let network = emit::network(id)?;
@@ -87,6 +87,7 @@ fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Option<Verdict>,
     match address.flow_id(port.get()) {
         Some(flow_id) => reply(ctx, &frame, (id, network), flow_id).map(Some),
         None if address.kind & KIND_VIP != 0 => request(ctx, &frame, (id, network)),
+        None if is_local(&frame, network, address) => local(ctx, network).map(Some),
         None => network.undeclared(DropReason::ReplyMismatch).map(Some),
     }
 }
@@ -155,4 +156,20 @@ fn reply(
     fragment::identify(ctx, frame.ip, id, flow_id, FROM_BACKEND);
     rewrite::rewrite(ctx, frame, &translation, network, out)?;
     emit::to_network(ctx, frame, out, client_mac)
+}
+
+/// Whether a frame to `address` is for a socket of the network's cell. Who else sends TCP to a local
+/// port is the cell's kernel to judge: it knows its connections.
+#[inline(always)]
+fn is_local(frame: &Ipv4Frame<'_>, network: &Network, address: &Address) -> bool {
+    let (_, port) = frame.l4.ports();
+    address.is_local(port.get()) && !network.is_host() && frame.is_plain_tcp()
+}
+
+/// Network to local port: into the cell.
+#[inline(always)]
+fn local(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
+    // Where the kernel's stack will, it does so in the cell as well.
+    let _open = rewrite::complete(ctx, network)?;
+    emit::to_cell(network)
 }

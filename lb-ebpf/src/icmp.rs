@@ -16,6 +16,8 @@ use lb_common::{
     },
 };
 
+use network_types::ip::IpProto;
+
 use crate::{
     allocate, answer, conntrack, count, emit, lookup,
     maps::{BACKENDS, NETWORKS},
@@ -102,7 +104,11 @@ fn error(
         Err(reason) => return network.undeclared(reason),
     };
     let Some(way) = way(message, &quote, id, address) else {
-        return network.undeclared(DropReason::IcmpUnrelated);
+        return if is_local(message, &quote, network, address) {
+            emit::to_cell(network)
+        } else {
+            network.undeclared(DropReason::IcmpUnrelated)
+        };
     };
     if !quote.is_plausible(way.expected) {
         return Err(DropReason::IcmpUnrelated);
@@ -129,6 +135,21 @@ fn way(message: &Message<'_>, quote: &Quote<'_>, id: u16, address: &Address) -> 
         None if address.kind & KIND_VIP != 0 => to_backend(quote, id),
         None => None,
     }
+}
+
+/// Whether the cell may have sent what is quoted; its kernel knows whether it has.
+#[inline(always)]
+fn is_local(
+    message: &Message<'_>,
+    quote: &Quote<'_>,
+    network: &Network,
+    address: &Address,
+) -> bool {
+    quote.ip.source.get() == message.ip.destination.get()
+        && quote.ip.protocol.get() == IpProto::Tcp as u8
+        && address.is_local(quote.l4.source.get().get())
+        && message.ip.header_bytes() == size_of::<Ipv4>()
+        && !network.is_host()
 }
 
 /// We had sent it from a SNAT port: a request, so its client is told.

@@ -22,7 +22,7 @@ pub(crate) fn rewrite(
     from: &Network,
     to: &Network,
 ) -> Result<(), DropReason> {
-    let open = from.flags & NETWORK_PARTIAL != 0 && is_open(ctx, from)?;
+    let open = complete(ctx, from)?;
     nat::translate(frame, translation);
     if mss::is_asked(frame) {
         let most = if from.mss < to.mss { from.mss } else { to.mss };
@@ -34,9 +34,13 @@ pub(crate) fn rewrite(
     Ok(())
 }
 
-/// Makes the frame's checksum whole, or says that it stays open because the kernel's stack will.
+/// Makes the checksum of a frame that came `from` a network whole, or says that it stays open because
+/// the kernel's stack will.
 #[inline(always)]
-fn is_open(ctx: &XdpContext, from: &Network) -> Result<bool, DropReason> {
+pub(crate) fn complete(ctx: &XdpContext, from: &Network) -> Result<bool, DropReason> {
+    if from.flags & NETWORK_PARTIAL == 0 {
+        return Ok(false);
+    }
     let keep = from.flags & NETWORK_GENERIC != 0;
     match lb_complete(ctx.ctx, u32::from(keep)) {
         TOO_LONG => Err(DropReason::PartialChecksum),

@@ -31,6 +31,7 @@ mod keepalive;
 mod lab;
 mod life;
 mod load;
+mod local;
 mod million;
 mod mode;
 mod mtu;

@@ -118,7 +118,7 @@ fn truncated_arp_is_malformed() {
 /// What looks like ARP for our own address behind another ethertype does not leave.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn nothing_but_arp_leaves_a_cell() {
+fn arp_behind_another_ethertype_leaves_no_cell() {
     let mut lb = DataPlane::new(CONFIG);
     for ethertype in [0x0800_u16, 0x86dd, 0x8100, 0x88cc] {
         let mut bytes = arp(ASK, MGMT_NIC, "10.32.96.50", Mac::default(), "10.32.96.105");

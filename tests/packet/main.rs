@@ -19,6 +19,7 @@ mod fragment;
 mod given;
 mod host;
 mod icmp;
+mod local;
 mod lying;
 mod mark;
 mod mss;

@@ -2,6 +2,7 @@
 
 use crate::{
     addr::{Be32, Mac},
+    maps::snat::FIRST_LOCAL_PORT,
     pod::pod_struct,
     verdict::{DropReason, Verdict},
 };
@@ -145,6 +146,13 @@ impl Address {
             None
         }
     }
+
+    /// Whether a `port` (host order) of it belongs to the sockets of the network's cell. Of a VIP that
+    /// is none, whatever the port.
+    #[inline(always)]
+    pub const fn is_local(&self, port: u16) -> bool {
+        self.kind & KIND_SNAT != 0 && port >= FIRST_LOCAL_PORT
+    }
 }
 
 #[cfg(test)]
@@ -164,5 +172,24 @@ mod tests {
         assert_eq!(snat.flow_id(2023), Some(3047));
         assert_eq!(snat.flow_id(2024), None);
         assert_eq!(snat.flow_id(0), None);
+    }
+
+    #[test]
+    fn the_last_ports_of_a_snat_address_are_the_cells() {
+        let of = |kind| Address {
+            kind,
+            base: 2048,
+            first_port: 1024,
+            count: 56_320,
+        };
+        for port in [64_512, 65_535] {
+            assert!(of(KIND_SNAT).is_local(port));
+            assert!(of(KIND_SNAT | KIND_VIP).is_local(port));
+            assert!(!of(KIND_VIP).is_local(port));
+            assert_eq!(of(KIND_SNAT).flow_id(port), None);
+        }
+        for port in [0, 1024, 57_343, 57_344, 64_511] {
+            assert!(!of(KIND_SNAT).is_local(port));
+        }
     }
 }

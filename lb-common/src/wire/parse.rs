@@ -24,6 +24,17 @@ pub struct Ipv4Frame<'a> {
     pub payload: u16,
 }
 
+impl Ipv4Frame<'_> {
+    /// Whether it is a TCP segment in one piece and without IP options, as every kernel sends them:
+    /// what may go between a cell and its network.
+    #[inline(always)]
+    pub fn is_plain_tcp(&self) -> bool {
+        matches!(self.l4, L4::Tcp(_))
+            && !self.ip.is_fragment()
+            && self.ip.header_bytes() == size_of::<Ipv4>()
+    }
+}
+
 /// The layer-4 header.
 #[derive(Clone, Copy, Debug)]
 pub enum L4<'a> {

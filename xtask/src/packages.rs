@@ -20,14 +20,20 @@ pub(crate) struct Need {
     pub(crate) what: &'static str,
     debian: &'static str,
     rhel: &'static str,
+    /// The lab does without it.
+    pub(crate) tests_only: bool,
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 11] = [
+pub(crate) const NEEDS: [Need; 12] = [
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
     need("ethtool", "ethtool", "ethtool"),
+    Need {
+        tests_only: true,
+        ..need("go", "golang-go", "golang")
+    },
     need("ip", "iproute2", "iproute"),
     need("nft", "nftables", "nftables"),
     need("nginx", "nginx", "nginx"),
@@ -64,7 +70,12 @@ const LLVM_PREFIXES: [&str; 4] = [
 ];
 
 const fn need(what: &'static str, debian: &'static str, rhel: &'static str) -> Need {
-    Need { what, debian, rhel }
+    Need {
+        what,
+        debian,
+        rhel,
+        tests_only: false,
+    }
 }
 
 impl Need {

@@ -186,7 +186,8 @@ fn by_hand(stock: &Stock, purpose: Purpose) -> Vec<Finding> {
     }
     let finding = |item| match item {
         Item::Packages(_) => {
-            let names: Vec<&str> = stock.lacking.iter().map(|need| need.what).collect();
+            let lacking = stock.lacking(purpose);
+            let names: Vec<&str> = lacking.iter().map(|need| need.what).collect();
             let advice = "neither apt-get nor dnf is used here: install these by hand";
             Some(Finding::stop(
                 "commands",

@@ -91,14 +91,25 @@ impl Stock {
         self.family != Family::Other || self.llvm.is_none()
     }
 
+    /// The commands that `purpose` needs and that are not there.
+    pub(crate) fn lacking(&self, purpose: Purpose) -> Vec<&'static Need> {
+        let is_needed = |need: &&Need| match purpose {
+            Purpose::Check => false,
+            Purpose::Run => !need.tests_only,
+            Purpose::Setup | Purpose::Test => true,
+        };
+        self.lacking.iter().copied().filter(is_needed).collect()
+    }
+
     /// What `purpose` needs and is missing, in the order of installation: what asks for a password
     /// or may be refused comes first.
     pub(crate) fn missing(&self, purpose: Purpose, bpffs: bool) -> Vec<Item> {
         let builds = purpose != Purpose::Check;
         let checks = purpose != Purpose::Run;
         let mut items = Vec::new();
-        if builds && !self.lacking.is_empty() {
-            let names = self.lacking.iter().map(|need| need.package(self.family));
+        let lacking = self.lacking(purpose);
+        if !lacking.is_empty() {
+            let names = lacking.iter().map(|need| need.package(self.family));
             items.push(Item::Packages(names.collect()));
         }
         if builds && !bpffs {
@@ -233,6 +244,22 @@ pub(crate) mod tests {
                 .missing(Purpose::Run, true)
                 .contains(&Item::CargoDeny)
         );
+    }
+
+    #[test]
+    fn only_the_tests_need_go() {
+        let go = || packages::NEEDS.iter().filter(|need| need.what == "go");
+        let stock = Stock {
+            lacking: go().collect(),
+            ..complete()
+        };
+        let items = [Item::Packages(vec!["golang-go"])];
+        for purpose in [Purpose::Setup, Purpose::Test] {
+            assert_eq!(stock.missing(purpose, true), items);
+        }
+        for purpose in [Purpose::Run, Purpose::Check] {
+            assert_eq!(stock.missing(purpose, true), []);
+        }
     }
 
     #[test]

@@ -3,8 +3,19 @@
 //! Each network has a thread in its cell that checks the network's backends on their schedules, from a
 //! SNAT address, as their flows come. What follows from a verdict is not decided here.
 
+#[expect(dead_code, reason = "nobody checks yet")]
+mod check;
+#[cfg_attr(not(test), expect(dead_code, reason = "nobody checks yet"))]
+mod http;
 #[cfg_attr(not(test), expect(dead_code, reason = "nobody checks yet"))]
 mod standing;
+#[cfg_attr(not(test), expect(dead_code, reason = "nobody checks yet"))]
+mod tcp;
+#[cfg_attr(not(test), expect(dead_code, reason = "nobody checks yet"))]
+mod tls;
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},

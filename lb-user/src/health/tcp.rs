@@ -1,0 +1,96 @@
+//! The connection of a check: opened from a SNAT address, and closed so that the backend sees nothing
+//! but a client that has gone.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
+};
+
+use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+
+use super::check::Fault;
+
+/// How long a backend may take to close its side as well, before nobody waits any more.
+pub(super) const LAST_WORDS: Duration = Duration::from_millis(250);
+/// Bytes that it may still send meanwhile. What comes after that is met with a reset.
+const MOST_UNREAD: usize = 256 * 1024;
+
+/// Opens a connection to `address` from `source`, or from anywhere if that is unspecified.
+pub(super) async fn connect(source: Ipv4Addr, address: SocketAddrV4) -> Result<TcpStream, Fault> {
+    let socket = socket(source).map_err(|error| {
+        let doing = format!("open a socket from {source}");
+        Fault::Ours(anyhow::Error::new(error).context(doing))
+    })?;
+    let connected = socket.connect(address.into()).await;
+    connected.map_err(|error| failed(address, error))
+}
+
+/// A socket whose port is chosen when it connects, and shared with those that are connected to
+/// others.
+pub(super) fn socket(source: Ipv4Addr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    setsockopt(&socket, IpBindAddressNoPort, &true)?;
+    socket.bind(SocketAddrV4::new(source, 0).into())?;
+    Ok(socket)
+}
+
+/// What it means that a connection was not made. What this host lacks says nothing of a backend.
+fn failed(address: SocketAddrV4, error: io::Error) -> Fault {
+    use io::ErrorKind as Kind;
+    let is_ours = matches!(
+        error.kind(),
+        Kind::AddrNotAvailable
+            | Kind::AddrInUse
+            | Kind::OutOfMemory
+            | Kind::PermissionDenied
+            | Kind::InvalidInput
+    ) || matches!(
+        error.raw_os_error(),
+        Some(nix::libc::EMFILE | nix::libc::ENFILE | nix::libc::ENOBUFS)
+    );
+    if is_ours {
+        let doing = format!("connect to {address}");
+        return Fault::Ours(anyhow::Error::new(error).context(doing));
+    }
+    Fault::Dead(words(&error))
+}
+
+/// An error of the network in words, without its number.
+pub(super) fn words(error: &io::Error) -> String {
+    use io::ErrorKind as Kind;
+    let words = match error.kind() {
+        Kind::ConnectionRefused => "connection refused",
+        Kind::ConnectionReset | Kind::BrokenPipe | Kind::ConnectionAborted => "connection reset",
+        Kind::HostUnreachable => "no route to host",
+        Kind::NetworkUnreachable => "network unreachable",
+        Kind::UnexpectedEof => "connection closed",
+        Kind::TimedOut => "connection timed out",
+        _ => return error.to_string(),
+    };
+    words.to_owned()
+}
+
+/// Says that nothing more will come, and waits shortly until the backend says so too: who closes with
+/// bytes unread sends a reset, which some servers log.
+pub(super) async fn close(mut stream: TcpStream) {
+    let last_words = async {
+        stream.shutdown().await?;
+        let mut unread = [0; 4096];
+        let mut left = MOST_UNREAD;
+        while left > 0 {
+            match stream.read(&mut unread).await? {
+                0 => break,
+                bytes => left = left.saturating_sub(bytes),
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Closed with the socket in any case.
+    let _gone = timeout(LAST_WORDS, last_words).await;
+}

@@ -1,0 +1,122 @@
+//! Checks against real servers on the loopback interface.
+
+mod certificate;
+mod http;
+mod server;
+mod strangers;
+mod tcp;
+mod tls;
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Outcome, Standing, Target,
+    check::{Open, Question},
+    tls as tls_check,
+};
+use crate::config::{Check, Get, Health, OnDead, Tls};
+
+const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// The source address of the checks: not the one that the kernel would choose.
+const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+/// Of checks that must not fail for want of time, whatever the machine does.
+const LONG: Duration = Duration::from_secs(20);
+/// Of checks that wait in vain.
+const SHORT: Duration = Duration::from_secs(1);
+
+fn health(check: Check) -> Health {
+    Health {
+        check,
+        port: None,
+        interval: LONG,
+        timeout: LONG,
+        rise: 2,
+        fall: 3,
+        fast_interval: Duration::from_secs(1),
+        flap_hold: Duration::ZERO,
+        on_dead: OnDead::None,
+    }
+}
+
+fn target(address: SocketAddrV4, health: Health) -> Target {
+    Target {
+        backend: 7,
+        address,
+        source: SOURCE,
+        health,
+        saved: Standing::default(),
+    }
+}
+
+fn get(path: &str) -> Get {
+    Get {
+        path: path.to_owned(),
+        host: None,
+        status: (200, 299),
+    }
+}
+
+fn any_tls() -> Tls {
+    Tls::default()
+}
+
+fn trusting(sni: Option<&str>, ca: impl Into<PathBuf>) -> Tls {
+    Tls {
+        sni: sni.map(str::to_owned),
+        ca: Some(ca.into()),
+    }
+}
+
+/// One check, closed as the checker closes it.
+async fn ask(address: SocketAddrV4, health: Health) -> anyhow::Result<Outcome> {
+    let target = target(address, health);
+    let (outcome, open) = ask_openly(&target).await?;
+    open.close().await;
+    Ok(outcome)
+}
+
+/// One check, not closed yet.
+async fn ask_openly(target: &Target) -> anyhow::Result<(Outcome, Open)> {
+    let client = match &target.health.check {
+        Check::Tcp | Check::Http(_) => None,
+        Check::Tls(tls) => Some(tls_check::client(tls.ca.as_deref(), false)?),
+        Check::Https(tls, _) => Some(tls_check::client(tls.ca.as_deref(), true)?),
+    };
+    let checked = Question::new(target, client.map(Arc::new)).ask().await?;
+    Ok((checked.outcome, checked.open))
+}
+
+/// One check that must be possible.
+async fn outcome(address: SocketAddrV4, check: Check) -> Outcome {
+    ask(address, health(check)).await.expect("a check")
+}
+
+/// One check that waits in vain, and no longer than it may.
+async fn in_vain(address: SocketAddrV4, check: Check) -> Outcome {
+    let health = Health {
+        timeout: SHORT,
+        ..health(check)
+    };
+    let begin = Instant::now();
+    let outcome = ask(address, health).await.expect("a check");
+    let took = begin.elapsed();
+    assert!(took >= SHORT && took < SHORT * 5 / 2, "{took:?}");
+    outcome
+}
+
+fn good(words: &str) -> Outcome {
+    Outcome::Good(words.to_owned())
+}
+
+fn not_ready(words: &str) -> Outcome {
+    Outcome::NotReady(words.to_owned())
+}
+
+fn dead(words: &str) -> Outcome {
+    Outcome::Dead(words.to_owned())
+}

@@ -3,15 +3,11 @@
 //! Each network has a thread in its cell that checks the network's backends on their schedules, from a
 //! SNAT address, as their flows come. What follows from a verdict is not decided here.
 
-#[expect(dead_code, reason = "nobody checks yet")]
 mod check;
-#[cfg_attr(not(test), expect(dead_code, reason = "nobody checks yet"))]
+mod checker;
 mod http;
-#[cfg_attr(not(test), expect(dead_code, reason = "nobody checks yet"))]
 mod standing;
-#[cfg_attr(not(test), expect(dead_code, reason = "nobody checks yet"))]
 mod tcp;
-#[cfg_attr(not(test), expect(dead_code, reason = "nobody checks yet"))]
 mod tls;
 
 #[cfg(test)]
@@ -24,6 +20,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use self::checker::Checker;
 use crate::config::Health;
 
 /// Whether a backend can serve.

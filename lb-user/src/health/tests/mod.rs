@@ -1,6 +1,7 @@
 //! Checks against real servers on the loopback interface.
 
 mod certificate;
+mod checker;
 mod http;
 mod server;
 mod strangers;

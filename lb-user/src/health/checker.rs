@@ -1,0 +1,286 @@
+//! The checker: a thread in a network's cell that keeps asking the network's backends.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher as _, Hasher as _, RandomState},
+    mem,
+    path::PathBuf,
+    rc::Rc,
+    sync::{Arc, mpsc::sync_channel},
+    thread::{self, JoinHandle},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use rustls::ClientConfig;
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::{self, AbortHandle, LocalSet},
+    time::sleep_until,
+};
+
+use super::{
+    Report, Target,
+    check::{Checked, Question},
+    standing::Course,
+    tls,
+};
+use crate::{
+    config::Check,
+    network::{namespace, neighbour::Side},
+};
+
+/// Checks of one network that are on their way at a time; more wait for their turn.
+const IN_FLIGHT: usize = 256;
+
+/// The checks of one network. They end with it.
+#[derive(Debug)]
+pub struct Checker {
+    targets: Option<watch::Sender<Vec<Target>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checker {
+    /// Starts the thread that checks the backends of `network` from `side`, and sends every result to
+    /// `reports`. It has nothing to do until it is told its targets.
+    ///
+    /// # Errors
+    ///
+    /// If the cell cannot be entered, or the thread not be started.
+    pub fn start(
+        side: Side,
+        network: &str,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Result<Self> {
+        let (targets, wanted) = watch::channel(Vec::new());
+        let (started, is_ready) = sync_channel(1);
+        let name = network.to_owned();
+        let work = move || {
+            let runtime = match enter(&side) {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            if started.send(Ok(())).is_ok() {
+                let work = LocalSet::new();
+                work.block_on(&runtime, run(name, wanted, reports));
+            }
+        };
+        let thread = thread::Builder::new()
+            .name(format!("health-{network}"))
+            .spawn(work)
+            .with_context(|| format!("start the health thread of network {network}"))?;
+        let is_ready = is_ready.recv();
+        is_ready
+            .unwrap_or_else(|_| Err(anyhow!("the thread ended")))
+            .with_context(|| format!("check the backends of network {network}"))?;
+        Ok(Self {
+            targets: Some(targets),
+            thread: Some(thread),
+        })
+    }
+
+    /// Checks these from now on, and no others. A target that is as before goes on as before; another
+    /// begins with what was saved of it. Files of CAs are read again. Of those that are checked no
+    /// more, reports may come until the thread has seen it, which does not wait for any check.
+    pub fn set(&self, targets: Vec<Target>) {
+        if let Some(sender) = &self.targets {
+            // The receiver lives as long as the thread, which only the drop ends.
+            sender.send_replace(targets);
+        }
+    }
+}
+
+impl Drop for Checker {
+    fn drop(&mut self) {
+        // The thread sees that nobody will tell it anything any more, and drops its checks.
+        drop(self.targets.take());
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+fn enter(side: &Side) -> Result<tokio::runtime::Runtime> {
+    if let Some(cell) = &side.cell {
+        namespace::enter(cell)?;
+    }
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime of the checks")
+}
+
+/// What all checks of the network share.
+struct Shared {
+    network: String,
+    reports: mpsc::UnboundedSender<Report>,
+    turns: Semaphore,
+}
+
+/// A target that is being checked.
+struct Running {
+    target: Rc<Target>,
+    client: watch::Sender<Client>,
+    work: AbortHandle,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
+}
+
+/// What a check offers and accepts by TLS, if it speaks it; or why there is nothing.
+type Client = Result<Option<Arc<ClientConfig>>, String>;
+
+/// Follows what is wanted until nobody wants anything any more.
+async fn run(
+    network: String,
+    mut wanted: watch::Receiver<Vec<Target>>,
+    reports: mpsc::UnboundedSender<Report>,
+) {
+    let shared = Rc::new(Shared {
+        network,
+        reports,
+        turns: Semaphore::new(IN_FLIGHT),
+    });
+    let mut running = BTreeMap::new();
+    while wanted.changed().await.is_ok() {
+        let targets = wanted.borrow_and_update().clone();
+        let before = mem::take(&mut running);
+        running = follow(before, targets, &shared);
+    }
+}
+
+/// Begins what is new, and ends what is not wanted any more.
+fn follow(
+    mut before: BTreeMap<u32, Running>,
+    targets: Vec<Target>,
+    shared: &Rc<Shared>,
+) -> BTreeMap<u32, Running> {
+    let mut clients = Clients::default();
+    let mut running = BTreeMap::new();
+    for target in targets {
+        let client = clients.of(&target.health.check);
+        let backend = target.backend;
+        let known = before.remove(&backend);
+        let is_same = |known: &Running| is_same(&known.target, &target);
+        let now = match known.filter(is_same) {
+            Some(known) => {
+                let _before = known.client.send_replace(client);
+                known
+            }
+            None => begin(target, client, shared),
+        };
+        running.insert(backend, now);
+    }
+    running
+}
+
+/// Whether two targets are checked alike; what was saved is only for the beginning.
+fn is_same(one: &Target, other: &Target) -> bool {
+    let Target {
+        backend,
+        address,
+        source,
+        health,
+        saved: _,
+    } = one;
+    (backend, address, source, health)
+        == (&other.backend, &other.address, &other.source, &other.health)
+}
+
+fn begin(target: Target, client: Client, shared: &Rc<Shared>) -> Running {
+    let target = Rc::new(target);
+    let (sender, client) = watch::channel(client);
+    let work = keep_asking(Rc::clone(&target), client, Rc::clone(shared));
+    Running {
+        target,
+        client: sender,
+        work: task::spawn_local(work).abort_handle(),
+    }
+}
+
+/// Checks one target on its schedule, never twice at a time.
+async fn keep_asking(target: Rc<Target>, client: watch::Receiver<Client>, shared: Rc<Shared>) {
+    let mut course = Course::new(&target.health, &target.saved, Instant::now());
+    let mut due = course.first(Instant::now(), chance());
+    let mut could_ask = true;
+    loop {
+        sleep_until(due.into()).await;
+        let Ok(turn) = shared.turns.acquire().await else {
+            return;
+        };
+        let start = Instant::now();
+        match ask(&target, &client).await {
+            Ok(Checked {
+                outcome,
+                took,
+                open,
+            }) => {
+                could_ask = true;
+                let changed = course.note(outcome.verdict(), Instant::now());
+                let report = Report {
+                    backend: target.backend,
+                    outcome,
+                    took,
+                    changed,
+                    standing: course.standing().clone(),
+                };
+                if shared.reports.send(report).is_err() {
+                    return;
+                }
+                open.close().await;
+            }
+            Err(error) => {
+                if could_ask {
+                    tracing::warn!(
+                        network = shared.network,
+                        backend = %target.address,
+                        "not checked, and what was known of it stays; trying again: {error:#}"
+                    );
+                }
+                could_ask = false;
+            }
+        }
+        drop(turn);
+        due = course.next(start, Instant::now(), chance());
+    }
+}
+
+async fn ask(target: &Target, client: &watch::Receiver<Client>) -> Result<Checked> {
+    let client = client.borrow().clone().map_err(|error| anyhow!(error))?;
+    Question::new(target, client).ask().await
+}
+
+/// The clients that checks share, by CA file and whether they go on with HTTP.
+#[derive(Default)]
+struct Clients(BTreeMap<(Option<PathBuf>, bool), Client>);
+
+impl Clients {
+    fn of(&mut self, check: &Check) -> Client {
+        let (tls, http) = match check {
+            Check::Tcp | Check::Http(_) => return Ok(None),
+            Check::Tls(tls) => (tls, false),
+            Check::Https(tls, _) => (tls, true),
+        };
+        let client = self.0.entry((tls.ca.clone(), http));
+        let client = client.or_insert_with(|| {
+            let client = tls::client(tls.ca.as_deref(), http);
+            let client = client.map_err(|error| format!("{error:#}"));
+            client.map(|client| Some(Arc::new(client)))
+        });
+        client.clone()
+    }
+}
+
+/// A number from 0 to below 1, of no use to cryptography.
+fn chance() -> f64 {
+    let bits = RandomState::new().build_hasher().finish() >> 11;
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "53 bits, as many as the mantissa has"
+    )]
+    let bits = bits as f64;
+    bits / (1_u64 << 53) as f64
+}

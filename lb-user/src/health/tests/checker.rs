@@ -1,0 +1,294 @@
+use std::{fs, net::SocketAddr};
+
+use tempfile::TempDir;
+use tokio::{
+    net::TcpListener,
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    certificate::Certificates,
+    server::{listen, nobody, to_end},
+    *,
+};
+use crate::{
+    health::{Checker, Report, Verdict},
+    network::neighbour::Side,
+};
+
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// A checker on the host's own side, and what it reports.
+fn checker() -> (Checker, UnboundedReceiver<Report>) {
+    let (sender, reports) = unbounded_channel();
+    (start(None, sender).expect("a checker"), reports)
+}
+
+fn start(
+    cell: Option<&str>,
+    reports: tokio::sync::mpsc::UnboundedSender<Report>,
+) -> anyhow::Result<Checker> {
+    let side = Side {
+        cell: cell.map(str::to_owned),
+        interface: "lo".to_owned(),
+    };
+    Checker::start(side, "test", reports)
+}
+
+/// A target that is asked often.
+fn often(backend: u32, address: SocketAddrV4, check: Check) -> Target {
+    let health = Health {
+        interval: INTERVAL,
+        fast_interval: INTERVAL,
+        ..health(check)
+    };
+    Target {
+        backend,
+        ..target(address, health)
+    }
+}
+
+async fn next(reports: &mut UnboundedReceiver<Report>) -> Report {
+    let report = timeout(LONG, reports.recv()).await;
+    report.expect("a report in time").expect("a checker")
+}
+
+/// A listener that takes every connection and keeps it until the client goes.
+fn keep(listener: TcpListener) -> JoinSet<()> {
+    let mut work = JoinSet::new();
+    work.spawn(async move {
+        let mut kept = JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            kept.spawn(async move { to_end(&mut stream).await });
+        }
+    });
+    work
+}
+
+#[tokio::test]
+async fn every_check_is_one_report() {
+    let (listener, address) = listen().await;
+    let served = keep(listener);
+    let (checker, mut reports) = checker();
+    checker.set(vec![often(3, address, Check::Tcp)]);
+    let standing = |verdict, against, flaps| Standing {
+        verdict,
+        against,
+        flaps,
+    };
+    for changed in [true, false, false] {
+        let report = next(&mut reports).await;
+        assert_eq!((report.backend, report.changed), (3, changed));
+        assert_eq!(report.outcome, good("connected"));
+        assert_eq!(report.standing, standing(Verdict::Up, 0, 0));
+        assert!(report.took < LONG);
+    }
+    drop(served);
+    let mut against = Vec::new();
+    loop {
+        let report = next(&mut reports).await;
+        // One may have been on its way.
+        if report.outcome == good("connected") {
+            continue;
+        }
+        against.push(report.standing.against);
+        if report.changed {
+            assert_eq!(report.standing, standing(Verdict::Dead, 0, 1));
+            break;
+        }
+    }
+    assert_eq!(against, [1, 2, 0]);
+}
+
+#[tokio::test]
+async fn checks_of_a_backend_follow_each_other_at_the_interval() {
+    let (listener, address) = listen().await;
+    let (checker, mut reports) = checker();
+    let health = Health {
+        interval: SHORT,
+        timeout: SHORT,
+        ..health(Check::Http(get("/")))
+    };
+    checker.set(vec![target(address, health)]);
+    let mut last: Option<Instant> = None;
+    for _ in 0..4 {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let now = Instant::now();
+        if let Some(last) = last.replace(now) {
+            // The clock of this thread may be late for the one and not for the other.
+            assert!(now - last >= SHORT.mul_f64(0.5), "{:?}", now - last);
+        }
+        let early = timeout(SHORT / 4, listener.accept()).await;
+        assert!(early.is_err(), "two at a time");
+        // It waits in vain, and goes.
+        let _end = to_end(&mut stream).await;
+        assert_eq!(
+            next(&mut reports).await.outcome,
+            dead("no HTTP answer within 1s")
+        );
+    }
+}
+
+/// What is unchanged goes on where it is; what has changed begins with what was saved.
+#[tokio::test]
+async fn a_target_is_known_again() {
+    let address = nobody().await;
+    let (checker, mut reports) = checker();
+    let up = Standing {
+        verdict: Verdict::Up,
+        against: 1,
+        flaps: 0,
+    };
+    let mut target = Target {
+        saved: up,
+        ..often(3, address, Check::Tcp)
+    };
+    target.health.fall = 1000;
+    checker.set(vec![target.clone()]);
+    let first = next(&mut reports).await;
+    assert_eq!((first.standing.against, first.changed), (2, false));
+    // Something else was saved meanwhile, and another target came.
+    target.saved = Standing::default();
+    let other = often(4, address, Check::Tcp);
+    checker.set(vec![other.clone(), target.clone()]);
+    let mut against = first.standing.against;
+    let mut other_came = false;
+    while !other_came || against < 10 {
+        let report = next(&mut reports).await;
+        if report.backend == 4 {
+            assert_eq!(report.standing.verdict, Verdict::Dead);
+            assert_eq!(report.changed, !other_came);
+            other_came = true;
+        } else {
+            against += 1;
+            assert_eq!(report.standing.against, against, "it goes on");
+        }
+    }
+    target.health.rise += 1;
+    checker.set(vec![other, target]);
+    loop {
+        let report = next(&mut reports).await;
+        if report.backend == 3 && report.standing.verdict == Verdict::Dead {
+            assert!(report.changed, "the first check decides");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_wanted_any_more_is_let_go_at_once() {
+    let (listener, address) = listen().await;
+    let (checker, mut reports) = checker();
+    let silent = |backend| often(backend, address, Check::Http(get("/")));
+    checker.set(vec![silent(1)]);
+    let (mut stream, _) = listener.accept().await.expect("a connection");
+    checker.set(Vec::new());
+    let end = timeout(LONG / 2, to_end(&mut stream)).await;
+    assert!(end.is_ok(), "the check goes on");
+
+    checker.set(vec![silent(2)]);
+    let (mut stream, _) = listener.accept().await.expect("a connection");
+    let begin = Instant::now();
+    drop(checker);
+    assert!(begin.elapsed() < LONG / 2, "the drop waits for a check");
+    let end = timeout(LONG / 2, to_end(&mut stream)).await;
+    assert!(end.is_ok(), "the check goes on");
+    assert_eq!(reports.recv().await, None);
+}
+
+/// A backend that cannot be asked is no bad one, and nobody else's matter.
+#[tokio::test]
+async fn one_that_cannot_be_asked_disturbs_nobody() {
+    let (listener, address) = listen().await;
+    let _served = keep(listener);
+    let (checker, mut reports) = checker();
+    let mut nowhere = often(1, address, Check::Tcp);
+    nowhere.source = Ipv4Addr::new(192, 0, 2, 1);
+    let path = Check::Http(get("/no path"));
+    let targets = [nowhere, often(2, address, path)];
+    let others = (3..6).map(|backend| often(backend, address, Check::Tcp));
+    checker.set(targets.into_iter().chain(others).collect());
+    let mut seen = [0; 6];
+    while seen[3..].iter().any(|&reports| reports < 5) {
+        let report = next(&mut reports).await;
+        seen[report.backend as usize] += 1;
+    }
+    assert_eq!(seen[..3], [0; 3]);
+}
+
+#[tokio::test]
+async fn only_so_many_checks_are_on_their_way() {
+    let (_, address) = listen().await;
+    let listener = tokio::net::TcpSocket::new_v4().expect("a socket");
+    listener.set_reuseaddr(true).expect("an option");
+    listener.bind(SocketAddr::V4(address)).expect("a port");
+    let listener = listener.listen(1024).expect("a listener");
+    let (checker, _reports) = checker();
+    let silent = (0..300).map(|backend| {
+        let health = Health {
+            interval: LONG * 3,
+            timeout: LONG * 3,
+            ..health(Check::Http(get("/")))
+        };
+        Target {
+            backend,
+            ..target(address, health)
+        }
+    });
+    checker.set(silent.collect());
+    let mut taken = Vec::new();
+    while taken.len() < 256 {
+        let taken_one = timeout(LONG, listener.accept()).await;
+        taken.push(taken_one.expect("in time").expect("a connection"));
+    }
+    // First checks begin within a second.
+    let one_more = timeout(Duration::from_millis(1500), listener.accept()).await;
+    assert!(one_more.is_err(), "257 at a time");
+    // Whoever ends makes room.
+    taken.pop();
+    let one_more = timeout(LONG, listener.accept()).await;
+    one_more.expect("in time").expect("a connection");
+}
+
+#[tokio::test]
+async fn a_cell_that_is_not_there_is_an_error() {
+    let (sender, _reports) = unbounded_channel();
+    let error = start(Some("lb.no-such.cell"), sender).expect_err("no cell");
+    let words = format!("{error:#}");
+    assert!(
+        words.starts_with("check the backends of network test: open /run/netns/lb.no-such.cell: "),
+        "{words}"
+    );
+}
+
+/// A new CA file is read when the targets are told again; until then they are not asked.
+#[tokio::test]
+async fn files_of_cas_are_read_again() {
+    let certificates = Certificates::new();
+    let folder = TempDir::new().expect("a folder");
+    let ca = folder.path().join("ca.pem");
+    let (listener, address) = listen().await;
+    let server = certificates.server();
+    let mut served = JoinSet::new();
+    served.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let server = tokio_rustls::TlsAcceptor::from(Arc::clone(&server));
+            if let Ok(mut stream) = server.accept(stream).await {
+                let _end = to_end(&mut stream).await;
+            }
+        }
+    });
+    let (checker, mut reports) = checker();
+    let target = often(1, address, Check::Tls(trusting(None, &ca)));
+    checker.set(vec![target.clone()]);
+    sleep(4 * INTERVAL).await;
+    assert!(reports.try_recv().is_err(), "asked without its CA");
+    fs::copy(certificates.path("ca.pem"), &ca).expect("a file");
+    checker.set(vec![target.clone()]);
+    assert_eq!(next(&mut reports).await.outcome, good("TLS 1.3"));
+    fs::copy(certificates.path("other.pem"), &ca).expect("a file");
+    checker.set(vec![target]);
+    while let Outcome::Good(_) = next(&mut reports).await.outcome {}
+}

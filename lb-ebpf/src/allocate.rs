@@ -146,7 +146,8 @@ fn claim(
 #[inline(always)]
 fn was_silenced(entry: &Entry, word: Word) -> bool {
     let now = entry.word();
-    matches!(word.state(), State::Closed) && (now == word.end() || now == word.forget())
+    matches!(word.state(), State::Closed | State::Ended)
+        && (now == word.end() || now == word.forget())
 }
 
 /// Whether the backend's end of the id's last connection may still rest in TIME_WAIT, and would not

@@ -159,11 +159,12 @@ fn reply(
 }
 
 /// Whether a frame to `address` is for a socket of the network's cell. Who else sends TCP to a local
-/// port is the cell's kernel to judge: it knows its connections.
+/// port is the cell's kernel to judge: it knows its connections. It makes them itself, so nobody asks
+/// for one.
 #[inline(always)]
 fn is_local(frame: &Ipv4Frame<'_>, network: &Network, address: &Address) -> bool {
     let (_, port) = frame.l4.ports();
-    address.is_local(port.get()) && !network.is_host() && frame.is_plain_tcp()
+    address.is_local(port.get()) && !network.is_host() && frame.is_plain_tcp() && !frame.asks()
 }
 
 /// Network to local port: into the cell.

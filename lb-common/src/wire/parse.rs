@@ -7,7 +7,7 @@ use network_types::ip::IpProto;
 
 use super::{
     Packet,
-    header::{Ethernet, Ipv4, Tcp, Udp},
+    header::{ACK, Ethernet, Ipv4, SYN, Tcp, Udp},
 };
 use crate::{addr::Be16, verdict::DropReason};
 
@@ -32,6 +32,17 @@ impl Ipv4Frame<'_> {
         matches!(self.l4, L4::Tcp(_))
             && !self.ip.is_fragment()
             && self.ip.header_bytes() == size_of::<Ipv4>()
+    }
+}
+
+impl Ipv4Frame<'_> {
+    /// Whether it is the first segment of a connection.
+    #[inline(always)]
+    pub fn asks(&self) -> bool {
+        match self.l4 {
+            L4::Tcp(tcp) => tcp.flags.get() & (SYN | ACK) == SYN,
+            L4::Udp(_) => false,
+        }
     }
 }
 

@@ -235,6 +235,8 @@ pub struct BackendHealth {
     pub since_seconds: Option<u64>,
     /// How often it changed while this process runs.
     pub transitions: u64,
+    /// Seconds until its flows end, if it drains and they do.
+    pub drain_seconds: Option<u64>,
     /// Whether it is configured no more, and only finishes its flows.
     pub retired: bool,
 }

@@ -176,6 +176,7 @@ mod tests {
             last: None,
             since_seconds: None,
             transitions: 0,
+            drain_seconds: None,
             retired: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write as _},
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     process::ExitCode,
     thread,
     time::Duration,
@@ -10,18 +10,17 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::{
+    runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
-    sync::oneshot,
+    sync::{mpsc, oneshot},
     time,
 };
 
 use super::{USAGE, failed, init_log};
 use crate::{
+    admin::server::{Order, Server},
     config::{self, Config, Loaded},
-    control::{
-        apply::read_ids,
-        start::{self, Running},
-    },
+    control::{apply::read_ids, serve::Control, start, state::State},
     dataplane::{maps::Maps, pins::Pins},
     host,
     observe::log::{self, FlowLog, Reports},
@@ -49,6 +48,10 @@ enum End {
 const TRACE_DROPS: u8 = 4;
 /// How often the programs' log is read.
 const LOG_POLL: Duration = Duration::from_millis(100);
+/// How often drains, ramps and files are looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// Orders that wait for their turn.
+const ORDERS: usize = 16;
 /// How often flows that hold ids of what is configured no more are looked for.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -93,6 +96,19 @@ fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
         options.instance,
         options.instance
     );
+    // Without a data plane there is nothing that it was about.
+    let state = match pins.exist() {
+        true => State::load(&pins.runtime()),
+        false => State::default(),
+    };
+    let before = start::applied(&pins)
+        .ok()
+        .and_then(|text| config::parse("applied.yaml", &text).ok());
+    let unconfirmed = unconfirmed(&state);
+    let (config, text) = match &unconfirmed {
+        Some((config, text)) => (config, text.as_str()),
+        None => (config, text),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -104,10 +120,17 @@ fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
         .map(|patience| time::Instant::now() + patience);
     let level = if options.trace_drops { TRACE_DROPS } else { 0 };
     let (reporter, reports) = log::channel();
-    let mut running = start::start(config, text, &pins, level, &runtime, reporter)?;
+    let mut running = start::start(config, text, &pins, level, &runtime, (reporter, &state))?;
     if deadline.is_none() {
         running.keep()?;
     }
+    let file = path::absolute(&options.config)?;
+    let before = before.as_ref().unwrap_or(config);
+    let mut control = Control::new(running, state, &file, before);
+    if unconfirmed.is_some() {
+        control.went_back();
+    }
+    let orders = listen(&pins, &runtime);
     println!(
         "ready: instance {}, {} networks, {} services",
         options.instance,
@@ -118,36 +141,67 @@ fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
     let flow_log = config.flow_log.as_ref();
     let end = runtime.block_on(async {
         let flow_log = flow_log.and_then(|path| open_log(path, &pins, reports));
-        watch(&mut running, flow_log, options, &mut signals, deadline).await
+        let sources = (flow_log, orders?);
+        watch(&mut control, sources, options, &mut signals, deadline).await
     })?;
     if matches!(end, End::Unconfirmed) {
-        drop(running);
+        drop(control);
         start::remove(&pins)?;
     }
     Ok(end)
 }
 
-/// The signals that end the control plane. SIGHUP comes when an SSH session dies.
-struct Signals([Signal; 3]);
+/// What runs instead of the file if the last reload was not confirmed in time, and the process that
+/// should have gone back was ended before.
+fn unconfirmed(state: &State) -> Option<(Config, String)> {
+    let unconfirmed = state.unconfirmed.as_ref()?;
+    if !unconfirmed.until.is_over() {
+        return None;
+    }
+    let text = unconfirmed.before.clone();
+    let config = config::parse("applied.yaml", &text);
+    let config = config.inspect_err(|problems| {
+        tracing::error!("what was before an unconfirmed reload cannot be used: {problems}");
+    });
+    Some((config.ok()?, text))
+}
+
+/// Opens the admin socket.
+fn listen(pins: &Pins, runtime: &Runtime) -> Result<mpsc::Receiver<Order>> {
+    let _inside = runtime.enter();
+    let server = Server::open(&pins.socket())?;
+    let (sender, orders) = mpsc::channel(ORDERS);
+    runtime.spawn(async move {
+        if let Err(error) = server.serve(sender).await {
+            tracing::error!("the admin socket is closed: {error:#}");
+        }
+    });
+    Ok(orders)
+}
+
+/// The signals that the control plane knows.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
 
 impl Signals {
     fn new() -> Result<Self> {
         let watch = |kind| signal(kind).context("watch for signals");
-        let kinds = [
-            SignalKind::interrupt(),
-            SignalKind::terminate(),
-            SignalKind::hangup(),
-        ];
-        let [interrupt, terminate, hangup] = kinds.map(watch);
-        Ok(Self([interrupt?, terminate?, hangup?]))
+        Ok(Self {
+            interrupt: watch(SignalKind::interrupt())?,
+            terminate: watch(SignalKind::terminate())?,
+            hangup: watch(SignalKind::hangup())?,
+        })
     }
 
-    async fn any(&mut self) {
-        let Self([interrupt, terminate, hangup]) = self;
+    /// The next one: whether it means that the file is to be read anew, and not the end.
+    async fn any(&mut self) -> bool {
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
+            _ = self.interrupt.recv() => false,
+            _ = self.terminate.recv() => false,
+            _ = self.hangup.recv() => true,
         }
     }
 }
@@ -174,46 +228,64 @@ async fn drain(flow_log: &mut Option<FlowLog>) {
     }
 }
 
-/// Keeps next hops up to date until a signal comes, or until `deadline` if nobody confirms before.
+/// Keeps everything up to date until a signal comes, or until `deadline` if nobody confirms before.
 async fn watch(
-    running: &mut Running,
-    mut flow_log: Option<FlowLog>,
+    control: &mut Control,
+    (mut flow_log, mut orders): (Option<FlowLog>, mpsc::Receiver<Order>),
     options: &Options,
     signals: &mut Signals,
     deadline: Option<time::Instant>,
 ) -> Result<End> {
     let mut logger = match options.trace_drops {
         true => Some(
-            aya_log::EbpfLogger::init(running.object.ebpf()).context("read the programs' log")?,
+            aya_log::EbpfLogger::init(control.running.object.ebpf())
+                .context("read the programs' log")?,
         ),
         false => None,
     };
     let mut log = time::interval(LOG_POLL);
     // Not at once: packets that were on their way when the plan was applied may still open flows.
     let mut sweep = time::interval_at(time::Instant::now() + SWEEP, SWEEP);
+    let mut ticks = time::interval(TICK);
+    ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     let mut confirmed = deadline.map(|deadline| ask(deadline - time::Instant::now()));
     let expired = time::sleep_until(deadline.unwrap_or_else(time::Instant::now));
     tokio::pin!(expired);
     loop {
         tokio::select! {
-            () = signals.any() => break,
-            Some(neighbour) = running.resolved.recv() => running.live.set_next_hop(&neighbour)?,
+            // Of a session that died before anybody confirmed, a hangup is the end.
+            reload = signals.any() => {
+                if !reload || confirmed.is_some() { break; }
+                // It has been said what came of it.
+                let _said = control.reload(None, None, Some("SIGHUP".to_owned())).await;
+            }
+            Some(neighbour) = control.running.resolved.recv() => {
+                control.running.live.set_next_hop(&neighbour)?;
+            }
+            Some(report) = control.running.checks.reports.recv() => {
+                said(control.report(report).await);
+            }
+            Some(order) = orders.recv() => control.order(order).await,
+            _ = ticks.tick() => said(control.tick().await),
             _ = log.tick(), if logger.is_some() => {
                 if let Some(logger) = &mut logger { logger.flush(); }
             }
             () = drain(&mut flow_log), if flow_log.is_some() => {}
-            _ = sweep.tick(), if running.has_retired() => {
-                if let Err(error) = running.sweep() {
+            _ = sweep.tick(), if control.running.has_retired() => {
+                if let Err(error) = control.running.sweep() {
                     tracing::error!("ids of what is configured no more stay taken: {error:#}");
                 }
             }
             answer = wait(&mut confirmed), if confirmed.is_some() => {
                 if !answer { break; }
-                running.keep()?;
+                control.running.keep()?;
                 confirmed = None;
                 println!("confirmed");
             }
             () = &mut expired, if confirmed.is_some() => break,
+        }
+        if let (Some(log), Some(ids)) = (&mut flow_log, control.running.new_names()) {
+            log.set_names(ids);
         }
     }
     if confirmed.is_some() {
@@ -221,6 +293,13 @@ async fn watch(
     }
     tracing::info!("stopped; the data plane goes on (`lb down` ends it)");
     Ok(End::Stopped)
+}
+
+/// What the kernel refuses is tried again with the next change.
+fn said(result: Result<()>) {
+    if let Err(error) = result {
+        tracing::error!("a change of the pools was not made: {error:#}");
+    }
 }
 
 /// Asks on the terminal; the answer arrives from a thread that reads one line.

@@ -34,6 +34,25 @@ pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<RawFile> {
     Some(raw)
 }
 
+/// The file at `path`, and those that it includes as far as it can be read.
+pub(super) fn all(path: &Path) -> Vec<PathBuf> {
+    let mut findings = Findings::new("");
+    let mut files = vec![path.to_owned()];
+    let main = text_of(path, MAIN, &mut { MAX_BYTES }, &mut findings)
+        .and_then(|text| read_main(&text, &mut findings));
+    if let Some((_, main)) = main
+        && let Some((_, globs)) = main.include
+    {
+        let found = globs.elements.iter();
+        files.extend(
+            found
+                .filter_map(|glob| matches(path, &glob.value).ok())
+                .flatten(),
+        );
+    }
+    files
+}
+
 /// Reads `text` alone; it stands for a whole configuration.
 pub(super) fn read_text(text: &str, findings: &mut Findings) -> Option<RawFile> {
     let (mut raw, main) = read_main(text, findings)?;

@@ -72,6 +72,24 @@ fn late(interval: Duration) -> Duration {
 /// asked all at once.
 pub const JITTER_PERCENT: u32 = 10;
 
+#[cfg(test)]
+impl Health {
+    /// A check with everything left out that can be.
+    pub(crate) const fn tcp() -> Self {
+        Self {
+            check: Check::Tcp,
+            port: None,
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(3),
+            rise: 2,
+            fall: 3,
+            fast_interval: Duration::from_secs(1),
+            flap_hold: Duration::from_secs(30),
+            on_dead: OnDead::None,
+        }
+    }
+}
+
 /// What a check asks of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -31,7 +31,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};
 use self::{expand::Origins, problem::Findings, schema::RawFile};
@@ -83,6 +83,12 @@ pub fn load_text(path: &Path) -> Result<Loaded, Problems> {
         text,
         warnings,
     })
+}
+
+/// The files of the configuration at `path`: itself, and those that it includes as far as it can be
+/// read.
+pub fn files(path: &Path) -> Vec<PathBuf> {
+    files::all(path)
 }
 
 /// Validates the configuration `text`, which includes no file; `name` stands for it in the problems.

@@ -120,9 +120,8 @@ impl Live {
             let record = maps.networks.get(&u32::from(id), 0)?;
             current.networks.insert(id, record);
             for index in [false, true].map(|udp| ring::index(id, udp)) {
-                if let Some(ring) = maps.ring(index)? {
-                    let places = ring.get(ring::SIZE as usize).copied().unwrap_or(0);
-                    current.rings.insert(index, u32::try_from(places)?);
+                if let Some(places) = maps.ring_places(index)? {
+                    current.rings.insert(index, places);
                 }
             }
         }

@@ -25,6 +25,7 @@ use lb_common::{
 
 use super::{
     ids::{Ids, Kind},
+    layers::Layers,
     rules::{self, Rules},
     snat::{SnatSlot, draining, snat_name},
 };
@@ -81,6 +82,7 @@ pub struct Desired {
 pub fn desired(
     config: &Config,
     places: &BTreeMap<String, Place>,
+    layers: &Layers,
     ids: &mut Ids,
 ) -> Result<Desired> {
     let mut desired = Desired::default();
@@ -91,7 +93,7 @@ pub fn desired(
         desired.add_network(network, place, config, ids)?;
     }
     for pool in &config.pools {
-        desired.add_pool(pool, config, ids)?;
+        desired.add_pool(pool, config, layers, ids)?;
     }
     for service in &config.services {
         desired.add_service(service, config, ids)?;
@@ -238,11 +240,16 @@ impl Desired {
         Ok(())
     }
 
-    fn add_pool(&mut self, pool: &config::Pool, config: &Config, ids: &mut Ids) -> Result<()> {
+    fn add_pool(
+        &mut self,
+        pool: &config::Pool,
+        config: &Config,
+        layers: &Layers,
+        ids: &mut Ids,
+    ) -> Result<()> {
         let pool_id = ids.assign(Kind::Pool, &pool.name, config.limits.pools)?;
         let network = network_id(ids, &pool.network)?;
         let routes = config.network(&pool.network);
-        let mut members = Vec::new();
         for backend in &pool.backends {
             let name = backend_name(pool, backend);
             let id = ids.assign(Kind::Backend, &name, config.limits.backends)?;
@@ -257,13 +264,8 @@ impl Desired {
             let next_hop =
                 routes.map_or(backend.address, |network| network.next_hop(backend.address));
             self.next_hops.insert(id, next_hop);
-            members.push(Member {
-                id,
-                weight: backend.weight,
-                name,
-            });
         }
-        self.tables.push((pool_id, maglev::build(&members)));
+        self.tables.push((pool_id, table(pool, layers, ids)?));
         Ok(())
     }
 
@@ -338,6 +340,28 @@ fn network_flags(network: &config::Network, place: &Place, config: &Config) -> u
     host | reject | partial | events
 }
 
+/// The Maglev table of a pool whose backends have ids: who gets new flows, and how many.
+///
+/// # Errors
+///
+/// If a backend has none.
+pub fn table(pool: &config::Pool, layers: &Layers, ids: &Ids) -> Result<Vec<u32>> {
+    let mut members = Vec::new();
+    for (backend, share) in layers.shares(pool).backends {
+        let name = backend_name(pool, backend);
+        let id = ids.get(Kind::Backend, &name);
+        let id = id.with_context(|| format!("backend {name} has no id"))?;
+        if share > 0 {
+            members.push(Member {
+                id,
+                weight: u16::try_from(share)?,
+                name,
+            });
+        }
+    }
+    Ok(maglev::build(&members))
+}
+
 /// The registry's name of a backend: in another network or under another address it is another
 /// backend, because its flows cannot follow it there; under another port it is the same.
 pub fn backend_name(pool: &config::Pool, backend: &config::Backend) -> String {
@@ -404,7 +428,8 @@ services:
     }
 
     pub(in crate::control) fn build(text: &str, ids: &mut Ids) -> Desired {
-        desired(&config::parse("test.yaml", text).unwrap(), &places(), ids).unwrap()
+        let config = config::parse("test.yaml", text).unwrap();
+        desired(&config, &places(), &Layers::default(), ids).unwrap()
     }
 
     #[test]
@@ -503,7 +528,7 @@ services:
             "services:\n  x: { network: mgmt, listen: [\"10.32.96.50:80/tcp\"], pool: kas-a }",
         );
         let config = config::parse("test.yaml", &vip).unwrap();
-        let error = desired(&config, &places(), &mut ids)
+        let error = desired(&config, &places(), &Layers::default(), &mut ids)
             .unwrap_err()
             .to_string();
         assert!(

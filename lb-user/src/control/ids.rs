@@ -112,6 +112,11 @@ impl Ids {
             .map(|((_, name), &id)| (name.as_str(), id))
     }
 
+    /// Forgets who has been asked for: another configuration is going to ask.
+    pub fn begin(&mut self) {
+        self.assigned.clear();
+    }
+
     /// Takes an id back: nothing refers to it any more.
     pub fn free(&mut self, kind: Kind, name: &str) {
         self.by_name.remove(&(kind, name.to_owned()));

@@ -5,13 +5,25 @@
 
 pub mod apply;
 mod attach;
+pub mod change;
+pub mod checks;
+pub mod describe;
 pub mod desired;
+pub mod drains;
+pub mod ends;
 pub mod expiry;
+mod files;
 pub mod ids;
+pub mod layers;
+pub mod orders;
 pub mod plan;
 pub mod recover;
+pub mod reload;
 pub mod retire;
 pub mod rules;
+pub mod running;
+pub mod serve;
 pub mod snat;
 pub mod start;
+pub mod state;
 pub mod sweep;

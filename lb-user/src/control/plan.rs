@@ -5,7 +5,7 @@
 //! a service is wholly old, wholly new, or not there yet.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::Ipv4Addr,
 };
 
@@ -44,6 +44,13 @@ pub struct Current {
     pub tables: HashMap<u32, Vec<u32>>,
     /// Services.
     pub services: HashMap<ServiceKey, Service>,
+}
+
+impl Current {
+    /// Whether a backend has new flows.
+    pub fn serves(&self, backend: u32) -> bool {
+        self.tables.values().any(|table| table.contains(&backend))
+    }
 }
 
 /// One step of a change.
@@ -220,6 +227,12 @@ fn new_addresses(
 fn backends(current: &Current, desired: &Desired) -> Vec<Operation> {
     let mut plan = Vec::new();
     let mut unresolved = Vec::new();
+    let wanted: HashSet<u32> = desired
+        .tables
+        .iter()
+        .flat_map(|(_, table)| table.iter().copied())
+        .collect();
+    let serving: HashSet<u32> = current.tables.values().flatten().copied().collect();
     for (id, backend) in &desired.backends {
         let known = current.backends.get(id).copied().unwrap_or_default();
         let same_hop = known.address == backend.address && known.network == backend.network;
@@ -235,7 +248,8 @@ fn backends(current: &Current, desired: &Desired) -> Vec<Operation> {
         if backend != known {
             plan.push(Operation::SetBackend(*id, backend));
         }
-        if next_hop.is_none() {
+        // Who gets no new flows is nobody to wait for.
+        if next_hop.is_none() && wanted.contains(id) && !serving.contains(id) {
             unresolved.push(*id);
         }
     }
@@ -267,6 +281,9 @@ fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
 }
 
 #[cfg(test)]
+pub(super) use tests::carry_out as carried_out;
+
+#[cfg(test)]
 mod tests {
     use lb_common::addr::Mac;
 
@@ -279,7 +296,7 @@ mod tests {
     };
 
     /// What the maps hold after a plan; next hops resolved.
-    fn carry_out(mut current: Current, plan: &[Operation]) -> Current {
+    pub(in crate::control) fn carry_out(mut current: Current, plan: &[Operation]) -> Current {
         for operation in plan {
             match operation.clone() {
                 Operation::WriteRules(set, rules) => drop(current.rules.insert(set, rules)),

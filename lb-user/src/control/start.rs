@@ -3,36 +3,43 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::Write as _,
     net::Ipv4Addr,
+    path::PathBuf,
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::maps::network::KIND_SNAT;
 use tokio::{
     runtime::Runtime,
-    sync::mpsc::{self, UnboundedReceiver},
+    sync::{
+        mpsc::{self, UnboundedSender},
+        watch,
+    },
 };
 
 use super::{
     apply::Live,
     attach::{attach_all, leaves_checksums, with_below},
-    desired::{Place, desired},
+    checks::Checks,
+    desired::{Desired, Place, desired},
+    ends::{Ends, ends},
     expiry::{
         Expiry,
         idle::Policy,
         ways::{Way, Ways},
     },
     ids::{Ids, Kind},
-    plan::{Operation, plan},
+    plan::{Current, Operation, plan},
     retire::Retired,
+    running::{Neighbours, Running},
     snat::{SnatSlot, draining, parse_name},
+    state::{self, State},
     sweep::Sweeper,
 };
 use crate::{
     config::{self, Config},
     dataplane::{
-        attach::NewLink,
         flows::FlowTable,
         maps::Maps,
         object::{CELL, NIC, Object},
@@ -49,58 +56,6 @@ use crate::{
     observe::log::Reporter,
 };
 
-/// A live data plane with its control plane.
-pub struct Running {
-    /// The maps.
-    pub live: Live,
-    /// Next hops as they resolve and change.
-    pub resolved: UnboundedReceiver<Resolved>,
-    /// The loaded object.
-    pub object: Object,
-    /// The thread that ends idle flows.
-    pub expiry: Expiry,
-    links: Vec<NewLink>,
-    pins: Pins,
-    ids: Ids,
-    retired: Retired,
-    reporter: Reporter,
-}
-
-impl Running {
-    /// Lets the new links outlive the process; until then they end with it.
-    ///
-    /// # Errors
-    ///
-    /// If bpffs refuses a pin.
-    pub fn keep(&mut self) -> Result<()> {
-        self.links.drain(..).try_for_each(NewLink::keep)
-    }
-
-    /// Whether ids of what is configured no more wait for the last flow that holds them.
-    pub fn has_retired(&self) -> bool {
-        !self.retired.is_empty()
-    }
-
-    /// Frees the ids that no flow holds any more.
-    ///
-    /// # Errors
-    ///
-    /// If a map cannot be changed.
-    pub fn sweep(&mut self) -> Result<()> {
-        let sweeper = Sweeper::open(&self.pins.maps(), self.reporter.clone())?;
-        let freed = self
-            .live
-            .sweep(&sweeper, &mut self.ids, &mut self.retired)?;
-        for snat in freed {
-            let cell = cell::name(self.pins.instance(), &snat.network);
-            if namespace::path(&cell).exists() {
-                cell::remove_address(&cell, snat.address)?;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Brings the data plane of `pins` to what `config` says, of which `text` is the source. What an
 /// earlier process left is adopted; where nothing was left, a failure leaves nothing behind.
 ///
@@ -115,13 +70,13 @@ pub fn start(
     pins: &Pins,
     log_level: u8,
     runtime: &Runtime,
-    reporter: Reporter,
+    (reporter, state): (Reporter, &State),
 ) -> Result<Running> {
     let adopted = pins.exist();
     let ours = |ifindex| pins.link(NIC, ifindex).exists();
     let result = host::interfaces(config, ours)
-        .and_then(|nics| bring_up(config, pins, &nics, log_level, runtime, reporter))
-        .and_then(|running| save(text, pins).map(|()| running));
+        .and_then(|nics| bring_up(config, pins, &nics, log_level, runtime, (reporter, state)))
+        .and_then(|running| state::write(&applied_path(pins), text.as_bytes()).map(|()| running));
     if result.is_err()
         && !adopted
         && let Err(error) = remove(pins)
@@ -156,7 +111,7 @@ pub fn remove(pins: &Pins) -> Result<()> {
 ///
 /// If the instance never started.
 pub fn applied(pins: &Pins) -> Result<String> {
-    let path = pins.runtime().join("applied.yaml");
+    let path = applied_path(pins);
     fs::read_to_string(&path).with_context(|| {
         format!(
             "instance {} has no applied configuration; is it up?",
@@ -171,7 +126,7 @@ fn bring_up(
     nics: &BTreeMap<String, Link>,
     log_level: u8,
     runtime: &Runtime,
-    reporter: Reporter,
+    (reporter, state): (Reporter, &State),
 ) -> Result<Running> {
     ensure!(
         pins.other_versions().is_empty(),
@@ -191,52 +146,119 @@ fn bring_up(
     };
     recover_flow_ids(&live, &ids, pins)?;
     free_unreferenced(&mut live, &mut ids, pins, &reporter)?;
-    let places = build_cells(&config, pins, nics, &ids)?;
-    let mut desired = desired(&config, &places, &mut ids)?;
+    let (places, cells) = build_cells(&config, pins, nics, &ids)?;
+    let mut checks = Checks::default();
+    checks.adopt(state);
+    let current = live.current(&ids)?;
+    let layers = |checks: &Checks, ids: &Ids| {
+        checks.layers(&config, ids, |id| current.serves(id), &state.overrides)
+    };
+    let layers_first = layers(&checks, &ids);
+    let mut wanted = desired(&config, &places, &layers_first, &mut ids)?;
     live.save_ids(&ids)?;
-    live.follow(desired.next_hops.clone());
+    live.follow(wanted.next_hops.clone());
 
-    let (report, mut resolved) = mpsc::unbounded_channel();
     // What the host may refuse comes before the first change of what runs. Then networks open, ARP
-    // flows, next hops resolve, VIPs open.
+    // flows, next hops resolve, checks begin, VIPs open.
     let (links, mode) = attach_all(&config, pins, &places, &mut object)?;
-    desired.run_in(mode);
-    let mut first = plan(&live.current(&ids)?, &desired);
-    let rest = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
+    wanted.run_in(mode);
+    let current = live.current(&ids)?;
+    let mut first = plan(&current, &wanted);
+    let _later = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
+    let (report, mut resolved) = mpsc::unbounded_channel();
     runtime.block_on(live.apply(first, &mut resolved))?;
     set_up_nics(&config, &places)?;
+    let (neighbours, ways) = resolve(&config, &wanted, &ids, pins, &report)?;
+    check(&config, &ids, pins, &current, &mut checks)?;
+    runtime.block_on(checks.wait());
+
+    let checked = layers(&checks, &ids);
+    let mut wanted = desired(&config, &places, &checked, &mut ids)?;
+    wanted.run_in(mode);
+    let current = live.current(&ids)?;
+    let Ends { cut, words } = ends(&current, &wanted, &ids);
+    runtime.block_on(live.apply(plan(&current, &wanted), &mut resolved))?;
+    remove_stale(&config, pins, &places, &cells)?;
+    let retired = Retired::new(&ids, &config, &wanted);
+    let policy = Policy::new(&config, &ids);
+    let expiry = Expiry::start(&pins.maps(), policy, ways, reporter.clone())?;
+    for words in words {
+        tracing::info!("{words}");
+    }
+    let shares = checked.all(&config);
+    let mut running = Running {
+        live,
+        resolved,
+        object,
+        expiry,
+        checks,
+        config,
+        places,
+        mode,
+        cells,
+        neighbours,
+        links,
+        pins: pins.clone(),
+        ids,
+        tables: wanted.tables.into_iter().collect(),
+        serving: BTreeSet::new(),
+        shares,
+        retired,
+        renamed: false,
+        changed: Instant::now(),
+        cuts: Vec::new(),
+        reporter,
+    };
+    running.note_tables();
+    running.cut(cut);
+    Ok(running)
+}
+
+/// Starts a thread for each network that keeps its next hops.
+fn resolve(
+    config: &Config,
+    desired: &Desired,
+    ids: &Ids,
+    pins: &Pins,
+    report: &UnboundedSender<Resolved>,
+) -> Result<(BTreeMap<u16, Neighbours>, Ways)> {
     let mut ways = BTreeMap::new();
+    let mut neighbours = BTreeMap::new();
     let (answers, answered) = mpsc::channel(QUESTIONS);
     for network in &config.networks {
         let id = ids.get(Kind::Network, &network.name).unwrap_or_default();
         let id = u16::try_from(id)?;
-        let targets = desired.neighbours(id);
+        let (targets, followed) = watch::channel(desired.neighbours(id));
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let inquiry = Inquiry {
             questions: asked,
             answers: answers.clone(),
         };
-        neighbour::watch(side(network, pins), id, targets, report.clone(), inquiry)?;
+        neighbour::resolve(side(network, pins), id, followed, report.clone(), inquiry)?;
+        let neighbour = Neighbours {
+            targets,
+            questions: questions.clone(),
+        };
+        neighbours.insert(id, neighbour);
         let network = network.clone();
         ways.insert(id, Way { network, questions });
     }
-    runtime.block_on(live.apply(rest, &mut resolved))?;
-    remove_stale(&config, pins, &places, &ids)?;
-    let retired = Retired::new(&ids, &config, &desired);
-    let policy = Policy::new(&config, &ids);
-    let ways = Ways::new(ways, answered);
-    let expiry = Expiry::start(&pins.maps(), policy, ways, reporter.clone())?;
-    Ok(Running {
-        live,
-        resolved,
-        object,
-        expiry,
-        links,
-        pins: pins.clone(),
-        ids,
-        retired,
-        reporter,
-    })
+    Ok((neighbours, Ways::new(ways, answered)))
+}
+
+/// Starts a thread for each network that checks its backends.
+fn check(
+    config: &Config,
+    ids: &Ids,
+    pins: &Pins,
+    current: &Current,
+    checks: &mut Checks,
+) -> Result<()> {
+    for network in &config.networks {
+        checks.start(&network.name, side(network, pins))?;
+    }
+    checks.set(config, ids, |backend| current.serves(backend));
+    Ok(())
 }
 
 /// Puts back what an earlier process lost when it was killed.
@@ -295,8 +317,9 @@ fn build_cells(
     pins: &Pins,
     nics: &BTreeMap<String, Link>,
     ids: &Ids,
-) -> Result<BTreeMap<String, Place>> {
+) -> Result<(BTreeMap<String, Place>, BTreeMap<String, Cell>)> {
     let mut places = BTreeMap::new();
+    let mut cells = BTreeMap::new();
     for network in &config.networks {
         let Some(nic) = nics.get(&network.name) else {
             continue;
@@ -304,7 +327,10 @@ fn build_cells(
         let cell_ifindex = if network.host {
             0
         } else {
-            cell_of(config, network, nic, pins, ids).build()?.ifindex
+            let cell = cell_of(config, network, nic, pins, ids);
+            let outer = cell.build()?;
+            cells.insert(network.name.clone(), cell);
+            outer.ifindex
         };
         let nic = nic.clone();
         let place = Place {
@@ -314,10 +340,17 @@ fn build_cells(
         };
         places.insert(network.name.clone(), place);
     }
-    Ok(places)
+    Ok((places, cells))
 }
 
-fn cell_of(config: &Config, network: &config::Network, nic: &Link, pins: &Pins, ids: &Ids) -> Cell {
+/// What the cell of a network must be.
+pub(super) fn cell_of(
+    config: &Config,
+    network: &config::Network,
+    nic: &Link,
+    pins: &Pins,
+    ids: &Ids,
+) -> Cell {
     Cell {
         name: cell::name(pins.instance(), &network.name),
         nic: nic.clone(),
@@ -373,7 +406,7 @@ fn remove_stale(
     config: &Config,
     pins: &Pins,
     places: &BTreeMap<String, Place>,
-    ids: &Ids,
+    cells: &BTreeMap<String, Cell>,
 ) -> Result<()> {
     for program in [CELL, NIC] {
         for ifindex in pins.linked(program) {
@@ -393,10 +426,8 @@ fn remove_stale(
         used.extend(with_below(place.nic.ifindex)?);
     }
     nic::restore_unused(&pins.runtime(), &used)?;
-    for network in config.networks.iter().filter(|network| !network.host) {
-        if let Some(place) = places.get(&network.name) {
-            cell_of(config, network, &place.nic, pins, ids).trim()?;
-        }
+    for cell in cells.values() {
+        cell.trim()?;
     }
     for cell in namespace::list(&cell::prefix(pins.instance()))? {
         let wanted = |network: &config::Network| {
@@ -409,14 +440,8 @@ fn remove_stale(
     Ok(())
 }
 
-/// Keeps the text of the applied configuration, so that other processes know the names behind the
-/// ids. Written beside and renamed, so that it is never half a file.
-fn save(text: &str, pins: &Pins) -> Result<()> {
-    let path = pins.runtime().join("applied.yaml");
-    let beside = pins.runtime().join("applied.yaml.new");
-    let mut file =
-        fs::File::create(&beside).with_context(|| format!("create {}", beside.display()))?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, &path).with_context(|| format!("rename to {}", path.display()))
+/// Where the text of the applied configuration is, so that other processes know the names behind the
+/// ids.
+pub(super) fn applied_path(pins: &Pins) -> PathBuf {
+    pins.runtime().join("applied.yaml")
 }

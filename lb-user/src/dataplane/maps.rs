@@ -169,6 +169,19 @@ impl Maps {
         }
     }
 
+    /// How many places a ring of flows has; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn ring_places(&self, index: u32) -> Result<Option<u32>> {
+        match self.rings.get(&index, 0) {
+            Ok(found) => Ok(Some(u32::try_from(found.get(&ring::SIZE, 0)?)?)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Live flows of a network's clients or a service, by the index that `maps::usage` gives.
     ///
     /// # Errors

@@ -230,6 +230,8 @@ async fn keep_asking(target: Rc<Target>, client: watch::Receiver<Client>, shared
                 if shared.reports.send(report).is_err() {
                     return;
                 }
+                // Others need not wait for the end of the connection.
+                drop(turn);
                 open.close().await;
             }
             Err(error) => {
@@ -243,7 +245,6 @@ async fn keep_asking(target: Rc<Target>, client: watch::Receiver<Client>, shared
                 could_ask = false;
             }
         }
-        drop(turn);
         due = course.next(start, Instant::now(), chance());
     }
 }

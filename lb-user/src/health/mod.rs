@@ -14,6 +14,7 @@ mod tls;
 mod tests;
 
 use std::{
+    fmt,
     net::{Ipv4Addr, SocketAddrV4},
     time::Duration,
 };
@@ -89,4 +90,36 @@ pub struct Report {
     pub changed: bool,
     /// Where the backend stands now.
     pub standing: Standing,
+}
+
+impl Outcome {
+    /// The words.
+    pub fn words(&self) -> &str {
+        match self {
+            Self::Good(words) | Self::NotReady(words) | Self::Dead(words) => words,
+        }
+    }
+}
+
+impl Standing {
+    /// Of a backend that serves and was never checked: its first check decides, as for one that is
+    /// unknown, but until then it goes on.
+    pub const fn presumed_up(fall: u32) -> Self {
+        Self {
+            verdict: Verdict::Up,
+            against: fall.saturating_sub(1),
+            flaps: 0,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "unknown",
+            Self::Up => "up",
+            Self::NotReady => "not ready",
+            Self::Dead => "dead",
+        })
+    }
 }

@@ -52,7 +52,7 @@ fn failed(address: SocketAddrV4, error: io::Error) -> Fault {
             | Kind::InvalidInput
     ) || matches!(
         error.raw_os_error(),
-        Some(nix::libc::EMFILE | nix::libc::ENFILE | nix::libc::ENOBUFS)
+        Some(nix::libc::EMFILE | nix::libc::ENFILE | nix::libc::ENOBUFS | nix::libc::ENETDOWN)
     );
     if is_ours {
         let doing = format!("connect to {address}");

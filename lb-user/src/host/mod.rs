@@ -86,7 +86,10 @@ pub fn check() -> Result<()> {
 /// # Errors
 ///
 /// Everything that is wrong with any of them, a line each.
-pub fn interfaces(config: &Config, ours: impl Fn(u32) -> bool) -> Result<BTreeMap<String, Link>> {
+pub fn interfaces(
+    config: &Config,
+    ours: impl Fn(u32) -> bool + Sync,
+) -> Result<BTreeMap<String, Link>> {
     let mut problems = addresses::own_addresses(config);
     problems.extend(addresses::ephemeral_ports(config)?);
     problems.extend(addresses::listeners(config));

@@ -13,6 +13,8 @@ use rtnetlink::{
     },
 };
 
+use super::namespace;
+
 /// What we need to know of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -48,21 +50,26 @@ pub enum XdpMode {
     Generic,
 }
 
-/// Runs `work` with a netlink connection of the calling thread's namespace.
+/// Runs `work` with a netlink connection of the calling thread's namespace. On a thread of its own, which
+/// has the same namespace: the caller may be inside a runtime, where there can be no other.
 ///
 /// # Errors
 ///
 /// If there is no netlink, or `work` fails.
-pub fn with_netlink<T, F: Future<Output = Result<T>>>(work: impl FnOnce(Handle) -> F) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let (connection, handle, _) = new_connection().context("open a netlink socket")?;
-        let connection = tokio::spawn(connection);
-        let result = work(handle).await;
-        connection.abort();
-        result
+pub fn with_netlink<T: Send, F: Future<Output = Result<T>>>(
+    work: impl FnOnce(Handle) -> F + Send,
+) -> Result<T> {
+    namespace::on_own_thread(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let (connection, handle, _) = new_connection().context("open a netlink socket")?;
+            let connection = tokio::spawn(connection);
+            let result = work(handle).await;
+            connection.abort();
+            result
+        })
     })
 }
 

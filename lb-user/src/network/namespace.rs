@@ -102,7 +102,12 @@ pub fn inside<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> R
     })
 }
 
-fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Does it on a thread of its own, which begins in the namespaces of the calling one.
+///
+/// # Errors
+///
+/// If it fails, or panics.
+pub(super) fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| scope.spawn(work).join())
         .unwrap_or_else(|_| Err(anyhow!("the namespace thread panicked")))
 }

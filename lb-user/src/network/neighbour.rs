@@ -25,7 +25,7 @@ use rtnetlink::{
         },
     },
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{link, namespace};
 
@@ -63,6 +63,9 @@ pub struct Side {
     pub interface: String,
 }
 
+/// Who is to be resolved in a network; each change is followed.
+pub type Targets = watch::Sender<BTreeSet<Ipv4Addr>>;
+
 /// Questions for neighbours that nobody watches, and their answers.
 #[derive(Debug)]
 pub struct Inquiry {
@@ -73,20 +76,21 @@ pub struct Inquiry {
 }
 
 /// Starts the thread that resolves `targets` on `side` and reports every new or changed MAC, and
-/// answers the inquiry. It ends with the process, or when nobody listens any more.
+/// answers the inquiry. When the targets change, all that are known are reported anew. It ends with the
+/// process, or when nobody listens any more.
 ///
 /// # Errors
 ///
 /// If the thread cannot be started.
-pub fn watch(
+pub fn resolve(
     side: Side,
     network: u16,
-    targets: BTreeSet<Ipv4Addr>,
+    mut targets: watch::Receiver<BTreeSet<Ipv4Addr>>,
     report: mpsc::UnboundedSender<Resolved>,
     mut inquiry: Inquiry,
 ) -> Result<()> {
     let work = move || {
-        while let Err(error) = run(&side, network, &targets, &report, &mut inquiry) {
+        while let Err(error) = run(&side, network, &mut targets, &report, &mut inquiry) {
             tracing::error!(?side, "neighbours are not watched, trying again: {error:#}");
             thread::sleep(RETRY);
         }
@@ -101,7 +105,7 @@ pub fn watch(
 fn run(
     side: &Side,
     network: u16,
-    targets: &BTreeSet<Ipv4Addr>,
+    targets: &mut watch::Receiver<BTreeSet<Ipv4Addr>>,
     report: &mpsc::UnboundedSender<Resolved>,
     Inquiry { questions, answers }: &mut Inquiry,
 ) -> Result<()> {
@@ -122,7 +126,7 @@ fn run(
             ifindex: link.ifindex,
             network,
             is_cell: side.cell.is_some(),
-            targets,
+            targets: targets.borrow_and_update().clone(),
             known: BTreeMap::new(),
             report,
             asked: BTreeMap::new(),
@@ -141,6 +145,14 @@ fn run(
                     watch.asked.retain(|_, at| at.elapsed() < ASKED_FOR);
                 }
                 Some(address) = questions.recv() => watch.inquire(address).await,
+                changed = targets.changed() => {
+                    if changed.is_err() { return Ok(()); }
+                    watch.targets = targets.borrow_and_update().clone();
+                    // A known one may be the next hop of a new backend.
+                    watch.known.clear();
+                    watch.read_all().await?;
+                    watch.ask(false).await?;
+                }
                 event = events.next() => {
                     let (message, _) = event.ok_or_else(|| anyhow!("the netlink socket was closed"))?;
                     if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) = message.payload {
@@ -158,7 +170,7 @@ struct Watch<'a> {
     ifindex: u32,
     network: u16,
     is_cell: bool,
-    targets: &'a BTreeSet<Ipv4Addr>,
+    targets: BTreeSet<Ipv4Addr>,
     known: BTreeMap<Ipv4Addr, Mac>,
     report: &'a mpsc::UnboundedSender<Resolved>,
     /// Who was asked for, and when.
@@ -169,7 +181,7 @@ struct Watch<'a> {
 impl Watch<'_> {
     /// Makes the kernel resolve what is not known, and with `all` probe what has become stale.
     async fn ask(&self, all: bool) -> Result<()> {
-        for &target in self.targets {
+        for &target in &self.targets {
             if !all && self.known.contains_key(&target) {
                 continue;
             }

@@ -59,20 +59,7 @@ pub fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> {
 
 /// Whether a flow is meant.
 pub(super) fn meant(choices: &[Choice], id: u32, flow: &Flow) -> bool {
-    choices.iter().any(|choice| {
-        let Choice {
-            network,
-            service,
-            backend,
-            client,
-            id: chosen,
-        } = choice;
-        network.is_none_or(|network| network == flow.network)
-            && service.is_none_or(|service| service == flow.service)
-            && backend.is_none_or(|backend| backend == flow.backend_id)
-            && client.is_none_or(|client| client.contains(&Ipv4Addr::from(flow.client)))
-            && chosen.is_none_or(|chosen| chosen == id)
-    })
+    choices.iter().any(|choice| choice.holds(flow, id))
 }
 
 /// The ids of the backend with this name, `POOL/BACKEND` or `BACKEND`: the one that is configured,

@@ -1,30 +1,37 @@
 //! Flows that are cut: not because of what they do, but because of what they are. Pure.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::Ipv4Addr,
 };
 
 use ipnet::Ipv4Net;
-use lb_common::maps::{
-    event::{CUT_BACKEND, CUT_OPERATOR, CUT_POLICY},
-    flow::Flow,
-    rule::ALLOW,
+use lb_common::{
+    conntrack::Word,
+    maps::{
+        event::{CUT_BACKEND, CUT_OPERATOR, CUT_POLICY},
+        flow::Flow,
+        rule::ALLOW,
+        service::ServiceKey,
+    },
 };
 
-use crate::control::rules::Rules;
+use crate::{
+    config::Protocol,
+    control::{desired::protocol_number, rules::Rules},
+};
 
 /// Which flows end at once, however busy they are; both ends are told. A flow ends if any of it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// All of these backends.
     pub backends: BTreeSet<u32>,
-    /// All of these services.
-    pub services: BTreeSet<u16>,
-    /// Those of clients that these rules of their service deny, by the service's id. No rules deny
-    /// nobody; where there are some, a client that none of them matches is denied. Nothing is said of
-    /// a service that is not in here.
-    pub denied: BTreeMap<u16, Rules>,
+    /// Those of these listeners, which are gone.
+    pub listeners: HashSet<ServiceKey>,
+    /// Those of clients that these rules of their listener deny, whichever service it was when they came.
+    /// No rules deny nobody; where there are some, a client that none of them matches is denied. Nothing
+    /// is said of a listener that is not in here.
+    pub denied: HashMap<ServiceKey, Rules>,
     /// Those of clients that these sources of their network do not have, by its id, in the same way.
     /// Nothing is said of a network that is not in here.
     pub strangers: BTreeMap<u16, Rules>,
@@ -74,13 +81,13 @@ impl Cut {
     pub fn is_empty(&self) -> bool {
         let Self {
             backends,
-            services,
+            listeners,
             denied,
             strangers,
             chosen,
         } = self;
         backends.is_empty()
-            && services.is_empty()
+            && listeners.is_empty()
             && denied.is_empty()
             && strangers.is_empty()
             && chosen.is_empty()
@@ -91,13 +98,13 @@ impl Cut {
     pub fn merge(&mut self, later: Self) {
         let Self {
             backends,
-            services,
+            listeners,
             denied,
             strangers,
             chosen,
         } = later;
         self.backends.extend(backends);
-        self.services.extend(services);
+        self.listeners.extend(listeners);
         self.denied.extend(denied);
         self.strangers.extend(strangers);
         self.chosen.extend(chosen);
@@ -110,8 +117,8 @@ impl Cut {
         if self.backends.contains(&flow.backend_id) {
             return Some(Why::Backend);
         }
-        if self.services.contains(&flow.service)
-            || denies(self.denied.get(&flow.service))
+        if self.listeners.contains(&listener(flow))
+            || denies(self.denied.get(&listener(flow)))
             || denies(self.strangers.get(&flow.network))
         {
             return Some(Why::Policy);
@@ -124,7 +131,7 @@ impl Cut {
 impl Choice {
     /// Whether it is for this flow, the one with this id.
     pub fn holds(&self, flow: &Flow, flow_id: u32) -> bool {
-        fn is<T: Copy + PartialEq>(chosen: Option<T>, value: T) -> bool {
+        fn is<T: PartialEq>(chosen: Option<&T>, value: &T) -> bool {
             chosen.is_none_or(|chosen| chosen == value)
         }
         let Self {
@@ -133,12 +140,26 @@ impl Choice {
             backend,
             client,
             id,
-        } = *self;
-        is(network, flow.network)
-            && is(service, flow.service)
-            && is(backend, flow.backend_id)
-            && is(id, flow_id)
+        } = self;
+        is(network.as_ref(), &flow.network)
+            && is(service.as_ref(), &flow.service)
+            && is(backend.as_ref(), &flow.backend_id)
+            && is(id.as_ref(), &flow_id)
             && client.is_none_or(|prefix| prefix.contains(&Ipv4Addr::from(flow.client)))
+    }
+}
+
+/// Where the flow's client came in.
+fn listener(flow: &Flow) -> ServiceKey {
+    let protocol = match Word::from_raw(flow.word).is_udp() {
+        true => Protocol::Udp,
+        false => Protocol::Tcp,
+    };
+    ServiceKey {
+        vip: flow.vip,
+        port: flow.vip_port,
+        network: flow.network,
+        protocol: u32::from(protocol_number(protocol)),
     }
 }
 
@@ -167,7 +188,7 @@ fn longest(rules: &Rules, client: Ipv4Addr) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::maps::rule::DENY;
+    use lb_common::{addr::Be16, maps::rule::DENY};
 
     use super::*;
 
@@ -179,6 +200,14 @@ mod tests {
 
     fn rules<const N: usize>(rules: [(&str, u32); N]) -> Rules {
         rules.map(|(prefix, says)| (net(prefix), says)).into()
+    }
+
+    /// The flow's listener, in this network.
+    fn at(network: u16) -> ServiceKey {
+        ServiceKey {
+            network,
+            ..listener(&flow())
+        }
     }
 
     fn flow() -> Flow {
@@ -216,34 +245,41 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_or_a_service_is_cut_as_a_whole() {
+    fn a_backend_or_a_listener_is_cut_as_a_whole() {
         let backends = |backends: &[u32]| Cut {
             backends: backends.iter().copied().collect(),
             ..Cut::default()
         };
-        let services = |services: &[u16]| Cut {
-            services: services.iter().copied().collect(),
-            ..Cut::default()
+        let listeners = |change: fn(&mut ServiceKey)| {
+            let mut key = listener(&flow());
+            change(&mut key);
+            Cut {
+                listeners: [key].into(),
+                ..Cut::default()
+            }
         };
         assert_eq!(why(&backends(&[3, 7])), Some(Why::Backend));
         assert_eq!(why(&backends(&[2, 5, ID])), None);
-        assert_eq!(why(&services(&[4, 5])), Some(Why::Policy));
-        assert_eq!(why(&services(&[2, 7])), None);
+        assert_eq!(why(&listeners(|_| {})), Some(Why::Policy));
+        assert_eq!(why(&listeners(|key| key.protocol = 17)), None);
+        assert_eq!(why(&listeners(|key| key.network += 1)), None);
+        assert_eq!(why(&listeners(|key| key.vip = flow().client)), None);
+        assert_eq!(why(&listeners(|key| key.port = Be16::new(9))), None);
     }
 
     #[test]
-    fn rules_are_those_of_the_flows_own_service_or_network() {
+    fn rules_are_those_of_the_flows_own_listener_or_network() {
         let deny = rules([("10.0.0.0/8", DENY)]);
-        let denied = |service| Cut {
-            denied: [(service, deny.clone())].into(),
+        let denied = |network| Cut {
+            denied: [(at(network), deny.clone())].into(),
             ..Cut::default()
         };
         let strangers = |network| Cut {
             strangers: [(network, deny.clone())].into(),
             ..Cut::default()
         };
-        assert_eq!(why(&denied(5)), Some(Why::Policy));
-        assert_eq!(why(&denied(2)), None);
+        assert_eq!(why(&denied(2)), Some(Why::Policy));
+        assert_eq!(why(&denied(5)), None);
         assert_eq!(why(&strangers(2)), Some(Why::Policy));
         assert_eq!(why(&strangers(5)), None);
     }
@@ -252,7 +288,7 @@ mod tests {
     fn the_longest_match_decides_and_no_match_denies_unless_there_are_no_rules() {
         let is_cut = |rules: Rules| {
             let cut = Cut {
-                denied: [(5, rules)].into(),
+                denied: [(at(2), rules)].into(),
                 ..Cut::default()
             };
             assert!(!cut.is_empty());
@@ -354,12 +390,16 @@ mod tests {
 
     #[test]
     fn what_is_merged_cuts_both_and_later_rules_count() {
+        let gone = |network| ServiceKey {
+            network,
+            ..ServiceKey::default()
+        };
         let mut cut = Cut {
             backends: [1].into(),
-            services: [2].into(),
+            listeners: [gone(2)].into(),
             denied: [
-                (5, rules([("10.0.0.0/8", DENY)])),
-                (6, rules([("10.0.0.0/8", DENY)])),
+                (at(5), rules([("10.0.0.0/8", DENY)])),
+                (at(6), rules([("10.0.0.0/8", DENY)])),
             ]
             .into(),
             strangers: [(3, rules([("10.0.0.0/8", DENY)]))].into(),
@@ -371,17 +411,17 @@ mod tests {
         };
         cut.merge(Cut {
             backends: [11].into(),
-            services: [12].into(),
-            denied: [(5, rules([("10.0.0.0/8", ALLOW)]))].into(),
+            listeners: [gone(12)].into(),
+            denied: [(at(5), rules([("10.0.0.0/8", ALLOW)]))].into(),
             strangers: [(4, rules([]))].into(),
             chosen: vec![one.clone()],
         });
         let wanted = Cut {
             backends: [1, 11].into(),
-            services: [2, 12].into(),
+            listeners: [gone(2), gone(12)].into(),
             denied: [
-                (5, rules([("10.0.0.0/8", ALLOW)])),
-                (6, rules([("10.0.0.0/8", DENY)])),
+                (at(5), rules([("10.0.0.0/8", ALLOW)])),
+                (at(6), rules([("10.0.0.0/8", DENY)])),
             ]
             .into(),
             strangers: [(3, rules([("10.0.0.0/8", DENY)])), (4, rules([]))].into(),

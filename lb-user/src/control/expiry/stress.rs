@@ -19,7 +19,7 @@ use std::{
 use lb_common::{
     addr::Be32,
     conntrack::{self, Direction, Segment, State, Step, Word},
-    maps::{flow::Flow, rule::ALLOW, usage},
+    maps::{flow::Flow, rule::ALLOW, service::ServiceKey, usage},
     wire::header::{ACK, FIN, RST, SYN},
 };
 
@@ -401,8 +401,13 @@ fn the_time_of_a_pass_over_a_million_flows() {
     let prefix = |text: &str| (text.parse().unwrap(), ALLOW);
     let rules = (0..50).map(|third| prefix(&format!("10.16.{third}.0/24")));
     let rules = rules.chain([prefix("10.0.0.0/8")]).collect();
+    let key = ServiceKey {
+        network: NETWORK,
+        protocol: 6,
+        ..ServiceKey::default()
+    };
     let denied = Cut {
-        denied: [(SERVICE, rules)].into(),
+        denied: [(key, rules)].into(),
         ..Cut::default()
     };
     let all = Cut {

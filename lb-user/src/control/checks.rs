@@ -1,0 +1,364 @@
+//! The checks of a configuration: who is to be checked, and what is known of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddrV4,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+    time,
+};
+
+use super::{
+    desired::backend_name,
+    ids::{Ids, Kind},
+    layers::{Layers, Said},
+    state::State,
+};
+use crate::{
+    admin::api::{LastCheck, Override},
+    config::Config,
+    health::{Checker, Report, Standing, Target, Verdict},
+    network::neighbour::Side,
+};
+
+/// How long flows wait for checks that do not end.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// The threads that check, and where every backend stands.
+pub struct Checks {
+    /// Checks as they end.
+    pub reports: UnboundedReceiver<Report>,
+    /// Where threads send them.
+    sender: UnboundedSender<Report>,
+    /// One for each network, by its name.
+    checkers: BTreeMap<String, Checker>,
+    /// Where each backend stands, by its name in the registry.
+    backends: BTreeMap<String, Backend>,
+    /// The names of those that are checked, by their ids.
+    names: BTreeMap<u32, String>,
+}
+
+/// Where a backend stands.
+#[derive(Clone, Debug, Default)]
+pub struct Backend {
+    /// What its checks have found.
+    pub standing: Standing,
+    /// The latest one, and when it ended.
+    pub last: Option<(Report, Instant)>,
+    /// When its verdict changed.
+    pub since: Option<Instant>,
+    /// When it came back.
+    back: Option<Instant>,
+    /// How often its verdict changed while this process runs.
+    pub transitions: u64,
+}
+
+/// A verdict that changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The backend's name in the registry.
+    pub backend: String,
+    /// What it was.
+    pub from: Verdict,
+    /// What it is.
+    pub to: Verdict,
+    /// The check that decided it, in words.
+    pub words: String,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        let (sender, reports) = mpsc::unbounded_channel();
+        Self {
+            reports,
+            sender,
+            checkers: BTreeMap::new(),
+            backends: BTreeMap::new(),
+            names: BTreeMap::new(),
+        }
+    }
+}
+
+impl Checks {
+    /// Takes over what an earlier process knew.
+    pub fn adopt(&mut self, state: &State) {
+        for (name, standing) in &state.standings {
+            let backend = Backend {
+                standing: standing.clone(),
+                ..Backend::default()
+            };
+            self.backends.insert(name.clone(), backend);
+        }
+    }
+
+    /// Starts the thread that checks the backends of a network.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn start(&mut self, network: &str, side: Side) -> Result<()> {
+        let checker = Checker::start(side, network, self.sender.clone())?;
+        self.checkers.insert(network.to_owned(), checker);
+        Ok(())
+    }
+
+    /// From now on the backends of `config` are checked, and no others. `serves` says whether the
+    /// backend with an id has new flows now.
+    pub fn set(&mut self, config: &Config, ids: &Ids, serves: impl Fn(u32) -> bool) {
+        let mut targets: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
+        self.names.clear();
+        for pool in &config.pools {
+            let source = config.network(&pool.network);
+            let source = source.and_then(|network| network.snat.first());
+            let (Some(health), Some(source)) = (&pool.health, source) else {
+                continue;
+            };
+            for backend in &pool.backends {
+                let name = backend_name(pool, backend);
+                let Some(id) = ids.get(Kind::Backend, &name) else {
+                    continue;
+                };
+                let known = self.backends.entry(name.clone()).or_default();
+                if known.standing.verdict == Verdict::Unknown && serves(id) {
+                    known.standing = Standing::presumed_up(health.fall);
+                }
+                targets.entry(&pool.network).or_default().push(Target {
+                    backend: id,
+                    address: SocketAddrV4::new(
+                        backend.address,
+                        health.port.unwrap_or(backend.port),
+                    ),
+                    source: source.address,
+                    health: health.clone(),
+                    saved: known.standing.clone(),
+                });
+                self.names.insert(id, name);
+            }
+        }
+        let names: BTreeSet<&String> = self.names.values().collect();
+        self.backends.retain(|name, _| names.contains(name));
+        for (network, checker) in &self.checkers {
+            checker.set(targets.remove(network.as_str()).unwrap_or_default());
+        }
+    }
+
+    /// Takes a report in; says so if it changed the verdict.
+    pub fn note(&mut self, report: Report) -> Option<Turn> {
+        // It may have been taken out of the file while the check was on its way.
+        let name = self.names.get(&report.backend)?;
+        let backend = self.backends.get_mut(name)?;
+        let from = backend.standing.verdict;
+        let to = report.standing.verdict;
+        backend.standing = report.standing.clone();
+        let words = report.outcome.words().to_owned();
+        let now = Instant::now();
+        backend.last = Some((report, now));
+        if from == to {
+            return None;
+        }
+        backend.since = Some(now);
+        backend.transitions += 1;
+        backend.back = (to == Verdict::Up && from != Verdict::Unknown).then_some(now);
+        Some(Turn {
+            backend: name.to_owned(),
+            from,
+            to,
+            words,
+        })
+    }
+
+    /// Waits until every backend was asked once, or has had its time: who connects then is not refused
+    /// because nobody was asked.
+    pub async fn wait(&mut self) {
+        let deadline = time::Instant::now() + PATIENCE;
+        while self.are_pending() {
+            match time::timeout_at(deadline, self.reports.recv()).await {
+                Ok(Some(report)) => drop(self.note(report)),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Whether a backend waits for its first check.
+    pub fn are_pending(&self) -> bool {
+        let mut backends = self.backends.values();
+        backends.any(|backend| backend.standing.verdict == Verdict::Unknown)
+    }
+
+    /// Where a backend stands that is checked.
+    pub fn of(&self, name: &str) -> Option<&Backend> {
+        self.backends.get(name)
+    }
+
+    /// What is said of the backends of `config`: by their checks, and by these overrides. A backend that
+    /// has new flows now and was never checked stays in until its first check.
+    pub fn layers(
+        &self,
+        config: &Config,
+        ids: &Ids,
+        serves: impl Fn(u32) -> bool,
+        overrides: &BTreeMap<String, Override>,
+    ) -> Layers {
+        let now = Instant::now();
+        let mut layers = Layers::default();
+        for pool in &config.pools {
+            for backend in &pool.backends {
+                let name = backend_name(pool, backend);
+                let known = self.backends.get(&name);
+                let verdict = known
+                    .map(|known| known.standing.verdict)
+                    .unwrap_or_default();
+                let id = ids.get(Kind::Backend, &name);
+                let stays =
+                    pool.health.is_some() && verdict == Verdict::Unknown && id.is_some_and(&serves);
+                let back = known.and_then(|known| known.back);
+                let said = Said {
+                    verdict: if stays { Verdict::Up } else { verdict },
+                    overridden: overrides.get(&name).copied(),
+                    back_for: back.map(|back| now - back),
+                };
+                layers.0.insert(name, said);
+            }
+        }
+        layers
+    }
+
+    /// What is to be kept over a restart.
+    pub fn standings(&self) -> BTreeMap<String, Standing> {
+        let backends = self.backends.iter();
+        backends
+            .map(|(name, backend)| (name.clone(), backend.standing.clone()))
+            .collect()
+    }
+}
+
+impl Backend {
+    /// The latest check, for the admin socket.
+    pub fn last_check(&self) -> Option<LastCheck> {
+        let (report, at) = self.last.as_ref()?;
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Some(LastCheck {
+            outcome: report.outcome.clone(),
+            took_ms: ms(report.took),
+            age_ms: ms(at.elapsed()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config, health::Outcome};
+
+    const ONE: &str = "p/10.0.0.1:1@mgmt/10.0.0.1";
+
+    fn config(health: &str) -> Config {
+        let text = format!(
+            "
+version: 1
+networks: {{ mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.9] }} }}
+pools:
+  p: {{ network: mgmt, {health}backends: [\"10.0.0.1:1\", \"10.0.0.2:1\"] }}
+"
+        );
+        config::parse("f", &text).unwrap()
+    }
+
+    fn ids(config: &Config) -> Ids {
+        let mut ids = Ids::default();
+        for (id, backend) in (1..).zip(&config.pools[0].backends) {
+            ids.insert(Kind::Backend, &backend_name(&config.pools[0], backend), id);
+        }
+        ids
+    }
+
+    fn report(backend: u32, verdict: Verdict) -> Report {
+        Report {
+            backend,
+            outcome: Outcome::Good("200 OK".to_owned()),
+            took: Duration::from_millis(3),
+            changed: true,
+            standing: Standing {
+                verdict,
+                ..Standing::default()
+            },
+        }
+    }
+
+    fn verdict(checks: &Checks, config: &Config, serves: bool) -> Verdict {
+        let layers = checks.layers(config, &ids(config), |_| serves, &BTreeMap::new());
+        layers.0[ONE].verdict
+    }
+
+    #[test]
+    fn a_report_changes_the_verdict_once() {
+        let config = config("health: { tcp: {} }, ");
+        let mut checks = Checks::default();
+        checks.set(&config, &ids(&config), |_| false);
+        assert!(checks.are_pending());
+        let turn = Turn {
+            backend: ONE.to_owned(),
+            from: Verdict::Unknown,
+            to: Verdict::Up,
+            words: "200 OK".to_owned(),
+        };
+        assert_eq!(checks.note(report(1, Verdict::Up)), Some(turn));
+        assert_eq!(checks.note(report(1, Verdict::Up)), None);
+        assert_eq!(
+            checks.note(report(7, Verdict::Up)),
+            None,
+            "nobody has this id"
+        );
+        assert!(checks.are_pending(), "the other one");
+        checks.note(report(2, Verdict::Dead));
+        assert!(!checks.are_pending());
+        let one = checks.of(ONE).unwrap();
+        assert_eq!((one.transitions, one.back), (1, None), "it was never away");
+        checks.note(report(1, Verdict::Dead));
+        checks.note(report(1, Verdict::Up));
+        let one = checks.of(ONE).unwrap();
+        assert_eq!(one.transitions, 3);
+        assert!(one.back.is_some());
+        assert_eq!(one.last_check().unwrap().took_ms, 3);
+    }
+
+    /// A pool that begins to be checked keeps its backends until their first check.
+    #[test]
+    fn who_serves_stays_until_its_first_check() {
+        let config = config("health: { tcp: {}, fall: 4 }, ");
+        let mut checks = Checks::default();
+        assert_eq!(verdict(&checks, &config, true), Verdict::Up);
+        assert_eq!(verdict(&checks, &config, false), Verdict::Unknown);
+        checks.set(&config, &ids(&config), |id| id == 1);
+        let standing = &checks.of(ONE).unwrap().standing;
+        assert_eq!((standing.verdict, standing.against), (Verdict::Up, 3));
+        assert!(checks.are_pending(), "the other one did not serve");
+    }
+
+    #[test]
+    fn what_is_known_outlives_the_process_and_not_the_backend() {
+        let checked = config("health: { tcp: {} }, ");
+        let mut checks = Checks::default();
+        let mut state = State::default();
+        let dead = Standing {
+            verdict: Verdict::Dead,
+            ..Standing::default()
+        };
+        state.standings.insert(ONE.to_owned(), dead.clone());
+        state
+            .standings
+            .insert("old/x@mgmt/10.0.0.7".to_owned(), dead);
+        checks.adopt(&state);
+        assert_eq!(verdict(&checks, &checked, true), Verdict::Dead);
+        checks.set(&checked, &ids(&checked), |_| false);
+        let names = |checks: &Checks| checks.standings().into_keys().collect::<Vec<_>>();
+        assert_eq!(names(&checks), [ONE, "p/10.0.0.2:1@mgmt/10.0.0.2"]);
+        let unchecked = config("");
+        checks.set(&unchecked, &ids(&unchecked), |_| true);
+        assert_eq!(names(&checks), [""; 0]);
+    }
+}

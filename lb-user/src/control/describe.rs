@@ -1,0 +1,280 @@
+//! The operations of a plan in words, for `lb plan`. Pure.
+
+use std::net::Ipv4Addr;
+
+use lb_common::maps::{
+    network::{Address, AddressKey, KIND_SNAT, KIND_VIP, Network, NetworkKey},
+    ring,
+    rule::Owner,
+    service::{Service, ServiceKey},
+};
+
+use super::{
+    ids::{Ids, Kind},
+    plan::Operation,
+};
+use crate::config::Protocol;
+
+/// What an operation does, with the names that `ids` has.
+pub fn describe(operation: &Operation, ids: &Ids) -> String {
+    let name = |kind, id| ids.name(kind, id).unwrap_or("?");
+    match operation {
+        Operation::WriteRules(set, rules) => {
+            format!(
+                "write rules of {}: {} prefixes",
+                owner(*set, ids),
+                rules.len()
+            )
+        }
+        Operation::ClearRules(set, prefixes) => {
+            let owner = owner(*set, ids);
+            format!(
+                "clear the old rules of {owner}: {} prefixes",
+                prefixes.len()
+            )
+        }
+        Operation::SetNetwork(id, record) => network(name(Kind::Network, u32::from(*id)), record),
+        Operation::MapNetwork(key, id) => {
+            format!(
+                "map {} to network {}",
+                interface(key),
+                name(Kind::Network, *id)
+            )
+        }
+        Operation::UnmapNetwork(key) => format!("unmap {}", interface(key)),
+        Operation::SetRing(index, places) => {
+            format!("set ring of {}: {places} places", ring_of(*index, ids))
+        }
+        Operation::OpenSnat(slot) => format!(
+            "open SNAT address {}, ports {}",
+            slot.snat.address,
+            slot.range()
+        ),
+        Operation::SetBackend(id, backend) => format!(
+            "set backend {}: {}:{}",
+            name(Kind::Backend, *id),
+            Ipv4Addr::from(backend.address),
+            backend.port.get()
+        ),
+        Operation::AwaitNextHops(backends) => {
+            format!("wait for the next hops of {} backends", backends.len())
+        }
+        Operation::SetTable(pool, table) => {
+            format!(
+                "set pool {}: {}",
+                name(Kind::Pool, *pool),
+                shares(table, ids)
+            )
+        }
+        Operation::SetService(key, service) => set_service(key, service, ids),
+        Operation::RemoveService(key) => format!(
+            "remove {} of network {}",
+            listener(key),
+            name(Kind::Network, u32::from(key.network))
+        ),
+        Operation::SetAddress(key, address) => format!(
+            "open {} {} in network {}",
+            kinds(address),
+            Ipv4Addr::from(key.address),
+            network_of(key, ids)
+        ),
+        Operation::RemoveAddress(key) => format!(
+            "close {} in network {}",
+            Ipv4Addr::from(key.address),
+            network_of(key, ids)
+        ),
+    }
+}
+
+/// A listening VIP, port and protocol, as in the file.
+pub(super) fn listener(key: &ServiceKey) -> String {
+    let protocol = match key.protocol {
+        17 => Protocol::Udp,
+        _ => Protocol::Tcp,
+    };
+    format!("{}:{}/{protocol}", Ipv4Addr::from(key.vip), key.port.get())
+}
+
+fn network(name: &str, record: &Network) -> String {
+    format!(
+        "set network {name}: interface {}, VLAN {}, {} SNAT addresses, MTU {}, MSS {}",
+        record.ifindex, record.vlan, record.snat_count, record.mtu, record.mss
+    )
+}
+
+fn set_service(key: &ServiceKey, service: &Service, ids: &Ids) -> String {
+    format!(
+        "set service {}: {} of network {} to pool {}",
+        ids.name(Kind::Service, u32::from(service.id))
+            .unwrap_or("?"),
+        listener(key),
+        ids.name(Kind::Network, u32::from(key.network))
+            .unwrap_or("?"),
+        ids.name(Kind::Pool, service.pool).unwrap_or("?"),
+    )
+}
+
+fn network_of<'i>(key: &AddressKey, ids: &'i Ids) -> &'i str {
+    ids.name(Kind::Network, u32::from(key.network))
+        .unwrap_or("?")
+}
+
+fn interface(key: &NetworkKey) -> String {
+    match key.vlan {
+        0 => format!("interface {}", key.ifindex),
+        vlan => format!("interface {} VLAN {vlan}", key.ifindex),
+    }
+}
+
+fn kinds(address: &Address) -> &'static str {
+    match (address.kind & KIND_VIP != 0, address.kind & KIND_SNAT != 0) {
+        (true, true) => "VIP and SNAT address",
+        (false, true) => "SNAT address",
+        _ => "VIP",
+    }
+}
+
+/// Whose flows are in a ring.
+fn ring_of(index: u32, ids: &Ids) -> String {
+    let rings = ids.of(Kind::Network).flat_map(|(name, id)| {
+        let id = u16::try_from(id).unwrap_or_default();
+        [
+            (ring::index(id, false), name, "half-open flows"),
+            (ring::index(id, true), name, "UDP flows"),
+        ]
+    });
+    let mut rings = rings;
+    let found = rings.find(|(found, _, _)| *found == index);
+    found.map_or_else(
+        || "nobody".to_owned(),
+        |(_, name, what)| format!("network {name} ({what})"),
+    )
+}
+
+/// Who the rules of a set are for.
+fn owner(set: u32, ids: &Ids) -> String {
+    let owners = ids.all().filter_map(|(kind, name, id)| {
+        let id = u16::try_from(id).ok()?;
+        let owners: &[Owner] = match kind {
+            Kind::Network => &[Owner::Sources(id), Owner::Destinations(id)],
+            Kind::Service => &[Owner::Service(id)],
+            _ => &[],
+        };
+        let owner = owners.iter().find(|owner| owner.sets().contains(&set))?;
+        let part = match owner {
+            Owner::Destinations(_) => " (what it must not reach)",
+            Owner::Sources(_) => " (its sources)",
+            Owner::Service(_) => "",
+        };
+        Some(format!("{} {name}{part}", kind.label()))
+    });
+    let mut owners = owners;
+    owners.next().unwrap_or_else(|| "nobody".to_owned())
+}
+
+/// Who has how much of a Maglev table, in percent.
+fn shares(table: &[u32], ids: &Ids) -> String {
+    if table.is_empty() {
+        return "no backend".to_owned();
+    }
+    let mut backends: Vec<u32> = table.to_vec();
+    backends.sort_unstable();
+    let shares = backends.chunk_by(|one, other| one == other).map(|entries| {
+        let backend = entries.first().copied().unwrap_or_default();
+        // The name within the pool is enough: the pool's is said.
+        let name = ids.name(Kind::Backend, backend).unwrap_or("?");
+        let name = name.split_once('/').map_or(name, |(_, name)| name);
+        let name = name.split_once('@').map_or(name, |(name, _)| name);
+        let percent = (entries.len() * 100 + table.len() / 2) / table.len();
+        format!("{name} {percent}%")
+    });
+    shares.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            desired::tests::{CONFIG, build},
+            plan::{Current, plan},
+        },
+        *,
+    };
+
+    #[test]
+    fn a_plan_reads_as_what_it_does() {
+        let mut ids = Ids::default();
+        let first = plan(&Current::default(), &build(CONFIG, &mut ids));
+        let mut lines: Vec<String> = first.iter().map(|step| describe(step, &ids)).collect();
+        lines.sort();
+        let wanted = [
+            "map interface 12 to network mgmt",
+            "map interface 13 to network tenant-a",
+            "map interface 2 to network mgmt",
+            "map interface 3 to network tenant-a",
+            "open SNAT address 10.32.96.50 in network mgmt",
+            "open SNAT address 10.32.96.50, ports 1024-57343",
+            "open VIP 192.168.203.110 in network tenant-a",
+            "set backend kas-a/10.32.96.105:30918@mgmt/10.32.96.105: 10.32.96.105:30918",
+            "set backend kas-a/10.32.96.106:30918@mgmt/10.32.96.106: 10.32.96.106:30918",
+            "set network mgmt: interface 2, VLAN 0, 1 SNAT addresses, MTU 1500, MSS 1460",
+            "set network tenant-a: interface 3, VLAN 0, 0 SNAT addresses, MTU 1500, MSS 1460",
+            "set pool kas-a: 10.32.96.105:30918 25%, 10.32.96.106:30918 75%",
+            "set ring of network mgmt (UDP flows): 8192 places",
+            "set ring of network mgmt (half-open flows): 8192 places",
+            "set ring of network tenant-a (UDP flows): 8192 places",
+            "set ring of network tenant-a (half-open flows): 8192 places",
+            "set service api-a: 192.168.203.110:6443/tcp of network tenant-a to pool kas-a",
+            "set service api-a: 192.168.203.110:6443/udp of network tenant-a to pool kas-a",
+            "wait for the next hops of 2 backends",
+            "write rules of network mgmt (its sources): 3 prefixes",
+            "write rules of network mgmt (what it must not reach): 2 prefixes",
+            "write rules of network tenant-a (its sources): 3 prefixes",
+        ];
+        assert_eq!(lines, wanted);
+    }
+
+    #[test]
+    fn what_goes_is_said_as_well() {
+        let mut ids = Ids::default();
+        build(CONFIG, &mut ids);
+        let key = ServiceKey {
+            vip: Ipv4Addr::new(192, 168, 203, 110).into(),
+            port: lb_common::addr::Be16::new(53),
+            network: 2,
+            protocol: 17,
+        };
+        let address = AddressKey {
+            address: Ipv4Addr::new(192, 168, 203, 110).into(),
+            network: 2,
+            _reserved: 0,
+        };
+        let vlan = NetworkKey {
+            ifindex: 3,
+            vlan: 2003,
+            _reserved: 0,
+        };
+        let [set, _] = Owner::Service(1).sets();
+        for (operation, words) in [
+            (
+                Operation::RemoveService(key),
+                "remove 192.168.203.110:53/udp of network tenant-a",
+            ),
+            (
+                Operation::RemoveAddress(address),
+                "close 192.168.203.110 in network tenant-a",
+            ),
+            (Operation::UnmapNetwork(vlan), "unmap interface 3 VLAN 2003"),
+            (
+                Operation::SetTable(1, Vec::new()),
+                "set pool kas-a: no backend",
+            ),
+            (
+                Operation::ClearRules(set, Vec::new()),
+                "clear the old rules of service api-a: 0 prefixes",
+            ),
+        ] {
+            assert_eq!(describe(&operation, &ids), words);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Which flows end with a change: those that the new configuration would not let in. Pure.
+
+use std::collections::BTreeSet;
+
+use lb_common::maps::{rule::Owner, service::ServiceKey};
+
+use super::{
+    desired::Desired,
+    expiry::cut::Cut,
+    ids::{Ids, Kind},
+    plan::Current,
+};
+use crate::control::describe::listener;
+
+/// The flows that end, and the same in words, a line for each reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// The flows.
+    pub cut: Cut,
+    /// A line each.
+    pub words: Vec<String>,
+}
+
+/// What ends when `current` becomes `desired`; `ids` has the names of both.
+pub fn ends(current: &Current, desired: &Desired, ids: &Ids) -> Ends {
+    let mut ends = Ends::default();
+    ends.add_listeners(current, desired, ids);
+    ends.add_denied(current, desired, ids);
+    let mut networks: Vec<(u16, u32)> = current
+        .networks
+        .iter()
+        .map(|(&id, network)| (id, network.sources))
+        .collect();
+    networks.sort_unstable();
+    for (id, set) in networks {
+        let (before, after) = (
+            current.rules.get(&set),
+            desired.rules.get(&Owner::Sources(id)),
+        );
+        if let Some(after) = after.filter(|after| Some(*after) != before) {
+            ends.cut.strangers.insert(id, after.clone());
+            ends.words.push(format!(
+                "network {}: the flows of sources that it does not have any more end",
+                name(ids, Kind::Network, id)
+            ));
+        }
+    }
+    ends
+}
+
+impl Ends {
+    /// Listeners that are gone: their flows have no way in any more.
+    fn add_listeners(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
+        let stays = |key: &ServiceKey| desired.services.iter().any(|(stays, _)| stays == key);
+        let gone = current.services.iter().filter(|(key, _)| !stays(key));
+        let mut gone: Vec<_> = gone.collect();
+        gone.sort_by_key(|(key, _)| (key.network, key.vip.raw(), key.port.raw(), key.protocol));
+        for (key, service) in gone {
+            let name = name(ids, Kind::Service, service.id);
+            let listener = listener(key);
+            self.words.push(format!(
+                "service {name}: {listener} closes, and its flows end"
+            ));
+            self.cut.listeners.insert(*key);
+        }
+    }
+
+    /// Listeners whose rules are others now.
+    fn add_denied(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
+        let mut names = BTreeSet::new();
+        for (key, service) in &desired.services {
+            let Some(was) = current.services.get(key) else {
+                continue;
+            };
+            let before = current.rules.get(&was.rules);
+            let after = desired.rules.get(&Owner::Service(service.id));
+            if let Some(after) = after.filter(|after| Some(*after) != before) {
+                self.cut.denied.insert(*key, after.clone());
+                names.insert(name(ids, Kind::Service, service.id));
+            }
+        }
+        self.words.extend(names.into_iter().map(|name| {
+            format!("service {name}: the flows of clients that it does not allow any more end")
+        }));
+    }
+}
+
+fn name(ids: &Ids, kind: Kind, id: u16) -> &str {
+    ids.name(kind, u32::from(id)).unwrap_or("?")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use lb_common::{addr::Be16, maps::rule::ALLOW};
+
+    use super::{
+        super::{
+            desired::tests::{CONFIG, build},
+            plan::{carried_out, plan},
+            rules::Rules,
+        },
+        *,
+    };
+
+    const ALLOWED: &str = ", allow: [192.168.203.50/32] }";
+
+    /// What ends when one configuration follows another.
+    fn between(before: &str, after: &str) -> Ends {
+        let mut ids = Ids::default();
+        let first = build(before, &mut ids);
+        let current = carried_out(Current::default(), &plan(&Current::default(), &first));
+        let next = build(after, &mut ids);
+        ends(&current, &next, &ids)
+    }
+
+    fn listener_of(protocol: u32) -> ServiceKey {
+        ServiceKey {
+            vip: Ipv4Addr::new(192, 168, 203, 110).into(),
+            port: Be16::new(6443),
+            network: 2,
+            protocol,
+        }
+    }
+
+    fn allowing() -> String {
+        CONFIG.replace("pool: kas-a }", &format!("pool: kas-a{ALLOWED}"))
+    }
+
+    #[test]
+    fn what_stays_ends_nothing() {
+        let more = CONFIG.replace("weight: 3", "weight: 4");
+        for (before, after) in [
+            (CONFIG, CONFIG),
+            (CONFIG, &more),
+            (&allowing(), &allowing()),
+            // Everybody whom the network lets in was denied before.
+            (&allowing(), CONFIG),
+        ] {
+            assert_eq!(between(before, after), Ends::default(), "{before} {after}");
+        }
+    }
+
+    #[test]
+    fn a_listener_that_is_gone_takes_its_flows_along() {
+        let without = CONFIG.replace(", \"192.168.203.110:6443/udp\"", "");
+        let Ends { cut, words } = between(CONFIG, &without);
+        let gone = listener_of(17);
+        let wanted = Cut {
+            listeners: [gone].into(),
+            ..Cut::default()
+        };
+        assert_eq!(cut, wanted);
+        assert_eq!(
+            words,
+            ["service api-a: 192.168.203.110:6443/udp closes, and its flows end"]
+        );
+        let moved = CONFIG.replace("203.110:", "203.111:");
+        assert_eq!(between(CONFIG, &moved).cut.listeners.len(), 2);
+        let renamed = CONFIG.replace("api-a:", "api-z:");
+        assert_eq!(between(CONFIG, &renamed), Ends::default(), "it goes on");
+        let stricter = allowing().replace("api-a:", "api-z:");
+        assert_eq!(between(CONFIG, &stricter).cut.denied.len(), 2);
+    }
+
+    #[test]
+    fn whoever_is_not_let_in_any_more_ends() {
+        let Ends { cut, words } = between(CONFIG, &allowing());
+        let only: Rules = [("192.168.203.50/32".parse().unwrap(), ALLOW)].into();
+        let wanted = Cut {
+            denied: [6, 17]
+                .map(|protocol| (listener_of(protocol), only.clone()))
+                .into(),
+            ..Cut::default()
+        };
+        assert_eq!(cut, wanted);
+        assert_eq!(
+            words,
+            ["service api-a: the flows of clients that it does not allow any more end"]
+        );
+
+        let fewer = CONFIG.replace(
+            "[192.168.203.0/24] }",
+            "[192.168.203.0/24], sources: [192.168.203.0/25] }",
+        );
+        let Ends { cut, words } = between(CONFIG, &fewer);
+        assert_eq!(cut.strangers.keys().copied().collect::<Vec<_>>(), [2]);
+        assert!(cut.strangers[&2].contains_key(&"192.168.203.0/25".parse().unwrap()));
+        assert_eq!((cut.denied.len(), cut.listeners.len()), (0, 0));
+        assert_eq!(
+            words,
+            ["network tenant-a: the flows of sources that it does not have any more end"]
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! The files of a configuration, as they are on the disk: whether somebody has changed them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::config;
+
+/// How long the files must stay as they are before they are read: who writes one has done so by then.
+const REST: Duration = Duration::from_secs(1);
+
+/// How often they are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What tells one state of a file from another: where it is, when it was changed, its size.
+type Mark = Option<(u64, i64, i64, u64)>;
+
+/// What the files were like when they were applied, and what they are like now.
+#[derive(Debug)]
+pub(super) struct Files {
+    applied: BTreeMap<PathBuf, Mark>,
+    latest: BTreeMap<PathBuf, Mark>,
+    since: Instant,
+    looked: Instant,
+}
+
+impl Files {
+    /// Looks at a configuration that is being applied.
+    pub(super) fn look(file: &Path) -> Self {
+        let applied = marks(file);
+        Self {
+            latest: applied.clone(),
+            applied,
+            since: Instant::now(),
+            looked: Instant::now(),
+        }
+    }
+
+    /// Whether the files are others than those that were looked at first, and nobody writes to them any
+    /// more.
+    pub(super) fn have_changed(&mut self, file: &Path) -> bool {
+        if self.looked.elapsed() < LOOK {
+            return false;
+        }
+        self.looked = Instant::now();
+        let now = marks(file);
+        if now != self.latest {
+            self.latest = now;
+            self.since = Instant::now();
+        }
+        self.latest != self.applied && self.since.elapsed() >= REST
+    }
+}
+
+fn marks(file: &Path) -> BTreeMap<PathBuf, Mark> {
+    let mark = |path: &Path| {
+        let data = fs::metadata(path).ok()?;
+        Some((data.ino(), data.mtime(), data.mtime_nsec(), data.len()))
+    };
+    let files = config::files(file).into_iter();
+    files.map(|path| (path.clone(), mark(&path))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait_for_change(files: &mut Files, path: &Path) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !files.have_changed(path) {
+            assert!(Instant::now() < deadline, "no change is seen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn a_change_is_seen_when_it_has_come_to_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lb.yaml");
+        let part = folder.path().join("part.yaml");
+        fs::write(&path, "version: 1\ninclude: part.yaml\n").unwrap();
+        fs::write(&part, "pools: {}\n").unwrap();
+        let mut files = Files::look(&path);
+        assert!(!files.have_changed(&path));
+        fs::write(&part, "services: {}\n").unwrap();
+        assert!(!files.have_changed(&path), "not at once");
+        let changed = Instant::now();
+        wait_for_change(&mut files, &path);
+        assert!(changed.elapsed() >= REST);
+        let mut files = Files::look(&path);
+        fs::remove_file(&path).unwrap();
+        wait_for_change(&mut files, &path);
+    }
+}

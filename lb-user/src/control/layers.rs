@@ -1,0 +1,288 @@
+//! What is said of backends beside the file: by their checks, and by the operator. Pure.
+//!
+//! The desired state is the file with these laid over it. A backend's share of new flows is what all
+//! of them together leave of its weight.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    admin::api::Override,
+    config::{Backend, BelowMinUp, Config, Pool},
+    control::desired::backend_name,
+    health::Verdict,
+};
+
+/// What is said of one backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// By its checks.
+    pub verdict: Verdict,
+    /// By the operator.
+    pub overridden: Option<Override>,
+    /// How long it has been back, if it came back.
+    pub back_for: Option<Duration>,
+}
+
+/// What is said of all backends, by their names in the registry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layers(pub BTreeMap<String, Said>);
+
+/// The percentage of its share that a backend begins with when it comes back, and of each step to
+/// the whole.
+pub const RAMP_STEP: u32 = 5;
+/// What a backend has of its share that has all of it.
+const WHOLE: u32 = 100;
+
+/// The share of each backend of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shares<'p> {
+    /// Backend and share, in the order of the file; 0 for one that gets no new flows. Shares are
+    /// relative to each other.
+    pub backends: Vec<(&'p Backend, u32)>,
+    /// Whether too few of them are up.
+    pub below: bool,
+}
+
+impl Shares<'_> {
+    /// The shares alone.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.backends.iter().map(|(_, share)| *share).collect()
+    }
+}
+
+impl Layers {
+    /// The shares of all pools of `config`, by name.
+    pub fn all(&self, config: &Config) -> BTreeMap<String, Vec<u32>> {
+        let pools = config.pools.iter();
+        pools
+            .map(|pool| (pool.name.clone(), self.shares(pool).numbers()))
+            .collect()
+    }
+
+    /// What is said of a backend of `pool`.
+    pub fn of(&self, pool: &Pool, backend: &Backend) -> Said {
+        let said = self.0.get(&backend_name(pool, backend)).copied();
+        let said = said.unwrap_or_default();
+        Said {
+            verdict: match pool.health {
+                Some(_) => said.verdict,
+                None => Verdict::Up,
+            },
+            ..said
+        }
+    }
+
+    /// Who gets how much of a pool's new flows.
+    pub fn shares<'p>(&self, pool: &'p Pool) -> Shares<'p> {
+        let said: Vec<Said> = pool.backends.iter().map(|one| self.of(pool, one)).collect();
+        let taken_part: Vec<&Said> = said.iter().filter(|said| !is_out(said)).collect();
+        let up = taken_part.iter().filter(|said| said.verdict == Verdict::Up);
+        let up = up.count();
+        let asked = taken_part
+            .iter()
+            .filter(|said| said.verdict != Verdict::Unknown)
+            .count();
+        let below = up == 0 || up * 100 < usize::from(pool.min_up) * asked;
+        // Who has never been asked may be what is missing.
+        let is_known = asked == taken_part.len();
+        let all = below && is_known && pool.below_min_up == BelowMinUp::All;
+        let share = |backend: &Backend, said: &Said| {
+            let counts = all || !below && said.verdict == Verdict::Up;
+            if is_out(said) || !counts {
+                return 0;
+            }
+            let ramp = if all {
+                WHOLE
+            } else {
+                ramp(said, pool.slow_start)
+            };
+            u32::from(weight(backend, said)) * ramp
+        };
+        let backends = pool.backends.iter().zip(&said);
+        let backends = backends.map(|(backend, said)| (backend, share(backend, said)));
+        Shares {
+            backends: backends.collect(),
+            below,
+        }
+    }
+}
+
+/// Whether the operator has taken it out.
+const fn is_out(said: &Said) -> bool {
+    matches!(said.overridden, Some(Override::Drain | Override::Disable))
+}
+
+const fn weight(backend: &Backend, said: &Said) -> u16 {
+    match said.overridden {
+        Some(Override::Weight { weight }) => weight,
+        _ => backend.weight,
+    }
+}
+
+/// How much of its share a backend has, in percent: after it came back it grows in steps.
+fn ramp(said: &Said, slow_start: Duration) -> u32 {
+    match said.back_for {
+        Some(back_for) if back_for < slow_start && said.verdict == Verdict::Up => {
+            let percent = back_for.as_millis() * u128::from(WHOLE) / slow_start.as_millis();
+            let percent = u32::try_from(percent).unwrap_or(WHOLE);
+            (percent / RAMP_STEP + 1) * RAMP_STEP
+        }
+        _ => WHOLE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    /// A pool of four, checked or not, with more of its keys.
+    fn pool(checked: bool, change: impl FnOnce(&mut Pool)) -> Pool {
+        let text = "
+version: 1
+networks: { mgmt: { role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.9] } }
+pools:
+  p: { network: mgmt, backends: [\"10.0.0.1:1\", { address: \"10.0.0.2:1\", weight: 3 }, \"10.0.0.3:1\", \"10.0.0.4:1\"] }
+";
+        let mut pool = config::parse("f", text).unwrap().pools.remove(0);
+        if checked {
+            pool.health = Some(config::Health::tcp());
+        }
+        change(&mut pool);
+        pool
+    }
+
+    fn layers(pool: &Pool, said: &[Said]) -> Layers {
+        let names = pool.backends.iter().map(|one| backend_name(pool, one));
+        Layers(names.zip(said.iter().copied()).collect())
+    }
+
+    fn verdicts(verdicts: [Verdict; 4]) -> [Said; 4] {
+        verdicts.map(|verdict| Said {
+            verdict,
+            ..Said::default()
+        })
+    }
+
+    fn shares(pool: &Pool, said: &[Said]) -> (Vec<u32>, bool) {
+        let layers = layers(pool, said);
+        let Shares { backends, below } = layers.shares(pool);
+        (
+            backends.into_iter().map(|(_, share)| share).collect(),
+            below,
+        )
+    }
+
+    use Verdict::{Dead, NotReady, Unknown, Up};
+
+    #[test]
+    fn without_checks_every_backend_has_its_weight() {
+        let pool = pool(false, |_| {});
+        assert_eq!(shares(&pool, &[]), (vec![100, 300, 100, 100], false));
+        let said = verdicts([Dead; 4]);
+        assert_eq!(shares(&pool, &said), (vec![100, 300, 100, 100], false));
+    }
+
+    #[test]
+    fn only_who_is_up_gets_new_flows() {
+        let pool = pool(true, |_| {});
+        let said = verdicts([Up, NotReady, Dead, Unknown]);
+        assert_eq!(shares(&pool, &said), (vec![100, 0, 0, 0], false));
+        assert_eq!(
+            shares(&pool, &[]),
+            (vec![0; 4], true),
+            "nobody was asked yet"
+        );
+    }
+
+    #[test]
+    fn an_override_is_stronger_than_the_checks() {
+        let pool = pool(true, |_| {});
+        let mut said = verdicts([Up; 4]);
+        said[0].overridden = Some(Override::Drain);
+        said[1].overridden = Some(Override::Weight { weight: 7 });
+        said[2].overridden = Some(Override::Disable);
+        assert_eq!(shares(&pool, &said), (vec![0, 700, 0, 100], false));
+        said[1].verdict = Dead;
+        assert_eq!(shares(&pool, &said), (vec![0, 0, 0, 100], false));
+        said[3].overridden = Some(Override::Drain);
+        assert_eq!(shares(&pool, &said), (vec![0; 4], true));
+    }
+
+    #[test]
+    fn below_its_watermark_a_pool_refuses_or_takes_all() {
+        let at = |min_up, below_min_up| {
+            pool(true, |pool| {
+                pool.min_up = min_up;
+                pool.below_min_up = below_min_up;
+            })
+        };
+        let half = verdicts([Up, Up, Dead, NotReady]);
+        let whole = (vec![100, 300, 0, 0], false);
+        for action in [BelowMinUp::All, BelowMinUp::Refuse] {
+            assert_eq!(shares(&at(50, action), &half), whole);
+        }
+        assert_eq!(
+            shares(&at(51, BelowMinUp::Refuse), &half),
+            (vec![0; 4], true)
+        );
+        let all = (vec![100, 300, 100, 100], true);
+        assert_eq!(shares(&at(51, BelowMinUp::All), &half), all);
+        let none = verdicts([Dead, Dead, NotReady, Dead]);
+        assert_eq!(shares(&at(0, BelowMinUp::All), &none), all);
+        assert_eq!(
+            shares(&at(0, BelowMinUp::Refuse), &none),
+            (vec![0; 4], true)
+        );
+        let mut drained = half;
+        drained[3].overridden = Some(Override::Drain);
+        drained[2].overridden = Some(Override::Drain);
+        let whole = (vec![100, 300, 0, 0], false);
+        assert_eq!(
+            shares(&at(100, BelowMinUp::Refuse), &drained),
+            whole,
+            "they do not count"
+        );
+    }
+
+    /// At a start nobody has been asked: that is no reason to send flows to all.
+    #[test]
+    fn unknown_is_not_down() {
+        let pool = pool(true, |pool| pool.below_min_up = BelowMinUp::All);
+        let said = verdicts([Dead, Dead, Unknown, Dead]);
+        assert_eq!(shares(&pool, &said), (vec![0; 4], true));
+    }
+
+    /// Who is added to a pool has its first check before it; the others go on.
+    #[test]
+    fn who_was_never_asked_does_not_count() {
+        let pool = pool(true, |pool| pool.min_up = 60);
+        let said = verdicts([Up, Up, Unknown, Unknown]);
+        assert_eq!(shares(&pool, &said), (vec![100, 300, 0, 0], false));
+        let said = verdicts([Up, Dead, Unknown, Unknown]);
+        assert_eq!(
+            shares(&pool, &said),
+            (vec![0; 4], true),
+            "half of those asked"
+        );
+    }
+
+    #[test]
+    fn who_comes_back_gets_more_and_more() {
+        let pool = pool(true, |pool| pool.slow_start = Duration::from_secs(20));
+        let mut said = verdicts([Up; 4]);
+        for (ms, share) in [
+            (0, 5),
+            (999, 5),
+            (1000, 10),
+            (10_000, 55),
+            (19_999, 100),
+            (20_000, 100),
+            (1 << 40, 100),
+        ] {
+            said[1].back_for = Some(Duration::from_millis(ms));
+            let wanted = (vec![100, 3 * share, 100, 100], false);
+            assert_eq!(shares(&pool, &said), wanted, "{ms} ms");
+        }
+    }
+}

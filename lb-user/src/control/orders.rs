@@ -1,0 +1,274 @@
+//! What the operator orders over the admin socket.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Result, bail, ensure};
+use tokio::sync::oneshot;
+
+use super::{
+    desired::backend_name,
+    expiry::cut::{Choice, Cut},
+    ids::Kind,
+    serve::{Control, Refusal},
+};
+use crate::{
+    admin::{
+        api::{
+            Answer, BackendHealth, Changes, ConfigStatus, ControlStatus, Filter, Override, Request,
+        },
+        server::Order,
+    },
+    config::Pool,
+    health::Verdict,
+    observe::choose,
+};
+
+impl Control {
+    /// Carries an order out and answers it.
+    pub async fn order(&mut self, order: Order) {
+        let Order { request, by, reply } = order;
+        if reply.is_closed() {
+            // It waited for too long: who asked has been told so.
+            return;
+        }
+        let by = Some(by.to_string());
+        let answer = match request {
+            Request::Plan { file } => changes(self.plan(&file)),
+            Request::Reload {
+                file,
+                confirm_seconds,
+            } => {
+                let confirm = confirm_seconds.map(Duration::from_secs);
+                changes(self.reload(file, confirm, by).await)
+            }
+            Request::Confirm => match self.confirm(by) {
+                Ok(()) => done("confirmed: it stays"),
+                Err(refusal) => refuse(&refusal),
+            },
+            Request::Health => Answer::Health(self.status()),
+            Request::Backend { name, change } => match self.set_override(&name, change, by).await {
+                Ok(words) => done(&words),
+                Err(error) => refused(&format!("{error:#}")),
+            },
+            Request::Kill(filter) => match choose(&filter, self.running.ids()) {
+                Ok(chosen) => return self.kill(chosen, &filter, by, reply),
+                Err(reason) => refused(&reason),
+            },
+            Request::Events { after } => Answer::Events {
+                events: self.events.after(after),
+            },
+        };
+        // Who asked may have gone.
+        let _gone: Result<(), Answer> = reply.send(answer);
+    }
+
+    async fn set_override(
+        &mut self,
+        name: &str,
+        change: Override,
+        by: Option<String>,
+    ) -> Result<String> {
+        let (pool, backend) = self.find_backend(name)?;
+        if let Override::Weight { weight } = change {
+            ensure!(
+                (1..=256).contains(&weight),
+                "a weight is 1 to 256, found {weight}"
+            );
+        }
+        let name = backend_name(&pool, &pool.backends[backend]);
+        let overrides = &mut self.state.overrides;
+        let before = match change {
+            Override::Enable => overrides.remove(&name),
+            change => overrides.insert(name.clone(), change),
+        };
+        if let Err(error) = self.store() {
+            // It would be forgotten at the next start.
+            match before {
+                Some(before) => drop(self.state.overrides.insert(name, before)),
+                None => drop(self.state.overrides.remove(&name)),
+            }
+            return Err(error.context("keep the override; nothing is changed"));
+        }
+        self.share().await?;
+        if change == Override::Disable {
+            self.cut_backends([name.as_str()]);
+        }
+        let config = self.running.config().clone();
+        self.follow(&config);
+        let left = self.state.drains.left(&name);
+        let words = match (change, left) {
+            (Override::Drain, Some(left)) => format!(
+                "drains: no new flows, and those that it has end in {} s",
+                left.as_millis().div_ceil(1000)
+            ),
+            (Override::Drain, None) => "drains: no new flows".to_owned(),
+            (Override::Disable, _) => {
+                "disabled: no new flows, and those that it had end".to_owned()
+            }
+            (Override::Enable, _) => "as the file and its checks say".to_owned(),
+            (Override::Weight { weight }, _) => format!("weight {weight}"),
+        };
+        self.event("override", &format!("backend {name}"), &words, by);
+        Ok(format!("backend {name}: {words}"))
+    }
+
+    /// A pool, and the index of a backend in it; named as `POOL/BACKEND`, or `BACKEND` alone.
+    fn find_backend(&self, name: &str) -> Result<(Pool, usize)> {
+        let mut found = Vec::new();
+        for pool in &self.running.config().pools {
+            for (index, backend) in pool.backends.iter().enumerate() {
+                if backend.name == name || format!("{}/{}", pool.name, backend.name) == name {
+                    found.push((pool, index));
+                }
+            }
+        }
+        match found[..] {
+            [] => {
+                bail!("there is no backend {name}; `lb backends` lists them, as POOL and BACKEND")
+            }
+            [(pool, index)] => Ok((pool.clone(), index)),
+            _ => {
+                let pools: Vec<&str> = found.iter().map(|(pool, _)| pool.name.as_str()).collect();
+                bail!(
+                    "{name} is a backend of {} pools ({}): say which, as POOL/{name}",
+                    pools.len(),
+                    pools.join(", ")
+                )
+            }
+        }
+    }
+
+    /// Ends the chosen flows; the answer comes when it is done.
+    fn kill(
+        &mut self,
+        chosen: Vec<Choice>,
+        filter: &Filter,
+        by: Option<String>,
+        reply: oneshot::Sender<Answer>,
+    ) {
+        let cut = Cut {
+            chosen,
+            ..Cut::default()
+        };
+        let finished = self.running.cut_and_tell(cut);
+        self.event("kill", "flows", &words(filter), by);
+        tokio::spawn(async move {
+            let answer = match finished.await {
+                Ok(report) => done(&format!("{} flows ended", report.flows)),
+                Err(_) => refused(&"the thread that ends flows is gone"),
+            };
+            let _gone: Result<(), Answer> = reply.send(answer);
+        });
+    }
+
+    /// Where everything stands.
+    pub fn status(&self) -> ControlStatus {
+        let unconfirmed = self.state.unconfirmed.as_ref();
+        let layers = self.layers();
+        let config = self.running.config();
+        let ids = self.running.ids();
+        let mut backends = Vec::new();
+        let mut known = BTreeSet::new();
+        for pool in &config.pools {
+            for (backend, share) in layers.shares(pool).backends {
+                let name = backend_name(pool, backend);
+                let id = ids.get(Kind::Backend, &name).unwrap_or_default();
+                let checks = self.running.checks.of(&name);
+                backends.push(BackendHealth {
+                    id,
+                    pool: pool.name.clone(),
+                    name: backend.name.clone(),
+                    checked: pool.health.is_some(),
+                    verdict: layers.of(pool, backend).verdict,
+                    share,
+                    overridden: self.state.overrides.get(&name).copied(),
+                    last: checks.and_then(super::checks::Backend::last_check),
+                    since_seconds: checks
+                        .and_then(|checks| checks.since)
+                        .map(|since| since.elapsed().as_secs()),
+                    transitions: checks.map(|checks| checks.transitions).unwrap_or_default(),
+                    drain_seconds: self.state.drains.left(&name).map(|left| left.as_secs()),
+                    retired: false,
+                });
+                known.insert(id);
+            }
+        }
+        let retired = ids.of(Kind::Backend).filter(|(_, id)| !known.contains(id));
+        backends.extend(retired.map(|(name, id)| {
+            let (pool, rest) = name.split_once('/').unwrap_or(("", name));
+            let backend = rest.rsplit_once('@').map_or(rest, |(backend, _)| backend);
+            BackendHealth {
+                id,
+                pool: pool.to_owned(),
+                name: backend.to_owned(),
+                checked: false,
+                verdict: Verdict::Unknown,
+                share: 0,
+                overridden: None,
+                last: None,
+                since_seconds: None,
+                transitions: 0,
+                drain_seconds: self.state.drains.left(name).map(|left| left.as_secs()),
+                retired: true,
+            }
+        }));
+        ControlStatus {
+            config: ConfigStatus {
+                file: self.file.clone(),
+                generation: self.generation,
+                age_seconds: self.applied_at.elapsed().as_secs(),
+                confirm_seconds: unconfirmed.map(|one| one.until.left().as_secs()),
+                stale: self.stale.clone(),
+            },
+            backends,
+        }
+    }
+}
+
+/// A filter for people.
+fn words(filter: &Filter) -> String {
+    let parts = [
+        ("network", &filter.network),
+        ("service", &filter.service),
+        ("backend", &filter.backend),
+        ("client", &filter.client),
+        ("SNAT port", &filter.snat),
+    ];
+    let given = parts.into_iter().filter_map(|(key, value)| {
+        let value = value.as_ref()?;
+        Some(format!("{key} {value}"))
+    });
+    let given: Vec<String> = given.collect();
+    if given.is_empty() {
+        return "all".to_owned();
+    }
+    format!("of {}", given.join(", "))
+}
+
+fn changes(result: Result<Changes, Refusal>) -> Answer {
+    match result {
+        Ok(changes) => Answer::Changes(changes),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+fn refuse(refusal: &Refusal) -> Answer {
+    Answer::Refused {
+        usage: matches!(refusal, Refusal::Config(_)),
+        reasons: refusal.reasons(),
+    }
+}
+
+fn done(words: &str) -> Answer {
+    Answer::Done {
+        lines: vec![words.to_owned()],
+    }
+}
+
+/// What was asked for is not there, or wrong.
+fn refused(reason: &impl ToString) -> Answer {
+    Answer::Refused {
+        usage: true,
+        reasons: vec![reason.to_string()],
+    }
+}

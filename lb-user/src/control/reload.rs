@@ -1,0 +1,285 @@
+//! Reload: another file, or the same one anew. A file that is wrong changes nothing.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use super::{
+    change::Change,
+    desired::backend_name,
+    files::Files,
+    serve::{Control, Refusal},
+    start::applied,
+    state::{Unconfirmed, Uptime},
+};
+use crate::{
+    admin::api::Changes,
+    config::{self, Config, Loaded, Warning, time_text},
+};
+
+/// How long after a rollback that failed it is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// What is said of a configuration that nobody has confirmed.
+const UNCONFIRMED: &str =
+    "the last reload was not confirmed in time: what was before it runs again";
+
+impl Control {
+    /// What a reload of `file` would change.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it.
+    pub fn plan(&mut self, file: &Path) -> Result<Changes, Refusal> {
+        let Loaded {
+            config,
+            text: _,
+            warnings,
+        } = load(file)?;
+        let layers = self.running.layers(&config, &self.state.overrides);
+        let change = self.running.prepare(&config, &layers)?;
+        Ok(Changes {
+            operations: change.operations(),
+            ends: ends(&change, self.running.config()),
+            warnings: said(&warnings, self.running.config(), &config),
+            confirm_seconds: None,
+        })
+    }
+
+    /// Applies a file; none: the one of the last time. With `confirm`, what was before comes back after
+    /// that time unless [`Self::confirm`] is called. `by` is who asked for it.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it; then nothing is changed, unless the host refused a step: then
+    /// what was before is applied again.
+    pub async fn reload(
+        &mut self,
+        file: Option<PathBuf>,
+        confirm: Option<Duration>,
+        by: Option<String>,
+    ) -> Result<Changes, Refusal> {
+        let file = file.unwrap_or_else(|| self.file.clone());
+        // As it is now, whatever becomes of it while it is read.
+        let files = Files::look(&file);
+        let result = self.try_reload(&file, confirm).await;
+        let object = format!("file {}", file.display());
+        match &result {
+            Ok(changes) => {
+                let words = format!(
+                    "applied as generation {}: {} operations",
+                    self.generation,
+                    changes.operations.len()
+                );
+                tracing::info!(file = %file.display(), "{words}");
+                self.event("reload", &object, &words, by);
+                (self.file, self.files) = (file, files);
+            }
+            Err(refusal) => {
+                let reasons = refusal.reasons();
+                let words = format!("refused: {}", reasons.join("; "));
+                tracing::error!(file = %file.display(), "{words}; what was applied goes on");
+                self.event("reload", &object, &words, by);
+                if file == self.file {
+                    (self.files, self.stale) = (files, Some(words));
+                }
+            }
+        }
+        result
+    }
+
+    async fn try_reload(
+        &mut self,
+        file: &Path,
+        confirm: Option<Duration>,
+    ) -> Result<Changes, Refusal> {
+        if let Some(unconfirmed) = &self.state.unconfirmed {
+            let words = format!(
+                "the reload before waits to be confirmed, for {} s more: `lb confirm` first",
+                unconfirmed.until.left().as_secs()
+            );
+            return Err(Refusal::Host(anyhow::Error::msg(words)));
+        }
+        let Loaded {
+            config,
+            text,
+            warnings,
+        } = load(file)?;
+        let warnings = said(&warnings, self.running.config(), &config);
+        let before = applied(self.running.pins())?;
+        let change = self.prepare(&config).await?;
+        if let Some(time) = confirm {
+            // Before anything is changed: also a process that is killed in the middle of it goes back.
+            self.await_confirmation(time, &before)?;
+        }
+        match self.carry_out(change, &text).await {
+            Ok(changes) => {
+                self.stale = None;
+                Ok(Changes {
+                    warnings,
+                    confirm_seconds: confirm.map(|time| time.as_secs()),
+                    ..changes
+                })
+            }
+            Err(error) => {
+                self.state.unconfirmed = None;
+                if let Err(error) = self.apply(&before).await {
+                    tracing::error!("what was applied before could not be applied anew: {error:#}");
+                }
+                self.save();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// From now on what is applied next must be confirmed.
+    fn await_confirmation(&mut self, time: Duration, before: &str) -> anyhow::Result<()> {
+        self.state.unconfirmed = Some(Unconfirmed {
+            until: Uptime::now().after(time),
+            before: before.to_owned(),
+        });
+        self.store().map_err(|error| {
+            self.state.unconfirmed = None;
+            error.context("note that it must be confirmed; nothing is changed")
+        })
+    }
+
+    /// Finds out whether a configuration can be applied. Where a pool would have nobody to send new
+    /// flows to because nobody was asked yet, they are asked first, and flows go on as before.
+    async fn prepare(&mut self, config: &Config) -> anyhow::Result<Change> {
+        let layers = self.running.layers(config, &self.state.overrides);
+        let change = self.running.prepare(config, &layers)?;
+        if !change.waits(self.running.config(), &layers) {
+            return Ok(change);
+        }
+        self.running.begin_checks(&change)?;
+        self.running.checks.wait().await;
+        let layers = self.running.layers(config, &self.state.overrides);
+        self.running.prepare(config, &layers)
+    }
+
+    /// Carries a change out; `text` is the source of its configuration.
+    async fn carry_out(&mut self, change: Change, text: &str) -> anyhow::Result<Changes> {
+        let before = self.running.config().clone();
+        let changes = Changes {
+            operations: change.operations(),
+            ends: ends(&change, &before),
+            ..Changes::default()
+        };
+        self.running.change(change, text).await?;
+        self.generation += 1;
+        self.applied_at = Instant::now();
+        self.follow(&before);
+        self.note_pools();
+        Ok(changes)
+    }
+
+    /// Applies a configuration that was applied before, as text.
+    async fn apply(&mut self, text: &str) -> anyhow::Result<()> {
+        let config = config::parse("applied.yaml", text)?;
+        let change = self.prepare(&config).await?;
+        self.carry_out(change, text).await.map(drop)
+    }
+
+    /// What was applied stays.
+    ///
+    /// # Errors
+    ///
+    /// If nothing waits to be confirmed, or it cannot be written that it stays.
+    pub fn confirm(&mut self, by: Option<String>) -> Result<(), Refusal> {
+        let Some(unconfirmed) = self.state.unconfirmed.take() else {
+            let words = "nothing waits to be confirmed".to_owned();
+            return Err(Refusal::Config(vec![words]));
+        };
+        if let Err(error) = self.store() {
+            self.state.unconfirmed = Some(unconfirmed);
+            return Err(error.context("note that it is confirmed").into());
+        }
+        tracing::info!("confirmed");
+        self.event("confirm", "configuration", "it stays", by);
+        Ok(())
+    }
+
+    /// Nobody has confirmed in time. What cannot be undone now is tried again.
+    pub(super) async fn roll_back(&mut self) {
+        let Some(Unconfirmed { before, .. }) = self.state.unconfirmed.clone() else {
+            return;
+        };
+        match self.apply(&before).await {
+            Ok(()) => self.went_back(),
+            Err(error) => {
+                let words = format!("what was before the last reload cannot be applied: {error:#}");
+                tracing::error!("{words}");
+                self.event("rollback", "configuration", &words, None);
+                self.stale = Some(words);
+                let until = Uptime::now().after(AGAIN);
+                self.state.unconfirmed = Some(Unconfirmed { until, before });
+            }
+        }
+    }
+
+    /// Notes that what was before an unconfirmed reload runs again.
+    pub fn went_back(&mut self) {
+        self.state.unconfirmed = None;
+        tracing::error!("{UNCONFIRMED}");
+        self.event("rollback", "configuration", UNCONFIRMED, None);
+        self.stale = Some(UNCONFIRMED.to_owned());
+        self.save();
+    }
+
+    /// The files have changed, and are to be applied when they do.
+    pub(super) async fn reload_watched(&mut self) {
+        // It has been said what came of it.
+        let _said = self.reload(None, None, None).await;
+    }
+}
+
+fn load(file: &Path) -> Result<Loaded, Refusal> {
+    config::load_text(file).map_err(|problems| {
+        let lines = problems.to_string();
+        Refusal::Config(lines.lines().map(str::to_owned).collect())
+    })
+}
+
+/// The flows that end with a change, and those that end some time after it.
+fn ends(change: &Change, before: &Config) -> Vec<String> {
+    let names = |config: &Config| -> BTreeMap<String, Option<Duration>> {
+        let pools = config.pools.iter();
+        let names = pools.flat_map(|pool| {
+            let backends = pool.backends.iter();
+            backends.map(|backend| (backend_name(pool, backend), pool.drain_timeout))
+        });
+        names.collect()
+    };
+    let stay = names(change.config());
+    let mut ends = change.ends().to_vec();
+    for (name, timeout) in names(before) {
+        if !stay.contains_key(&name) {
+            let until = match timeout {
+                Some(timeout) => format!("those that it has end after {}", time_text(timeout)),
+                None => "those that it has go on".to_owned(),
+            };
+            ends.push(format!("backend {name}: no new flows, and {until}"));
+        }
+    }
+    ends
+}
+
+/// What is to be known of a file, and what a reload does not do.
+fn said(warnings: &[Warning], before: &Config, after: &Config) -> Vec<String> {
+    let mut warnings: Vec<String> = warnings.iter().map(Warning::to_string).collect();
+    if before.limits != after.limits {
+        warnings.push(
+            "limits: they stay as they were at the first start; `lb down`, then a new start changes them"
+                .to_owned(),
+        );
+    }
+    if before.flow_log != after.flow_log {
+        warnings.push(
+            "log: another file is written to after a new start of `lb run`, which loses no flow"
+                .to_owned(),
+        );
+    }
+    warnings
+}

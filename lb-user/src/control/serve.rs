@@ -1,0 +1,302 @@
+//! What a running control plane does between changes: it takes in what checks find, what the operator
+//! says, and what time does.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::Result;
+
+use super::{
+    checks::Turn,
+    expiry::cut::Cut,
+    files::Files,
+    ids::Kind,
+    layers::Layers,
+    running::Running,
+    state::{State, Uptime},
+};
+use crate::{
+    admin::{api::Override, events::Events},
+    config::{Config, OnDead},
+    health::{Report, Verdict},
+};
+
+/// A control plane between changes.
+pub struct Control {
+    /// What runs.
+    pub running: Running,
+    pub(super) state: State,
+    /// As it is on the disk.
+    saved: State,
+    pub(super) events: Events,
+    pub(super) file: PathBuf,
+    pub(super) generation: u64,
+    pub(super) applied_at: Instant,
+    /// Why the file is not what is applied.
+    pub(super) stale: Option<String>,
+    /// Pools with too few backends up.
+    below: BTreeSet<String>,
+    /// What the files were like when they were last looked at.
+    pub(super) files: Files,
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The configuration is wrong: its problems, a line each.
+    Config(Vec<String>),
+    /// The host, or the running data plane, refuses.
+    Host(anyhow::Error),
+}
+
+impl Refusal {
+    /// The reasons, a line each.
+    pub fn reasons(&self) -> Vec<String> {
+        match self {
+            Self::Config(problems) => problems.clone(),
+            Self::Host(error) => vec![format!("{error:#}")],
+        }
+    }
+}
+
+impl From<anyhow::Error> for Refusal {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Host(error)
+    }
+}
+
+impl Control {
+    /// Takes over what was started with `file`, and what an earlier process has left in `state`.
+    /// `before` is what was applied until now.
+    pub fn new(running: Running, state: State, file: &Path, before: &Config) -> Self {
+        let mut control = Self {
+            files: Files::look(file),
+            running,
+            saved: state.clone(),
+            state,
+            events: Events::default(),
+            file: file.to_owned(),
+            generation: 1,
+            applied_at: Instant::now(),
+            stale: None,
+            below: BTreeSet::new(),
+        };
+        control.finish_cuts();
+        control.cut_dead();
+        control.note_pools();
+        control.follow(before);
+        control
+    }
+
+    /// What is said of all backends now.
+    pub(super) fn layers(&self) -> Layers {
+        let config = self.running.config();
+        self.running.layers(config, &self.state.overrides)
+    }
+
+    /// Takes a check in.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses what follows from it.
+    pub async fn report(&mut self, report: Report) -> Result<()> {
+        let Some(turn) = self.running.checks.note(report) else {
+            return Ok(());
+        };
+        self.turned(&turn);
+        let shared = self.share().await;
+        if turn.to == Verdict::Dead {
+            self.cut_dead();
+        }
+        let config = self.running.config().clone();
+        self.follow(&config);
+        shared
+    }
+
+    fn turned(&mut self, turn: &Turn) {
+        let Turn {
+            backend,
+            from,
+            to,
+            words,
+        } = turn;
+        let said = format!("{from} -> {to}: {words}");
+        if *to == Verdict::Up {
+            tracing::info!(backend, "{said}");
+        } else {
+            tracing::warn!(backend, "{said}");
+        }
+        self.event("health", &format!("backend {backend}"), &said, None);
+    }
+
+    fn on_dead(&self, backend: &str) -> Option<OnDead> {
+        let (pool, _) = backend.split_once('/')?;
+        let pool = self.running.config().pool(pool)?;
+        pool.health.as_ref().map(|health| health.on_dead)
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses it.
+    pub async fn tick(&mut self) -> Result<()> {
+        let shared = self.share().await;
+        let over = self.state.drains.take_over();
+        if !over.is_empty() {
+            for name in &over {
+                let object = format!("backend {name}");
+                self.event("drain", &object, "its time is over: its flows end", None);
+            }
+            self.cut_backends(over.iter().map(String::as_str));
+        }
+        let unconfirmed = self.state.unconfirmed.as_ref().map(|one| one.until);
+        if unconfirmed.is_some_and(Uptime::is_over) {
+            self.roll_back().await;
+        }
+        // What changes while a reload waits to be confirmed is seen afterwards.
+        let watches = self.running.config().watch && self.state.unconfirmed.is_none();
+        if watches && self.files.have_changed(&self.file) {
+            self.reload_watched().await;
+        }
+        self.save();
+        shared
+    }
+
+    /// Brings the pools' tables to what is said of their backends now.
+    pub(super) async fn share(&mut self) -> Result<()> {
+        let layers = self.layers();
+        let before = self.running.serving().clone();
+        let changed = self.running.share(&layers).await;
+        if self.running.serving() != &before {
+            // One that was believed in all the same, as long as too few were up.
+            self.cut_dead();
+        }
+        if !changed?.is_empty() {
+            self.note_pools();
+        }
+        Ok(())
+    }
+
+    /// Says which pools have too few backends up now, and which have enough again.
+    pub(super) fn note_pools(&mut self) {
+        let layers = self.layers();
+        let pools = self.running.config().pools.iter();
+        // An empty pool waits for its backends; that is no failure.
+        let pools = pools.filter(|pool| !pool.backends.is_empty());
+        let below: Vec<(String, bool)> = pools
+            .map(|pool| (pool.name.clone(), layers.shares(pool).below))
+            .collect();
+        for (pool, below) in below {
+            self.note_below(&pool, below);
+        }
+    }
+
+    /// Says it once when a pool has too few backends up, and when it has enough again.
+    fn note_below(&mut self, pool: &str, below: bool) {
+        if below == self.below.contains(pool) {
+            return;
+        }
+        let words = if below {
+            self.below.insert(pool.to_owned());
+            tracing::error!(pool, "too few backends are up");
+            "too few backends are up"
+        } else {
+            self.below.remove(pool);
+            tracing::info!(pool, "enough backends are up again");
+            "enough backends are up again"
+        };
+        self.event("health", &format!("pool {pool}"), words, None);
+    }
+
+    /// Ends the flows of these backends, by their names in the registry.
+    pub(super) fn cut_backends<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
+        let ids = self.running.ids();
+        let names = names.into_iter();
+        let backends = names.filter_map(|name| ids.get(Kind::Backend, name));
+        let cut = Cut {
+            backends: backends.collect(),
+            ..Cut::default()
+        };
+        self.running.cut(cut);
+    }
+
+    /// Ends the flows of those who are dead, where the pool says so and they get no new ones.
+    fn cut_dead(&mut self) {
+        let ids = self.running.ids();
+        let dead = self.running.checks.standings().into_iter();
+        let dead = dead.filter(|(name, standing)| {
+            let id = ids.get(Kind::Backend, name);
+            standing.verdict == Verdict::Dead
+                && id.is_some_and(|id| !self.running.serves(id))
+                && self.on_dead(name) == Some(OnDead::Reset)
+        });
+        let dead: Vec<String> = dead.map(|(name, _)| name).collect();
+        self.cut_backends(dead.iter().map(String::as_str));
+    }
+
+    /// What a killed process may not have come to: the flows of who is disabled, or has drained, end.
+    fn finish_cuts(&mut self) {
+        let overrides = self.state.overrides.iter();
+        let disabled = overrides.filter(|(_, said)| **said == Override::Disable);
+        let disabled = disabled.map(|(name, _)| name.clone());
+        let over = self.state.drains.over().map(str::to_owned);
+        let names: Vec<String> = disabled.chain(over).collect();
+        self.cut_backends(names.iter().map(String::as_str));
+    }
+
+    /// Keeps drains and what is on the disk up to date; `before` is the configuration until now.
+    pub(super) fn follow(&mut self, before: &Config) {
+        let layers = self.layers();
+        let config = self.running.config();
+        let ids = self.running.ids();
+        let configured: BTreeSet<u32> = config
+            .pools
+            .iter()
+            .flat_map(|pool| {
+                let names = pool.backends.iter();
+                names.map(move |backend| super::desired::backend_name(pool, backend))
+            })
+            .filter_map(|name| ids.get(Kind::Backend, &name))
+            .collect();
+        let retired = ids.of(Kind::Backend);
+        let retired = retired.filter(|(_, id)| !configured.contains(id));
+        let retired: Vec<&str> = retired.map(|(name, _)| name).collect();
+        if self.state.unconfirmed.is_none() {
+            // Without an id it is not configured, and has no flow any more.
+            let overrides = &mut self.state.overrides;
+            overrides.retain(|name, _| ids.get(Kind::Backend, name).is_some());
+        }
+        let drains = &mut self.state.drains;
+        drains.follow(config, &layers, retired.into_iter(), before);
+        self.save();
+    }
+
+    /// Writes what must outlive the process, if it has changed.
+    pub(super) fn save(&mut self) {
+        self.state.standings = self.running.checks.standings();
+        if let Err(error) = self.store() {
+            tracing::error!("overrides and verdicts are not kept: {error:#}");
+        }
+    }
+
+    /// As [`Self::save`].
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub(super) fn store(&mut self) -> Result<()> {
+        if self.state != self.saved {
+            self.state.save(&self.running.pins().runtime())?;
+            self.saved = self.state.clone();
+        }
+        Ok(())
+    }
+
+    pub(super) fn event(&mut self, kind: &str, object: &str, words: &str, by: Option<String>) {
+        self.events.push(kind, object, words, by);
+    }
+}

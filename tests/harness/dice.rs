@@ -37,6 +37,11 @@ impl Dice {
         most.mul_f64(f64::from(self.roll()) / f64::from(u32::MAX))
     }
 
+    /// A number below `most`, which is not 0.
+    pub fn below(&mut self, most: u32) -> u32 {
+        self.roll() % most
+    }
+
     /// One of two.
     pub fn coin(&mut self) -> bool {
         self.roll() & 1 == 1

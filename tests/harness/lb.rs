@@ -107,6 +107,16 @@ impl<'t> Lb<'t> {
         self.process.wait_for_end(END).map(drop)
     }
 
+    /// The site that it runs in.
+    pub(crate) const fn site(&self) -> &'t Site {
+        self.site
+    }
+
+    /// `lb`, for one question; a hanging one is killed.
+    pub(crate) fn command(&self) -> Result<Command> {
+        one_shot(self.site)
+    }
+
     /// The process of `lb run`.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process

@@ -8,6 +8,7 @@
 //! Every resource is a guard that removes itself. What a killed run leaves is removed by the next
 //! one ([`leftovers`]).
 
+pub mod answers;
 pub mod brief;
 pub mod capture;
 pub mod client;
@@ -23,6 +24,7 @@ pub mod leftovers;
 pub mod message;
 pub mod netns;
 pub mod observe;
+pub mod order;
 pub mod packet;
 pub mod pair;
 pub mod pattern;

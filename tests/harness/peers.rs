@@ -77,6 +77,59 @@ impl Identity {
         )?;
         Ok(identity)
     }
+
+    /// Makes one for `name` that this one has signed as its authority.
+    ///
+    /// # Errors
+    ///
+    /// When openssl fails.
+    pub fn sign(&self, site: &Site, name: &str) -> Result<Self> {
+        let file = |kind: &str| site.dir().join(format!("{name}.{kind}"));
+        let (signed, request) = (
+            Self {
+                key: file("key"),
+                certificate: file("crt"),
+            },
+            file("csr"),
+        );
+        process::succeed(
+            Command::new("openssl")
+                .args("req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes".split(' '))
+                .args(["-subj", &format!("/CN={name}"), "-keyout"])
+                .arg(&signed.key)
+                .arg("-out")
+                .arg(&request),
+        )?;
+        let names = site.write(
+            &format!("{name}.ext"),
+            &format!("subjectAltName=DNS:{name}\nbasicConstraints=critical,CA:FALSE\n"),
+        )?;
+        process::succeed(
+            Command::new("openssl")
+                .args("x509 -req -days 2 -in".split(' '))
+                .arg(&request)
+                .arg("-CA")
+                .arg(&self.certificate)
+                .arg("-CAkey")
+                .arg(&self.key)
+                .arg("-CAcreateserial")
+                .arg("-extfile")
+                .arg(&names)
+                .arg("-out")
+                .arg(&signed.certificate),
+        )?;
+        Ok(signed)
+    }
+
+    /// The private key, as a PEM file.
+    pub fn key(&self) -> &Path {
+        &self.key
+    }
+
+    /// The certificate, as a PEM file.
+    pub fn certificate(&self) -> &Path {
+        &self.certificate
+    }
 }
 
 /// The servers of one topology, or of one tenant of it.
@@ -96,6 +149,8 @@ pub struct NodeServers<'t> {
     dnsmasq: Option<Process>,
     echo: Option<EchoServer<'t>>,
     access_log: PathBuf,
+    /// While it exists, nginx is not ready.
+    not_ready: PathBuf,
 }
 
 impl<'t> Peers<'t> {
@@ -218,8 +273,9 @@ impl<'t> NodeServers<'t> {
         let dir = site.dir().join(&folder);
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let netns = node.netns.path();
+        let not_ready = dir.join("not-ready");
         let nginx = if serves.https.is_some() || serves.http.is_some() {
-            let config = nginx_config(node, &serves, identity);
+            let config = nginx_config(node, &serves, identity, &not_ready);
             let config = site.write(&format!("{folder}/nginx.conf"), &config)?;
             let (config, prefix) = (config.to_string_lossy(), dir.to_string_lossy());
             let args = ["-p", &*prefix, "-e", "stderr", "-c", &*config];
@@ -249,7 +305,21 @@ impl<'t> NodeServers<'t> {
             dnsmasq,
             echo,
             access_log,
+            not_ready,
         })
+    }
+
+    /// Whether `/readyz` says so from now on.
+    ///
+    /// # Errors
+    ///
+    /// When the file that nginx looks at cannot be changed.
+    pub fn be_ready(&self, ready: bool) -> Result<()> {
+        let changed = match ready {
+            true => fs::remove_file(&self.not_ready),
+            false => fs::write(&self.not_ready, []),
+        };
+        changed.with_context(|| format!("change {}", self.not_ready.display()))
     }
 
     /// The sources of HTTP requests.
@@ -345,14 +415,19 @@ impl<'t> NodeServers<'t> {
 }
 
 /// One process in the foreground, and nothing outside the run's folder.
-fn nginx_config(host: &Host, serves: &Serves, identity: &Identity) -> String {
+fn nginx_config(host: &Host, serves: &Serves, identity: &Identity, not_ready: &Path) -> String {
     let Identity { key, certificate } = identity;
     let [key, certificate] = [key, certificate].map(|path| path.display());
     let answer = format!(
         r#"location / {{
       return 200 '{{"node":"{}","peer":"$remote_addr:$remote_port"}}\n';
+    }}
+    location = /readyz {{
+      if (-f {}) {{ return 500 'not ok'; }}
+      return 200 'ok';
     }}"#,
-        serves.name
+        serves.name,
+        not_ready.display()
     );
     let address = host.address;
     let https = serves.https.map(|port| {

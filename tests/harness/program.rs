@@ -23,6 +23,7 @@ use lb_user::{
         apply::Live,
         desired::{Desired, Place, desired},
         ids::{Ids, Kind},
+        layers::Layers,
         plan::plan,
     },
     dataplane::{
@@ -177,7 +178,7 @@ impl DataPlane {
             places.insert(network.name.clone(), place(ifindex[nic], cell, mac));
         }
         let mut ids = Ids::default();
-        let mut desired = desired(&config, &places, &mut ids)?;
+        let mut desired = desired(&config, &places, &Layers::default(), &mut ids)?;
         desired.run_in(partial.unwrap_or(Mode::Native));
         let mut live = Live::new(Maps::open(&pins.maps())?);
         live.save_ids(&ids)?;

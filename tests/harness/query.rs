@@ -218,3 +218,40 @@ pub struct Sample {
     /// The flags of a TCP segment: `SYN|ACK`.
     pub flags: Option<String>,
 }
+
+/// A line of `lb backends`; its health is there while a control plane runs.
+#[derive(Clone, Debug, Deserialize)]
+pub struct BackendLine {
+    /// What the control plane knows.
+    pub health: Option<BackendHealth>,
+}
+
+/// A backend of `lb backends`, while a control plane runs.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct BackendHealth {
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is configured no more.
+    pub retired: bool,
+    /// `up`, `not_ready`, `dead` or `unknown`.
+    pub verdict: String,
+    /// Its share of new flows.
+    pub share: u32,
+    /// How often its verdict changed.
+    pub transitions: u64,
+}
+
+/// An event of `lb events`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Event {
+    /// Its number.
+    pub number: u64,
+    /// Its kind.
+    pub kind: String,
+    /// What it happened to.
+    pub object: String,
+    /// What happened.
+    pub words: String,
+}

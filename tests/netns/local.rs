@@ -84,10 +84,10 @@ fn a_cell_reaches_a_node_from_its_local_ports() -> Result<()> {
     Ok(())
 }
 
-/// A refusal comes back, and so does the cell's own.
+/// A refusal comes back to the cell; whoever knocks at its ports hears nothing.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn a_closed_port_refuses_the_cell_and_the_cell_refuses_a_stranger() -> Result<()> {
+fn a_closed_port_refuses_the_cell_and_the_cell_is_silent_to_strangers() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, CONFIG)?;
     let closed = SocketAddr::from(node(&topology, 1));
@@ -97,19 +97,15 @@ fn a_closed_port_refuses_the_cell_and_the_cell_refuses_a_stranger() -> Result<()
     let error = error.context("nobody listens")?;
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 
-    let knock = |port: u16, limit| {
+    let knock = |port: u16| {
         let to = SocketAddr::from((SNAT, port));
         let at_node = &topology.nodes[0].netns;
-        let error = at_node.inside(|| TcpStream::connect_timeout(&to, limit).err())?;
+        let error = at_node.inside(|| TcpStream::connect_timeout(&to, SILENCE).err())?;
         Ok::<_, anyhow::Error>(error.context("nobody listens")?.kind())
     };
-    assert_eq!(
-        knock(FIRST_LOCAL_PORT, LIMIT)?,
-        ErrorKind::ConnectionRefused
-    );
-    assert_eq!(knock(u16::MAX, LIMIT)?, ErrorKind::ConnectionRefused);
-    for port in [FIRST_LOCAL_PORT - 1, FIRST_LEG_PORT, FIRST_LEG_PORT - 1] {
-        assert_eq!(knock(port, SILENCE)?, ErrorKind::TimedOut, "port {port}");
+    let ports = [FIRST_LEG_PORT - 1, FIRST_LEG_PORT, FIRST_LOCAL_PORT - 1];
+    for port in ports.into_iter().chain([FIRST_LOCAL_PORT, u16::MAX]) {
+        assert_eq!(knock(port)?, ErrorKind::TimedOut, "port {port}");
     }
     assert_eq!(forbidden(&lb)?, 0);
     Ok(())

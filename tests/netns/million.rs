@@ -27,9 +27,9 @@ use lb_user::dataplane::{flows::FlowTable, maps::Maps, pins::Pins};
 use crate::life::ensure_all_ids_are_free;
 
 /// Flows, and how many SNAT addresses each network needs for them: 56,320 flows each.
-struct Extent {
-    flows: u64,
-    addresses: u8,
+pub(crate) struct Extent {
+    pub(crate) flows: u64,
+    pub(crate) addresses: u8,
 }
 
 const SHORT: Extent = Extent {
@@ -42,13 +42,14 @@ const LONG: Extent = Extent {
     addresses: 10,
 };
 /// Flows that are made at a time: fewer than a ring has places, or it would end the first of them.
-const STEP: u64 = 50_000;
-const PLACES: u64 = 65_536;
+pub(crate) const STEP: u64 = 50_000;
+pub(crate) const PLACES: u64 = 65_536;
 /// How long a step may take, and how long all of the expiry.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(300);
 /// A listener whose backend is in the nodes' network, and one whose backend is in the clients' own.
-const LISTENERS: [SocketAddrV4; 2] = [SocketAddrV4::new(VIP, 7000), SocketAddrV4::new(VIP, 7001)];
+pub(crate) const LISTENERS: [SocketAddrV4; 2] =
+    [SocketAddrV4::new(VIP, 7000), SocketAddrV4::new(VIP, 7001)];
 
 /// A million established connections are live at once, become due in the same moment, and end: every
 /// id is back in its queue once. How long that takes, and what CPU, is printed.
@@ -124,26 +125,29 @@ limits: {{ snat_addresses: {} }}
 }
 
 /// Keeps the kernel of a host from answering the frames that are for it.
-fn silence(host: &Host) -> Result<()> {
+pub(crate) fn silence(host: &Host) -> Result<()> {
     host.netns.run("nft add table ip silent")?;
     let chain =
         "nft add chain ip silent in { type filter hook prerouting priority -300 ; policy drop ; }";
-    host.netns.run(chain).map(drop)
+    host.netns.run(chain)?;
+    // What it says to itself is nobody else's matter.
+    let itself = "nft add rule ip silent in iif lo accept";
+    host.netns.run(itself).map(drop)
 }
 
 /// One who speaks for both ends of all connections.
-struct Crowd {
+pub(crate) struct Crowd {
     /// Towards each of the listeners.
     floods: [Flood; 2],
     client: Speaker,
     backends: [Speaker; 2],
     table: FlowTable,
     maps: Maps,
-    flows: u64,
+    pub(crate) flows: u64,
 }
 
 impl Crowd {
-    fn new(topology: &Topology) -> Result<Self> {
+    pub(crate) fn new(topology: &Topology) -> Result<Self> {
         let [near, far] = [TENANT_NIC, MGMT_NIC].map(|nic| topology.mac(nic));
         let (near, far) = (near?, far?);
         let client = Speaker::new(topology.client(), near)?;
@@ -171,7 +175,7 @@ impl Crowd {
     }
 
     /// Makes so many more connections; all are established when this returns.
-    fn grow(&mut self, lb: &Lb<'_>, more: u64) -> Result<()> {
+    pub(crate) fn grow(&mut self, lb: &Lb<'_>, more: u64) -> Result<()> {
         let goal = self.flows + more;
         poll::until("more flows", PATIENCE, || {
             // Of those that were lost on the way nothing is left: others take their turn.

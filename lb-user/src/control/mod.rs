@@ -1,7 +1,11 @@
 //! A change: load -> validate -> desired -> plan -> apply. The first two are in `config`.
 //!
-//! And what goes on between changes: [`expiry`] ends flows, [`retire`] and [`sweep`] free ids of what is
-//! configured no more, [`recover`] finds free flow ids that a killed process has lost.
+//! [`start`] makes the first one, [`change`] those beside what runs; [`describe`] and [`ends`] say what one
+//! does. [`layers`] is what checks and the operator say above the file, from [`checks`] and [`orders`].
+//!
+//! And what goes on between changes: [`serve`] and [`reload`] take in what comes, [`drains`] says until when
+//! drained flows go on, [`state`] outlives the process. [`expiry`] ends flows, [`retire`] and [`sweep`] free
+//! ids of what is configured no more, [`recover`] finds free flow ids that a killed process has lost.
 
 pub mod apply;
 mod attach;

@@ -17,6 +17,7 @@ pub mod dice;
 pub mod echo;
 pub mod flood;
 pub mod icmp;
+pub mod identity;
 pub mod ids;
 pub mod lb;
 pub mod ledger;

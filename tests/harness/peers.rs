@@ -7,7 +7,6 @@ use std::{
     fs,
     net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
@@ -15,6 +14,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     echo::EchoServer,
+    identity::Identity,
     poll,
     process::{self, Process},
     topology::{
@@ -42,94 +42,6 @@ pub struct Serves {
     pub dns: Option<u16>,
     /// The port of the echo server.
     pub echo: Option<u16>,
-}
-
-/// A key and a certificate that is its own authority.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    key: PathBuf,
-    certificate: PathBuf,
-}
-
-impl Identity {
-    /// Makes one for `name` and the VIPs.
-    ///
-    /// # Errors
-    ///
-    /// When openssl fails.
-    pub fn create(site: &Site, name: &str, addresses: &[Ipv4Addr]) -> Result<Self> {
-        let file = |kind: &str| site.dir().join(format!("{name}.{kind}"));
-        let identity = Self {
-            key: file("key"),
-            certificate: file("crt"),
-        };
-        let names: Vec<String> = addresses.iter().map(|a| format!(",IP:{a}")).collect();
-        process::succeed(
-            Command::new("openssl")
-                .args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1".split(' '))
-                .args(["-nodes", "-days", "2", "-subj", &format!("/CN={name}")])
-                .arg("-addext")
-                .arg(format!("subjectAltName=DNS:{name}{}", names.concat()))
-                .arg("-keyout")
-                .arg(&identity.key)
-                .arg("-out")
-                .arg(&identity.certificate),
-        )?;
-        Ok(identity)
-    }
-
-    /// Makes one for `name` that this one has signed as its authority.
-    ///
-    /// # Errors
-    ///
-    /// When openssl fails.
-    pub fn sign(&self, site: &Site, name: &str) -> Result<Self> {
-        let file = |kind: &str| site.dir().join(format!("{name}.{kind}"));
-        let (signed, request) = (
-            Self {
-                key: file("key"),
-                certificate: file("crt"),
-            },
-            file("csr"),
-        );
-        process::succeed(
-            Command::new("openssl")
-                .args("req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes".split(' '))
-                .args(["-subj", &format!("/CN={name}"), "-keyout"])
-                .arg(&signed.key)
-                .arg("-out")
-                .arg(&request),
-        )?;
-        let names = site.write(
-            &format!("{name}.ext"),
-            &format!("subjectAltName=DNS:{name}\nbasicConstraints=critical,CA:FALSE\n"),
-        )?;
-        process::succeed(
-            Command::new("openssl")
-                .args("x509 -req -days 2 -in".split(' '))
-                .arg(&request)
-                .arg("-CA")
-                .arg(&self.certificate)
-                .arg("-CAkey")
-                .arg(&self.key)
-                .arg("-CAcreateserial")
-                .arg("-extfile")
-                .arg(&names)
-                .arg("-out")
-                .arg(&signed.certificate),
-        )?;
-        Ok(signed)
-    }
-
-    /// The private key, as a PEM file.
-    pub fn key(&self) -> &Path {
-        &self.key
-    }
-
-    /// The certificate, as a PEM file.
-    pub fn certificate(&self) -> &Path {
-        &self.certificate
-    }
 }
 
 /// The servers of one topology, or of one tenant of it.
@@ -227,7 +139,7 @@ impl<'t> Peers<'t> {
 
     /// The certificate that nginx shows; it is its own authority and names the VIP.
     pub fn certificate(&self) -> &Path {
-        &self.identity.certificate
+        self.identity.certificate()
     }
 
     /// The servers, host by host.
@@ -416,8 +328,7 @@ impl<'t> NodeServers<'t> {
 
 /// One process in the foreground, and nothing outside the run's folder.
 fn nginx_config(host: &Host, serves: &Serves, identity: &Identity, not_ready: &Path) -> String {
-    let Identity { key, certificate } = identity;
-    let [key, certificate] = [key, certificate].map(|path| path.display());
+    let [key, certificate] = [identity.key(), identity.certificate()].map(|path| path.display());
     let answer = format!(
         r#"location / {{
       return 200 '{{"node":"{}","peer":"$remote_addr:$remote_port"}}\n';

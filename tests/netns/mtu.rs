@@ -6,12 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::wire::header::ACK;
 use lb_tests::{
     client,
+    identity::Identity,
     lb::Lb,
     message::{Message, TOO_BIG},
     netns::Netns,
     observe,
     packet::{self, Frame},
-    peers::{Identity, Peers, Serves},
+    peers::{Peers, Serves},
     poll,
     raw::RawPort,
     segment,

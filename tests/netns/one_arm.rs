@@ -5,8 +5,9 @@ use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
 use anyhow::Result;
 use lb_tests::{
     capture::Capture,
+    identity::Identity,
     lb::Lb,
-    peers::{Identity, Peers, Serves},
+    peers::{Peers, Serves},
     topology::{
         APPS, APPS_HTTP, APPS_HTTP_NODE_PORT, APPS_HTTPS, APPS_HTTPS_NODE_PORT, Host, LAB_CONFIG,
         Site, TENANT_SNAT, Topology, Trunk,

@@ -10,9 +10,10 @@ use anyhow::{Result, ensure};
 use lb_tests::{
     client,
     echo::EchoServer,
+    identity::Identity,
     lb::Lb,
     observe::{self, Xdp},
-    peers::{DNS_NAME, Identity, Peers, Serves},
+    peers::{DNS_NAME, Peers, Serves},
     ping::{Ping, ping},
     secret::SecretFlow,
     topology::{

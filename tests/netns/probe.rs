@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
+    identity::Identity,
     lb::Lb,
     pair::refused,
-    peers::{Identity, Peers},
+    peers::Peers,
     process::Process,
     topology::{API_NODE_PORT, ECHO, SNAT, Topology},
     wire::{Wire, ipv4},

@@ -3,8 +3,9 @@
 use anyhow::{Result, ensure};
 use lb_tests::{
     client,
+    identity::Identity,
     lb::Lb,
-    peers::{DNS_NAME, Identity, Peers, Serves},
+    peers::{DNS_NAME, Peers, Serves},
     topology::{API, CONFIG, DNS, ECHO, ECHO_NODE_PORT, SNAT, Topology},
     traffic,
 };

@@ -252,7 +252,7 @@ fn health(out: &mut String, health: &Health) -> fmt::Result {
             get_keys(&mut keys, get);
             "http"
         }
-        Check::Https(tls, get) => {
+        Check::Https { tls, get } => {
             get_keys(&mut keys, get);
             tls_keys(&mut keys, tls);
             "https"

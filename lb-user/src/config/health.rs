@@ -101,7 +101,22 @@ pub enum Check {
     /// An HTTP answer.
     Http(Get),
     /// An HTTP answer over TLS.
-    Https(Tls, Get),
+    Https {
+        /// What is offered and accepted before it.
+        #[serde(flatten)]
+        tls: Tls,
+        /// What is asked.
+        #[serde(flatten)]
+        get: Get,
+    },
+}
+
+#[cfg(test)]
+impl Check {
+    /// Both parts of it.
+    pub(crate) const fn https(tls: Tls, get: Get) -> Self {
+        Self::Https { tls, get }
+    }
 }
 
 /// The TLS part of a check.

@@ -142,7 +142,7 @@ impl<'a> Question<'a> {
                 let (outcome, stream) = self.get(stream, get).await?;
                 Ok((outcome, Open::Tcp(stream)))
             }
-            config::Check::Https(tls, get) => {
+            config::Check::Https { tls, get } => {
                 let stream = self.handshake(stream, tls).await?;
                 let (outcome, stream) = self.get(Box::new(stream), get).await?;
                 Ok((outcome, Open::Tls(stream)))

@@ -263,7 +263,7 @@ impl Clients {
         let (tls, http) = match check {
             Check::Tcp | Check::Http(_) => return Ok(None),
             Check::Tls(tls) => (tls, false),
-            Check::Https(tls, _) => (tls, true),
+            Check::Https { tls, .. } => (tls, true),
         };
         let client = self.0.entry((tls.ca.clone(), http));
         let client = client.or_insert_with(|| {

@@ -110,7 +110,7 @@ fn the_parts_of_a_cluster_are_pools_as_well() {
     let pool = |name: &str| config.pool(name).unwrap();
     let api = pool("a-api");
     let health = api.health.as_ref().unwrap();
-    assert!(matches!(&health.check, Check::Https(_, get) if get.path == "/readyz"));
+    assert!(matches!(&health.check, Check::Https { get, .. } if get.path == "/readyz"));
     assert_eq!(api.drain_timeout, Some(Duration::from_secs(120)));
     assert_eq!(api.min_up, 50);
     for name in [

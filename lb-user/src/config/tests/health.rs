@@ -38,6 +38,25 @@ fn a_pool_without_a_check_has_none() {
     assert_eq!(accepted(&[(7, &health("none"))]).pools[0].health, None);
 }
 
+/// The answer of `lb check -o json` has the keys of the file.
+#[test]
+fn a_check_is_written_out_with_names() {
+    for (text, json) in [
+        ("{ tcp: {} }", r#""tcp""#),
+        ("{ tls: { sni: a } }", r#"{"tls":{"sni":"a","ca":null}}"#),
+        (
+            "{ http: { host: a } }",
+            r#"{"http":{"path":"/","host":"a","status":[200,299]}}"#,
+        ),
+        (
+            "{ https: { path: /x, sni: a, status: 204 } }",
+            r#"{"https":{"sni":"a","ca":null,"path":"/x","host":null,"status":[204,204]}}"#,
+        ),
+    ] {
+        assert_eq!(serde_json::to_string(&read(text).check).unwrap(), json);
+    }
+}
+
 #[test]
 fn one_of_four_kinds_of_check_is_asked_for() {
     for (text, check) in [
@@ -45,7 +64,7 @@ fn one_of_four_kinds_of_check_is_asked_for() {
         ("{ tcp: }", Check::Tcp),
         ("{ tls: {} }", Check::Tls(Tls::default())),
         ("{ http: {} }", Check::Http(get("/"))),
-        ("{ https: {} }", Check::Https(Tls::default(), get("/"))),
+        ("{ https: {} }", Check::https(Tls::default(), get("/"))),
     ] {
         let health = read(text);
         assert_eq!((health.check, health.port), (check, None), "{text}");
@@ -62,7 +81,7 @@ fn one_of_four_kinds_of_check_is_asked_for() {
         ..get("/readyz?verbose")
     };
     let health = read(all);
-    assert_eq!(health.check, Check::Https(tls.clone(), asked.clone()));
+    assert_eq!(health.check, Check::https(tls.clone(), asked.clone()));
     assert_eq!(health.port, Some(65_535));
     let health = read("{ tls: { sni: api.a, ca: /etc/lb/ca.pem, port: 1 } }");
     assert_eq!((health.check, health.port), (Check::Tls(tls), Some(1)));

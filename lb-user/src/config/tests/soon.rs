@@ -24,12 +24,12 @@ fn a_check_of_all_is_taken_key_by_key() {
         sni: Some("a".to_owned()),
         ca: None,
     };
-    assert_eq!(usual.check, Check::Https(tls, get("/readyz")));
+    assert_eq!(usual.check, Check::https(tls, get("/readyz")));
     let interval = Duration::from_secs(10);
     assert_eq!((usual.interval, usual.rise), (interval, 5));
     // What is asked counts as one.
     let own = of("    health: { https: { path: /x }, rise: 1 }", all).unwrap();
-    assert_eq!(own.check, Check::Https(Tls::default(), get("/x")));
+    assert_eq!(own.check, Check::https(Tls::default(), get("/x")));
     assert_eq!((own.interval, own.rise), (interval, 1));
     assert_eq!(own.on_dead, OnDead::Reset);
     let own = of("    health: { fall: 7 }", all).unwrap();

@@ -202,7 +202,10 @@ fn check(raw: &RawCheck, findings: &mut Findings) -> Check {
         CheckKind::Tcp => Check::Tcp,
         CheckKind::Tls => Check::Tls(tls(raw, findings)),
         CheckKind::Http => Check::Http(get(raw, findings)),
-        CheckKind::Https => Check::Https(tls(raw, findings), get(raw, findings)),
+        CheckKind::Https => Check::Https {
+            tls: tls(raw, findings),
+            get: get(raw, findings),
+        },
     }
 }
 

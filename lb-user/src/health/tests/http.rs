@@ -239,7 +239,7 @@ async fn https_is_http_over_tls_and_ends_with_a_word() {
     ] {
         let (address, server) = over_tls(Arc::clone(&server), answer).await;
         let tls = trusting(Some(NAME), certificates.path("ca.pem"));
-        let check = Check::Https(tls, get("/readyz"));
+        let check = Check::https(tls, get("/readyz"));
         assert_eq!(outcome(address, check).await, wanted);
         let (request, protocol, end) = server.await.expect("served").expect("a clean end");
         assert!(request.starts_with("GET /readyz HTTP/1.1\r\n"), "{request}");
@@ -261,7 +261,7 @@ async fn a_server_that_wants_a_certificate_is_there() {
     let key = PrivateKeyDer::from_pem_file(certificates.path("server.key")).expect("a key");
     let server = server.with_single_cert(certificates.chain(), key);
     let (address, _server) = over_tls(Arc::new(server.expect("a pair")), "").await;
-    let check = Check::Https(any_tls(), get("/"));
+    let check = Check::https(any_tls(), get("/"));
     let wanted = not_ready("TLS alert CertificateRequired");
     assert_eq!(outcome(address, check).await, wanted);
 }
@@ -277,7 +277,7 @@ async fn a_handshake_without_an_answer_is_dead() {
         }
     })
     .await;
-    let check = Check::Https(any_tls(), get("/"));
+    let check = Check::https(any_tls(), get("/"));
     let health = Health {
         timeout: Duration::from_secs(2),
         ..health(check)

@@ -86,7 +86,7 @@ async fn ask_openly(target: &Target) -> anyhow::Result<(Outcome, Open)> {
     let client = match &target.health.check {
         Check::Tcp | Check::Http(_) => None,
         Check::Tls(tls) => Some(tls_check::client(tls.ca.as_deref(), false)?),
-        Check::Https(tls, _) => Some(tls_check::client(tls.ca.as_deref(), true)?),
+        Check::Https { tls, .. } => Some(tls_check::client(tls.ca.as_deref(), true)?),
     };
     let checked = Question::new(target, client.map(Arc::new)).ask().await?;
     Ok((checked.outcome, checked.open))

@@ -86,8 +86,8 @@ async fn a_go_server_logs_nothing_of_a_hundred_checks() {
         for (check, words) in [
             (Check::Tls(any_tls()), "TLS 1.3"),
             (Check::Tls(trusting(Some(NAME), &ca)), "TLS 1.3"),
-            (Check::Https(any_tls(), get("/readyz")), "200 OK"),
-            (Check::Https(trusting(None, &ca), get("/")), "200 OK"),
+            (Check::https(any_tls(), get("/readyz")), "200 OK"),
+            (Check::https(trusting(None, &ca), get("/")), "200 OK"),
         ] {
             assert_eq!(outcome(address, check).await, good(words));
         }
@@ -131,7 +131,7 @@ async fn openssl_has_nothing_to_complain_about() {
                 outcome(address, Check::Tls(tls.clone())).await,
                 good(&words)
             );
-            let check = Check::Https(tls, get("/"));
+            let check = Check::https(tls, get("/"));
             assert_eq!(outcome(address, check).await, good("200 OK"));
         }
         let log = server.log();

@@ -43,7 +43,7 @@ async fn who_refuses_is_dead() {
         Check::Tcp,
         Check::Tls(any_tls()),
         Check::Http(get("/")),
-        Check::Https(any_tls(), get("/")),
+        Check::https(any_tls(), get("/")),
     ] {
         assert_eq!(outcome(address, check).await, dead("connection refused"));
     }

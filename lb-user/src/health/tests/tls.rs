@@ -120,7 +120,7 @@ impl ResolvesServerCert for Nobody {
 async fn who_answers_with_an_alert_is_there() {
     let server = versions().with_no_client_auth();
     let server = Arc::new(server.with_cert_resolver(Arc::new(Nobody)));
-    for check in [Check::Tls(any_tls()), Check::Https(any_tls(), get("/"))] {
+    for check in [Check::Tls(any_tls()), Check::https(any_tls(), get("/"))] {
         let (address, _server) = shaking(Arc::clone(&server)).await;
         let wanted = not_ready("TLS alert AccessDenied");
         assert_eq!(outcome(address, check).await, wanted);

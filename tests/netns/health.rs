@@ -22,7 +22,7 @@ use lb_tests::{
 use crate::life::LIMIT;
 
 /// Where the nodes say how they are.
-const HEALTH_PORT: u16 = 31936;
+pub(crate) const HEALTH_PORT: u16 = 31936;
 
 /// Checks that find out within a second.
 pub(crate) const FAST: &str =

@@ -1,20 +1,25 @@
 //! Checks of real servers over the real way: FEATURES E2, E3, E6.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddrV4,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
+    answers::Answers,
     identity::Identity,
     lb::Lb,
     pair::refused,
     peers::Peers,
+    poll,
     process::Process,
     topology::{API_NODE_PORT, ECHO, SNAT, Topology},
     wire::{Wire, ipv4},
 };
 
 use crate::{
-    health::{FAST, SOON, Site, wait_for},
+    health::{FAST, HEALTH_PORT, SOON, Site, wait_for},
     life::LIMIT,
 };
 
@@ -127,6 +132,45 @@ services:
     peers.nodes()[0].be_ready(true)?;
     let took = wait_for(&lb, &["up"; 4], Duration::from_secs(30))?;
     println!("back after {took:?}");
+    Ok(())
+}
+
+/// Ports of a thousand checks that have ended rest for a minute, and many pools may ask at one port: they
+/// go on all the same.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn checks_do_not_run_out_of_ports() -> Result<()> {
+    const BACKENDS: usize = 20;
+    let topology = Topology::poc()?;
+    let node = &topology.nodes[0];
+    let endpoint = SocketAddrV4::new(node.address, HEALTH_PORT);
+    let answers = Answers::start(&node.netns, endpoint)?;
+    let backends: Vec<String> = (1..=BACKENDS)
+        .map(|port| format!("\"{}:{port}\"", node.address))
+        .collect();
+    let config = format!(
+        "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
+  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
+pools:
+  many:
+    network: mgmt
+    health: {{ tcp: {{ port: {HEALTH_PORT} }}, interval: 100ms }}
+    backends: [{}]
+services:
+  many: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: many }}
+",
+        backends.join(", ")
+    );
+    let mut lb = Lb::start(&topology, &config)?;
+    wait_for(&lb, &["up"; BACKENDS], LIMIT)?;
+    poll::until("twice as many checks as ports", 2 * LIMIT, || {
+        Ok((answers.asked() > 2048).then_some(()))
+    })
+    .with_context(|| format!("{} checks: {}", answers.asked(), lb.process().stderr()))?;
+    let log = lb.process().stderr();
+    ensure!(!log.contains("not checked"), "{log}");
     Ok(())
 }
 

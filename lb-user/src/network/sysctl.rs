@@ -21,6 +21,10 @@ const CELL: &[(&str, &str)] = &[
     ("ipv4/conf/default/send_redirects", "0"),
     ("ipv4/conf/all/accept_source_route", "0"),
     ("ipv4/tcp_syncookies", "1"),
+    // Who closes first keeps the port for a minute, and checks share a thousand. With timestamps it may be
+    // had again a second later (RFC 6191).
+    ("ipv4/tcp_timestamps", "1"),
+    ("ipv4/tcp_tw_reuse", "1"),
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
 ];

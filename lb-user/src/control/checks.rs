@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 use tokio::{
-    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+    sync::mpsc::{self, UnboundedReceiver},
     time,
 };
 
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     admin::api::{LastCheck, Override},
     config::Config,
-    health::{Checker, Report, Standing, Target, Verdict},
+    health::{Checker, Commons, Report, Standing, Target, Verdict, turns},
     network::neighbour::Side,
 };
 
@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(4);
 pub struct Checks {
     /// Checks as they end.
     pub reports: UnboundedReceiver<Report>,
-    /// Where threads send them.
-    sender: UnboundedSender<Report>,
+    /// Where threads send them, and what else they share.
+    commons: Commons,
     /// One for each network, by its name.
     checkers: BTreeMap<String, Checker>,
     /// Where each backend stands, by its name in the registry.
@@ -73,9 +73,13 @@ pub struct Turn {
 impl Default for Checks {
     fn default() -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
+        let commons = Commons {
+            reports: sender,
+            turns: turns(),
+        };
         Self {
             reports,
-            sender,
+            commons,
             checkers: BTreeMap::new(),
             backends: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -101,7 +105,7 @@ impl Checks {
     ///
     /// If it cannot be started.
     pub fn start(&mut self, network: &str, side: Side) -> Result<()> {
-        let checker = Checker::start(side, network, self.sender.clone())?;
+        let checker = Checker::start(side, network, self.commons.clone())?;
         self.checkers.insert(network.to_owned(), checker);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The checker: a thread in a network's cell that keeps asking the network's backends.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     hash::{BuildHasher as _, Hasher as _, RandomState},
     mem,
@@ -14,7 +15,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use rustls::ClientConfig;
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, SemaphorePermit, mpsc, watch},
     task::{self, AbortHandle, LocalSet},
     time::sleep_until,
 };
@@ -30,8 +31,14 @@ use crate::{
     network::{namespace, neighbour::Side},
 };
 
-/// Checks of one network that are on their way at a time; more wait for their turn.
-const IN_FLIGHT: usize = 256;
+/// What the checks of all networks share.
+#[derive(Clone, Debug)]
+pub struct Commons {
+    /// Where every result is sent.
+    pub reports: mpsc::UnboundedSender<Report>,
+    /// One for each check that may be on its way.
+    pub turns: Arc<Semaphore>,
+}
 
 /// The checks of one network. They end with it.
 #[derive(Debug)]
@@ -41,17 +48,13 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Starts the thread that checks the backends of `network` from `side`, and sends every result to
-    /// `reports`. It has nothing to do until it is told its targets.
+    /// Starts the thread that checks the backends of `network` from `side`. It has nothing to do until
+    /// it is told its targets.
     ///
     /// # Errors
     ///
     /// If the cell cannot be entered, or the thread not be started.
-    pub fn start(
-        side: Side,
-        network: &str,
-        reports: mpsc::UnboundedSender<Report>,
-    ) -> Result<Self> {
+    pub fn start(side: Side, network: &str, commons: Commons) -> Result<Self> {
         let (targets, wanted) = watch::channel(Vec::new());
         let (started, is_ready) = sync_channel(1);
         let name = network.to_owned();
@@ -62,7 +65,7 @@ impl Checker {
             };
             if started.send(Ok(())).is_ok() {
                 let work = LocalSet::new();
-                work.block_on(&runtime, run(name, wanted, reports));
+                work.block_on(&runtime, run(name, wanted, commons));
             }
         };
         let thread = thread::Builder::new()
@@ -113,8 +116,26 @@ fn enter(side: &Side) -> Result<tokio::runtime::Runtime> {
 /// What all checks of the network share.
 struct Shared {
     network: String,
-    reports: mpsc::UnboundedSender<Report>,
-    turns: Semaphore,
+    commons: Commons,
+    /// Whether it was said that checks wait for others.
+    said: Cell<bool>,
+}
+
+impl Shared {
+    /// A turn, which is free at once unless the process may have too few files open.
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        let turns = &self.commons.turns;
+        if let Ok(turn) = turns.try_acquire() {
+            return Some(turn);
+        }
+        if !self.said.replace(true) {
+            tracing::warn!(
+                network = self.network,
+                "checks wait for others and are late: the process needs a higher limit of open files"
+            );
+        }
+        turns.acquire().await.ok()
+    }
 }
 
 /// A target that is being checked.
@@ -134,15 +155,11 @@ impl Drop for Running {
 type Client = Result<Option<Arc<ClientConfig>>, String>;
 
 /// Follows what is wanted until nobody wants anything any more.
-async fn run(
-    network: String,
-    mut wanted: watch::Receiver<Vec<Target>>,
-    reports: mpsc::UnboundedSender<Report>,
-) {
+async fn run(network: String, mut wanted: watch::Receiver<Vec<Target>>, commons: Commons) {
     let shared = Rc::new(Shared {
         network,
-        reports,
-        turns: Semaphore::new(IN_FLIGHT),
+        commons,
+        said: Cell::new(false),
     });
     let mut running = BTreeMap::new();
     while wanted.changed().await.is_ok() {
@@ -208,7 +225,7 @@ async fn keep_asking(target: Rc<Target>, client: watch::Receiver<Client>, shared
     let mut could_ask = true;
     loop {
         sleep_until(due.into()).await;
-        let Ok(turn) = shared.turns.acquire().await else {
+        let Some(_turn) = shared.turn().await else {
             return;
         };
         let start = Instant::now();
@@ -227,11 +244,9 @@ async fn keep_asking(target: Rc<Target>, client: watch::Receiver<Client>, shared
                     changed,
                     standing: course.standing().clone(),
                 };
-                if shared.reports.send(report).is_err() {
+                if shared.commons.reports.send(report).is_err() {
                     return;
                 }
-                // Others need not wait for the end of the connection.
-                drop(turn);
                 open.close().await;
             }
             Err(error) => {

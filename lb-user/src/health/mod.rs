@@ -9,6 +9,7 @@ mod http;
 mod standing;
 mod tcp;
 mod tls;
+mod turns;
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::checker::Checker;
+pub use self::{
+    checker::{Checker, Commons},
+    turns::turns,
+};
 use crate::config::Health;
 
 /// Whether a backend can serve.

@@ -2,8 +2,11 @@ use std::{fs, net::SocketAddr};
 
 use tempfile::TempDir;
 use tokio::{
-    net::TcpListener,
-    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Semaphore,
+        mpsc::{UnboundedReceiver, unbounded_channel},
+    },
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -14,7 +17,7 @@ use super::{
     *,
 };
 use crate::{
-    health::{Checker, Report, Verdict},
+    health::{Checker, Commons, Report, Verdict, turns},
     network::neighbour::Side,
 };
 
@@ -22,19 +25,25 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 /// A checker on the host's own side, and what it reports.
 fn checker() -> (Checker, UnboundedReceiver<Report>) {
-    let (sender, reports) = unbounded_channel();
-    (start(None, sender).expect("a checker"), reports)
+    let (commons, reports) = commons();
+    (start(None, commons).expect("a checker"), reports)
 }
 
-fn start(
-    cell: Option<&str>,
-    reports: tokio::sync::mpsc::UnboundedSender<Report>,
-) -> anyhow::Result<Checker> {
+fn commons() -> (Commons, UnboundedReceiver<Report>) {
+    let (sender, receiver) = unbounded_channel();
+    let commons = Commons {
+        reports: sender,
+        turns: turns(),
+    };
+    (commons, receiver)
+}
+
+fn start(cell: Option<&str>, commons: Commons) -> anyhow::Result<Checker> {
     let side = Side {
         cell: cell.map(str::to_owned),
         interface: "lo".to_owned(),
     };
-    Checker::start(side, "test", reports)
+    Checker::start(side, "test", commons)
 }
 
 /// A target that is asked often.
@@ -218,15 +227,14 @@ async fn one_that_cannot_be_asked_disturbs_nobody() {
     assert_eq!(seen[..3], [0; 3]);
 }
 
-#[tokio::test]
-async fn only_so_many_checks_are_on_their_way() {
+/// Targets at a listener that takes all connections and says nothing.
+async fn silent(count: u32) -> (TcpListener, Vec<Target>) {
     let (_, address) = listen().await;
     let listener = tokio::net::TcpSocket::new_v4().expect("a socket");
     listener.set_reuseaddr(true).expect("an option");
     listener.bind(SocketAddr::V4(address)).expect("a port");
     let listener = listener.listen(1024).expect("a listener");
-    let (checker, _reports) = checker();
-    let silent = (0..300).map(|backend| {
+    let targets = (0..count).map(|backend| {
         let health = Health {
             interval: LONG * 3,
             timeout: LONG * 3,
@@ -237,25 +245,47 @@ async fn only_so_many_checks_are_on_their_way() {
             ..target(address, health)
         }
     });
-    checker.set(silent.collect());
+    (listener, targets.collect())
+}
+
+async fn take(listener: &TcpListener) -> TcpStream {
+    let taken = timeout(LONG, listener.accept()).await;
+    let (stream, _) = taken.expect("in time").expect("a connection");
+    stream
+}
+
+/// Those that say nothing take all of their time, and nobody else's.
+#[tokio::test]
+async fn nobody_waits_for_the_dead() {
+    let (listener, targets) = silent(300).await;
+    let (checker, _reports) = checker();
+    checker.set(targets);
     let mut taken = Vec::new();
-    while taken.len() < 256 {
-        let taken_one = timeout(LONG, listener.accept()).await;
-        taken.push(taken_one.expect("in time").expect("a connection"));
+    for _ in 0..300 {
+        taken.push(take(&listener).await);
     }
+}
+
+#[tokio::test]
+async fn only_so_many_checks_are_on_their_way_as_there_may_be_files() {
+    let (listener, targets) = silent(5).await;
+    let (reports, _reports) = unbounded_channel();
+    let turns = Arc::new(Semaphore::new(2));
+    let checker = start(None, Commons { reports, turns }).expect("a checker");
+    checker.set(targets);
+    let mut taken = vec![take(&listener).await, take(&listener).await];
     // First checks begin within a second.
     let one_more = timeout(Duration::from_millis(1500), listener.accept()).await;
-    assert!(one_more.is_err(), "257 at a time");
+    assert!(one_more.is_err(), "3 at a time");
     // Whoever ends makes room.
     taken.pop();
-    let one_more = timeout(LONG, listener.accept()).await;
-    one_more.expect("in time").expect("a connection");
+    take(&listener).await;
 }
 
 #[tokio::test]
 async fn a_cell_that_is_not_there_is_an_error() {
-    let (sender, _reports) = unbounded_channel();
-    let error = start(Some("lb.no-such.cell"), sender).expect_err("no cell");
+    let (commons, _reports) = commons();
+    let error = start(Some("lb.no-such.cell"), commons).expect_err("no cell");
     let words = format!("{error:#}");
     assert!(
         words.starts_with("check the backends of network test: open /run/netns/lb.no-such.cell: "),

@@ -14,6 +14,7 @@ mod alive;
 mod allow;
 mod alone;
 mod bad_start;
+mod carrier;
 mod cell;
 mod change;
 mod churn;

@@ -99,13 +99,13 @@ impl Checks {
         }
     }
 
-    /// Starts the thread that checks the backends of a network.
+    /// Starts the thread that checks the backends of a network, which has the NIC with this index.
     ///
     /// # Errors
     ///
     /// If it cannot be started.
-    pub fn start(&mut self, network: &str, side: Side) -> Result<()> {
-        let checker = Checker::start(side, network, self.commons.clone())?;
+    pub fn start(&mut self, network: &str, side: Side, nic: u32) -> Result<()> {
+        let checker = Checker::start(side, nic, network, self.commons.clone())?;
         self.checkers.insert(network.to_owned(), checker);
         Ok(())
     }

@@ -169,7 +169,7 @@ fn bring_up(
     runtime.block_on(live.apply(first, &mut resolved))?;
     set_up_nics(&config, &places)?;
     let (neighbours, ways) = resolve(&config, &wanted, &ids, pins, &report)?;
-    check(&config, &ids, pins, &current, &mut checks)?;
+    check(&config, &places, &ids, pins, &current, &mut checks)?;
     runtime.block_on(checks.wait());
 
     let checked = layers(&checks, &ids);
@@ -249,13 +249,16 @@ fn resolve(
 /// Starts a thread for each network that checks its backends.
 fn check(
     config: &Config,
+    places: &BTreeMap<String, Place>,
     ids: &Ids,
     pins: &Pins,
     current: &Current,
     checks: &mut Checks,
 ) -> Result<()> {
     for network in &config.networks {
-        checks.start(&network.name, side(network, pins))?;
+        let place = places.get(&network.name);
+        let nic = place.map_or(0, |place| place.nic.ifindex);
+        checks.start(&network.name, side(network, pins), nic)?;
     }
     checks.set(config, ids, |backend| current.serves(backend));
     Ok(())

@@ -17,18 +17,19 @@ use rustls::ClientConfig;
 use tokio::{
     sync::{Semaphore, SemaphorePermit, mpsc, watch},
     task::{self, AbortHandle, LocalSet},
-    time::sleep_until,
+    time::{MissedTickBehavior, interval, sleep_until},
 };
 
 use super::{
-    Report, Target,
+    Outcome, Report, Target,
     check::{Checked, Question},
+    line::{LOOK, Line},
     standing::Course,
     tls,
 };
 use crate::{
     config::Check,
-    network::{namespace, neighbour::Side},
+    network::{carrier::Carrier, namespace, neighbour::Side},
 };
 
 /// What the checks of all networks share.
@@ -48,13 +49,15 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Starts the thread that checks the backends of `network` from `side`. It has nothing to do until
-    /// it is told its targets.
+    /// Starts the thread that checks the backends of `network` from `side`, and out of `nic`, an index
+    /// in the calling thread's namespace. It has nothing to do until it is told its targets.
     ///
     /// # Errors
     ///
     /// If the cell cannot be entered, or the thread not be started.
-    pub fn start(side: Side, network: &str, commons: Commons) -> Result<Self> {
+    pub fn start(side: Side, nic: u32, network: &str, commons: Commons) -> Result<Self> {
+        let carrier = Carrier::open(nic).context("ask for the carrier of a NIC")?;
+        let line = Line::new(network.to_owned(), carrier);
         let (targets, wanted) = watch::channel(Vec::new());
         let (started, is_ready) = sync_channel(1);
         let name = network.to_owned();
@@ -65,7 +68,7 @@ impl Checker {
             };
             if started.send(Ok(())).is_ok() {
                 let work = LocalSet::new();
-                work.block_on(&runtime, run(name, wanted, commons));
+                work.block_on(&runtime, run(name, line, wanted, commons));
             }
         };
         let thread = thread::Builder::new()
@@ -116,6 +119,7 @@ fn enter(side: &Side) -> Result<tokio::runtime::Runtime> {
 /// What all checks of the network share.
 struct Shared {
     network: String,
+    line: Line,
     commons: Commons,
     /// Whether it was said that checks wait for others.
     said: Cell<bool>,
@@ -155,17 +159,31 @@ impl Drop for Running {
 type Client = Result<Option<Arc<ClientConfig>>, String>;
 
 /// Follows what is wanted until nobody wants anything any more.
-async fn run(network: String, mut wanted: watch::Receiver<Vec<Target>>, commons: Commons) {
+async fn run(
+    network: String,
+    line: Line,
+    mut wanted: watch::Receiver<Vec<Target>>,
+    commons: Commons,
+) {
     let shared = Rc::new(Shared {
         network,
+        line,
         commons,
         said: Cell::new(false),
     });
     let mut running = BTreeMap::new();
-    while wanted.changed().await.is_ok() {
-        let targets = wanted.borrow_and_update().clone();
-        let before = mem::take(&mut running);
-        running = follow(before, targets, &shared);
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            changed = wanted.changed() => {
+                if changed.is_err() { return; }
+                let targets = wanted.borrow_and_update().clone();
+                let before = mem::take(&mut running);
+                running = follow(before, targets, &shared);
+            }
+            _ = looks.tick(), if !running.is_empty() => shared.line.look(),
+        }
     }
 }
 
@@ -230,6 +248,10 @@ async fn keep_asking(target: Rc<Target>, client: watch::Receiver<Client>, shared
         };
         let start = Instant::now();
         match ask(&target, &client).await {
+            Ok(Checked {
+                outcome: Outcome::Dead(_),
+                ..
+            }) if !shared.line.has_held_since(start) => {}
             Ok(Checked {
                 outcome,
                 took,

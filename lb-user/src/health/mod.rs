@@ -6,6 +6,7 @@
 mod check;
 mod checker;
 mod http;
+mod line;
 mod standing;
 mod tcp;
 mod tls;

@@ -1,5 +1,6 @@
 //! Networks on the host: their interfaces, their cells, their neighbours.
 
+pub mod carrier;
 pub mod cell;
 pub mod link;
 pub mod namespace;

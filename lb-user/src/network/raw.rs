@@ -5,11 +5,11 @@
 //! is asked first.
 #![expect(
     unsafe_code,
-    reason = "nix makes no link address from an index, and the flags of a NIC come by an ioctl"
+    reason = "nix makes no link address from an index, and many messages go out by one call"
 )]
 
 use std::{
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     ptr,
 };
 
@@ -22,10 +22,7 @@ use nix::{
     },
 };
 
-mod ioctl {
-    nix::ioctl_readwrite_bad!(name, nix::libc::SIOCGIFNAME, nix::libc::ifreq);
-    nix::ioctl_readwrite_bad!(flags, nix::libc::SIOCGIFFLAGS, nix::libc::ifreq);
-}
+use super::carrier::is_running;
 
 /// Frames that one system call sends.
 const AT_ONCE: usize = 64;
@@ -73,13 +70,13 @@ impl Nics {
     /// Whether a frame that is sent out of this NIC leaves it.
     pub fn has_carrier(&mut self, ifindex: u32) -> bool {
         self.socket()
-            .and_then(|socket| is_running(socket, ifindex))
+            .and_then(|socket| is_running(socket.as_fd(), ifindex))
             .unwrap_or(false)
     }
 
     fn try_send(&mut self, ifindex: u32, frame: &[u8]) -> nix::Result<()> {
         let socket = self.socket()?;
-        if !is_running(socket, ifindex)? {
+        if !is_running(socket.as_fd(), ifindex)? {
             return Err(Errno::ENETDOWN);
         }
         let to = link_address(ifindex)?;
@@ -94,7 +91,7 @@ impl Nics {
         let mut asked = None;
         for (ifindex, frame) in frames.iter().take(AT_ONCE) {
             if asked != Some(*ifindex) {
-                let runs = is_running(socket, *ifindex);
+                let runs = is_running(socket.as_fd(), *ifindex);
                 match runs.and_then(|runs| runs.then_some(()).ok_or(Errno::ENETDOWN)) {
                     Ok(()) => asked = Some(*ifindex),
                     Err(error) if slices.is_empty() => return Err(error),
@@ -180,24 +177,6 @@ fn send_messages(
     // frame, and writes the length of each message that was sent into it.
     let sent = unsafe { libc::sendmmsg(fd, first, count, flags) };
     usize::try_from(Errno::result(sent)?).map_err(|_| Errno::EINVAL)
-}
-
-/// Whether an interface is up and has a carrier, as far as it knows.
-fn is_running(socket: &OwnedFd, ifindex: u32) -> nix::Result<bool> {
-    let mut request = libc::ifreq {
-        ifr_name: [0; libc::IFNAMSIZ],
-        ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            ifru_ifindex: index(ifindex)?,
-        },
-    };
-    // SAFETY: the call reads the index of a live ifreq and writes the name.
-    unsafe { ioctl::name(socket.as_raw_fd(), &raw mut request) }?;
-    // SAFETY: the call reads the name of a live ifreq, which the kernel has terminated, and writes
-    // the flags.
-    unsafe { ioctl::flags(socket.as_raw_fd(), &raw mut request) }?;
-    // SAFETY: the kernel has just written this field; any bits are a valid integer.
-    let flags = c_int::from(unsafe { request.ifr_ifru.ifru_flags });
-    Ok(flags & libc::IFF_RUNNING != 0)
 }
 
 fn index(ifindex: u32) -> nix::Result<c_int> {

@@ -21,6 +21,9 @@ use crate::{
     network::neighbour::Side,
 };
 
+/// The index of the loopback interface in every namespace.
+const LOOPBACK: u32 = 1;
+
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// A checker on the host's own side, and what it reports.
@@ -39,11 +42,15 @@ fn commons() -> (Commons, UnboundedReceiver<Report>) {
 }
 
 fn start(cell: Option<&str>, commons: Commons) -> anyhow::Result<Checker> {
+    start_on(LOOPBACK, cell, commons)
+}
+
+fn start_on(nic: u32, cell: Option<&str>, commons: Commons) -> anyhow::Result<Checker> {
     let side = Side {
         cell: cell.map(str::to_owned),
         interface: "lo".to_owned(),
     };
-    Checker::start(side, "test", commons)
+    Checker::start(side, nic, "test", commons)
 }
 
 /// A target that is asked often.
@@ -280,6 +287,23 @@ async fn only_so_many_checks_are_on_their_way_as_there_may_be_files() {
     // Whoever ends makes room.
     taken.pop();
     take(&listener).await;
+}
+
+/// A check that is answered counts all the same: the backend may be on this host.
+#[tokio::test]
+async fn who_does_not_answer_a_nic_without_carrier_is_not_dead() {
+    let (listener, address) = listen().await;
+    let served = keep(listener);
+    let (commons, mut reports) = commons();
+    let checker = start_on(0x7fff_ffff, None, commons).expect("a checker");
+    checker.set(vec![often(1, address, Check::Tcp)]);
+    assert_eq!(next(&mut reports).await.outcome, good("connected"));
+    drop(served);
+    let mut last = good("connected");
+    while let Ok(report) = timeout(10 * INTERVAL, reports.recv()).await {
+        last = report.expect("a checker").outcome;
+    }
+    assert_eq!(last, good("connected"));
 }
 
 #[tokio::test]

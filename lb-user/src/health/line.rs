@@ -1,0 +1,69 @@
+//! The line: a network's own NIC. While it has no carrier (the cable is out, the switch restarts), nobody
+//! answers, which says nothing of any backend.
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use crate::network::carrier::Carrier;
+
+/// How often it is looked at, whatever checks say.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+/// How long nobody looks again: less than any check may take.
+const FRESH: Duration = Duration::from_millis(10);
+/// A check that began so soon after the carrier was away counts only if it is answered: kernels and
+/// switches forward nothing for up to a second after they have it again.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The line of a network, as far as it was looked at.
+pub(super) struct Line {
+    network: String,
+    carrier: Carrier,
+    was_there: Cell<bool>,
+    looked: Cell<Option<Instant>>,
+    /// When it was last seen without a carrier.
+    absent: Cell<Option<Instant>>,
+}
+
+impl Line {
+    pub(super) const fn new(network: String, carrier: Carrier) -> Self {
+        Self {
+            network,
+            carrier,
+            was_there: Cell::new(true),
+            looked: Cell::new(None),
+            absent: Cell::new(None),
+        }
+    }
+
+    /// Looks, and says so if the carrier has come or gone.
+    pub(super) fn look(&self) {
+        let now = Instant::now();
+        let looked = self.looked.get();
+        if looked.is_some_and(|looked| now - looked < FRESH) {
+            return;
+        }
+        self.looked.set(Some(now));
+        let (network, is_there) = (&self.network, self.carrier.is_there());
+        if !is_there {
+            self.absent.set(Some(now));
+        }
+        match (self.was_there.replace(is_there), is_there) {
+            (true, false) => tracing::error!(
+                network,
+                "its NIC has no carrier: what is known of its backends stays, whatever checks say"
+            ),
+            (false, true) => tracing::info!(network, "its NIC has a carrier again"),
+            _ => {}
+        }
+    }
+
+    /// Whether a check that began at `start` has had the carrier all the time, and for long enough.
+    pub(super) fn has_held_since(&self, start: Instant) -> bool {
+        self.look();
+        self.absent
+            .get()
+            .is_none_or(|absent| absent + GRACE < start)
+    }
+}

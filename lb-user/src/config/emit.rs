@@ -291,7 +291,7 @@ fn tls_keys(keys: &mut Vec<String>, tls: &Tls) {
     let sni = sni.as_ref();
     keys.extend(sni.map(|sni| format!("sni: {}", scalar(sni))));
     let ca = ca.as_ref();
-    keys.extend(ca.map(|ca| format!("ca: {}", scalar(&ca.to_string_lossy()))));
+    keys.extend(ca.map(|ca| format!("ca: {}", scalar(&ca.file().to_string_lossy()))));
 }
 
 fn service(out: &mut String, service: &Service) -> fmt::Result {

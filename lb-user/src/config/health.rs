@@ -1,10 +1,10 @@
 //! How the backends of a pool are checked, and how soon that shows.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
-use super::model::as_duration;
+use super::{authorities::Authorities, model::as_duration};
 
 /// How the backends of a pool are checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -126,7 +126,7 @@ pub struct Tls {
     pub sni: Option<String>,
     /// PEM file with the only CAs that may have signed the certificate, which must then be for `sni`,
     /// or for the backend's address; none: any certificate is taken.
-    pub ca: Option<PathBuf>,
+    pub ca: Option<Authorities>,
 }
 
 /// The HTTP part of a check: a GET request.

@@ -10,10 +10,12 @@
 //! one, which then stays silent about it. The exception is a syntax error: behind it nothing of the
 //! file has a known meaning, so it is the last problem reported of that file.
 //!
-//! YAML types do not leave this module. It does not look at the host either: whether an interface
-//! exists, or an address is free, is found out when the configuration is applied.
+//! YAML types do not leave this module. It does not look at the host either, but for the files that
+//! are named: whether an interface exists, or an address is free, is found out when the configuration is
+//! applied.
 
 mod address;
+mod authorities;
 mod duration;
 mod emit;
 mod expand;
@@ -33,9 +35,8 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};
-use self::{expand::Origins, problem::Findings, schema::RawFile};
 pub use self::{
+    authorities::Authorities,
     health::{Check, Get, Health, JITTER_PERCENT, OnDead, Tls},
     model::{
         Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Listen, Network, Pool, Protocol, Role,
@@ -43,6 +44,8 @@ pub use self::{
     },
     problem::{Problem, Problems, Warning},
 };
+pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};
+use self::{expand::Origins, problem::Findings, schema::RawFile};
 
 /// Reads and validates the configuration file at `path`, and what it includes.
 ///
@@ -92,12 +95,13 @@ pub fn files(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Validates the configuration `text`, which includes no file; `name` stands for it in the problems.
+/// What was valid once stays so: what is wrong with a file that it names is no problem.
 ///
 /// # Errors
 ///
 /// Every problem of the text, in the order of its lines.
 pub fn parse(name: &str, text: &str) -> Result<Config, Problems> {
-    let mut findings = Findings::new(name);
+    let mut findings = Findings::of_text(name);
     let raw = files::read_text(text, &mut findings);
     resolve(raw, findings).map(|resolved| resolved.config)
 }

@@ -81,6 +81,8 @@ impl fmt::Display for Warning {
 pub(super) struct Findings {
     /// The names of the files, as places count them.
     files: Vec<String>,
+    /// Whether the files that the text names are no matter of it.
+    is_text: bool,
     found: Vec<(Place, String)>,
     /// Each with its name.
     warnings: Vec<(Place, &'static str, String)>,
@@ -90,8 +92,17 @@ impl Findings {
     pub(super) fn new(file: &str) -> Self {
         Self {
             files: vec![file.to_owned()],
+            is_text: false,
             found: Vec::new(),
             warnings: Vec::new(),
+        }
+    }
+
+    /// Those of a text that names files which may have changed since it was found valid.
+    pub(super) fn of_text(name: &str) -> Self {
+        Self {
+            is_text: true,
+            ..Self::new(name)
         }
     }
 
@@ -124,6 +135,13 @@ impl Findings {
     /// Notes a problem with what stands at `place`.
     pub(super) fn add(&mut self, place: &Place, words: impl Into<String>) {
         self.found.push((place.clone(), words.into()));
+    }
+
+    /// Notes a problem with the file that is named at `place`.
+    pub(super) fn add_of_file(&mut self, place: &Place, words: impl Into<String>) {
+        if !self.is_text {
+            self.add(place, words);
+        }
     }
 
     /// Notes the problem of `result`, if it is one, and gives the value otherwise.

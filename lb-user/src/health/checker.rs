@@ -5,7 +5,6 @@ use std::{
     collections::BTreeMap,
     hash::{BuildHasher as _, Hasher as _, RandomState},
     mem,
-    path::PathBuf,
     rc::Rc,
     sync::{Arc, mpsc::sync_channel},
     thread::{self, JoinHandle},
@@ -27,10 +26,7 @@ use super::{
     standing::Course,
     tls,
 };
-use crate::{
-    config::Check,
-    network::{carrier::Carrier, namespace, neighbour::Side},
-};
+use crate::network::{carrier::Carrier, namespace, neighbour::Side};
 
 /// What the checks of all networks share.
 #[derive(Clone, Debug)]
@@ -86,8 +82,7 @@ impl Checker {
     }
 
     /// Checks these from now on, and no others. A target that is as before goes on as before; another
-    /// begins with what was saved of it. Files of CAs are read again. Of those that are checked no
-    /// more, reports may come until the thread has seen it, which does not wait for any check.
+    /// begins with what was saved of it. Of those that are checked no more, reports may come until the thread has seen it, which does not wait for any check.
     pub fn set(&self, targets: Vec<Target>) {
         if let Some(sender) = &self.targets {
             // The receiver lives as long as the thread, which only the drop ends.
@@ -145,7 +140,6 @@ impl Shared {
 /// A target that is being checked.
 struct Running {
     target: Rc<Target>,
-    client: watch::Sender<Client>,
     work: AbortHandle,
 }
 
@@ -154,9 +148,6 @@ impl Drop for Running {
         self.work.abort();
     }
 }
-
-/// What a check offers and accepts by TLS, if it speaks it; or why there is nothing.
-type Client = Result<Option<Arc<ClientConfig>>, String>;
 
 /// Follows what is wanted until nobody wants anything any more.
 async fn run(
@@ -193,19 +184,14 @@ fn follow(
     targets: Vec<Target>,
     shared: &Rc<Shared>,
 ) -> BTreeMap<u32, Running> {
-    let mut clients = Clients::default();
     let mut running = BTreeMap::new();
     for target in targets {
-        let client = clients.of(&target.health.check);
         let backend = target.backend;
         let known = before.remove(&backend);
         let is_same = |known: &Running| is_same(&known.target, &target);
         let now = match known.filter(is_same) {
-            Some(known) => {
-                let _before = known.client.send_replace(client);
-                known
-            }
-            None => begin(target, client, shared),
+            Some(known) => known,
+            None => begin(target, shared),
         };
         running.insert(backend, now);
     }
@@ -225,19 +211,18 @@ fn is_same(one: &Target, other: &Target) -> bool {
         == (&other.backend, &other.address, &other.source, &other.health)
 }
 
-fn begin(target: Target, client: Client, shared: &Rc<Shared>) -> Running {
+fn begin(target: Target, shared: &Rc<Shared>) -> Running {
     let target = Rc::new(target);
-    let (sender, client) = watch::channel(client);
-    let work = keep_asking(Rc::clone(&target), client, Rc::clone(shared));
+    let work = keep_asking(Rc::clone(&target), Rc::clone(shared));
     Running {
         target,
-        client: sender,
         work: task::spawn_local(work).abort_handle(),
     }
 }
 
 /// Checks one target on its schedule, never twice at a time.
-async fn keep_asking(target: Rc<Target>, client: watch::Receiver<Client>, shared: Rc<Shared>) {
+async fn keep_asking(target: Rc<Target>, shared: Rc<Shared>) {
+    let client = tls::client(&target.health.check).map_err(|error| format!("{error:#}"));
     let mut course = Course::new(&target.health, &target.saved, Instant::now());
     let mut due = course.first(Instant::now(), chance());
     let mut could_ask = true;
@@ -286,30 +271,13 @@ async fn keep_asking(target: Rc<Target>, client: watch::Receiver<Client>, shared
     }
 }
 
-async fn ask(target: &Target, client: &watch::Receiver<Client>) -> Result<Checked> {
-    let client = client.borrow().clone().map_err(|error| anyhow!(error))?;
+/// Asks, if what the check offers by TLS is known.
+async fn ask(
+    target: &Target,
+    client: &Result<Option<Arc<ClientConfig>>, String>,
+) -> Result<Checked> {
+    let client = client.clone().map_err(|error| anyhow!(error))?;
     Question::new(target, client).ask().await
-}
-
-/// The clients that checks share, by CA file and whether they go on with HTTP.
-#[derive(Default)]
-struct Clients(BTreeMap<(Option<PathBuf>, bool), Client>);
-
-impl Clients {
-    fn of(&mut self, check: &Check) -> Client {
-        let (tls, http) = match check {
-            Check::Tcp | Check::Http(_) => return Ok(None),
-            Check::Tls(tls) => (tls, false),
-            Check::Https { tls, .. } => (tls, true),
-        };
-        let client = self.0.entry((tls.ca.clone(), http));
-        let client = client.or_insert_with(|| {
-            let client = tls::client(tls.ca.as_deref(), http);
-            let client = client.map_err(|error| format!("{error:#}"));
-            client.map(|client| Some(Arc::new(client)))
-        });
-        client.clone()
-    }
 }
 
 /// A number from 0 to below 1, of no use to cryptography.

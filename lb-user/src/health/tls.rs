@@ -1,8 +1,8 @@
 //! The TLS of a check: any certificate will do, or one that the CAs of a file have signed.
 
-use std::{io, path::Path, sync::Arc};
+use std::{io, sync::Arc};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, anyhow};
 use rustls::{
     ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     client::{
@@ -10,7 +10,7 @@ use rustls::{
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
     crypto::ring,
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+    pki_types::{CertificateDer, ServerName, UnixTime},
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -19,22 +19,28 @@ use super::{
     check::Fault,
     tcp::{self, LAST_WORDS},
 };
+use crate::config::{Authorities, Check};
 
 /// What is offered to a server that the check then asks by HTTP; and if it is not, nothing is.
 const HTTP: &[u8] = b"http/1.1";
 
-/// What a check offers and accepts.
+/// What a check offers and accepts, if it speaks TLS.
 ///
 /// # Errors
 ///
-/// If the file `ca` cannot be read, or has no certificate of a CA.
-pub(super) fn client(ca: Option<&Path>, http: bool) -> Result<ClientConfig> {
+/// If its CAs could not be read.
+pub(super) fn client(check: &Check) -> Result<Option<Arc<ClientConfig>>> {
+    let (tls, http) = match check {
+        Check::Tcp | Check::Http(_) => return Ok(None),
+        Check::Tls(tls) => (tls, false),
+        Check::Https { tls, .. } => (tls, true),
+    };
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);
     let builder = builder.with_safe_default_protocol_versions()?;
-    let mut client = match ca {
-        Some(file) => builder
-            .with_root_certificates(roots(file)?)
+    let mut client = match &tls.ca {
+        Some(ca) => builder
+            .with_root_certificates(roots(ca)?)
             .with_no_client_auth(),
         None => builder
             .dangerous()
@@ -46,21 +52,12 @@ pub(super) fn client(ca: Option<&Path>, http: bool) -> Result<ClientConfig> {
     if http {
         client.alpn_protocols = vec![HTTP.to_vec()];
     }
-    Ok(client)
+    Ok(Some(Arc::new(client)))
 }
 
-fn roots(file: &Path) -> Result<RootCertStore> {
-    let reading = || format!("read the CA certificates in {}", file.display());
-    let found = CertificateDer::pem_file_iter(file).with_context(reading)?;
-    let found: Vec<_> = found.collect::<Result<_, _>>().with_context(reading)?;
-    let mut roots = RootCertStore::empty();
-    let (added, refused) = roots.add_parsable_certificates(found);
-    ensure!(
-        added > 0,
-        "{} has no certificate of a CA ({refused} are none that can be used); it must be a PEM file",
-        file.display()
-    );
-    Ok(roots)
+fn roots(ca: &Authorities) -> Result<Arc<RootCertStore>> {
+    let roots = ca.roots();
+    roots.map_err(|why| anyhow!("the file of CAs {} {why}", ca.file().display()))
 }
 
 /// Makes the handshake with the server called `name`; the name of an address is not sent.

@@ -73,7 +73,7 @@ fn one_of_four_kinds_of_check_is_asked_for() {
                sni: api.a, ca: /etc/lb/ca.pem, port: 65535 } }";
     let tls = Tls {
         sni: Some("api.a".to_owned()),
-        ca: Some(PathBuf::from("/etc/lb/ca.pem")),
+        ca: Some(Authorities::read(PathBuf::from("/etc/lb/ca.pem"))),
     };
     let asked = Get {
         host: Some("api.a:6443".to_owned()),

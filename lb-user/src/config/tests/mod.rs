@@ -1,6 +1,7 @@
 //! Each rule of the configuration, by the exact place and the words of its refusal.
 
 mod asked;
+mod authorities;
 mod care;
 mod clusters;
 mod health;

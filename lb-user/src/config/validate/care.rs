@@ -1,6 +1,8 @@
 //! How backends are checked, taken out and brought back.
 
-use std::{fmt::Display, ops::RangeInclusive, time::Duration};
+use std::{
+    collections::BTreeMap, fmt::Display, ops::RangeInclusive, path::PathBuf, time::Duration,
+};
 
 use super::{
     life::{file, is_own},
@@ -8,6 +10,7 @@ use super::{
 };
 use crate::config::{
     address::number,
+    authorities::Authorities,
     duration::{self, NEVER, text},
     health::{Check, Get, Health, OnDead, Tls},
     model::{BelowMinUp, DRAIN_TIMEOUT},
@@ -59,15 +62,38 @@ const STATUS_DEFAULT: (u16, u16) = (200, 299);
 /// in, within this time.
 const OPENSHIFT: Duration = Duration::from_secs(30);
 
+/// The CAs of the files that were read, by their paths: the file that is usual for all pools is read
+/// once.
+#[derive(Default)]
+pub(super) struct Library(BTreeMap<PathBuf, Authorities>);
+
+impl Library {
+    fn authorities(&mut self, at: &At<String>, findings: &mut Findings) -> Option<Authorities> {
+        let path = file(at, "/etc/lb/ca.pem", findings)?;
+        let known = self
+            .0
+            .entry(path)
+            .or_insert_with_key(|path| Authorities::read(path.clone()));
+        if let Err(why) = known.roots() {
+            findings.add_of_file(&at.place, format!("{} {why}", quote(&at.value)));
+        }
+        Some(known.clone())
+    }
+}
+
 impl Care {
-    pub(super) fn read(named: &Named<RawPool>, findings: &mut Findings) -> Self {
+    pub(super) fn read(
+        named: &Named<RawPool>,
+        library: &mut Library,
+        findings: &mut Findings,
+    ) -> Self {
         let raw = &named.value.care;
         let drain_timeout = match &raw.drain_timeout {
             Some(at) if at.value == NEVER => None,
             at => Some(time(at.as_ref(), DRAIN, findings).unwrap_or(DRAIN_TIMEOUT)),
         };
         let health = raw.health.as_ref().and_then(|At { place, value }| {
-            let health = health(value.as_ref()?, findings)?;
+            let health = health(value.as_ref()?, library, findings)?;
             check_openshift(named, place, &health, findings);
             Some(health)
         });
@@ -106,7 +132,7 @@ fn check_openshift(
     }
 }
 
-fn health(raw: &RawHealth, findings: &mut Findings) -> Option<Health> {
+fn health(raw: &RawHealth, library: &mut Library, findings: &mut Findings) -> Option<Health> {
     let RawHealth {
         check: raw_check,
         interval,
@@ -135,7 +161,7 @@ fn health(raw: &RawHealth, findings: &mut Findings) -> Option<Health> {
     let port = raw_check.port.is_some();
     let port = port.then(|| limit(&raw_check.port, 1..=u16::MAX, u16::MAX, findings));
     Some(Health {
-        check: check(raw_check, findings),
+        check: check(raw_check, library, findings),
         port,
         interval: interval.time,
         timeout,
@@ -197,27 +223,27 @@ impl<'r> Interval<'r> {
     }
 }
 
-fn check(raw: &RawCheck, findings: &mut Findings) -> Check {
+fn check(raw: &RawCheck, library: &mut Library, findings: &mut Findings) -> Check {
     match raw.kind {
         CheckKind::Tcp => Check::Tcp,
-        CheckKind::Tls => Check::Tls(tls(raw, findings)),
+        CheckKind::Tls => Check::Tls(tls(raw, library, findings)),
         CheckKind::Http => Check::Http(get(raw, findings)),
         CheckKind::Https => Check::Https {
-            tls: tls(raw, findings),
+            tls: tls(raw, library, findings),
             get: get(raw, findings),
         },
     }
 }
 
 /// RFC 6066 section 3: the name of a server is no address.
-fn tls(raw: &RawCheck, findings: &mut Findings) -> Tls {
+fn tls(raw: &RawCheck, library: &mut Library, findings: &mut Findings) -> Tls {
     if let Some(At { place, value }) = &raw.sni {
         names::check_domain(value, place, findings);
     }
     let ca = raw.ca.as_ref();
     Tls {
         sni: raw.sni.as_ref().map(|at| at.value.clone()),
-        ca: ca.and_then(|ca| file(ca, "/etc/lb/ca.pem", findings)),
+        ca: ca.and_then(|ca| library.authorities(ca, findings)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    care::Care,
+    care::{Care, Library},
     facts::Known,
     service::{Mention, Usage},
 };
@@ -32,6 +32,7 @@ pub(super) fn validate(
     usage: &Usage<'_>,
     findings: &mut Findings,
 ) -> Vec<Pool> {
+    let mut library = Library::default();
     let mut pools = Vec::new();
     for (index, named) in raw.elements.iter().enumerate() {
         check_balance(&named.value, findings);
@@ -41,7 +42,7 @@ pub(super) fn validate(
             let user = usage.pools.get(&index);
             check_snat(named, &at.place, (network, user), networks, findings);
         }
-        let care = Care::read(named, findings);
+        let care = Care::read(named, &mut library, findings);
         let backends = backends(&named.value, findings);
         if let Some(network) = network_index {
             let mut blamed = None;

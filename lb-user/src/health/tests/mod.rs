@@ -20,7 +20,7 @@ use super::{
     check::{Open, Question},
     tls as tls_check,
 };
-use crate::config::{Check, Get, Health, OnDead, Tls};
+use crate::config::{Authorities, Check, Get, Health, OnDead, Tls};
 
 const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// The source address of the checks: not the one that the kernel would choose.
@@ -69,7 +69,7 @@ fn any_tls() -> Tls {
 fn trusting(sni: Option<&str>, ca: impl Into<PathBuf>) -> Tls {
     Tls {
         sni: sni.map(str::to_owned),
-        ca: Some(ca.into()),
+        ca: Some(Authorities::read(ca.into())),
     }
 }
 
@@ -83,12 +83,8 @@ async fn ask(address: SocketAddrV4, health: Health) -> anyhow::Result<Outcome> {
 
 /// One check, not closed yet.
 async fn ask_openly(target: &Target) -> anyhow::Result<(Outcome, Open)> {
-    let client = match &target.health.check {
-        Check::Tcp | Check::Http(_) => None,
-        Check::Tls(tls) => Some(tls_check::client(tls.ca.as_deref(), false)?),
-        Check::Https { tls, .. } => Some(tls_check::client(tls.ca.as_deref(), true)?),
-    };
-    let checked = Question::new(target, client.map(Arc::new)).ask().await?;
+    let client = tls_check::client(&target.health.check)?;
+    let checked = Question::new(target, client).ask().await?;
     Ok((checked.outcome, checked.open))
 }
 

@@ -1,0 +1,112 @@
+//! The CAs of a file that a check trusts, read once for a configuration.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use nix::libc::O_NONBLOCK;
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject as _},
+};
+use serde::{Serialize, Serializer};
+
+/// The largest file that is read, in bytes: four times the size of what browsers trust.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The CAs of a PEM file as it was when the configuration was read.
+#[derive(Clone)]
+pub struct Authorities {
+    file: PathBuf,
+    /// Or why there are none.
+    roots: Result<Arc<RootCertStore>, String>,
+}
+
+impl Authorities {
+    /// Reads a file.
+    pub(crate) fn read(file: PathBuf) -> Self {
+        let roots = bytes(&file)
+            .map_err(|error| format!("cannot be read: {error}"))
+            .and_then(|bytes| roots(&bytes));
+        Self {
+            roots: roots.map(Arc::new),
+            file,
+        }
+    }
+
+    /// The file.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The CAs, at least one.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file.
+    pub(crate) fn roots(&self) -> Result<Arc<RootCertStore>, String> {
+        self.roots.clone()
+    }
+}
+
+/// Nobody waits for what is no file: for a pipe without a writer, say.
+fn bytes(file: &Path) -> io::Result<Vec<u8>> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open(file)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(1 + MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let words = format!("it has more than {} MiB", MAX_FILE_BYTES >> 20);
+        return Err(io::Error::other(words));
+    }
+    Ok(bytes)
+}
+
+fn roots(bytes: &[u8]) -> Result<RootCertStore, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
+    let found = found.map_err(|error| format!("is not a PEM file: {error}"))?;
+    let mut roots = RootCertStore::empty();
+    match roots.add_parsable_certificates(found) {
+        (0, refused) => Err(format!(
+            "has no certificate of a CA ({refused} are none that can be used); expected a PEM file"
+        )),
+        _ => Ok(roots),
+    }
+}
+
+/// Those of files with other contents are others.
+impl PartialEq for Authorities {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { file, roots } = self;
+        let same_roots = match (roots, &other.roots) {
+            (Ok(one), Ok(other)) => one.roots == other.roots,
+            (Err(one), Err(other)) => one == other,
+            _ => false,
+        };
+        *file == other.file && same_roots
+    }
+}
+
+impl Eq for Authorities {}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+impl Serialize for Authorities {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.file.serialize(serializer)
+    }
+}

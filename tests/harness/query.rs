@@ -44,6 +44,8 @@ pub struct Network {
     pub role: String,
     /// The NIC.
     pub interface: String,
+    /// Whether the NIC has a carrier.
+    pub carrier: bool,
     /// `native`, `generic` or `detached`.
     pub mode: String,
     /// The name of its cell.

@@ -41,6 +41,9 @@ fn a_nic_without_carrier_makes_no_backend_dead() -> Result<()> {
     set(&topology, "down")?;
     thread::sleep(SOON);
     assert_eq!(transitions(&lb)?, before);
+    let networks = lb.status()?.networks.into_iter();
+    let carriers: Vec<bool> = networks.map(|network| network.carrier).collect();
+    assert_eq!(carriers, [false, true]);
     set(&topology, "up")?;
     connections.iter().try_for_each(alive)?;
     assert_eq!(transitions(&lb)?, before);

@@ -78,6 +78,7 @@ fn print_networks(networks: &[NetworkStatus]) -> Result<()> {
             "ROLE",
             "INTERFACE",
             "VLAN",
+            "CARRIER",
             "XDP",
             "MTU",
             "MSS",
@@ -92,6 +93,7 @@ fn print_networks(networks: &[NetworkStatus]) -> Result<()> {
                 network
                     .vlan
                     .map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),
+                if network.carrier { "yes" } else { "no" }.to_owned(),
                 network.mode.to_owned(),
                 network.mtu.to_string(),
                 network.mss.to_string(),

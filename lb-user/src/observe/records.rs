@@ -34,6 +34,8 @@ pub struct NetworkStatus {
     pub interface: String,
     /// The VLAN id of its frames, if they are tagged.
     pub vlan: Option<u16>,
+    /// Whether the NIC has a carrier: without one nobody is reached, and no failed check counts.
+    pub carrier: bool,
     /// `native`, `generic` or `detached`.
     pub mode: &'static str,
     /// Bytes of the largest IP packet that it carries.

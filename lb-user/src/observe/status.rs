@@ -19,6 +19,7 @@ use crate::{
     control::ids::Kind,
     dataplane::flows::coarse_now,
     network::{
+        carrier::Carrier,
         cell,
         link::{self, XdpMode},
     },
@@ -54,12 +55,16 @@ impl Observer {
                 let id = self.ids.get(Kind::Network, &network.name);
                 let id = u16::try_from(id.unwrap_or_default())?;
                 let link = link::find(&handle, &network.interface).await?;
+                let carrier = link.as_ref().map(|link| Carrier::open(link.ifindex));
                 let record = self.maps.networks.get(&id.into(), 0)?;
                 networks.push(NetworkStatus {
                     name: network.name.clone(),
                     role: network.role.to_string(),
                     interface: network.interface.clone(),
                     vlan: network.vlan,
+                    carrier: carrier
+                        .transpose()?
+                        .is_some_and(|carrier| carrier.is_there()),
                     mode: match link.and_then(|link| link.xdp) {
                         Some(XdpMode::Native) => "native",
                         Some(XdpMode::Generic) => "generic",

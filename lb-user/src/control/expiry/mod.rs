@@ -149,7 +149,7 @@ impl Expiry {
 
     /// Ends the flows that `cut` says, at once. To be called when no new flow can come to be one of
     /// them: after the maps were changed. What the answer comes to is [`Done`]; it is an error only if
-    /// the thread ends before, or cannot read the maps. Whoever does not want to know drops it.
+    /// the thread ends before. Whoever does not want to know drops it.
     pub fn cut(&self, cut: Cut) -> oneshot::Receiver<Done> {
         let (done, answer) = oneshot::channel();
         self.order(Order::Cut(cut, done));

@@ -410,7 +410,7 @@ impl Worker {
     /// turn it is.
     fn rest(&mut self, time: Duration) -> Result<(), Stopped> {
         self.sleep(time)?;
-        self.cut()?;
+        self.cut();
         self.let_go();
         for _ in 0..LETTERS {
             let now = self.clock();

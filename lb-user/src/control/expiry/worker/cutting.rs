@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use lb_common::maps::{
     snat::{FLOWS_PER_ADDRESS, base},
     usage,
@@ -22,6 +23,8 @@ use crate::dataplane::grace;
 const SHORT: Duration = Duration::from_micros(500);
 /// Severed flows that are let go in one batch.
 const LET_GO: usize = 256;
+/// How long until what could not be read is read again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// How long resets may take when the thread is to end.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -35,34 +38,36 @@ impl Worker {
         if self.is_cutting() { SHORT } else { REST }
     }
 
-    /// Makes the cuts that are asked for.
-    pub(super) fn cut(&mut self) -> Result<(), Stopped> {
+    /// Makes the cuts that are asked for, also when the thread is to end: then without a rest, and the
+    /// largest table is walked in about a second.
+    pub(super) fn cut(&mut self) {
         while let Some(mut wanted) = self.cuts.begin() {
             if !wanted.cut.is_empty() {
                 // Flows that packets have opened by the maps as they were before the order are there
                 // now, and no packet opens another one.
                 grace::wait();
-                match self.records.refresh() {
-                    Ok(slots) => {
-                        while self.walk(&slots, &mut wanted)? {
-                            self.sleep(SHORT)?;
-                        }
-                    }
-                    Err(error) => {
-                        tracing::error!("flows are not cut: {error:#}");
-                        continue;
-                    }
+                let read = |worker: &mut Self| worker.records.refresh();
+                let Some(slots) = insist(self, read, |worker| worker.sleep(AGAIN)) else {
+                    // The next start cuts what it does not let in.
+                    continue;
+                };
+                while self.walk(&slots, &mut wanted) {
+                    self.nap();
                 }
                 grace::wait();
                 self.cuts.ripen();
             }
             say(self.cuts.end(wanted));
         }
-        Ok(())
+    }
+
+    /// Sleeps, but not any more when the thread is to end.
+    fn nap(&mut self) {
+        let _stopped: Result<(), Stopped> = self.sleep(SHORT);
     }
 
     /// Severs what is to be cut of all entries; whether one has to be tried again.
-    fn walk(&mut self, slots: &[u16], wanted: &mut Wanted) -> Result<bool, Stopped> {
+    fn walk(&mut self, slots: &[u16], wanted: &mut Wanted) -> bool {
         let mut missed = false;
         let mut now = self.clock();
         for slot in slots {
@@ -74,28 +79,23 @@ impl Worker {
                     Stroke::Missed => missed = true,
                     Stroke::Severed(severed, network, service) => {
                         wanted.flows += 1;
-                        self.note_severed(severed, network, service)?;
+                        self.note_severed(severed, network, service);
                     }
                 }
                 if id % LOOKS == 0 {
                     if cpu_time().saturating_sub(self.batch) >= BATCH {
-                        self.sleep(SHORT)?;
+                        self.nap();
                         self.let_go();
                     }
                     now = self.clock();
                 }
             }
         }
-        Ok(missed)
+        missed
     }
 
     /// Gives back at once what a flow held, but for its id.
-    fn note_severed(
-        &mut self,
-        severed: Severed,
-        network: u16,
-        service: u16,
-    ) -> Result<(), Stopped> {
+    fn note_severed(&mut self, severed: Severed, network: u16, service: u16) {
         self.counts.cut.add(1);
         if severed.alive.in_use() {
             self.usage.add(usage::network(network), -1);
@@ -105,10 +105,12 @@ impl Worker {
             grace::wait();
             self.cuts.ripen();
             while self.let_go() {
-                self.sleep(SHORT)?;
+                if self.sleep(SHORT).is_err() {
+                    self.let_all_go();
+                    break;
+                }
             }
         }
-        Ok(())
     }
 
     /// Lets some of the severed flows go, and sends resets whose turn it is; whether there are more
@@ -147,20 +149,50 @@ impl Worker {
         say(self.cuts.gone());
     }
 
-    /// Before the thread ends: no id is lost, and resets go out as far as that takes no time.
+    /// Lets all of the severed flows go, also those whose resets have no room.
+    fn let_all_go(&mut self) {
+        while let Some(severed) = self.cuts.next() {
+            self.release(severed);
+        }
+    }
+
+    /// Before the thread ends: no cut and no id is lost, and resets go out as far as that takes no time.
     pub(super) fn finish_cuts(&mut self) {
+        self.cut();
         if self.cuts.is_busy() {
             grace::wait();
             self.cuts.ripen();
-            while let Some(severed) = self.cuts.next() {
-                self.release(severed);
-            }
+            self.let_all_go();
         }
         let began = Instant::now();
         while self.post.has_outgoing() && began.elapsed() < LAST {
             std::thread::sleep(SHORT);
             let now = self.clock();
             self.post.send_outgoing(now);
+        }
+    }
+}
+
+/// Attempts something until it succeeds, with a rest in between, and says once that it does not. None
+/// only if a rest says that the thread is to end.
+fn insist<W, T>(
+    worker: &mut W,
+    mut attempt: impl FnMut(&mut W) -> Result<T>,
+    mut rest: impl FnMut(&mut W) -> Result<(), Stopped>,
+) -> Option<T> {
+    let mut said = false;
+    loop {
+        match attempt(worker) {
+            Ok(done) => return Some(done),
+            Err(error) if !said => {
+                said = true;
+                tracing::error!("flows are not cut yet, which is tried again: {error:#}");
+            }
+            Err(_) => {}
+        }
+        if rest(worker).is_err() {
+            tracing::error!("flows are not cut, but at the next start");
+            return None;
         }
     }
 }
@@ -175,5 +207,42 @@ fn say(done: Option<Done>) {
         && flows + silenced > 0
     {
         tracing::info!(flows, silenced, ?took, "flows cut");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    /// What comes of something that fails so often, where there is time for so many rests; and how
+    /// often it was attempted.
+    fn insisted(failures: u32, rests: u32) -> (Option<u32>, u32) {
+        let mut counts = (0, 0);
+        let attempt = |(attempts, _): &mut (u32, u32)| {
+            *attempts += 1;
+            if *attempts <= failures {
+                bail!("no memory");
+            }
+            Ok(*attempts)
+        };
+        let rest = |(_, rested): &mut (u32, u32)| {
+            *rested += 1;
+            if *rested > rests {
+                Err(Stopped)
+            } else {
+                Ok(())
+            }
+        };
+        let result = insist(&mut counts, attempt, rest);
+        (result, counts.0)
+    }
+
+    #[test]
+    fn what_fails_is_attempted_again_until_the_end() {
+        assert_eq!(insisted(0, 0), (Some(1), 1));
+        assert_eq!(insisted(3, 9), (Some(4), 4));
+        assert_eq!(insisted(3, 1), (None, 2));
     }
 }

@@ -16,6 +16,7 @@ pub mod cpu;
 pub mod dice;
 pub mod echo;
 pub mod flood;
+pub mod freeze;
 pub mod icmp;
 pub mod identity;
 pub mod ids;

@@ -148,13 +148,28 @@ impl Process {
     ///
     /// When it has no such thread.
     pub fn cpu_time(&self, thread: &str) -> Result<Duration> {
+        let path = format!(
+            "/proc/{}/task/{}/schedstat",
+            self.id(),
+            self.thread(thread)?
+        );
+        let text = fs::read_to_string(path).context("its times")?;
+        let ns = text.split(' ').next().context("its time on a CPU")?;
+        Ok(Duration::from_nanos(ns.parse()?))
+    }
+
+    /// The id of its thread with this name.
+    ///
+    /// # Errors
+    ///
+    /// When it has no such thread.
+    pub fn thread(&self, thread: &str) -> Result<i32> {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.id()));
         for task in fs::read_dir(&tasks).with_context(|| format!("read {}", tasks.display()))? {
-            let task = task.context("read a thread")?.path();
-            if fs::read_to_string(task.join("comm"))?.trim() == thread {
-                let text = fs::read_to_string(task.join("schedstat")).context("its times")?;
-                let ns = text.split(' ').next().context("its time on a CPU")?;
-                return Ok(Duration::from_nanos(ns.parse()?));
+            let task = task.context("read a thread")?;
+            if fs::read_to_string(task.path().join("comm"))?.trim() == thread {
+                let id = task.file_name().into_string().ok();
+                return Ok(id.context("an id is a number")?.parse()?);
             }
         }
         bail!("{} has no thread {thread}", self.name)

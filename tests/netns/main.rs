@@ -59,4 +59,5 @@ mod silence;
 mod spoof;
 mod topology;
 mod two_cpus;
+mod undone;
 mod vlan;

@@ -161,7 +161,7 @@ impl Running {
         self.resolve(&desired, &plan);
         self.live.apply(plan, &mut self.resolved).await?;
         self.changed = Instant::now();
-        self.cut(ends.cut);
+        self.cut_by_policy(ends.cut);
         for (_, cell) in &built {
             cell.trim()?;
         }

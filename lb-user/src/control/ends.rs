@@ -48,6 +48,24 @@ pub fn ends(current: &Current, desired: &Desired, ids: &Ids) -> Ends {
     ends
 }
 
+/// The flows that `desired` alone does not let in, whenever they came: what is cut at a start, because
+/// a process may have been killed between a change and its cut.
+pub fn not_admitted(desired: &Desired) -> Cut {
+    let rules = |owner| desired.rules.get(&owner).cloned();
+    let services = desired.services.iter();
+    let denied = services
+        .clone()
+        .filter_map(|(key, service)| Some((*key, rules(Owner::Service(service.id))?)));
+    let networks = desired.networks.iter();
+    let strangers = networks.filter_map(|(id, _)| Some((*id, rules(Owner::Sources(*id))?)));
+    Cut {
+        denied: denied.collect(),
+        strangers: strangers.collect(),
+        open: Some(services.map(|(key, _)| *key).collect()),
+        ..Cut::default()
+    }
+}
+
 impl Ends {
     /// Listeners that are gone: their flows have no way in any more.
     fn add_listeners(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
@@ -93,11 +111,15 @@ fn name(ids: &Ids, kind: Kind, id: u16) -> &str {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use lb_common::{addr::Be16, maps::rule::ALLOW};
+    use lb_common::{
+        addr::Be16,
+        maps::{flow::Flow, rule::ALLOW},
+    };
 
     use super::{
         super::{
             desired::tests::{CONFIG, build},
+            expiry::cut::Why,
             plan::{carried_out, plan},
             rules::Rules,
         },
@@ -192,5 +214,43 @@ mod tests {
             words,
             ["network tenant-a: the flows of sources that it does not have any more end"]
         );
+    }
+
+    /// By [`not_admitted`], why a flow of this client to this VIP's TCP listener is cut.
+    fn at_a_start(config: &str, network: u16, client: &str, vip: &str) -> Option<Why> {
+        let cut = not_admitted(&build(config, &mut Ids::default()));
+        let address = |text: &str| text.parse::<Ipv4Addr>().unwrap().into();
+        let flow = Flow {
+            network,
+            client: address(client),
+            vip: address(vip),
+            vip_port: Be16::new(6443),
+            // They are not policy's.
+            service: 99,
+            backend_id: 99,
+            ..Flow::default()
+        };
+        cut.holds(&flow, 1)
+    }
+
+    #[test]
+    fn a_start_cuts_whoever_it_would_not_let_in() {
+        let vip = "192.168.203.110";
+        let [one, other, stranger] = ["192.168.203.50", "192.168.203.51", "10.1.2.3"];
+        for (config, network, client, vip, why) in [
+            (CONFIG, 2, one, vip, None),
+            (CONFIG, 2, other, vip, None),
+            (CONFIG, 2, stranger, vip, Some(Why::Policy)),
+            (CONFIG, 2, one, "192.168.203.111", Some(Why::Policy)),
+            (CONFIG, 3, one, vip, Some(Why::Policy)),
+            (&allowing(), 2, one, vip, None),
+            (&allowing(), 2, other, vip, Some(Why::Policy)),
+        ] {
+            assert_eq!(
+                at_a_start(config, network, client, vip),
+                why,
+                "{client} {vip}"
+            );
+        }
     }
 }

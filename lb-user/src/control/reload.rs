@@ -160,6 +160,7 @@ impl Control {
     }
 
     /// Carries a change out; `text` is the source of its configuration.
+        self.running.finish_policy().await?;
     async fn carry_out(&mut self, change: Change, text: &str) -> anyhow::Result<Changes> {
         let before = self.running.config().clone();
         let changes = Changes {

@@ -31,8 +31,8 @@ pub struct Retired {
     draining: BTreeSet<u16>,
     /// Slots of SNAT addresses whose network is gone, and their flows with it.
     gone: BTreeSet<u16>,
-    /// What is a VIP: flows of others have no way back any more.
-    vips: HashSet<AddressKey>,
+    /// What is a VIP: flows of others have no way back any more. None: nobody is asked for it.
+    vips: Option<HashSet<AddressKey>>,
 }
 
 /// How long a half-open flow may hold what is retired, in units of coarse time: about a minute, and a
@@ -59,7 +59,7 @@ impl Retired {
         let vips = desired.addresses.iter();
         let vips = vips.filter(|(_, address)| address.kind & KIND_VIP != 0);
         let mut retired = Self {
-            vips: vips.map(|(key, _)| *key).collect(),
+            vips: Some(vips.map(|(key, _)| *key).collect()),
             ..Self::default()
         };
         for (kind, name, id) in ids.unassigned() {
@@ -84,6 +84,7 @@ impl Retired {
 
     /// The ids in `ids` that none of the maps refers to, before anything is changed: what an earlier
     /// process has retired and not freed. Pools are not among them: one may be configured and unused.
+    /// Flows whose VIP is gone are left to the cut that follows, which tells both ends.
     pub fn unreferenced(ids: &Ids, current: &Current) -> Self {
         let mapped: BTreeSet<u32> = current.network_ids.values().copied().collect();
         let networks = current.networks.iter();
@@ -127,9 +128,6 @@ impl Retired {
                 _ => {}
             }
         }
-        let vips = current.addresses.iter();
-        let vips = vips.filter(|(_, address)| address.kind & KIND_VIP != 0);
-        retired.vips = vips.map(|(key, _)| *key).collect();
         retired
     }
 
@@ -164,7 +162,8 @@ impl Retired {
             network: flow.network,
             _reserved: 0,
         };
-        let ends = network_is_gone || !self.vips.contains(&vip);
+        let has_no_vip = self.vips.as_ref().is_some_and(|vips| !vips.contains(&vip));
+        let ends = network_is_gone || has_no_vip;
         match word.state() {
             State::Free => Judgement::Keep,
             _ if !refers => Judgement::Keep,
@@ -240,10 +239,10 @@ mod tests {
             backends: BTreeSet::from([40]),
             draining: BTreeSet::from([5]),
             gone: BTreeSet::from([6]),
-            vips: HashSet::from([1, 2].map(|network| AddressKey {
+            vips: Some(HashSet::from([1, 2].map(|network| AddressKey {
                 network,
                 ..AddressKey::default()
-            })),
+            }))),
         }
     }
 
@@ -285,6 +284,15 @@ mod tests {
             ..flow(1, 20, 11)
         };
         assert_eq!(judge(live, without_vip, 0), Judgement::End);
+        let at_a_start = Retired {
+            vips: None,
+            ..retired()
+        };
+        assert_eq!(
+            at_a_start.judge(live, &without_vip, 0, 1000),
+            Judgement::Holds,
+            "it is cut, and told so"
+        );
         let half_open = |now| retired().judge(live, &flow(1, 20, 11), 0, now);
         assert_eq!(half_open(HALF_OPEN - 1), Judgement::Holds);
         assert_eq!(half_open(HALF_OPEN), Judgement::End);

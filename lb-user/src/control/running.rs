@@ -6,10 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
-use tokio::sync::{
-    mpsc::{Sender, UnboundedReceiver},
-    oneshot::{self, error::TryRecvError},
+use anyhow::{Result, ensure};
+use tokio::{
+    sync::{
+        mpsc::{Sender, UnboundedReceiver},
+        oneshot::{self, error::TryRecvError},
+    },
+    time,
 };
 
 use super::{
@@ -41,6 +44,9 @@ use crate::{
 
 /// How long after a change no packet opens a flow by the maps of before.
 const SETTLES: Duration = Duration::from_secs(5);
+/// How long a change waits for the cut of the one before, which takes longer only where a great many
+/// flows end.
+const CUT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The thread that resolves the neighbours of a network.
 pub(super) struct Neighbours {
@@ -86,6 +92,8 @@ pub struct Running {
     pub(super) changed: Instant,
     /// Cuts that go on.
     pub(super) cuts: Vec<oneshot::Receiver<Done>>,
+    /// The cut of the latest change, or of the start.
+    pub(super) policy: Option<oneshot::Receiver<Done>>,
     pub(super) reporter: Reporter,
 }
 
@@ -185,6 +193,33 @@ impl Running {
         if !cut.is_empty() {
             self.cuts.push(self.expiry.cut(cut));
         }
+    }
+
+    /// Ends the flows that a change does not let in any more.
+    pub(super) fn cut_by_policy(&mut self, cut: Cut) {
+        if !cut.is_empty() {
+            self.policy = Some(self.cut_and_tell(cut));
+        }
+    }
+
+    /// Waits until the cut of the change before is made. It goes by the listeners and rules of then,
+    /// and must not meet flows that the next change lets in.
+    ///
+    /// # Errors
+    ///
+    /// If it takes too long; nothing is changed then.
+    pub(super) async fn finish_policy(&mut self) -> Result<()> {
+        if let Some(cut) = &mut self.policy {
+            // An error is an answer as well: the thread has ended.
+            let made = time::timeout(CUT_PATIENCE, cut).await.is_ok();
+            ensure!(
+                made,
+                "the flows that the change before has ended are still being told; try again, \
+                 nothing is changed"
+            );
+            self.policy = None;
+        }
+        Ok(())
     }
 
     /// Whether ids of what is configured no more wait for the last flow that holds them. Not while flows

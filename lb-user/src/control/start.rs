@@ -23,7 +23,7 @@ use super::{
     attach::{attach_all, leaves_checksums, with_below},
     checks::Checks,
     desired::{Desired, Place, desired},
-    ends::{Ends, ends},
+    ends::{ends, not_admitted},
     expiry::{
         Expiry,
         idle::Policy,
@@ -176,7 +176,8 @@ fn bring_up(
     let mut wanted = desired(&config, &places, &checked, &mut ids)?;
     wanted.run_in(mode);
     let current = live.current(&ids)?;
-    let Ends { cut, words } = ends(&current, &wanted, &ids);
+    let words = ends(&current, &wanted, &ids).words;
+    let cut = not_admitted(&wanted);
     runtime.block_on(live.apply(plan(&current, &wanted), &mut resolved))?;
     remove_stale(&config, pins, &places, &cells)?;
     let retired = Retired::new(&ids, &config, &wanted);
@@ -207,10 +208,11 @@ fn bring_up(
         renamed: false,
         changed: Instant::now(),
         cuts: Vec::new(),
+        policy: None,
         reporter,
     };
     running.note_tables();
-    running.cut(cut);
+    running.cut_by_policy(cut);
     Ok(running)
 }
 

@@ -28,6 +28,8 @@ pub struct Cut {
     pub backends: BTreeSet<u32>,
     /// Those of these listeners, which are gone.
     pub listeners: HashSet<ServiceKey>,
+    /// Those of every listener that is not in here; none: nothing is said of them.
+    pub open: Option<HashSet<ServiceKey>>,
     /// Those of clients that these rules of their listener deny, whichever service it was when they came.
     /// No rules deny nobody; where there are some, a client that none of them matches is denied. Nothing
     /// is said of a listener that is not in here.
@@ -82,29 +84,33 @@ impl Cut {
         let Self {
             backends,
             listeners,
+            open,
             denied,
             strangers,
             chosen,
         } = self;
         backends.is_empty()
             && listeners.is_empty()
+            && open.is_none()
             && denied.is_empty()
             && strangers.is_empty()
             && chosen.is_empty()
     }
 
-    /// Adds what a later order cuts. Its rules replace those of the same service or network: they are
-    /// the ones that hold now.
+    /// Adds what a later order cuts. Its rules replace those of the same service or network, and its
+    /// open listeners those of before: they are the ones that hold now.
     pub fn merge(&mut self, later: Self) {
         let Self {
             backends,
             listeners,
+            open,
             denied,
             strangers,
             chosen,
         } = later;
         self.backends.extend(backends);
         self.listeners.extend(listeners);
+        self.open = open.or(self.open.take());
         self.denied.extend(denied);
         self.strangers.extend(strangers);
         self.chosen.extend(chosen);
@@ -117,8 +123,11 @@ impl Cut {
         if self.backends.contains(&flow.backend_id) {
             return Some(Why::Backend);
         }
-        if self.listeners.contains(&listener(flow))
-            || denies(self.denied.get(&listener(flow)))
+        let listener = listener(flow);
+        let is_closed = |open: &HashSet<ServiceKey>| !open.contains(&listener);
+        if self.listeners.contains(&listener)
+            || self.open.as_ref().is_some_and(is_closed)
+            || denies(self.denied.get(&listener))
             || denies(self.strangers.get(&flow.network))
         {
             return Some(Why::Policy);
@@ -268,6 +277,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_open_is_closed_and_nothing_open_is_all() {
+        let open = |open: Option<HashSet<ServiceKey>>| Cut {
+            open,
+            ..Cut::default()
+        };
+        assert_eq!(why(&open(None)), None);
+        assert_eq!(why(&open(Some([at(2), at(5)].into()))), None);
+        assert_eq!(why(&open(Some([at(5)].into()))), Some(Why::Policy));
+        assert_eq!(why(&open(Some(HashSet::new()))), Some(Why::Policy));
+        assert!(!open(Some(HashSet::new())).is_empty());
+    }
+
+    #[test]
     fn rules_are_those_of_the_flows_own_listener_or_network() {
         let deny = rules([("10.0.0.0/8", DENY)]);
         let denied = |network| Cut {
@@ -397,6 +419,7 @@ mod tests {
         let mut cut = Cut {
             backends: [1].into(),
             listeners: [gone(2)].into(),
+            open: Some([at(1)].into()),
             denied: [
                 (at(5), rules([("10.0.0.0/8", DENY)])),
                 (at(6), rules([("10.0.0.0/8", DENY)])),
@@ -412,6 +435,7 @@ mod tests {
         cut.merge(Cut {
             backends: [11].into(),
             listeners: [gone(12)].into(),
+            open: None,
             denied: [(at(5), rules([("10.0.0.0/8", ALLOW)]))].into(),
             strangers: [(4, rules([]))].into(),
             chosen: vec![one.clone()],
@@ -419,6 +443,7 @@ mod tests {
         let wanted = Cut {
             backends: [1, 11].into(),
             listeners: [gone(2), gone(12)].into(),
+            open: Some([at(1)].into()),
             denied: [
                 (at(5), rules([("10.0.0.0/8", ALLOW)])),
                 (at(6), rules([("10.0.0.0/8", DENY)])),
@@ -428,5 +453,10 @@ mod tests {
             chosen: vec![Choice::default(), one],
         };
         assert_eq!(cut, wanted);
+        cut.merge(Cut {
+            open: Some([at(4)].into()),
+            ..Cut::default()
+        });
+        assert_eq!(cut.open, Some([at(4)].into()));
     }
 }

@@ -12,11 +12,11 @@ use lb_common::{
 };
 
 use super::{
-    desired::Desired,
+    desired::{Desired, backend_name},
     expiry::idle::age,
     ids::{Ids, Kind},
     plan::Current,
-    snat::parse_name,
+    snat::{parse_name, snat_name},
 };
 use crate::config::Config;
 
@@ -82,10 +82,11 @@ impl Retired {
         retired
     }
 
-    /// The ids in `ids` that none of the maps refers to, before anything is changed: what an earlier
-    /// process has retired and not freed. Pools are not among them: one may be configured and unused.
+    /// The ids in `ids` that none of the maps refers to, before anything is changed, and that `config`
+    /// does not have: what an earlier process has retired and not freed. A backend may be configured
+    /// and in no table: it drains, or is not ready. Pools are not among them: one may be configured and unused.
     /// Flows whose VIP is gone are left to the cut that follows, which tells both ends.
-    pub fn unreferenced(ids: &Ids, current: &Current) -> Self {
+    pub fn unreferenced(ids: &Ids, config: &Config, current: &Current) -> Self {
         let mapped: BTreeSet<u32> = current.network_ids.values().copied().collect();
         let networks = current.networks.iter();
         let networks = networks.filter(|(id, _)| mapped.contains(&u32::from(**id)));
@@ -106,8 +107,11 @@ impl Retired {
             .map(|service| service.id)
             .collect();
         let backends: BTreeSet<u32> = current.tables.values().flatten().copied().collect();
+        let configured = configured(config);
         let mut retired = Self::default();
-        for (kind, name, id) in ids.all() {
+        let stays =
+            |(kind, name, _): &(Kind, &str, u32)| configured.contains(&(*kind, (*name).to_owned()));
+        for (kind, name, id) in ids.all().filter(|id| !stays(id)) {
             let short = u16::try_from(id).unwrap_or_default();
             match kind {
                 Kind::Network if !mapped.contains(&id) => drop(retired.networks.insert(short)),
@@ -183,6 +187,23 @@ impl Retired {
         self.draining.remove(&slot);
         self.gone.remove(&slot);
     }
+}
+
+/// The names in the registry of all that a configuration has, but for pools.
+fn configured(config: &Config) -> BTreeSet<(Kind, String)> {
+    let mut names = BTreeSet::new();
+    for network in &config.networks {
+        names.insert((Kind::Network, network.name.clone()));
+        let snat = network.snat.iter();
+        names.extend(snat.map(|snat| (Kind::Snat, snat_name(&network.name, snat))));
+    }
+    for pool in &config.pools {
+        let backends = pool.backends.iter();
+        names.extend(backends.map(|one| (Kind::Backend, backend_name(pool, one))));
+    }
+    let services = config.services.iter();
+    names.extend(services.map(|service| (Kind::Service, service.name.clone())));
+    names
 }
 
 impl Retired {
@@ -383,7 +404,12 @@ networks:
             tables: [(1, vec![1, 1, 1])].into(),
             ..Current::default()
         };
-        let retired = Retired::unreferenced(&ids, &current);
+        let text = "
+version: 1
+networks: { mgmt: { role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.8] } }
+";
+        let mut config = crate::config::parse("test.yaml", text).unwrap();
+        let retired = Retired::unreferenced(&ids, &config, &current);
         let expected = Retired {
             networks: BTreeSet::from([2]),
             services: BTreeSet::from([2]),
@@ -393,5 +419,20 @@ networks:
             ..Retired::default()
         };
         assert_eq!(retired, expected);
+
+        // What is in no map, and configured: a backend that drains, and addresses that come back.
+        let text = "
+version: 1
+networks:
+  mgmt: { role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.8, 10.0.0.9] }
+  old:  { role: mgmt, interface: eth2, prefixes: [10.9.0.0/24], snat: [10.9.0.9] }
+pools:
+  p: { network: mgmt, backends: [{ name: b, address: \"10.0.0.2:1\" }] }
+services:
+  gone: { network: old, listen: [\"10.9.0.5:1/tcp\"], pool: p }
+";
+        config = crate::config::parse("test.yaml", text).unwrap();
+        let retired = Retired::unreferenced(&ids, &config, &current);
+        assert_eq!(retired, Retired::default());
     }
 }

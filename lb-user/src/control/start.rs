@@ -145,7 +145,7 @@ fn bring_up(
         ..config.clone()
     };
     recover_flow_ids(&live, &ids, pins)?;
-    free_unreferenced(&mut live, &mut ids, pins, &reporter)?;
+    free_unreferenced(&mut live, &mut ids, &config, pins, &reporter)?;
     let (places, cells) = build_cells(&config, pins, nics, &ids)?;
     let mut checks = Checks::default();
     checks.adopt(state);
@@ -294,13 +294,14 @@ fn free_unreferenced(
     pins: &Pins,
     reporter: &Reporter,
 ) -> Result<()> {
-    let mut retired = Retired::unreferenced(ids, &live.current(ids)?);
+    let mut retired = Retired::unreferenced(ids, config, &live.current(ids)?);
     if !retired.is_empty() {
         let sweeper = Sweeper::open(&pins.maps(), reporter.clone())?;
         live.sweep(&sweeper, ids, &mut retired)?;
     }
     Ok(())
 }
+    config: &Config,
 
 /// Where the neighbours of a network are resolved.
 fn side(network: &config::Network, pins: &Pins) -> Side {

@@ -19,8 +19,14 @@ use tokio::{
 use super::{USAGE, failed, init_log};
 use crate::{
     admin::server::{Order, Server},
-    config::{self, Config, Loaded},
-    control::{apply::read_ids, serve::Control, start, state::State},
+    config::{self, Loaded, Problems},
+    control::{
+        apply::read_ids,
+        serve::Control,
+        start,
+        state::State,
+        unconfirmed::{self, Chosen, Source},
+    },
     dataplane::{maps::Maps, pins::Pins},
     host,
     observe::log::{self, FlowLog, Reports},
@@ -57,22 +63,26 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
-    let Loaded {
-        config,
-        text,
-        warnings,
-    } = match config::load_text(&options.config) {
-        Ok(loaded) => loaded,
+    init_log(options.trace_drops);
+    let file = config::load_text(&options.config);
+    match &file {
+        Ok(loaded) => {
+            for warning in &loaded.warnings {
+                tracing::warn!("{warning}");
+            }
+        }
         Err(problems) => {
             eprintln!("{problems}");
-            return ExitCode::from(USAGE);
+            // What waits to be confirmed goes on, or back, whatever the file says.
+            if kept_state(&Pins::new(&options.instance))
+                .unconfirmed
+                .is_none()
+            {
+                return ExitCode::from(USAGE);
+            }
         }
-    };
-    init_log(options.trace_drops);
-    for warning in warnings {
-        tracing::warn!("{warning}");
     }
-    match run_config(options, &config, &text) {
+    match run_file(options, file) {
         Ok(End::Stopped) => ExitCode::SUCCESS,
         Ok(End::Unconfirmed) => {
             eprintln!("lb: not confirmed in time: taken down again");
@@ -82,11 +92,8 @@ pub(super) fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
+fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     host::check()?;
-    if options.careful && options.confirm.is_none() {
-        host::refuse_access_interfaces(config)?;
-    }
     let pins = Pins::new(&options.instance);
     let _lock = host::Lock::take(&pins)?;
     ensure!(
@@ -96,19 +103,19 @@ fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
         options.instance,
         options.instance
     );
-    // Without a data plane there is nothing that it was about.
-    let state = match pins.exist() {
-        true => State::load(&pins.runtime()),
-        false => State::default(),
-    };
+    let state = kept_state(&pins);
+    let problems = file.as_ref().err().cloned();
+    let Chosen {
+        config,
+        text,
+        source,
+    } = unconfirmed::choose(file, &state)?;
+    if options.careful && options.confirm.is_none() {
+        host::refuse_access_interfaces(&config)?;
+    }
     let before = start::applied(&pins)
         .ok()
         .and_then(|text| config::parse("applied.yaml", &text).ok());
-    let unconfirmed = unconfirmed(&state);
-    let (config, text) = match &unconfirmed {
-        Some((config, text)) => (config, text.as_str()),
-        None => (config, text),
-    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -120,15 +127,20 @@ fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
         .map(|patience| time::Instant::now() + patience);
     let level = if options.trace_drops { TRACE_DROPS } else { 0 };
     let (reporter, reports) = log::channel();
-    let mut running = start::start(config, text, &pins, level, &runtime, (reporter, &state))?;
+    let mut running = start::start(&config, &text, &pins, level, &runtime, (reporter, &state))?;
     if deadline.is_none() {
         running.keep()?;
     }
     let file = path::absolute(&options.config)?;
-    let before = before.as_ref().unwrap_or(config);
+    let before = before.as_ref().unwrap_or(&config);
     let mut control = Control::new(running, state, &file, before);
-    if unconfirmed.is_some() {
-        control.went_back();
+    if let Some(problems) = problems {
+        control.started_without(&problems);
+    }
+    match source {
+        Source::File => control.started_another(),
+        Source::After => {}
+        Source::Before => control.went_back(),
     }
     let orders = listen(&pins, &runtime);
     println!(
@@ -151,19 +163,13 @@ fn run_config(options: &Options, config: &Config, text: &str) -> Result<End> {
     Ok(end)
 }
 
-/// What runs instead of the file if the last reload was not confirmed in time, and the process that
-/// should have gone back was ended before.
-fn unconfirmed(state: &State) -> Option<(Config, String)> {
-    let unconfirmed = state.unconfirmed.as_ref()?;
-    if !unconfirmed.until.is_over() {
-        return None;
+/// What an earlier process has left beside its data plane; without one there is nothing that it was
+/// about.
+fn kept_state(pins: &Pins) -> State {
+    match pins.exist() {
+        true => State::load(&pins.runtime()),
+        false => State::default(),
     }
-    let text = unconfirmed.before.clone();
-    let config = config::parse("applied.yaml", &text);
-    let config = config.inspect_err(|problems| {
-        tracing::error!("what was before an unconfirmed reload cannot be used: {problems}");
-    });
-    Some((config.ok()?, text))
 }
 
 /// Opens the admin socket.

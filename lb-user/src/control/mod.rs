@@ -31,3 +31,4 @@ pub mod snat;
 pub mod start;
 pub mod state;
 pub mod sweep;
+pub mod unconfirmed;

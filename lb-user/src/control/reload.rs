@@ -12,11 +12,12 @@ use super::{
     files::Files,
     serve::{Control, Refusal},
     start::applied,
-    state::{Unconfirmed, Uptime},
+    state::Uptime,
+    unconfirmed::Unconfirmed,
 };
 use crate::{
     admin::api::Changes,
-    config::{self, Config, Loaded, Warning, time_text},
+    config::{self, Config, Loaded, Problems, Warning, time_text},
 };
 
 /// How long after a rollback that failed it is tried again.
@@ -24,6 +25,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// What is said of a configuration that nobody has confirmed.
 const UNCONFIRMED: &str =
     "the last reload was not confirmed in time: what was before it runs again";
+/// What is said of a start with another file.
+const OTHER_FILE: &str =
+    "another file was started than the one that waited to be confirmed: nothing waits any more";
 
 impl Control {
     /// What a reload of `file` would change.
@@ -111,7 +115,7 @@ impl Control {
         let change = self.prepare(&config).await?;
         if let Some(time) = confirm {
             // Before anything is changed: also a process that is killed in the middle of it goes back.
-            self.await_confirmation(time, &before)?;
+            self.await_confirmation(time, &before, &text)?;
         }
         match self.carry_out(change, &text).await {
             Ok(changes) => {
@@ -134,12 +138,18 @@ impl Control {
     }
 
     /// From now on what is applied next must be confirmed.
-    fn await_confirmation(&mut self, time: Duration, before: &str) -> anyhow::Result<()> {
+    fn await_confirmation(
+        &mut self,
+        time: Duration,
+        before: &str,
+        after: &str,
+    ) -> anyhow::Result<()> {
         self.state.unconfirmed = Some(Unconfirmed {
             until: Uptime::now().after(time),
             before: before.to_owned(),
         });
         self.store().map_err(|error| {
+            after: after.to_owned(),
             self.state.unconfirmed = None;
             error.context("note that it must be confirmed; nothing is changed")
         })
@@ -204,10 +214,10 @@ impl Control {
 
     /// Nobody has confirmed in time. What cannot be undone now is tried again.
     pub(super) async fn roll_back(&mut self) {
-        let Some(Unconfirmed { before, .. }) = self.state.unconfirmed.clone() else {
+        let Some(unconfirmed) = self.state.unconfirmed.clone() else {
             return;
         };
-        match self.apply(&before).await {
+        match self.apply(&unconfirmed.before).await {
             Ok(()) => self.went_back(),
             Err(error) => {
                 let words = format!("what was before the last reload cannot be applied: {error:#}");
@@ -215,7 +225,10 @@ impl Control {
                 self.event("rollback", "configuration", &words, None);
                 self.stale = Some(words);
                 let until = Uptime::now().after(AGAIN);
-                self.state.unconfirmed = Some(Unconfirmed { until, before });
+                self.state.unconfirmed = Some(Unconfirmed {
+                    until,
+                    ..unconfirmed
+                });
             }
         }
     }
@@ -235,6 +248,22 @@ impl Control {
         let _said = self.reload(None, None, None).await;
     }
 }
+    /// Another file was started than the one that waited to be confirmed, if one did.
+    pub fn started_another(&mut self) {
+        if self.state.unconfirmed.take().is_some() {
+            tracing::warn!("{OTHER_FILE}");
+            self.event("confirm", "configuration", OTHER_FILE, None);
+            self.save();
+        }
+    }
+
+    /// Says that the file of the start cannot be used, and that something else runs.
+    pub fn started_without(&mut self, problems: &Problems) {
+        let words = problems.to_string().lines().collect::<Vec<_>>().join("; ");
+        tracing::error!("{words}; what was applied goes on");
+        self.stale = Some(words);
+    }
+
 
 fn load(file: &Path) -> Result<Loaded, Refusal> {
     config::load_text(file).map_err(|problems| {

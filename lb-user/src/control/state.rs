@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-use super::drains::Drains;
+use super::{drains::Drains, unconfirmed::Unconfirmed};
 use crate::{admin::api::Override, health::Standing};
 
 /// The state; backends by their names in the registry.
@@ -28,15 +28,6 @@ pub struct State {
     pub drains: Drains,
     /// A change that nobody has confirmed yet.
     pub unconfirmed: Option<Unconfirmed>,
-}
-
-/// A change that must be confirmed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unconfirmed {
-    /// Until when.
-    pub until: Uptime,
-    /// The configuration that comes back else, as text.
-    pub before: String,
 }
 
 /// A time since the host was started, in milliseconds: it is not changed by anybody, and goes on while
@@ -174,6 +165,7 @@ mod tests {
             unconfirmed: Some(Unconfirmed {
                 until: Uptime(99),
                 before: "version: 1".to_owned(),
+                after: "version: 1 ".to_owned(),
             }),
         }
     }

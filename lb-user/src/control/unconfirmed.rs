@@ -1,0 +1,169 @@
+//! A change that somebody must confirm, and what a start makes of it.
+//!
+//! Whoever starts `lb run` with another file than the one that waits wants that one to run: then nothing
+//! waits any more. With the same file, or one that cannot be used, a start confirms nothing and undoes
+//! nothing: what waits runs on until its time is over, and from then on what was before it.
+
+use serde::{Deserialize, Serialize};
+
+use super::state::{State, Uptime};
+use crate::config::{self, Config, Loaded, Problems};
+
+/// A change that must be confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unconfirmed {
+    /// Until when.
+    pub until: Uptime,
+    /// The configuration that comes back else, as text.
+    pub before: String,
+    /// The one that must be confirmed, as text.
+    #[serde(default)]
+    pub after: String,
+}
+
+/// Which configuration a start runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// That of its file.
+    File,
+    /// The one that waits to be confirmed.
+    After,
+    /// What was before that one.
+    Before,
+}
+
+/// What a start runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The configuration.
+    pub config: Config,
+    /// Its text.
+    pub text: String,
+    /// Where it is from.
+    pub source: Source,
+}
+
+/// Chooses between a file and what waits in `state`.
+///
+/// # Errors
+///
+/// The problems of the file, if nothing else can run.
+pub fn choose(file: Result<Loaded, Problems>, state: &State) -> Result<Chosen, Problems> {
+    let text = file.as_ref().ok().map(|loaded| loaded.text.as_str());
+    let waits = state.unconfirmed.as_ref();
+    if let Some((source, text)) = waits.and_then(|waits| waits.goes_on(text)) {
+        match config::parse("applied.yaml", text) {
+            Ok(config) => {
+                let text = text.to_owned();
+                return Ok(Chosen {
+                    config,
+                    text,
+                    source,
+                });
+            }
+            Err(problems) => tracing::error!("what was applied cannot be used: {problems}"),
+        }
+    }
+    let Loaded { config, text, .. } = file?;
+    Ok(Chosen {
+        config,
+        text,
+        source: Source::File,
+    })
+}
+
+impl Unconfirmed {
+    /// What runs instead of a file with this text, or of none that can be used.
+    fn goes_on(&self, file: Option<&str>) -> Option<(Source, &str)> {
+        match file {
+            Some(text) if text != self.after => None,
+            _ if self.until.is_over() => Some((Source::Before, &self.before)),
+            _ => Some((Source::After, &self.after)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, time::Duration};
+
+    use super::*;
+
+    /// A configuration that differs from others by this port.
+    fn text(port: u16) -> String {
+        format!(
+            "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.9] }}
+  a: {{ role: tenant, interface: eth0, prefixes: [10.1.0.0/24] }}
+pools:
+  p: {{ network: mgmt, backends: [\"10.0.0.1:1\"] }}
+services:
+  s: {{ network: a, listen: [\"10.1.0.9:{port}/tcp\"], pool: p }}
+"
+        )
+    }
+
+    fn load(text: &str) -> Result<Loaded, Problems> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lb.yaml");
+        fs::write(&path, text).unwrap();
+        config::load_text(&path)
+    }
+
+    const BEFORE: u16 = 1;
+    const AFTER: u16 = 2;
+    const OTHER: u16 = 3;
+
+    /// Which port a start with this file listens on, and why; none if it is refused.
+    fn started(file: &str, left: Option<Duration>) -> Option<(u16, Source)> {
+        let unconfirmed = left.map(|left| Unconfirmed {
+            until: Uptime::now().after(left),
+            before: load(&text(BEFORE)).unwrap().text,
+            after: load(&text(AFTER)).unwrap().text,
+        });
+        let state = State {
+            unconfirmed,
+            ..State::default()
+        };
+        let chosen = choose(load(file), &state).ok()?;
+        assert_eq!(config::parse("f", &chosen.text).unwrap(), chosen.config);
+        Some((chosen.config.services[0].listen[0].port, chosen.source))
+    }
+
+    #[test]
+    fn a_start_goes_by_its_file_but_for_what_waits() {
+        const LEFT: Option<Duration> = Some(Duration::from_secs(60));
+        const OVER: Option<Duration> = Some(Duration::ZERO);
+        let same = format!("# Nothing else.\n{}", text(AFTER));
+        for (file, left, wanted) in [
+            (text(OTHER).as_str(), None, Some((OTHER, Source::File))),
+            ("version: [", None, None),
+            (&text(OTHER), LEFT, Some((OTHER, Source::File))),
+            (&text(OTHER), OVER, Some((OTHER, Source::File))),
+            (&text(BEFORE), LEFT, Some((BEFORE, Source::File))),
+            (&text(BEFORE), OVER, Some((BEFORE, Source::File))),
+            (&same, LEFT, Some((AFTER, Source::After))),
+            (&same, OVER, Some((BEFORE, Source::Before))),
+            ("version: [", LEFT, Some((AFTER, Source::After))),
+            ("version: [", OVER, Some((BEFORE, Source::Before))),
+        ] {
+            assert_eq!(started(file, left), wanted, "{file} {left:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_any_more_leaves_the_file() {
+        let state = State {
+            unconfirmed: Some(Unconfirmed {
+                until: Uptime::now(),
+                before: "version: 0".to_owned(),
+                after: load(&text(AFTER)).unwrap().text,
+            }),
+            ..State::default()
+        };
+        let chosen = choose(load(&text(AFTER)), &state).unwrap();
+        assert_eq!(chosen.source, Source::File);
+        assert!(choose(load(""), &state).is_err());
+    }
+}

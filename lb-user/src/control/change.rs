@@ -175,6 +175,7 @@ impl Running {
         let serving = &self.serving;
         self.checks
             .set(&config, &ids, |backend| serving.contains(&backend));
+        self.known = None;
         (self.config, self.places, self.cells, self.ids) = (config, places, cells, ids);
         Ok(())
     }
@@ -190,8 +191,19 @@ impl Running {
         self.resolve(&change.desired, &change.plan);
         let serving = &self.serving;
         let serves = |backend: u32| serving.contains(&backend);
+        self.known = Some(self.checks.known());
         self.checks.set(&change.config, &change.ids, serves);
         Ok(())
+    }
+
+    /// Takes back [`Self::begin_checks`], if that was called for a change that is not made.
+    pub fn end_checks(&mut self) {
+        if let Some(known) = self.known.take() {
+            self.checks.remember(known);
+            let serving = &self.serving;
+            let serves = |backend: u32| serving.contains(&backend);
+            self.checks.set(&self.config, &self.ids, serves);
+        }
     }
 
     /// From now on these ids are taken, whatever becomes of the change that needs them.

@@ -150,6 +150,18 @@ impl Checks {
         }
     }
 
+    /// Where every backend stands.
+    pub fn known(&self) -> BTreeMap<String, Backend> {
+        self.backends.clone()
+    }
+
+    /// Takes back what was known of backends that are nobody's now.
+    pub fn remember(&mut self, known: BTreeMap<String, Backend>) {
+        for (name, backend) in known {
+            self.backends.entry(name).or_insert(backend);
+        }
+    }
+
     /// Takes a report in; says so if it changed the verdict.
     pub fn note(&mut self, report: Report) -> Option<Turn> {
         // It may have been taken out of the file while the check was on its way.
@@ -341,6 +353,31 @@ pools:
         let standing = &checks.of(ONE).unwrap().standing;
         assert_eq!((standing.verdict, standing.against), (Verdict::Up, 3));
         assert!(checks.are_pending(), "the other one did not serve");
+    }
+
+    /// A change that is tried and refused.
+    #[test]
+    fn what_is_remembered_is_as_it_was() {
+        let tried = config("health: { tcp: {} }, ");
+        let mut before = tried.clone();
+        before.pools[0].name = "q".to_owned();
+        let mut all = ids(&tried);
+        all.insert(Kind::Backend, "q/10.0.0.1:1@mgmt/10.0.0.1", 7);
+        let mut checks = Checks::default();
+        checks.set(&before, &all, |_| false);
+        checks.note(report(7, Verdict::Dead));
+        let known = checks.known();
+        checks.set(&tried, &all, |_| false);
+        assert_eq!(checks.note(report(7, Verdict::Up)), None);
+        checks.remember(known);
+        checks.set(&before, &all, |_| true);
+        let names: Vec<_> = checks.standings().into_keys().collect();
+        assert_eq!(names, ["q/10.0.0.1:1@mgmt/10.0.0.1"]);
+        assert_eq!(
+            checks.note(report(7, Verdict::Up)).map(|turn| turn.from),
+            Some(Verdict::Dead)
+        );
+        assert_eq!(checks.note(report(1, Verdict::Up)), None);
     }
 
     #[test]

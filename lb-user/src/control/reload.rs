@@ -68,6 +68,7 @@ impl Control {
         // As it is now, whatever becomes of it while it is read.
         let files = Files::look(&file);
         let result = self.try_reload(&file, confirm).await;
+        self.running.end_checks();
         let object = format!("file {}", file.display());
         match &result {
             Ok(changes) => {
@@ -128,6 +129,7 @@ impl Control {
             }
             Err(error) => {
                 self.state.unconfirmed = None;
+                self.running.end_checks();
                 if let Err(error) = self.apply(&before).await {
                     tracing::error!("what was applied before could not be applied anew: {error:#}");
                 }
@@ -147,9 +149,9 @@ impl Control {
         self.state.unconfirmed = Some(Unconfirmed {
             until: Uptime::now().after(time),
             before: before.to_owned(),
+            after: after.to_owned(),
         });
         self.store().map_err(|error| {
-            after: after.to_owned(),
             self.state.unconfirmed = None;
             error.context("note that it must be confirmed; nothing is changed")
         })
@@ -158,6 +160,7 @@ impl Control {
     /// Finds out whether a configuration can be applied. Where a pool would have nobody to send new
     /// flows to because nobody was asked yet, they are asked first, and flows go on as before.
     async fn prepare(&mut self, config: &Config) -> anyhow::Result<Change> {
+        self.running.finish_policy().await?;
         let layers = self.running.layers(config, &self.state.overrides);
         let change = self.running.prepare(config, &layers)?;
         if !change.waits(self.running.config(), &layers) {
@@ -170,7 +173,6 @@ impl Control {
     }
 
     /// Carries a change out; `text` is the source of its configuration.
-        self.running.finish_policy().await?;
     async fn carry_out(&mut self, change: Change, text: &str) -> anyhow::Result<Changes> {
         let before = self.running.config().clone();
         let changes = Changes {
@@ -189,8 +191,12 @@ impl Control {
     /// Applies a configuration that was applied before, as text.
     async fn apply(&mut self, text: &str) -> anyhow::Result<()> {
         let config = config::parse("applied.yaml", text)?;
-        let change = self.prepare(&config).await?;
-        self.carry_out(change, text).await.map(drop)
+        let applied = match self.prepare(&config).await {
+            Ok(change) => self.carry_out(change, text).await.map(drop),
+            Err(error) => Err(error),
+        };
+        self.running.end_checks();
+        applied
     }
 
     /// What was applied stays.
@@ -242,12 +248,6 @@ impl Control {
         self.save();
     }
 
-    /// The files have changed, and are to be applied when they do.
-    pub(super) async fn reload_watched(&mut self) {
-        // It has been said what came of it.
-        let _said = self.reload(None, None, None).await;
-    }
-}
     /// Another file was started than the one that waited to be confirmed, if one did.
     pub fn started_another(&mut self) {
         if self.state.unconfirmed.take().is_some() {
@@ -264,6 +264,12 @@ impl Control {
         self.stale = Some(words);
     }
 
+    /// The files have changed, and are to be applied when they do.
+    pub(super) async fn reload_watched(&mut self) {
+        // It has been said what came of it.
+        let _said = self.reload(None, None, None).await;
+    }
+}
 
 fn load(file: &Path) -> Result<Loaded, Refusal> {
     config::load_text(file).map_err(|problems| {

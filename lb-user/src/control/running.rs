@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     apply::Live,
-    checks::Checks,
+    checks::{Backend, Checks},
     desired::{Place, table},
     expiry::{Done, Expiry, cut::Cut},
     ids::{Ids, Kind},
@@ -94,6 +94,8 @@ pub struct Running {
     pub(super) cuts: Vec<oneshot::Receiver<Done>>,
     /// The cut of the latest change, or of the start.
     pub(super) policy: Option<oneshot::Receiver<Done>>,
+    /// What was known of backends before those of a change that is not made yet were asked.
+    pub(super) known: Option<BTreeMap<String, Backend>>,
     pub(super) reporter: Reporter,
 }
 

@@ -218,6 +218,7 @@ fn bring_up(
 
 /// Starts a thread for each network that keeps its next hops.
 fn resolve(
+        known: None,
     config: &Config,
     desired: &Desired,
     ids: &Ids,

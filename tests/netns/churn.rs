@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     client,
-    lb::Lb,
+    lb::{Lb, start_fails},
     poll,
     topology::{ECHO, Topology},
 };
@@ -271,6 +271,85 @@ fn a_full_disk_refuses_a_reload_and_nothing_else() -> Result<()> {
     ensure!(status.contains("stale"), "{status}");
     fs::remove_file(&room)?;
     lb.tell(&["reload"])?.done()?;
+    lb.process().stop()?;
+    drop(disk);
+    lb.down()
+}
+
+/// Without room on the disk a start is refused before it changes anything, and what ran goes on.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_full_disk_refuses_a_start_that_would_change_something() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 2)?;
+    let folder = format!("/run/lb/{}", topology.run());
+    fs::create_dir_all(&folder)?;
+    let disk = Disk::mount(&folder)?;
+    let config = site.http("");
+    let mut lb = Lb::start(&topology, &config)?;
+    wait_for(&lb, &["up", "up"], LIMIT)?;
+    let idle = connect(&topology, 10)?;
+    lb.process().stop()?;
+    let before = lb.maps()?;
+    let room = format!("{folder}/room");
+    ensure!(
+        fs::write(&room, vec![1; 4 << 20]).is_err(),
+        "the disk is not full"
+    );
+
+    let other = config.replace("192.168.203.110:7000", "192.168.203.111:7000");
+    let failure = start_fails(&topology, topology.run(), &other)?;
+
+    assert_eq!(failure.code, Some(1), "{failure:?}");
+    ensure!(
+        failure.message().contains("nothing is changed"),
+        "{failure:?}"
+    );
+    assert_eq!(lb.maps()?, before);
+    idle.iter().try_for_each(alive)?;
+    fs::remove_file(&room)?;
+    lb.restart(&config)?;
+    idle.iter().try_for_each(alive)?;
+    lb.process().stop()?;
+    drop(disk);
+    lb.down()
+}
+
+/// A reload to other backends asks them first. If it is refused after that, those of before are asked
+/// again.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn after_a_refused_reload_the_old_backends_are_checked() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 2)?;
+    let folder = format!("/run/lb/{}", topology.run());
+    fs::create_dir_all(&folder)?;
+    let disk = Disk::mount(&folder)?;
+    let config = site.http("");
+    let mut lb = Lb::start(&topology, &config)?;
+    wait_for(&lb, &["up", "up"], LIMIT)?;
+    site.health[1].refuse();
+    wait_for(&lb, &["up", "dead"], LIMIT)?;
+    let room = format!("{folder}/room");
+    ensure!(
+        fs::write(&room, vec![1; 4 << 20]).is_err(),
+        "the disk is not full"
+    );
+
+    // In another pool they are other backends.
+    lb.write(
+        &config
+            .replace("  echo-a:\n", "  other:\n")
+            .replace("pool: echo-a", "pool: other"),
+    )?;
+    let said = lb.tell(&["reload"])?;
+    assert_eq!(said.code, Some(1), "{said:?}");
+    ensure!(said.stderr.contains("nothing is changed"), "{said:?}");
+    let health = lb.health()?;
+    assert_eq!(health[1].verdict.as_str(), "dead", "it is known still");
+    site.health[0].refuse();
+    wait_for(&lb, &["dead", "dead"], LIMIT)?;
+    fs::remove_file(&room)?;
     lb.process().stop()?;
     drop(disk);
     lb.down()

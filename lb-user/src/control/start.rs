@@ -74,9 +74,15 @@ pub fn start(
 ) -> Result<Running> {
     let adopted = pins.exist();
     let ours = |ifindex| pins.link(NIC, ifindex).exists();
-    let result = host::interfaces(config, ours)
-        .and_then(|nics| bring_up(config, pins, &nics, log_level, runtime, (reporter, state)))
-        .and_then(|running| state::write(&applied_path(pins), text.as_bytes()).map(|()| running));
+    let applied = applied_path(pins);
+    let result = host::interfaces(config, ours).and_then(|nics| {
+        make_folders(pins)?;
+        let beside = state::write_beside(&applied, text.as_bytes())
+            .context("keep the configuration; nothing is changed")?;
+        let running = bring_up(config, pins, &nics, log_level, runtime, (reporter, state))?;
+        beside.put(&applied)?;
+        Ok(running)
+    });
     if result.is_err()
         && !adopted
         && let Err(error) = remove(pins)
@@ -120,14 +126,7 @@ pub fn applied(pins: &Pins) -> Result<String> {
     })
 }
 
-fn bring_up(
-    config: &Config,
-    pins: &Pins,
-    nics: &BTreeMap<String, Link>,
-    log_level: u8,
-    runtime: &Runtime,
-    (reporter, state): (Reporter, &State),
-) -> Result<Running> {
+fn make_folders(pins: &Pins) -> Result<()> {
     ensure!(
         pins.other_versions().is_empty(),
         "instance {} runs with pinned state of another version ({}), which this lb cannot adopt; \
@@ -136,7 +135,17 @@ fn bring_up(
         pins.other_versions().join(", "),
         pins.instance(),
     );
-    pins.create().context("create the pin folders")?;
+    pins.create().context("create the pin folders")
+}
+
+fn bring_up(
+    config: &Config,
+    pins: &Pins,
+    nics: &BTreeMap<String, Link>,
+    log_level: u8,
+    runtime: &Runtime,
+    (reporter, state): (Reporter, &State),
+) -> Result<Running> {
     let mut object = Object::load(pins, &config.limits, log_level)?;
     let mut live = Live::new(Maps::open(&pins.maps())?);
     let mut ids = live.ids()?;
@@ -209,6 +218,7 @@ fn bring_up(
         changed: Instant::now(),
         cuts: Vec::new(),
         policy: None,
+        known: None,
         reporter,
     };
     running.note_tables();
@@ -218,7 +228,6 @@ fn bring_up(
 
 /// Starts a thread for each network that keeps its next hops.
 fn resolve(
-        known: None,
     config: &Config,
     desired: &Desired,
     ids: &Ids,
@@ -292,6 +301,7 @@ fn recover_flow_ids(live: &Live, ids: &Ids, pins: &Pins) -> Result<()> {
 fn free_unreferenced(
     live: &mut Live,
     ids: &mut Ids,
+    config: &Config,
     pins: &Pins,
     reporter: &Reporter,
 ) -> Result<()> {
@@ -302,7 +312,6 @@ fn free_unreferenced(
     }
     Ok(())
 }
-    config: &Config,
 
 /// Where the neighbours of a network are resolved.
 fn side(network: &config::Network, pins: &Pins) -> Side {

@@ -20,8 +20,10 @@ use lb_common::{
     },
 };
 
+use network_types::eth::EtherType;
+
 use crate::{
-    count,
+    conntrack, count,
     entry::now,
     lookup,
     maps::{ANSWERS, NETWORKS},
@@ -51,7 +53,7 @@ pub(crate) extern "C" fn lb_refuse(ctx: *mut xdp_md, id: u32, reason: u32) -> u3
 /// Writes the answer into the frame; `None` if there is none, and the frame is lost then.
 #[inline(always)]
 fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
-    if !may_answer(network, reason) {
+    if !may_answer(reason) {
         return None;
     }
     let xdp = Xdp::new(ctx);
@@ -91,10 +93,10 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
     Some(())
 }
 
-/// Reasons that may have an answer: what is declared is never met with silence, what policy denies
-/// is, unless the configuration says `reject`.
+/// Reasons that may have an answer: what is declared is never met with silence; what policy denies is,
+/// unless the configuration says `reject`, or a change has ended the sender's connection.
 #[inline(always)]
-const fn may_answer(network: &Network, reason: u32) -> bool {
+const fn may_answer(reason: u32) -> bool {
     const DECLARED: u32 = 1 << DropReason::NoFlow as u32
         | 1 << DropReason::NoBackend as u32
         | 1 << DropReason::NoNextHop as u32
@@ -103,12 +105,20 @@ const fn may_answer(network: &Network, reason: u32) -> bool {
         | 1 << DropReason::BudgetSpent as u32
         | 1 << DropReason::ReplyMismatch as u32
         | 1 << DropReason::TooBig as u32
-        | 1 << DropReason::TtlExpired as u32
-        | 1 << DropReason::Denied as u32;
-    if reason == DropReason::NoService as u32 {
-        return network.flags & NETWORK_REJECT != 0;
-    }
-    reason < u32::BITS && DECLARED >> reason & 1 != 0
+        | 1 << DropReason::TtlExpired as u32;
+    has(DECLARED | OF_POLICY, reason)
+}
+
+/// Reasons that say nothing but that nobody serves the sender there; a change may have made them.
+const OF_POLICY: u32 = 1 << DropReason::NotDeclared as u32
+    | 1 << DropReason::NoService as u32
+    | 1 << DropReason::Spoofed as u32
+    | 1 << DropReason::Denied as u32;
+
+/// Whether `reasons` have the bit of this one.
+#[inline(always)]
+const fn has(reasons: u32, reason: u32) -> bool {
+    reason < u32::BITS && reasons >> reason & 1 != 0
 }
 
 /// The error that says so.
@@ -133,9 +143,9 @@ const fn is_of_the_way(reason: u32) -> bool {
 /// What the frame itself says about that.
 #[inline(always)]
 fn must_know(frame: &Ipv4Frame<'_>, id: u16, network: &Network, reason: u32) -> bool {
-    if reason == DropReason::NoService as u32 {
-        // Policy was not asked yet.
-        return policy::is_own(id, network, frame.ip.source.get());
+    if has(OF_POLICY, reason) {
+        let key = FlowKey::of_request(frame, id);
+        return rejects(&key, network, reason) || goes_on(frame) && conntrack::was_ended(&key);
     }
     if reason == DropReason::ReplyMismatch as u32 {
         // The rest of a connection that is gone; who knocks at a SNAT port learns nothing.
@@ -147,11 +157,27 @@ fn must_know(frame: &Ipv4Frame<'_>, id: u16, network: &Network, reason: u32) -> 
     if reason == DropReason::TooBig as u32 {
         return answer::must_stay_whole(frame.ip);
     }
-    if reason != DropReason::Denied as u32 {
-        return true;
+    true
+}
+
+/// Whether the configuration says that requests of this key, which policy refuses, have an answer.
+#[inline(always)]
+fn rejects(key: &FlowKey, network: &Network, reason: u32) -> bool {
+    if reason == DropReason::NoService as u32 {
+        // Policy was not asked yet.
+        return network.flags & NETWORK_REJECT != 0
+            && policy::is_own(key.network, network, key.client);
     }
-    let key = FlowKey::of_request(frame, id);
-    lookup::service(&key).is_some_and(|service| service.flags & SERVICE_REJECT != 0)
+    reason == DropReason::Denied as u32
+        && lookup::service(key).is_some_and(|service| service.flags & SERVICE_REJECT != 0)
+}
+
+/// Whether the frame is a segment of a connection that its sender takes for open.
+#[inline(always)]
+fn goes_on(frame: &Ipv4Frame<'_>) -> bool {
+    // What is not declared on a tenant network may be anything. A reset is answered in no case.
+    let is_ipv4 = frame.ethernet.ethertype.get().raw() == EtherType::Ipv4 as u16;
+    is_ipv4 && matches!(frame.l4, L4::Tcp(tcp) if tcp.flags.get() & SYN == 0)
 }
 
 /// What this CPU keeps for its answers in the network `id`.

@@ -74,6 +74,21 @@ pub(crate) fn by_id(id: u32) -> Option<Hit> {
     Hit::read(entry, word)
 }
 
+/// Whether userspace has ended the flow whose requests have this key, and nothing has taken its entry
+/// since.
+#[inline(always)]
+pub(crate) fn was_ended(key: &FlowKey) -> bool {
+    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
+    let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
+        return false;
+    };
+    Entry::at(id).is_some_and(|entry| {
+        let word = entry.word();
+        // The word again: another flow's tuple is none of this one's.
+        matches!(word.state(), State::Ended) && entry.key(word) == *key && entry.word() == word
+    })
+}
+
 /// The flow of a request, or `None` if the packet needs a new one.
 #[inline(always)]
 pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit>, DropReason> {

@@ -14,6 +14,7 @@ mod close;
 mod cost;
 mod cut;
 mod drop;
+mod ended;
 mod event;
 mod fragment;
 mod given;

@@ -110,7 +110,7 @@ impl Cut {
         } = later;
         self.backends.extend(backends);
         self.listeners.extend(listeners);
-        self.open = open.or(self.open.take());
+        self.open = open.or_else(|| self.open.take());
         self.denied.extend(denied);
         self.strangers.extend(strangers);
         self.chosen.extend(chosen);

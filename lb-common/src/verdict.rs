@@ -135,7 +135,7 @@ drop_reasons! {
     FlowTableFull = 9, "flow_table_full", "The request index has no room for a new flow.";
     FlowRace = 10, "flow_race", "Another CPU took the flow entry at the same moment; the peer repeats the packet.";
     TtlExpired = 11, "ttl_expired", "The time to live was used up.";
-    ReplyMismatch = 12, "reply_mismatch", "To a SNAT port, but not from the backend of the flow that owns it.";
+    ReplyMismatch = 12, "reply_mismatch", "To a SNAT port, but not from the backend of the flow, or the target of the check, that owns it.";
     ReplyUnexpected = 13, "reply_unexpected", "A late reply of an earlier flow on a flow id that has been taken again.";
     GroupAddress = 14, "group_address", "IP broadcast or multicast on a tenant network.";
     ArpNotOurs = 15, "arp_not_ours", "ARP on a tenant network for an address that is not ours.";

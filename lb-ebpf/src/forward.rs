@@ -87,7 +87,7 @@ fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Option<Verdict>,
     match address.flow_id(port.get()) {
         Some(flow_id) => reply(ctx, &frame, (id, network), flow_id).map(Some),
         None if address.kind & KIND_VIP != 0 => request(ctx, &frame, (id, network)),
-        None if is_local(&frame, network, address) => local(ctx, network).map(Some),
+        None if is_local(&frame, (id, network), address) => local(ctx, network).map(Some),
         None => network.undeclared(DropReason::ReplyMismatch).map(Some),
     }
 }
@@ -158,13 +158,17 @@ fn reply(
     emit::to_network(ctx, frame, out, client_mac)
 }
 
-/// Whether a frame to `address` is for a socket of the network's cell. Who else sends TCP to a local
-/// port is the cell's kernel to judge: it knows its connections. It makes them itself, so nobody asks
-/// for one.
+/// Whether a frame to `address` is for a socket of the network's cell: from somebody that the cell
+/// talks to. Which connection it belongs to is the cell's kernel to judge. It makes them itself, so
+/// nobody asks for one.
 #[inline(always)]
-fn is_local(frame: &Ipv4Frame<'_>, network: &Network, address: &Address) -> bool {
-    let (_, port) = frame.l4.ports();
-    address.is_local(port.get()) && !network.is_host() && frame.is_plain_tcp() && !frame.asks()
+fn is_local(frame: &Ipv4Frame<'_>, (id, network): (u16, &Network), address: &Address) -> bool {
+    let (from, port) = frame.l4.ports();
+    address.is_local(port.get())
+        && !network.is_host()
+        && frame.is_plain_tcp()
+        && !frame.asks()
+        && lookup::is_local_peer(id, frame.ip.source.get(), from)
 }
 
 /// Network to local port: into the cell.

@@ -104,7 +104,7 @@ fn error(
         Err(reason) => return network.undeclared(reason),
     };
     let Some(way) = way(message, &quote, id, address) else {
-        return if is_local(message, &quote, network, address) {
+        return if is_local(message, &quote, (id, network), address) {
             emit::to_cell(network)
         } else {
             network.undeclared(DropReason::IcmpUnrelated)
@@ -142,7 +142,7 @@ fn way(message: &Message<'_>, quote: &Quote<'_>, id: u16, address: &Address) -> 
 fn is_local(
     message: &Message<'_>,
     quote: &Quote<'_>,
-    network: &Network,
+    (id, network): (u16, &Network),
     address: &Address,
 ) -> bool {
     quote.ip.source.get() == message.ip.destination.get()
@@ -150,6 +150,7 @@ fn is_local(
         && address.is_local(quote.l4.source.get().get())
         && message.ip.header_bytes() == size_of::<Ipv4>()
         && !network.is_host()
+        && lookup::is_local_peer(id, quote.ip.destination.get(), quote.l4.destination.get())
 }
 
 /// We had sent it from a SNAT port: a request, so its client is told.

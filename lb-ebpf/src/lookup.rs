@@ -1,15 +1,17 @@
-//! lookup: which network a frame came from, what its address is, which service listens there.
+//! lookup: which network a frame came from, what its address is, which service listens there; whom a cell
+//! talks to.
 
 use lb_common::{
-    addr::Be32,
+    addr::{Be16, Be32},
     maps::{
         flow::FlowKey,
         network::{Address, AddressKey, Network, NetworkKey},
+        peer::PeerKey,
         service::{Service, ServiceKey},
     },
 };
 
-use crate::maps::{ADDRESSES, NETWORK_IDS, NETWORKS, SERVICES};
+use crate::maps::{ADDRESSES, LOCAL_PEERS, NETWORK_IDS, NETWORKS, SERVICES};
 
 /// The network behind an interface and VLAN: its id and record.
 #[inline(always)]
@@ -37,6 +39,18 @@ pub(crate) fn address(network: u16, address: Be32) -> Option<&'static Address> {
             _reserved: 0,
         })
     }
+}
+
+/// Whether the cell of `network` talks to this address and port.
+#[inline(always)]
+pub(crate) fn is_local_peer(network: u16, address: Be32, port: Be16) -> bool {
+    let key = PeerKey {
+        address,
+        port,
+        network,
+    };
+    // SAFETY: the value is not read.
+    unsafe { LOCAL_PEERS.get(&key) }.is_some()
 }
 
 /// The service that listens on the VIP, port and protocol of `key`.

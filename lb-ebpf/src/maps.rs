@@ -15,6 +15,7 @@ use lb_common::{
         flow::{Flow, FlowKey},
         fragment::{FragmentKey, Fragmented},
         network::{Address, AddressKey, Network, NetworkKey},
+        peer::PeerKey,
         registry::RegistryKey,
         rule::RuleKey,
         sample::{REASONS, Sample},
@@ -34,6 +35,9 @@ pub(crate) static NETWORK_IDS: HashMap<NetworkKey, u32, { 2 * MAX_NETWORKS as us
 pub(crate) static NETWORKS: Array<Network, { MAX_NETWORKS as usize }> = Array::new();
 #[btf_map]
 pub(crate) static ADDRESSES: HashMap<AddressKey, Address, { MAX_ADDRESSES as usize }> =
+    HashMap::new();
+#[btf_map]
+pub(crate) static LOCAL_PEERS: HashMap<PeerKey, u32, { DEFAULT_BACKENDS as usize }> =
     HashMap::new();
 #[btf_map]
 pub(crate) static SERVICES: HashMap<ServiceKey, Service, { DEFAULT_SERVICES as usize }> =

@@ -36,6 +36,17 @@ fn forbidden(lb: &Lb<'_>) -> Result<u64> {
     Ok(cells.map(|drop| drop.packets).sum())
 }
 
+/// The configuration of the lab, with checks of the echo servers that ask at this port: what else a
+/// cell says to it is heard as well.
+fn asks(port: u16) -> String {
+    let pool = "echo-a:\n    network: mgmt\n";
+    assert!(CONFIG.contains(pool));
+    CONFIG.replace(
+        pool,
+        &format!("{pool}    health: {{ tcp: {{ port: {port} }} }}\n"),
+    )
+}
+
 fn node(topology: &Topology, port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(topology.nodes[0].address, port)
 }
@@ -49,7 +60,7 @@ fn a_cell_reaches_a_node_from_its_local_ports() -> Result<()> {
             make_generic(&topology)?;
         }
         let _peers = Peers::start(&topology)?;
-        let lb = Lb::start(&topology, CONFIG)?;
+        let lb = Lb::start(&topology, &asks(ECHO_NODE_PORT))?;
         let at_node = &topology.nodes[0].netns;
         let seen = Capture::start(at_node, "eth0", "tcp and src 10.32.96.50", topology.dir())?;
         let echo = node(&topology, ECHO_NODE_PORT);
@@ -84,18 +95,24 @@ fn a_cell_reaches_a_node_from_its_local_ports() -> Result<()> {
     Ok(())
 }
 
-/// A refusal comes back to the cell; whoever knocks at its ports hears nothing.
+/// A refusal comes back to the cell, from whom it asks; whoever knocks at its ports hears nothing.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_closed_port_refuses_the_cell_and_the_cell_is_silent_to_strangers() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, CONFIG)?;
-    let closed = SocketAddr::from(node(&topology, 1));
-    let error = in_cell(&topology, || {
-        Ok(TcpStream::connect_timeout(&closed, LIMIT).err())
-    })?;
-    let error = error.context("nobody listens")?;
-    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    let lb = Lb::start(&topology, &asks(1))?;
+    let refusals = [
+        (1, LIMIT, ErrorKind::ConnectionRefused),
+        (2, SILENCE, ErrorKind::TimedOut),
+    ];
+    for (port, limit, kind) in refusals {
+        let closed = SocketAddr::from(node(&topology, port));
+        let error = in_cell(&topology, || {
+            Ok(TcpStream::connect_timeout(&closed, limit).err())
+        })?;
+        let error = error.context("nobody listens")?;
+        assert_eq!(error.kind(), kind, "port {port}");
+    }
 
     let knock = |port: u16| {
         let to = SocketAddr::from((SNAT, port));

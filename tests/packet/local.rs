@@ -10,7 +10,10 @@ use lb_tests::{
 };
 use lb_user::dataplane::attach::Mode;
 
-use super::given::{KAS, KAS_MAC, assert_dropped, assert_frame, assert_passed, snat};
+use super::{
+    given::{KAS, KAS_MAC, assert_dropped, assert_frame, assert_passed, snat},
+    peers::hear,
+};
 
 /// The hub's network has a VIP of its own, so that both kinds of address are in one cell; the other
 /// tagged one has the same SNAT address.
@@ -32,6 +35,13 @@ const PORTS: [u16; 3] = [64_512, 65_000, 65_535];
 /// What a connection consists of.
 const FLAGS: [u8; 6] = [SYN_ONLY, SYN_ACK, ACK_ONLY, FIN_ACK, RST_ONLY, RST_ACK];
 const ROUTER_MAC: Mac = node_mac(Ipv4Addr::new(10, 32, 96, 1));
+
+/// A data plane whose cells talk to the node.
+fn start(config: &str) -> DataPlane {
+    let lb = DataPlane::new(config);
+    hear(&lb, &[("mgmt", KAS), ("tagged", KAS)]);
+    lb
+}
 
 fn outcome(action: Action, frame: Vec<u8>, counted: [&'static str; 3]) -> Outcome {
     let [hook, network, verdict] = counted;
@@ -64,7 +74,7 @@ fn assert_delivered(lb: &mut DataPlane, bytes: &[u8]) {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_segment_to_a_local_port_goes_into_the_cell_as_it_is() {
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = start(CONFIG);
     for port in PORTS {
         let asks = to_us(tcp(KAS, &snat(port), SYN_ONLY));
         assert_dropped(&mut lb, Port::Mgmt, &asks.bytes(), "reply_mismatch");
@@ -74,15 +84,14 @@ fn a_segment_to_a_local_port_goes_into_the_cell_as_it_is() {
             assert_delivered(&mut lb, &segment.padding(6).bytes());
         }
     }
-    // Whoever sends it: that is a matter of the cell's connections.
-    let stranger = to_us(tcp("192.0.2.9:443", LOCAL, SYN_ACK)).ttl(1);
-    assert_delivered(&mut lb, &stranger.bytes());
+    let late = to_us(tcp(KAS, LOCAL, SYN_ACK)).ttl(1);
+    assert_delivered(&mut lb, &late.bytes());
 }
 
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_segment_of_the_cell_leaves_as_it_is() {
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = start(CONFIG);
     for port in PORTS {
         for flags in FLAGS {
             let segment = from_cell(tcp(&snat(port), KAS, flags)).payload(b"from the cell");
@@ -103,7 +112,7 @@ fn a_segment_of_the_cell_leaves_as_it_is() {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn the_tag_of_a_network_stays_outside_its_cell() {
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = start(CONFIG);
     let answer = to_us(tcp(KAS, LOCAL, SYN_ACK)).bytes();
     let delivered = ["nic", "tagged", "delivered"];
     assert_eq!(
@@ -122,7 +131,7 @@ fn the_tag_of_a_network_stays_outside_its_cell() {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn nothing_else_to_a_snat_address_goes_into_the_cell() {
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = start(CONFIG);
     for port in [0, 1, 1023, 1024, 57_343, 57_344, 64_511] {
         let segment = to_us(tcp(KAS, &snat(port), SYN_ACK)).bytes();
         assert_dropped(&mut lb, Port::Mgmt, &segment, "reply_mismatch");
@@ -157,7 +166,7 @@ fn nothing_else_to_a_snat_address_goes_into_the_cell() {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_vip_has_no_local_ports() {
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = start(CONFIG);
     for port in PORTS {
         let vip = format!("{VIP}:{port}");
         let asks = to_us(tcp("10.32.96.7:40000", &vip, SYN_ONLY)).bytes();
@@ -170,7 +179,7 @@ fn a_vip_has_no_local_ports() {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn nothing_else_of_a_cell_leaves() {
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = start(CONFIG);
     let mut forbidden = |bytes: &[u8]| {
         assert_dropped(&mut lb, Port::Cell("mgmt"), bytes, "cell_forbidden");
     };
@@ -235,7 +244,7 @@ fn quote(frame: &Frame) -> Vec<u8> {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn an_error_about_a_segment_of_the_cell_goes_into_it() {
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = start(CONFIG);
     for kind in [(3, 4), (3, 1), (11, 0), (12, 0)] {
         let about = |frame: &Frame| {
             let sent = icmp("10.32.96.1", "10.32.96.50", kind, 1280);
@@ -281,6 +290,7 @@ fn an_open_checksum_is_made_whole_before_the_cell() {
         (Mode::Generic, segment.open_checksum()),
     ] {
         let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
+        hear(&lb, &[("mgmt", KAS)]);
         let delivered = ["nic", "mgmt", "delivered"];
         assert_eq!(
             lb.receive(Port::Mgmt, &segment.open_checksum()),

@@ -29,6 +29,7 @@ mod one_arm;
 mod options;
 mod partial;
 mod pass;
+mod peers;
 mod policy;
 mod race;
 mod recover;

@@ -8,6 +8,7 @@ pub mod event;
 pub mod flow;
 pub mod fragment;
 pub mod network;
+pub mod peer;
 pub mod registry;
 pub mod ring;
 pub mod rule;

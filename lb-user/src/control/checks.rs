@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::SocketAddrV4,
     time::{Duration, Instant},
 };
 
@@ -14,6 +13,7 @@ use tokio::{
 
 use super::{
     desired::backend_name,
+    heard::{self, Heard},
     ids::{Ids, Kind},
     layers::{Layers, Said},
     state::State,
@@ -40,6 +40,8 @@ pub struct Checks {
     backends: BTreeMap<String, Backend>,
     /// The names of those that are checked, by their ids.
     names: BTreeMap<u32, String>,
+    /// Whose answers come in.
+    pub heard: Heard,
 }
 
 /// Where a backend stands.
@@ -83,6 +85,7 @@ impl Default for Checks {
             checkers: BTreeMap::new(),
             backends: BTreeMap::new(),
             names: BTreeMap::new(),
+            heard: Heard::default(),
         }
     }
 }
@@ -111,8 +114,10 @@ impl Checks {
     }
 
     /// From now on the backends of `config` are checked, and no others. `serves` says whether the
-    /// backend with an id has new flows now.
+    /// backend with an id has new flows now. One whose answers would not come in is not asked: nobody
+    /// is dead because he was not heard.
     pub fn set(&mut self, config: &Config, ids: &Ids, serves: impl Fn(u32) -> bool) {
+        let unheard = self.heard.set(config, ids);
         let mut targets: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
         self.names.clear();
         for pool in &config.pools {
@@ -122,6 +127,10 @@ impl Checks {
                 continue;
             };
             for backend in &pool.backends {
+                let address = heard::address(health, backend);
+                if unheard.contains(&(pool.network.as_str(), address)) {
+                    continue;
+                }
                 let name = backend_name(pool, backend);
                 let Some(id) = ids.get(Kind::Backend, &name) else {
                     continue;
@@ -132,10 +141,7 @@ impl Checks {
                 }
                 targets.entry(&pool.network).or_default().push(Target {
                     backend: id,
-                    address: SocketAddrV4::new(
-                        backend.address,
-                        health.port.unwrap_or(backend.port),
-                    ),
+                    address,
                     source: source.address,
                     health: health.clone(),
                     saved: known.standing.clone(),

@@ -29,6 +29,7 @@ use super::{
         idle::Policy,
         ways::{Way, Ways},
     },
+    heard::Heard,
     ids::{Ids, Kind},
     plan::{Current, Operation, plan},
     retire::Retired,
@@ -157,6 +158,7 @@ fn bring_up(
     free_unreferenced(&mut live, &mut ids, &config, pins, &reporter)?;
     let (places, cells) = build_cells(&config, pins, nics, &ids)?;
     let mut checks = Checks::default();
+    checks.heard = Heard::open(&pins.maps())?;
     checks.adopt(state);
     let current = live.current(&ids)?;
     let layers = |checks: &Checks, ids: &Ids| {

@@ -8,6 +8,7 @@ pub mod flows;
 pub mod grace;
 pub mod maps;
 pub mod object;
+pub mod peers;
 pub mod pins;
 #[cfg(test)]
 mod stress;

@@ -12,10 +12,11 @@ use crate::config::Limits;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
-pub const MAPS: [&str; 21] = [
+pub const MAPS: [&str; 22] = [
     "NETWORK_IDS",
     "NETWORKS",
     "ADDRESSES",
+    "LOCAL_PEERS",
     "SERVICES",
     "RULES",
     "MAGLEV",
@@ -121,6 +122,8 @@ fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
             ids.into_iter().fold(MAX_NETWORKS, u32::saturating_add),
         ),
         ("SERVICES", limits.services),
+        // A check has one, and a backend one check.
+        ("LOCAL_PEERS", limits.backends),
         ("USAGE", usage::entries(limits.services)),
         // Id 0 is none.
         ("BACKENDS", limits.backends.saturating_add(1)),

@@ -1,0 +1,150 @@
+//! Whom the cells hear: the answers of who is checked are let in, and no others.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::SocketAddrV4,
+    path::Path,
+    time::Instant,
+};
+
+use anyhow::Result;
+use lb_common::{addr::Be16, maps::peer::PeerKey};
+
+use super::ids::{Ids, Kind};
+use crate::{
+    config::{Backend, Config, Health},
+    dataplane::peers::LocalPeers,
+};
+
+/// Where checks ask: the name of a network, and the address and port there.
+pub type Asked<'c> = (&'c str, SocketAddrV4);
+
+/// Whose answers are let in. The default hears everybody, and has no data plane.
+#[derive(Default)]
+pub struct Heard {
+    peers: Option<LocalPeers>,
+}
+
+impl Heard {
+    /// In the data plane whose maps are pinned in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// If the pin is missing, or cannot be read.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let peers = Some(LocalPeers::open(folder)?);
+        Ok(Self { peers })
+    }
+
+    /// From now on those are heard whom the checks of `config` ask, others only for a while. Those for
+    /// whom there is no room.
+    pub fn set<'c>(&mut self, config: &'c Config, ids: &Ids) -> BTreeSet<Asked<'c>> {
+        let Some(peers) = &mut self.peers else {
+            return BTreeSet::new();
+        };
+        let wanted = wanted(config, ids);
+        let refused = peers.set(&wanted.keys().copied().collect(), Instant::now());
+        let unheard = refused.iter().filter_map(|key| wanted.get(key).copied());
+        let unheard: BTreeSet<Asked<'_>> = unheard.collect();
+        if !unheard.is_empty() {
+            tracing::error!(
+                "not checked, because the running data plane has no room for so many checks \
+                 (limits.backends): {}",
+                words(&unheard)
+            );
+        }
+        unheard
+    }
+
+    /// Forgets who has not been asked for a while.
+    pub fn tidy(&mut self) {
+        if let Some(peers) = &mut self.peers {
+            peers.forget(Instant::now());
+        }
+    }
+}
+
+/// Where a backend is asked.
+pub fn address(health: &Health, backend: &Backend) -> SocketAddrV4 {
+    SocketAddrV4::new(backend.address, health.port.unwrap_or(backend.port))
+}
+
+/// Who is asked from a cell; checks in a host network are the host's own traffic.
+fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
+    let mut wanted = HashMap::new();
+    for pool in &config.pools {
+        let network = config.network(&pool.network);
+        let network = network.filter(|network| !network.host);
+        let (Some(health), Some(network)) = (&pool.health, network) else {
+            continue;
+        };
+        let id = ids.get(Kind::Network, &network.name);
+        let Some(id) = id.and_then(|id| u16::try_from(id).ok()) else {
+            continue;
+        };
+        for backend in &pool.backends {
+            let address = address(health, backend);
+            let key = PeerKey {
+                address: (*address.ip()).into(),
+                port: Be16::new(address.port()),
+                network: id,
+            };
+            wanted.insert(key, (network.name.as_str(), address));
+        }
+    }
+    wanted
+}
+
+fn words(unheard: &BTreeSet<Asked<'_>>) -> String {
+    let words = unheard.iter();
+    let words = words.map(|(network, address)| format!("{address} in network {network}"));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    const TEXT: &str = r#"
+version: 1
+networks:
+  mgmt:   { role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.9] }
+  host:   { role: mgmt, interface: eth2, address: host, prefixes: [10.0.1.0/24], snat: [{ address: 10.0.1.9, ports: 20000-20999 }] }
+pools:
+  p: { network: mgmt, health: { tcp: {} }, backends: ["10.0.0.1:1", "10.0.0.2:1"] }
+  q: { network: mgmt, health: { tcp: {}, port: 99 }, backends: ["10.0.0.1:1", "10.0.0.1:2"] }
+  r: { network: mgmt, backends: ["10.0.0.3:1"] }
+  s: { network: host, health: { tcp: {} }, backends: ["10.0.1.1:1"] }
+"#;
+
+    #[test]
+    fn those_are_heard_whom_checks_ask_where_they_ask_them() {
+        let config = config::parse("f", TEXT).unwrap();
+        let mut ids = Ids::default();
+        ids.insert(Kind::Network, "mgmt", 5);
+        ids.insert(Kind::Network, "host", 6);
+        let key = |last, port| PeerKey {
+            address: std::net::Ipv4Addr::new(10, 0, 0, last).into(),
+            port: Be16::new(port),
+            network: 5,
+        };
+        let at = |text: &str| ("mgmt", text.parse().unwrap());
+        let peers = [
+            (key(1, 1), at("10.0.0.1:1")),
+            (key(2, 1), at("10.0.0.2:1")),
+            (key(1, 99), at("10.0.0.1:99")),
+        ];
+        assert_eq!(wanted(&config, &ids), HashMap::from(peers));
+    }
+
+    #[test]
+    fn who_is_not_heard_is_named() {
+        let unheard = [("b", "10.0.0.1:2"), ("a", "10.0.0.1:1")];
+        let unheard = unheard.map(|(network, address)| (network, address.parse().unwrap()));
+        assert_eq!(
+            words(&unheard.into()),
+            "10.0.0.1:1 in network a, 10.0.0.1:2 in network b"
+        );
+    }
+}

@@ -4,7 +4,7 @@ use std::{
     io::Write as _,
     net::{Ipv4Addr, SocketAddrV4, TcpStream},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -49,6 +49,7 @@ fn a_cut_that_a_kill_has_prevented_is_made_at_the_next_start() -> Result<()> {
     let stay = connect(one, ECHO)?;
     let (closed, denied) = (connect(one, to_b)?, connect(other, ECHO)?);
 
+    settle(&lb, &before.config())?;
     let frozen = freeze(lb.process(), EXPIRY)?;
     lb.reload(&after.config())?;
     lb.process().signal(Signal::SIGKILL)?;
@@ -68,6 +69,14 @@ fn a_cut_that_a_kill_has_prevented_is_made_at_the_next_start() -> Result<()> {
     lb.kill()?;
     lb.restart(&after.config())?;
     stay.iter().try_for_each(alive)
+}
+
+/// Waits until the cut of the start is made: a reload does, also one that changes nothing.
+fn settle(lb: &Lb<'_>, config: &str) -> Result<()> {
+    let begun = Instant::now();
+    lb.reload(config)?;
+    println!("the cut of the start is made {:?} later", begun.elapsed());
+    Ok(())
 }
 
 /// Connections to echo servers.
@@ -103,7 +112,7 @@ fn a_stop_in_the_middle_of_a_cut_makes_it() -> Result<()> {
         .collect();
     let mut lb = Lb::start(&topology, &config)?;
     let pairs = line(&topology)?.open_many(64)?;
-
+    settle(&lb, &config)?;
     let frozen = freeze(lb.process(), EXPIRY)?;
     lb.reload(&closed)?;
     lb.process().signal(Signal::SIGTERM)?;
@@ -131,6 +140,7 @@ fn a_change_does_not_overtake_the_cut_of_the_one_before() -> Result<()> {
     let mut lb = Lb::start(&topology, &open)?;
     let line = line(&topology)?;
     let old = line.open()?;
+    settle(&lb, &open)?;
     let frozen = freeze(lb.process(), EXPIRY)?;
     lb.reload(&closed.config())?;
     lb.write(&open)?;

@@ -113,7 +113,7 @@ networks:
   host:   { role: mgmt, interface: eth2, address: host, prefixes: [10.0.1.0/24], snat: [{ address: 10.0.1.9, ports: 20000-20999 }] }
 pools:
   p: { network: mgmt, health: { tcp: {} }, backends: ["10.0.0.1:1", "10.0.0.2:1"] }
-  q: { network: mgmt, health: { tcp: {}, port: 99 }, backends: ["10.0.0.1:1", "10.0.0.1:2"] }
+  q: { network: mgmt, health: { tcp: { port: 99 } }, backends: ["10.0.0.1:1", "10.0.0.1:2"] }
   r: { network: mgmt, backends: ["10.0.0.3:1"] }
   s: { network: host, health: { tcp: {} }, backends: ["10.0.1.1:1"] }
 "#;

@@ -103,6 +103,20 @@ fn size_for(members: &[&Member]) -> u32 {
         .unwrap_or(largest)
 }
 
+/// A spread, unseeded hash of a name, as [`hash`] is one of a tuple.
+#[cfg(any(test, feature = "user"))]
+pub fn hash_of_name(name: &str) -> u32 {
+    (mix(fnv(name)) >> 32) as u32
+}
+
+/// FNV-1a.
+#[cfg(any(test, feature = "user"))]
+fn fnv(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 /// One member's permutation of the table's positions.
 #[cfg(any(test, feature = "user"))]
 struct Walk {
@@ -117,9 +131,7 @@ impl Walk {
             u32::try_from(value % u64::from(limit))
                 .expect("a remainder is below its 32-bit divisor")
         };
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = fnv(name);
         Self {
             position: below(size, mix(hash)),
             skip: below(size - 1, mix(hash ^ !0)) + 1,

@@ -44,8 +44,9 @@ fn leave(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     emit::out(ctx, network)
 }
 
-/// Whether this is a segment of a socket of the cell, from a SNAT address to somebody else. A flow's
-/// port is never the cell's: what a cell sent from there would go into somebody's connection.
+/// Whether this is a segment of a socket of the cell to somebody else: from a local port of a SNAT
+/// address, or from a shared VIP. A flow's port is never the cell's: what a cell sent from there would go
+/// into somebody's connection.
 #[inline(always)]
 fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
@@ -53,7 +54,7 @@ fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     let (port, _) = frame.l4.ports();
     let ours = lookup::address(id, ip.source.get())?;
     let is_local = frame.is_plain_tcp()
-        && ours.is_local(port.get())
+        && (ours.is_local(port.get()) || lookup::is_shared(id, ip.source.get(), port))
         && lookup::address(id, ip.destination.get()).is_none();
     is_local.then_some(())
 }

@@ -171,9 +171,12 @@ fn is_local(frame: &Ipv4Frame<'_>, (id, network): (u16, &Network), address: &Add
         && lookup::is_local_peer(id, frame.ip.source.get(), from)
 }
 
-/// Network to local port: into the cell.
+/// What a socket of the cell has to do with: into the cell; or to the host, whose socket it is then.
 #[inline(always)]
-fn local(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
+pub(crate) fn local(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
+    if network.is_host() {
+        return Ok(Verdict::Passed);
+    }
     // Where the kernel's stack will, it does so in the cell as well.
     let _open = rewrite::complete(ctx, network)?;
     emit::to_cell(network)

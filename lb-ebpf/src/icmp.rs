@@ -145,12 +145,17 @@ fn is_local(
     (id, network): (u16, &Network),
     address: &Address,
 ) -> bool {
-    quote.ip.source.get() == message.ip.destination.get()
+    let (us, port) = (quote.ip.source.get(), quote.l4.source.get());
+    let (peer, peer_port) = (quote.ip.destination.get(), quote.l4.destination.get());
+    us == message.ip.destination.get()
         && quote.ip.protocol.get() == IpProto::Tcp as u8
-        && address.is_local(quote.l4.source.get().get())
         && message.ip.header_bytes() == size_of::<Ipv4>()
         && !network.is_host()
-        && lookup::is_local_peer(id, quote.ip.destination.get(), quote.l4.destination.get())
+        && if address.is_local(port.get()) {
+            lookup::is_local_peer(id, peer, peer_port)
+        } else {
+            lookup::is_shared(id, us, port)
+        }
 }
 
 /// We had sent it from a SNAT port: a request, so its client is told.

@@ -11,6 +11,8 @@ use lb_common::{
     },
 };
 
+use network_types::ip::IpProto;
+
 use crate::maps::{ADDRESSES, LOCAL_PEERS, NETWORK_IDS, NETWORKS, SERVICES};
 
 /// The network behind an interface and VLAN: its id and record.
@@ -51,6 +53,19 @@ pub(crate) fn is_local_peer(network: u16, address: Be32, port: Be16) -> bool {
     };
     // SAFETY: the value is not read.
     unsafe { LOCAL_PEERS.get(&key) }.is_some()
+}
+
+/// Whether connections to this VIP and TCP port of `network` end in its cell.
+#[inline(always)]
+pub(crate) fn is_shared(network: u16, vip: Be32, vip_port: Be16) -> bool {
+    let key = FlowKey {
+        vip,
+        vip_port,
+        network,
+        protocol: IpProto::Tcp as u16,
+        ..FlowKey::default()
+    };
+    service(&key).is_some_and(Service::is_of_cell)
 }
 
 /// The service that listens on the VIP, port and protocol of `key`.

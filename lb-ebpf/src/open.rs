@@ -1,4 +1,5 @@
-//! open: a new flow: lookup -> policy -> select -> allocate.
+//! open: a new flow: lookup -> policy -> select -> allocate. One of a shared VIP is the cell's after the
+//! policy, which every packet of it meets.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
@@ -37,6 +38,9 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let key = FlowKey::of_request(&frame, id);
     let service = lookup::service(&key).ok_or(DropReason::NoService)?;
     policy::admit(id, network, service, key.client)?;
+    if service.is_of_cell() {
+        return forward::local(ctx, network);
+    }
     let segment = conntrack::segment(&frame);
     if segment.is_some_and(|segment| !segment.opens()) {
         return Err(DropReason::NoFlow);

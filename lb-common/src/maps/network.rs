@@ -2,7 +2,7 @@
 
 use crate::{
     addr::{Be32, Mac},
-    maps::snat::FIRST_LOCAL_PORT,
+    maps::snat::FIRST_LEG_PORT,
     pod::pod_struct,
     verdict::{DropReason, Verdict},
 };
@@ -147,11 +147,11 @@ impl Address {
         }
     }
 
-    /// Whether a `port` (host order) of it belongs to the sockets of the network's cell. Of a VIP that
-    /// is none, whatever the port.
+    /// Whether a `port` (host order) of it belongs to the sockets of the network's cell, which are the
+    /// backends' ends of shared VIPs and the checks. Of a VIP that is none, whatever the port.
     #[inline(always)]
     pub const fn is_local(&self, port: u16) -> bool {
-        self.kind & KIND_SNAT != 0 && port >= FIRST_LOCAL_PORT
+        self.kind & KIND_SNAT != 0 && port >= FIRST_LEG_PORT
     }
 }
 
@@ -182,13 +182,13 @@ mod tests {
             first_port: 1024,
             count: 56_320,
         };
-        for port in [64_512, 65_535] {
+        for port in [57_344, 64_511, 64_512, 65_535] {
             assert!(of(KIND_SNAT).is_local(port));
             assert!(of(KIND_SNAT | KIND_VIP).is_local(port));
             assert!(!of(KIND_VIP).is_local(port));
             assert_eq!(of(KIND_SNAT).flow_id(port), None);
         }
-        for port in [0, 1024, 57_343, 57_344, 64_511] {
+        for port in [0, 1024, 57_343] {
             assert!(!of(KIND_SNAT).is_local(port));
         }
     }

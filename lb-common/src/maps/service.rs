@@ -22,7 +22,7 @@ pod_struct! {
 pod_struct! {
     /// A service. 20 bytes. Written by userspace only.
     pub struct Service {
-        /// Id of the pool: index of its Maglev table. Entry 0 of the table is its size, so that one
+        /// Id of the pool: index of its Maglev table; 0 for one of [`SERVICE_CELL`]. Entry 0 of the table is its size, so that one
         /// swap of the table changes both; the backend ids follow.
         pub pool: u32,
         /// Id of the service.
@@ -38,5 +38,15 @@ pod_struct! {
     }
 }
 
+impl Service {
+    /// Whether its connections end in the cell of their network.
+    #[inline(always)]
+    pub const fn is_of_cell(&self) -> bool {
+        self.flags & SERVICE_CELL != 0
+    }
+}
+
 /// Who is denied gets an answer instead of silence.
 pub const SERVICE_REJECT: u32 = 1;
+/// Its connections are accepted in the network's cell, where their pool is found by what they ask for.
+pub const SERVICE_CELL: u32 = 2;

@@ -16,3 +16,4 @@ pub mod health;
 pub mod host;
 pub mod network;
 pub mod observe;
+pub mod shared;

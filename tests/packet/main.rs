@@ -35,6 +35,7 @@ mod race;
 mod recover;
 mod reply;
 mod request;
+mod shared;
 mod stranger;
 mod table;
 mod vlan;

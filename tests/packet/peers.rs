@@ -135,12 +135,12 @@ fn who_is_not_asked_any_more_is_heard_for_a_while() {
     assert_eq!(peers.set(&[other].into(), now), []);
     // A later change does not begin the while anew.
     assert_eq!(peers.set(&[other].into(), now + WHILE / 2), []);
-    peers.forget(now + WHILE - Duration::from_millis(1));
+    peers.forget(now + WHILE - Duration::from_millis(1), |_| false);
     assert_eq!(
         [KAS, OTHER].map(|node| is_heard(&mut lb, node)),
         [true, true]
     );
-    peers.forget(now + WHILE);
+    peers.forget(now + WHILE, |_| false);
     assert_eq!(
         [KAS, OTHER].map(|node| is_heard(&mut lb, node)),
         [false, true]
@@ -149,7 +149,7 @@ fn who_is_not_asked_any_more_is_heard_for_a_while() {
     // Who is asked again in time stays.
     assert_eq!(peers.set(&[].into(), now), []);
     assert_eq!(peers.set(&[other].into(), now), []);
-    peers.forget(now + 2 * WHILE);
+    peers.forget(now + 2 * WHILE, |_| false);
     assert!(is_heard(&mut lb, OTHER));
 }
 
@@ -163,13 +163,13 @@ fn those_of_an_earlier_process_go_like_its_own() {
     hear(&lb, &[("mgmt", KAS), ("mgmt", OTHER)]);
     let mut peers = LocalPeers::open(&lb.maps_folder()).expect("the peers");
     let now = Instant::now();
-    peers.forget(now + WHILE);
+    peers.forget(now + WHILE, |_| false);
     assert_eq!(
         [KAS, OTHER].map(|node| is_heard(&mut lb, node)),
         [true, true]
     );
     assert_eq!(peers.set(&[one].into(), now), []);
-    peers.forget(now + WHILE);
+    peers.forget(now + WHILE, |_| false);
     assert_eq!(
         [KAS, OTHER].map(|node| is_heard(&mut lb, node)),
         [true, false]

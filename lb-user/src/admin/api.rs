@@ -1,10 +1,14 @@
 //! What goes over the admin socket, as it stands in JSON.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::health::{Outcome, Verdict};
+use crate::{
+    health::{Outcome, Verdict},
+    observe::FlowLine,
+    shared::Counted,
+};
 
 /// What the control plane is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +40,8 @@ pub enum Request {
     },
     /// Ends flows; both ends are told.
     Kill(Filter),
+    /// The connections of shared VIPs, which the flow table does not have.
+    Legs(Filter),
     /// What has happened since the event with this number.
     Events {
         /// Events after this one; 0 for all that are kept.
@@ -168,6 +174,11 @@ pub enum Answer {
     Changes(Changes),
     /// To [`Request::Health`].
     Health(ControlStatus),
+    /// To [`Request::Legs`], in the order in which they began.
+    Legs {
+        /// The connections.
+        legs: Vec<FlowLine>,
+    },
     /// To [`Request::Events`], oldest first.
     Events {
         /// The events.
@@ -195,6 +206,8 @@ pub struct ControlStatus {
     pub config: ConfigStatus,
     /// Every backend of every pool, in the order of the file; then those that only finish flows.
     pub backends: Vec<BackendHealth>,
+    /// What became of the clients of each shared VIP, by the names of their services.
+    pub shared: BTreeMap<String, Counted>,
 }
 
 /// Where the configuration stands.

@@ -86,7 +86,7 @@ impl std::error::Error for Failure {}
 /// Why there is none.
 pub fn ask(instance: &str, request: &Request) -> Result<Answer, Failure> {
     let patience = match request {
-        Request::Health | Request::Events { .. } => SHORT_PATIENCE,
+        Request::Health | Request::Legs(_) | Request::Events { .. } => SHORT_PATIENCE,
         Request::Plan { .. }
         | Request::Reload { .. }
         | Request::Confirm

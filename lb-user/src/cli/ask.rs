@@ -12,9 +12,12 @@ use super::{
     arguments::{Format, Show},
     changes, print,
 };
-use crate::admin::{
-    api::{Answer, ControlStatus, Request},
-    client::{self, Failure},
+use crate::{
+    admin::{
+        api::{Answer, ControlStatus, Filter, Request},
+        client::{self, Failure},
+    },
+    observe::FlowLine,
 };
 
 /// The control plane, or the command line itself, has refused.
@@ -72,7 +75,7 @@ fn words(answer: Answer, applied: bool, instance: &str) -> Result<Vec<String>> {
         Answer::Done { lines } => Ok(lines),
         Answer::Changes(changes) => Ok(changes::words(changes, applied, instance)),
         Answer::Refused { usage, reasons } => Err(Refused { usage, reasons }.into()),
-        Answer::Health(_) | Answer::Events { .. } => bail!(OTHER_ANSWER),
+        Answer::Health(_) | Answer::Legs { .. } | Answer::Events { .. } => bail!(OTHER_ANSWER),
     }
 }
 
@@ -86,6 +89,15 @@ pub(super) fn health(instance: &str) -> Result<ControlStatus, String> {
             Err("no control plane runs (`lb run` starts it)".to_owned())
         }
         Err(failure) => Err(failure.to_string()),
+    }
+}
+
+/// The connections of shared VIPs that are meant. They live in the control plane: without one there are
+/// none.
+pub(super) fn legs(instance: &str, filter: &Filter) -> Vec<FlowLine> {
+    match client::ask(instance, &Request::Legs(filter.clone())) {
+        Ok(Answer::Legs { legs }) => legs,
+        _ => Vec::new(),
     }
 }
 

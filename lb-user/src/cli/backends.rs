@@ -200,7 +200,11 @@ mod tests {
             confirm_seconds: None,
             stale: None,
         };
-        Some(ControlStatus { config, backends })
+        Some(ControlStatus {
+            config,
+            backends,
+            shared: std::collections::BTreeMap::new(),
+        })
     }
 
     #[test]

@@ -12,14 +12,20 @@ use super::{
 use crate::{
     admin::api::{Filter, Request},
     config::time_text,
-    observe::{FlowLine, Observer},
+    observe::{FlowLine, Observer, WhoLine},
 };
 
 /// The live flows that are meant.
 pub(super) fn show(filter: &Filter, show: &Show) -> Result<()> {
     let observer = Observer::open(&show.instance.name)?;
-    let choices = observer.choose(filter).map_err(Refused::usage)?;
-    let flows = observer.flows(&choices)?;
+    let legs = ask::legs(&show.instance.name, filter);
+    let flows = match observer.choose(filter) {
+        Ok(choices) => observer.flows(&choices)?,
+        // A port that no flow has may be that of a shared VIP's connection.
+        Err(_) if filter.snat.is_some() && !legs.is_empty() => Vec::new(),
+        Err(reason) => return Err(Refused::usage(reason).into()),
+    };
+    let flows: Vec<FlowLine> = flows.into_iter().chain(legs).collect();
     if show.output.format == Format::Json {
         return print::json(&flows);
     }
@@ -36,7 +42,17 @@ pub(super) fn kill(filter: Filter, show: &Show) -> Result<()> {
 }
 
 pub(super) fn who(snat: SocketAddrV4, show: &Show) -> Result<()> {
-    let lines = Observer::open(&show.instance.name)?.who(snat)?;
+    let filter = Filter {
+        snat: Some(snat.to_string()),
+        ..Filter::default()
+    };
+    let legs = ask::legs(&show.instance.name, &filter).into_iter();
+    let legs: Vec<WhoLine> = legs.map(|flow| WhoLine { live: true, flow }).collect();
+    let lines = match Observer::open(&show.instance.name)?.who(snat) {
+        Ok(lines) => lines.into_iter().chain(legs).collect(),
+        Err(_) if !legs.is_empty() => legs,
+        Err(error) => return Err(error),
+    };
     if show.output.format == Format::Json {
         return print::json(&lines);
     }
@@ -57,6 +73,7 @@ fn print_flows(flows: impl IntoIterator<Item = FlowLine>) -> Result<()> {
             "SNAT",
             "BACKEND",
             "STATE",
+            "NAME",
             "BYTES TO",
             "BYTES FROM",
             "IDLE S",
@@ -67,12 +84,13 @@ fn print_flows(flows: impl IntoIterator<Item = FlowLine>) -> Result<()> {
             [
                 line.network,
                 line.service,
-                line.protocol.to_owned(),
+                line.protocol.into_owned(),
                 line.client,
                 line.vip,
                 line.snat,
                 line.backend,
-                line.state.to_owned(),
+                line.state.into_owned(),
+                line.name.unwrap_or_else(|| "-".to_owned()),
                 line.bytes_request.to_string(),
                 line.bytes_reply.to_string(),
                 line.idle_seconds.to_string(),
@@ -85,7 +103,7 @@ fn print_flows(flows: impl IntoIterator<Item = FlowLine>) -> Result<()> {
 fn expires_in(line: &FlowLine) -> String {
     match line.expires_in_seconds {
         Some(seconds) => time_text(Duration::from_secs(seconds)),
-        None if matches!(line.state, "closed" | "ended") => "-".to_owned(),
+        None if matches!(&*line.state, "closed" | "ended") => "-".to_owned(),
         None => "never".to_owned(),
     }
 }
@@ -96,16 +114,17 @@ mod tests {
 
     #[test]
     fn only_a_live_flow_ends_or_never_does() {
-        let shown = |state, expires_in_seconds| {
+        let shown = |state: &'static str, expires_in_seconds| {
             expires_in(&FlowLine {
                 network: String::new(),
                 service: String::new(),
-                protocol: "tcp",
+                protocol: "tcp".into(),
                 client: String::new(),
                 vip: String::new(),
                 snat: String::new(),
                 backend: String::new(),
-                state,
+                state: state.into(),
+                name: None,
                 bytes_request: 0,
                 bytes_reply: 0,
                 idle_seconds: 0,

@@ -1,5 +1,7 @@
 //! `lb status`.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde::Serialize;
 
@@ -12,6 +14,7 @@ use super::{
 use crate::{
     admin::api::ConfigStatus,
     observe::{NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
+    shared::Counted,
 };
 
 /// The answer of `-o json`.
@@ -21,15 +24,24 @@ struct Object {
     status: Status,
     /// Where the configuration stands; null if no control plane says so.
     config: Option<ConfigStatus>,
+    /// What became of the clients of each shared VIP, by the names of their services.
+    shared: BTreeMap<String, Counted>,
 }
 
 pub(super) fn show(show: &Show) -> Result<()> {
     let instance = &show.instance.name;
     let status = Observer::open(instance)?.status()?;
-    let config = ask::health(instance).map(|control| control.config);
+    let (config, shared) = match ask::health(instance) {
+        Ok(control) => (Ok(control.config), control.shared),
+        Err(why) => (Err(why), BTreeMap::new()),
+    };
     if show.output.format == Format::Json {
         let config = config.ok();
-        return print::json(&Object { status, config });
+        return print::json(&Object {
+            status,
+            config,
+            shared,
+        });
     }
     let (name, version) = (&status.instance, status.version);
     print::line(format_args!("instance {name}, version {version}"))?;
@@ -41,6 +53,10 @@ pub(super) fn show(show: &Show) -> Result<()> {
     print::line("")?;
     print_limits(status.networks)?;
     print::line("")?;
+    if !shared.is_empty() {
+        print_shared(shared)?;
+        print::line("")?;
+    }
     print_verdicts(status.verdicts)?;
     print::line("")?;
     print_snat(status.snat)
@@ -124,6 +140,35 @@ fn print_limits(networks: Vec<NetworkStatus>) -> Result<()> {
                 lasts(network.udp_flows),
                 network.unrested.to_string(),
                 network.unreported.to_string(),
+            ]
+        }),
+    )
+}
+
+fn print_shared(shared: BTreeMap<String, Counted>) -> Result<()> {
+    table::print(
+        [
+            "SHARED VIP",
+            "ACCEPTED",
+            "ROUTED",
+            "REDISPATCHED",
+            "ECH",
+            "REFUSED",
+            "REASONS",
+        ],
+        shared.into_iter().map(|(service, counted)| {
+            let reasons = counted.refused.iter();
+            let reasons: Vec<String> = reasons
+                .map(|(reason, count)| format!("{reason} {count}"))
+                .collect();
+            [
+                service,
+                counted.accepted.to_string(),
+                counted.routed.to_string(),
+                counted.redispatched.to_string(),
+                counted.ech.to_string(),
+                counted.refused.values().sum::<u64>().to_string(),
+                reasons.join(", "),
             ]
         }),
     )

@@ -1,5 +1,7 @@
 //! The configuration as a file in which everything is written out, and that means the same.
 
+mod shared;
+
 use std::{
     collections::HashMap,
     fmt::{self, Write as _},
@@ -299,7 +301,7 @@ fn service(out: &mut String, service: &Service) -> fmt::Result {
         name,
         network,
         listen,
-        pool,
+        target,
         rules,
         idle_timeout,
         udp_idle_timeout,
@@ -315,7 +317,7 @@ fn service(out: &mut String, service: &Service) -> fmt::Result {
     let listen = listen.iter().map(|listen| format!("\"{listen}\""));
     writeln!(out, "  {}:\n    network: {}", scalar(name), scalar(network))?;
     writeln!(out, "    listen: {}", flow(listen))?;
-    writeln!(out, "    pool: {}", scalar(pool))?;
+    shared::target(out, target)?;
     for (key, allow) in [("allow", true), ("deny", false)] {
         let prefixes = rules.iter().filter(|rule| rule.allow == allow);
         let prefixes: Vec<Ipv4Net> = prefixes.map(|rule| rule.prefix).collect();

@@ -26,6 +26,7 @@ mod names;
 mod place;
 mod problem;
 mod schema;
+mod shared;
 mod suggest;
 mod validate;
 mod yaml;
@@ -43,6 +44,7 @@ pub use self::{
         Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
     },
     problem::{Problem, Problems, Warning},
+    shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, Target, To},
 };
 pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};
 use self::{expand::Origins, problem::Findings, schema::RawFile};

@@ -6,7 +6,7 @@ use ipnet::Ipv4Net;
 use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, ring::DEFAULT_PLACES};
 use serde::{Serialize, Serializer};
 
-use super::{duration, health::Health};
+use super::{duration, health::Health, shared::Target};
 
 /// A validated configuration, with every default filled in and every shorthand (`defaults`, `nodes`,
 /// `clusters`, `include`) written out. Lists have the order of the files, every name that is
@@ -232,8 +232,9 @@ pub struct Service {
     pub network: String,
     /// At least one.
     pub listen: Vec<Listen>,
-    /// The name of the pool that flows are sent to.
-    pub pool: String,
+    /// Where flows are sent to.
+    #[serde(flatten)]
+    pub target: Target,
     /// Who may use it: the longest prefix that contains the client decides, and a client in none is
     /// denied. Canonical, sorted, unique in prefix. Empty: whoever the network's `sources` let in.
     pub rules: Vec<Rule>,
@@ -376,7 +377,10 @@ impl Default for Timeouts {
 }
 
 /// Prefixes as everybody writes them; `ipnet` alone would need one more feature for that.
-fn as_texts<S: Serializer>(prefixes: &[Ipv4Net], serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_texts<S: Serializer>(
+    prefixes: &[Ipv4Net],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(prefixes.iter().map(Ipv4Net::to_string))
 }
 

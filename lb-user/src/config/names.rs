@@ -156,7 +156,8 @@ pub(super) fn check_authority(text: &str, place: &Place, findings: &mut Findings
     }
 }
 
-fn is_domain(name: &str) -> bool {
+/// Whether it is a DNS name in lower case (RFC 1123 section 2.1), without a dot at the end.
+pub(super) fn is_domain(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let label = |label: &str| {
         (1..=63).contains(&label.len())

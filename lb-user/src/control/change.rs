@@ -23,6 +23,7 @@ use crate::{
     health::Verdict,
     host,
     network::cell::Cell,
+    shared::Setup,
 };
 
 /// A change that has been found possible; nothing is done yet.
@@ -68,7 +69,8 @@ impl Change {
         };
         let services = self.config.services.iter();
         let pools = services.filter(|service| is_open(service));
-        let mut pools = pools.filter_map(|service| self.config.pool(&service.pool));
+        let pools = pools.flat_map(|service| service.target.pools());
+        let mut pools = pools.filter_map(|pool| self.config.pool(pool));
         pools.any(|pool| {
             let nobody = self.shares.get(&pool.name);
             let nobody = nobody.is_some_and(|shares| shares.iter().all(|share| *share == 0));
@@ -159,6 +161,12 @@ impl Running {
         }
         self.live.follow(desired.next_hops.clone());
         self.resolve(&desired, &plan);
+        let tables = desired.tables.iter().cloned().collect();
+        // Who is to be accepted must be listened for, and who is to be dialled must be heard, before the
+        // first packet comes.
+        self.checks.heard.set(&config, &ids);
+        self.front.set(Setup::new(&config, &ids, &tables));
+        self.legs.end_cut(&ends.cut).await;
         self.live.apply(plan, &mut self.resolved).await?;
         self.changed = Instant::now();
         self.cut_by_policy(ends.cut);
@@ -169,7 +177,7 @@ impl Running {
         self.expiry.set(Policy::new(&config, &ids));
         self.expiry.follow(self.ways(&config, &ids));
         self.retired = Retired::new(&ids, &config, &desired);
-        self.tables = desired.tables.into_iter().collect();
+        self.tables = tables;
         self.note_tables();
         self.shares = shares;
         let serving = &self.serving;

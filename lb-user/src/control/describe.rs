@@ -6,7 +6,7 @@ use lb_common::maps::{
     network::{Address, AddressKey, KIND_SNAT, KIND_VIP, Network, NetworkKey},
     ring,
     rule::Owner,
-    service::{Service, ServiceKey},
+    service::{SERVICE_CELL, Service, ServiceKey},
 };
 
 use super::{
@@ -103,14 +103,21 @@ fn network(name: &str, record: &Network) -> String {
 }
 
 fn set_service(key: &ServiceKey, service: &Service, ids: &Ids) -> String {
+    let to = if service.flags & SERVICE_CELL == 0 {
+        format!(
+            "to pool {}",
+            ids.name(Kind::Pool, service.pool).unwrap_or("?")
+        )
+    } else {
+        "by what is asked for".to_owned()
+    };
     format!(
-        "set service {}: {} of network {} to pool {}",
+        "set service {}: {} of network {} {to}",
         ids.name(Kind::Service, u32::from(service.id))
             .unwrap_or("?"),
         listener(key),
         ids.name(Kind::Network, u32::from(key.network))
             .unwrap_or("?"),
-        ids.name(Kind::Pool, service.pool).unwrap_or("?"),
     )
 }
 

@@ -19,7 +19,7 @@ use lb_common::{
         },
         ring,
         rule::Owner,
-        service::{SERVICE_REJECT, Service, ServiceKey},
+        service::{SERVICE_CELL, SERVICE_REJECT, Service, ServiceKey},
     },
 };
 
@@ -30,7 +30,7 @@ use super::{
     snat::{SnatSlot, draining, snat_name},
 };
 use crate::{
-    config::{self, Config, Protocol, Role, TCP_IP_BYTES},
+    config::{self, Config, Protocol, Role, TCP_IP_BYTES, Target},
     dataplane::attach::Mode,
     network::link::Link,
 };
@@ -278,11 +278,14 @@ impl Desired {
         let network = network_id(ids, &service.network)?;
         let id =
             u16::try_from(ids.assign(Kind::Service, &service.name, config.limits.services)?)?;
-        let pool = ids.assign(Kind::Pool, &service.pool, config.limits.pools)?;
+        let pool = match service.target.pool() {
+            Some(pool) => ids.assign(Kind::Pool, pool, config.limits.pools)?,
+            None => 0,
+        };
         let record = Service {
             pool,
             id,
-            flags: if service.reject { SERVICE_REJECT } else { 0 },
+            flags: service_flags(service),
             budget: service.max_flows.unwrap_or(0),
             ..Service::default()
         };
@@ -327,6 +330,15 @@ impl Desired {
             .chain(retired.map(|(_, next_hop)| *next_hop))
             .collect()
     }
+}
+
+fn service_flags(service: &config::Service) -> u32 {
+    let reject = if service.reject { SERVICE_REJECT } else { 0 };
+    let cell = match service.target {
+        Target::Pool(_) => 0,
+        Target::Sni(_) | Target::Http(_) => SERVICE_CELL,
+    };
+    reject | cell
 }
 
 fn network_flags(network: &config::Network, place: &Place, config: &Config) -> u16 {

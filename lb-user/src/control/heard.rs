@@ -12,8 +12,9 @@ use lb_common::{addr::Be16, maps::peer::PeerKey};
 
 use super::ids::{Ids, Kind};
 use crate::{
-    config::{Backend, Config, Health},
+    config::{Backend, Config, Health, Target},
     dataplane::peers::LocalPeers,
+    shared::Legs,
 };
 
 /// Where checks ask: the name of a network, and the address and port there.
@@ -48,7 +49,7 @@ impl Heard {
         let unheard: BTreeSet<Asked<'_>> = unheard.collect();
         if !unheard.is_empty() {
             tracing::error!(
-                "not checked, because the running data plane has no room for so many checks \
+                "neither checked nor dialled, because the running data plane has no room for so many \
                  (limits.backends): {}",
                 words(&unheard)
             );
@@ -56,10 +57,10 @@ impl Heard {
         unheard
     }
 
-    /// Forgets who has not been asked for a while.
-    pub fn tidy(&mut self) {
+    /// Forgets who has not been asked for a while, and with whom no leg talks.
+    pub fn tidy(&mut self, legs: &Legs) {
         if let Some(peers) = &mut self.peers {
-            peers.forget(Instant::now());
+            peers.forget(Instant::now(), |peer| legs.talk_to(peer));
         }
     }
 }
@@ -69,13 +70,16 @@ pub fn address(health: &Health, backend: &Backend) -> SocketAddrV4 {
     SocketAddrV4::new(backend.address, health.port.unwrap_or(backend.port))
 }
 
-/// Who is asked from a cell; checks in a host network are the host's own traffic.
+/// Who is asked from a cell, and who is dialled for a shared VIP; in a host network both are the host's
+/// own traffic.
 fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
+    let shared = config.services.iter().map(|service| &service.target);
+    let shared = shared.filter(|target| target.pool().is_none());
+    let dialled: BTreeSet<&str> = shared.flat_map(Target::pools).collect();
     let mut wanted = HashMap::new();
     for pool in &config.pools {
         let network = config.network(&pool.network);
-        let network = network.filter(|network| !network.host);
-        let (Some(health), Some(network)) = (&pool.health, network) else {
+        let Some(network) = network.filter(|network| !network.host) else {
             continue;
         };
         let id = ids.get(Kind::Network, &network.name);
@@ -83,16 +87,24 @@ fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
             continue;
         };
         for backend in &pool.backends {
-            let address = address(health, backend);
-            let key = PeerKey {
-                address: (*address.ip()).into(),
-                port: Be16::new(address.port()),
-                network: id,
-            };
-            wanted.insert(key, (network.name.as_str(), address));
+            let asked = pool.health.as_ref().map(|health| address(health, backend));
+            let dialled = dialled.contains(pool.name.as_str());
+            let dialled = dialled.then(|| SocketAddrV4::new(backend.address, backend.port));
+            for address in asked.into_iter().chain(dialled) {
+                wanted.insert(peer(id, address), (network.name.as_str(), address));
+            }
         }
     }
     wanted
+}
+
+/// The key of somebody in the network with this id.
+pub fn peer(network: u16, address: SocketAddrV4) -> PeerKey {
+    PeerKey {
+        address: (*address.ip()).into(),
+        port: Be16::new(address.port()),
+        network,
+    }
 }
 
 fn words(unheard: &BTreeSet<Asked<'_>>) -> String {
@@ -116,6 +128,9 @@ pools:
   q: { network: mgmt, health: { tcp: { port: 99 } }, backends: ["10.0.0.1:1", "10.0.0.1:2"] }
   r: { network: mgmt, backends: ["10.0.0.3:1"] }
   s: { network: host, health: { tcp: {} }, backends: ["10.0.1.1:1"] }
+  t: { network: mgmt, backends: ["10.0.0.4:1"] }
+services:
+  v: { network: host, listen: ["10.0.1.9:443/tcp"], sni: { routes: [{ names: [a.b], pool: t }, { names: [c.d], pool: s }] } }
 "#;
 
     #[test]
@@ -134,6 +149,7 @@ pools:
             (key(1, 1), at("10.0.0.1:1")),
             (key(2, 1), at("10.0.0.2:1")),
             (key(1, 99), at("10.0.0.1:99")),
+            (key(4, 1), at("10.0.0.4:1")),
         ];
         assert_eq!(wanted(&config, &ids), HashMap::from(peers));
     }

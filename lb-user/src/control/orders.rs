@@ -20,7 +20,7 @@ use crate::{
     },
     config::Pool,
     health::Verdict,
-    observe::choose,
+    observe::{FlowLine, choose},
 };
 
 impl Control {
@@ -50,7 +50,11 @@ impl Control {
                 Ok(words) => done(&words),
                 Err(error) => refused(&format!("{error:#}")),
             },
-            Request::Kill(filter) => match choose(&filter, self.running.ids()) {
+            Request::Legs(filter) => match self.legs(&filter) {
+                Ok(legs) => Answer::Legs { legs },
+                Err(reason) => refused(&reason),
+            },
+            Request::Kill(filter) => match self.choose(&filter) {
                 Ok(chosen) => return self.kill(chosen, &filter, by, reply),
                 Err(reason) => refused(&reason),
             },
@@ -150,15 +154,36 @@ impl Control {
             chosen,
             ..Cut::default()
         };
+        let legs = self.running.legs().cut(&cut);
         let finished = self.running.cut_and_tell(cut);
         self.event("kill", "flows", &words(filter), by);
         tokio::spawn(async move {
             let answer = match finished.await {
-                Ok(report) => done(&format!("{} flows ended", report.flows)),
+                Ok(report) => done(&format!("{} flows ended", report.flows + legs)),
                 Err(_) => refused(&"the thread that ends flows is gone"),
             };
             let _gone: Result<(), Answer> = reply.send(answer);
         });
+    }
+
+    /// The flows that are meant, and the legs of shared VIPs.
+    fn choose(&self, filter: &Filter) -> Result<Vec<Choice>, String> {
+        let ids = self.running.ids();
+        choose(filter, ids).or_else(|reason| {
+            // A port that no flow has may be that of a leg.
+            let legs = self.running.legs().meant(filter, ids)?;
+            match legs.is_empty() || filter.snat.is_none() {
+                true => Err(reason),
+                false => Ok(legs.iter().map(|leg| leg.choice()).collect()),
+            }
+        })
+    }
+
+    /// The legs that are meant, as flows.
+    fn legs(&self, filter: &Filter) -> Result<Vec<FlowLine>, String> {
+        let ids = self.running.ids();
+        let legs = self.running.legs().meant(filter, ids)?;
+        Ok(legs.iter().map(|leg| leg.line(ids)).collect())
     }
 
     /// Where everything stands.
@@ -221,6 +246,7 @@ impl Control {
                 stale: self.stale.clone(),
             },
             backends,
+            shared: self.running.counts().read(),
         }
     }
 }

@@ -40,6 +40,7 @@ use crate::{
         neighbour::{Resolved, Targets},
     },
     observe::log::Reporter,
+    shared::{Counts, Front, Legs, Setup},
 };
 
 /// How long after a change no packet opens a flow by the maps of before.
@@ -68,6 +69,12 @@ pub struct Running {
     pub expiry: Expiry,
     /// The checks of backends.
     pub checks: Checks,
+    /// The threads that serve shared VIPs.
+    pub(super) front: Front,
+    /// The connections that they carry.
+    pub(super) legs: Legs,
+    /// What became of their clients.
+    pub(super) counts: Counts,
     /// What is applied; its limits are those of the maps.
     pub(super) config: Config,
     /// Where its networks are.
@@ -137,6 +144,7 @@ impl Running {
     /// If the kernel refuses a table.
     pub async fn share(&mut self, layers: &Layers) -> Result<Vec<String>> {
         let mut changed = Vec::new();
+        let mut has_new_table = false;
         let mut result = Ok(());
         for pool in &self.config.pools {
             let shares = layers.shares(pool).numbers();
@@ -147,6 +155,7 @@ impl Running {
             let set = match table(pool, layers, &self.ids) {
                 Ok(table) if self.tables.get(&id) == Some(&table) => Ok(()),
                 Ok(table) => {
+                    has_new_table = true;
                     self.tables.insert(id, table.clone());
                     let set = vec![Operation::SetTable(id, table)];
                     self.live.apply(set, &mut self.resolved).await
@@ -166,7 +175,31 @@ impl Running {
             }
         }
         self.note_tables();
+        if has_new_table {
+            self.steer();
+        }
         result.map(|()| changed)
+    }
+
+    /// Has the shared VIPs served as it stands now.
+    fn steer(&self) {
+        let setup = Setup::new(&self.config, &self.ids, &self.tables);
+        self.front.set(setup);
+    }
+
+    /// Forgets whom the cells need not hear any more.
+    pub fn tidy(&mut self) {
+        self.checks.heard.tidy(&self.legs);
+    }
+
+    /// The connections of shared VIPs.
+    pub const fn legs(&self) -> &Legs {
+        &self.legs
+    }
+
+    /// What became of the clients of shared VIPs.
+    pub const fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// What is said of the backends of `config`, with these overrides.
@@ -193,6 +226,7 @@ impl Running {
     /// Ends flows at once.
     pub(super) fn cut(&mut self, cut: Cut) {
         if !cut.is_empty() {
+            self.legs.cut(&cut);
             self.cuts.push(self.expiry.cut(cut));
         }
     }
@@ -200,6 +234,7 @@ impl Running {
     /// Ends the flows that a change does not let in any more.
     pub(super) fn cut_by_policy(&mut self, cut: Cut) {
         if !cut.is_empty() {
+            self.legs.cut(&cut);
             self.policy = Some(self.cut_and_tell(cut));
         }
     }
@@ -252,7 +287,7 @@ impl Running {
         let sweeper = Sweeper::open(&self.pins.maps(), self.reporter.clone())?;
         let freed = self
             .live
-            .sweep(&sweeper, &mut self.ids, &mut self.retired)?;
+            .sweep(&sweeper, &mut self.ids, &mut self.retired, &self.legs)?;
         self.renamed = true;
         for snat in freed {
             let cell = cell::name(self.pins.instance(), &snat.network);

@@ -144,7 +144,7 @@ impl Control {
     ///
     /// If the kernel refuses it.
     pub async fn tick(&mut self) -> Result<()> {
-        self.running.checks.heard.tidy();
+        self.running.tidy();
         let shared = self.share().await;
         let over = self.state.drains.take_over();
         if !over.is_empty() {

@@ -55,6 +55,7 @@ use crate::{
         nic,
     },
     observe::log::Reporter,
+    shared::{Counts, Front, Legs, Setup},
 };
 
 /// Brings the data plane of `pins` to what `config` says, of which `text` is the source. What an
@@ -181,6 +182,8 @@ fn bring_up(
     set_up_nics(&config, &places)?;
     let (neighbours, ways) = resolve(&config, &wanted, &ids, pins, &report)?;
     check(&config, &places, &ids, pins, &current, &mut checks)?;
+    let (legs, counts) = (Legs::new(reporter.clone()), Counts::default());
+    let front = front(&config, pins, &legs, &counts)?;
     runtime.block_on(checks.wait());
 
     let checked = layers(&checks, &ids);
@@ -189,6 +192,8 @@ fn bring_up(
     let current = live.current(&ids)?;
     let words = ends(&current, &wanted, &ids).words;
     let cut = not_admitted(&wanted);
+    let tables: BTreeMap<u32, Vec<u32>> = wanted.tables.iter().cloned().collect();
+    front.set(Setup::new(&config, &ids, &tables));
     runtime.block_on(live.apply(plan(&current, &wanted), &mut resolved))?;
     remove_stale(&config, pins, &places, &cells)?;
     let retired = Retired::new(&ids, &config, &wanted);
@@ -204,6 +209,9 @@ fn bring_up(
         object,
         expiry,
         checks,
+        front,
+        legs,
+        counts,
         config,
         places,
         mode,
@@ -212,7 +220,7 @@ fn bring_up(
         links,
         pins: pins.clone(),
         ids,
-        tables: wanted.tables.into_iter().collect(),
+        tables,
         serving: BTreeSet::new(),
         shares,
         retired,
@@ -258,6 +266,13 @@ fn resolve(
         ways.insert(id, Way { network, questions });
     }
     Ok((neighbours, Ways::new(ways, answered)))
+}
+
+/// Starts a thread for each network that serves its shared VIPs.
+fn front(config: &Config, pins: &Pins, legs: &Legs, counts: &Counts) -> Result<Front> {
+    let networks = config.networks.iter();
+    let sides = networks.map(|network| (network.name.clone(), side(network, pins)));
+    Front::start(sides.collect(), legs, counts)
 }
 
 /// Starts a thread for each network that checks its backends.
@@ -310,7 +325,8 @@ fn free_unreferenced(
     let mut retired = Retired::unreferenced(ids, config, &live.current(ids)?);
     if !retired.is_empty() {
         let sweeper = Sweeper::open(&pins.maps(), reporter.clone())?;
-        live.sweep(&sweeper, ids, &mut retired)?;
+        // No connection of an earlier process's shared VIPs is left.
+        live.sweep(&sweeper, ids, &mut retired, &Legs::new(reporter.clone()))?;
     }
     Ok(())
 }

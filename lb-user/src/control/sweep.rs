@@ -29,6 +29,7 @@ use crate::{
         maps::Maps,
     },
     observe::log::Reporter,
+    shared::Legs,
 };
 
 /// A SNAT address that is free again: its cell need not answer for it any more.
@@ -38,6 +39,16 @@ pub struct FreedSnat {
     pub network: String,
     /// The address.
     pub address: Ipv4Addr,
+}
+
+/// The slots of a SNAT address: each network that has it has one.
+fn slots_of(address: Ipv4Addr, ids: &Ids) -> impl Iterator<Item = u16> {
+    let snat = ids.of(Kind::Snat);
+    snat.filter_map(move |(name, id)| {
+        let (_, snat) = parse_name(name)?;
+        let slot = u16::try_from(id).ok()?.checked_sub(1)?;
+        (snat.address == address).then_some(slot)
+    })
 }
 
 /// What a sweep works on beside the maps.
@@ -59,8 +70,14 @@ impl Live {
         sweeper: &Sweeper,
         ids: &mut Ids,
         retired: &mut Retired,
+        legs: &Legs,
     ) -> Result<Vec<FreedSnat>> {
         let mut free = retired.clone();
+        for leg in legs.all() {
+            for slot in slots_of(*leg.snat.ip(), ids) {
+                free.release(&leg.flow(), slot);
+            }
+        }
         let now = coarse_now()?;
         for (name, id) in ids.of(Kind::Snat) {
             let Some((_, snat)) = parse_name(name) else {

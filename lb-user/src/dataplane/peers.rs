@@ -53,15 +53,16 @@ impl LocalPeers {
         refused.retain(|key| !self.add(*key));
         if !refused.is_empty() {
             // Those that leave have had the room: who is asked comes before who was.
-            self.remove(|_| true);
+            self.remove(|_, _| true);
             refused.retain(|key| !self.add(*key));
         }
         refused
     }
 
-    /// Takes out who has left long enough before `now`.
-    pub fn forget(&mut self, now: Instant) {
-        self.remove(|since| now.saturating_duration_since(since) >= LAST_WORDS);
+    /// Takes out who has left long enough before `now`, and is not `held`.
+    pub fn forget(&mut self, now: Instant, held: impl Fn(&PeerKey) -> bool) {
+        let is_over = |since| now.saturating_duration_since(since) >= LAST_WORDS;
+        self.remove(|key, since| is_over(since) && !held(key));
     }
 
     fn add(&mut self, key: PeerKey) -> bool {
@@ -72,10 +73,10 @@ impl LocalPeers {
         added
     }
 
-    fn remove(&mut self, is_over: impl Fn(Instant) -> bool) {
+    fn remove(&mut self, is_over: impl Fn(&PeerKey, Instant) -> bool) {
         let Self { map, there } = self;
         there.retain(|key, leaves| {
-            let stays = !leaves.is_some_and(&is_over);
+            let stays = !leaves.is_some_and(|since| is_over(key, since));
             if !stays {
                 // Refused only if somebody else has removed it.
                 let _gone = map.remove(key);

@@ -79,7 +79,7 @@ impl Observer {
                 name: service.name.clone(),
                 network: service.network.clone(),
                 listen: listen.to_string(),
-                pool: service.pool.clone(),
+                pool: service.target.pools().collect::<Vec<_>>().join(", "),
             })
         });
         lines.collect()

@@ -1,8 +1,8 @@
 //! What the questions answer, as it stands in JSON.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Packet;
 
@@ -138,7 +138,7 @@ pub struct ServiceLine {
     pub network: String,
     /// VIP, port and protocol.
     pub listen: String,
-    /// Its pool.
+    /// Its pool; those that it may be, if what is asked for decides.
     pub pool: String,
 }
 
@@ -149,7 +149,7 @@ pub struct BackendLine {
     pub id: Option<u32>,
     /// Its name.
     pub name: String,
-    /// Its pool.
+    /// Its pool; those that it may be, if what is asked for decides.
     pub pool: String,
     /// Address and port.
     pub address: String,
@@ -160,14 +160,14 @@ pub struct BackendLine {
 }
 
 /// One line of `lb flows`.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowLine {
     /// Network of the client.
     pub network: String,
     /// Its service.
     pub service: String,
     /// `tcp` or `udp`.
-    pub protocol: &'static str,
+    pub protocol: Cow<'static, str>,
     /// Client address and port.
     pub client: String,
     /// VIP and port.
@@ -177,8 +177,10 @@ pub struct FlowLine {
     /// Backend address and port.
     pub backend: String,
     /// `new`, `replied`, `established`, `half_closed` or, of `lb who`, `closed` or `ended`.
-    pub state: &'static str,
-    /// Bytes of frames from the client.
+    pub state: Cow<'static, str>,
+    /// The name that the client asked for, if that decided where it went.
+    pub name: Option<String>,
+    /// Bytes of frames from the client; of a connection of a shared VIP, of what is in them.
     pub bytes_request: u64,
     /// Bytes of frames to the client.
     pub bytes_reply: u64,

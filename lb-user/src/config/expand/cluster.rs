@@ -302,6 +302,8 @@ impl Expansion<'_> {
         let service = RawService {
             network: named.value.network.clone(),
             pool: Some(at(part.place, name.clone())),
+            sni: None,
+            http: None,
             allow: part.vip.allow.cloned(),
             deny: part.vip.deny.cloned(),
             life: named.value.life.clone(),

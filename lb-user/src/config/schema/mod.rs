@@ -15,6 +15,7 @@ mod network;
 mod pool;
 mod reader;
 mod service;
+mod shared;
 
 use self::reader::{Mapping, Preset, boolean, section, texts_not_empty, whole_number};
 pub(super) use self::{
@@ -24,6 +25,7 @@ pub(super) use self::{
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::{RawService, Sources},
+    shared::{RawNameRoute, RawOtherwise},
 };
 use super::{
     place::{At, MAIN, Place},

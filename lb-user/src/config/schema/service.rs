@@ -4,6 +4,7 @@ use super::{
     List,
     life::{Life, life},
     reader::{Mapping, Preset, prefixes, text, texts_not_empty, whole_number},
+    shared::{self, RawShared},
 };
 use crate::config::{
     place::{At, Place},
@@ -16,6 +17,8 @@ use crate::config::{
 pub(in crate::config) struct RawService {
     pub(in crate::config) network: Option<At<String>>,
     pub(in crate::config) pool: Option<At<String>>,
+    pub(in crate::config) sni: Option<At<RawShared>>,
+    pub(in crate::config) http: Option<At<RawShared>>,
     pub(in crate::config) allow: Option<At<Sources>>,
     pub(in crate::config) deny: Option<At<Sources>>,
     pub(in crate::config) life: Life,
@@ -31,7 +34,7 @@ pub(in crate::config) enum Sources {
 }
 
 /// The keys, first those that can have a default.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 11] = [
     "network",
     "pool",
     "allow",
@@ -41,6 +44,8 @@ const KEYS: [&str; 9] = [
     "reject",
     "max_flows",
     "listen",
+    "sni",
+    "http",
 ];
 
 pub(super) fn read_defaults(
@@ -76,7 +81,14 @@ fn service(
             findings,
             text,
         ),
-        pool: keys.required_or("pool", defaults, |service| &service.pool, findings, text),
+        // Who looks at what a client asks for has no pool for all of them.
+        pool: if keys.has("sni") || keys.has("http") {
+            keys.optional("pool", findings, text)
+        } else {
+            keys.required_or("pool", defaults, |service| &service.pool, findings, text)
+        },
+        sni: keys.optional("sni", findings, shared::sni),
+        http: keys.optional("http", findings, shared::http),
         allow: keys.optional_or(
             "allow",
             defaults,

@@ -56,7 +56,7 @@ pub(super) fn refused_at(changes: &[(usize, &str)], line: usize, key: &str, piec
 /// Services as `NAME LISTEN > NETWORK NODE:PORT`.
 pub(super) fn services(config: &Config) -> Vec<String> {
     let service = |service: &Service| {
-        let pool = config.pool(&service.pool).unwrap();
+        let pool = config.pool(service.target.pool().unwrap()).unwrap();
         let last = pool.backends.last().unwrap();
         let Service { name, listen, .. } = service;
         format!(

@@ -15,6 +15,7 @@ mod pools;
 mod robust;
 mod rules;
 mod services;
+mod shared;
 mod soon;
 
 use std::{net::Ipv4Addr, path::Path};
@@ -142,7 +143,10 @@ fn a_valid_file_is_read_in_its_order() {
     );
     let service = &config.services[0];
     assert_eq!(
-        (service.name.as_str(), service.pool.as_str()),
+        (
+            service.name.as_str(),
+            service.target.pools().next().unwrap()
+        ),
         ("api-a", "kas-a")
     );
     assert_eq!(service.listen[0].to_string(), "192.168.203.110:6443/tcp");

@@ -319,7 +319,7 @@ fn min_up(raw: Option<&At<String>>, findings: &mut Findings) -> u8 {
         })
 }
 
-fn time(
+pub(super) fn time(
     raw: Option<&At<String>>,
     range: RangeInclusive<Duration>,
     findings: &mut Findings,
@@ -329,7 +329,7 @@ fn time(
 }
 
 /// The one of `all` that is written, or the default.
-fn one_of<T: Copy + Default + Display>(
+pub(super) fn one_of<T: Copy + Default + Display>(
     raw: Option<&At<String>>,
     all: &[T],
     findings: &mut Findings,

@@ -11,6 +11,7 @@ mod network;
 mod pool;
 mod prefixes;
 mod service;
+mod shared;
 
 use std::ops::RangeInclusive;
 

@@ -11,6 +11,7 @@ use lb_common::maps;
 use super::{
     facts::Known,
     life::{Life, max_flows},
+    shared::{self, check_listen},
 };
 use crate::config::{
     address,
@@ -58,13 +59,14 @@ pub(super) fn validate<'r>(
     for named in &raw.elements {
         let network = named.value.network.as_ref();
         let network_index = network.and_then(|network| networks.names.find(network, findings));
-        let pool = named.value.pool.as_ref();
-        if let Some(index) = pool.and_then(|pool| pools.find(pool, findings)) {
-            let user = Mention {
-                service: &named.name,
-                place: &named.place,
-            };
-            usage.pools.entry(index).or_insert(user);
+        for pool in shared::pools(&named.value) {
+            if let Some(index) = pools.find(pool, findings) {
+                let user = Mention {
+                    service: &named.name,
+                    place: &named.place,
+                };
+                usage.pools.entry(index).or_insert(user);
+            }
         }
         let mut listen = Vec::new();
         for At { place, value } in &named.value.listen.elements {
@@ -72,18 +74,20 @@ pub(super) fn validate<'r>(
                 continue;
             };
             listen.push(entry);
+            check_listen(&named.value, entry, place, findings);
             if let Some(index) = network_index {
                 usage.add_listen((index, entry), &named.name, place, networks, findings);
             }
         }
         let whole = named.value.listen.whole && listen.len() == named.value.listen.elements.len();
         let life = Life::read(named, &listen, whole, findings);
-        if let (Some(network), Some(pool)) = (network, pool) {
+        let target = shared::target(named, findings);
+        if let (Some(network), Some(target)) = (network, target) {
             services.push(Service {
                 name: named.name.clone(),
                 network: network.value.clone(),
                 listen,
-                pool: pool.value.clone(),
+                target,
                 rules: rules(&named.value, findings),
                 idle_timeout: life.idle_timeout,
                 udp_idle_timeout: life.udp_idle_timeout,
@@ -146,7 +150,7 @@ fn rules(raw: &RawService, findings: &mut Findings) -> Vec<Rule> {
     rules
 }
 
-fn prefixes<'r>(
+pub(super) fn prefixes<'r>(
     raw: Option<&'r At<Sources>>,
     findings: &mut Findings,
 ) -> Vec<(Ipv4Net, &'r Place)> {
@@ -177,23 +181,25 @@ pub(super) fn check_directions(
     findings: &mut Findings,
 ) {
     for named in &services.elements {
-        let (Some(network), Some(pool)) = (&named.value.network, &named.value.pool) else {
+        let is = |name: &str, role: Role| networks.role(name) == Some(role);
+        let network = named.value.network.as_ref();
+        let Some(network) = network.filter(|network| is(&network.value, Role::Mgmt)) else {
             continue;
         };
-        let backends = pool_names
-            .position(&pool.value)
-            .and_then(|index| pools.elements.get(index)?.value.network.as_ref());
-        let is = |name: &str, role: Role| networks.role(name) == Some(role);
-        let tenants = backends.filter(|to| is(&to.value, Role::Tenant));
-        if let Some(to) = tenants.filter(|_| is(&network.value, Role::Mgmt)) {
-            let words = format!(
-                "the backends of {} are on network {} of a tenant; from network {}, which is \
-                 mgmt, nobody opens a flow to a tenant",
-                quote(&pool.value),
-                to.value,
-                network.value
-            );
-            findings.add(named.blame(&pool.place), words);
+        for pool in shared::pools(&named.value) {
+            let backends = pool_names
+                .position(&pool.value)
+                .and_then(|index| pools.elements.get(index)?.value.network.as_ref());
+            if let Some(to) = backends.filter(|to| is(&to.value, Role::Tenant)) {
+                let words = format!(
+                    "the backends of {} are on network {} of a tenant; from network {}, which is \
+                     mgmt, nobody opens a flow to a tenant",
+                    quote(&pool.value),
+                    to.value,
+                    network.value
+                );
+                findings.add(named.blame(&pool.place), words);
+            }
         }
     }
 }

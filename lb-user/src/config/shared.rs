@@ -1,0 +1,187 @@
+//! Services that share a VIP: what a client asks for decides which pool it gets.
+
+use std::{fmt, time::Duration};
+
+use ipnet::Ipv4Net;
+use serde::Serialize;
+
+use super::model::{as_duration, as_texts};
+
+/// Where the flows of a service go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// All to this pool, packet by packet.
+    Pool(String),
+    /// By the name in the TLS ClientHello.
+    Sni(Sni),
+    /// By the Host of each HTTP request.
+    Http(Http),
+}
+
+impl Target {
+    /// The pools that flows may go to, each once.
+    pub fn pools(&self) -> impl Iterator<Item = &str> {
+        let (one, routes, otherwise): (_, &[NameRoute], _) = match self {
+            Self::Pool(pool) => (Some(pool), &[], [None, None]),
+            Self::Sni(sni) => (None, &sni.routes, [sni.no_name.pool(), sni.no_match.pool()]),
+            Self::Http(http) => (None, &http.routes, [http.no_match.pool(), None]),
+        };
+        let routed = routes.iter().filter_map(|route| match &route.to {
+            To::Pool(pool) => Some(pool),
+            To::Https => None,
+        });
+        let all = one.into_iter().chain(routed);
+        let all = all.chain(otherwise.into_iter().flatten());
+        let all: std::collections::BTreeSet<&str> = all.map(String::as_str).collect();
+        all.into_iter()
+    }
+
+    /// The pool that all flows go to without anybody looking at what they ask for.
+    #[must_use]
+    pub const fn pool(&self) -> Option<&String> {
+        match self {
+            Self::Pool(pool) => Some(pool),
+            Self::Sni(_) | Self::Http(_) => None,
+        }
+    }
+}
+
+/// A service that looks at the ClientHello of each connection and passes it on unopened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sni {
+    /// Which name goes where. An exact name comes before a wildcard, a longer wildcard before a
+    /// shorter one, and expressions come last, in the order of the file.
+    pub routes: Vec<NameRoute>,
+    /// What becomes of a hello without a name.
+    pub no_name: Otherwise,
+    /// What becomes of a name that no route is for.
+    pub no_match: Otherwise,
+    /// What becomes of a hello that says its real name encrypted (RFC 9849).
+    pub ech: Ech,
+    /// How long a client may take for its hello, 100 ms to 1 min; default 5 s.
+    #[serde(serialize_with = "as_duration")]
+    pub hello_timeout: Duration,
+    /// The most bytes of a hello, 1 to 64 KiB; default 64 KiB.
+    pub max_hello: u32,
+}
+
+/// A service that looks at the Host of each HTTP request (HTTP/1.0 and 1.1).
+///
+/// A client's connection may wait for its next request as long as `idle_timeout` of the service, but no
+/// longer than a minute. What is not for anybody is answered with a status: 400 for what is no Host, 421
+/// for one that no route is for, 431 for a head that is too long, 408 for one that takes too long, 502 for
+/// backends that do not answer, 503 for a pool that nobody serves and for a budget that is spent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Http {
+    /// As [`Sni::routes`].
+    pub routes: Vec<NameRoute>,
+    /// What becomes of a Host that no route is for: with [`Otherwise::Alert`] it is answered with 421.
+    pub no_match: Otherwise,
+    /// Who of a pool gets a request.
+    pub balance: Balance,
+    /// How long a client may take for the head of a request, 100 ms to 1 min; default 5 s.
+    #[serde(serialize_with = "as_duration")]
+    pub header_timeout: Duration,
+    /// The most bytes of the head of a request, 1 to 64 KiB; default 16 KiB.
+    pub max_header: u32,
+}
+
+/// Names, and where who asks for one of them goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NameRoute {
+    /// Names in lower case; `*.` in front stands for one or more labels.
+    pub names: Vec<String>,
+    /// Regular expressions that the whole name must match.
+    pub expressions: Vec<String>,
+    /// Protocols (ALPN) of which the client must offer one; empty: none is asked for.
+    pub alpn: Vec<String>,
+    /// The clients that may ask for these names; empty: whoever the service lets in.
+    #[serde(serialize_with = "as_texts")]
+    pub from: Vec<Ipv4Net>,
+    /// Where they go.
+    pub to: To,
+}
+
+/// Where a route leads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum To {
+    /// To a pool.
+    Pool(String),
+    /// To the same place by https: the client is told so.
+    Https,
+}
+
+/// What becomes of what no route is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Otherwise {
+    /// The client is told that nobody here has that name.
+    #[default]
+    Alert,
+    /// The connection is closed without a word.
+    Close,
+    /// It goes to a pool.
+    Pool(String),
+}
+
+impl Otherwise {
+    const fn pool(&self) -> Option<&String> {
+        match self {
+            Self::Pool(pool) => Some(pool),
+            Self::Alert | Self::Close => None,
+        }
+    }
+}
+
+/// What becomes of a hello that says its real name encrypted. A name is in the clear besides, and
+/// browsers send such an extension with nothing in it (GREASE), which looks alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ech {
+    /// It goes where the name in the clear says.
+    #[default]
+    Route,
+    /// The same, and it is counted.
+    Count,
+    /// It is refused.
+    Deny,
+}
+
+impl fmt::Display for Ech {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Route => "route",
+            Self::Count => "count",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+/// Who of a pool gets a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Balance {
+    /// By the client's connection.
+    #[default]
+    Client,
+    /// By the Host: the same backend for the same one.
+    Host,
+}
+
+impl fmt::Display for Balance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "client",
+            Self::Host => "host",
+        })
+    }
+}
+
+/// [`Sni::hello_timeout`] and [`Http::header_timeout`] of a service that does not say otherwise.
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most bytes of a hello, and [`Sni::max_hello`] of a service that does not say otherwise.
+pub(super) const MAX_HELLO: u32 = 1 << 16;
+/// [`Http::max_header`] of a service that does not say otherwise.
+pub(super) const MAX_HEADER: u32 = 1 << 14;

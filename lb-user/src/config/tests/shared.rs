@@ -1,0 +1,274 @@
+//! Services that share a VIP.
+
+use std::{collections::HashMap, time::Duration};
+
+use super::*;
+
+const CLUSTERS: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../config/three-clusters.yaml"
+));
+
+/// The valid file with this instead of the pool of `api-a`.
+fn with(target: &str) -> String {
+    let service = format!(
+        "  api-a: {{ network: tenant-a, listen: [\"192.168.203.110:6443/tcp\"], {target} }}"
+    );
+    file(&[(10, &service)])
+}
+
+fn target(target: &str) -> Target {
+    let config = parse("lb.yaml", &with(target)).unwrap();
+    config.services[0].target.clone()
+}
+
+/// Asserts that this target has one problem, at the line of the service.
+fn refused_target(target: &str, key: &str, piece: &str) {
+    let problems = problems(&with(target));
+    let [(line, found, words)] = problems.as_slice() else {
+        panic!("{target}: not one problem: {problems:#?}");
+    };
+    let key = format!("services.api-a{key}");
+    assert_eq!((*line, found.as_str()), (10, key.as_str()), "{words}");
+    assert!(words.contains(piece), "{words:?} does not say {piece:?}");
+}
+
+fn to(names: &[&str], pool: &str) -> NameRoute {
+    NameRoute {
+        names: names.iter().map(|&name| name.to_owned()).collect(),
+        expressions: Vec::new(),
+        alpn: Vec::new(),
+        from: Vec::new(),
+        to: To::Pool(pool.to_owned()),
+    }
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let sni = target(
+        "sni: { routes: [{ names: [API.Example.com., \"*.apps.example.com\"], pool: kas-a }] }",
+    );
+    let expected = Sni {
+        routes: vec![to(&["api.example.com", "*.apps.example.com"], "kas-a")],
+        no_name: Otherwise::Alert,
+        no_match: Otherwise::Alert,
+        ech: Ech::Route,
+        hello_timeout: Duration::from_secs(5),
+        max_hello: 65_536,
+    };
+    assert_eq!(sni, Target::Sni(expected));
+    let http = target(
+        "http: { routes: [{ names: [a.example.com], pool: kas-a }, { names: [b.example.com], redirect: https }] }",
+    );
+    let expected = Http {
+        routes: vec![
+            to(&["a.example.com"], "kas-a"),
+            NameRoute {
+                to: To::Https,
+                ..to(&["b.example.com"], "")
+            },
+        ],
+        no_match: Otherwise::Alert,
+        balance: Balance::Client,
+        header_timeout: Duration::from_secs(5),
+        max_header: 16_384,
+    };
+    assert_eq!(http, Target::Http(expected));
+}
+
+#[test]
+fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
+    let text = with(
+        "sni: { routes: [{ names: [a.example.com], regex: [\"[^.]+\\\\.b\\\\.example\"], alpn: [h2, acme-tls/1], \
+         from: [192.168.203.0/25], pool: kas-a }], no_name: { pool: kas-a }, no_match: close, ech: deny, \
+         hello_timeout: 300ms, max_hello: 2048 }",
+    );
+    let config = parse("lb.yaml", &text).unwrap();
+    let expected = Sni {
+        routes: vec![NameRoute {
+            expressions: vec!["[^.]+\\.b\\.example".to_owned()],
+            alpn: vec!["h2".to_owned(), "acme-tls/1".to_owned()],
+            from: vec!["192.168.203.0/25".parse().unwrap()],
+            ..to(&["a.example.com"], "kas-a")
+        }],
+        no_name: Otherwise::Pool("kas-a".to_owned()),
+        no_match: Otherwise::Close,
+        ech: Ech::Deny,
+        hello_timeout: Duration::from_millis(300),
+        max_hello: 2048,
+    };
+    assert_eq!(config.services[0].target, Target::Sni(expected));
+    let http = parse(
+        "lb.yaml",
+        &with(
+            "http: { routes: [{ regex: [\".*\"], redirect: https }], no_match: { pool: kas-a }, balance: host, \
+             header_timeout: 1s, max_header: 4096 }",
+        ),
+    );
+    let clusters = parse("three-clusters.yaml", CLUSTERS);
+    for config in [config, http.unwrap(), clusters.unwrap()] {
+        let origins = Origins {
+            pools: HashMap::new(),
+            services: HashMap::new(),
+        };
+        let written = emit::emit(&config, &origins);
+        assert_eq!(
+            parse("written.yaml", &written).as_ref(),
+            Ok(&config),
+            "{written}"
+        );
+    }
+}
+
+#[test]
+fn the_pools_of_a_target_are_named_once() {
+    let target = target(
+        "sni: { routes: [{ names: [a.b], pool: kas-a }, { names: [c.d], pool: kas-a }], no_name: { pool: kas-a } }",
+    );
+    assert_eq!(target.pools().collect::<Vec<_>>(), ["kas-a"]);
+    assert_eq!(target.pool(), None);
+}
+
+#[test]
+fn a_service_has_one_way_to_its_pools() {
+    let routes = "routes: [{ names: [a.b], pool: kas-a }]";
+    refused_target(
+        &format!("pool: kas-a, sni: {{ {routes} }}"),
+        ".sni",
+        "one of pool, sni and http; another is there in line 10",
+    );
+    refused_target(
+        &format!("sni: {{ {routes} }}, http: {{ {routes} }}"),
+        ".http",
+        "one of pool, sni and http",
+    );
+    let udp = format!(
+        "  dns-a: {{ network: tenant-a, listen: [\"192.168.203.110:53/udp\"], sni: {{ {routes} }} }}"
+    );
+    refused(
+        &[(11, &udp)],
+        "services.dns-a.listen[0]",
+        "has no names to route by; expected tcp",
+    );
+}
+
+#[test]
+fn routes_have_names_and_lead_somewhere() {
+    let route = ".sni.routes[0]";
+    let one = |route: &str| format!("sni: {{ routes: [{route}] }}");
+    refused_target("sni: {}", ".sni.routes", "missing; this key is required");
+    refused_target(&one(""), ".sni.routes", "found an empty list");
+    refused_target(&one("{ pool: kas-a }"), route, "found no name");
+    refused_target(&one("{ names: [a.b] }"), route, "leads nowhere");
+    refused_target(
+        &one("{ names: [a.b], pool: kas-b }"),
+        ".sni.routes[0].pool",
+        "no pool is called \"kas-b\"; did you mean \"kas-a\"?",
+    );
+    refused_target(
+        &one("{ names: [a.b], redirect: https }"),
+        ".sni.routes[0].redirect",
+        "unknown key",
+    );
+    for name in [
+        "10.0.0.1", "a..b", "*.", "*", "a.*.b", "*a.b", "-a.b", "a b",
+    ] {
+        refused_target(
+            &one(&format!("{{ names: [\"{name}\"], pool: kas-a }}")),
+            ".sni.routes[0].names[0]",
+            "is not a name; expected one such as api.example.com or *.apps.example.com",
+        );
+    }
+    refused_target(
+        &one("{ regex: [\"a(\"], pool: kas-a }"),
+        ".sni.routes[0].regex[0]",
+        "is not a regular expression",
+    );
+    refused_target(
+        &one("{ names: [a.b], alpn: [\"\"], pool: kas-a }"),
+        ".sni.routes[0].alpn[0]",
+        "is not a protocol",
+    );
+    refused_target(
+        &one("{ names: [a.b], from: [10.0.0.1/8], pool: kas-a }"),
+        ".sni.routes[0].from[0]",
+        "10.0.0.0/8",
+    );
+}
+
+#[test]
+fn a_name_goes_to_one_place() {
+    refused_target(
+        "sni: { routes: [{ names: [a.b], pool: kas-a }, { names: [A.B.], pool: kas-a }] }",
+        ".sni.routes[1].names[0]",
+        "\"A.B.\" goes elsewhere already, in line 10",
+    );
+    // Behind one that is not for everybody there may be others.
+    let conditions = "{ names: [a.b], alpn: [h2], pool: kas-a }, { names: [a.b], from: [10.0.0.0/8], pool: kas-a }";
+    target(&format!(
+        "sni: {{ routes: [{conditions}, {{ names: [a.b], pool: kas-a }}] }}"
+    ));
+}
+
+#[test]
+fn the_rest_has_few_words() {
+    let with = |rest: &str| format!("sni: {{ routes: [{{ names: [a.b], pool: kas-a }}], {rest} }}");
+    for (rest, key, piece) in [
+        (
+            "no_name: maybe",
+            "no_name",
+            "expected alert, close or { pool: NAME }",
+        ),
+        (
+            "no_match: { pool: other }",
+            "no_match.pool",
+            "no pool is called \"other\"",
+        ),
+        ("ech: no", "ech", "expected route, count or deny"),
+        ("hello_timeout: 99ms", "hello_timeout", "100ms"),
+        ("hello_timeout: 61s", "hello_timeout", "1m"),
+        ("max_hello: 1023", "max_hello", "expected 1024 to 65536"),
+        ("max_hello: 65537", "max_hello", "expected 1024 to 65536"),
+        ("balance: host", "balance", "unknown key"),
+    ] {
+        refused_target(&with(rest), &format!(".sni.{key}"), piece);
+    }
+    refused_target(
+        "http: { routes: [{ names: [a.b], redirect: http }] }",
+        ".http.routes[0].redirect",
+        "found \"http\", expected https",
+    );
+    refused_target(
+        "http: { routes: [{ names: [a.b], redirect: https, pool: kas-a }] }",
+        ".http.routes[0].redirect",
+        "one of pool and redirect",
+    );
+    refused_target(
+        "http: { routes: [{ names: [a.b], pool: kas-a }], balance: source }",
+        ".http.balance",
+        "expected client or host",
+    );
+}
+
+#[test]
+fn nobody_on_mgmt_asks_for_a_pool_of_a_tenant() {
+    let text = with("sni: { routes: [{ names: [a.b], pool: workers }] }")
+        .replace(
+            "network: tenant-a, listen: [\"192.168.203.110:6443/tcp\"]",
+            "network: mgmt, listen: [\"10.32.96.60:6443/tcp\"]",
+        )
+        .replace(
+            "services:",
+            "  workers: { network: tenant-a, backends: [\"192.168.203.101:1\"] }\nservices:",
+        )
+        .replace(
+            "prefixes: [192.168.203.0/24]",
+            "prefixes: [192.168.203.0/24], snat: [192.168.203.9]",
+        );
+    let problems = problems(&text);
+    let [(_, key, words)] = problems.as_slice() else {
+        panic!("not one problem: {problems:#?}");
+    };
+    assert_eq!(key, "services.api-a.sni.routes[0].pool");
+    assert!(words.contains("nobody opens a flow to a tenant"), "{words}");
+}

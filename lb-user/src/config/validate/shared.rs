@@ -1,0 +1,238 @@
+//! Services that share a VIP: names, and where who asks for them goes.
+
+use std::{collections::HashMap, ops::RangeInclusive, time::Duration};
+
+use ipnet::Ipv4Net;
+
+use super::{
+    care::{one_of, time},
+    limit,
+    service::prefixes,
+};
+use crate::{
+    config::{
+        model::{Listen, Protocol},
+        names,
+        place::{At, Place, quote},
+        problem::Findings,
+        schema::{List, Named, RawNameRoute, RawOtherwise, RawService},
+        shared::{
+            Balance, Ech, HELLO_TIMEOUT, Http, MAX_HEADER, MAX_HELLO, NameRoute, Otherwise, Sni,
+            Target, To,
+        },
+    },
+    shared::names::whole,
+};
+
+/// How long a client may take to say what it wants.
+const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+
+/// The most bytes of one, at least.
+const LEAST_BYTES: u32 = 1 << 10;
+
+/// The most bytes of the name of a protocol: RFC 7301 section 3.1.
+const MAX_ALPN: usize = 255;
+
+/// What a service says of where its flows go; none if it cannot be read.
+pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Option<Target> {
+    let RawService {
+        pool, sni, http, ..
+    } = &named.value;
+    let pool_place = pool.as_ref().map(|at| &at.place);
+    let places = [sni, http].map(|shared| shared.as_ref().map(|at| &at.place));
+    let mut written = [pool_place, places[0], places[1]].into_iter().flatten();
+    if let (Some(first), Some(place)) = (written.next(), written.next()) {
+        let line = findings.line(first, place);
+        let words = format!("a service has one of pool, sni and http; another is there in {line}");
+        findings.add(place, words);
+    }
+    if let Some(At { value, .. }) = sni {
+        return Some(Target::Sni(Sni {
+            routes: routes(&value.routes, findings),
+            no_name: otherwise(value.no_name.as_ref(), findings),
+            no_match: otherwise(value.no_match.as_ref(), findings),
+            ech: one_of(
+                value.ech.as_ref(),
+                &[Ech::Route, Ech::Count, Ech::Deny],
+                findings,
+            ),
+            hello_timeout: time(value.timeout.as_ref(), TIMEOUT, findings).unwrap_or(HELLO_TIMEOUT),
+            max_hello: limit(
+                &value.max_bytes,
+                LEAST_BYTES..=MAX_HELLO,
+                MAX_HELLO,
+                findings,
+            ),
+        }));
+    }
+    if let Some(At { value, .. }) = http {
+        let balance = value.balance.as_ref();
+        return Some(Target::Http(Http {
+            routes: routes(&value.routes, findings),
+            no_match: otherwise(value.no_match.as_ref(), findings),
+            balance: one_of(balance, &[Balance::Client, Balance::Host], findings),
+            header_timeout: time(value.timeout.as_ref(), TIMEOUT, findings)
+                .unwrap_or(HELLO_TIMEOUT),
+            max_header: limit(
+                &value.max_bytes,
+                LEAST_BYTES..=MAX_HELLO,
+                MAX_HEADER,
+                findings,
+            ),
+        }));
+    }
+    pool.as_ref().map(|at| Target::Pool(at.value.clone()))
+}
+
+/// Every mention of a pool.
+pub(super) fn pools(raw: &RawService) -> impl Iterator<Item = &At<String>> {
+    let shared = [&raw.sni, &raw.http].into_iter().flatten();
+    let shared = shared.flat_map(|at| {
+        let routes = at.value.routes.elements.iter();
+        let routed = routes.filter_map(|route| route.value.pool.as_ref());
+        let otherwise = [&at.value.no_name, &at.value.no_match].into_iter();
+        routed.chain(otherwise.filter_map(|at| match &at.as_ref()?.value {
+            RawOtherwise::Pool(pool) => pool.as_ref(),
+            RawOtherwise::Word(_) => None,
+        }))
+    });
+    raw.pool.iter().chain(shared)
+}
+
+/// Connections alone can be looked into.
+pub(super) fn check_listen(
+    raw: &RawService,
+    listen: Listen,
+    place: &Place,
+    findings: &mut Findings,
+) {
+    let is_shared = raw.sni.is_some() || raw.http.is_some();
+    if is_shared && listen.protocol == Protocol::Udp {
+        let words = format!("{listen} has no names to route by; expected tcp, or pool");
+        findings.add(place, words);
+    }
+}
+
+fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRoute> {
+    let mut routes = Vec::new();
+    let mut taken = HashMap::new();
+    for At { place, value } in &raw.elements {
+        if value.nameless {
+            findings.add(place, "found no name; expected names or regex");
+        }
+        let from = prefixes(value.from.as_ref(), findings);
+        let alpn = alpn(&value.alpn, findings);
+        let is_for_all = alpn.is_empty() && value.from.is_none();
+        let mut names = Vec::new();
+        for At { place, value } in &value.names.elements {
+            let Some(name) = findings.check(place, name(value)) else {
+                continue;
+            };
+            if let Some(first) = taken.get(&name) {
+                let line = findings.line(first, place);
+                let words = format!("{} goes elsewhere already, in {line}", quote(value));
+                findings.add(place, words);
+            } else if is_for_all {
+                taken.insert(name.clone(), place.clone());
+            }
+            names.push(name);
+        }
+        let expressions = value.expressions.elements.iter();
+        let expressions = expressions.filter_map(|At { place, value }| {
+            findings.check(place, expression(value))?;
+            Some(value.clone())
+        });
+        let expressions = expressions.collect();
+        routes.extend(to(value, place, findings).map(|to| {
+            NameRoute {
+                names,
+                expressions,
+                alpn,
+                from: from
+                    .iter()
+                    .map(|(prefix, _)| *prefix)
+                    .collect::<Vec<Ipv4Net>>(),
+                to,
+            }
+        }));
+    }
+    routes
+}
+
+fn to(raw: &RawNameRoute, place: &Place, findings: &mut Findings) -> Option<To> {
+    if raw.leads_nowhere {
+        findings.add(place, "leads nowhere; expected a pool");
+    }
+    match (&raw.pool, &raw.redirect) {
+        (Some(_), Some(At { place, .. })) => {
+            findings.add(place, "a route has one of pool and redirect");
+            None
+        }
+        (Some(pool), None) => Some(To::Pool(pool.value.clone())),
+        (None, Some(At { place, value })) => {
+            if value != "https" {
+                findings.add(place, format!("found {}, expected https", quote(value)));
+            }
+            Some(To::Https)
+        }
+        (None, None) => None,
+    }
+}
+
+/// A DNS name, or one with `*.` in front, in lower case and without a dot at the end.
+fn name(text: &str) -> Result<String, String> {
+    let lower = text.to_ascii_lowercase();
+    let lower = lower.strip_suffix('.').unwrap_or(&lower);
+    let domain = lower.strip_prefix("*.").unwrap_or(lower);
+    if names::is_domain(domain) {
+        return Ok(lower.to_owned());
+    }
+    Err(format!(
+        "{} is not a name; expected one such as api.example.com or *.apps.example.com",
+        quote(text)
+    ))
+}
+
+/// An expression that the whole of a name must match.
+fn expression(text: &str) -> Result<(), String> {
+    whole(text).map(drop).map_err(|error| {
+        let last = error.lines().last().unwrap_or_default();
+        format!("{} is not a regular expression: {last}", quote(text))
+    })
+}
+
+/// RFC 7301 section 3.1.
+fn alpn(raw: &List<At<String>>, findings: &mut Findings) -> Vec<String> {
+    let protocols = raw.elements.iter().filter(|At { place, value }| {
+        let is_one = (1..=MAX_ALPN).contains(&value.len());
+        if !is_one {
+            let words = format!(
+                "{} is not a protocol; expected one such as h2",
+                quote(value)
+            );
+            findings.add(place, words);
+        }
+        is_one
+    });
+    protocols.map(|at| at.value.clone()).collect()
+}
+
+fn otherwise(raw: Option<&At<RawOtherwise>>, findings: &mut Findings) -> Otherwise {
+    let Some(At { place, value }) = raw else {
+        return Otherwise::default();
+    };
+    match value {
+        RawOtherwise::Pool(Some(pool)) => Otherwise::Pool(pool.value.clone()),
+        RawOtherwise::Pool(None) => Otherwise::default(),
+        RawOtherwise::Word(word) if word == "alert" => Otherwise::Alert,
+        RawOtherwise::Word(word) if word == "close" => Otherwise::Close,
+        RawOtherwise::Word(word) => {
+            let words = format!(
+                "found {}, expected alert, close or {{ pool: NAME }}",
+                quote(word)
+            );
+            findings.add(place, words);
+            Otherwise::default()
+        }
+    }
+}

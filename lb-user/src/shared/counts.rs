@@ -1,0 +1,106 @@
+//! What became of the clients of each service.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Names that are told apart, in all; what others ask for is counted as one.
+const NAMES: usize = 100;
+/// What stands for the names above that.
+const OTHERS: &str = "(others)";
+
+/// Counters of all services, by their names; shared by all threads.
+#[derive(Clone, Debug, Default)]
+pub struct Counts(Arc<Mutex<BTreeMap<String, Counted>>>);
+
+/// What became of the clients of a service since the process began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Those that were taken to a backend.
+    pub routed: u64,
+    /// Those that were taken to another one than the first, which did not answer.
+    pub redispatched: u64,
+    /// Hellos with an encrypted one in them.
+    pub ech: u64,
+    /// Those that were refused, by the reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Of those the names that go nowhere, or not for their client.
+    pub unrouted_names: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Counted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the counters of a service.
+    pub fn of(&self, service: &str, change: impl FnOnce(&mut Counted)) {
+        let mut all = self.all();
+        match all.get_mut(service) {
+            Some(counted) => change(counted),
+            None => change(all.entry(service.to_owned()).or_default()),
+        }
+    }
+
+    /// Those of all services.
+    pub fn read(&self) -> BTreeMap<String, Counted> {
+        self.all().clone()
+    }
+}
+
+impl Counted {
+    /// Counts a client that is refused for a reason that is called `label`.
+    pub fn refuse(&mut self, label: &str) {
+        add(&mut self.refused, label);
+    }
+
+    /// Counts who asked for a name that goes nowhere for him. Whoever sends names of his own cannot take
+    /// all memory with them.
+    pub fn unrouted(&mut self, name: &str) {
+        let names = &mut self.unrouted_names;
+        let is_known = names.len() < NAMES || names.contains_key(name);
+        add(names, if is_known { name } else { OTHERS });
+    }
+}
+
+fn add(counters: &mut BTreeMap<String, u64>, key: &str) {
+    match counters.get_mut(key) {
+        Some(counter) => *counter += 1,
+        None => drop(counters.insert(key.to_owned(), 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_names_are_told_apart_as_there_is_room_for() {
+        let counts = Counts::default();
+        for round in 0..2 {
+            for name in 0..NAMES + 7 {
+                counts.of("s", |counted| counted.unrouted(&format!("n{name}")));
+            }
+            let names = &counts.read()["s"].unrouted_names;
+            assert_eq!(names.len(), NAMES + 1);
+            assert_eq!(names[OTHERS], 7 * (round + 1));
+            assert_eq!(names["n99"], round + 1);
+        }
+    }
+
+    #[test]
+    fn refusals_are_counted_by_their_reasons() {
+        let counts = Counts::default();
+        for label in ["timeout", "not_tls", "timeout"] {
+            counts.of("s", |counted| counted.refuse(label));
+        }
+        let refused = counts.read()["s"].refused.clone();
+        let expected = [("not_tls".to_owned(), 1), ("timeout".to_owned(), 2)];
+        assert_eq!(refused, expected.into());
+    }
+}

@@ -1,0 +1,216 @@
+//! Dial: connections to backends, opened in the cell of their network, from the ports of its SNAT
+//! addresses that are kept for legs.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    io,
+    net::{self, Ipv4Addr, SocketAddrV4},
+    sync::Arc,
+    time::Duration,
+};
+
+use lb_common::maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT};
+use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+
+/// How long a backend may take to answer a SYN: one that got lost is sent again after a second.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Ports of one address that are tried for a backend before the next address is.
+const TRIED: u16 = 1024;
+
+/// A wish for a connection.
+#[derive(Debug)]
+pub(super) struct Dial {
+    to: SocketAddrV4,
+    answer: oneshot::Sender<io::Result<net::TcpStream>>,
+}
+
+/// Who opens connections in each network, by its name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dialers(pub(super) Arc<BTreeMap<String, mpsc::UnboundedSender<Dial>>>);
+
+impl Dialers {
+    /// Opens a connection to a backend of `network`.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none; after two seconds that it takes too long.
+    pub(super) async fn dial(&self, network: &str, to: SocketAddrV4) -> io::Result<TcpStream> {
+        let gone = || io::Error::other("nobody opens connections in that network");
+        let dialer = self.0.get(network).ok_or_else(gone)?;
+        let (answer, connected) = oneshot::channel();
+        dialer.send(Dial { to, answer }).map_err(|_| gone())?;
+        let stream = connected.await.map_err(|_| gone())??;
+        TcpStream::from_std(stream)
+    }
+}
+
+/// The next port of each SNAT address: the ones that were used last come last.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    next: HashMap<Ipv4Addr, u16>,
+    turn: usize,
+}
+
+impl Ports {
+    /// The SNAT addresses, beginning with another one each time.
+    fn sources(&mut self, all: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
+        self.turn = self.turn.wrapping_add(1);
+        let mut sources = all.to_vec();
+        if !all.is_empty() {
+            sources.rotate_left(self.turn % all.len());
+        }
+        sources
+    }
+
+    fn next(&mut self, source: Ipv4Addr) -> u16 {
+        let next = self.next.entry(source).or_insert(FIRST_LEG_PORT);
+        let port = *next;
+        *next = if port + 1 < FIRST_LOCAL_PORT {
+            port + 1
+        } else {
+            FIRST_LEG_PORT
+        };
+        port
+    }
+}
+
+/// Where connections come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// From the cell's own addresses, whose ports are divided.
+    Cell,
+    /// From the host's, which chooses the ports itself.
+    Host,
+}
+
+/// Opens a connection and tells who wished for it.
+pub(super) async fn open(dial: Dial, origin: Origin, sources: &[Ipv4Addr], ports: &RefCell<Ports>) {
+    let connect = connect(dial.to, origin, sources, ports);
+    let stream = timeout(PATIENCE, connect).await;
+    let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let stream = stream.and_then(TcpStream::into_std);
+    // Nobody may wait any more.
+    let _late: Result<(), _> = dial.answer.send(stream);
+}
+
+async fn connect(
+    to: SocketAddrV4,
+    origin: Origin,
+    sources: &[Ipv4Addr],
+    ports: &RefCell<Ports>,
+) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    let sources = ports.borrow_mut().sources(sources);
+    for source in sources {
+        for _ in 0..TRIED {
+            let port = match origin {
+                Origin::Cell => ports.borrow_mut().next(source),
+                Origin::Host => 0,
+            };
+            match socket(SocketAddrV4::new(source, port))?
+                .connect(to.into())
+                .await
+            {
+                Err(error) if is_taken(&error) => last = error,
+                connected => return connected,
+            }
+            if origin == Origin::Host {
+                break;
+            }
+        }
+    }
+    Err(last)
+}
+
+/// A socket whose port others have as well, to other backends.
+fn socket(source: SocketAddrV4) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    if source.port() == 0 {
+        setsockopt(&socket, IpBindAddressNoPort, &true)?;
+    } else {
+        socket.set_reuseaddr(true)?;
+    }
+    socket.bind(source.into())?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Whether the port is in use for this backend.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 77, 0, 1);
+
+    async fn listen() -> (TcpListener, SocketAddrV4) {
+        let listener = TcpListener::bind((SOURCE, 0)).await.unwrap();
+        let net::SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+            panic!("bound to IPv6");
+        };
+        (listener, address)
+    }
+
+    fn port(stream: &TcpStream) -> u16 {
+        stream.local_addr().unwrap().port()
+    }
+
+    #[tokio::test]
+    async fn every_connection_has_the_next_port_and_backends_share_them() {
+        let (_first, one) = listen().await;
+        let (_second, other) = listen().await;
+        let ports = RefCell::new(Ports::default());
+        let dial = async |to| connect(to, Origin::Cell, &[SOURCE], &ports).await.unwrap();
+        let streams = [dial(one).await, dial(one).await, dial(other).await];
+        let found = streams.each_ref().map(port);
+        assert_eq!(found, [0, 1, 2].map(|more| FIRST_LEG_PORT + more));
+        // The first port again: it is taken for the one, and not for the other.
+        *ports.borrow_mut() = Ports::default();
+        let again = [dial(other).await, dial(one).await];
+        assert_eq!(port(&again[0]), FIRST_LEG_PORT);
+        assert_eq!(port(&again[1]), FIRST_LEG_PORT + 2);
+    }
+
+    #[test]
+    fn after_the_last_port_comes_the_first() {
+        let mut ports = Ports::default();
+        let all: Vec<u16> = (FIRST_LEG_PORT..FIRST_LOCAL_PORT)
+            .map(|_| ports.next(SOURCE))
+            .collect();
+        assert!(all.is_sorted());
+        assert_eq!(all.last(), Some(&(FIRST_LOCAL_PORT - 1)));
+        assert_eq!(ports.next(SOURCE), FIRST_LEG_PORT);
+    }
+
+    #[test]
+    fn every_address_has_its_turn() {
+        let mut ports = Ports::default();
+        let all = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
+        assert_eq!(ports.sources(&all), [all[1], all[0]]);
+        assert_eq!(ports.sources(&all), all);
+        assert!(ports.sources(&[]).is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_refuses_is_known_at_once() {
+        let (listener, address) = listen().await;
+        drop(listener);
+        let ports = RefCell::new(Ports::default());
+        let error = connect(address, Origin::Cell, &[SOURCE], &ports).await;
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

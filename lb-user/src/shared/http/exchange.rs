@@ -1,0 +1,246 @@
+//! One request and its answer.
+
+use http_body_util::{Either, Empty};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Body as _, Incoming},
+    header::{CONTENT_LENGTH, HeaderValue},
+    http::request::Parts,
+    upgrade::{self, OnUpgrade},
+};
+use lb_common::maglev;
+
+use super::{
+    Closed, Talk,
+    answer::{Answer, Refused},
+    head::{self, Framing},
+    host::{Asked, Way, way},
+    stage::Turn,
+    upstream::{ToBackend, Upstream},
+};
+use crate::{
+    config::Balance,
+    shared::{
+        reach::{Candidates, Unreached},
+        setup::{Http, Routing, Service},
+        sockets::prepare,
+    },
+};
+
+/// The two ends of a connection that turns into something else than HTTP.
+pub(super) struct Joined {
+    pub(super) client: OnUpgrade,
+    pub(super) backend: OnUpgrade,
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// If the connection is to end without an answer.
+pub(super) async fn exchange(
+    request: Request<Incoming>,
+    talk: &Talk,
+) -> Result<Response<Answer>, Closed> {
+    let turn = talk.stages.asked();
+    // The service as it is now: it may have changed since the client has connected.
+    let service = talk.shared.service(talk.addresses.vip).ok_or(Closed)?;
+    let Routing::Http(http) = &service.routing else {
+        return Err(Closed);
+    };
+    let counts = &talk.shared.counts;
+    let refused = match answer(request, (&service, http), talk).await {
+        Ok(Answered::Backend(answer)) => {
+            counts.of(&service.name, |counted| counted.routed += 1);
+            return Ok(answer.map(|body| Answer::of_backend(body, turn)));
+        }
+        Ok(Answered::Https(redirect)) => return Ok(redirect(turn)),
+        Err(refused) => refused,
+    };
+    counts.of(&service.name, |counted| {
+        counted.refuse(refused.label());
+        if let Some(name) = refused.name() {
+            counted.unrouted(name);
+        }
+    });
+    let status = refused.status().ok_or(Closed)?;
+    Ok(Answer::status(status, turn))
+}
+
+/// What a client gets that is not refused.
+enum Answered {
+    /// What a backend says.
+    Backend(Response<Incoming>),
+    /// That the place is elsewhere.
+    Https(Box<dyn FnOnce(Turn) -> Response<Answer>>),
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    (service, http): (&Service, &Http),
+    talk: &Talk,
+) -> Result<Answered, Refused> {
+    let (method, uri) = (request.method(), request.uri());
+    let asked = Asked::of(method, request.version(), uri, request.headers());
+    let Asked { name: asked, host } = asked.map_err(|_| Refused::Bad)?;
+    let name = asked.as_ref().map(ToString::to_string);
+    let shown = || name.clone().unwrap_or_default();
+    let pool = match way(asked.as_ref(), http, *talk.addresses.client.ip()) {
+        Way::Pool(pool) => pool,
+        Way::Https(name) => {
+            let (name, uri) = (name.clone(), uri.clone());
+            let redirect = move |turn| Answer::https(&name, &uri, turn);
+            return Ok(Answered::Https(Box::new(redirect)));
+        }
+        Way::Denied => return Err(Refused::Denied(shown())),
+        Way::Nothing => return Err(Refused::Nothing(shown())),
+        Way::Close => return Err(Refused::Close(shown())),
+    };
+    let hash = match (http.balance, &name) {
+        (Balance::Host, Some(name)) => maglev::hash_of_name(name),
+        (Balance::Host | Balance::Client, _) => maglev::hash(&talk.addresses.key(service)),
+    };
+    let client = Client {
+        talk,
+        service,
+        pool,
+        hash,
+        name,
+    };
+    client.ask(request, host).await.map(Answered::Backend)
+}
+
+/// A client whose request goes to a pool.
+struct Client<'r> {
+    talk: &'r Talk,
+    service: &'r Service,
+    pool: &'r str,
+    hash: u32,
+    name: Option<String>,
+}
+
+impl Client<'_> {
+    /// What a backend answers.
+    async fn ask(
+        &self,
+        mut request: Request<Incoming>,
+        host: Option<HeaderValue>,
+    ) -> Result<Response<Incoming>, Refused> {
+        let version = request.version();
+        let upgrade =
+            head::wishes_upgrade(version, request.headers()).then(|| upgrade::on(&mut request));
+        let (parts, body) = request.into_parts();
+        let mut answer = self.send(self.forwarded(parts, &body, host)?, body).await?;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // Nobody may turn to what was not wished for.
+            let client = upgrade.ok_or(Refused::NoAnswer)?;
+            let backend = upgrade::on(&mut answer);
+            self.talk.joined.replace(Some(Joined { client, backend }));
+        }
+        let status = answer.status();
+        head::give_back(status, answer.headers_mut());
+        Ok(answer)
+    }
+
+    /// The head of the request for the backend.
+    fn forwarded(
+        &self,
+        parts: Parts,
+        body: &Incoming,
+        host: Option<HeaderValue>,
+    ) -> Result<Request<()>, Refused> {
+        let Parts {
+            method,
+            uri,
+            mut headers,
+            ..
+        } = parts;
+        let framing = match body.is_end_stream() || headers.contains_key(CONTENT_LENGTH) {
+            true => Framing::Length,
+            false => Framing::Chunks,
+        };
+        let addresses = self.talk.addresses;
+        // Who names nobody asks for what he has connected to.
+        let host = match host {
+            Some(host) => host,
+            None => HeaderValue::from_str(&addresses.vip.to_string()).map_err(|_| Refused::Bad)?,
+        };
+        head::forward(&mut headers, host, *addresses.client.ip(), framing);
+        let mut request = Request::new(());
+        *request.uri_mut() = head::target(&method, &uri);
+        *request.method_mut() = method;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    /// Sends it, once more where the backend has closed a connection that was kept for it meanwhile.
+    async fn send(
+        &self,
+        request: Request<()>,
+        body: Incoming,
+    ) -> Result<Response<Incoming>, Refused> {
+        let is_harmless = request.method().is_idempotent() && body.is_end_stream();
+        let again = is_harmless.then(|| request.clone().map(|()| Either::Right(Empty::new())));
+        let mut request: Request<ToBackend> = request.map(|()| Either::Left(body));
+        let mut upstream = match self.kept().await? {
+            Some(upstream) => upstream,
+            None => self.fresh().await?,
+        };
+        let is_used = upstream.is_used;
+        let heard = upstream.heard();
+        match upstream.sender().try_send_request(request).await {
+            Ok(answer) => return Ok(self.keep(upstream, answer)),
+            Err(mut error) => {
+                let unsent = error.take_message();
+                let is_unheard = upstream.heard() == heard;
+                let again = again.filter(|_| is_unheard);
+                request = unsent
+                    .or(again)
+                    .filter(|_| is_used)
+                    .ok_or(Refused::NoAnswer)?;
+            }
+        }
+        let mut upstream = self.fresh().await?;
+        match upstream.sender().send_request(request).await {
+            Ok(answer) => Ok(self.keep(upstream, answer)),
+            Err(_) => Err(Refused::NoAnswer),
+        }
+    }
+
+    fn keep(&self, upstream: Upstream, answer: Response<Incoming>) -> Response<Incoming> {
+        self.talk.upstreams.keep(upstream);
+        answer
+    }
+
+    fn candidates(&self) -> Result<Candidates, Unreached> {
+        Candidates::of(self.pool, self.hash, &self.talk.shared)
+    }
+
+    /// A connection that was kept for this.
+    async fn kept(&self) -> Result<Option<Upstream>, Unreached> {
+        for (backend, _) in self.candidates()?.backends {
+            let kept = self.talk.upstreams.take(backend, self.name.as_deref());
+            if let Some(upstream) = kept.await {
+                return Ok(Some(upstream));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A new connection.
+    async fn fresh(&self) -> Result<Upstream, Refused> {
+        let Talk {
+            addresses,
+            shared,
+            upstreams,
+            ..
+        } = self.talk;
+        let (key, name) = (addresses.key(self.service), self.name.clone());
+        let candidates = self.candidates()?;
+        let connect = candidates.connect(&key, self.service, name.clone(), shared);
+        let (stream, guard) = connect.await?;
+        prepare(&stream, self.service);
+        let begun = upstreams.begin(stream, guard, name).await;
+        begun.map_err(|_| Refused::NoAnswer)
+    }
+}

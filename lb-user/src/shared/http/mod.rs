@@ -1,0 +1,231 @@
+//! A connection of a service that is routed by the Host of each request, from its first byte to its last.
+//!
+//! Its requests are served one after the other. Connections to backends are its own, and end with it: no
+//! client hears what was meant for another one.
+
+mod answer;
+mod exchange;
+mod head;
+mod host;
+mod stage;
+mod upstream;
+mod wire;
+
+use std::{cell::RefCell, error::Error as _, fmt, rc::Rc, sync::Arc};
+
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use lb_common::maps::event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT};
+use tokio::{
+    io::{AsyncWriteExt as _, copy_bidirectional},
+    net::TcpStream,
+    select,
+    time::timeout,
+};
+
+use self::{
+    exchange::{Joined, exchange},
+    stage::{Lapse, Stages},
+    upstream::{Fate, Upstreams},
+    wire::{Note, Wire},
+};
+use super::{
+    front::Shared,
+    reach::Addresses,
+    setup::{Http, Service},
+    sockets::{LAST_WORDS, hear_out, prepare, reset_at_close},
+};
+
+/// The least that hyper takes for the bytes it holds.
+const LEAST_BUFFER: usize = 8192;
+/// What a client is told that has begun a request and does not go on.
+const TIMEOUT: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+/// What the requests of a client share.
+struct Talk {
+    addresses: Addresses,
+    shared: Rc<Shared>,
+    stages: Stages,
+    upstreams: Upstreams,
+    /// What this connection turns into, once a backend has agreed.
+    joined: RefCell<Option<Joined>>,
+}
+
+/// The connection ends without a word.
+#[derive(Clone, Copy, Debug)]
+struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("closed")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// How a client's connection ends.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// In peace: whatever it was told, it is waited for until it has heard it.
+    Peace,
+    /// Without a word.
+    Silence,
+    /// It has not sent all of a head in its time, but some of it.
+    Late,
+    /// With a reset, for this reason in [`event`](lb_common::maps::event).
+    Reset(u32),
+}
+
+/// Serves a client that has just connected.
+pub(super) async fn serve(
+    client: TcpStream,
+    addresses: Addresses,
+    service: Arc<Service>,
+    http: Arc<Http>,
+    shared: Rc<Shared>,
+) {
+    let counts = shared.counts.clone();
+    counts.of(&service.name, |counted| counted.accepted += 1);
+    prepare(&client, &service);
+    let client = Arc::new(client);
+    let fate = Fate::default();
+    let talk = Talk {
+        addresses,
+        shared,
+        stages: Stages::default(),
+        upstreams: Upstreams::new(fate.clone()),
+        joined: RefCell::default(),
+    };
+    let (end, refused) = converse(Arc::clone(&client), &service, &http, &talk, &fate).await;
+    drop(talk);
+    if let Some(label) = refused {
+        counts.of(&service.name, |counted| counted.refuse(label));
+    }
+    match end {
+        End::Reset(kind) => {
+            reset_at_close(&client);
+            drop(client);
+            // Backends end after the client.
+            fate.end(kind);
+        }
+        End::Silence => fate.end(FINISHED),
+        End::Peace => {
+            fate.end(FINISHED);
+            hear_out(&client).await;
+        }
+        End::Late => {
+            fate.end(FINISHED);
+            tell_late(client).await;
+        }
+    }
+}
+
+async fn tell_late(client: Arc<TcpStream>) {
+    if let Some(mut client) = Arc::into_inner(client)
+        && let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(TIMEOUT)).await
+    {
+        hear_out(&client).await;
+    }
+}
+
+/// Answers requests until the client, the time or somebody ends it; how, and as what it is counted if
+/// the client was refused.
+async fn converse(
+    client: Arc<TcpStream>,
+    service: &Service,
+    http: &Http,
+    talk: &Talk,
+    fate: &Fate,
+) -> (End, Option<&'static str>) {
+    let ticket = talk.shared.pending.admit(*talk.addresses.client.ip());
+    let wire = Wire::new(client, talk.stages.clone());
+    let connection = http1::Builder::new()
+        // The stages know how long a client may take.
+        .header_read_timeout(None)
+        .max_header_size(http.max_bytes)
+        .max_buf_size(http.max_bytes.max(LEAST_BUFFER))
+        .serve_connection(
+            TokioIo::new(wire),
+            service_fn(|request| exchange(request, talk)),
+        )
+        .with_upgrades();
+    let result = select! {
+        biased;
+        kind = fate.is_doomed() => return (End::Reset(kind), None),
+        result = connection => result,
+        lapse = talk.stages.lapse(http.timeout, service.idle) => return match lapse {
+            Lapse::Head => (End::Late, Some("timeout")),
+            Lapse::Silent => (End::Silence, Some("timeout")),
+            Lapse::Idle => (End::Peace, None),
+        },
+        () = talk.stages.recycled(ticket) => return (End::Silence, Some("recycled")),
+    };
+    match result {
+        Err(error) => ended(&error, talk),
+        Ok(()) => (join(talk, fate).await, None),
+    }
+}
+
+/// Carries bytes both ways if the connection has turned into something else than HTTP.
+async fn join(talk: &Talk, fate: &Fate) -> End {
+    let Some(joined) = talk.joined.take() else {
+        return End::Peace;
+    };
+    let carry = async {
+        let Ok((client, backend)) = tokio::try_join!(joined.client, joined.backend) else {
+            return End::Reset(RESET_BY_BACKEND);
+        };
+        let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+        match copy_bidirectional(&mut client, &mut backend).await {
+            Ok(_) => End::Peace,
+            Err(_) => End::Reset(RESET_BY_CLIENT),
+        }
+    };
+    select! {
+        biased;
+        kind = fate.is_doomed() => End::Reset(kind),
+        end = carry => end,
+    }
+}
+
+/// What it means that hyper has given up.
+fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<&'static str>) {
+    let cause = error.source();
+    if cause.is_some_and(|cause| cause.is::<Closed>()) {
+        // It is counted by who asked for that.
+        return (End::Silence, None);
+    }
+    if error.is_parse() {
+        // The client has been answered.
+        let label = match error.is_parse_too_large() {
+            true => "header_too_large",
+            false => "bad_request",
+        };
+        return (End::Peace, Some(label));
+    }
+    if error.is_user() {
+        // The rest of a body did not come.
+        return (End::Reset(RESET_BY_BACKEND), None);
+    }
+    let is_first = talk.stages.is_first();
+    (
+        End::Reset(RESET_BY_CLIENT),
+        is_first.then_some("client_gone"),
+    )
+}
+
+impl Note for Stages {
+    fn read(&self, bytes: usize) {
+        if bytes > 0 {
+            self.heard();
+        }
+    }
+
+    fn written(&self, _bytes: usize) {
+        self.told();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+//! Real sockets on the loopback interface: clients, this, and backends that say what they are told to.
+
+mod requests;
+mod site;
+mod ways;

@@ -1,0 +1,240 @@
+//! Where requests go, and what they are told that go nowhere.
+
+use std::{
+    io::ErrorKind,
+    time::{Duration, Instant},
+};
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::site::{HEAD, Site, run};
+use crate::{
+    config::{Balance, Otherwise},
+    control::expiry::cut::Cut,
+};
+
+#[test]
+fn two_hosts_of_one_connection_reach_two_pools() {
+    run(async {
+        let site = Site::start(&["a", "b"], |_, _| {}).await;
+        let mut client = site.connect().await;
+        for _ in 0..3 {
+            assert_eq!(client.get("a.lab", "/").await.body, "a");
+            assert_eq!(client.get("B.lab:80", "/x?y").await.body, "b");
+        }
+        let accepted = [0, 1].map(|backend: usize| site.backends[backend].accepted.get());
+        assert_eq!(accepted, [1, 1]);
+        let head = site.backends[1].heads.borrow()[0].clone();
+        assert_eq!(
+            head,
+            "GET /x?y HTTP/1.1\r\nhost: B.lab:80\r\nx-forwarded-for: 127.0.0.1\r\n\r\n"
+        );
+        let legs = site.shared.legs.all();
+        let names: Vec<Option<&str>> = legs.iter().map(|leg| leg.name.as_deref()).collect();
+        assert_eq!(names, [Some("a.lab"), Some("b.lab")]);
+        assert_eq!((site.counted().accepted, site.counted().routed), (1, 6));
+        let flow = legs[1].flow();
+        assert_eq!(flow.bytes_request, 3 * u64::try_from(head.len()).unwrap());
+    });
+}
+
+#[test]
+fn the_target_counts_more_than_the_host() {
+    run(async {
+        let site = Site::start(&["a", "b"], |_, _| {}).await;
+        let request = "GET http://b.lab/x HTTP/1.1\r\nHost: a.lab\r\n\r\n";
+        assert_eq!(site.connect().await.ask(request).await.body, "b");
+        let head = site.backends[1].heads.borrow()[0].clone();
+        assert!(head.starts_with("GET /x HTTP/1.1\r\n"), "{head}");
+        assert!(head.contains("host: b.lab\r\n"), "{head}");
+    });
+}
+
+#[test]
+fn who_goes_nowhere_is_told_so() {
+    run(async {
+        let site = Site::start(&["a"], |_, _| {}).await;
+        for (host, status) in [
+            ("a..lab", 400),
+            ("d.lab", 421),
+            ("127.0.0.1", 421),
+            ("theirs.lab", 421),
+            ("gone.lab", 502),
+            ("empty.lab", 503),
+        ] {
+            let answer = site.get(host, "/").await;
+            assert_eq!(answer.status(), status, "{host}: {answer:?}");
+        }
+        let mut client = site.connect().await;
+        assert_eq!(client.get("d.lab", "/").await.status(), 421);
+        assert_eq!(client.get("a.lab", "/").await.body, "a");
+        let labels = [
+            "bad_request",
+            "no_match",
+            "deny_tenant_name",
+            "unreachable",
+            "no_backend",
+        ];
+        assert_eq!(labels.map(|label| site.refused(label)), [1, 3, 1, 1, 1]);
+        let names = site.counted().unrouted_names;
+        assert_eq!(names.get("d.lab"), Some(&2));
+        let answer = site.connect().await.ask("GET / HTTP/1.0\r\n\r\n").await;
+        assert_eq!(answer.status(), 421);
+        let answer = site.connect().await.ask("GET / HTTP/1.1\r\n\r\n").await;
+        assert_eq!(answer.status(), 400);
+    });
+}
+
+#[test]
+fn https_is_another_place() {
+    run(async {
+        let site = Site::start(&[], |_, _| {}).await;
+        let answer = site.get("C.lab:80", "/x?y=1").await;
+        assert_eq!(answer.status(), 308);
+        assert!(
+            answer.head.contains("location: https://c.lab/x?y=1\r\n"),
+            "{answer:?}"
+        );
+    });
+}
+
+#[test]
+fn who_goes_nowhere_may_be_closed_or_served() {
+    run(async {
+        let site = Site::start(&["a"], |_, http| http.no_match = Otherwise::Close).await;
+        let mut client = site.connect().await;
+        client
+            .0
+            .write_all(b"GET / HTTP/1.1\r\nHost: d.lab\r\n\r\n")
+            .await
+            .unwrap();
+        assert_eq!(client.rest().await.unwrap(), "");
+        let site = Site::start(&["a"], |_, http| {
+            http.no_match = Otherwise::Pool("a".to_owned());
+        })
+        .await;
+        assert_eq!(site.get("d.lab", "/").await.body, "a");
+        let answer = site.connect().await.ask("GET / HTTP/1.0\r\n\r\n").await;
+        assert_eq!(answer.body, "a");
+        let head = site.backends[0].heads.borrow()[1].clone();
+        assert!(
+            head.contains(&format!("host: {}\r\n", site.address)),
+            "{head}"
+        );
+    });
+}
+
+#[test]
+fn a_host_has_a_backend_of_its_own() {
+    run(async {
+        let names = ["a", "b", "d", "e"];
+        let site = Site::start(&names, |_, http| http.balance = Balance::Host).await;
+        let mut found = std::collections::BTreeSet::new();
+        for host in 0..20 {
+            let host = format!("h{host}.all.lab");
+            let first = site.get(&host, "/").await.body;
+            for _ in 0..5 {
+                assert_eq!(site.get(&host, "/").await.body, first, "{host}");
+            }
+            found.insert(first);
+        }
+        assert_eq!(found.len(), 4);
+        let site = Site::start(&names, |_, _| {}).await;
+        let mut found = std::collections::BTreeSet::new();
+        for _ in 0..40 {
+            found.insert(site.get("h.all.lab", "/").await.body);
+        }
+        assert_eq!(found.len(), 4);
+    });
+}
+
+#[test]
+fn no_more_than_the_budget() {
+    run(async {
+        let site = Site::start(&["a"], |service, _| service.max_flows = Some(1)).await;
+        let mut client = site.connect().await;
+        assert_eq!(client.get("a.lab", "/").await.status(), 200);
+        assert_eq!(site.get("a.lab", "/").await.status(), 503);
+        assert_eq!(client.get("a.lab", "/").await.status(), 200);
+        assert_eq!(site.refused("budget_spent"), 1);
+    });
+}
+
+#[test]
+fn a_head_has_its_time() {
+    run(async {
+        let site = Site::start(&["a"], |_, _| {}).await;
+        let start = Instant::now();
+        let mut slow = site.connect().await;
+        slow.0
+            .write_all(b"GET / HTTP/1.1\r\nHost: a")
+            .await
+            .unwrap();
+        let mut silent = site.connect().await;
+        assert_eq!(slow.hear().await.status(), 408);
+        assert_eq!(silent.rest().await.unwrap(), "");
+        let took = start.elapsed();
+        assert!(
+            (HEAD..HEAD + Duration::from_secs(1)).contains(&took),
+            "{took:?}"
+        );
+        assert_eq!(site.refused("timeout"), 2);
+        // The time is that of each head: between requests there is more.
+        let mut client = site.connect().await;
+        assert_eq!(client.get("a.lab", "/").await.status(), 200);
+        tokio::time::sleep(2 * HEAD).await;
+        assert_eq!(client.get("a.lab", "/").await.status(), 200);
+        client.0.write_all(b"GET").await.unwrap();
+        assert_eq!(client.hear().await.status(), 408);
+    });
+}
+
+#[test]
+fn who_is_idle_is_closed() {
+    run(async {
+        let idle = Duration::from_millis(400);
+        let site = Site::start(&["a"], |service, _| service.idle = Some(idle)).await;
+        let mut client = site.connect().await;
+        assert_eq!(client.get("a.lab", "/").await.status(), 200);
+        let start = Instant::now();
+        assert_eq!(client.rest().await.unwrap(), "");
+        let took = start.elapsed();
+        assert!(
+            (idle / 2..idle + Duration::from_secs(1)).contains(&took),
+            "{took:?}"
+        );
+    });
+}
+
+#[test]
+fn a_cut_resets_the_client() {
+    run(async {
+        let site = Site::start(&["a", "b"], |_, _| {}).await;
+        let mut waits = site.connect().await;
+        waits
+            .0
+            .write_all(b"GET /silent HTTP/1.1\r\nHost: a.lab\r\n\r\n")
+            .await
+            .unwrap();
+        let mut idle = site.connect().await;
+        assert_eq!(idle.get("a.lab", "/").await.status(), 200);
+        let mut other = site.connect().await;
+        assert_eq!(other.get("b.lab", "/").await.status(), 200);
+        let mut turned = site.connect().await;
+        let ask =
+            "GET /upgrade HTTP/1.1\r\nHost: a.lab\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+        assert_eq!(turned.ask(ask).await.status(), 101);
+        assert_eq!(site.shared.legs.all().len(), 4);
+        let cut = Cut {
+            backends: [1].into(),
+            ..Cut::default()
+        };
+        site.shared.legs.end_cut(&cut).await;
+        for client in [&mut waits, &mut idle, &mut turned] {
+            let end = client.rest().await.unwrap_err();
+            assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+        }
+        assert_eq!(other.get("b.lab", "/").await.status(), 200);
+        assert_eq!(site.shared.legs.all().len(), 1);
+    });
+}

@@ -1,0 +1,487 @@
+//! Legs: connections of shared VIPs that have a backend, with the record that a flow has.
+
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    hash::Hash,
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use lb_common::{
+    addr::Be16,
+    conntrack::Word,
+    maps::{
+        event::{BEGAN, FlowEvent},
+        flow::{Flow, FlowKey},
+        peer::PeerKey,
+    },
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+use super::setup::Service;
+use crate::{
+    admin::api::Filter,
+    control::{
+        expiry::{
+            cut::{Choice, Cut, Why},
+            idle::{age, duration},
+        },
+        heard::peer,
+        ids::{Ids, Kind},
+    },
+    dataplane::flows::coarse_now,
+    observe::{FlowLine, choose, log::Reporter},
+};
+
+/// The first id of a leg: no flow of the table has one as high.
+const FIRST_ID: u32 = 1 << 31;
+
+/// How long a change waits for the ends of what it cuts to be told, and how often it looks.
+const TOLD: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// All legs; shared by all threads.
+#[derive(Clone, Debug)]
+pub struct Legs(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    known: Mutex<Known>,
+    reporter: Reporter,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    last: u32,
+    legs: BTreeMap<u32, Arc<Leg>>,
+    of_service: HashMap<u16, u32>,
+    of_network: HashMap<u16, u32>,
+    of_peer: HashMap<PeerKey, u32>,
+}
+
+/// One leg.
+#[derive(Debug)]
+pub struct Leg {
+    /// Its id, which no flow has.
+    pub id: u32,
+    /// The name that its client asked for.
+    pub name: Option<String>,
+    /// Where the backend sees it come from.
+    pub snat: SocketAddrV4,
+    /// What does not change of its flow.
+    flow: Flow,
+    /// Its backend, as the data plane knows it.
+    peer: PeerKey,
+    to_backend: AtomicU64,
+    to_client: AtomicU64,
+    last_seen: AtomicU32,
+    half_closed: AtomicBool,
+    idle_most: Option<Duration>,
+    half_closed_most: Duration,
+    cut: watch::Sender<Option<Why>>,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the client.
+    ToBackend,
+    /// From the backend.
+    ToClient,
+}
+
+/// What is known of a leg before it begins.
+pub struct NewLeg<'s> {
+    /// The client's connection.
+    pub key: &'s FlowKey,
+    /// Its service.
+    pub service: &'s Service,
+    /// Id and address of its backend.
+    pub backend: (u32, SocketAddrV4),
+    /// Id of the backend's network.
+    pub network: u16,
+    /// Where the backend sees it come from.
+    pub snat: SocketAddrV4,
+    /// The name that its client asked for.
+    pub name: Option<String>,
+}
+
+impl Legs {
+    /// None so far; those that begin and end are told to `reporter`.
+    pub fn new(reporter: Reporter) -> Self {
+        let known = Mutex::default();
+        Self(Arc::new(Shared { known, reporter }))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the service and its network may have one more.
+    pub fn has_room(&self, service: &Service) -> bool {
+        let known = self.known();
+        let fits = |count: Option<&u32>, most: Option<u32>| {
+            most.is_none_or(|most| count.copied().unwrap_or_default() < most)
+        };
+        fits(known.of_service.get(&service.id), service.max_flows)
+            && fits(
+                known.of_network.get(&service.network),
+                service.network_max_flows,
+            )
+    }
+
+    /// Begins a leg. It ends with the guard.
+    pub fn begin(&self, new: NewLeg<'_>) -> Guard {
+        let NewLeg {
+            key,
+            service,
+            backend: (backend_id, backend),
+            network,
+            snat,
+            name,
+        } = new;
+        let mut known = self.known();
+        known.last = known.last.wrapping_add(1) | FIRST_ID;
+        while known.legs.contains_key(&known.last) {
+            known.last = known.last.wrapping_add(1) | FIRST_ID;
+        }
+        let leg = Arc::new(Leg {
+            id: known.last,
+            name,
+            snat,
+            flow: Flow {
+                word: Word::from_raw(0).claim(false).publish().raw(),
+                client: key.client,
+                vip: key.vip,
+                client_port: key.client_port,
+                vip_port: key.vip_port,
+                backend: (*backend.ip()).into(),
+                backend_port: Be16::new(backend.port()),
+                network: key.network,
+                backend_id,
+                service: service.id,
+                ..Flow::default()
+            },
+            peer: peer(network, backend),
+            to_backend: AtomicU64::new(0),
+            to_client: AtomicU64::new(0),
+            last_seen: AtomicU32::new(now()),
+            half_closed: AtomicBool::new(false),
+            idle_most: service.idle,
+            half_closed_most: service.half_closed,
+            cut: watch::Sender::new(None),
+        });
+        known.legs.insert(leg.id, Arc::clone(&leg));
+        *known.of_service.entry(service.id).or_default() += 1;
+        *known.of_network.entry(key.network).or_default() += 1;
+        *known.of_peer.entry(leg.peer).or_default() += 1;
+        drop(known);
+        self.0.reporter.report(leg.event(BEGAN));
+        Guard {
+            legs: self.clone(),
+            leg,
+        }
+    }
+
+    /// Ends those that a cut is for, loudly; how many these are.
+    pub fn cut(&self, cut: &Cut) -> u64 {
+        let mut count = 0;
+        for leg in self.known().legs.values() {
+            if let Some(why) = cut.holds(&leg.flow, leg.id) {
+                leg.cut.send_replace(Some(why));
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// As [`Self::cut`], and waits until their ends have been told: as long as the data plane still lets out
+    /// what comes from their VIPs.
+    pub async fn end_cut(&self, cut: &Cut) {
+        if self.cut(cut) == 0 {
+            return;
+        }
+        let deadline = Instant::now() + TOLD;
+        let goes_on = |legs: &Self| {
+            let known = legs.known();
+            let mut legs = known.legs.values();
+            legs.any(|leg| cut.holds(&leg.flow, leg.id).is_some())
+        };
+        while goes_on(self) && Instant::now() < deadline {
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Those that `filter` means.
+    ///
+    /// # Errors
+    ///
+    /// What is no name or address of anything that flows have, in words.
+    pub fn meant(&self, filter: &Filter, ids: &Ids) -> Result<Vec<Arc<Leg>>, String> {
+        let others = Filter {
+            snat: None,
+            ..filter.clone()
+        };
+        let choices = choose(&others, ids)?;
+        let is_meant = |leg: &Arc<Leg>| {
+            let snat = filter.snat.as_ref();
+            let snat = snat.is_none_or(|snat| *snat == leg.snat.to_string());
+            let mut choices = choices.iter();
+            snat && choices.any(|choice| choice.holds(&leg.flow, leg.id))
+        };
+        Ok(self.all().into_iter().filter(is_meant).collect())
+    }
+
+    /// Whether one of them has this backend.
+    pub fn talk_to(&self, backend: &PeerKey) -> bool {
+        self.known().of_peer.contains_key(backend)
+    }
+
+    /// All of them, in order of their ids.
+    pub fn all(&self) -> Vec<Arc<Leg>> {
+        self.known().legs.values().cloned().collect()
+    }
+
+    fn end(&self, leg: &Leg) {
+        let mut known = self.known();
+        known.legs.remove(&leg.id);
+        one_less(&mut known.of_service, leg.flow.service);
+        one_less(&mut known.of_network, leg.flow.network);
+        one_less(&mut known.of_peer, leg.peer);
+    }
+}
+
+fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}
+
+impl Leg {
+    /// Notes that so many bytes went that way.
+    pub fn note(&self, way: Way, bytes: usize) {
+        let counter = match way {
+            Way::ToBackend => &self.to_backend,
+            Way::ToClient => &self.to_client,
+        };
+        counter.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.last_seen.store(now(), Ordering::Relaxed);
+    }
+
+    /// Notes that one end has closed its side.
+    pub fn note_half_closed(&self) {
+        self.half_closed.store(true, Ordering::Relaxed);
+        self.last_seen.store(now(), Ordering::Relaxed);
+    }
+
+    /// Whether one end has closed its side.
+    pub fn is_half_closed(&self) -> bool {
+        self.half_closed.load(Ordering::Relaxed)
+    }
+
+    /// The record that a flow would have.
+    pub fn flow(&self) -> Flow {
+        Flow {
+            bytes_request: self.to_backend.load(Ordering::Relaxed),
+            bytes_reply: self.to_client.load(Ordering::Relaxed),
+            last_seen: self.last_seen.load(Ordering::Relaxed),
+            ..self.flow
+        }
+    }
+
+    /// What means this one alone.
+    pub fn choice(&self) -> Choice {
+        Choice {
+            id: Some(self.id),
+            ..Choice::default()
+        }
+    }
+
+    /// As `lb flows` shows it, with the names that `ids` has.
+    pub fn line(&self, ids: &Ids) -> FlowLine {
+        let flow = self.flow();
+        let name = |kind, id| ids.name(kind, u32::from(id)).unwrap_or("-").to_owned();
+        let endpoint = |address, port: Be16| SocketAddrV4::new(Ipv4Addr::from(address), port.get());
+        let left = self
+            .most_idle()
+            .map(|most| most.saturating_sub(self.idle()));
+        let seconds = |time: Duration| time.as_millis().div_ceil(1000);
+        let state = match self.is_half_closed() {
+            true => "half_closed",
+            false => "established",
+        };
+        FlowLine {
+            network: name(Kind::Network, flow.network),
+            service: name(Kind::Service, flow.service),
+            protocol: "tcp".into(),
+            client: endpoint(flow.client, flow.client_port).to_string(),
+            vip: endpoint(flow.vip, flow.vip_port).to_string(),
+            snat: self.snat.to_string(),
+            backend: endpoint(flow.backend, flow.backend_port).to_string(),
+            state: state.into(),
+            name: self.name.clone(),
+            bytes_request: flow.bytes_request,
+            bytes_reply: flow.bytes_reply,
+            idle_seconds: self.idle().as_secs(),
+            expires_in_seconds: left.map(|left| u64::try_from(seconds(left)).unwrap_or(u64::MAX)),
+        }
+    }
+
+    /// How long nothing may go either way; none: for ever.
+    pub fn most_idle(&self) -> Option<Duration> {
+        match self.is_half_closed() {
+            true => Some(self.half_closed_most),
+            false => self.idle_most,
+        }
+    }
+
+    /// How long nothing has gone either way.
+    pub fn idle(&self) -> Duration {
+        duration(age(now(), self.last_seen.load(Ordering::Relaxed)))
+    }
+
+    /// Waits until it is cut.
+    pub async fn is_cut(&self) -> Why {
+        let mut cut = self.cut.subscribe();
+        loop {
+            if let Some(why) = *cut.borrow_and_update() {
+                return why;
+            }
+            // The sender lives as long as the leg.
+            let _changed = cut.changed().await;
+        }
+    }
+
+    fn event(&self, kind: u32) -> FlowEvent {
+        FlowEvent {
+            flow: self.flow(),
+            id: self.id,
+            kind,
+            snat: (*self.snat.ip()).into(),
+            port: self.snat.port().into(),
+            time: now(),
+            ..FlowEvent::default()
+        }
+    }
+}
+
+/// A leg that goes on. Dropped without a word, its end was none of anybody's doing.
+#[derive(Debug)]
+pub struct Guard {
+    legs: Legs,
+    /// The leg.
+    pub leg: Arc<Leg>,
+}
+
+impl Guard {
+    /// Ends it, for one of the reasons in [`event`](lb_common::maps::event).
+    pub fn end(self, kind: u32) {
+        self.legs.0.reporter.report(self.leg.event(kind));
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.legs.end(&self.leg);
+    }
+}
+
+/// The data plane's time; it can always be read.
+fn now() -> u32 {
+    coarse_now().unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use lb_common::maps::event::FINISHED;
+
+    use super::*;
+    use crate::{observe::log, shared::setup};
+
+    pub(in crate::shared) fn key(port: u16) -> FlowKey {
+        FlowKey {
+            client_port: Be16::new(port),
+            network: 3,
+            protocol: 6,
+            ..FlowKey::default()
+        }
+    }
+
+    fn begin(legs: &Legs, service: &Service, port: u16, backend: u32) -> Guard {
+        legs.begin(NewLeg {
+            key: &key(port),
+            service,
+            backend: (backend, "10.0.0.1:443".parse().unwrap()),
+            network: 2,
+            snat: "10.0.0.9:57344".parse().unwrap(),
+            name: None,
+        })
+    }
+
+    #[test]
+    fn a_leg_is_counted_and_reported_from_its_beginning_to_its_end() {
+        let (reporter, mut reports) = log::channel();
+        let legs = Legs::new(reporter);
+        let service = setup::tests::service(Some(2), None);
+        let first = begin(&legs, &service, 1, 7);
+        let second = begin(&legs, &service, 2, 7);
+        assert!(!legs.has_room(&service));
+        let ids: Vec<u32> = legs.all().iter().map(|leg| leg.id).collect();
+        assert_eq!(ids, [first.leg.id, second.leg.id]);
+        assert!(ids.iter().all(|id| *id >= FIRST_ID));
+        first.leg.note(Way::ToBackend, 5);
+        first.leg.note(Way::ToClient, 11);
+        first.end(FINISHED);
+        assert!(legs.has_room(&service));
+        drop(second);
+        assert!(legs.all().is_empty());
+        let mut events = std::iter::from_fn(|| reports.take());
+        let kinds = [(); 2].map(|()| events.next().unwrap().kind);
+        assert_eq!(kinds, [BEGAN, BEGAN]);
+        let end = events.next().unwrap();
+        assert_eq!((end.kind, end.port), (FINISHED, 57_344));
+        assert_eq!((end.flow.bytes_request, end.flow.bytes_reply), (5, 11));
+        assert_eq!(events.next().map(|event| event.kind), None);
+    }
+
+    #[test]
+    fn a_network_has_a_budget_of_its_own() {
+        let (reporter, _reports) = log::channel();
+        let legs = Legs::new(reporter);
+        let service = setup::tests::service(None, Some(1));
+        assert!(legs.has_room(&service));
+        let _leg = begin(&legs, &service, 1, 7);
+        assert!(!legs.has_room(&service));
+    }
+
+    #[test]
+    fn a_cut_is_for_those_that_it_names() {
+        let (reporter, _reports) = log::channel();
+        let legs = Legs::new(reporter);
+        let service = setup::tests::service(None, None);
+        let guards = [7, 8, 9].map(|backend| begin(&legs, &service, 1, backend));
+        legs.cut(&Cut {
+            backends: [7].into(),
+            ..Cut::default()
+        });
+        legs.cut(&Cut {
+            chosen: vec![Choice {
+                id: Some(guards[2].leg.id),
+                ..Choice::default()
+            }],
+            ..Cut::default()
+        });
+        let cut = guards.each_ref().map(|guard| *guard.leg.cut.borrow());
+        assert_eq!(cut, [Some(Why::Backend), None, Some(Why::Operator)]);
+    }
+}

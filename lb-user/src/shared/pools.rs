@@ -1,0 +1,119 @@
+//! Who of a pool serves a client: the same as in XDP, and others where that one does not answer.
+
+use std::{collections::BTreeMap, net::SocketAddrV4};
+
+use lb_common::maglev;
+
+/// How many backends are tried before a client is told that none answers.
+const TRIED: usize = 3;
+
+/// A pool as it is now.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// The name of its network.
+    pub network: String,
+    /// That network's id.
+    pub network_id: u16,
+    /// Its Maglev table: ids of backends.
+    table: Vec<u32>,
+    backends: BTreeMap<u32, SocketAddrV4>,
+}
+
+impl Pool {
+    /// A pool of a network, which has a name and an id; `table` has ids of `backends`.
+    pub fn new(
+        (network, network_id): (String, u16),
+        table: Vec<u32>,
+        backends: BTreeMap<u32, SocketAddrV4>,
+    ) -> Self {
+        Self {
+            network,
+            network_id,
+            table,
+            backends,
+        }
+    }
+
+    /// The backends for this hash, in the order in which they are to be tried: the one that XDP would
+    /// send a flow with that hash to, then others. None: nobody serves the pool.
+    pub fn choose(&self, hash: u32) -> Vec<(u32, SocketAddrV4)> {
+        let size = u32::try_from(self.table.len()).unwrap_or(u32::MAX);
+        let first = maglev::index(hash, size);
+        let (before, from) = self
+            .table
+            .split_at_checked(usize::try_from(first).unwrap_or_default())
+            .unwrap_or_default();
+        let mut chosen: Vec<(u32, SocketAddrV4)> = Vec::new();
+        for id in from.iter().chain(before) {
+            let is_chosen = chosen.iter().any(|(known, _)| known == id);
+            if let Some(address) = self.backends.get(id).filter(|_| !is_chosen) {
+                chosen.push((*id, *address));
+                if chosen.len() == TRIED.min(self.backends.len()) {
+                    break;
+                }
+            }
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use lb_common::{addr::Be16, maglev::Member, maps::flow::FlowKey};
+
+    use super::*;
+
+    fn address(id: u32) -> SocketAddrV4 {
+        SocketAddrV4::new(Ipv4Addr::from(0x0a00_0000 + id), 443)
+    }
+
+    /// A pool whose table has `serving` of the backends 1 to 4.
+    fn pool(serving: &[u32]) -> Pool {
+        let members = serving.iter().map(|&id| Member {
+            id,
+            weight: 1,
+            name: format!("b{id}"),
+        });
+        let table = maglev::build(&members.collect::<Vec<_>>());
+        let backends = (1..=4).map(|id| (id, address(id)));
+        Pool::new(("mgmt".to_owned(), 2), table, backends.collect())
+    }
+
+    fn hash(port: u16) -> u32 {
+        maglev::hash(&FlowKey {
+            client_port: Be16::new(port),
+            ..FlowKey::default()
+        })
+    }
+
+    #[test]
+    fn the_first_is_the_one_of_xdp_and_the_others_differ() {
+        let pool = pool(&[1, 2, 3, 4]);
+        for port in 0..1000 {
+            let chosen = pool.choose(hash(port));
+            let size = u32::try_from(pool.table.len()).unwrap();
+            let index = maglev::index(hash(port), size);
+            assert_eq!(chosen[0].0, pool.table[usize::try_from(index).unwrap()]);
+            let mut ids: Vec<u32> = chosen.iter().map(|(id, _)| *id).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), TRIED);
+            assert!(chosen.iter().all(|(id, at)| *at == address(*id)));
+        }
+    }
+
+    #[test]
+    fn who_does_not_serve_is_not_tried() {
+        for port in 0..100 {
+            assert_eq!(pool(&[3]).choose(hash(port)), [(3, address(3))]);
+            assert_eq!(pool(&[]).choose(hash(port)), []);
+        }
+        let gone = Pool {
+            backends: BTreeMap::new(),
+            ..pool(&[1])
+        };
+        assert_eq!(gone.choose(hash(1)), []);
+    }
+}

@@ -1,0 +1,121 @@
+//! Bytes from one socket to another through a pipe of the kernel, without a copy in this process.
+
+use std::{
+    cell::RefCell,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    rc::Rc,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, SpliceFFlags, splice},
+    sys::socket::{Shutdown, shutdown},
+    unistd::pipe2,
+};
+use std::os::fd::AsRawFd as _;
+use tokio::{io::Interest, net::TcpStream};
+
+/// Bytes that are moved at most in one go: what a pipe holds.
+const MOST: usize = 1 << 16;
+/// Pipes that are kept for later.
+const SPARE: usize = 64;
+
+/// Pipes that nothing is in. A connection has one only while bytes are on their way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pipes(Rc<RefCell<Vec<Pipe>>>);
+
+#[derive(Debug)]
+struct Pipe {
+    out: OwnedFd,
+    into: OwnedFd,
+}
+
+/// Which socket failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// The one that is read.
+    From,
+    /// The one that is written.
+    To,
+}
+
+impl Pipes {
+    fn take(&self) -> io::Result<Pipe> {
+        if let Some(pipe) = self.0.borrow_mut().pop() {
+            return Ok(pipe);
+        }
+        let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        Ok(Pipe { out, into })
+    }
+
+    /// Keeps an empty pipe.
+    fn give_back(&self, pipe: Pipe) {
+        let mut spare = self.0.borrow_mut();
+        if spare.len() < SPARE {
+            spare.push(pipe);
+        }
+    }
+}
+
+/// Moves bytes until `from` has closed its side, and then closes that of `to`. `note` is told how many
+/// have arrived, each time.
+///
+/// # Errors
+///
+/// What failed first. Bytes may be lost then.
+pub(super) async fn pump(
+    from: &TcpStream,
+    to: &TcpStream,
+    pipes: &Pipes,
+    note: impl Fn(usize),
+) -> Result<(), Failed> {
+    loop {
+        from.readable().await.map_err(|_| Failed::From)?;
+        let pipe = pipes.take().map_err(|_| Failed::From)?;
+        let read = from.try_io(Interest::READABLE, || move_bytes(from, &pipe.into, MOST));
+        match read {
+            Ok(0) => {
+                pipes.give_back(pipe);
+                // It may be gone already, which its other direction will say.
+                let _gone = shutdown(to.as_raw_fd(), Shutdown::Write);
+                return Ok(());
+            }
+            Ok(bytes) => {
+                empty(&pipe, to, bytes, &note)
+                    .await
+                    .map_err(|_| Failed::To)?;
+                pipes.give_back(pipe);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => pipes.give_back(pipe),
+            Err(_) => return Err(Failed::From),
+        }
+    }
+}
+
+/// Moves the bytes that are in the pipe.
+async fn empty(pipe: &Pipe, to: &TcpStream, bytes: usize, note: impl Fn(usize)) -> io::Result<()> {
+    let mut left = bytes;
+    while left > 0 {
+        to.writable().await?;
+        match to.try_io(Interest::WRITABLE, || move_bytes(&pipe.out, to, left)) {
+            Ok(written) => {
+                note(written);
+                left -= written;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn move_bytes(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
+    let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
+    loop {
+        match splice(&from, None, &to, None, most, flags) {
+            Err(Errno::EINTR) => {}
+            moved => return Ok(moved?),
+        }
+    }
+}

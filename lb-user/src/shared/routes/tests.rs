@@ -1,0 +1,307 @@
+use super::{
+    super::hello::{self, Verdict},
+    *,
+};
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
+
+/// The protocols as a client offers them.
+fn alpn(protocols: &[&str]) -> Alpn {
+    fn long(bytes: &[u8]) -> Vec<u8> {
+        [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
+    }
+    if protocols.is_empty() {
+        return Alpn::default();
+    }
+    let mut list = Vec::new();
+    for protocol in protocols {
+        list.push(u8::try_from(protocol.len()).unwrap());
+        list.extend(protocol.as_bytes());
+    }
+    let extension = [&[0, 16][..], &long(&long(&list))].concat();
+    let fixed = [&[3, 3][..], &[0; 32], &[0], &[0, 2, 0, 1], &[1, 0]].concat();
+    let body = [fixed, long(&extension)].concat();
+    let message = [&[1, 0][..], &long(&body)].concat();
+    match hello::parse(&[&[22, 3, 1][..], &long(&message)].concat()) {
+        Verdict::Found(hello) => hello.alpn,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn name(name: &str) -> ServerName {
+    ServerName::read(name.as_bytes()).unwrap()
+}
+
+/// A route of `pattern`, which leads to a pool of this name.
+fn route(pattern: &str, pool: &str) -> NameRoute {
+    NameRoute {
+        names: vec![pattern.to_owned()],
+        expressions: Vec::new(),
+        alpn: Vec::new(),
+        from: Vec::new(),
+        to: To::Pool(pool.to_owned()),
+    }
+}
+
+fn expression(expression: &str, pool: &str) -> NameRoute {
+    NameRoute {
+        names: Vec::new(),
+        expressions: vec![expression.to_owned()],
+        ..route("", pool)
+    }
+}
+
+fn speaking(route: NameRoute, protocols: &[&str]) -> NameRoute {
+    let alpn = protocols.iter().map(|&protocol| protocol.to_owned());
+    NameRoute {
+        alpn: alpn.collect(),
+        ..route
+    }
+}
+
+fn from(route: NameRoute, prefix: &str) -> NameRoute {
+    NameRoute {
+        from: vec![prefix.parse().unwrap()],
+        ..route
+    }
+}
+
+/// The pool for who asks for `asked`; `-` if the name is denied, nothing if it goes nowhere.
+fn find<'r>(
+    routes: &'r Routes,
+    asked: &str,
+    offered: &[&str],
+    client: Ipv4Addr,
+) -> Option<&'r str> {
+    match routes.find(&name(asked), &alpn(offered), client) {
+        Found::To(To::Pool(pool)) => Some(pool),
+        Found::To(To::Https) => panic!("a redirect"),
+        Found::Denied => Some("-"),
+        Found::Nothing => None,
+    }
+}
+
+/// FEATURES B2: exact, under, and neither; one wildcard among others.
+#[test]
+fn whole_names() {
+    let long = format!("{}x.apps.c.test", "a.".repeat(120));
+    assert_eq!(long.len(), 253);
+    let table = [
+        ("api.c.test", Some("api.c.test")),
+        ("API.C.Test", Some("api.c.test")),
+        ("api.c.test.", Some("api.c.test")),
+        ("x.api.c.test", None),
+        ("xapi.c.test", None),
+        ("api.c.test.evil.test", None),
+        ("api.c", None),
+        ("api", None),
+        ("c.test", None),
+        ("test", None),
+        ("api.c.testx", None),
+        ("x.apps.c.test", Some("*.apps.c.test")),
+        ("X.APPS.c.test", Some("*.apps.c.test")),
+        ("x.apps.c.test.", Some("*.apps.c.test")),
+        ("a.b.apps.c.test", Some("*.apps.c.test")),
+        ("a.b.c.d.e.apps.c.test", Some("*.apps.c.test")),
+        ("apps.c.test", None),
+        ("apps.c.test.", None),
+        ("xapps.c.test", None),
+        ("x.xapps.c.test", None),
+        ("x.apps.c.test.evil.test", None),
+        ("x.apps.c.evil.test", None),
+        ("x.apps.c", None),
+        ("apps.c.test.apps.c.test", Some("*.apps.c.test")),
+        ("console.apps.c.test", Some("console.apps.c.test")),
+        ("x.console.apps.c.test", Some("*.apps.c.test")),
+        ("in.apps.c.test", Some("*.apps.c.test")),
+        ("x.in.apps.c.test", Some("*.in.apps.c.test")),
+        ("x.y.in.apps.c.test", Some("*.in.apps.c.test")),
+        ("_x-1.apps.c.test", Some("*.apps.c.test")),
+        (&long, Some("*.apps.c.test")),
+        ("x.d", Some("*.d")),
+        ("d", None),
+    ];
+    let patterns = [
+        "api.c.test",
+        "*.apps.c.test",
+        "console.apps.c.test",
+        "*.in.apps.c.test",
+        "*.d",
+    ];
+    let routes = Routes::new(&patterns.map(|pattern| route(pattern, pattern)));
+    for (asked, to) in table {
+        assert_eq!(find(&routes, asked, &[], CLIENT), to, "{asked}");
+    }
+}
+
+/// FEATURES B9.
+#[test]
+fn a_protocol_that_is_not_offered_leaves_the_name_to_others() {
+    let routes = Routes::new(&[
+        speaking(route("a.test", "acme"), &["acme-tls/1"]),
+        speaking(route("*.test", "h2 under"), &["h2", "h3"]),
+        route("*.test", "under"),
+        speaking(route("b.test", "h2 b"), &["h2"]),
+        speaking(route("b.test", "http b"), &["http/1.1"]),
+        route("b.test", "b"),
+    ]);
+    let find = |asked, offered: &[&str]| find(&routes, asked, offered, CLIENT);
+    assert_eq!(find("a.test", &["acme-tls/1"]), Some("acme"));
+    assert_eq!(find("a.test", &["h2", "acme-tls/1"]), Some("acme"));
+    assert_eq!(find("a.test", &["acme-tls/11"]), Some("under"));
+    assert_eq!(find("a.test", &["http/1.1", "h3"]), Some("h2 under"));
+    assert_eq!(find("a.test", &[]), Some("under"));
+    // The first that is written, whatever the client would like better.
+    assert_eq!(find("b.test", &["http/1.1", "h2"]), Some("h2 b"));
+    assert_eq!(find("b.test", &["http/1.1"]), Some("http b"));
+    assert_eq!(find("b.test", &["x"]), Some("b"));
+}
+
+/// FEATURES B10: name and tenant must agree.
+#[test]
+fn a_name_of_others_is_denied_and_no_wildcard_gives_it() {
+    let routes = Routes::new(&[
+        from(route("api.test", "a"), "10.0.1.0/24"),
+        from(route("api.test", "b"), "10.0.2.0/24"),
+        from(speaking(route("h2.test", "h2"), &["h2"]), "10.0.1.0/24"),
+        route("*.test", "all"),
+    ]);
+    let ask = |asked, offered: &[&str], third| {
+        find(&routes, asked, offered, Ipv4Addr::new(10, 0, third, 9))
+    };
+    assert_eq!(ask("api.test", &[], 1), Some("a"));
+    assert_eq!(ask("api.test", &[], 2), Some("b"));
+    assert_eq!(ask("api.test", &[], 3), Some("-"));
+    assert_eq!(ask("h2.test", &["h2"], 1), Some("h2"));
+    assert_eq!(ask("h2.test", &["h2"], 2), Some("-"));
+    assert_eq!(ask("h2.test", &[], 2), Some("all"));
+    assert_eq!(ask("x.test", &[], 3), Some("all"));
+}
+
+#[test]
+fn expressions_come_last_and_match_whole_names() {
+    let routes = Routes::new(&[
+        expression(r"api\.[a-z]+\.test|old", "one"),
+        expression(r"API\.C-[0-9]\.test", "two"),
+        expression(r"(?m)^x$", "lines"),
+        speaking(expression(r"a|ab", "short"), &["h2"]),
+        speaking(expression(r"[^.]+", "any"), &["h2"]),
+        route("api.b.test", "name"),
+        route("*.under.test", "under"),
+    ]);
+    for (asked, to) in [
+        ("api.a.test", Some("one")),
+        ("Api.A.Test.", Some("one")),
+        ("api.b.test", Some("name")),
+        ("api.under.test", Some("under")),
+        ("old", Some("one")),
+        ("older", None),
+        ("bold", None),
+        ("api.a.test.evil.test", None),
+        ("x.api.a.test", None),
+        ("xapi.a.test", None),
+        ("api.a.testx", None),
+        ("api.c-1.test", Some("two")),
+        ("api.c-11.test", None),
+        ("x", Some("lines")),
+        ("y", None),
+    ] {
+        assert_eq!(find(&routes, asked, &[], CLIENT), to, "{asked}");
+    }
+    for (asked, to) in [("ab", Some("short")), ("abc", Some("any")), ("ab.c", None)] {
+        assert_eq!(find(&routes, asked, &["h2"], CLIENT), to, "{asked}");
+    }
+}
+
+/// Some routes and some names of few labels, so that they often meet. A route is what a scan of all of
+/// them says, and whoever is routed has asked for a whole name of the route.
+#[test]
+fn as_by_the_model() {
+    let mut chance = Chance(0x2545_f491_4f6c_dd1d);
+    let mut ends = [0; 3];
+    for _ in 0..2_000 {
+        let routes: Vec<NameRoute> = (0..chance.below(12)).map(|_| chance.route()).collect();
+        let compiled = Routes::new(&routes);
+        for _ in 0..20 {
+            let (asked, third) = (chance.name().to_ascii_lowercase(), chance.below(3));
+            let client = Ipv4Addr::new(10, 0, u8::try_from(third).unwrap(), 9);
+            let offered: &[&str] = [&[][..], &["h2"], &["x", "h2"], &["y"]][chance.below(4)];
+            let found = compiled.find(&name(&asked), &alpn(offered), client);
+            assert_eq!(found, scan(&routes, &asked, offered, client), "{asked}");
+            ends[match found {
+                Found::To(To::Pool(pattern)) => {
+                    match pattern.strip_prefix('*') {
+                        Some(end) => assert!(asked.ends_with(end) && asked.len() > end.len()),
+                        None => assert_eq!(*pattern, asked),
+                    }
+                    0
+                }
+                Found::To(To::Https) => panic!("a redirect"),
+                Found::Denied => 1,
+                Found::Nothing => 2,
+            }] += 1;
+        }
+    }
+    assert!(ends.iter().all(|end| *end > 1_500), "{ends:?}");
+}
+
+/// The first of the most exact routes that this client can take.
+fn scan<'r>(routes: &'r [NameRoute], asked: &str, offered: &[&str], client: Ipv4Addr) -> Found<'r> {
+    let labels: Vec<_> = asked.split('.').collect();
+    let matches = |route: &&NameRoute| {
+        let wanted: Vec<_> = route.names[0].split('.').collect();
+        let is_name = match wanted.split_first() {
+            Some((&"*", under)) => labels.len() > under.len() && labels.ends_with(under),
+            _ => labels == wanted,
+        };
+        let mut alpn = route.alpn.iter();
+        let speaks = route.alpn.is_empty() || alpn.any(|one| offered.contains(&one.as_str()));
+        is_name && speaks
+    };
+    let exactness = |route: &NameRoute| {
+        let pattern = &route.names[0];
+        (pattern.starts_with('*'), usize::MAX - pattern.len())
+    };
+    let matching: Vec<_> = routes.iter().filter(matches).collect();
+    let Some(best) = matching.iter().map(|route| exactness(route)).min() else {
+        return Found::Nothing;
+    };
+    let mut best = matching.iter().filter(|route| exactness(route) == best);
+    let is_for = |route: &&&&NameRoute| {
+        route.from.is_empty() || route.from.iter().any(|prefix| prefix.contains(&client))
+    };
+    best.find(|route| is_for(&route))
+        .map_or(Found::Denied, |route| Found::To(&route.to))
+}
+
+/// Xorshift: the same numbers in each run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % end
+    }
+
+    fn name(&mut self) -> String {
+        let labels: Vec<_> = (0..=self.below(4))
+            .map(|_| ["a", "B", "ab", "a-b"][self.below(4)])
+            .collect();
+        labels.join(".")
+    }
+
+    fn route(&mut self) -> NameRoute {
+        let star = ["", "*."][self.below(2)];
+        let pattern = format!("{star}{}", self.name().to_ascii_lowercase());
+        let mut made = route(&pattern, &pattern);
+        if let Some(protocol) = [None, Some("h2"), Some("x")][self.below(3)] {
+            made = speaking(made, &[protocol]);
+        }
+        if let Some(prefix) = [None, Some("10.0.0.0/24"), Some("10.0.1.0/24")][self.below(3)] {
+            made = from(made, prefix);
+        }
+        made
+    }
+}

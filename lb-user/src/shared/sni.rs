@@ -1,0 +1,279 @@
+//! A connection of a service that is routed by SNI, from its first byte to its last.
+
+use std::{io, rc::Rc, sync::Arc};
+
+use lb_common::{
+    maglev,
+    maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
+};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+
+use super::{
+    front::Shared,
+    hello::{self, Hello, Reading, Refusal, Verdict},
+    legs::{Guard, Leg, Way},
+    pump::{Failed, pump},
+    reach::{Addresses, Candidates, Unreached},
+    routes::Found,
+    setup::{Service, Sni},
+    sockets::{LAST_WORDS, hear_out, idle, prepare, reset_at_close},
+};
+use crate::config::{Ech, Otherwise, To};
+
+/// Bytes that are read of a hello in one go: most hellos are shorter.
+const CHUNK: usize = 2048;
+/// Why a client gets no backend.
+#[derive(Debug)]
+enum Refused {
+    /// It has closed, or reset.
+    Gone,
+    /// It took too long.
+    Timeout,
+    /// A newer one has its place.
+    Recycled,
+    /// Its bytes are no hello that may be routed.
+    Hello(Refusal),
+    /// Its hello is longer than this service takes.
+    Long,
+    /// Its name goes nowhere.
+    Nothing(String),
+    /// Its name is not for it.
+    Denied(String),
+    /// It asks for no name, which goes nowhere.
+    NoName,
+    /// It says its real name encrypted.
+    Ech,
+    /// There is no backend to be had.
+    Unreached(Unreached),
+}
+
+impl From<Unreached> for Refused {
+    fn from(unreached: Unreached) -> Self {
+        Self::Unreached(unreached)
+    }
+}
+
+impl Refused {
+    /// The value of a metric's label. It stays the same from one version to the next.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Gone => "client_gone",
+            Self::Timeout => "timeout",
+            Self::Recycled => "recycled",
+            Self::Hello(refusal) => refusal.label(),
+            Self::Long => "long",
+            Self::Nothing(_) => "no_match",
+            Self::Denied(_) => "deny_tenant_name",
+            Self::NoName => "no_name",
+            Self::Ech => "ech",
+            Self::Unreached(unreached) => unreached.label(),
+        }
+    }
+
+    /// The alert that tells the client; none where silence is asked for, or nobody listens.
+    fn alert(&self, sni: &Sni) -> Option<u8> {
+        let unless_closed = |otherwise: &Otherwise| {
+            (*otherwise != Otherwise::Close).then_some(hello::UNRECOGNIZED_NAME)
+        };
+        match self {
+            Self::Gone | Self::Timeout | Self::Recycled => None,
+            Self::Hello(refusal) => Some(refusal.alert()),
+            Self::Long => Some(Refusal::Long.alert()),
+            Self::Nothing(_) => unless_closed(&sni.no_match),
+            Self::NoName => unless_closed(&sni.no_name),
+            Self::Denied(_) => Some(hello::UNRECOGNIZED_NAME),
+            Self::Ech => Some(ILLEGAL_PARAMETER),
+            Self::Unreached(_) => Some(INTERNAL_ERROR),
+        }
+    }
+}
+
+// RFC 8446 section 6.
+const ILLEGAL_PARAMETER: u8 = 47;
+const INTERNAL_ERROR: u8 = 80;
+
+/// Serves a client that has just connected.
+pub(super) async fn serve(
+    mut client: TcpStream,
+    addresses: Addresses,
+    service: Arc<Service>,
+    sni: Arc<Sni>,
+    shared: Rc<Shared>,
+) {
+    let counts = &shared.counts;
+    counts.of(&service.name, |counted| counted.accepted += 1);
+    match connect(&mut client, addresses, (&service, &sni), &shared).await {
+        Ok(connected) => {
+            counts.of(&service.name, |counted| counted.routed += 1);
+            carry(client, connected, &service, &shared).await;
+        }
+        Err(refused) => {
+            counts.of(&service.name, |counted| {
+                counted.refuse(refused.label());
+                if let Refused::Nothing(name) | Refused::Denied(name) = &refused {
+                    counted.unrouted(name);
+                }
+            });
+            if let Some(alert) = refused.alert(&sni) {
+                tell(client, alert).await;
+            }
+        }
+    }
+}
+
+/// A client with its backend, which has not had a byte yet.
+struct Connected {
+    backend: TcpStream,
+    guard: Guard,
+    /// What the client has sent so far.
+    sent: Vec<u8>,
+}
+
+async fn connect(
+    client: &mut TcpStream,
+    addresses: Addresses,
+    (service, sni): (&Service, &Sni),
+    shared: &Shared,
+) -> Result<Connected, Refused> {
+    let (hello, sent) = pending(client, addresses, sni, shared).await?;
+    if hello.ech {
+        let counts = &shared.counts;
+        match sni.ech {
+            Ech::Route => {}
+            Ech::Count => counts.of(&service.name, |counted| counted.ech += 1),
+            Ech::Deny => return Err(Refused::Ech),
+        }
+    }
+    let pool = route(&hello, addresses, sni)?;
+    let key = addresses.key(service);
+    let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
+    let name = hello.name.map(|name| name.to_string());
+    let (backend, guard) = candidates.connect(&key, service, name, shared).await?;
+    Ok(Connected {
+        backend,
+        guard,
+        sent,
+    })
+}
+
+/// Waits for the hello, in the client's place among those who are waited for.
+async fn pending(
+    client: &mut TcpStream,
+    addresses: Addresses,
+    sni: &Sni,
+    shared: &Shared,
+) -> Result<(Hello, Vec<u8>), Refused> {
+    let mut ticket = shared.pending.admit(*addresses.client.ip());
+    tokio::select! {
+        read = timeout(sni.timeout, read(client, sni.max_bytes)) => {
+            read.unwrap_or(Err(Refused::Timeout))
+        }
+        () = ticket.goes() => Err(Refused::Recycled),
+    }
+}
+
+async fn read(client: &mut TcpStream, most: usize) -> Result<(Hello, Vec<u8>), Refused> {
+    let mut sent = Vec::new();
+    let mut reading = Reading::default();
+    loop {
+        client.readable().await.map_err(|_| Refused::Gone)?;
+        // Nothing is kept for who has not sent anything.
+        sent.reserve(CHUNK);
+        match client.try_read_buf(&mut sent) {
+            Ok(0) => return Err(Refused::Gone),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(_) => return Err(Refused::Gone),
+        }
+        match reading.go_on(&sent) {
+            Verdict::Found(hello) if hello.length <= most => return Ok((hello, sent)),
+            Verdict::Found(_) => return Err(Refused::Long),
+            Verdict::Refused(refusal) => return Err(Refused::Hello(refusal)),
+            Verdict::Incomplete { at_least } if sent.len() + at_least > most => {
+                return Err(Refused::Long);
+            }
+            Verdict::Incomplete { .. } => sent.shrink_to_fit(),
+        }
+    }
+}
+
+/// The pool for a hello.
+fn route<'s>(hello: &Hello, addresses: Addresses, sni: &'s Sni) -> Result<&'s str, Refused> {
+    let Some(name) = &hello.name else {
+        return match &sni.no_name {
+            Otherwise::Pool(pool) => Ok(pool),
+            Otherwise::Alert | Otherwise::Close => Err(Refused::NoName),
+        };
+    };
+    match sni.routes.find(name, &hello.alpn, *addresses.client.ip()) {
+        Found::To(To::Pool(pool)) => Ok(pool),
+        Found::Denied => Err(Refused::Denied(name.to_string())),
+        Found::To(To::Https) | Found::Nothing => match &sni.no_match {
+            Otherwise::Pool(pool) => Ok(pool),
+            Otherwise::Alert | Otherwise::Close => Err(Refused::Nothing(name.to_string())),
+        },
+    }
+}
+
+/// Tells a client why it gets nothing.
+async fn tell(mut client: TcpStream, alert: u8) {
+    let alert = hello::alert_record(alert);
+    if let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(&alert)).await {
+        hear_out(&client).await;
+    }
+}
+
+/// Carries bytes both ways until one of the ends, the time or somebody ends it. All but an end in peace
+/// is a reset for both.
+async fn carry(client: TcpStream, connected: Connected, service: &Service, shared: &Shared) {
+    let Connected {
+        mut backend,
+        guard,
+        sent,
+    } = connected;
+    let leg = Arc::clone(&guard.leg);
+    for end in [&client, &backend] {
+        prepare(end, service);
+    }
+    let kind = tokio::select! {
+        kind = exchange(&client, &mut backend, sent, &leg, shared) => kind,
+        () = idle(&leg) => EXPIRED,
+        why = leg.is_cut() => why.event(),
+    };
+    if kind != FINISHED {
+        for end in [&client, &backend] {
+            reset_at_close(end);
+        }
+    }
+    guard.end(kind);
+}
+
+/// Moves all bytes until both ends have closed; how it ended, as an event's kind.
+async fn exchange(
+    client: &TcpStream,
+    backend: &mut TcpStream,
+    sent: Vec<u8>,
+    leg: &Leg,
+    shared: &Shared,
+) -> u32 {
+    if backend.write_all(&sent).await.is_err() {
+        return RESET_BY_BACKEND;
+    }
+    leg.note(Way::ToBackend, sent.len());
+    drop(sent);
+    let backend = &*backend;
+    let one_way = async |from, to, way| {
+        let result = pump(from, to, &shared.pipes, |bytes| leg.note(way, bytes)).await;
+        leg.note_half_closed();
+        result.map_err(|failed| match (failed, way) {
+            (Failed::From, Way::ToBackend) | (Failed::To, Way::ToClient) => RESET_BY_CLIENT,
+            (Failed::To, Way::ToBackend) | (Failed::From, Way::ToClient) => RESET_BY_BACKEND,
+        })
+    };
+    let there = one_way(client, backend, Way::ToBackend);
+    let back = one_way(backend, client, Way::ToClient);
+    match tokio::try_join!(there, back) {
+        Ok(((), ())) => FINISHED,
+        Err(kind) => kind,
+    }
+}

@@ -16,7 +16,7 @@ use crate::{client, poll, topology::Host};
 
 /// How long a word may take from one end to the other.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a client says first.
+/// What a client says first, if it does not matter.
 const FIRST: &[u8] = b"hello";
 
 /// One client, one backend, and the address that the client connects to.
@@ -25,6 +25,8 @@ pub struct Line<'t> {
     client: &'t Host,
     listener: TcpListener,
     to: SocketAddrV4,
+    /// What the client says first.
+    first: Vec<u8>,
 }
 
 impl<'t> Line<'t> {
@@ -46,7 +48,14 @@ impl<'t> Line<'t> {
             client,
             listener,
             to,
+            first: FIRST.to_vec(),
         })
+    }
+
+    /// The same, with clients that say this first.
+    #[must_use]
+    pub fn saying(self, first: Vec<u8>) -> Self {
+        Self { first, ..self }
     }
 
     /// Connects; a word has gone each way when this returns.
@@ -66,7 +75,9 @@ impl<'t> Line<'t> {
     pub fn open_at(&self, to: SocketAddrV4) -> Result<Pair> {
         let client = self.client.netns.inside(|| client::open(None, to))??;
         // Behind SYN cookies a backend knows of a connection from its first word on.
-        (&client).write_all(FIRST).context("send the first word")?;
+        (&client)
+            .write_all(&self.first)
+            .context("send the first word")?;
         let accepted = poll::until("a connection at the backend", PATIENCE, || {
             match self.listener.accept() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
@@ -77,7 +88,7 @@ impl<'t> Line<'t> {
         let SocketAddr::V4(snat) = peer else {
             bail!("{peer} is no IPv4 peer")
         };
-        hear(&server, FIRST).context("from the client")?;
+        hear(&server, &self.first).context("from the client")?;
         server.set_nodelay(true).context("send at once")?;
         let pair = Pair {
             client,

@@ -187,7 +187,7 @@ impl<'t> NodeServers<'t> {
         let netns = node.netns.path();
         let not_ready = dir.join("not-ready");
         let nginx = if serves.https.is_some() || serves.http.is_some() {
-            let config = nginx_config(node, &serves, identity, &not_ready);
+            let config = nginx_config(&serves, identity, &not_ready);
             let config = site.write(&format!("{folder}/nginx.conf"), &config)?;
             let (config, prefix) = (config.to_string_lossy(), dir.to_string_lossy());
             let args = ["-p", &*prefix, "-e", "stderr", "-c", &*config];
@@ -327,7 +327,7 @@ impl<'t> NodeServers<'t> {
 }
 
 /// One process in the foreground, and nothing outside the run's folder.
-fn nginx_config(host: &Host, serves: &Serves, identity: &Identity, not_ready: &Path) -> String {
+fn nginx_config(serves: &Serves, identity: &Identity, not_ready: &Path) -> String {
     let [key, certificate] = [identity.key(), identity.certificate()].map(|path| path.display());
     let answer = format!(
         r#"location / {{
@@ -340,11 +340,10 @@ fn nginx_config(host: &Host, serves: &Serves, identity: &Identity, not_ready: &P
         serves.name,
         not_ready.display()
     );
-    let address = host.address;
     let https = serves.https.map(|port| {
         format!(
             "server {{
-    listen {address}:{port} ssl backlog=2048;
+    listen {port} ssl backlog=2048;
     ssl_certificate {certificate};
     ssl_certificate_key {key};
     {answer}
@@ -354,7 +353,7 @@ fn nginx_config(host: &Host, serves: &Serves, identity: &Identity, not_ready: &P
     let http = serves.http.map(|port| {
         format!(
             "server {{
-    listen {address}:{port} backlog=2048;
+    listen {port} backlog=2048;
     {answer}
   }}"
         )

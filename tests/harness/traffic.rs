@@ -44,6 +44,30 @@ pub fn curl(from: &Host, certificate: &Path, to: SocketAddrV4) -> Result<ApiAnsw
     serde_json::from_str(&body).with_context(|| format!("answer of {to}: {body:?}"))
 }
 
+/// `GET /version` of `scheme`, `http` or `https`, from the host `name` at `to`; with TLS the certificate is
+/// checked.
+///
+/// # Errors
+///
+/// As for [`curl`].
+pub fn curl_name(
+    from: &Host,
+    certificate: &Path,
+    (scheme, name): (&str, &str),
+    to: SocketAddrV4,
+) -> Result<ApiAnswer> {
+    let (address, port) = (to.ip(), to.port());
+    let mut command = from.netns.command("curl");
+    command.args(["-q", "-sS", "--fail", "--noproxy", "*", "--max-time", "20"]);
+    command
+        .arg("--resolve")
+        .arg(format!("{name}:{port}:{address}"));
+    command.arg("--cacert").arg(certificate);
+    command.arg(format!("{scheme}://{name}:{port}/version"));
+    let body = process::succeed(&mut command)?;
+    serde_json::from_str(&body).with_context(|| format!("answer of {name}: {body:?}"))
+}
+
 /// `GET http://<to>/version`.
 ///
 /// # Errors

@@ -6,6 +6,7 @@
 //! The workspace aborts on panic, so what must be removed is removed by guards on the way out of
 //! `run`, and everything here returns errors.
 
+mod clusters;
 mod interrupt;
 mod proof;
 mod table;
@@ -40,6 +41,9 @@ struct Args {
     /// End after the proof: exit code 0 if all of it holds, else 1
     #[arg(long)]
     once: bool,
+    /// Three clusters behind one address instead, told apart by SNI and Host
+    #[arg(long)]
+    clusters: bool,
 }
 
 fn main() -> ExitCode {
@@ -74,6 +78,9 @@ fn run(args: &Args) -> Result<bool> {
     // Before the first thread and the first child: they inherit what is blocked.
     let interrupt = Interrupt::block()?;
     process::launch_through(interrupt::launcher()?)?;
+    if args.clusters {
+        return clusters::run(args.once, &interrupt, &mut out);
+    }
 
     writeln!(
         out,

@@ -32,6 +32,22 @@ fn the_lab_proves_itself_once() -> Result<()> {
     Ok(())
 }
 
+/// S3: three clusters on one address, by SNI and Host, with the file that an operator starts from.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_lab_of_three_clusters_proves_itself_once() -> Result<()> {
+    let dir = tempfile::tempdir().context("make a temporary folder")?;
+    let mut lab = start(dir.path(), &["--clusters", "--once"])?;
+
+    let status = lab.wait_for_end(PROOF)?;
+
+    assert_eq!(status.code(), Some(0), "{}\n{}", lab.stdout(), lab.stderr());
+    let proved = "curl https://api.managed2.linuxera.lab:6443";
+    assert!(lab.stdout().contains(proved), "{}", lab.stdout());
+    assert_eq!(namespaces_of(&lab)?, Vec::<String>::new());
+    Ok(())
+}
+
 /// Ctrl-C leaves nothing behind.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]

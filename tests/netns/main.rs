@@ -1,7 +1,7 @@
 //! Real sockets through the attached programs, in network namespaces.
 //!
 //! Each test builds networks of its own, so they run side by side. They need root, the programs of
-//! `peers` and `traffic` (nginx, dnsmasq, curl, openssl, dig, tcpdump, nft, ethtool), and the
+//! `peers` and `traffic` (nginx, dnsmasq, curl, openssl, dig, tcpdump, nft, ethtool), haproxy, and the
 //! binaries `lb` and `lb-lab`, from `LB_BIN` and `LB_LAB_BIN` or from the release folder.
 
 #![expect(
@@ -31,9 +31,11 @@ mod fragment;
 mod guard;
 mod health;
 mod host;
+mod hosts;
 mod icmp;
 mod keepalive;
 mod lab;
+mod leg;
 mod life;
 mod load;
 mod local;
@@ -45,6 +47,8 @@ mod offload;
 mod one_arm;
 mod one_ip;
 mod oracle;
+mod oracle_sni;
+mod oracle_sni_cases;
 mod order;
 mod overlap;
 mod probe;
@@ -55,6 +59,8 @@ mod rest;
 mod restart;
 mod routed;
 mod scan;
+mod shared;
+mod shared_guard;
 mod silence;
 mod spoof;
 mod topology;

@@ -7,6 +7,8 @@ Usage: cargo xtask <command>
   setup [--yes]          look at this machine, then install what is missing
   run [--once] [--yes]   set up, build, and run the lab: real traffic through network
                          namespaces; stays up until Ctrl-C, with --once exits after the proof
+  run --clusters [--once] [--yes]
+                         the lab of three clusters behind one address, by SNI and Host
   run --config FILE [--confirm SECONDS] [--yes]
                          set up, build, and run lb with FILE on this host's real interfaces;
                          with --confirm the change is undone unless it is confirmed in time
@@ -32,6 +34,7 @@ pub(crate) enum Request {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunRequest {
     pub(crate) once: bool,
+    pub(crate) clusters: bool,
     pub(crate) yes: bool,
     pub(crate) config: Option<String>,
     /// As `lb run` takes it: a number with the unit `s`.
@@ -80,6 +83,7 @@ fn run(mut words: impl Iterator<Item = String>) -> Result<RunRequest, String> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--once" => request.once = true,
+            "--clusters" => request.clusters = true,
             "--yes" => request.yes = true,
             "--config" => {
                 request.config = Some(words.next().ok_or("`--config` needs a file")?);
@@ -97,6 +101,9 @@ fn run(mut words: impl Iterator<Item = String>) -> Result<RunRequest, String> {
     match (&request.config, &request.confirm, request.once) {
         (None, Some(_), _) => Err("`--confirm` needs `--config`".to_owned()),
         (Some(_), _, true) => Err("`--once` is for the lab, not for `--config`".to_owned()),
+        (Some(_), ..) if request.clusters => {
+            Err("`--clusters` is a lab, and not for `--config`".to_owned())
+        }
         _ => Ok(request),
     }
 }
@@ -166,6 +173,8 @@ mod tests {
     fn run_refuses_what_does_not_go_together() {
         assert!(parsed("run --confirm 60s").is_err());
         assert!(parsed("run --once --config lb.yaml").is_err());
+        assert!(parsed("run --clusters --config lb.yaml").is_err());
+        assert!(parsed("run --clusters --once").is_ok());
         assert!(parsed("run --config").is_err());
         assert!(parsed("run --config lb.yaml --confirm soon").is_err());
         assert!(parsed("run --config lb.yaml --confirm 0").is_err());

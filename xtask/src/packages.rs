@@ -25,7 +25,7 @@ pub(crate) struct Need {
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 12] = [
+pub(crate) const NEEDS: [Need; 13] = [
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
@@ -33,6 +33,10 @@ pub(crate) const NEEDS: [Need; 12] = [
     Need {
         tests_only: true,
         ..need("go", "golang-go", "golang")
+    },
+    Need {
+        tests_only: true,
+        ..need("haproxy", "haproxy", "haproxy")
     },
     need("ip", "iproute2", "iproute"),
     need("nft", "nftables", "nftables"),
@@ -236,12 +240,14 @@ fn apt(workspace: &Workspace, packages: &[&str]) -> Result<()> {
 
 fn apt_install(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     let words = ["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y"];
-    let brings_nginx = packages.contains(&"nginx");
-    let install = if brings_nginx {
-        let guarded = ["-c", WITHOUT_NGINX_SERVICE, "lb-setup", "env"];
-        workspace.as_root("sh").args(guarded)
-    } else {
+    let mut services = packages.to_vec();
+    services.retain(|package| SERVICES.contains(package));
+    let install = if services.is_empty() {
         workspace.as_root("env")
+    } else {
+        let services = services.join(" ");
+        let guarded = ["-c", WITHOUT_SERVICES, "lb-setup", &services, "env"];
+        workspace.as_root("sh").args(guarded)
     };
     install
         .args(words)
@@ -250,20 +256,28 @@ fn apt_install(workspace: &Workspace, packages: &[&str]) -> Result<()> {
         .run()
 }
 
-/// Runs the words after it while a policy of ours forbids that nginx is started, because Debian
-/// starts what it installs and the lab needs only the program. The policy names the process that
-/// it serves, so one that a power cut leaves behind forbids nothing; an administrator's own
-/// policy is left in place. Disabled and stopped, for one that it let through and for the next boot.
-const WITHOUT_NGINX_SERVICE: &str = r#"policy=/usr/sbin/policy-rc.d
+/// What would run as a service once it is installed.
+const SERVICES: [&str; 2] = ["haproxy", "nginx"];
+
+/// Runs the words after the first one while a policy of ours forbids that the services in the first one
+/// are started, because Debian starts what it installs and only the programs are needed. The policy
+/// names the process that it serves, so one that a power cut leaves behind forbids nothing; an
+/// administrator's own policy is left in place. Disabled and stopped, for one that it let through and
+/// for the next boot.
+const WITHOUT_SERVICES: &str = r#"services=$1
+shift
+policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
   trap 'rm -f "$policy"' EXIT
   trap 'exit 130' HUP INT TERM
-  printf '#!/bin/sh\ncase "$1" in nginx*) [ -d /proc/%s ] && exit 101 ;; esac\nexit 0\n' $$ >"$policy"
+  printf '#!/bin/sh\nfor service in %s; do\n  case "$1" in "$service"*) [ -d /proc/%s ] && exit 101 ;; esac\ndone\nexit 0\n' "$services" $$ >"$policy"
   chmod 755 "$policy"
 fi
 "$@" || exit
-if command -v systemctl >/dev/null; then systemctl --quiet disable nginx.service; fi
-if [ -d /run/systemd/system ]; then systemctl stop nginx.service; fi"#;
+for service in $services; do
+  if command -v systemctl >/dev/null; then systemctl --quiet disable "$service.service"; fi
+  if [ -d /run/systemd/system ]; then systemctl stop "$service.service"; fi
+done"#;
 
 fn unknown_packages(names: &[&str]) -> String {
     let names_llvm = names.iter().any(|name| LLVM_DEBIAN.contains(name));

@@ -77,6 +77,7 @@ fn program(request: &RunRequest, config: Option<&Path>) -> (&'static str, Vec<St
             "lb"
         }
         None => {
+            words.extend(request.clusters.then(|| "--clusters".to_owned()));
             words.extend(request.once.then(|| "--once".to_owned()));
             "lb-lab"
         }
@@ -115,12 +116,16 @@ mod tests {
         let extra = vec!["-v".to_owned()];
         let request = RunRequest {
             once: true,
+            clusters: true,
             extra,
             ..RunRequest::default()
         };
         assert_eq!(
             program(&request, None),
-            ("lb-lab", vec!["--once".into(), "-v".into()])
+            (
+                "lb-lab",
+                vec!["--clusters".into(), "--once".into(), "-v".into()]
+            )
         );
     }
 

@@ -4,6 +4,7 @@
 //! machine. Offloads are set so that frames reach the NICs of `lb` as a wire would bring them, at
 //! most one MTU long and with full checksums: see `OFFLOADS` and `GRO`.
 
+mod clusters;
 mod one_ip;
 mod poc;
 mod router;
@@ -24,6 +25,7 @@ use lb_common::addr::Mac;
 use tempfile::TempDir;
 
 pub use self::{
+    clusters::{CLUSTERS_CONFIG, Cluster, Clusters, ONE_ADDRESS, ONE_SNAT},
     one_ip::{ADDRESS, BRIDGE, GATEWAY, OneIp},
     poc::{
         API, API_NODE_PORT, CONFIG, DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, SNAT, Topology, VIP,

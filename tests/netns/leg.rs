@@ -1,0 +1,241 @@
+//! Connections of a shared VIP are flows: they are listed, logged, counted, idle and cut as such.
+
+use std::{
+    fs,
+    net::{Shutdown, SocketAddrV4},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_common::maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT};
+use lb_tests::{
+    answers::Answers,
+    hello::named,
+    lb::Lb,
+    pair::{Line, Pair},
+    poll,
+    topology::{SNAT, Topology, VIP},
+};
+
+use crate::health::{FAST, HEALTH_PORT};
+
+const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
+const NAME: &str = "a.lab";
+/// Where the node serves.
+const PORT: u16 = 31443;
+/// How long a thing may take that takes no time.
+const SOON: Duration = Duration::from_secs(5);
+
+/// The first node behind the shared VIP, as backend `one`, with these keys of the service and of the pool.
+fn config(topology: &Topology, service: &str, pool: &str) -> String {
+    let node = topology.nodes[0].address;
+    format!(
+        "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
+  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
+pools:
+  a: {{ network: mgmt, {pool} backends: [{{ name: one, address: \"{node}:{PORT}\" }}] }}
+services:
+  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], {service} sni: {{ routes: [{{ names: [{NAME}], pool: a }}] }} }}
+timeouts: {{ half_closed: 1s }}
+"
+    )
+}
+
+fn line(topology: &Topology) -> Result<Line<'_>> {
+    let line = Line::new(topology.client(), SHARED, &topology.nodes[0], PORT)?;
+    Ok(line.saying(named(NAME.as_bytes())))
+}
+
+/// The legs that `lb flows` lists.
+fn legs(lb: &Lb<'_>) -> Result<usize> {
+    Ok(lb.flows()?.len())
+}
+
+/// Waits until there are so many legs.
+fn wait_for(lb: &Lb<'_>, count: usize) -> Result<()> {
+    poll::until("the number of legs", SOON, || {
+        Ok((legs(lb)? == count).then_some(()))
+    })
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_leg_is_listed_found_and_killed_like_a_flow() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = line(&topology)?;
+    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let pairs = line.open_many(3)?;
+    for Pair { snat, .. } in &pairs {
+        ensure!(*snat.ip() == SNAT, "{snat}");
+        ensure!(
+            (FIRST_LEG_PORT..FIRST_LOCAL_PORT).contains(&snat.port()),
+            "{snat}"
+        );
+    }
+    let flows = lb.flows()?;
+    ensure!(flows.len() == 3, "{flows:?}");
+    let hello = u64::try_from(named(NAME.as_bytes()).len())?;
+    for (flow, pair) in flows.iter().zip(&pairs) {
+        ensure!(
+            flow.service == "shared" && flow.network == "tenant-a",
+            "{flow:?}"
+        );
+        ensure!(
+            flow.client == pair.client.local_addr()?.to_string(),
+            "{flow:?}"
+        );
+        ensure!(
+            flow.vip == SHARED.to_string() && flow.snat == pair.snat.to_string(),
+            "{flow:?}"
+        );
+        ensure!(
+            flow.backend == format!("{}:{PORT}", topology.nodes[0].address),
+            "{flow:?}"
+        );
+        ensure!(
+            flow.state == "established" && flow.protocol == "tcp",
+            "{flow:?}"
+        );
+        // A word each way behind the hello.
+        ensure!(
+            flow.bytes_request == hello + 7 && flow.bytes_reply == 5,
+            "{flow:?}"
+        );
+    }
+    let who = lb.who(pairs[1].snat)?;
+    ensure!(who.len() == 1 && who[0].live, "{who:?}");
+    let table = lb.tell(&["flows"])?.done()?;
+    ensure!(table.matches(NAME).count() == 3, "{table}");
+    let snat = pairs[1].snat.to_string();
+    let said = lb.tell(&["flows", "--kill", "--snat", &snat])?.done()?;
+    ensure!(said.contains("1 flows ended"), "{said}");
+    pairs[1].wait_for_resets(SOON)?;
+    pairs[0].talk()?;
+    pairs[2].talk()?;
+    wait_for(&lb, 2)?;
+    let said = lb
+        .tell(&["flows", "--kill", "--service", "shared"])?
+        .done()?;
+    ensure!(said.contains("2 flows ended"), "{said}");
+    pairs[0].wait_for_resets(SOON)?;
+    pairs[2].wait_for_resets(SOON)?;
+    wait_for(&lb, 0)
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_leg_ends_with_its_ends_and_when_it_is_idle() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = line(&topology)?;
+    let lb = Lb::start(&topology, &config(&topology, "idle_timeout: 2s,", ""))?;
+    // Both close.
+    let pair = line.open()?;
+    pair.client.shutdown(Shutdown::Write)?;
+    poll::until("the leg is half closed", SOON, || {
+        let flows = lb.flows()?;
+        Ok((flows.len() == 1 && flows[0].state == "half_closed").then_some(()))
+    })?;
+    drop(pair);
+    wait_for(&lb, 0)?;
+    // One closes, and the other has nothing to say.
+    let pair = line.open()?;
+    pair.client.shutdown(Shutdown::Write)?;
+    wait_for(&lb, 0)?;
+    drop(pair);
+    // Nobody says anything.
+    let pair = line.open()?;
+    let [took, _] = pair.wait_for_resets(SOON)?;
+    ensure!(took >= Duration::from_millis(1500), "after {took:?}");
+    // An end that is reset takes the other with it.
+    let Pair { client, server, .. } = line.open()?;
+    lb_tests::pair::reset(server)?;
+    lb_tests::pair::wait_for_reset(&client, SOON)?;
+    let Pair { client, server, .. } = line.open()?;
+    lb_tests::pair::reset(client)?;
+    lb_tests::pair::wait_for_reset(&server, SOON)?;
+    wait_for(&lb, 0)
+}
+
+/// Removing a service or a source ends its flows loudly; removing a backend drains it.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_change_ends_the_legs_that_it_does_not_let_in() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = line(&topology)?;
+    let drain = "drain_timeout: 8s,";
+    let whole = config(&topology, "", drain);
+    let lb = Lb::start(&topology, &whole)?;
+    let pair = line.open()?;
+    lb.reload(&config(&topology, "idle_timeout: 3h,", drain))?;
+    pair.talk()?;
+    lb.reload(&config(&topology, "deny: [192.168.203.0/24],", drain))?;
+    pair.wait_for_resets(SOON)?;
+    lb.reload(&whole)?;
+    let pair = line.open()?;
+    let service = whole.find("  shared:").context("the service")?;
+    let timeouts = whole.find("timeouts:").context("what follows")?;
+    lb.reload(&format!("{}{}", &whole[..service], &whole[timeouts..]))?;
+    pair.wait_for_resets(SOON)?;
+    lb.reload(&whole)?;
+    let pair = line.open()?;
+    let other = whole.replace(&topology.nodes[0].address.to_string(), "10.32.96.199");
+    lb.reload(&other)?;
+    // Beyond the time in which the answers of the others would be heard no more.
+    for _ in 0..6 {
+        pair.talk()?;
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    pair.wait_for_resets(2 * SOON)?;
+    wait_for(&lb, 0)
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_dead_backend_ends_its_legs() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = line(&topology)?;
+    let node = &topology.nodes[0];
+    let health = Answers::start(&node.netns, SocketAddrV4::new(node.address, HEALTH_PORT))?;
+    let check = format!("health: {{ http: {{ port: {HEALTH_PORT} }}, {FAST}, on_dead: reset }},");
+    let lb = Lb::start(&topology, &config(&topology, "", &check))?;
+    let pair = line.open()?;
+    drop(health);
+    pair.wait_for_resets(SOON)?;
+    wait_for(&lb, 0)
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn legs_have_budgets_and_stand_in_the_log() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = line(&topology)?;
+    let log = topology.dir().join("flows.json");
+    let logged = format!("log: {{ flows: {} }}\n", log.display());
+    let lb = Lb::start(
+        &topology,
+        &(config(&topology, "max_flows: 2,", "") + &logged),
+    )?;
+    let pairs = line.open_many(2)?;
+    ensure!(line.open().is_err(), "a third one");
+    let snat = pairs[0].snat;
+    drop(pairs);
+    wait_for(&lb, 0)?;
+    let pair = line.open()?;
+    drop(pair);
+    wait_for(&lb, 0)?;
+    let lines = poll::until("all ends are logged", SOON, || {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        Ok((text.matches("\"ended\"").count() == 3).then_some(text))
+    })?;
+    ensure!(lines.matches("\"began\"").count() == 3, "{lines}");
+    let ended = lines.lines().filter(|line| line.contains("\"ended\""));
+    let ended: Vec<&str> = ended
+        .filter(|line| line.contains(&snat.to_string()))
+        .collect();
+    ensure!(!ended.is_empty(), "{lines}");
+    ensure!(ended[0].contains("\"service\":\"shared\""), "{lines}");
+    ensure!(ended[0].contains("\"reason\":\"finished\""), "{lines}");
+    Ok(())
+}

@@ -1,0 +1,399 @@
+//! The shared VIP, routed by SNI: FEATURES B1, B4 to B7, B10, B16, B17. Real TLS clients and servers.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, SocketAddrV4, TcpListener},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lb_tests::{
+    client::open,
+    identity::Identity,
+    lb::Lb,
+    poll,
+    process::Process,
+    topology::{Host, SNAT, Topology, VIP},
+};
+
+/// Where each node speaks TLS.
+pub(crate) const PORT: u16 = 31443;
+/// The shared VIP.
+pub(crate) const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
+/// How long a thing may take that takes no time.
+const SOON: Duration = Duration::from_secs(10);
+/// The alert of RFC 8446 section 6 for a name that nobody has: a record of two bytes, fatal.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
+
+/// A topology whose first three nodes are `a.lab`, `b.lab` and `c.lab`.
+pub(crate) struct Site<'t> {
+    topology: &'t Topology,
+    _servers: Vec<Process>,
+}
+
+/// The names, as the nodes bear them.
+const NAMES: [&str; 3] = ["a.lab", "b.lab", "c.lab"];
+
+impl<'t> Site<'t> {
+    pub(crate) fn new(topology: &'t Topology) -> Result<Self> {
+        let mut servers = Vec::new();
+        for (name, node) in NAMES.iter().zip(&topology.nodes) {
+            let identity = Identity::create(topology, name, &[])?;
+            servers.push(tls_server(topology, node, name, &identity)?);
+        }
+        for node in &topology.nodes[..3] {
+            let listens = || Ok(node.netns.run("ss -Hltn")?.contains(":31443").then_some(()));
+            poll::until("the TLS server listens", SOON, listens)?;
+        }
+        Ok(Self {
+            topology,
+            _servers: servers,
+        })
+    }
+
+    /// What [`config`] says.
+    pub(crate) fn config(&self, sni: &str) -> String {
+        config(self.topology, sni)
+    }
+
+    /// The same, with this node for `d.lab`.
+    fn with_d(&self, node: &Host) -> String {
+        let pool = format!(
+            "pools:\n  d: {{ network: mgmt, backends: [\"{}:{PORT}\"] }}\n",
+            node.address
+        );
+        let config = self.config("routes: [{ names: [d.lab], pool: d }]");
+        config.replace("pools:\n", &pool)
+    }
+
+    /// Each name to its pool.
+    fn names(&self) -> String {
+        self.config(
+            "routes: [{ names: [a.lab], pool: a }, { names: [b.lab, \"*.b.lab\"], pool: b }, { names: [c.lab], pool: c }]",
+        )
+    }
+}
+
+/// The first three nodes as the pools `a`, `b` and `c`, and this as the key `sni` of the service.
+pub(crate) fn config(topology: &Topology, sni: &str) -> String {
+    let pools = ["a", "b", "c"].iter().zip(&topology.nodes);
+    let pools = pools.map(|(pool, node)| {
+        format!(
+            "  {pool}: {{ network: mgmt, backends: [\"{}:{PORT}\"] }}\n",
+            node.address
+        )
+    });
+    let pools: String = pools.collect();
+    format!(
+        "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
+  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
+pools:
+{pools}services:
+  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], sni: {{ {sni} }} }}
+"
+    )
+}
+
+fn tls_server(
+    topology: &Topology,
+    node: &Host,
+    name: &str,
+    identity: &Identity,
+) -> Result<Process> {
+    let text = |path: &Path| path.to_str().context("a path").map(str::to_owned);
+    let (key, certificate) = (text(identity.key())?, text(identity.certificate())?);
+    let accept = format!("{}:{PORT}", node.address);
+    let words = [
+        "s_server",
+        "-quiet",
+        "-rev",
+        "-accept",
+        &accept,
+        "-key",
+        &key,
+        "-cert",
+        &certificate,
+    ];
+    Process::start(&node.netns.path(), topology.dir(), name, "openssl", &words)
+}
+
+/// What `openssl s_client` says that asks for `name`.
+fn ask(client: &Host, name: Option<&str>, words: &str) -> Result<String> {
+    let name = match name {
+        Some(name) => format!("-servername {name}"),
+        None => "-noservername".to_owned(),
+    };
+    let command = format!("timeout 10 openssl s_client -connect {SHARED} {name} {words}");
+    let output = client.netns.try_run(&command)?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    Ok(text)
+}
+
+/// Asserts that the certificate of `name` is shown to who asks for `asked`.
+pub(crate) fn reaches(client: &Host, asked: Option<&str>, name: &str, words: &str) -> Result<()> {
+    let said = ask(client, asked, words)?;
+    let is_there = said.contains(&format!("CN = {name}")) || said.contains(&format!("CN={name}"));
+    ensure!(is_there, "{asked:?} {words}: {said}");
+    Ok(())
+}
+
+/// A ClientHello of openssl with these words, as it stands on the wire.
+fn hello(client: &Host, words: &str) -> Result<Vec<u8>> {
+    let listener = client
+        .netns
+        .inside(|| TcpListener::bind((client.address, 0)))??;
+    let port = listener.local_addr()?.port();
+    let address = client.address;
+    let line = format!("timeout 10 openssl s_client -connect {address}:{port} {words}");
+    thread::scope(|scope| {
+        let openssl = scope.spawn(|| client.netns.try_run(&line));
+        let (mut stream, _) = listener.accept()?;
+        stream.set_read_timeout(Some(SOON))?;
+        let mut head = [0; 5];
+        stream.read_exact(&mut head)?;
+        let mut body = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
+        stream.read_exact(&mut body)?;
+        drop(stream);
+        let _output = openssl.join();
+        Ok([&head[..], &body].concat())
+    })
+}
+
+/// The same hello in this many records.
+fn records(hello: &[u8], count: usize) -> Vec<u8> {
+    let message = &hello[5..];
+    let each = message.len().div_ceil(count);
+    let records = message.chunks(each).flat_map(|part| {
+        let length = u16::try_from(part.len()).unwrap_or_default().to_be_bytes();
+        [&hello[..3], &length, part].concat()
+    });
+    records.collect()
+}
+
+/// Connects to the shared VIP, sends the pieces one by one, and gives the first bytes that come back.
+pub(crate) fn send(client: &Host, pieces: &[&[u8]]) -> Result<Vec<u8>> {
+    let mut stream = client.netns.inside(|| open(None, SHARED))??;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SOON))?;
+    for piece in pieces {
+        // Who is refused at once has closed.
+        if stream.write_all(piece).is_err() {
+            break;
+        }
+    }
+    let mut answer = vec![0; 4096];
+    let read = stream.read(&mut answer)?;
+    answer.truncate(read);
+    Ok(answer)
+}
+
+/// Whether it is the beginning of a server's handshake.
+fn is_server_hello(answer: &[u8]) -> bool {
+    answer.first() == Some(&22) && answer.get(5) == Some(&2)
+}
+
+/// B1, B2: three names, three certificates, by TLS 1.2 and 1.3, in any case and under a wildcard.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b1_three_names_have_three_certificates() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let _lb = Lb::start(&topology, &site.names())?;
+    let client = topology.client();
+    for version in ["-tls1_2", "-tls1_3"] {
+        for name in NAMES {
+            reaches(client, Some(name), name, version)?;
+        }
+        reaches(client, Some("A.Lab"), "a.lab", version)?;
+        reaches(client, Some("x.y.b.lab"), "b.lab", version)?;
+    }
+    Ok(())
+}
+
+/// B6, B7: who asks for nothing, or for nobody, is told so, unless there is a pool for him.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b7_who_asks_for_nobody_is_told_so() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let lb = Lb::start(&topology, &site.names())?;
+    let client = topology.client();
+    for name in [Some("d.lab"), Some("a.lab.evil.lab"), Some("b.lab.c"), None] {
+        let said = ask(client, name, "")?;
+        ensure!(said.contains("unrecognized name"), "{name:?}: {said}");
+        ensure!(!said.contains("CN"), "{name:?}: {said}");
+    }
+    let hello = hello(client, "-servername d.lab")?;
+    let answer = send(client, &[&hello])?;
+    ensure!(answer == UNRECOGNIZED_NAME, "{answer:?}");
+    let status = lb.tell(&["status", "-o", "json"])?.done()?;
+    let status: String = status.split_whitespace().collect();
+    for piece in ["\"d.lab\":2", "\"no_name\":1", "\"no_match\":4"] {
+        ensure!(status.contains(piece), "no {piece} in {status}");
+    }
+    let routes =
+        "routes: [{ names: [a.lab], pool: a }], no_name: { pool: b }, no_match: { pool: c }";
+    lb.reload(&site.config(routes))?;
+    reaches(client, None, "b.lab", "")?;
+    reaches(client, Some("d.lab"), "c.lab", "")?;
+    reaches(client, Some("a.lab"), "a.lab", "")?;
+    Ok(())
+}
+
+/// B4, B5: however the hello comes, it goes to the same backend.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b4_a_hello_in_pieces_goes_where_it_goes_whole() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let _lb = Lb::start(&topology, &site.names())?;
+    let client = topology.client();
+    let hello = hello(client, "-servername c.lab")?;
+    for split in (1..hello.len()).step_by(7) {
+        let (one, other) = hello.split_at(split);
+        let answer = send(client, &[one, other])?;
+        ensure!(is_server_hello(&answer), "split at {split}: {answer:?}");
+    }
+    let bytes: Vec<&[u8]> = hello.chunks(1).collect();
+    let answer = send(client, &bytes)?;
+    ensure!(is_server_hello(&answer), "byte by byte: {answer:?}");
+    for count in [2, 3, 10, 50] {
+        let answer = send(client, &[&records(&hello, count)])?;
+        ensure!(is_server_hello(&answer), "{count} records: {answer:?}");
+    }
+    Ok(())
+}
+
+/// B10: a name is for the clients that it is for; to others it is nobody's.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b10_a_name_of_others_is_denied() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let client = topology.client();
+    let routes = |from: &str| {
+        site.config(&format!(
+            "routes: [{{ names: [a.lab], from: [{from}], pool: a }}, {{ names: [\"*.lab\"], pool: b }}]"
+        ))
+    };
+    let lb = Lb::start(&topology, &routes("192.168.203.0/24"))?;
+    reaches(client, Some("a.lab"), "a.lab", "")?;
+    lb.reload(&routes("192.168.203.200/32"))?;
+    let said = ask(client, Some("a.lab"), "")?;
+    ensure!(said.contains("unrecognized name"), "{said}");
+    reaches(client, Some("c.lab"), "b.lab", "")?;
+    ensure!(counted_refusal(&lb, "deny_tenant_name")? == 1);
+    Ok(())
+}
+
+/// Bytes that are sent each way.
+const BULK: usize = 20 << 20;
+
+/// B16: every byte arrives as it was sent, both ways, whatever follows the hello; and a side that is
+/// closed is closed at the other end, which may go on.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b16_bytes_arrive_as_they_were_sent() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let node = &topology.nodes[3];
+    let _lb = Lb::start(&topology, &site.with_d(node))?;
+    let client = topology.client();
+    let hello = hello(client, "-servername d.lab")?;
+    let listener = node
+        .netns
+        .inside(|| TcpListener::bind((node.address, PORT)))??;
+    let bulk: Vec<u8> = (0..=250).cycle().take(BULK).collect();
+    let sent = [&hello[..], &bulk].concat();
+    let mut stream = client.netns.inside(|| open(None, SHARED))??;
+    let (received, answered) = thread::scope(|scope| {
+        let server = scope.spawn(|| -> Result<Vec<u8>> {
+            let (mut stream, source) = listener.accept()?;
+            ensure!(source.ip() == SNAT, "seen from {source}");
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received)?;
+            stream.write_all(&received)?;
+            Ok(received)
+        });
+        stream.write_all(&sent)?;
+        stream.shutdown(Shutdown::Write)?;
+        let mut answered = Vec::new();
+        stream.read_to_end(&mut answered)?;
+        let received = server
+            .join()
+            .map_err(|_| anyhow!("the server panicked"))??;
+        anyhow::Ok((received, answered))
+    })?;
+    ensure!(
+        received == sent,
+        "{} bytes arrived, others than {}",
+        received.len(),
+        sent.len()
+    );
+    ensure!(
+        answered == sent,
+        "{} bytes came back, others than {}",
+        answered.len(),
+        sent.len()
+    );
+    Ok(())
+}
+
+/// B17: where the first backend refuses, or is not there, the client sees nothing of it.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b17_a_backend_that_refuses_is_not_seen() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let client = topology.client();
+    // The fourth node refuses: nobody listens there.
+    let both = [&topology.nodes[3], &topology.nodes[0]];
+    let both = both
+        .map(|node| format!("\"{}:{PORT}\"", node.address))
+        .join(", ");
+    let pool = format!("pools:\n  d: {{ network: mgmt, backends: [{both}] }}\n");
+    let config = site.config("routes: [{ names: [d.lab], pool: d }]");
+    let lb = Lb::start(&topology, &config.replace("pools:\n", &pool))?;
+    for _ in 0..20 {
+        let start = Instant::now();
+        reaches(client, Some("d.lab"), "a.lab", "")?;
+        ensure!(
+            start.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+    let counted = counted(&lb, "redispatched")?;
+    ensure!((1..=20).contains(&counted), "{counted} went to another one");
+    // With nobody left it is told so.
+    let nobody = format!(
+        "pools:\n  d: {{ network: mgmt, backends: [\"{}:1\"] }}\n",
+        topology.nodes[0].address
+    );
+    lb.reload(&config.replace("pools:\n", &nobody))?;
+    let said = ask(client, Some("d.lab"), "")?;
+    ensure!(said.contains("internal error"), "{said}");
+    ensure!(counted_refusal(&lb, "unreachable")? == 1);
+    Ok(())
+}
+
+/// A counter of the shared service in `lb status`.
+pub(crate) fn counted(lb: &Lb<'_>, counter: &str) -> Result<u64> {
+    let status = lb.tell(&["status", "-o", "json"])?.done()?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let counted = status["shared"]["shared"][counter].as_u64();
+    counted.with_context(|| format!("no {counter} in {status}"))
+}
+
+pub(crate) fn counted_refusal(lb: &Lb<'_>, reason: &str) -> Result<u64> {
+    let status = lb.tell(&["status", "-o", "json"])?.done()?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    Ok(status["shared"]["shared"]["refused"][reason]
+        .as_u64()
+        .unwrap_or_default())
+}

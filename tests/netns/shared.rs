@@ -269,6 +269,27 @@ fn b4_a_hello_in_pieces_goes_where_it_goes_whole() -> Result<()> {
     Ok(())
 }
 
+/// Who has connected before a change and says afterwards what he wants gets what is configured then.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_hello_in_the_middle_of_a_change_goes_by_the_change() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let lb = Lb::start(&topology, &site.names())?;
+    let client = topology.client();
+    let hello = hello(client, "-servername a.lab")?;
+    let (half, rest) = hello.split_at(hello.len() / 2);
+    let mut stream = client.netns.inside(|| open(None, SHARED))??;
+    stream.set_read_timeout(Some(SOON))?;
+    stream.write_all(half)?;
+    lb.reload(&config(&topology, "routes: [{ names: [b.lab], pool: b }]"))?;
+    stream.write_all(rest)?;
+    let mut answer = [0; UNRECOGNIZED_NAME.len()];
+    stream.read_exact(&mut answer)?;
+    ensure!(answer == UNRECOGNIZED_NAME, "{answer:?}");
+    Ok(())
+}
+
 /// B10: a name is for the clients that it is for; to others it is nobody's.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]

@@ -167,7 +167,11 @@ impl Running {
         self.checks.heard.set(&config, &ids);
         self.front.set(Setup::new(&config, &ids, &tables));
         self.legs.end_cut(&ends.cut).await;
-        self.live.apply(plan, &mut self.resolved).await?;
+        if let Err(error) = self.live.apply(plan, &mut self.resolved).await {
+            self.checks.heard.set(&self.config, &self.ids);
+            self.steer();
+            return Err(error);
+        }
         self.changed = Instant::now();
         self.cut_by_policy(ends.cut);
         for (_, cell) in &built {

@@ -182,7 +182,7 @@ impl Running {
     }
 
     /// Has the shared VIPs served as it stands now.
-    fn steer(&self) {
+    pub(super) fn steer(&self) {
         let setup = Setup::new(&self.config, &self.ids, &self.tables);
         self.front.set(setup);
     }

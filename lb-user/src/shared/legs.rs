@@ -59,6 +59,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Known {
+    /// How often legs have been cut.
+    cuts: u64,
     last: u32,
     legs: BTreeMap<u32, Arc<Leg>>,
     of_service: HashMap<u16, u32>,
@@ -126,19 +128,17 @@ impl Legs {
 
     /// Whether the service and its network may have one more.
     pub fn has_room(&self, service: &Service) -> bool {
-        let known = self.known();
-        let fits = |count: Option<&u32>, most: Option<u32>| {
-            most.is_none_or(|most| count.copied().unwrap_or_default() < most)
-        };
-        fits(known.of_service.get(&service.id), service.max_flows)
-            && fits(
-                known.of_network.get(&service.network),
-                service.network_max_flows,
-            )
+        self.known().has_room(service)
     }
 
-    /// Begins a leg. It ends with the guard.
-    pub fn begin(&self, new: NewLeg<'_>) -> Guard {
+    /// How often legs have been cut so far.
+    pub fn cuts(&self) -> u64 {
+        self.known().cuts
+    }
+
+    /// Begins a leg, which ends with the guard. None if there is no room any more, or something was cut
+    /// since the backend was chosen, when [`Self::cuts`] was so many: it might have been this one.
+    pub fn begin(&self, new: NewLeg<'_>, cuts: u64) -> Option<Guard> {
         let NewLeg {
             key,
             service,
@@ -148,6 +148,9 @@ impl Legs {
             name,
         } = new;
         let mut known = self.known();
+        if known.cuts != cuts || !known.has_room(service) {
+            return None;
+        }
         known.last = known.last.wrapping_add(1) | FIRST_ID;
         while known.legs.contains_key(&known.last) {
             known.last = known.last.wrapping_add(1) | FIRST_ID;
@@ -184,16 +187,21 @@ impl Legs {
         *known.of_peer.entry(leg.peer).or_default() += 1;
         drop(known);
         self.0.reporter.report(leg.event(BEGAN));
-        Guard {
+        Some(Guard {
             legs: self.clone(),
             leg,
-        }
+        })
     }
 
     /// Ends those that a cut is for, loudly; how many these are.
     pub fn cut(&self, cut: &Cut) -> u64 {
+        if cut.is_empty() {
+            return 0;
+        }
         let mut count = 0;
-        for leg in self.known().legs.values() {
+        let mut known = self.known();
+        known.cuts += 1;
+        for leg in known.legs.values() {
             if let Some(why) = cut.holds(&leg.flow, leg.id) {
                 leg.cut.send_replace(Some(why));
                 count += 1;
@@ -264,6 +272,19 @@ fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
         if *count.get() == 0 {
             count.remove();
         }
+    }
+}
+
+impl Known {
+    fn has_room(&self, service: &Service) -> bool {
+        let fits = |count: Option<&u32>, most: Option<u32>| {
+            most.is_none_or(|most| count.copied().unwrap_or_default() < most)
+        };
+        fits(self.of_service.get(&service.id), service.max_flows)
+            && fits(
+                self.of_network.get(&service.network),
+                service.network_max_flows,
+            )
     }
 }
 
@@ -418,14 +439,38 @@ pub(super) mod tests {
     }
 
     fn begin(legs: &Legs, service: &Service, port: u16, backend: u32) -> Guard {
-        legs.begin(NewLeg {
-            key: &key(port),
+        let key = key(port);
+        legs.begin(new(&key, service, backend), legs.cuts())
+            .unwrap()
+    }
+
+    fn new<'s>(key: &'s FlowKey, service: &'s Service, backend: u32) -> NewLeg<'s> {
+        NewLeg {
+            key,
             service,
             backend: (backend, "10.0.0.1:443".parse().unwrap()),
             network: 2,
             snat: "10.0.0.9:57344".parse().unwrap(),
             name: None,
-        })
+        }
+    }
+
+    /// What is cut while a backend is dialled shall not begin afterwards.
+    #[test]
+    fn a_leg_does_not_begin_over_a_cut() {
+        let (reporter, _reports) = log::channel();
+        let legs = Legs::new(reporter);
+        let service = setup::tests::service(None, None);
+        let (cuts, key) = (legs.cuts(), key(1));
+        legs.cut(&Cut::default());
+        assert!(legs.begin(new(&key, &service, 7), cuts).is_some());
+        let cut = Cut {
+            backends: [9].into(),
+            ..Cut::default()
+        };
+        assert_eq!(legs.cut(&cut), 0);
+        assert!(legs.begin(new(&key, &service, 7), cuts).is_none());
+        assert!(legs.begin(new(&key, &service, 7), legs.cuts()).is_some());
     }
 
     #[test]
@@ -462,6 +507,7 @@ pub(super) mod tests {
         assert!(legs.has_room(&service));
         let _leg = begin(&legs, &service, 1, 7);
         assert!(!legs.has_room(&service));
+        assert!(legs.begin(new(&key(2), &service, 7), legs.cuts()).is_none());
     }
 
     #[test]

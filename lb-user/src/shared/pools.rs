@@ -34,6 +34,11 @@ impl Pool {
         }
     }
 
+    /// Whether this backend is one of it.
+    pub fn has(&self, backend: u32) -> bool {
+        self.backends.contains_key(&backend)
+    }
+
     /// The backends for this hash, in the order in which they are to be tried: the one that XDP would
     /// send a flow with that hash to, then others. None: nobody serves the pool.
     pub fn choose(&self, hash: u32) -> Vec<(u32, SocketAddrV4)> {

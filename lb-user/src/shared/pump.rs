@@ -5,6 +5,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     rc::Rc,
+    time::Duration,
 };
 
 use nix::{
@@ -14,10 +15,12 @@ use nix::{
     unistd::pipe2,
 };
 use std::os::fd::AsRawFd as _;
-use tokio::{io::Interest, net::TcpStream};
+use tokio::{io::Interest, net::TcpStream, task::consume_budget, time::sleep};
 
 /// Bytes that are moved at most in one go: what a pipe holds.
 const MOST: usize = 1 << 16;
+/// How long until a pipe that could not be had is tried again.
+const AGAIN: Duration = Duration::from_millis(20);
 /// Pipes that are kept for later.
 const SPARE: usize = 64;
 
@@ -72,7 +75,13 @@ pub(super) async fn pump(
 ) -> Result<(), Failed> {
     loop {
         from.readable().await.map_err(|_| Failed::From)?;
-        let pipe = pipes.take().map_err(|_| Failed::From)?;
+        // Who always finds bytes and room lets others have their turn.
+        consume_budget().await;
+        let Ok(pipe) = pipes.take() else {
+            // No descriptors are left: the bytes wait in the socket.
+            sleep(AGAIN).await;
+            continue;
+        };
         let read = from.try_io(Interest::READABLE, || move_bytes(from, &pipe.into, MOST));
         match read {
             Ok(0) => {
@@ -98,6 +107,7 @@ async fn empty(pipe: &Pipe, to: &TcpStream, bytes: usize, note: impl Fn(usize)) 
     let mut left = bytes;
     while left > 0 {
         to.writable().await?;
+        consume_budget().await;
         match to.try_io(Interest::WRITABLE, || move_bytes(&pipe.out, to, left)) {
             Ok(written) => {
                 note(written);

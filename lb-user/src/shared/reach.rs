@@ -1,6 +1,9 @@
 //! Reach: from a pool to a connection with one of its backends, which is a leg from then on.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::{
+    net::{SocketAddr, SocketAddrV4},
+    sync::Arc,
+};
 
 use lb_common::{addr::Be16, maps::flow::FlowKey};
 use tokio::net::TcpStream;
@@ -57,6 +60,9 @@ impl Unreached {
 /// Who of a pool may serve a client: at least one.
 #[derive(Debug)]
 pub(super) struct Candidates {
+    pool: String,
+    /// [`Legs::cuts`](super::Legs::cuts) when they were chosen.
+    cuts: u64,
     network: String,
     network_id: u16,
     /// Ids and addresses, in the order in which they are tried.
@@ -66,13 +72,17 @@ pub(super) struct Candidates {
 impl Candidates {
     /// Those of a pool for a hash.
     pub(super) fn of(pool: &str, hash: u32, shared: &Shared) -> Result<Self, Unreached> {
+        let cuts = shared.legs.cuts();
         let setup = shared.setup.borrow();
-        let pool = setup.pools.get(pool).ok_or(Unreached::NoBackend)?;
+        let name = pool;
+        let pool = setup.pools.get(name).ok_or(Unreached::NoBackend)?;
         let backends = pool.choose(hash);
         if backends.is_empty() {
             return Err(Unreached::NoBackend);
         }
         Ok(Self {
+            pool: name.to_owned(),
+            cuts,
             network: pool.network.clone(),
             network_id: pool.network_id,
             backends,
@@ -101,14 +111,22 @@ impl Candidates {
             let Ok(SocketAddr::V4(snat)) = backend.local_addr() else {
                 continue;
             };
-            let guard = shared.legs.begin(NewLeg {
+            // It may have been taken out, or cut, while it was dialled.
+            let setup = Arc::clone(&shared.setup.borrow());
+            let pool = setup.pools.get(&self.pool);
+            if !pool.is_some_and(|pool| pool.has(id)) {
+                continue;
+            }
+            let new = NewLeg {
                 key,
                 service,
                 backend: (id, address),
                 network: self.network_id,
                 snat,
                 name,
-            });
+            };
+            let begun = shared.legs.begin(new, self.cuts);
+            let guard = begun.ok_or(Unreached::Unreachable)?;
             return Ok((backend, guard));
         }
         Err(Unreached::Unreachable)

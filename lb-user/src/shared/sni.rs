@@ -15,7 +15,7 @@ use super::{
     pump::{Failed, pump},
     reach::{Addresses, Candidates, Unreached},
     routes::Found,
-    setup::{Service, Sni},
+    setup::{Routing, Service, Sni},
     sockets::{LAST_WORDS, hear_out, idle, prepare, reset_at_close},
 };
 use crate::config::{Ech, Otherwise, To};
@@ -102,10 +102,10 @@ pub(super) async fn serve(
 ) {
     let counts = &shared.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
-    match connect(&mut client, addresses, (&service, &sni), &shared).await {
+    match connect(&mut client, addresses, &sni, &shared).await {
         Ok(connected) => {
             counts.of(&service.name, |counted| counted.routed += 1);
-            carry(client, connected, &service, &shared).await;
+            carry(client, connected, &shared).await;
         }
         Err(refused) => {
             counts.of(&service.name, |counted| {
@@ -123,6 +123,7 @@ pub(super) async fn serve(
 
 /// A client with its backend, which has not had a byte yet.
 struct Connected {
+    service: Arc<Service>,
     backend: TcpStream,
     guard: Guard,
     /// What the client has sent so far.
@@ -132,10 +133,15 @@ struct Connected {
 async fn connect(
     client: &mut TcpStream,
     addresses: Addresses,
-    (service, sni): (&Service, &Sni),
+    sni: &Sni,
     shared: &Shared,
 ) -> Result<Connected, Refused> {
     let (hello, sent) = pending(client, addresses, sni, shared).await?;
+    // The service as it is now: it may have changed since the client has connected.
+    let service = &shared.service(addresses.vip).ok_or(Refused::Gone)?;
+    let Routing::Sni(sni) = &service.routing else {
+        return Err(Refused::Gone);
+    };
     if hello.ech {
         let counts = &shared.counts;
         match sni.ech {
@@ -150,6 +156,7 @@ async fn connect(
     let name = hello.name.map(|name| name.to_string());
     let (backend, guard) = candidates.connect(&key, service, name, shared).await?;
     Ok(Connected {
+        service: Arc::clone(service),
         backend,
         guard,
         sent,
@@ -225,15 +232,16 @@ async fn tell(mut client: TcpStream, alert: u8) {
 
 /// Carries bytes both ways until one of the ends, the time or somebody ends it. All but an end in peace
 /// is a reset for both.
-async fn carry(client: TcpStream, connected: Connected, service: &Service, shared: &Shared) {
+async fn carry(client: TcpStream, connected: Connected, shared: &Shared) {
     let Connected {
+        service,
         mut backend,
         guard,
         sent,
     } = connected;
     let leg = Arc::clone(&guard.leg);
     for end in [&client, &backend] {
-        prepare(end, service);
+        prepare(end, &service);
     }
     let kind = tokio::select! {
         kind = exchange(&client, &mut backend, sent, &leg, shared) => kind,

@@ -121,8 +121,9 @@ fn forwarded(headers: &HeaderMap, client: Ipv4Addr) -> HeaderValue {
 /// The elements of a header that is a list.
 fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
     let values = headers.get_all(name).iter();
-    let values = values.filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',').map(str::trim))
+    // What is not ASCII is no token, and hides none that is beside it.
+    let pieces = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    pieces.filter_map(|piece| Some(std::str::from_utf8(piece).ok()?.trim()))
 }
 
 #[cfg(test)]

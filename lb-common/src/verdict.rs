@@ -126,7 +126,7 @@ drop_reasons! {
     Malformed = 0, "malformed", "The headers contradict each other or the length of the frame.";
     NotDeclared = 1, "not_declared", "On a tenant network, to an address that is neither a VIP nor a SNAT address.";
     NoService = 2, "no_service", "To a VIP, but no service listens on that port and protocol.";
-    UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP over IPv4.";
+    UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP over IPv4; or to a shared VIP with IP options or in fragments.";
     Fragment = 4, "fragment", "A fragment of what is neither TCP nor UDP, to one of our addresses.";
     NoFlow = 5, "no_flow", "A TCP segment that belongs to no known flow and does not open one.";
     NoBackend = 6, "no_backend", "The service's pool has no backend.";

@@ -39,7 +39,10 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let service = lookup::service(&key).ok_or(DropReason::NoService)?;
     policy::admit(id, network, service, key.client)?;
     if service.is_of_cell() {
-        return forward::local(ctx, network);
+        return match frame.is_plain_tcp() || network.is_host() {
+            true => forward::local(ctx, network),
+            false => Err(DropReason::UnsupportedProtocol),
+        };
     }
     let segment = conntrack::segment(&frame);
     if segment.is_some_and(|segment| !segment.opens()) {

@@ -23,6 +23,8 @@ services:
   direct: { network: tenant-a, listen: ["192.168.203.110:6444/tcp"], pool: kas }
 "#;
 
+/// Flag in the field of a fragment: more follow.
+const MORE: u16 = 0x2000;
 /// What a connection consists of.
 const FLAGS: [u8; 6] = [SYN_ONLY, SYN_ACK, ACK_ONLY, FIN_ACK, RST_ONLY, RST_ACK];
 
@@ -70,6 +72,23 @@ fn who_is_not_let_in_does_not_get_to_the_cell() {
     }
     let elsewhere = request(CLIENT_A, "192.168.203.110:6445", SYN_ONLY).bytes();
     assert_dropped(&mut lb, Port::Tenant, &elsewhere, "no_service");
+}
+
+/// The cell's kernel would answer with the same options, which may not leave.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_segment_with_ip_options_or_in_fragments_does_not_get_to_the_cell() {
+    let mut lb = DataPlane::new(CONFIG);
+    for flags in FLAGS {
+        // Router alert, RFC 2113.
+        let options = request(CLIENT_A, API, flags).options(&[148, 4, 0, 0]);
+        let first = request(CLIENT_A, API, flags)
+            .payload(&[7; 64])
+            .fragment(MORE);
+        for bytes in [options.bytes(), first.bytes()] {
+            assert_dropped(&mut lb, Port::Tenant, &bytes, "unsupported_protocol");
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use lb_common::maps::{rule::Owner, service::ServiceKey};
+use lb_common::maps::{
+    rule::Owner,
+    service::{Service, ServiceKey},
+};
 
 use super::{
     desired::Desired,
@@ -25,6 +28,7 @@ pub struct Ends {
 pub fn ends(current: &Current, desired: &Desired, ids: &Ids) -> Ends {
     let mut ends = Ends::default();
     ends.add_listeners(current, desired, ids);
+    ends.add_legs(current, desired, ids);
     ends.add_denied(current, desired, ids);
     let mut networks: Vec<(u16, u32)> = current
         .networks
@@ -83,6 +87,21 @@ impl Ends {
         }
     }
 
+    /// Listeners that are no shared VIP any more: nobody hears the clients of their legs.
+    fn add_legs(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
+        for (key, service) in &desired.services {
+            let was = current.services.get(key);
+            if was.is_some_and(Service::is_of_cell) && !service.is_of_cell() {
+                let name = name(ids, Kind::Service, service.id);
+                let listener = listener(key);
+                self.words.push(format!(
+                    "service {name}: {listener} goes by no name any more, and its flows that did end"
+                ));
+                self.cut.legs.insert(*key);
+            }
+        }
+    }
+
     /// Listeners whose rules are others now.
     fn add_denied(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
         let mut names = BTreeSet::new();
@@ -119,7 +138,7 @@ mod tests {
     use super::{
         super::{
             desired::tests::{CONFIG, build},
-            expiry::cut::Why,
+            expiry::cut::{FIRST_LEG, Why},
             plan::{carried_out, plan},
             rules::Rules,
         },
@@ -184,6 +203,38 @@ mod tests {
         assert_eq!(between(CONFIG, &renamed), Ends::default(), "it goes on");
         let stricter = allowing().replace("api-a:", "api-z:");
         assert_eq!(between(CONFIG, &stricter).cut.denied.len(), 2);
+    }
+
+    #[test]
+    fn legs_end_where_nobody_looks_at_names_any_more() {
+        let tcp = CONFIG.replace(", \"192.168.203.110:6443/udp\"", "");
+        let by_name = tcp.replace(
+            "pool: kas-a }",
+            "sni: { routes: [{ names: [a.lab], pool: kas-a }] } }",
+        );
+        let by_host = by_name.replace("sni:", "http:");
+        assert_eq!(between(&by_name, &by_host), Ends::default());
+        assert_eq!(between(&tcp, &by_name), Ends::default(), "flows go on");
+        let Ends { cut, words } = between(&by_name, &tcp);
+        let wanted = Cut {
+            legs: [listener_of(6)].into(),
+            ..Cut::default()
+        };
+        assert_eq!(cut, wanted);
+        assert_eq!(
+            words,
+            [
+                "service api-a: 192.168.203.110:6443/tcp goes by no name any more, and its flows that did end"
+            ]
+        );
+        let flow = Flow {
+            network: 2,
+            vip: Ipv4Addr::new(192, 168, 203, 110).into(),
+            vip_port: Be16::new(6443),
+            ..Flow::default()
+        };
+        assert_eq!(cut.holds(&flow, FIRST_LEG), Some(Why::Policy));
+        assert_eq!(cut.holds(&flow, FIRST_LEG - 1), None);
     }
 
     #[test]

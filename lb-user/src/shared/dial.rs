@@ -15,13 +15,14 @@ use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
 use tokio::{
     net::{TcpSocket, TcpStream},
     sync::{mpsc, oneshot},
+    task::consume_budget,
     time::timeout,
 };
 
 /// How long a backend may take to answer a SYN: one that got lost is sent again after a second.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Ports of one address that are tried for a backend before the next address is.
-const TRIED: u16 = 1024;
+/// Ports of one address: all are tried for a backend before the next address is.
+const PORTS: u16 = FIRST_LOCAL_PORT - FIRST_LEG_PORT;
 
 /// A wish for a connection.
 #[derive(Debug)]
@@ -50,10 +51,10 @@ impl Dialers {
     }
 }
 
-/// The next port of each SNAT address: the ones that were used last come last.
+/// The next port of each SNAT address for each backend: the ones that were used last come last.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
-    next: HashMap<Ipv4Addr, u16>,
+    next: HashMap<(Ipv4Addr, SocketAddrV4), u16>,
     turn: usize,
 }
 
@@ -68,8 +69,8 @@ impl Ports {
         sources
     }
 
-    fn next(&mut self, source: Ipv4Addr) -> u16 {
-        let next = self.next.entry(source).or_insert(FIRST_LEG_PORT);
+    fn next(&mut self, source: Ipv4Addr, to: SocketAddrV4) -> u16 {
+        let next = self.next.entry((source, to)).or_insert(FIRST_LEG_PORT);
         let port = *next;
         *next = if port + 1 < FIRST_LOCAL_PORT {
             port + 1
@@ -108,24 +109,28 @@ async fn connect(
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     let sources = ports.borrow_mut().sources(sources);
     for source in sources {
-        for _ in 0..TRIED {
+        let tries = match origin {
+            Origin::Cell => PORTS,
+            Origin::Host => 1,
+        };
+        for _ in 0..tries {
             let port = match origin {
-                Origin::Cell => ports.borrow_mut().next(source),
+                Origin::Cell => ports.borrow_mut().next(source, to),
                 Origin::Host => 0,
             };
-            match socket(SocketAddrV4::new(source, port))?
-                .connect(to.into())
-                .await
-            {
+            match connect_from(SocketAddrV4::new(source, port), to).await {
                 Err(error) if is_taken(&error) => last = error,
                 connected => return connected,
             }
-            if origin == Origin::Host {
-                break;
-            }
+            // Where most are taken others have their turn in between.
+            consume_budget().await;
         }
     }
     Err(last)
+}
+
+async fn connect_from(source: SocketAddrV4, to: SocketAddrV4) -> io::Result<TcpStream> {
+    socket(source)?.connect(to.into()).await
 }
 
 /// A socket whose port others have as well, to other backends.
@@ -141,7 +146,7 @@ fn socket(source: SocketAddrV4) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Whether the port is in use for this backend.
+/// Whether the port is in use for this backend, or the address is not there.
 fn is_taken(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -177,23 +182,32 @@ mod tests {
         let dial = async |to| connect(to, Origin::Cell, &[SOURCE], &ports).await.unwrap();
         let streams = [dial(one).await, dial(one).await, dial(other).await];
         let found = streams.each_ref().map(port);
-        assert_eq!(found, [0, 1, 2].map(|more| FIRST_LEG_PORT + more));
-        // The first port again: it is taken for the one, and not for the other.
+        assert_eq!(found, [0, 1, 0].map(|more| FIRST_LEG_PORT + more));
+        // The first port again: it is taken.
         *ports.borrow_mut() = Ports::default();
-        let again = [dial(other).await, dial(one).await];
-        assert_eq!(port(&again[0]), FIRST_LEG_PORT);
-        assert_eq!(port(&again[1]), FIRST_LEG_PORT + 2);
+        assert_eq!(port(&dial(one).await), FIRST_LEG_PORT + 2);
+    }
+
+    /// An address that is not there, or not yet, is passed over.
+    #[tokio::test]
+    async fn an_address_that_is_missing_is_passed_over() {
+        let (_listener, to) = listen().await;
+        let ports = RefCell::new(Ports::default());
+        let missing = Ipv4Addr::new(192, 0, 2, 1);
+        let sources = [SOURCE, missing];
+        let stream = connect(to, Origin::Cell, &sources, &ports).await.unwrap();
+        assert_eq!(port(&stream), FIRST_LEG_PORT);
+        assert_eq!(ports.borrow().next.len(), 2);
     }
 
     #[test]
     fn after_the_last_port_comes_the_first() {
         let mut ports = Ports::default();
-        let all: Vec<u16> = (FIRST_LEG_PORT..FIRST_LOCAL_PORT)
-            .map(|_| ports.next(SOURCE))
-            .collect();
+        let to = SocketAddrV4::new(SOURCE, 443);
+        let all: Vec<u16> = (0..PORTS).map(|_| ports.next(SOURCE, to)).collect();
         assert!(all.is_sorted());
         assert_eq!(all.last(), Some(&(FIRST_LOCAL_PORT - 1)));
-        assert_eq!(ports.next(SOURCE), FIRST_LEG_PORT);
+        assert_eq!(ports.next(SOURCE, to), FIRST_LEG_PORT);
     }
 
     #[test]

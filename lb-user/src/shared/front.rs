@@ -4,7 +4,8 @@
 use std::{
     cell::RefCell,
     collections::BTreeMap,
-    net::SocketAddrV4,
+    io,
+    net::{SocketAddr, SocketAddrV4},
     rc::Rc,
     sync::{Arc, mpsc::sync_channel},
     thread::{self, JoinHandle},
@@ -23,7 +24,7 @@ use super::{
     Counts, Legs, Setup,
     dial::{Dial, Dialers, Origin, Ports, open},
     http,
-    pending::Pending,
+    pending::{Everywhere, Pending},
     pump::Pipes,
     reach::Addresses,
     setup::{Routing, Service},
@@ -61,12 +62,14 @@ impl Front {
             dials.push((network, side, asked));
         }
         let dialers = Dialers(Arc::new(dialers));
+        let pending = Everywhere::default();
         let mut front = Self {
             setup: Some(setup),
             threads: Vec::new(),
         };
         for (network, side, asked) in dials {
             let work = Work {
+                pending: pending.of(&network),
                 network: network.clone(),
                 setup: follow.clone(),
                 dialers: dialers.clone(),
@@ -108,6 +111,7 @@ struct Work {
     dialers: Dialers,
     legs: Legs,
     counts: Counts,
+    pending: Pending,
 }
 
 fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
@@ -166,6 +170,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         dialers,
         legs,
         counts,
+        pending,
     } = work;
     let origin = match side.cell {
         Some(_) => Origin::Cell,
@@ -177,7 +182,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         dialers,
         legs,
         counts,
-        pending: Pending::default(),
+        pending,
         pipes: Pipes::default(),
         network,
     });
@@ -209,45 +214,42 @@ fn listen(address: SocketAddrV4, shared: &Rc<Shared>) -> Listening {
     Listening(task::spawn_local(accept).abort_handle())
 }
 
-/// Accepts connections to a VIP, each with a task of its own.
-async fn accept(address: SocketAddrV4, shared: Rc<Shared>) {
+/// Accepts connections to a VIP as long as this is wanted, whatever comes in between.
+async fn accept(vip: SocketAddrV4, shared: Rc<Shared>) {
     let mut listener = None;
     let mut was_said = false;
     loop {
-        let bound = match listener.take() {
-            Some(bound) => Ok(bound),
-            None => bind(address),
+        let Err(error) = accept_one(&mut listener, vip, &shared).await else {
+            was_said = false;
+            continue;
         };
-        let error = match bound {
-            Ok(bound) => match bound.accept().await {
-                Ok((client, source)) => {
-                    was_said = false;
-                    listener = Some(bound);
-                    if let std::net::SocketAddr::V4(source) = source {
-                        let addresses = Addresses {
-                            client: source,
-                            vip: address,
-                        };
-                        begin(client, addresses, &shared);
-                    }
-                    continue;
-                }
-                Err(error) => {
-                    listener = Some(bound);
-                    error
-                }
-            },
-            Err(error) => error,
-        };
-        // One that is gone before it is accepted says nothing of the next one.
-        if error.kind() != std::io::ErrorKind::ConnectionAborted {
-            if !was_said {
-                tracing::error!(network = shared.network, %address, "no new connections: {error}");
-            }
-            was_said = true;
-            sleep(AGAIN).await;
+        if !was_said {
+            tracing::error!(network = shared.network, address = %vip, "no new connections: {error}");
         }
+        was_said = true;
+        sleep(AGAIN).await;
     }
+}
+
+/// Serves the next client that connects to a VIP, with a task of its own; first makes the listener if
+/// there is none.
+async fn accept_one(
+    listener: &mut Option<TcpListener>,
+    vip: SocketAddrV4,
+    shared: &Rc<Shared>,
+) -> io::Result<()> {
+    let listener = match listener {
+        Some(listener) => listener,
+        None => listener.insert(bind(vip)?),
+    };
+    match listener.accept().await {
+        Ok((stream, SocketAddr::V4(client))) => begin(stream, Addresses { client, vip }, shared),
+        Ok(_) => {}
+        // One that is gone before it is accepted says nothing of the next one.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// Serves a client, in a task of its own.
@@ -266,7 +268,7 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
     }
 }
 
-fn bind(address: SocketAddrV4) -> std::io::Result<TcpListener> {
+fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     // Connections of an earlier process may still be closing.
     socket.set_reuseaddr(true)?;

@@ -30,7 +30,7 @@ use crate::{
     admin::api::Filter,
     control::{
         expiry::{
-            cut::{Choice, Cut, Why},
+            cut::{Choice, Cut, FIRST_LEG, Why},
             idle::{age, duration},
         },
         heard::peer,
@@ -39,9 +39,6 @@ use crate::{
     dataplane::flows::coarse_now,
     observe::{FlowLine, choose, log::Reporter},
 };
-
-/// The first id of a leg: no flow of the table has one as high.
-const FIRST_ID: u32 = 1 << 31;
 
 /// How long a change waits for the ends of what it cuts to be told, and how often it looks.
 const TOLD: Duration = Duration::from_millis(500);
@@ -151,9 +148,9 @@ impl Legs {
         if known.cuts != cuts || !known.has_room(service) {
             return None;
         }
-        known.last = known.last.wrapping_add(1) | FIRST_ID;
+        known.last = known.last.wrapping_add(1) | FIRST_LEG;
         while known.legs.contains_key(&known.last) {
-            known.last = known.last.wrapping_add(1) | FIRST_ID;
+            known.last = known.last.wrapping_add(1) | FIRST_LEG;
         }
         let leg = Arc::new(Leg {
             id: known.last,
@@ -483,7 +480,7 @@ pub(super) mod tests {
         assert!(!legs.has_room(&service));
         let ids: Vec<u32> = legs.all().iter().map(|leg| leg.id).collect();
         assert_eq!(ids, [first.leg.id, second.leg.id]);
-        assert!(ids.iter().all(|id| *id >= FIRST_ID));
+        assert!(ids.iter().all(|id| *id >= FIRST_LEG));
         first.leg.note(Way::ToBackend, 5);
         first.leg.note(Way::ToClient, 11);
         first.end(FINISHED);

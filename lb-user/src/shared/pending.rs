@@ -1,141 +1,345 @@
-//! Pending: clients that have connected and not said yet what they want. Each is one of few: whoever
-//! brings more loses the oldest of his own.
+//! Pending: clients that have connected and have no backend yet. Each is one of few, and so are the bytes
+//! that are kept for them: whoever brings more loses the oldest of his own.
 
 use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    hash::Hash,
     net::Ipv4Addr,
-    rc::Rc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
 
-/// The most of one network.
-const OF_NETWORK: usize = 4096;
 /// The most of one address.
-const OF_SOURCE: usize = 256;
+const OF_SOURCE: Limit = Limit {
+    clients: 256,
+    bytes: 4 << 20,
+};
+/// The most of one network.
+const OF_NETWORK: Limit = Limit {
+    clients: 4096,
+    bytes: 32 << 20,
+};
+/// The most of all networks.
+const OF_ALL: Limit = Limit {
+    clients: 16_384,
+    bytes: 128 << 20,
+};
+
+#[derive(Clone, Copy)]
+struct Limit {
+    clients: usize,
+    /// Those that are kept for them.
+    bytes: usize,
+}
+
+/// Those of all networks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Everywhere(Arc<Mutex<Known>>);
 
 /// Those of a network.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pending(Rc<RefCell<Known>>);
-
-#[derive(Debug, Default)]
-struct Known {
-    last: u64,
-    /// By their numbers, so that the oldest is the first: who it is, and what tells it to go.
-    clients: BTreeMap<u64, (Ipv4Addr, oneshot::Sender<()>)>,
-    /// Their numbers, by who they are.
-    sources: HashMap<Ipv4Addr, BTreeSet<u64>>,
+pub(super) struct Pending {
+    everywhere: Everywhere,
+    network: Arc<str>,
 }
 
 /// A client that is pending until this is dropped.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    pending: Pending,
+    everywhere: Everywhere,
     number: u64,
-    goes: oneshot::Receiver<()>,
+    goes: Arc<Notify>,
+}
+
+impl Everywhere {
+    /// Those of this network.
+    pub(super) fn of(&self, network: &str) -> Pending {
+        Pending {
+            everywhere: self.clone(),
+            network: network.into(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Pending {
-    /// Admits a client. Another one goes for it if there are too many.
+    /// Admits a client. Others go for it if there are too many.
     pub(super) fn admit(&self, source: Ipv4Addr) -> Ticket {
-        let mut known = self.0.borrow_mut();
-        let of_source = known.sources.get(&source);
-        let of_source = of_source.filter(|numbers| numbers.len() >= OF_SOURCE);
-        let oldest = of_source.and_then(|numbers| numbers.first().copied());
-        let oldest = oldest.or_else(|| known.oldest_of_all());
-        if let Some((_, tell)) = oldest.and_then(|number| known.remove(number)) {
-            // It may have gone by itself.
-            let _told: Result<(), ()> = tell.send(());
-        }
-        known.last += 1;
-        let number = known.last;
-        let (tell, goes) = oneshot::channel();
-        known.clients.insert(number, (source, tell));
-        known.sources.entry(source).or_default().insert(number);
+        let goes = Arc::new(Notify::new());
+        let client = Client {
+            place: (Arc::clone(&self.network), source),
+            bytes: 0,
+            goes: Arc::clone(&goes),
+        };
+        let number = self.everywhere.known().admit(client);
         Ticket {
-            pending: self.clone(),
+            everywhere: self.everywhere.clone(),
             number,
             goes,
         }
     }
 }
 
-impl Known {
-    /// The one that goes if the network has too many.
-    fn oldest_of_all(&self) -> Option<u64> {
-        let is_full = self.clients.len() >= OF_NETWORK;
-        let oldest = self.clients.first_key_value().filter(|_| is_full);
-        oldest.map(|(number, _)| *number)
-    }
-
-    fn remove(&mut self, number: u64) -> Option<(Ipv4Addr, oneshot::Sender<()>)> {
-        let client = self.clients.remove(&number)?;
-        if let Some(numbers) = self.sources.get_mut(&client.0) {
-            numbers.remove(&number);
-            if numbers.is_empty() {
-                self.sources.remove(&client.0);
-            }
-        }
-        Some(client)
-    }
-}
-
 impl Ticket {
+    /// So many bytes are kept for it now. Others go for them if they are too many, or itself.
+    pub(super) fn keeps(&self, bytes: usize) {
+        self.everywhere.known().keeps(self.number, bytes);
+    }
+
     /// Waits until it has to go for another one.
-    pub(super) async fn goes(&mut self) {
-        // Nobody else drops the sender while this is here.
-        let _told = (&mut self.goes).await;
+    pub(super) async fn goes(&self) {
+        self.goes.notified().await;
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.pending.0.borrow_mut().remove(self.number);
+        self.everywhere.known().remove(self.number);
+    }
+}
+
+/// A network, and an address there.
+type Place = (Arc<str>, Ipv4Addr);
+
+#[derive(Debug, Default)]
+struct Known {
+    last: u64,
+    /// By their numbers, which grow: the oldest is the first.
+    clients: BTreeMap<u64, Client>,
+    sources: HashMap<Place, Group>,
+    networks: HashMap<Arc<str>, Group>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Client {
+    place: Place,
+    bytes: usize,
+    goes: Arc<Notify>,
+}
+
+/// Clients that have something in common.
+#[derive(Debug, Default)]
+struct Group {
+    numbers: BTreeSet<u64>,
+    bytes: usize,
+}
+
+impl Group {
+    fn exceeds(&self, limit: Limit) -> bool {
+        self.numbers.len() > limit.clients || self.bytes > limit.bytes
+    }
+
+    /// What it has of what all may have, in bytes.
+    fn share(&self) -> usize {
+        let clients = self.numbers.len() * (OF_ALL.bytes / OF_ALL.clients);
+        clients.max(self.bytes)
+    }
+}
+
+impl Known {
+    fn admit(&mut self, client: Client) -> u64 {
+        self.last += 1;
+        let (number, place) = (self.last, client.place.clone());
+        self.clients.insert(number, client);
+        let network = self.networks.entry(Arc::clone(&place.0)).or_default();
+        network.numbers.insert(number);
+        let source = self.sources.entry(place.clone()).or_default();
+        source.numbers.insert(number);
+        self.make_room(&place);
+        number
+    }
+
+    fn keeps(&mut self, number: u64, bytes: usize) {
+        let Some(client) = self.clients.get_mut(&number) else {
+            // It goes.
+            return;
+        };
+        let before = std::mem::replace(&mut client.bytes, bytes);
+        let place = client.place.clone();
+        let count = |sum: &mut usize| *sum = *sum - before + bytes;
+        count(&mut self.bytes);
+        if let Some(network) = self.networks.get_mut(&place.0) {
+            count(&mut network.bytes);
+        }
+        if let Some(source) = self.sources.get_mut(&place) {
+            count(&mut source.bytes);
+        }
+        self.make_room(&place);
+    }
+
+    /// Sends away who is too many, now that there is more at this place.
+    fn make_room(&mut self, place: &Place) {
+        while let Some(client) = self
+            .one_too_many(place)
+            .and_then(|number| self.remove(number))
+        {
+            client.goes.notify_one();
+        }
+    }
+
+    /// The oldest of the source, of the network, or of the network that has the most.
+    fn one_too_many(&self, place: &Place) -> Option<u64> {
+        let source = self.sources.get(place);
+        let network = self.networks.get(&place.0);
+        let is_full = self.clients.len() > OF_ALL.clients || self.bytes > OF_ALL.bytes;
+        let greatest = || self.networks.values().max_by_key(|network| network.share());
+        let group = source
+            .filter(|source| source.exceeds(OF_SOURCE))
+            .or_else(|| network.filter(|network| network.exceeds(OF_NETWORK)))
+            .or_else(|| is_full.then(greatest).flatten());
+        group?.numbers.first().copied()
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Client> {
+        let client = self.clients.remove(&number)?;
+        self.bytes -= client.bytes;
+        leave(
+            &mut self.networks,
+            client.place.0.clone(),
+            number,
+            client.bytes,
+        );
+        leave(
+            &mut self.sources,
+            client.place.clone(),
+            number,
+            client.bytes,
+        );
+        Some(client)
+    }
+}
+
+/// Takes a client out of its group, which goes with its last one.
+fn leave<K: Eq + Hash>(groups: &mut HashMap<K, Group>, key: K, number: u64, bytes: usize) {
+    if let Entry::Occupied(mut group) = groups.entry(key) {
+        group.get_mut().numbers.remove(&number);
+        group.get_mut().bytes -= bytes;
+        if group.get().numbers.is_empty() {
+            group.remove();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
 
     const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-    fn must_go(ticket: &mut Ticket) -> bool {
-        ticket.goes.try_recv().is_ok()
+    /// Those of these that must go.
+    async fn gone(tickets: &[Ticket]) -> Vec<usize> {
+        let mut gone = Vec::new();
+        for (number, ticket) in tickets.iter().enumerate() {
+            if timeout(Duration::ZERO, ticket.goes()).await.is_ok() {
+                gone.push(number);
+            }
+        }
+        gone
     }
 
-    #[test]
-    fn whoever_brings_too_many_loses_his_oldest() {
-        let pending = Pending::default();
-        let mut other = pending.admit(Ipv4Addr::new(10, 0, 0, 2));
-        let mut tickets: Vec<Ticket> = (0..OF_SOURCE).map(|_| pending.admit(SOURCE)).collect();
-        assert!(!tickets.iter_mut().any(must_go));
+    /// Clients of as many addresses.
+    fn strangers(pending: &Pending, count: usize) -> Vec<Ticket> {
+        let first = u32::from(Ipv4Addr::new(10, 1, 0, 0));
+        let sources = (first..).map(Ipv4Addr::from).take(count);
+        sources.map(|source| pending.admit(source)).collect()
+    }
+
+    #[tokio::test]
+    async fn whoever_brings_too_many_loses_his_oldest() {
+        let pending = Everywhere::default().of("a");
+        let other = [pending.admit(Ipv4Addr::new(10, 0, 0, 2))];
+        let tickets: Vec<Ticket> = (0..OF_SOURCE.clients)
+            .map(|_| pending.admit(SOURCE))
+            .collect();
+        assert!(gone(&tickets).await.is_empty());
         let _newer = pending.admit(SOURCE);
-        let gone: Vec<bool> = tickets.iter_mut().map(must_go).collect();
-        assert!(gone[0] && !gone[1..].contains(&true));
-        assert!(!must_go(&mut other));
+        assert_eq!(gone(&tickets).await, [0]);
+        assert!(gone(&other).await.is_empty());
     }
 
-    #[test]
-    fn of_a_network_that_is_full_the_oldest_goes() {
-        let pending = Pending::default();
-        let number = |number: usize| u32::try_from(number).unwrap();
-        let sources = (0..OF_NETWORK).map(|source| Ipv4Addr::from(number(source)));
-        let mut tickets: Vec<Ticket> = sources.map(|source| pending.admit(source)).collect();
-        assert!(!tickets.iter_mut().any(must_go));
-        let mut newer = pending.admit(SOURCE);
-        let gone: Vec<bool> = tickets.iter_mut().map(must_go).collect();
-        assert!(gone[0] && !gone[1..].contains(&true));
-        assert!(!must_go(&mut newer));
+    #[tokio::test]
+    async fn of_a_network_that_is_full_the_oldest_goes() {
+        let everywhere = Everywhere::default();
+        let pending = everywhere.of("a");
+        let other = strangers(&everywhere.of("b"), 1);
+        let tickets = strangers(&pending, OF_NETWORK.clients);
+        assert!(gone(&tickets).await.is_empty());
+        let newer = [pending.admit(SOURCE)];
+        assert_eq!(gone(&tickets).await, [0]);
+        assert!(gone(&newer).await.is_empty() && gone(&other).await.is_empty());
+    }
+
+    /// A tenant who opens all that there are takes nothing from those who open few.
+    #[tokio::test]
+    async fn of_all_networks_the_greatest_loses_its_oldest() {
+        let everywhere = Everywhere::default();
+        let few = strangers(&everywhere.of("few"), 3);
+        let mut many = Vec::new();
+        let networks = ["a", "b", "c", "d"].map(|name| everywhere.of(name));
+        for network in &networks {
+            many.push(strangers(network, OF_NETWORK.clients - 1));
+        }
+        // 16,380 and 3 so far.
+        let _more = [
+            networks[0].admit(SOURCE),
+            everywhere.of("few").admit(SOURCE),
+        ];
+        let mut all_gone = Vec::new();
+        for tickets in &many {
+            all_gone.push(gone(tickets).await);
+        }
+        assert_eq!(all_gone, [vec![0], vec![], vec![], vec![]]);
+        assert!(gone(&few).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn bytes_are_limited_like_clients() {
+        let pending = Everywhere::default().of("a");
+        let tickets: Vec<Ticket> = (0..3).map(|_| pending.admit(SOURCE)).collect();
+        tickets[0].keeps(OF_SOURCE.bytes / 2);
+        tickets[2].keeps(OF_SOURCE.bytes / 2);
+        tickets[2].keeps(OF_SOURCE.bytes / 2);
+        assert!(gone(&tickets).await.is_empty());
+        tickets[1].keeps(1);
+        assert_eq!(gone(&tickets).await, [0]);
+        // It keeps nothing any more.
+        tickets[0].keeps(OF_SOURCE.bytes);
+        tickets[1].keeps(OF_SOURCE.bytes / 2);
+        assert!(gone(&tickets).await.is_empty());
+        let others = strangers(&pending, 8);
+        for other in &others {
+            other.keeps(OF_SOURCE.bytes);
+        }
+        assert_eq!(gone(&tickets).await, [1, 2]);
+        assert!(gone(&others).await.is_empty());
+        // One alone may be too much.
+        others[7].keeps(OF_SOURCE.bytes + 1);
+        assert_eq!(gone(&others).await, [7]);
     }
 
     #[test]
     fn nothing_is_left_of_those_that_have_gone() {
-        let pending = Pending::default();
-        let tickets: Vec<Ticket> = (0..OF_SOURCE + 3).map(|_| pending.admit(SOURCE)).collect();
+        let everywhere = Everywhere::default();
+        let pending = everywhere.of("a");
+        let tickets: Vec<Ticket> = (0..OF_SOURCE.clients + 3)
+            .map(|_| {
+                let ticket = pending.admit(SOURCE);
+                ticket.keeps(7);
+                ticket
+            })
+            .collect();
         drop(tickets);
-        let known = pending.0.borrow();
-        assert!(known.clients.is_empty() && known.sources.is_empty());
+        let known = everywhere.known();
+        assert!(known.clients.is_empty() && known.bytes == 0);
+        assert!(known.sources.is_empty() && known.networks.is_empty());
     }
 }

@@ -12,6 +12,7 @@ use super::{
     front::Shared,
     hello::{self, Hello, Reading, Refusal, Verdict},
     legs::{Guard, Leg, Way},
+    pending::Ticket,
     pump::{Failed, pump},
     reach::{Addresses, Candidates, Unreached},
     routes::Found,
@@ -33,8 +34,6 @@ enum Refused {
     Recycled,
     /// Its bytes are no hello that may be routed.
     Hello(Refusal),
-    /// Its hello is longer than this service takes.
-    Long,
     /// Its name goes nowhere.
     Nothing(String),
     /// Its name is not for it.
@@ -61,7 +60,6 @@ impl Refused {
             Self::Timeout => "timeout",
             Self::Recycled => "recycled",
             Self::Hello(refusal) => refusal.label(),
-            Self::Long => "long",
             Self::Nothing(_) => "no_match",
             Self::Denied(_) => "deny_tenant_name",
             Self::NoName => "no_name",
@@ -78,7 +76,6 @@ impl Refused {
         match self {
             Self::Gone | Self::Timeout | Self::Recycled => None,
             Self::Hello(refusal) => Some(refusal.alert()),
-            Self::Long => Some(Refusal::Long.alert()),
             Self::Nothing(_) => unless_closed(&sni.no_match),
             Self::NoName => unless_closed(&sni.no_name),
             Self::Denied(_) => Some(hello::UNRECOGNIZED_NAME),
@@ -102,7 +99,13 @@ pub(super) async fn serve(
 ) {
     let counts = &shared.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
-    match connect(&mut client, addresses, &sni, &shared).await {
+    let ticket = shared.pending.admit(*addresses.client.ip());
+    let connected = tokio::select! {
+        connected = connect(&mut client, addresses, &sni, &shared, &ticket) => connected,
+        () = ticket.goes() => Err(Refused::Recycled),
+    };
+    drop(ticket);
+    match connected {
         Ok(connected) => {
             counts.of(&service.name, |counted| counted.routed += 1);
             carry(client, connected, &shared).await;
@@ -135,8 +138,10 @@ async fn connect(
     addresses: Addresses,
     sni: &Sni,
     shared: &Shared,
+    ticket: &Ticket,
 ) -> Result<Connected, Refused> {
-    let (hello, sent) = pending(client, addresses, sni, shared).await?;
+    let hello = timeout(sni.timeout, read(client, sni.max_bytes, ticket));
+    let (hello, sent) = hello.await.unwrap_or(Err(Refused::Timeout))?;
     // The service as it is now: it may have changed since the client has connected.
     let service = &shared.service(addresses.vip).ok_or(Refused::Gone)?;
     let Routing::Sni(sni) = &service.routing else {
@@ -163,25 +168,14 @@ async fn connect(
     })
 }
 
-/// Waits for the hello, in the client's place among those who are waited for.
-async fn pending(
+/// Reads the hello, and what has come with it.
+async fn read(
     client: &mut TcpStream,
-    addresses: Addresses,
-    sni: &Sni,
-    shared: &Shared,
+    most: usize,
+    ticket: &Ticket,
 ) -> Result<(Hello, Vec<u8>), Refused> {
-    let mut ticket = shared.pending.admit(*addresses.client.ip());
-    tokio::select! {
-        read = timeout(sni.timeout, read(client, sni.max_bytes)) => {
-            read.unwrap_or(Err(Refused::Timeout))
-        }
-        () = ticket.goes() => Err(Refused::Recycled),
-    }
-}
-
-async fn read(client: &mut TcpStream, most: usize) -> Result<(Hello, Vec<u8>), Refused> {
     let mut sent = Vec::new();
-    let mut reading = Reading::default();
+    let mut reading = Reading::up_to(most);
     loop {
         client.readable().await.map_err(|_| Refused::Gone)?;
         // Nothing is kept for who has not sent anything.
@@ -193,13 +187,12 @@ async fn read(client: &mut TcpStream, most: usize) -> Result<(Hello, Vec<u8>), R
             Err(_) => return Err(Refused::Gone),
         }
         match reading.go_on(&sent) {
-            Verdict::Found(hello) if hello.length <= most => return Ok((hello, sent)),
-            Verdict::Found(_) => return Err(Refused::Long),
+            Verdict::Found(hello) => return Ok((hello, sent)),
             Verdict::Refused(refusal) => return Err(Refused::Hello(refusal)),
-            Verdict::Incomplete { at_least } if sent.len() + at_least > most => {
-                return Err(Refused::Long);
+            Verdict::Incomplete { .. } => {
+                sent.shrink_to_fit();
+                ticket.keeps(sent.len());
             }
-            Verdict::Incomplete { .. } => sent.shrink_to_fit(),
         }
     }
 }

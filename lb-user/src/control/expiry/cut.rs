@@ -21,6 +21,9 @@ use crate::{
     control::{desired::protocol_number, rules::Rules},
 };
 
+/// The first id of a leg: no flow of the table has one as high.
+pub const FIRST_LEG: u32 = 1 << 31;
+
 /// Which flows end at once, however busy they are; both ends are told. A flow ends if any of it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
@@ -28,6 +31,8 @@ pub struct Cut {
     pub backends: BTreeSet<u32>,
     /// Those of these listeners, which are gone.
     pub listeners: HashSet<ServiceKey>,
+    /// The legs of these listeners, whose clients the data plane serves by itself from now on.
+    pub legs: HashSet<ServiceKey>,
     /// Those of every listener that is not in here; none: nothing is said of them.
     pub open: Option<HashSet<ServiceKey>>,
     /// Those of clients that these rules of their listener deny, whichever service it was when they came.
@@ -84,6 +89,7 @@ impl Cut {
         let Self {
             backends,
             listeners,
+            legs,
             open,
             denied,
             strangers,
@@ -91,6 +97,7 @@ impl Cut {
         } = self;
         backends.is_empty()
             && listeners.is_empty()
+            && legs.is_empty()
             && open.is_none()
             && denied.is_empty()
             && strangers.is_empty()
@@ -103,6 +110,7 @@ impl Cut {
         let Self {
             backends,
             listeners,
+            legs,
             open,
             denied,
             strangers,
@@ -110,6 +118,7 @@ impl Cut {
         } = later;
         self.backends.extend(backends);
         self.listeners.extend(listeners);
+        self.legs.extend(legs);
         self.open = open.or_else(|| self.open.take());
         self.denied.extend(denied);
         self.strangers.extend(strangers);
@@ -126,6 +135,7 @@ impl Cut {
         let listener = listener(flow);
         let is_closed = |open: &HashSet<ServiceKey>| !open.contains(&listener);
         if self.listeners.contains(&listener)
+            || id >= FIRST_LEG && self.legs.contains(&listener)
             || self.open.as_ref().is_some_and(is_closed)
             || denies(self.denied.get(&listener))
             || denies(self.strangers.get(&flow.network))
@@ -419,6 +429,7 @@ mod tests {
         let mut cut = Cut {
             backends: [1].into(),
             listeners: [gone(2)].into(),
+            legs: [gone(1)].into(),
             open: Some([at(1)].into()),
             denied: [
                 (at(5), rules([("10.0.0.0/8", DENY)])),
@@ -435,6 +446,7 @@ mod tests {
         cut.merge(Cut {
             backends: [11].into(),
             listeners: [gone(12)].into(),
+            legs: [gone(11)].into(),
             open: None,
             denied: [(at(5), rules([("10.0.0.0/8", ALLOW)]))].into(),
             strangers: [(4, rules([]))].into(),
@@ -443,6 +455,7 @@ mod tests {
         let wanted = Cut {
             backends: [1, 11].into(),
             listeners: [gone(2), gone(12)].into(),
+            legs: [gone(1), gone(11)].into(),
             open: Some([at(1)].into()),
             denied: [
                 (at(5), rules([("10.0.0.0/8", ALLOW)])),

@@ -104,7 +104,7 @@ impl Count {
 enum Order {
     Policy(Policy),
     Follow(BTreeMap<u16, Way>),
-    Cut(Cut, oneshot::Sender<Done>),
+    Cut(Box<Cut>, oneshot::Sender<Done>),
 }
 
 /// The running thread. It ends when this is dropped.
@@ -152,7 +152,7 @@ impl Expiry {
     /// the thread ends before. Whoever does not want to know drops it.
     pub fn cut(&self, cut: Cut) -> oneshot::Receiver<Done> {
         let (done, answer) = oneshot::channel();
-        self.order(Order::Cut(cut, done));
+        self.order(Order::Cut(Box::new(cut), done));
         answer
     }
 

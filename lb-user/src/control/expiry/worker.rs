@@ -431,7 +431,7 @@ impl Worker {
         match self.orders.recv_timeout(time) {
             Ok(Order::Policy(policy)) => self.policy = policy,
             Ok(Order::Follow(networks)) => self.records.follow(networks),
-            Ok(Order::Cut(cut, done)) => self.cuts.ask(cut, done),
+            Ok(Order::Cut(cut, done)) => self.cuts.ask(*cut, done),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
         }

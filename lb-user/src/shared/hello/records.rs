@@ -25,8 +25,10 @@ const MAJOR: u8 = 3;
 
 /// A stream on the way to its hello. It remembers which records it has passed, so that a client that
 /// sends byte after byte costs as much as its bytes do.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Reading {
+    /// The longest message, without its header.
+    most: usize,
     /// Where in the stream the record begins that was not whole yet.
     record: usize,
     /// Bytes of the message in the records before it.
@@ -35,7 +37,25 @@ pub struct Reading {
     head: [u8; HEAD],
 }
 
+impl Default for Reading {
+    fn default() -> Self {
+        Self::up_to(MAX_HELLO)
+    }
+}
+
 impl Reading {
+    /// For hellos of at most that many bytes, and never more than [`MAX_HELLO`]. In whatever records
+    /// they come, six times as much of the stream is enough.
+    #[must_use]
+    pub fn up_to(most: usize) -> Self {
+        Self {
+            most: most.min(MAX_HELLO),
+            record: 0,
+            passed: 0,
+            head: [0; HEAD],
+        }
+    }
+
     /// The verdict on `stream`: all bytes from the first one of the client, as many as before or more.
     pub fn go_on(&mut self, stream: &[u8]) -> Verdict {
         match self.walk(stream) {
@@ -94,7 +114,7 @@ impl Reading {
         if is_known && kind != CLIENT_HELLO {
             return Err(Refusal::MessageType(kind));
         }
-        if self.total(self.passed + fragment.len()) > Some(HEAD + MAX_HELLO) {
+        if self.total(self.passed + fragment.len()) > Some(HEAD + self.most) {
             return Err(Refusal::Long);
         }
         Ok(())

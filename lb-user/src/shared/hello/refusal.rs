@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt};
 
-use super::{MAX_HELLO, MAX_STREAM, NameFault};
+use super::{MAX_STREAM, NameFault};
 
 // Alert descriptions, RFC 8446 section 6.
 const UNEXPECTED_MESSAGE: u8 = 10;
@@ -30,7 +30,7 @@ pub enum Refusal {
     RecordLong,
     /// The message is of another type.
     MessageType(u8),
-    /// The hello has more than [`MAX_HELLO`] bytes.
+    /// The hello has more bytes than may be, which are [`MAX_HELLO`](super::MAX_HELLO) at most.
     Long,
     /// With its records it takes more than [`MAX_STREAM`] bytes.
     Scattered,
@@ -99,7 +99,7 @@ impl fmt::Display for Refusal {
             Self::RecordEmpty => f.write_str("an empty record"),
             Self::RecordLong => f.write_str("a record of more than 16 KiB"),
             Self::MessageType(kind) => write!(f, "a message of type {kind}, and not a hello"),
-            Self::Long => write!(f, "a hello of more than {MAX_HELLO} bytes"),
+            Self::Long => f.write_str("a hello of more bytes than may be"),
             Self::Scattered => {
                 write!(
                     f,

@@ -110,7 +110,7 @@ impl Stages {
     }
 
     /// Waits until the client has to go for another one, which may happen before its first request alone.
-    pub(super) async fn recycled(&self, mut ticket: Ticket) {
+    pub(super) async fn recycled(&self, ticket: Ticket) {
         let mut stages = self.0.subscribe();
         let asks = stages.wait_for(|(stage, _)| !matches!(stage, Stage::Silent | Stage::First));
         select! {

@@ -45,7 +45,7 @@ fn alerts_and_labels() {
         Refusal::Long,
         47,
         "long",
-        "a hello of more than 65536 bytes",
+        "a hello of more bytes than may be",
     );
     told(
         Refusal::Scattered,

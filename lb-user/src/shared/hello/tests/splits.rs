@@ -149,6 +149,18 @@ fn the_longest_hello() {
     );
 }
 
+/// Records are no part of a hello: what a service takes is counted without them.
+#[test]
+fn a_limit_is_for_the_message() {
+    let stream = records(&message(&body_of(21_000)), |_| 1);
+    let verdict = |most| Reading::up_to(most).go_on(&stream);
+    assert!(matches!(verdict(21_000), Verdict::Found(hello) if hello.length == 6 * 21_004));
+    assert_eq!(verdict(20_999), Verdict::Refused(Refusal::Long));
+    let head = [22, 3, 1, 0x40, 0, 1, 1, 0, 1];
+    let refused = Reading::up_to(usize::MAX).go_on(&head);
+    assert_eq!(refused, Verdict::Refused(Refusal::Long));
+}
+
 /// A hello with its records may take that many bytes, and not one more.
 #[test]
 fn the_longest_stream() {

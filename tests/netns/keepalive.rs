@@ -20,7 +20,7 @@ use crate::life::{LIMIT, Words, ensure_all_ids_are_free, line, only_flow, wait_f
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A second of silence, and three probes a second apart.
-const FOUND: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(12)];
+pub(crate) const FOUND: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(12)];
 
 const KEPT: Words<'static> = Words {
     snat: "10.32.96.50",
@@ -155,7 +155,8 @@ fn found(
     ensure_all_ids_are_free(topology, lb)
 }
 
-fn silence(host: &Host) -> Result<()> {
+/// Has a host hear nothing any more.
+pub(crate) fn silence(host: &Host) -> Result<()> {
     host.netns.run("nft add table ip quiet")?;
     let chain = "nft add chain ip quiet in { type filter hook input priority 0 ; policy drop ; }";
     host.netns.run(chain).map(drop)

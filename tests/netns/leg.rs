@@ -20,14 +20,14 @@ use lb_tests::{
 use crate::health::{FAST, HEALTH_PORT};
 
 const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
-const NAME: &str = "a.lab";
+pub(crate) const NAME: &str = "a.lab";
 /// Where the node serves.
 const PORT: u16 = 31443;
 /// How long a thing may take that takes no time.
 const SOON: Duration = Duration::from_secs(5);
 
 /// The first node behind the shared VIP, as backend `one`, with these keys of the service and of the pool.
-fn config(topology: &Topology, service: &str, pool: &str) -> String {
+pub(crate) fn config(topology: &Topology, service: &str, pool: &str) -> String {
     let node = topology.nodes[0].address;
     format!(
         "version: 1
@@ -43,7 +43,8 @@ timeouts: {{ half_closed: 1s }}
     )
 }
 
-fn line(topology: &Topology) -> Result<Line<'_>> {
+/// From the first client to the first node, with a hello in front.
+pub(crate) fn line(topology: &Topology) -> Result<Line<'_>> {
     let line = Line::new(topology.client(), SHARED, &topology.nodes[0], PORT)?;
     Ok(line.saying(named(NAME.as_bytes())))
 }
@@ -54,7 +55,7 @@ fn legs(lb: &Lb<'_>) -> Result<usize> {
 }
 
 /// Waits until there are so many legs.
-fn wait_for(lb: &Lb<'_>, count: usize) -> Result<()> {
+pub(crate) fn wait_for(lb: &Lb<'_>, count: usize) -> Result<()> {
     poll::until("the number of legs", SOON, || {
         Ok((legs(lb)? == count).then_some(()))
     })

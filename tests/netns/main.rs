@@ -1,7 +1,7 @@
 //! Real sockets through the attached programs, in network namespaces.
 //!
 //! Each test builds networks of its own, so they run side by side. They need root, the programs of
-//! `peers` and `traffic` (nginx, dnsmasq, curl, openssl, dig, tcpdump, nft, ethtool), haproxy, and the
+//! `peers` and `traffic` (nginx, dnsmasq, curl, openssl, dig, tcpdump, nft, ethtool), haproxy, strace, and the
 //! binaries `lb` and `lb-lab`, from `LB_BIN` and `LB_LAB_BIN` or from the release folder.
 
 #![expect(
@@ -51,6 +51,7 @@ mod oracle_sni;
 mod oracle_sni_cases;
 mod order;
 mod overlap;
+mod pieces;
 mod probe;
 mod refuse;
 mod reload;
@@ -61,7 +62,9 @@ mod routed;
 mod scan;
 mod shared;
 mod shared_guard;
+mod shared_silence;
 mod silence;
+mod splice;
 mod spoof;
 mod topology;
 mod two_cpus;

@@ -1,4 +1,4 @@
-//! The shared VIP, routed by SNI: FEATURES B1, B4 to B7, B10, B16, B17. Real TLS clients and servers.
+//! The shared VIP, routed by SNI: FEATURES B1, B6, B7, B10, B16, B17. Real TLS clients and servers.
 
 use std::{
     io::{Read as _, Write as _},
@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     client::open,
+    hello::{TLS12, hello as nameless, named},
     identity::Identity,
     lb::Lb,
     poll,
@@ -34,7 +35,10 @@ pub(crate) struct Site<'t> {
 }
 
 /// The names, as the nodes bear them.
-const NAMES: [&str; 3] = ["a.lab", "b.lab", "c.lab"];
+pub(crate) const NAMES: [&str; 3] = ["a.lab", "b.lab", "c.lab"];
+/// Each of them to its pool.
+pub(crate) const ROUTES: &str = "routes: [{ names: [a.lab], pool: a }, \
+    { names: [b.lab, \"*.b.lab\"], pool: b }, { names: [c.lab], pool: c }]";
 
 impl<'t> Site<'t> {
     pub(crate) fn new(topology: &'t Topology) -> Result<Self> {
@@ -70,9 +74,7 @@ impl<'t> Site<'t> {
 
     /// Each name to its pool.
     fn names(&self) -> String {
-        self.config(
-            "routes: [{ names: [a.lab], pool: a }, { names: [b.lab, \"*.b.lab\"], pool: b }, { names: [c.lab], pool: c }]",
-        )
+        self.config(ROUTES)
     }
 }
 
@@ -164,17 +166,6 @@ fn hello(client: &Host, words: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The same hello in this many records.
-fn records(hello: &[u8], count: usize) -> Vec<u8> {
-    let message = &hello[5..];
-    let each = message.len().div_ceil(count);
-    let records = message.chunks(each).flat_map(|part| {
-        let length = u16::try_from(part.len()).unwrap_or_default().to_be_bytes();
-        [&hello[..3], &length, part].concat()
-    });
-    records.collect()
-}
-
 /// Connects to the shared VIP, sends the pieces one by one, and gives the first bytes that come back.
 pub(crate) fn send(client: &Host, pieces: &[&[u8]]) -> Result<Vec<u8>> {
     let mut stream = client.netns.inside(|| open(None, SHARED))??;
@@ -190,11 +181,6 @@ pub(crate) fn send(client: &Host, pieces: &[&[u8]]) -> Result<Vec<u8>> {
     let read = stream.read(&mut answer)?;
     answer.truncate(read);
     Ok(answer)
-}
-
-/// Whether it is the beginning of a server's handshake.
-fn is_server_hello(answer: &[u8]) -> bool {
-    answer.first() == Some(&22) && answer.get(5) == Some(&2)
 }
 
 /// B1, B2: three names, three certificates, by TLS 1.2 and 1.3, in any case and under a wildcard.
@@ -245,28 +231,27 @@ fn b7_who_asks_for_nobody_is_told_so() -> Result<()> {
     Ok(())
 }
 
-/// B4, B5: however the hello comes, it goes to the same backend.
+/// B6, B7: who is closed on is told nothing, and at once.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn b4_a_hello_in_pieces_goes_where_it_goes_whole() -> Result<()> {
+fn b7_who_is_closed_on_is_told_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
-    let _lb = Lb::start(&topology, &site.names())?;
+    let config = site.config(&format!(
+        "hello_timeout: 1m, no_name: close, no_match: close, {ROUTES}"
+    ));
+    let lb = Lb::start(&topology, &config)?;
     let client = topology.client();
-    let hello = hello(client, "-servername c.lab")?;
-    for split in (1..hello.len()).step_by(7) {
-        let (one, other) = hello.split_at(split);
-        let answer = send(client, &[one, other])?;
-        ensure!(is_server_hello(&answer), "split at {split}: {answer:?}");
+    for (hello, reason) in [
+        (named(b"d.lab"), "no_match"),
+        (nameless(TLS12, &[]), "no_name"),
+    ] {
+        // The end of the connection, and not a reset, which would be an error here.
+        let answer = send(client, &[&hello]).context(reason)?;
+        assert_eq!(answer, [0_u8; 0], "{reason}");
+        assert_eq!(counted_refusal(&lb, reason)?, 1, "{reason}");
     }
-    let bytes: Vec<&[u8]> = hello.chunks(1).collect();
-    let answer = send(client, &bytes)?;
-    ensure!(is_server_hello(&answer), "byte by byte: {answer:?}");
-    for count in [2, 3, 10, 50] {
-        let answer = send(client, &[&records(&hello, count)])?;
-        ensure!(is_server_hello(&answer), "{count} records: {answer:?}");
-    }
-    Ok(())
+    reaches(client, Some("a.lab"), "a.lab", "")
 }
 
 /// Who has connected before a change and says afterwards what he wants gets what is configured then.

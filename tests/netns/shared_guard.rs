@@ -310,14 +310,14 @@ fn cookies(topology: &Topology) -> Result<u64> {
 }
 
 /// How long handshakes took, the quickest first.
-struct Measured(Vec<Duration>);
+pub(crate) struct Measured(Vec<Duration>);
 
 impl Measured {
     fn at(&self, percent: usize) -> Duration {
         self.0[(self.0.len() * percent / 100).min(self.0.len() - 1)]
     }
 
-    fn ensure_quick(&self) -> Result<()> {
+    pub(crate) fn ensure_quick(&self) -> Result<()> {
         ensure!(self.at(99) < QUICK, "{self}");
         Ok(())
     }
@@ -336,7 +336,7 @@ impl std::fmt::Display for Measured {
 
 /// Does `work` while `client` makes one connection after the other, none of which may fail: a hello
 /// there, the backend's name back.
-fn beside<T>(client: &Host, work: impl FnOnce() -> Result<T>) -> Result<(T, Measured)> {
+pub(crate) fn beside<T>(client: &Host, work: impl FnOnce() -> Result<T>) -> Result<(T, Measured)> {
     let hello = named(CAPTURED_NAME.as_bytes());
     let done = AtomicBool::new(false);
     let measure = || {
@@ -373,13 +373,17 @@ fn memory(lb: &mut Lb<'_>) -> Result<u64> {
 }
 
 /// One on the first node, which is the pool `a`.
-fn tellers(topology: &Topology) -> Result<Teller> {
-    let node = &topology.nodes[0];
-    Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), "a")
+pub(crate) fn tellers(topology: &Topology) -> Result<Teller> {
+    teller(&topology.nodes[0], "a")
+}
+
+/// One on a node, where its pool expects it.
+pub(crate) fn teller(node: &Host, name: &str) -> Result<Teller> {
+    Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), name)
 }
 
 /// The pool `a` for the name of captures, and more words for the key `sni`.
-fn config(topology: &Topology, more: &str) -> String {
+pub(crate) fn config(topology: &Topology, more: &str) -> String {
     let routes = format!("{more}routes: [{{ names: [{CAPTURED_NAME}], pool: a }}]");
     crate::shared::config(topology, &routes)
 }

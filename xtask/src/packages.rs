@@ -25,7 +25,7 @@ pub(crate) struct Need {
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 13] = [
+pub(crate) const NEEDS: [Need; 15] = [
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
@@ -44,6 +44,14 @@ pub(crate) const NEEDS: [Need; 13] = [
     need(STREAM_MODULE, "libnginx-mod-stream", "nginx-mod-stream"),
     need("nsenter", "util-linux", "util-linux"),
     need("openssl", "openssl", "openssl"),
+    Need {
+        tests_only: true,
+        ..need("python3", "python3", "python3")
+    },
+    Need {
+        tests_only: true,
+        ..need("strace", "strace", "strace")
+    },
     need("tcpdump", "tcpdump", "tcpdump"),
 ];
 

@@ -36,6 +36,8 @@ pub struct Serves {
     pub name: String,
     /// The port of HTTP over TLS.
     pub https: Option<u16>,
+    /// Whether HTTP/2 is spoken there as well.
+    pub http2: bool,
     /// The port of plain HTTP.
     pub http: Option<u16>,
     /// The UDP port of DNS.
@@ -79,7 +81,7 @@ impl<'t> Peers<'t> {
                 https: Some(API_NODE_PORT),
                 dns: Some(DNS_NODE_PORT),
                 echo: Some(ECHO_NODE_PORT),
-                http: None,
+                ..Serves::default()
             };
             (node, serves)
         };
@@ -101,7 +103,7 @@ impl<'t> Peers<'t> {
                 https: Some(tenant.ports.api),
                 dns: Some(tenant.ports.dns),
                 echo: Some(tenant.ports.echo),
-                http: None,
+                ..Serves::default()
             };
             (node, serves)
         });
@@ -240,17 +242,32 @@ impl<'t> NodeServers<'t> {
     ///
     /// When the log has something else.
     pub fn http_sources(&self) -> Result<BTreeSet<Ipv4Addr>> {
+        let sources = self.http_log()?.into_iter().map(|(peer, _)| *peer.ip());
+        Ok(sources.collect())
+    }
+
+    /// HTTP requests in the order of their ends: `/version HTTP/2.0 TLSv1.3 api.lab`, the last being the
+    /// name that was asked for in the handshake. Without TLS the last two are `-`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::http_sources`].
+    pub fn http_requests(&self) -> Result<Vec<String>> {
+        let requests = self.http_log()?.into_iter().map(|(_, request)| request);
+        Ok(requests.collect())
+    }
+
+    fn http_log(&self) -> Result<Vec<(SocketAddrV4, String)>> {
         if self.nginx.is_none() {
-            return Ok(BTreeSet::new());
+            return Ok(Vec::new());
         }
         let log = fs::read_to_string(&self.access_log).context("read the access log of nginx")?;
+        let read = |line: &str| {
+            let (peer, request) = line.split_once(' ')?;
+            Some((peer.parse().ok()?, request.to_owned()))
+        };
         log.lines()
-            .map(|line| {
-                let address = line.split(' ').next().unwrap_or_default();
-                address
-                    .parse()
-                    .with_context(|| format!("access log: {line:?}"))
-            })
+            .map(|line| read(line).with_context(|| format!("access log: {line:?}")))
             .collect()
     }
 
@@ -340,10 +357,12 @@ fn nginx_config(serves: &Serves, identity: &Identity, not_ready: &Path) -> Strin
         serves.name,
         not_ready.display()
     );
+    let http2 = if serves.http2 { "http2 " } else { "" };
     let https = serves.https.map(|port| {
         format!(
             "server {{
-    listen {port} ssl backlog=2048;
+    listen {port} ssl {http2}backlog=2048;
+    ssl_protocols TLSv1.2 TLSv1.3;
     ssl_certificate {certificate};
     ssl_certificate_key {key};
     {answer}
@@ -367,7 +386,7 @@ pid nginx.pid;
 error_log stderr warn;
 events {{ worker_connections 2048; }}
 http {{
-  log_format peer '$remote_addr $remote_port $request_uri';
+  log_format peer '$remote_addr:$remote_port $request_uri $server_protocol $ssl_protocol $ssl_server_name';
   access_log access.log peer;
   default_type application/json;
   client_body_temp_path body;

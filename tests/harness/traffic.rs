@@ -1,9 +1,10 @@
-//! Traffic by the programs that people use: curl, openssl and dig, from a host of the
+//! Traffic by the programs that people use: curl, Python, openssl and dig, from a host of the
 //! topology.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     path::Path,
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -20,28 +21,62 @@ pub struct ApiAnswer {
     pub peer: SocketAddrV4,
 }
 
+/// A server by its name, at an address where clients find it, with the certificate that it must show.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'n> {
+    /// The name that clients ask for.
+    pub name: &'n str,
+    /// Where they connect to.
+    pub at: SocketAddrV4,
+    /// Its certificate, which is its own authority.
+    pub certificate: &'n Path,
+}
+
+/// The only version of TLS that a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// 1.2.
+    V12,
+    /// 1.3.
+    V13,
+}
+
+impl Tls {
+    /// As nginx says it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V12 => "TLSv1.2",
+            Self::V13 => "TLSv1.3",
+        }
+    }
+
+    const fn of_curl(self) -> [&'static str; 3] {
+        match self {
+            Self::V12 => ["--tlsv1.2", "--tls-max", "1.2"],
+            Self::V13 => ["--tlsv1.3", "--tls-max", "1.3"],
+        }
+    }
+
+    const fn of_python(self) -> &'static str {
+        match self {
+            Self::V12 => "TLSv1_2",
+            Self::V13 => "TLSv1_3",
+        }
+    }
+}
+
 /// `GET https://<to>/version`, with the certificate checked.
 ///
 /// # Errors
 ///
 /// When the status is not 200, the certificate is not the node's, or the body is something else.
 pub fn curl(from: &Host, certificate: &Path, to: SocketAddrV4) -> Result<ApiAnswer> {
-    let mut command = from.netns.command("curl");
-    command.args([
-        "-q",
-        "-sS",
-        "--fail",
-        "--noproxy",
-        "*",
-        "--max-time",
-        "20",
-        "--cacert",
-    ]);
+    let mut command = curl_command(from);
     command
+        .arg("--cacert")
         .arg(certificate)
         .arg(format!("https://{to}/version"));
-    let body = process::succeed(&mut command)?;
-    serde_json::from_str(&body).with_context(|| format!("answer of {to}: {body:?}"))
+    read(&process::succeed(&mut command)?)
 }
 
 /// `GET /version` of `scheme`, `http` or `https`, from the host `name` at `to`; with TLS the certificate is
@@ -54,19 +89,59 @@ pub fn curl_name(
     from: &Host,
     certificate: &Path,
     (scheme, name): (&str, &str),
-    to: SocketAddrV4,
+    at: SocketAddrV4,
 ) -> Result<ApiAnswer> {
-    let (address, port) = (to.ip(), to.port());
-    let mut command = from.netns.command("curl");
-    command.args(["-q", "-sS", "--fail", "--noproxy", "*", "--max-time", "20"]);
-    command
-        .arg("--resolve")
-        .arg(format!("{name}:{port}:{address}"));
-    command.arg("--cacert").arg(certificate);
-    command.arg(format!("{scheme}://{name}:{port}/version"));
-    let body = process::succeed(&mut command)?;
-    serde_json::from_str(&body).with_context(|| format!("answer of {name}: {body:?}"))
+    let to = Named {
+        name,
+        at,
+        certificate,
+    };
+    read(&process::succeed(&mut curl_named(from, scheme, &to))?)
 }
+
+/// `GET /version` of a name over TLS in this version, and in HTTP/2 or else HTTP/1.1 if the server wants;
+/// the answer, and the version of HTTP that was spoken (`2`, `1.1`).
+///
+/// # Errors
+///
+/// As for [`curl`].
+pub fn curl_tls(from: &Host, to: &Named<'_>, tls: Tls, http: &str) -> Result<(ApiAnswer, String)> {
+    let mut command = curl_named(from, "https", to);
+    command.args(tls.of_curl()).arg(format!("--http{http}"));
+    command.args(["--write-out", "%{http_version}"]);
+    let said = process::succeed(&mut command)?;
+    let (body, version) = said
+        .rsplit_once('\n')
+        .with_context(|| format!("answer of {}: {said:?}", to.name))?;
+    Ok((read(body)?, version.to_owned()))
+}
+
+/// The same in HTTP/1.1 by Python.
+///
+/// # Errors
+///
+/// As for [`curl`].
+pub fn python_tls(from: &Host, to: &Named<'_>, tls: Tls) -> Result<ApiAnswer> {
+    let mut command = from.netns.command("python3");
+    command.args(["-c", GET_BY_PYTHON, to.name]);
+    command.args([to.at.ip().to_string(), to.at.port().to_string()]);
+    command.arg(to.certificate).arg(tls.of_python());
+    read(&process::succeed(&mut command)?)
+}
+
+const GET_BY_PYTHON: &str = r#"
+import http.client, socket, ssl, sys
+name, address, port, certificate, version = sys.argv[1:]
+context = ssl.create_default_context(cafile=certificate)
+context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+server = http.client.HTTPConnection(name)
+plain = socket.create_connection((address, int(port)), 20)
+server.sock = context.wrap_socket(plain, server_hostname=name)
+server.request("GET", "/version")
+answer = server.getresponse()
+assert answer.status == 200, answer.status
+print(answer.read().decode())
+"#;
 
 /// `GET http://<to>/version`.
 ///
@@ -74,11 +149,32 @@ pub fn curl_name(
 ///
 /// When the status is not 200, or the body is something else.
 pub fn curl_plain(from: &Host, to: SocketAddrV4) -> Result<ApiAnswer> {
+    let mut command = curl_command(from);
+    command.arg(format!("http://{to}/version"));
+    read(&process::succeed(&mut command)?)
+}
+
+fn curl_named(from: &Host, scheme: &str, to: &Named<'_>) -> Command {
+    let (name, address, port) = (to.name, to.at.ip(), to.at.port());
+    let mut command = curl_command(from);
+    command
+        .arg("--resolve")
+        .arg(format!("{name}:{port}:{address}"))
+        .arg("--cacert")
+        .arg(to.certificate)
+        .arg(format!("{scheme}://{name}:{port}/version"));
+    command
+}
+
+/// curl, without the configuration of the machine.
+fn curl_command(from: &Host) -> Command {
     let mut command = from.netns.command("curl");
     command.args(["-q", "-sS", "--fail", "--noproxy", "*", "--max-time", "20"]);
-    command.arg(format!("http://{to}/version"));
-    let body = process::succeed(&mut command)?;
-    serde_json::from_str(&body).with_context(|| format!("answer of {to}: {body:?}"))
+    command
+}
+
+fn read(body: &str) -> Result<ApiAnswer> {
+    serde_json::from_str(body).with_context(|| format!("answer {body:?}"))
 }
 
 /// A TLS handshake by `openssl s_client` whose certificate is verified; returns the line that says

@@ -1,7 +1,7 @@
 //! Real sockets through the attached programs, in network namespaces.
 //!
 //! Each test builds networks of its own, so they run side by side. They need root, the programs of
-//! `peers` and `traffic` (nginx, dnsmasq, curl, openssl, dig, tcpdump, nft, ethtool), haproxy, strace, and the
+//! `peers` and `traffic` (nginx, dnsmasq, curl, python3, openssl, dig, tcpdump, nft, ethtool), haproxy, strace, and the
 //! binaries `lb` and `lb-lab`, from `LB_BIN` and `LB_LAB_BIN` or from the release folder.
 
 #![expect(
@@ -18,6 +18,7 @@ mod carrier;
 mod cell;
 mod change;
 mod churn;
+mod clients;
 mod confirm;
 mod crossing;
 mod dies;

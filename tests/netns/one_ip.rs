@@ -165,6 +165,6 @@ fn serves(guest: &Host) -> Serves {
         https: Some(API_NODE_PORT),
         dns: Some(DNS_NODE_PORT),
         echo: Some(ECHO_NODE_PORT),
-        http: None,
+        ..Serves::default()
     }
 }

@@ -12,7 +12,7 @@ use super::{
     hello::{Alpn, ServerName},
     names::Names,
 };
-use crate::config::{NameRoute, To};
+use crate::config::{NameRoute, Otherwise, To};
 
 /// The routes of a service.
 #[derive(Debug)]
@@ -27,13 +27,17 @@ struct Route {
 
 /// Where somebody goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found<'r> {
-    /// There.
-    To(&'r To),
-    /// The name is not for him.
+pub enum Way<'r> {
+    /// To this pool.
+    Pool(&'r str),
+    /// To the same place by https.
+    Https(&'r ServerName),
+    /// Nowhere: the name is not for him.
     Denied,
-    /// Nowhere.
+    /// Nowhere, and he is told so.
     Nothing,
+    /// Nowhere, and nothing is said.
+    Close,
 }
 
 impl Routes {
@@ -64,17 +68,37 @@ impl Routes {
         Self(names)
     }
 
-    /// Where `client` goes, which asks for `name` and offers `alpn`.
-    pub fn find(&self, name: &ServerName, alpn: &Alpn, client: Ipv4Addr) -> Found<'_> {
+    /// Where `client` goes, which asks for `name`, or for none, and offers `alpn`: by a route, or else
+    /// as `otherwise` says.
+    pub fn way<'r>(
+        &'r self,
+        name: Option<&'r ServerName>,
+        alpn: &Alpn,
+        client: Ipv4Addr,
+        otherwise: &'r Otherwise,
+    ) -> Way<'r> {
+        let routed = name.and_then(|name| self.find(name, alpn, client));
+        routed.unwrap_or(match otherwise {
+            Otherwise::Alert => Way::Nothing,
+            Otherwise::Close => Way::Close,
+            Otherwise::Pool(pool) => Way::Pool(pool),
+        })
+    }
+
+    /// The same; none: no route is for that name.
+    fn find<'r>(&'r self, name: &'r ServerName, alpn: &Alpn, client: Ipv4Addr) -> Option<Way<'r>> {
         for routes in self.0.of(name) {
             let mut spoken = routes.iter().filter(|route| route.speaks(alpn)).peekable();
             if spoken.peek().is_none() {
                 continue;
             }
             let found = spoken.find(|route| route.is_for(client));
-            return found.map_or(Found::Denied, |route| Found::To(&route.to));
+            return Some(found.map_or(Way::Denied, |route| match &route.to {
+                To::Pool(pool) => Way::Pool(pool),
+                To::Https => Way::Https(name),
+            }));
         }
-        Found::Nothing
+        None
     }
 }
 

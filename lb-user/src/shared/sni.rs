@@ -15,14 +15,15 @@ use super::{
     pending::Ticket,
     pump::{Failed, pump},
     reach::{Addresses, Candidates, Unreached},
-    routes::Found,
+    routes,
     setup::{Routing, Service, Sni},
     sockets::{LAST_WORDS, hear_out, idle, prepare, reset_at_close},
 };
-use crate::config::{Ech, Otherwise, To};
+use crate::config::Ech;
 
 /// Bytes that are read of a hello in one go: most hellos are shorter.
 const CHUNK: usize = 2048;
+
 /// Why a client gets no backend.
 #[derive(Debug)]
 enum Refused {
@@ -34,12 +35,12 @@ enum Refused {
     Recycled,
     /// Its bytes are no hello that may be routed.
     Hello(Refusal),
-    /// Its name goes nowhere.
-    Nothing(String),
+    /// Its name, or its lack of one, goes nowhere.
+    Nothing(Option<String>),
+    /// The same, and it is not told.
+    Close(Option<String>),
     /// Its name is not for it.
-    Denied(String),
-    /// It asks for no name, which goes nowhere.
-    NoName,
+    Denied(Option<String>),
     /// It says its real name encrypted.
     Ech,
     /// There is no backend to be had.
@@ -60,27 +61,36 @@ impl Refused {
             Self::Timeout => "timeout",
             Self::Recycled => "recycled",
             Self::Hello(refusal) => refusal.label(),
-            Self::Nothing(_) => "no_match",
+            Self::Nothing(Some(_)) | Self::Close(Some(_)) => "no_match",
+            Self::Nothing(None) | Self::Close(None) => "no_name",
             Self::Denied(_) => "deny_tenant_name",
-            Self::NoName => "no_name",
             Self::Ech => "ech",
             Self::Unreached(unreached) => unreached.label(),
         }
     }
 
     /// The alert that tells the client; none where silence is asked for, or nobody listens.
-    fn alert(&self, sni: &Sni) -> Option<u8> {
-        let unless_closed = |otherwise: &Otherwise| {
-            (*otherwise != Otherwise::Close).then_some(hello::UNRECOGNIZED_NAME)
-        };
+    const fn alert(&self) -> Option<u8> {
         match self {
-            Self::Gone | Self::Timeout | Self::Recycled => None,
+            Self::Gone | Self::Timeout | Self::Recycled | Self::Close(_) => None,
             Self::Hello(refusal) => Some(refusal.alert()),
-            Self::Nothing(_) => unless_closed(&sni.no_match),
-            Self::NoName => unless_closed(&sni.no_name),
-            Self::Denied(_) => Some(hello::UNRECOGNIZED_NAME),
+            Self::Nothing(_) | Self::Denied(_) => Some(hello::UNRECOGNIZED_NAME),
             Self::Ech => Some(ILLEGAL_PARAMETER),
             Self::Unreached(_) => Some(INTERNAL_ERROR),
+        }
+    }
+
+    /// The name that goes nowhere.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Nothing(name) | Self::Close(name) | Self::Denied(name) => name.as_deref(),
+            Self::Gone
+            | Self::Timeout
+            | Self::Recycled
+            | Self::Hello(_)
+            | Self::Long
+            | Self::Ech
+            | Self::Unreached(_) => None,
         }
     }
 }
@@ -113,11 +123,11 @@ pub(super) async fn serve(
         Err(refused) => {
             counts.of(&service.name, |counted| {
                 counted.refuse(refused.label());
-                if let Refused::Nothing(name) | Refused::Denied(name) = &refused {
+                if let Some(name) = refused.name() {
                     counted.unrouted(name);
                 }
             });
-            if let Some(alert) = refused.alert(&sni) {
+            if let Some(alert) = refused.alert() {
                 tell(client, alert).await;
             }
         }
@@ -198,20 +208,19 @@ async fn read(
 }
 
 /// The pool for a hello.
-fn route<'s>(hello: &Hello, addresses: Addresses, sni: &'s Sni) -> Result<&'s str, Refused> {
-    let Some(name) = &hello.name else {
-        return match &sni.no_name {
-            Otherwise::Pool(pool) => Ok(pool),
-            Otherwise::Alert | Otherwise::Close => Err(Refused::NoName),
-        };
+fn route<'s>(hello: &'s Hello, addresses: Addresses, sni: &'s Sni) -> Result<&'s str, Refused> {
+    let name = hello.name.as_ref();
+    let otherwise = match name {
+        Some(_) => &sni.no_match,
+        None => &sni.no_name,
     };
-    match sni.routes.find(name, &hello.alpn, *addresses.client.ip()) {
-        Found::To(To::Pool(pool)) => Ok(pool),
-        Found::Denied => Err(Refused::Denied(name.to_string())),
-        Found::To(To::Https) | Found::Nothing => match &sni.no_match {
-            Otherwise::Pool(pool) => Ok(pool),
-            Otherwise::Alert | Otherwise::Close => Err(Refused::Nothing(name.to_string())),
-        },
+    let client = *addresses.client.ip();
+    let shown = || name.map(ToString::to_string);
+    match sni.routes.way(name, &hello.alpn, client, otherwise) {
+        routes::Way::Pool(pool) => Ok(pool),
+        routes::Way::Https(_) | routes::Way::Nothing => Err(Refused::Nothing(shown())),
+        routes::Way::Close => Err(Refused::Close(shown())),
+        routes::Way::Denied => Err(Refused::Denied(shown())),
     }
 }
 

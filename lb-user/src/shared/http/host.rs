@@ -7,13 +7,10 @@ use hyper::{
     header::{HOST, HeaderMap, HeaderValue},
 };
 
-use crate::{
-    config::{Otherwise, To},
-    shared::{
-        hello::{Alpn, NameFault, ServerName},
-        routes::Found,
-        setup::Http,
-    },
+pub(super) use crate::shared::routes::Way;
+use crate::shared::{
+    hello::{Alpn, NameFault, ServerName},
+    setup::Http,
 };
 
 /// What a request asks for.
@@ -100,36 +97,10 @@ fn is_port(port: &[u8]) -> bool {
         || digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u16>().is_ok()
 }
 
-/// Where a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way<'h> {
-    /// To this pool.
-    Pool(&'h str),
-    /// To the same place by https.
-    Https(&'h ServerName),
-    /// Nowhere, because the name is not for this client.
-    Denied,
-    /// Nowhere.
-    Nothing,
-    /// Nowhere, and nothing is said.
-    Close,
-}
-
 /// Where a client goes that asks for this name, or for none.
 pub(super) fn way<'h>(name: Option<&'h ServerName>, http: &'h Http, client: Ipv4Addr) -> Way<'h> {
-    if let Some(name) = name {
-        match http.routes.find(name, &Alpn::default(), client) {
-            Found::To(To::Pool(pool)) => return Way::Pool(pool),
-            Found::To(To::Https) => return Way::Https(name),
-            Found::Denied => return Way::Denied,
-            Found::Nothing => {}
-        }
-    }
-    match &http.no_match {
-        Otherwise::Pool(pool) => Way::Pool(pool),
-        Otherwise::Alert => Way::Nothing,
-        Otherwise::Close => Way::Close,
-    }
+    http.routes
+        .way(name, &Alpn::default(), client, &http.no_match)
 }
 
 #[cfg(test)]

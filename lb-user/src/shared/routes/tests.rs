@@ -67,17 +67,13 @@ fn from(route: NameRoute, prefix: &str) -> NameRoute {
 }
 
 /// The pool for who asks for `asked`; `-` if the name is denied, nothing if it goes nowhere.
-fn find<'r>(
-    routes: &'r Routes,
-    asked: &str,
-    offered: &[&str],
-    client: Ipv4Addr,
-) -> Option<&'r str> {
-    match routes.find(&name(asked), &alpn(offered), client) {
-        Found::To(To::Pool(pool)) => Some(pool),
-        Found::To(To::Https) => panic!("a redirect"),
-        Found::Denied => Some("-"),
-        Found::Nothing => None,
+fn find(routes: &Routes, asked: &str, offered: &[&str], client: Ipv4Addr) -> Option<String> {
+    let (asked, offered) = (name(asked), alpn(offered));
+    match routes.way(Some(&asked), &offered, client, &Otherwise::Alert) {
+        Way::Pool(pool) => Some(pool.to_owned()),
+        Way::Denied => Some("-".to_owned()),
+        Way::Nothing => None,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -130,7 +126,7 @@ fn whole_names() {
     ];
     let routes = Routes::new(&patterns.map(|pattern| route(pattern, pattern)));
     for (asked, to) in table {
-        assert_eq!(find(&routes, asked, &[], CLIENT), to, "{asked}");
+        assert_eq!(find(&routes, asked, &[], CLIENT).as_deref(), to, "{asked}");
     }
 }
 
@@ -146,15 +142,21 @@ fn a_protocol_that_is_not_offered_leaves_the_name_to_others() {
         route("b.test", "b"),
     ]);
     let find = |asked, offered: &[&str]| find(&routes, asked, offered, CLIENT);
-    assert_eq!(find("a.test", &["acme-tls/1"]), Some("acme"));
-    assert_eq!(find("a.test", &["h2", "acme-tls/1"]), Some("acme"));
-    assert_eq!(find("a.test", &["acme-tls/11"]), Some("under"));
-    assert_eq!(find("a.test", &["http/1.1", "h3"]), Some("h2 under"));
-    assert_eq!(find("a.test", &[]), Some("under"));
+    assert_eq!(find("a.test", &["acme-tls/1"]).as_deref(), Some("acme"));
+    assert_eq!(
+        find("a.test", &["h2", "acme-tls/1"]).as_deref(),
+        Some("acme")
+    );
+    assert_eq!(find("a.test", &["acme-tls/11"]).as_deref(), Some("under"));
+    assert_eq!(
+        find("a.test", &["http/1.1", "h3"]).as_deref(),
+        Some("h2 under")
+    );
+    assert_eq!(find("a.test", &[]).as_deref(), Some("under"));
     // The first that is written, whatever the client would like better.
-    assert_eq!(find("b.test", &["http/1.1", "h2"]), Some("h2 b"));
-    assert_eq!(find("b.test", &["http/1.1"]), Some("http b"));
-    assert_eq!(find("b.test", &["x"]), Some("b"));
+    assert_eq!(find("b.test", &["http/1.1", "h2"]).as_deref(), Some("h2 b"));
+    assert_eq!(find("b.test", &["http/1.1"]).as_deref(), Some("http b"));
+    assert_eq!(find("b.test", &["x"]).as_deref(), Some("b"));
 }
 
 /// FEATURES B10: name and tenant must agree.
@@ -169,13 +171,13 @@ fn a_name_of_others_is_denied_and_no_wildcard_gives_it() {
     let ask = |asked, offered: &[&str], third| {
         find(&routes, asked, offered, Ipv4Addr::new(10, 0, third, 9))
     };
-    assert_eq!(ask("api.test", &[], 1), Some("a"));
-    assert_eq!(ask("api.test", &[], 2), Some("b"));
-    assert_eq!(ask("api.test", &[], 3), Some("-"));
-    assert_eq!(ask("h2.test", &["h2"], 1), Some("h2"));
-    assert_eq!(ask("h2.test", &["h2"], 2), Some("-"));
-    assert_eq!(ask("h2.test", &[], 2), Some("all"));
-    assert_eq!(ask("x.test", &[], 3), Some("all"));
+    assert_eq!(ask("api.test", &[], 1).as_deref(), Some("a"));
+    assert_eq!(ask("api.test", &[], 2).as_deref(), Some("b"));
+    assert_eq!(ask("api.test", &[], 3).as_deref(), Some("-"));
+    assert_eq!(ask("h2.test", &["h2"], 1).as_deref(), Some("h2"));
+    assert_eq!(ask("h2.test", &["h2"], 2).as_deref(), Some("-"));
+    assert_eq!(ask("h2.test", &[], 2).as_deref(), Some("all"));
+    assert_eq!(ask("x.test", &[], 3).as_deref(), Some("all"));
 }
 
 #[test]
@@ -206,10 +208,14 @@ fn expressions_come_last_and_match_whole_names() {
         ("x", Some("lines")),
         ("y", None),
     ] {
-        assert_eq!(find(&routes, asked, &[], CLIENT), to, "{asked}");
+        assert_eq!(find(&routes, asked, &[], CLIENT).as_deref(), to, "{asked}");
     }
     for (asked, to) in [("ab", Some("short")), ("abc", Some("any")), ("ab.c", None)] {
-        assert_eq!(find(&routes, asked, &["h2"], CLIENT), to, "{asked}");
+        assert_eq!(
+            find(&routes, asked, &["h2"], CLIENT).as_deref(),
+            to,
+            "{asked}"
+        );
     }
 }
 
@@ -226,27 +232,32 @@ fn as_by_the_model() {
             let (asked, third) = (chance.name().to_ascii_lowercase(), chance.below(3));
             let client = Ipv4Addr::new(10, 0, u8::try_from(third).unwrap(), 9);
             let offered: &[&str] = [&[][..], &["h2"], &["x", "h2"], &["y"]][chance.below(4)];
-            let found = compiled.find(&name(&asked), &alpn(offered), client);
-            assert_eq!(found, scan(&routes, &asked, offered, client), "{asked}");
-            ends[match found {
-                Found::To(To::Pool(pattern)) => {
+            let found = find(&compiled, &asked, offered, client);
+            let expected = scan(&routes, &asked, offered, client);
+            assert_eq!(found.as_deref(), expected, "{asked}");
+            ends[match expected {
+                Some("-") => 1,
+                Some(pattern) => {
                     match pattern.strip_prefix('*') {
                         Some(end) => assert!(asked.ends_with(end) && asked.len() > end.len()),
-                        None => assert_eq!(*pattern, asked),
+                        None => assert_eq!(pattern, asked),
                     }
                     0
                 }
-                Found::To(To::Https) => panic!("a redirect"),
-                Found::Denied => 1,
-                Found::Nothing => 2,
+                None => 2,
             }] += 1;
         }
     }
     assert!(ends.iter().all(|end| *end > 1_500), "{ends:?}");
 }
 
-/// The first of the most exact routes that this client can take.
-fn scan<'r>(routes: &'r [NameRoute], asked: &str, offered: &[&str], client: Ipv4Addr) -> Found<'r> {
+/// The first of the most exact routes that this client can take, as [`find`] has it.
+fn scan<'r>(
+    routes: &'r [NameRoute],
+    asked: &str,
+    offered: &[&str],
+    client: Ipv4Addr,
+) -> Option<&'r str> {
     let labels: Vec<_> = asked.split('.').collect();
     let matches = |route: &&NameRoute| {
         let wanted: Vec<_> = route.names[0].split('.').collect();
@@ -263,15 +274,14 @@ fn scan<'r>(routes: &'r [NameRoute], asked: &str, offered: &[&str], client: Ipv4
         (pattern.starts_with('*'), usize::MAX - pattern.len())
     };
     let matching: Vec<_> = routes.iter().filter(matches).collect();
-    let Some(best) = matching.iter().map(|route| exactness(route)).min() else {
-        return Found::Nothing;
-    };
+    let best = matching.iter().map(|route| exactness(route)).min()?;
     let mut best = matching.iter().filter(|route| exactness(route) == best);
     let is_for = |route: &&&&NameRoute| {
         route.from.is_empty() || route.from.iter().any(|prefix| prefix.contains(&client))
     };
-    best.find(|route| is_for(&route))
-        .map_or(Found::Denied, |route| Found::To(&route.to))
+    let found = best.find(|route| is_for(&route));
+    // Each leads to a pool that is called like its only name.
+    Some(found.map_or("-", |route| &route.names[0]))
 }
 
 /// Xorshift: the same numbers in each run.

@@ -1,7 +1,10 @@
 use hyper::Request;
 
 use super::*;
-use crate::{config::Balance, shared::setup::tests::routes};
+use crate::{
+    config::{Balance, Otherwise},
+    shared::setup::tests::routes,
+};
 
 /// What a request for `target` asks for that says these Hosts: the name, and what the backend is told.
 fn ask(target: &str, version: Version, hosts: &[&str]) -> Result<(String, String), Bad> {

@@ -62,7 +62,7 @@ impl Front {
             dials.push((network, side, asked));
         }
         let dialers = Dialers(Arc::new(dialers));
-        let pending = Everywhere::default();
+        let (pending, kept) = (Everywhere::default(), Everywhere::default());
         let mut front = Self {
             setup: Some(setup),
             threads: Vec::new(),
@@ -70,6 +70,7 @@ impl Front {
         for (network, side, asked) in dials {
             let work = Work {
                 pending: pending.of(&network),
+                kept: kept.of(&network),
                 network: network.clone(),
                 setup: follow.clone(),
                 dialers: dialers.clone(),
@@ -112,6 +113,7 @@ struct Work {
     legs: Legs,
     counts: Counts,
     pending: Pending,
+    kept: Pending,
 }
 
 fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
@@ -149,7 +151,10 @@ pub(super) struct Shared {
     pub(super) dialers: Dialers,
     pub(super) legs: Legs,
     pub(super) counts: Counts,
+    /// Who has not said yet what he wants.
     pub(super) pending: Pending,
+    /// Who has been answered, and may ask again.
+    pub(super) kept: Pending,
     pub(super) pipes: Pipes,
     pub(super) network: String,
 }
@@ -171,6 +176,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         legs,
         counts,
         pending,
+        kept,
     } = work;
     let origin = match side.cell {
         Some(_) => Origin::Cell,
@@ -183,6 +189,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         legs,
         counts,
         pending,
+        kept,
         pipes: Pipes::default(),
         network,
     });

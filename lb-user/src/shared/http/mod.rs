@@ -11,23 +11,23 @@ mod stage;
 mod upstream;
 mod wire;
 
-use std::{cell::RefCell, error::Error as _, fmt, rc::Rc, sync::Arc};
+use std::{cell::RefCell, error::Error as _, fmt, rc::Rc, sync::Arc, time::Duration};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use lb_common::maps::event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT};
+use lb_common::maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT};
 use tokio::{
-    io::{AsyncWriteExt as _, copy_bidirectional},
+    io::{AsyncWriteExt as _, Interest, copy_bidirectional},
     net::TcpStream,
     select,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use self::{
     exchange::{Joined, exchange},
-    stage::{Lapse, Stages},
+    stage::{Lapse, Stages, Wait},
     upstream::{Fate, Upstreams},
-    wire::{Note, Wire},
+    wire::Wire,
 };
 use super::{
     front::Shared,
@@ -38,6 +38,8 @@ use super::{
 
 /// The least that hyper takes for the bytes it holds.
 const LEAST_BUFFER: usize = 8192;
+/// How often it is looked whether a client that sends more than is read has closed its side.
+const LOOK: Duration = Duration::from_secs(2);
 /// What a client is told that has begun a request and does not go on.
 const TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
@@ -89,12 +91,12 @@ pub(super) async fn serve(
     counts.of(&service.name, |counted| counted.accepted += 1);
     prepare(&client, &service);
     let client = Arc::new(client);
-    let fate = Fate::default();
+    let (fate, stages) = (Fate::default(), Stages::default());
     let talk = Talk {
         addresses,
         shared,
-        stages: Stages::default(),
-        upstreams: Upstreams::new(fate.clone()),
+        stages: stages.clone(),
+        upstreams: Upstreams::new(fate.clone(), stages),
         joined: RefCell::default(),
     };
     let (end, refused) = converse(Arc::clone(&client), &service, &http, &talk, &fate).await;
@@ -138,11 +140,17 @@ async fn converse(
     talk: &Talk,
     fate: &Fate,
 ) -> (End, Option<&'static str>) {
-    let ticket = talk.shared.pending.admit(*talk.addresses.client.ip());
-    let wire = Wire::new(client, talk.stages.clone());
+    let source = *talk.addresses.client.ip();
+    let admit = |wait| match wait {
+        Wait::Head => talk.shared.pending.admit(source),
+        Wait::Next => talk.shared.kept.admit(source),
+    };
+    let wire = Wire::new(Arc::clone(&client), talk.stages.clone());
     let connection = http1::Builder::new()
         // The stages know how long a client may take.
         .header_read_timeout(None)
+        // Who says no more may still hear.
+        .half_close(true)
         .max_header_size(http.max_bytes)
         .max_buf_size(http.max_bytes.max(LEAST_BUFFER))
         .serve_connection(
@@ -157,14 +165,36 @@ async fn converse(
         lapse = talk.stages.lapse(http.timeout, service.idle) => return match lapse {
             Lapse::Head => (End::Late, Some("timeout")),
             Lapse::Silent => (End::Silence, Some("timeout")),
+            Lapse::Answer => (End::Reset(EXPIRED), None),
             Lapse::Idle => (End::Peace, None),
         },
-        () = talk.stages.recycled(ticket) => return (End::Silence, Some("recycled")),
+        () = has_reset(&client) => return gone(talk),
+        () = has_left(&client, talk, service.half_closed) => return (End::Reset(EXPIRED), None),
+        wait = talk.stages.recycled(admit) => return match wait {
+            Wait::Head => (End::Silence, Some("recycled")),
+            Wait::Next => (End::Peace, None),
+        },
     };
     match result {
         Err(error) => ended(&error, talk),
         Ok(()) => (join(talk, fate).await, None),
     }
+}
+
+/// Waits until the client has reset the connection: nobody reads while a request is served.
+async fn has_reset(client: &TcpStream) {
+    // What fails otherwise is over as well.
+    let _ready = client.ready(Interest::ERROR).await;
+}
+
+/// Waits until the client has closed its side, and nothing has come or gone for `most`.
+async fn has_left(client: &TcpStream, talk: &Talk, most: Duration) {
+    while let Ok(ready) = client.ready(Interest::READABLE).await
+        && !ready.is_read_closed()
+    {
+        sleep(LOOK).await;
+    }
+    talk.stages.quiet(most).await;
 }
 
 /// Carries bytes both ways if the connection has turned into something else than HTTP.
@@ -208,23 +238,16 @@ fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<&'static str>) {
         // The rest of a body did not come.
         return (End::Reset(RESET_BY_BACKEND), None);
     }
+    gone(talk)
+}
+
+/// What it means that the client has.
+fn gone(talk: &Talk) -> (End, Option<&'static str>) {
     let is_first = talk.stages.is_first();
     (
         End::Reset(RESET_BY_CLIENT),
         is_first.then_some("client_gone"),
     )
-}
-
-impl Note for Stages {
-    fn read(&self, bytes: usize) {
-        if bytes > 0 {
-            self.heard();
-        }
-    }
-
-    fn written(&self, _bytes: usize) {
-        self.told();
-    }
 }
 
 #[cfg(test)]

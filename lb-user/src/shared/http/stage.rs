@@ -1,6 +1,6 @@
 //! The stage that a client's connection is in, and how long it may stay there.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     select,
@@ -8,9 +8,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use super::wire::Note;
 use crate::shared::pending::Ticket;
 
-/// The longest that a connection waits for its next request.
+/// The longest that a connection waits for its next request, or an answer for its client.
 pub(super) const KEEP: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +22,35 @@ enum Stage {
     First,
     /// That of a later one is.
     Head,
-    /// A request is served.
-    Busy,
+    /// A request is served, by the leg with this id if there is one.
+    Busy(Option<u32>),
+    /// What is left of an answer is on its way to the client.
+    Rest,
     /// All requests have been answered.
     Idle,
 }
 
-/// The stages of a connection, for all who change or watch them.
+/// What is waited for while nothing is done for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// All of a head.
+    Head,
+    /// The next request, if there is one.
+    Next,
+}
+
+impl Stage {
+    const fn wait(self) -> Option<Wait> {
+        match self {
+            Self::Silent | Self::First | Self::Head => Some(Wait::Head),
+            Self::Idle => Some(Wait::Next),
+            Self::Busy(_) | Self::Rest => None,
+        }
+    }
+}
+
+/// The stages of a connection, for all who change or watch them: the one that it is in, and since when, or
+/// when the last bytes came or went.
 #[derive(Clone, Debug)]
 pub(super) struct Stages(Arc<watch::Sender<(Stage, Instant)>>);
 
@@ -38,6 +61,8 @@ pub(super) enum Lapse {
     Silent,
     /// A head that had begun.
     Head,
+    /// An answer: none comes, or the client does not read it.
+    Answer,
     /// The next request.
     Idle,
 }
@@ -53,32 +78,40 @@ impl Default for Stages {
 }
 
 impl Stages {
-    fn change(&self, change: impl FnOnce(Stage, Instant) -> Option<(Stage, Instant)>) {
+    /// Who watches is told of another stage, and not of another time: bytes are many.
+    fn change(&self, change: impl FnOnce(Stage, Instant) -> (Stage, Instant)) {
         self.0.send_if_modified(|current| {
-            let next = change(current.0, current.1);
-            next.map(|next| *current = next).is_some()
+            let before = current.0;
+            *current = change(before, current.1);
+            current.0 != before
         });
-    }
-
-    /// Bytes have come.
-    pub(super) fn heard(&self) {
-        self.change(|stage, since| match stage {
-            // The first head has its time from the beginning.
-            Stage::Silent => Some((Stage::First, since)),
-            Stage::Idle => Some((Stage::Head, Instant::now())),
-            Stage::First | Stage::Head | Stage::Busy => None,
-        });
-    }
-
-    /// Bytes have gone.
-    pub(super) fn told(&self) {
-        self.change(|stage, _| (stage == Stage::Idle).then(|| (stage, Instant::now())));
     }
 
     /// The head of a request is there.
     pub(super) fn asked(&self) -> Turn {
-        self.change(|_, _| Some((Stage::Busy, Instant::now())));
+        self.change(|_, _| (Stage::Busy(None), Instant::now()));
         Turn(self.clone())
+    }
+
+    /// The request is served by this leg.
+    pub(super) fn served_by(&self, leg: u32) {
+        self.change(|stage, since| match stage {
+            Stage::Busy(_) => (Stage::Busy(Some(leg)), since),
+            stage => (stage, since),
+        });
+    }
+
+    /// That leg has ended.
+    pub(super) fn left_by(&self, leg: u32) {
+        self.change(|stage, since| match stage {
+            Stage::Busy(Some(server)) if server == leg => (Stage::Busy(None), Instant::now()),
+            stage => (stage, since),
+        });
+    }
+
+    /// Whether it is this leg that serves the request.
+    pub(super) fn is_served_by(&self, leg: u32) -> bool {
+        self.0.borrow().0 == Stage::Busy(Some(leg))
     }
 
     /// Whether there was no request yet.
@@ -86,7 +119,8 @@ impl Stages {
         matches!(self.0.borrow().0, Stage::Silent | Stage::First)
     }
 
-    /// Waits until a head takes longer than `head`, or the next request longer than `idle` or [`KEEP`].
+    /// Waits until a head takes longer than `head`, or the next request, or an answer that no leg works at,
+    /// longer than `idle` or [`KEEP`].
     pub(super) async fn lapse(&self, head: Duration, idle: Option<Duration>) -> Lapse {
         let mut stages = self.0.subscribe();
         let idle = idle.map_or(KEEP, |idle| idle.min(KEEP));
@@ -95,65 +129,93 @@ impl Stages {
             let (most, lapse) = match stage {
                 Stage::Silent => (head, Lapse::Silent),
                 Stage::First | Stage::Head => (head, Lapse::Head),
+                Stage::Busy(None) | Stage::Rest => (idle, Lapse::Answer),
                 Stage::Idle => (idle, Lapse::Idle),
-                Stage::Busy => {
-                    // The sender is here.
+                Stage::Busy(Some(_)) => {
+                    // The leg has a time of its own. The sender is here.
                     let _changed = stages.changed().await;
                     continue;
                 }
             };
+            if since.elapsed() >= most {
+                return lapse;
+            }
             select! {
-                () = sleep_until(since + most) => return lapse,
+                () = sleep_until(since + most) => {}
                 _changed = stages.changed() => {}
             }
         }
     }
 
-    /// Waits until the client has to go for another one, which may happen before its first request alone.
-    pub(super) async fn recycled(&self, ticket: Ticket) {
-        let mut stages = self.0.subscribe();
-        let asks = stages.wait_for(|(stage, _)| !matches!(stage, Stage::Silent | Stage::First));
-        select! {
-            () = ticket.goes() => return,
-            _asked = asks => {}
+    /// Waits until nothing has come or gone for `most`.
+    pub(super) async fn quiet(&self, most: Duration) {
+        loop {
+            let end = self.0.borrow().1 + most;
+            if end <= Instant::now() {
+                return;
+            }
+            sleep_until(end).await;
         }
-        drop(ticket);
-        pending().await
+    }
+
+    /// Waits until the client has to go for another one, and says what it was waited for. `admit` gives it
+    /// its place each time that something else is.
+    pub(super) async fn recycled(&self, admit: impl Fn(Wait) -> Ticket) -> Wait {
+        let mut stages = self.0.subscribe();
+        loop {
+            let wait = stages.borrow_and_update().0.wait();
+            let changed = stages.wait_for(|(stage, _)| stage.wait() != wait);
+            let Some(wait) = wait else {
+                drop(changed.await);
+                continue;
+            };
+            let ticket = admit(wait);
+            select! {
+                biased;
+                // Who goes on is not sent away.
+                _changed = changed => {}
+                () = ticket.goes() => return wait,
+            }
+        }
+    }
+}
+
+impl Note for Stages {
+    fn read(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.change(|stage, since| match stage {
+            // The first head has its time from the beginning.
+            Stage::Silent => (Stage::First, since),
+            Stage::Idle => (Stage::Head, Instant::now()),
+            Stage::First | Stage::Head => (stage, since),
+            Stage::Busy(_) | Stage::Rest => (stage, Instant::now()),
+        });
+    }
+
+    fn written(&self, _bytes: usize) {
+        self.change(|stage, _| match stage {
+            // A head that is none is answered.
+            Stage::First | Stage::Head => (Stage::Rest, Instant::now()),
+            stage => (stage, Instant::now()),
+        });
+    }
+
+    fn flushed(&self) {
+        self.change(|stage, since| match stage {
+            Stage::Rest => (Stage::Idle, Instant::now()),
+            stage => (stage, since),
+        });
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.change(|_, _| Some((Stage::Idle, Instant::now())));
+        // The answer is there, but not all of it has been written.
+        self.0.change(|_, _| (Stage::Rest, Instant::now()));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HEAD: Duration = Duration::from_millis(80);
-    const IDLE: Duration = Duration::from_millis(200);
-
-    #[tokio::test]
-    async fn each_stage_has_its_time() {
-        let stages = Stages::default();
-        let start = Instant::now();
-        assert_eq!(stages.lapse(HEAD, None).await, Lapse::Silent);
-        assert!((HEAD..IDLE).contains(&start.elapsed()));
-        stages.heard();
-        assert_eq!(stages.lapse(HEAD, None).await, Lapse::Head);
-        assert!(stages.is_first());
-        let turn = stages.asked();
-        assert!(!stages.is_first());
-        let busy = tokio::time::timeout(2 * IDLE, stages.lapse(HEAD, Some(HEAD))).await;
-        assert!(busy.is_err());
-        drop(turn);
-        let start = Instant::now();
-        assert_eq!(stages.lapse(HEAD, Some(IDLE)).await, Lapse::Idle);
-        assert!(start.elapsed() >= IDLE);
-        stages.told();
-        stages.heard();
-        assert_eq!(stages.lapse(HEAD, Some(KEEP)).await, Lapse::Head);
-    }
-}
+mod tests;

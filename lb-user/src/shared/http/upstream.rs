@@ -25,10 +25,16 @@ use tokio::{
     time::timeout,
 };
 
-use super::wire::{Note, Wire};
-use crate::shared::{
-    legs::{Guard, Leg, Way},
-    sockets::{LAST_WORDS, idle, reset_at_close},
+use super::{
+    stage::Stages,
+    wire::{Note, Wire},
+};
+use crate::{
+    control::expiry::cut::Why,
+    shared::{
+        legs::{Guard, Leg, Way},
+        sockets::{LAST_WORDS, idle, reset_at_close},
+    },
 };
 
 /// Connections that are kept for later requests.
@@ -96,15 +102,17 @@ pub(super) struct Upstream {
 pub(super) struct Upstreams {
     kept: RefCell<Vec<Upstream>>,
     fate: Fate,
+    stages: Stages,
 }
 
 impl Upstreams {
-    pub(super) const fn new(fate: Fate) -> Self {
+    pub(super) const fn new(fate: Fate, stages: Stages) -> Self {
         let kept = RefCell::new(Vec::new());
-        Self { kept, fate }
+        Self { kept, fate, stages }
     }
 
-    /// Takes one to this backend for that name out, if there is one that still goes.
+    /// Takes one to this backend for that name out, if there is one that still goes. It serves the request
+    /// from now on.
     pub(super) async fn take(&self, backend: u32, name: Option<&str>) -> Option<Upstream> {
         let mut upstream = {
             let mut kept = self.kept.borrow_mut();
@@ -116,7 +124,9 @@ impl Upstreams {
         };
         // Its last answer has been read: it is ready at once, or never.
         let ready = timeout(LAST_WORDS, upstream.sender.ready()).await;
-        matches!(ready, Ok(Ok(()))).then_some(upstream)
+        let upstream = matches!(ready, Ok(Ok(()))).then_some(upstream)?;
+        self.stages.served_by(upstream.leg.id);
+        Some(upstream)
     }
 
     /// Keeps one for later. The one that was used least lately goes for it if there are too many.
@@ -131,7 +141,7 @@ impl Upstreams {
         });
     }
 
-    /// One more, of a connection that was just opened.
+    /// One more, of a connection that was just opened, which serves the request from now on.
     pub(super) async fn begin(
         &self,
         stream: TcpStream,
@@ -157,7 +167,9 @@ impl Upstreams {
             broken,
             is_free,
             fate: self.fate.clone(),
+            stages: self.stages.clone(),
         };
+        self.stages.served_by(leg.id);
         task::spawn_local(carried.carry(connection.with_upgrades()));
         Ok(Upstream {
             backend: leg.flow().backend_id,
@@ -188,6 +200,7 @@ struct Carried {
     /// Resolves when nobody holds the wire any more.
     is_free: oneshot::Receiver<Infallible>,
     fate: Fate,
+    stages: Stages,
 }
 
 impl Carried {
@@ -199,6 +212,7 @@ impl Carried {
             broken,
             is_free,
             fate,
+            stages,
         } = self;
         let leg = Arc::clone(&guard.leg);
         let is_joined = Cell::new(false);
@@ -214,7 +228,11 @@ impl Carried {
         let kind = select! {
             biased;
             why = leg.is_cut() => {
-                fate.doom(why.event()).await;
+                // One that nobody uses goes alone, unless its client may not go on at all.
+                let is_used = is_joined.get() || stages.is_served_by(leg.id);
+                if is_used || why == Why::Policy {
+                    fate.doom(why.event()).await;
+                }
                 why.event()
             }
             kind = fate.is_over() => kind,
@@ -234,6 +252,7 @@ impl Carried {
             reset_at_close(&stream);
         }
         drop(stream);
+        stages.left_by(leg.id);
         guard.end(kind);
     }
 }

@@ -20,6 +20,8 @@ pub(super) trait Note: Unpin + Send + 'static {
     fn read(&self, bytes: usize);
     /// So many bytes went.
     fn written(&self, bytes: usize);
+    /// All that was to go has gone.
+    fn flushed(&self) {}
     /// We have closed our side.
     fn closed(&self) {}
     /// It has failed.
@@ -102,6 +104,7 @@ impl<N: Note> AsyncWrite for Wire<N> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.note.flushed();
         Poll::Ready(Ok(()))
     }
 

@@ -9,12 +9,13 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::socket::{setsockopt, sockopt::SndBuf};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{mpsc, watch},
     task,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -38,6 +39,9 @@ const NETWORK: &str = "n";
 const SOON: Duration = Duration::from_secs(10);
 /// How long a head may take.
 pub(super) const HEAD: Duration = Duration::from_millis(300);
+
+/// Bytes of an answer that are in the kernel at least while the client does not read: far less than usual.
+const LITTLE: usize = 4096;
 
 /// A backend that answers each request with its name, or as the path says.
 pub(super) struct Backend {
@@ -96,17 +100,24 @@ async fn talk(mut stream: TcpStream, name: &'static str, heads: Rc<RefCell<Vec<S
                 let (mut from, mut to) = stream.split();
                 return drop(tokio::io::copy(&mut from, &mut to).await);
             }
+            "/slow" => {
+                sleep(HEAD / 2).await;
+                whole(name)
+            }
+            path if path.starts_with("/bytes/") => whole(&"x".repeat(path[7..].parse().unwrap())),
             "/silent" => return std::future::pending().await,
-            _ => format!(
-                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}",
-                name.len()
-            ),
+            _ => whole(name),
         };
         is_first = false;
         if stream.write_all(answer.as_bytes()).await.is_err() {
             return;
         }
     }
+}
+
+fn whole(body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
 /// The next head, and nothing that follows it.
@@ -138,6 +149,7 @@ impl Site {
         change: impl FnOnce(&mut Service, &mut Http),
     ) -> Self {
         let (listener, address) = listen().await;
+        setsockopt(&listener, SndBuf, &LITTLE).unwrap();
         let (_, gone) = listen().await;
         let mut backends = Vec::new();
         for name in names {
@@ -192,6 +204,7 @@ impl Site {
             legs: Legs::new(reporter),
             counts: Counts::default(),
             pending: Pending::default(),
+            kept: Pending::default(),
             pipes: Pipes::default(),
             network: NETWORK.to_owned(),
         });
@@ -206,6 +219,15 @@ impl Site {
 
     pub(super) async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// As [`Self::connect`], by a client that has little room for what it does not read.
+    pub(super) async fn connect_tight(&self) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket
+            .set_recv_buffer_size(LITTLE.try_into().unwrap())
+            .unwrap();
+        Client(socket.connect(self.address.into()).await.unwrap())
     }
 
     /// What a request for this Host and path gets, on a connection of its own.

@@ -1,17 +1,9 @@
 //! Where requests go, and what they are told that go nowhere.
 
-use std::{
-    io::ErrorKind,
-    time::{Duration, Instant},
-};
-
 use tokio::io::AsyncWriteExt as _;
 
-use super::site::{HEAD, Site, run};
-use crate::{
-    config::{Balance, Otherwise},
-    control::expiry::cut::Cut,
-};
+use super::site::{Site, run};
+use crate::config::{Balance, Otherwise};
 
 #[test]
 fn two_hosts_of_one_connection_reach_two_pools() {
@@ -157,84 +149,5 @@ fn no_more_than_the_budget() {
         assert_eq!(site.get("a.lab", "/").await.status(), 503);
         assert_eq!(client.get("a.lab", "/").await.status(), 200);
         assert_eq!(site.refused("budget_spent"), 1);
-    });
-}
-
-#[test]
-fn a_head_has_its_time() {
-    run(async {
-        let site = Site::start(&["a"], |_, _| {}).await;
-        let start = Instant::now();
-        let mut slow = site.connect().await;
-        slow.0
-            .write_all(b"GET / HTTP/1.1\r\nHost: a")
-            .await
-            .unwrap();
-        let mut silent = site.connect().await;
-        assert_eq!(slow.hear().await.status(), 408);
-        assert_eq!(silent.rest().await.unwrap(), "");
-        let took = start.elapsed();
-        assert!(
-            (HEAD..HEAD + Duration::from_secs(1)).contains(&took),
-            "{took:?}"
-        );
-        assert_eq!(site.refused("timeout"), 2);
-        // The time is that of each head: between requests there is more.
-        let mut client = site.connect().await;
-        assert_eq!(client.get("a.lab", "/").await.status(), 200);
-        tokio::time::sleep(2 * HEAD).await;
-        assert_eq!(client.get("a.lab", "/").await.status(), 200);
-        client.0.write_all(b"GET").await.unwrap();
-        assert_eq!(client.hear().await.status(), 408);
-    });
-}
-
-#[test]
-fn who_is_idle_is_closed() {
-    run(async {
-        let idle = Duration::from_millis(400);
-        let site = Site::start(&["a"], |service, _| service.idle = Some(idle)).await;
-        let mut client = site.connect().await;
-        assert_eq!(client.get("a.lab", "/").await.status(), 200);
-        let start = Instant::now();
-        assert_eq!(client.rest().await.unwrap(), "");
-        let took = start.elapsed();
-        assert!(
-            (idle / 2..idle + Duration::from_secs(1)).contains(&took),
-            "{took:?}"
-        );
-    });
-}
-
-#[test]
-fn a_cut_resets_the_client() {
-    run(async {
-        let site = Site::start(&["a", "b"], |_, _| {}).await;
-        let mut waits = site.connect().await;
-        waits
-            .0
-            .write_all(b"GET /silent HTTP/1.1\r\nHost: a.lab\r\n\r\n")
-            .await
-            .unwrap();
-        let mut idle = site.connect().await;
-        assert_eq!(idle.get("a.lab", "/").await.status(), 200);
-        let mut other = site.connect().await;
-        assert_eq!(other.get("b.lab", "/").await.status(), 200);
-        let mut turned = site.connect().await;
-        let ask =
-            "GET /upgrade HTTP/1.1\r\nHost: a.lab\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
-        assert_eq!(turned.ask(ask).await.status(), 101);
-        assert_eq!(site.shared.legs.all().len(), 4);
-        let cut = Cut {
-            backends: [1].into(),
-            ..Cut::default()
-        };
-        site.shared.legs.end_cut(&cut).await;
-        for client in [&mut waits, &mut idle, &mut turned] {
-            let end = client.rest().await.unwrap_err();
-            assert_eq!(end.kind(), ErrorKind::ConnectionReset);
-        }
-        assert_eq!(other.get("b.lab", "/").await.status(), 200);
-        assert_eq!(site.shared.legs.all().len(), 1);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, io::Write, net::SocketAddrV4, path::PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use lb_tests::{
     identity::Identity,
     lb::{Lb, binary},
@@ -12,6 +12,7 @@ use lb_tests::{
 };
 
 use crate::{
+    alert::alert,
     interrupt::Interrupt,
     table::{Row, Seen, join, row, table},
 };
@@ -119,7 +120,7 @@ fn collect(site: &Clusters, servers: &[Servers<'_>]) -> Vec<Row> {
     rows.push(row(
         &format!("openssl -servername {NOBODY}"),
         "alert: unrecognized name",
-        alert(site),
+        alert(&site.client, API, Some(NOBODY)),
     ));
     rows
 }
@@ -146,21 +147,6 @@ fn sources(servers: &Servers<'_>) -> Seen {
     let mut sources = servers.api.sources()?;
     sources.extend(servers.apps.sources()?);
     Ok((join(&sources), sources == BTreeSet::from([ONE_SNAT])))
-}
-
-fn alert(site: &Clusters) -> Seen {
-    let line = format!("timeout 10 openssl s_client -connect {API} -servername {NOBODY}");
-    let output = site.client.netns.try_run(&line)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let alert = said.lines().find(|line| line.contains("alert"));
-    let Some(alert) = alert else {
-        bail!("no alert: {said}")
-    };
-    let words = alert
-        .split(':')
-        .find(|word| word.contains("alert"))
-        .unwrap_or(alert);
-    Ok((words.to_owned(), alert.contains("unrecognized name")))
 }
 
 fn print_what_to_try(site: &Clusters, out: &mut impl Write) -> Result<()> {

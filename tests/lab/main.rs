@@ -6,8 +6,10 @@
 //! The workspace aborts on panic, so what must be removed is removed by guards on the way out of
 //! `run`, and everything here returns errors.
 
+mod alert;
 mod clusters;
 mod interrupt;
+mod poc;
 mod proof;
 mod table;
 mod tenant;
@@ -44,6 +46,9 @@ struct Args {
     /// Three clusters behind one address instead, told apart by SNI and Host
     #[arg(long)]
     clusters: bool,
+    /// The three load balancers of one tenant instead, as one file
+    #[arg(long, conflicts_with = "clusters")]
+    poc: bool,
 }
 
 fn main() -> ExitCode {
@@ -80,6 +85,9 @@ fn run(args: &Args) -> Result<bool> {
     process::launch_through(interrupt::launcher()?)?;
     if args.clusters {
         return clusters::run(args.once, &interrupt, &mut out);
+    }
+    if args.poc {
+        return poc::run(args.once, &interrupt, &mut out);
     }
 
     writeln!(

@@ -48,6 +48,27 @@ fn the_lab_of_three_clusters_proves_itself_once() -> Result<()> {
     Ok(())
 }
 
+/// S1: the three load balancers of one tenant, with the file that an operator starts from.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_lab_of_one_tenants_three_load_balancers_proves_itself_once() -> Result<()> {
+    let dir = tempfile::tempdir().context("make a temporary folder")?;
+    let mut lab = start(dir.path(), &["--poc", "--once"])?;
+
+    let status = lab.wait_for_end(PROOF)?;
+
+    assert_eq!(status.code(), Some(0), "{}\n{}", lab.stdout(), lab.stderr());
+    for proved in [
+        "curl https://192.168.203.110:6443 ",
+        "curl https://konnectivity.tenant-a.example.com ",
+        "openssl -servername oauth.tenant-b.example.com ",
+    ] {
+        assert!(lab.stdout().contains(proved), "{}", lab.stdout());
+    }
+    assert_eq!(namespaces_of(&lab)?, Vec::<String>::new());
+    Ok(())
+}
+
 /// Ctrl-C leaves nothing behind.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]

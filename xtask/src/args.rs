@@ -9,6 +9,8 @@ Usage: cargo xtask <command>
                          namespaces; stays up until Ctrl-C, with --once exits after the proof
   run --clusters [--once] [--yes]
                          the lab of three clusters behind one address, by SNI and Host
+  run --poc [--once] [--yes]
+                         the lab of one tenant's three load balancers as one file
   run --config FILE [--confirm SECONDS] [--yes]
                          set up, build, and run lb with FILE on this host's real interfaces;
                          with --confirm the change is undone unless it is confirmed in time
@@ -34,12 +36,32 @@ pub(crate) enum Request {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunRequest {
     pub(crate) once: bool,
-    pub(crate) clusters: bool,
+    pub(crate) lab: Lab,
     pub(crate) yes: bool,
     pub(crate) config: Option<String>,
     /// As `lb run` takes it: a number with the unit `s`.
     pub(crate) confirm: Option<String>,
     pub(crate) extra: Vec<String>,
+}
+
+/// Which lab it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Lab {
+    #[default]
+    Tenants,
+    Clusters,
+    Poc,
+}
+
+impl Lab {
+    /// The word that asks for it.
+    pub(crate) const fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::Tenants => None,
+            Self::Clusters => Some("--clusters"),
+            Self::Poc => Some("--poc"),
+        }
+    }
 }
 
 /// The request that `words` (without the program's name) spell.
@@ -83,7 +105,8 @@ fn run(mut words: impl Iterator<Item = String>) -> Result<RunRequest, String> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--once" => request.once = true,
-            "--clusters" => request.clusters = true,
+            "--clusters" => request.lab = other_lab(request.lab, Lab::Clusters)?,
+            "--poc" => request.lab = other_lab(request.lab, Lab::Poc)?,
             "--yes" => request.yes = true,
             "--config" => {
                 request.config = Some(words.next().ok_or("`--config` needs a file")?);
@@ -101,10 +124,21 @@ fn run(mut words: impl Iterator<Item = String>) -> Result<RunRequest, String> {
     match (&request.config, &request.confirm, request.once) {
         (None, Some(_), _) => Err("`--confirm` needs `--config`".to_owned()),
         (Some(_), _, true) => Err("`--once` is for the lab, not for `--config`".to_owned()),
-        (Some(_), ..) if request.clusters => {
-            Err("`--clusters` is a lab, and not for `--config`".to_owned())
-        }
+        (Some(_), ..) => match request.lab.flag() {
+            Some(flag) => Err(format!("`{flag}` is a lab, and not for `--config`")),
+            None => Ok(request),
+        },
         _ => Ok(request),
+    }
+}
+
+/// The lab `wanted`, unless another one is wanted already.
+fn other_lab(lab: Lab, wanted: Lab) -> Result<Lab, String> {
+    match (lab.flag(), wanted.flag()) {
+        (Some(one), Some(other)) if one != other => {
+            Err(format!("`{one}` and `{other}` are different labs"))
+        }
+        _ => Ok(wanted),
     }
 }
 
@@ -174,7 +208,13 @@ mod tests {
         assert!(parsed("run --confirm 60s").is_err());
         assert!(parsed("run --once --config lb.yaml").is_err());
         assert!(parsed("run --clusters --config lb.yaml").is_err());
+        assert!(parsed("run --poc --config lb.yaml").is_err());
+        assert_eq!(
+            parsed("run --clusters --poc").unwrap_err(),
+            "`--clusters` and `--poc` are different labs"
+        );
         assert!(parsed("run --clusters --once").is_ok());
+        assert!(parsed("run --poc --once").is_ok());
         assert!(parsed("run --config").is_err());
         assert!(parsed("run --config lb.yaml --confirm soon").is_err());
         assert!(parsed("run --config lb.yaml --confirm 0").is_err());

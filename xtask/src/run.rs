@@ -77,7 +77,7 @@ fn program(request: &RunRequest, config: Option<&Path>) -> (&'static str, Vec<St
             "lb"
         }
         None => {
-            words.extend(request.clusters.then(|| "--clusters".to_owned()));
+            words.extend(request.lab.flag().map(str::to_owned));
             words.extend(request.once.then(|| "--once".to_owned()));
             "lb-lab"
         }
@@ -110,22 +110,20 @@ fn elevated(workspace: &Workspace, program: &Path, env: &[(&str, PathBuf)]) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Lab;
 
     #[test]
     fn without_a_configuration_it_is_the_lab() {
         let extra = vec!["-v".to_owned()];
         let request = RunRequest {
             once: true,
-            clusters: true,
+            lab: Lab::Poc,
             extra,
             ..RunRequest::default()
         };
         assert_eq!(
             program(&request, None),
-            (
-                "lb-lab",
-                vec!["--clusters".into(), "--once".into(), "-v".into()]
-            )
+            ("lb-lab", vec!["--poc".into(), "--once".into(), "-v".into()])
         );
     }
 

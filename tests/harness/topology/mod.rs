@@ -33,7 +33,7 @@ pub use self::{
     router::Routed,
     trunk::{
         APPS, APPS_HTTP, APPS_HTTP_NODE_PORT, APPS_HTTPS, APPS_HTTPS_NODE_PORT, LAB_CONFIG,
-        MGMT_VLAN, NodePorts, TENANT_SNAT, Tenant, Trunk,
+        MGMT_VLAN, NodePorts, POC_CONFIG, TENANT_SNAT, Tenant, Trunk,
     },
 };
 use crate::{leftovers::Run, netns::Netns, poll, process, switch::Switch};

@@ -24,6 +24,8 @@ use crate::netns::Netns;
 
 /// The configuration that the lab ships, for exactly this topology.
 pub const LAB_CONFIG: &str = include_str!("../../../config/lab.yaml");
+/// The configuration of one tenant's three load balancers: this topology without `tenant-b`.
+pub const POC_CONFIG: &str = include_str!("../../../config/poc.yaml");
 
 /// The second address that tenants know, for what their own workers serve.
 pub const APPS: Ipv4Addr = Ipv4Addr::new(192, 168, 203, 112);

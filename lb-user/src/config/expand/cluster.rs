@@ -6,12 +6,13 @@ use super::{
     Expansion,
     nodes::{Group, Groups, port},
     publish::{Publish, publish},
+    route::{Asks, Routed},
 };
 use crate::config::{
     address, names,
     place::{At, Place, child},
     problem::Findings,
-    schema::{Apps, Care, Cluster, Component, List, Named, RawPool, RawService, Routes, Sources},
+    schema::{Apps, Care, Cluster, Component, List, Named, RawPool, RawService, Sources},
 };
 
 /// The longest suffix that a part puts behind the name of its cluster.
@@ -23,25 +24,26 @@ pub(super) const MAX_NAME: usize = names::MAX_NAME - LONGEST_SUFFIX.len();
 // Where clients expect each part.
 const API: u16 = 6443;
 const KONNECTIVITY: u16 = 8091;
-const HTTPS: u16 = 443;
-const HTTP: u16 = 80;
+pub(super) const HTTPS: u16 = 443;
+pub(super) const HTTP: u16 = 80;
 
 /// What one pool and one service are made of.
-struct Part<'r> {
+pub(super) struct Part<'r> {
     /// Behind the name of the cluster.
-    suffix: String,
+    pub(super) suffix: String,
     /// The component that it is for.
-    place: &'r Place,
-    vip: &'r Vip<'r>,
-    port: u16,
-    group: &'r Group<'r>,
-    node_port: u16,
-    care: &'r Care,
+    pub(super) place: &'r Place,
+    pub(super) vip: &'r Vip<'r>,
+    pub(super) port: u16,
+    pub(super) asks: Asks<'r>,
+    pub(super) group: &'r Group<'r>,
+    pub(super) node_port: u16,
+    pub(super) care: &'r Care,
 }
 
 /// A VIP that could be read, and who may use it.
-struct Vip<'r> {
-    address: Ipv4Addr,
+pub(super) struct Vip<'r> {
+    pub(super) address: Ipv4Addr,
     place: &'r Place,
     allow: Option<&'r At<Sources>>,
     deny: Option<&'r At<Sources>>,
@@ -65,7 +67,7 @@ impl<'r> Vip<'r> {
     }
 
     /// What is written for it, wherever it is.
-    fn rules(&self) -> [Option<Vec<&'r str>>; 2] {
+    pub(super) fn rules(&self) -> [Option<Vec<&'r str>>; 2] {
         [self.allow, self.deny].map(|at| match &at?.value {
             Sources::Any => Some(vec!["any"]),
             Sources::Prefixes(list) => {
@@ -74,12 +76,6 @@ impl<'r> Vip<'r> {
             }
         })
     }
-}
-
-/// A component that is published as a route.
-struct Routed<'r> {
-    place: &'r Place,
-    vip: Vip<'r>,
 }
 
 impl Expansion<'_> {
@@ -134,7 +130,14 @@ impl Expansion<'_> {
         let publish = publish(name, value, self.findings)?;
         if let Publish::Route = publish {
             self.check_routed(named, name, component);
-            return Some(Routed { place, vip: vip? });
+            return Some(Routed {
+                at: component,
+                vip: vip?,
+            });
+        }
+        if let Some(At { place, .. }) = &value.hostname {
+            let words = "only what is published as Route is told apart by name";
+            self.findings.add(place, words);
         }
         let node_port = self.node_port(component)?;
         let (vip, group) = (vip?, group?);
@@ -146,6 +149,7 @@ impl Expansion<'_> {
                 Publish::NodePort => node_port,
                 Publish::LoadBalancer | Publish::Route => port,
             },
+            asks: Asks::Anything,
             group,
             node_port,
             care: &value.care,
@@ -161,80 +165,6 @@ impl Expansion<'_> {
             self.findings.add(&place, words);
         }
         port(component.value.node_port.as_ref()?, self.findings)
-    }
-
-    fn check_routed(&mut self, named: &Named<Cluster>, name: &str, component: &At<Component>) {
-        if named.value.without_routes {
-            let place = missing(&named.place, "routes");
-            let words = format!("missing; {name} is published as Route");
-            self.findings.add(&place, words);
-        }
-        let node_port = component.value.node_port.as_ref();
-        if let Some(at) = node_port.filter(|at| at.place.is_inside(&component.place)) {
-            let words = "what is published as Route is reached at the ports of routes";
-            self.findings.add(&at.place, words);
-        }
-        let care = component.value.care.places();
-        for place in care.filter(|place| place.is_inside(&component.place)) {
-            let words = "what is published as Route is checked, and taken out, as routes say";
-            self.findings.add(place, words);
-        }
-    }
-
-    /// One pair of services for each VIP: the shard behind it tells the names apart.
-    fn routes(
-        &mut self,
-        named: &Named<Cluster>,
-        routed: &[Routed<'_>],
-        group: &Group<'_>,
-        routes: &At<Routes>,
-    ) {
-        let https = routes.value.https.as_ref();
-        let https = https.and_then(|at| port(at, self.findings));
-        let http = routes.value.http.as_ref();
-        let http = http.and_then(|at| port(at, self.findings));
-        let mut vips: Vec<&Routed<'_>> = Vec::new();
-        for next in routed {
-            let same = vips
-                .iter()
-                .find(|first| first.vip.address == next.vip.address);
-            match same {
-                Some(first) => self.check_same_rules(first, next),
-                None => vips.push(next),
-            }
-        }
-        for (number, Routed { place, vip }) in (1..).zip(vips) {
-            let numbered = |what: &str| match number {
-                1 => format!("routes-{what}"),
-                _ => format!("routes-{what}-{number}"),
-            };
-            for (what, port, node_port) in [("https", HTTPS, https), ("http", HTTP, http)] {
-                if let Some(node_port) = node_port {
-                    let part = Part {
-                        suffix: numbered(what),
-                        place,
-                        vip,
-                        port,
-                        group,
-                        node_port,
-                        care: &routes.value.care,
-                    };
-                    self.part(named, &part, group.network);
-                }
-            }
-        }
-    }
-
-    /// Who may use a VIP is decided before anybody knows which name is asked for.
-    fn check_same_rules(&mut self, first: &Routed<'_>, next: &Routed<'_>) {
-        if first.vip.rules() != next.vip.rules() {
-            let words = format!(
-                "other allow or deny than {} in {}, which has the same VIP",
-                first.place.key,
-                self.findings.line(first.place, next.place)
-            );
-            self.findings.add(next.place, words);
-        }
     }
 
     /// The workers are usually where the clients are.
@@ -264,6 +194,7 @@ impl Expansion<'_> {
                     place,
                     vip,
                     port: listen,
+                    asks: Asks::Anything,
                     group,
                     node_port,
                     care: &apps.care,
@@ -273,7 +204,12 @@ impl Expansion<'_> {
         }
     }
 
-    fn part(&mut self, named: &Named<Cluster>, part: &Part<'_>, network: Option<&At<String>>) {
+    pub(super) fn part(
+        &mut self,
+        named: &Named<Cluster>,
+        part: &Part<'_>,
+        network: Option<&At<String>>,
+    ) {
         let name = format!("{}-{}", named.name, part.suffix);
         let at = |place: &Place, value: String| At {
             place: place.clone(),
@@ -301,17 +237,14 @@ impl Expansion<'_> {
         let listen = format!("{}:{}/tcp", part.vip.address, part.port);
         let service = RawService {
             network: named.value.network.clone(),
-            pool: Some(at(part.place, name.clone())),
-            sni: None,
-            http: None,
             allow: part.vip.allow.cloned(),
             deny: part.vip.deny.cloned(),
             life: named.value.life.clone(),
-            max_flows: None,
             listen: List {
                 elements: vec![at(part.vip.place, listen)],
                 whole: true,
             },
+            ..part.asks.lead_to(at(part.place, name.clone()))
         };
         let place = part.place.clone();
         let pool = Named {
@@ -340,6 +273,6 @@ fn has_network(group: &Group<'_>, nodes: Option<&At<String>>, findings: &mut Fin
 }
 
 /// Where a key that is missing at `place` is reported.
-fn missing(place: &Place, key: &str) -> Place {
+pub(super) fn missing(place: &Place, key: &str) -> Place {
     place.with_key(child(&place.key, key))
 }

@@ -6,6 +6,7 @@
 mod cluster;
 mod nodes;
 mod publish;
+mod route;
 
 use std::collections::HashMap;
 

@@ -52,6 +52,10 @@ pub(in crate::config) struct Component {
     pub(in crate::config) node_port: Option<At<u64>>,
     /// Whether nobody wrote `node_port`.
     pub(in crate::config) without_node_port: bool,
+    /// The name that clients ask for, of what is published as a route.
+    pub(in crate::config) hostname: Option<At<String>>,
+    /// Whether nobody wrote `hostname`.
+    pub(in crate::config) without_hostname: bool,
     pub(in crate::config) allow: Option<At<Sources>>,
     pub(in crate::config) deny: Option<At<Sources>>,
     pub(in crate::config) care: Care,
@@ -95,7 +99,7 @@ const KEYS: [&str; 14] = [
     "reject",
     "base_domain",
 ];
-const COMPONENT: [&str; 10] = {
+const COMPONENT: [&str; 11] = {
     let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
     [
         "publish",
@@ -108,6 +112,7 @@ const COMPONENT: [&str; 10] = {
         min_up,
         below_min_up,
         "vip",
+        "hostname",
     ]
 };
 const ROUTES: [&str; 7] = {
@@ -257,6 +262,8 @@ fn component(
             whole_number,
         ),
         without_node_port: keys.is_absent("node_port") && !default.says("node_port"),
+        hostname: keys.optional("hostname", findings, text),
+        without_hostname: keys.is_absent("hostname"),
         allow: keys.optional_or("allow", default, |own| &own.allow, findings, sources),
         deny: keys.optional_or("deny", default, |own| &own.deny, findings, sources),
         care: care(keys, default, |own| &own.care, findings),

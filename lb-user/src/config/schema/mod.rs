@@ -25,7 +25,7 @@ pub(super) use self::{
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::{RawService, Sources},
-    shared::{RawNameRoute, RawOtherwise},
+    shared::{RawNameRoute, RawOtherwise, RawShared},
 };
 use super::{
     place::{At, MAIN, Place},

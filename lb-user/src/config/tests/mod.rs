@@ -13,6 +13,7 @@ mod nodes;
 mod on_disk;
 mod pools;
 mod robust;
+mod routes;
 mod rules;
 mod services;
 mod shared;

@@ -112,6 +112,15 @@ fn what_is_written_out_says_where_it_comes_from() {
         2
     );
     assert!(text.contains(", tenant-a.example.com\n  tenant-a-apps-https:\n"));
+    let names =
+        ["oauth", "konnectivity", "ignition"].map(|name| format!("{name}.tenant-a.example.com"));
+    for (what, how) in [("https", "sni"), ("http", "http")] {
+        let names = names.join(", ");
+        let pool = format!("tenant-a-routes-{what}");
+        let routes =
+            format!("    {how}:\n      routes:\n        - {{ names: [{names}], pool: {pool} }}\n");
+        assert!(text.contains(&routes), "{text}");
+    }
 }
 
 #[test]

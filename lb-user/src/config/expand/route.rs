@@ -1,0 +1,230 @@
+//! Routes: components behind one ingress shard, which may share a VIP and be told apart by name.
+
+use super::{
+    Expansion,
+    cluster::{HTTP, HTTPS, Part, Vip, missing},
+    nodes::{Group, port},
+};
+use crate::config::{
+    names,
+    place::{At, quote},
+    schema::{Cluster, Component, List, Named, RawNameRoute, RawService, RawShared, Routes},
+};
+
+/// What clients of a service have to ask for.
+#[derive(Clone, Copy)]
+pub(super) enum Asks<'r> {
+    /// Nobody looks at it.
+    Anything,
+    /// One of these names in the ClientHello.
+    Sni(&'r [At<String>]),
+    /// One of these names in the Host of each request.
+    Host(&'r [At<String>]),
+}
+
+impl Asks<'_> {
+    /// A service with nothing but the key that leads to the pool: `pool`, `sni` or `http`.
+    pub(super) fn lead_to(self, pool: At<String>) -> RawService {
+        let mut service = RawService::default();
+        match self {
+            Self::Anything => service.pool = Some(pool),
+            Self::Sni(names) => service.sni = Some(only(names, pool)),
+            Self::Host(names) => service.http = Some(only(names, pool)),
+        }
+        service
+    }
+}
+
+/// These names lead to the pool. What is asked for besides is refused: that is the default.
+fn only(names: &[At<String>], pool: At<String>) -> At<RawShared> {
+    let place = pool.place.clone();
+    let route = RawNameRoute {
+        names: whole(names.to_vec()),
+        expressions: whole(Vec::new()),
+        alpn: whole(Vec::new()),
+        from: None,
+        pool: Some(pool),
+        redirect: None,
+        leads_nowhere: false,
+        nameless: false,
+    };
+    let route = At {
+        place: place.clone(),
+        value: route,
+    };
+    let value = RawShared {
+        routes: whole(vec![route]),
+        ..RawShared::default()
+    };
+    At { place, value }
+}
+
+fn whole<T>(elements: Vec<T>) -> List<T> {
+    List {
+        elements,
+        whole: true,
+    }
+}
+
+/// A component that is published as a route.
+pub(super) struct Routed<'r> {
+    pub(super) at: &'r At<Component>,
+    pub(super) vip: Vip<'r>,
+}
+
+/// A VIP of routes.
+struct Shared<'r> {
+    /// The component that has it first.
+    first: &'r Routed<'r>,
+    others: Vec<&'r Routed<'r>>,
+}
+
+impl<'r> Shared<'r> {
+    fn components(&self) -> impl Iterator<Item = &'r At<Component>> {
+        let others = self.others.iter();
+        std::iter::once(self.first.at).chain(others.map(|routed| routed.at))
+    }
+}
+
+impl Expansion<'_> {
+    pub(super) fn check_routed(
+        &mut self,
+        named: &Named<Cluster>,
+        name: &str,
+        component: &At<Component>,
+    ) {
+        if named.value.without_routes {
+            let place = missing(&named.place, "routes");
+            let words = format!("missing; {name} is published as Route");
+            self.findings.add(&place, words);
+        }
+        let node_port = component.value.node_port.as_ref();
+        if let Some(at) = node_port.filter(|at| at.place.is_inside(&component.place)) {
+            let words = "what is published as Route is reached at the ports of routes";
+            self.findings.add(&at.place, words);
+        }
+        let care = component.value.care.places();
+        for place in care.filter(|place| place.is_inside(&component.place)) {
+            let words = "what is published as Route is checked, and taken out, as routes say";
+            self.findings.add(place, words);
+        }
+        if let Some(At { place, value }) = &component.value.hostname {
+            names::check_domain(value, place, self.findings);
+        }
+    }
+
+    /// One pair of services for each VIP. With hostnames it leads to these alone: the shard behind it
+    /// has other tenants' routes, too.
+    pub(super) fn routes(
+        &mut self,
+        named: &Named<Cluster>,
+        routed: &[Routed<'_>],
+        group: &Group<'_>,
+        routes: &At<Routes>,
+    ) {
+        let https = routes.value.https.as_ref();
+        let https = https.and_then(|at| port(at, self.findings));
+        let http = routes.value.http.as_ref();
+        let http = http.and_then(|at| port(at, self.findings));
+        for (number, shared) in (1..).zip(self.by_vip(routed)) {
+            let (first, names) = (shared.first, self.names(&shared));
+            let [sni, host] = match names.as_slice() {
+                [] => [Asks::Anything; 2],
+                names => [Asks::Sni(names), Asks::Host(names)],
+            };
+            let numbered = |what: &str| match number {
+                1 => format!("routes-{what}"),
+                _ => format!("routes-{what}-{number}"),
+            };
+            for (what, port, asks, node_port) in
+                [("https", HTTPS, sni, https), ("http", HTTP, host, http)]
+            {
+                if let Some(node_port) = node_port {
+                    let part = Part {
+                        suffix: numbered(what),
+                        place: &first.at.place,
+                        vip: &first.vip,
+                        port,
+                        asks,
+                        group,
+                        node_port,
+                        care: &routes.value.care,
+                    };
+                    self.part(named, &part, group.network);
+                }
+            }
+        }
+    }
+
+    /// The VIPs, in the order of the components that have them first.
+    fn by_vip<'r>(&mut self, routed: &'r [Routed<'r>]) -> Vec<Shared<'r>> {
+        let mut vips: Vec<Shared<'r>> = Vec::new();
+        for next in routed {
+            let same = |shared: &&mut Shared<'_>| shared.first.vip.address == next.vip.address;
+            match vips.iter_mut().find(same) {
+                Some(shared) => {
+                    self.check_same_rules(shared.first, next);
+                    shared.others.push(next);
+                }
+                None => vips.push(Shared {
+                    first: next,
+                    others: Vec::new(),
+                }),
+            }
+        }
+        vips
+    }
+
+    /// Who may use a VIP is decided before anybody knows which name is asked for.
+    fn check_same_rules(&mut self, first: &Routed<'_>, next: &Routed<'_>) {
+        if first.vip.rules() != next.vip.rules() {
+            let words = format!(
+                "other allow or deny than {} in {}, which has the same VIP",
+                first.at.place.key,
+                self.findings.line(&first.at.place, &next.at.place)
+            );
+            self.findings.add(&next.at.place, words);
+        }
+    }
+
+    /// The hostnames of a VIP; none if nobody wrote one.
+    fn names(&mut self, shared: &Shared<'_>) -> Vec<At<String>> {
+        let mut with = shared.components();
+        if let Some(with) = with.find(|at| !at.value.without_hostname) {
+            self.check_all_named(shared, with);
+        }
+        let mut names: Vec<At<String>> = Vec::new();
+        let written = shared.components();
+        for name in written.filter_map(|at| at.value.hostname.as_ref()) {
+            match names.iter().find(|first| first.value == name.value) {
+                Some(first) => {
+                    let words = format!(
+                        "{} is {} in {} already, at the same VIP",
+                        quote(&name.value),
+                        first.place.key,
+                        self.findings.line(&first.place, &name.place)
+                    );
+                    self.findings.add(&name.place, words);
+                }
+                // What is no name is reported already.
+                None if names::is_domain(&name.value) => names.push(name.clone()),
+                None => {}
+            }
+        }
+        names
+    }
+
+    /// Where others have names, nobody would reach who has none.
+    fn check_all_named(&mut self, shared: &Shared<'_>, with: &At<Component>) {
+        let components = shared.components();
+        for without in components.filter(|at| at.value.without_hostname) {
+            let words = format!(
+                "missing; {} in {} has one, and the same VIP",
+                with.place.key,
+                self.findings.line(&with.place, &without.place)
+            );
+            let place = missing(&without.place, "hostname");
+            self.findings.add(&place, words);
+        }
+    }
+}

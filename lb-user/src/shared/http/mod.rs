@@ -39,7 +39,7 @@ use super::{
 /// The least that hyper takes for the bytes it holds.
 const LEAST_BUFFER: usize = 8192;
 /// How often it is looked whether a client that sends more than is read has closed its side.
-const LOOK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(1);
 /// What a client is told that has begun a request and does not go on.
 const TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";

@@ -82,9 +82,9 @@ async fn each_byte_counts_for_who_waits_until_it_is_quiet() {
     let start = Instant::now();
     let bytes = async {
         sleep(HEAD).await;
-        stages.read(1);
-        sleep(HEAD).await;
         stages.written(1);
+        sleep(HEAD).await;
+        stages.read(1);
     };
     tokio::join!(stages.quiet(IDLE), bytes);
     assert!(start.elapsed() >= 2 * HEAD + IDLE);

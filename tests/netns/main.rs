@@ -64,6 +64,7 @@ mod scan;
 mod shared;
 mod shared_guard;
 mod shared_silence;
+mod shared_tenants;
 mod silence;
 mod splice;
 mod spoof;

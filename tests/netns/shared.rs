@@ -16,7 +16,7 @@ use lb_tests::{
     lb::Lb,
     poll,
     process::Process,
-    topology::{Host, SNAT, Topology, VIP},
+    topology::{self, Host, SNAT, Topology, VIP},
 };
 
 /// Where each node speaks TLS.
@@ -42,18 +42,9 @@ pub(crate) const ROUTES: &str = "routes: [{ names: [a.lab], pool: a }, \
 
 impl<'t> Site<'t> {
     pub(crate) fn new(topology: &'t Topology) -> Result<Self> {
-        let mut servers = Vec::new();
-        for (name, node) in NAMES.iter().zip(&topology.nodes) {
-            let identity = Identity::create(topology, name, &[])?;
-            servers.push(tls_server(topology, node, name, &identity)?);
-        }
-        for node in &topology.nodes[..3] {
-            let listens = || Ok(node.netns.run("ss -Hltn")?.contains(":31443").then_some(()));
-            poll::until("the TLS server listens", SOON, listens)?;
-        }
         Ok(Self {
             topology,
-            _servers: servers,
+            _servers: tls_servers(topology, &topology.nodes)?,
         })
     }
 
@@ -100,8 +91,22 @@ pools:
     )
 }
 
+/// Makes the first three nodes speak TLS, each by its name.
+pub(crate) fn tls_servers(site: &topology::Site, nodes: &[Host]) -> Result<Vec<Process>> {
+    let mut servers = Vec::new();
+    for (name, node) in NAMES.iter().zip(nodes) {
+        let identity = Identity::create(site, name, &[])?;
+        servers.push(tls_server(site, node, name, &identity)?);
+    }
+    for node in &nodes[..NAMES.len()] {
+        let listens = || Ok(node.netns.run("ss -Hltn")?.contains(":31443").then_some(()));
+        poll::until("the TLS server listens", SOON, listens)?;
+    }
+    Ok(servers)
+}
+
 fn tls_server(
-    topology: &Topology,
+    site: &topology::Site,
     node: &Host,
     name: &str,
     identity: &Identity,
@@ -120,11 +125,11 @@ fn tls_server(
         "-cert",
         &certificate,
     ];
-    Process::start(&node.netns.path(), topology.dir(), name, "openssl", &words)
+    Process::start(&node.netns.path(), site.dir(), name, "openssl", &words)
 }
 
 /// What `openssl s_client` says that asks for `name`.
-fn ask(client: &Host, name: Option<&str>, words: &str) -> Result<String> {
+pub(crate) fn ask(client: &Host, name: Option<&str>, words: &str) -> Result<String> {
     let name = match name {
         Some(name) => format!("-servername {name}"),
         None => "-noservername".to_owned(),

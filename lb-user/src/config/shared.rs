@@ -53,7 +53,7 @@ pub struct Sni {
     /// Which name goes where. An exact name comes before a wildcard, a longer wildcard before a
     /// shorter one, and expressions come last, in the order of the file.
     pub routes: Vec<NameRoute>,
-    /// What becomes of a hello without a name.
+    /// What becomes of a hello without a name that no route is for.
     pub no_name: Otherwise,
     /// What becomes of a name that no route is for.
     pub no_match: Otherwise,
@@ -87,16 +87,19 @@ pub struct Http {
     pub max_header: u32,
 }
 
-/// Names, and where who asks for one of them goes.
+/// Names, and where who asks for one of them goes; or where who asks for none goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NameRoute {
     /// Names in lower case; `*.` in front stands for one or more labels.
     pub names: Vec<String>,
     /// Regular expressions that the whole name must match.
     pub expressions: Vec<String>,
+    /// Whether it is for clients that ask for no name: then it has none, and the first one that a client
+    /// may take is his.
+    pub no_name: bool,
     /// Protocols (ALPN) of which the client must offer one; empty: none is asked for.
     pub alpn: Vec<String>,
-    /// The clients that may ask for these names; empty: whoever the service lets in.
+    /// The clients that may ask for these names, or for none; empty: whoever the service lets in.
     #[serde(serialize_with = "as_texts")]
     pub from: Vec<Ipv4Net>,
     /// Where they go.

@@ -3,6 +3,8 @@
 //! The most exact name decides. A route that is for some protocols only is not there for a client that
 //! offers none of them: a less exact name may take it. A name that is not for a client is denied to it,
 //! whatever a less exact one says: no tenant gets at a name of another by a wildcard.
+//!
+//! Who asks for no name takes the first route for such clients that is for him and his protocols.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -16,7 +18,11 @@ use crate::config::{NameRoute, Otherwise, To};
 
 /// The routes of a service.
 #[derive(Debug)]
-pub struct Routes(Names<Arc<Route>>);
+pub struct Routes {
+    names: Names<Arc<Route>>,
+    /// Of who asks for no name, in their order.
+    no_name: Vec<Arc<Route>>,
+}
 
 #[derive(Debug)]
 struct Route {
@@ -43,11 +49,12 @@ pub enum Way<'r> {
 impl Routes {
     /// The routes of a valid configuration.
     pub fn new(routes: &[NameRoute]) -> Self {
-        let mut names = Names::default();
+        let (mut names, mut nameless) = (Names::default(), Vec::new());
         for route in routes {
             let NameRoute {
                 names: patterns,
                 expressions,
+                no_name,
                 alpn,
                 from,
                 to,
@@ -64,8 +71,14 @@ impl Routes {
                 // What the configuration was checked with.
                 let _valid = names.add_expression(expression, Arc::clone(&route));
             }
+            if *no_name {
+                nameless.push(route);
+            }
         }
-        Self(names)
+        Self {
+            names,
+            no_name: nameless,
+        }
     }
 
     /// Where `client` goes, which asks for `name`, or for none, and offers `alpn`: by a route, or else
@@ -77,7 +90,7 @@ impl Routes {
         client: Ipv4Addr,
         otherwise: &'r Otherwise,
     ) -> Way<'r> {
-        let routed = name.and_then(|name| self.find(name, alpn, client));
+        let routed = self.find(name, alpn, client);
         routed.unwrap_or(match otherwise {
             Otherwise::Alert => Way::Nothing,
             Otherwise::Close => Way::Close,
@@ -85,24 +98,39 @@ impl Routes {
         })
     }
 
-    /// The same; none: no route is for that name.
-    fn find<'r>(&'r self, name: &'r ServerName, alpn: &Alpn, client: Ipv4Addr) -> Option<Way<'r>> {
-        for routes in self.0.of(name) {
+    /// The same; none: no route is there for that.
+    fn find<'r>(
+        &'r self,
+        name: Option<&'r ServerName>,
+        alpn: &Alpn,
+        client: Ipv4Addr,
+    ) -> Option<Way<'r>> {
+        let Some(name) = name else {
+            let mut routes = self.no_name.iter();
+            let found = routes.find(|route| route.speaks(alpn) && route.is_for(client));
+            return found?.way(None);
+        };
+        for routes in self.names.of(name) {
             let mut spoken = routes.iter().filter(|route| route.speaks(alpn)).peekable();
             if spoken.peek().is_none() {
                 continue;
             }
             let found = spoken.find(|route| route.is_for(client));
-            return Some(found.map_or(Way::Denied, |route| match &route.to {
-                To::Pool(pool) => Way::Pool(pool),
-                To::Https => Way::Https(name),
-            }));
+            return found.map_or(Some(Way::Denied), |route| route.way(Some(name)));
         }
         None
     }
 }
 
 impl Route {
+    /// Where it leads who asks for `name`; none: nowhere without one.
+    fn way<'r>(&'r self, name: Option<&'r ServerName>) -> Option<Way<'r>> {
+        match &self.to {
+            To::Pool(pool) => Some(Way::Pool(pool)),
+            To::Https => name.map(Way::Https),
+        }
+    }
+
     fn speaks(&self, alpn: &Alpn) -> bool {
         let mut protocols = self.alpn.iter();
         self.alpn.is_empty() || protocols.any(|protocol| alpn.offers(protocol.as_bytes()))

@@ -194,6 +194,7 @@ pub(super) mod tests {
         let routes = routes.iter().map(|(name, pool, from)| NameRoute {
             names: vec![(*name).to_owned()],
             expressions: Vec::new(),
+            no_name: false,
             alpn: Vec::new(),
             from: from.parse().into_iter().collect(),
             to: pool.map_or(To::Https, |pool| To::Pool(pool.to_owned())),

@@ -88,7 +88,6 @@ impl Refused {
             | Self::Timeout
             | Self::Recycled
             | Self::Hello(_)
-            | Self::Long
             | Self::Ech
             | Self::Unreached(_) => None,
         }

@@ -53,11 +53,15 @@ fn write_routes(out: &mut String, routes: &[NameRoute]) -> fmt::Result {
         let NameRoute {
             names,
             expressions,
+            no_name,
             alpn,
             from,
             to,
         } = route;
         let mut keys = Vec::new();
+        if *no_name {
+            keys.push("no_name: true".to_owned());
+        }
         for (key, texts) in [("names", names), ("regex", expressions), ("alpn", alpn)] {
             if !texts.is_empty() {
                 let texts = texts.iter().map(|text| scalar(text));

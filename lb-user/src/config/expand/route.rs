@@ -1,5 +1,7 @@
 //! Routes: components behind one ingress shard, which may share a VIP and be told apart by name.
 
+use std::iter;
+
 use super::{
     Expansion,
     cluster::{HTTP, HTTPS, Part, Vip, missing},
@@ -41,6 +43,7 @@ fn only(names: &[At<String>], pool: At<String>) -> At<RawShared> {
     let route = RawNameRoute {
         names: whole(names.to_vec()),
         expressions: whole(Vec::new()),
+        no_name: None,
         alpn: whole(Vec::new()),
         from: None,
         pool: Some(pool),
@@ -82,7 +85,7 @@ struct Shared<'r> {
 impl<'r> Shared<'r> {
     fn components(&self) -> impl Iterator<Item = &'r At<Component>> {
         let others = self.others.iter();
-        std::iter::once(self.first.at).chain(others.map(|routed| routed.at))
+        iter::once(self.first.at).chain(others.map(|routed| routed.at))
     }
 }
 
@@ -189,8 +192,8 @@ impl Expansion<'_> {
 
     /// The hostnames of a VIP; none if nobody wrote one.
     fn names(&mut self, shared: &Shared<'_>) -> Vec<At<String>> {
-        let mut with = shared.components();
-        if let Some(with) = with.find(|at| !at.value.without_hostname) {
+        let mut components = shared.components();
+        if let Some(with) = components.find(|at| !at.value.without_hostname) {
             self.check_all_named(shared, with);
         }
         let mut names: Vec<At<String>> = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::{
     List,
-    reader::{Mapping, list_not_empty, text, texts_not_empty, whole_number},
+    reader::{Mapping, boolean, list_not_empty, text, texts_not_empty, whole_number},
     service::{Sources, sources},
 };
 use crate::config::{
@@ -28,13 +28,14 @@ pub(in crate::config) struct RawShared {
 pub(in crate::config) struct RawNameRoute {
     pub(in crate::config) names: List<At<String>>,
     pub(in crate::config) expressions: List<At<String>>,
+    pub(in crate::config) no_name: Option<At<bool>>,
     pub(in crate::config) alpn: List<At<String>>,
     pub(in crate::config) from: Option<At<Sources>>,
     pub(in crate::config) pool: Option<At<String>>,
     pub(in crate::config) redirect: Option<At<String>>,
     /// Whether neither `pool` nor `redirect` is written.
     pub(in crate::config) leads_nowhere: bool,
-    /// Whether neither `names` nor `regex` is written.
+    /// Whether neither `names` nor `regex` is written, nor that it is for who asks for none.
     pub(in crate::config) nameless: bool,
 }
 
@@ -62,7 +63,7 @@ const HTTP: [&str; 5] = [
     "max_header",
 ];
 
-const OF_SNI: [&str; 5] = ["names", "regex", "alpn", "from", "pool"];
+const OF_SNI: [&str; 6] = ["names", "regex", "no_name", "alpn", "from", "pool"];
 
 const OF_HTTP: [&str; 5] = ["names", "regex", "from", "pool", "redirect"];
 
@@ -110,6 +111,8 @@ fn name_route(
         let texts = keys.optional(key, findings, texts_not_empty);
         texts.unwrap_or_else(|| List::absent(&keys, key))
     };
+    let no_name = keys.optional("no_name", findings, boolean);
+    let is_named = matches!(no_name, Some(At { value: false, .. })) || keys.is_absent("no_name");
     let value = RawNameRoute {
         names: texts("names", findings),
         expressions: texts("regex", findings),
@@ -118,7 +121,8 @@ fn name_route(
         pool: keys.optional("pool", findings, text),
         redirect: keys.optional("redirect", findings, text),
         leads_nowhere: keys.is_absent("pool") && keys.is_absent("redirect"),
-        nameless: keys.is_absent("names") && keys.is_absent("regex"),
+        nameless: is_named && keys.is_absent("names") && keys.is_absent("regex"),
+        no_name,
     };
     Some(At { place, value })
 }

@@ -27,6 +27,7 @@ fn a_vip_of_routes_with_hostnames_leads_to_these_alone() {
     let config = accepted(&named());
     let to = |pool: &str| {
         vec![NameRoute {
+            no_name: false,
             names: ["oauth.a.example.com", "konnectivity.a.example.com"]
                 .map(str::to_owned)
                 .to_vec(),

@@ -37,6 +37,7 @@ fn to(names: &[&str], pool: &str) -> NameRoute {
     NameRoute {
         names: names.iter().map(|&name| name.to_owned()).collect(),
         expressions: Vec::new(),
+        no_name: false,
         alpn: Vec::new(),
         from: Vec::new(),
         to: To::Pool(pool.to_owned()),
@@ -80,17 +81,26 @@ fn what_is_left_out_has_its_default() {
 fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
     let text = with(
         "sni: { routes: [{ names: [a.example.com], regex: [\"[^.]+\\\\.b\\\\.example\"], alpn: [h2, acme-tls/1], \
-         from: [192.168.203.0/25], pool: kas-a }], no_name: { pool: kas-a }, no_match: close, ech: deny, \
+         from: [192.168.203.0/25], pool: kas-a }, { no_name: true, alpn: [h2], from: [192.168.203.128/25], pool: kas-a }], \
+         no_name: { pool: kas-a }, no_match: close, ech: deny, \
          hello_timeout: 300ms, max_hello: 2048 }",
     );
     let config = parse("lb.yaml", &text).unwrap();
     let expected = Sni {
-        routes: vec![NameRoute {
-            expressions: vec!["[^.]+\\.b\\.example".to_owned()],
-            alpn: vec!["h2".to_owned(), "acme-tls/1".to_owned()],
-            from: vec!["192.168.203.0/25".parse().unwrap()],
-            ..to(&["a.example.com"], "kas-a")
-        }],
+        routes: vec![
+            NameRoute {
+                expressions: vec!["[^.]+\\.b\\.example".to_owned()],
+                alpn: vec!["h2".to_owned(), "acme-tls/1".to_owned()],
+                from: vec!["192.168.203.0/25".parse().unwrap()],
+                ..to(&["a.example.com"], "kas-a")
+            },
+            NameRoute {
+                no_name: true,
+                alpn: vec!["h2".to_owned()],
+                from: vec!["192.168.203.128/25".parse().unwrap()],
+                ..to(&[], "kas-a")
+            },
+        ],
         no_name: Otherwise::Pool("kas-a".to_owned()),
         no_match: Otherwise::Close,
         ech: Ech::Deny,
@@ -208,6 +218,50 @@ fn a_name_goes_to_one_place() {
     target(&format!(
         "sni: {{ routes: [{conditions}, {{ names: [a.b], pool: kas-a }}] }}"
     ));
+}
+
+#[test]
+fn a_route_is_for_names_or_for_none() {
+    let routes = |routes: &str| format!("sni: {{ routes: [{routes}] }}");
+    let route = ".sni.routes[0].no_name";
+    for names in ["names: [a.b]", "regex: [a]"] {
+        refused_target(
+            &routes(&format!("{{ {names}, no_name: true, pool: kas-a }}")),
+            route,
+            "a route has names, or no_name: true",
+        );
+    }
+    refused_target(
+        &routes("{ no_name: false, pool: kas-a }"),
+        ".sni.routes[0]",
+        "found no name; expected names or regex, or no_name: true",
+    );
+    refused_target(
+        &routes("{ no_name: alert, pool: kas-a }"),
+        route,
+        "expected true or false",
+    );
+    refused_target(
+        &routes("{ no_name: true }"),
+        ".sni.routes[0]",
+        "leads nowhere",
+    );
+    let all = "{ no_name: true, pool: kas-a }";
+    refused_target(
+        &routes(&format!("{all}, {all}")),
+        ".sni.routes[1].no_name",
+        "who asks for no name goes elsewhere already, in line 10",
+    );
+    let some = "{ no_name: true, alpn: [h2], pool: kas-a }, { no_name: true, from: [10.0.0.0/8], pool: kas-a }";
+    target(&routes(&format!(
+        "{some}, {all}, {{ names: [a.b], no_name: false, pool: kas-a }}"
+    )));
+    // A request without a name goes by `no_match`.
+    refused_target(
+        "http: { routes: [{ no_name: true, pool: kas-a }] }",
+        ".http.routes[0].no_name",
+        "unknown key; expected one of names, regex, from, pool, redirect",
+    );
 }
 
 #[test]

@@ -115,38 +115,28 @@ pub(super) fn check_listen(
 
 fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRoute> {
     let mut routes = Vec::new();
-    let mut taken = HashMap::new();
+    let mut taken = Taken::default();
     for At { place, value } in &raw.elements {
         if value.nameless {
-            findings.add(place, "found no name; expected names or regex");
+            let words = "found no name; expected names or regex, or no_name: true with sni";
+            findings.add(place, words);
         }
         let from = prefixes(value.from.as_ref(), findings);
         let alpn = alpn(&value.alpn, findings);
         let is_for_all = alpn.is_empty() && value.from.is_none();
-        let mut names = Vec::new();
-        for At { place, value } in &value.names.elements {
-            let Some(name) = findings.check(place, name(value)) else {
-                continue;
-            };
-            if let Some(first) = taken.get(&name) {
-                let line = findings.line(first, place);
-                let words = format!("{} goes elsewhere already, in {line}", quote(value));
-                findings.add(place, words);
-            } else if is_for_all {
-                taken.insert(name.clone(), place.clone());
-            }
-            names.push(name);
-        }
+        let names = names(&value.names, is_for_all, &mut taken, findings);
         let expressions = value.expressions.elements.iter();
         let expressions = expressions.filter_map(|At { place, value }| {
             findings.check(place, expression(value))?;
             Some(value.clone())
         });
         let expressions = expressions.collect();
+        let no_name = no_name(value, is_for_all, &mut taken, findings);
         routes.extend(to(value, place, findings).map(|to| {
             NameRoute {
                 names,
                 expressions,
+                no_name,
                 alpn,
                 from: from
                     .iter()
@@ -157,6 +147,61 @@ fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRout
         }));
     }
     routes
+}
+
+/// What leads somewhere for all clients already, and where that is written.
+#[derive(Default)]
+struct Taken {
+    names: HashMap<String, Place>,
+    no_name: Option<Place>,
+}
+
+fn names(
+    raw: &List<At<String>>,
+    is_for_all: bool,
+    taken: &mut Taken,
+    findings: &mut Findings,
+) -> Vec<String> {
+    let mut names = Vec::new();
+    for At { place, value } in &raw.elements {
+        let Some(name) = findings.check(place, name(value)) else {
+            continue;
+        };
+        if let Some(first) = taken.names.get(&name) {
+            let line = findings.line(first, place);
+            let words = format!("{} goes elsewhere already, in {line}", quote(value));
+            findings.add(place, words);
+        } else if is_for_all {
+            taken.names.insert(name.clone(), place.clone());
+        }
+        names.push(name);
+    }
+    names
+}
+
+/// Whether a route is for who asks for no name.
+fn no_name(
+    raw: &RawNameRoute,
+    is_for_all: bool,
+    taken: &mut Taken,
+    findings: &mut Findings,
+) -> bool {
+    let Some(At { place, value: true }) = &raw.no_name else {
+        return false;
+    };
+    if !raw.names.elements.is_empty() || !raw.expressions.elements.is_empty() {
+        findings.add(
+            place,
+            "a route has names, or no_name: true; expected two routes",
+        );
+    } else if let Some(first) = &taken.no_name {
+        let line = findings.line(first, place);
+        let words = format!("who asks for no name goes elsewhere already, in {line}");
+        findings.add(place, words);
+    } else if is_for_all {
+        taken.no_name = Some(place.clone());
+    }
+    true
 }
 
 fn to(raw: &RawNameRoute, place: &Place, findings: &mut Findings) -> Option<To> {

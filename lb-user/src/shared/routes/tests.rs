@@ -37,6 +37,7 @@ fn route(pattern: &str, pool: &str) -> NameRoute {
     NameRoute {
         names: vec![pattern.to_owned()],
         expressions: Vec::new(),
+        no_name: false,
         alpn: Vec::new(),
         from: Vec::new(),
         to: To::Pool(pool.to_owned()),
@@ -178,6 +179,57 @@ fn a_name_of_others_is_denied_and_no_wildcard_gives_it() {
     assert_eq!(ask("h2.test", &["h2"], 2).as_deref(), Some("-"));
     assert_eq!(ask("h2.test", &[], 2).as_deref(), Some("all"));
     assert_eq!(ask("x.test", &[], 3).as_deref(), Some("all"));
+}
+
+/// FEATURES B6: by prefix, and by what the service says where no route is for a client.
+#[test]
+fn who_asks_for_no_name_goes_by_where_he_comes_from() {
+    let no_name = |pool: &str| NameRoute {
+        names: Vec::new(),
+        no_name: true,
+        ..route("", pool)
+    };
+    let mut written = vec![
+        from(speaking(no_name("h2 a"), &["h2"]), "10.0.1.0/24"),
+        from(no_name("a"), "10.0.1.0/24"),
+        from(no_name("b"), "10.0.2.0/23"),
+        from(no_name("later"), "10.0.2.0/24"),
+        speaking(no_name("acme"), &["acme-tls/1"]),
+        route("*.test", "named"),
+    ];
+    let ask = |routes: &[NameRoute], offered: &[&str], third, otherwise: &Otherwise| {
+        let (routes, client) = (Routes::new(routes), Ipv4Addr::new(10, 0, third, 9));
+        format!("{:?}", routes.way(None, &alpn(offered), client, otherwise))
+    };
+    let pool = |pool| format!("{:?}", Way::Pool(pool));
+    for (offered, third, to) in [
+        (&[][..], 1, pool("a")),
+        (&["h2"], 1, pool("h2 a")),
+        (&["acme-tls/1"], 1, pool("a")),
+        (&["acme-tls/1", "h2"], 1, pool("h2 a")),
+        (&["h2"], 2, pool("b")),
+        (&[], 3, pool("b")),
+        (&["acme-tls/1"], 4, pool("acme")),
+        (&["h2"], 4, format!("{:?}", Way::Nothing)),
+        (&[], 4, format!("{:?}", Way::Nothing)),
+    ] {
+        let found = ask(&written, offered, third, &Otherwise::Alert);
+        assert_eq!(found, to, "{offered:?} from {third}");
+    }
+    let close = format!("{:?}", Way::Close);
+    assert_eq!(ask(&written, &[], 4, &Otherwise::Close), close);
+    let rest = Otherwise::Pool("rest".to_owned());
+    assert_eq!(ask(&written, &[], 4, &rest), pool("rest"));
+    assert_eq!(ask(&written, &[], 1, &rest), pool("a"));
+    written.push(no_name("all"));
+    assert_eq!(ask(&written, &[], 4, &rest), pool("all"));
+    // It is no route for names.
+    let routes = Routes::new(&written);
+    assert_eq!(
+        find(&routes, "a.test", &[], CLIENT).as_deref(),
+        Some("named")
+    );
+    assert_eq!(find(&routes, "a", &[], CLIENT), None);
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn a_segment_with_ip_options_or_in_fragments_does_not_get_to_the_cell() {
         // Router alert, RFC 2113.
         let options = request(CLIENT_A, API, flags).options(&[148, 4, 0, 0]);
         let first = request(CLIENT_A, API, flags)
-            .payload(&[7; 64])
+            .payload(&[7; 68])
             .fragment(MORE);
         for bytes in [options.bytes(), first.bytes()] {
             assert_dropped(&mut lb, Port::Tenant, &bytes, "unsupported_protocol");

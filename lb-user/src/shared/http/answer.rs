@@ -21,11 +21,11 @@ pub(super) enum Refused {
     /// It cannot be told what it asks for.
     Bad,
     /// Its name, or its lack of one, goes nowhere.
-    Nothing(String),
+    Nothing(Option<String>),
     /// The same, and it is not told.
-    Close(String),
-    /// Its name is not for this client.
-    Denied(String),
+    Close(Option<String>),
+    /// The name is not for this client.
+    Denied(Option<String>),
     /// There is no backend to be had.
     Unreached(Unreached),
     /// The backend has not answered, or not in HTTP.
@@ -60,7 +60,7 @@ impl Refused {
     /// The name that goes nowhere.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
-            Self::Nothing(name) | Self::Close(name) | Self::Denied(name) => Some(name),
+            Self::Nothing(name) | Self::Close(name) | Self::Denied(name) => name.as_deref(),
             Self::Bad | Self::Unreached(_) | Self::NoAnswer => None,
         }
     }

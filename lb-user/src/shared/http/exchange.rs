@@ -84,7 +84,6 @@ async fn answer(
     let asked = Asked::of(method, request.version(), uri, request.headers());
     let Asked { name: asked, host } = asked.map_err(|_| Refused::Bad)?;
     let name = asked.as_ref().map(ToString::to_string);
-    let shown = || name.clone().unwrap_or_default();
     let pool = match way(asked.as_ref(), http, *talk.addresses.client.ip()) {
         Way::Pool(pool) => pool,
         Way::Https(name) => {
@@ -92,9 +91,9 @@ async fn answer(
             let redirect = move |turn| Answer::https(&name, &uri, turn);
             return Ok(Answered::Https(Box::new(redirect)));
         }
-        Way::Denied => return Err(Refused::Denied(shown())),
-        Way::Nothing => return Err(Refused::Nothing(shown())),
-        Way::Close => return Err(Refused::Close(shown())),
+        Way::Denied => return Err(Refused::Denied(name)),
+        Way::Nothing => return Err(Refused::Nothing(name)),
+        Way::Close => return Err(Refused::Close(name)),
     };
     let hash = match (http.balance, &name) {
         (Balance::Host, Some(name)) => maglev::hash_of_name(name),

@@ -165,7 +165,7 @@ impl Running {
         // Who is to be accepted must be listened for, and who is to be dialled must be heard, before the
         // first packet comes.
         self.checks.heard.set(&config, &ids);
-        self.front.set(Setup::new(&config, &ids, &tables));
+        self.front.add(Setup::new(&config, &ids, &tables));
         self.legs.end_cut(&ends.cut).await;
         if let Err(error) = self.live.apply(plan, &mut self.resolved).await {
             self.checks.heard.set(&self.config, &self.ids);
@@ -189,6 +189,7 @@ impl Running {
             .set(&config, &ids, |backend| serving.contains(&backend));
         self.known = None;
         (self.config, self.places, self.cells, self.ids) = (config, places, cells, ids);
+        self.steer();
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
     sync::{mpsc, oneshot},
     task::consume_budget,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 /// How long a backend may take to answer a SYN: one that got lost is sent again after a second.
@@ -51,10 +51,16 @@ impl Dialers {
     }
 }
 
-/// The next port of each SNAT address for each backend: the ones that were used last come last.
+/// How long nobody looks for a port again where all were taken.
+const EXHAUSTED: Duration = Duration::from_secs(1);
+
+/// The ports of each SNAT address for each backend.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
+    /// Which is the next one: those that were used last come last.
     next: HashMap<(Ipv4Addr, SocketAddrV4), u16>,
+    /// When all were found to be taken.
+    exhausted: HashMap<(Ipv4Addr, SocketAddrV4), Instant>,
     turn: usize,
 }
 
@@ -81,6 +87,18 @@ impl Ports {
     }
 }
 
+impl Ports {
+    /// Whether there is none, as was found a moment ago.
+    fn are_exhausted(&mut self, source: Ipv4Addr, to: SocketAddrV4) -> bool {
+        let since = self.exhausted.get(&(source, to));
+        let are_exhausted = since.is_some_and(|since| since.elapsed() < EXHAUSTED);
+        if !are_exhausted {
+            self.exhausted.remove(&(source, to));
+        }
+        are_exhausted
+    }
+}
+
 /// Where connections come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
@@ -91,9 +109,19 @@ pub(super) enum Origin {
 }
 
 /// Opens a connection and tells who wished for it.
-pub(super) async fn open(dial: Dial, origin: Origin, sources: &[Ipv4Addr], ports: &RefCell<Ports>) {
+pub(super) async fn open(
+    mut dial: Dial,
+    origin: Origin,
+    sources: &[Ipv4Addr],
+    ports: &RefCell<Ports>,
+) {
     let connect = connect(dial.to, origin, sources, ports);
-    let stream = timeout(PATIENCE, connect).await;
+    let stream = tokio::select! {
+        biased;
+        // Who has gone takes no port from others.
+        () = dial.answer.closed() => return,
+        stream = timeout(PATIENCE, connect) => stream,
+    };
     let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let stream = stream.and_then(TcpStream::into_std);
     // Nobody may wait any more.
@@ -109,45 +137,59 @@ async fn connect(
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     let sources = ports.borrow_mut().sources(sources);
     for source in sources {
-        let tries = match origin {
-            Origin::Cell => PORTS,
-            Origin::Host => 1,
+        let connected = match origin {
+            Origin::Cell => connect_from(source, to, ports).await,
+            Origin::Host => socket(source, 0)?.connect(to.into()).await,
         };
-        for _ in 0..tries {
-            let port = match origin {
-                Origin::Cell => ports.borrow_mut().next(source, to),
-                Origin::Host => 0,
-            };
-            match connect_from(SocketAddrV4::new(source, port), to).await {
-                Err(error) if is_taken(&error) => last = error,
-                connected => return connected,
-            }
-            // Where most are taken others have their turn in between.
-            consume_budget().await;
+        match connected {
+            Err(error) if has_no_port(&error) => last = error,
+            connected => return connected,
         }
     }
     Err(last)
 }
 
-async fn connect_from(source: SocketAddrV4, to: SocketAddrV4) -> io::Result<TcpStream> {
-    socket(source)?.connect(to.into()).await
+/// From the first port of `source` that is free for this backend.
+async fn connect_from(
+    source: Ipv4Addr,
+    to: SocketAddrV4,
+    ports: &RefCell<Ports>,
+) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    if ports.borrow_mut().are_exhausted(source, to) {
+        return Err(last);
+    }
+    for _ in 0..PORTS {
+        let port = ports.borrow_mut().next(source, to);
+        // Any port can be had of an address that is there.
+        let socket = socket(source, port)?;
+        match socket.connect(to.into()).await {
+            Err(error) if has_no_port(&error) => last = error,
+            connected => return connected,
+        }
+        // Where most are taken others have their turn in between.
+        consume_budget().await;
+    }
+    let exhausted = &mut ports.borrow_mut().exhausted;
+    exhausted.insert((source, to), Instant::now());
+    Err(last)
 }
 
-/// A socket whose port others have as well, to other backends.
-fn socket(source: SocketAddrV4) -> io::Result<TcpSocket> {
+/// A socket whose port others have as well, to other backends; port 0 is any that is free.
+fn socket(source: Ipv4Addr, port: u16) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
-    if source.port() == 0 {
+    if port == 0 {
         setsockopt(&socket, IpBindAddressNoPort, &true)?;
     } else {
         socket.set_reuseaddr(true)?;
     }
-    socket.bind(source.into())?;
+    socket.bind(SocketAddrV4::new(source, port).into())?;
     socket.set_nodelay(true)?;
     Ok(socket)
 }
 
 /// Whether the port is in use for this backend, or the address is not there.
-fn is_taken(error: &io::Error) -> bool {
+fn has_no_port(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse
@@ -197,7 +239,38 @@ mod tests {
         let sources = [SOURCE, missing];
         let stream = connect(to, Origin::Cell, &sources, &ports).await.unwrap();
         assert_eq!(port(&stream), FIRST_LEG_PORT);
-        assert_eq!(ports.borrow().next.len(), 2);
+        // Its first port was enough to know.
+        let next = ports.borrow().next[&(missing, to)];
+        assert_eq!(next, FIRST_LEG_PORT + 1);
+    }
+
+    /// Nobody looks through all ports again and again.
+    #[tokio::test]
+    async fn where_all_ports_are_taken_nobody_looks_for_a_while() {
+        let (_listener, to) = listen().await;
+        let ports = RefCell::new(Ports::default());
+        let dial = async || connect(to, Origin::Cell, &[SOURCE], &ports).await;
+        let long_ago = Instant::now() - EXHAUSTED;
+        ports.borrow_mut().exhausted.insert((SOURCE, to), long_ago);
+        assert!(dial().await.is_ok());
+        assert!(ports.borrow().exhausted.is_empty());
+        let now = Instant::now();
+        ports.borrow_mut().exhausted.insert((SOURCE, to), now);
+        let error = dial().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        assert_eq!(ports.borrow().next[&(SOURCE, to)], FIRST_LEG_PORT + 1);
+    }
+
+    /// A backend that is silent costs nothing for who has gone.
+    #[tokio::test]
+    async fn who_has_gone_is_not_dialled_for() {
+        let (answer, gone) = oneshot::channel();
+        drop(gone);
+        let (listener, to) = listen().await;
+        let ports = RefCell::new(Ports::default());
+        open(Dial { to, answer }, Origin::Cell, &[SOURCE], &ports).await;
+        let accepted = timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(accepted.is_err() && ports.borrow().next.is_empty());
     }
 
     #[test]

@@ -91,6 +91,16 @@ impl Front {
             sender.send_replace(Arc::new(setup));
         }
     }
+
+    /// As [`Self::set`], but what is not wanted any more goes on beside it: the data plane may still send
+    /// clients there.
+    pub fn add(&self, mut setup: Setup) {
+        if let Some(sender) = &self.setup {
+            let before = Arc::clone(&sender.borrow());
+            setup.keep(&before);
+            sender.send_replace(Arc::new(setup));
+        }
+    }
 }
 
 impl Drop for Front {
@@ -151,7 +161,7 @@ pub(super) struct Shared {
     pub(super) dialers: Dialers,
     pub(super) legs: Legs,
     pub(super) counts: Counts,
-    /// Who has not said yet what he wants.
+    /// Who has no backend yet.
     pub(super) pending: Pending,
     /// Who has been answered, and may ask again.
     pub(super) kept: Pending,

@@ -1,7 +1,7 @@
 //! Legs: connections of shared VIPs that have a backend, with the record that a flow has.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry},
     hash::Hash,
     net::{Ipv4Addr, SocketAddrV4},
     sync::{
@@ -40,6 +40,8 @@ use crate::{
     observe::{FlowLine, choose, log::Reporter},
 };
 
+/// Cuts that are remembered, for those who were dialling meanwhile.
+const REMEMBERED: usize = 64;
 /// How long a change waits for the ends of what it cuts to be told, and how often it looks.
 const TOLD: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(5);
@@ -58,6 +60,8 @@ struct Shared {
 struct Known {
     /// How often legs have been cut.
     cuts: u64,
+    /// The latest of these cuts, the last one at the end.
+    latest: VecDeque<Cut>,
     last: u32,
     legs: BTreeMap<u32, Arc<Leg>>,
     of_service: HashMap<u16, u32>,
@@ -85,6 +89,15 @@ pub struct Leg {
     idle_most: Option<Duration>,
     half_closed_most: Duration,
     cut: watch::Sender<Option<Why>>,
+}
+
+/// Why a leg does not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotBegun {
+    /// There are as many as there may be.
+    NoRoom,
+    /// It was cut before.
+    Cut,
 }
 
 /// Which way bytes go.
@@ -133,9 +146,12 @@ impl Legs {
         self.known().cuts
     }
 
-    /// Begins a leg, which ends with the guard. None if there is no room any more, or something was cut
-    /// since the backend was chosen, when [`Self::cuts`] was so many: it might have been this one.
-    pub fn begin(&self, new: NewLeg<'_>, cuts: u64) -> Option<Guard> {
+    /// Begins a leg, which ends with the guard. Its backend was chosen when [`Self::cuts`] was so many.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room any more, or it has been cut since then, or so often that nobody knows.
+    pub fn begin(&self, new: NewLeg<'_>, cuts: u64) -> Result<Guard, NotBegun> {
         let NewLeg {
             key,
             service,
@@ -145,8 +161,8 @@ impl Legs {
             name,
         } = new;
         let mut known = self.known();
-        if known.cuts != cuts || !known.has_room(service) {
-            return None;
+        if !known.has_room(service) {
+            return Err(NotBegun::NoRoom);
         }
         known.last = known.last.wrapping_add(1) | FIRST_LEG;
         while known.legs.contains_key(&known.last) {
@@ -178,13 +194,16 @@ impl Legs {
             half_closed_most: service.half_closed,
             cut: watch::Sender::new(None),
         });
+        if known.have_cut(&leg, cuts) {
+            return Err(NotBegun::Cut);
+        }
         known.legs.insert(leg.id, Arc::clone(&leg));
         *known.of_service.entry(service.id).or_default() += 1;
         *known.of_network.entry(key.network).or_default() += 1;
         *known.of_peer.entry(leg.peer).or_default() += 1;
         drop(known);
         self.0.reporter.report(leg.event(BEGAN));
-        Some(Guard {
+        Ok(Guard {
             legs: self.clone(),
             leg,
         })
@@ -198,6 +217,10 @@ impl Legs {
         let mut count = 0;
         let mut known = self.known();
         known.cuts += 1;
+        if known.latest.len() == REMEMBERED {
+            known.latest.pop_front();
+        }
+        known.latest.push_back(cut.clone());
         for leg in known.legs.values() {
             if let Some(why) = cut.holds(&leg.flow, leg.id) {
                 leg.cut.send_replace(Some(why));
@@ -273,6 +296,13 @@ fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
 }
 
 impl Known {
+    /// Whether a leg has been cut since there were `cuts` of them.
+    fn have_cut(&self, leg: &Leg, cuts: u64) -> bool {
+        let since = usize::try_from(self.cuts - cuts).unwrap_or(usize::MAX);
+        let is_cut = |cut: &Cut| cut.holds(&leg.flow, leg.id).is_some();
+        since > self.latest.len() || self.latest.iter().rev().take(since).any(is_cut)
+    }
+
     fn has_room(&self, service: &Service) -> bool {
         let fits = |count: Option<&u32>, most: Option<u32>| {
             most.is_none_or(|most| count.copied().unwrap_or_default() < most)
@@ -460,14 +490,26 @@ pub(super) mod tests {
         let service = setup::tests::service(None, None);
         let (cuts, key) = (legs.cuts(), key(1));
         legs.cut(&Cut::default());
-        assert!(legs.begin(new(&key, &service, 7), cuts).is_some());
-        let cut = Cut {
-            backends: [9].into(),
+        let begins = |backend, cuts| legs.begin(new(&key, &service, backend), cuts).err();
+        assert_eq!(begins(7, cuts), None);
+        let cut = |backend| Cut {
+            backends: [backend].into(),
             ..Cut::default()
         };
-        assert_eq!(legs.cut(&cut), 0);
-        assert!(legs.begin(new(&key, &service, 7), cuts).is_none());
-        assert!(legs.begin(new(&key, &service, 7), legs.cuts()).is_some());
+        assert_eq!(legs.cut(&cut(9)), 0);
+        assert_eq!(legs.cut(&cut(10)), 0);
+        // Others go on as if nothing were.
+        assert_eq!(begins(7, cuts), None);
+        assert_eq!(begins(9, cuts), Some(NotBegun::Cut));
+        assert_eq!(begins(9, cuts + 1), None);
+        assert_eq!(begins(10, cuts + 1), Some(NotBegun::Cut));
+        assert_eq!(begins(9, legs.cuts()), None);
+        // What is forgotten may have been anybody's.
+        for _ in 2..=REMEMBERED {
+            legs.cut(&cut(11));
+        }
+        assert_eq!(begins(7, cuts), Some(NotBegun::Cut));
+        assert_eq!(begins(7, cuts + 1), None);
     }
 
     #[test]
@@ -504,7 +546,8 @@ pub(super) mod tests {
         assert!(legs.has_room(&service));
         let _leg = begin(&legs, &service, 1, 7);
         assert!(!legs.has_room(&service));
-        assert!(legs.begin(new(&key(2), &service, 7), legs.cuts()).is_none());
+        let second = legs.begin(new(&key(2), &service, 7), legs.cuts());
+        assert_eq!(second.err(), Some(NotBegun::NoRoom));
     }
 
     #[test]

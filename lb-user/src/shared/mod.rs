@@ -2,7 +2,7 @@
 //! go. Nothing of TLS is opened.
 //!
 //! ```text
-//! front (a thread in each cell: accepts, dials) -> pending (who has not said yet what he wants)
+//! front (a thread in each cell: accepts, dials) -> pending (who has no backend yet)
 //!   -> sni: hello (what he says) -> routes (where that goes) -> reach (pools: who serves it; dial) -> pump
 //!   -> http: the same for each request, and connections to backends that are kept for the next one
 //! ```

@@ -1,5 +1,6 @@
-//! Pending: clients that have connected and have no backend yet. Each is one of few, and so are the bytes
-//! that are kept for them: whoever brings more loses the oldest of his own.
+//! Pending: clients that are waited for, because they have no backend yet, or may ask for something else.
+//! Each is one of few, and so are the bytes that are kept of their hellos: whoever brings more loses the
+//! oldest of his own.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::{
     front::Shared,
-    legs::{Guard, NewLeg},
+    legs::{Guard, NewLeg, NotBegun},
     setup::Service,
 };
 
@@ -123,11 +123,13 @@ impl Candidates {
                 backend: (id, address),
                 network: self.network_id,
                 snat,
-                name,
+                name: name.clone(),
             };
-            let begun = shared.legs.begin(new, self.cuts);
-            let guard = begun.ok_or(Unreached::Unreachable)?;
-            return Ok((backend, guard));
+            match shared.legs.begin(new, self.cuts) {
+                Ok(guard) => return Ok((backend, guard)),
+                Err(NotBegun::NoRoom) => return Err(Unreached::Budget),
+                Err(NotBegun::Cut) => {}
+            }
         }
         Err(Unreached::Unreachable)
     }

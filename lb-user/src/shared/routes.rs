@@ -2,7 +2,7 @@
 //!
 //! The most exact name decides. A route that is for some protocols only is not there for a client that
 //! offers none of them: a less exact name may take it. A name that is not for a client is denied to it,
-//! whatever a less exact one says: no tenant gets at a name of another by a wildcard.
+//! whatever it offers and a less exact one says: no tenant gets at a name of another by a wildcard.
 //!
 //! Who asks for no name takes the first route for such clients that is for him and his protocols.
 
@@ -111,6 +111,9 @@ impl Routes {
             return found?.way(None);
         };
         for routes in self.names.of(name) {
+            if !routes.iter().any(|route| route.is_for(client)) {
+                return Some(Way::Denied);
+            }
             let mut spoken = routes.iter().filter(|route| route.speaks(alpn)).peekable();
             if spoken.peek().is_none() {
                 continue;

@@ -139,6 +139,18 @@ impl Setup {
         setup
     }
 
+    /// Keeps what was there `before` and is not in it.
+    pub(super) fn keep(&mut self, before: &Self) {
+        for (listener, service) in &before.services {
+            let services = self.services.entry(listener.clone());
+            services.or_insert_with(|| Arc::clone(service));
+        }
+        for (name, pool) in &before.pools {
+            let pools = self.pools.entry(name.clone());
+            pools.or_insert_with(|| pool.clone());
+        }
+    }
+
     fn add_service(
         &mut self,
         service: &config::Service,

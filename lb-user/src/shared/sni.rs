@@ -110,6 +110,8 @@ pub(super) async fn serve(
     counts.of(&service.name, |counted| counted.accepted += 1);
     let ticket = shared.pending.admit(*addresses.client.ip());
     let connected = tokio::select! {
+        biased;
+        // Who has a backend goes for nobody.
         connected = connect(&mut client, addresses, &sni, &shared, &ticket) => connected,
         () = ticket.goes() => Err(Refused::Recycled),
     };
@@ -198,10 +200,7 @@ async fn read(
         match reading.go_on(&sent) {
             Verdict::Found(hello) => return Ok((hello, sent)),
             Verdict::Refused(refusal) => return Err(Refused::Hello(refusal)),
-            Verdict::Incomplete { .. } => {
-                sent.shrink_to_fit();
-                ticket.keeps(sent.len());
-            }
+            Verdict::Incomplete { .. } => ticket.keeps(sent.capacity()),
         }
     }
 }
@@ -254,6 +253,8 @@ async fn carry(client: TcpStream, connected: Connected, shared: &Shared) {
             reset_at_close(end);
         }
     }
+    // Both have been told before anybody hears that it is over.
+    drop((client, backend));
     guard.end(kind);
 }
 

@@ -177,7 +177,9 @@ fn a_name_of_others_is_denied_and_no_wildcard_gives_it() {
     assert_eq!(ask("api.test", &[], 3).as_deref(), Some("-"));
     assert_eq!(ask("h2.test", &["h2"], 1).as_deref(), Some("h2"));
     assert_eq!(ask("h2.test", &["h2"], 2).as_deref(), Some("-"));
-    assert_eq!(ask("h2.test", &[], 2).as_deref(), Some("all"));
+    // Whatever he offers.
+    assert_eq!(ask("h2.test", &[], 2).as_deref(), Some("-"));
+    assert_eq!(ask("h2.test", &[], 1).as_deref(), Some("all"));
     assert_eq!(ask("x.test", &[], 3).as_deref(), Some("all"));
 }
 
@@ -311,29 +313,38 @@ fn scan<'r>(
     client: Ipv4Addr,
 ) -> Option<&'r str> {
     let labels: Vec<_> = asked.split('.').collect();
-    let matches = |route: &&NameRoute| {
+    let is_name = |route: &&NameRoute| {
         let wanted: Vec<_> = route.names[0].split('.').collect();
-        let is_name = match wanted.split_first() {
+        match wanted.split_first() {
             Some((&"*", under)) => labels.len() > under.len() && labels.ends_with(under),
             _ => labels == wanted,
-        };
-        let mut alpn = route.alpn.iter();
-        let speaks = route.alpn.is_empty() || alpn.any(|one| offered.contains(&one.as_str()));
-        is_name && speaks
+        }
     };
-    let exactness = |route: &NameRoute| {
+    let speaks = |route: &&&NameRoute| {
+        let mut alpn = route.alpn.iter();
+        route.alpn.is_empty() || alpn.any(|one| offered.contains(&one.as_str()))
+    };
+    let is_for = |route: &&NameRoute| {
+        route.from.is_empty() || route.from.iter().any(|prefix| prefix.contains(&client))
+    };
+    let exactness = |route: &&NameRoute| {
         let pattern = &route.names[0];
         (pattern.starts_with('*'), usize::MAX - pattern.len())
     };
-    let matching: Vec<_> = routes.iter().filter(matches).collect();
-    let best = matching.iter().map(|route| exactness(route)).min()?;
-    let mut best = matching.iter().filter(|route| exactness(route) == best);
-    let is_for = |route: &&&&NameRoute| {
-        route.from.is_empty() || route.from.iter().any(|prefix| prefix.contains(&client))
-    };
-    let found = best.find(|route| is_for(&route));
-    // Each leads to a pool that is called like its only name.
-    Some(found.map_or("-", |route| &route.names[0]))
+    let mut matching: Vec<&NameRoute> = routes.iter().filter(is_name).collect();
+    matching.sort_by_key(exactness);
+    for best in matching.chunk_by(|one, other| exactness(one) == exactness(other)) {
+        let spoken: Vec<&&NameRoute> = best.iter().filter(speaks).collect();
+        if !best.iter().any(|route| is_for(route)) {
+            return Some("-");
+        }
+        if !spoken.is_empty() {
+            let found = spoken.into_iter().find(|route| is_for(route));
+            // Each leads to a pool that is called like its only name.
+            return Some(found.map_or("-", |route| &route.names[0]));
+        }
+    }
+    None
 }
 
 /// Xorshift: the same numbers in each run.

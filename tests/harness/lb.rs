@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -19,6 +20,8 @@ use crate::{
     topology::Site,
 };
 
+/// How many were launched.
+static LAUNCHED: AtomicU32 = AtomicU32::new(0);
 /// How long `lb run` may take until it says `ready`: the first load verifies the programs.
 const START: Duration = Duration::from_secs(60);
 /// How long a start that must fail may take until it has failed.
@@ -95,6 +98,20 @@ impl<'t> Lb<'t> {
         let (site, run) = (self.site, self.site.run());
         self.process = launch(site, run, config, &program, &[])?;
         Ok(())
+    }
+
+    /// Starts another `lb run`, which takes over from the one that runs; that one, which goes on with what
+    /// it carries.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn take_over(&mut self, config: &str) -> Result<Process> {
+        let program = [as_text(&binary("LB_BIN", "lb")?)?];
+        let (site, run) = (self.site, self.site.run());
+        let mut next = launch(site, run, config, &program, &["--takeover"])?;
+        next.wait_for_stdout("ready", START)?;
+        Ok(std::mem::replace(&mut self.process, next))
     }
 
     /// Ends the process in the middle of whatever it does.
@@ -369,10 +386,12 @@ fn launch(
     let run = ["run", "-c", &config, "--instance", instance];
     let wrapped = wrapped.iter().map(String::as_str);
     let args: Vec<&str> = wrapped.chain(run).chain(options.iter().copied()).collect();
+    // One that goes on beside the next one has its own output.
+    let number = LAUNCHED.fetch_add(1, Ordering::Relaxed);
     Process::start(
         &site.lb.path(),
         site.dir(),
-        &format!("lb-{instance}"),
+        &format!("lb-{instance}-{number}"),
         program,
         &args,
     )

@@ -68,6 +68,7 @@ mod shared_tenants;
 mod silence;
 mod splice;
 mod spoof;
+mod takeover;
 mod topology;
 mod two_cpus;
 mod undone;

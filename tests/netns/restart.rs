@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     client,
-    lb::{Lb, binary},
+    lb::{Lb, binary, start_fails},
     leftovers, observe,
     peers::Peers,
     process,
@@ -78,5 +78,37 @@ fn down_takes_nothing_of_another_instance() -> Result<()> {
         .client()
         .netns
         .inside(|| client::who(None, ECHO))??;
+    Ok(())
+}
+
+/// With a file that cannot be used, what was applied last goes on, and it is said so.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_file_that_is_wrong_leaves_what_was_applied() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let mut lb = Lb::start(&topology, CONFIG)?;
+    let who = || topology.client().netns.inside(|| client::who(None, ECHO))?;
+    lb.process().stop()?;
+    lb.restart("version: [")?;
+    who()?;
+    let status = lb.tell(&["status"])?.done()?;
+    ensure!(status.contains("stale: "), "{status}");
+    ensure!(
+        lb.process().stderr().contains("what was applied goes on"),
+        "{}",
+        lb.process().stderr()
+    );
+    let before = lb.maps()?;
+    lb.reload(CONFIG)?;
+    assert_eq!(lb.maps()?, before);
+    let status = lb.tell(&["status"])?.done()?;
+    ensure!(!status.contains("stale"), "{status}");
+    who()?;
+    // Where nothing was applied there is nothing to go on with.
+    lb.process().stop()?;
+    lb.down()?;
+    let failure = start_fails(&topology, topology.run(), "version: [")?;
+    assert_eq!(failure.code, Some(2));
     Ok(())
 }

@@ -157,7 +157,7 @@ impl Server {
 
 /// Listens at `path`. The socket is made in a folder that nobody else may enter, and has its mode
 /// before it gets its name: at no time can a stranger connect.
-fn bind(path: &Path) -> io::Result<(StdListener, SocketFile)> {
+pub(crate) fn bind(path: &Path) -> io::Result<(StdListener, SocketFile)> {
     let mut private = path.to_owned();
     private.as_mut_os_string().push(".new");
     if let Some(folder) = path.parent() {
@@ -184,7 +184,7 @@ fn bind(path: &Path) -> io::Result<(StdListener, SocketFile)> {
 
 /// The name of a socket; on drop it is removed, unless it is another's by then.
 #[derive(Debug)]
-struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),

@@ -26,6 +26,9 @@ pub(super) enum Command {
         config: PathBuf,
         #[command(flatten)]
         instance: Instance,
+        /// Take over from the process that runs this instance, if there is one: it finishes what it carries
+        #[arg(long, conflicts_with = "confirm")]
+        takeover: bool,
         /// Take everything down again after this time (such as 60s) unless Enter is pressed before
         #[arg(long, value_name = "TIME", value_parser = duration)]
         confirm: Option<Duration>,

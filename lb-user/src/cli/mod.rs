@@ -40,6 +40,7 @@ pub fn main() -> ExitCode {
         Command::Run {
             config,
             instance,
+            takeover,
             confirm,
             careful,
             trace_drops,
@@ -47,6 +48,7 @@ pub fn main() -> ExitCode {
             let options = run::Options {
                 config,
                 instance: instance.name,
+                takeover,
                 confirm,
                 careful,
                 trace_drops,

@@ -22,6 +22,7 @@ use crate::{
     config::{self, Loaded, Problems},
     control::{
         apply::read_ids,
+        handover::{self, Door, Heir, Inheritance},
         serve::Control,
         start,
         state::State,
@@ -30,6 +31,7 @@ use crate::{
     dataplane::{maps::Maps, pins::Pins},
     host,
     observe::log::{self, FlowLog, Reports},
+    shared::Listeners,
 };
 
 /// What `lb run` was asked for.
@@ -37,6 +39,7 @@ use crate::{
 pub(super) struct Options {
     pub(super) config: PathBuf,
     pub(super) instance: String,
+    pub(super) takeover: bool,
     pub(super) confirm: Option<Duration>,
     pub(super) careful: bool,
     pub(super) trace_drops: bool,
@@ -48,6 +51,16 @@ enum End {
     Stopped,
     /// Nobody confirmed in time, or a signal came before.
     Unconfirmed,
+    /// The next process has taken over, and what this one carried has ended.
+    GaveWay,
+}
+
+/// Why nothing is kept up to date any more.
+enum Stop {
+    /// A signal, or nobody confirmed.
+    End(End),
+    /// The next process has asked.
+    Heir(Heir),
 }
 
 /// Level of aya-log in the programs: debug, where the dropped packets are.
@@ -73,17 +86,14 @@ pub(super) fn run(options: &Options) -> ExitCode {
         }
         Err(problems) => {
             eprintln!("{problems}");
-            // What waits to be confirmed goes on, or back, whatever the file says.
-            if kept_state(&Pins::new(&options.instance))
-                .unconfirmed
-                .is_none()
-            {
+            // What was applied, or waits to be confirmed, goes on whatever the file says.
+            if options.takeover || start::applied(&Pins::new(&options.instance)).is_err() {
                 return ExitCode::from(USAGE);
             }
         }
     }
     match run_file(options, file) {
-        Ok(End::Stopped) => ExitCode::SUCCESS,
+        Ok(End::Stopped | End::GaveWay) => ExitCode::SUCCESS,
         Ok(End::Unconfirmed) => {
             eprintln!("lb: not confirmed in time: taken down again");
             ExitCode::FAILURE
@@ -95,7 +105,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
 fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     host::check()?;
     let pins = Pins::new(&options.instance);
-    let _lock = host::Lock::take(&pins)?;
+    let (lock, listeners) = hold(options.takeover, &file, &pins)?;
     ensure!(
         options.confirm.is_none() || !pins.exist(),
         "--confirm undoes a first start, and instance {} is up already: run without it, or after \
@@ -105,17 +115,16 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     );
     let state = kept_state(&pins);
     let problems = file.as_ref().err().cloned();
+    let applied = start::applied(&pins).ok();
     let Chosen {
         config,
         text,
         source,
-    } = unconfirmed::choose(file, &state)?;
+    } = unconfirmed::choose(file, &state, applied.as_deref())?;
     if options.careful && options.confirm.is_none() {
         host::refuse_access_interfaces(&config)?;
     }
-    let before = start::applied(&pins)
-        .ok()
-        .and_then(|text| config::parse("applied.yaml", &text).ok());
+    let before = applied.and_then(|text| config::parse("applied.yaml", &text).ok());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -127,7 +136,14 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
         .map(|patience| time::Instant::now() + patience);
     let level = if options.trace_drops { TRACE_DROPS } else { 0 };
     let (reporter, reports) = log::channel();
-    let mut running = start::start(&config, &text, &pins, level, &runtime, (reporter, &state))?;
+    let mut running = start::start(
+        &config,
+        &text,
+        &pins,
+        level,
+        &runtime,
+        (reporter, &state, listeners),
+    )?;
     if deadline.is_none() {
         running.keep()?;
     }
@@ -139,7 +155,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     }
     match source {
         Source::File => control.started_another(),
-        Source::After => {}
+        Source::After | Source::Applied => {}
         Source::Before => control.went_back(),
     }
     let orders = listen(&pins, &runtime);
@@ -151,16 +167,70 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     );
     io::stdout().flush().context("write to standard output")?;
     let flow_log = config.flow_log.as_ref();
-    let end = runtime.block_on(async {
-        let flow_log = flow_log.and_then(|path| open_log(path, &pins, reports));
-        let sources = (flow_log, orders?);
-        watch(&mut control, sources, options, &mut signals, deadline).await
-    })?;
-    if matches!(end, End::Unconfirmed) {
-        drop(control);
-        start::remove(&pins)?;
+    runtime.block_on(async {
+        let mut flow_log = flow_log.and_then(|path| open_log(path, &pins, reports));
+        let sources = (&mut flow_log, orders?, Door::open(&pins)?);
+        match watch(&mut control, sources, options, &mut signals, deadline).await? {
+            Stop::End(End::Unconfirmed) => {
+                drop(control);
+                start::remove(&pins)?;
+                Ok(End::Unconfirmed)
+            }
+            Stop::End(end) => Ok(end),
+            Stop::Heir(heir) => {
+                give_way(control, heir, lock, &mut flow_log, &mut signals).await?;
+                Ok(End::GaveWay)
+            }
+        }
+    })
+}
+
+/// Makes this process the control plane of the instance; with `takeover`, in the place of the one that is
+/// it now, and not before it is sure that the programs can be loaded.
+fn hold(
+    takeover: bool,
+    file: &Result<Loaded, Problems>,
+    pins: &Pins,
+) -> Result<(host::Lock, Listeners)> {
+    if takeover && let Ok(loaded) = file {
+        start::rehearse(&loaded.config, pins)?;
+        if let Some(Inheritance { lock, listeners }) = handover::inherit(pins)? {
+            return Ok((lock, Listeners::new(listeners)));
+        }
     }
-    Ok(end)
+    Ok((host::Lock::take(pins)?, Listeners::default()))
+}
+
+/// Hands the instance over, and goes on until the connections that this process carries have ended.
+async fn give_way(
+    control: Control,
+    heir: Heir,
+    lock: host::Lock,
+    flow_log: &mut Option<FlowLog>,
+    signals: &mut Signals,
+) -> Result<()> {
+    if let Some(log) = flow_log {
+        log.leave_data_plane();
+    }
+    let pins = control.running.pins().clone();
+    let (front, legs) = control.leave();
+    heir.give(lock, front.give())
+        .context("hand the instance over; nobody controls it until the next start")?;
+    let count = legs.all().len();
+    tracing::info!("handed over; {count} connections of shared VIPs are finished here");
+    let mut looks = time::interval(TICK);
+    loop {
+        tokio::select! {
+            _ = looks.tick() => {
+                let is_done = legs.all().is_empty() && front.is_idle();
+                // Nothing goes on without the data plane.
+                if is_done || !pins.exist() { return Ok(()); }
+            }
+            // A reload is the next process's.
+            reload = signals.any() => if !reload { return Ok(()); },
+            () = drain(flow_log), if flow_log.is_some() => {}
+        }
+    }
 }
 
 /// What an earlier process has left beside its data plane; without one there is nothing that it was
@@ -237,11 +307,11 @@ async fn drain(flow_log: &mut Option<FlowLog>) {
 /// Keeps everything up to date until a signal comes, or until `deadline` if nobody confirms before.
 async fn watch(
     control: &mut Control,
-    (mut flow_log, mut orders): (Option<FlowLog>, mpsc::Receiver<Order>),
+    (flow_log, mut orders, door): (&mut Option<FlowLog>, mpsc::Receiver<Order>, Door),
     options: &Options,
     signals: &mut Signals,
     deadline: Option<time::Instant>,
-) -> Result<End> {
+) -> Result<Stop> {
     let mut logger = match options.trace_drops {
         true => Some(
             aya_log::EbpfLogger::init(control.running.object.ebpf())
@@ -272,11 +342,12 @@ async fn watch(
                 said(control.report(report).await);
             }
             Some(order) = orders.recv() => control.order(order).await,
+            heir = door.heir(), if confirmed.is_none() => return Ok(Stop::Heir(heir)),
             _ = ticks.tick() => said(control.tick().await),
             _ = log.tick(), if logger.is_some() => {
                 if let Some(logger) = &mut logger { logger.flush(); }
             }
-            () = drain(&mut flow_log), if flow_log.is_some() => {}
+            () = drain(flow_log), if flow_log.is_some() => {}
             _ = sweep.tick(), if control.running.has_retired() => {
                 if let Err(error) = control.running.sweep() {
                     tracing::error!("ids of what is configured no more stay taken: {error:#}");
@@ -290,15 +361,15 @@ async fn watch(
             }
             () = &mut expired, if confirmed.is_some() => break,
         }
-        if let (Some(log), Some(ids)) = (&mut flow_log, control.running.new_names()) {
+        if let (Some(log), Some(ids)) = (flow_log.as_mut(), control.running.new_names()) {
             log.set_names(ids);
         }
     }
     if confirmed.is_some() {
-        return Ok(End::Unconfirmed);
+        return Ok(Stop::End(End::Unconfirmed));
     }
     tracing::info!("stopped; the data plane goes on (`lb down` ends it)");
-    Ok(End::Stopped)
+    Ok(Stop::End(End::Stopped))
 }
 
 /// What the kernel refuses is tried again with the next change.

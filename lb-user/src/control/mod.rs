@@ -17,6 +17,7 @@ pub mod drains;
 pub mod ends;
 pub mod expiry;
 mod files;
+pub mod handover;
 pub mod heard;
 pub mod ids;
 pub mod layers;

@@ -112,6 +112,12 @@ impl Running {
         &self.config
     }
 
+    /// Ends everything but what serves shared VIPs.
+    pub fn leave(self) -> (Front, Legs) {
+        let Self { front, legs, .. } = self;
+        (front, legs)
+    }
+
     /// The ids, if any of them has another name since this was asked last.
     pub fn new_names(&mut self) -> Option<&Ids> {
         let renamed = std::mem::replace(&mut self.renamed, false);

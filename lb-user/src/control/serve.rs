@@ -22,6 +22,7 @@ use crate::{
     admin::{api::Override, events::Events},
     config::{Config, OnDead},
     health::{Report, Verdict},
+    shared::{Front, Legs},
 };
 
 /// A control plane between changes.
@@ -89,6 +90,12 @@ impl Control {
         control.note_pools();
         control.follow(before);
         control
+    }
+
+    /// Ends the control plane, and leaves what serves shared VIPs.
+    pub fn leave(mut self) -> (Front, Legs) {
+        self.save();
+        self.running.leave()
     }
 
     /// What is said of all backends now.

@@ -55,13 +55,14 @@ use crate::{
         nic,
     },
     observe::log::Reporter,
-    shared::{Counts, Front, Legs, Setup},
+    shared::{Counts, Front, Legs, Listeners, Setup},
 };
 
 /// Brings the data plane of `pins` to what `config` says, of which `text` is the source. What an
 /// earlier process left is adopted; where nothing was left, a failure leaves nothing behind.
 ///
-/// New links are for the caller to [keep](Running::keep). Flows that are ended here go to `reporter`.
+/// New links are for the caller to [keep](Running::keep). Flows that are ended here go to the reporter;
+/// listeners that are open already are not opened again.
 ///
 /// # Errors
 ///
@@ -72,16 +73,17 @@ pub fn start(
     pins: &Pins,
     log_level: u8,
     runtime: &Runtime,
-    (reporter, state): (Reporter, &State),
+    with: (Reporter, &State, Listeners),
 ) -> Result<Running> {
     let adopted = pins.exist();
     let ours = |ifindex| pins.link(NIC, ifindex).exists();
     let applied = applied_path(pins);
     let result = host::interfaces(config, ours).and_then(|nics| {
-        make_folders(pins)?;
+        ensure_version(pins)?;
+        pins.create().context("create the pin folders")?;
         let beside = state::write_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
-        let running = bring_up(config, pins, &nics, log_level, runtime, (reporter, state))?;
+        let running = bring_up(config, pins, &nics, log_level, runtime, with)?;
         beside.put(&applied)?;
         Ok(running)
     });
@@ -92,6 +94,16 @@ pub fn start(
         tracing::error!("cleaning up after the failed start: {error:#}");
     }
     result
+}
+
+/// Whether the programs would be accepted for the data plane of `pins`, which nothing is changed of.
+///
+/// # Errors
+///
+/// Why they would not.
+pub fn rehearse(config: &Config, pins: &Pins) -> Result<()> {
+    ensure_version(pins)?;
+    Object::load(pins, &config.limits, 0).map(drop)
 }
 
 /// Removes links, pins and cells of an instance: nothing of it forwards any more.
@@ -128,7 +140,7 @@ pub fn applied(pins: &Pins) -> Result<String> {
     })
 }
 
-fn make_folders(pins: &Pins) -> Result<()> {
+fn ensure_version(pins: &Pins) -> Result<()> {
     ensure!(
         pins.other_versions().is_empty(),
         "instance {} runs with pinned state of another version ({}), which this lb cannot adopt; \
@@ -137,7 +149,7 @@ fn make_folders(pins: &Pins) -> Result<()> {
         pins.other_versions().join(", "),
         pins.instance(),
     );
-    pins.create().context("create the pin folders")
+    Ok(())
 }
 
 fn bring_up(
@@ -146,7 +158,7 @@ fn bring_up(
     nics: &BTreeMap<String, Link>,
     log_level: u8,
     runtime: &Runtime,
-    (reporter, state): (Reporter, &State),
+    (reporter, state, listeners): (Reporter, &State, Listeners),
 ) -> Result<Running> {
     let mut object = Object::load(pins, &config.limits, log_level)?;
     let mut live = Live::new(Maps::open(&pins.maps())?);
@@ -183,7 +195,7 @@ fn bring_up(
     let (neighbours, ways) = resolve(&config, &wanted, &ids, pins, &report)?;
     check(&config, &places, &ids, pins, &current, &mut checks)?;
     let (legs, counts) = (Legs::new(reporter.clone()), Counts::default());
-    let front = front(&config, pins, &legs, &counts)?;
+    let front = front(&config, pins, (&legs, &counts), listeners)?;
     runtime.block_on(checks.wait());
 
     let checked = layers(&checks, &ids);
@@ -269,10 +281,15 @@ fn resolve(
 }
 
 /// Starts a thread for each network that serves its shared VIPs.
-fn front(config: &Config, pins: &Pins, legs: &Legs, counts: &Counts) -> Result<Front> {
+fn front(
+    config: &Config,
+    pins: &Pins,
+    (legs, counts): (&Legs, &Counts),
+    listeners: Listeners,
+) -> Result<Front> {
     let networks = config.networks.iter();
     let sides = networks.map(|network| (network.name.clone(), side(network, pins)));
-    Front::start(sides.collect(), legs, counts)
+    Front::start(sides.collect(), legs, counts, listeners)
 }
 
 /// Starts a thread for each network that checks its backends.

@@ -30,6 +30,8 @@ pub enum Source {
     After,
     /// What was before that one.
     Before,
+    /// The one that was applied last, because the file cannot be used.
+    Applied,
 }
 
 /// What a start runs.
@@ -43,15 +45,25 @@ pub struct Chosen {
     pub source: Source,
 }
 
-/// Chooses between a file and what waits in `state`.
+/// Chooses between a file, what waits in `state`, and what was `applied` last, if anything was: that
+/// goes on where the file cannot be used.
 ///
 /// # Errors
 ///
 /// The problems of the file, if nothing else can run.
-pub fn choose(file: Result<Loaded, Problems>, state: &State) -> Result<Chosen, Problems> {
+pub fn choose(
+    file: Result<Loaded, Problems>,
+    state: &State,
+    applied: Option<&str>,
+) -> Result<Chosen, Problems> {
     let text = file.as_ref().ok().map(|loaded| loaded.text.as_str());
     let waits = state.unconfirmed.as_ref();
-    if let Some((source, text)) = waits.and_then(|waits| waits.goes_on(text)) {
+    let waits = waits.and_then(|waits| waits.goes_on(text));
+    let applied = applied.filter(|_| file.is_err());
+    let others = waits
+        .into_iter()
+        .chain(applied.map(|text| (Source::Applied, text)));
+    for (source, text) in others {
         match config::parse("applied.yaml", text) {
             Ok(config) => {
                 let text = text.to_owned();
@@ -126,7 +138,7 @@ services:
             unconfirmed,
             ..State::default()
         };
-        let chosen = choose(load(file), &state).ok()?;
+        let chosen = choose(load(file), &state, None).ok()?;
         assert_eq!(config::parse("f", &chosen.text).unwrap(), chosen.config);
         Some((chosen.config.services[0].listen[0].port, chosen.source))
     }
@@ -162,8 +174,26 @@ services:
             }),
             ..State::default()
         };
-        let chosen = choose(load(&text(AFTER)), &state).unwrap();
+        let chosen = choose(load(&text(AFTER)), &state, None).unwrap();
         assert_eq!(chosen.source, Source::File);
-        assert!(choose(load(""), &state).is_err());
+        assert!(choose(load(""), &state, None).is_err());
+        let chosen = choose(load(""), &state, Some(&text(OTHER))).unwrap();
+        assert_eq!(chosen.source, Source::Applied);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_leaves_what_was_applied() {
+        let state = State::default();
+        let choose = |file: &str, applied: &str| choose(load(file), &state, Some(applied));
+        let applied = text(BEFORE);
+        let chosen = choose("version: [", &applied).unwrap();
+        assert_eq!(
+            (chosen.text, chosen.source),
+            (applied.clone(), Source::Applied)
+        );
+        let chosen = choose(&text(OTHER), &applied).unwrap();
+        assert_eq!(chosen.source, Source::File);
+        let problems = choose("version: [", "version: 0").unwrap_err();
+        assert!(problems.to_string().contains("lb.yaml"), "{problems}");
     }
 }

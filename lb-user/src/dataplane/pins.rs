@@ -81,6 +81,11 @@ impl Pins {
         self.runtime().join("lb.sock")
     }
 
+    /// The socket where the next process asks this one for what it has.
+    pub fn heirs(&self) -> PathBuf {
+        self.runtime().join("heirs.sock")
+    }
+
     /// Folder of runtime files: the applied configuration, and the socket.
     pub fn runtime(&self) -> PathBuf {
         Path::new(RUNTIME).join(&self.instance)

@@ -6,8 +6,10 @@ use std::{
     collections::BTreeMap,
     env,
     fs::{self, File, TryLockError},
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Seek as _, Write as _},
     net::IpAddr,
+    os::fd::OwnedFd,
+    path::Path,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -189,7 +191,7 @@ fn ssh_server(session: &str) -> Option<IpAddr> {
 /// The lock that makes one process the control plane of an instance.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -199,15 +201,31 @@ impl Lock {
     ///
     /// If another process holds it.
     pub fn take(pins: &Pins) -> Result<Self> {
-        let path = pins.lock();
-        let folder = path.parent().unwrap_or(&path);
+        Self::at(&pins.lock(), pins.instance())
+    }
+
+    /// Goes on with the lock that another process has taken, and shares with this one.
+    ///
+    /// # Errors
+    ///
+    /// If nothing can be written into its file.
+    pub fn inherit(descriptor: OwnedFd) -> Result<Self> {
+        let lock = Self {
+            file: descriptor.into(),
+        };
+        lock.sign().context("write into the lock of the instance")?;
+        Ok(lock)
+    }
+
+    pub(crate) fn at(path: &Path, instance: &str) -> Result<Self> {
+        let folder = path.parent().unwrap_or(path);
         fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let mut file = File::options()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(&path)
+            .open(path)
             .with_context(|| format!("open {}", path.display()))?;
         match file.try_lock() {
             Ok(()) => {}
@@ -215,8 +233,7 @@ impl Lock {
                 let mut pid = String::new();
                 file.read_to_string(&mut pid)?;
                 bail!(
-                    "instance {} is running already (process {})",
-                    pins.instance(),
+                    "instance {instance} is running already (process {})",
                     pid.trim()
                 );
             }
@@ -224,9 +241,23 @@ impl Lock {
                 return Err(error).with_context(|| format!("lock {}", path.display()));
             }
         }
+        let lock = Self { file };
+        lock.sign()?;
+        Ok(lock)
+    }
+
+    /// Writes who has it.
+    fn sign(&self) -> io::Result<()> {
+        let mut file = &self.file;
         file.set_len(0)?;
-        writeln!(file, "{}", std::process::id())?;
-        Ok(Self { _file: file })
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
+    }
+}
+
+impl From<Lock> for OwnedFd {
+    fn from(lock: Lock) -> Self {
+        lock.file.into()
     }
 }
 

@@ -3,9 +3,10 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{SocketAddr, SocketAddrV4},
+    os::fd::OwnedFd,
     rc::Rc,
     sync::{Arc, mpsc::sync_channel},
     thread::{self, JoinHandle},
@@ -14,16 +15,17 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
     task::{self, AbortHandle, LocalSet},
     time::sleep,
 };
 
 use super::{
-    Counts, Legs, Setup,
+    Counts, Legs, Listeners, Setup,
     dial::{Dial, Dialers, Origin, Ports, open},
     http,
+    listeners::Place,
     pending::{Everywhere, Pending},
     pump::Pipes,
     reach::Addresses,
@@ -32,9 +34,6 @@ use super::{
 };
 use crate::network::{namespace, neighbour::Side};
 
-/// Connections that the kernel has made and nobody has accepted yet. The kernel takes no more than
-/// `net.core.somaxconn`, 4096 where nobody has changed it.
-const BACKLOG: u32 = 4096;
 /// How long until an address that could not be had is tried again, and until a front that has no
 /// descriptors left accepts again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -44,15 +43,24 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub struct Front {
     setup: Option<watch::Sender<Arc<Setup>>>,
     threads: Vec<JoinHandle<()>>,
+    listeners: Listeners,
+    pending: Everywhere,
+    kept: Everywhere,
 }
 
 impl Front {
-    /// Starts a front for each network, by its name. They have nothing to do until they are told.
+    /// Starts a front for each network, by its name. They have nothing to do until they are told. What
+    /// of `listeners` is open already is not opened again.
     ///
     /// # Errors
     ///
     /// If a cell cannot be entered, or a thread not be started.
-    pub fn start(sides: BTreeMap<String, Side>, legs: &Legs, counts: &Counts) -> Result<Self> {
+    pub fn start(
+        sides: BTreeMap<String, Side>,
+        legs: &Legs,
+        counts: &Counts,
+        listeners: Listeners,
+    ) -> Result<Self> {
         let (setup, follow) = watch::channel(Arc::default());
         let mut dialers = BTreeMap::new();
         let mut dials = Vec::new();
@@ -62,15 +70,18 @@ impl Front {
             dials.push((network, side, asked));
         }
         let dialers = Dialers(Arc::new(dialers));
-        let (pending, kept) = (Everywhere::default(), Everywhere::default());
         let mut front = Self {
             setup: Some(setup),
             threads: Vec::new(),
+            listeners,
+            pending: Everywhere::default(),
+            kept: Everywhere::default(),
         };
         for (network, side, asked) in dials {
             let work = Work {
-                pending: pending.of(&network),
-                kept: kept.of(&network),
+                listeners: front.listeners.clone(),
+                pending: front.pending.of(&network),
+                kept: front.kept.of(&network),
                 network: network.clone(),
                 setup: follow.clone(),
                 dialers: dialers.clone(),
@@ -101,6 +112,20 @@ impl Front {
             sender.send_replace(Arc::new(setup));
         }
     }
+
+    /// Gives the listeners away. Clients that are here already are served to their end, and no others.
+    pub fn give(&self) -> Vec<(Place, OwnedFd)> {
+        let listeners = self.listeners.give();
+        if let Some(sender) = &self.setup {
+            sender.send_modify(|_| {});
+        }
+        listeners
+    }
+
+    /// Whether no client waits for a backend, or for its next request.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.kept.is_empty()
+    }
 }
 
 impl Drop for Front {
@@ -122,6 +147,7 @@ struct Work {
     dialers: Dialers,
     legs: Legs,
     counts: Counts,
+    listeners: Listeners,
     pending: Pending,
     kept: Pending,
 }
@@ -161,6 +187,7 @@ pub(super) struct Shared {
     pub(super) dialers: Dialers,
     pub(super) legs: Legs,
     pub(super) counts: Counts,
+    pub(super) listeners: Listeners,
     /// Who has no backend yet.
     pub(super) pending: Pending,
     /// Who has been answered, and may ask again.
@@ -185,6 +212,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         dialers,
         legs,
         counts,
+        listeners,
         pending,
         kept,
     } = work;
@@ -198,21 +226,27 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         dialers,
         legs,
         counts,
+        listeners,
         pending,
         kept,
         pipes: Pipes::default(),
         network,
     });
-    let mut listeners = BTreeMap::new();
+    let mut accepted = BTreeMap::new();
     while setup.changed().await.is_ok() {
         let now = Arc::clone(&setup.borrow_and_update());
-        let here = now.services.keys();
-        let here = here.filter(|(network, _)| *network == shared.network);
-        let mut before = std::mem::take(&mut listeners);
-        for (_, address) in here {
-            let listener = before.remove(address);
-            let listener = listener.unwrap_or_else(|| listen(*address, &shared));
-            listeners.insert(*address, listener);
+        let vips = match shared.listeners.have_ceased() {
+            true => BTreeSet::new(),
+            false => now.vips(&shared.network),
+        };
+        let is_wanted = |vip: &SocketAddrV4| vips.contains(vip);
+        accepted.retain(|vip, _| is_wanted(vip));
+        shared
+            .listeners
+            .retain(&shared.network, |vip| is_wanted(&vip));
+        for vip in vips {
+            let listen = || listen(vip, &shared);
+            accepted.entry(vip).or_insert_with(listen);
         }
     }
 }
@@ -257,7 +291,7 @@ async fn accept_one(
 ) -> io::Result<()> {
     let listener = match listener {
         Some(listener) => listener,
-        None => listener.insert(bind(vip)?),
+        None => listener.insert(shared.listeners.at(&(shared.network.clone(), vip))?),
     };
     match listener.accept().await {
         Ok((stream, SocketAddr::V4(client))) => begin(stream, Addresses { client, vip }, shared),
@@ -283,14 +317,6 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
             task::spawn_local(http::serve(client, addresses, service, http, shared));
         }
     }
-}
-
-fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
-    let socket = TcpSocket::new_v4()?;
-    // Connections of an earlier process may still be closing.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address.into())?;
-    socket.listen(BACKLOG)
 }
 
 /// Opens the connections that are wished for.

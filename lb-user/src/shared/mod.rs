@@ -16,6 +16,7 @@ mod front;
 pub mod hello;
 mod http;
 pub mod legs;
+pub mod listeners;
 pub mod names;
 mod pending;
 mod pools;
@@ -30,5 +31,6 @@ pub use self::{
     counts::{Counted, Counts},
     front::Front,
     legs::Legs,
+    listeners::Listeners,
     setup::Setup,
 };

@@ -62,6 +62,11 @@ impl Everywhere {
         }
     }
 
+    /// Whether there is nobody.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known().clients.is_empty()
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
 //! What the fronts are told: services, pools and SNAT addresses, as they are now.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddrV4},
     sync::Arc,
     time::Duration,
@@ -149,6 +149,12 @@ impl Setup {
             let pools = self.pools.entry(name.clone());
             pools.or_insert_with(|| pool.clone());
         }
+    }
+
+    /// The shared VIPs of a network.
+    pub fn vips(&self, network: &str) -> BTreeSet<SocketAddrV4> {
+        let here = self.services.keys().filter(|(of, _)| of == network);
+        here.map(|(_, vip)| *vip).collect()
     }
 
     fn add_service(

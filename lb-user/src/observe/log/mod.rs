@@ -9,6 +9,7 @@ mod merge;
 mod writer;
 
 use std::{
+    future::pending,
     path::Path,
     sync::{
         Arc,
@@ -73,7 +74,8 @@ impl Reports {
 
 /// The flow log of one instance.
 pub struct FlowLog {
-    events: FlowEvents,
+    /// None: another process reads those of the data plane.
+    events: Option<FlowEvents>,
     reports: Reports,
     heads: Heads,
     lines: Lines,
@@ -90,7 +92,7 @@ impl FlowLog {
     pub fn open(folder: &Path, path: &Path, ids: &Ids, reports: Reports) -> Result<Self> {
         let writer = Writer::start(path, Arc::clone(&reports.lost))?;
         Ok(Self {
-            events: FlowEvents::open(folder)?,
+            events: Some(FlowEvents::open(folder)?),
             reports,
             heads: Heads::default(),
             lines: Lines::new(ids),
@@ -103,6 +105,11 @@ impl FlowLog {
         self.lines.set_names(ids);
     }
 
+    /// From now on another process reads the events of the data plane.
+    pub fn leave_data_plane(&mut self) {
+        self.events = None;
+    }
+
     /// Waits for an event, and writes those that are there. Nothing is lost if this is not awaited
     /// to its end.
     ///
@@ -112,7 +119,7 @@ impl FlowLog {
     pub async fn drain(&mut self) -> Result<()> {
         if self.heads.is_empty() {
             tokio::select! {
-                event = self.events.next() => {
+                event = next(&mut self.events) => {
                     self.heads.ring = Some(event.context("read the flow events")?);
                 }
                 Some(event) = self.reports.receiver.recv() => self.heads.report = Some(event),
@@ -138,9 +145,17 @@ impl FlowLog {
             heads,
             ..
         } = self;
-        heads.ring = heads.ring.or_else(|| events.take());
+        heads.ring = heads.ring.or_else(|| events.as_mut()?.take());
         heads.report = heads.report.or_else(|| reports.take());
         heads.take()
+    }
+}
+
+/// The next event of the data plane.
+async fn next(events: &mut Option<FlowEvents>) -> Result<FlowEvent> {
+    match events {
+        Some(events) => Ok(events.next().await?),
+        None => pending().await,
     }
 }
 

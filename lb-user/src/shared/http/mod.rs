@@ -11,7 +11,7 @@ mod stage;
 mod upstream;
 mod wire;
 
-use std::{cell::RefCell, error::Error as _, fmt, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::RefCell, error::Error as _, fmt, pin::pin, rc::Rc, sync::Arc, time::Duration};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -158,6 +158,17 @@ async fn converse(
             service_fn(|request| exchange(request, talk)),
         )
         .with_upgrades();
+    let connection = async {
+        let mut connection = pin!(connection);
+        select! {
+            biased;
+            result = connection.as_mut() => return result,
+            () = talk.shared.listeners.cease() => {}
+        }
+        // Its next request is for the next process.
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    };
     let result = select! {
         biased;
         kind = fate.is_doomed() => return (End::Reset(kind), None),

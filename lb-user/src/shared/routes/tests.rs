@@ -335,7 +335,7 @@ fn scan<'r>(
     matching.sort_by_key(exactness);
     for best in matching.chunk_by(|one, other| exactness(one) == exactness(other)) {
         let spoken: Vec<&&NameRoute> = best.iter().filter(speaks).collect();
-        if !best.iter().any(|route| is_for(route)) {
+        if !best.iter().any(is_for) {
             return Some("-");
         }
         if !spoken.is_empty() {

@@ -22,7 +22,7 @@ use crate::{
     config::{Balance, Otherwise},
     observe::log,
     shared::{
-        Counted, Counts, Legs, Setup,
+        Counted, Counts, Legs, Listeners, Setup,
         dial::{Dialers, Origin, Ports, open},
         front::Shared,
         http::serve,
@@ -203,6 +203,7 @@ impl Site {
             dialers: dialers(),
             legs: Legs::new(reporter),
             counts: Counts::default(),
+            listeners: Listeners::default(),
             pending: Pending::default(),
             kept: Pending::default(),
             pipes: Pipes::default(),

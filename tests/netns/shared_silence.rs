@@ -1,5 +1,5 @@
-//! Ends of a shared VIP that say nothing: backends that do not answer (FEATURES B17), ends that have
-//! vanished (A8), and clients that do not say what they want (RELIABILITY 12).
+//! Ends of a shared VIP that say nothing: those that have vanished (FEATURES A8), and clients that do not
+//! say what they want (RELIABILITY 12).
 
 use std::{
     io::{Read as _, Write as _},
@@ -11,80 +11,21 @@ use std::{
 use anyhow::{Result, bail, ensure};
 use lb_tests::{
     client::open,
-    hello::{captured_of, named},
+    hello::captured_of,
     lb::Lb,
     pair::{Pair, wait_for_reset},
-    teller,
     topology::{Host, Topology},
 };
 
 use crate::{
-    keepalive::{FOUND, silence},
+    keepalive::FOUND,
     leg,
-    shared::{self, PORT, SHARED, counted, counted_refusal},
-    shared_guard::{beside, config, teller, tellers},
+    shared::{SHARED, counted_refusal},
+    shared_guard::{beside, config, tellers},
 };
 
-/// How long a backend may take until the next one is tried.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// What a thing may take longer than it has to.
 const SLACK: Duration = Duration::from_secs(1);
-/// Clients of a name whose backends are silent.
-const CLIENTS: usize = 20;
-
-/// B17: where the first backend hears and does not answer, and the next one as well, the client is served by
-/// the last, after the time that each of them had.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn b17_a_silent_backend_costs_no_more_than_its_time() -> Result<()> {
-    let topology = Topology::poc()?;
-    let nodes = &topology.nodes[..3];
-    let tellers = nodes.iter().zip(["silent", "silent", "served"]);
-    let _tellers = tellers
-        .map(|(node, name)| teller(node, name))
-        .collect::<Result<Vec<_>>>()?;
-    nodes[..2].iter().try_for_each(silence)?;
-    let lb = Lb::start(&topology, &one_pool(&topology, nodes))?;
-
-    let hello = named(b"d.lab");
-    let ask = || -> Result<Duration> {
-        let start = Instant::now();
-        let ask = || teller::ask(SHARED, &[&hello], Duration::ZERO);
-        let reached = topology.client().netns.inside(ask)??;
-        ensure!(reached.as_deref() == Some("served"), "{reached:?}");
-        Ok(start.elapsed())
-    };
-    let took = thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
-        let clients = clients.into_iter();
-        let took = clients.map(|client| client.join().expect("clients do not panic"));
-        took.collect::<Result<Vec<_>>>()
-    })?;
-
-    let mut redispatched = 0;
-    for took in took {
-        let silent = u32::try_from(took.as_secs() / PATIENCE.as_secs())?;
-        ensure!(silent <= 2, "served after {took:?}");
-        ensure!(took < PATIENCE * silent + SLACK, "served after {took:?}");
-        redispatched += u64::from(silent > 0);
-    }
-    // Two of three come to a silent one first.
-    ensure!(redispatched > 0, "no backend was silent");
-    assert_eq!(counted(&lb, "redispatched")?, redispatched);
-    Ok(())
-}
-
-/// The nodes as the backends of `d.lab`.
-fn one_pool(topology: &Topology, nodes: &[Host]) -> String {
-    let backends = nodes
-        .iter()
-        .map(|node| format!("\"{}:{PORT}\"", node.address));
-    let backends = backends.collect::<Vec<_>>().join(", ");
-    let pool = format!("pools:\n  d: {{ network: mgmt, backends: [{backends}] }}\n");
-    let config = shared::config(topology, "routes: [{ names: [d.lab], pool: d }]");
-    config.replace("pools:\n", &pool)
-}
-
 /// Keys of a service whose legs are for ever while both ends answer.
 const KEPT: &str = "idle_timeout: never, keepalive: 1s,";
 /// In which the last acknowledgment has come: an end that has bytes to deliver does not ask.

@@ -27,8 +27,8 @@ const PORTS: u16 = FIRST_LOCAL_PORT - FIRST_LEG_PORT;
 /// A wish for a connection.
 #[derive(Debug)]
 pub(super) struct Dial {
-    to: SocketAddrV4,
-    answer: oneshot::Sender<io::Result<net::TcpStream>>,
+    pub(super) to: SocketAddrV4,
+    pub(super) answer: oneshot::Sender<io::Result<net::TcpStream>>,
 }
 
 /// Who opens connections in each network, by its name.

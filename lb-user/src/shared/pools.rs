@@ -1,11 +1,11 @@
 //! Who of a pool serves a client: the same as in XDP, and others where that one does not answer.
 
-use std::{collections::BTreeMap, net::SocketAddrV4};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddrV4,
+};
 
 use lb_common::maglev;
-
-/// How many backends are tried before a client is told that none answers.
-const TRIED: usize = 3;
 
 /// A pool as it is now.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Pool {
     /// Its Maglev table: ids of backends.
     table: Vec<u32>,
     backends: BTreeMap<u32, SocketAddrV4>,
+    /// How many of the backends are in the table.
+    serving: usize,
 }
 
 impl Pool {
@@ -26,11 +28,14 @@ impl Pool {
         table: Vec<u32>,
         backends: BTreeMap<u32, SocketAddrV4>,
     ) -> Self {
+        let ids: BTreeSet<&u32> = table.iter().collect();
+        let serving = ids.iter().filter(|id| backends.contains_key(id)).count();
         Self {
             network,
             network_id,
             table,
             backends,
+            serving,
         }
     }
 
@@ -40,25 +45,19 @@ impl Pool {
     }
 
     /// The backends for this hash, in the order in which they are to be tried: the one that XDP would
-    /// send a flow with that hash to, then others. None: nobody serves the pool.
-    pub fn choose(&self, hash: u32) -> Vec<(u32, SocketAddrV4)> {
+    /// send a flow with that hash to, then the others. None: nobody serves the pool.
+    pub fn choose(&self, hash: u32) -> impl Iterator<Item = (u32, SocketAddrV4)> {
         let size = u32::try_from(self.table.len()).unwrap_or(u32::MAX);
         let first = maglev::index(hash, size);
         let (before, from) = self
             .table
             .split_at_checked(usize::try_from(first).unwrap_or_default())
             .unwrap_or_default();
-        let mut chosen: Vec<(u32, SocketAddrV4)> = Vec::new();
-        for id in from.iter().chain(before) {
-            let is_chosen = chosen.iter().any(|(known, _)| known == id);
-            if let Some(address) = self.backends.get(id).filter(|_| !is_chosen) {
-                chosen.push((*id, *address));
-                if chosen.len() == TRIED.min(self.backends.len()) {
-                    break;
-                }
-            }
-        }
-        chosen
+        let mut others = self.backends.clone();
+        let order = from.iter().chain(before);
+        let order = order.filter_map(move |id| Some((*id, others.remove(id)?)));
+        // Behind the last one the table has nobody else.
+        order.take(self.serving)
     }
 }
 
@@ -97,14 +96,13 @@ mod tests {
     fn the_first_is_the_one_of_xdp_and_the_others_differ() {
         let pool = pool(&[1, 2, 3, 4]);
         for port in 0..1000 {
-            let chosen = pool.choose(hash(port));
+            let chosen: Vec<_> = pool.choose(hash(port)).collect();
             let size = u32::try_from(pool.table.len()).unwrap();
             let index = maglev::index(hash(port), size);
             assert_eq!(chosen[0].0, pool.table[usize::try_from(index).unwrap()]);
             let mut ids: Vec<u32> = chosen.iter().map(|(id, _)| *id).collect();
             ids.sort_unstable();
-            ids.dedup();
-            assert_eq!(ids.len(), TRIED);
+            assert_eq!(ids, [1, 2, 3, 4]);
             assert!(chosen.iter().all(|(id, at)| *at == address(*id)));
         }
     }
@@ -112,13 +110,12 @@ mod tests {
     #[test]
     fn who_does_not_serve_is_not_tried() {
         for port in 0..100 {
-            assert_eq!(pool(&[3]).choose(hash(port)), [(3, address(3))]);
-            assert_eq!(pool(&[]).choose(hash(port)), []);
+            let chosen = |pool: Pool| pool.choose(hash(port)).collect::<Vec<_>>();
+            assert_eq!(chosen(pool(&[3])), [(3, address(3))]);
+            assert_eq!(chosen(pool(&[])), []);
+            let Pool { table, .. } = pool(&[1]);
+            let gone = Pool::new(("mgmt".to_owned(), 2), table, BTreeMap::new());
+            assert_eq!(chosen(gone), []);
         }
-        let gone = Pool {
-            backends: BTreeMap::new(),
-            ..pool(&[1])
-        };
-        assert_eq!(gone.choose(hash(1)), []);
     }
 }

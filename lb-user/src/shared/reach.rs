@@ -3,6 +3,7 @@
 use std::{
     net::{SocketAddr, SocketAddrV4},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use lb_common::{addr::Be16, maps::flow::FlowKey};
@@ -11,8 +12,13 @@ use tokio::net::TcpStream;
 use super::{
     front::Shared,
     legs::{Guard, NewLeg, NotBegun},
+    pools::Pool,
     setup::Service,
 };
+
+/// How long there is a next backend to be tried, from the first one on. Who refuses costs no time, so
+/// that all of a pool may; of those that are silent there are three.
+const TRYING: Duration = Duration::from_secs(5);
 
 /// The ends of a client's connection.
 #[derive(Clone, Copy, Debug)]
@@ -60,33 +66,33 @@ impl Unreached {
 /// Who of a pool may serve a client: at least one.
 #[derive(Debug)]
 pub(super) struct Candidates {
-    pool: String,
+    name: String,
+    pool: Arc<Pool>,
+    hash: u32,
     /// [`Legs::cuts`](super::Legs::cuts) when they were chosen.
     cuts: u64,
-    network: String,
-    network_id: u16,
-    /// Ids and addresses, in the order in which they are tried.
-    pub(super) backends: Vec<(u32, SocketAddrV4)>,
 }
 
 impl Candidates {
-    /// Those of a pool for a hash.
-    pub(super) fn of(pool: &str, hash: u32, shared: &Shared) -> Result<Self, Unreached> {
+    /// Those of the pool with this name for a hash.
+    pub(super) fn of(name: &str, hash: u32, shared: &Shared) -> Result<Self, Unreached> {
         let cuts = shared.legs.cuts();
         let setup = shared.setup.borrow();
-        let name = pool;
         let pool = setup.pools.get(name).ok_or(Unreached::NoBackend)?;
-        let backends = pool.choose(hash);
-        if backends.is_empty() {
-            return Err(Unreached::NoBackend);
-        }
-        Ok(Self {
-            pool: name.to_owned(),
+        let candidates = Self {
+            name: name.to_owned(),
+            pool: Arc::clone(pool),
+            hash,
             cuts,
-            network: pool.network.clone(),
-            network_id: pool.network_id,
-            backends,
-        })
+        };
+        let first = candidates.backends().next();
+        first.map(|_| ()).ok_or(Unreached::NoBackend)?;
+        Ok(candidates)
+    }
+
+    /// Ids and addresses, in the order in which they are tried.
+    pub(super) fn backends(&self) -> impl Iterator<Item = (u32, SocketAddrV4)> {
+        self.pool.choose(self.hash)
     }
 
     /// Opens a connection to the first that answers, for a client who asks for `name`.
@@ -100,8 +106,12 @@ impl Candidates {
         if !shared.legs.has_room(service) {
             return Err(Unreached::Budget);
         }
-        for (tried, (id, address)) in self.backends.into_iter().enumerate() {
-            let Ok(backend) = shared.dialers.dial(&self.network, address).await else {
+        let start = Instant::now();
+        let backends = self.backends();
+        let in_time = backends.take_while(|_| start.elapsed() < TRYING);
+        for (tried, (id, address)) in in_time.enumerate() {
+            let dialled = shared.dialers.dial(&self.pool.network, address).await;
+            let Ok(backend) = dialled else {
                 continue;
             };
             if tried > 0 {
@@ -113,7 +123,7 @@ impl Candidates {
             };
             // It may have been taken out, or cut, while it was dialled.
             let setup = Arc::clone(&shared.setup.borrow());
-            let pool = setup.pools.get(&self.pool);
+            let pool = setup.pools.get(&self.name);
             if !pool.is_some_and(|pool| pool.has(id)) {
                 continue;
             }
@@ -121,7 +131,7 @@ impl Candidates {
                 key,
                 service,
                 backend: (id, address),
-                network: self.network_id,
+                network: self.pool.network_id,
                 snat,
                 name: name.clone(),
             };
@@ -134,3 +144,6 @@ impl Candidates {
         Err(Unreached::Unreachable)
     }
 }
+
+#[cfg(test)]
+mod tests;

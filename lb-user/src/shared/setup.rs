@@ -22,7 +22,7 @@ pub struct Setup {
     /// Services by listener: the network's name, and the VIP and port there.
     pub services: BTreeMap<(String, SocketAddrV4), Arc<Service>>,
     /// Pools by name.
-    pub pools: BTreeMap<String, Pool>,
+    pub pools: BTreeMap<String, Arc<Pool>>,
     /// The SNAT addresses of each network, by its name.
     pub sources: BTreeMap<String, Vec<Ipv4Addr>>,
 }
@@ -198,7 +198,7 @@ impl Setup {
         let network = u16::try_from(network).unwrap_or_default();
         let network = (pool.network.clone(), network);
         let pooled = Pool::new(network, table, backends.collect());
-        self.pools.insert(pool.name.clone(), pooled);
+        self.pools.insert(pool.name.clone(), Arc::new(pooled));
     }
 }
 

@@ -217,7 +217,8 @@ impl Client<'_> {
 
     /// A connection that was kept for this.
     async fn kept(&self) -> Result<Option<Upstream>, Unreached> {
-        for (backend, _) in self.candidates()?.backends {
+        let candidates = self.candidates()?;
+        for (backend, _) in candidates.backends() {
             let kept = self.talk.upstreams.take(backend, self.name.as_deref());
             if let Some(upstream) = kept.await {
                 return Ok(Some(upstream));

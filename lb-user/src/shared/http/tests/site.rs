@@ -179,18 +179,18 @@ impl Site {
         for (id, (name, backend)) in (1..).zip(names.iter().zip(&backends)) {
             all.insert(id, backend.address);
             let one = [(id, backend.address)].into();
-            pools.insert((*name).to_owned(), Pool::new(network(), vec![id], one));
+            let pool = Pool::new(network(), vec![id], one);
+            pools.insert((*name).to_owned(), Arc::new(pool));
         }
         let table = all.keys().copied().cycle().take(509).collect();
-        pools.insert("all".to_owned(), Pool::new(network(), table, all));
-        pools.insert(
-            "gone".to_owned(),
-            Pool::new(network(), vec![99], [(99, gone)].into()),
-        );
-        pools.insert(
-            "empty".to_owned(),
-            Pool::new(network(), Vec::new(), BTreeMap::new()),
-        );
+        for (name, table, backends) in [
+            ("all", table, all),
+            ("gone", vec![99], [(99, gone)].into()),
+            ("empty", Vec::new(), BTreeMap::new()),
+        ] {
+            let pool = Pool::new(network(), table, backends);
+            pools.insert(name.to_owned(), Arc::new(pool));
+        }
         let setup = Setup {
             services: [((NETWORK.to_owned(), address), Arc::new(service))].into(),
             pools,

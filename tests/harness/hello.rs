@@ -93,6 +93,36 @@ impl Captured {
     }
 }
 
+/// A hello with the extension of the server's name behind all others: they may come in any order.
+///
+/// # Panics
+///
+/// When it is no whole hello.
+pub fn with_name_last(stream: &[u8]) -> Vec<u8> {
+    let (whole, behind) = message(stream);
+    let (fixed, extensions) = whole.split_at(extensions_at(&whole));
+    let mut rest = &extensions[2..];
+    let (mut others, mut last) = (Vec::new(), Vec::new());
+    while let [kind_high, kind_low, high, low, ..] = *rest {
+        let (extension, after) = rest.split_at(4 + usize::from(u16::from_be_bytes([high, low])));
+        let is_name = u16::from_be_bytes([kind_high, kind_low]) == SERVER_NAME;
+        let list = if is_name { &mut last } else { &mut others };
+        list.extend_from_slice(extension);
+        rest = after;
+    }
+    let whole = [fixed, &long(&[others, last].concat())].concat();
+    [&cut(&whole, LARGEST_RECORD), behind].concat()
+}
+
+/// Where the extensions stand in a message.
+fn extensions_at(message: &[u8]) -> usize {
+    let session = HEAD + 2 + 32;
+    let suites = session + 1 + usize::from(message[session]);
+    let length = u16::from_be_bytes([message[suites], message[suites + 1]]);
+    let methods = suites + 2 + usize::from(length);
+    methods + 1 + usize::from(message[methods])
+}
+
 /// A hello with this version and these extensions.
 pub fn hello(version: u16, extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let extensions: Vec<u8> = extensions
@@ -174,6 +204,36 @@ fn total(message: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_that_is_put_last_is_the_last_of_the_same_hello() {
+        for Captured { client, bytes, .. } in captured().expect("captures") {
+            let (before, behind) = message(&bytes);
+            let late = with_name_last(&bytes);
+            let (after, still_behind) = message(&late);
+            assert_eq!(
+                (after.len(), behind),
+                (before.len(), still_behind),
+                "{client}"
+            );
+            let sorted = |mut bytes: Vec<u8>| {
+                bytes.sort_unstable();
+                bytes
+            };
+            if before.ends_with(CAPTURED_NAME.as_bytes()) {
+                assert_eq!(after, before, "{client}");
+            }
+            let has_name = before
+                .windows(CAPTURED_NAME.len())
+                .any(|bytes| bytes == CAPTURED_NAME.as_bytes());
+            assert_eq!(
+                after.ends_with(CAPTURED_NAME.as_bytes()),
+                has_name,
+                "{client}"
+            );
+            assert_eq!(sorted(after), sorted(before), "{client}");
+        }
+    }
 
     #[test]
     fn a_hello_in_other_records_is_the_same_hello() {

@@ -21,8 +21,9 @@ use crate::oracle_sni_cases::{API, APPS, Case, all};
 /// Where the backends listen, and how long until one must.
 const PORT: u16 = 31443;
 const SOON: Duration = Duration::from_secs(10);
-/// Between two segments of a hello.
+/// Between two segments of a hello, and between the first and the last: both have a second for it.
 const PAUSE: Duration = Duration::from_millis(3);
+const MOST: Duration = Duration::from_millis(300);
 /// The backends, each on a node of its own; the last one for the name in captured hellos.
 pub(crate) const POOLS: [&str; 4] = ["hub", "managed1", "managed2", "captured"];
 
@@ -157,7 +158,8 @@ fn expected_of_haproxy(case: &Case) -> Option<&'static str> {
 fn ask(from: &Host, address: std::net::Ipv4Addr, case: &Case) -> Result<Option<String>> {
     let to = SocketAddrV4::new(address, case.port);
     let pieces: Vec<&[u8]> = case.pieces.iter().map(Vec::as_slice).collect();
-    from.netns.inside(|| teller::ask(to, &pieces, PAUSE))?
+    let pause = PAUSE.min(MOST / u32::try_from(pieces.len())?);
+    from.netns.inside(|| teller::ask(to, &pieces, pause))?
 }
 
 fn tellers(topology: &Topology) -> Result<Vec<Teller>> {

@@ -9,6 +9,8 @@ use lb_tests::hello::{
 pub(crate) const API: u16 = 6443;
 pub(crate) const APPS: u16 = 443;
 
+/// Whose hellos come in single bytes: one that fits into a segment, and one that does not.
+const BYTE_BY_BYTE: [&str; 2] = ["curl-h2", "like-safari260"];
 /// The type of the extension that is nothing but bytes.
 const PADDING: u16 = 21;
 const HUB: &[u8] = b"api.hub-cluster.linuxera.lab";
@@ -64,6 +66,10 @@ fn of_captures() -> Result<Vec<Case>> {
         };
         let bytes = &captured.bytes;
         add("whole".to_owned(), kind, vec![bytes.clone()]);
+        if BYTE_BY_BYTE.contains(&&client[..]) {
+            let bytes = bytes.iter().map(|byte| vec![*byte]).collect();
+            add("byte by byte".to_owned(), kind, bytes);
+        }
         let step = if is_long { 7 } else { bytes.len() / 12 };
         for split in (1..bytes.len()).step_by(step) {
             let (one, other) = bytes.split_at(split);
@@ -113,6 +119,11 @@ fn of_names() -> Vec<Case> {
     let api = |name: &str, kind, ours| case(name, kind, API, named(name.as_bytes()), ours);
     let app = |name: &str, kind, ours| case(name, kind, APPS, named(name.as_bytes()), ours);
     let label = |length| format!("{}.apps.hub.linuxera.lab", "a".repeat(length));
+    // So many bytes of labels that may be that long.
+    let labels = |length: usize| {
+        let front = length - label(1).len();
+        format!("{}{}", "a.".repeat(front / 2), label(1 + front % 2))
+    };
     vec![
         api("api.hub-cluster.linuxera.lab", "", Some("hub")),
         api("api.managed1.linuxera.lab", "", Some("managed1")),
@@ -157,6 +168,8 @@ fn of_names() -> Vec<Case> {
         app(&label(63), "", Some("hub")),
         app(&label(64), "label", None),
         app(&label(255 - 22), "label", None),
+        app(&labels(253), "labels", Some("hub")),
+        app(&labels(255), "", None),
     ]
 }
 
@@ -259,6 +272,13 @@ fn of_messages() -> Vec<Case> {
         api("SSH", "", b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), None),
         api("SSL 2", "", ssl2, None),
         api("zeros", "", vec![0; 300], None),
+        // Of a record as long as it can be, as much as is there.
+        api(
+            "a message of 16 MB",
+            "",
+            [&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff][..], &whole[9..]].concat(),
+            None,
+        ),
     ]
 }
 
@@ -274,6 +294,7 @@ fn of_sizes() -> Result<Vec<Case>> {
     for (bytes, kind) in [
         (4000, ""),
         (14_000, ""),
+        (15_000, ""),
         (16_000, "long"),
         (20_000, "records"),
         (60_000, "records"),

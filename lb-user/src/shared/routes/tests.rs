@@ -1,15 +1,18 @@
 use super::{
-    super::hello::{self, Verdict},
+    super::hello::{self, NameFault, Verdict},
     *,
 };
 
+mod bytes;
+
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
+
+fn long(bytes: &[u8]) -> Vec<u8> {
+    [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
+}
 
 /// The protocols as a client offers them.
 fn alpn(protocols: &[&str]) -> Alpn {
-    fn long(bytes: &[u8]) -> Vec<u8> {
-        [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
-    }
     if protocols.is_empty() {
         return Alpn::default();
     }
@@ -129,6 +132,11 @@ fn whole_names() {
     for (asked, to) in table {
         assert_eq!(find(&routes, asked, &[], CLIENT).as_deref(), to, "{asked}");
     }
+    // Whatever it is under: 255 bytes are no name, though each label is one.
+    let longer = format!("a.{long}");
+    assert_eq!(longer.len(), 255);
+    let read = ServerName::read(longer.as_bytes());
+    assert_eq!(read, Err(NameFault::Long));
 }
 
 /// FEATURES B9.
@@ -368,7 +376,11 @@ impl Chance {
     fn route(&mut self) -> NameRoute {
         let star = ["", "*."][self.below(2)];
         let pattern = format!("{star}{}", self.name().to_ascii_lowercase());
-        let mut made = route(&pattern, &pattern);
+        self.limited(route(&pattern, &pattern))
+    }
+
+    /// For some protocols only, or some clients, or for all.
+    fn limited(&mut self, mut made: NameRoute) -> NameRoute {
         if let Some(protocol) = [None, Some("h2"), Some("x")][self.below(3)] {
             made = speaking(made, &[protocol]);
         }

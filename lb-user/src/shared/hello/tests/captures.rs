@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Hello, Verdict, parse};
+use super::{Hello, Verdict, long, message, parse, stream};
 
 macro_rules! captures {
     ($($name:literal),* $(,)?) => {
@@ -42,6 +42,14 @@ const FILES: [(&str, &str); 29] = captures![
     "python-ssl",
 ];
 
+/// Those that there are with the name at the end as well: extensions may come in any order, Chrome's do.
+const LATE: [(&str, &str); 2] = [
+    ("chromium", "chromium, name last"),
+    ("like-chrome131", "like-chrome131, name last"),
+];
+/// Bytes of a TCP segment, as most are.
+const SEGMENT: usize = 1460;
+
 /// A first flight as it came.
 pub(super) struct Capture {
     pub(super) name: &'static str,
@@ -63,6 +71,38 @@ impl Capture {
         assert_eq!(message.len(), total(&message));
         (message, rest.to_vec())
     }
+
+    /// The same under another name, with the extension of the server's name behind the others.
+    fn with_name_last(&self, name: &'static str) -> Self {
+        let (whole, behind) = self.parts();
+        let (fixed, extensions) = whole[4..].split_at(extensions_at(&whole[4..]));
+        let (mut others, mut last) = (Vec::new(), Vec::new());
+        let mut rest = &extensions[2..];
+        while let [kind_high, kind_low, high, low, ..] = *rest {
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            let (extension, after) = rest.split_at(4 + length);
+            let is_name = [kind_high, kind_low] == [0, 0];
+            let list = if is_name { &mut last } else { &mut others };
+            list.extend_from_slice(extension);
+            rest = after;
+        }
+        let body = [fixed, &long(&[others, last].concat())].concat();
+        assert_eq!(message(&body).len(), whole.len(), "{name}");
+        Self {
+            name,
+            stream: [stream(&body), behind].concat(),
+            said: self.said,
+        }
+    }
+}
+
+/// Where the extensions stand in the body of a hello.
+fn extensions_at(body: &[u8]) -> usize {
+    let session = 2 + 32;
+    let suites = session + 1 + usize::from(body[session]);
+    let length = usize::from(body[suites]) << 8 | usize::from(body[suites + 1]);
+    let methods = suites + 2 + length;
+    methods + 1 + usize::from(body[methods])
 }
 
 fn total(message: &[u8]) -> usize {
@@ -75,7 +115,14 @@ fn total(message: &[u8]) -> usize {
 }
 
 pub(super) fn all() -> Vec<Capture> {
-    FILES.iter().map(|&(name, file)| read(name, file)).collect()
+    let mut all: Vec<Capture> = FILES.iter().map(|&(name, file)| read(name, file)).collect();
+    let late = LATE.map(|(name, as_late)| of(&all, name).with_name_last(as_late));
+    all.extend(late);
+    all
+}
+
+fn of<'c>(all: &'c [Capture], name: &str) -> &'c Capture {
+    all.iter().find(|capture| capture.name == name).unwrap()
 }
 
 fn read(name: &'static str, file: &'static str) -> Capture {
@@ -130,18 +177,38 @@ fn are_found_with_what_is_in_them() {
     }
 }
 
-/// The case that is called normal: the name is past the first segment.
+/// Browsers of today: a hello takes more than one segment, wherever the name is.
 #[test]
 fn of_browsers_are_longer_than_a_segment() {
     for name in ["chromium", "firefox"] {
-        let capture = all()
-            .into_iter()
-            .find(|capture| capture.name == name)
-            .unwrap();
-        assert!(capture.stream.len() > 1460, "{name}");
-        assert!(
-            matches!(parse(&capture.stream[..1460]), Verdict::Incomplete { .. }),
-            "{name}"
-        );
+        let all = all();
+        let stream = &of(&all, name).stream;
+        assert!(stream.len() > SEGMENT, "{name}");
+        let verdict = parse(&stream[..SEGMENT]);
+        assert!(matches!(verdict, Verdict::Incomplete { .. }), "{name}");
+    }
+}
+
+/// The name is in the second segment, and nobody is routed before it has come.
+#[test]
+fn a_name_behind_the_first_segment_is_waited_for() {
+    for (name, as_late) in LATE {
+        let all = all();
+        let (early, late) = (of(&all, name), of(&all, as_late));
+        let wanted = b"hub.example.test";
+        let mut places = late.stream.windows(wanted.len());
+        let place = places.position(|bytes| bytes == wanted).unwrap();
+        assert!(place > SEGMENT, "{as_late}: at {place}");
+        for end in 0..late.stream.len() {
+            let verdict = parse(&late.stream[..end]);
+            let is_incomplete = matches!(verdict, Verdict::Incomplete { .. });
+            assert!(is_incomplete, "{as_late}: {verdict:?} of {end}");
+        }
+        // The same is found in another order.
+        assert_eq!(parse(&late.stream), parse(&early.stream), "{as_late}");
+        let Verdict::Found(hello) = parse(&late.stream) else {
+            panic!("{as_late}: not found");
+        };
+        assert_eq!(hello.name.unwrap().as_str(), "hub.example.test");
     }
 }

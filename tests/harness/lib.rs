@@ -24,6 +24,7 @@ pub mod ids;
 pub mod lb;
 pub mod ledger;
 pub mod leftovers;
+pub mod memory;
 pub mod message;
 pub mod netns;
 pub mod observe;

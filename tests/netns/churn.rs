@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     client,
     lb::{Lb, start_fails},
-    poll,
+    memory, poll,
     topology::{ECHO, Topology},
 };
 use nix::sys::signal::Signal;
@@ -78,7 +78,7 @@ fn d2_reloads_cost_no_connection() -> Result<()> {
                 lb.reload(&config(round))
                     .with_context(|| format!("reload {round}"))?;
                 if round == warm {
-                    before = memory(pid)?;
+                    before = memory::now(pid)?;
                 }
                 ensure!(!load.is_finished(), "a connection has failed");
                 thread::sleep((time / count * round).saturating_sub(started.elapsed()));
@@ -94,7 +94,7 @@ fn d2_reloads_cost_no_connection() -> Result<()> {
         load.and(result)
     })?;
     let took = started.elapsed();
-    let after = memory(pid)?;
+    let after = memory::now(pid)?;
     let opened = opened.load(Ordering::Relaxed);
     println!(
         "{count} reloads in {took:?}, {opened} connections beside them, {before} -> {after} KiB"
@@ -166,14 +166,6 @@ fn d2_other_backends_take_over_without_a_gap() -> Result<()> {
         result
     })?;
     idle.iter().try_for_each(alive)
-}
-
-/// Resident memory of a process, in KiB.
-fn memory(pid: u32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let words = line.context("no VmRSS")?.split_whitespace().next();
-    Ok(words.context("an empty VmRSS")?.parse()?)
 }
 
 /// Processes of `lb run` for this instance.

@@ -63,6 +63,7 @@ mod routed;
 mod scan;
 mod shared;
 mod shared_guard;
+mod shared_limits;
 mod shared_reach;
 mod shared_silence;
 mod shared_tenants;

@@ -15,6 +15,7 @@ mod pools;
 mod robust;
 mod routes;
 mod rules;
+mod secrets;
 mod services;
 mod shared;
 mod soon;

@@ -15,13 +15,13 @@ use lb_tests::{
     lb::Lb,
     poll,
     process::Process,
-    topology::{Host, SNAT, Topology, VIP},
+    topology::{self, Host, SNAT, Topology, VIP},
 };
 
 /// Where each node speaks HTTP.
-const PORT: u16 = 31080;
+pub(crate) const PORT: u16 = 31080;
 /// The shared VIP.
-const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 80);
+pub(crate) const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 80);
 /// How long a thing may take that takes no time.
 const SOON: Duration = Duration::from_secs(10);
 /// Bytes that are sent each way.
@@ -33,28 +33,22 @@ const ROUTES: &str = "routes: [{ names: [a.lab], pool: a }, { names: [b.lab], po
 
 /// A topology whose first three nodes are `a`, `b` and `c`. They answer with their names, the Host, for
 /// whom a request was forwarded, and whom they see.
-struct Site<'t> {
+pub(crate) struct Site<'t> {
     topology: &'t Topology,
     _servers: Vec<Process>,
 }
 
 impl<'t> Site<'t> {
-    fn new(topology: &'t Topology) -> Result<Self> {
-        let mut servers = Vec::new();
-        for (name, node) in ["a", "b", "c"].into_iter().zip(&topology.nodes) {
-            servers.push(nginx(topology, node, name)?);
-            let listens = || Ok(node.netns.run("ss -Hltn")?.contains(":31080").then_some(()));
-            poll::until("nginx listens", SOON, listens)?;
-        }
+    pub(crate) fn new(topology: &'t Topology) -> Result<Self> {
         Ok(Self {
             topology,
-            _servers: servers,
+            _servers: http_servers(topology, &topology.nodes)?,
         })
     }
 
     /// The nodes as the pools `a` to `d`, the first three as `all`, and this as the key `http` of the
     /// service, which listens here.
-    fn config_on(&self, listen: SocketAddrV4, http: &str) -> String {
+    pub(crate) fn config_on(&self, listen: SocketAddrV4, http: &str) -> String {
         let nodes = self.topology.nodes.iter();
         let nodes: Vec<String> = nodes
             .map(|node| format!("\"{}:{PORT}\"", node.address))
@@ -82,7 +76,7 @@ pools:
     }
 
     /// A server of our own on the fourth node, which is `d.lab`.
-    fn listen(&self) -> Result<TcpListener> {
+    pub(crate) fn listen(&self) -> Result<TcpListener> {
         let node = &self.topology.nodes[3];
         let listener = node
             .netns
@@ -91,8 +85,19 @@ pools:
     }
 }
 
-fn nginx(topology: &Topology, node: &Host, name: &str) -> Result<Process> {
-    let dir = topology.dir().join(name);
+/// Makes the first three nodes speak HTTP, as `a`, `b` and `c`.
+pub(crate) fn http_servers(site: &topology::Site, nodes: &[Host]) -> Result<Vec<Process>> {
+    let mut servers = Vec::new();
+    for (name, node) in ["a", "b", "c"].into_iter().zip(nodes) {
+        servers.push(nginx(site, node, name)?);
+        let listens = || Ok(node.netns.run("ss -Hltn")?.contains(":31080").then_some(()));
+        poll::until("nginx listens", SOON, listens)?;
+    }
+    Ok(servers)
+}
+
+fn nginx(site: &topology::Site, node: &Host, name: &str) -> Result<Process> {
+    let dir = site.dir().join(name);
     fs::create_dir_all(&dir)?;
     let address = node.address;
     let config = format!(
@@ -107,14 +112,14 @@ http {{
 }}
 "
     );
-    let config = topology.write(&format!("{name}/nginx.conf"), &config)?;
+    let config = site.write(&format!("{name}/nginx.conf"), &config)?;
     let (config, prefix) = (config.to_string_lossy(), dir.to_string_lossy());
     let words = ["-p", &*prefix, "-e", "stderr", "-c", &*config];
     Process::start(&node.netns.path(), &dir, "nginx", "nginx", &words)
 }
 
 /// What curl prints.
-fn curl(client: &Host, words: &str) -> Result<String> {
+pub(crate) fn curl(client: &Host, words: &str) -> Result<String> {
     let output = client.netns.try_run(&format!("curl -s -S -m 20 {words}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -122,7 +127,7 @@ fn curl(client: &Host, words: &str) -> Result<String> {
     Ok(said)
 }
 
-fn connect(client: &Host) -> Result<TcpStream> {
+pub(crate) fn connect(client: &Host) -> Result<TcpStream> {
     let stream = client.netns.inside(|| open(None, SHARED))??;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SOON))?;
@@ -130,7 +135,7 @@ fn connect(client: &Host) -> Result<TcpStream> {
 }
 
 /// All that comes back for these bytes until the other end closes.
-fn send(client: &Host, bytes: &str) -> Result<String> {
+pub(crate) fn send(client: &Host, bytes: &str) -> Result<String> {
     let mut stream = connect(client)?;
     stream.write_all(bytes.as_bytes())?;
     let mut answer = String::new();

@@ -2,11 +2,13 @@
 
 use std::{
     fs,
+    io::{Read as _, Write as _},
     net::{Shutdown, SocketAddrV4},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_common::maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT};
 use lb_tests::{
     answers::Answers,
@@ -159,6 +161,66 @@ fn a_leg_ends_with_its_ends_and_when_it_is_idle() -> Result<()> {
     wait_for(&lb, 0)
 }
 
+/// How long a leg may be silent of which one side is closed, as [`config`] says; and in how much more that is
+/// seen.
+const HALF_CLOSED: Duration = Duration::from_secs(1);
+const SEEN: Duration = Duration::from_secs(3);
+/// Bytes that a client sends behind the end of the other side.
+const BEHIND: usize = 1 << 20;
+
+/// A backend that has said all still hears all, as long as there is something to hear; once there is not, it is
+/// reset.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_backend_may_close_its_side_first() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = line(&topology)?;
+    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    // Once to the end in peace, once without one.
+    let sent: Vec<u8> = (0..=250).cycle().take(BEHIND).collect();
+    let mut heard = vec![0; BEHIND];
+    for ends in [true, false] {
+        let Pair {
+            mut client,
+            mut server,
+            ..
+        } = line.open()?;
+        server.shutdown(Shutdown::Write)?;
+        client.set_read_timeout(Some(SOON))?;
+        ensure!(client.read(&mut [0])? == 0, "no end");
+        let flows = lb.flows()?;
+        ensure!(
+            flows.len() == 1 && flows[0].state == "half_closed",
+            "{flows:?}"
+        );
+
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let hear = scope.spawn(|| server.read_exact(&mut heard));
+            client.write_all(&sent)?;
+            let heard = hear.join().map_err(|_| anyhow!("the server panicked"))?;
+            heard.context("hear all")
+        })?;
+        ensure!(heard == sent, "other bytes arrived");
+
+        if ends {
+            client.shutdown(Shutdown::Write)?;
+            server.set_read_timeout(Some(SOON))?;
+            ensure!(server.read(&mut [0])? == 0, "no end at the server");
+        } else {
+            lb_tests::pair::wait_for_reset(&server, SOON)?;
+            let took = start.elapsed();
+            let time = HALF_CLOSED..HALF_CLOSED + SEEN;
+            ensure!(time.contains(&took), "reset after {took:?}");
+            poll::until("the client is reset", SOON, || {
+                Ok(client.write_all(b"more").is_err().then_some(()))
+            })?;
+        }
+        wait_for(&lb, 0)?;
+    }
+    Ok(())
+}
+
 /// Removing a service or a source ends its flows loudly; removing a backend drains it.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
@@ -186,7 +248,7 @@ fn a_change_ends_the_legs_that_it_does_not_let_in() -> Result<()> {
     // Beyond the time in which the answers of the others would be heard no more.
     for _ in 0..6 {
         pair.talk()?;
-        std::thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(1));
     }
     pair.wait_for_resets(2 * SOON)?;
     wait_for(&lb, 0)

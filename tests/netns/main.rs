@@ -33,6 +33,7 @@ mod guard;
 mod health;
 mod host;
 mod hosts;
+mod hosts_ways;
 mod icmp;
 mod keepalive;
 mod lab;

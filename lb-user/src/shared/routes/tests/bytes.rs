@@ -189,22 +189,26 @@ fn model(
     routes: &[NameRoute],
     (asked, offered, client): (Option<&str>, &[&str], Ipv4Addr),
 ) -> Option<Option<usize>> {
-    let fits = |number: &usize| {
+    let matches = |number: &usize| written[*number].matches(asked);
+    let speaks = |number: &usize| {
         let mut alpn = routes[*number].alpn.iter();
-        let speaks = routes[*number].alpn.is_empty() || alpn.any(|one| offered.contains(&&one[..]));
-        written[*number].matches(asked) && speaks
+        routes[*number].alpn.is_empty() || alpn.any(|one| offered.contains(&&one[..]))
     };
     let is_for = |number: &usize| {
         let mut from = routes[*number].from.iter();
         routes[*number].from.is_empty() || from.any(|prefix| prefix.contains(&client))
     };
-    let fitting: Vec<usize> = (0..written.len()).filter(fits).collect();
+    let mut matching: Vec<usize> = (0..written.len()).filter(matches).collect();
     if asked.is_none() {
         // Who may not take one goes on to the next.
-        return fitting.into_iter().find(is_for).map(Some);
+        let mut fitting = matching.into_iter().filter(speaks);
+        return fitting.find(is_for).map(Some);
     }
     let rank = |number: &usize| written[*number].rank(*number);
-    let best = fitting.iter().map(rank).min()?;
-    let mut best = fitting.into_iter().filter(|number| rank(number) == best);
-    Some(best.find(is_for))
+    matching.sort_by_key(rank);
+    let groups = matching.chunk_by(|one, other| rank(one) == rank(other));
+    let decides = |best: &&[usize]| best.iter().any(speaks) || !best.iter().any(is_for);
+    let best = groups.into_iter().find(decides)?;
+    let mut spoken = best.iter().copied().filter(speaks);
+    Some(spoken.find(is_for))
 }

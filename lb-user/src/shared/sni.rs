@@ -200,7 +200,10 @@ async fn read(
         match reading.go_on(&sent) {
             Verdict::Found(hello) => return Ok((hello, sent)),
             Verdict::Refused(refusal) => return Err(Refused::Hello(refusal)),
-            Verdict::Incomplete { .. } => ticket.keeps(sent.capacity()),
+            Verdict::Incomplete { .. } => {
+                sent.shrink_to_fit();
+                ticket.keeps(sent.len());
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 //! And what goes on between changes: [`serve`] and [`reload`] take in what comes, [`drains`] says until when
 //! drained flows go on, [`state`] outlives the process. [`expiry`] ends flows, [`retire`] and [`sweep`] free
 //! ids of what is configured no more, [`recover`] finds free flow ids that a killed process has lost.
+//! [`handover`] gives all of it to the next process.
 
 pub mod apply;
 mod attach;

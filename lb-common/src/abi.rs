@@ -10,5 +10,6 @@
 /// - 4: time of flow events; a flag of the network asks for them.
 /// - 5: MTU and MSS in the records of networks; fragments, IP identifications, echo replies.
 ///   Later, without a number of its own: local peers. A map that is only added is made, empty, by a
-///   start over pins without it, and an older `lb` leaves it alone.
+///   start over pins without it, and an older `lb` leaves it alone. A flag of stopped networks: an older
+///   `lb` writes these records without it.
 pub const ABI_VERSION: u32 = 5;

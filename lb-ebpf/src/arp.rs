@@ -18,9 +18,16 @@ pub(crate) fn arp(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, Drop
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     if !network.is_host() && lookup::address(id, arp.target.get()).is_some() {
+        if network.is_stopped() {
+            return Err(DropReason::Stopped);
+        }
         return emit::to_cell(network);
     }
     if network.is_tenant() {
+        // The cell may know who says where he is; nobody else needs to.
+        if arp.sender.get() == arp.target.get() {
+            return emit::to_cell(network);
+        }
         return Err(DropReason::ArpNotOurs);
     }
     Ok(Verdict::Passed)

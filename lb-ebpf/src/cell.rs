@@ -28,6 +28,9 @@ pub(crate) fn cell(ctx: &XdpContext) -> u32 {
 /// What speaks for one of the network's addresses leaves by the NIC; nothing else does.
 #[inline(always)]
 fn leave(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
+    if network.is_stopped() {
+        return Err(DropReason::Stopped);
+    }
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ethertype = ethernet.ethertype.get().raw();
     let may_leave = if ethertype == EtherType::Arp as u16 {

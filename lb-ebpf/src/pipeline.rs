@@ -15,7 +15,7 @@ use lb_common::{
 use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
-    answer, arp, count, forward, fragment, icmp, lookup, options, parse::Xdp, policy, tag,
+    answer, arp, count, forward, fragment, icmp, lookup, options, parse::Xdp, policy, stop, tag,
 };
 
 /// `lb_nic`.
@@ -122,6 +122,10 @@ fn ipv4(
     let Some(address) = lookup::address(id, ip.destination.get()) else {
         return elsewhere(network, ip.destination.get());
     };
+    if network.is_stopped() {
+        let flags = u32::from(network.flags);
+        return count::end(stop::lb_stopped(ctx.ctx, u32::from(id), flags));
+    }
     if let Err(reason) = options::check(ctx, ip) {
         return network.undeclared(reason);
     }

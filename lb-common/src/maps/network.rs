@@ -74,6 +74,9 @@ pub const NETWORK_REJECT: u16 = 2;
 /// The flows of its clients are reported when they begin and end. Not a flag of the service: a flow
 /// may outlive what its VIP listens on.
 pub const NETWORK_EVENTS: u16 = 4;
+/// Nobody is served: its control plane has stopped, and is configured to take this along. What is ours
+/// is dropped.
+pub const NETWORK_STOPPED: u16 = 32;
 
 impl Network {
     /// Whether nothing of this network may reach the host's stack.
@@ -86,6 +89,12 @@ impl Network {
     #[inline(always)]
     pub const fn is_host(&self) -> bool {
         self.flags & NETWORK_HOST != 0
+    }
+
+    /// Whether nobody is served until the next start.
+    #[inline(always)]
+    pub const fn is_stopped(&self) -> bool {
+        self.flags & NETWORK_STOPPED != 0
     }
 
     /// The end of a frame that none of our addresses, ports or protocols claims: it passes where the

@@ -1,6 +1,13 @@
 //! From the bytes of one request to those of its answer.
 
-use std::{convert::Infallible, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::{
@@ -25,6 +32,8 @@ const BODY_BYTES: usize = 64 * 1024;
 /// Who asks, and who answers.
 pub(super) struct Caller {
     pub(super) peer: Peer,
+    /// Whether the whole request is there.
+    pub(super) asked: Arc<AtomicBool>,
     pub(super) orders: mpsc::Sender<Order>,
     /// When the whole request must be there.
     pub(super) read_by: Instant,
@@ -79,6 +88,7 @@ async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<An
         return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, words));
     }
     let body = body(request.into_body(), caller.read_by).await?;
+    caller.asked.store(true, Ordering::Relaxed);
     let request: Request = serde_json::from_slice(&body).map_err(|error| {
         let words = format!("the request is not understood: {error}");
         Refusal(StatusCode::BAD_REQUEST, words)

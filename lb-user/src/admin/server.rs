@@ -1,6 +1,7 @@
 //! The listening end: who may connect, how many at a time, and for how long.
 
 use std::{
+    collections::VecDeque,
     fmt::{self, Display, Formatter},
     fs::{self, DirBuilder, Permissions},
     io,
@@ -9,6 +10,10 @@ use std::{
         net::UnixListener as StdListener,
     },
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,7 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{mpsc, oneshot},
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
     time::{self, Instant},
 };
 
@@ -27,8 +32,10 @@ use super::{
     exchange::{self, Caller},
 };
 
-/// Connections at a time; more wait until the kernel gives them to us.
+/// Connections at a time; of those that have not asked anything the oldest goes for one more.
 const CONNECTIONS: usize = 16;
+/// How long a connection has in any case for what it asks.
+const GRACE: Duration = Duration::from_millis(100);
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 16 * 1024;
 /// Lines of a request's head.
@@ -136,14 +143,18 @@ impl Server {
             times,
         } = self;
         let listener = UnixListener::from_std(listener).context("watch the admin socket")?;
-        let mut connections = JoinSet::new();
+        let mut connections = Connections::default();
         loop {
+            let has_room = connections.have_room();
             tokio::select! {
                 () = orders.closed() => return Ok(()),
-                Some(_ended) = connections.join_next() => {}
-                accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+                Some(_ended) = connections.tasks.join_next() => {}
+                () = time::sleep(GRACE), if !has_room => {}
+                accepted = listener.accept(), if has_room => match accepted {
                     Ok((stream, _)) => {
-                        connections.spawn(connection(stream, orders.clone(), times));
+                        let asked = Arc::default();
+                        let task = connection(stream, Arc::clone(&asked), orders.clone(), times);
+                        connections.add(task, asked);
                     }
                     Err(error) => {
                         tracing::warn!("admin socket: accept a connection: {error}");
@@ -152,6 +163,54 @@ impl Server {
                 }
             }
         }
+    }
+}
+
+/// Connections that are served.
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    /// The oldest first; some have ended.
+    all: VecDeque<Known>,
+}
+
+/// A connection.
+struct Known {
+    task: AbortHandle,
+    since: Instant,
+    /// Whether its request is there.
+    asked: Arc<AtomicBool>,
+}
+
+impl Known {
+    /// Whether it has had its time, and still asks nothing.
+    fn is_silent(&self) -> bool {
+        !self.asked.load(Ordering::Relaxed) && self.since.elapsed() >= GRACE
+    }
+}
+
+impl Connections {
+    /// Whether one more can be served.
+    fn have_room(&mut self) -> bool {
+        self.all.retain(|known| !known.task.is_finished());
+        self.all.len() < CONNECTIONS || self.all.iter().any(Known::is_silent)
+    }
+
+    /// Serves one more. If there are too many the oldest that asks nothing goes; where each has asked
+    /// meanwhile, the new one does.
+    fn add(&mut self, task: impl Future<Output = ()> + Send + 'static, asked: Arc<AtomicBool>) {
+        if self.all.len() >= CONNECTIONS {
+            let silent = self.all.iter().position(Known::is_silent);
+            let Some(silent) = silent.and_then(|silent| self.all.remove(silent)) else {
+                return;
+            };
+            silent.task.abort();
+        }
+        self.all.push_back(Known {
+            task: self.tasks.spawn(task),
+            since: Instant::now(),
+            asked,
+        });
     }
 }
 
@@ -202,28 +261,35 @@ impl Drop for SocketFile {
     }
 }
 
-async fn connection(stream: UnixStream, orders: mpsc::Sender<Order>, times: Times) {
+async fn connection(
+    stream: UnixStream,
+    asked: Arc<AtomicBool>,
+    orders: mpsc::Sender<Order>,
+    times: Times,
+) {
     match stream.peer_cred() {
         Ok(credentials) => {
             let peer = Peer {
                 uid: credentials.uid(),
                 pid: credentials.pid().filter(|&pid| pid != 0),
             };
-            converse(stream, peer, orders, times).await;
+            converse(stream, peer, asked, orders, times).await;
         }
         Err(error) => tracing::warn!("admin socket: ask who has connected: {error}"),
     }
 }
 
-/// One request, and its answer.
+/// One request, and its answer; says when it is `asked`.
 pub(super) async fn converse(
     stream: UnixStream,
     peer: Peer,
+    asked: Arc<AtomicBool>,
     orders: mpsc::Sender<Order>,
     times: Times,
 ) {
     let caller = Caller {
         peer,
+        asked,
         orders,
         read_by: Instant::now() + times.read,
         answer: times.answer,

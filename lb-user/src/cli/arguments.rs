@@ -29,6 +29,13 @@ pub(super) enum Command {
         /// Take over from the process that runs this instance, if there is one: it finishes what it carries
         #[arg(long, conflicts_with = "confirm")]
         takeover: bool,
+        /// Leave the new process running and return when it is ready, or fail as it does
+        #[arg(long, requires = "takeover")]
+        detach: bool,
+        /// Switch over from the pinned state of another version of lb: established flows end, counters begin
+        /// anew
+        #[arg(long, conflicts_with = "confirm")]
+        migrate: bool,
         /// Take everything down again after this time (such as 60s) unless Enter is pressed before
         #[arg(long, value_name = "TIME", value_parser = duration)]
         confirm: Option<Duration>,
@@ -38,6 +45,17 @@ pub(super) enum Command {
         /// Log every dropped packet of the data plane: slow, for debugging
         #[arg(long)]
         trace_drops: bool,
+    },
+    /// As root, make what `lb run` of another user must find: bpffs, folders, the namespaces of cells
+    Prepare {
+        /// Configuration file
+        #[arg(short, long)]
+        config: PathBuf,
+        #[command(flatten)]
+        instance: Instance,
+        /// Who will run it, by name or number; what others have left becomes his
+        #[arg(long, value_name = "NAME", default_value = "root")]
+        user: String,
     },
     /// Validate a configuration file: exit 0, or 2 with all of its problems
     Check {

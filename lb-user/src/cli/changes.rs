@@ -11,9 +11,16 @@ use super::{
     arguments::Show,
     ask::{self, command},
 };
-use crate::admin::api::{Changes, Request};
+use crate::{
+    admin::api::{Changes, Request},
+    control::migrate::refused_start,
+    dataplane::pins::Pins,
+};
 
 pub(super) fn plan(file: &Path, show: &Show) -> Result<()> {
+    if let Some(why) = refused_start(&Pins::new(&show.instance.name))? {
+        eprintln!("{why}");
+    }
     let file = absolute(file)?;
     ask::order(&Request::Plan { file }, show)
 }

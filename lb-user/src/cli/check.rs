@@ -247,7 +247,7 @@ services:
                 r#""reject":false,"max_flows":null}],"#,
                 r#""limits":{"snat_addresses":8,"services":1024,"backends":4096,"pools":256},"#,
                 r#""timeouts":{"half_open":"30s","half_closed":"2m","udp":"30s"},"flow_log":null,"#,
-                r#""watch":false},"#,
+                r#""watch":false,"on_stop":"forward"},"#,
                 r#""capacity":[{"network":"mgmt","address":"10.0.0.1","first_port":1024,"#,
                 r#""last_port":57343,"flows":56320,"connections_per_second":938}],"warnings":[]}"#
             )

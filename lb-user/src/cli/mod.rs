@@ -7,10 +7,12 @@ mod ask;
 mod backends;
 mod changes;
 pub mod check;
+mod detach;
 mod down;
 mod drops;
 mod events;
 mod flows;
+mod prepare;
 mod print;
 mod run;
 mod services;
@@ -37,10 +39,13 @@ const USAGE: u8 = 2;
 /// Runs the command line; the exit code is the program's.
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Run { detach: true, .. } => return detach::detach(),
         Command::Run {
             config,
             instance,
             takeover,
+            detach: false,
+            migrate,
             confirm,
             careful,
             trace_drops,
@@ -49,12 +54,18 @@ pub fn main() -> ExitCode {
                 config,
                 instance: instance.name,
                 takeover,
+                migrate,
                 confirm,
                 careful,
                 trace_drops,
             };
             return run::run(&options);
         }
+        Command::Prepare {
+            config,
+            instance,
+            user,
+        } => return prepare::prepare(&config, &instance.name, &user),
         Command::Check {
             file,
             expand,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -19,19 +19,23 @@ use tokio::{
 use super::{USAGE, failed, init_log};
 use crate::{
     admin::server::{Order, Server},
-    config::{self, Loaded, Problems},
+    config::{self, Config, Loaded, OnStop, Problems},
     control::{
         apply::read_ids,
-        handover::{self, Door, Heir, Inheritance},
+        handover::{self, Door, Giver, Heir, Inheritance},
+        rehearse,
         serve::Control,
-        start,
+        start::{self, Manner},
         state::State,
         unconfirmed::{self, Chosen, Source},
     },
     dataplane::{maps::Maps, pins::Pins},
-    host,
+    host::{self, prepare},
+    network::resident,
     observe::log::{self, FlowLog, Reports},
+    privileges,
     shared::Listeners,
+    supervisor::{self, Account},
 };
 
 /// What `lb run` was asked for.
@@ -40,6 +44,7 @@ pub(super) struct Options {
     pub(super) config: PathBuf,
     pub(super) instance: String,
     pub(super) takeover: bool,
+    pub(super) migrate: bool,
     pub(super) confirm: Option<Duration>,
     pub(super) careful: bool,
     pub(super) trace_drops: bool,
@@ -63,6 +68,11 @@ enum Stop {
     Heir(Heir),
 }
 
+/// What is said of a process that has taken over and is gone.
+const NO_HEIR: &str = "the process that has taken over ended before it was up: the data plane goes on, and \
+                       nobody controls it until the next start";
+/// What the line begins with that says that all is up.
+pub(super) const READY: &str = "ready: ";
 /// Level of aya-log in the programs: debug, where the dropped packets are.
 const TRACE_DROPS: u8 = 4;
 /// How often the programs' log is read.
@@ -105,7 +115,10 @@ pub(super) fn run(options: &Options) -> ExitCode {
 fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     host::check()?;
     let pins = Pins::new(&options.instance);
-    let (lock, listeners) = hold(options.takeover, &file, &pins)?;
+    let file = accepted(options, file, &pins)?;
+    prepare::check(&pins, None)?;
+    let (lock, listeners, giver) = hold(options, &pins)?;
+    prepare::take_over(&pins)?;
     ensure!(
         options.confirm.is_none() || !pins.exist(),
         "--confirm undoes a first start, and instance {} is up already: run without it, or after \
@@ -114,16 +127,14 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
         options.instance
     );
     let state = kept_state(&pins);
-    let problems = file.as_ref().err().cloned();
+    let refused = file.as_ref().err().map(|error| format!("{error:#}"));
     let applied = start::applied(&pins).ok();
     let Chosen {
         config,
         text,
         source,
     } = unconfirmed::choose(file, &state, applied.as_deref())?;
-    if options.careful && options.confirm.is_none() {
-        host::refuse_access_interfaces(&config)?;
-    }
+    refuse_access_interfaces(options, &config)?;
     let before = applied.and_then(|text| config::parse("applied.yaml", &text).ok());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -134,49 +145,65 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     let deadline = options
         .confirm
         .map(|patience| time::Instant::now() + patience);
-    let level = if options.trace_drops { TRACE_DROPS } else { 0 };
+    let manner = Manner {
+        log_level: if options.trace_drops { TRACE_DROPS } else { 0 },
+        migrate: options.migrate,
+    };
     let (reporter, reports) = log::channel();
     let mut running = start::start(
         &config,
         &text,
         &pins,
-        level,
+        manner,
         &runtime,
         (reporter, &state, listeners),
     )?;
+    // Until somebody has confirmed it, this thread has to be able to take everything down again.
     if deadline.is_none() {
         running.keep()?;
+        privileges::give_up()?;
     }
     let file = path::absolute(&options.config)?;
     let before = before.as_ref().unwrap_or(&config);
     let mut control = Control::new(running, state, &file, before);
-    if let Some(problems) = problems {
-        control.started_without(&problems);
+    if let Some(reason) = refused {
+        control.started_without(&reason);
     }
     match source {
         Source::File => control.started_another(),
         Source::After | Source::Applied => {}
         Source::Before => control.went_back(),
     }
-    let orders = listen(&pins, &runtime);
+    let inside = runtime.enter();
+    let orders = listen(&pins, &runtime)?;
+    let door = Door::open(&pins)?;
+    let mut flow_log = (config.flow_log.as_ref()).and_then(|path| open_log(path, &pins, reports));
+    drop(inside);
+    supervisor::is_ready(&control.summary());
+    if let Some(giver) = giver {
+        giver.hear();
+    }
     println!(
-        "ready: instance {}, {} networks, {} services",
+        "{READY}instance {}, {} networks, {} services",
         options.instance,
         config.networks.len(),
         config.services.len()
     );
     io::stdout().flush().context("write to standard output")?;
-    let flow_log = config.flow_log.as_ref();
     runtime.block_on(async {
-        let mut flow_log = flow_log.and_then(|path| open_log(path, &pins, reports));
-        let sources = (&mut flow_log, orders?, Door::open(&pins)?);
+        let sources = (&mut flow_log, orders, door);
         match watch(&mut control, sources, options, &mut signals, deadline).await? {
             Stop::End(End::Unconfirmed) => {
+                supervisor::stops();
                 drop(control);
                 start::remove(&pins)?;
                 Ok(End::Unconfirmed)
             }
-            Stop::End(end) => Ok(end),
+            Stop::End(end) => {
+                supervisor::stops();
+                stop(&mut control)?;
+                Ok(end)
+            }
             Stop::Heir(heir) => {
                 give_way(control, heir, lock, &mut flow_log, &mut signals).await?;
                 Ok(End::GaveWay)
@@ -185,23 +212,58 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     })
 }
 
-/// Makes this process the control plane of the instance; with `takeover`, in the place of the one that is
-/// it now, and not before it is sure that the programs can be loaded.
-fn hold(
-    takeover: bool,
-    file: &Result<Loaded, Problems>,
+/// The file, or why it cannot be used where what was applied can go on instead. Nothing is changed yet: a
+/// process that is to be taken over from goes on where the file is refused.
+fn accepted(
+    options: &Options,
+    file: Result<Loaded, Problems>,
     pins: &Pins,
-) -> Result<(host::Lock, Listeners)> {
-    if takeover && let Ok(loaded) = file {
-        start::rehearse(&loaded.config, pins)?;
-        if let Some(Inheritance { lock, listeners }) = handover::inherit(pins)? {
-            return Ok((lock, Listeners::new(listeners)));
+) -> Result<Result<Loaded>> {
+    let rehearse = |config: &Config| match options.takeover {
+        true => {
+            refuse_access_interfaces(options, config)?;
+            rehearse::take_over(config, pins, options.migrate)
         }
+        false => rehearse::start(config, pins),
+    };
+    let file = file
+        .map_err(Error::from)
+        .and_then(|loaded| rehearse(&loaded.config).map(|()| loaded));
+    let goes_on = !options.takeover && pins.exist() && start::applied(pins).is_ok();
+    match file {
+        Err(error) if !goes_on => Err(error),
+        file => Ok(file),
     }
-    Ok((host::Lock::take(pins)?, Listeners::default()))
 }
 
-/// Hands the instance over, and goes on until the connections that this process carries have ended.
+/// Refuses interfaces that carry this session or the default route, if that is asked for.
+fn refuse_access_interfaces(options: &Options, config: &Config) -> Result<()> {
+    match options.careful && options.confirm.is_none() {
+        true => host::refuse_access_interfaces(config),
+        false => Ok(()),
+    }
+}
+
+/// Makes this process the control plane of the instance; with `--takeover`, in the place of the one that is
+/// it now.
+fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option<Giver>)> {
+    if options.takeover
+        && let Some(Inheritance {
+            lock,
+            listeners,
+            giver,
+        }) = handover::inherit(pins)?
+    {
+        // Nobody else says so any more.
+        supervisor::is_alive();
+        return Ok((lock, Listeners::new(listeners), Some(giver)));
+    }
+    let kept = supervisor::kept();
+    Ok((host::Lock::take(pins)?, Listeners::new(kept), None))
+}
+
+/// Hands the instance over, and goes on until the connections that this process carries have ended. Where
+/// nobody comes up in its place, a supervisor starts one anew, and only when this process has ended.
 async fn give_way(
     control: Control,
     heir: Heir,
@@ -214,13 +276,20 @@ async fn give_way(
     }
     let pins = control.running.pins().clone();
     let (front, legs) = control.leave();
-    heir.give(lock, front.give())
-        .context("hand the instance over; nobody controls it until the next start")?;
+    let given = heir.give(lock, front.give());
     let count = legs.all().len();
     tracing::info!("handed over; {count} connections of shared VIPs are finished here");
     let mut looks = time::interval(TICK);
+    let is_up = async { given.is_ok() && heir.is_up().await };
+    tokio::pin!(is_up);
+    let mut waits = true;
     loop {
         tokio::select! {
+            is_up = &mut is_up, if waits => {
+                waits = false;
+                ensure!(is_up || !supervisor::is_there(), NO_HEIR);
+                if !is_up { tracing::error!("{NO_HEIR}"); }
+            }
             _ = looks.tick() => {
                 let is_done = legs.all().is_empty() && front.is_idle();
                 // Nothing goes on without the data plane.
@@ -242,9 +311,8 @@ fn kept_state(pins: &Pins) -> State {
     }
 }
 
-/// Opens the admin socket.
+/// Opens the admin socket. Needs to be inside of the runtime.
 fn listen(pins: &Pins, runtime: &Runtime) -> Result<mpsc::Receiver<Order>> {
-    let _inside = runtime.enter();
     let server = Server::open(&pins.socket())?;
     let (sender, orders) = mpsc::channel(ORDERS);
     runtime.spawn(async move {
@@ -324,7 +392,10 @@ async fn watch(
     let mut sweep = time::interval_at(time::Instant::now() + SWEEP, SWEEP);
     let mut ticks = time::interval(TICK);
     ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
-    let mut confirmed = deadline.map(|deadline| ask(deadline - time::Instant::now()));
+    let mut confirmed = deadline
+        .map(|deadline| ask(deadline - time::Instant::now()))
+        .transpose()?;
+    let mut account = Account::new(control.summary());
     let expired = time::sleep_until(deadline.unwrap_or_else(time::Instant::now));
     tokio::pin!(expired);
     loop {
@@ -342,8 +413,14 @@ async fn watch(
                 said(control.report(report).await);
             }
             Some(order) = orders.recv() => control.order(order).await,
-            heir = door.heir(), if confirmed.is_none() => return Ok(Stop::Heir(heir)),
-            _ = ticks.tick() => said(control.tick().await),
+            heir = door.heir(), if confirmed.is_none() => {
+                if !heir.has_gone() { return Ok(Stop::Heir(heir)); }
+            }
+            Some(()) = control.running.changes.recv() => control.look().await,
+            _ = ticks.tick() => {
+                said(control.tick().await);
+                account.go_on(|| control.summary());
+            }
             _ = log.tick(), if logger.is_some() => {
                 if let Some(logger) = &mut logger { logger.flush(); }
             }
@@ -356,6 +433,7 @@ async fn watch(
             answer = wait(&mut confirmed), if confirmed.is_some() => {
                 if !answer { break; }
                 control.running.keep()?;
+                privileges::give_up()?;
                 confirmed = None;
                 println!("confirmed");
             }
@@ -368,8 +446,19 @@ async fn watch(
     if confirmed.is_some() {
         return Ok(Stop::End(End::Unconfirmed));
     }
-    tracing::info!("stopped; the data plane goes on (`lb down` ends it)");
     Ok(Stop::End(End::Stopped))
+}
+
+/// Leaves the data plane as it is configured for that.
+fn stop(control: &mut Control) -> Result<()> {
+    match control.running.config().on_stop {
+        OnStop::Forward => tracing::info!("stopped; the data plane goes on (`lb down` ends it)"),
+        OnStop::Drop => {
+            control.running.close().context("end all service")?;
+            tracing::warn!("stopped; everything is dropped until the next start (on_stop: drop)");
+        }
+    }
+    Ok(())
 }
 
 /// What the kernel refuses is tried again with the next change.
@@ -380,13 +469,13 @@ fn said(result: Result<()>) {
 }
 
 /// Asks on the terminal; the answer arrives from a thread that reads one line.
-fn ask(patience: Duration) -> oneshot::Receiver<bool> {
+fn ask(patience: Duration) -> Result<oneshot::Receiver<bool>> {
     eprintln!(
         "Press Enter within {} s to keep this; otherwise everything is taken down again.",
         patience.as_secs()
     );
     let (answer, asked) = oneshot::channel();
-    thread::spawn(move || {
+    let work = move |()| {
         let mut line = String::new();
         let read = io::stdin().read_line(&mut line);
         if matches!(read, Ok(bytes) if bytes > 0) {
@@ -396,8 +485,10 @@ fn ask(patience: Duration) -> oneshot::Receiver<bool> {
             // Without a terminal nobody can confirm: the deadline decides.
             thread::sleep(patience);
         }
-    });
-    asked
+    };
+    resident::start("confirm".to_owned(), None, || Ok(()), work)
+        .context("start the thread that waits for Enter")?;
+    Ok(asked)
 }
 
 async fn wait(confirmed: &mut Option<oneshot::Receiver<bool>>) -> bool {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     admin::api::ConfigStatus,
-    observe::{NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
+    observe::{MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
     shared::Counted,
 };
 
@@ -46,6 +46,12 @@ pub(super) fn show(show: &Show) -> Result<()> {
     let (name, version) = (&status.instance, status.version);
     print::line(format_args!("instance {name}, version {version}"))?;
     for line in config_words(&config, instance) {
+        print::line(line)?;
+    }
+    for line in missing_words(&status.networks) {
+        print::line(line)?;
+    }
+    for line in stopped_words(&status.networks) {
         print::line(line)?;
     }
     print::line("")?;
@@ -85,6 +91,28 @@ fn config_words(config: &Result<ConfigStatus, String>, instance: &str) -> Vec<St
         format!("confirm within {seconds} s: `{confirm}`")
     }));
     lines
+}
+
+/// Which networks have no interface.
+fn missing_words(networks: &[NetworkStatus]) -> impl Iterator<Item = String> {
+    let missing = networks.iter().filter(|network| network.mode == MISSING);
+    missing.map(|network| {
+        let NetworkStatus {
+            name, interface, ..
+        } = network;
+        format!("missing: network {name} has no interface {interface}, and carries nothing")
+    })
+}
+
+/// Which networks are closed until the next start.
+fn stopped_words(networks: &[NetworkStatus]) -> impl Iterator<Item = String> {
+    let stopped = networks.iter().filter(|network| network.stopped);
+    stopped.map(|network| {
+        format!(
+            "stopped: network {} drops everything until the next `lb run` (on_stop: drop)",
+            network.name
+        )
+    })
 }
 
 fn print_networks(networks: &[NetworkStatus]) -> Result<()> {

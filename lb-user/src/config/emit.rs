@@ -15,8 +15,8 @@ use super::{
     expand::Origins,
     health::{Check, Get, Health, Tls},
     model::{
-        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, PLACES, Pool, Protocol,
-        Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE, reachable,
+        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop, PLACES, Pool,
+        Protocol, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE, reachable,
     },
 };
 
@@ -37,10 +37,14 @@ fn write(out: &mut String, config: &Config, origins: &Origins) -> fmt::Result {
         timeouts,
         flow_log,
         watch,
+        on_stop,
     } = config;
     out.push_str("version: 1\n");
     if *watch {
         out.push_str("watch: true\n");
+    }
+    if *on_stop != OnStop::default() {
+        writeln!(out, "on_stop: {on_stop}")?;
     }
     out.push_str("\nnetworks:\n");
     for each in networks {

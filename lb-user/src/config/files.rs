@@ -208,6 +208,7 @@ fn add(raw: &mut RawFile, more: RawFile) {
         timeouts: _,
         flow_log: _,
         watch: _,
+        on_stop: _,
     } = more;
     raw.versions.extend(versions);
     append(&mut raw.networks, networks);

@@ -40,8 +40,8 @@ pub use self::{
     authorities::Authorities,
     health::{Check, Get, Health, JITTER_PERCENT, OnDead, Tls},
     model::{
-        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Listen, Network, Pool, Protocol, Role,
-        Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
+        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Listen, Network, OnStop, Pool,
+        Protocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
     },
     problem::{Problem, Problems, Warning},
     shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, Target, To},

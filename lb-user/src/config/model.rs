@@ -27,6 +27,8 @@ pub struct Config {
     pub flow_log: Option<PathBuf>,
     /// Whether a change of the files is applied without being asked for; default no.
     pub watch: bool,
+    /// What becomes of the networks when the control plane is stopped.
+    pub on_stop: OnStop,
 }
 
 impl Config {
@@ -46,6 +48,26 @@ impl Config {
     #[must_use]
     pub fn snat_addresses(&self) -> usize {
         self.networks.iter().map(|network| network.snat.len()).sum()
+    }
+}
+
+/// What becomes of the networks when the control plane is stopped, and nobody has taken over from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnStop {
+    /// The data plane goes on without it.
+    #[default]
+    Forward,
+    /// Nobody is served until the next start: a standby may take the addresses.
+    Drop,
+}
+
+impl fmt::Display for OnStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Forward => "forward",
+            Self::Drop => "drop",
+        })
     }
 }
 

@@ -3,12 +3,14 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::Ipv4Addr,
+    path::Path,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use lb_common::maps::{
     backend::Backend,
+    network::NETWORK_STOPPED,
     registry::RegistryKey,
     ring,
     snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
@@ -23,7 +25,7 @@ use super::{
 };
 use crate::{
     config::Limits,
-    dataplane::{flows::FlowTable, maps::Maps},
+    dataplane::{flows::FlowTable, grace, maps::Maps},
     network::neighbour::Resolved,
 };
 
@@ -47,6 +49,15 @@ impl Live {
         }
     }
 
+    /// The maps once more, for another thread.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be opened.
+    pub fn beside(&self, folder: &Path) -> Result<Maps> {
+        self.maps.open_beside(folder)
+    }
+
     /// Takes the address of each backend's next hop: what [`Self::set_next_hop`] goes by.
     pub fn follow(&mut self, next_hops: BTreeMap<u32, Ipv4Addr>) {
         self.next_hops = next_hops;
@@ -55,6 +66,18 @@ impl Live {
     /// The limits that the maps were made with, which may not be those of the file.
     pub const fn limits(&self) -> Limits {
         self.maps.limits()
+    }
+
+    /// Has the data plane drop what belongs to a network, until its record is written again.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses.
+    pub fn close(&mut self, network: u32) -> Result<()> {
+        let mut record = self.maps.networks.get(&network, 0)?;
+        record.flags |= NETWORK_STOPPED;
+        let closed = self.maps.networks.set(network, &record, 0);
+        closed.with_context(|| format!("close network {network}"))
     }
 
     /// The ids that have been given out.
@@ -128,9 +151,9 @@ impl Live {
         for (_, id) in ids.of(Kind::Backend) {
             current.backends.insert(id, maps.backends.get(&id, 0)?);
         }
-        for (_, id) in ids.of(Kind::Pool) {
-            if let Some(table) = maps.maglev(id)? {
-                current.tables.insert(id, table);
+        for number in ids.of(Kind::Pool).flat_map(|(_, id)| ids.tables_of(id)) {
+            if let Some(table) = maps.maglev(number)? {
+                current.tables.insert(number, table);
             }
         }
         for (_, id) in ids.of(Kind::Snat) {
@@ -215,6 +238,7 @@ impl Live {
             Operation::RemoveService(key) => maps.services.remove(key)?,
             Operation::SetAddress(key, address) => maps.addresses.insert(key, address, 0)?,
             Operation::RemoveAddress(key) => maps.addresses.remove(key)?,
+            Operation::AwaitPackets => grace::wait(),
         }
         Ok(())
     }
@@ -286,7 +310,7 @@ impl Live {
 ///
 /// If it cannot be read.
 pub fn read_ids(maps: &Maps) -> Result<Ids> {
-    let mut ids = Ids::default();
+    let mut ids = Ids::new(maps.second_tables());
     for entry in maps.registry.iter() {
         let (key, id) = entry.context("read the registry")?;
         if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.number() == key.kind) {

@@ -39,11 +39,7 @@ pub(super) fn attach_all(
             AllAttached::Yes(links) => return Ok((links, Mode::Native)),
             AllAttached::NoNative { interface, cause } => {
                 let native = |place: &Place| place.nic.xdp == Some(XdpMode::Native);
-                ensure!(
-                    !places.values().any(native),
-                    "interface {interface} has no native XDP ({cause}), and what runs already is \
-                     native: `lb down`, then a new start runs all in generic mode"
-                );
+                ensure!(!places.values().any(native), no_native(&interface, &cause));
                 tracing::warn!(
                     interface,
                     cause,
@@ -54,11 +50,30 @@ pub(super) fn attach_all(
             }
         }
     }
-    prepare_nics(config, pins, places, Mode::Generic)?;
-    match attach_in(Mode::Generic, config, pins, places, object)? {
-        AllAttached::Yes(links) => Ok((links, Mode::Generic)),
-        AllAttached::NoNative { interface, cause } => bail!("attach to {interface}: {cause}"),
+    let links = attach_to(config, pins, places, object, Mode::Generic)?;
+    Ok((links, Mode::Generic))
+}
+
+/// Attaches to these places in the mode that all others run in.
+pub(super) fn attach_to(
+    config: &Config,
+    pins: &Pins,
+    places: &BTreeMap<String, Place>,
+    object: &mut Object,
+    mode: Mode,
+) -> Result<Vec<NewLink>> {
+    prepare_nics(config, pins, places, mode)?;
+    match attach_in(mode, config, pins, places, object)? {
+        AllAttached::Yes(links) => Ok(links),
+        AllAttached::NoNative { interface, cause } => bail!(no_native(&interface, &cause)),
     }
+}
+
+fn no_native(interface: &str, cause: &str) -> String {
+    format!(
+        "interface {interface} has no native XDP ({cause}), and what runs already is native: `lb down`, \
+         then a new start runs all in generic mode"
+    )
 }
 
 /// Indexes of a NIC and of what it gets its frames from.
@@ -95,7 +110,8 @@ fn prepare_nics(
 ) -> Result<()> {
     let mut seen = BTreeSet::new();
     for network in &config.networks {
-        let (Some(place), interface) = (places.get(&network.name), &network.interface) else {
+        let place = places.get(&network.name).filter(|place| place.is_there);
+        let (Some(place), interface) = (place, &network.interface) else {
             continue;
         };
         if seen.insert(place.nic.ifindex) {
@@ -134,7 +150,8 @@ fn attach_in(
     let mut seen = BTreeSet::new();
     for program in [CELL, NIC] {
         for network in &config.networks {
-            let Some(place) = places.get(&network.name) else {
+            let place = places.get(&network.name).filter(|place| place.is_there);
+            let Some(place) = place else {
                 continue;
             };
             let (interface, ifindex) = match program {

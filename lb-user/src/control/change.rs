@@ -1,6 +1,6 @@
 //! A change of what runs: desired -> plan -> apply, beside the flows.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, fs, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -8,17 +8,19 @@ use super::{
     describe::describe,
     desired::{Desired, Place, desired},
     ends::{Ends, ends},
-    expiry::{idle::Policy, ways::Way},
+    expiry::{cut::Cut, idle::Policy, ways::Way},
     ids::{Ids, Kind},
     layers::Layers,
+    places::cell_of,
     plan::{Operation, plan},
     retire::Retired,
     running::Running,
-    start::{applied_path, cell_of},
+    start::applied_path,
     state,
+    tables::choose,
 };
 use crate::{
-    config::{self, Config},
+    config::{self, Config, Target},
     dataplane::object::NIC,
     health::Verdict,
     host,
@@ -88,33 +90,44 @@ impl Running {
     /// Everything that the host or the running data plane refuses.
     pub fn prepare(&mut self, config: &Config, layers: &Layers) -> Result<Change> {
         check_networks(&self.config, config)?;
+        check_ports(&self.config, config)?;
         let config = Config {
             limits: self.live.limits(),
             ..config.clone()
         };
-        let pins = self.pins.clone();
-        let nics = host::interfaces(&config, |ifindex| pins.link(NIC, ifindex).exists())?;
-        let mut places = self.places.clone();
-        for (name, nic) in nics {
-            let Some(place) = places.get_mut(&name) else {
-                continue;
-            };
-            ensure!(
-                place.nic.ifindex == nic.ifindex,
-                "network {name}: its interface was made anew, and no program of ours runs on it: \
-                 stop `lb run` and start it again, which loses no flow"
-            );
-            place.nic = nic;
-        }
+        let ours = |ifindex| self.pins.link(NIC, ifindex).exists();
+        let is_gone = |name: &str| self.places.get(name).is_some_and(|place| !place.is_there);
+        // What has become of them is followed, whatever the file says.
+        host::interfaces(&config, ours, is_gone)?;
+        self.prepare_at(config, self.places.clone(), layers)
+    }
+
+    /// Refuses a configuration that this process could not go back from.
+    ///
+    /// # Errors
+    ///
+    /// What could not be had again, and how.
+    pub fn check_way_back(&self, wanted: &Config) -> Result<()> {
+        check_ports(wanted, &self.config).context("it could not be undone without a confirmation")
+    }
+
+    /// As [`Self::prepare`], with the networks at these places.
+    pub(super) fn prepare_at(
+        &mut self,
+        config: Config,
+        places: BTreeMap<String, Place>,
+        layers: &Layers,
+    ) -> Result<Change> {
         let mut ids = self.ids.clone();
         ids.begin();
         let mut desired = desired(&config, &places, layers, &mut ids)?;
         desired.run_in(self.mode);
         let current = self.live.current(&ids)?;
+        choose(&current, &mut desired, &config, &mut ids);
         let ends = ends(&current, &desired, &ids);
         let plan = plan(&current, &desired);
         let shares = layers.all(&config);
-        let cells = cells(&config, &places, &pins, &ids);
+        let cells = cells(&config, &places, &self.pins, &ids);
         Ok(Change {
             config,
             places,
@@ -137,6 +150,19 @@ impl Running {
         let applied = applied_path(&self.pins);
         let beside = state::write_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
+        self.carry_out(change, || beside.put(&applied)).await
+    }
+
+    /// Carries a change out, and calls `applied` when what it has changed in the maps is complete.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::change`].
+    pub(super) async fn carry_out(
+        &mut self,
+        change: Change,
+        applied: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let Change {
             config,
             places,
@@ -150,11 +176,11 @@ impl Running {
         self.adopt_ids(&ids)?;
         let changed = |(name, cell): &(&String, &Cell)| self.cells.get(*name) != Some(*cell);
         let built: Vec<(&String, &Cell)> = cells.iter().filter(changed).collect();
-        for (_, cell) in &built {
-            if let Err(error) = cell.build() {
+        for (name, cell) in &built {
+            if let Err(error) = self.resident(name).and_then(|there| cell.build(there)) {
                 // They shall answer for nothing that is not configured.
-                for cell in self.cells.values() {
-                    let _left = cell.trim();
+                for (name, cell) in &self.cells {
+                    let _left = self.resident(name).and_then(|there| cell.trim(there));
                 }
                 return Err(error);
             }
@@ -167,17 +193,11 @@ impl Running {
         self.checks.heard.set(&config, &ids);
         self.front.add(Setup::new(&config, &ids, &tables));
         self.legs.end_cut(&ends.cut).await;
-        if let Err(error) = self.live.apply(plan, &mut self.resolved).await {
-            self.checks.heard.set(&self.config, &self.ids);
-            self.steer();
+        let made = self.make(plan, ends.cut, &built).await;
+        if let Err(error) = made.and_then(|()| applied()) {
+            self.stay();
             return Err(error);
         }
-        self.changed = Instant::now();
-        self.cut_by_policy(ends.cut);
-        for (_, cell) in &built {
-            cell.trim()?;
-        }
-        beside.put(&applied)?;
         self.expiry.set(Policy::new(&config, &ids));
         self.expiry.follow(self.ways(&config, &ids));
         self.retired = Retired::new(&ids, &config, &desired);
@@ -191,6 +211,32 @@ impl Running {
         (self.config, self.places, self.cells, self.ids) = (config, places, cells, ids);
         self.steer();
         Ok(())
+    }
+
+    /// Carries the plan out, and what follows from it.
+    async fn make(
+        &mut self,
+        plan: Vec<Operation>,
+        cut: Cut,
+        built: &[(&String, &Cell)],
+    ) -> Result<()> {
+        let made = self.live.apply(plan, &mut self.resolved).await;
+        self.changed = Instant::now();
+        made?;
+        self.cut_by_policy(cut);
+        for (name, cell) in built {
+            self.resident(name).and_then(|there| cell.trim(there))?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with the configuration of before, though some or all of a change is in the maps.
+    fn stay(&mut self) {
+        if let Err(error) = self.go_by_maps() {
+            tracing::error!("what the change has left cannot be read: {error:#}");
+        }
+        self.checks.heard.set(&self.config, &self.ids);
+        self.steer();
     }
 
     /// Begins the checks of a change that waits for them, because a pool would have nobody who was
@@ -222,7 +268,7 @@ impl Running {
     /// From now on these ids are taken, whatever becomes of the change that needs them.
     fn adopt_ids(&mut self, ids: &Ids) -> Result<()> {
         let saved = self.live.save_ids(ids);
-        self.ids = ids.clone();
+        self.ids = ids.clone().with_tables_of(&self.ids);
         self.renamed = true;
         saved
     }
@@ -278,10 +324,54 @@ fn check_networks(running: &Config, wanted: &Config) -> Result<()> {
     ensure!(
         names.is_empty(),
         "networks come, go, or change their interface, vlan or kind of address only with a new \
-         process: stop `lb run` and start it with this file, which loses no flow ({})",
+         process, which loses nothing: {ANOTHER} ({})",
         names.join(", ")
     );
     Ok(())
+}
+
+/// How another process takes over from this one.
+pub(super) const ANOTHER: &str = "`lb prepare` if root does not run it, then `lb run --takeover` with this file; \
+                       under systemd `systemctl reload lb`";
+
+/// Refuses shared VIPs at low ports of the host that are not open already: they may be opened at the
+/// start only.
+fn check_ports(running: &Config, wanted: &Config) -> Result<()> {
+    let first = first_port();
+    let known = host_listeners(running);
+    let mut low = host_listeners(wanted);
+    low.retain(|(network, listen)| listen.port < first && !known.contains(&(*network, *listen)));
+    let low: Vec<String> = low.iter().map(|(_, listen)| listen.to_string()).collect();
+    ensure!(
+        low.is_empty(),
+        "ports of the host below {first} can be listened at only by a new process, which loses nothing: \
+         {ANOTHER} ({})",
+        low.join(", ")
+    );
+    Ok(())
+}
+
+/// The first port of the host that needs no capability.
+pub(super) fn first_port() -> u16 {
+    let port = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let port = port.ok().and_then(|port| port.trim().parse().ok());
+    port.unwrap_or(1024)
+}
+
+/// Where shared VIPs listen at addresses of the host.
+fn host_listeners(config: &Config) -> Vec<(&str, config::Listen)> {
+    let services = config.services.iter();
+    let shared = services.filter(|service| !matches!(service.target, Target::Pool(_)));
+    let on_host = shared.filter(|service| {
+        let network = config.network(&service.network);
+        network.is_some_and(|network| network.host)
+    });
+    on_host
+        .flat_map(|service| {
+            let listens = service.listen.iter();
+            listens.map(|listen| (service.network.as_str(), *listen))
+        })
+        .collect()
 }
 
 fn cells(
@@ -292,7 +382,10 @@ fn cells(
 ) -> BTreeMap<String, Cell> {
     let networks = config.networks.iter().filter(|network| !network.host);
     let cells = networks.filter_map(|network| {
-        let place = places.get(&network.name)?;
+        // Without a NIC since the start it has the cell of before, until one comes.
+        let place = places
+            .get(&network.name)
+            .filter(|place| place.nic.ifindex != 0)?;
         let cell = cell_of(config, network, &place.nic, pins, ids);
         Some((network.name.clone(), cell))
     });
@@ -304,4 +397,34 @@ fn has_new_backend(plan: &[Operation]) -> bool {
     plan.iter().any(
         |operation| matches!(operation, Operation::SetBackend(_, backend) if backend.next_hop.is_none()),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a shared VIP of the host at this port.
+    fn config(port: u16) -> Config {
+        let text = format!(
+            "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.9] }}
+  a: {{ role: uplink, interface: eth0, address: host, prefixes: [10.1.0.0/24] }}
+pools:
+  p: {{ network: mgmt, backends: [\"10.0.0.1:1\"] }}
+services:
+  s: {{ network: a, listen: [\"10.1.0.9:{port}/tcp\"], sni: {{ routes: [{{ names: [a.lab], pool: p }}] }} }}
+"
+        );
+        config::parse("lb.yaml", &text).unwrap()
+    }
+
+    #[test]
+    fn a_low_port_of_the_host_is_only_kept() {
+        let (low, high) = (config(443), config(8443));
+        assert!(check_ports(&low, &low).is_ok());
+        assert!(check_ports(&low, &high).is_ok());
+        let refused = check_ports(&high, &low).unwrap_err().to_string();
+        assert!(refused.contains("(10.1.0.9:443/tcp)"), "{refused}");
+    }
 }

@@ -113,6 +113,13 @@ impl Checks {
         Ok(())
     }
 
+    /// From now on the NIC of a network is the one with this index.
+    pub fn follow(&self, network: &str, nic: u32) {
+        if let Some(checker) = self.checkers.get(network) {
+            checker.follow(nic);
+        }
+    }
+
     /// From now on the backends of `config` are checked, and no others. `serves` says whether the
     /// backend with an id has new flows now. One whose answers would not come in is not asked: nobody
     /// is dead because he was not heard.

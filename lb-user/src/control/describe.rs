@@ -62,7 +62,7 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
         Operation::SetTable(pool, table) => {
             format!(
                 "set pool {}: {}",
-                name(Kind::Pool, *pool),
+                ids.pool_of(*pool).unwrap_or("?"),
                 shares(table, ids)
             )
         }
@@ -78,6 +78,7 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
             Ipv4Addr::from(key.address),
             network_of(key, ids)
         ),
+        Operation::AwaitPackets => "wait for packets that are on their way".to_owned(),
         Operation::RemoveAddress(key) => format!(
             "close {} in network {}",
             Ipv4Addr::from(key.address),
@@ -104,10 +105,7 @@ fn network(name: &str, record: &Network) -> String {
 
 fn set_service(key: &ServiceKey, service: &Service, ids: &Ids) -> String {
     let to = if service.flags & SERVICE_CELL == 0 {
-        format!(
-            "to pool {}",
-            ids.name(Kind::Pool, service.pool).unwrap_or("?")
-        )
+        format!("to pool {}", ids.pool_of(service.pool).unwrap_or("?"))
     } else {
         "by what is asked for".to_owned()
     };

@@ -38,8 +38,10 @@ use crate::{
 /// Where a network is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its NIC.
+    /// Its NIC, or that of before while there is none.
     pub nic: Link,
+    /// Whether the NIC is there.
+    pub is_there: bool,
     /// Index of the outer end of its cell; 0 for a network without one.
     pub cell_ifindex: u32,
     /// Whether frames may come from a kernel's stack that leaves their checksums to the interface.
@@ -65,8 +67,10 @@ pub struct Desired {
     pub backends: Vec<(u32, Backend)>,
     /// Address of each backend's next hop: its own, or its gateway's.
     pub next_hops: BTreeMap<u32, Ipv4Addr>,
-    /// Maglev tables by pool id.
+    /// Maglev tables by pool id, or the number of the pool's other table.
     pub tables: Vec<(u32, Vec<u32>)>,
+    /// Tables of these pools that nothing shall go by.
+    pub stale_tables: Vec<u32>,
     /// Network and address of next hops of backends that are configured no more.
     pub retired_hops: Vec<(u16, Ipv4Addr)>,
     /// Services by listening VIP and port.
@@ -129,10 +133,11 @@ impl Desired {
         }
         let vlan = network.vlan.unwrap_or(0);
         let mtu = u16::try_from(place.nic.mtu).unwrap_or(u16::MAX);
+        let most = mtu.saturating_sub(TCP_IP_BYTES);
         self.networks.push((
             id,
             Network {
-                ifindex: place.nic.ifindex,
+                ifindex: if place.is_there { place.nic.ifindex } else { 0 },
                 cell_ifindex: place.cell_ifindex,
                 mac: place.nic.mac,
                 vlan,
@@ -144,9 +149,8 @@ impl Desired {
                 flags: network_flags(network, place, config),
                 budget: network.max_flows.unwrap_or(0),
                 mtu,
-                mss: network
-                    .mss
-                    .unwrap_or_else(|| mtu.saturating_sub(TCP_IP_BYTES)),
+                // What is asked for fits at a start, but the NIC may have become narrower since.
+                mss: network.mss.unwrap_or(u16::MAX).min(most),
                 snat_count: u32::try_from(network.snat.len())?,
                 snat_slots,
                 ..Network::default()
@@ -155,7 +159,9 @@ impl Desired {
         for (udp, places) in [(false, network.half_open), (true, network.udp_flows)] {
             self.rings.push((ring::index(id, udp), places));
         }
-        self.map_network(place.nic.ifindex, vlan, id);
+        if place.is_there {
+            self.map_network(place.nic.ifindex, vlan, id);
+        }
         if place.cell_ifindex != 0 {
             self.map_network(place.cell_ifindex, 0, id);
         }
@@ -426,10 +432,13 @@ services:
                 mac: Mac::new([2, 0, 0, 0, 0, 1]),
                 mtu: 1500,
                 up: true,
+                running: true,
+                carriers: 1,
                 peer: None,
                 xdp: None,
                 bridge: None,
             },
+            is_there: true,
             cell_ifindex: ifindex + 10,
             partial: ifindex == 3,
         };
@@ -437,6 +446,42 @@ services:
             ("mgmt".to_owned(), place(2)),
             ("tenant-a".to_owned(), place(3)),
         ])
+    }
+
+    #[test]
+    fn a_segment_fits_into_the_nic_as_it_is_now() {
+        let config = CONFIG.replace("role: mgmt, ", "role: mgmt, mss: 1460, ");
+        let config = config::parse("test.yaml", &config).unwrap();
+        let mut places = places();
+        let network = |places: &BTreeMap<String, Place>| {
+            let built = desired(&config, places, &Layers::default(), &mut Ids::default());
+            built.unwrap().networks[0].1
+        };
+        assert_eq!(network(&places).mss, 1460);
+        places.get_mut("mgmt").unwrap().nic.mtu = 1400;
+        assert_eq!((network(&places).mtu, network(&places).mss), (1400, 1360));
+    }
+
+    #[test]
+    fn a_network_without_a_nic_has_no_interface() {
+        let config = config::parse("test.yaml", CONFIG).unwrap();
+        let mut places = places();
+        places.get_mut("mgmt").unwrap().is_there = false;
+        let built = desired(&config, &places, &Layers::default(), &mut Ids::default());
+        let built = built.unwrap();
+        assert_eq!(
+            (
+                built.networks[0].1.ifindex,
+                built.networks[0].1.cell_ifindex
+            ),
+            (0, 12)
+        );
+        let mapped: Vec<u32> = built
+            .network_ids
+            .iter()
+            .map(|(key, _)| key.ifindex)
+            .collect();
+        assert_eq!(mapped, [12, 3, 13]);
     }
 
     pub(in crate::control) fn build(text: &str, ids: &mut Ids) -> Desired {

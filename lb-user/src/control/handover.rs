@@ -3,8 +3,9 @@
 //! pinned.
 //!
 //! The new process asks. The old one stops to be the control plane, gives what it has, and from then on
-//! only finishes the connections that it carries. A message is its length, as four bytes in network
-//! order, and what it is about in JSON; its descriptor comes with its first byte.
+//! only finishes the connections that it carries. The new one says when it is up, so that the old one knows
+//! if there will be no control plane. A message is its length, as four bytes in network order, and what it
+//! is about in JSON; its descriptor comes with its first byte.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
@@ -20,22 +21,28 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::{
     cmsg_space,
+    io::Errno,
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+        SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
     },
 };
 use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt as _;
 
 use crate::{
     admin::server::{SocketFile, bind},
     dataplane::pins::Pins,
     host::Lock,
     shared::listeners::Place,
+    supervisor,
 };
 
 /// How long the other process may take for its next message.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What a process is told whose supervisor would be left with none.
+const SUPERVISED: &str = "it runs under a supervisor, which would start it anew beside this process: \
+                          `systemctl reload lb` takes over";
 /// Bytes of a message at most.
 const LONGEST: usize = 4096;
 
@@ -51,7 +58,15 @@ enum Part {
     },
     /// That was all. No descriptor comes with it.
     End,
+    /// Nothing comes, and why. No descriptor comes with it.
+    Refusal(String),
 }
+
+/// What the new process says when it has got everything and will say when it is up; one of an earlier
+/// version says nothing.
+const TAKEN: u8 = 0;
+/// What it says when it is up.
+const UP: u8 = 1;
 
 /// What the process before has given.
 #[derive(Debug)]
@@ -60,6 +75,21 @@ pub struct Inheritance {
     pub lock: Lock,
     /// The listeners of its shared VIPs.
     pub listeners: Vec<(Place, OwnedFd)>,
+    /// Where it waits to hear that this process is up.
+    pub giver: Giver,
+}
+
+/// The process before, which waits to hear that this one is up. It knows that this will never be when this
+/// is dropped.
+#[derive(Debug)]
+pub struct Giver(UnixStream);
+
+impl Giver {
+    /// Says that this process is up.
+    pub fn hear(mut self) {
+        // It may have had nothing to finish, and is gone.
+        let _gone = self.0.write_all(&[UP]);
+    }
 }
 
 /// Asks the process that runs the instance of `pins` for what it has; none if there is no such process.
@@ -74,7 +104,7 @@ pub fn inherit(pins: &Pins) -> Result<Option<Inheritance>> {
         Err(error) if is_nobody(&error) => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("connect to {}", path.display())),
     };
-    take(&stream)
+    take(stream)
         .map(Some)
         .with_context(|| format!("take over instance {}", pins.instance()))
 }
@@ -86,22 +116,29 @@ fn is_nobody(error: &io::Error) -> bool {
     )
 }
 
-fn take(stream: &UnixStream) -> Result<Inheritance> {
+fn take(stream: UnixStream) -> Result<Inheritance> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut lock = None;
     let mut listeners = Vec::new();
     loop {
-        match receive(stream)? {
+        match receive(&stream)? {
             (Part::Lock, Some(descriptor)) => lock = Some(Lock::inherit(descriptor)?),
             (Part::Listener { network, address }, Some(descriptor)) => {
                 listeners.push(((network, address), descriptor));
             }
             (Part::End, _) => break,
+            (Part::Refusal(words), _) => bail!(words),
             (part, None) => bail!("{part:?} came without its descriptor"),
         }
     }
     let lock = lock.context("the lock did not come")?;
-    Ok(Inheritance { lock, listeners })
+    // It may have had nothing to finish, and is gone.
+    let _gone = (&stream).write_all(&[TAKEN]);
+    Ok(Inheritance {
+        lock,
+        listeners,
+        giver: Giver(stream),
+    })
 }
 
 /// Where the next process asks.
@@ -152,20 +189,35 @@ impl Door {
         let uid = stream.peer_cred()?.uid();
         let own = nix::unistd::geteuid().as_raw();
         ensure!(uid == 0 || uid == own, "uid {uid} may not");
+        let pid = stream.peer_cred()?.pid();
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(PATIENCE))?;
+        if supervisor::is_others(pid) {
+            send(&stream, &Part::Refusal(SUPERVISED.to_owned()), None)?;
+            bail!(
+                "process {} is not the supervisor's",
+                pid.unwrap_or_default()
+            );
+        }
         Ok(Heir(stream))
     }
 }
 
 impl Heir {
+    /// Whether it has gone already.
+    pub fn has_gone(&self) -> bool {
+        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        // It says nothing before it has got something.
+        recv(&self.0, &mut [0_u8; 1], peek) != Err(Errno::AGAIN)
+    }
+
     /// Gives it what this process has. Nobody but the heir has the lock afterwards.
     ///
     /// # Errors
     ///
     /// If it has gone, or does not take it.
-    pub fn give(self, lock: Lock, listeners: Vec<(Place, OwnedFd)>) -> Result<()> {
+    pub fn give(&self, lock: Lock, listeners: Vec<(Place, OwnedFd)>) -> Result<()> {
         let stream = &self.0;
         send(stream, &Part::Lock, Some(&lock.into()))?;
         for ((network, address), descriptor) in listeners {
@@ -173,6 +225,20 @@ impl Heir {
             send(stream, &part, Some(&descriptor))?;
         }
         send(stream, &Part::End, None)
+    }
+
+    /// Waits until it is up; or it has ended before, which is `false`. One of an earlier version does not
+    /// say it, and counts as up. Needs a tokio runtime.
+    pub async fn is_up(self) -> bool {
+        let read = async {
+            self.0.set_nonblocking(true)?;
+            let mut stream = tokio::net::UnixStream::from_std(self.0)?;
+            io::Result::Ok((stream.read_u8().await?, stream.read_u8().await.ok()))
+        };
+        match read.await {
+            Ok((TAKEN, said)) => said == Some(UP),
+            _ => true,
+        }
     }
 }
 
@@ -251,9 +317,15 @@ mod tests {
                 TcpListener::bind("127.0.0.1:0").unwrap().into(),
             ),
         ];
-        let giver = thread::spawn(move || Heir(old).give(lock, listeners));
-        let Inheritance { lock, listeners } = take(&new).unwrap();
-        giver.join().unwrap().unwrap();
+        let heir = Heir(old);
+        assert!(!heir.has_gone());
+        let giver = thread::spawn(move || heir.give(lock, listeners).map(|()| heir));
+        let Inheritance {
+            lock,
+            listeners,
+            giver: before,
+        } = take(new).unwrap();
+        let heir = giver.join().unwrap().unwrap();
         let places: Vec<&Place> = listeners.iter().map(|(place, _)| place).collect();
         assert_eq!(
             places,
@@ -266,6 +338,47 @@ mod tests {
         assert!(Lock::at(&path, "i").is_err());
         drop(lock);
         assert!(Lock::at(&path, "i").is_ok());
+        before.hear();
+        assert!(is_up(heir));
+    }
+
+    #[test]
+    fn an_heir_that_ends_before_it_is_up_is_missed() {
+        let (old, new) = UnixStream::pair().unwrap();
+        let heir = Heir(old);
+        assert!(!heir.has_gone());
+        (&new).write_all(&[TAKEN]).unwrap();
+        drop(Giver(new));
+        assert!(!is_up(heir));
+    }
+
+    #[test]
+    fn an_heir_of_an_earlier_version_says_nothing_and_is_up() {
+        let (old, new) = UnixStream::pair().unwrap();
+        let heir = Heir(old);
+        drop(new);
+        assert!(heir.has_gone());
+        assert!(is_up(heir));
+    }
+
+    fn is_up(heir: Heir) -> bool {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(heir.is_up())
+    }
+
+    /// Who has nothing to finish ends as soon as it has given everything.
+    #[test]
+    fn who_has_given_everything_may_be_gone() {
+        let (old, new) = UnixStream::pair().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let lock = Lock::at(&folder.path().join("lock"), "i").unwrap();
+        let heir = Heir(old);
+        heir.give(lock, Vec::new()).unwrap();
+        drop(heir);
+        take(new).unwrap().giver.hear();
     }
 
     #[test]
@@ -281,7 +394,7 @@ mod tests {
             let (mut old, new) = UnixStream::pair().unwrap();
             old.write_all(sent).unwrap();
             drop(old);
-            assert!(take(&new).is_err(), "{sent:?}");
+            assert!(take(new).is_err(), "{sent:?}");
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Ids by name: allocated once, kept for the life of the pins, whatever the order of the file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
 
 use anyhow::{Result, ensure};
 
@@ -60,9 +63,21 @@ impl Kind {
 pub struct Ids {
     by_name: BTreeMap<(Kind, String), u32>,
     assigned: BTreeSet<(Kind, String)>,
+    /// How far after a pool's id the number of its second table is; none where there is no room for one.
+    second: Option<u32>,
+    /// Of pools whose flows do not go by the table with the pool's own id.
+    tables: BTreeMap<String, u32>,
 }
 
 impl Ids {
+    /// None yet; the second table of a pool has the pool's id and `second`, if there is room for it.
+    pub fn new(second: Option<u32>) -> Self {
+        Self {
+            second,
+            ..Self::default()
+        }
+    }
+
     /// Notes an id that was given out before.
     pub fn insert(&mut self, kind: Kind, name: &str, id: u32) {
         self.by_name.insert((kind, name.to_owned()), id);
@@ -97,6 +112,46 @@ impl Ids {
         self.by_name.get(&(kind, name.to_owned())).copied()
     }
 
+    /// The number of the table that a pool's flows go by.
+    pub fn table(&self, pool: &str) -> Option<u32> {
+        let table = self.tables.get(pool).copied();
+        table.or_else(|| self.get(Kind::Pool, pool))
+    }
+
+    /// Whether there is room for two tables of each pool.
+    pub const fn has_second_tables(&self) -> bool {
+        self.second.is_some()
+    }
+
+    /// The number of the table of a pool that has not the pool's own id, if there is room for one.
+    pub fn second_table(&self, pool: &str) -> Option<u32> {
+        Some(self.get(Kind::Pool, pool)? + self.second?)
+    }
+
+    /// The numbers of the tables of the pool with this id.
+    pub fn tables_of(&self, id: u32) -> impl Iterator<Item = u32> + use<> {
+        let second = self.second.map(|second| id + second);
+        iter::once(id).chain(second)
+    }
+
+    /// The name of the pool that a table is of.
+    pub fn pool_of(&self, table: u32) -> Option<&str> {
+        let first = self.second.and_then(|second| table.checked_sub(second));
+        self.name(Kind::Pool, first.filter(|id| *id > 0).unwrap_or(table))
+    }
+
+    /// Notes which table a pool's flows go by.
+    pub fn go_by(&mut self, pool: &str, table: u32) {
+        self.tables.insert(pool.to_owned(), table);
+    }
+
+    /// These ids, with flows that go by the tables that `before` says.
+    #[must_use]
+    pub fn with_tables_of(self, before: &Self) -> Self {
+        let tables = before.tables.clone();
+        Self { tables, ..self }
+    }
+
     /// The name behind an id.
     pub fn name(&self, kind: Kind, id: u32) -> Option<&str> {
         self.of(kind)
@@ -120,6 +175,9 @@ impl Ids {
     /// Takes an id back: nothing refers to it any more.
     pub fn free(&mut self, kind: Kind, name: &str) {
         self.by_name.remove(&(kind, name.to_owned()));
+        if kind == Kind::Pool {
+            self.tables.remove(name);
+        }
     }
 
     /// The ids that were given out before and that nobody has [asked for](Self::assign) since: kind,
@@ -162,6 +220,26 @@ mod tests {
             "{error}"
         );
         assert_eq!(ids.name(Kind::Service, 2), Some("api-b"));
+    }
+
+    #[test]
+    fn a_second_table_takes_no_id() {
+        let mut ids = Ids::new(Some(2));
+        for (name, id) in [("a", 1), ("b", 2)] {
+            assert_eq!(ids.assign(Kind::Pool, name, 2).unwrap(), id);
+            assert_eq!(ids.second_table(name), Some(id + 2));
+            assert_eq!(ids.tables_of(id).collect::<Vec<_>>(), [id, id + 2]);
+            assert_eq!(
+                [id, id + 2].map(|table| ids.pool_of(table)),
+                [Some(name); 2]
+            );
+        }
+        assert_eq!([0, 5].map(|table| ids.pool_of(table)), [None; 2]);
+        ids.go_by("a", 3);
+        ids.free(Kind::Pool, "a");
+        assert_eq!(ids.assign(Kind::Pool, "c", 2).unwrap(), 1);
+        ids.insert(Kind::Pool, "a", 7);
+        assert_eq!(ids.table("a"), Some(7), "it begins anew");
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! A change: load -> validate -> desired -> plan -> apply. The first two are in `config`.
 //!
-//! [`start`] makes the first one, [`change`] those beside what runs; [`describe`] and [`ends`] say what one
+//! [`rehearse`] finds out whether a start is possible. [`start`] makes the first change in its `places`, [`change`] those beside what runs; [`describe`] and [`ends`] say what one
 //! does. [`layers`] is what checks and the operator say above the file, from [`checks`] and [`orders`].
 //!
-//! And what goes on between changes: [`serve`] and [`reload`] take in what comes, [`drains`] says until when
-//! drained flows go on, [`state`] outlives the process. [`expiry`] ends flows, [`retire`] and [`sweep`] free
+//! And what goes on between changes: [`serve`] and [`reload`] take in what comes, `nics` follows the
+//! interfaces, [`drains`] says until when drained flows go on, [`state`] outlives the process. [`expiry`] ends flows, [`retire`] and [`sweep`] free
 //! ids of what is configured no more, [`recover`] finds free flow ids that a killed process has lost.
-//! [`handover`] gives all of it to the next process.
+//! [`handover`] gives all of it to the next process; [`migrate`] leaves the pinned maps of another version.
 
 pub mod apply;
 mod attach;
@@ -22,9 +22,13 @@ pub mod handover;
 pub mod heard;
 pub mod ids;
 pub mod layers;
+pub mod migrate;
+mod nics;
 pub mod orders;
+mod places;
 pub mod plan;
 pub mod recover;
+pub mod rehearse;
 pub mod reload;
 pub mod retire;
 pub mod rules;
@@ -34,4 +38,5 @@ pub mod snat;
 pub mod start;
 pub mod state;
 pub mod sweep;
+pub mod tables;
 pub mod unconfirmed;

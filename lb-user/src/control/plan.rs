@@ -84,6 +84,8 @@ pub enum Operation {
     SetAddress(AddressKey, Address),
     /// Closes a VIP or SNAT address.
     RemoveAddress(AddressKey),
+    /// Waits until every packet that saw what was there before has left.
+    AwaitPackets,
 }
 
 /// The operations that lead from `current` to `desired`; none where they agree.
@@ -102,6 +104,10 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     }
     let moved = moved(current, desired);
     plan.extend(moved.iter().copied().map(Operation::UnmapNetwork));
+    // Before the record that gives new flows to it: else nobody would know what comes back.
+    plan.extend(new_addresses(current, desired, |address| {
+        address.kind == KIND_SNAT
+    }));
     let set = |owner| choices.get(&owner).map_or(0, |choice| choice.set);
     for (id, network) in &desired.networks {
         let network = Network {
@@ -118,9 +124,6 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::MapNetwork(*key, *id));
         }
     }
-    plan.extend(new_addresses(current, desired, |address| {
-        address.kind == KIND_SNAT
-    }));
     plan.extend(backends(current, desired));
     for (pool, table) in &desired.tables {
         if current
@@ -144,7 +147,12 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
         address.kind != KIND_SNAT
     }));
     plan.extend(removals(current, desired));
-    plan.extend(clear_rules(current, &choices));
+    let mut clears = clear_tables(current, desired);
+    clears.extend(clear_rules(current, &choices));
+    if !clears.is_empty() {
+        plan.push(Operation::AwaitPackets);
+        plan.extend(clears);
+    }
     plan
 }
 
@@ -204,6 +212,20 @@ fn clear_rules(current: &Current, choices: &BTreeMap<Owner, Choice>) -> Vec<Oper
     let chosen = |set: u32| choices.values().any(|choice| choice.set == set);
     let stale = current.rules.iter().filter(|(set, _)| !chosen(**set));
     stale.map(|(set, rules)| clear(*set, rules)).collect()
+}
+
+/// Empties the tables that nothing goes by any more.
+fn clear_tables(current: &Current, desired: &Desired) -> Vec<Operation> {
+    let filled = |number: &&u32| {
+        current
+            .tables
+            .get(number)
+            .is_some_and(|table| !table.is_empty())
+    };
+    let stale = desired.stale_tables.iter().filter(filled);
+    stale
+        .map(|number| Operation::SetTable(*number, Vec::new()))
+        .collect()
 }
 
 fn clear(set: u32, rules: &Rules) -> Operation {
@@ -321,6 +343,7 @@ mod tests {
                 Operation::RemoveService(key) => drop(current.services.remove(&key)),
                 Operation::SetAddress(key, address) => drop(current.addresses.insert(key, address)),
                 Operation::RemoveAddress(key) => drop(current.addresses.remove(&key)),
+                Operation::AwaitPackets => {}
             }
         }
         current
@@ -394,6 +417,39 @@ mod tests {
                     |op| matches!(op, Operation::SetAddress(_, address) if address.kind != KIND_SNAT)
                 )
         );
+    }
+
+    /// New flows go out from a SNAT address only while what comes back to it is known.
+    #[test]
+    fn a_snat_address_takes_flows_only_while_it_is_open() {
+        let one = "snat: [{ address: 10.32.96.50, ports: 1024-2047 }]";
+        let two = format!(
+            "{}, {{ address: 10.32.96.51, ports: 1024-2047 }}]",
+            one.trim_end_matches(']')
+        );
+        let mut ids = Ids::default();
+        let [fewer, more] = [one, &two].map(|snat| {
+            let config = CONFIG.replace("snat: [10.32.96.50]", snat);
+            assert!(config.contains(snat));
+            build(&config, &mut ids)
+        });
+        for [from, to] in [[&fewer, &more], [&more, &fewer]] {
+            let mut now = carry_out(Current::default(), &plan(&Current::default(), from));
+            for operation in plan(&now, to) {
+                now = carry_out(now, std::slice::from_ref(&operation));
+                let snat = |address: &&Address| address.kind == KIND_SNAT;
+                let open = now.addresses.values().filter(snat).count();
+                let used: u32 = now
+                    .networks
+                    .values()
+                    .map(|network| network.snat_count)
+                    .sum();
+                assert!(
+                    usize::try_from(used).unwrap() <= open,
+                    "{used} of {open} after {operation:?}"
+                );
+            }
+        }
     }
 
     #[test]

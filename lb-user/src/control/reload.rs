@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     admin::api::Changes,
-    config::{self, Config, Loaded, Problems, Warning, time_text},
+    config::{self, Config, Loaded, Warning, time_text},
 };
 
 /// How long after a rollback that failed it is tried again.
@@ -113,6 +113,9 @@ impl Control {
         } = load(file)?;
         let warnings = said(&warnings, self.running.config(), &config);
         let before = applied(self.running.pins())?;
+        if confirm.is_some() {
+            self.running.check_way_back(&config)?;
+        }
         let change = self.prepare(&config).await?;
         if let Some(time) = confirm {
             // Before anything is changed: also a process that is killed in the middle of it goes back.
@@ -258,8 +261,8 @@ impl Control {
     }
 
     /// Says that the file of the start cannot be used, and that something else runs.
-    pub fn started_without(&mut self, problems: &Problems) {
-        let words = problems.to_string().lines().collect::<Vec<_>>().join("; ");
+    pub fn started_without(&mut self, reason: &str) {
+        let words = reason.lines().collect::<Vec<_>>().join("; ");
         tracing::error!("{words}; what was applied goes on");
         self.stale = Some(words);
     }

@@ -87,26 +87,7 @@ impl Retired {
     /// and in no table: it drains, or is not ready. Pools are not among them: one may be configured and unused.
     /// Flows whose VIP is gone are left to the cut that follows, which tells both ends.
     pub fn unreferenced(ids: &Ids, config: &Config, current: &Current) -> Self {
-        let mapped: BTreeSet<u32> = current.network_ids.values().copied().collect();
-        let networks = current.networks.iter();
-        let networks = networks.filter(|(id, _)| mapped.contains(&u32::from(**id)));
-        let slots: BTreeSet<u16> = networks
-            .flat_map(|(_, network)| {
-                let count = usize::try_from(network.snat_count).unwrap_or(usize::MAX);
-                network
-                    .snat_slots
-                    .iter()
-                    .take(count)
-                    .copied()
-                    .map(u16::from)
-            })
-            .collect();
-        let services: BTreeSet<u16> = current
-            .services
-            .values()
-            .map(|service| service.id)
-            .collect();
-        let backends: BTreeSet<u32> = current.tables.values().flatten().copied().collect();
+        let referred = Referred::new(current);
         let configured = configured(config);
         let mut retired = Self::default();
         let stays =
@@ -114,16 +95,20 @@ impl Retired {
         for (kind, name, id) in ids.all().filter(|id| !stays(id)) {
             let short = u16::try_from(id).unwrap_or_default();
             match kind {
-                Kind::Network if !mapped.contains(&id) => drop(retired.networks.insert(short)),
-                Kind::Service if !services.contains(&short) => {
+                Kind::Network if !referred.networks.contains(&id) => {
+                    retired.networks.insert(short);
+                }
+                Kind::Service if !referred.services.contains(&short) => {
                     retired.services.insert(short);
                 }
-                Kind::Backend if !backends.contains(&id) => drop(retired.backends.insert(id)),
-                Kind::Snat if !slots.contains(&short.saturating_sub(1)) => {
+                Kind::Backend if !referred.backends.contains(&id) => {
+                    retired.backends.insert(id);
+                }
+                Kind::Snat if !referred.slots.contains(&short.saturating_sub(1)) => {
                     let network =
                         parse_name(name).and_then(|(name, _)| ids.get(Kind::Network, name));
                     let slot = short.saturating_sub(1);
-                    if network.is_some_and(|network| mapped.contains(&network)) {
+                    if network.is_some_and(|network| referred.networks.contains(&network)) {
                         retired.draining.insert(slot);
                     } else {
                         retired.gone.insert(slot);
@@ -133,6 +118,26 @@ impl Retired {
             }
         }
         retired
+    }
+
+    /// Takes out what the maps refer to: what was retired, and a change that was not completed has again.
+    /// The next change that is says what becomes of it.
+    pub fn keep(&mut self, current: &Current, ids: &Ids) {
+        let Referred {
+            networks,
+            slots,
+            services,
+            tables,
+            backends,
+        } = Referred::new(current);
+        self.networks
+            .retain(|id| !networks.contains(&u32::from(*id)));
+        self.services.retain(|id| !services.contains(id));
+        self.pools
+            .retain(|id| !ids.tables_of(*id).any(|table| tables.contains(&table)));
+        self.backends.retain(|id| !backends.contains(id));
+        self.draining.retain(|slot| !slots.contains(slot));
+        self.gone.retain(|slot| !slots.contains(slot));
     }
 
     /// Whether nothing waits.
@@ -186,6 +191,37 @@ impl Retired {
         self.backends.remove(&flow.backend_id);
         self.draining.remove(&slot);
         self.gone.remove(&slot);
+    }
+}
+
+/// What the maps refer to.
+struct Referred {
+    networks: BTreeSet<u32>,
+    slots: BTreeSet<u16>,
+    services: BTreeSet<u16>,
+    tables: BTreeSet<u32>,
+    backends: BTreeSet<u32>,
+}
+
+impl Referred {
+    fn new(current: &Current) -> Self {
+        let mapped: BTreeSet<u32> = current.network_ids.values().copied().collect();
+        let networks = current.networks.iter();
+        let networks = networks.filter(|(id, _)| mapped.contains(&u32::from(**id)));
+        let slots = networks.flat_map(|(_, network)| {
+            let count = usize::try_from(network.snat_count).unwrap_or(usize::MAX);
+            let slots = network.snat_slots.iter().take(count);
+            slots.copied().map(u16::from)
+        });
+        let services = current.services.values();
+        let tables = services.clone().filter(|service| !service.is_of_cell());
+        Self {
+            slots: slots.collect(),
+            services: services.map(|service| service.id).collect(),
+            tables: tables.map(|service| service.pool).collect(),
+            backends: current.tables.values().flatten().copied().collect(),
+            networks: mapped,
+        }
     }
 }
 
@@ -338,6 +374,41 @@ mod tests {
         waiting.subtract(&free);
         assert!(!waiting.is_empty() && waiting.networks.is_empty() && waiting.gone.is_empty());
         assert_eq!(waiting.draining, BTreeSet::from([5]));
+    }
+
+    #[test]
+    fn what_half_a_change_has_again_is_not_freed() {
+        let ids = Ids::new(Some(256));
+        let service = Service {
+            id: 20,
+            pool: 30 + 256,
+            ..Service::default()
+        };
+        let mut snat_slots = [0; 16];
+        snat_slots[0] = 5;
+        let network = Network {
+            snat_count: 1,
+            snat_slots,
+            ..Network::default()
+        };
+        let current = Current {
+            networks: [(2, network)].into(),
+            network_ids: [(NetworkKey::default(), 2)].into(),
+            services: [(ServiceKey::default(), service)].into(),
+            tables: [(286, vec![40])].into(),
+            ..Current::default()
+        };
+        let mut waiting = retired();
+        waiting.keep(&current, &ids);
+        let gone = Retired {
+            gone: BTreeSet::from([6]),
+            vips: retired().vips,
+            ..Retired::default()
+        };
+        assert_eq!(waiting, gone);
+        let mut waiting = retired();
+        waiting.keep(&Current::default(), &ids);
+        assert_eq!(waiting, retired());
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use tokio::{
     sync::{
-        mpsc::{Sender, UnboundedReceiver},
+        mpsc::{Receiver, Sender, UnboundedReceiver},
         oneshot::{self, error::TryRecvError},
     },
     time,
@@ -25,6 +25,7 @@ use super::{
     plan::Operation,
     retire::Retired,
     sweep::Sweeper,
+    tables::in_use,
 };
 use crate::{
     admin::api::Override,
@@ -36,8 +37,8 @@ use crate::{
     },
     network::{
         cell::{self, Cell},
-        namespace,
         neighbour::{Resolved, Targets},
+        resident::Resident,
     },
     observe::log::Reporter,
     shared::{Counts, Front, Legs, Setup},
@@ -57,12 +58,18 @@ pub(super) struct Neighbours {
     pub(super) questions: Sender<Ipv4Addr>,
 }
 
+/// Who works in the cell of each network, by its name. They are there from the start on: afterwards
+/// nobody may enter a cell.
+pub(super) type Residents = BTreeMap<String, Resident>;
+
 /// See the module.
 pub struct Running {
     /// The maps.
     pub live: Live,
     /// Next hops as they resolve and change.
     pub resolved: UnboundedReceiver<Resolved>,
+    /// Says that an interface may have come, gone or changed.
+    pub changes: Receiver<()>,
     /// The loaded object.
     pub object: Object,
     /// The thread that ends flows.
@@ -81,9 +88,12 @@ pub struct Running {
     pub(super) places: BTreeMap<String, Place>,
     pub(super) mode: Mode,
     pub(super) cells: BTreeMap<String, Cell>,
+    pub(super) residents: Residents,
     /// Who resolves the neighbours of each network, by its id.
     pub(super) neighbours: BTreeMap<u16, Neighbours>,
     pub(super) links: Vec<NewLink>,
+    /// Whether links outlive the process.
+    pub(super) is_kept: bool,
     pub(super) pins: Pins,
     pub(super) ids: Ids,
     /// Tables of the pools, by id, as they stand in the map.
@@ -107,9 +117,28 @@ pub struct Running {
 }
 
 impl Running {
+    /// Ends all service of its networks until the next start.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a write.
+    pub fn close(&mut self) -> Result<()> {
+        for network in &self.config.networks {
+            let id = self.ids.get(Kind::Network, &network.name);
+            self.live.close(id.unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
     /// What is applied.
     pub const fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Who works in the cell of a network.
+    pub(super) fn resident(&self, network: &str) -> Result<&Resident> {
+        let resident = self.residents.get(network);
+        resident.with_context(|| format!("nobody is in the cell of network {network}"))
     }
 
     /// Ends everything but what serves shared VIPs.
@@ -140,6 +169,7 @@ impl Running {
     ///
     /// If bpffs refuses a pin.
     pub fn keep(&mut self) -> Result<()> {
+        self.is_kept = true;
         self.links.drain(..).try_for_each(NewLink::keep)
     }
 
@@ -152,32 +182,24 @@ impl Running {
         let mut changed = Vec::new();
         let mut has_new_table = false;
         let mut result = Ok(());
-        for pool in &self.config.pools {
+        let pools = self.config.pools.iter().filter_map(|pool| {
             let shares = layers.shares(pool).numbers();
-            if self.shares.get(&pool.name) == Some(&shares) {
-                continue;
-            }
-            let id = self.ids.get(Kind::Pool, &pool.name).unwrap_or_default();
-            let set = match table(pool, layers, &self.ids) {
-                Ok(table) if self.tables.get(&id) == Some(&table) => Ok(()),
-                Ok(table) => {
-                    has_new_table = true;
-                    self.tables.insert(id, table.clone());
-                    let set = vec![Operation::SetTable(id, table)];
-                    self.live.apply(set, &mut self.resolved).await
-                }
+            let differs = self.shares.get(&pool.name) != Some(&shares);
+            differs.then(|| (pool.name.clone(), shares, table(pool, layers, &self.ids)))
+        });
+        for (pool, shares, table) in pools.collect::<Vec<_>>() {
+            let set = match table {
+                Ok(table) => self.set_table(&pool, &table).await,
                 Err(error) => Err(error),
             };
             match set {
-                Ok(()) => {
-                    self.shares.insert(pool.name.clone(), shares);
-                    changed.push(pool.name.clone());
+                Ok(is_new) => {
+                    has_new_table |= is_new;
+                    self.shares.insert(pool.clone(), shares);
+                    changed.push(pool);
                 }
                 // The others are no worse for it; this one is tried again.
-                Err(error) => {
-                    self.tables.remove(&id);
-                    result = Err(error.context(format!("the shares of pool {}", pool.name)));
-                }
+                Err(error) => result = Err(error.context(format!("the shares of pool {pool}"))),
             }
         }
         self.note_tables();
@@ -185,6 +207,33 @@ impl Running {
             self.steer();
         }
         result.map(|()| changed)
+    }
+
+    /// Writes a pool's table, to each place where flows go by it. Says whether it was another one.
+    async fn set_table(&mut self, pool: &str, table: &[u32]) -> Result<bool> {
+        let mut is_new = false;
+        let id = self.ids.get(Kind::Pool, pool).unwrap_or_default();
+        for number in self.ids.tables_of(id) {
+            if self.tables.get(&number).is_none_or(|known| known == table) {
+                continue;
+            }
+            let set = vec![Operation::SetTable(number, table.to_vec())];
+            self.live.apply(set, &mut self.resolved).await?;
+            self.tables.insert(number, table.to_vec());
+            is_new = true;
+        }
+        Ok(is_new)
+    }
+
+    /// Goes by what the maps say: a change may have got half of the way.
+    pub(super) fn go_by_maps(&mut self) -> Result<()> {
+        let current = self.live.current(&self.ids)?;
+        self.tables = in_use(&current, &mut self.ids);
+        self.note_tables();
+        // Whose they are is not known: they are written anew.
+        self.shares.clear();
+        self.retired.keep(&current, &self.ids);
+        Ok(())
     }
 
     /// Has the shared VIPs served as it stands now.
@@ -296,9 +345,8 @@ impl Running {
             .sweep(&sweeper, &mut self.ids, &mut self.retired, &self.legs)?;
         self.renamed = true;
         for snat in freed {
-            let cell = cell::name(self.pins.instance(), &snat.network);
-            if namespace::path(&cell).exists() {
-                cell::remove_address(&cell, snat.address)?;
+            if let Some(resident) = self.residents.get(&snat.network) {
+                cell::remove_address(resident, snat.address)?;
             }
             if let Some(cell) = self.cells.get_mut(&snat.network) {
                 cell.addresses.remove(&snat.address);

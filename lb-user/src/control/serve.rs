@@ -15,6 +15,7 @@ use super::{
     files::Files,
     ids::Kind,
     layers::Layers,
+    nics::Nics,
     running::Running,
     state::{State, Uptime},
 };
@@ -42,6 +43,7 @@ pub struct Control {
     below: BTreeSet<String>,
     /// What the files were like when they were last looked at.
     pub(super) files: Files,
+    pub(super) nics: Nics,
 }
 
 /// Why a change was not made.
@@ -84,10 +86,12 @@ impl Control {
             applied_at: Instant::now(),
             stale: None,
             below: BTreeSet::new(),
+            nics: Nics::default(),
         };
         control.finish_cuts();
         control.cut_dead();
         control.note_pools();
+        control.note_missing();
         control.follow(before);
         control
     }
@@ -96,6 +100,17 @@ impl Control {
     pub fn leave(mut self) -> (Front, Legs) {
         self.save();
         self.running.leave()
+    }
+
+    /// How it is, in a line.
+    pub fn summary(&self) -> String {
+        let config = self.running.config();
+        let (networks, services) = (config.networks.len(), config.services.len());
+        let stale = match &self.stale {
+            Some(words) => format!("; the file is not what is applied: {words}"),
+            None => String::new(),
+        };
+        format!("{networks} networks, {services} services{stale}")
     }
 
     /// What is said of all backends now.
@@ -152,6 +167,7 @@ impl Control {
     /// If the kernel refuses it.
     pub async fn tick(&mut self) -> Result<()> {
         self.running.tidy();
+        self.tick_nics().await;
         let shared = self.share().await;
         let over = self.state.drains.take_over();
         if !over.is_empty() {

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    net::Ipv4Addr,
+    io::{self, ErrorKind},
     path::PathBuf,
     time::Instant,
 };
@@ -20,7 +20,8 @@ use tokio::{
 
 use super::{
     apply::Live,
-    attach::{attach_all, leaves_checksums, with_below},
+    attach::{attach_all, attach_to},
+    change::{ANOTHER, first_port},
     checks::Checks,
     desired::{Desired, Place, desired},
     ends::{ends, not_admitted},
@@ -31,32 +32,42 @@ use super::{
     },
     heard::Heard,
     ids::{Ids, Kind},
+    migrate::Migration,
+    places::{
+        build_cells, find_nics, places_without_nics, remove_stale_cells, remove_stale_links,
+        set_up_nics,
+    },
     plan::{Current, Operation, plan},
     retire::Retired,
-    running::{Neighbours, Running},
-    snat::{SnatSlot, draining, parse_name},
+    running::{Neighbours, Residents, Running},
+    snat::{SnatSlot, parse_name},
     state::{self, State},
     sweep::Sweeper,
+    tables::choose,
 };
 use crate::{
     config::{self, Config},
-    dataplane::{
-        flows::FlowTable,
-        maps::Maps,
-        object::{CELL, NIC, Object},
-        pins::Pins,
-    },
-    host,
+    dataplane::{flows::FlowTable, maps::Maps, object::Object, pins::Pins},
     network::{
-        cell::{self, Cell},
-        link::{self, Link},
+        cell, changes,
+        link::Link,
         namespace,
         neighbour::{self, Inquiry, QUESTIONS, Resolved, Side},
         nic,
     },
     observe::log::Reporter,
     shared::{Counts, Front, Legs, Listeners, Setup},
+    supervisor,
 };
+
+/// How a start is to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    /// Level of aya-log in the programs.
+    pub log_level: u8,
+    /// Whether flows may be lost to leave the pinned maps of another version.
+    pub migrate: bool,
+}
 
 /// Brings the data plane of `pins` to what `config` says, of which `text` is the source. What an
 /// earlier process left is adopted; where nothing was left, a failure leaves nothing behind.
@@ -71,20 +82,25 @@ pub fn start(
     config: &Config,
     text: &str,
     pins: &Pins,
-    log_level: u8,
+    manner: Manner,
     runtime: &Runtime,
     with: (Reporter, &State, Listeners),
 ) -> Result<Running> {
     let adopted = pins.exist();
-    let ours = |ifindex| pins.link(NIC, ifindex).exists();
     let applied = applied_path(pins);
-    let result = host::interfaces(config, ours).and_then(|nics| {
-        ensure_version(pins)?;
-        pins.create().context("create the pin folders")?;
-        let beside = state::write_beside(&applied, text.as_bytes())
+    let result = find_nics(config, pins).and_then(|nics| {
+        let migration = Migration::of(pins, manner.migrate)?;
+        migration.announce();
+        migration.make_folders(pins)?;
+        let beside = state::change_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
-        let running = bring_up(config, pins, &nics, log_level, runtime, with)?;
-        beside.put(&applied)?;
+        let log_level = manner.log_level;
+        let running = bring_up(config, pins, &nics, (log_level, &migration), runtime, with)
+            .inspect_err(|_| migration.abandon(pins))?;
+        if let Some(beside) = beside {
+            beside.put(&applied)?;
+        }
+        migration.finish(pins)?;
         Ok(running)
     });
     if result.is_err()
@@ -94,16 +110,6 @@ pub fn start(
         tracing::error!("cleaning up after the failed start: {error:#}");
     }
     result
-}
-
-/// Whether the programs would be accepted for the data plane of `pins`, which nothing is changed of.
-///
-/// # Errors
-///
-/// Why they would not.
-pub fn rehearse(config: &Config, pins: &Pins) -> Result<()> {
-    ensure_version(pins)?;
-    Object::load(pins, &config.limits, 0).map(drop)
 }
 
 /// Removes links, pins and cells of an instance: nothing of it forwards any more.
@@ -140,77 +146,100 @@ pub fn applied(pins: &Pins) -> Result<String> {
     })
 }
 
-fn ensure_version(pins: &Pins) -> Result<()> {
-    ensure!(
-        pins.other_versions().is_empty(),
-        "instance {} runs with pinned state of another version ({}), which this lb cannot adopt; \
-         `lb down --instance {}` ends it and its flows",
-        pins.instance(),
-        pins.other_versions().join(", "),
-        pins.instance(),
-    );
-    Ok(())
-}
-
 fn bring_up(
     config: &Config,
     pins: &Pins,
     nics: &BTreeMap<String, Link>,
-    log_level: u8,
+    (log_level, migration): (u8, &Migration),
     runtime: &Runtime,
     (reporter, state, listeners): (Reporter, &State, Listeners),
 ) -> Result<Running> {
+    // First: they raise the limit of open files.
+    let mut checks = Checks::default();
     let mut object = Object::load(pins, &config.limits, log_level)?;
-    let mut live = Live::new(Maps::open(&pins.maps())?);
+    supervisor::is_alive();
+    let maps = Maps::open(&pins.maps())?;
+    maps.hold()?;
+    let mut live = Live::new(maps);
     let mut ids = live.ids()?;
+    if !ids.has_second_tables() {
+        tracing::warn!(
+            "the running data plane is older and has room for one table of each pool: a service whose \
+             clients and backends change together changes in two writes; `lb down` and a new start \
+             would change it"
+        );
+    }
     let config = Config {
         limits: live.limits(),
         ..config.clone()
     };
     recover_flow_ids(&live, &ids, pins)?;
     free_unreferenced(&mut live, &mut ids, &config, pins, &reporter)?;
-    let (places, cells) = build_cells(&config, pins, nics, &ids)?;
-    let mut checks = Checks::default();
+    let mut residents = Residents::new();
+    let (mut places, cells) = build_cells(&config, pins, nics, &ids, &mut residents)?;
     checks.heard = Heard::open(&pins.maps())?;
     checks.adopt(state);
     let current = live.current(&ids)?;
+    places.extend(places_without_nics(&config, nics, pins, (&current, &ids)));
     let layers = |checks: &Checks, ids: &Ids| {
         checks.layers(&config, ids, |id| current.serves(id), &state.overrides)
     };
     let layers_first = layers(&checks, &ids);
     let mut wanted = desired(&config, &places, &layers_first, &mut ids)?;
+    choose(&current, &mut wanted, &config, &mut ids);
     live.save_ids(&ids)?;
     live.follow(wanted.next_hops.clone());
 
     // What the host may refuse comes before the first change of what runs. Then networks open, ARP
     // flows, next hops resolve, checks begin, VIPs open.
-    let (links, mode) = attach_all(&config, pins, &places, &mut object)?;
+    let switches = migration.switches_in(&places);
+    let (mut links, mode) = match switches {
+        Some(mode) => (Vec::new(), mode),
+        None => attach_all(&config, pins, &places, &mut object)?,
+    };
+    supervisor::is_alive();
     wanted.run_in(mode);
     let current = live.current(&ids)?;
     let mut first = plan(&current, &wanted);
     let _later = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
     let (report, mut resolved) = mpsc::unbounded_channel();
     runtime.block_on(live.apply(first, &mut resolved))?;
-    set_up_nics(&config, &places)?;
+    supervisor::is_alive();
+    if switches.is_none() {
+        set_up_nics(&config, &places)?;
+    }
     let (neighbours, ways) = resolve(&config, &wanted, &ids, pins, &report)?;
     check(&config, &places, &ids, pins, &current, &mut checks)?;
     let (legs, counts) = (Legs::new(reporter.clone()), Counts::default());
-    let front = front(&config, pins, (&legs, &counts), listeners)?;
+    let front = front(&config, pins, (&legs, &counts), listeners.clone())?;
+    supervisor::is_alive();
     runtime.block_on(checks.wait());
+    supervisor::is_alive();
 
     let checked = layers(&checks, &ids);
     let mut wanted = desired(&config, &places, &checked, &mut ids)?;
     wanted.run_in(mode);
     let current = live.current(&ids)?;
+    choose(&current, &mut wanted, &config, &mut ids);
+    live.save_ids(&ids)?;
     let words = ends(&current, &wanted, &ids).words;
     let cut = not_admitted(&wanted);
     let tables: BTreeMap<u32, Vec<u32>> = wanted.tables.iter().cloned().collect();
-    front.set(Setup::new(&config, &ids, &tables));
+    let setup = Setup::new(&config, &ids, &tables);
+    listen_on_host(&config, &setup, &listeners, runtime)?;
+    front.set(setup);
     runtime.block_on(live.apply(plan(&current, &wanted), &mut resolved))?;
-    remove_stale(&config, pins, &places, &cells)?;
+    supervisor::is_alive();
+    if let Some(mode) = switches {
+        links = attach_to(&config, pins, &places, &mut object, mode)?;
+        set_up_nics(&config, &places)?;
+    }
+    remove_stale_links(pins, &places)?;
+    remove_stale_cells(&config, pins, &cells, &residents)?;
     let retired = Retired::new(&ids, &config, &wanted);
     let policy = Policy::new(&config, &ids);
-    let expiry = Expiry::start(&pins.maps(), policy, ways, reporter.clone())?;
+    let maps = live.beside(&pins.maps())?;
+    let expiry = Expiry::start(&pins.maps(), maps, policy, ways, reporter.clone())?;
     for words in words {
         tracing::info!("{words}");
     }
@@ -228,8 +257,11 @@ fn bring_up(
         places,
         mode,
         cells,
+        residents,
         neighbours,
         links,
+        is_kept: false,
+        changes: changes::follow(runtime),
         pins: pins.clone(),
         ids,
         tables,
@@ -290,6 +322,39 @@ fn front(
     let networks = config.networks.iter();
     let sides = networks.map(|network| (network.name.clone(), side(network, pins)));
     Front::start(sides.collect(), legs, counts, listeners)
+}
+
+/// Opens the listeners at the host's own addresses: low ports may be had at the start only, so one that is
+/// busy now is not had before the next. High ones are tried again by the front.
+fn listen_on_host(
+    config: &Config,
+    setup: &Setup,
+    listeners: &Listeners,
+    runtime: &Runtime,
+) -> Result<()> {
+    let _inside = runtime.enter();
+    for network in config.networks.iter().filter(|network| network.host) {
+        for vip in setup.vips(&network.name) {
+            let opened = listeners.at(&(network.name.clone(), vip));
+            let is_denied = |error: &io::Error| error.kind() == ErrorKind::PermissionDenied;
+            ensure!(
+                !opened.as_ref().is_err_and(is_denied),
+                "listen at {vip} of the host: that needs CAP_NET_BIND_SERVICE at the start, or a lower \
+                 net.ipv4.ip_unprivileged_port_start"
+            );
+            if let Err(error) = opened
+                && vip.port() < first_port()
+            {
+                tracing::error!(
+                    network = network.name,
+                    address = %vip,
+                    "no new connections before the next process listens here: {error}; when the port \
+                     is free: {ANOTHER}"
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Starts a thread for each network that checks its backends.
@@ -363,55 +428,6 @@ fn side(network: &config::Network, pins: &Pins) -> Side {
     }
 }
 
-fn build_cells(
-    config: &Config,
-    pins: &Pins,
-    nics: &BTreeMap<String, Link>,
-    ids: &Ids,
-) -> Result<(BTreeMap<String, Place>, BTreeMap<String, Cell>)> {
-    let mut places = BTreeMap::new();
-    let mut cells = BTreeMap::new();
-    for network in &config.networks {
-        let Some(nic) = nics.get(&network.name) else {
-            continue;
-        };
-        let cell_ifindex = if network.host {
-            0
-        } else {
-            let cell = cell_of(config, network, nic, pins, ids);
-            let outer = cell.build()?;
-            cells.insert(network.name.clone(), cell);
-            outer.ifindex
-        };
-        let nic = nic.clone();
-        let place = Place {
-            partial: leaves_checksums(&network.interface, nic.ifindex)?,
-            nic,
-            cell_ifindex,
-        };
-        places.insert(network.name.clone(), place);
-    }
-    Ok((places, cells))
-}
-
-/// What the cell of a network must be.
-pub(super) fn cell_of(
-    config: &Config,
-    network: &config::Network,
-    nic: &Link,
-    pins: &Pins,
-    ids: &Ids,
-) -> Cell {
-    Cell {
-        name: cell::name(pins.instance(), &network.name),
-        nic: nic.clone(),
-        vlan: network.vlan,
-        addresses: addresses(config, network, ids),
-        prefixes: network.prefixes.clone(),
-        routes: network.routes.clone(),
-    }
-}
-
 /// Whether a step only makes networks known; such steps are at the beginning of a plan.
 const fn is_of_networks(step: &Operation) -> bool {
     match step {
@@ -425,70 +441,6 @@ const fn is_of_networks(step: &Operation) -> bool {
         Operation::SetAddress(_, address) => address.kind == KIND_SNAT,
         _ => false,
     }
-}
-
-/// Only now that our programs run there: before, the host's stack would answer.
-fn set_up_nics(config: &Config, places: &BTreeMap<String, Place>) -> Result<()> {
-    for network in &config.networks {
-        let place = places.get(&network.name).filter(|place| !place.nic.up);
-        if let Some(place) = place {
-            link::with_netlink(async |handle| link::set_up(&handle, place.nic.ifindex).await)?;
-            tracing::info!(interface = network.interface, "set up");
-        }
-    }
-    Ok(())
-}
-
-/// What a cell answers ARP for: VIPs and SNAT addresses, also those that only finish their flows.
-fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<Ipv4Addr> {
-    let services = config.services.iter();
-    let services = services.filter(|service| service.network == network.name);
-    let vips = services.flat_map(|service| service.listen.iter().map(|listen| listen.address));
-    let snat = network.snat.iter().map(|snat| snat.address);
-    let draining = draining(config, ids).into_iter();
-    let draining = draining.filter(|(name, _)| *name == network.name);
-    let draining = draining.map(|(_, snat)| snat.snat.address);
-    vips.chain(snat).chain(draining).collect()
-}
-
-/// Removes links and cells of networks that are no longer configured, and of NICs that are gone, and
-/// from the cells that stay what they need no more.
-fn remove_stale(
-    config: &Config,
-    pins: &Pins,
-    places: &BTreeMap<String, Place>,
-    cells: &BTreeMap<String, Cell>,
-) -> Result<()> {
-    for program in [CELL, NIC] {
-        for ifindex in pins.linked(program) {
-            let used = places.values().any(|place| match program {
-                CELL => place.cell_ifindex == ifindex,
-                _ => place.nic.ifindex == ifindex,
-            });
-            if !used {
-                let pin = pins.link(program, ifindex);
-                fs::remove_file(&pin)
-                    .with_context(|| format!("remove the link {}", pin.display()))?;
-            }
-        }
-    }
-    let mut used = BTreeSet::new();
-    for place in places.values() {
-        used.extend(with_below(place.nic.ifindex)?);
-    }
-    nic::restore_unused(&pins.runtime(), &used)?;
-    for cell in cells.values() {
-        cell.trim()?;
-    }
-    for cell in namespace::list(&cell::prefix(pins.instance()))? {
-        let wanted = |network: &config::Network| {
-            !network.host && cell::name(pins.instance(), &network.name) == cell
-        };
-        if !config.networks.iter().any(wanted) {
-            cell::remove(&cell)?;
-        }
-    }
-    Ok(())
 }
 
 /// Where the text of the applied configuration is, so that other processes know the names behind the

@@ -1,5 +1,5 @@
 //! What outlives the process beside the maps: verdicts, overrides, drains, and a change that nobody has
-//! confirmed yet. A file in the runtime folder, always whole.
+//! confirmed yet. A file in the runtime folder, always whole, and a copy of it.
 
 use std::{
     collections::BTreeMap,
@@ -65,39 +65,59 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl State {
-    /// Reads the state that an earlier process has left in a runtime folder; an empty one if there is
-    /// none, or if it cannot be read.
+    /// Reads the state that an earlier process has left in a runtime folder: the file, or its copy if the
+    /// file cannot be read; an empty one if there is none of the two.
     pub fn load(runtime: &Path) -> Self {
-        let path = path(runtime);
-        let read = || -> Result<Self> {
-            let text = match fs::read(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-                text => text?,
-            };
-            Ok(serde_json::from_slice(&text)?)
-        };
-        read().unwrap_or_else(|error| {
-            let path = path.display();
-            tracing::error!(
-                "{path} cannot be read, so overrides, drains and verdicts begin anew: {error:#}"
-            );
-            Self::default()
-        })
+        let [file, copy] = paths(runtime);
+        match (Self::read(&file), Self::read(&copy)) {
+            (Ok(Some(state)), _) | (Ok(None), Ok(Some(state))) => state,
+            (Err(error), Ok(Some(state))) => {
+                let (file, copy) = (file.display(), copy.display());
+                tracing::error!(
+                    "{file} cannot be read, so its copy {copy} is taken, which may lack what was noted \
+                     last: {error:#}"
+                );
+                state
+            }
+            (Err(error), _) | (Ok(None), Err(error)) => {
+                let file = file.display();
+                tracing::error!(
+                    "neither {file} nor its copy can be read, so overrides, drains and verdicts begin \
+                     anew: {error:#}"
+                );
+                Self::default()
+            }
+            (Ok(None), Ok(None)) => Self::default(),
+        }
     }
 
-    /// Writes it.
+    fn read(path: &Path) -> Result<Option<Self>> {
+        let text = match fs::read(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text?,
+        };
+        Ok(Some(serde_json::from_slice(&text)?))
+    }
+
+    /// Writes it, and its copy: of the same, so that neither knows a change that waits to be confirmed and
+    /// the other does not.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written; the one before stays.
+    /// If a file cannot be written; those before stay.
     pub fn save(&self, runtime: &Path) -> Result<()> {
         let text = serde_json::to_vec_pretty(self).context("write the state as JSON")?;
-        write(&path(runtime), &text)
+        let [file, copy] = paths(runtime);
+        let beside = write_beside(&file, &text)?;
+        let beside_copy = write_beside(&copy, &text)?;
+        beside.put(&file)?;
+        beside_copy.put(&copy)
     }
 }
 
-fn path(runtime: &Path) -> PathBuf {
-    runtime.join("state.json")
+/// The file, and its copy.
+fn paths(runtime: &Path) -> [PathBuf; 2] {
+    ["state.json", "state.json.copy"].map(|name| runtime.join(name))
 }
 
 /// Writes a file so that it is never half a file: beside it, then in its place.
@@ -123,10 +143,28 @@ pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<Beside> {
     beside.push(".new");
     let beside = Beside(beside.into());
     let name = || format!("write {}", beside.0.display());
-    let mut file = File::create(&beside.0).with_context(name)?;
+    // What an earlier process has left half written; what somebody has put there to lead elsewhere is not
+    // followed.
+    match fs::remove_file(&beside.0) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(name),
+        _ => {}
+    }
+    let mut file = File::create_new(&beside.0).with_context(name)?;
     file.write_all(bytes).with_context(name)?;
     file.sync_all().with_context(name)?;
     Ok(beside)
+}
+
+/// As [`write_beside`]; nothing if that is what is there already, so that it needs no room.
+///
+/// # Errors
+///
+/// As for [`write_beside`].
+pub fn change_beside(path: &Path, bytes: &[u8]) -> Result<Option<Beside>> {
+    // A link is none of ours, whatever it leads to.
+    let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+    let is_there = is_file && fs::read(path).is_ok_and(|there| there == bytes);
+    (!is_there).then(|| write_beside(path, bytes)).transpose()
 }
 
 impl Beside {
@@ -179,22 +217,79 @@ mod tests {
         assert!(!folder.path().join("state.json.new").exists());
     }
 
+    const BROKEN: [&str; 5] = ["", "{", "[", "{\"overrides\": 3}", "\0\0"];
+
     #[test]
-    fn a_broken_state_is_none() {
+    fn of_a_broken_state_the_copy_is_taken() {
         let folder = tempfile::tempdir().unwrap();
-        for broken in ["", "{", "[]", "{\"overrides\": 3}", "\0\0"] {
-            fs::write(folder.path().join("state.json"), broken).unwrap();
+        let [file, copy] = paths(folder.path());
+        let other = State {
+            unconfirmed: None,
+            ..state()
+        };
+        for broken in BROKEN {
+            other.save(folder.path()).unwrap();
+            state().save(folder.path()).unwrap();
+            fs::write(&copy, broken).unwrap();
+            assert_eq!(State::load(folder.path()), state(), "{broken}");
+            state().save(folder.path()).unwrap();
+            fs::write(&file, broken).unwrap();
+            assert_eq!(State::load(folder.path()), state(), "{broken}");
+            other.save(folder.path()).unwrap();
+            assert_eq!(State::load(folder.path()), other, "it is whole again");
+        }
+        fs::remove_file(&file).unwrap();
+        assert_eq!(State::load(folder.path()), other, "the file is gone");
+    }
+
+    #[test]
+    fn without_a_whole_copy_a_broken_state_is_none() {
+        for broken in BROKEN {
+            let folder = tempfile::tempdir().unwrap();
+            let [file, copy] = paths(folder.path());
+            fs::write(file, broken).unwrap();
+            assert_eq!(State::load(folder.path()), State::default(), "{broken}");
+            fs::write(copy, broken).unwrap();
             assert_eq!(State::load(folder.path()), State::default(), "{broken}");
         }
     }
 
     #[test]
     fn a_write_that_fails_leaves_what_was() {
+        for name in ["state.json.new", "state.json.copy.new"] {
+            let folder = tempfile::tempdir().unwrap();
+            state().save(folder.path()).unwrap();
+            fs::create_dir(folder.path().join(name)).unwrap();
+            assert!(State::default().save(folder.path()).is_err());
+            assert_eq!(State::load(folder.path()), state(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_not_written_again() {
         let folder = tempfile::tempdir().unwrap();
-        state().save(folder.path()).unwrap();
-        fs::create_dir(folder.path().join("state.json.new")).unwrap();
-        assert!(State::default().save(folder.path()).is_err());
-        assert_eq!(State::load(folder.path()), state());
+        let path = folder.path().join("f");
+        assert!(change_beside(&path, b"one").unwrap().is_some());
+        write(&path, b"one").unwrap();
+        assert!(change_beside(&path, b"one").unwrap().is_none());
+        assert!(change_beside(&path, b"on").unwrap().is_some());
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(change_beside(&link, b"one").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_link_in_the_way_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, victim] = ["f", "victim"].map(|name| folder.path().join(name));
+        fs::write(&victim, "mine").unwrap();
+        for name in ["f", "f.new"] {
+            std::os::unix::fs::symlink(&victim, folder.path().join(name)).unwrap();
+        }
+        write(&path, b"new").unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"mine");
+        assert!(!path.is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
     }
 
     #[test]

@@ -110,7 +110,14 @@ impl Live {
                 self.maps.clear_counters(u16::try_from(id)?)?;
             }
             Kind::Backend => self.maps.backends.set(id, &Backend::default(), 0)?,
-            Kind::Pool => self.maps.set_maglev(id, &[])?,
+            Kind::Pool => {
+                for number in ids.tables_of(id) {
+                    let table = self.maps.maglev(number)?;
+                    if table.is_some_and(|table| !table.is_empty()) {
+                        self.maps.set_maglev(number, &[])?;
+                    }
+                }
+            }
             Kind::Service => {}
             Kind::Snat => {
                 self.set_pages(u16::try_from(id - 1)?, &SnatPage::default())?;

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::state::{State, Uptime};
-use crate::config::{self, Config, Loaded, Problems};
+use crate::config::{self, Config, Loaded};
 
 /// A change that must be confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,12 +50,12 @@ pub struct Chosen {
 ///
 /// # Errors
 ///
-/// The problems of the file, if nothing else can run.
-pub fn choose(
-    file: Result<Loaded, Problems>,
+/// Why the file cannot be used, if nothing else can run.
+pub fn choose<E>(
+    file: Result<Loaded, E>,
     state: &State,
     applied: Option<&str>,
-) -> Result<Chosen, Problems> {
+) -> Result<Chosen, E> {
     let text = file.as_ref().ok().map(|loaded| loaded.text.as_str());
     let waits = state.unconfirmed.as_ref();
     let waits = waits.and_then(|waits| waits.goes_on(text));
@@ -100,6 +100,7 @@ mod tests {
     use std::{fs, time::Duration};
 
     use super::*;
+    use crate::config::Problems;
 
     /// A configuration that differs from others by this port.
     fn text(port: u16) -> String {

@@ -120,7 +120,11 @@ fn take_over(program: &mut Xdp, pin: &Path) -> Result<bool> {
     let link: FdLink = PinnedLink::from_pin(&twin)?.unpin()?;
     let link: XdpLink = link.try_into()?;
     match program.attach_to_link(link) {
-        Ok(_) => Ok(true),
+        Ok(link) => {
+            // The pin holds it. In the program it would stay open as long as the process runs.
+            drop(program.take_link(link)?);
+            Ok(true)
+        }
         // The interface of the link is gone, and this one has been given its index.
         Err(ProgramError::SyscallError(error))
             if error.io_error.raw_os_error() == Some(nix::libc::ENOLINK) =>

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
     maps::{
-        Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues,
-        Queue, lpm_trie::Key,
+        Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, PerCpuArray, PerCpuValues, Queue,
+        lpm_trie::Key,
     },
     util::nr_cpus,
 };
@@ -26,7 +26,11 @@ use lb_common::{
     verdict::{Hook, SLOTS, counter_index},
 };
 
-use super::flows::coarse_now;
+use super::{
+    flows::coarse_now,
+    inner::{Held, Outer},
+    object::names,
+};
 use crate::config::Limits;
 
 /// Kernel flag of an inner array whose size may differ from its template's (Linux 5.10).
@@ -56,11 +60,12 @@ pub struct Maps {
     limits: Limits,
     rules: LpmTrie<MapData, RuleKey, u32>,
     counters: PerCpuArray<MapData, u64>,
-    maglev: ArrayOfMaps<MapData, Array<MapData, u32>>,
-    rings: ArrayOfMaps<MapData, Array<MapData, u64>>,
+    maglev: Outer<Array<MapData, u32>>,
+    rings: Outer<Array<MapData, u64>>,
     usage: Array<MapData, u32>,
     samples: PerCpuArray<MapData, Sample>,
-    free_ids: ArrayOfMaps<MapData, Queue<MapData, u32>>,
+    free_ids: Outer<Queue<MapData, u32>>,
+    held: Held,
 }
 
 impl Maps {
@@ -70,6 +75,19 @@ impl Maps {
     ///
     /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
+        Self::open_with(folder, Held::default())
+    }
+
+    /// Opens them once more, for another thread: what one of the two holds of maps in maps, both do.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::open`].
+    pub fn open_beside(&self, folder: &Path) -> Result<Self> {
+        Self::open_with(folder, self.held.clone())
+    }
+
+    fn open_with(folder: &Path, held: Held) -> Result<Self> {
         let pin = |name: &str| {
             MapData::from_pin(folder.join(name))
                 .with_context(|| format!("open the pinned map {name}"))
@@ -78,11 +96,21 @@ impl Maps {
         let backends: Array<MapData, Backend> = Map::Array(pin("BACKENDS")?).try_into()?;
         let flows: Array<MapData, Flow> = Map::Array(pin("FLOWS")?).try_into()?;
         let maglev: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("MAGLEV")?).try_into()?;
+        let rings: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("RINGS")?).try_into()?;
+        let free_ids: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("FREE_IDS")?).try_into()?;
+        let registry = pin("REGISTRY")?;
         let limits = Limits {
             snat_addresses: u16::try_from((flows.len() - PAGE) / u32::from(FLOWS_PER_ADDRESS))?,
             services: services.info()?.max_entries(),
             backends: backends.len() - 1,
-            pools: maglev.len() - 1,
+            pools: 0,
+        };
+        // An older data plane has one table for each pool: only the names say how many pools there are.
+        let room = registry.info()?.max_entries();
+        let pools = room.saturating_sub(names(&limits));
+        let limits = Limits {
+            pools: pools.min(maglev.len() - 1),
+            ..limits
         };
         Ok(Self {
             limits,
@@ -94,20 +122,39 @@ impl Maps {
             snat_pages: Map::Array(pin("SNAT_PAGES")?).try_into()?,
             flow_index: Map::HashMap(pin("FLOW_INDEX")?).try_into()?,
             flows,
-            registry: Map::HashMap(pin("REGISTRY")?).try_into()?,
+            registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
-            maglev,
-            rings: Map::ArrayOfMaps(pin("RINGS")?).try_into()?,
+            maglev: Outer::new("MAGLEV", maglev, held.clone()),
+            rings: Outer::new("RINGS", rings, held.clone()),
             usage: Map::Array(pin("USAGE")?).try_into()?,
             samples: Map::PerCpuArray(pin("SAMPLES")?).try_into()?,
-            free_ids: Map::ArrayOfMaps(pin("FREE_IDS")?).try_into()?,
+            free_ids: Outer::new("FREE_IDS", free_ids, held.clone()),
+            held,
         })
+    }
+
+    /// Holds all maps in maps: later this process may not open them any more.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses one.
+    pub fn hold(&self) -> Result<()> {
+        self.maglev.hold()?;
+        self.rings.hold()?;
+        self.free_ids.hold()
     }
 
     /// The limits that the maps were made with.
     pub const fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// How far after a pool's id the number of its second table is; none in an older data plane, which has
+    /// room for one of each.
+    pub fn second_tables(&self) -> Option<u32> {
+        let pools = self.limits.pools;
+        (self.maglev.len() > pools.saturating_mul(2)).then_some(pools)
     }
 
     /// Replaces the Maglev table of a pool: a new inner map, then one swap of its slot, so a packet
@@ -125,7 +172,7 @@ impl Maps {
             inner.set(index, backend, 0)?;
         }
         self.maglev
-            .set(pool, &inner, 0)
+            .set(pool, &inner)
             .with_context(|| format!("set the Maglev table of pool {pool}"))
     }
 
@@ -135,11 +182,9 @@ impl Maps {
     ///
     /// If the kernel refuses the look-up.
     pub fn maglev(&self, pool: u32) -> Result<Option<Vec<u32>>> {
-        match self.maglev.get(&pool, 0) {
-            Ok(table) => Ok(Some(table.iter().skip(1).collect::<Result<_, _>>()?)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let table = self.maglev.get(pool)?;
+        let backends = table.map(|table| table.iter().skip(1).collect::<Result<_, _>>());
+        Ok(backends.transpose()?)
     }
 
     /// Makes a ring of flows anew, empty: flows of the old one are in no danger any more, and leave by
@@ -152,7 +197,7 @@ impl Maps {
         let mut inner = Array::<MapData, u64>::create(ring::FIRST + places, BPF_F_INNER_MAP)?;
         inner.set(ring::SIZE, &u64::from(places), 0)?;
         self.rings
-            .set(index, &inner, 0)
+            .set(index, &inner)
             .with_context(|| format!("set the ring of flows {index}"))
     }
 
@@ -162,11 +207,9 @@ impl Maps {
     ///
     /// If the kernel refuses the look-up.
     pub fn ring(&self, index: u32) -> Result<Option<Vec<u64>>> {
-        match self.rings.get(&index, 0) {
-            Ok(ring) => Ok(Some(ring.iter().collect::<Result<_, _>>()?)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let ring = self.rings.get(index)?;
+        let words = ring.map(|ring| ring.iter().collect::<Result<_, _>>());
+        Ok(words.transpose()?)
     }
 
     /// How many places a ring of flows has; `None` if there is none.
@@ -175,10 +218,9 @@ impl Maps {
     ///
     /// If the kernel refuses the look-up.
     pub fn ring_places(&self, index: u32) -> Result<Option<u32>> {
-        match self.rings.get(&index, 0) {
-            Ok(found) => Ok(Some(u32::try_from(found.get(&ring::SIZE, 0)?)?)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(error.into()),
+        match self.rings.get(index)? {
+            Some(found) => Ok(Some(u32::try_from(found.get(&ring::SIZE, 0)?)?)),
+            None => Ok(None),
         }
     }
 
@@ -214,11 +256,7 @@ impl Maps {
     ///
     /// If the kernel refuses the look-up.
     pub fn free_ids(&self, slot: u32) -> Result<Option<Queue<MapData, u32>>> {
-        match self.free_ids.get(&slot, 0) {
-            Ok(queue) => Ok(Some(queue)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        self.free_ids.get(slot)
     }
 
     /// Gives a SNAT address its queue, filled with `ids` in order.
@@ -233,7 +271,7 @@ impl Maps {
             queue.push(&id, 0)?;
         }
         self.free_ids
-            .set(slot, &queue, 0)
+            .set(slot, &queue)
             .with_context(|| format!("set the queue of free ids of SNAT address {slot}"))
     }
 

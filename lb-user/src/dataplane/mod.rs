@@ -6,9 +6,11 @@ pub mod attach;
 pub mod events;
 pub mod flows;
 pub mod grace;
+mod inner;
 pub mod maps;
 pub mod object;
 pub mod peers;
 pub mod pins;
 #[cfg(test)]
 mod stress;
+pub mod version;

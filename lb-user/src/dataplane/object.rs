@@ -110,28 +110,31 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
 /// The sizes that a configuration asks for, by map. A map that is not named keeps its own.
 fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
     let flows = flow_entries(limits.snat_addresses);
-    let ids = [
-        limits.services,
-        limits.backends,
-        limits.pools,
-        limits.snat_addresses.into(),
-    ];
     vec![
-        (
-            "REGISTRY",
-            ids.into_iter().fold(MAX_NETWORKS, u32::saturating_add),
-        ),
+        ("REGISTRY", names(limits)),
         ("SERVICES", limits.services),
         // A check has one, and a backend one check.
         ("LOCAL_PEERS", limits.backends),
         ("USAGE", usage::entries(limits.services)),
         // Id 0 is none.
         ("BACKENDS", limits.backends.saturating_add(1)),
-        ("MAGLEV", limits.pools.saturating_add(1)),
+        // Two of each pool.
+        ("MAGLEV", limits.pools.saturating_mul(2).saturating_add(1)),
         ("FLOWS", flows),
         // Room for keys of closed flows whose id was given to another before they were removed.
         ("FLOW_INDEX", flows.saturating_add(flows / 8)),
     ]
+}
+
+/// How many names the registry has room for.
+pub(super) fn names(limits: &Limits) -> u32 {
+    let ids = [
+        limits.services,
+        limits.backends,
+        limits.pools,
+        limits.snat_addresses.into(),
+    ];
+    ids.into_iter().fold(MAX_NETWORKS, u32::saturating_add)
 }
 
 /// The size of a map that is pinned already, else `wanted`: a pinned map cannot grow.

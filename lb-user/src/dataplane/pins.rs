@@ -8,7 +8,7 @@ use std::{
 use lb_common::abi::ABI_VERSION;
 
 /// bpffs, where the kernel keeps what outlives a process.
-const BPFFS: &str = "/sys/fs/bpf";
+pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 /// Runtime files.
 const RUNTIME: &str = "/run/lb";
 
@@ -38,7 +38,12 @@ impl Pins {
 
     /// Folder of the pinned maps; bpffs refuses dots in names, so the version is a plain number.
     pub fn maps(&self) -> PathBuf {
-        self.root().join(format!("v{ABI_VERSION}"))
+        self.root().join(Self::version())
+    }
+
+    /// The version of our maps, as their folder is called.
+    pub fn version() -> String {
+        format!("v{ABI_VERSION}")
     }
 
     /// Folder of the pinned links.
@@ -64,10 +69,21 @@ impl Pins {
     pub fn other_versions(&self) -> Vec<String> {
         let entries = fs::read_dir(self.root()).into_iter().flatten();
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let ours = format!("v{ABI_VERSION}");
-        names
+        let ours = Self::version();
+        let mut others: Vec<String> = names
             .filter(|name| name.starts_with('v') && *name != ours)
-            .collect()
+            .collect();
+        others.sort_unstable();
+        others
+    }
+
+    /// Removes the pinned maps of a version; the programs that use them keep them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::remove`].
+    pub fn remove_maps(&self, version: &str) -> io::Result<()> {
+        remove_folder(&self.root().join(version))
     }
 
     /// The file whose lock makes a process the control plane. It is never removed: a lock on a
@@ -91,9 +107,28 @@ impl Pins {
         Path::new(RUNTIME).join(&self.instance)
     }
 
-    /// Whether an earlier run has left a data plane, of this version or another.
+    /// Whether an earlier run has left a data plane, of this version or another. A folder that was only
+    /// prepared is none.
     pub fn exist(&self) -> bool {
-        self.root().exists()
+        fs::read_dir(self.root()).is_ok_and(|mut entries| entries.next().is_some())
+    }
+
+    /// The folders that must be there before a user can make anything of the instance, outer ones first.
+    pub fn folders(&self) -> [PathBuf; 5] {
+        let (bpffs, runtime) = (Path::new(BPFFS), PathBuf::from(RUNTIME));
+        let locks = runtime.join("locks");
+        [
+            bpffs.join("lb"),
+            runtime,
+            locks,
+            self.root(),
+            self.runtime(),
+        ]
+    }
+
+    /// What belongs to whoever runs the instance.
+    pub fn own(&self) -> [PathBuf; 3] {
+        [self.root(), self.runtime(), self.lock()]
     }
 
     /// Creates the folders.
@@ -120,7 +155,8 @@ impl Pins {
     }
 
     /// Removes every pin, which detaches the programs and frees the maps once no process holds
-    /// them, and the runtime files.
+    /// them, and the runtime files. Folders that were prepared for another user than root stay if he
+    /// does it.
     ///
     /// # Errors
     ///
@@ -135,8 +171,14 @@ impl Pins {
 
 fn remove_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            match fs::read_dir(folder)?.next() {
+                Some(_) => Err(error),
+                None => Ok(()),
+            }
+        }
+        removed => removed,
     }
 }
 

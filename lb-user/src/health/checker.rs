@@ -6,8 +6,8 @@ use std::{
     hash::{BuildHasher as _, Hasher as _, RandomState},
     mem,
     rc::Rc,
-    sync::{Arc, mpsc::sync_channel},
-    thread::{self, JoinHandle},
+    sync::Arc,
+    thread::JoinHandle,
     time::Instant,
 };
 
@@ -26,7 +26,7 @@ use super::{
     standing::Course,
     tls,
 };
-use crate::network::{carrier::Carrier, namespace, neighbour::Side};
+use crate::network::{carrier::Carrier, neighbour::Side, resident};
 
 /// What the checks of all networks share.
 #[derive(Clone, Debug)]
@@ -41,6 +41,7 @@ pub struct Commons {
 #[derive(Debug)]
 pub struct Checker {
     targets: Option<watch::Sender<Vec<Target>>>,
+    carrier: Carrier,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -53,32 +54,25 @@ impl Checker {
     /// If the cell cannot be entered, or the thread not be started.
     pub fn start(side: Side, nic: u32, network: &str, commons: Commons) -> Result<Self> {
         let carrier = Carrier::open(nic).context("ask for the carrier of a NIC")?;
-        let line = Line::new(network.to_owned(), carrier);
+        let line = Line::new(network.to_owned(), carrier.clone());
         let (targets, wanted) = watch::channel(Vec::new());
-        let (started, is_ready) = sync_channel(1);
-        let name = network.to_owned();
-        let work = move || {
-            let runtime = match enter(&side) {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(started.send(Err(error))),
-            };
-            if started.send(Ok(())).is_ok() {
-                let work = LocalSet::new();
-                work.block_on(&runtime, run(name, line, wanted, commons));
-            }
+        let (name, cell) = (network.to_owned(), side.cell);
+        let work = move |runtime| {
+            LocalSet::new().block_on(&runtime, run(name, line, wanted, commons));
         };
-        let thread = thread::Builder::new()
-            .name(format!("health-{network}"))
-            .spawn(work)
-            .with_context(|| format!("start the health thread of network {network}"))?;
-        let is_ready = is_ready.recv();
-        is_ready
-            .unwrap_or_else(|_| Err(anyhow!("the thread ended")))
+        let thread = format!("health-{network}");
+        let thread = resident::start(thread, cell.as_deref(), resident::runtime, work)
             .with_context(|| format!("check the backends of network {network}"))?;
         Ok(Self {
             targets: Some(targets),
+            carrier,
             thread: Some(thread),
         })
+    }
+
+    /// From now on checks go out of the NIC with this index.
+    pub fn follow(&self, nic: u32) {
+        self.carrier.follow(nic);
     }
 
     /// Checks these from now on, and no others. A target that is as before goes on as before; another
@@ -99,16 +93,6 @@ impl Drop for Checker {
             let _panicked = thread.join();
         }
     }
-}
-
-fn enter(side: &Side) -> Result<tokio::runtime::Runtime> {
-    if let Some(cell) = &side.cell {
-        namespace::enter(cell)?;
-    }
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime of the checks")
 }
 
 /// What all checks of the network share.

@@ -13,8 +13,8 @@ use nix::ifaddrs::getifaddrs;
 use crate::config::{Config, Network, Snat};
 
 /// VIPs and SNAT addresses that are the host's own: XDP would take its traffic, SSH included. And
-/// those of networks with `address: host` that are not on their interface.
-pub(super) fn own_addresses(config: &Config) -> Vec<String> {
+/// those of networks with `address: host` that are not on their interface, unless that `lacks`.
+pub(super) fn own_addresses(config: &Config, lacks: impl Fn(&str) -> bool) -> Vec<String> {
     let host: BTreeSet<(String, IpAddr)> = addresses().collect();
     let mut problems = BTreeSet::new();
     for network in &config.networks {
@@ -34,7 +34,7 @@ pub(super) fn own_addresses(config: &Config) -> Vec<String> {
                 true => host.iter().any(|(_, own)| *own == v4),
                 false => host.contains(&(interface.clone(), v4)),
             };
-            if network.host && !is_there {
+            if network.host && !is_there && !lacks(name) {
                 problems.insert(format!(
                     "{what}: this host does not have {address} on interface {interface}, which \
                      network {name} with `address: host` needs"

@@ -1,6 +1,7 @@
 //! The host: what it must offer before anything is made on it.
 
 mod addresses;
+pub mod prepare;
 
 use std::{
     collections::BTreeMap,
@@ -20,25 +21,18 @@ use nix::{
         utsname::uname,
     },
 };
+use rtnetlink::Handle;
 
 use crate::{
     config::{self, Config, TCP_IP_BYTES},
-    dataplane::pins::Pins,
-    network::link::{self, Link},
+    dataplane::pins::{BPFFS, Pins},
+    network::link::{self, Bridge, Link},
+    privileges,
 };
 
 /// The oldest kernel with all that the data plane needs: that of RHEL 9. Compare-and-swap in BPF
 /// programs came with 5.12, the coarse clock with 5.11.
 const OLDEST_KERNEL: (u32, u32) = (5, 14);
-
-/// Capabilities by bit number (linux/capability.h): what loading, attaching and cells need.
-const CAPABILITIES: [(u32, &str); 5] = [
-    (12, "CAP_NET_ADMIN"),
-    (13, "CAP_NET_RAW"),
-    (21, "CAP_SYS_ADMIN"),
-    (38, "CAP_PERFMON"),
-    (39, "CAP_BPF"),
-];
 
 /// Checks privileges and kernel, and mounts bpffs where it is not.
 ///
@@ -46,10 +40,11 @@ const CAPABILITIES: [(u32, &str); 5] = [
 ///
 /// What is missing, in words.
 pub fn check() -> Result<()> {
-    let missing = missing_capabilities(&fs::read_to_string("/proc/self/status")?);
+    let missing = privileges::missing()?;
     ensure!(
         missing.is_empty(),
-        "no privileges: {} missing; run lb as root",
+        "no privileges: {} missing; run lb as root, or after `lb prepare` as a user who has these, of \
+         which CAP_SYS_ADMIN is for the start only",
         missing.join(", ")
     );
     let release = uname()?.release().to_string_lossy().into_owned();
@@ -60,30 +55,37 @@ pub fn check() -> Result<()> {
             "kernel {release}: lb needs {major}.{minor} or later"
         );
     }
-    if fs::read_link("/proc/self/ns/mnt").ok() != fs::read_link("/proc/1/ns/mnt").ok() {
+    // Who may not see that of another user's process cannot tell.
+    if let Ok(first) = fs::read_link("/proc/1/ns/mnt")
+        && fs::read_link("/proc/self/ns/mnt").ok() != Some(first)
+    {
         tracing::warn!(
             "running in a mount namespace of its own (`ip netns exec`, a container, some units): \
              pins and cells are seen by nobody else, and gone when it ends"
         );
     }
-    if statfs("/sys/fs/bpf").map(|fs| fs.filesystem_type()) != Ok(BPF_FS_MAGIC) {
-        mount(
-            Some("bpf"),
-            "/sys/fs/bpf",
-            Some("bpf"),
-            MsFlags::empty(),
-            None::<&str>,
-        )
-        .context("mount bpffs at /sys/fs/bpf")?;
-        tracing::info!("mounted bpffs at /sys/fs/bpf");
+    if mount_bpffs()? {
+        tracing::info!("mounted bpffs at {BPFFS}");
     }
     Ok(())
 }
 
+/// Mounts bpffs where every system has it, if it is not there; whether it was not.
+fn mount_bpffs() -> Result<bool> {
+    if statfs(BPFFS).map(|fs| fs.filesystem_type()) == Ok(BPF_FS_MAGIC) {
+        return Ok(false);
+    }
+    let (kind, flags) = (Some("bpf"), MsFlags::empty());
+    mount(kind, BPFFS, kind, flags, None::<&str>)
+        .with_context(|| format!("mount bpffs at {BPFFS}"))?;
+    Ok(true)
+}
+
 /// The interfaces of all networks.
 ///
-/// `ours` says whether an XDP program on the interface with that index is one of this instance. VIPs
-/// and SNAT addresses that the host has itself are refused too, but where they must be the host's.
+/// `ours` says whether an XDP program on the interface with that index is one of this instance, and
+/// `may_lack` whether a network may be without its interface for now. VIPs and SNAT addresses that the
+/// host has itself are refused too, but where they must be the host's.
 ///
 /// # Errors
 ///
@@ -91,34 +93,21 @@ pub fn check() -> Result<()> {
 pub fn interfaces(
     config: &Config,
     ours: impl Fn(u32) -> bool + Sync,
+    may_lack: impl Fn(&str) -> bool + Sync,
 ) -> Result<BTreeMap<String, Link>> {
-    let mut problems = addresses::own_addresses(config);
-    problems.extend(addresses::ephemeral_ports(config)?);
-    problems.extend(addresses::listeners(config));
+    let mut problems = Vec::new();
     let found = link::with_netlink(async |handle| {
         let mut found = BTreeMap::new();
         for network in &config.networks {
-            let (name, interface) = (&network.name, &network.interface);
-            match link::find(&handle, interface).await {
-                Ok(Some(Link {
-                    bridge: Some(bridge),
-                    ..
-                })) if bridge.vlan_filtering || network.vlan.is_some() => {
-                    problems.push(format!(
-                        "network {name}: interface {interface} is a bridge, which hides VLAN tags \
-                         from XDP: use its port, or a bridge without vlan_filtering and without vlan"
-                    ));
-                }
-                Ok(Some(link)) if link.xdp.is_none() || ours(link.ifindex) => {
+            let name = &network.name;
+            match interface(&handle, network, &ours).await {
+                Ok(Some(link)) => {
                     problems.extend(too_large(network, &link));
                     found.insert(name.clone(), link);
                 }
-                Ok(Some(_)) => problems.push(format!(
-                    "network {name}: interface {interface} already runs an XDP program of somebody \
-                     else; `ip link show dev {interface}` names it, and if it is another instance \
-                     of lb, `lb down --instance NAME` removes it"
-                )),
+                Ok(None) if may_lack(name) => {}
                 Ok(None) => {
+                    let interface = &network.interface;
                     problems.push(format!("network {name}: there is no interface {interface}"));
                 }
                 Err(error) => problems.push(format!("network {name}: {error:#}")),
@@ -126,10 +115,43 @@ pub fn interfaces(
         }
         Ok(found)
     })?;
+    let lacks = |name: &str| may_lack(name) && !found.contains_key(name);
+    problems.extend(addresses::own_addresses(config, lacks));
+    problems.extend(addresses::ephemeral_ports(config)?);
+    problems.extend(addresses::listeners(config));
     if !problems.is_empty() {
         bail!(problems.join("\n"));
     }
     Ok(found)
+}
+
+/// The interface of a network, if there is one; `ours` as for [`interfaces`].
+///
+/// # Errors
+///
+/// Why it is of no use.
+pub async fn interface(
+    handle: &Handle,
+    network: &config::Network,
+    ours: impl Fn(u32) -> bool,
+) -> Result<Option<Link>> {
+    let interface = &network.interface;
+    let Some(link) = link::find(handle, interface).await? else {
+        return Ok(None);
+    };
+    let hides_tags = |bridge: Bridge| bridge.vlan_filtering || network.vlan.is_some();
+    ensure!(
+        !link.bridge.is_some_and(hides_tags),
+        "interface {interface} is a bridge, which hides VLAN tags from XDP: use its port, or a bridge \
+         without vlan_filtering and without vlan"
+    );
+    ensure!(
+        link.xdp.is_none() || ours(link.ifindex),
+        "interface {interface} already runs an XDP program of somebody else; `ip link show dev \
+         {interface}` names it, and if it is another instance of lb, `lb down --instance NAME` \
+         removes it"
+    );
+    Ok(Some(link))
 }
 
 /// A segment size that is asked for, but does not fit into the packets of the interface.
@@ -261,19 +283,6 @@ impl From<Lock> for OwnedFd {
     }
 }
 
-/// Names of the capabilities that the effective set of `/proc/self/status` lacks.
-fn missing_capabilities(status: &str) -> Vec<&'static str> {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
-    CAPABILITIES
-        .iter()
-        .filter(|(bit, _)| effective & (1 << bit) == 0)
-        .map(|(_, name)| *name)
-        .collect()
-}
-
 /// Major and minor version of a kernel release such as `6.1.0-28-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|character: char| !character.is_ascii_digit());
@@ -285,20 +294,6 @@ mod tests {
     use lb_common::addr::Mac;
 
     use super::*;
-
-    #[test]
-    fn capabilities_are_read_from_the_effective_set() {
-        assert_eq!(
-            missing_capabilities("CapEff:\t000001ffffffffff\n"),
-            Vec::<&str>::new()
-        );
-        assert_eq!(
-            missing_capabilities("CapEff:\t0000000000000000\n").len(),
-            CAPABILITIES.len()
-        );
-        let without_bpf = "CapPrm:\t000001ffffffffff\nCapEff:\t0000017fffffffff\n";
-        assert_eq!(missing_capabilities(without_bpf), ["CAP_BPF"]);
-    }
 
     #[test]
     fn a_segment_must_fit_into_a_packet() {
@@ -314,6 +309,8 @@ mod tests {
             mac: Mac::default(),
             mtu,
             up: true,
+            running: true,
+            carriers: 1,
             peer: None,
             xdp: None,
             bridge: None,

@@ -1,7 +1,13 @@
 //! The carrier of a NIC: whether a frame that is sent out of it leaves it.
 #![expect(unsafe_code, reason = "the flags of a NIC come by an ioctl")]
 
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use nix::{
     errno::Errno,
@@ -18,11 +24,12 @@ mod ioctl {
 /// `ETHTOOL_GLINK`.
 const GET_LINK: u32 = 0x0a;
 
-/// The carrier of one NIC of the namespace where this was opened, wherever it is asked.
-#[derive(Debug)]
+/// The carrier of one NIC of the namespace where this was opened, wherever it is asked. Clones are of
+/// the same NIC.
+#[derive(Clone, Debug)]
 pub struct Carrier {
-    socket: OwnedFd,
-    ifindex: u32,
+    socket: Arc<OwnedFd>,
+    ifindex: Arc<AtomicU32>,
 }
 
 impl Carrier {
@@ -38,12 +45,21 @@ impl Carrier {
             SockFlag::SOCK_CLOEXEC,
             None,
         )?;
-        Ok(Self { socket, ifindex })
+        Ok(Self {
+            socket: Arc::new(socket),
+            ifindex: Arc::new(AtomicU32::new(ifindex)),
+        })
+    }
+
+    /// From now on it is that of the NIC with this index, which has taken the other's place.
+    pub fn follow(&self, ifindex: u32) {
+        self.ifindex.store(ifindex, Ordering::Relaxed);
     }
 
     /// Whether it is there; a NIC that is gone has none.
     pub fn is_there(&self) -> bool {
-        let (socket, ifindex) = (self.socket.as_fd(), self.ifindex);
+        let ifindex = self.ifindex.load(Ordering::Relaxed);
+        let socket = self.socket.as_fd();
         is_running(socket, ifindex).unwrap_or(false) && has_link(socket, ifindex).unwrap_or(false)
     }
 }
@@ -96,5 +112,13 @@ mod tests {
         for ifindex in [0x7fff_ffff, u32::MAX] {
             assert!(!Carrier::open(ifindex).unwrap().is_there());
         }
+    }
+
+    #[test]
+    fn another_nic_is_followed_wherever_the_carrier_is_asked_for() {
+        let carrier = Carrier::open(0x7fff_ffff).unwrap();
+        let asked = carrier.clone();
+        carrier.follow(1);
+        assert!(asked.is_there());
     }
 }

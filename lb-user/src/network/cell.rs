@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use futures_util::TryStreamExt as _;
 use ipnet::Ipv4Net;
+use lb_common::addr::Mac;
 use rtnetlink::{
     Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::{
@@ -25,7 +26,9 @@ use rtnetlink::{
 
 use super::{
     link::{self, Link},
-    namespace, offload, sysctl,
+    namespace, offload,
+    resident::Resident,
+    sysctl,
 };
 use crate::config::Route;
 
@@ -37,8 +40,12 @@ pub const INNER: &str = "cell";
 pub struct Cell {
     /// Name of its namespace.
     pub name: String,
-    /// The network's NIC; the inner end takes its MAC and MTU.
-    pub nic: Link,
+    /// Index of the network's NIC.
+    pub nic: u32,
+    /// MAC of the NIC, and of the inner end.
+    pub mac: Mac,
+    /// MTU of the NIC, and of both ends.
+    pub mtu: u32,
     /// The VLAN of the network; the frames in the cell are untagged all the same.
     pub vlan: Option<u16>,
     /// VIPs and SNAT addresses.
@@ -71,29 +78,37 @@ pub fn prefix(instance: &str) -> String {
 
 impl Cell {
     fn outer(&self) -> String {
-        outer(self.nic.ifindex, self.vlan)
+        outer(self.nic, self.vlan)
     }
 
-    /// Makes the cell, or brings an adopted one to what it must be. Returns its outer end.
+    /// Makes the cell where `resident` lives, or brings an adopted one to what it must be. Returns its
+    /// outer end.
     ///
     /// # Errors
     ///
     /// If the kernel refuses a step; what was done so far stays for [`remove`].
-    pub fn build(&self) -> Result<Link> {
+    pub fn build(&self, resident: &Resident) -> Result<Link> {
         let host = File::open("/proc/thread-self/ns/net").context("open the host's namespace")?;
-        namespace::create(&self.name)?;
-        self.remove_foreign_pair()?;
-        namespace::inside(&self.name, || {
+        self.remove_foreign_pair(resident)?;
+        let cell = self.clone();
+        let build = move || {
             sysctl::set_cell()?;
-            link::with_netlink(async |handle| self.build_inner(&handle, &host).await)
-        })
-        .with_context(|| format!("build cell {}", self.name))?;
+            link::with_netlink(async |handle| cell.build_inner(&handle, &host).await)
+        };
+        resident
+            .run(build)
+            .with_context(|| format!("build cell {}", self.name))?;
         sysctl::disable_ipv6(&self.outer())?;
         link::with_netlink(async |handle| {
             let outer = self.outer();
             let missing = || anyhow!("the outer end {outer} of cell {} is gone", self.name);
             let end = link::find(&handle, &outer).await?.ok_or_else(missing)?;
-            link::set_up(&handle, end.ifindex).await?;
+            let settings = LinkUnspec::new_with_index(end.ifindex)
+                .mtu(self.mtu)
+                .up()
+                .build();
+            let set = handle.link().set(settings).execute().await;
+            set.context("set up the outer end")?;
             Ok(end)
         })
     }
@@ -104,22 +119,51 @@ impl Cell {
     /// # Errors
     ///
     /// If the kernel refuses a removal.
-    pub fn trim(&self) -> Result<()> {
-        namespace::inside(&self.name, || {
+    pub fn trim(&self, resident: &Resident) -> Result<()> {
+        let cell = self.clone();
+        let trim = move || {
             link::with_netlink(async |handle| {
                 let Some(inner) = link::find(&handle, INNER).await? else {
                     return Ok(());
                 };
-                self.remove_addresses(&handle, inner.ifindex).await?;
-                self.remove_routes(&handle, inner.ifindex).await
+                cell.remove_addresses(&handle, inner.ifindex).await?;
+                cell.remove_routes(&handle, inner.ifindex).await
             })
-        })
-        .with_context(|| format!("trim cell {}", self.name))
+        };
+        resident
+            .run(trim)
+            .with_context(|| format!("trim cell {}", self.name))
+    }
+
+    /// Tells everybody on the link where the addresses are (gratuitous ARP).
+    ///
+    /// # Errors
+    ///
+    /// If the cell is gone or the kernel refuses.
+    pub fn announce(&self, resident: &Resident) -> Result<()> {
+        // With `arp_notify` the kernel does so for every address when the MAC is set, if to the same.
+        let mac = self.mac;
+        let settings = move |inner: Link| {
+            LinkUnspec::new_with_index(inner.ifindex)
+                .address(mac.bytes().to_vec())
+                .build()
+        };
+        let announce = move || {
+            link::with_netlink(async |handle| {
+                let inner = link::find(&handle, INNER).await?;
+                let inner = inner.ok_or_else(|| anyhow!("its inner end is gone"))?;
+                let set = handle.link().set(settings(inner)).execute().await;
+                set.context("set its MAC")
+            })
+        };
+        resident
+            .run(announce)
+            .with_context(|| format!("announce the addresses of cell {}", self.name))
     }
 
     /// An adopted cell may belong to a NIC that is gone or has changed places with another: its inner
     /// end then has another peer than the outer end of this NIC. Neither end is of use.
-    fn remove_foreign_pair(&self) -> Result<()> {
+    fn remove_foreign_pair(&self, resident: &Resident) -> Result<()> {
         let find =
             |name: String| link::with_netlink(async |handle| link::find(&handle, &name).await);
         let remove = |link: Option<Link>| {
@@ -129,13 +173,13 @@ impl Cell {
             })
         };
         let outer = find(self.outer())?;
-        let inner = namespace::inside(&self.name, || find(INNER.to_owned()))?;
+        let inner = resident.run(move || find(INNER.to_owned()))?;
         let paired = inner.as_ref().and_then(|inner| inner.peer)
             == outer.as_ref().map(|outer| outer.ifindex);
         if paired {
             return Ok(());
         }
-        namespace::inside(&self.name, || remove(inner))?;
+        resident.run(move || remove(inner))?;
         // It may have gone with its peer just now; what is no veth is none of ours.
         remove(find(self.outer())?.filter(|outer| outer.peer.is_some()))
     }
@@ -151,8 +195,8 @@ impl Cell {
         offload::prepare_veth(INNER)?;
         sysctl::set_neighbours(INNER)?;
         let settings = LinkUnspec::new_with_index(inner.ifindex)
-            .address(self.nic.mac.bytes().to_vec())
-            .mtu(self.nic.mtu)
+            .address(self.mac.bytes().to_vec())
+            .mtu(self.mtu)
             .up()
             .build();
         handle
@@ -211,7 +255,7 @@ impl Cell {
     async fn create_pair(&self, handle: &Handle, host: &File) -> Result<Link> {
         let outer = LinkMessageBuilder::<LinkUnspec>::new()
             .name(self.outer())
-            .mtu(self.nic.mtu)
+            .mtu(self.mtu)
             .setns_by_fd(host.as_raw_fd())
             .build();
         let pair = LinkVeth::new(INNER, &self.outer())
@@ -303,8 +347,8 @@ pub fn remove(name: &str) -> Result<()> {
 /// # Errors
 ///
 /// If the cell is gone or the kernel refuses.
-pub fn remove_address(name: &str, address: Ipv4Addr) -> Result<()> {
-    namespace::inside(name, || {
+pub fn remove_address(resident: &Resident, address: Ipv4Addr) -> Result<()> {
+    let remove = move || {
         link::with_netlink(async |handle| {
             let Some(inner) = link::find(&handle, INNER).await? else {
                 return Ok(());
@@ -316,8 +360,10 @@ pub fn remove_address(name: &str, address: Ipv4Addr) -> Result<()> {
             }
             Ok(())
         })
-    })
-    .with_context(|| format!("remove {address} from cell {name}"))
+    };
+    resident
+        .run(remove)
+        .with_context(|| format!("remove {address} from its cell"))
 }
 
 /// The destination of an ordinary route over `ifindex`.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use futures_util::TryStreamExt as _;
 use lb_common::addr::Mac;
 use rtnetlink::{
-    Handle, LinkUnspec, new_connection,
+    Handle, LinkGetRequest, LinkUnspec, new_connection,
     packet_route::link::{
         InfoBridge, InfoData, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
         XdpAttached,
@@ -26,6 +26,10 @@ pub struct Link {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// Whether it is up and has a carrier.
+    pub running: bool,
+    /// How often it has got a carrier.
+    pub carriers: u32,
     /// Of a veth, the other end: its index in its own namespace.
     pub peer: Option<u32>,
     /// How an XDP program runs on it, if one does.
@@ -79,8 +83,21 @@ pub fn with_netlink<T: Send, F: Future<Output = Result<T>>>(
 ///
 /// If netlink fails, or the interface is no Ethernet interface.
 pub async fn find(handle: &Handle, name: &str) -> Result<Option<Link>> {
-    let mut links = handle.link().get().match_name(name).execute();
-    match links.try_next().await {
+    one(name, handle.link().get().match_name(name.to_owned())).await
+}
+
+/// The interface with this index, whatever its name is.
+///
+/// # Errors
+///
+/// As for [`find`].
+pub async fn find_index(handle: &Handle, ifindex: u32) -> Result<Option<Link>> {
+    let name = ifindex.to_string();
+    one(&name, handle.link().get().match_index(ifindex)).await
+}
+
+async fn one(name: &str, request: LinkGetRequest) -> Result<Option<Link>> {
+    match request.execute().try_next().await {
         Ok(Some(message)) => link(name, &message).map(Some),
         Ok(None) => Ok(None),
         Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::ENODEV => {
@@ -156,12 +173,14 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
     let mut peer = None;
     let mut veth = false;
     let mut bridge = None;
+    let mut carriers = 0;
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Address(bytes) => {
                 mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(Mac::new);
             }
             LinkAttribute::Mtu(value) => mtu = *value,
+            LinkAttribute::CarrierUpCount(count) => carriers = *count,
             LinkAttribute::Link(index) => peer = Some(*index),
             LinkAttribute::LinkInfo(info) => {
                 veth = info.contains(&LinkInfo::Kind(InfoKind::Veth));
@@ -181,12 +200,14 @@ fn link(name: &str, message: &LinkMessage) -> Result<Link> {
     let Some(mac) = mac.filter(|mac| !mac.is_none()) else {
         bail!("interface {name} has no Ethernet address; a network needs an Ethernet interface");
     };
-    let up = message.header.flags.contains(LinkFlags::Up);
+    let flags = message.header.flags;
     Ok(Link {
         ifindex: message.header.index,
         mac,
         mtu,
-        up,
+        up: flags.contains(LinkFlags::Up),
+        running: flags.contains(LinkFlags::Running),
+        carriers,
         peer: peer.filter(|_| veth),
         xdp,
         bridge,

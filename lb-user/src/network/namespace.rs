@@ -3,21 +3,42 @@
 use std::{
     fs::{self, File},
     io,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     thread,
 };
 
 use anyhow::{Context as _, Result, anyhow};
 use nix::{
+    getsockopt_impl, libc,
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, setns, unshare},
+    sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket, sockopt::GetStruct},
+    unistd::geteuid,
 };
 
 const FOLDER: &str = "/run/netns";
 
+/// The number of a socket's network namespace, which no other one ever has.
+#[derive(Clone, Copy, Debug)]
+struct Cookie;
+
+getsockopt_impl!(
+    Cookie,
+    libc::SOL_SOCKET,
+    libc::SO_NETNS_COOKIE,
+    u64,
+    GetStruct<u64>
+);
+
 /// The file that keeps the namespace `name` alive.
 pub fn path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
+}
+
+/// Whether it exists.
+pub fn exists(name: &str) -> bool {
+    is_namespace(&path(name))
 }
 
 /// Creates the namespace, or finds it: one that outlived its process is adopted. Returns whether it
@@ -27,12 +48,17 @@ pub fn path(name: &str) -> PathBuf {
 ///
 /// If the kernel refuses the namespace or the mount that keeps it.
 pub fn create(name: &str) -> Result<bool> {
-    let path = path(name);
-    if is_namespace(&path) {
+    if exists(name) {
         return Ok(false);
     }
+    let path = path(name);
     fs::create_dir_all(FOLDER).with_context(|| format!("create {FOLDER}"))?;
-    File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    File::create(&path).with_context(|| {
+        format!(
+            "create {}; for a user without root `lb prepare` does it",
+            path.display()
+        )
+    })?;
     on_own_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).context("create a network namespace")?;
         mount(
@@ -47,14 +73,15 @@ pub fn create(name: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the namespace and everything in it; one that does not exist is none.
+/// Removes the namespace and everything in it; one that does not exist is none. What was prepared for
+/// another user than root stays, empty, if he does it.
 ///
 /// # Errors
 ///
 /// If it cannot be unmounted or its file not removed.
 pub fn remove(name: &str) -> Result<()> {
     let path = path(name);
-    if !path.exists() {
+    if !path.exists() || !geteuid().is_root() {
         return Ok(());
     }
     if is_namespace(&path) {
@@ -100,6 +127,17 @@ pub fn inside<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> R
         enter(name)?;
         work()
     })
+}
+
+/// Whether a socket was made in the namespace that the calling thread is in.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub fn is_here(socket: &impl AsFd) -> io::Result<bool> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let here = self::socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
+    Ok(getsockopt(socket, Cookie)? == getsockopt(&here, Cookie)?)
 }
 
 /// Does it on a thread of its own, which begins in the namespaces of the calling one.

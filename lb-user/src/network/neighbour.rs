@@ -7,7 +7,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io, mem,
     net::Ipv4Addr,
+    os::fd::OwnedFd,
     thread,
     time::{Duration, Instant},
 };
@@ -16,7 +18,7 @@ use anyhow::{Context as _, Result, anyhow};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use lb_common::addr::Mac;
 use rtnetlink::{
-    Handle, MulticastGroup, new_multicast_connection,
+    Handle, MulticastGroup, new_connection, new_multicast_connection,
     packet_core::NetlinkPayload,
     packet_route::{
         AddressFamily, RouteNetlinkMessage,
@@ -25,9 +27,13 @@ use rtnetlink::{
         },
     },
 };
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::{mpsc, watch},
+    time::{self, MissedTickBehavior},
+};
 
-use super::{link, namespace};
+use super::{gratuitous, link, resident};
 
 /// How often an unresolved neighbour is asked for.
 const ASK: Duration = Duration::from_secs(1);
@@ -40,6 +46,8 @@ pub const QUESTIONS: usize = 256;
 const ASKED_FOR: Duration = Duration::from_secs(10);
 const MOST_ASKED: usize = 1024;
 
+/// Pause between two whole reads because events were lost.
+const REREAD: Duration = Duration::from_millis(100);
 /// Pause after netlink has failed.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -81,7 +89,7 @@ pub struct Inquiry {
 ///
 /// # Errors
 ///
-/// If the thread cannot be started.
+/// If the thread cannot be started, or enter the cell.
 pub fn resolve(
     side: Side,
     network: u16,
@@ -89,38 +97,52 @@ pub fn resolve(
     report: mpsc::UnboundedSender<Resolved>,
     mut inquiry: Inquiry,
 ) -> Result<()> {
-    let work = move || {
-        while let Err(error) = run(&side, network, &mut targets, &report, &mut inquiry) {
-            tracing::error!(?side, "neighbours are not watched, trying again: {error:#}");
-            thread::sleep(RETRY);
+    // A host's own table hears it.
+    let hears = side.cell.is_some().then(gratuitous::open).transpose();
+    let hears = hears.context("listen for gratuitous ARP")?;
+    let cell = side.cell.clone();
+    let work = move |()| {
+        while !report.is_closed() && targets.has_changed().is_ok() {
+            if let Err(error) = run(
+                &side,
+                (network, hears.as_ref()),
+                &mut targets,
+                &report,
+                &mut inquiry,
+            ) {
+                tracing::error!(?side, "neighbours are not watched, trying again: {error:#}");
+                thread::sleep(RETRY);
+            }
         }
     };
-    let builder = thread::Builder::new().name(format!("neighbours-{network}"));
-    builder
-        .spawn(work)
+    let name = format!("neighbours-{network}");
+    resident::start(name, cell.as_deref(), || Ok(()), work)
         .map(drop)
-        .context("start a neighbour thread")
+        .with_context(|| format!("watch the neighbours of network {network}"))
 }
 
+/// Watches until nobody listens any more, or the interface is gone.
 fn run(
     side: &Side,
-    network: u16,
+    (network, hears): (u16, Option<&OwnedFd>),
     targets: &mut watch::Receiver<BTreeSet<Ipv4Addr>>,
     report: &mpsc::UnboundedSender<Resolved>,
     Inquiry { questions, answers }: &mut Inquiry,
 ) -> Result<()> {
-    if let Some(cell) = &side.cell {
-        namespace::enter(cell)?;
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let (connection, handle, mut events) =
-            new_multicast_connection(&[MulticastGroup::Neigh]).context("open a netlink socket")?;
+    resident::runtime()?.block_on(async {
+        // Two sockets: an answer must not be lost among events.
+        let (connection, handle, _) = new_connection().context("open a netlink socket")?;
         tokio::spawn(connection);
-        let link = link::find(&handle, &side.interface).await?;
-        let link = link.ok_or_else(|| anyhow!("there is no interface {}", side.interface))?;
+        let groups = [MulticastGroup::Link, MulticastGroup::Neigh];
+        let (connection, _handle, mut events) =
+            new_multicast_connection(&groups).context("open a netlink socket for events")?;
+        tokio::spawn(connection);
+        let Some(link) = link::find(&handle, &side.interface).await? else {
+            // One will come: cells and NICs are made anew.
+            let _event = time::timeout(ASK, events.next()).await;
+            return Ok(());
+        };
+        let stations = hears.map(gratuitous::register).transpose()?;
         let mut watch = Watch {
             handle,
             ifindex: link.ifindex,
@@ -128,23 +150,30 @@ fn run(
             is_cell: side.cell.is_some(),
             targets: targets.borrow_and_update().clone(),
             known: BTreeMap::new(),
+            has_lost: false,
             report,
             asked: BTreeMap::new(),
+            moved: BTreeSet::new(),
             answers,
         };
         watch.read_all().await?;
-        let mut rounds = tokio::time::interval(ASK);
+        let mut rereads = time::interval(REREAD);
+        rereads.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rounds = time::interval(ASK);
         let mut round = 0u32;
         while !report.is_closed() {
             tokio::select! {
                 _ = rounds.tick() => {
                     watch.ask(round.is_multiple_of(REFRESH_ROUNDS)).await?;
-                    // Events can be lost under pressure (ENOBUFS): a whole read now and then.
-                    if round.is_multiple_of(REFRESH_ROUNDS) { watch.read_all().await?; }
                     round = round.wrapping_add(1);
                     watch.asked.retain(|_, at| at.elapsed() < ASKED_FOR);
+                    watch.find_moved().await;
                 }
-                Some(address) = questions.recv() => watch.inquire(address).await,
+                Some(address) = questions.recv() => { watch.inquire(address).await; }
+                station = hear(stations.as_ref()), if stations.is_some() => {
+                    watch.moved.extend(station?.filter(|station| watch.targets.contains(station)));
+                    watch.find_moved().await;
+                }
                 changed = targets.changed() => {
                     if changed.is_err() { return Ok(()); }
                     watch.targets = targets.borrow_and_update().clone();
@@ -153,11 +182,14 @@ fn run(
                     watch.read_all().await?;
                     watch.ask(false).await?;
                 }
+                _ = rereads.tick(), if watch.has_lost => {
+                    tracing::warn!(network, "events of neighbours were lost: all are read anew");
+                    watch.has_lost = false;
+                    watch.read_all().await?;
+                }
                 event = events.next() => {
                     let (message, _) = event.ok_or_else(|| anyhow!("the netlink socket was closed"))?;
-                    if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) = message.payload {
-                        watch.note(&neighbour);
-                    }
+                    if watch.is_over(message.payload) { return Ok(()); }
                 }
             }
         }
@@ -172,13 +204,32 @@ struct Watch<'a> {
     is_cell: bool,
     targets: BTreeSet<Ipv4Addr>,
     known: BTreeMap<Ipv4Addr, Mac>,
+    /// Whether events were lost (`ENOBUFS`) since all was read.
+    has_lost: bool,
     report: &'a mpsc::UnboundedSender<Resolved>,
     /// Who was asked for, and when.
     asked: BTreeMap<Ipv4Addr, Instant>,
     answers: &'a mpsc::Sender<Resolved>,
+    /// Who has said that he moved, and is to be asked for.
+    moved: BTreeSet<Ipv4Addr>,
 }
 
 impl Watch<'_> {
+    /// Takes an event in; says whether it was the end of the interface.
+    fn is_over(&mut self, event: NetlinkPayload<RouteNetlinkMessage>) -> bool {
+        match event {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) => {
+                self.note(&neighbour);
+            }
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => {
+                return link.header.index == self.ifindex;
+            }
+            NetlinkPayload::Overrun(_) => self.has_lost = true,
+            _ => {}
+        }
+        false
+    }
+
     /// Makes the kernel resolve what is not known, and with `all` probe what has become stale.
     async fn ask(&self, all: bool) -> Result<()> {
         for &target in &self.targets {
@@ -205,12 +256,12 @@ impl Watch<'_> {
 
     /// Makes the kernel resolve a neighbour that may be elsewhere now. A cell forgets first what it
     /// knows: else it would ask the old MAC for seconds before it asks everybody. The host's own
-    /// table is left to the host.
-    async fn inquire(&mut self, address: Ipv4Addr) {
+    /// table is left to the host. Says whether it is asked for now, and not just now or too many are.
+    async fn inquire(&mut self, address: Ipv4Addr) -> bool {
         let asked = self.asked.get(&address);
         let is_known = asked.is_some_and(|at| at.elapsed() < ASK);
         if is_known || (asked.is_none() && self.asked.len() >= MOST_ASKED) {
-            return;
+            return false;
         }
         self.asked.insert(address, Instant::now());
         if self.is_cell {
@@ -220,6 +271,16 @@ impl Watch<'_> {
         }
         if let Err(error) = self.use_it(address).await {
             tracing::debug!(network = self.network, %address, %error, "not asked for");
+        }
+        true
+    }
+
+    /// Asks for those who have said that they moved: anybody can say so of anybody.
+    async fn find_moved(&mut self) {
+        for address in mem::take(&mut self.moved) {
+            if !self.inquire(address).await {
+                self.moved.insert(address);
+            }
         }
     }
 
@@ -260,6 +321,14 @@ impl Watch<'_> {
             address,
             mac,
         });
+    }
+}
+
+/// The next station that says where it is, if it is listened to any.
+async fn hear(socket: Option<&AsyncFd<OwnedFd>>) -> io::Result<Option<Ipv4Addr>> {
+    match socket {
+        Some(socket) => gratuitous::next(socket).await.map(Some),
+        None => Ok(None),
     }
 }
 

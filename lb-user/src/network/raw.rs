@@ -79,7 +79,7 @@ impl Nics {
         if !is_running(socket.as_fd(), ifindex)? {
             return Err(Errno::ENETDOWN);
         }
-        let to = link_address(ifindex)?;
+        let to = link_address(ifindex, 0)?;
         sendto(socket.as_raw_fd(), frame, &to, MsgFlags::MSG_DONTWAIT).map(drop)
     }
 
@@ -98,7 +98,7 @@ impl Nics {
                     Err(_) => break,
                 }
             }
-            addresses.push(socket_address(*ifindex)?);
+            addresses.push(socket_address(*ifindex, 0)?);
             slices.push(libc::iovec {
                 iov_base: frame.as_ref().as_ptr().cast_mut().cast(),
                 iov_len: frame.as_ref().len(),
@@ -125,18 +125,21 @@ fn open() -> nix::Result<OwnedFd> {
     )
 }
 
-/// Where a whole frame is sent: an interface, and no more.
-fn link_address(ifindex: u32) -> nix::Result<LinkAddr> {
-    let address = socket_address(ifindex)?;
+/// An interface, by its index, and the protocol that is received there; to send a whole frame there is
+/// none.
+pub(super) fn link_address(ifindex: u32, protocol: c_int) -> nix::Result<LinkAddr> {
+    let address = socket_address(ifindex, protocol)?;
     let length = u32::try_from(size_of_val(&address)).ok();
     // SAFETY: the pointer is to a live sockaddr_ll, of which the length and the family are said.
     unsafe { LinkAddr::from_raw((&raw const address).cast(), length) }.ok_or(Errno::EINVAL)
 }
 
-fn socket_address(ifindex: u32) -> nix::Result<libc::sockaddr_ll> {
+fn socket_address(ifindex: u32, protocol: c_int) -> nix::Result<libc::sockaddr_ll> {
     Ok(libc::sockaddr_ll {
         sll_family: u16::try_from(libc::AF_PACKET).map_err(|_| Errno::EAFNOSUPPORT)?,
-        sll_protocol: 0,
+        sll_protocol: u16::try_from(protocol)
+            .map_err(|_| Errno::EPROTONOSUPPORT)?
+            .to_be(),
         sll_ifindex: index(ifindex)?,
         sll_hatype: 0,
         sll_pkttype: 0,
@@ -189,9 +192,9 @@ mod tests {
 
     #[test]
     fn a_link_address_is_an_index() {
-        let loopback = link_address(1).unwrap();
+        let loopback = link_address(1, 0).unwrap();
         assert_eq!((loopback.ifindex(), loopback.protocol()), (1, 0));
-        assert_eq!(link_address(u32::MAX), Err(Errno::ENODEV));
+        assert_eq!(link_address(u32::MAX, 0), Err(Errno::ENODEV));
     }
 
     #[test]

@@ -15,12 +15,20 @@ const CELL: &[(&str, &str)] = &[
     // Speak ARP only for addresses of the interface that is asked, and from the best of them.
     ("ipv4/conf/all/arp_ignore", "1"),
     ("ipv4/conf/all/arp_announce", "2"),
+    // Who says unasked where he is is heard where he is known already, and nobody fills the kernel's one
+    // neighbour table with others.
+    ("ipv4/conf/all/arp_accept", "0"),
+    ("ipv4/conf/all/drop_gratuitous_arp", "0"),
+    // The cell tells where its addresses are when its MAC is set.
+    ("ipv4/conf/all/arp_notify", "1"),
     ("ipv4/conf/all/accept_redirects", "0"),
     ("ipv4/conf/default/accept_redirects", "0"),
     ("ipv4/conf/all/send_redirects", "0"),
     ("ipv4/conf/default/send_redirects", "0"),
     ("ipv4/conf/all/accept_source_route", "0"),
     ("ipv4/tcp_syncookies", "1"),
+    // Shared VIPs listen at any port, with no capability for the low ones. Nobody else is there.
+    ("ipv4/ip_unprivileged_port_start", "0"),
     // Who closes first keeps the port for a minute, and checks share a thousand. With timestamps it may be
     // had again a second later (RFC 6191).
     ("ipv4/tcp_timestamps", "1"),
@@ -45,20 +53,24 @@ pub(super) fn set_cell() -> Result<()> {
 }
 
 /// Sets how the inner end `interface` keeps its neighbours: a backend that moved to another MAC
-/// without a word is noticed within about 15 s instead of a minute.
+/// without a word is noticed within about 15 s instead of a minute, and one that nobody has asked for
+/// is not kept.
 ///
 /// # Errors
 ///
 /// As [`set_cell`].
 pub(super) fn set_neighbours(interface: &str) -> Result<()> {
-    set(
-        &format!("ipv4/neigh/{interface}/base_reachable_time_ms"),
-        "5000",
-    )?;
-    set(
-        &format!("ipv4/neigh/{interface}/delay_first_probe_time"),
-        "1",
-    )
+    for (key, value) in [
+        ("neigh", "base_reachable_time_ms", "5000"),
+        ("neigh", "delay_first_probe_time", "1"),
+        ("conf", "arp_accept", "0"),
+        ("conf", "drop_gratuitous_arp", "0"),
+    ]
+    .map(|(kind, key, value)| (format!("ipv4/{kind}/{interface}/{key}"), value))
+    {
+        set(&key, value)?;
+    }
+    Ok(())
 }
 
 /// Turns IPv6 off on an interface of the host that only carries frames for a cell.

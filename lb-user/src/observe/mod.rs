@@ -10,7 +10,7 @@ mod status;
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use lb_common::maps::{MAX_NETWORKS, backend::Backend, flow::TIME_SHIFT};
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
         apply::read_ids,
         desired::backend_name,
         ids::{Ids, Kind},
+        migrate::unreadable,
         snat::{self, SnatSlot},
         start,
     },
@@ -28,8 +29,8 @@ use crate::{
 pub use choose::{backends, choose};
 pub use packet::Packet;
 pub use records::{
-    BackendLine, DropLine, FlowIds, FlowLine, NetworkStatus, RingStatus, SampleLine, ServiceLine,
-    SnatStatus, Status, Verdicts, WhoLine,
+    BackendLine, DropLine, FlowIds, FlowLine, MISSING, NetworkStatus, RingStatus, SampleLine,
+    ServiceLine, SnatStatus, Status, Verdicts, WhoLine,
 };
 
 /// An instance as an observer sees it.
@@ -57,6 +58,9 @@ impl Observer {
             pins.exist(),
             "instance {instance} is not up (`lb run` starts it)"
         );
+        if let Some(why) = unreadable(&pins)? {
+            bail!(why);
+        }
         let maps = Maps::open(&pins.maps())?;
         let ids = read_ids(&maps)?;
         let text = start::applied(&pins)?;

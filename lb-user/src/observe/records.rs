@@ -23,6 +23,9 @@ pub struct Status {
     pub flows: FlowIds,
 }
 
+/// The mode of a network whose interface is not there.
+pub const MISSING: &str = "missing";
+
 /// One network of `lb status`.
 #[derive(Debug, Serialize)]
 pub struct NetworkStatus {
@@ -36,8 +39,10 @@ pub struct NetworkStatus {
     pub vlan: Option<u16>,
     /// Whether the NIC has a carrier: without one nobody is reached, and no failed check counts.
     pub carrier: bool,
-    /// `native`, `generic` or `detached`.
+    /// `native`, `generic` or `detached`, or [`MISSING`].
     pub mode: &'static str,
+    /// Whether everything is dropped, because its control plane was stopped.
+    pub stopped: bool,
     /// Bytes of the largest IP packet that it carries.
     pub mtu: u16,
     /// Most bytes of data in a TCP segment to or from it.

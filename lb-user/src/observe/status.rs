@@ -13,7 +13,8 @@ use lb_common::{
 };
 
 use super::{
-    FlowIds, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts, millis_since,
+    FlowIds, MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts,
+    millis_since,
 };
 use crate::{
     control::ids::Kind,
@@ -65,11 +66,13 @@ impl Observer {
                     carrier: carrier
                         .transpose()?
                         .is_some_and(|carrier| carrier.is_there()),
-                    mode: match link.and_then(|link| link.xdp) {
-                        Some(XdpMode::Native) => "native",
-                        Some(XdpMode::Generic) => "generic",
-                        None => "detached",
+                    mode: match link.map(|link| link.xdp) {
+                        Some(Some(XdpMode::Native)) => "native",
+                        Some(Some(XdpMode::Generic)) => "generic",
+                        Some(None) => "detached",
+                        None => MISSING,
                     },
+                    stopped: record.is_stopped(),
                     mtu: record.mtu,
                     mss: record.mss,
                     cell: (!network.host).then(|| cell::name(self.pins.instance(), &network.name)),

@@ -8,31 +8,33 @@ use std::{
     net::{SocketAddr, SocketAddrV4},
     os::fd::OwnedFd,
     rc::Rc,
-    sync::{Arc, mpsc::sync_channel},
-    thread::{self, JoinHandle},
+    sync::Arc,
+    thread::JoinHandle,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
-    task::{self, AbortHandle, LocalSet},
+    task::{self, AbortHandle, LocalSet, yield_now},
     time::sleep,
 };
 
 use super::{
     Counts, Legs, Listeners, Setup,
+    descriptors::Descriptors,
     dial::{Dial, Dialers, Origin, Ports, open},
     http,
     listeners::Place,
     pending::{Everywhere, Pending},
     pump::Pipes,
-    reach::Addresses,
+    reach::{Addresses, Unreached},
     setup::{Routing, Service},
     sni,
+    sockets::reset_at_close,
 };
-use crate::network::{namespace, neighbour::Side};
+use crate::network::{neighbour::Side, resident};
 
 /// How long until an address that could not be had is tried again, and until a front that has no
 /// descriptors left accepts again.
@@ -70,12 +72,14 @@ impl Front {
             dials.push((network, side, asked));
         }
         let dialers = Dialers(Arc::new(dialers));
+        listeners.retain_networks(|network| dialers.0.contains_key(network));
+        let descriptors = Descriptors::of_this_process();
         let mut front = Self {
             setup: Some(setup),
             threads: Vec::new(),
             listeners,
-            pending: Everywhere::default(),
-            kept: Everywhere::default(),
+            pending: Everywhere::up_to(descriptors.waiting()),
+            kept: Everywhere::up_to(descriptors.kept()),
         };
         for (network, side, asked) in dials {
             let work = Work {
@@ -87,6 +91,7 @@ impl Front {
                 dialers: dialers.clone(),
                 legs: legs.clone(),
                 counts: counts.clone(),
+                descriptors: descriptors.clone(),
             };
             let thread = spawn(work, side, asked)
                 .with_context(|| format!("serve the shared VIPs of network {network}"))?;
@@ -95,11 +100,15 @@ impl Front {
         Ok(front)
     }
 
-    /// From now on new connections go where this says. Listeners that are not in it are closed; legs go
-    /// on.
+    /// From now on new connections go where this says. Listeners that are not in it are closed, and new
+    /// ones that can be had are open when this returns; legs go on.
     pub fn set(&self, setup: Setup) {
         if let Some(sender) = &self.setup {
-            sender.send_replace(Arc::new(setup));
+            let setup = Arc::new(setup);
+            let before = sender.send_replace(Arc::clone(&setup));
+            let places = setup.services.keys();
+            let added = places.filter(|place| !before.services.contains_key(*place));
+            self.listeners.wait_for(&added.collect::<Vec<_>>());
         }
     }
 
@@ -109,7 +118,7 @@ impl Front {
         if let Some(sender) = &self.setup {
             let before = Arc::clone(&sender.borrow());
             setup.keep(&before);
-            sender.send_replace(Arc::new(setup));
+            self.set(setup);
         }
     }
 
@@ -150,35 +159,15 @@ struct Work {
     listeners: Listeners,
     pending: Pending,
     kept: Pending,
+    descriptors: Descriptors,
 }
 
 fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
-    let (started, is_ready) = sync_channel(1);
     let name = format!("vip-{}", work.network);
-    let run = move || {
-        let runtime = match enter(&side) {
-            Ok(runtime) => runtime,
-            Err(error) => return drop(started.send(Err(error))),
-        };
-        if started.send(Ok(())).is_ok() {
-            let local = LocalSet::new();
-            local.block_on(&runtime, serve(work, &side, asked));
-        }
-    };
-    let thread = thread::Builder::new().name(name).spawn(run)?;
-    let is_ready = is_ready.recv();
-    is_ready.unwrap_or_else(|_| Err(anyhow!("the thread ended")))?;
-    Ok(thread)
-}
-
-fn enter(side: &Side) -> Result<tokio::runtime::Runtime> {
-    if let Some(cell) = &side.cell {
-        namespace::enter(cell)?;
-    }
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")
+    let cell = side.cell.clone();
+    resident::start(name, cell.as_deref(), resident::runtime, move |runtime| {
+        LocalSet::new().block_on(&runtime, serve(work, &side, asked));
+    })
 }
 
 /// What all connections of a network share.
@@ -192,6 +181,7 @@ pub(super) struct Shared {
     pub(super) pending: Pending,
     /// Who has been answered, and may ask again.
     pub(super) kept: Pending,
+    pub(super) descriptors: Descriptors,
     pub(super) pipes: Pipes,
     pub(super) network: String,
 }
@@ -215,6 +205,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         listeners,
         pending,
         kept,
+        descriptors,
     } = work;
     let origin = match side.cell {
         Some(_) => Origin::Cell,
@@ -229,7 +220,8 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         listeners,
         pending,
         kept,
-        pipes: Pipes::default(),
+        pipes: Pipes::new(&descriptors),
+        descriptors,
         network,
     });
     let mut accepted = BTreeMap::new();
@@ -294,7 +286,11 @@ async fn accept_one(
         None => listener.insert(shared.listeners.at(&(shared.network.clone(), vip))?),
     };
     match listener.accept().await {
-        Ok((stream, SocketAddr::V4(client))) => begin(stream, Addresses { client, vip }, shared),
+        Ok((stream, SocketAddr::V4(client))) => {
+            begin(stream, Addresses { client, vip }, shared);
+            // Those who have to go for it do so before the next one comes.
+            yield_now().await;
+        }
         Ok(_) => {}
         // One that is gone before it is accepted says nothing of the next one.
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -303,20 +299,27 @@ async fn accept_one(
     Ok(())
 }
 
-/// Serves a client, in a task of its own.
+/// Serves a client, in a task of its own, if there is a descriptor for it.
 fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
     let Some(service) = shared.service(addresses.vip) else {
         return;
     };
+    let Some(descriptor) = shared.descriptors.socket() else {
+        shared.counts.of(&service.name, |counted| {
+            counted.accepted += 1;
+            counted.refuse(Unreached::NoDescriptors.label());
+        });
+        reset_at_close(&client);
+        return;
+    };
     let shared = Rc::clone(shared);
-    match service.routing.clone() {
-        Routing::Sni(sni) => {
-            task::spawn_local(sni::serve(client, addresses, service, sni, shared));
+    task::spawn_local(async move {
+        match service.routing.clone() {
+            Routing::Sni(sni) => sni::serve(client, addresses, service, sni, shared).await,
+            Routing::Http(http) => http::serve(client, addresses, service, http, shared).await,
         }
-        Routing::Http(http) => {
-            task::spawn_local(http::serve(client, addresses, service, http, shared));
-        }
-    }
+        drop(descriptor);
+    });
 }
 
 /// Opens the connections that are wished for.

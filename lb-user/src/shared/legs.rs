@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::setup::Service;
+use super::{descriptors::Descriptor, setup::Service};
 use crate::{
     admin::api::Filter,
     control::{
@@ -206,6 +206,7 @@ impl Legs {
         Ok(Guard {
             legs: self.clone(),
             leg,
+            descriptor: None,
         })
     }
 
@@ -429,9 +430,18 @@ pub struct Guard {
     legs: Legs,
     /// The leg.
     pub leg: Arc<Leg>,
+    /// For the connection to its backend.
+    descriptor: Option<Descriptor>,
 }
 
 impl Guard {
+    /// The same, with the descriptor that its backend has until it ends.
+    pub(super) fn with(self, descriptor: Descriptor) -> Self {
+        let mut guard = self;
+        guard.descriptor = Some(descriptor);
+        guard
+    }
+
     /// Ends it, for one of the reasons in [`event`](lb_common::maps::event).
     pub fn end(self, kind: u32) {
         self.legs.0.reporter.report(self.leg.event(kind));

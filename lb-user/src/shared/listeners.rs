@@ -1,12 +1,14 @@
 //! The listeners of shared VIPs: they may have come from an earlier process, and may go to the next one.
-//! As long as one of the two has a listener open, the kernel of its cell takes connections.
+//! As long as one of the two, or the supervisor, has a listener open, the kernel of its cell takes
+//! connections.
 
 use std::{
     collections::BTreeMap,
     io,
     net::{SocketAddr, SocketAddrV4},
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use nix::sys::socket::{getsockopt, sockopt};
@@ -15,9 +17,14 @@ use tokio::{
     sync::watch,
 };
 
+use crate::{network::namespace, supervisor};
+
 /// Connections that the kernel has made and nobody has accepted yet. The kernel takes no more than
 /// `net.core.somaxconn`, 4096 where nobody has changed it.
 const BACKLOG: u32 = 4096;
+
+/// How long a listener takes to be opened at most; one that is not by then has been refused.
+const OPENS: Duration = Duration::from_millis(200);
 
 /// Where a listener is: the name of a network, and the VIP and port there.
 pub type Place = (String, SocketAddrV4);
@@ -28,57 +35,129 @@ pub struct Listeners(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    open: Mutex<BTreeMap<Place, std::net::TcpListener>>,
+    known: Mutex<Known>,
+    /// Whenever there is one more.
+    opened: Condvar,
     /// Whether the next process accepts, and nobody here any more.
     ceased: watch::Sender<bool>,
 }
 
+#[derive(Debug, Default)]
+struct Known {
+    /// Those that clients are accepted from.
+    open: BTreeMap<Place, std::net::TcpListener>,
+    /// Those that were inherited, and that nobody in their network has looked at yet.
+    inherited: BTreeMap<Place, std::net::TcpListener>,
+}
+
 impl Listeners {
-    /// Those that were inherited. What is no listener at its place is left out.
+    /// Those that were inherited, which the supervisor keeps already. What is no listener at its place is
+    /// left out.
     pub fn new(inherited: Vec<(Place, OwnedFd)>) -> Self {
-        let mut open = BTreeMap::new();
+        let mut known = Known::default();
         for (place, descriptor) in inherited {
             let (network, vip) = &place;
             if listens(&descriptor, *vip) {
-                open.insert(place, descriptor.into());
+                known.inherited.insert(place, descriptor.into());
             } else {
                 tracing::error!(network, address = %vip, "what was inherited is no listener there");
+                supervisor::forget(&place);
             }
         }
         Self(Arc::new(Shared {
-            open: Mutex::new(open),
+            known: Mutex::new(known),
+            opened: Condvar::new(),
             ceased: watch::Sender::new(false),
         }))
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeMap<Place, std::net::TcpListener>> {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The one at that place, which is opened if it is not open yet. The calling thread is in the cell of
-    /// its network.
-    pub(super) fn at(&self, place: &Place) -> io::Result<TcpListener> {
-        let mut all = self.open();
-        if let Some(open) = all.get(place) {
-            return TcpListener::from_std(open.try_clone()?);
+    /// its network, and in a runtime.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, or that all were given away.
+    pub fn at(&self, place: &Place) -> io::Result<TcpListener> {
+        if let Some(open) = self.open_at(place)? {
+            return TcpListener::from_std(open);
         }
+        // Nobody waits for the lock meanwhile.
         let listener = bind(place.1)?.into_std()?;
-        let listener = all.entry(place.clone()).or_insert(listener);
-        TcpListener::from_std(listener.try_clone()?)
+        self.add(place, listener.try_clone()?)?;
+        supervisor::keep(place, &listener);
+        TcpListener::from_std(listener)
+    }
+
+    /// The one at that place, if it is open. One that was inherited may be of a namespace that the network
+    /// has left since: nobody comes there any more.
+    fn open_at(&self, place: &Place) -> io::Result<Option<std::net::TcpListener>> {
+        let mut known = self.known();
+        let inherited = known.inherited.get(place);
+        if let Some(is_here) = inherited.map(namespace::is_here).transpose()?
+            && let Some(inherited) = known.inherited.remove(place)
+        {
+            if !is_here {
+                drop((known, inherited));
+                replace(place);
+                return Ok(None);
+            }
+            known.open.insert(place.clone(), inherited);
+            self.0.opened.notify_all();
+        }
+        let open = known.open.get(place);
+        open.map(std::net::TcpListener::try_clone).transpose()
+    }
+
+    /// From now on it is known as open.
+    fn add(&self, place: &Place, listener: std::net::TcpListener) -> io::Result<()> {
+        let mut known = self.known();
+        // They may have been given away since nobody has held the lock.
+        if self.have_ceased() {
+            return Err(io::Error::other("the next process listens"));
+        }
+        known.open.insert(place.clone(), listener);
+        self.0.opened.notify_all();
+        Ok(())
+    }
+
+    /// Waits until those at these places are open, or may never be.
+    pub(super) fn wait_for(&self, places: &[&Place]) {
+        let lacks = |known: &mut Known| places.iter().any(|place| !known.open.contains_key(*place));
+        let waited = self.0.opened.wait_timeout_while(self.known(), OPENS, lacks);
+        drop(waited);
     }
 
     /// Closes those of a network that are not wanted any more.
     pub(super) fn retain(&self, network: &str, is_wanted: impl Fn(SocketAddrV4) -> bool) {
-        let mut open = self.open();
-        open.retain(|(of, vip), _| of != network || is_wanted(*vip));
+        self.close(|(of, vip)| of == network && !is_wanted(*vip));
+    }
+
+    /// Closes those of networks that are configured no more.
+    pub(super) fn retain_networks(&self, is_configured: impl Fn(&str) -> bool) {
+        self.close(|(of, _)| !is_configured(of));
+    }
+
+    fn close(&self, is_unwanted: impl Fn(&Place) -> bool) {
+        let mut known = self.known();
+        let Known { open, inherited } = &mut *known;
+        let open = open.extract_if(.., |place, _| is_unwanted(place));
+        let inherited = inherited.extract_if(.., |place, _| is_unwanted(place));
+        let closed: Vec<Place> = open.chain(inherited).map(|(place, _)| place).collect();
+        drop(known);
+        closed.iter().for_each(supervisor::forget);
     }
 
     /// Gives all of them away. From now on nobody accepts here any more.
     pub fn give(&self) -> Vec<(Place, OwnedFd)> {
         self.0.ceased.send_replace(true);
-        let open = std::mem::take(&mut *self.open());
-        let open = open.into_iter();
-        open.map(|(place, listener)| (place, listener.into()))
+        let Known { open, inherited } = std::mem::take(&mut *self.known());
+        open.into_iter()
+            .chain(inherited)
+            .map(|(place, listener)| (place, listener.into()))
             .collect()
     }
 
@@ -109,6 +188,17 @@ fn listens(descriptor: &OwnedFd, vip: SocketAddrV4) -> bool {
     is_listening && address.is_ok_and(|address| address == SocketAddr::V4(vip))
 }
 
+/// Says that another one than the inherited one will be there.
+fn replace(place: &Place) {
+    let (network, vip) = place;
+    tracing::warn!(
+        network,
+        address = %vip,
+        "the inherited listener is of another network namespace, where no client comes: a new one is opened"
+    );
+    supervisor::forget(place);
+}
+
 fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     // Connections of an earlier process may still be closing.
@@ -119,8 +209,9 @@ fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::{net::Ipv4Addr, thread, time::Instant};
 
+    use nix::sched::{CloneFlags, unshare};
     use tokio::net::TcpStream;
 
     use super::*;
@@ -178,5 +269,48 @@ mod tests {
             (place("b", elsewhere), listener.into_std().unwrap().into()),
         ];
         assert!(Listeners::new(inherited).give().is_empty());
+    }
+
+    /// It would listen where no client comes any more.
+    #[tokio::test]
+    #[ignore = "needs CAP_SYS_ADMIN"]
+    async fn an_inherited_listener_of_another_namespace_is_replaced() {
+        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let elsewhere = thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            std::net::TcpListener::bind(any).unwrap()
+        });
+        let elsewhere = elsewhere.join().unwrap();
+        elsewhere.set_nonblocking(true).unwrap();
+        let SocketAddr::V4(vip) = elsewhere.local_addr().unwrap() else {
+            panic!("bound to IPv6")
+        };
+        let here = place("a", vip);
+        let listeners = Listeners::new(vec![(here.clone(), elsewhere.into())]);
+        listeners.at(&here).unwrap();
+        let near = SocketAddrV4::new(ANY.ip().to_owned(), vip.port());
+        assert!(TcpStream::connect(near).await.is_ok());
+        let given = listeners.give();
+        assert_eq!(given.len(), 1);
+        assert!(namespace::is_here(&given[0].1).unwrap());
+    }
+
+    #[tokio::test]
+    async fn only_what_is_open_is_not_waited_for() {
+        let free = address(&bind(ANY).unwrap());
+        let open = place("a", free);
+        let never = place("a", SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 1));
+        let listeners = Listeners::default();
+        listeners.at(&open).unwrap();
+        assert!(listeners.at(&never).is_err());
+        let start = Instant::now();
+        listeners.wait_for(&[&open]);
+        assert!(start.elapsed() < OPENS);
+        listeners.wait_for(&[&open, &never]);
+        assert!(start.elapsed() >= OPENS);
+        // Who was told to give them away opens none any more.
+        listeners.give();
+        assert!(listeners.at(&open).is_err());
+        assert!(listeners.give().is_empty());
     }
 }

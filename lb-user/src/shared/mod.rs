@@ -11,6 +11,7 @@
 //! idle and cut as one.
 
 mod counts;
+mod descriptors;
 mod dial;
 mod front;
 pub mod hello;

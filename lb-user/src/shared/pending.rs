@@ -35,11 +35,11 @@ struct Limit {
 }
 
 /// Those of all networks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Everywhere(Arc<Mutex<Known>>);
 
 /// Those of a network.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Pending {
     everywhere: Everywhere,
     network: Arc<str>,
@@ -54,6 +54,15 @@ pub(super) struct Ticket {
 }
 
 impl Everywhere {
+    /// Nobody yet, and so many clients of all networks at most.
+    pub(super) fn up_to(clients: usize) -> Self {
+        let known = Known {
+            most: clients.min(OF_ALL.clients),
+            ..Known::default()
+        };
+        Self(Arc::new(Mutex::new(known)))
+    }
+
     /// Those of this network.
     pub(super) fn of(&self, network: &str) -> Pending {
         Pending {
@@ -119,6 +128,8 @@ struct Known {
     sources: HashMap<Place, Group>,
     networks: HashMap<Arc<str>, Group>,
     bytes: usize,
+    /// The most clients.
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -192,7 +203,7 @@ impl Known {
     fn one_too_many(&self, place: &Place) -> Option<u64> {
         let source = self.sources.get(place);
         let network = self.networks.get(&place.0);
-        let is_full = self.clients.len() > OF_ALL.clients || self.bytes > OF_ALL.bytes;
+        let is_full = self.clients.len() > self.most || self.bytes > OF_ALL.bytes;
         let greatest = || self.networks.values().max_by_key(|network| network.share());
         let group = source
             .filter(|source| source.exceeds(OF_SOURCE))
@@ -261,7 +272,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_brings_too_many_loses_his_oldest() {
-        let pending = Everywhere::default().of("a");
+        let pending = Everywhere::up_to(OF_ALL.clients).of("a");
         let other = [pending.admit(Ipv4Addr::new(10, 0, 0, 2))];
         let tickets: Vec<Ticket> = (0..OF_SOURCE.clients)
             .map(|_| pending.admit(SOURCE))
@@ -274,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_network_that_is_full_the_oldest_goes() {
-        let everywhere = Everywhere::default();
+        let everywhere = Everywhere::up_to(OF_ALL.clients);
         let pending = everywhere.of("a");
         let other = strangers(&everywhere.of("b"), 1);
         let tickets = strangers(&pending, OF_NETWORK.clients);
@@ -287,7 +298,7 @@ mod tests {
     /// A tenant who opens all that there are takes nothing from those who open few.
     #[tokio::test]
     async fn of_all_networks_the_greatest_loses_its_oldest() {
-        let everywhere = Everywhere::default();
+        let everywhere = Everywhere::up_to(OF_ALL.clients);
         let few = strangers(&everywhere.of("few"), 3);
         let mut many = Vec::new();
         let networks = ["a", "b", "c", "d"].map(|name| everywhere.of(name));
@@ -309,7 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_are_limited_like_clients() {
-        let pending = Everywhere::default().of("a");
+        let pending = Everywhere::up_to(OF_ALL.clients).of("a");
         let tickets: Vec<Ticket> = (0..3).map(|_| pending.admit(SOURCE)).collect();
         tickets[0].keeps(OF_SOURCE.bytes / 2);
         tickets[2].keeps(OF_SOURCE.bytes / 2);
@@ -334,7 +345,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_those_that_have_gone() {
-        let everywhere = Everywhere::default();
+        let everywhere = Everywhere::up_to(OF_ALL.clients);
         let pending = everywhere.of("a");
         let tickets: Vec<Ticket> = (0..OF_SOURCE.clients + 3)
             .map(|_| {

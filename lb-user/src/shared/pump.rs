@@ -17,16 +17,20 @@ use nix::{
 use std::os::fd::AsRawFd as _;
 use tokio::{io::Interest, net::TcpStream, task::consume_budget, time::sleep};
 
+use super::descriptors::Descriptors;
+
 /// Bytes that are moved at most in one go: what a pipe holds.
 const MOST: usize = 1 << 16;
 /// How long until a pipe that could not be had is tried again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Pipes that are kept for later.
-const SPARE: usize = 64;
 
 /// Pipes that nothing is in. A connection has one only while bytes are on their way.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Pipes(Rc<RefCell<Vec<Pipe>>>);
+#[derive(Clone, Debug)]
+pub(super) struct Pipes {
+    spare: Rc<RefCell<Vec<Pipe>>>,
+    /// How many of them are kept.
+    most: usize,
+}
 
 #[derive(Debug)]
 struct Pipe {
@@ -44,20 +48,32 @@ pub(super) enum Failed {
 }
 
 impl Pipes {
-    fn take(&self) -> io::Result<Pipe> {
-        if let Some(pipe) = self.0.borrow_mut().pop() {
-            return Ok(pipe);
+    /// As many as [`Descriptors`] lets a thread keep for later.
+    pub(super) fn new(descriptors: &Descriptors) -> Self {
+        Self {
+            spare: Rc::default(),
+            most: descriptors.spare_pipes(),
         }
-        let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        Ok(Pipe { out, into })
+    }
+
+    fn take(&self) -> io::Result<Pipe> {
+        let spare = self.spare.borrow_mut().pop();
+        spare.map_or_else(Pipe::open, Ok)
     }
 
     /// Keeps an empty pipe.
     fn give_back(&self, pipe: Pipe) {
-        let mut spare = self.0.borrow_mut();
-        if spare.len() < SPARE {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < self.most {
             spare.push(pipe);
         }
+    }
+}
+
+impl Pipe {
+    fn open() -> io::Result<Self> {
+        let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        Ok(Self { out, into })
     }
 }
 

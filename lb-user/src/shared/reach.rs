@@ -50,6 +50,8 @@ pub(super) enum Unreached {
     NoBackend,
     /// Those who do cannot be reached.
     Unreachable,
+    /// No descriptors are left.
+    NoDescriptors,
 }
 
 impl Unreached {
@@ -59,6 +61,7 @@ impl Unreached {
             Self::Budget => "budget_spent",
             Self::NoBackend => "no_backend",
             Self::Unreachable => "unreachable",
+            Self::NoDescriptors => "no_descriptors",
         }
     }
 }
@@ -106,6 +109,10 @@ impl Candidates {
         if !shared.legs.has_room(service) {
             return Err(Unreached::Budget);
         }
+        let descriptor = shared
+            .descriptors
+            .socket()
+            .ok_or(Unreached::NoDescriptors)?;
         let start = Instant::now();
         let backends = self.backends();
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
@@ -136,7 +143,7 @@ impl Candidates {
                 name: name.clone(),
             };
             match shared.legs.begin(new, self.cuts) {
-                Ok(guard) => return Ok((backend, guard)),
+                Ok(guard) => return Ok((backend, guard.with(descriptor))),
                 Err(NotBegun::NoRoom) => return Err(Unreached::Budget),
                 Err(NotBegun::Cut) => {}
             }

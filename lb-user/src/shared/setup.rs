@@ -188,7 +188,7 @@ impl Setup {
     }
 
     fn add_pool(&mut self, pool: &config::Pool, ids: &Ids, tables: &BTreeMap<u32, Vec<u32>>) {
-        let id = ids.get(Kind::Pool, &pool.name).unwrap_or_default();
+        let id = ids.table(&pool.name).unwrap_or_default();
         let table = tables.get(&id).cloned().unwrap_or_default();
         let backends = pool.backends.iter().filter_map(|backend| {
             let id = ids.get(Kind::Backend, &backend_name(pool, backend))?;

@@ -5,7 +5,7 @@ use std::{
         net::{UnixListener, UnixStream},
     },
     path::PathBuf,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     time::Duration,
 };
 
@@ -126,7 +126,7 @@ fn a_stranger_is_refused() {
     runtime.block_on(async {
         let (sender, mut orders) = tokio::sync::mpsc::channel(1);
         let stream = TokioStream::from_std(theirs).unwrap();
-        server::converse(stream, stranger, sender, Times::default()).await;
+        server::converse(stream, stranger, Arc::default(), sender, Times::default()).await;
         assert!(orders.recv().await.is_none());
     });
     let said = rest(ours);

@@ -35,6 +35,7 @@ pub(super) struct Expanded {
     pub(super) timeouts: RawTimeouts,
     pub(super) flow_log: Option<At<String>>,
     pub(super) watch: Option<At<bool>>,
+    pub(super) on_stop: Option<At<String>>,
     pub(super) origins: Origins,
 }
 
@@ -86,6 +87,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         timeouts: file.timeouts,
         flow_log: file.flow_log,
         watch: file.watch,
+        on_stop: file.on_stop,
         origins,
     }
 }

@@ -46,6 +46,7 @@ pub(super) struct RawFile {
     pub(super) timeouts: RawTimeouts,
     pub(super) flow_log: Option<At<String>>,
     pub(super) watch: Option<At<bool>>,
+    pub(super) on_stop: Option<At<String>>,
 }
 
 /// What only the main file has besides.
@@ -122,12 +123,14 @@ pub(super) struct RawLimits {
 }
 
 /// The sections that only the main file may have.
-const OF_MAIN: [&str; 6] = ["include", "defaults", "limits", "timeouts", "log", "watch"];
+const OF_MAIN: [&str; 7] = [
+    "include", "defaults", "limits", "timeouts", "log", "watch", "on_stop",
+];
 
 /// The sections of a file.
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "version", "include", "defaults", "networks", "nodes", "pools", "services", "clusters",
-    "limits", "timeouts", "log", "watch",
+    "limits", "timeouts", "log", "watch", "on_stop",
 ];
 
 /// The typed values of the main file; nothing if it is not a mapping.
@@ -152,6 +155,7 @@ pub(super) fn read(tree: &Node, findings: &mut Findings) -> Option<(RawFile, Mai
         .unwrap_or_default();
     raw.flow_log = file.optional("log", findings, life::log);
     raw.watch = file.optional("watch", findings, boolean);
+    raw.on_stop = file.optional("on_stop", findings, reader::text);
     if file.is_absent("include") {
         let networks = &raw.networks;
         if file.is_absent("networks") {

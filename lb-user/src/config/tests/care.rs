@@ -168,3 +168,15 @@ fn files_are_watched_if_that_is_said() {
     let words = "found \"yes\", expected true or false";
     refused(&[(12, "watch: yes")], "watch", words);
 }
+
+#[test]
+fn a_stop_goes_on_or_drops() {
+    assert_eq!(accepted(&[]).on_stop, OnStop::Forward);
+    assert_eq!(
+        accepted(&[(12, "on_stop: forward")]).on_stop,
+        OnStop::Forward
+    );
+    assert_eq!(accepted(&[(12, "on_stop: drop")]).on_stop, OnStop::Drop);
+    let words = "found \"reject\", expected forward or drop";
+    refused(&[(12, "on_stop: reject")], "on_stop", words);
+}

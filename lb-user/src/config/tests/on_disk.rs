@@ -86,7 +86,7 @@ fn whatever_is_written_out_means_the_same() {
         ),
         (
             12,
-            "limits: { snat_addresses: 9, services: 10, backends: 11, pools: 12 }\ntimeouts: { half_open: 100ms, half_closed: 30d, udp: 90s }\nlog: { flows: \"/a b/ü\" }\nwatch: true",
+            "limits: { snat_addresses: 9, services: 10, backends: 11, pools: 12 }\ntimeouts: { half_open: 100ms, half_closed: 30d, udp: 90s }\nlog: { flows: \"/a b/ü\" }\nwatch: true\non_stop: drop",
         ),
     ]);
     let config = parse("f", &odd).unwrap_or_else(|problems| panic!("{problems}"));

@@ -19,7 +19,7 @@ use lb_common::maps::{MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES};
 
 use super::{
     expand::Expanded,
-    model::{Config, Limits, Network, Role},
+    model::{Config, Limits, Network, OnStop, Role},
     names::Names,
     place::{At, MAIN, Place},
     problem::Findings,
@@ -62,6 +62,11 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         timeouts: life::timeouts(&raw.timeouts, findings),
         flow_log: life::flow_log(raw.flow_log.as_ref(), findings),
         watch: raw.watch.as_ref().is_some_and(|at| at.value),
+        on_stop: care::one_of(
+            raw.on_stop.as_ref(),
+            &[OnStop::Forward, OnStop::Drop],
+            findings,
+        ),
     };
     check_rules(&config, findings);
     config

@@ -36,7 +36,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
 use anyhow::{Context as _, Result};
@@ -49,7 +49,7 @@ use self::{
     ways::{Way, Ways},
     worker::Worker,
 };
-use crate::observe::log::Reporter;
+use crate::{dataplane::maps::Maps, network::resident, observe::log::Reporter};
 
 /// What the thread has done since it started.
 #[derive(Debug, Default)]
@@ -117,18 +117,25 @@ pub struct Expiry {
 }
 
 impl Expiry {
-    /// Starts the thread on the maps that are pinned in the folder `maps`, when the queues of free
+    /// Starts the thread on these maps, which are pinned in `folder`, when the queues of free
     /// ids are those that will stay. Every flow that it ends is reported.
     ///
     /// # Errors
     ///
     /// If a map cannot be opened or mapped, or the thread cannot be started.
-    pub fn start(maps: &Path, policy: Policy, ways: Ways, reporter: Reporter) -> Result<Self> {
+    pub fn start(
+        folder: &Path,
+        maps: Maps,
+        policy: Policy,
+        ways: Ways,
+        reporter: Reporter,
+    ) -> Result<Self> {
         let (sender, orders) = mpsc::channel();
         let counts = Arc::<Counts>::default();
-        let worker = Worker::open(maps, policy, orders, ways, reporter, Arc::clone(&counts))?;
-        let builder = thread::Builder::new().name("expiry".to_owned());
-        let thread = builder.spawn(move || worker.run());
+        let told = (policy, orders, ways);
+        let worker = Worker::open(folder, maps, told, reporter, Arc::clone(&counts))?;
+        let work = move |()| worker.run();
+        let thread = resident::start("expiry".to_owned(), None, || Ok(()), work);
         Ok(Self {
             orders: Some(sender),
             thread: Some(thread.context("start the expiry thread")?),

@@ -105,18 +105,17 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn open(
-        maps: &Path,
-        policy: Policy,
-        orders: Receiver<Order>,
-        ways: Ways,
+        folder: &Path,
+        maps: Maps,
+        (policy, orders, ways): (Policy, Receiver<Order>, Ways),
         reporter: Reporter,
         counts: Arc<Counts>,
     ) -> Result<Self> {
         let now = coarse_now()?;
         Ok(Self {
-            table: FlowTable::open(maps)?,
-            usage: UsageTable::open(maps)?,
-            records: Records::new(Maps::open(maps)?, ways),
+            table: FlowTable::open(folder)?,
+            usage: UsageTable::open(folder)?,
+            records: Records::new(maps, ways),
             policy,
             orders,
             cuts: Cuts::default(),

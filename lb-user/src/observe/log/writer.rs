@@ -10,11 +10,12 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
-    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
+
+use crate::network::resident;
 
 /// Who may read the file: root, and its group.
 const MODE: u32 = 0o640;
@@ -43,13 +44,12 @@ impl Writer {
         let written = Arc::clone(&waiting);
         let (finished, done) = mpsc::sync_channel(1);
         let mut target = Target::new(path, Arc::clone(&lost));
-        thread::Builder::new()
-            .name("lb-flow-log".to_owned())
-            .spawn(move || {
-                target.run(&texts, &written);
-                // Nobody waits for it if the process has ended already.
-                let _late: Result<(), mpsc::SendError<()>> = finished.send(());
-            })
+        let work = move |()| {
+            target.run(&texts, &written);
+            // Nobody waits for it if the process has ended already.
+            let _late: Result<(), mpsc::SendError<()>> = finished.send(());
+        };
+        resident::start("lb-flow-log".to_owned(), None, || Ok(()), work)
             .context("start the thread of the flow log")?;
         Ok(Self {
             lines: Some(lines),

@@ -49,9 +49,9 @@ impl Refused {
         Some(match self {
             Self::Bad => StatusCode::BAD_REQUEST,
             Self::Nothing(_) | Self::Denied(_) => StatusCode::MISDIRECTED_REQUEST,
-            Self::Unreached(Unreached::Budget | Unreached::NoBackend) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Unreached(
+                Unreached::Budget | Unreached::NoBackend | Unreached::NoDescriptors,
+            ) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unreached(Unreached::Unreachable) | Self::NoAnswer => StatusCode::BAD_GATEWAY,
             Self::Close(_) => return None,
         })

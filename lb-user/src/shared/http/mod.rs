@@ -23,6 +23,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+pub(super) use self::upstream::KEPT;
 use self::{
     exchange::{Joined, exchange},
     stage::{Lapse, Stages, Wait},

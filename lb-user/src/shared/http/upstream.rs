@@ -37,8 +37,8 @@ use crate::{
     },
 };
 
-/// Connections that are kept for later requests.
-const KEPT: usize = 4;
+/// Connections that are kept for later requests of a client.
+pub(in crate::shared) const KEPT: usize = 4;
 /// The longest head of an answer.
 const MOST_HEAD: usize = 1 << 16;
 

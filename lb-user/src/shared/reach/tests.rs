@@ -11,8 +11,9 @@ use crate::{
     observe::log,
     shared::{
         Counts, Legs, Listeners, Setup,
+        descriptors::Descriptors,
         dial::{Dial, Dialers},
-        pending::Pending,
+        pending::Everywhere,
         pump::Pipes,
     },
 };
@@ -57,15 +58,17 @@ impl Site {
             drop(listener);
         });
         let (reporter, _reports) = log::channel();
+        let descriptors = Descriptors::of_this_process();
         let shared = Shared {
             setup,
             dialers: Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into())),
             legs: Legs::new(reporter),
             counts: Counts::default(),
             listeners: Listeners::default(),
-            pending: Pending::default(),
-            kept: Pending::default(),
-            pipes: Pipes::default(),
+            pending: Everywhere::up_to(descriptors.waiting()).of(NETWORK),
+            kept: Everywhere::up_to(descriptors.kept()).of(NETWORK),
+            pipes: Pipes::new(&descriptors),
+            descriptors,
             network: NETWORK.to_owned(),
         };
         Self {

@@ -7,7 +7,7 @@ use std::{
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::shared::pending::Pending;
+use crate::shared::pending::{self, Everywhere};
 
 const HEAD: Duration = Duration::from_millis(80);
 const IDLE: Duration = Duration::from_millis(200);
@@ -97,7 +97,7 @@ async fn told(recycled: &mut Pin<&mut impl Future<Output = Wait>>) -> Option<Wai
 
 #[tokio::test]
 async fn a_client_has_a_place_for_what_it_makes_wait() {
-    let (heads, kept) = (Pending::default(), Pending::default());
+    let (heads, kept) = (Everywhere::up_to(9).of("a"), Everywhere::up_to(9).of("a"));
     let source = Ipv4Addr::LOCALHOST;
     let places = RefCell::new(Vec::new());
     let admit = |wait| {
@@ -107,7 +107,7 @@ async fn a_client_has_a_place_for_what_it_makes_wait() {
             Wait::Next => kept.admit(source),
         }
     };
-    let flood = |pending: &Pending| {
+    let flood = |pending: &pending::Pending| {
         let tickets = (0..MANY).map(|_| pending.admit(source));
         drop(tickets.collect::<Vec<Ticket>>());
     };

@@ -23,10 +23,11 @@ use crate::{
     observe::log,
     shared::{
         Counted, Counts, Legs, Listeners, Setup,
+        descriptors::Descriptors,
         dial::{Dialers, Origin, Ports, open},
         front::Shared,
         http::serve,
-        pending::Pending,
+        pending::Everywhere,
         pools::Pool,
         pump::Pipes,
         reach::Addresses,
@@ -198,15 +199,17 @@ impl Site {
         };
         let (sender, setup) = watch::channel(Arc::new(setup));
         let (reporter, _reports) = log::channel();
+        let descriptors = Descriptors::of_this_process();
         let shared = Rc::new(Shared {
             setup,
             dialers: dialers(),
             legs: Legs::new(reporter),
             counts: Counts::default(),
             listeners: Listeners::default(),
-            pending: Pending::default(),
-            kept: Pending::default(),
-            pipes: Pipes::default(),
+            pending: Everywhere::up_to(descriptors.waiting()).of(NETWORK),
+            kept: Everywhere::up_to(descriptors.kept()).of(NETWORK),
+            pipes: Pipes::new(&descriptors),
+            descriptors,
             network: NETWORK.to_owned(),
         });
         task::spawn_local(accept(listener, address, Rc::clone(&shared)));

@@ -1,0 +1,56 @@
+//! `lb prepare`: what needs root before a user can `lb run`.
+
+use std::{path::Path, process::ExitCode};
+
+use anyhow::Result;
+
+use super::{USAGE, failed, init_log};
+use crate::{
+    config::{self, Config},
+    control::start,
+    dataplane::pins::Pins,
+    host::prepare,
+};
+
+/// Prepares the host. A file that is wrong is reported; if another one is applied, that goes on.
+pub(super) fn prepare(file: &Path, instance: &str, user: &str) -> ExitCode {
+    init_log(false);
+    let pins = Pins::new(instance);
+    let config = match config::load_text(file) {
+        Ok(loaded) => {
+            for warning in &loaded.warnings {
+                tracing::warn!("{warning}");
+            }
+            loaded.config
+        }
+        Err(problems) => {
+            eprintln!("{problems}");
+            match applied(&pins) {
+                Some(config) => config,
+                None => return ExitCode::from(USAGE),
+            }
+        }
+    };
+    match prepare_for(&config, &pins, user) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn applied(pins: &Pins) -> Option<Config> {
+    let text = start::applied(pins).ok()?;
+    config::parse("applied.yaml", &text).ok()
+}
+
+fn prepare_for(config: &Config, pins: &Pins, user: &str) -> Result<()> {
+    let user = prepare::user(user)?;
+    for done in prepare::prepare(config, pins, &user)? {
+        println!("{done}");
+    }
+    println!(
+        "prepared: instance {}, for `lb run` by {}",
+        pins.instance(),
+        user.name
+    );
+    Ok(())
+}

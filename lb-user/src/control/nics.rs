@@ -1,0 +1,334 @@
+//! The NICs of the networks while `lb` runs: they go, come back as others, and change. What has become of
+//! one is planned and applied like any other change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Error, Result};
+
+use super::{
+    attach::attach_to,
+    desired::Place,
+    layers::Layers,
+    places::{build_cells, remove_stale_links, set_up_nics},
+    running::Running,
+    serve::Control,
+};
+use crate::{
+    config::Network,
+    dataplane::object::NIC,
+    host,
+    network::link::{self, Link},
+};
+
+/// After these times a network's addresses are announced: a switch forwards nothing for a while after a
+/// NIC is connected.
+const ANNOUNCE: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+];
+/// How often NICs are looked at while not all of them are as they must be.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What has become of a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// There is none any more.
+    Gone,
+    /// There is one again, or another one.
+    TakenIn,
+    /// It has another MAC or MTU.
+    Changed,
+}
+
+impl Turn {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Gone => {
+                "the interface is gone: nothing goes in or out until one of this name comes"
+            }
+            Self::TakenIn => "the interface is there, and was taken in",
+            Self::Changed => "the interface has changed, and its networks have followed",
+        }
+    }
+}
+
+/// What is to be remembered of the NICs.
+#[derive(Debug, Default)]
+pub(super) struct Nics {
+    /// What was said to be wrong, by their names. Whatever was begun with one of them is done anew.
+    said: BTreeMap<String, String>,
+    /// The networks whose addresses are to be announced, and when.
+    announce: Vec<(Instant, String)>,
+    looked: Option<Instant>,
+}
+
+impl Control {
+    /// Looks at the NICs, and follows what has become of them.
+    pub async fn look(&mut self) {
+        self.nics.looked = Some(Instant::now());
+        let nics = match self.running.find_nics() {
+            Ok(nics) => nics,
+            Err(error) => {
+                tracing::error!("the interfaces are not known: {error:#}");
+                return;
+            }
+        };
+        for (interface, now) in nics {
+            let layers = self.layers();
+            let before = self.running.nic(&interface).cloned();
+            let is_anew = self.nics.said.contains_key(&interface);
+            let turn = match now {
+                Ok(now) => {
+                    let nic = (interface.as_str(), now);
+                    self.running.follow_nic(nic, is_anew, &layers).await
+                }
+                Err(error) => Err(error),
+            };
+            self.note_turn(&interface, turn);
+            let now = self.running.nic(&interface);
+            if now.is_some_and(|now| !before.is_some_and(|before| before.has_told(now))) {
+                let networks = self.running.on_interface(&interface);
+                let networks = networks.map(|network| network.name.clone()).collect();
+                self.nics.announce(networks);
+            }
+        }
+        self.announce();
+    }
+
+    /// Says which NICs are not there at the start.
+    pub(super) fn note_missing(&mut self) {
+        let interfaces = self.running.config.networks.iter();
+        let missing = interfaces.map(|network| network.interface.clone());
+        let missing: BTreeSet<String> = missing
+            .filter(|interface| self.running.nic(interface).is_none())
+            .collect();
+        for interface in missing {
+            self.note_turn(&interface, Ok(Some(Turn::Gone)));
+        }
+    }
+
+    /// Does what is due about the NICs.
+    pub(super) async fn tick_nics(&mut self) {
+        self.announce();
+        let looked = self.nics.looked;
+        let is_due = looked.is_none_or(|looked| looked.elapsed() >= AGAIN);
+        if is_due && !self.nics.said.is_empty() {
+            self.look().await;
+        }
+    }
+
+    /// Says what has become of a NIC, or why it is of no use, once.
+    fn note_turn(&mut self, interface: &str, turn: Result<Option<Turn>>) {
+        let is_gone = self.running.nic(interface).is_none();
+        let (words, is_bad) = match turn {
+            Ok(None) => {
+                if !is_gone {
+                    self.nics.said.remove(interface);
+                }
+                return;
+            }
+            Ok(Some(turn)) => (turn.words().to_owned(), turn == Turn::Gone),
+            Err(error) => (format!("{error:#}; trying again"), true),
+        };
+        if !is_bad {
+            self.nics.said.remove(interface);
+            tracing::warn!(interface, "{words}");
+        } else if self.nics.said.get(interface) == Some(&words) {
+            return;
+        } else {
+            tracing::error!(interface, "{words}");
+            self.nics.said.insert(interface.to_owned(), words.clone());
+        }
+        self.event("interface", &format!("interface {interface}"), &words, None);
+    }
+
+    /// Announces the addresses of the networks that are due.
+    fn announce(&mut self) {
+        for network in self.nics.due() {
+            if let Err(error) = self.running.announce(&network) {
+                tracing::warn!(network, "its addresses are not announced: {error:#}");
+            }
+        }
+    }
+}
+
+impl Nics {
+    fn announce(&mut self, networks: Vec<String>) {
+        let now = Instant::now();
+        self.announce
+            .retain(|(_, network)| !networks.contains(network));
+        for network in networks {
+            let times = ANNOUNCE.map(|after| (now + after, network.clone()));
+            self.announce.extend(times);
+        }
+    }
+
+    /// The networks whose time has come.
+    fn due(&mut self) -> Vec<String> {
+        let now = Instant::now();
+        let (due, later): (Vec<_>, Vec<_>) =
+            self.announce.drain(..).partition(|(at, _)| *at <= now);
+        self.announce = later;
+        let due: BTreeSet<String> = due.into_iter().map(|(_, network)| network).collect();
+        due.into_iter().collect()
+    }
+}
+
+impl Link {
+    /// Whether those on the link can know what they have to know of `now`, when this was the NIC before.
+    fn has_told(&self, now: &Self) -> bool {
+        !now.running
+            || (self.running
+                && (self.ifindex, self.mac, self.carriers) == (now.ifindex, now.mac, now.carriers))
+    }
+}
+
+impl Running {
+    /// The NICs of all networks as they are now, by the names of the file; what is wrong for one of the
+    /// networks on a NIC is wrong with the NIC.
+    fn find_nics(&self) -> Result<BTreeMap<String, Result<Option<Link>>>> {
+        let ours = |ifindex| {
+            let mut places = self.places.values();
+            let is_known = places.any(|place| place.is_there && place.nic.ifindex == ifindex);
+            is_known || self.pins.link(NIC, ifindex).exists()
+        };
+        link::with_netlink(async |handle| {
+            let mut nics = BTreeMap::new();
+            for network in &self.config.networks {
+                let mut nic = host::interface(&handle, network, ours).await;
+                if let (Ok(None), Some(known)) = (&nic, self.nic(&network.interface)) {
+                    // It may only have another name; our program does not care.
+                    let renamed = link::find_index(&handle, known.ifindex).await;
+                    nic = renamed.map(|link| link.filter(|renamed| renamed.xdp.is_some()));
+                }
+                let known = nics.entry(network.interface.clone());
+                let known: &mut Result<_> = known.or_insert(Ok(None));
+                if known.is_ok() {
+                    *known = nic;
+                }
+            }
+            Ok(nics)
+        })
+    }
+
+    /// The networks on an interface.
+    fn on_interface(&self, interface: &str) -> impl Iterator<Item = &Network> {
+        let networks = self.config.networks.iter();
+        networks.filter(move |network| network.interface == interface)
+    }
+
+    /// The NIC with this name in the file, as it is known, if it is there.
+    fn nic(&self, interface: &str) -> Option<&Link> {
+        let network = self.on_interface(interface).next()?;
+        let place = self.places.get(&network.name)?;
+        place.is_there.then_some(&place.nic)
+    }
+
+    /// Brings what runs to what has become of a NIC; `is_anew`: whatever of it is done already.
+    async fn follow_nic(
+        &mut self,
+        (interface, now): (&str, Option<Link>),
+        is_anew: bool,
+        layers: &Layers,
+    ) -> Result<Option<Turn>> {
+        let known = self.nic(interface).cloned();
+        let turn = match (&known, &now) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => Turn::Gone,
+            (None, Some(_)) => Turn::TakenIn,
+            (Some(known), Some(now))
+                if is_anew || known.ifindex != now.ifindex || now.xdp.is_none() =>
+            {
+                Turn::TakenIn
+            }
+            (Some(known), Some(now)) if (known.mac, known.mtu) != (now.mac, now.mtu) => {
+                Turn::Changed
+            }
+            (Some(_), Some(now)) => {
+                self.set_nic(interface, now);
+                return Ok(None);
+            }
+        };
+        match (turn, now) {
+            (Turn::TakenIn, Some(now)) => self.take_in(interface, &now, layers).await?,
+            (_, now) => {
+                let mut places = self.places.clone();
+                for network in self.on_interface(interface) {
+                    if let Some(place) = places.get_mut(&network.name) {
+                        place.is_there = now.is_some();
+                        place.nic = now.clone().unwrap_or_else(|| place.nic.clone());
+                    }
+                }
+                self.move_to(places, layers).await?;
+            }
+        }
+        Ok(Some(turn))
+    }
+
+    /// Notes what the maps need not know.
+    fn set_nic(&mut self, interface: &str, now: &Link) {
+        let networks = self.on_interface(interface);
+        let networks: Vec<String> = networks.map(|network| network.name.clone()).collect();
+        for network in networks {
+            if let Some(place) = self.places.get_mut(&network) {
+                place.nic = now.clone();
+            }
+        }
+    }
+
+    /// Gives the networks of an interface to this NIC, in the order of a start: what the host may refuse
+    /// comes before the first change of what runs.
+    async fn take_in(&mut self, interface: &str, now: &Link, layers: &Layers) -> Result<()> {
+        let networks = self.on_interface(interface);
+        let nics: BTreeMap<String, Link> = networks
+            .map(|network| (network.name.clone(), now.clone()))
+            .collect();
+        let (taken, _) = build_cells(
+            &self.config,
+            &self.pins,
+            &nics,
+            &self.ids,
+            &mut self.residents,
+        )?;
+        let links = attach_to(
+            &self.config,
+            &self.pins,
+            &taken,
+            &mut self.object,
+            self.mode,
+        )?;
+        self.links.extend(links);
+        if self.is_kept {
+            self.keep()?;
+        }
+        let mut places = self.places.clone();
+        places.extend(taken.clone());
+        self.move_to(places, layers).await?;
+        for (network, place) in &taken {
+            self.checks.follow(network, place.nic.ifindex);
+        }
+        set_up_nics(&self.config, &taken)?;
+        remove_stale_links(&self.pins, &self.places)
+    }
+
+    async fn move_to(&mut self, places: BTreeMap<String, Place>, layers: &Layers) -> Result<()> {
+        let change = self.prepare_at(self.config.clone(), places, layers)?;
+        for operation in change.operations() {
+            tracing::info!("{operation}");
+        }
+        self.carry_out(change, || Ok::<(), Error>(())).await
+    }
+
+    /// Tells everybody on the link of a network where its addresses are.
+    fn announce(&self, network: &str) -> Result<()> {
+        match (self.cells.get(network), self.residents.get(network)) {
+            (Some(cell), Some(resident)) => cell.announce(resident),
+            // It has the host's addresses.
+            _ => Ok(()),
+        }
+    }
+}

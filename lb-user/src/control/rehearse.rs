@@ -1,0 +1,89 @@
+//! Whether a configuration can be started here: all that can be known of it before anything is changed.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use super::{
+    apply::Live,
+    desired::{Place, desired},
+    ids::Ids,
+    layers::Layers,
+    migrate::Migration,
+    places::{find_nics, without_nic},
+    start::applied,
+};
+use crate::{
+    config::Config,
+    dataplane::{
+        maps::Maps,
+        object::Object,
+        pins::Pins,
+        version::{Pinned, pinned},
+    },
+    host::prepare,
+    network::link::Link,
+};
+
+/// Whether this host takes a configuration, and a data plane that is there has room for it.
+///
+/// # Errors
+///
+/// Why not.
+pub fn start(config: &Config, pins: &Pins) -> Result<()> {
+    check(config, pins, |_| Ok(Ids::default()))
+}
+
+/// The same for a start beside a process that goes on, and whether the programs would be accepted.
+///
+/// # Errors
+///
+/// Why not.
+pub fn take_over(config: &Config, pins: &Pins, migrate: bool) -> Result<()> {
+    // That process frees what is not used any more.
+    check(config, pins, Live::ids)?;
+    if !pins.exist() {
+        return Ok(());
+    }
+    let migration = Migration::of(pins, migrate)?;
+    migration.make_folders(pins)?;
+    let loaded = Object::load(pins, &config.limits, 0).map(drop);
+    let cleared = migration.clear(pins);
+    loaded.and(cleared)
+}
+
+/// `taken` are the ids that the configuration finds taken.
+fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&Live) -> Result<Ids>) -> Result<()> {
+    prepare::check(pins, Some(config))?;
+    let nics = find_nics(config, pins)?;
+    // Before the first start is complete, and where another version runs, there is nothing to fit into.
+    let is_other = || pinned(pins).map(|pinned| matches!(pinned, Pinned::Other(_)));
+    if applied(pins).is_err() || !pins.exist() || is_other()? {
+        return Ok(());
+    }
+    let live = Live::new(Maps::open(&pins.maps())?);
+    let config = Config {
+        limits: live.limits(),
+        ..config.clone()
+    };
+    let places = places(&config, &nics, pins);
+    let mut ids = taken(&live)?;
+    desired(&config, &places, &Layers::default(), &mut ids).map(drop)
+}
+
+/// Where the networks would be, as far as it can be known.
+fn places(config: &Config, nics: &BTreeMap<String, Link>, pins: &Pins) -> BTreeMap<String, Place> {
+    let networks = config.networks.iter();
+    let place = |name: &String| match nics.get(name) {
+        Some(nic) => Place {
+            nic: nic.clone(),
+            is_there: true,
+            cell_ifindex: 0,
+            partial: false,
+        },
+        None => without_nic(None, pins),
+    };
+    networks
+        .map(|network| (network.name.clone(), place(&network.name)))
+        .collect()
+}

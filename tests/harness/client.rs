@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use nix::sys::{
     socket::{
         AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
@@ -18,7 +18,7 @@ use nix::sys::{
 };
 
 use crate::{
-    pattern::{Digest, Pattern, copy_digest},
+    pattern::{Digest, Pattern, copy_digest, digest_all},
     topology::Host,
 };
 
@@ -177,6 +177,44 @@ pub fn download(to: SocketAddrV4, bytes: u64, seed: u64) -> Result<Transfer> {
         bytes,
         sent: sent.trim().to_owned(),
         received,
+        elapsed: start.elapsed(),
+    })
+}
+
+/// Sends bytes to the server until it shall `stop`, and takes every one of them back.
+///
+/// # Errors
+///
+/// When the connection breaks, or not as many come back; different digests are for the caller to compare.
+///
+/// # Panics
+///
+/// Never: the sender does not.
+pub fn stream(to: SocketAddrV4, seed: u64, stop: &AtomicBool) -> Result<Transfer> {
+    let start = Instant::now();
+    let stream = open(None, to)?;
+    (&stream).write_all(b"echo\n").context("ask")?;
+    let (sent, received) = thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let is_over = || stop.load(Ordering::Relaxed);
+            let sent = Pattern::new(seed).send_until(&mut &stream, is_over)?;
+            stream.shutdown(Shutdown::Write).context("close")?;
+            Ok(sent)
+        });
+        let received = digest_all(&mut &stream);
+        let sent: Result<(u64, Digest)> = sender.join().expect("the sender does not panic");
+        Ok::<_, Error>((sent?, received?))
+    })?;
+    ensure!(
+        sent.0 == received.0,
+        "{} of {} bytes came back",
+        received.0,
+        sent.0
+    );
+    Ok(Transfer {
+        bytes: sent.0,
+        sent: sent.1,
+        received: received.1,
         elapsed: start.elapsed(),
     })
 }

@@ -1,15 +1,21 @@
 //! The queues of free flow ids, looked into: the oracle for "no id is lost". And numbers of live flows,
 //! made wrong.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{MapData, Queue};
 use lb_common::maps::{
-    snat::{FIRST_FLOW_PORT, base},
+    snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, base},
     usage,
 };
 use lb_user::{
     control::{apply::read_ids, ids::Kind},
-    dataplane::{flows::UsageTable, maps::Maps, pins::Pins},
+    dataplane::{
+        flows::{FlowTable, UsageTable},
+        maps::Maps,
+        pins::Pins,
+    },
 };
 
 /// Every id that waits in a queue of the instance, those of one SNAT address after those of another.
@@ -19,20 +25,45 @@ use lb_user::{
 ///
 /// When the instance is not up.
 pub fn queued(instance: &str) -> Result<Vec<u32>> {
+    let all = by_slot(instance)?.into_values();
+    let all: Vec<u32> = all.flatten().collect();
+    ensure!(!all.is_empty(), "no SNAT address of {instance} has a queue");
+    Ok(all)
+}
+
+/// The same by the slot of each SNAT address.
+fn by_slot(instance: &str) -> Result<BTreeMap<u16, Vec<u32>>> {
     let maps = Maps::open(&Pins::new(instance).maps())?;
-    let mut all = Vec::new();
-    for slot in 0..u32::from(maps.limits().snat_addresses) {
-        let Some(mut queue) = maps.free_ids(slot)? else {
+    let mut all = BTreeMap::new();
+    for slot in 0..maps.limits().snat_addresses {
+        let Some(mut queue) = maps.free_ids(u32::from(slot))? else {
             continue;
         };
         let ids: Vec<u32> = std::iter::from_fn(|| queue.pop(0).ok()).collect();
         for id in &ids {
             queue.push(id, 0)?;
         }
-        all.extend(ids);
+        all.insert(slot, ids);
     }
-    ensure!(!all.is_empty(), "no SNAT address of {instance} has a queue");
     Ok(all)
+}
+
+/// How many ids each SNAT address has that has a queue: those that wait there, each counted once, and those that
+/// a flow holds. And how many wait there more than once.
+///
+/// # Errors
+///
+/// When the instance is not up.
+pub fn counted(instance: &str) -> Result<Vec<[usize; 2]>> {
+    let table = FlowTable::open(&Pins::new(instance).maps())?;
+    let count = |(slot, queued): (u16, Vec<u32>)| {
+        let ids = base(slot)..base(slot) + u32::from(FLOWS_PER_ADDRESS);
+        let held = |id: &u32| table.word(*id).is_some_and(|word| !word.claimable());
+        let different: BTreeSet<u32> = queued.iter().copied().collect();
+        let again = queued.len() - different.len();
+        [different.len() + ids.filter(held).count(), again]
+    };
+    Ok(by_slot(instance)?.into_iter().map(count).collect())
 }
 
 /// The SNAT port of an id of the first address.

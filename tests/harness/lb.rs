@@ -30,19 +30,15 @@ const FAIL: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(10);
 /// For one-shot commands of `lb`, in seconds; `timeout` kills one that hangs.
 const ANSWER_SECS: &str = "30";
-/// Becomes a user whom every system has and who owns nothing.
-const NOBODY: [&str; 5] = [
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-    "--",
-];
+/// A user whom every system has and who owns nothing.
+pub const USER: u32 = 65534;
 
 /// A running `lb run`; on drop it is stopped and `lb down` removes its data plane.
 #[derive(Debug)]
 pub struct Lb<'t> {
     site: &'t Site,
+    /// What it is started by, the program itself last.
+    program: Vec<String>,
     process: Process,
     is_down: bool,
 }
@@ -54,15 +50,80 @@ impl<'t> Lb<'t> {
     ///
     /// When it ends or stays silent, with its last words; nothing of it is left then.
     pub fn start(site: &'t Site, config: &str) -> Result<Self> {
-        let program = [as_text(&binary("LB_BIN", "lb")?)?];
-        let process = launch(site, site.run(), config, &program, &[])?;
+        Self::start_with(site, config, &[])
+    }
+
+    /// As [`Self::start`], with more options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_with(site: &'t Site, config: &str, options: &[&str]) -> Result<Self> {
+        Self::start_by(
+            site,
+            config,
+            vec![as_text(&binary("LB_BIN", "lb")?)?],
+            options,
+        )
+    }
+
+    /// Prepares the host for a user who owns nothing, and starts `lb run` as that user, who has only these
+    /// capabilities.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_unprivileged(site: &'t Site, config: &str, capabilities: &str) -> Result<Self> {
+        prepare(site, config, USER)?;
+        Self::start_by(site, config, unprivileged(site, capabilities)?, &[])
+    }
+
+    /// As [`Self::start`], by words such as `prlimit --nofile=256`, which execute what comes after them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_through(site: &'t Site, config: &str, words: &[&str]) -> Result<Self> {
+        let words = words.iter().map(|&word| word.to_owned());
+        let program = as_text(&binary("LB_BIN", "lb")?)?;
+        Self::start_by(site, config, words.chain([program]).collect(), &[])
+    }
+
+    fn start_by(
+        site: &'t Site,
+        config: &str,
+        program: Vec<String>,
+        options: &[&str],
+    ) -> Result<Self> {
+        let process = launch(site, site.run(), config, &program, options)?;
         let mut lb = Self {
             site,
+            program,
             process,
             is_down: false,
         };
         lb.process.wait_for_stdout("ready", START)?;
         Ok(lb)
+    }
+
+    /// From now on it is started as root.
+    ///
+    /// # Errors
+    ///
+    /// When there is no program.
+    pub fn set_root(&mut self) -> Result<()> {
+        self.program = vec![as_text(&binary("LB_BIN", "lb")?)?];
+        Ok(())
+    }
+
+    /// From now on it is started as that user, with these capabilities.
+    ///
+    /// # Errors
+    ///
+    /// When the program cannot be copied to where he can read it.
+    pub fn set_capabilities(&mut self, capabilities: &str) -> Result<()> {
+        self.program = unprivileged(self.site, capabilities)?;
+        Ok(())
     }
 
     /// Starts `lb run` again over the data plane of a process that has ended.
@@ -94,10 +155,28 @@ impl<'t> Lb<'t> {
     ///
     /// When the process cannot be made.
     pub fn begin_restart(&mut self, config: &str) -> Result<()> {
-        let program = [as_text(&binary("LB_BIN", "lb")?)?];
+        self.begin_restart_with(config, &[])
+    }
+
+    /// As [`Self::begin_restart`], with more options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::begin_restart`].
+    pub fn begin_restart_with(&mut self, config: &str, options: &[&str]) -> Result<()> {
         let (site, run) = (self.site, self.site.run());
-        self.process = launch(site, run, config, &program, &[])?;
+        self.process = launch(site, run, config, &self.program, options)?;
         Ok(())
+    }
+
+    /// As [`Self::restart`], with more options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn restart_with(&mut self, config: &str, options: &[&str]) -> Result<()> {
+        self.begin_restart_with(config, options)?;
+        self.process.wait_for_stdout("ready", START).map(drop)
     }
 
     /// Starts another `lb run`, which takes over from the one that runs; that one, which goes on with what
@@ -107,10 +186,35 @@ impl<'t> Lb<'t> {
     ///
     /// As for [`Self::start`].
     pub fn take_over(&mut self, config: &str) -> Result<Process> {
-        let program = [as_text(&binary("LB_BIN", "lb")?)?];
+        self.take_over_with(config, &[])
+    }
+
+    /// As [`Self::take_over`], with more options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn take_over_with(&mut self, config: &str, options: &[&str]) -> Result<Process> {
+        let before = self.begin_take_over(config, options)?;
+        match self.process.wait_for_stdout("ready", START) {
+            Ok(_) => Ok(before),
+            Err(error) => {
+                // It has taken nothing over.
+                self.process = before;
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`Self::take_over`], but does not wait until the next one is ready.
+    ///
+    /// # Errors
+    ///
+    /// When the process cannot be made.
+    pub fn begin_take_over(&mut self, config: &str, options: &[&str]) -> Result<Process> {
         let (site, run) = (self.site, self.site.run());
-        let mut next = launch(site, run, config, &program, &["--takeover"])?;
-        next.wait_for_stdout("ready", START)?;
+        let options: Vec<&str> = [&["--takeover"], options].concat();
+        let next = launch(site, run, config, &self.program, &options)?;
         Ok(std::mem::replace(&mut self.process, next))
     }
 
@@ -311,13 +415,60 @@ pub fn start_fails_with(site: &Site, config: &str, options: &[&str]) -> Result<F
 ///
 /// As for [`start_fails`].
 pub fn start_fails_without_privileges(site: &Site, config: &str) -> Result<Failure> {
+    start_fails_unprivileged(site, config, "-all", &[])
+}
+
+/// Runs `lb run` with these options as a user who has these capabilities, and waits until it has failed.
+///
+/// # Errors
+///
+/// As for [`start_fails`].
+pub fn start_fails_unprivileged(
+    site: &Site,
+    config: &str,
+    capabilities: &str,
+    options: &[&str],
+) -> Result<Failure> {
+    let program = unprivileged(site, capabilities)?;
+    wait_for_failure(launch(site, site.run(), config, &program, options)?)
+}
+
+/// Runs `lb prepare` for a user; what it says.
+///
+/// # Errors
+///
+/// When it fails.
+pub fn prepare(site: &Site, config: &str, user: u32) -> Result<String> {
+    let file = site.write("prepare.yaml", config)?;
+    let mut command = one_shot(site)?;
+    command.args(["prepare", "--instance", site.run()]);
+    command.arg("--config").arg(file);
+    process::succeed(command.args(["--user", &user.to_string()]))
+}
+
+/// `lb` as a user who owns nothing and has these capabilities, in the words of setpriv.
+///
+/// # Errors
+///
+/// When the program cannot be copied.
+pub fn unprivileged(site: &Site, capabilities: &str) -> Result<Vec<String>> {
     // The workspace may lie where nobody else can read.
     let copy = site.dir().join("lb");
-    fs::copy(binary("LB_BIN", "lb")?, &copy).context("copy lb")?;
-    fs::set_permissions(&copy, Permissions::from_mode(0o755)).context("let others run lb")?;
-    let mut program = NOBODY.map(str::to_owned).to_vec();
-    program.push(as_text(&copy)?);
-    wait_for_failure(launch(site, site.run(), config, &program, &[])?)
+    if !copy.exists() {
+        fs::copy(binary("LB_BIN", "lb")?, &copy).context("copy lb")?;
+        fs::set_permissions(&copy, Permissions::from_mode(0o755)).context("let others run lb")?;
+    }
+    Ok(vec![
+        "setpriv".to_owned(),
+        format!("--reuid={USER}"),
+        format!("--regid={USER}"),
+        "--clear-groups".to_owned(),
+        format!("--inh-caps={capabilities}"),
+        format!("--ambient-caps={capabilities}"),
+        format!("--bounding-set={capabilities}"),
+        "--".to_owned(),
+        as_text(&copy)?,
+    ])
 }
 
 /// Runs `lb check` on a configuration.

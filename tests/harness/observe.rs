@@ -86,6 +86,16 @@ pub fn echo_replies(netns: &Netns) -> Result<u64> {
     snmp(netns, "Icmp: ", "InEchoReps")
 }
 
+/// TCP connections of the namespace's own stack that ended by a reset of either end, and resets that it
+/// sent.
+///
+/// # Errors
+///
+/// As for [`ip_in_receives`].
+pub fn tcp_resets(netns: &Netns) -> Result<u64> {
+    Ok(snmp(netns, "Tcp: ", "EstabResets")? + snmp(netns, "Tcp: ", "OutRsts")?)
+}
+
 /// A count of the kernel's stack: one column of the row of a protocol.
 fn snmp(netns: &Netns, protocol: &str, name: &str) -> Result<u64> {
     let table = netns.run("cat /proc/net/snmp")?;

@@ -1,6 +1,11 @@
 //! What a test tells the product while it runs, and what is in its maps.
 
-use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_user::{
@@ -48,6 +53,19 @@ impl Lb<'_> {
         let mut command = self.command()?;
         command.args(words).args(["--instance", self.site().run()]);
         said(&mut command)
+    }
+
+    /// As [`Self::tell`], but does not wait for what comes of it.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub fn begin(&self, words: &[&str]) -> Result<Child> {
+        let mut command = self.command()?;
+        command.args(words).args(["--instance", self.site().run()]);
+        let silent = command.stdin(Stdio::null()).stdout(Stdio::null());
+        let begun = silent.stderr(Stdio::null()).spawn();
+        begun.with_context(|| format!("start lb {}", words.join(" ")))
     }
 
     /// As [`Self::tell`], with JSON for an answer.
@@ -133,7 +151,12 @@ impl Lb<'_> {
             entries.insert(format!("backend {id} {:?}", maps.backends.get(&id, 0)?));
         }
         for (_, id) in ids.of(Kind::Pool) {
-            entries.insert(format!("pool {id} {:?}", maps.maglev(id)?));
+            let mut tables = Vec::new();
+            for table in ids.tables_of(id) {
+                tables.extend(maps.maglev(table)?.filter(|table| !table.is_empty()));
+            }
+            // One of the two is empty, but in the middle of a change.
+            entries.insert(format!("pool {id} {tables:?}"));
         }
         entries.insert(format!("rules {:?}", maps.rules()?));
         Ok(entries)

@@ -179,7 +179,12 @@ pub fn say(mut from: &TcpStream, to: &TcpStream, word: &[u8]) -> Result<()> {
     hear(to, word)
 }
 
-fn hear(mut to: &TcpStream, word: &[u8]) -> Result<()> {
+/// Waits until `word` arrives.
+///
+/// # Errors
+///
+/// When something else does, or nothing in time.
+pub fn hear(mut to: &TcpStream, word: &[u8]) -> Result<()> {
     to.set_read_timeout(Some(PATIENCE))
         .context("set the read timeout")?;
     let mut heard = vec![0; word.len()];

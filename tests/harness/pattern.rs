@@ -45,14 +45,9 @@ impl Pattern {
         let mut sha = Sha256::new();
         let mut left = bytes;
         while left > 0 {
-            let number = self.number.to_le_bytes();
-            self.block
-                .iter_mut()
-                .zip(number)
-                .for_each(|(byte, new)| *byte = new);
-            self.number += 1;
+            let block = self.next_block();
             let length = usize::try_from(left).unwrap_or(BLOCK).min(BLOCK);
-            let part = self.block.get(..length).context("a part of a block")?;
+            let part = block.get(..length).context("a part of a block")?;
             receiver
                 .write_all(part)
                 .with_context(|| format!("send; {left} bytes are left"))?;
@@ -60,6 +55,60 @@ impl Pattern {
             left -= u64::try_from(length)?;
         }
         Ok(hex(sha))
+    }
+
+    /// Writes blocks of the stream until `is_over`; how many bytes those are, and their digest.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn send_until(
+        &mut self,
+        receiver: &mut impl Write,
+        is_over: impl Fn() -> bool,
+    ) -> Result<(u64, Digest)> {
+        let mut sha = Sha256::new();
+        let mut sent = 0;
+        while !is_over() {
+            let block = self.next_block();
+            receiver
+                .write_all(block)
+                .with_context(|| format!("send; {sent} bytes are sent"))?;
+            sha.update(block);
+            sent += u64::try_from(block.len())?;
+        }
+        Ok((sent, hex(sha)))
+    }
+
+    fn next_block(&mut self) -> &[u8] {
+        let number = self.number.to_le_bytes();
+        self.block
+            .iter_mut()
+            .zip(number)
+            .for_each(|(byte, new)| *byte = new);
+        self.number += 1;
+        &self.block
+    }
+}
+
+/// Reads until the sender closes; how many bytes those are, and their digest.
+///
+/// # Errors
+///
+/// When the connection breaks.
+pub fn digest_all(sender: &mut impl Read) -> Result<(u64, Digest)> {
+    let mut sha = Sha256::new();
+    let mut block = vec![0; BLOCK];
+    let mut received = 0;
+    loop {
+        let read = sender
+            .read(&mut block)
+            .with_context(|| format!("receive; {received} bytes have come"))?;
+        if read == 0 {
+            return Ok((received, hex(sha)));
+        }
+        sha.update(block.get(..read).context("what was read")?);
+        received += u64::try_from(read)?;
     }
 }
 

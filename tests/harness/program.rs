@@ -159,10 +159,13 @@ impl DataPlane {
                 mac,
                 mtu: 1500,
                 up: true,
+                running: true,
+                carriers: 1,
                 peer: None,
                 xdp: None,
                 bridge: None,
             },
+            is_there: true,
             cell_ifindex,
             partial: partial.is_some(),
         };

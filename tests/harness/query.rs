@@ -46,8 +46,14 @@ pub struct Network {
     pub interface: String,
     /// Whether the NIC has a carrier.
     pub carrier: bool,
-    /// `native`, `generic` or `detached`.
+    /// `native`, `generic` or `detached`; `missing` without a NIC.
     pub mode: String,
+    /// Whether everything is dropped until the next start.
+    pub stopped: bool,
+    /// Bytes of the largest packet.
+    pub mtu: u16,
+    /// Most bytes of data in a TCP segment.
+    pub mss: u16,
     /// The name of its cell.
     pub cell: Option<String>,
     /// Live flows of its clients.
@@ -192,6 +198,8 @@ pub struct Who {
 pub struct Drop {
     /// `nic` or `cell`.
     pub hook: String,
+    /// The network, or `-` for frames of none.
+    pub network: String,
     /// The reason as a label.
     pub reason: String,
     /// How many were dropped.

@@ -84,7 +84,15 @@ fn serve(mut stream: &TcpStream, name: &[u8]) {
 ///
 /// When nobody does either, or the bytes that he got are not those that were sent.
 pub fn ask(to: SocketAddrV4, pieces: &[&[u8]], pause: Duration) -> Result<Option<String>> {
-    let mut stream = open(None, to)?;
+    ask_on(open(None, to)?, pieces, pause)
+}
+
+/// As [`ask`], on a connection that is there.
+///
+/// # Errors
+///
+/// As for [`ask`].
+pub fn ask_on(mut stream: TcpStream, pieces: &[&[u8]], pause: Duration) -> Result<Option<String>> {
     for (number, piece) in pieces.iter().enumerate() {
         if number > 0 {
             thread::sleep(pause);

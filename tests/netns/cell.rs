@@ -18,7 +18,18 @@ const MOVED: Duration = Duration::from_secs(40);
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
     let topology = Topology::poc()?;
-    let _lb = Lb::start(&topology, CONFIG)?;
+    let mut lb = Lb::start(&topology, CONFIG)?;
+    // A cell that is adopted has been changed by somebody, as the host may have been before the start.
+    lb.process().stop()?;
+    for network in ["mgmt", "tenant-a"] {
+        for place in ["all", "cell"] {
+            for key in ["arp_accept", "drop_gratuitous_arp"] {
+                let line = format!("sysctl -q -w net.ipv4.conf.{place}.{key}=1");
+                inside(&topology, network, &line)?;
+            }
+        }
+    }
+    lb.restart(CONFIG)?;
 
     for (network, nic, address) in [("mgmt", MGMT_NIC, SNAT), ("tenant-a", TENANT_NIC, VIP)] {
         let addresses = inside(&topology, network, "ip -o -4 address show dev cell")?;
@@ -47,6 +58,10 @@ fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
             ("net.ipv4.conf.default.send_redirects", "0"),
             ("net.ipv4.conf.all.accept_source_route", "0"),
             ("net.ipv6.conf.default.disable_ipv6", "1"),
+            ("net.ipv4.conf.all.arp_accept", "0"),
+            ("net.ipv4.conf.cell.arp_accept", "0"),
+            ("net.ipv4.conf.all.drop_gratuitous_arp", "0"),
+            ("net.ipv4.conf.cell.drop_gratuitous_arp", "0"),
             ("net.ipv4.neigh.cell.base_reachable_time_ms", "5000"),
             ("net.ipv4.neigh.cell.delay_first_probe_time", "1"),
         ] {

@@ -348,10 +348,10 @@ fn after_a_refused_reload_the_old_backends_are_checked() -> Result<()> {
 }
 
 /// A small file system, until it is dropped.
-struct Disk(String);
+pub(crate) struct Disk(String);
 
 impl Disk {
-    fn mount(at: &str) -> Result<Self> {
+    pub(crate) fn mount(at: &str) -> Result<Self> {
         use nix::mount::{MsFlags, mount};
         mount(
             Some("lb-disk"),

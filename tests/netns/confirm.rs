@@ -54,7 +54,7 @@ fn what_nobody_confirms_is_taken_down_again() -> Result<()> {
 fn a_signal_before_the_confirmation_takes_it_down() -> Result<()> {
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGKILL] {
         let topology = Topology::poc()?;
-        let mut child = Unconfirmed::start(&topology, "60s")?;
+        let mut child = Unconfirmed::start(&topology, CONFIG, "60s")?;
         kill(child.pid()?, signal)?;
         child.0.wait()?;
         for nic in [TENANT_NIC, MGMT_NIC] {
@@ -80,8 +80,8 @@ fn a_signal_before_the_confirmation_takes_it_down() -> Result<()> {
 fn enter_keeps_it() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
-    let mut child = Unconfirmed::start(&topology, CONFIRM)?;
-    child.0.stdin.take().context("a pipe")?.write_all(b"\n")?;
+    let mut child = Unconfirmed::start(&topology, CONFIG, CONFIRM)?;
+    child.confirm()?;
 
     // Well past the deadline.
     let ended = poll::until("the end of lb", Duration::from_secs(6), || {
@@ -111,12 +111,12 @@ fn enter_keeps_it() -> Result<()> {
 }
 
 /// `lb run --confirm` that waits for Enter; killed on drop.
-struct Unconfirmed(Child);
+pub(crate) struct Unconfirmed(Child);
 
 impl Unconfirmed {
     /// Starts it and waits until it is attached.
-    fn start(topology: &Topology, patience: &str) -> Result<Self> {
-        let config = topology.write("confirm.yaml", CONFIG)?;
+    pub(crate) fn start(topology: &Topology, config: &str, patience: &str) -> Result<Self> {
+        let config = topology.write("confirm.yaml", config)?;
         let mut command = topology.lb.command("setpriv");
         let child = command
             .args(["--pdeathsig", "KILL", "--"])
@@ -141,19 +141,29 @@ impl Unconfirmed {
         Ok(child)
     }
 
+    /// Presses Enter.
+    pub(crate) fn confirm(&mut self) -> Result<()> {
+        let mut terminal = self.0.stdin.take().context("a pipe")?;
+        Ok(terminal.write_all(b"\n")?)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     fn pid(&self) -> Result<Pid> {
-        Ok(Pid::from_raw(i32::try_from(self.0.id())?))
+        Ok(Pid::from_raw(i32::try_from(self.id())?))
     }
 }
 
 impl Drop for Unconfirmed {
     fn drop(&mut self) {
         // An error says that it has ended already.
-        let _ended: std::io::Result<()> = self.0.kill();
+        let _ended = self.0.kill().and_then(|()| self.0.wait());
     }
 }
 
-fn down(topology: &Topology) -> Result<()> {
+pub(crate) fn down(topology: &Topology) -> Result<()> {
     let mut command = topology.lb.command(binary("LB_BIN", "lb")?);
     process::succeed(command.args(["down", "--instance", topology.run()])).map(drop)
 }

@@ -1,6 +1,9 @@
 //! What the tests of a flow's life share: one client, one backend, one service each of TCP and UDP.
 
-use std::{net::UdpSocket, time::Duration};
+use std::{
+    net::{SocketAddrV4, UdpSocket},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
@@ -9,11 +12,13 @@ use lb_tests::{
     pair::Line,
     poll,
     query::Flow,
-    topology::{DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, Host, Topology},
+    topology::{DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, Host, Topology, VIP},
 };
 
 /// Long against anything that must happen, short against a default timeout.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+/// Where no service listens.
+const NOBODY: SocketAddrV4 = SocketAddrV4::new(VIP, 9);
 /// What must come at once comes within this.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(200);
 
@@ -115,6 +120,18 @@ pub(crate) fn udp_server(topology: &Topology) -> Result<UdpSocket> {
         .set_read_timeout(Some(LIMIT))
         .context("set the read timeout")?;
     Ok(socket)
+}
+
+/// Sends datagrams to nobody, which are dropped and counted.
+pub(crate) fn send_to_nobody(topology: &Topology, count: usize) -> Result<()> {
+    let client = topology.client();
+    client.netns.inside(|| -> Result<()> {
+        let socket = UdpSocket::bind((client.address, 0))?;
+        for _ in 0..count {
+            socket.send_to(b"?", NOBODY)?;
+        }
+        Ok(())
+    })?
 }
 
 /// The only live flow there is.

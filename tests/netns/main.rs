@@ -1,7 +1,7 @@
 //! Real sockets through the attached programs, in network namespaces.
 //!
 //! Each test builds networks of its own, so they run side by side. They need root, the programs of
-//! `peers` and `traffic` (nginx, dnsmasq, curl, python3, openssl, dig, tcpdump, nft, ethtool), haproxy, strace, and the
+//! `peers` and `traffic` (nginx, dnsmasq, curl, python3, openssl, dig, tcpdump, nft, ethtool), haproxy, strace, libfaketime, systemd, and the
 //! binaries `lb` and `lb-lab`, from `LB_BIN` and `LB_LAB_BIN` or from the release folder.
 
 #![expect(
@@ -10,18 +10,22 @@
 )]
 
 mod account;
+mod admin;
 mod alive;
 mod allow;
 mod alone;
+mod announce;
 mod bad_start;
 mod carrier;
 mod cell;
 mod change;
 mod churn;
 mod clients;
+mod clock;
 mod confirm;
 mod crossing;
 mod dies;
+mod disk;
 mod endure;
 mod expiry;
 mod extension;
@@ -34,16 +38,21 @@ mod health;
 mod host;
 mod hosts;
 mod hosts_ways;
+mod hotplug;
 mod icmp;
 mod keepalive;
+mod killed;
 mod lab;
 mod leg;
 mod life;
+mod limits;
 mod load;
 mod local;
+mod migrate;
 mod million;
 mod mode;
 mod mtu;
+mod neighbours;
 mod not_ours;
 mod offload;
 mod one_arm;
@@ -54,9 +63,12 @@ mod oracle_sni_cases;
 mod order;
 mod overlap;
 mod pieces;
+mod privileges;
 mod probe;
 mod refuse;
 mod reload;
+mod remains;
+mod replace;
 mod request;
 mod rest;
 mod restart;
@@ -71,8 +83,12 @@ mod shared_tenants;
 mod silence;
 mod splice;
 mod spoof;
+mod stop;
+mod survive;
 mod takeover;
+mod through;
 mod topology;
 mod two_cpus;
 mod undone;
+mod unit;
 mod vlan;

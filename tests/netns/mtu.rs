@@ -1,6 +1,10 @@
 //! Narrow links on the way: FEATURES A14, RELIABILITY 16.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::wire::header::ACK;
@@ -178,6 +182,49 @@ fn reliability_16_a_narrow_tenant_network_is_told_to_nodes() -> Result<()> {
     server.send_to(&much, snat).context("reply again")?;
     assert_eq!(received(&datagrams)?, much);
     ensure_told(&told.stop()?, [SNAT, SNAT], 1500)
+}
+
+/// The NIC of the nodes' network gets another MTU while everything runs: both programs, the cell and new
+/// connections go by it at once, and those that are there are told.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn an_mtu_that_changes_is_followed() -> Result<()> {
+    let topology = Topology::poc()?;
+    let node = &topology.nodes[0];
+    let lb = Lb::start(&topology, &Words::default().config())?;
+    let line = line(&topology)?;
+    let pair = line.open()?;
+    let sent = Wire::received(&topology.tenant_lan, "p-c1", "tcp", topology.dir())?;
+    pair.talk()?;
+    let last = last(&sent)?;
+    for (mtu, mss) in [(1400, 1360), (3000, 1460), (1500, 1460), (1400, 1360)] {
+        mgmt_mtu(&topology, node, mtu.into())?;
+        poll::until("the MTU in the maps", Duration::from_secs(1), || {
+            let network = lb.status()?.networks.into_iter().next();
+            let network = network.context("the nodes' network")?;
+            Ok(((network.mtu, network.mss) == (mtu, mtu - 40)).then_some(()))
+        })?;
+        let cell = format!("--net=/run/netns/lb.{}.mgmt", topology.run());
+        let inner = Command::new("nsenter")
+            .args([&cell, "ip", "link", "show", "dev", "cell"])
+            .output()?;
+        let inner = String::from_utf8(inner.stdout)?;
+        ensure!(inner.contains(&format!(" mtu {mtu} ")), "{inner}");
+        let [at_client, at_node] = [syns(&topology, topology.client())?, syns(&topology, node)?];
+        line.open()?.talk()?;
+        assert_eq!(maxima(&at_node.stop()?), [Some(mss)]);
+        assert_eq!(maxima(&at_client.stop()?), [Some(mss)]);
+        pair.talk()?;
+    }
+    let told = Wire::received(&topology.client().netns, "eth0", "icmp", topology.dir())?;
+    let stubborn = packet::tcp(&last.from.to_string(), &last.to.to_string(), ACK)
+        .numbers(last.next(), last.acknowledgment)
+        .payload(&[7; 1460]);
+    let stubborn = send(&topology, stubborn)?;
+    told.wait_for("too big, to a segment", 1, LIMIT, |frame| {
+        is_about(frame, &stubborn, 1400)
+    })?;
+    pair.talk()
 }
 
 /// What `mss` says goes into both SYNs, and only down.

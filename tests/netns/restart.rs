@@ -112,3 +112,28 @@ fn a_file_that_is_wrong_leaves_what_was_applied() -> Result<()> {
     assert_eq!(failure.code, Some(2));
     Ok(())
 }
+
+/// A file that the host refuses is answered like one that cannot be read: what was applied goes on.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_file_that_the_host_refuses_leaves_what_was_applied() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _peers = Peers::start(&topology)?;
+    let mut lb = Lb::start(&topology, CONFIG)?;
+    let who = || topology.client().netns.inside(|| client::who(None, ECHO))?;
+    let edited = CONFIG.replace(
+        "pools:",
+        "  more: { role: tenant, interface: eth9, prefixes: [10.9.0.0/24] }\npools:",
+    );
+    ensure!(edited != CONFIG);
+    lb.kill()?;
+    lb.restart(&edited)?;
+    who()?;
+    let status = lb.tell(&["status"])?.done()?;
+    let words = "stale: network more: there is no interface eth9";
+    ensure!(status.contains(words), "{status}");
+    lb.reload(CONFIG)?;
+    let status = lb.tell(&["status"])?.done()?;
+    ensure!(!status.contains("stale"), "{status}");
+    who().map(drop)
+}

@@ -123,7 +123,7 @@ fn r12_an_address_has_so_many_bytes() -> Result<()> {
 }
 
 /// Connections of a client, one after the other, each of which says this and no more.
-fn hold(client: &Host, count: usize, says: &[u8]) -> Result<Vec<TcpStream>> {
+pub(crate) fn hold(client: &Host, count: usize, says: &[u8]) -> Result<Vec<TcpStream>> {
     let from: Ipv4Addr = client.address;
     let open = || -> Result<TcpStream> {
         let mut stream = open(Some(from), SHARED)?;
@@ -148,7 +148,7 @@ fn is_recycled(lb: &Lb<'_>, count: usize) -> Result<()> {
 }
 
 /// The numbers of those that have been closed, without a word.
-fn closed(held: &[TcpStream]) -> Result<Vec<usize>> {
+pub(crate) fn closed(held: &[TcpStream]) -> Result<Vec<usize>> {
     let mut closed = Vec::new();
     for (number, mut stream) in held.iter().enumerate() {
         match stream.read(&mut [0]) {

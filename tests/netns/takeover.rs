@@ -1,46 +1,68 @@
 //! One process takes over from another while connections come and go: RELIABILITY 2.
 
 use std::{
-    net::SocketAddrV4,
+    net::{Ipv4Addr, SocketAddrV4},
     sync::atomic::{AtomicBool, Ordering},
-    thread,
+    thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
+    doom::{self, Moment},
     hello::named,
     lb::{Lb, start_fails_with},
     pair::{Line, Pair},
+    poll,
     process::Process,
     teller::{Teller, ask},
-    topology::{Topology, VIP},
+    topology::{TENANT_NIC, Topology, VIP},
 };
 
-const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
-const DIRECT: SocketAddrV4 = SocketAddrV4::new(VIP, 8443);
-const LONG: SocketAddrV4 = SocketAddrV4::new(VIP, 444);
-const LONG_DIRECT: SocketAddrV4 = SocketAddrV4::new(VIP, 8444);
-const NAME: &str = "a.lab";
+use crate::{
+    health::{Site, wait_for},
+    life::LIMIT,
+    remains::{self, Remains, TO_NOBODY, disturb},
+};
+
+pub(crate) const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
+pub(crate) const DIRECT: SocketAddrV4 = SocketAddrV4::new(VIP, 8443);
+pub(crate) const LONG: SocketAddrV4 = SocketAddrV4::new(VIP, 444);
+pub(crate) const LONG_DIRECT: SocketAddrV4 = SocketAddrV4::new(VIP, 8444);
+pub(crate) const NAME: &str = "a.lab";
 /// Where the node serves those that come and go, and those that stay.
-const PORT: u16 = 31443;
-const LONG_PORT: u16 = 31444;
+pub(crate) const PORT: u16 = 31443;
+pub(crate) const LONG_PORT: u16 = 31444;
 const TAKEOVERS: usize = 20;
 /// How long the process before may take to end once nothing is left to it.
 const ENDS: Duration = Duration::from_secs(10);
 
-fn config(topology: &Topology) -> String {
-    let node = topology.nodes[0].address;
+pub(crate) fn config(topology: &Topology) -> String {
     format!(
         "version: 1
 networks:
   mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
   tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
 pools:
-  short: {{ network: mgmt, backends: [\"{node}:{PORT}\"] }}
+{}services:
+{}",
+        pools(topology),
+        services()
+    )
+}
+
+fn pools(topology: &Topology) -> String {
+    let node = topology.nodes[0].address;
+    format!(
+        "  short: {{ network: mgmt, backends: [\"{node}:{PORT}\"] }}
   long: {{ network: mgmt, backends: [\"{node}:{LONG_PORT}\"] }}
-services:
-  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{{ names: [{NAME}], pool: short }}] }} }}
+"
+    )
+}
+
+fn services() -> String {
+    format!(
+        "  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{{ names: [{NAME}], pool: short }}] }} }}
   shared-long: {{ network: tenant-a, listen: [\"{LONG}/tcp\"], sni: {{ routes: [{{ names: [{NAME}], pool: long }}] }} }}
   direct: {{ network: tenant-a, listen: [\"{DIRECT}/tcp\"], pool: short }}
   direct-long: {{ network: tenant-a, listen: [\"{LONG_DIRECT}/tcp\"], pool: long }}
@@ -79,48 +101,65 @@ fn open(topology: &Topology, to: SocketAddrV4, stop: &AtomicBool) -> Result<Open
     })?
 }
 
+/// One take-over after the other, beside connections that stay; each process leaves to the next what was
+/// there. Who was dead answers meanwhile, and is not to be believed yet. Those that gave way.
+fn take_over_all(
+    lb: &mut Lb<'_>,
+    (site, config): (&Site<'_>, &str),
+    (line, pairs): (&Line<'_>, &mut Vec<Pair>),
+    remains: &mut Remains<'_>,
+    is_over: impl Fn() -> bool,
+) -> Result<Vec<Process>> {
+    let mut before = Vec::new();
+    for round in 1..=TAKEOVERS {
+        let words = || format!("take-over {round}");
+        site.health[1].answer(200);
+        before.push(lb.take_over(config).with_context(words)?);
+        remains.ensure_known(lb).with_context(words)?;
+        site.health[1].refuse();
+        pairs.iter().try_for_each(Pair::talk)?;
+        // One that begins with each process.
+        pairs.push(line.open()?);
+        ensure!(!is_over(), "a connection has failed");
+    }
+    Ok(before)
+}
+
 /// Twenty upgrades, one after the other, beside connections that stay and connections that come and go,
 /// by the data plane and by a shared VIP: none is lost, none is refused, and each process ends when what
-/// it carries has ended.
+/// it carries has ended. Ids, cells, counts, verdicts and overrides are what they were.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = config(&topology);
+    let site = Site::new(&topology, 3)?;
+    let config = remains::config(&site)
+        .replace("services:\n", &format!("{}services:\n", pools(&topology)))
+        + &services();
+    site.health[1].refuse();
     let node = &topology.nodes[0];
     let address = SocketAddrV4::new(node.address, PORT);
     let _teller = Teller::start(&node.netns, address, "node")?;
     let line = Line::new(topology.client(), LONG, node, LONG_PORT)?;
     let line = line.saying(named(NAME.as_bytes()));
     let mut lb = Lb::start(&topology, &config)?;
+    wait_for(&lb, &["up", "dead", "up", "up", "up"], LIMIT)?;
+    let first = disturb(&lb, &topology)?;
+    assert_eq!(site.who(10)?.into_keys().collect::<Vec<_>>(), [&*first]);
     let mut pairs = line.open_many(10)?;
     for _ in 0..10 {
         pairs.push(line.open_at(LONG_DIRECT)?);
     }
-    let mut before = Vec::new();
+    let mut remains = Remains::of(&lb, &topology)?;
     let stop = AtomicBool::new(false);
-    thread::scope(|scope| -> Result<()> {
+    let mut before = thread::scope(|scope| -> Result<Vec<Process>> {
         let loads = [SHARED, DIRECT].map(|to| {
             let (topology, stop) = (&topology, &stop);
             scope.spawn(move || open(topology, to, stop))
         });
-        let rounds = || -> Result<()> {
-            for round in 1..=TAKEOVERS {
-                before.push(
-                    lb.take_over(&config)
-                        .with_context(|| format!("take-over {round}"))?,
-                );
-                pairs.iter().try_for_each(Pair::talk)?;
-                // One that begins with each process.
-                pairs.push(line.open()?);
-                for load in &loads {
-                    ensure!(!load.is_finished(), "a connection has failed");
-                }
-            }
-            Ok(())
-        };
-        let mut rounds = rounds;
-        let result = rounds();
+        let is_over = || loads.iter().any(ScopedJoinHandle::is_finished);
+        let carried = (&line, &mut pairs);
+        let before = take_over_all(&mut lb, (&site, &config), carried, &mut remains, is_over);
         stop.store(true, Ordering::Relaxed);
         for (load, to) in loads.into_iter().zip(["shared VIP", "data plane"]) {
             let load = load.join().map_err(|_| anyhow!("the load panicked"))?;
@@ -130,8 +169,10 @@ fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
             );
             ensure!(count > TAKEOVERS, "{count} connections");
         }
-        result
+        before
     })?;
+    assert_eq!(site.who(10)?.into_keys().collect::<Vec<_>>(), [&*first]);
+    assert_eq!(lb.dropped("no_service")?, u64::try_from(TO_NOBODY)?);
     pairs.iter().try_for_each(Pair::talk)?;
     // Each carries something.
     for (number, process) in before.iter_mut().enumerate() {
@@ -151,7 +192,43 @@ fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
     ended_well(&mut left)
 }
 
-fn ended_well(process: &mut Process) -> Result<()> {
+/// A process that takes over and dies before it is up, with nobody to start another one: what the process
+/// before carries goes on to its end, and the next start is one like any other.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn what_is_carried_outlives_an_heir_that_dies() -> Result<()> {
+    let topology = Topology::poc()?;
+    let config = config(&topology);
+    let node = &topology.nodes[0];
+    let line = Line::new(topology.client(), LONG, node, LONG_PORT)?;
+    let line = line.saying(named(NAME.as_bytes()));
+    let mut lb = Lb::start(&topology, &config)?;
+    let pairs = [line.open()?, line.open_at(LONG_DIRECT)?];
+
+    let mut before = lb.begin_take_over(&config, &[])?;
+    // When it is about to put its programs into the place of the others.
+    let link = Moment::Of("bpf 29", 0);
+    let doom = doom::kill_before(topology.run(), lb.process().id(), link)?;
+    let end = poll::until("its end", 3 * LIMIT, || Ok(doom.is_over().then_some(())));
+    let followed = doom.end()?;
+    ensure!(end.is_ok() && followed.killed.is_some(), "{followed:?}");
+    lb.kill()?;
+
+    poll::until("a word of it", ENDS, || {
+        let said = before.stderr();
+        Ok(said.contains("ended before it was up").then_some(()))
+    })?;
+    pairs.iter().try_for_each(Pair::talk)?;
+    line.open_at(LONG_DIRECT)?.talk()?;
+    lb.restart(&config)?;
+    pairs.iter().try_for_each(Pair::talk)?;
+    line.open()?.talk()?;
+    ensure!(before.ended()?.is_none());
+    drop(pairs);
+    ended_well(&mut before)
+}
+
+pub(crate) fn ended_well(process: &mut Process) -> Result<()> {
     let status = process.wait_for_end(ENDS)?;
     ensure!(status.success(), "{status}: {}", process.stderr());
     Ok(())
@@ -181,6 +258,31 @@ fn who_cannot_start_takes_nothing_over() -> Result<()> {
     ensure!(failure.code == Some(2), "{failure:?}");
     reaches()?;
     ensure!(lb.process().ended()?.is_none());
+    let own = Ipv4Addr::new(192, 168, 203, 77);
+    topology
+        .lb
+        .run(&format!("ip address add {own}/24 dev {TENANT_NIC}"))?;
+    let more = config.replace(
+        "pools:",
+        "  more: { role: tenant, interface: eth9, prefixes: [10.9.0.0/24] }\npools:",
+    );
+    let taken = config.replace(&LONG_DIRECT.to_string(), &format!("{own}:444"));
+    for (file, words) in [
+        (
+            more.as_str(),
+            "network more: there is no interface eth9".to_owned(),
+        ),
+        (&taken, format!("{own} is an address of this host")),
+    ] {
+        ensure!(file != config);
+        let failure = start_fails_with(&topology, file, &["--takeover"])?;
+        ensure!(
+            failure.code == Some(1) && failure.stderr.contains(&words),
+            "{failure:?}"
+        );
+        reaches()?;
+        ensure!(lb.process().ended()?.is_none());
+    }
     lb.process().stop()?;
     // The process has ended: its successor begins as any other.
     let _ended = lb.take_over(&config)?;

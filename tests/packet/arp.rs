@@ -49,6 +49,32 @@ fn arp_for_our_addresses_goes_into_the_cell() {
     assert_sent(&mut lb, Port::Mgmt, &answer, ("nic", "mgmt", "delivered"));
 }
 
+/// A tenant's router or worker that says where it is now; on mgmt the host must hear it.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn gratuitous_arp_goes_into_a_tenants_cell_and_passes_on_mgmt() {
+    let mut lb = DataPlane::new(CONFIG);
+    for kind in [ASK, ANSWER] {
+        let gateway = arp(
+            kind,
+            CLIENT,
+            "192.168.203.1",
+            Mac::BROADCAST,
+            "192.168.203.1",
+        );
+        let delivered = ("nic", "tenant-a", "delivered");
+        assert_sent(&mut lb, Port::Tenant, &gateway, delivered);
+        let node = arp(
+            kind,
+            KAS_MAC,
+            "10.32.96.105",
+            Mac::BROADCAST,
+            "10.32.96.105",
+        );
+        assert_passed(&mut lb, Port::Mgmt, &node);
+    }
+}
+
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn other_arp_never_leaves_a_tenants_network_and_passes_on_mgmt() {

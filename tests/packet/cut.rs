@@ -35,6 +35,7 @@ use lb_user::{
         },
         ids::Kind,
     },
+    dataplane::maps::Maps,
     observe::log::{self, Reports},
 };
 use nix::{
@@ -62,7 +63,11 @@ fn start(lb: &DataPlane) -> (Expiry, Reports) {
     let (reporter, reports) = log::channel();
     let policy = Policy::new(&config, &lb.ids);
     let ways = Ways::new(BTreeMap::new(), answers);
-    let expiry = Expiry::start(&lb.maps_folder(), policy, ways, reporter);
+    let folder = lb.maps_folder();
+    let maps = Maps::open(&folder).expect("the maps");
+    // The thread gives up the right to open them later.
+    maps.hold().expect("the maps in maps");
+    let expiry = Expiry::start(&folder, maps, policy, ways, reporter);
     (expiry.expect("the thread starts"), reports)
 }
 
@@ -236,7 +241,7 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
         .iter()
         .find(|(_, address)| **address == Ipv4Addr::new(10, 32, 96, 105))
         .expect("the backend");
-    let mut maps = lb_user::dataplane::maps::Maps::open(&lb.maps_folder()).expect("the maps");
+    let mut maps = Maps::open(&lb.maps_folder()).expect("the maps");
     let established = Word::from_raw(State::Established as u32 | 1 << 8);
     let now = lb_user::dataplane::flows::coarse_now().expect("a clock");
     for (number, id) in (0..FLOWS).zip(taken) {

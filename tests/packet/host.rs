@@ -12,7 +12,7 @@ use lb_tests::{
 use super::given::{assert_dropped_on, assert_frame, assert_passed, assert_refused};
 
 /// One public address, backends behind a bridge of the host; both SNAT ranges have a hundred ports.
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 version: 1
 networks:
   tenant-a: { role: uplink, interface: eth0, address: host, prefixes: [203.0.113.0/24], sources: any }

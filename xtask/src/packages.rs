@@ -25,11 +25,15 @@ pub(crate) struct Need {
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 15] = [
+pub(crate) const NEEDS: [Need; 17] = [
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
     need("ethtool", "ethtool", "ethtool"),
+    Need {
+        tests_only: true,
+        ..need("faketime", "faketime", "libfaketime")
+    },
     Need {
         tests_only: true,
         ..need("go", "golang-go", "golang")
@@ -51,6 +55,10 @@ pub(crate) const NEEDS: [Need; 15] = [
     Need {
         tests_only: true,
         ..need("strace", "strace", "strace")
+    },
+    Need {
+        tests_only: true,
+        ..need("systemd-analyze", "systemd", "systemd")
     },
     need("tcpdump", "tcpdump", "tcpdump"),
 ];

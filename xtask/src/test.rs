@@ -97,7 +97,13 @@ fn root_tests(workspace: &Workspace, target: &str, long: bool) -> Cmd {
             "--test",
             target,
         ])
-        .args(["--", "--include-ignored", "--test-threads=1"])
+        // What they have measured is worth seeing, too.
+        .args([
+            "--",
+            "--include-ignored",
+            "--test-threads=1",
+            "--show-output",
+        ])
         .env("LB_BIN", run::lb(workspace))
         .env("LB_TEST_REQUIRE", "1")
         .env("RUST_BACKTRACE", "1");

@@ -151,10 +151,32 @@ impl Topology {
     ///
     /// When the old one is gone already.
     pub fn replace_tenant_nic(&self) -> Result<()> {
-        self.lb.ip_batch(&format!("link del {TENANT_NIC}\n"))?;
-        self.site.join(&self.tenant_lan, "br0", TENANT_NIC)?;
-        self.ports.pass(&self.tenant_lan, LB_PORT)?;
-        settle(&self.tenant_lan)
+        self.unplug(TENANT_NIC)?;
+        self.plug(TENANT_NIC)
+    }
+
+    /// Takes a NIC out of the load balancer's host.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn unplug(&self, nic: &str) -> Result<()> {
+        self.lb.ip_batch(&format!("link del {nic}\n"))
+    }
+
+    /// Gives the load balancer's host a new NIC with the name of one that was taken out.
+    ///
+    /// # Errors
+    ///
+    /// When that one is still there.
+    pub fn plug(&self, nic: &str) -> Result<()> {
+        let lan = match nic {
+            TENANT_NIC => &self.tenant_lan,
+            _ => &self.mgmt_lan,
+        };
+        self.site.join(lan, "br0", nic)?;
+        self.ports.pass(lan, LB_PORT)?;
+        settle(lan)
     }
 
     /// Gives both NICs of the load balancer a queue for each of these CPUs: what a CPU sends into the

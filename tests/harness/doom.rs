@@ -1,0 +1,250 @@
+//! A process that is killed just before one of its steps: a change of a pinned map, a pin, a link of a
+//! program, a name in the file system, a change of the kernel's networks. Between two steps nobody else
+//! sees a difference, so whoever dies before each of them once has died everywhere.
+
+use std::{
+    collections::BTreeMap,
+    ffi::c_void,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use aya::maps::MapData;
+use lb_user::dataplane::pins::Pins;
+use nix::{
+    errno::Errno,
+    libc,
+    sys::{
+        ptrace::{self, Options},
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
+    },
+    unistd::Pid,
+};
+
+/// Commands of bpf(2) that change something of a map, by the number of the kernel's `bpf_cmd`.
+const OF_MAPS: [u64; 2] = [2, 3];
+/// Those that change what others see and are not of a map: a pin, a new link, a link's program.
+const OF_OTHERS: [u64; 3] = [6, 28, 29];
+/// Changes of names in the file system.
+const OF_FILES: [libc::c_long; 9] = [
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_mount,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_umount2,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+];
+/// What an entry into the kernel has for a result.
+const ENTERS: i64 = -(Errno::ENOSYS as i64);
+/// In a message of rtnetlink: questions have this in the lower two bits of their type.
+const QUESTION: u16 = 2;
+
+/// A thread that follows a process step by step.
+#[derive(Debug)]
+pub struct Doom {
+    thread: JoinHandle<Result<Followed>>,
+    enough: Arc<AtomicBool>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Default)]
+pub struct Followed {
+    /// The steps that it made.
+    pub steps: Vec<String>,
+    /// The one that it did not make: it was killed before.
+    pub killed: Option<String>,
+}
+
+/// The step before which a process is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// By its number among all, from 0. Threads make the numbers differ from one run to the next.
+    Step(usize),
+    /// By its number, from 0, among those of this name.
+    Of(&'static str, usize),
+}
+
+impl Moment {
+    /// Whether this is it, after these.
+    fn is_now(self, steps: &[String], step: &str) -> bool {
+        match self {
+            Self::Step(number) => steps.len() == number,
+            Self::Of(name, number) => {
+                let before = steps.iter().filter(|before| *before == name).count();
+                step == name && before == number
+            }
+        }
+    }
+}
+
+/// Follows the process `pid` of `instance` and kills it at this moment.
+///
+/// # Errors
+///
+/// When it cannot be followed.
+pub fn kill_before(instance: &str, pid: u32, moment: Moment) -> Result<Doom> {
+    let enough = Arc::new(AtomicBool::new(false));
+    let pid = Pid::from_raw(i32::try_from(pid)?);
+    let maps = pinned(instance);
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let for_thread = Arc::clone(&enough);
+    // Whoever follows a process must ask for it in the same thread.
+    let thread = thread::Builder::new()
+        .name("doom".to_owned())
+        .spawn(move || {
+            let seized = seize(pid);
+            // Nobody waits for it but the caller, who waits.
+            let _heard = ready.send(());
+            seized?;
+            follow(pid, &maps, moment, &for_thread)
+        })
+        .context("start a thread")?;
+    is_ready.recv().context("the thread has ended")?;
+    Ok(Doom { thread, enough })
+}
+
+impl Doom {
+    /// Whether it has come to its end.
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Lets the process go, if it was not killed; what it has done.
+    ///
+    /// # Errors
+    ///
+    /// When it could not be followed.
+    pub fn end(self) -> Result<Followed> {
+        self.enough.store(true, Ordering::Release);
+        let followed = self.thread.join();
+        followed.map_err(|_| anyhow!("who follows a process panicked"))?
+    }
+}
+
+/// The pinned maps: their names by their ids.
+fn pinned(instance: &str) -> BTreeMap<u32, String> {
+    let folder = Pins::new(instance).maps();
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let map = |path: std::path::PathBuf| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        Some((MapData::from_pin(&path).ok()?.info().ok()?.id(), name))
+    };
+    entries
+        .filter_map(|entry| map(entry.ok()?.path()))
+        .collect()
+}
+
+/// Begins to follow every thread of a process, and those that they start.
+fn seize(pid: Pid) -> Result<()> {
+    let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE;
+    let folder = format!("/proc/{pid}/task");
+    for task in fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
+        let name = task.context("read a thread")?.file_name();
+        let Some(task) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let task = Pid::from_raw(task);
+        match ptrace::seize(task, options) {
+            // It has ended meanwhile, or its creator was followed already.
+            Err(Errno::ESRCH | Errno::EPERM) => continue,
+            seized => seized.with_context(|| format!("follow {task}"))?,
+        }
+        ptrace::interrupt(task).with_context(|| format!("stop {task}"))?;
+    }
+    Ok(())
+}
+
+/// Returning from here lets go of whoever is still followed.
+fn follow(
+    pid: Pid,
+    maps: &BTreeMap<u32, String>,
+    moment: Moment,
+    enough: &AtomicBool,
+) -> Result<Followed> {
+    let mut followed = Followed::default();
+    loop {
+        // Its end is for the one who has started it to hear of: here it is only looked at.
+        let any = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT;
+        let ours = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        let next = match waitid(Id::All, any | ours) {
+            Err(Errno::ECHILD) => return Ok(followed),
+            Err(Errno::EINTR) => continue,
+            next => next.context("wait for a thread")?,
+        };
+        let task = next.pid();
+        let ends = matches!(next, WaitStatus::Exited(..) | WaitStatus::Signaled(..));
+        if ends && task == Some(pid) {
+            return Ok(followed);
+        }
+        let status = waitpid(task, Some(ours)).context("take in what it does")?;
+        let (task, signal) = match status {
+            WaitStatus::PtraceSyscall(task) => {
+                if followed.killed.is_none()
+                    && let Some(step) = step(task, maps)
+                {
+                    if moment.is_now(&followed.steps, &step) {
+                        kill(pid, Signal::SIGKILL).context("kill it")?;
+                        followed.killed = Some(step);
+                        continue;
+                    }
+                    followed.steps.push(step);
+                }
+                (task, None)
+            }
+            WaitStatus::Stopped(task, signal) => (task, Some(signal)),
+            WaitStatus::PtraceEvent(task, ..) => (task, None),
+            _ => continue,
+        };
+        if followed.killed.is_none() && enough.load(Ordering::Acquire) {
+            return Ok(followed);
+        }
+        match ptrace::syscall(task, signal) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => return Err(error).context("let it go on"),
+        }
+    }
+}
+
+/// The step that a thread which stands before a call of the kernel is about to make.
+fn step(task: Pid, maps: &BTreeMap<u32, String>) -> Option<String> {
+    let registers = ptrace::getregs(task).ok()?;
+    if registers.rax.cast_signed() != ENTERS {
+        return None;
+    }
+    let call = libc::c_long::try_from(registers.orig_rax).ok()?;
+    match call {
+        libc::SYS_bpf if OF_OTHERS.contains(&registers.rdi) => {
+            Some(format!("bpf {}", registers.rdi))
+        }
+        libc::SYS_bpf if OF_MAPS.contains(&registers.rdi) => {
+            let file = word(task, registers.rsi)? & 0xffff_ffff;
+            let info = fs::read_to_string(format!("/proc/{task}/fdinfo/{file}")).ok()?;
+            let id = info.lines().find_map(|line| line.strip_prefix("map_id:"))?;
+            let name = maps.get(&id.trim().parse().ok()?)?;
+            Some(format!("bpf {} of {name}", registers.rdi))
+        }
+        libc::SYS_sendto if registers.r8 != 0 => {
+            let netlink = u64::try_from(libc::AF_NETLINK).ok()?;
+            let is_netlink = word(task, registers.r8)? & 0xffff == netlink;
+            let kind = u16::try_from(word(task, registers.rsi + 4)? & 0xffff).ok()?;
+            (is_netlink && kind & 3 != QUESTION).then(|| format!("rtnetlink {kind}"))
+        }
+        call if OF_FILES.contains(&call) => Some(format!("call {call}")),
+        _ => None,
+    }
+}
+
+/// Eight bytes of its memory.
+fn word(task: Pid, address: u64) -> Option<u64> {
+    let address = std::ptr::without_provenance_mut::<c_void>(usize::try_from(address).ok()?);
+    ptrace::read(task, address).ok().map(i64::cast_unsigned)
+}

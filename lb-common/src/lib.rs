@@ -19,5 +19,6 @@ pub mod nat;
 pub mod partial;
 mod pod;
 pub mod segment;
+pub mod splice;
 pub mod verdict;
 pub mod wire;

@@ -15,6 +15,7 @@ pub mod rule;
 pub mod sample;
 pub mod service;
 pub mod snat;
+pub mod splice;
 pub mod usage;
 
 /// Networks, including the reserved id 0.

@@ -118,6 +118,40 @@ header! {
 }
 
 header! {
+    /// How a TCP option begins that is more than one byte (RFC 9293 section 3.1).
+    TcpOption [2] {
+        /// Says what the rest means.
+        kind: N8,
+        /// Bytes of the option, these two included.
+        length: N8,
+    }
+}
+
+header! {
+    /// The TCP option of timestamps (RFC 7323 section 3.2).
+    Timestamps [10] {
+        /// 8.
+        kind: N8,
+        /// 10.
+        length: N8,
+        /// The sender's clock.
+        value: N32,
+        /// What the peer's clock said last; significant with ACK.
+        echo: N32,
+    }
+}
+
+header! {
+    /// A block of data in the TCP option of selective acknowledgments (RFC 2018 section 3).
+    SackBlock [8] {
+        /// Sequence number of its first byte.
+        left: N32,
+        /// The one behind its last byte.
+        right: N32,
+    }
+}
+
+header! {
     /// UDP (RFC 768).
     Udp [8] {
         /// Source port.

@@ -12,6 +12,7 @@ mod frames;
 mod fragment;
 mod icmp;
 mod options;
+mod splice;
 mod spread;
 
 use frames::{

@@ -12,4 +12,5 @@
 ///   Later, without a number of its own: local peers. A map that is only added is made, empty, by a
 ///   start over pins without it, and an older `lb` leaves it alone. A flag of stopped networks: an older
 ///   `lb` writes these records without it.
-pub const ABI_VERSION: u32 = 5;
+/// - 6: splices, and flows that are sockets' ports: other bits of the flow's word.
+pub const ABI_VERSION: u32 = 6;

@@ -6,7 +6,7 @@
 use network_types::ip::IpProto;
 
 use crate::{
-    addr::Be16,
+    addr::{Be16, Be32},
     nat::Translation,
     verdict::DropReason,
     wire::{
@@ -157,9 +157,16 @@ impl Message<'_> {
     /// sent, and the error comes from where it had sent it to, whoever found it. So neither end sees
     /// an address of the other's side. One hop goes off the time to live.
     ///
-    /// Extensions behind the quote (RFC 4884) and the MTU stay as they are.
+    /// `ahead` is taken off the sequence number: what that of a packet with a splice is ahead of what this
+    /// end had sent, else 0. Extensions behind the quote (RFC 4884) and the MTU stay as they are.
     #[inline(always)]
-    pub fn translate<P: Packet>(&self, packet: &P, quote: &Quote<'_>, to: &Translation) {
+    pub fn translate<P: Packet>(
+        &self,
+        packet: &P,
+        quote: &Quote<'_>,
+        to: &Translation,
+        ahead: u32,
+    ) {
         let inner = quote.ip;
         let addresses = Delta::default()
             .change32(inner.source.get(), to.source)
@@ -171,11 +178,15 @@ impl Message<'_> {
         inner.checksum.set(new_sum);
 
         let l4 = quote.l4;
+        let old_rest = l4.rest.get();
+        let new_rest = Be32::new(old_rest.get().wrapping_sub(ahead));
         let tuple = addresses
             .change16(l4.source.get(), to.source_port)
-            .change16(l4.destination.get(), to.destination_port);
+            .change16(l4.destination.get(), to.destination_port)
+            .change32(old_rest, new_rest);
         l4.source.set(to.source_port);
         l4.destination.set(to.destination_port);
+        l4.rest.set(new_rest);
         let is_udp = inner.protocol.get() == IpProto::Udp as u8;
         let at = quote.at + if is_udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
         let mut message = tuple.change16(old_sum, new_sum);
@@ -329,7 +340,7 @@ mod tests {
                         source_port: Be16::new(40000),
                         destination_port: Be16::new(6443),
                     };
-                    message.translate(packet, &quote, &to);
+                    message.translate(packet, &quote, &to, 0);
                 });
                 let body = message([3, 4], &quote([CLIENT, VIP], &wanted));
                 let mut outer = ip(1, [VIP, CLIENT], options, &body);

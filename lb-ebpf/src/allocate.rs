@@ -166,14 +166,31 @@ fn rests(entry: &Entry, word: Word, flow: &NewFlow) -> bool {
 /// finds another id there leaves it alone.
 #[inline(always)]
 fn forget(entry: &Entry, word: Word) {
-    if !word.has_flow() {
-        return;
+    if word.has_flow() {
+        forget_key(entry, &entry.key(word));
     }
-    let key = entry.key(word);
-    if let Some(place) = FLOW_INDEX.get_ptr_mut(&key)
+}
+
+/// The same for the flow of this key, if it is over but still translates: its client has opened its port
+/// again, and not to a flow.
+#[inline(always)]
+pub(crate) fn forget_over(key: &FlowKey) {
+    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
+    let found = unsafe { FLOW_INDEX.get(key) };
+    if let Some(entry) = found.and_then(|&id| Entry::at(id)) {
+        let word = entry.word();
+        if matches!(word.state(), State::Closed) && entry.key(word) == *key {
+            forget_key(&entry, key);
+        }
+    }
+}
+
+#[inline(always)]
+fn forget_key(entry: &Entry, key: &FlowKey) {
+    if let Some(place) = FLOW_INDEX.get_ptr_mut(key)
         && swap_place(place, entry.id, FORGOTTEN)
     {
-        let _gone: Result<(), i64> = FLOW_INDEX.remove(&key).map_err(Into::into);
+        let _gone: Result<(), i64> = FLOW_INDEX.remove(key).map_err(Into::into);
     }
 }
 

@@ -12,7 +12,7 @@ use lb_common::{
 };
 use network_types::eth::EtherType;
 
-use crate::{count, emit, lookup, parse::Xdp};
+use crate::{count, emit, lookup, parse::Xdp, splice};
 
 /// `lb_cell`.
 #[inline(always)]
@@ -48,16 +48,22 @@ fn leave(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
 }
 
 /// Whether this is a segment of a socket of the cell to somebody else: from a local port of a SNAT
-/// address, or from a shared VIP. A flow's port is never the cell's: what a cell sent from there would go
-/// into somebody's connection.
+/// address, from a flow's port that it has, or from a shared VIP.
 #[inline(always)]
 fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
     let frame = parse_ipv4(xdp, ethernet, ip).ok()?;
     let (port, _) = frame.l4.ports();
     let ours = lookup::address(id, ip.source.get())?;
-    let is_local = frame.is_plain_tcp()
-        && (ours.is_local(port.get()) || lookup::is_shared(id, ip.source.get(), port))
-        && lookup::address(id, ip.destination.get()).is_none();
+    if !frame.is_plain_tcp() || lookup::address(id, ip.destination.get()).is_some() {
+        return None;
+    }
+    let is_local = if let Some(flow_id) = ours.flow_id(port.get()) {
+        splice::may_send(&frame, flow_id)
+    } else if ours.is_local(port.get()) {
+        true
+    } else {
+        lookup::is_shared(id, ip.source.get(), port) && !splice::is_taken(&frame, id)
+    };
     is_local.then_some(())
 }

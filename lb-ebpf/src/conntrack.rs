@@ -18,7 +18,7 @@ use crate::{
     allocate, emit, end,
     entry::Entry,
     maps::{BACKENDS, FLOW_INDEX},
-    usage,
+    splice, usage,
 };
 
 /// Swaps that are tried when another CPU changes the same word; the loser of all of them has
@@ -101,7 +101,8 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
     };
     let word = entry.word();
     let opens = segment(frame).is_none_or(|segment| segment.opens());
-    if !word.translates() || opens && matches!(word.state(), State::Closed) {
+    let is_over = !word.translates() || opens && matches!(word.state(), State::Closed);
+    if is_over && !word.is_held() {
         return Ok(None);
     }
     let Some(hit) = Hit::read(entry, word) else {
@@ -110,11 +111,18 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
     if hit.key != *key {
         return Ok(None);
     }
+    if word.is_held() {
+        return Err(DropReason::Held);
+    }
     let next = BACKENDS
         .get(hit.backend_id)
         .ok_or(DropReason::RecordMissing)?;
     emit::check(frame, next.network)?;
-    let closed = advance(frame, &hit, word, Direction::Request)?;
+    let segment = match segment(frame) {
+        Some(segment) if word.is_spliced() => Some(splice::as_backend(&entry, word, segment)?),
+        segment => segment,
+    };
+    let closed = advance(&hit, word, Direction::Request, segment)?;
     let mac = frame.ethernet.source.get();
     if hit.client_mac != mac {
         entry.set_client_mac(mac);
@@ -141,7 +149,7 @@ pub(crate) fn reply(frame: &Ipv4Frame<'_>, id: u32) -> Result<Hit, DropReason> {
         return Err(DropReason::ReplyMismatch);
     }
     emit::check(frame, hit.key.network)?;
-    let closed = advance(frame, &hit, word, Direction::Reply)?;
+    let closed = advance(&hit, word, Direction::Reply, segment(frame))?;
     entry.touch_reply(frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Reply);
     Ok(hit)
@@ -171,12 +179,11 @@ pub(crate) fn segment(frame: &Ipv4Frame<'_>) -> Option<Segment> {
 /// it did.
 #[inline(always)]
 fn advance(
-    frame: &Ipv4Frame<'_>,
     hit: &Hit,
     word: Word,
     direction: Direction,
+    segment: Option<Segment>,
 ) -> Result<Option<Word>, DropReason> {
-    let segment = segment(frame);
     let mut word = word;
     let mut closed = None;
     for _ in 0..SWAPS {

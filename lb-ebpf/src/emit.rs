@@ -2,7 +2,6 @@
 
 use aya_ebpf::{helpers::bpf_redirect, programs::XdpContext};
 use lb_common::{
-    addr::Mac,
     maps::network::Network,
     nat,
     verdict::{DropReason, Verdict},
@@ -33,18 +32,6 @@ pub(crate) fn check(frame: &Ipv4Frame<'_>, id: u16) -> Result<(), DropReason> {
 #[inline(always)]
 pub(crate) fn network(id: u16) -> Result<&'static Network, DropReason> {
     NETWORKS.get(u32::from(id)).ok_or(DropReason::RecordMissing)
-}
-
-/// Sends the frame to `next_hop` in `network`.
-#[inline(always)]
-pub(crate) fn to_network(
-    ctx: &XdpContext,
-    frame: &Ipv4Frame<'_>,
-    network: &Network,
-    next_hop: Mac,
-) -> Result<Verdict, DropReason> {
-    nat::address_frame(frame.ethernet, network.mac, next_hop);
-    out(ctx, network)
 }
 
 /// Sends the frame, which is addressed already, out of the NIC of `network` with its tag.

@@ -8,7 +8,7 @@ use lb_common::{
         fragment::{FROM_BACKEND, FROM_CLIENT},
         network::{Address, KIND_VIP, Network},
     },
-    nat::Translation,
+    nat::{self, Translation},
     verdict::{DropReason, Verdict},
     wire::{
         Ipv4Frame, Packet,
@@ -24,27 +24,31 @@ use crate::{
     maps::BACKENDS,
     open, options,
     parse::Xdp,
-    rewrite,
+    rewrite, splice,
 };
 
 /// What [`lb_flow`] says of a packet that belongs to no flow and may open one; no reason has this
 /// number.
-const OPENS: u32 = count::FIRST_VERDICT - 1;
+const OPENS: u64 = count::FIRST_VERDICT as u64 - 1;
 
 /// The end of a packet to `address`, one of ours in the network `id`.
 #[inline(always)]
 pub(crate) fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
     let ports = u32::from(address.first_port) << 16 | u32::from(address.count);
-    let number = lb_flow(ctx.ctx, u32::from(id), address.kind, address.base, ports);
-    if number == OPENS {
+    let said = lb_flow(ctx.ctx, u32::from(id), address.kind, address.base, ports);
+    if said == OPENS {
         count::end(open::lb_open(ctx.ctx, u32::from(id)))
+    } else if said > u64::from(u32::MAX) {
+        count::end(splice::lb_splice(ctx.ctx, said as u32, (said >> 32) as u32))
     } else {
-        count::end(number)
+        count::end(said as u32)
     }
 }
 
-/// The end of a packet to one of our addresses in the network `id`, as [`count::number`], or [`OPENS`].
-/// `kind`, `base`, and `ports` (the first, and how many) are those of its `Address`.
+/// The end of a packet to one of our addresses in the network `id`, as [`count::number`], or [`OPENS`];
+/// or that of a flow with a splice, which has got new addresses and needs new numbers as well: its flow's
+/// id in the lower half, and [`splice::way`] in the upper one. `kind`, `base`, and `ports` (the first, and
+/// how many) are those of its `Address`.
 ///
 /// A function of its own for the verifier, which walks it once and not once for each way to it; and
 /// so that the way in does not take of its stack.
@@ -56,7 +60,7 @@ pub(crate) extern "C" fn lb_flow(
     kind: u32,
     base: u32,
     ports: u32,
-) -> u32 {
+) -> u64 {
     let address = Address {
         kind,
         base,
@@ -64,15 +68,19 @@ pub(crate) extern "C" fn lb_flow(
         count: ports as u16,
     };
     match flow(&XdpContext::new(ctx), id as u16, &address) {
-        Ok(Some(verdict)) => count::number(Ok(verdict)),
-        Ok(None) => OPENS,
-        Err(reason) => reason as u32,
+        Ok(said) => said,
+        Err(reason) => reason as u64,
     }
 }
 
-/// A request to a VIP, a reply to a SNAT port, a segment for the cell, or none of ours. `None` if it may open a flow.
 #[inline(always)]
-fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Option<Verdict>, DropReason> {
+const fn said(verdict: Verdict) -> u64 {
+    count::number(Ok(verdict)) as u64
+}
+
+/// A request to a VIP, a reply to a SNAT port, a segment for the cell, or none of ours.
+#[inline(always)]
+fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<u64, DropReason> {
     let network = emit::network(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
@@ -81,14 +89,14 @@ fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Option<Verdict>,
         .ok_or(DropReason::Malformed)?;
     let frame = match parse_ipv4(&xdp, ethernet, ip) {
         Ok(frame) => frame,
-        Err(reason) => return network.undeclared(reason).map(Some),
+        Err(reason) => return network.undeclared(reason).map(said),
     };
     let (_, port) = frame.l4.ports();
     match address.flow_id(port.get()) {
-        Some(flow_id) => reply(ctx, &frame, (id, network), flow_id).map(Some),
+        Some(flow_id) => reply(ctx, &frame, (id, network), flow_id),
         None if address.kind & KIND_VIP != 0 => request(ctx, &frame, (id, network)),
-        None if is_local(&frame, (id, network), address) => local(ctx, network).map(Some),
-        None => network.undeclared(DropReason::ReplyMismatch).map(Some),
+        None if is_local(&frame, (id, network), address) => local(ctx, network).map(said),
+        None => network.undeclared(DropReason::ReplyMismatch).map(said),
     }
 }
 
@@ -98,28 +106,29 @@ fn request(
     ctx: &XdpContext,
     frame: &Ipv4Frame<'_>,
     (id, network): (u16, &Network),
-) -> Result<Option<Verdict>, DropReason> {
+) -> Result<u64, DropReason> {
     let key = FlowKey::of_request(frame, id);
     match conntrack::request(frame, &key)? {
         Some(hit) => {
             let to = (hit.backend, hit.backend_port);
-            to_backend(ctx, frame, (id, network), hit.entry.id, to, hit.backend_id).map(Some)
+            let flow = (hit.entry.id, splice::is_of(hit.entry.id));
+            to_backend(ctx, frame, (id, network), flow, to, hit.backend_id)
         }
-        None if network.is_host() && lookup::service(&key).is_none() => Ok(Some(Verdict::Passed)),
-        None => Ok(None),
+        None if network.is_host() && lookup::service(&key).is_none() => Ok(said(Verdict::Passed)),
+        None => Ok(OPENS),
     }
 }
 
-/// The way of a request that belongs to a flow.
+/// The way of a request that belongs to a flow; as [`lb_flow`] says it.
 #[inline(always)]
 pub(crate) fn to_backend(
     ctx: &XdpContext,
     frame: &Ipv4Frame<'_>,
     (id, network): (u16, &Network),
-    flow_id: u32,
+    (flow_id, is_spliced): (u32, bool),
     (backend, backend_port): (Be32, Be16),
     backend_id: u32,
-) -> Result<Verdict, DropReason> {
+) -> Result<u64, DropReason> {
     let next = BACKENDS.get(backend_id).ok_or(DropReason::RecordMissing)?;
     let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
     let translation = Translation {
@@ -130,8 +139,13 @@ pub(crate) fn to_backend(
     };
     let out = emit::network(next.network)?;
     fragment::identify(ctx, frame.ip, id, flow_id, FROM_CLIENT);
-    rewrite::rewrite(ctx, frame, &translation, network, out)?;
-    emit::to_network(ctx, frame, out, next.next_hop)
+    let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
+    nat::address_frame(frame.ethernet, out.mac, next.next_hop);
+    if is_spliced {
+        let way = splice::way(next.network, FROM_CLIENT, is_open);
+        return Ok(u64::from(way) << 32 | u64::from(flow_id));
+    }
+    emit::out(ctx, out).map(said)
 }
 
 /// Backend to SNAT port: back to the client of its flow.
@@ -141,7 +155,10 @@ fn reply(
     frame: &Ipv4Frame<'_>,
     (id, network): (u16, &Network),
     flow_id: u32,
-) -> Result<Verdict, DropReason> {
+) -> Result<u64, DropReason> {
+    if splice::is_for_socket(frame, flow_id)? {
+        return to_socket(ctx, frame, network, flow_id).map(said);
+    }
     let Hit {
         key, client_mac, ..
     } = conntrack::reply(frame, flow_id)?;
@@ -154,8 +171,30 @@ fn reply(
     let out = emit::network(key.network)?;
     options::conceal(ctx, frame.ip);
     fragment::identify(ctx, frame.ip, id, flow_id, FROM_BACKEND);
-    rewrite::rewrite(ctx, frame, &translation, network, out)?;
-    emit::to_network(ctx, frame, out, client_mac)
+    let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
+    nat::address_frame(frame.ethernet, out.mac, client_mac);
+    if splice::is_of(flow_id) {
+        let way = splice::way(key.network, FROM_BACKEND, is_open);
+        return Ok(u64::from(way) << 32 | u64::from(flow_id));
+    }
+    emit::out(ctx, out).map(said)
+}
+
+/// What a backend says to a socket of the cell.
+#[inline(always)]
+fn to_socket(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    network: &Network,
+    flow_id: u32,
+) -> Result<Verdict, DropReason> {
+    if !frame.is_plain_tcp() {
+        return Err(DropReason::UnsupportedProtocol);
+    }
+    if frame.answers() {
+        splice::lb_note_time(ctx.ctx, flow_id);
+    }
+    local(ctx, network)
 }
 
 /// Whether a frame to `address` is for a socket of the network's cell: from somebody that the cell

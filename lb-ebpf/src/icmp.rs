@@ -22,7 +22,7 @@ use crate::{
     allocate, answer, conntrack, count, emit, lookup,
     maps::{BACKENDS, NETWORKS},
     parse::Xdp,
-    policy,
+    policy, splice,
 };
 
 /// The end of an ICMP packet from the network `id` to one of our addresses there, as
@@ -42,6 +42,8 @@ struct Way {
     next_hop: Mac,
     /// What the other end has acknowledged.
     expected: u32,
+    /// What the numbers of what is quoted are ahead of those that the end had sent.
+    ahead: u32,
 }
 
 #[inline(always)]
@@ -118,7 +120,7 @@ fn error(
         .ok_or(DropReason::RecordMissing)?;
     nat::check_hops(message.ip)?;
     nat::check_size(message.ip, network.mtu)?;
-    message.translate(xdp, &quote, &way.translation);
+    message.translate(xdp, &quote, &way.translation, way.ahead);
     nat::address_frame(message.ethernet, network.mac, way.next_hop);
     emit::out(ctx, network)
 }
@@ -131,6 +133,7 @@ fn way(message: &Message<'_>, quote: &Quote<'_>, id: u16, address: &Address) -> 
         return None;
     }
     match address.flow_id(quote.l4.source.get().get()) {
+        Some(flow_id) if splice::is_sent_by_socket(quote, flow_id) => None,
         Some(flow_id) => to_client(quote, flow_id),
         None if address.kind & KIND_VIP != 0 => to_backend(quote, id),
         None => None,
@@ -151,7 +154,9 @@ fn is_local(
         && quote.ip.protocol.get() == IpProto::Tcp as u8
         && message.ip.header_bytes() == size_of::<Ipv4>()
         && !network.is_host()
-        && if address.is_local(port.get()) {
+        && if let Some(flow_id) = address.flow_id(port.get()) {
+            splice::is_sent_by_socket(quote, flow_id)
+        } else if address.is_local(port.get()) {
             lookup::is_local_peer(id, peer, peer_port)
         } else {
             lookup::is_shared(id, us, port)
@@ -169,6 +174,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
         return None;
     }
     let (_, expected) = hit.entry.acks();
+    let (ahead, _) = splice::sequences(&hit.entry);
     Some(Way {
         translation: Translation {
             source: hit.key.client,
@@ -179,6 +185,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
         network: hit.key.network,
         next_hop: hit.client_mac,
         expected,
+        ahead,
     })
 }
 
@@ -196,6 +203,7 @@ fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Way> {
     let backend = BACKENDS.get(hit.backend_id)?;
     let page = allocate::snat_page(hit.entry.id)?;
     let (expected, _) = hit.entry.acks();
+    let (_, ahead) = splice::sequences(&hit.entry);
     Some(Way {
         translation: Translation {
             source: hit.backend,
@@ -205,6 +213,8 @@ fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Way> {
         },
         network: backend.network,
         next_hop: backend.next_hop,
-        expected,
+        // The client's own number; the entry has the backend's.
+        expected: expected.wrapping_add(ahead),
+        ahead,
     })
 }

@@ -40,6 +40,7 @@ mod rewrite;
 mod ring;
 mod sample;
 mod select;
+mod splice;
 mod stop;
 mod tag;
 mod usage;

@@ -21,6 +21,7 @@ use lb_common::{
         sample::{REASONS, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
+        splice::Splice,
         usage,
     },
     verdict::SLOTS,
@@ -65,6 +66,8 @@ pub(crate) static FREE_IDS: ArrayOfMaps<
 pub(crate) static FLOW_INDEX: HashMap<FlowKey, u32, ONE_ADDRESS> = HashMap::new();
 #[btf_map]
 pub(crate) static FLOWS: Array<Flow, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
+#[btf_map]
+pub(crate) static SPLICES: Array<Splice, ONE_ADDRESS> = Array::new();
 #[btf_map]
 pub(crate) static USAGE: Array<
     u32,

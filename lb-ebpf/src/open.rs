@@ -38,14 +38,18 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let key = FlowKey::of_request(&frame, id);
     let service = lookup::service(&key).ok_or(DropReason::NoService)?;
     policy::admit(id, network, service, key.client)?;
+    let segment = conntrack::segment(&frame);
+    let opens = segment.is_none_or(|segment| segment.opens());
     if service.is_of_cell() {
+        if opens {
+            allocate::forget_over(&key);
+        }
         return match frame.is_plain_tcp() || network.is_host() {
             true => forward::local(ctx, network),
             false => Err(DropReason::UnsupportedProtocol),
         };
     }
-    let segment = conntrack::segment(&frame);
-    if segment.is_some_and(|segment| !segment.opens()) {
+    if !opens {
         return Err(DropReason::NoFlow);
     }
     usage::check(id, network, service)?;
@@ -63,5 +67,7 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let udp = key.protocol == IpProto::Udp as u16;
     let entry = allocate::allocate(emit::network(backend.network)?, &key, udp, &flow)?;
     let to = (backend.address, backend.port);
-    forward::to_backend(ctx, &frame, (id, network), entry.id, to, backend_id)
+    let flow = (entry.id, false);
+    let said = forward::to_backend(ctx, &frame, (id, network), flow, to, backend_id)?;
+    count::end(said as u32)
 }

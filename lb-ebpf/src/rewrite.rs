@@ -13,7 +13,8 @@ use lb_common::{
 
 use crate::parse::Xdp;
 
-/// Translates a frame that came `from` one network and goes on to another.
+/// Translates a frame that came `from` one network and goes on to another. Says whether its checksum stays
+/// open.
 #[inline(always)]
 pub(crate) fn rewrite(
     ctx: &XdpContext,
@@ -21,7 +22,7 @@ pub(crate) fn rewrite(
     translation: &Translation,
     from: &Network,
     to: &Network,
-) -> Result<(), DropReason> {
+) -> Result<bool, DropReason> {
     let open = complete(ctx, from)?;
     nat::translate(frame, translation);
     if mss::is_asked(frame) {
@@ -31,7 +32,7 @@ pub(crate) fn rewrite(
     if open {
         partial::reopen(frame);
     }
-    Ok(())
+    Ok(open)
 }
 
 /// Makes the checksum of a frame that came `from` a network whole, or says that it stays open because

@@ -29,6 +29,7 @@ pub struct Frame {
     fragment: u16,
     options: Vec<u8>,
     tcp_options: Vec<u8>,
+    window: u16,
     l4: Layer4,
     payload: Vec<u8>,
     padding: usize,
@@ -99,6 +100,7 @@ impl Frame {
             fragment: 0x4000,
             options: Vec::new(),
             tcp_options: Vec::new(),
+            window: u16::MAX,
             l4,
             payload: Vec::new(),
             padding: 0,
@@ -158,6 +160,13 @@ impl Frame {
     #[must_use]
     pub fn tcp_options(mut self, options: &[u8]) -> Self {
         self.tcp_options = options.to_vec();
+        self
+    }
+
+    /// With this window in the TCP header.
+    #[must_use]
+    pub const fn window(mut self, window: u16) -> Self {
+        self.window = window;
         self
     }
 
@@ -247,7 +256,9 @@ impl Frame {
                 segment.extend(sequence.to_be_bytes());
                 segment.extend(acknowledgment.to_be_bytes());
                 let words = u8::try_from(5 + self.tcp_options.len() / 4).expect("at most 15 words");
-                segment.extend([words << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
+                segment.extend([words << 4, flags]);
+                segment.extend(self.window.to_be_bytes());
+                segment.extend([0; 4]);
                 segment.extend(&self.tcp_options);
                 Some(16)
             }

@@ -33,6 +33,7 @@ use lb_user::{
         maps::Maps,
         object::{CELL, NIC, Object},
         pins::Pins,
+        splices::SpliceTable,
     },
     network::{link::Link, neighbour::Resolved},
 };
@@ -263,6 +264,11 @@ impl DataPlane {
     /// The flow table, mapped as the control plane maps it.
     pub fn flow_table(&self) -> FlowTable {
         FlowTable::open(&self.kept.pins.maps()).expect("the flow table can be mapped")
+    }
+
+    /// The splices beside it.
+    pub fn splices(&self) -> SpliceTable {
+        SpliceTable::open(&self.maps_folder()).expect("the splices are pinned")
     }
 
     /// The folder of the pinned maps, for what opens them itself.

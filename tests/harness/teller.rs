@@ -33,6 +33,30 @@ impl Teller {
     ///
     /// When the port cannot be bound.
     pub fn start(netns: &Netns, address: SocketAddrV4, name: &str) -> Result<Self> {
+        Self::serving(netns, address, name, serve)
+    }
+
+    /// The same, but it says nothing before it has heard something.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_listening(netns: &Netns, address: SocketAddrV4, name: &str) -> Result<Self> {
+        Self::serving(netns, address, name, |stream, name| {
+            let heard = stream.set_read_timeout(Some(SILENCE)).is_ok()
+                && stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0);
+            if heard {
+                serve(stream, name);
+            }
+        })
+    }
+
+    fn serving(
+        netns: &Netns,
+        address: SocketAddrV4,
+        name: &str,
+        serve: fn(&TcpStream, &[u8]),
+    ) -> Result<Self> {
         let listener = netns.inside(|| TcpListener::bind(address))?;
         let listener = listener.with_context(|| format!("listen at {address}"))?;
         let accepting = listener.try_clone().context("share the listener")?;

@@ -121,7 +121,7 @@ fn a_backend_that_changes_its_mac_is_found_again() -> Result<()> {
 }
 
 /// Output of a command in the cell of `network`.
-fn inside(topology: &Topology, network: &str, line: &str) -> Result<String> {
+pub(crate) fn inside(topology: &Topology, network: &str, line: &str) -> Result<String> {
     let cell = format!("--net=/run/netns/lb.{}.{network}", topology.run());
     let mut command = Command::new("nsenter");
     process::succeed(command.arg(cell).arg("--").args(line.split(' ')))

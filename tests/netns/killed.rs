@@ -189,7 +189,7 @@ impl<'t> Site<'t> {
                 echo.push(EchoServer::start(&node.netns, at, &name)?);
             }
             let at = SocketAddrV4::new(node.address, TLS_PORT);
-            tellers.push(Teller::start(&node.netns, at, node.name)?);
+            tellers.push(Teller::start_listening(&node.netns, at, node.name)?);
         }
         Ok(Self {
             topology,

@@ -1,4 +1,5 @@
-//! Connections of a shared VIP are flows: they are listed, logged, counted, idle and cut as such.
+//! Connections of a shared VIP that this process copies are flows: they are listed, logged, counted, idle and
+//! cut as such.
 
 use std::{
     fs,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use lb_common::maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT};
+use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT};
 use lb_tests::{
     answers::Answers,
     hello::named,
@@ -21,12 +22,12 @@ use lb_tests::{
 
 use crate::health::{FAST, HEALTH_PORT};
 
-const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
+pub(crate) const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
 pub(crate) const NAME: &str = "a.lab";
 /// Where the node serves.
-const PORT: u16 = 31443;
+pub(crate) const PORT: u16 = 31443;
 /// How long a thing may take that takes no time.
-const SOON: Duration = Duration::from_secs(5);
+pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// The first node behind the shared VIP, as backend `one`, with these keys of the service and of the pool.
 pub(crate) fn config(topology: &Topology, service: &str, pool: &str) -> String {
@@ -45,8 +46,21 @@ timeouts: {{ half_closed: 1s }}
     )
 }
 
-/// From the first client to the first node, with a hello in front.
+/// Takes their timestamps from the first client's connections, which its backends have: so none of them is
+/// handed over.
+pub(crate) fn have_copied(topology: &Topology) -> Result<()> {
+    let client = &topology.client().netns;
+    client.set_sysctl("ipv4/tcp_timestamps", "0")
+}
+
+/// From the first client to the first node, with a hello in front; each is copied.
 pub(crate) fn line(topology: &Topology) -> Result<Line<'_>> {
+    have_copied(topology)?;
+    fast_line(topology)
+}
+
+/// The same with them: all are.
+pub(crate) fn fast_line(topology: &Topology) -> Result<Line<'_>> {
     let line = Line::new(topology.client(), SHARED, &topology.nodes[0], PORT)?;
     Ok(line.saying(named(NAME.as_bytes())))
 }
@@ -73,7 +87,7 @@ fn a_leg_is_listed_found_and_killed_like_a_flow() -> Result<()> {
     for Pair { snat, .. } in &pairs {
         ensure!(*snat.ip() == SNAT, "{snat}");
         ensure!(
-            (FIRST_LEG_PORT..FIRST_LOCAL_PORT).contains(&snat.port()),
+            (FIRST_FLOW_PORT..FIRST_LEG_PORT).contains(&snat.port()),
             "{snat}"
         );
     }

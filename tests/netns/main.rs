@@ -34,6 +34,7 @@ mod flood;
 mod forged;
 mod fragment;
 mod guard;
+mod handoff;
 mod health;
 mod host;
 mod hosts;

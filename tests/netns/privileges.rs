@@ -45,7 +45,7 @@ const LONG_PORT: u16 = 31444;
 
 /// What a start needs, and what the bounding set can be changed with, in the words of setpriv.
 const OF_START: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon,+sys_admin";
-const ALL: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon,+sys_admin,+setpcap";
+pub(crate) const ALL: &str = "-all,+bpf,+net_admin,+net_raw,+perfmon,+sys_admin,+setpcap";
 /// CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON and CAP_BPF.
 pub(crate) const KEPT: &str = "000000c000003000";
 /// The same with CAP_SYS_ADMIN.
@@ -169,7 +169,7 @@ fn reach(client: &Host, vip: SocketAddrV4) -> Result<()> {
 
 fn teller(topology: &Topology) -> Result<Teller> {
     let node = &topology.nodes[0];
-    Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), "node")
+    Teller::start_listening(&node.netns, SocketAddrV4::new(node.address, PORT), "node")
 }
 
 /// Everything that a running process does, it does without being root: flows, shared VIPs, checks, reloads

@@ -168,6 +168,8 @@ fn expect(
     let expected = json!({
         "accepted": accepted,
         "routed": routed,
+        "handed_over": routed,
+        "copied": {},
         "redispatched": 0,
         "ech": 0,
         "refused": refused,

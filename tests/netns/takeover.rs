@@ -21,6 +21,7 @@ use lb_tests::{
 
 use crate::{
     health::{Site, wait_for},
+    leg::have_copied,
     life::LIMIT,
     remains::{self, Remains, TO_NOBODY, disturb},
 };
@@ -132,6 +133,8 @@ fn take_over_all(
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
+    // Each process has some to carry.
+    have_copied(&topology)?;
     let site = Site::new(&topology, 3)?;
     let config = remains::config(&site)
         .replace("services:\n", &format!("{}services:\n", pools(&topology)))
@@ -198,6 +201,7 @@ fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn what_is_carried_outlives_an_heir_that_dies() -> Result<()> {
     let topology = Topology::poc()?;
+    have_copied(&topology)?;
     let config = config(&topology);
     let node = &topology.nodes[0];
     let line = Line::new(topology.client(), LONG, node, LONG_PORT)?;

@@ -19,6 +19,7 @@ use lb_tests::{
 };
 
 use crate::{
+    leg::have_copied,
     migrate::age,
     privileges::{KEPT, NONE},
     takeover::{DIRECT, LONG, LONG_DIRECT, LONG_PORT, NAME, PORT, SHARED, config},
@@ -253,6 +254,8 @@ fn reliability_1_nobody_is_refused_while_the_process_is_killed() -> Result<()> {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_reload_of_the_unit_loses_nothing() -> Result<()> {
     let topology = Topology::poc()?;
+    // Each process has some to carry.
+    have_copied(&topology)?;
     topology.add_idle_nic("eth2")?;
     let stage = Stage::started(&topology, "")?;
     let systemd = &stage.systemd;
@@ -363,7 +366,8 @@ fn an_upgrade_of_the_unit_migrates_when_it_is_told_to() -> Result<()> {
     systemd.set_options("--migrate")?;
     systemd.succeed("reload lb")?;
     ensure!(stage.pid()? != before, "nobody has taken over");
-    leg.talk()?;
+    // It was a flow, as the refusal has said.
+    ensure!(leg.talk().is_err(), "a flow of the other version");
     stage.reaches(SHARED)?;
     stage.reaches(DIRECT)?;
     systemd.set_options("")?;

@@ -242,7 +242,7 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
         .find(|(_, address)| **address == Ipv4Addr::new(10, 32, 96, 105))
         .expect("the backend");
     let mut maps = Maps::open(&lb.maps_folder()).expect("the maps");
-    let established = Word::from_raw(State::Established as u32 | 1 << 8);
+    let established = Word::from_raw(State::Established as u32 | 1 << 10);
     let now = lb_user::dataplane::flows::coarse_now().expect("a clock");
     for (number, id) in (0..FLOWS).zip(taken) {
         let flow = Flow {

@@ -36,6 +36,7 @@ mod recover;
 mod reply;
 mod request;
 mod shared;
+mod splice;
 mod stop;
 mod stranger;
 mod table;

@@ -1,6 +1,6 @@
 //! conntrack: what a packet does to its flow's word.
 //!
-//! The word is the only truth about a flow entry: state (3 bits), flags (5), generation (24). Every
+//! The word is the only truth about a flow entry: state (3 bits), flags (7), generation (22). Every
 //! change is a compare-and-swap of the whole word, so whoever wins one transition has done it
 //! alone. The id of a FREE, CLOSED or ENDED entry waits in its queue of free ids.
 //!
@@ -11,6 +11,9 @@
 //!                   └── CLOSED ◄─┴────────────────┴──────────────────┘
 //!                  pop
 //! ```
+//!
+//! Userspace claims entries too, for connections of shared VIPs to their backends: such an entry is
+//! LOCAL, a socket's, until its connection is handed over and it is ESTABLISHED, with a splice.
 //!
 //! CLOSED still translates until the id is claimed again, so last ACKs arrive; a new SYN of the
 //! same client takes a new id. A flow that userspace ends becomes ENDED instead, from any live state:

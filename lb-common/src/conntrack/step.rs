@@ -91,7 +91,7 @@ const fn judge(
     ack_reply: u32,
 ) -> Step {
     let state = word.state();
-    if matches!(state, State::Closed | State::Ended) {
+    if matches!(state, State::Closed | State::Ended | State::Local) {
         return Step::Keep;
     }
     let peer_expects = match direction {
@@ -121,7 +121,9 @@ const fn judge(
             Step::Keep
         };
     }
-    let begins = segment.opens() && matches!(direction, Direction::Request);
+    // A backend with a splice has never seen the client's SYN: it challenges this one, and the client
+    // resets the connection that it does not know.
+    let begins = segment.opens() && matches!(direction, Direction::Request) && !word.is_spliced();
     if begins && word.has_any_flag(FIN_REQUEST | FIN_REPLY) {
         // The client opens its port again before both ends of the last connection were seen.
         return Step::Change(word.without_flags(FIN_REQUEST | FIN_REPLY | BACKEND_FIRST));

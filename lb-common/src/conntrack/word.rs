@@ -23,6 +23,8 @@ pub enum State {
     Closed = 5,
     /// Ended by userspace, which told both ends: does not translate any more.
     Ended = 6,
+    /// A socket of the backend's cell has the port: what its backend sends goes there.
+    Local = 7,
 }
 
 const STATE_MASK: u32 = 0x7;
@@ -36,7 +38,11 @@ const UDP: u32 = 1 << 5;
 pub(super) const FIN_REQUEST: u32 = 1 << 6;
 /// The backend sent a FIN.
 pub(super) const FIN_REPLY: u32 = 1 << 7;
-const GENERATION_SHIFT: u32 = 8;
+/// The numbers of its segments are translated as well: see `maps::splice`.
+const SPLICED: u32 = 1 << 8;
+/// What the client sends is dropped, because its connection is being handed over. It is sent again.
+const HELD: u32 = 1 << 9;
+const GENERATION_SHIFT: u32 = 10;
 
 impl Word {
     /// From the raw value in the entry.
@@ -51,7 +57,7 @@ impl Word {
         self.0
     }
 
-    /// The state; an unknown number, which nobody writes, counts as claimed.
+    /// The state.
     #[inline(always)]
     pub const fn state(self) -> State {
         match self.0 & STATE_MASK {
@@ -61,11 +67,12 @@ impl Word {
             4 => State::Established,
             5 => State::Closed,
             6 => State::Ended,
+            7 => State::Local,
             _ => State::Claimed,
         }
     }
 
-    /// How often the entry has been claimed, modulo 2^24.
+    /// How often the entry has been claimed, modulo 2^22.
     #[inline(always)]
     pub const fn generation(self) -> u32 {
         self.0 >> GENERATION_SHIFT
@@ -110,6 +117,12 @@ impl Word {
         matches!(self.state(), State::Free | State::Closed | State::Ended)
     }
 
+    /// Whether a socket of the backend's cell has the entry's port.
+    #[inline(always)]
+    pub const fn is_local(self) -> bool {
+        matches!(self.state(), State::Local)
+    }
+
     /// Whether the entry's fields are those of a flow, live or over.
     #[inline(always)]
     pub const fn has_flow(self) -> bool {
@@ -139,6 +152,48 @@ impl Word {
     #[inline(always)]
     pub const fn publish(self) -> Self {
         self.with_state(State::New)
+    }
+
+    /// A claimed entry is a socket's: of a shared VIP's connection to its backend.
+    #[inline(always)]
+    pub const fn lend(self) -> Self {
+        self.with_state(State::Local)
+    }
+
+    /// The same, while the client's packets find it and are dropped.
+    #[inline(always)]
+    pub const fn hold(self) -> Self {
+        self.with_flags(HELD)
+    }
+
+    /// Whether the client's packets are dropped.
+    #[inline(always)]
+    pub const fn is_held(self) -> bool {
+        self.has_any_flag(HELD)
+    }
+
+    /// The client's packets are no longer dropped.
+    #[inline(always)]
+    pub const fn release(self) -> Self {
+        self.without_flags(HELD)
+    }
+
+    /// A socket's entry becomes a flow in full use, whose splice is written.
+    #[inline(always)]
+    pub const fn splice(self) -> Self {
+        self.with_state(State::Established).with_flags(SPLICED)
+    }
+
+    /// The same, taken back.
+    #[inline(always)]
+    pub const fn unsplice(self) -> Self {
+        self.without_flags(SPLICED).lend()
+    }
+
+    /// Whether the flow has a splice.
+    #[inline(always)]
+    pub const fn is_spliced(self) -> bool {
+        self.has_any_flag(SPLICED)
     }
 
     /// The word of a flow that userspace wants to close for being idle. The next packet of the flow
@@ -183,7 +238,7 @@ impl Word {
     /// mark [`Self::expiring`]: a packet that took it off would close the flow once more.
     #[inline(always)]
     pub const fn close(self) -> Self {
-        self.woken().with_state(State::Closed)
+        self.woken().release().with_state(State::Closed)
     }
 
     /// The end of a flow that both ends are told of: whatever they send afterwards belongs to no flow.
@@ -192,7 +247,7 @@ impl Word {
     /// [`Self::close`].
     #[inline(always)]
     pub const fn end(self) -> Self {
-        self.woken().with_state(State::Ended)
+        self.woken().release().with_state(State::Ended)
     }
 
     /// An entry that must not translate any more, as what it refers to is taken back. The new
@@ -236,7 +291,7 @@ mod tests {
         let forgotten = live.forget();
         assert!(forgotten.claimable() && !forgotten.translates());
         assert_ne!(forgotten.generation(), live.generation());
-        assert_eq!(Word::from_raw(0xffff_ff05).forget(), Word::default());
+        assert_eq!(Word::from_raw(0xffff_fc05).forget(), Word::default());
     }
 
     #[test]
@@ -248,21 +303,33 @@ mod tests {
 
     #[test]
     fn the_generation_wraps_without_touching_the_state() {
-        let last = Word::from_raw(0xffff_ff05);
+        let last = Word::from_raw(0xffff_fc05);
         assert_eq!(
             (last.state(), last.generation()),
-            (State::Closed, 0xff_ffff)
+            (State::Closed, 0x3f_ffff)
         );
         let next = last.claim(false);
         assert_eq!((next.state(), next.generation()), (State::Claimed, 0));
     }
 
     #[test]
-    fn an_unknown_state_is_never_read_nor_claimed() {
-        for number in 7..8 {
-            let word = Word::from_raw(number);
-            assert_eq!(word.state(), State::Claimed);
-            assert!(!word.claimable());
+    fn a_port_is_lent_held_and_spliced_within_one_generation() {
+        let claimed = Word::default().claim(false);
+        let lent = claimed.lend();
+        assert!(lent.is_local() && lent.has_flow() && !lent.translates() && !lent.claimable());
+        let held = lent.hold();
+        assert!(held.is_local() && held.is_held() && !held.is_spliced());
+        let spliced = held.splice();
+        assert!(spliced.is_held() && spliced.is_spliced());
+        assert!(spliced.translates() && spliced.in_use());
+        assert_eq!(spliced.unsplice(), held);
+        assert_eq!(held.release(), lent);
+        let live = spliced.release();
+        assert_eq!((live.state(), live.is_held()), (State::Established, false));
+        assert_eq!(live.generation(), claimed.generation());
+        for over in [live.close(), live.end()] {
+            assert!(over.is_spliced(), "it may still translate");
+            assert!(!over.claim(false).is_spliced());
         }
     }
 }

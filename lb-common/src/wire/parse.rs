@@ -44,6 +44,15 @@ impl Ipv4Frame<'_> {
             L4::Udp(_) => false,
         }
     }
+
+    /// Whether it is the answer to that.
+    #[inline(always)]
+    pub fn answers(&self) -> bool {
+        match self.l4 {
+            L4::Tcp(tcp) => tcp.flags.get() & (SYN | ACK) == SYN | ACK,
+            L4::Udp(_) => false,
+        }
+    }
 }
 
 /// The layer-4 header.

@@ -82,7 +82,7 @@ fn icmp_errors() {
                 quote.l4.source.get(),
                 quote.l4.destination.get(),
             );
-            message.translate(packet, &quote, &to);
+            message.translate(packet, &quote, &to, 0);
             Ok(back)
         });
         let Ok((source, destination, source_port, destination_port)) = done else {
@@ -112,7 +112,7 @@ fn icmp_errors() {
         };
         parsed(frame, |packet, message| {
             let quote = message.quote(packet)?;
-            message.translate(packet, &quote, &back);
+            message.translate(packet, &quote, &back, 0);
             Ok(())
         })
         .expect("a message as before");

@@ -104,7 +104,7 @@ fn error(spread: &mut Spread) -> Told {
 fn translate(bytes: &mut [u8], to: &Translation) {
     let translated = icmp::parsed(bytes, |packet, message| {
         let quote = message.quote(packet)?;
-        message.translate(packet, &quote, to);
+        message.translate(packet, &quote, to, 0);
         Ok(())
     });
     translated.unwrap();

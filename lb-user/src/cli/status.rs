@@ -179,13 +179,15 @@ fn print_shared(shared: BTreeMap<String, Counted>) -> Result<()> {
             "SHARED VIP",
             "ACCEPTED",
             "ROUTED",
+            "HANDED OVER",
+            "COPIED",
             "REDISPATCHED",
             "ECH",
             "REFUSED",
             "REASONS",
         ],
         shared.into_iter().map(|(service, counted)| {
-            let reasons = counted.refused.iter();
+            let reasons = counted.copied.iter().chain(&counted.refused);
             let reasons: Vec<String> = reasons
                 .map(|(reason, count)| format!("{reason} {count}"))
                 .collect();
@@ -193,6 +195,8 @@ fn print_shared(shared: BTreeMap<String, Counted>) -> Result<()> {
                 service,
                 counted.accepted.to_string(),
                 counted.routed.to_string(),
+                counted.handed_over.to_string(),
+                counted.copied.values().sum::<u64>().to_string(),
                 counted.redispatched.to_string(),
                 counted.ech.to_string(),
                 counted.refused.values().sum::<u64>().to_string(),

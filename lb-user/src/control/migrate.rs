@@ -160,8 +160,8 @@ fn refusal(instance: &str, others: &[String]) -> String {
     format!(
         "instance {instance} runs with pinned state of another version ({}), which this lb (v{ABI_VERSION}) \
          cannot adopt; `lb run --migrate` switches over to new state at once: established flows of the data \
-         plane end then, and all counters begin anew; with --takeover, the process that runs now finishes its \
-         connections of shared VIPs",
+         plane end then, connections that were routed by SNI among them, and all counters begin anew; with \
+         --takeover, the process that runs now finishes what it carries for services with `http`",
         others.join(", ")
     )
 }

@@ -169,14 +169,17 @@ impl Control {
     /// The flows that are meant, and the legs of shared VIPs.
     fn choose(&self, filter: &Filter) -> Result<Vec<Choice>, String> {
         let ids = self.running.ids();
-        choose(filter, ids).or_else(|reason| {
-            // A port that no flow has may be that of a leg.
-            let legs = self.running.legs().meant(filter, ids)?;
-            match legs.is_empty() || filter.snat.is_none() {
-                true => Err(reason),
-                false => Ok(legs.iter().map(|leg| leg.choice()).collect()),
-            }
-        })
+        let chosen = choose(filter, ids);
+        if filter.snat.is_none() {
+            return chosen;
+        }
+        // A port that no flow has, or that is lent to a socket, is a leg's.
+        let legs = self.running.legs().meant(filter, ids)?;
+        let legs = legs.iter().map(|leg| leg.choice());
+        match chosen {
+            Err(reason) if legs.len() == 0 => Err(reason),
+            chosen => Ok(chosen.unwrap_or_default().into_iter().chain(legs).collect()),
+        }
     }
 
     /// The legs that are meant, as flows.

@@ -177,7 +177,8 @@ impl Retired {
             State::Free => Judgement::Keep,
             _ if !refers => Judgement::Keep,
             State::Closed | State::Ended => Judgement::Forget,
-            State::Claimed => Judgement::Holds,
+            // A socket's: who has it ends it, or its lease does.
+            State::Claimed | State::Local => Judgement::Holds,
             State::New | State::Replied | State::Established if ends => Judgement::End,
             State::New | State::Replied if age(now, flow.last_seen) >= HALF_OPEN => Judgement::End,
             State::New | State::Replied | State::Established => Judgement::Holds,

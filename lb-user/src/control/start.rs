@@ -47,7 +47,12 @@ use super::{
 };
 use crate::{
     config::{self, Config},
-    dataplane::{flows::FlowTable, maps::Maps, object::Object, pins::Pins},
+    dataplane::{
+        flows::{FlowTable, UsageTable},
+        maps::Maps,
+        object::Object,
+        pins::Pins,
+    },
     network::{
         cell, changes,
         link::Link,
@@ -56,7 +61,7 @@ use crate::{
         nic,
     },
     observe::log::Reporter,
-    shared::{Counts, Front, Legs, Listeners, Setup},
+    shared::{Counts, Front, Leases, Legs, Listeners, Setup, Tables},
     supervisor,
 };
 
@@ -210,8 +215,10 @@ fn bring_up(
     }
     let (neighbours, ways) = resolve(&config, &wanted, &ids, pins, &report)?;
     check(&config, &places, &ids, pins, &current, &mut checks)?;
-    let (legs, counts) = (Legs::new(reporter.clone()), Counts::default());
-    let front = front(&config, pins, (&legs, &counts), listeners.clone())?;
+    let flows = UsageTable::open(&pins.maps())?;
+    let legs = Legs::beside(Some(flows), reporter.clone());
+    let counts = Counts::default();
+    let front = front(&config, pins, &live, (&legs, &counts), listeners.clone())?;
     supervisor::is_alive();
     runtime.block_on(checks.wait());
     supervisor::is_alive();
@@ -316,12 +323,21 @@ fn resolve(
 fn front(
     config: &Config,
     pins: &Pins,
+    live: &Live,
     (legs, counts): (&Legs, &Counts),
     listeners: Listeners,
 ) -> Result<Front> {
-    let networks = config.networks.iter();
-    let sides = networks.map(|network| (network.name.clone(), side(network, pins)));
-    Front::start(sides.collect(), legs, counts, listeners)
+    let mut sides = BTreeMap::new();
+    let tables = Tables::open(&pins.maps())?;
+    for network in &config.networks {
+        let side = side(network, pins);
+        let leases = match side.cell {
+            Some(_) => Some(Leases::new(tables.clone(), live.beside(&pins.maps())?)),
+            None => None,
+        };
+        sides.insert(network.name.clone(), (side, leases));
+    }
+    Front::start(sides, legs, counts, listeners)
 }
 
 /// Opens the listeners at the host's own addresses: low ports may be had at the start only, so one that is

@@ -110,6 +110,39 @@ impl FlowTable {
         })
     }
 
+    /// Writes the fields of an entry that this process has taken for a socket: nobody else makes anything
+    /// of them meanwhile.
+    pub fn fill(&self, id: u32, flow: &Flow) {
+        self.fill_slowly(id, flow, || {});
+    }
+
+    fn fill_slowly(&self, id: u32, flow: &Flow, mut pause: impl FnMut()) {
+        let Some(entry) = self.entry(id) else {
+            return;
+        };
+        macro_rules! write {
+            ($($field:ident)+) => {$(
+                // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+                let field = unsafe { &raw mut (*entry).$field };
+                // SAFETY: as above; a racing reader finds the generation changed.
+                unsafe { field.write_volatile(flow.$field) };
+                pause();
+            )+};
+        }
+        write!(client vip client_port vip_port backend backend_port network backend_id);
+        write!(service client_mac last_seen ack_request ack_reply bytes_request bytes_reply);
+    }
+
+    /// Says that an entry was in use just now.
+    pub fn touch(&self, id: u32, now: u32) {
+        if let Some(entry) = self.entry(id) {
+            // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+            let field = unsafe { &raw mut (*entry).last_seen };
+            // SAFETY: as above; racing stores of a plain integer are what the layout allows.
+            unsafe { field.write_volatile(now) }
+        }
+    }
+
     fn atomic_word(&self, id: u32) -> Option<&AtomicU32> {
         let entry = self.entry(id)?;
         // SAFETY: the word is the entry's first field, aligned to 64 bytes in a mapping that lives
@@ -192,7 +225,7 @@ impl UsageTable {
 }
 
 /// Maps the pinned array `name` in `folder`, whose values take `bytes` each.
-fn map(folder: &Path, name: &str, bytes: usize) -> Result<MmapRaw> {
+pub(super) fn map(folder: &Path, name: &str, bytes: usize) -> Result<MmapRaw> {
     let pinned = MapData::from_pin(folder.join(name));
     let pinned = pinned.with_context(|| format!("open the pinned map {name}"))?;
     let entries = usize::try_from(pinned.info()?.max_entries())?;
@@ -223,28 +256,8 @@ pub(crate) mod twin {
         }
 
         /// Writes the fields of a claimed entry one after the other, with a `pause` between them.
-        pub(crate) fn fill(&self, id: u32, flow: &Flow, mut pause: impl FnMut()) {
-            let entry = self.entry(id).unwrap();
-            macro_rules! write {
-                ($($field:ident)+) => {$(
-                    // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
-                    let field = unsafe { &raw mut (*entry).$field };
-                    // SAFETY: as above; a racing reader finds the generation changed.
-                    unsafe { field.write_volatile(flow.$field) };
-                    pause();
-                )+};
-            }
-            write!(client vip client_port vip_port backend backend_port network backend_id);
-            write!(service client_mac last_seen ack_request ack_reply bytes_request bytes_reply);
-        }
-
-        /// What both paths of the data plane do last to a flow that they translate.
-        pub(crate) fn touch(&self, id: u32, now: u32) {
-            let entry = self.entry(id).unwrap();
-            // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
-            let field = unsafe { &raw mut (*entry).last_seen };
-            // SAFETY: as above; racing stores of a plain integer are what the layout allows.
-            unsafe { field.write_volatile(now) }
+        pub(crate) fn fill_with(&self, id: u32, flow: &Flow, pause: impl FnMut()) {
+            self.fill_slowly(id, flow, pause);
         }
     }
 

@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
     maps::{
-        Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, PerCpuArray, PerCpuValues, Queue,
-        lpm_trie::Key,
+        Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues,
+        Queue, lpm_trie::Key,
     },
     util::nr_cpus,
 };
 use ipnet::Ipv4Net;
 use lb_common::{
+    conntrack::Word,
     maps::{
         backend::Backend,
         flow::{Flow, FlowKey},
@@ -22,6 +23,7 @@ use lb_common::{
         sample::{REASONS, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
+        splice::Splice,
     },
     verdict::{Hook, SLOTS, counter_index},
 };
@@ -55,6 +57,8 @@ pub struct Maps {
     pub flow_index: HashMap<MapData, FlowKey, u32>,
     /// Flows by id.
     pub flows: Array<MapData, Flow>,
+    /// Splices by flow id.
+    pub splices: Array<MapData, Splice>,
     /// Ids by name.
     pub registry: HashMap<MapData, RegistryKey, u32>,
     limits: Limits,
@@ -122,6 +126,7 @@ impl Maps {
             snat_pages: Map::Array(pin("SNAT_PAGES")?).try_into()?,
             flow_index: Map::HashMap(pin("FLOW_INDEX")?).try_into()?,
             flows,
+            splices: Map::Array(pin("SPLICES")?).try_into()?,
             registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
@@ -257,6 +262,31 @@ impl Maps {
     /// If the kernel refuses the look-up.
     pub fn free_ids(&self, slot: u32) -> Result<Option<Queue<MapData, u32>>> {
         self.free_ids.get(slot)
+    }
+
+    /// The splice of the flow with this id and word, if it has one.
+    pub fn splice(&self, id: u32, word: Word) -> Option<Splice> {
+        let splice = word.is_spliced().then(|| self.splices.get(&id, 0).ok());
+        splice
+            .flatten()
+            .filter(|splice| splice.generation == word.generation())
+    }
+
+    /// Makes a claimed or live flow findable by its requests; what is there is of a flow that is over.
+    ///
+    /// # Errors
+    ///
+    /// If the index is full.
+    pub fn index_flow(&mut self, key: &FlowKey, id: u32) -> Result<()> {
+        Ok(self.flow_index.insert(key, &id, 0)?)
+    }
+
+    /// Takes a flow out of that index again, if it is there.
+    pub fn forget_flow(&mut self, key: &FlowKey, id: u32) {
+        if self.flow_index.get(key, 0).ok() == Some(id) {
+            // Another CPU may be faster.
+            let _gone: Result<(), MapError> = self.flow_index.remove(key);
+        }
     }
 
     /// Gives a SNAT address its queue, filled with `ids` in order.

@@ -11,6 +11,7 @@ pub mod maps;
 pub mod object;
 pub mod peers;
 pub mod pins;
+pub mod splices;
 #[cfg(test)]
 mod stress;
 pub mod version;

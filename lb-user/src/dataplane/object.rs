@@ -12,7 +12,7 @@ use crate::config::Limits;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
-pub const MAPS: [&str; 22] = [
+pub const MAPS: [&str; 23] = [
     "NETWORK_IDS",
     "NETWORKS",
     "ADDRESSES",
@@ -25,6 +25,7 @@ pub const MAPS: [&str; 22] = [
     "FREE_IDS",
     "FLOW_INDEX",
     "FLOWS",
+    "SPLICES",
     "USAGE",
     "RINGS",
     "FLOW_EVENTS",
@@ -121,6 +122,7 @@ fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
         // Two of each pool.
         ("MAGLEV", limits.pools.saturating_mul(2).saturating_add(1)),
         ("FLOWS", flows),
+        ("SPLICES", flows),
         // Room for keys of closed flows whose id was given to another before they were removed.
         ("FLOW_INDEX", flows.saturating_add(flows / 8)),
     ]

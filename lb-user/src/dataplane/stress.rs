@@ -160,7 +160,7 @@ impl Ground {
         let before = self.claims[id as usize].fetch_add(1, Ordering::SeqCst);
         assert_eq!(claimed.generation(), before + 1, "id {id} has two owners");
         self.table
-            .fill(id, &flow(id, claimed.generation()), || dice.pause());
+            .fill_with(id, &flow(id, claimed.generation()), || dice.pause());
         self.live.fetch_add(1, Ordering::SeqCst);
         let published = claimed.publish();
         assert!(

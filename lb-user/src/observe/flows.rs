@@ -55,11 +55,20 @@ impl Observer {
                     && is_live(word)
                     && meant(choices, id, &flow)
                 {
-                    lines.push(names.line(&slot, id, word, &flow));
+                    let line = names.line(&slot, id, word, &flow);
+                    let name = self.asked_name(id, word);
+                    lines.push(FlowLine { name, ..line });
                 }
             }
         }
         Ok(lines)
+    }
+
+    /// The name that a flow's client asked for, before the data plane had it.
+    fn asked_name(&self, id: u32, word: Word) -> Option<String> {
+        let splice = self.maps.splice(id, word)?;
+        let name = String::from_utf8_lossy(splice.name()).into_owned();
+        Some(name).filter(|name| !name.is_empty())
     }
 
     /// The flow that has the SNAT port `tuple`, or else had it last. There can be one in each
@@ -95,8 +104,11 @@ impl Observer {
                 continue;
             };
             let live = is_live(word);
-            if word.has_flow() {
-                let flow = names.line(slot, id, word, &flow);
+            // Who has a socket's port is among the legs.
+            if word.has_flow() && !word.is_local() {
+                let line = names.line(slot, id, word, &flow);
+                let name = self.asked_name(id, word);
+                let flow = FlowLine { name, ..line };
                 lines.push(WhoLine { live, flow });
             }
         }
@@ -182,7 +194,7 @@ const fn state(word: Word) -> &'static str {
         State::Established => "established",
         State::Closed => "closed",
         State::Ended => "ended",
-        State::Free | State::Claimed => "none",
+        State::Free | State::Claimed | State::Local => "none",
     }
 }
 

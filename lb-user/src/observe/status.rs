@@ -164,7 +164,7 @@ const fn waits(word: Word) -> bool {
     match word.state() {
         State::New | State::Replied => true,
         State::Established => word.is_udp(),
-        State::Free | State::Claimed | State::Closed | State::Ended => false,
+        State::Free | State::Claimed | State::Closed | State::Ended | State::Local => false,
     }
 }
 

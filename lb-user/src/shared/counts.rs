@@ -23,6 +23,12 @@ pub struct Counted {
     pub accepted: u64,
     /// Those that were taken to a backend.
     pub routed: u64,
+    /// Of those the ones that the data plane carries.
+    #[serde(default)]
+    pub handed_over: u64,
+    /// Those that this process copies instead, by the reason.
+    #[serde(default)]
+    pub copied: BTreeMap<String, u64>,
     /// Those that were taken to another one than the first, which did not answer.
     pub redispatched: u64,
     /// Hellos with an encrypted one in them.
@@ -57,6 +63,11 @@ impl Counted {
     /// Counts a client that is refused for a reason that is called `label`.
     pub fn refuse(&mut self, label: &str) {
         add(&mut self.refused, label);
+    }
+
+    /// Counts a connection that is copied for a reason that is called `label`.
+    pub fn copy(&mut self, label: &str) {
+        add(&mut self.copied, label);
     }
 
     /// Counts who asked for a name that goes nowhere for him. Whoever sends names of his own cannot take

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use lb_common::maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT};
+use lb_common::{
+    maglev,
+    maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT},
+};
 use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
 use tokio::{
     net::{TcpSocket, TcpStream},
@@ -19,6 +22,11 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use super::leases::{Lease, Leases, Purpose};
+use crate::control::snat::SnatSlot;
+
+/// Ports of flows that are tried at one address.
+const LENT_TRIES: usize = 4;
 /// How long a backend may take to answer a SYN: one that got lost is sent again after a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Ports of one address: all are tried for a backend before the next address is.
@@ -28,7 +36,16 @@ const PORTS: u16 = FIRST_LOCAL_PORT - FIRST_LEG_PORT;
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) to: SocketAddrV4,
-    pub(super) answer: oneshot::Sender<io::Result<net::TcpStream>>,
+    /// For whom, if it may be handed over.
+    pub(super) purpose: Option<Purpose>,
+    pub(super) answer: oneshot::Sender<io::Result<Dialled<net::TcpStream>>>,
+}
+
+/// A connection, and the flow whose port it has.
+#[derive(Debug)]
+pub(super) struct Dialled<S> {
+    pub(super) stream: S,
+    pub(super) lease: Option<Lease>,
 }
 
 /// Who opens connections in each network, by its name.
@@ -41,13 +58,24 @@ impl Dialers {
     /// # Errors
     ///
     /// Why there is none; after two seconds that it takes too long.
-    pub(super) async fn dial(&self, network: &str, to: SocketAddrV4) -> io::Result<TcpStream> {
+    pub(super) async fn dial(
+        &self,
+        network: &str,
+        to: SocketAddrV4,
+        purpose: Option<Purpose>,
+    ) -> io::Result<Dialled<TcpStream>> {
         let gone = || io::Error::other("nobody opens connections in that network");
         let dialer = self.0.get(network).ok_or_else(gone)?;
         let (answer, connected) = oneshot::channel();
-        dialer.send(Dial { to, answer }).map_err(|_| gone())?;
-        let stream = connected.await.map_err(|_| gone())??;
-        TcpStream::from_std(stream)
+        let dial = Dial {
+            to,
+            purpose,
+            answer,
+        };
+        dialer.send(dial).map_err(|_| gone())?;
+        let Dialled { stream, lease } = connected.await.map_err(|_| gone())??;
+        let stream = TcpStream::from_std(stream)?;
+        Ok(Dialled { stream, lease })
     }
 }
 
@@ -108,14 +136,33 @@ pub(super) enum Origin {
     Host,
 }
 
+/// Where the connections of a network come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sources<'s> {
+    pub(super) origin: Origin,
+    pub(super) addresses: &'s [Ipv4Addr],
+    pub(super) slots: &'s [SnatSlot],
+    pub(super) leases: Option<&'s Leases>,
+}
+
 /// Opens a connection and tells who wished for it.
-pub(super) async fn open(
-    mut dial: Dial,
-    origin: Origin,
-    sources: &[Ipv4Addr],
-    ports: &RefCell<Ports>,
-) {
-    let connect = connect(dial.to, origin, sources, ports);
+pub(super) async fn open(mut dial: Dial, sources: Sources<'_>, ports: &RefCell<Ports>) {
+    let connect = async {
+        let leases = sources.leases.filter(|_| sources.origin == Origin::Cell);
+        if let (Some(leases), Some(purpose)) = (leases, &dial.purpose)
+            && let Some(lent) = connect_lent(leases, sources.slots, purpose).await
+        {
+            let (stream, lease) = lent?;
+            let lease = Some(lease);
+            return Ok(Dialled { stream, lease });
+        }
+        let Sources {
+            origin, addresses, ..
+        } = sources;
+        let stream = connect(dial.to, origin, addresses, ports).await?;
+        let lease = None;
+        Ok(Dialled { stream, lease })
+    };
     let stream = tokio::select! {
         biased;
         // Who has gone takes no port from others.
@@ -123,9 +170,46 @@ pub(super) async fn open(
         stream = timeout(PATIENCE, connect) => stream,
     };
     let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    let stream = stream.and_then(TcpStream::into_std);
+    let dialled = stream.and_then(|Dialled { stream, lease }| {
+        let stream = stream.into_std()?;
+        Ok(Dialled { stream, lease })
+    });
     // Nobody may wait any more.
-    let _late: Result<(), _> = dial.answer.send(stream);
+    let _late: Result<(), _> = dial.answer.send(dialled);
+}
+
+/// From a port that is a flow's; none if there is none to be had.
+async fn connect_lent(
+    leases: &Leases,
+    slots: &[SnatSlot],
+    purpose: &Purpose,
+) -> Option<io::Result<(TcpStream, Lease)>> {
+    let start = maglev::hash(&purpose.key);
+    let start = usize::try_from(start).unwrap_or_default() % slots.len().max(1);
+    let (before, from) = slots.split_at_checked(start).unwrap_or_default();
+    for slot in from.iter().chain(before) {
+        for _ in 0..LENT_TRIES {
+            let Some(lease) = leases.lend(slot, purpose) else {
+                break;
+            };
+            let (source, to) = (lease.source, purpose.backend.1);
+            let connected = match socket(*source.ip(), source.port()) {
+                Ok(socket) => socket.connect(to.into()).await,
+                Err(error) => Err(error),
+            };
+            match connected {
+                Ok(stream) => return Some(Ok((stream, lease))),
+                Err(error) if has_no_port(&error) => lease.give_back(),
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::ConnectionRefused {
+                        lease.give_back();
+                    }
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+    None
 }
 
 async fn connect(
@@ -268,7 +352,18 @@ mod tests {
         drop(gone);
         let (listener, to) = listen().await;
         let ports = RefCell::new(Ports::default());
-        open(Dial { to, answer }, Origin::Cell, &[SOURCE], &ports).await;
+        let dial = Dial {
+            to,
+            purpose: None,
+            answer,
+        };
+        let sources = Sources {
+            origin: Origin::Cell,
+            addresses: &[SOURCE],
+            slots: &[],
+            leases: None,
+        };
+        open(dial, sources, &ports).await;
         let accepted = timeout(Duration::from_millis(50), listener.accept()).await;
         assert!(accepted.is_err() && ports.borrow().next.is_empty());
     }

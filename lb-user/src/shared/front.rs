@@ -24,8 +24,9 @@ use tokio::{
 use super::{
     Counts, Legs, Listeners, Setup,
     descriptors::Descriptors,
-    dial::{Dial, Dialers, Origin, Ports, open},
+    dial::{Dial, Dialers, Origin, Ports, Sources, open},
     http,
+    leases::{Leases, SAID},
     listeners::Place,
     pending::{Everywhere, Pending},
     pump::Pipes,
@@ -58,7 +59,7 @@ impl Front {
     ///
     /// If a cell cannot be entered, or a thread not be started.
     pub fn start(
-        sides: BTreeMap<String, Side>,
+        sides: BTreeMap<String, (Side, Option<Leases>)>,
         legs: &Legs,
         counts: &Counts,
         listeners: Listeners,
@@ -66,10 +67,10 @@ impl Front {
         let (setup, follow) = watch::channel(Arc::default());
         let mut dialers = BTreeMap::new();
         let mut dials = Vec::new();
-        for (network, side) in sides {
+        for (network, (side, leases)) in sides {
             let (dialer, asked) = mpsc::unbounded_channel();
             dialers.insert(network.clone(), dialer);
-            dials.push((network, side, asked));
+            dials.push((network, side, leases, asked));
         }
         let dialers = Dialers(Arc::new(dialers));
         listeners.retain_networks(|network| dialers.0.contains_key(network));
@@ -81,7 +82,7 @@ impl Front {
             pending: Everywhere::up_to(descriptors.waiting()),
             kept: Everywhere::up_to(descriptors.kept()),
         };
-        for (network, side, asked) in dials {
+        for (network, side, leases, asked) in dials {
             let work = Work {
                 listeners: front.listeners.clone(),
                 pending: front.pending.of(&network),
@@ -92,6 +93,7 @@ impl Front {
                 legs: legs.clone(),
                 counts: counts.clone(),
                 descriptors: descriptors.clone(),
+                leases,
             };
             let thread = spawn(work, side, asked)
                 .with_context(|| format!("serve the shared VIPs of network {network}"))?;
@@ -160,6 +162,7 @@ struct Work {
     pending: Pending,
     kept: Pending,
     descriptors: Descriptors,
+    leases: Option<Leases>,
 }
 
 fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
@@ -206,12 +209,17 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         pending,
         kept,
         descriptors,
+        leases,
     } = work;
     let origin = match side.cell {
         Some(_) => Origin::Cell,
         None => Origin::Host,
     };
-    task::spawn_local(dial_all(asked, network.clone(), origin, setup.clone()));
+    if let Some(leases) = leases.clone() {
+        task::spawn_local(say(leases));
+    }
+    let from = (network.clone(), origin, leases);
+    task::spawn_local(dial_all(asked, from, setup.clone()));
     let shared = Rc::new(Shared {
         setup: setup.clone(),
         dialers,
@@ -322,20 +330,32 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
     });
 }
 
+/// Says of the ports that are lent that they are in use, for ever.
+async fn say(leases: Leases) {
+    loop {
+        leases.say();
+        sleep(SAID).await;
+    }
+}
+
 /// Opens the connections that are wished for.
 async fn dial_all(
     mut asked: mpsc::UnboundedReceiver<Dial>,
-    network: String,
-    origin: Origin,
+    (network, origin, leases): (String, Origin, Option<Leases>),
     setup: watch::Receiver<Arc<Setup>>,
 ) {
     let ports = Rc::new(RefCell::new(Ports::default()));
     while let Some(dial) = asked.recv().await {
         let setup = Arc::clone(&setup.borrow());
-        let (network, ports) = (network.clone(), Rc::clone(&ports));
+        let (network, leases, ports) = (network.clone(), leases.clone(), Rc::clone(&ports));
         task::spawn_local(async move {
-            let sources = setup.sources.get(&network).map_or(&[][..], Vec::as_slice);
-            open(dial, origin, sources, &ports).await;
+            let sources = Sources {
+                origin,
+                addresses: setup.sources.get(&network).map_or(&[][..], Vec::as_slice),
+                slots: setup.slots.get(&network).map_or(&[][..], Vec::as_slice),
+                leases: leases.as_ref(),
+            };
+            open(dial, sources, &ports).await;
         });
     }
 }

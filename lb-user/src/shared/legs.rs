@@ -18,6 +18,7 @@ use lb_common::{
         event::{BEGAN, FlowEvent},
         flow::{Flow, FlowKey},
         peer::PeerKey,
+        usage,
     },
 };
 use tokio::{
@@ -36,7 +37,7 @@ use crate::{
         heard::peer,
         ids::{Ids, Kind},
     },
-    dataplane::flows::coarse_now,
+    dataplane::flows::{UsageTable, coarse_now},
     observe::{FlowLine, choose, log::Reporter},
 };
 
@@ -54,6 +55,8 @@ pub struct Legs(Arc<Shared>);
 struct Shared {
     known: Mutex<Known>,
     reporter: Reporter,
+    /// Flows that are in use, of which some were legs.
+    flows: Option<UsageTable>,
 }
 
 #[derive(Debug, Default)]
@@ -128,8 +131,17 @@ pub struct NewLeg<'s> {
 impl Legs {
     /// None so far; those that begin and end are told to `reporter`.
     pub fn new(reporter: Reporter) -> Self {
+        Self::beside(None, reporter)
+    }
+
+    /// The same, where connections that were legs are among these `flows`.
+    pub fn beside(flows: Option<UsageTable>, reporter: Reporter) -> Self {
         let known = Mutex::default();
-        Self(Arc::new(Shared { known, reporter }))
+        Self(Arc::new(Shared {
+            known,
+            reporter,
+            flows,
+        }))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -138,7 +150,23 @@ impl Legs {
 
     /// Whether the service and its network may have one more.
     pub fn has_room(&self, service: &Service) -> bool {
-        self.known().has_room(service)
+        self.known().has_room(service, self.flows(service))
+    }
+
+    /// How many flows of the service and of its network there are.
+    fn flows(&self, service: &Service) -> (u32, u32) {
+        let flows = self.0.flows.as_ref();
+        // What a crash has made wrong may be below zero, as in the data plane.
+        let count = |index| {
+            let found = flows.and_then(|flows| flows.get(index));
+            found
+                .filter(|count| count.cast_signed() >= 0)
+                .unwrap_or_default()
+        };
+        (
+            count(usage::service(service.id)),
+            count(usage::network(service.network)),
+        )
     }
 
     /// How often legs have been cut so far.
@@ -161,7 +189,7 @@ impl Legs {
             name,
         } = new;
         let mut known = self.known();
-        if !known.has_room(service) {
+        if !known.has_room(service, self.flows(service)) {
             return Err(NotBegun::NoRoom);
         }
         known.last = known.last.wrapping_add(1) | FIRST_LEG;
@@ -304,15 +332,20 @@ impl Known {
         since > self.latest.len() || self.latest.iter().rev().take(since).any(is_cut)
     }
 
-    fn has_room(&self, service: &Service) -> bool {
-        let fits = |count: Option<&u32>, most: Option<u32>| {
-            most.is_none_or(|most| count.copied().unwrap_or_default() < most)
+    fn has_room(&self, service: &Service, (of_service, of_network): (u32, u32)) -> bool {
+        let fits = |count: Option<&u32>, flows: u32, most: Option<u32>| {
+            let count = count.copied().unwrap_or_default().saturating_add(flows);
+            most.is_none_or(|most| count < most)
         };
-        fits(self.of_service.get(&service.id), service.max_flows)
-            && fits(
-                self.of_network.get(&service.network),
-                service.network_max_flows,
-            )
+        fits(
+            self.of_service.get(&service.id),
+            of_service,
+            service.max_flows,
+        ) && fits(
+            self.of_network.get(&service.network),
+            of_network,
+            service.network_max_flows,
+        )
     }
 }
 
@@ -397,6 +430,11 @@ impl Leg {
     /// How long nothing has gone either way.
     pub fn idle(&self) -> Duration {
         duration(age(now(), self.last_seen.load(Ordering::Relaxed)))
+    }
+
+    /// Whether it has been cut.
+    pub fn was_cut(&self) -> bool {
+        self.cut.borrow().is_some()
     }
 
     /// Waits until it is cut.

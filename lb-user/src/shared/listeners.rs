@@ -17,6 +17,7 @@ use tokio::{
     sync::watch,
 };
 
+use super::syn;
 use crate::{network::namespace, supervisor};
 
 /// Connections that the kernel has made and nobody has accepted yet. The kernel takes no more than
@@ -204,7 +205,12 @@ fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
     // Connections of an earlier process may still be closing.
     socket.set_reuseaddr(true)?;
     socket.bind(address.into())?;
-    socket.listen(BACKLOG)
+    let listener = socket.listen(BACKLOG)?;
+    // Without them no connection can be handed over.
+    if let Err(error) = syn::save(&listener) {
+        tracing::warn!(%address, "the first segments of connections are not kept: {error}");
+    }
+    Ok(listener)
 }
 
 #[cfg(test)]

@@ -3,19 +3,22 @@
 //!
 //! ```text
 //! front (a thread in each cell: accepts, dials) -> pending (who has no backend yet)
-//!   -> sni: hello (what he says) -> routes (where that goes) -> reach (pools: who serves it; dial) -> pump
+//!   -> sni: hello (what he says) -> routes (where that goes) -> reach (pools: who serves it; dial)
+//!        -> handoff (leases, repair, syn: the data plane goes on), or pump (this process does)
 //!   -> http: the same for each request, and connections to backends that are kept for the next one
 //! ```
 //!
 //! A connection that has a backend is a leg: it has a flow's record, and is logged, listed, counted,
-//! idle and cut as one.
+//! idle and cut as one. One that is handed over is a flow.
 
 mod counts;
 mod descriptors;
 mod dial;
 mod front;
+mod handoff;
 pub mod hello;
 mod http;
+mod leases;
 pub mod legs;
 pub mod listeners;
 pub mod names;
@@ -23,14 +26,17 @@ mod pending;
 mod pools;
 mod pump;
 mod reach;
+mod repair;
 pub mod routes;
 mod setup;
 mod sni;
 mod sockets;
+mod syn;
 
 pub use self::{
     counts::{Counted, Counts},
     front::Front,
+    leases::{Leases, Tables},
     legs::Legs,
     listeners::Listeners,
     setup::Setup,

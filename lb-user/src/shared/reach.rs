@@ -10,7 +10,9 @@ use lb_common::{addr::Be16, maps::flow::FlowKey};
 use tokio::net::TcpStream;
 
 use super::{
+    dial::Dialled,
     front::Shared,
+    leases::{Lease, Purpose},
     legs::{Guard, NewLeg, NotBegun},
     pools::Pool,
     setup::Service,
@@ -66,6 +68,24 @@ impl Unreached {
     }
 }
 
+/// A connection with a backend, which is a leg.
+#[derive(Debug)]
+pub(super) struct Reached {
+    pub(super) backend: TcpStream,
+    pub(super) guard: Guard,
+    /// The flow whose port it has.
+    pub(super) lease: Option<Lease>,
+}
+
+/// Whether a connection to a backend may be handed over to the data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carriage {
+    /// It may: its bytes are the client's.
+    Either,
+    /// It may not: each request is looked at.
+    Copy,
+}
+
 /// Who of a pool may serve a client: at least one.
 #[derive(Debug)]
 pub(super) struct Candidates {
@@ -104,8 +124,9 @@ impl Candidates {
         key: &FlowKey,
         service: &Service,
         name: Option<String>,
+        carriage: Carriage,
         shared: &Shared,
-    ) -> Result<(TcpStream, Guard), Unreached> {
+    ) -> Result<Reached, Unreached> {
         if !shared.legs.has_room(service) {
             return Err(Unreached::Budget);
         }
@@ -117,10 +138,19 @@ impl Candidates {
         let backends = self.backends();
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
         for (tried, (id, address)) in in_time.enumerate() {
-            let dialled = shared.dialers.dial(&self.pool.network, address).await;
-            let Ok(backend) = dialled else {
+            let purpose = (carriage == Carriage::Either).then_some(Purpose {
+                key: *key,
+                service: service.id,
+                backend: (id, address),
+            });
+            let dialled = shared.dialers.dial(&self.pool.network, address, purpose);
+            let Ok(dialled) = dialled.await else {
                 continue;
             };
+            let Dialled {
+                stream: backend,
+                lease,
+            } = dialled;
             if tried > 0 {
                 let counts = &shared.counts;
                 counts.of(&service.name, |counted| counted.redispatched += 1);
@@ -143,7 +173,13 @@ impl Candidates {
                 name: name.clone(),
             };
             match shared.legs.begin(new, self.cuts) {
-                Ok(guard) => return Ok((backend, guard.with(descriptor))),
+                Ok(guard) => {
+                    return Ok(Reached {
+                        backend,
+                        guard: guard.with(descriptor),
+                        lease,
+                    });
+                }
                 Err(NotBegun::NoRoom) => return Err(Unreached::Budget),
                 Err(NotBegun::Cut) => {}
             }

@@ -13,6 +13,7 @@ use crate::{
     control::{
         desired::backend_name,
         ids::{Ids, Kind},
+        snat::{SnatSlot, snat_name},
     },
 };
 
@@ -25,6 +26,8 @@ pub struct Setup {
     pub pools: BTreeMap<String, Arc<Pool>>,
     /// The SNAT addresses of each network, by its name.
     pub sources: BTreeMap<String, Vec<Ipv4Addr>>,
+    /// The same with their ports, of which some may be lent.
+    pub slots: BTreeMap<String, Vec<SnatSlot>>,
 }
 
 /// A service that looks at what its clients ask for.
@@ -122,6 +125,12 @@ impl Setup {
         let mut setup = Self::default();
         for network in &config.networks {
             let sources = network.snat.iter().map(|snat| snat.address);
+            let slots = network.snat.iter().filter_map(|snat| {
+                let id = ids.get(Kind::Snat, &snat_name(&network.name, snat))?;
+                let slot = u16::try_from(id).ok()?.checked_sub(1)?;
+                Some(SnatSlot::new(slot, *snat))
+            });
+            setup.slots.insert(network.name.clone(), slots.collect());
             setup
                 .sources
                 .insert(network.name.clone(), sources.collect());

@@ -10,11 +10,12 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use super::{
     front::Shared,
+    handoff::{Ends, Stays, hand_over},
     hello::{self, Hello, Reading, Refusal, Verdict},
     legs::{Guard, Leg, Way},
     pending::Ticket,
     pump::{Failed, pump},
-    reach::{Addresses, Candidates, Unreached},
+    reach::{Addresses, Candidates, Carriage, Reached, Unreached},
     routes,
     setup::{Routing, Service, Sni},
     sockets::{LAST_WORDS, hear_out, idle, prepare, reset_at_close},
@@ -119,7 +120,7 @@ pub(super) async fn serve(
     match connected {
         Ok(connected) => {
             counts.of(&service.name, |counted| counted.routed += 1);
-            carry(client, connected, &shared).await;
+            go_on(client, connected, &shared).await;
         }
         Err(refused) => {
             counts.of(&service.name, |counted| {
@@ -138,8 +139,7 @@ pub(super) async fn serve(
 /// A client with its backend, which has not had a byte yet.
 struct Connected {
     service: Arc<Service>,
-    backend: TcpStream,
-    guard: Guard,
+    reached: Reached,
     /// What the client has sent so far.
     sent: Vec<u8>,
 }
@@ -170,11 +170,10 @@ async fn connect(
     let key = addresses.key(service);
     let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
     let name = hello.name.map(|name| name.to_string());
-    let (backend, guard) = candidates.connect(&key, service, name, shared).await?;
+    let reached = candidates.connect(&key, service, name, Carriage::Either, shared);
     Ok(Connected {
         service: Arc::clone(service),
-        backend,
-        guard,
+        reached: reached.await?,
         sent,
     })
 }
@@ -233,15 +232,55 @@ async fn tell(mut client: TcpStream, alert: u8) {
     }
 }
 
-/// Carries bytes both ways until one of the ends, the time or somebody ends it. All but an end in peace
-/// is a reset for both.
-async fn carry(client: TcpStream, connected: Connected, shared: &Shared) {
+/// Gives a connection to the data plane; or carries it, if that cannot take it.
+async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
     let Connected {
         service,
-        mut backend,
-        guard,
-        sent,
+        reached: Reached {
+            backend,
+            guard,
+            lease,
+        },
+        mut sent,
     } = connected;
+    let mut lease = lease;
+    let spliced = match &mut lease {
+        Some(lease) => {
+            let mut ends = Ends {
+                client: &client,
+                backend: &backend,
+                sent: &mut sent,
+            };
+            ends.splice(lease, &guard.leg)
+        }
+        None => Err(Stays::NoPort),
+    };
+    match (spliced, lease) {
+        (Ok(()), Some(lease)) => {
+            let counts = &shared.counts;
+            counts.of(&service.name, |counted| counted.handed_over += 1);
+            let handed = hand_over(client, backend, sent, lease);
+            // It is a flow from here on.
+            drop(guard);
+            handed.finish().await;
+        }
+        (spliced, lease) => {
+            let why = spliced.err().unwrap_or(Stays::NoPort);
+            let counts = &shared.counts;
+            counts.of(&service.name, |counted| counted.copy(why.label()));
+            carry(client, (service, backend, guard, sent), shared).await;
+            drop(lease);
+        }
+    }
+}
+
+/// Carries bytes both ways until one of the ends, the time or somebody ends it. All but an end in peace
+/// is a reset for both.
+async fn carry(
+    client: TcpStream,
+    (service, mut backend, guard, sent): (Arc<Service>, TcpStream, Guard, Vec<u8>),
+    shared: &Shared,
+) {
     let leg = Arc::clone(&guard.leg);
     for end in [&client, &backend] {
         prepare(end, &service);

@@ -58,6 +58,10 @@ impl Times {
     }
 }
 
+/// How long a port stays lent to a socket of a process that does not say any more that it has it. No
+/// shorter than the minute for which an end of a connection rests (TIME_WAIT).
+pub const LEASE: Duration = Duration::from_secs(120);
+
 /// How long every flow may be idle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -114,8 +118,11 @@ impl Policy {
 
     /// How long a flow with this word may be idle; none for one that nobody may end for that.
     pub fn timeout(&self, word: Word, service: u16) -> Option<Ticks> {
+        if word.is_local() || word.is_held() {
+            return Some(ticks(LEASE));
+        }
         match (word.state(), word.is_udp()) {
-            (State::Free | State::Claimed | State::Closed | State::Ended, _) => None,
+            (State::Free | State::Claimed | State::Closed | State::Ended | State::Local, _) => None,
             (State::New | State::Replied, true) => Some(self.udp),
             (State::Established, true) => self.times(service).udp,
             (State::New | State::Replied, false) => Some(self.half_open),
@@ -141,8 +148,7 @@ impl Policy {
 
     /// After how much idleness both ends of a flow with this word are probed.
     pub fn keepalive(&self, word: Word, service: u16) -> Option<Ticks> {
-        let probed =
-            matches!(word.state(), State::Established) && !word.is_udp() && !word.is_half_closed();
+        let probed = word.in_use() && !word.is_udp() && !word.is_half_closed() && !word.is_held();
         probed.then(|| self.times(service).keepalive).flatten()
     }
 

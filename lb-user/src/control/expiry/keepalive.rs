@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn another_flow_on_the_id_is_not_judged_by_the_old_ones_silence() {
-        let next = Word::from_raw(established().raw() + (1 << 8));
+        let next = Word::from_raw(established().raw() + (1 << 10));
         assert_eq!(next.generation(), established().generation() + 1);
         let silent = || {
             let (mut keepalive, flow) = heard();

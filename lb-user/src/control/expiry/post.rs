@@ -209,7 +209,8 @@ fn letter(
 ) -> Option<Letter> {
     let page = records.page(id)?;
     let (network, next_hop) = records.way(flow, end, sought)?;
-    let segment = address(make(&Tuple::new(id, flow, &page)), &network, next_hop)?;
+    let flow = records.numbers(id, flow, end)?;
+    let segment = address(make(&Tuple::new(id, &flow, &page)), &network, next_hop)?;
     Some(Letter {
         ifindex: network.ifindex,
         segment,

@@ -6,6 +6,7 @@ use anyhow::Result;
 use aya::maps::{MapData, Queue};
 use lb_common::{
     addr::Mac,
+    conntrack::Word,
     maps::{
         backend::Backend,
         flow::Flow,
@@ -45,6 +46,15 @@ impl Records {
             backends: HashMap::new(),
             queues: HashMap::new(),
         }
+    }
+
+    /// A flow with the numbers that this end of it knows; none if they are not known any more.
+    pub(super) fn numbers(&self, id: u32, flow: &Flow, end: End) -> Option<Flow> {
+        let word = Word::from_raw(flow.word);
+        if end == End::Backend || !word.is_spliced() {
+            return Some(*flow);
+        }
+        Some(self.maps.splice(id, word)?.as_client(flow))
     }
 
     /// Forgets what has been read. Returns the slots of the SNAT addresses that there are now.

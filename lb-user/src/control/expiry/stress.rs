@@ -226,7 +226,7 @@ impl Ground {
             return self.queue.lock().unwrap().push_back(id);
         }
         let flow = self.flow(id, claimed.generation(), backend, claimed);
-        self.table.fill(id, &flow, || dice.pause());
+        self.table.fill_with(id, &flow, || dice.pause());
         dice.pause();
         assert!(self.table.swap(id, claimed, claimed.publish()));
     }

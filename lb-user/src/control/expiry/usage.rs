@@ -90,7 +90,7 @@ mod tests {
     const SERVICE: u16 = 5;
 
     fn live(generation: u32) -> Word {
-        let before = Word::from_raw((generation - 1) << 8);
+        let before = Word::from_raw((generation - 1) << 10);
         in_state(before.claim(false).publish(), State::Established)
     }
 

@@ -210,7 +210,7 @@ impl Worker {
                 }
                 return;
             }
-            State::New | State::Replied | State::Established => {}
+            State::New | State::Replied | State::Established | State::Local => {}
         }
         let (now, service, last_seen) = (self.clock(), glance.service, glance.last_seen);
         let policy = &self.policy;
@@ -249,6 +249,11 @@ impl Worker {
     /// may be written into the entry.
     fn end(&mut self, marked: Marked, closed: &Closed) {
         let Closed { alive, flow } = closed;
+        if alive.is_local() {
+            // No flow: nobody was told of it, and nobody is now.
+            self.give_back(marked.id);
+            return;
+        }
         let is_dead = matches!(marked.cause, Cause::Dead);
         let count = if is_dead {
             &self.counts.dead

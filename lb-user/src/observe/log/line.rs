@@ -195,7 +195,7 @@ mod tests {
         let address = |last: u8| Be32::from(Ipv4Addr::new(10, 0, 0, last));
         FlowEvent {
             flow: Flow {
-                word: Word::from_raw((generation - 1) << 8)
+                word: Word::from_raw((generation - 1) << 10)
                     .claim(false)
                     .publish()
                     .raw(),

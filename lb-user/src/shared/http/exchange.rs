@@ -21,7 +21,7 @@ use super::{
 use crate::{
     config::Balance,
     shared::{
-        reach::{Candidates, Unreached},
+        reach::{Candidates, Carriage, Reached, Unreached},
         setup::{Http, Routing, Service},
         sockets::prepare,
     },
@@ -237,10 +237,10 @@ impl Client<'_> {
         } = self.talk;
         let (key, name) = (addresses.key(self.service), self.name.clone());
         let candidates = self.candidates()?;
-        let connect = candidates.connect(&key, self.service, name.clone(), shared);
-        let (stream, guard) = connect.await?;
-        prepare(&stream, self.service);
-        let begun = upstreams.begin(stream, guard, name).await;
+        let connect = candidates.connect(&key, self.service, name.clone(), Carriage::Copy, shared);
+        let Reached { backend, guard, .. } = connect.await?;
+        prepare(&backend, self.service);
+        let begun = upstreams.begin(backend, guard, name).await;
         begun.map_err(|_| Refused::NoAnswer)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     shared::{
         Counts, Legs, Listeners, Setup,
         descriptors::Descriptors,
-        dial::{Dial, Dialers},
+        dial::{Dial, Dialers, Dialled},
         pending::Everywhere,
         pump::Pipes,
     },
@@ -46,14 +46,16 @@ impl Site {
         let asked: Rc<RefCell<Vec<_>>> = Rc::default();
         let all = Rc::clone(&asked);
         spawn_local(async move {
-            while let Some(Dial { to, answer }) = dials.recv().await {
+            while let Some(Dial { to, answer, .. }) = dials.recv().await {
                 all.borrow_mut().push(to);
                 let is_there = Some(to) == serving.map(at);
                 let stream = match is_there {
                     true => TcpStream::connect(there).await.unwrap().into_std(),
                     false => Err(io::ErrorKind::ConnectionRefused.into()),
                 };
-                answer.send(stream).unwrap();
+                let lease = None;
+                let dialled = stream.map(|stream| Dialled { stream, lease });
+                answer.send(dialled).unwrap();
             }
             drop(listener);
         });
@@ -81,8 +83,8 @@ impl Site {
     /// Connects to the pool; the id of the backend.
     async fn connect(&self, candidates: Candidates) -> Result<u32, Unreached> {
         let (service, key) = (service(None, None), FlowKey::default());
-        let connected = candidates.connect(&key, &service, None, &self.shared);
-        let (_, guard) = connected.await?;
+        let connected = candidates.connect(&key, &service, None, Carriage::Copy, &self.shared);
+        let Reached { guard, .. } = connected.await?;
         Ok(guard.leg.flow().backend_id)
     }
 

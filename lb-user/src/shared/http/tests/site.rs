@@ -24,7 +24,7 @@ use crate::{
     shared::{
         Counted, Counts, Legs, Listeners, Setup,
         descriptors::Descriptors,
-        dial::{Dialers, Origin, Ports, open},
+        dial::{Dialers, Origin, Ports, Sources, open},
         front::Shared,
         http::serve,
         pending::Everywhere,
@@ -196,6 +196,7 @@ impl Site {
             services: [((NETWORK.to_owned(), address), Arc::new(service))].into(),
             pools,
             sources: BTreeMap::new(),
+            ..Setup::default()
         };
         let (sender, setup) = watch::channel(Arc::new(setup));
         let (reporter, _reports) = log::channel();
@@ -270,7 +271,13 @@ fn dialers() -> Dialers {
     task::spawn_local(async move {
         let ports = RefCell::new(Ports::default());
         while let Some(dial) = asked.recv().await {
-            open(dial, Origin::Host, &[Ipv4Addr::LOCALHOST], &ports).await;
+            let sources = Sources {
+                origin: Origin::Host,
+                addresses: &[Ipv4Addr::LOCALHOST],
+                slots: &[],
+                leases: None,
+            };
+            open(dial, sources, &ports).await;
         }
     });
     Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into()))

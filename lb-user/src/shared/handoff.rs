@@ -1,0 +1,370 @@
+//! Hand-off: a connection that has a backend becomes a flow of the data plane, before the backend has had
+//! a byte of it. Afterwards none of its bytes passes through this process.
+//!
+//! Neither socket has sent data so far: the client's has received the hello, and the backend's nothing. So
+//! what their numbers differ by is known before the hello is sent on. The order:
+//!
+//! 1. The backend's end is read, while nothing comes from there.
+//! 2. What the client sends from now on is dropped (it sends it again), and what its socket says stays in
+//!    the cell. The client's end is read when all has been taken from it that it has acknowledged.
+//! 3. The splice is written. The backend's segments go to the client from here on; if one had come before,
+//!    this is taken back.
+//! 4. The client's segments go to the backend, and its socket is closed without a word.
+//! 5. The hello is sent. When the backend has acknowledged it, that socket is closed without a word too.
+//!
+//! Whatever does not hold before 4 leaves the connection with its two sockets.
+
+use std::{io, os::fd::AsRawFd as _, time::Duration};
+
+use lb_common::maps::splice::{Numbers, Splice};
+use nix::{
+    errno::Errno,
+    sys::socket::{MsgFlags, recv},
+};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::sleep};
+
+use super::{
+    leases::Lease,
+    legs::Leg,
+    repair::{Repair, Snapshot, close_silently},
+    syn::{self, Syn},
+};
+
+/// How often what has come meanwhile is read of a client that goes on sending.
+const READS: usize = 4;
+/// Most bytes that are sent on in one go; more are copied.
+const MOST: usize = 1 << 16;
+/// Bytes that are read in one go.
+const CHUNK: usize = 4096;
+/// How long the backend is given for its first acknowledgment; then longer and longer, up to this.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(200);
+
+/// Why a connection stays with its sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stays {
+    /// Its backend's socket has no port of a flow: there was none, or a network is the host's.
+    NoPort,
+    /// Its first segment is not known.
+    NoSyn,
+    /// The kernel does not let us see its numbers.
+    Refused,
+    /// Its ends have agreed on different options.
+    Options,
+    /// One end takes smaller segments than the other one may send.
+    Segments,
+    /// The client has closed its side, or sends more and more.
+    Client,
+    /// The backend has spoken first, or has closed.
+    Backend,
+    /// Another flow has its tuple.
+    Taken,
+    /// It is to end.
+    Cut,
+}
+
+impl Stays {
+    /// The value of a metric's label. It stays the same from one version to the next.
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::NoPort => "no_port",
+            Self::NoSyn => "no_syn",
+            Self::Refused => "kernel",
+            Self::Options => "options",
+            Self::Segments => "segment_size",
+            Self::Client => "client_goes_on",
+            Self::Backend => "backend_spoke",
+            Self::Taken => "flow_taken",
+            Self::Cut => "cut",
+        }
+    }
+}
+
+/// A connection that is the data plane's. Its backend's socket is here until that has the hello.
+#[derive(Debug)]
+pub(super) struct Handed {
+    backend: TcpStream,
+    hello: Vec<u8>,
+    lease: Lease,
+}
+
+/// The two ends, and what the client has said so far.
+pub(super) struct Ends<'s> {
+    pub(super) client: &'s TcpStream,
+    pub(super) backend: &'s TcpStream,
+    pub(super) sent: &'s mut Vec<u8>,
+}
+
+impl Ends<'_> {
+    /// Does what comes before step 4. Afterwards the client's packets are dropped until [`Lease::release`].
+    pub(super) fn splice(&mut self, lease: &mut Lease, leg: &Leg) -> Result<(), Stays> {
+        let syn = syn::saved(self.client).ok().flatten();
+        let syn = syn.ok_or(Stays::NoSyn)?;
+        let back = Repair::enter(self.backend).and_then(|repair| repair.snapshot());
+        let back = back.map_err(|_| Stays::Refused)?;
+        if !is_silent(self.backend) || back.unacked > 0 || !back.is_established {
+            return Err(Stays::Backend);
+        }
+        let held = lease.hold().map_err(|_| Stays::Taken);
+        let spliced = held.and_then(|()| self.splice_held(lease, &syn, &back, leg));
+        if spliced.is_err() {
+            lease.let_go();
+        }
+        spliced
+    }
+
+    fn splice_held(
+        &mut self,
+        lease: &mut Lease,
+        syn: &Syn,
+        back: &Snapshot,
+        leg: &Leg,
+    ) -> Result<(), Stays> {
+        let front = self.settle(syn)?;
+        let splice = splice(syn, &front, back, lease.backend_time(), self.sent.len());
+        let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
+        let mac = syn.source_mac.ok_or(Stays::NoSyn)?;
+        let expected = (back.received, back.sent);
+        let spliced = lease.splice(splice, mac, expected);
+        spliced.map_err(|_| Stays::Taken)?;
+        let received = Repair::enter(self.backend).and_then(|repair| repair.received());
+        // A cut looks at legs first: who is not cut now will be found as a flow.
+        let why = match received {
+            Ok(received) if received == back.received && !leg.was_cut() => return Ok(()),
+            Ok(_) if leg.was_cut() => Stays::Cut,
+            _ => Stays::Backend,
+        };
+        lease.unsplice();
+        Err(why)
+    }
+
+    /// The client's end, when all has been read that it has acknowledged.
+    fn settle(&mut self, syn: &Syn) -> Result<Snapshot, Stays> {
+        for _ in 0..READS {
+            self.read().map_err(|_| Stays::Client)?;
+            let front = Repair::enter(self.client).and_then(|repair| repair.snapshot());
+            let front = front.map_err(|_| Stays::Refused)?;
+            let read = u32::try_from(self.sent.len()).map_err(|_| Stays::Client)?;
+            if front.received == begin(syn).wrapping_add(read) && front.is_established {
+                return match (front.unacked, front.unsent) {
+                    (0, 0) => Ok(front),
+                    _ => Err(Stays::Client),
+                };
+            }
+        }
+        Err(Stays::Client)
+    }
+
+    /// Reads what is there.
+    fn read(&mut self) -> io::Result<()> {
+        while self.sent.len() < MOST {
+            self.sent.reserve(CHUNK);
+            let left = MOST - self.sent.len();
+            let mut chunk = [0; CHUNK];
+            let most = left.min(CHUNK);
+            let Some(room) = chunk.get_mut(..most) else {
+                break;
+            };
+            match recv(self.client.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => self
+                    .sent
+                    .extend_from_slice(room.get(..bytes).unwrap_or_default()),
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(io::ErrorKind::FileTooLarge.into())
+    }
+}
+
+/// Whether nothing has come from a backend.
+fn is_silent(backend: &TcpStream) -> bool {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
+    recv(backend.as_raw_fd(), &mut [0], flags) == Err(Errno::EAGAIN)
+}
+
+/// The number of the client's first byte.
+const fn begin(syn: &Syn) -> u32 {
+    syn.sequence.wrapping_add(1)
+}
+
+/// What the numbers of both ends become, if they have agreed on the same.
+fn splice(
+    syn: &Syn,
+    front: &Snapshot,
+    back: &Snapshot,
+    backend_time: u32,
+    hello: usize,
+) -> Result<Splice, Stays> {
+    let (there, again) = match (syn.time, front.time, back.time) {
+        (Some(syn), Some(front), Some(back)) => {
+            (back.wrapping_sub(syn), front.wrapping_sub(backend_time))
+        }
+        (_, None, None) => (0, 0),
+        _ => return Err(Stays::Options),
+    };
+    if front.has_sack != back.has_sack || front.has_ecn != back.has_ecn {
+        return Err(Stays::Options);
+    }
+    // Both without the bytes of timestamps.
+    let fits = |from: &Snapshot, to: &Snapshot| from.advertised_mss <= to.send_mss;
+    if !fits(front, back) || !fits(back, front) {
+        return Err(Stays::Segments);
+    }
+    let hello = u32::try_from(hello).map_err(|_| Stays::Client)?;
+    Ok(Splice {
+        sent_end: back.sent.wrapping_add(hello),
+        received: back.received,
+        backend_time,
+        to_backend: Numbers {
+            sequence: back.sent.wrapping_sub(begin(syn)),
+            time: there,
+            scale: front.send_scale.into(),
+            promised: back.receive_scale.into(),
+        },
+        to_client: Numbers {
+            sequence: front.sent.wrapping_sub(back.received),
+            time: again,
+            scale: back.send_scale.into(),
+            promised: front.receive_scale.into(),
+        },
+        ..Splice::default()
+    })
+}
+
+/// Steps 4 and the first half of 5: from here on there is no way back.
+pub(super) fn hand_over(
+    client: TcpStream,
+    backend: TcpStream,
+    hello: Vec<u8>,
+    mut lease: Lease,
+) -> Handed {
+    // If the backend has reset it meanwhile, the client knows that already.
+    let _over = lease.release();
+    if let Err(error) = close_silently(client) {
+        tracing::debug!("the client's socket could not be closed in silence: {error}");
+    }
+    Handed {
+        backend,
+        hello,
+        lease,
+    }
+}
+
+impl Handed {
+    /// Sends the hello, and closes when the backend has it.
+    pub(super) async fn finish(self) {
+        let Self {
+            mut backend,
+            hello,
+            lease,
+        } = self;
+        // Who has reset it has told the client as well.
+        let _reset = backend.write_all(&hello).await;
+        drop(hello);
+        let mut look = FIRST_LOOK;
+        while !lease.is_done() {
+            sleep(look).await;
+            look = (look * 2).min(LONGEST_LOOK);
+        }
+        if let Err(error) = close_silently(backend) {
+            tracing::debug!("the backend's socket could not be closed in silence: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYN: Syn = Syn {
+        source_mac: None,
+        sequence: 0xffff_fff0,
+        time: Some(5000),
+        mss: Some(1460),
+        scale: Some(7),
+    };
+
+    fn snapshot(sent: u32, received: u32) -> Snapshot {
+        Snapshot {
+            sent,
+            received,
+            time: Some(100),
+            has_sack: true,
+            has_ecn: false,
+            send_scale: 7,
+            receive_scale: 9,
+            unacked: 0,
+            unsent: 0,
+            send_mss: 1448,
+            advertised_mss: 1448,
+            is_established: true,
+        }
+    }
+
+    /// A hello of 500 bytes, of a client whose first byte has the number 0xffff_fff1.
+    fn ends() -> (Snapshot, Snapshot) {
+        let front = Snapshot {
+            send_scale: 2,
+            ..snapshot(7001, 485)
+        };
+        let back = Snapshot {
+            time: Some(900),
+            receive_scale: 5,
+            ..snapshot(2001, 3001)
+        };
+        (front, back)
+    }
+
+    #[test]
+    fn each_end_gets_the_numbers_that_it_has_been_promised() {
+        let (front, back) = ends();
+        let splice = splice(&SYN, &front, &back, 70, 500).unwrap();
+        assert_eq!((splice.sent_end, splice.received), (2501, 3001));
+        let Splice {
+            to_backend: there,
+            to_client: again,
+            ..
+        } = splice;
+        // The first byte of the hello, and the next one of the backend.
+        assert_eq!(0xffff_fff1_u32.wrapping_add(there.sequence), 2001);
+        assert_eq!(3001_u32.wrapping_add(again.sequence), 7001);
+        // What the SYN and the SYN-ACK said is now.
+        assert_eq!(5000_u32.wrapping_add(there.time), 900);
+        assert_eq!(70_u32.wrapping_add(again.time), 100);
+        assert_eq!((there.scale, there.promised), (2, 5));
+        assert_eq!((again.scale, again.promised), (7, 9));
+    }
+
+    #[test]
+    fn ends_that_have_agreed_on_different_things_stay() {
+        let (front, back) = ends();
+        let without = |end: Snapshot| Snapshot { time: None, ..end };
+        let small = |end: Snapshot| Snapshot {
+            send_mss: 1447,
+            ..end
+        };
+        let sack = Snapshot {
+            has_sack: false,
+            ..front
+        };
+        let ecn = Snapshot {
+            has_ecn: true,
+            ..back
+        };
+        for (front, back, why) in [
+            (front, without(back), Stays::Options),
+            (without(front), back, Stays::Options),
+            (sack, back, Stays::Options),
+            (front, ecn, Stays::Options),
+            (small(front), back, Stays::Segments),
+            (front, small(back), Stays::Segments),
+        ] {
+            assert_eq!(splice(&SYN, &front, &back, 70, 500), Err(why));
+        }
+        let plain = splice(&SYN, &without(front), &without(back), 70, 500).unwrap();
+        assert_eq!((plain.to_backend.time, plain.to_client.time), (0, 0));
+    }
+}

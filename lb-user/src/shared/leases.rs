@@ -1,0 +1,426 @@
+//! Leases: ports of a network's flows that are lent to sockets of its cell, so that the data plane can
+//! take a connection over where it stands.
+//!
+//! A port is taken by one swap of its word, and is `LOCAL` from then on. As long as this
+//! process lives it says from time to time that it still has the port; one that nobody speaks for any more
+//! ends after a while as an idle flow does. So a port rests after its socket, and a crash loses none.
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddrV4,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Result;
+use aya::maps::{MapData, Queue};
+use lb_common::{
+    addr::{Be16, Be32, Mac},
+    conntrack::{State, Word},
+    maps::{
+        flow::{Flow, FlowKey},
+        splice::Splice,
+        usage,
+    },
+};
+
+use crate::{
+    control::{
+        expiry::idle::{age, ticks},
+        snat::SnatSlot,
+    },
+    dataplane::{
+        flows::{FlowTable, UsageTable, coarse_now},
+        maps::Maps,
+        splices::SpliceTable,
+    },
+};
+
+/// How often this process says that it has its ports.
+pub(super) const SAID: Duration = Duration::from_secs(20);
+/// Ids that are tried until one is free and has rested.
+const ATTEMPTS: usize = 8;
+/// How long a backend's end of a connection rests (TIME_WAIT on Linux).
+const REST: Duration = Duration::from_secs(60);
+
+/// The tables of flows, mapped once for all networks.
+#[derive(Clone)]
+pub struct Tables(Arc<Mapped>);
+
+struct Mapped {
+    table: FlowTable,
+    splices: SpliceTable,
+    usage: UsageTable,
+}
+
+impl Tables {
+    /// Those that are pinned in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// If one of them cannot be mapped.
+    pub fn open(folder: &Path) -> Result<Self> {
+        Ok(Self(Arc::new(Mapped {
+            table: FlowTable::open(folder)?,
+            splices: SpliceTable::open(folder)?,
+            usage: UsageTable::open(folder)?,
+        })))
+    }
+}
+
+/// The flows of a network, as far as sockets may have them.
+#[derive(Clone)]
+pub struct Leases(Arc<Shared>);
+
+impl std::fmt::Debug for Leases {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Leases").finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    maps: Mutex<Maps>,
+    tables: Tables,
+    lent: Mutex<BTreeSet<u32>>,
+}
+
+/// For which connection a port is to be had.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Purpose {
+    /// The client's side.
+    pub(super) key: FlowKey,
+    /// Id of its service.
+    pub(super) service: u16,
+    /// Id and address of its backend.
+    pub(super) backend: (u32, SocketAddrV4),
+}
+
+/// A port that a socket has. Dropped, the port rests until nobody needs it.
+#[derive(Debug)]
+pub(super) struct Lease {
+    leases: Leases,
+    /// The flow that it is of.
+    pub(super) id: u32,
+    slot: u16,
+    word: Word,
+    flow: Flow,
+    /// Address and port.
+    pub(super) source: SocketAddrV4,
+}
+
+/// Somebody else has changed the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost;
+
+impl Leases {
+    /// On these maps, of which `tables` are some.
+    pub fn new(tables: Tables, maps: Maps) -> Self {
+        Self(Arc::new(Shared {
+            maps: Mutex::new(maps),
+            tables,
+            lent: Mutex::default(),
+        }))
+    }
+
+    fn mapped(&self) -> &Mapped {
+        &self.0.tables.0
+    }
+
+    fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.0.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lent(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.0.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says of all ports that they are in use.
+    pub(super) fn say(&self) {
+        let now = now();
+        for &id in self.lent().iter() {
+            self.mapped().table.touch(id, now);
+        }
+    }
+
+    /// Lends a port of the address in this slot, if one is free.
+    pub(super) fn lend(&self, slot: &SnatSlot, purpose: &Purpose) -> Option<Lease> {
+        let queue = self.maps().free_ids(u32::from(slot.slot));
+        let mut queue = queue.ok().flatten()?;
+        for attempt in 0..ATTEMPTS {
+            // An error is a queue without free ids.
+            let id = queue.pop(0).ok()?;
+            let is_last = attempt + 1 == ATTEMPTS;
+            if let Some(lease) = self.claim((id, slot), purpose, &mut queue, is_last) {
+                return Some(lease);
+            }
+        }
+        None
+    }
+
+    fn claim(
+        &self,
+        (id, slot): (u32, &SnatSlot),
+        purpose: &Purpose,
+        queue: &mut Queue<MapData, u32>,
+        is_last: bool,
+    ) -> Option<Lease> {
+        let table = &self.mapped().table;
+        let word = table.word(id)?;
+        let before = word
+            .claimable()
+            .then(|| table.fields(id, [word; 2]))
+            .flatten();
+        if !is_last && before.is_some_and(|flow| rests(word, &flow, purpose.backend.1)) {
+            put_back(queue, id);
+            return None;
+        }
+        if !word.claimable() {
+            return None;
+        }
+        // In one step: who is killed in between leaves a port that nobody speaks for.
+        let lent = word.claim(false).lend();
+        if !table.swap(id, word, lent) {
+            if table.word(id).is_some_and(|now| was_silenced(word, now)) {
+                put_back(queue, id);
+            }
+            return None;
+        }
+        if let Some(flow) = before.filter(|_| word.has_flow()) {
+            self.maps().forget_flow(&flow.key(word.is_udp()), id);
+        }
+        let flow = record(purpose);
+        table.fill(id, &flow);
+        self.lent().insert(id);
+        let offset = id.wrapping_sub(slot.flow_ids().start);
+        let port = slot
+            .snat
+            .first_port
+            .wrapping_add(u16::try_from(offset).ok()?);
+        Some(Lease {
+            leases: self.clone(),
+            id,
+            slot: slot.slot,
+            word: lent,
+            flow,
+            source: SocketAddrV4::new(slot.snat.address, port),
+        })
+    }
+
+    fn give_back(&self, id: u32, slot: u16) {
+        let queue = self.maps().free_ids(u32::from(slot));
+        if let Ok(Some(mut queue)) = queue {
+            put_back(&mut queue, id);
+        }
+    }
+}
+
+/// The tail of the queue: whoever is there waits longest.
+fn put_back(queue: &mut Queue<MapData, u32>, id: u32) {
+    // It has room for every id. One that is lost all the same is found by the next start.
+    let _full = queue.push(&id, 0);
+}
+
+/// Whether it is our own expiry, and no other claim, that has changed a word: the id is still the one that
+/// was taken from the queue.
+fn was_silenced(before: Word, now: Word) -> bool {
+    let was_over = matches!(before.state(), State::Closed | State::Ended);
+    was_over && now != before && (now == before.end() || now == before.forget())
+}
+
+/// Whether the backend's end of the last connection from this port may still be there.
+fn rests(word: Word, flow: &Flow, backend: SocketAddrV4) -> bool {
+    let same =
+        (flow.backend, flow.backend_port) == (Be32::from(*backend.ip()), Be16::new(backend.port()));
+    word.backend_closed_first() && same && age(now(), flow.last_seen) < ticks(REST)
+}
+
+fn record(purpose: &Purpose) -> Flow {
+    let Purpose {
+        key,
+        service,
+        backend: (backend_id, backend),
+    } = *purpose;
+    Flow {
+        client: key.client,
+        vip: key.vip,
+        client_port: key.client_port,
+        vip_port: key.vip_port,
+        network: key.network,
+        backend: (*backend.ip()).into(),
+        backend_port: Be16::new(backend.port()),
+        backend_id,
+        service,
+        last_seen: now(),
+        ..Flow::default()
+    }
+}
+
+impl Lease {
+    /// Gives the port back at once: nobody but us has seen it.
+    pub(super) fn give_back(self) {
+        if self
+            .leases
+            .mapped()
+            .table
+            .swap(self.id, self.word, self.word.withdraw())
+        {
+            self.leases.give_back(self.id, self.slot);
+        }
+    }
+
+    /// From now on what the client sends is dropped, and nothing of its socket leaves the cell.
+    ///
+    /// # Errors
+    ///
+    /// If the flow is somebody else's, or the index is full.
+    pub(super) fn hold(&mut self) -> Result<(), Lost> {
+        self.change(self.word.hold())?;
+        let key = self.flow.key(false);
+        let indexed = self.leases.maps().index_flow(&key, self.id);
+        indexed.map_err(|_| Lost)
+    }
+
+    /// The connection is the sockets' again.
+    pub(super) fn let_go(&mut self) {
+        self.leases
+            .maps()
+            .forget_flow(&self.flow.key(false), self.id);
+        // Whoever has changed it has ended it.
+        let _lost = self.change(self.word.release());
+    }
+
+    /// What the backend sends goes to the client from now on, by this splice. `expected` is what the client
+    /// and the backend expect next, both in the backend's numbers.
+    ///
+    /// # Errors
+    ///
+    /// If the flow is somebody else's.
+    pub(super) fn splice(
+        &mut self,
+        splice: Splice,
+        client_mac: Mac,
+        (ack_request, ack_reply): (u32, u32),
+    ) -> Result<(), Lost> {
+        self.flow.client_mac = client_mac;
+        self.flow.ack_request = Be32::new(ack_request);
+        self.flow.ack_reply = Be32::new(ack_reply);
+        let shared = self.leases.mapped();
+        shared.table.fill(self.id, &self.flow);
+        let generation = self.word.generation();
+        let splice = Splice {
+            generation,
+            ..splice
+        };
+        let written = shared.splices.set(self.id, &splice);
+        written.map_err(|_| Lost)?;
+        self.change(self.word.splice())?;
+        self.count(1);
+        Ok(())
+    }
+
+    /// Takes that back.
+    pub(super) fn unsplice(&mut self) {
+        if self.change(self.word.unsplice()).is_ok() {
+            self.count(-1);
+        }
+    }
+
+    /// What the client sends goes to the backend from now on: the connection is the data plane's.
+    ///
+    /// # Errors
+    ///
+    /// If the flow has ended meanwhile.
+    pub(super) fn release(&mut self) -> Result<(), Lost> {
+        // A reset of the backend may have closed it, and a FIN have left its mark.
+        for _ in 0..ATTEMPTS {
+            let Some(word) = self.now() else {
+                return Err(Lost);
+            };
+            self.word = word;
+            if self.change(word.release()).is_ok() {
+                return Ok(());
+            }
+        }
+        Err(Lost)
+    }
+
+    /// What the data plane has noted of the backend's SYN-ACK.
+    pub(super) fn backend_time(&self) -> u32 {
+        let splice = self.leases.mapped().splices.get(self.id);
+        splice.map(|splice| splice.backend_time).unwrap_or_default()
+    }
+
+    /// Whether the backend has what our socket sent it, or the flow is over.
+    pub(super) fn is_done(&self) -> bool {
+        self.now().is_none() || self.leases.mapped().splices.is_drained(self.id)
+    }
+
+    /// The word, if the flow is still ours and lives.
+    fn now(&self) -> Option<Word> {
+        let word = self.leases.mapped().table.word(self.id)?;
+        let is_ours = word.generation() == self.word.generation() && word.in_use();
+        is_ours.then_some(word)
+    }
+
+    fn change(&mut self, next: Word) -> Result<(), Lost> {
+        if !self.leases.mapped().table.swap(self.id, self.word, next) {
+            return Err(Lost);
+        }
+        self.word = next;
+        Ok(())
+    }
+
+    fn count(&self, amount: i32) {
+        let usage = &self.leases.mapped().usage;
+        usage.add(usage::network(self.flow.network), amount);
+        usage.add(usage::service(self.flow.service), amount);
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.leases.lent().remove(&self.id);
+    }
+}
+
+/// The data plane's time; it can always be read.
+fn now() -> u32 {
+    coarse_now().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_ours_still_where_its_flow_was_silenced() {
+        let closed = Word::default().claim(false).publish().close();
+        assert!(was_silenced(closed, closed.end()) && was_silenced(closed, closed.forget()));
+        assert!(!was_silenced(closed, closed.claim(false)));
+        let ended = closed.end();
+        assert!(was_silenced(ended, ended.forget()) && !was_silenced(ended, ended));
+    }
+
+    #[test]
+    fn a_port_rests_where_the_same_backend_has_closed_first() {
+        let backend: SocketAddrV4 = "10.0.0.1:443".parse().unwrap();
+        let flow = record(&Purpose {
+            key: FlowKey::default(),
+            service: 1,
+            backend: (7, backend),
+        });
+        assert_eq!((flow.backend_id, flow.service), (7, 1));
+        // The flag of a backend that has sent the first FIN.
+        let first = Word::from_raw(1 << 3);
+        assert!(first.backend_closed_first() && rests(first, &flow, backend));
+        assert!(!rests(Word::default(), &flow, backend));
+        let other = SocketAddrV4::new(*backend.ip(), 444);
+        assert!(!rests(first, &flow, other));
+        let long_ago = Flow {
+            last_seen: flow.last_seen.wrapping_sub(ticks(REST)),
+            ..flow
+        };
+        assert!(!rests(first, &long_ago, backend));
+    }
+}

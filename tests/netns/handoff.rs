@@ -1,0 +1,312 @@
+//! Connections of a shared VIP that are handed over to the data plane: FEATURES B15.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, SocketAddrV4, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT};
+use lb_tests::{
+    client::open,
+    hello::named,
+    lb::Lb,
+    pair::{Pair, reset, wait_for_reset},
+    pattern::{Pattern, copy_digest},
+    poll,
+    teller::{Teller, ask},
+    topology::{SNAT, Topology},
+};
+use nix::sys::signal::Signal;
+
+use crate::{
+    cell::inside,
+    leg::{NAME, PORT, SHARED, SOON, config, fast_line, line, wait_for},
+    privileges::ALL,
+    shared::{self, NAMES, ROUTES, counted},
+};
+
+/// Clients at a time.
+const AT_ONCE: usize = 50;
+/// Connections to a backend that speaks at once.
+const SPOKEN: u64 = 300;
+/// Bytes of a transfer that something happens to: some seconds of it.
+const MUCH: u64 = 400 << 20;
+
+/// How many were handed over.
+fn handed_over(lb: &Lb<'_>) -> Result<u64> {
+    counted(lb, "handed_over")
+}
+
+/// How many were copied for this reason.
+fn copied(lb: &Lb<'_>, reason: &str) -> Result<u64> {
+    let status = lb.tell(&["status", "-o", "json"])?.done()?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let copied = status["shared"]["shared"]["copied"][reason].as_u64();
+    Ok(copied.unwrap_or_default())
+}
+
+/// The TCP sockets of the cells, but those that listen, and what a copied connection leaves for a minute.
+fn sockets(topology: &Topology) -> Result<String> {
+    let of = |network| {
+        inside(
+            topology,
+            network,
+            "ss -Htn state all exclude listening exclude time-wait",
+        )
+    };
+    Ok(of("tenant-a")? + &of("mgmt")?)
+}
+
+/// Waits until no socket of the cells has a connection any more.
+fn wait_for_no_sockets(topology: &Topology) -> Result<()> {
+    poll::until("no socket in the cells", SOON, || {
+        Ok(sockets(topology)?.trim().is_empty().then_some(()))
+    })
+}
+
+/// A flow like any other: listed with its name, from a flow's port, found, killed; and nothing of it is in a
+/// kernel.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_a_connection_is_handed_over_and_is_a_flow() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = fast_line(&topology)?;
+    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let pairs = line.open_many(3)?;
+    wait_for_no_sockets(&topology)?;
+    assert_eq!(handed_over(&lb)?, 3);
+    let flows = lb.flows()?;
+    assert_eq!(flows.len(), 3, "{flows:?}");
+    for pair in &pairs {
+        ensure!(*pair.snat.ip() == SNAT, "{}", pair.snat);
+        let ports = FIRST_FLOW_PORT..FIRST_LEG_PORT;
+        ensure!(ports.contains(&pair.snat.port()), "{}", pair.snat);
+        let flow = flows.iter().find(|flow| flow.snat == pair.snat.to_string());
+        let flow = flow.with_context(|| format!("no {} in {flows:?}", pair.snat))?;
+        ensure!(
+            flow.service == "shared" && flow.network == "tenant-a",
+            "{flow:?}"
+        );
+        assert_eq!(flow.client, pair.client.local_addr()?.to_string());
+        assert_eq!(flow.vip, SHARED.to_string());
+        assert_eq!(
+            flow.backend,
+            format!("{}:{PORT}", topology.nodes[0].address)
+        );
+        assert_eq!(flow.state, "established");
+    }
+    let table = lb.tell(&["flows"])?.done()?;
+    ensure!(table.matches(NAME).count() == 3, "{table}");
+    let who = lb.who(pairs[1].snat)?;
+    ensure!(who.len() == 1 && who[0].live, "{who:?}");
+    let snat = pairs[1].snat.to_string();
+    let said = lb.tell(&["flows", "--kill", "--snat", &snat])?.done()?;
+    ensure!(said.contains("1 flows ended"), "{said}");
+    pairs[1].wait_for_resets(SOON)?;
+    pairs[0].talk()?;
+    pairs[2].talk()?;
+    wait_for(&lb, 2)?;
+    drop(pairs);
+    wait_for(&lb, 0)
+}
+
+/// One end closes its side and still hears; and who is reset takes the other with him.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_ends_close_and_reset_as_they_like() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = fast_line(&topology)?;
+    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    for client_first in [true, false] {
+        let Pair { client, server, .. } = line.open()?;
+        let (first, second) = match client_first {
+            true => (&client, &server),
+            false => (&server, &client),
+        };
+        first.shutdown(Shutdown::Write)?;
+        hears_the_end(second)?;
+        carry(second, first, 1 << 20)?;
+        second.shutdown(Shutdown::Write)?;
+        hears_the_end(first)?;
+        wait_for(&lb, 0)?;
+    }
+    let Pair { client, server, .. } = line.open()?;
+    reset(server)?;
+    wait_for_reset(&client, SOON)?;
+    let Pair { client, server, .. } = line.open()?;
+    reset(client)?;
+    wait_for_reset(&server, SOON)?;
+    wait_for(&lb, 0)?;
+    assert_eq!(handed_over(&lb)?, 4);
+    Ok(())
+}
+
+fn hears_the_end(mut end: &TcpStream) -> Result<()> {
+    end.set_read_timeout(Some(SOON))?;
+    ensure!(end.read(&mut [0])? == 0, "bytes instead of an end");
+    Ok(())
+}
+
+/// Sends so much from one end to the other.
+fn carry(mut from: &TcpStream, mut to: &TcpStream, bytes: u64) -> Result<()> {
+    to.set_read_timeout(Some(4 * SOON))?;
+    thread::scope(|scope| {
+        let sender = scope.spawn(move || Pattern::new(bytes).send(&mut from, bytes));
+        let received = copy_digest(&mut to, bytes)?;
+        let sent = sender
+            .join()
+            .map_err(|_| anyhow!("the sender panicked"))??;
+        ensure!(sent == received, "other bytes came than went");
+        Ok(())
+    })
+}
+
+/// What a process is told changes nothing of a transfer in either direction; the process itself does not
+/// either.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_a_process_that_stops_or_dies_changes_nothing() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = fast_line(&topology)?;
+    let config = config(&topology, "", "");
+    let mut lb = Lb::start(&topology, &config)?;
+    let there = line.open()?;
+    let back = line.open()?;
+    assert_eq!(handed_over(&lb)?, 2);
+    let signals = [Signal::SIGSTOP, Signal::SIGCONT];
+    thread::scope(|scope| {
+        let load = scope.spawn(|| -> Result<()> {
+            thread::scope(|scope| {
+                let one = scope.spawn(|| carry(&there.client, &there.server, MUCH));
+                carry(&back.server, &back.client, MUCH)?;
+                one.join().map_err(|_| anyhow!("a transfer panicked"))?
+            })
+        });
+        for signal in signals {
+            thread::sleep(Duration::from_millis(300));
+            lb.process().signal(signal)?;
+        }
+        thread::sleep(Duration::from_millis(300));
+        lb.kill()?;
+        load.join().map_err(|_| anyhow!("the load panicked"))?
+    })?;
+    there.talk()?;
+    back.talk()?;
+    lb.restart(&config)?;
+    there.talk()?;
+    back.talk()?;
+    wait_for(&lb, 2)?;
+    drop((there, back));
+    wait_for(&lb, 0)
+}
+
+/// What cannot be handed over is copied, and counted by the reason.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_what_does_not_fit_is_copied() -> Result<()> {
+    let topology = Topology::poc()?;
+    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let without_timestamps = line(&topology)?;
+    let pair = without_timestamps.open()?;
+    carry(&pair.client, &pair.server, 1 << 20)?;
+    carry(&pair.server, &pair.client, 1 << 20)?;
+    drop(pair);
+    assert_eq!((handed_over(&lb)?, copied(&lb, "options")?), (0, 1));
+    let client = &topology.client().netns;
+    client.set_sysctl("ipv4/tcp_timestamps", "1")?;
+    // Closed right behind the hello.
+    let mut stream = client.inside(|| open(None, SHARED))??;
+    stream.write_all(&named(NAME.as_bytes()))?;
+    stream.shutdown(Shutdown::Write)?;
+    poll::until("both are counted", SOON, || {
+        let all = handed_over(&lb)? + copied(&lb, "client_goes_on")?;
+        Ok((all == 1).then_some(()))
+    })
+}
+
+/// A backend that speaks at once says nothing twice and loses nothing, whether it is before the hand-over, in
+/// it or after it.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_a_backend_may_speak_at_any_moment() -> Result<()> {
+    let topology = Topology::poc()?;
+    let node = &topology.nodes[0];
+    let _teller = Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), "node")?;
+    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let hello = named(NAME.as_bytes());
+    topology.client().netns.inside(|| {
+        for round in 0..SPOKEN {
+            let who = ask(SHARED, &[&hello], Duration::ZERO);
+            let who = who.with_context(|| format!("connection {round}"))?;
+            ensure!(
+                who.as_deref() == Some("node"),
+                "connection {round}: {who:?}"
+            );
+        }
+        Ok(())
+    })??;
+    let (handed_over, spoke) = (handed_over(&lb)?, copied(&lb, "backend_spoke")?);
+    println!("{handed_over} of {SPOKEN} handed over, {spoke} spoke before");
+    assert_eq!(handed_over + spoke, SPOKEN);
+    Ok(())
+}
+
+/// Who has nothing but the least privileges hands over as well.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_the_least_privileges_are_enough() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = fast_line(&topology)?;
+    let lb = Lb::start_unprivileged(&topology, &config(&topology, "", ""), ALL)?;
+    let pair = line.open()?;
+    wait_for_no_sockets(&topology)?;
+    assert_eq!(handed_over(&lb)?, 1);
+    pair.talk()
+}
+
+/// Who says nothing first is handed over, and everybody gets to whom he asks for: many at a time.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_nearly_all_are_handed_over_and_all_come_right() -> Result<()> {
+    let topology = Topology::poc()?;
+    let mut tellers = Vec::new();
+    for (node, name) in topology.nodes.iter().zip(NAMES) {
+        let at = SocketAddrV4::new(node.address, PORT);
+        tellers.push(Teller::start_listening(&node.netns, at, name)?);
+    }
+    let lb = Lb::start(&topology, &shared::config(&topology, ROUTES))?;
+    let each = match std::env::var_os("LB_TEST_LONG") {
+        Some(_) => 10_000 / AT_ONCE,
+        None => 1000 / AT_ONCE,
+    };
+    let client = &topology.client().netns;
+    thread::scope(|scope| {
+        let load = |number: usize| {
+            let come = move || -> Result<()> {
+                for round in 0..each {
+                    let name = NAMES[(number + round) % NAMES.len()];
+                    let who = ask(SHARED, &[&named(name.as_bytes())], Duration::ZERO);
+                    let who = who.with_context(|| format!("{number}, {round}: {name}"))?;
+                    ensure!(who.as_deref() == Some(name), "{who:?} for {name}");
+                }
+                Ok(())
+            };
+            scope.spawn(move || client.inside(come)?)
+        };
+        let loads: Vec<_> = (0..AT_ONCE).map(load).collect();
+        let mut ended = loads.into_iter().map(|load| {
+            let ended = load.join();
+            ended.map_err(|_| anyhow!("a client panicked"))?
+        });
+        ended.try_for_each(|ended| ended)
+    })?;
+    let (handed_over, all) = (handed_over(&lb)?, counted(&lb, "routed")?);
+    println!("{handed_over} of {all} handed over");
+    assert_eq!(all, u64::try_from(each * AT_ONCE)?);
+    ensure!(handed_over * 100 >= all * 99, "{handed_over} of {all}");
+    wait_for_no_sockets(&topology)?;
+    wait_for(&lb, 0)
+}

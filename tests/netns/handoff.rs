@@ -14,7 +14,6 @@ use lb_tests::{
     hello::named,
     lb::Lb,
     pair::{Pair, reset, wait_for_reset},
-    pattern::{Pattern, copy_digest},
     poll,
     teller::{Teller, ask},
     topology::{SNAT, Topology},
@@ -26,6 +25,7 @@ use crate::{
     leg::{NAME, PORT, SHARED, SOON, config, fast_line, line, wait_for},
     privileges::ALL,
     shared::{self, NAMES, ROUTES, counted},
+    splice::carry,
 };
 
 /// Clients at a time.
@@ -148,20 +148,6 @@ fn hears_the_end(mut end: &TcpStream) -> Result<()> {
     end.set_read_timeout(Some(SOON))?;
     ensure!(end.read(&mut [0])? == 0, "bytes instead of an end");
     Ok(())
-}
-
-/// Sends so much from one end to the other.
-fn carry(mut from: &TcpStream, mut to: &TcpStream, bytes: u64) -> Result<()> {
-    to.set_read_timeout(Some(4 * SOON))?;
-    thread::scope(|scope| {
-        let sender = scope.spawn(move || Pattern::new(bytes).send(&mut from, bytes));
-        let received = copy_digest(&mut to, bytes)?;
-        let sent = sender
-            .join()
-            .map_err(|_| anyhow!("the sender panicked"))??;
-        ensure!(sent == received, "other bytes came than went");
-        Ok(())
-    })
 }
 
 /// What a process is told changes nothing of a transfer in either direction; the process itself does not

@@ -40,8 +40,8 @@ fn b14_what_follows_the_hello_is_not_copied() -> Result<()> {
     let _strace = strace(&topology, lb.process(), &calls.to_string_lossy())?;
 
     let Pair { client, server, .. } = line.open()?;
-    carry(&client, &server)?;
-    carry(&server, &client)?;
+    carry(&client, &server, BULK)?;
+    carry(&server, &client, BULK)?;
 
     let expected = 2 * (WORDS + 2 * BULK);
     let (spliced, copied) = poll::until("all calls", SOON, || {
@@ -84,11 +84,11 @@ fn strace(topology: &Topology, lb: &Process, file: &str) -> Result<Process> {
     Ok(strace)
 }
 
-/// Sends much from one end to the other.
-fn carry(mut from: &TcpStream, mut to: &TcpStream) -> Result<()> {
+/// Sends so many bytes from one end to the other.
+pub(crate) fn carry(mut from: &TcpStream, mut to: &TcpStream, bytes: u64) -> Result<()> {
     thread::scope(|scope| {
-        let sender = scope.spawn(move || Pattern::new(1).send(&mut from, BULK));
-        let received = copy_digest(&mut to, BULK)?;
+        let sender = scope.spawn(move || Pattern::new(bytes).send(&mut from, bytes));
+        let received = copy_digest(&mut to, bytes)?;
         let sent = sender.join().expect("the sender does not panic")?;
         ensure!(sent == received, "other bytes came than went");
         Ok(())

@@ -27,6 +27,7 @@ use super::{
     leases::Lease,
     legs::Leg,
     repair::{Repair, Snapshot, close_silently},
+    said::Said,
     syn::{self, Syn},
 };
 
@@ -84,7 +85,7 @@ impl Stays {
 #[derive(Debug)]
 pub(super) struct Handed {
     backend: TcpStream,
-    hello: Vec<u8>,
+    sent_on: Vec<u8>,
     lease: Lease,
 }
 
@@ -92,7 +93,7 @@ pub(super) struct Handed {
 pub(super) struct Ends<'s> {
     pub(super) client: &'s TcpStream,
     pub(super) backend: &'s TcpStream,
-    pub(super) sent: &'s mut Vec<u8>,
+    pub(super) said: &'s mut Said,
 }
 
 impl Ends<'_> {
@@ -121,7 +122,7 @@ impl Ends<'_> {
         leg: &Leg,
     ) -> Result<(), Stays> {
         let front = self.settle(syn)?;
-        let splice = splice(syn, &front, back, lease.backend_time(), self.sent.len());
+        let splice = splice(syn, &front, back, lease.backend_time(), self.said);
         let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
         let mac = syn.source_mac.ok_or(Stays::NoSyn)?;
         let expected = (back.received, back.sent);
@@ -144,7 +145,7 @@ impl Ends<'_> {
             self.read().map_err(|_| Stays::Client)?;
             let front = Repair::enter(self.client).and_then(|repair| repair.snapshot());
             let front = front.map_err(|_| Stays::Refused)?;
-            let read = u32::try_from(self.sent.len()).map_err(|_| Stays::Client)?;
+            let read = u32::try_from(self.said.bytes.len()).map_err(|_| Stays::Client)?;
             if front.received == begin(syn).wrapping_add(read) && front.is_established {
                 return match (front.unacked, front.unsent) {
                     (0, 0) => Ok(front),
@@ -157,9 +158,10 @@ impl Ends<'_> {
 
     /// Reads what is there.
     fn read(&mut self) -> io::Result<()> {
-        while self.sent.len() < MOST {
-            self.sent.reserve(CHUNK);
-            let left = MOST - self.sent.len();
+        let bytes = &mut self.said.bytes;
+        while bytes.len() < MOST {
+            bytes.reserve(CHUNK);
+            let left = MOST - bytes.len();
             let mut chunk = [0; CHUNK];
             let most = left.min(CHUNK);
             let Some(room) = chunk.get_mut(..most) else {
@@ -167,9 +169,7 @@ impl Ends<'_> {
             };
             match recv(self.client.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => self
-                    .sent
-                    .extend_from_slice(room.get(..bytes).unwrap_or_default()),
+                Ok(read) => bytes.extend_from_slice(room.get(..read).unwrap_or_default()),
                 Err(Errno::EAGAIN) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
@@ -196,7 +196,7 @@ fn splice(
     front: &Snapshot,
     back: &Snapshot,
     backend_time: u32,
-    hello: usize,
+    said: &Said,
 ) -> Result<Splice, Stays> {
     let (there, again) = match (syn.time, front.time, back.time) {
         (Some(syn), Some(front), Some(back)) => {
@@ -213,13 +213,14 @@ fn splice(
     if !fits(front, back) || !fits(back, front) {
         return Err(Stays::Segments);
     }
-    let hello = u32::try_from(hello).map_err(|_| Stays::Client)?;
+    let sent_on = u32::try_from(said.sent_on()).map_err(|_| Stays::Client)?;
+    let shift = said.shift().ok_or(Stays::Client)?;
     Ok(Splice {
-        sent_end: back.sent.wrapping_add(hello),
+        sent_end: back.sent.wrapping_add(sent_on),
         received: back.received,
         backend_time,
         to_backend: Numbers {
-            sequence: back.sent.wrapping_sub(begin(syn)),
+            sequence: back.sent.wrapping_add(shift).wrapping_sub(begin(syn)),
             time: there,
             scale: front.send_scale.into(),
             promised: back.receive_scale.into(),
@@ -238,7 +239,7 @@ fn splice(
 pub(super) fn hand_over(
     client: TcpStream,
     backend: TcpStream,
-    hello: Vec<u8>,
+    said: Said,
     mut lease: Lease,
 ) -> Handed {
     // If the backend has reset it meanwhile, the client knows that already.
@@ -248,7 +249,7 @@ pub(super) fn hand_over(
     }
     Handed {
         backend,
-        hello,
+        sent_on: said.into_sent_on(),
         lease,
     }
 }
@@ -258,12 +259,12 @@ impl Handed {
     pub(super) async fn finish(self) {
         let Self {
             mut backend,
-            hello,
+            sent_on,
             lease,
         } = self;
         // Who has reset it has told the client as well.
-        let _reset = backend.write_all(&hello).await;
-        drop(hello);
+        let _reset = backend.write_all(&sent_on).await;
+        drop(sent_on);
         let mut look = FIRST_LOOK;
         while !lease.is_done() {
             sleep(look).await;
@@ -304,6 +305,13 @@ mod tests {
         }
     }
 
+    fn hello() -> Said {
+        Said {
+            bytes: vec![0; 500],
+            ..Said::default()
+        }
+    }
+
     /// A hello of 500 bytes, of a client whose first byte has the number 0xffff_fff1.
     fn ends() -> (Snapshot, Snapshot) {
         let front = Snapshot {
@@ -321,7 +329,7 @@ mod tests {
     #[test]
     fn each_end_gets_the_numbers_that_it_has_been_promised() {
         let (front, back) = ends();
-        let splice = splice(&SYN, &front, &back, 70, 500).unwrap();
+        let splice = splice(&SYN, &front, &back, 70, &hello()).unwrap();
         assert_eq!((splice.sent_end, splice.received), (2501, 3001));
         let Splice {
             to_backend: there,
@@ -336,6 +344,22 @@ mod tests {
         assert_eq!(70_u32.wrapping_add(again.time), 100);
         assert_eq!((there.scale, there.promised), (2, 5));
         assert_eq!((again.scale, again.promised), (7, 9));
+    }
+
+    /// A header that was for us, and one that the backend gets: the first byte of the hello is where the
+    /// backend expects it.
+    #[test]
+    fn headers_of_proxies_move_the_numbers() {
+        let (front, back) = ends();
+        let said = Said {
+            for_us: 28,
+            preface: vec![1; 70],
+            ..hello()
+        };
+        let splice = splice(&SYN, &front, &back, 70, &said).unwrap();
+        assert_eq!(splice.sent_end, 2001 + 70 + 500 - 28);
+        let first = 0xffff_fff1_u32.wrapping_add(28);
+        assert_eq!(first.wrapping_add(splice.to_backend.sequence), 2001 + 70);
     }
 
     #[test]
@@ -362,9 +386,9 @@ mod tests {
             (small(front), back, Stays::Segments),
             (front, small(back), Stays::Segments),
         ] {
-            assert_eq!(splice(&SYN, &front, &back, 70, 500), Err(why));
+            assert_eq!(splice(&SYN, &front, &back, 70, &hello()), Err(why));
         }
-        let plain = splice(&SYN, &without(front), &without(back), 70, 500).unwrap();
+        let plain = splice(&SYN, &without(front), &without(back), 70, &hello()).unwrap();
         assert_eq!((plain.to_backend.time, plain.to_client.time), (0, 0));
     }
 }

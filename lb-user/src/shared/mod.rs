@@ -28,6 +28,7 @@ mod pump;
 mod reach;
 mod repair;
 pub mod routes;
+mod said;
 mod setup;
 mod sni;
 mod sockets;

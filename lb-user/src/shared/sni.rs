@@ -17,6 +17,7 @@ use super::{
     pump::{Failed, pump},
     reach::{Addresses, Candidates, Carriage, Reached, Unreached},
     routes,
+    said::Said,
     setup::{Routing, Service, Sni},
     sockets::{LAST_WORDS, hear_out, idle, prepare, reset_at_close},
 };
@@ -140,8 +141,7 @@ pub(super) async fn serve(
 struct Connected {
     service: Arc<Service>,
     reached: Reached,
-    /// What the client has sent so far.
-    sent: Vec<u8>,
+    said: Said,
 }
 
 async fn connect(
@@ -174,7 +174,10 @@ async fn connect(
     Ok(Connected {
         service: Arc::clone(service),
         reached: reached.await?,
-        sent,
+        said: Said {
+            bytes: sent,
+            ..Said::default()
+        },
     })
 }
 
@@ -241,7 +244,7 @@ async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
             guard,
             lease,
         },
-        mut sent,
+        mut said,
     } = connected;
     let mut lease = lease;
     let spliced = match &mut lease {
@@ -249,7 +252,7 @@ async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
             let mut ends = Ends {
                 client: &client,
                 backend: &backend,
-                sent: &mut sent,
+                said: &mut said,
             };
             ends.splice(lease, &guard.leg)
         }
@@ -259,7 +262,7 @@ async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
         (Ok(()), Some(lease)) => {
             let counts = &shared.counts;
             counts.of(&service.name, |counted| counted.handed_over += 1);
-            let handed = hand_over(client, backend, sent, lease);
+            let handed = hand_over(client, backend, said, lease);
             // It is a flow from here on.
             drop(guard);
             handed.finish().await;
@@ -268,7 +271,7 @@ async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
             let why = spliced.err().unwrap_or(Stays::NoPort);
             let counts = &shared.counts;
             counts.of(&service.name, |counted| counted.copy(why.label()));
-            carry(client, (service, backend, guard, sent), shared).await;
+            carry(client, (service, backend, guard, said), shared).await;
             drop(lease);
         }
     }
@@ -278,7 +281,7 @@ async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
 /// is a reset for both.
 async fn carry(
     client: TcpStream,
-    (service, mut backend, guard, sent): (Arc<Service>, TcpStream, Guard, Vec<u8>),
+    (service, mut backend, guard, said): (Arc<Service>, TcpStream, Guard, Said),
     shared: &Shared,
 ) {
     let leg = Arc::clone(&guard.leg);
@@ -286,7 +289,7 @@ async fn carry(
         prepare(end, &service);
     }
     let kind = tokio::select! {
-        kind = exchange(&client, &mut backend, sent, &leg, shared) => kind,
+        kind = exchange(&client, &mut backend, said, &leg, shared) => kind,
         () = idle(&leg) => EXPIRED,
         why = leg.is_cut() => why.event(),
     };
@@ -304,15 +307,16 @@ async fn carry(
 async fn exchange(
     client: &TcpStream,
     backend: &mut TcpStream,
-    sent: Vec<u8>,
+    said: Said,
     leg: &Leg,
     shared: &Shared,
 ) -> u32 {
-    if backend.write_all(&sent).await.is_err() {
+    let sent_on = said.into_sent_on();
+    if backend.write_all(&sent_on).await.is_err() {
         return RESET_BY_BACKEND;
     }
-    leg.note(Way::ToBackend, sent.len());
-    drop(sent);
+    leg.note(Way::ToBackend, sent_on.len());
+    drop(sent_on);
     let backend = &*backend;
     let one_way = async |from, to, way| {
         let result = pump(from, to, &shared.pipes, |bytes| leg.note(way, bytes)).await;

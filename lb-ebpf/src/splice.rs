@@ -54,6 +54,9 @@ pub(crate) fn sequences(entry: &Entry) -> (u32, u32) {
 }
 
 /// A client's segment with the numbers that the backend knows: those of the entry.
+///
+/// What our socket still sends the backend is not the client's to repeat: a proxy's header may stand there
+/// instead of the client's own bytes.
 #[inline(always)]
 pub(crate) fn as_backend(
     entry: &Entry,
@@ -62,8 +65,13 @@ pub(crate) fn as_backend(
 ) -> Result<Segment, DropReason> {
     let splice = of(entry, word).ok_or(DropReason::RecordMissing)?;
     let (sequence, acknowledgment) = (segment.sequence, segment.acknowledgment);
+    let sequence = sequence.wrapping_add(splice.to_backend.sequence);
+    let is_before_end = (sequence.wrapping_sub(splice.sent_end) as i32) < 0;
+    if is_before_end && segment.payload > 0 && splice.state & DRAINED == 0 {
+        return Err(DropReason::Held);
+    }
     Ok(Segment {
-        sequence: sequence.wrapping_add(splice.to_backend.sequence),
+        sequence,
         acknowledgment: acknowledgment.wrapping_sub(splice.to_client.sequence),
         ..segment
     })

@@ -798,6 +798,32 @@ fn until_the_backend_has_the_hello_its_acknowledgments_are_the_sockets() {
     lease.assert_lives(&lb);
 }
 
+/// The bytes of the backend's stream may be others there: a proxy's header.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn until_the_backend_has_the_hello_the_client_does_not_repeat_it() {
+    let mut lb = DataPlane::new(CONFIG);
+    let lease = Lease::spliced(&mut lb);
+    let repeats = [
+        client_says(ACK_ONLY, 0, 0).payload(&[7; HELLO as usize]),
+        client_says(ACK_ONLY, 0, 0).payload(&[7; HELLO as usize + 1]),
+        client_says(ACK_ONLY, HELLO - 1, 0).payload(b"7"),
+        // From before its first byte on: of a header that was for us.
+        client_says(ACK_ONLY, 0_u32.wrapping_sub(30), 0).payload(b"7"),
+    ];
+    for Pair([repeated, _]) in &repeats {
+        assert_dropped(&mut lb, Port::Tenant, &repeated.bytes(), "held");
+    }
+    // An acknowledgment has no bytes, and what comes behind is the client's.
+    client_becomes(&mut lb, &client_says(ACK_ONLY, HELLO - 1, 0));
+    client_becomes(&mut lb, &client_says(ACK_ONLY, HELLO, 0).payload(b"more"));
+    backend_becomes(&mut lb, &backend_says(ACK_ONLY, 0, HELLO));
+    for repeated in &repeats[..3] {
+        client_becomes(&mut lb, repeated);
+    }
+    lease.assert_lives(&lb);
+}
+
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn data_and_what_is_beyond_the_hello_say_that_the_backend_has_it() {

@@ -64,6 +64,10 @@ pub struct Sni {
     pub hello_timeout: Duration,
     /// The most bytes of a hello, 1 to 64 KiB; default 64 KiB.
     pub max_hello: u32,
+    /// Proxies in front of it, by where they connect from. Each of their connections begins with a header
+    /// of the PROXY protocol, version 2, which nobody else's may.
+    #[serde(serialize_with = "as_texts")]
+    pub proxies: Vec<Ipv4Net>,
 }
 
 /// A service that looks at the Host of each HTTP request (HTTP/1.0 and 1.1).
@@ -97,6 +101,9 @@ pub struct NameRoute {
     /// Whether it is for clients that ask for no name: then it has none, and the first one that a client
     /// may take is his.
     pub no_name: bool,
+    /// Clusters that a proxy in front says its client is of (TLV 0x20): whoever is of one of them is for
+    /// this route, whatever name he asks for. Then it has none.
+    pub clusters: Vec<String>,
     /// Protocols (ALPN) of which the client must offer one; empty: none is asked for.
     pub alpn: Vec<String>,
     /// The clients that may ask for these names, or for none; empty: whoever the service lets in.

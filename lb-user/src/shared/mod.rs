@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! front (a thread in each cell: accepts, dials) -> pending (who has no backend yet)
-//!   -> sni: hello (what he says) -> routes (where that goes) -> reach (pools: who serves it; dial)
+//!   -> sni: announced (what a proxy says of him), hello (what he says) -> routes (where that goes) -> reach (pools: who serves it; dial)
 //!        -> handoff (leases, repair, syn: the data plane goes on), or pump (this process does)
 //!   -> http: the same for each request, and connections to backends that are kept for the next one
 //! ```
@@ -11,6 +11,7 @@
 //! A connection that has a backend is a leg: it has a flow's record, and is logged, listed, counted,
 //! idle and cut as one. One that is handed over is a flow.
 
+mod announced;
 mod counts;
 mod descriptors;
 mod dial;

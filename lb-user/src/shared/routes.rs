@@ -5,8 +5,11 @@
 //! whatever it offers and a less exact one says: no tenant gets at a name of another by a wildcard.
 //!
 //! Who asks for no name takes the first route for such clients that is for him and his protocols.
+//!
+//! Who is of a cluster, as a proxy in front says, takes the first route for it in the same way, before
+//! anybody looks at a name.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use ipnet::Ipv4Net;
 
@@ -22,6 +25,8 @@ pub struct Routes {
     names: Names<Arc<Route>>,
     /// Of who asks for no name, in their order.
     no_name: Vec<Arc<Route>>,
+    /// Of clusters, in their order.
+    clusters: HashMap<Vec<u8>, Vec<Arc<Route>>>,
 }
 
 #[derive(Debug)]
@@ -50,11 +55,13 @@ impl Routes {
     /// The routes of a valid configuration.
     pub fn new(routes: &[NameRoute]) -> Self {
         let (mut names, mut nameless) = (Names::default(), Vec::new());
+        let mut of_clusters: HashMap<Vec<u8>, Vec<Arc<Route>>> = HashMap::new();
         for route in routes {
             let NameRoute {
                 names: patterns,
                 expressions,
                 no_name,
+                clusters,
                 alpn,
                 from,
                 to,
@@ -71,6 +78,10 @@ impl Routes {
                 // What the configuration was checked with.
                 let _valid = names.add_expression(expression, Arc::clone(&route));
             }
+            for cluster in clusters {
+                let routes = of_clusters.entry(cluster.clone().into_bytes());
+                routes.or_default().push(Arc::clone(&route));
+            }
             if *no_name {
                 nameless.push(route);
             }
@@ -78,7 +89,14 @@ impl Routes {
         Self {
             names,
             no_name: nameless,
+            clusters: of_clusters,
         }
+    }
+
+    /// Where `client` of this cluster goes, which offers `alpn`; none: as if it were of none.
+    pub fn of_cluster(&self, cluster: &[u8], alpn: &Alpn, client: IpAddr) -> Option<Way<'_>> {
+        let routes = self.clusters.get(cluster)?;
+        first(routes, alpn, client)?.way(None)
     }
 
     /// Where `client` goes, which asks for `name`, or for none, and offers `alpn`: by a route, or else
@@ -87,7 +105,7 @@ impl Routes {
         &'r self,
         name: Option<&'r ServerName>,
         alpn: &Alpn,
-        client: Ipv4Addr,
+        client: IpAddr,
         otherwise: &'r Otherwise,
     ) -> Way<'r> {
         let routed = self.find(name, alpn, client);
@@ -103,12 +121,10 @@ impl Routes {
         &'r self,
         name: Option<&'r ServerName>,
         alpn: &Alpn,
-        client: Ipv4Addr,
+        client: IpAddr,
     ) -> Option<Way<'r>> {
         let Some(name) = name else {
-            let mut routes = self.no_name.iter();
-            let found = routes.find(|route| route.speaks(alpn) && route.is_for(client));
-            return found?.way(None);
+            return first(&self.no_name, alpn, client)?.way(None);
         };
         for routes in self.names.of(name) {
             if !routes.iter().any(|route| route.is_for(client)) {
@@ -125,6 +141,13 @@ impl Routes {
     }
 }
 
+/// The first of them that is for this client and its protocols.
+fn first<'r>(routes: &'r [Arc<Route>], alpn: &Alpn, client: IpAddr) -> Option<&'r Route> {
+    let mut routes = routes.iter();
+    let found = routes.find(|route| route.speaks(alpn) && route.is_for(client))?;
+    Some(found)
+}
+
 impl Route {
     /// Where it leads who asks for `name`; none: nowhere without one.
     fn way<'r>(&'r self, name: Option<&'r ServerName>) -> Option<Way<'r>> {
@@ -139,7 +162,11 @@ impl Route {
         self.alpn.is_empty() || protocols.any(|protocol| alpn.offers(protocol.as_bytes()))
     }
 
-    fn is_for(&self, client: Ipv4Addr) -> bool {
+    fn is_for(&self, client: IpAddr) -> bool {
+        let IpAddr::V4(client) = client else {
+            // Prefixes are of IPv4.
+            return self.from.is_empty();
+        };
         self.from.is_empty() || self.from.iter().any(|prefix| prefix.contains(&client))
     }
 }

@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use ipnet::Ipv4Net;
+
 use super::{pools::Pool, routes::Routes};
 use crate::{
     config::{self, Balance, Config, Ech, Otherwise, Target},
@@ -77,6 +79,8 @@ pub struct Sni {
     pub timeout: Duration,
     /// The most bytes of a hello.
     pub max_bytes: usize,
+    /// Where proxies connect from that say who their clients are.
+    pub proxies: Vec<Ipv4Net>,
 }
 
 /// How a service is routed by the Host of each request.
@@ -107,6 +111,7 @@ impl Routing {
                 ech: sni.ech,
                 timeout: sni.hello_timeout,
                 max_bytes: size(sni.max_hello),
+                proxies: sni.proxies.clone(),
             }))),
             Target::Http(http) => Some(Self::Http(Arc::new(Http {
                 routes: Routes::new(&http.routes),
@@ -116,6 +121,13 @@ impl Routing {
                 max_bytes: size(http.max_header),
             }))),
         }
+    }
+}
+
+impl Sni {
+    /// Whether who connects from there says first who his client is.
+    pub(super) fn is_proxy(&self, from: Ipv4Addr) -> bool {
+        self.proxies.iter().any(|prefix| prefix.contains(&from))
     }
 }
 
@@ -222,6 +234,7 @@ pub(super) mod tests {
             names: vec![(*name).to_owned()],
             expressions: Vec::new(),
             no_name: false,
+            clusters: Vec::new(),
             alpn: Vec::new(),
             from: from.parse().into_iter().collect(),
             to: pool.map_or(To::Https, |pool| To::Pool(pool.to_owned())),
@@ -250,6 +263,7 @@ pub(super) mod tests {
                 ech: Ech::Route,
                 timeout: Duration::from_secs(1),
                 max_bytes: 1 << 16,
+                proxies: Vec::new(),
             })),
         }
     }

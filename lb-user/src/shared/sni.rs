@@ -9,6 +9,7 @@ use lb_common::{
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use super::{
+    announced::{self, Announced},
     front::Shared,
     handoff::{Ends, Stays, hand_over},
     hello::{self, Hello, Reading, Refusal, Verdict},
@@ -31,6 +32,10 @@ const CHUNK: usize = 2048;
 enum Refused {
     /// It has closed, or reset.
     Gone,
+    /// It is a proxy, and does not say who its client is in a way that can be read.
+    Header,
+    /// It says so, and is no proxy that may.
+    NoProxy,
     /// It took too long.
     Timeout,
     /// A newer one has its place.
@@ -60,6 +65,8 @@ impl Refused {
     fn label(&self) -> &'static str {
         match self {
             Self::Gone => "client_gone",
+            Self::Header => "proxy_header",
+            Self::NoProxy => "no_proxy",
             Self::Timeout => "timeout",
             Self::Recycled => "recycled",
             Self::Hello(refusal) => refusal.label(),
@@ -74,7 +81,12 @@ impl Refused {
     /// The alert that tells the client; none where silence is asked for, or nobody listens.
     const fn alert(&self) -> Option<u8> {
         match self {
-            Self::Gone | Self::Timeout | Self::Recycled | Self::Close(_) => None,
+            Self::Gone
+            | Self::Header
+            | Self::NoProxy
+            | Self::Timeout
+            | Self::Recycled
+            | Self::Close(_) => None,
             Self::Hello(refusal) => Some(refusal.alert()),
             Self::Nothing(_) | Self::Denied(_) => Some(hello::UNRECOGNIZED_NAME),
             Self::Ech => Some(ILLEGAL_PARAMETER),
@@ -87,6 +99,8 @@ impl Refused {
         match self {
             Self::Nothing(name) | Self::Close(name) | Self::Denied(name) => name.as_deref(),
             Self::Gone
+            | Self::Header
+            | Self::NoProxy
             | Self::Timeout
             | Self::Recycled
             | Self::Hello(_)
@@ -151,8 +165,13 @@ async fn connect(
     shared: &Shared,
     ticket: &Ticket,
 ) -> Result<Connected, Refused> {
-    let hello = timeout(sni.timeout, read(client, sni.max_bytes, ticket));
-    let (hello, sent) = hello.await.unwrap_or(Err(Refused::Timeout))?;
+    let is_proxy = sni.is_proxy(*addresses.client.ip());
+    let heard = timeout(sni.timeout, read(client, is_proxy, sni.max_bytes, ticket));
+    let Heard {
+        announced,
+        hello,
+        bytes,
+    } = heard.await.unwrap_or(Err(Refused::Timeout))?;
     // The service as it is now: it may have changed since the client has connected.
     let service = &shared.service(addresses.vip).ok_or(Refused::Gone)?;
     let Routing::Sni(sni) = &service.routing else {
@@ -166,7 +185,7 @@ async fn connect(
             Ech::Deny => return Err(Refused::Ech),
         }
     }
-    let pool = route(&hello, addresses, sni)?;
+    let pool = route(&hello, &announced, addresses, sni)?;
     let key = addresses.key(service);
     let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
     let name = hello.name.map(|name| name.to_string());
@@ -175,51 +194,114 @@ async fn connect(
         service: Arc::clone(service),
         reached: reached.await?,
         said: Said {
-            bytes: sent,
+            bytes,
+            for_us: announced.length,
             ..Said::default()
         },
     })
 }
 
-/// Reads the hello, and what has come with it.
+/// What a client has said.
+struct Heard {
+    /// By the proxy in front of it, if there is one.
+    announced: Announced,
+    hello: Hello,
+    /// All of it, and what has come with it.
+    bytes: Vec<u8>,
+}
+
+/// Reads the hello; of a proxy first who its client is.
 async fn read(
     client: &mut TcpStream,
+    is_proxy: bool,
     most: usize,
     ticket: &Ticket,
-) -> Result<(Hello, Vec<u8>), Refused> {
-    let mut sent = Vec::new();
+) -> Result<Heard, Refused> {
+    let mut bytes = Vec::new();
+    let announced = match is_proxy {
+        true => read_header(client, &mut bytes, ticket).await?,
+        false => Announced::default(),
+    };
     let mut reading = Reading::up_to(most);
     loop {
-        client.readable().await.map_err(|_| Refused::Gone)?;
-        // Nothing is kept for who has not sent anything.
-        sent.reserve(CHUNK);
-        match client.try_read_buf(&mut sent) {
-            Ok(0) => return Err(Refused::Gone),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Err(_) => return Err(Refused::Gone),
-        }
-        match reading.go_on(&sent) {
-            Verdict::Found(hello) => return Ok((hello, sent)),
-            Verdict::Refused(refusal) => return Err(Refused::Hello(refusal)),
-            Verdict::Incomplete { .. } => {
-                sent.shrink_to_fit();
-                ticket.keeps(sent.len());
+        let said = bytes.get(announced.length..).unwrap_or_default();
+        match reading.go_on(said) {
+            Verdict::Found(hello) => {
+                return Ok(Heard {
+                    announced,
+                    hello,
+                    bytes,
+                });
             }
+            Verdict::Refused(_) if announced::is_header(said) => return Err(Refused::NoProxy),
+            Verdict::Refused(refusal) => return Err(Refused::Hello(refusal)),
+            Verdict::Incomplete { .. } => keep(&mut bytes, ticket),
+        }
+        read_more(client, &mut bytes).await?;
+    }
+}
+
+/// Reads what a proxy says of its client.
+async fn read_header(
+    client: &mut TcpStream,
+    bytes: &mut Vec<u8>,
+    ticket: &Ticket,
+) -> Result<Announced, Refused> {
+    loop {
+        read_more(client, bytes).await?;
+        match announced::read(bytes) {
+            announced::Reading::Found(announced) => return Ok(announced),
+            announced::Reading::Wrong => return Err(Refused::Header),
+            announced::Reading::Incomplete => keep(bytes, ticket),
         }
     }
 }
 
+/// Reads once, as soon as there is something.
+async fn read_more(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<(), Refused> {
+    loop {
+        client.readable().await.map_err(|_| Refused::Gone)?;
+        // Nothing is kept for who has not sent anything.
+        bytes.reserve(CHUNK);
+        match client.try_read_buf(bytes) {
+            Ok(0) => return Err(Refused::Gone),
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return Err(Refused::Gone),
+        }
+    }
+}
+
+/// Keeps what is not whole yet.
+fn keep(bytes: &mut Vec<u8>, ticket: &Ticket) {
+    bytes.shrink_to_fit();
+    ticket.keeps(bytes.len());
+}
+
 /// The pool for a hello.
-fn route<'s>(hello: &'s Hello, addresses: Addresses, sni: &'s Sni) -> Result<&'s str, Refused> {
-    let name = hello.name.as_ref();
-    let otherwise = match name {
-        Some(_) => &sni.no_match,
-        None => &sni.no_name,
+fn route<'s>(
+    hello: &'s Hello,
+    announced: &Announced,
+    addresses: Addresses,
+    sni: &'s Sni,
+) -> Result<&'s str, Refused> {
+    let client = match announced.ends {
+        Some((client, _)) => client.ip(),
+        None => (*addresses.client.ip()).into(),
     };
-    let client = *addresses.client.ip();
+    let cluster = announced.cluster.as_deref();
+    let of_cluster =
+        cluster.and_then(|cluster| sni.routes.of_cluster(cluster, &hello.alpn, client));
+    let name = hello.name.as_ref();
+    let by_name = || {
+        let otherwise = match name {
+            Some(_) => &sni.no_match,
+            None => &sni.no_name,
+        };
+        sni.routes.way(name, &hello.alpn, client, otherwise)
+    };
     let shown = || name.map(ToString::to_string);
-    match sni.routes.way(name, &hello.alpn, client, otherwise) {
+    match of_cluster.unwrap_or_else(by_name) {
         routes::Way::Pool(pool) => Ok(pool),
         routes::Way::Https(_) | routes::Way::Nothing => Err(Refused::Nothing(shown())),
         routes::Way::Close => Err(Refused::Close(shown())),

@@ -21,6 +21,7 @@ fn write_sni(out: &mut String, sni: &Sni) -> fmt::Result {
         ech,
         hello_timeout,
         max_hello,
+        proxies,
     } = sni;
     out.push_str("    sni:\n");
     write_routes(out, routes)?;
@@ -28,7 +29,11 @@ fn write_sni(out: &mut String, sni: &Sni) -> fmt::Result {
     writeln!(out, "      no_match: {}", otherwise(no_match))?;
     writeln!(out, "      ech: {ech}")?;
     writeln!(out, "      hello_timeout: {}", text(*hello_timeout))?;
-    writeln!(out, "      max_hello: {max_hello}")
+    writeln!(out, "      max_hello: {max_hello}")?;
+    if !proxies.is_empty() {
+        writeln!(out, "      proxy_protocol_from: {}", flow(proxies))?;
+    }
+    Ok(())
 }
 
 fn write_http(out: &mut String, http: &Http) -> fmt::Result {
@@ -54,6 +59,7 @@ fn write_routes(out: &mut String, routes: &[NameRoute]) -> fmt::Result {
             names,
             expressions,
             no_name,
+            clusters,
             alpn,
             from,
             to,
@@ -62,7 +68,12 @@ fn write_routes(out: &mut String, routes: &[NameRoute]) -> fmt::Result {
         if *no_name {
             keys.push("no_name: true".to_owned());
         }
-        for (key, texts) in [("names", names), ("regex", expressions), ("alpn", alpn)] {
+        for (key, texts) in [
+            ("names", names),
+            ("regex", expressions),
+            ("cluster_ids", clusters),
+            ("alpn", alpn),
+        ] {
             if !texts.is_empty() {
                 let texts = texts.iter().map(|text| scalar(text));
                 keys.push(format!("{key}: {}", flow(texts)));

@@ -44,6 +44,7 @@ fn only(names: &[At<String>], pool: At<String>) -> At<RawShared> {
         names: whole(names.to_vec()),
         expressions: whole(Vec::new()),
         no_name: None,
+        clusters: whole(Vec::new()),
         alpn: whole(Vec::new()),
         from: None,
         pool: Some(pool),

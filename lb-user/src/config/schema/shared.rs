@@ -21,6 +21,7 @@ pub(in crate::config) struct RawShared {
     pub(in crate::config) balance: Option<At<String>>,
     pub(in crate::config) timeout: Option<At<String>>,
     pub(in crate::config) max_bytes: Option<At<u64>>,
+    pub(in crate::config) proxies: Option<At<Sources>>,
 }
 
 /// An element of `routes`.
@@ -29,13 +30,14 @@ pub(in crate::config) struct RawNameRoute {
     pub(in crate::config) names: List<At<String>>,
     pub(in crate::config) expressions: List<At<String>>,
     pub(in crate::config) no_name: Option<At<bool>>,
+    pub(in crate::config) clusters: List<At<String>>,
     pub(in crate::config) alpn: List<At<String>>,
     pub(in crate::config) from: Option<At<Sources>>,
     pub(in crate::config) pool: Option<At<String>>,
     pub(in crate::config) redirect: Option<At<String>>,
     /// Whether neither `pool` nor `redirect` is written.
     pub(in crate::config) leads_nowhere: bool,
-    /// Whether neither `names` nor `regex` is written, nor that it is for who asks for none.
+    /// Whether neither `names`, `regex` nor `cluster_ids` is written, nor that it is for who asks for none.
     pub(in crate::config) nameless: bool,
 }
 
@@ -46,13 +48,14 @@ pub(in crate::config) enum RawOtherwise {
     Pool(Option<At<String>>),
 }
 
-const SNI: [&str; 6] = [
+const SNI: [&str; 7] = [
     "routes",
     "no_name",
     "no_match",
     "ech",
     "hello_timeout",
     "max_hello",
+    "proxy_protocol_from",
 ];
 
 const HTTP: [&str; 5] = [
@@ -63,7 +66,15 @@ const HTTP: [&str; 5] = [
     "max_header",
 ];
 
-const OF_SNI: [&str; 6] = ["names", "regex", "no_name", "alpn", "from", "pool"];
+const OF_SNI: [&str; 7] = [
+    "names",
+    "regex",
+    "no_name",
+    "cluster_ids",
+    "alpn",
+    "from",
+    "pool",
+];
 
 const OF_HTTP: [&str; 5] = ["names", "regex", "from", "pool", "redirect"];
 
@@ -74,6 +85,7 @@ pub(super) fn sni(node: &Node, place: Place, findings: &mut Findings) -> Option<
     value.ech = keys.optional("ech", findings, text);
     value.timeout = keys.optional("hello_timeout", findings, text);
     value.max_bytes = keys.optional("max_hello", findings, whole_number);
+    value.proxies = keys.optional("proxy_protocol_from", findings, sources);
     Some(At { place, value })
 }
 
@@ -116,12 +128,16 @@ fn name_route(
     let value = RawNameRoute {
         names: texts("names", findings),
         expressions: texts("regex", findings),
+        clusters: texts("cluster_ids", findings),
         alpn: texts("alpn", findings),
         from: keys.optional("from", findings, sources),
         pool: keys.optional("pool", findings, text),
         redirect: keys.optional("redirect", findings, text),
         leads_nowhere: keys.is_absent("pool") && keys.is_absent("redirect"),
-        nameless: is_named && keys.is_absent("names") && keys.is_absent("regex"),
+        nameless: is_named
+            && ["names", "regex", "cluster_ids"]
+                .iter()
+                .all(|key| keys.is_absent(key)),
         no_name,
     };
     Some(At { place, value })

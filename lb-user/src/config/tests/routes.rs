@@ -28,6 +28,7 @@ fn a_vip_of_routes_with_hostnames_leads_to_these_alone() {
     let to = |pool: &str| {
         vec![NameRoute {
             no_name: false,
+            clusters: Vec::new(),
             names: ["oauth.a.example.com", "konnectivity.a.example.com"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -49,6 +50,7 @@ fn a_vip_of_routes_with_hostnames_leads_to_these_alone() {
         ech: Ech::Route,
         hello_timeout: Duration::from_secs(5),
         max_hello: 65_536,
+        proxies: Vec::new(),
     };
     assert_eq!(
         service("a-routes-https"),

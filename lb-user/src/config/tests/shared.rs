@@ -38,6 +38,7 @@ fn to(names: &[&str], pool: &str) -> NameRoute {
         names: names.iter().map(|&name| name.to_owned()).collect(),
         expressions: Vec::new(),
         no_name: false,
+        clusters: Vec::new(),
         alpn: Vec::new(),
         from: Vec::new(),
         to: To::Pool(pool.to_owned()),
@@ -56,6 +57,7 @@ fn what_is_left_out_has_its_default() {
         ech: Ech::Route,
         hello_timeout: Duration::from_secs(5),
         max_hello: 65_536,
+        proxies: Vec::new(),
     };
     assert_eq!(sni, Target::Sni(expected));
     let http = target(
@@ -81,7 +83,8 @@ fn what_is_left_out_has_its_default() {
 fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
     let text = with(
         "sni: { routes: [{ names: [a.example.com], regex: [\"[^.]+\\\\.b\\\\.example\"], alpn: [h2, acme-tls/1], \
-         from: [192.168.203.0/25], pool: kas-a }, { no_name: true, alpn: [h2], from: [192.168.203.128/25], pool: kas-a }], \
+         from: [192.168.203.0/25], pool: kas-a }, { no_name: true, alpn: [h2], from: [192.168.203.128/25], pool: kas-a }, \
+         { cluster_ids: [8f3c, \"b c\"], pool: kas-a }], proxy_protocol_from: [192.168.203.7/32, 10.0.0.0/8], \
          no_name: { pool: kas-a }, no_match: close, ech: deny, \
          hello_timeout: 300ms, max_hello: 2048 }",
     );
@@ -100,12 +103,20 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
                 from: vec!["192.168.203.128/25".parse().unwrap()],
                 ..to(&[], "kas-a")
             },
+            NameRoute {
+                clusters: vec!["8f3c".to_owned(), "b c".to_owned()],
+                ..to(&[], "kas-a")
+            },
         ],
         no_name: Otherwise::Pool("kas-a".to_owned()),
         no_match: Otherwise::Close,
         ech: Ech::Deny,
         hello_timeout: Duration::from_millis(300),
         max_hello: 2048,
+        proxies: vec![
+            "192.168.203.7/32".parse().unwrap(),
+            "10.0.0.0/8".parse().unwrap(),
+        ],
     };
     assert_eq!(config.services[0].target, Target::Sni(expected));
     let http = parse(
@@ -302,6 +313,59 @@ fn the_rest_has_few_words() {
         ".http.balance",
         "expected client or host",
     );
+}
+
+#[test]
+fn only_proxies_say_of_which_cluster_somebody_is() {
+    let with = |routes: &str, from: &str| {
+        format!("sni: {{ routes: [{routes}], proxy_protocol_from: [{from}] }}")
+    };
+    let a = "{ cluster_ids: [a], pool: kas-a }";
+    target(&with(a, "10.0.0.0/8"));
+    let key = ".sni.proxy_protocol_from";
+    refused_target(&with(a, ""), key, "found an empty list");
+    let one = format!("{key}[0]");
+    refused_target(&with(a, "0.0.0.0/0"), &one, "expected prefixes of proxies");
+    refused_target(
+        &with(a, "10.0.0.0/8").replace("[10.0.0.0/8]", "any"),
+        key,
+        "expected prefixes of proxies",
+    );
+    refused_target(&with(a, "10.0.0.1/8"), &one, "10.0.0.0/8");
+    let cluster = ".sni.routes[0].cluster_ids[0]";
+    refused_target(
+        &format!("sni: {{ routes: [{a}] }}"),
+        cluster,
+        "expected proxy_protocol_from",
+    );
+    for other in ["names: [a.b]", "regex: [a]", "no_name: true"] {
+        let both = format!("{{ cluster_ids: [a, b], {other}, pool: kas-a }}");
+        refused_target(&with(&both, "10.0.0.0/8"), cluster, "one route for each");
+    }
+    let empty = a.replace("[a]", "[\"\"]");
+    refused_target(
+        &with(&empty, "10.0.0.0/8"),
+        cluster,
+        "has 0 bytes, expected 1 to 255",
+    );
+    let long = a.replace("[a]", &format!("[{}]", "a".repeat(256)));
+    refused_target(
+        &with(&long, "10.0.0.0/8"),
+        cluster,
+        "has 256 bytes, expected 1 to 255",
+    );
+    let http = format!("http: {{ routes: [{a}] }}");
+    refused_target(&http, ".http.routes[0].cluster_ids", "unknown key");
+    // To another pool by the same cluster only where the first is not for everybody.
+    let twice = format!("{a}, {a}");
+    let again = ".sni.routes[1].cluster_ids[0]";
+    refused_target(
+        &with(&twice, "10.0.0.0/8"),
+        again,
+        "\"a\" goes elsewhere already",
+    );
+    let some = a.replace("pool", "alpn: [h2], pool");
+    target(&with(&format!("{some}, {a}"), "10.0.0.0/8"));
 }
 
 #[test]

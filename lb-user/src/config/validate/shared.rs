@@ -15,7 +15,7 @@ use crate::{
         names,
         place::{At, Place, quote},
         problem::Findings,
-        schema::{List, Named, RawNameRoute, RawOtherwise, RawService},
+        schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawShared, Sources},
         shared::{
             Balance, Ech, HELLO_TIMEOUT, Http, MAX_HEADER, MAX_HELLO, NameRoute, Otherwise, Sni,
             Target, To,
@@ -33,6 +33,9 @@ const LEAST_BYTES: u32 = 1 << 10;
 /// The most bytes of the name of a protocol: RFC 7301 section 3.1.
 const MAX_ALPN: usize = 255;
 
+/// The most bytes of what a proxy calls a cluster.
+const MAX_CLUSTER: usize = 255;
+
 /// What a service says of where its flows go; none if it cannot be read.
 pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Option<Target> {
     let RawService {
@@ -47,6 +50,8 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
         findings.add(place, words);
     }
     if let Some(At { value, .. }) = sni {
+        let proxies = proxies(value.proxies.as_ref(), findings);
+        check_clusters(value, findings);
         return Some(Target::Sni(Sni {
             routes: routes(&value.routes, findings),
             no_name: otherwise(value.no_name.as_ref(), findings),
@@ -63,6 +68,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
                 MAX_HELLO,
                 findings,
             ),
+            proxies,
         }));
     }
     if let Some(At { value, .. }) = http {
@@ -118,7 +124,8 @@ fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRout
     let mut taken = Taken::default();
     for At { place, value } in &raw.elements {
         if value.nameless {
-            let words = "found no name; expected names or regex, or no_name: true with sni";
+            let words =
+                "found no name; expected names or regex, or no_name: true or cluster_ids with sni";
             findings.add(place, words);
         }
         let from = prefixes(value.from.as_ref(), findings);
@@ -132,11 +139,13 @@ fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRout
         });
         let expressions = expressions.collect();
         let no_name = no_name(value, is_for_all, &mut taken, findings);
+        let clusters = clusters(value, is_for_all, &mut taken, findings);
         routes.extend(to(value, place, findings).map(|to| {
             NameRoute {
                 names,
                 expressions,
                 no_name,
+                clusters,
                 alpn,
                 from: from
                     .iter()
@@ -154,6 +163,7 @@ fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRout
 struct Taken {
     names: HashMap<String, Place>,
     no_name: Option<Place>,
+    clusters: HashMap<String, Place>,
 }
 
 fn names(
@@ -202,6 +212,68 @@ fn no_name(
         taken.no_name = Some(place.clone());
     }
     true
+}
+
+/// The clusters that a route is for.
+fn clusters(
+    raw: &RawNameRoute,
+    is_for_all: bool,
+    taken: &mut Taken,
+    findings: &mut Findings,
+) -> Vec<String> {
+    let is_by_name = !raw.names.elements.is_empty() || !raw.expressions.elements.is_empty();
+    let is_other = is_by_name || raw.no_name.as_ref().is_some_and(|at| at.value);
+    let mut clusters = Vec::new();
+    for At { place, value } in &raw.clusters.elements {
+        if is_other && clusters.is_empty() {
+            let words =
+                "a route has names, no_name: true or cluster_ids; expected one route for each";
+            findings.add(place, words);
+        }
+        if value.is_empty() || value.len() > MAX_CLUSTER {
+            let words = format!(
+                "{} has {} bytes, expected 1 to {MAX_CLUSTER}",
+                quote(value),
+                value.len()
+            );
+            findings.add(place, words);
+        } else if let Some(first) = taken.clusters.get(value) {
+            let line = findings.line(first, place);
+            let words = format!("{} goes elsewhere already, in {line}", quote(value));
+            findings.add(place, words);
+        } else if is_for_all {
+            taken.clusters.insert(value.clone(), place.clone());
+        }
+        clusters.push(value.clone());
+    }
+    clusters
+}
+
+/// Without a proxy nobody says which cluster a client is of.
+fn check_clusters(raw: &RawShared, findings: &mut Findings) {
+    let routes = raw.routes.elements.iter();
+    let mut clusters = routes.flat_map(|route| &route.value.clusters.elements);
+    if raw.proxies.is_none()
+        && let Some(first) = clusters.next()
+    {
+        let words =
+            "only a proxy says of which cluster its client is; expected proxy_protocol_from";
+        findings.add(&first.place, words);
+    }
+}
+
+/// Who may say in a header who his client is.
+fn proxies(raw: Option<&At<Sources>>, findings: &mut Findings) -> Vec<Ipv4Net> {
+    let mut proxies = Vec::new();
+    for (prefix, place) in prefixes(raw, findings) {
+        if prefix.prefix_len() == 0 {
+            let words =
+                "everybody could say that he is somebody else; expected prefixes of proxies";
+            findings.add(place, words);
+        }
+        proxies.push(prefix);
+    }
+    proxies
 }
 
 fn to(raw: &RawNameRoute, place: &Place, findings: &mut Findings) -> Option<To> {

@@ -100,7 +100,7 @@ fn is_port(port: &[u8]) -> bool {
 /// Where a client goes that asks for this name, or for none.
 pub(super) fn way<'h>(name: Option<&'h ServerName>, http: &'h Http, client: Ipv4Addr) -> Way<'h> {
     http.routes
-        .way(name, &Alpn::default(), client, &http.no_match)
+        .way(name, &Alpn::default(), client.into(), &http.no_match)
 }
 
 #[cfg(test)]

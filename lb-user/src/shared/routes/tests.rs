@@ -1,3 +1,5 @@
+use std::net::Ipv4Addr;
+
 use super::{
     super::hello::{self, NameFault, Verdict},
     *,
@@ -41,6 +43,7 @@ fn route(pattern: &str, pool: &str) -> NameRoute {
         names: vec![pattern.to_owned()],
         expressions: Vec::new(),
         no_name: false,
+        clusters: Vec::new(),
         alpn: Vec::new(),
         from: Vec::new(),
         to: To::Pool(pool.to_owned()),
@@ -73,7 +76,7 @@ fn from(route: NameRoute, prefix: &str) -> NameRoute {
 /// The pool for who asks for `asked`; `-` if the name is denied, nothing if it goes nowhere.
 fn find(routes: &Routes, asked: &str, offered: &[&str], client: Ipv4Addr) -> Option<String> {
     let (asked, offered) = (name(asked), alpn(offered));
-    match routes.way(Some(&asked), &offered, client, &Otherwise::Alert) {
+    match routes.way(Some(&asked), &offered, client.into(), &Otherwise::Alert) {
         Way::Pool(pool) => Some(pool.to_owned()),
         Way::Denied => Some("-".to_owned()),
         Way::Nothing => None,
@@ -209,7 +212,10 @@ fn who_asks_for_no_name_goes_by_where_he_comes_from() {
     ];
     let ask = |routes: &[NameRoute], offered: &[&str], third, otherwise: &Otherwise| {
         let (routes, client) = (Routes::new(routes), Ipv4Addr::new(10, 0, third, 9));
-        format!("{:?}", routes.way(None, &alpn(offered), client, otherwise))
+        format!(
+            "{:?}",
+            routes.way(None, &alpn(offered), client.into(), otherwise)
+        )
     };
     let pool = |pool| format!("{:?}", Way::Pool(pool));
     for (offered, third, to) in [
@@ -388,5 +394,41 @@ impl Chance {
             made = from(made, prefix);
         }
         made
+    }
+}
+
+/// Whom a proxy says to be of a cluster goes by that, whatever name he asks for.
+#[test]
+fn clusters_come_before_names() {
+    let of = |cluster: &str, pool: &str| NameRoute {
+        names: Vec::new(),
+        clusters: vec![cluster.to_owned()],
+        ..route("", pool)
+    };
+    let routes = Routes::new(&[
+        route("a.test", "by-name"),
+        from(of("a", "far"), "10.9.0.0/16"),
+        speaking(of("a", "h2"), &["h2"]),
+        of("a", "a"),
+        of("b", "b"),
+    ]);
+    let find = |cluster: &str, offered: &[&str], client: IpAddr| {
+        let way = routes.of_cluster(cluster.as_bytes(), &alpn(offered), client);
+        way.map(|way| match way {
+            Way::Pool(pool) => pool.to_owned(),
+            other => panic!("{other:?}"),
+        })
+    };
+    let found = |cluster, offered: &[&str], client: &str| {
+        find(cluster, offered, client.parse().unwrap()).unwrap_or_default()
+    };
+    assert_eq!(found("a", &[], "10.0.1.1"), "a");
+    assert_eq!(found("a", &["h2"], "10.0.1.1"), "h2");
+    assert_eq!(found("a", &["h2"], "10.9.1.1"), "far");
+    // Prefixes are of IPv4.
+    assert_eq!(found("a", &[], "2001:db8::1"), "a");
+    assert_eq!(found("b", &[], "10.0.1.1"), "b");
+    for unknown in ["", "A", "ab", "a.test"] {
+        assert_eq!(found(unknown, &[], "10.0.1.1"), "", "{unknown}");
     }
 }

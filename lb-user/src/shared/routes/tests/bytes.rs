@@ -162,7 +162,12 @@ fn who_is_routed_has_sent_the_whole_name() {
             let Verdict::Found(read) = hello::parse(&stream) else {
                 panic!("{asked:?}: {:?}", hello::parse(&stream));
             };
-            let way = compiled.way(read.name.as_ref(), &read.alpn, client, &Otherwise::Alert);
+            let way = compiled.way(
+                read.name.as_ref(),
+                &read.alpn,
+                client.into(),
+                &Otherwise::Alert,
+            );
 
             let asked = asked.map(|name| name.trim_end_matches('.').to_ascii_lowercase());
             let expected = model(&written, &routes, (asked.as_deref(), offered, client));

@@ -66,6 +66,7 @@ mod overlap;
 mod pieces;
 mod privileges;
 mod probe;
+mod proxy_in;
 mod refuse;
 mod reload;
 mod remains;

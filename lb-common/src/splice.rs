@@ -10,13 +10,15 @@ use crate::{
     wire::{
         N16, N32, Packet,
         checksum::Delta,
-        header::{ACK, Ethernet, Ipv4, SYN, SackBlock, Tcp, TcpOption, Timestamps},
+        header::{ACK, Ethernet, Ipv4, Mss, SYN, SackBlock, Tcp, TcpOption, Timestamps},
     },
 };
 
-/// Option kinds: the end of the list, one byte of padding, selective acknowledgments, timestamps.
+/// Option kinds: the end of the list, one byte of padding, the segment size, selective acknowledgments,
+/// timestamps.
 const END: u8 = 0;
 const PADDING: u8 = 1;
+const SIZE: u8 = 2;
 const SACK: u8 = 5;
 const TIMES: u8 = 8;
 /// Most bytes of options: fifteen words less the header's five.
@@ -80,21 +82,42 @@ pub fn translate<P: Packet>(
     Some(())
 }
 
-/// The timestamp (host order) of a TCP segment that has been parsed: of a SYN-ACK, where its sender's
-/// clock begins. `None` without the option, or if the list of options is broken.
+/// What the SYN-ACK of an end says that its peer's socket cannot be asked for. Host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Its timestamp: where its sender's clock begins.
+    pub time: Option<u32>,
+    /// Most bytes of data that its sender takes in a segment.
+    pub mss: u16,
+}
+
+/// What an end takes that says nothing (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+
+/// What a SYN-ACK says that has been parsed. `None` if its list of options is broken.
 #[inline(always)]
-pub fn timestamp<P: Packet>(packet: &P) -> Option<u32> {
+pub fn opening<P: Packet>(packet: &P) -> Option<Opening> {
     let list = List::of(packet)?;
-    let mut found = None;
+    let (mut time, mut mss) = (None, DEFAULT_MSS);
     list.walk(packet, |at, option| {
-        if option.kind.get() == TIMES {
-            let times: &Timestamps = packet.header(list.tcp + size_of::<Tcp>() + at)?;
-            found = Some(times.value.get().get());
+        let place = list.tcp + size_of::<Tcp>() + at;
+        let mut faulty = faults(option);
+        match option.kind.get() {
+            TIMES => {
+                let times: &Timestamps = packet.header(place)?;
+                time = Some(times.value.get().get());
+            }
+            SIZE => {
+                let size: &Mss = packet.header(place)?;
+                mss = size.value.get().get();
+                faulty |= usize::from(option.length.get()) ^ size_of::<Mss>();
+            }
+            _ => {}
         }
-        Some(faults(option))
+        Some(faulty)
     })?;
     list.is_inside(packet)?;
-    found
+    Some(Opening { time, mss })
 }
 
 /// What is added to the numbers of a segment; all of it wraps. What stays gets a zero, and not a branch,
@@ -615,7 +638,7 @@ mod tests {
             let mut bytes = before.clone();
             let said = translate(&Slice::new(&mut bytes), &OWN, &OTHER, is_open);
             assert_eq!((said, &bytes), (None, &before), "{options:?}");
-            assert_eq!(timestamp(&Slice::new(&mut bytes)), None, "{options:?}");
+            assert_eq!(opening(&Slice::new(&mut bytes)), None, "{options:?}");
         }
     }
 
@@ -682,7 +705,7 @@ mod tests {
                     let mut bytes = whole[..length].to_vec();
                     let said = translate(&Slice::new(&mut bytes), &OWN, &OTHER, false);
                     assert_eq!((said, &bytes[..]), (None, &whole[..length]));
-                    assert_eq!(timestamp(&Slice::new(&mut bytes)), None);
+                    assert_eq!(opening(&Slice::new(&mut bytes)), None);
                 }
             }
         }
@@ -745,24 +768,36 @@ mod tests {
     }
 
     #[test]
-    fn the_timestamp_of_a_syn_ack_is_found() {
-        let stamp = |options: &[u8]| {
+    fn a_syn_ack_says_when_it_was_sent_and_what_is_taken() {
+        let said = |options: &[u8]| {
             let before = frame(4, SYN | ACK, 502, options);
             let mut bytes = before.clone();
-            let found = timestamp(&Slice::new(&mut bytes));
+            let said = opening(&Slice::new(&mut bytes));
             assert_eq!(bytes, before);
-            found
+            said.map(|Opening { time, mss }| (time, mss))
         };
         let times = times(VALUE, ECHO);
         // As Linux answers, with and without.
         let answer = [&[2, 4, 5, 0xb4, 4, 2], &times[..], &[1, 3, 3, 7]].concat();
-        assert_eq!(stamp(&answer), Some(VALUE));
-        assert_eq!(stamp(&[2, 4, 5, 0xb4, 1, 1, 4, 2, 1, 3, 3, 7]), None);
-        assert_eq!(stamp(&[]), None);
+        assert_eq!(said(&answer), Some((Some(VALUE), 1460)));
+        let answer = [2, 4, 5, 0xb4, 1, 1, 4, 2, 1, 3, 3, 7];
+        assert_eq!(said(&answer), Some((None, 1460)));
+        assert_eq!(said(&[]), Some((None, 536)));
         for first in 0..=30 {
             let list = [&vec![1; first][..], &times, &vec![1; 30 - first]].concat();
-            assert_eq!(stamp(&list), Some(VALUE), "{first}");
+            assert_eq!(said(&list), Some((Some(VALUE), 536)), "{first}");
         }
-        assert_eq!(stamp(&[&[0, 1], &times[..]].concat()), None);
+        for first in 0..=36 {
+            let list = [&vec![1; first][..], &[2, 4, 1, 2], &vec![1; 36 - first]].concat();
+            assert_eq!(said(&list), Some((None, 258)), "{first}");
+        }
+        assert_eq!(said(&[&[0, 1], &times[..]].concat()), Some((None, 536)));
+        for broken in [
+            &[2, 3, 5, 1][..],
+            &[2, 5, 5, 0xb4, 1, 1, 1, 1],
+            &[1, 1, 2, 4],
+        ] {
+            assert_eq!(said(broken), None, "{broken:?}");
+        }
     }
 }

@@ -192,7 +192,7 @@ fn to_socket(
         return Err(DropReason::UnsupportedProtocol);
     }
     if frame.answers() {
-        splice::lb_note_time(ctx.ctx, flow_id);
+        splice::lb_note_opening(ctx.ctx, flow_id);
     }
     local(ctx, network)
 }

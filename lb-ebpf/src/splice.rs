@@ -12,7 +12,7 @@ use lb_common::{
         fragment::FROM_BACKEND,
         splice::{DRAINED, Splice},
     },
-    splice,
+    splice::{self, Opening},
     verdict::{DropReason, Verdict},
     wire::{
         Ipv4Frame, L4,
@@ -155,17 +155,26 @@ fn send(ctx: &XdpContext, flow_id: u32, way: u32) -> Result<Verdict, DropReason>
     emit::out(ctx, emit::network(way as u16)?)
 }
 
-/// Notes the timestamp of a backend's SYN-ACK, which userspace cannot ask its socket for. A function of
-/// its own for the verifier.
+/// Notes of a backend's SYN-ACK what userspace cannot ask its socket for. A function of its own for the
+/// verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lb_note_time(ctx: *mut xdp_md, flow_id: u32) -> u32 {
-    let time = splice::timestamp(&Xdp::new(&XdpContext::new(ctx)));
-    if let (Some(time), Some(splice)) = (time, SPLICES.get_ptr_mut(flow_id)) {
+pub(crate) extern "C" fn lb_note_opening(ctx: *mut xdp_md, flow_id: u32) -> u32 {
+    let said = splice::opening(&Xdp::new(&XdpContext::new(ctx)));
+    if let (Some(Opening { time, mss }), Some(splice)) = (said, SPLICES.get_ptr_mut(flow_id)) {
         // SAFETY: a live value of an array map.
-        let noted = unsafe { &raw mut (*splice).backend_time };
+        let noted = unsafe {
+            (
+                &raw mut (*splice).backend_time,
+                &raw mut (*splice).backend_mss,
+            )
+        };
         // SAFETY: as above; its reader waits until the connection stands.
-        unsafe { noted.write_volatile(time) };
+        unsafe { noted.1.write_volatile(mss) };
+        if let Some(time) = time {
+            // SAFETY: as above.
+            unsafe { noted.0.write_volatile(time) };
+        }
     }
     0
 }

@@ -17,7 +17,11 @@ use lb_tests::{
     topology::{Host, Topology},
 };
 
-use crate::shared::{PORT, SHARED, ask, counted, counted_refusal, reaches, tls_servers};
+use crate::{
+    hosts::curl,
+    proxy_out,
+    shared::{PORT, SHARED, ask, counted, counted_refusal, reaches, tls_servers},
+};
 
 /// Where the proxy says that its client is.
 const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
@@ -228,5 +232,29 @@ fn b12_haproxy_in_front_is_believed() -> Result<()> {
     ensure!(!said.contains("c.lab,") && said.contains("alert"), "{said}");
     assert_eq!(counted(&lb, "handed_over")?, 2);
     assert_eq!(counted_refusal(&lb, "deny_tenant_name")?, 1);
+    Ok(())
+}
+
+/// B11, B12: HAProxy in front, and HAProxy as the backend, which is told what the first one has said.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b12_what_a_proxy_says_its_backend_is_told() -> Result<()> {
+    let topology = Topology::poc()?;
+    let backend = proxy_out::haproxy(&topology)?;
+    let [proxy, client] = [&topology.clients[0], &topology.clients[1]];
+    let _front = haproxy(&topology, proxy)?;
+    let config = proxy_out::config(&topology, "");
+    let with = format!("sni: {{ proxy_protocol_from: [{}/32],", proxy.address);
+    let lb = Lb::start(&topology, &config.replacen("sni: {", &with, 1))?;
+    let at = proxy.address;
+    let words = format!(
+        "-k --resolve a.lab:{FRONT}:{at} -w ;%{{local_ip}}:%{{local_port}} https://a.lab:{FRONT}/"
+    );
+    let said = curl(client, &words)?;
+    let from: SocketAddrV4 = said.strip_prefix("served;").context("an answer")?.parse()?;
+    ensure!(*from.ip() == client.address, "{from}");
+    let id = proxy_out::logged(&backend, from, &format!("{at}:{FRONT}"), "a.lab")?;
+    assert_eq!(id, format!("{}-{}", from.ip(), from.port()));
+    assert_eq!(counted(&lb, "handed_over")?, 1);
     Ok(())
 }

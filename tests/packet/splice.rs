@@ -511,26 +511,30 @@ fn nobody_else_says_anything_to_a_lent_port() {
 
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn the_time_of_a_syn_ack_is_noted_and_no_other() {
+fn what_a_syn_ack_says_is_noted_and_no_other() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::lend(&lb);
     let times = |time: u32| [&[8, 10][..], &time.to_be_bytes(), &[0; 4]].concat();
     let hears = |lb: &mut DataPlane, flags, options: &[u8]| {
         let segment = reply(PORT, flags).numbers(7000, 9000).tcp_options(options);
         assert_delivered(lb, Port::Mgmt, &segment);
-        lease.splices.get(lease.id).expect("a record").backend_time
+        let record = lease.splices.get(lease.id).expect("a record");
+        (record.backend_time, record.backend_mss)
     };
     let linux = |time| [&[2, 4, 5, 0xb4, 4, 2], &times(time)[..], &[1, 3, 3, 7]].concat();
-    assert_eq!(hears(&mut lb, SYN_ACK, &[2, 4, 5, 0xb4]), 0);
-    assert_eq!(hears(&mut lb, SYN_ACK, &linux(0x8765_4321)), 0x8765_4321);
+    assert_eq!(hears(&mut lb, SYN_ACK, &[2, 4, 5, 0xb0]), (0, 1456));
+    let noted = (0x8765_4321, 1460);
+    assert_eq!(hears(&mut lb, SYN_ACK, &linux(noted.0)), noted);
     for flags in [ACK_ONLY, FIN_ACK, RST_ACK, RST_ONLY, SYN_ONLY] {
-        assert_eq!(hears(&mut lb, flags, &linux(5)), 0x8765_4321, "{flags:#x}");
+        let said = [&linux(5)[..], &[2, 4, 1, 1]].concat();
+        assert_eq!(hears(&mut lb, flags, &said), noted, "{flags:#x}");
     }
-    assert_eq!(hears(&mut lb, SYN_ACK, &[]), 0x8765_4321);
+    // Who says nothing takes what everybody does.
+    assert_eq!(hears(&mut lb, SYN_ACK, &[]), (noted.0, 536));
     let odd = [&[1][..], &times(9), &[1]].concat();
-    assert_eq!(hears(&mut lb, SYN_ACK, &odd), 9);
+    assert_eq!(hears(&mut lb, SYN_ACK, &odd), (9, 536));
     let broken = [&times(8)[..], &[254, 3]].concat();
-    assert_eq!(hears(&mut lb, SYN_ACK, &broken), 9);
+    assert_eq!(hears(&mut lb, SYN_ACK, &broken), (9, 536));
 }
 
 #[test]

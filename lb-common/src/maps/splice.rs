@@ -27,7 +27,8 @@ pod_struct! {
     /// A splice, at the index of its flow's id. 128 bytes. All numbers are in host order.
     ///
     /// Written by userspace before the flow's word says that there is one, and not after; but for
-    /// `backend_time`, which the data plane notes of a SYN-ACK before that, and `state`, which it sets.
+    /// `backend_time` and `backend_mss`, which the data plane notes of a SYN-ACK before that, and `state`, which it
+    /// sets.
     pub struct Splice {
         /// Generation of the flow's word: a splice of an earlier flow is none.
         pub generation: u32,
@@ -44,8 +45,10 @@ pod_struct! {
         pub to_backend: Numbers,
         /// Of the backend's segments.
         pub to_client: Numbers,
+        /// Most bytes of data that the backend takes in a segment, as its SYN-ACK says.
+        pub backend_mss: u16,
         /// Bytes of `name`.
-        pub name_length: u32,
+        pub name_length: u16,
         /// The name that the client asked for, or its beginning.
         pub name: [[u8; ROW]; ROWS],
     }
@@ -82,7 +85,7 @@ impl Splice {
     /// The name, or its beginning; empty if there is none.
     pub fn name(&self) -> &[u8] {
         let name = self.name.as_flattened();
-        name.get(..self.name_length as usize).unwrap_or(name)
+        name.get(..usize::from(self.name_length)).unwrap_or(name)
     }
 }
 

@@ -3,7 +3,7 @@
 use lb_common::{
     addr::Be16,
     maps::splice::Numbers,
-    splice::{timestamp, translate},
+    splice::{opening, translate},
     wire::{Slice, checksum::full},
 };
 
@@ -36,6 +36,7 @@ fn list(spread: &mut Spread, bytes: usize) -> Vec<u8> {
             7..10 => (8, 10),
             10..13 => (5, 2 + 8 * (1 + spread.below(4))),
             13 => (3, 3),
+            14 if spread.below(2) == 0 => (2, 2 + spread.below(4)),
             14 => (254, 2 + spread.below(9)),
             _ => (any, 2 + spread.below(40)),
         };
@@ -219,29 +220,40 @@ fn an_open_checksum_stays_through_a_translation() {
     });
 }
 
-/// The last timestamp of a list that is whole, as a receiver reads it.
-fn last_time(list: &[u8]) -> Option<u32> {
+/// The last timestamp and the last segment size of a list that is whole, as a receiver reads it; nothing if a
+/// size has another length than it has.
+fn last_said(list: &[u8]) -> Option<(Option<u32>, Option<u16>)> {
     match list {
-        [] | [0, ..] => None,
-        [1, rest @ ..] => last_time(rest),
+        [] | [0, ..] => Some((None, None)),
+        [2, length, ..] if *length != 4 => None,
+        [1, rest @ ..] => last_said(rest),
         [kind, length, ..] => {
             let (option, rest) = list.split_at(usize::from(*length));
-            let own = (*kind == 8).then(|| u32::from_be_bytes(option[2..6].try_into().unwrap()));
-            last_time(rest).or(own)
+            let (time, mss) = last_said(rest)?;
+            let own = |wanted: u8, bytes: usize| (*kind == wanted).then(|| &option[2..2 + bytes]);
+            let own_time = || own(8, 4).map(|time| u32::from_be_bytes(time.try_into().unwrap()));
+            let own_mss = || own(2, 2).map(|mss| u16::from_be_bytes(mss.try_into().unwrap()));
+            Some((time.or_else(own_time), mss.or_else(own_mss)))
         }
         [_] => unreachable!("an option without length: {list:?}"),
     }
 }
 
 #[test]
-fn a_timestamp_is_found_where_it_stands() {
-    let mut times = 0;
+fn what_a_syn_ack_says_is_found_where_it_stands() {
+    let (mut times, mut sizes) = (0, 0);
     every(43, |spread| {
         let mut bytes = segment(spread);
         let list = bytes[options_of(&bytes)].to_vec();
-        let wanted = renumbered(&list, 0, 0, 0).and_then(|list| last_time(&list));
-        times += u32::from(wanted.is_some());
-        assert_eq!(timestamp(&Slice::new(&mut bytes)), wanted, "{list:?}");
+        let wanted = renumbered(&list, 0, 0, 0).and_then(|list| {
+            let (time, mss) = last_said(&list)?;
+            times += u32::from(time.is_some());
+            sizes += u32::from(mss.is_some());
+            Some((time, mss.unwrap_or(536)))
+        });
+        let said = opening(&Slice::new(&mut bytes));
+        assert_eq!(said.map(|said| (said.time, said.mss)), wanted, "{list:?}");
     });
     assert!(times > 10_000, "{times} timestamps were found");
+    assert!(sizes > 1000, "{sizes} segment sizes were found");
 }

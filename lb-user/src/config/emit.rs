@@ -184,6 +184,7 @@ fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
         name,
         network,
         backends,
+        proxy_protocol,
         health: checks,
         drain_timeout,
         slow_start,
@@ -191,6 +192,9 @@ fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
         below_min_up,
     } = pool;
     writeln!(out, "  {}:\n    network: {}", scalar(name), scalar(network))?;
+    if let Some(version) = proxy_protocol {
+        writeln!(out, "    proxy_protocol: {version}")?;
+    }
     if let Some(checks) = checks {
         health(out, checks)?;
     }

@@ -41,7 +41,7 @@ pub use self::{
     health::{Check, Get, Health, JITTER_PERCENT, OnDead, Tls},
     model::{
         Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Listen, Network, OnStop, Pool,
-        Protocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
+        Protocol, ProxyProtocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
     },
     problem::{Problem, Problems, Warning},
     shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, Target, To},

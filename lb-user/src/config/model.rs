@@ -44,6 +44,16 @@ impl Config {
         self.pools.iter().find(|pool| pool.name == name)
     }
 
+    /// Whether the connections of a service are accepted in the cell of their network: somebody looks at
+    /// what they ask for, or their backends are to be told whose they are.
+    #[must_use]
+    pub fn is_of_cell(&self, service: &Service) -> bool {
+        service.target.pool().is_none_or(|name| {
+            let mut pools = self.pools.iter();
+            pools.any(|pool| pool.proxy_protocol.is_some() && pool.name == *name)
+        })
+    }
+
     /// The SNAT addresses of all networks.
     #[must_use]
     pub fn snat_addresses(&self) -> usize {
@@ -192,6 +202,8 @@ pub struct Pool {
     pub network: String,
     /// Unique in name, and in address and port; may be empty.
     pub backends: Vec<Backend>,
+    /// How a backend is told whose connection it has; none: not at all. Then no UDP goes to it.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// How its backends are checked; none: they count as up.
     pub health: Option<Health>,
     /// How long the flows of a backend may go on that was drained, or taken out of the file: then
@@ -206,6 +218,22 @@ pub struct Pool {
     pub min_up: u8,
     /// What the pool does below that.
     pub below_min_up: BelowMinUp,
+}
+
+/// What each connection to a backend begins with, before the client's own bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyProtocol {
+    /// The binary header of HAProxy's PROXY protocol, version 2.
+    V2,
+}
+
+impl fmt::Display for ProxyProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V2 => "v2",
+        })
+    }
 }
 
 /// How long a drained backend's flows may go on: more than the 70 s that an API server takes to shut

@@ -20,7 +20,7 @@ use super::{
     tables::choose,
 };
 use crate::{
-    config::{self, Config, Target},
+    config::{self, Config},
     dataplane::object::NIC,
     health::Verdict,
     host,
@@ -361,7 +361,7 @@ pub(super) fn first_port() -> u16 {
 /// Where shared VIPs listen at addresses of the host.
 fn host_listeners(config: &Config) -> Vec<(&str, config::Listen)> {
     let services = config.services.iter();
-    let shared = services.filter(|service| !matches!(service.target, Target::Pool(_)));
+    let shared = services.filter(|service| config.is_of_cell(service));
     let on_host = shared.filter(|service| {
         let network = config.network(&service.network);
         network.is_some_and(|network| network.host)
@@ -405,15 +405,20 @@ mod tests {
 
     /// With a shared VIP of the host at this port.
     fn config(port: u16) -> Config {
+        with(port, "sni: { routes: [{ names: [a.lab], pool: p }] }", "")
+    }
+
+    /// With a service of the host at this port that goes there; its pool has these keys.
+    fn with(port: u16, target: &str, keys: &str) -> Config {
         let text = format!(
             "version: 1
 networks:
   mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.0.0.0/24], snat: [10.0.0.9] }}
   a: {{ role: uplink, interface: eth0, address: host, prefixes: [10.1.0.0/24] }}
 pools:
-  p: {{ network: mgmt, backends: [\"10.0.0.1:1\"] }}
+  p: {{ network: mgmt, {keys} backends: [\"10.0.0.1:1\"] }}
 services:
-  s: {{ network: a, listen: [\"10.1.0.9:{port}/tcp\"], sni: {{ routes: [{{ names: [a.lab], pool: p }}] }} }}
+  s: {{ network: a, listen: [\"10.1.0.9:{port}/tcp\"], {target} }}
 "
         );
         config::parse("lb.yaml", &text).unwrap()
@@ -426,5 +431,9 @@ services:
         assert!(check_ports(&low, &high).is_ok());
         let refused = check_ports(&high, &low).unwrap_err().to_string();
         assert!(refused.contains("(10.1.0.9:443/tcp)"), "{refused}");
+        let plain = with(443, "pool: p", "");
+        assert!(check_ports(&high, &plain).is_ok());
+        let told = with(443, "pool: p", "proxy_protocol: v2,");
+        assert!(check_ports(&plain, &told).is_err());
     }
 }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     admin::api::{LastCheck, Override},
-    config::Config,
+    config::{Config, Pool},
     health::{Checker, Commons, Report, Standing, Target, Verdict, turns},
     network::neighbour::Side,
 };
@@ -149,6 +149,7 @@ impl Checks {
                 targets.entry(&pool.network).or_default().push(Target {
                     backend: id,
                     address,
+                    is_told: expects_header(pool, address.port(), backend.port),
                     source: source.address,
                     health: health.clone(),
                     saved: known.standing.clone(),
@@ -278,6 +279,12 @@ impl Backend {
     }
 }
 
+/// Whether who is asked at a port expects a header of the PROXY protocol: another port than the backend's is
+/// another server's.
+fn expects_header(pool: &Pool, asked: u16, port: u16) -> bool {
+    pool.proxy_protocol.is_some() && asked == port
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,6 +373,14 @@ pools:
         let standing = &checks.of(ONE).unwrap().standing;
         assert_eq!((standing.verdict, standing.against), (Verdict::Up, 3));
         assert!(checks.are_pending(), "the other one did not serve");
+    }
+
+    #[test]
+    fn only_the_backends_own_port_expects_a_header() {
+        let told = config("proxy_protocol: v2, ");
+        let asked = |config: &Config, port| expects_header(&config.pools[0], port, 1);
+        assert!(asked(&told, 1) && !asked(&told, 2));
+        assert!(!asked(&config(""), 1));
     }
 
     /// A change that is tried and refused.

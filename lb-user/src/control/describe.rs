@@ -107,7 +107,7 @@ fn set_service(key: &ServiceKey, service: &Service, ids: &Ids) -> String {
     let to = if service.flags & SERVICE_CELL == 0 {
         format!("to pool {}", ids.pool_of(service.pool).unwrap_or("?"))
     } else {
-        "by what is asked for".to_owned()
+        "through the cell".to_owned()
     };
     format!(
         "set service {}: {} of network {} {to}",

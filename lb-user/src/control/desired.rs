@@ -30,7 +30,7 @@ use super::{
     snat::{SnatSlot, draining, snat_name},
 };
 use crate::{
-    config::{self, Config, Protocol, Role, TCP_IP_BYTES, Target},
+    config::{self, Config, Protocol, Role, TCP_IP_BYTES},
     dataplane::attach::Mode,
     network::link::Link,
 };
@@ -284,14 +284,15 @@ impl Desired {
         let network = network_id(ids, &service.network)?;
         let id =
             u16::try_from(ids.assign(Kind::Service, &service.name, config.limits.services)?)?;
-        let pool = match service.target.pool() {
+        let is_of_cell = config.is_of_cell(service);
+        let pool = match service.target.pool().filter(|_| !is_of_cell) {
             Some(pool) => ids.assign(Kind::Pool, pool, config.limits.pools)?,
             None => 0,
         };
         let record = Service {
             pool,
             id,
-            flags: service_flags(service),
+            flags: service_flags(service, is_of_cell),
             budget: service.max_flows.unwrap_or(0),
             ..Service::default()
         };
@@ -338,12 +339,9 @@ impl Desired {
     }
 }
 
-fn service_flags(service: &config::Service) -> u32 {
+fn service_flags(service: &config::Service, is_of_cell: bool) -> u32 {
     let reject = if service.reject { SERVICE_REJECT } else { 0 };
-    let cell = match service.target {
-        Target::Pool(_) => 0,
-        Target::Sni(_) | Target::Http(_) => SERVICE_CELL,
-    };
+    let cell = if is_of_cell { SERVICE_CELL } else { 0 };
     reject | cell
 }
 

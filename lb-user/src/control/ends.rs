@@ -87,7 +87,7 @@ impl Ends {
         }
     }
 
-    /// Listeners that are no shared VIP any more: nobody hears the clients of their legs.
+    /// Listeners that are not in the cell any more: nobody hears the clients of their legs.
     fn add_legs(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
         for (key, service) in &desired.services {
             let was = current.services.get(key);
@@ -95,7 +95,7 @@ impl Ends {
                 let name = name(ids, Kind::Service, service.id);
                 let listener = listener(key);
                 self.words.push(format!(
-                    "service {name}: {listener} goes by no name any more, and its flows that did end"
+                    "service {name}: {listener} goes through the cell no more, and its flows that did end"
                 ));
                 self.cut.legs.insert(*key);
             }
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(
             words,
             [
-                "service api-a: 192.168.203.110:6443/tcp goes by no name any more, and its flows that did end"
+                "service api-a: 192.168.203.110:6443/tcp goes through the cell no more, and its flows that did end"
             ]
         );
         let flow = Flow {
@@ -235,6 +235,16 @@ mod tests {
         };
         assert_eq!(cut.holds(&flow, FIRST_LEG), Some(Why::Policy));
         assert_eq!(cut.holds(&flow, FIRST_LEG - 1), None);
+    }
+
+    /// As where names decide: what the data plane has goes on, and what is copied ends.
+    #[test]
+    fn legs_end_where_backends_are_told_no_more() {
+        let tcp = CONFIG.replace(", \"192.168.203.110:6443/udp\"", "");
+        let told = tcp.replace("kas-a: { network", "kas-a: { proxy_protocol: v2, network");
+        assert_eq!(between(&tcp, &told), Ends::default());
+        let Ends { cut, words } = between(&told, &tcp);
+        assert_eq!((cut.legs, words.len()), ([listener_of(6)].into(), 1));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use lb_common::{addr::Be16, maps::peer::PeerKey};
 
 use super::ids::{Ids, Kind};
 use crate::{
-    config::{Backend, Config, Health, Target},
+    config::{Backend, Config, Health},
     dataplane::peers::LocalPeers,
     shared::Legs,
 };
@@ -73,9 +73,9 @@ pub fn address(health: &Health, backend: &Backend) -> SocketAddrV4 {
 /// Who is asked from a cell, and who is dialled for a shared VIP; in a host network both are the host's
 /// own traffic.
 fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
-    let shared = config.services.iter().map(|service| &service.target);
-    let shared = shared.filter(|target| target.pool().is_none());
-    let dialled: BTreeSet<&str> = shared.flat_map(Target::pools).collect();
+    let shared = config.services.iter();
+    let shared = shared.filter(|service| config.is_of_cell(service));
+    let dialled: BTreeSet<&str> = shared.flat_map(|service| service.target.pools()).collect();
     let mut wanted = HashMap::new();
     for pool in &config.pools {
         let network = config.network(&pool.network);
@@ -129,8 +129,11 @@ pools:
   r: { network: mgmt, backends: ["10.0.0.3:1"] }
   s: { network: host, health: { tcp: {} }, backends: ["10.0.1.1:1"] }
   t: { network: mgmt, backends: ["10.0.0.4:1"] }
+  u: { network: mgmt, proxy_protocol: v2, backends: ["10.0.0.5:1"] }
 services:
   v: { network: host, listen: ["10.0.1.9:443/tcp"], sni: { routes: [{ names: [a.b], pool: t }, { names: [c.d], pool: s }] } }
+  w: { network: host, listen: ["10.0.1.9:80/tcp"], pool: u }
+  x: { network: host, listen: ["10.0.1.9:81/tcp"], pool: r }
 "#;
 
     #[test]
@@ -150,6 +153,7 @@ services:
             (key(2, 1), at("10.0.0.2:1")),
             (key(1, 99), at("10.0.0.1:99")),
             (key(4, 1), at("10.0.0.4:1")),
+            (key(5, 1), at("10.0.0.5:1")),
         ];
         assert_eq!(wanted(&config, &ids), HashMap::from(peers));
     }

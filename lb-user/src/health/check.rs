@@ -13,7 +13,10 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 
 use super::{Outcome, Target, Verdict, http, tcp, tls};
-use crate::config::{self, Get, time_text};
+use crate::{
+    config::{self, Get, time_text},
+    shared::proxy,
+};
 
 /// Characters of an outcome's words at most: some are a server's.
 const MOST_WORDS: usize = 200;
@@ -80,6 +83,7 @@ impl Open {
 #[derive(Debug)]
 pub(super) struct Question<'a> {
     address: SocketAddrV4,
+    is_told: bool,
     source: Ipv4Addr,
     timeout: Duration,
     check: &'a config::Check,
@@ -92,6 +96,7 @@ impl<'a> Question<'a> {
     pub(super) const fn new(target: &'a Target, client: Option<Arc<ClientConfig>>) -> Self {
         Self {
             address: target.address,
+            is_told: target.is_told,
             source: target.source,
             timeout: target.health.timeout,
             check: &target.health.check,
@@ -126,7 +131,11 @@ impl<'a> Question<'a> {
 
     async fn steps(&self) -> Result<(Outcome, Open), Fault> {
         self.step.set("connection");
-        let stream = tcp::connect(self.source, self.address).await?;
+        let mut stream = tcp::connect(self.source, self.address).await?;
+        if self.is_told {
+            let header = proxy::local().context("say that a check is nobody's");
+            tcp::say(&mut stream, &header.map_err(Fault::Ours)?).await?;
+        }
         match self.check {
             config::Check::Tcp => Ok((Outcome::Good("connected".to_owned()), Open::Tcp(stream))),
             config::Check::Tls(tls) => {

@@ -187,12 +187,14 @@ fn is_same(one: &Target, other: &Target) -> bool {
     let Target {
         backend,
         address,
+        is_told,
         source,
         health,
         saved: _,
     } = one;
     (backend, address, source, health)
         == (&other.backend, &other.address, &other.source, &other.health)
+        && *is_told == other.is_told
 }
 
 fn begin(target: Target, shared: &Rc<Shared>) -> Running {

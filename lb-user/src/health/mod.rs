@@ -63,6 +63,8 @@ pub struct Target {
     pub backend: u32,
     /// Address and port that are asked.
     pub address: SocketAddrV4,
+    /// Whether what is asked there expects a header of the PROXY protocol first.
+    pub is_told: bool,
     /// Where the check comes from: a SNAT address of the network.
     pub source: Ipv4Addr,
     /// What is asked, and how often.

@@ -31,6 +31,12 @@ pub(super) async fn connect(source: Ipv4Addr, address: SocketAddrV4) -> Result<T
     connected.map_err(|error| failed(address, error))
 }
 
+/// Says this to the backend, before anything else.
+pub(super) async fn say(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), Fault> {
+    let said = stream.write_all(bytes).await;
+    said.map_err(|error| Fault::Dead(words(&error)))
+}
+
 /// A socket whose port is chosen when it connects, and shared with those that are connected to
 /// others.
 pub(super) fn socket(source: Ipv4Addr) -> io::Result<TcpSocket> {

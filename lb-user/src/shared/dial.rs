@@ -14,7 +14,10 @@ use lb_common::{
     maglev,
     maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT},
 };
-use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
+use nix::sys::socket::{
+    setsockopt,
+    sockopt::{IpBindAddressNoPort, TcpMaxSeg},
+};
 use tokio::{
     net::{TcpSocket, TcpStream},
     sync::{mpsc, oneshot},
@@ -194,7 +197,13 @@ async fn connect_lent(
             };
             let (source, to) = (lease.source, purpose.backend.1);
             let connected = match socket(*source.ip(), source.port()) {
-                Ok(socket) => socket.connect(to.into()).await,
+                Ok(socket) => {
+                    if let Some(mss) = purpose.mss {
+                        // Refused where it is out of all bounds: then the connection is copied.
+                        let _refused = setsockopt(&socket, TcpMaxSeg, &u32::from(mss));
+                    }
+                    socket.connect(to.into()).await
+                }
                 Err(error) => Err(error),
             };
             match connected {

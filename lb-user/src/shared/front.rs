@@ -29,6 +29,7 @@ use super::{
     leases::{Leases, SAID},
     listeners::Place,
     pending::{Everywhere, Pending},
+    plain,
     pump::Pipes,
     reach::{Addresses, Unreached},
     setup::{Routing, Service},
@@ -325,6 +326,7 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
         match service.routing.clone() {
             Routing::Sni(sni) => sni::serve(client, addresses, service, sni, shared).await,
             Routing::Http(http) => http::serve(client, addresses, service, http, shared).await,
+            Routing::Pool(pool) => plain::serve(client, addresses, service, &pool, shared).await,
         }
         drop(descriptor);
     });

@@ -28,13 +28,17 @@ use super::{
     legs::Leg,
     repair::{Repair, Snapshot, close_silently},
     said::Said,
-    syn::{self, Syn},
+    syn::Syn,
 };
 
 /// How often what has come meanwhile is read of a client that goes on sending.
 const READS: usize = 4;
 /// Most bytes that are sent on in one go; more are copied.
 const MOST: usize = 1 << 16;
+/// What an end takes that says nothing (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+/// Bytes of a segment that its timestamps take (RFC 7323 appendix A).
+const TIMES: u32 = 12;
 /// Bytes that are read in one go.
 const CHUNK: usize = 4096;
 /// How long the backend is given for its first acknowledgment; then longer and longer, up to this.
@@ -98,8 +102,12 @@ pub(super) struct Ends<'s> {
 
 impl Ends<'_> {
     /// Does what comes before step 4. Afterwards the client's packets are dropped until [`Lease::release`].
-    pub(super) fn splice(&mut self, lease: &mut Lease, leg: &Leg) -> Result<(), Stays> {
-        let syn = syn::saved(self.client).ok().flatten();
+    pub(super) fn splice(
+        &mut self,
+        lease: &mut Lease,
+        leg: &Leg,
+        syn: Option<Syn>,
+    ) -> Result<(), Stays> {
         let syn = syn.ok_or(Stays::NoSyn)?;
         let back = Repair::enter(self.backend).and_then(|repair| repair.snapshot());
         let back = back.map_err(|_| Stays::Refused)?;
@@ -122,7 +130,7 @@ impl Ends<'_> {
         leg: &Leg,
     ) -> Result<(), Stays> {
         let front = self.settle(syn)?;
-        let splice = splice(syn, &front, back, lease.backend_time(), self.said);
+        let splice = splice(syn, &front, back, lease.opening(), self.said);
         let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
         let mac = syn.source_mac.ok_or(Stays::NoSyn)?;
         let expected = (back.received, back.sent);
@@ -195,7 +203,7 @@ fn splice(
     syn: &Syn,
     front: &Snapshot,
     back: &Snapshot,
-    backend_time: u32,
+    (backend_time, backend_mss): (u32, u16),
     said: &Said,
 ) -> Result<Splice, Stays> {
     let (there, again) = match (syn.time, front.time, back.time) {
@@ -208,9 +216,10 @@ fn splice(
     if front.has_sack != back.has_sack || front.has_ecn != back.has_ecn {
         return Err(Stays::Options);
     }
-    // Both without the bytes of timestamps.
-    let fits = |from: &Snapshot, to: &Snapshot| from.advertised_mss <= to.send_mss;
-    if !fits(front, back) || !fits(back, front) {
+    let client_mss = syn.mss.unwrap_or(DEFAULT_MSS);
+    if front.advertised_mss > takes(back, backend_mss)
+        || back.advertised_mss > takes(front, client_mss)
+    {
         return Err(Stays::Segments);
     }
     let sent_on = u32::try_from(said.sent_on()).map_err(|_| Stays::Client)?;
@@ -233,6 +242,20 @@ fn splice(
         },
         ..Splice::default()
     })
+}
+
+/// How large the segments may be that an end takes, which said `mss` when it opened the connection; without
+/// the bytes of timestamps, as all numbers of a snapshot.
+///
+/// The socket's own limit is less where the path to the end does not carry as much; or where we have promised
+/// ourselves to send no more than we take (`TCP_MAXSEG` is for both), which does not bind the other end.
+fn takes(end: &Snapshot, mss: u16) -> u32 {
+    let stamps = if end.time.is_some() { TIMES } else { 0 };
+    let said = u32::from(mss).saturating_sub(stamps);
+    match end.send_mss < said.min(end.advertised_mss) {
+        true => end.send_mss,
+        false => said,
+    }
 }
 
 /// Steps 4 and the first half of 5: from here on there is no way back.
@@ -329,7 +352,7 @@ mod tests {
     #[test]
     fn each_end_gets_the_numbers_that_it_has_been_promised() {
         let (front, back) = ends();
-        let splice = splice(&SYN, &front, &back, 70, &hello()).unwrap();
+        let splice = splice(&SYN, &front, &back, (70, 1460), &hello()).unwrap();
         assert_eq!((splice.sent_end, splice.received), (2501, 3001));
         let Splice {
             to_backend: there,
@@ -356,7 +379,7 @@ mod tests {
             preface: vec![1; 70],
             ..hello()
         };
-        let splice = splice(&SYN, &front, &back, 70, &said).unwrap();
+        let splice = splice(&SYN, &front, &back, (70, 1460), &said).unwrap();
         assert_eq!(splice.sent_end, 2001 + 70 + 500 - 28);
         let first = 0xffff_fff1_u32.wrapping_add(28);
         assert_eq!(first.wrapping_add(splice.to_backend.sequence), 2001 + 70);
@@ -366,6 +389,7 @@ mod tests {
     fn ends_that_have_agreed_on_different_things_stay() {
         let (front, back) = ends();
         let without = |end: Snapshot| Snapshot { time: None, ..end };
+        // The path to that end does not carry as much.
         let small = |end: Snapshot| Snapshot {
             send_mss: 1447,
             ..end
@@ -386,9 +410,42 @@ mod tests {
             (small(front), back, Stays::Segments),
             (front, small(back), Stays::Segments),
         ] {
-            assert_eq!(splice(&SYN, &front, &back, 70, &hello()), Err(why));
+            assert_eq!(splice(&SYN, &front, &back, (70, 1460), &hello()), Err(why));
         }
-        let plain = splice(&SYN, &without(front), &without(back), 70, &hello()).unwrap();
+        let plain = splice(&SYN, &without(front), &without(back), (70, 1460), &hello()).unwrap();
         assert_eq!((plain.to_backend.time, plain.to_client.time), (0, 0));
+    }
+
+    /// An end may send what its peer's socket has said that it takes, so the other end must take that.
+    #[test]
+    fn no_end_gets_larger_segments_than_it_takes() {
+        let (front, back) = ends();
+        let sized = |send_mss, advertised_mss, end: Snapshot| Snapshot {
+            send_mss,
+            advertised_mss,
+            ..end
+        };
+        let joined = |front: Snapshot, back, mss: [u16; 2]| {
+            let syn = Syn {
+                mss: Some(mss[0]),
+                ..SYN
+            };
+            splice(&syn, &front, &back, (70, mss[1]), &hello()).err()
+        };
+        assert_eq!(joined(front, back, [1460, 1460]), None);
+        // The backend takes less than the client was told.
+        let less = sized(1348, 1448, back);
+        assert_eq!(joined(front, less, [1460, 1360]), Some(Stays::Segments));
+        // The client was told so: our socket sends no more either, but the client takes as much as before.
+        let told = sized(1348, 1348, front);
+        assert_eq!(joined(told, less, [1460, 1360]), None);
+        // The same with a client who takes less.
+        let far = sized(1188, 1448, front);
+        assert_eq!(joined(far, back, [1200, 1460]), Some(Stays::Segments));
+        assert_eq!(joined(far, sized(1188, 1188, back), [1200, 1460]), None);
+        // Who says nothing takes little.
+        let silent = Syn { mss: None, ..SYN };
+        let said = splice(&silent, &front, &back, (70, 1460), &hello());
+        assert_eq!(said, Err(Stays::Segments));
     }
 }

@@ -94,6 +94,8 @@ pub(super) struct Purpose {
     pub(super) service: u16,
     /// Id and address of its backend.
     pub(super) backend: (u32, SocketAddrV4),
+    /// The largest segments that its client takes, as far as that is known: the backend is told so.
+    pub(super) mss: Option<u16>,
 }
 
 /// A port that a socket has. Dropped, the port rests until nobody needs it.
@@ -240,6 +242,7 @@ fn record(purpose: &Purpose) -> Flow {
         key,
         service,
         backend: (backend_id, backend),
+        mss: _,
     } = *purpose;
     Flow {
         client: key.client,
@@ -345,10 +348,12 @@ impl Lease {
         Err(Lost)
     }
 
-    /// What the data plane has noted of the backend's SYN-ACK.
-    pub(super) fn backend_time(&self) -> u32 {
+    /// What the data plane has noted of the backend's SYN-ACK: its timestamp, if it has one, and the segment
+    /// size.
+    pub(super) fn opening(&self) -> (u32, u16) {
         let splice = self.leases.mapped().splices.get(self.id);
-        splice.map(|splice| splice.backend_time).unwrap_or_default()
+        let splice = splice.unwrap_or_default();
+        (splice.backend_time, splice.backend_mss)
     }
 
     /// Whether the backend has what our socket sent it, or the flow is over.
@@ -409,6 +414,7 @@ mod tests {
             key: FlowKey::default(),
             service: 1,
             backend: (7, backend),
+            mss: None,
         });
         assert_eq!((flow.backend_id, flow.service), (7, 1));
         // The flag of a backend that has sent the first FIN.

@@ -381,6 +381,11 @@ impl Leg {
         }
     }
 
+    /// The VIP and port that its client has connected to.
+    pub(super) fn vip(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.flow.vip.into(), self.flow.vip_port.get())
+    }
+
     /// What means this one alone.
     pub fn choice(&self) -> Choice {
         Choice {

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use tokio::{
     net::{TcpListener, TcpSocket},
     sync::watch,
@@ -26,6 +26,10 @@ const BACKLOG: u32 = 4096;
 
 /// How long a listener takes to be opened at most; one that is not by then has been refused.
 const OPENS: Duration = Duration::from_millis(200);
+
+/// The least segment size that clients are held to for the sake of one backend: what every path of IPv6
+/// carries, and nearly every one of IPv4.
+const LEAST_MSS: u16 = 1220;
 
 /// Where a listener is: the name of a network, and the VIP and port there.
 pub type Place = (String, SocketAddrV4);
@@ -49,6 +53,8 @@ struct Known {
     open: BTreeMap<Place, std::net::TcpListener>,
     /// Those that were inherited, and that nobody in their network has looked at yet.
     inherited: BTreeMap<Place, std::net::TcpListener>,
+    /// The segment sizes that clients of some are told.
+    told: BTreeMap<Place, u16>,
 }
 
 impl Listeners {
@@ -132,6 +138,21 @@ impl Listeners {
         drop(waited);
     }
 
+    /// From now on clients there are told to send no larger segments than a backend takes, if they were told
+    /// otherwise.
+    pub(super) fn tell_mss(&self, place: &Place, mss: u16) {
+        let mut known = self.known();
+        let is_news = known.told.get(place).is_none_or(|told| mss < *told);
+        if mss < LEAST_MSS || !is_news {
+            return;
+        }
+        if let Some(listener) = known.open.get(place)
+            && setsockopt(listener, sockopt::TcpMaxSeg, &u32::from(mss)).is_ok()
+        {
+            known.told.insert(place.clone(), mss);
+        }
+    }
+
     /// Closes those of a network that are not wanted any more.
     pub(super) fn retain(&self, network: &str, is_wanted: impl Fn(SocketAddrV4) -> bool) {
         self.close(|(of, vip)| of == network && !is_wanted(*vip));
@@ -144,7 +165,12 @@ impl Listeners {
 
     fn close(&self, is_unwanted: impl Fn(&Place) -> bool) {
         let mut known = self.known();
-        let Known { open, inherited } = &mut *known;
+        let Known {
+            open,
+            inherited,
+            told,
+        } = &mut *known;
+        told.retain(|place, _| !is_unwanted(place));
         let open = open.extract_if(.., |place, _| is_unwanted(place));
         let inherited = inherited.extract_if(.., |place, _| is_unwanted(place));
         let closed: Vec<Place> = open.chain(inherited).map(|(place, _)| place).collect();
@@ -155,7 +181,9 @@ impl Listeners {
     /// Gives all of them away. From now on nobody accepts here any more.
     pub fn give(&self) -> Vec<(Place, OwnedFd)> {
         self.0.ceased.send_replace(true);
-        let Known { open, inherited } = std::mem::take(&mut *self.known());
+        let Known {
+            open, inherited, ..
+        } = std::mem::take(&mut *self.known());
         open.into_iter()
             .chain(inherited)
             .map(|(place, listener)| (place, listener.into()))
@@ -262,6 +290,30 @@ mod tests {
         second.retain("a", |_| false);
         drop(listener);
         assert!(TcpStream::connect(free).await.is_err());
+    }
+
+    /// What one backend takes all clients are told, and no less for the sake of one that takes very little.
+    #[tokio::test]
+    async fn clients_are_told_what_backends_take() {
+        let free = address(&bind(ANY).unwrap());
+        let here = place("a", free);
+        let listeners = Listeners::default();
+        let listener = listeners.at(&here).unwrap();
+        let told = async || {
+            let client = TcpStream::connect(free).await.unwrap();
+            let (accepted, _) = listener.accept().await.unwrap();
+            drop(accepted);
+            getsockopt(&client, sockopt::TcpMaxSeg).unwrap()
+        };
+        let before = told().await;
+        for (mss, expected) in [(1219, before), (1360, 1348), (1400, 1348), (1300, 1288)] {
+            listeners.tell_mss(&here, mss);
+            let told = told().await;
+            // With the bytes of timestamps or without.
+            assert!(told == expected || told == expected + 12, "{mss}: {told}");
+        }
+        listeners.tell_mss(&place("b", free), 1250);
+        assert_ne!(told().await, 1238);
     }
 
     #[tokio::test]

@@ -3,8 +3,11 @@
 //!
 //! ```text
 //! front (a thread in each cell: accepts, dials) -> pending (who has no backend yet)
-//!   -> sni: announced (what a proxy says of him), hello (what he says) -> routes (where that goes) -> reach (pools: who serves it; dial)
-//!        -> handoff (leases, repair, syn: the data plane goes on), or pump (this process does)
+//!   -> sni: announced (what a proxy says of him), hello (what he says) -> routes (where that goes)
+//!        -> reach (pools: who serves it; dial)
+//!        -> carry (the header of proxy first, if the pool wants one): handoff (leases, repair, syn: the data
+//!           plane goes on), or pump (this process does)
+//!   -> plain: nothing is asked; the pool is known, and its backends are told whose connections they have
 //!   -> http: the same for each request, and connections to backends that are kept for the next one
 //! ```
 //!
@@ -12,6 +15,7 @@
 //! idle and cut as one. One that is handed over is a flow.
 
 mod announced;
+mod carry;
 mod counts;
 mod descriptors;
 mod dial;
@@ -24,7 +28,9 @@ pub mod legs;
 pub mod listeners;
 pub mod names;
 mod pending;
+mod plain;
 mod pools;
+pub mod proxy;
 mod pump;
 mod reach;
 mod repair;

@@ -7,6 +7,8 @@ use std::{
 
 use lb_common::maglev;
 
+use crate::config::ProxyProtocol;
+
 /// A pool as it is now.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -14,6 +16,8 @@ pub struct Pool {
     pub network: String,
     /// That network's id.
     pub network_id: u16,
+    /// How its backends are told whose connections they have.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Its Maglev table: ids of backends.
     table: Vec<u32>,
     backends: BTreeMap<u32, SocketAddrV4>,
@@ -27,12 +31,14 @@ impl Pool {
         (network, network_id): (String, u16),
         table: Vec<u32>,
         backends: BTreeMap<u32, SocketAddrV4>,
+        proxy_protocol: Option<ProxyProtocol>,
     ) -> Self {
         let ids: BTreeSet<&u32> = table.iter().collect();
         let serving = ids.iter().filter(|id| backends.contains_key(id)).count();
         Self {
             network,
             network_id,
+            proxy_protocol,
             table,
             backends,
             serving,
@@ -82,7 +88,7 @@ mod tests {
         });
         let table = maglev::build(&members.collect::<Vec<_>>());
         let backends = (1..=4).map(|id| (id, address(id)));
-        Pool::new(("mgmt".to_owned(), 2), table, backends.collect())
+        Pool::new(("mgmt".to_owned(), 2), table, backends.collect(), None)
     }
 
     fn hash(port: u16) -> u32 {
@@ -114,7 +120,7 @@ mod tests {
             assert_eq!(chosen(pool(&[3])), [(3, address(3))]);
             assert_eq!(chosen(pool(&[])), []);
             let Pool { table, .. } = pool(&[1]);
-            let gone = Pool::new(("mgmt".to_owned(), 2), table, BTreeMap::new());
+            let gone = Pool::new(("mgmt".to_owned(), 2), table, BTreeMap::new(), None);
             assert_eq!(chosen(gone), []);
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     net::{SocketAddr, SocketAddrV4},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use lb_common::{addr::Be16, maps::flow::FlowKey};
@@ -15,8 +15,10 @@ use super::{
     leases::{Lease, Purpose},
     legs::{Guard, NewLeg, NotBegun},
     pools::Pool,
+    proxy,
     setup::Service,
 };
+use crate::config::ProxyProtocol;
 
 /// How long there is a next backend to be tried, from the first one on. Who refuses costs no time, so
 /// that all of a pool may; of those that are silent there are three.
@@ -30,6 +32,11 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
+    /// Both ends, as a header has them.
+    pub(super) fn ends(self) -> (SocketAddr, SocketAddr) {
+        (self.client.into(), self.vip.into())
+    }
+
     /// The key that a flow of `service` would have.
     pub(super) fn key(self, service: &Service) -> FlowKey {
         FlowKey {
@@ -75,15 +82,50 @@ pub(super) struct Reached {
     pub(super) guard: Guard,
     /// The flow whose port it has.
     pub(super) lease: Option<Lease>,
+    /// How the backend is told whose it is.
+    proxy_protocol: Option<ProxyProtocol>,
+}
+
+impl Reached {
+    /// What the backend gets first: the header that says whose connection it has, which name that one has
+    /// asked for, and what it is called if that is known already; nothing if it expects none.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for it: the backend would take what comes instead for one.
+    pub(super) fn preface(
+        &self,
+        (source, destination): (SocketAddr, SocketAddr),
+        authority: Option<&str>,
+        unique_id: Option<&[u8]>,
+    ) -> Result<Vec<u8>, Unreached> {
+        let Some(ProxyProtocol::V2) = self.proxy_protocol else {
+            return Ok(Vec::new());
+        };
+        let own = proxy::unique_id(self.guard.leg.snat, SystemTime::now());
+        let id = unique_id.unwrap_or(own.as_bytes());
+        let header = proxy::header(source, destination, authority, id);
+        header.map_err(|_| Unreached::Unreachable)
+    }
 }
 
 /// Whether a connection to a backend may be handed over to the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carriage {
-    /// It may: its bytes are the client's.
-    Either,
+    /// It may: its bytes are the client's, who takes segments of this size if that is known.
+    Either(Option<u16>),
     /// It may not: each request is looked at.
     Copy,
+}
+
+impl Carriage {
+    /// The segment size of a client whose connection may be handed over.
+    const fn mss(self) -> Option<Option<u16>> {
+        match self {
+            Self::Either(mss) => Some(mss),
+            Self::Copy => None,
+        }
+    }
 }
 
 /// Who of a pool may serve a client: at least one.
@@ -138,10 +180,11 @@ impl Candidates {
         let backends = self.backends();
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
         for (tried, (id, address)) in in_time.enumerate() {
-            let purpose = (carriage == Carriage::Either).then_some(Purpose {
+            let purpose = carriage.mss().map(|mss| Purpose {
                 key: *key,
                 service: service.id,
                 backend: (id, address),
+                mss,
             });
             let dialled = shared.dialers.dial(&self.pool.network, address, purpose);
             let Ok(dialled) = dialled.await else {
@@ -161,9 +204,9 @@ impl Candidates {
             // It may have been taken out, or cut, while it was dialled.
             let setup = Arc::clone(&shared.setup.borrow());
             let pool = setup.pools.get(&self.name);
-            if !pool.is_some_and(|pool| pool.has(id)) {
+            let Some(pool) = pool.filter(|pool| pool.has(id)) else {
                 continue;
-            }
+            };
             let new = NewLeg {
                 key,
                 service,
@@ -178,6 +221,7 @@ impl Candidates {
                         backend,
                         guard: guard.with(descriptor),
                         lease,
+                        proxy_protocol: pool.proxy_protocol,
                     });
                 }
                 Err(NotBegun::NoRoom) => return Err(Unreached::Budget),

@@ -32,7 +32,7 @@ pub struct Setup {
     pub slots: BTreeMap<String, Vec<SnatSlot>>,
 }
 
-/// A service that looks at what its clients ask for.
+/// A service whose connections are accepted in the cell.
 #[derive(Debug)]
 pub struct Service {
     /// Its name.
@@ -62,6 +62,8 @@ pub enum Routing {
     Sni(Arc<Sni>),
     /// By the Host of each request.
     Http(Arc<Http>),
+    /// By nothing: all go to this pool, whose backends are told whose connections they have.
+    Pool(Arc<str>),
 }
 
 /// How a service is routed by the ClientHello.
@@ -99,12 +101,12 @@ pub struct Http {
 }
 
 impl Routing {
-    /// That of a service; none: nobody looks at what its clients ask for.
-    fn new(target: &Target) -> Option<Self> {
+    /// That of a service whose connections are accepted in the cell.
+    fn new(target: &Target) -> Self {
         let size = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         match target {
-            Target::Pool(_) => None,
-            Target::Sni(sni) => Some(Self::Sni(Arc::new(Sni {
+            Target::Pool(pool) => Self::Pool(pool.as_str().into()),
+            Target::Sni(sni) => Self::Sni(Arc::new(Sni {
                 routes: Routes::new(&sni.routes),
                 no_name: sni.no_name.clone(),
                 no_match: sni.no_match.clone(),
@@ -112,14 +114,14 @@ impl Routing {
                 timeout: sni.hello_timeout,
                 max_bytes: size(sni.max_hello),
                 proxies: sni.proxies.clone(),
-            }))),
-            Target::Http(http) => Some(Self::Http(Arc::new(Http {
+            })),
+            Target::Http(http) => Self::Http(Arc::new(Http {
                 routes: Routes::new(&http.routes),
                 no_match: http.no_match.clone(),
                 balance: http.balance,
                 timeout: http.header_timeout,
                 max_bytes: size(http.max_header),
-            }))),
+            })),
         }
     }
 }
@@ -148,12 +150,13 @@ impl Setup {
                 .insert(network.name.clone(), sources.collect());
         }
         for service in &config.services {
-            if let Some(routing) = Routing::new(&service.target) {
-                setup.add_service(service, routing, config, ids);
-                for pool in service.target.pools() {
-                    if let Some(pool) = config.pool(pool) {
-                        setup.add_pool(pool, ids, tables);
-                    }
+            if !config.is_of_cell(service) {
+                continue;
+            }
+            setup.add_service(service, config, ids);
+            for pool in service.target.pools() {
+                if let Some(pool) = config.pool(pool) {
+                    setup.add_pool(pool, ids, tables);
                 }
             }
         }
@@ -178,13 +181,7 @@ impl Setup {
         here.map(|(_, vip)| *vip).collect()
     }
 
-    fn add_service(
-        &mut self,
-        service: &config::Service,
-        routing: Routing,
-        config: &Config,
-        ids: &Ids,
-    ) {
+    fn add_service(&mut self, service: &config::Service, config: &Config, ids: &Ids) {
         let id = |kind, name: &str| {
             let id = ids.get(kind, name).unwrap_or_default();
             u16::try_from(id).unwrap_or_default()
@@ -199,7 +196,7 @@ impl Setup {
             keepalive: service.keepalive,
             max_flows: service.max_flows,
             network_max_flows: network.and_then(|network| network.max_flows),
-            routing,
+            routing: Routing::new(&service.target),
         });
         for listen in &service.listen {
             let listener = SocketAddrV4::new(listen.address, listen.port);
@@ -218,7 +215,7 @@ impl Setup {
         let network = ids.get(Kind::Network, &pool.network).unwrap_or_default();
         let network = u16::try_from(network).unwrap_or_default();
         let network = (pool.network.clone(), network);
-        let pooled = Pool::new(network, table, backends.collect());
+        let pooled = Pool::new(network, table, backends.collect(), pool.proxy_protocol);
         self.pools.insert(pool.name.clone(), Arc::new(pooled));
     }
 }

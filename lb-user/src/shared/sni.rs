@@ -1,26 +1,22 @@
-//! A connection of a service that is routed by SNI, from its first byte to its last.
+//! A connection of a service that is routed by SNI, until it has a backend.
 
 use std::{io, rc::Rc, sync::Arc};
 
-use lb_common::{
-    maglev,
-    maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
-};
+use lb_common::maglev;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use super::{
     announced::{self, Announced},
+    carry::{Connected, go_on},
     front::Shared,
-    handoff::{Ends, Stays, hand_over},
     hello::{self, Hello, Reading, Refusal, Verdict},
-    legs::{Guard, Leg, Way},
     pending::Ticket,
-    pump::{Failed, pump},
-    reach::{Addresses, Candidates, Carriage, Reached, Unreached},
+    reach::{Addresses, Candidates, Carriage, Unreached},
     routes,
     said::Said,
     setup::{Routing, Service, Sni},
-    sockets::{LAST_WORDS, hear_out, idle, prepare, reset_at_close},
+    sockets::{LAST_WORDS, hear_out},
+    syn,
 };
 use crate::config::Ech;
 
@@ -151,13 +147,6 @@ pub(super) async fn serve(
     }
 }
 
-/// A client with its backend, which has not had a byte yet.
-struct Connected {
-    service: Arc<Service>,
-    reached: Reached,
-    said: Said,
-}
-
 async fn connect(
     client: &mut TcpStream,
     addresses: Addresses,
@@ -187,16 +176,28 @@ async fn connect(
     }
     let pool = route(&hello, &announced, addresses, sni)?;
     let key = addresses.key(service);
+    let syn = syn::saved(client).ok().flatten();
     let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
     let name = hello.name.map(|name| name.to_string());
-    let reached = candidates.connect(&key, service, name, Carriage::Either, shared);
+    let reached = candidates.connect(
+        &key,
+        service,
+        name,
+        Carriage::Either(syn.and_then(|syn| syn.mss)),
+        shared,
+    );
+    let reached = reached.await?;
+    let name = reached.guard.leg.name.as_deref();
+    let ends = announced.ends.unwrap_or_else(|| addresses.ends());
+    let preface = reached.preface(ends, name, announced.unique_id.as_deref())?;
     Ok(Connected {
         service: Arc::clone(service),
-        reached: reached.await?,
+        reached,
+        syn,
         said: Said {
             bytes,
             for_us: announced.length,
-            ..Said::default()
+            preface,
         },
     })
 }
@@ -314,104 +315,5 @@ async fn tell(mut client: TcpStream, alert: u8) {
     let alert = hello::alert_record(alert);
     if let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(&alert)).await {
         hear_out(&client).await;
-    }
-}
-
-/// Gives a connection to the data plane; or carries it, if that cannot take it.
-async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
-    let Connected {
-        service,
-        reached: Reached {
-            backend,
-            guard,
-            lease,
-        },
-        mut said,
-    } = connected;
-    let mut lease = lease;
-    let spliced = match &mut lease {
-        Some(lease) => {
-            let mut ends = Ends {
-                client: &client,
-                backend: &backend,
-                said: &mut said,
-            };
-            ends.splice(lease, &guard.leg)
-        }
-        None => Err(Stays::NoPort),
-    };
-    match (spliced, lease) {
-        (Ok(()), Some(lease)) => {
-            let counts = &shared.counts;
-            counts.of(&service.name, |counted| counted.handed_over += 1);
-            let handed = hand_over(client, backend, said, lease);
-            // It is a flow from here on.
-            drop(guard);
-            handed.finish().await;
-        }
-        (spliced, lease) => {
-            let why = spliced.err().unwrap_or(Stays::NoPort);
-            let counts = &shared.counts;
-            counts.of(&service.name, |counted| counted.copy(why.label()));
-            carry(client, (service, backend, guard, said), shared).await;
-            drop(lease);
-        }
-    }
-}
-
-/// Carries bytes both ways until one of the ends, the time or somebody ends it. All but an end in peace
-/// is a reset for both.
-async fn carry(
-    client: TcpStream,
-    (service, mut backend, guard, said): (Arc<Service>, TcpStream, Guard, Said),
-    shared: &Shared,
-) {
-    let leg = Arc::clone(&guard.leg);
-    for end in [&client, &backend] {
-        prepare(end, &service);
-    }
-    let kind = tokio::select! {
-        kind = exchange(&client, &mut backend, said, &leg, shared) => kind,
-        () = idle(&leg) => EXPIRED,
-        why = leg.is_cut() => why.event(),
-    };
-    if kind != FINISHED {
-        for end in [&client, &backend] {
-            reset_at_close(end);
-        }
-    }
-    // Both have been told before anybody hears that it is over.
-    drop((client, backend));
-    guard.end(kind);
-}
-
-/// Moves all bytes until both ends have closed; how it ended, as an event's kind.
-async fn exchange(
-    client: &TcpStream,
-    backend: &mut TcpStream,
-    said: Said,
-    leg: &Leg,
-    shared: &Shared,
-) -> u32 {
-    let sent_on = said.into_sent_on();
-    if backend.write_all(&sent_on).await.is_err() {
-        return RESET_BY_BACKEND;
-    }
-    leg.note(Way::ToBackend, sent_on.len());
-    drop(sent_on);
-    let backend = &*backend;
-    let one_way = async |from, to, way| {
-        let result = pump(from, to, &shared.pipes, |bytes| leg.note(way, bytes)).await;
-        leg.note_half_closed();
-        result.map_err(|failed| match (failed, way) {
-            (Failed::From, Way::ToBackend) | (Failed::To, Way::ToClient) => RESET_BY_CLIENT,
-            (Failed::To, Way::ToBackend) | (Failed::From, Way::ToClient) => RESET_BY_BACKEND,
-        })
-    };
-    let there = one_way(client, backend, Way::ToBackend);
-    let back = one_way(backend, client, Way::ToClient);
-    match tokio::try_join!(there, back) {
-        Ok(((), ())) => FINISHED,
-        Err(kind) => kind,
     }
 }

@@ -231,6 +231,7 @@ impl Expansion<'_> {
         let pool = RawPool {
             network: network.map(|network| at(part.place, network.value.clone())),
             balance: None,
+            proxy_protocol: None,
             care: part.care.clone(),
             backends,
         };

@@ -126,6 +126,7 @@ impl Expansion<'_> {
         let RawPool {
             network,
             balance,
+            proxy_protocol,
             care,
             backends,
         } = named.value;
@@ -149,6 +150,7 @@ impl Expansion<'_> {
         let value = RawPool {
             network,
             balance,
+            proxy_protocol,
             care,
             backends,
         };

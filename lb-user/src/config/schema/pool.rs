@@ -16,6 +16,7 @@ use crate::config::{
 pub(in crate::config) struct RawPool<M = At<RawBackend>> {
     pub(in crate::config) network: Option<At<String>>,
     pub(in crate::config) balance: Option<At<String>>,
+    pub(in crate::config) proxy_protocol: Option<At<String>>,
     pub(in crate::config) care: Care,
     pub(in crate::config) backends: List<M>,
 }
@@ -25,6 +26,7 @@ impl<M> Default for RawPool<M> {
         Self {
             network: None,
             balance: None,
+            proxy_protocol: None,
             care: Care::default(),
             backends: List::default(),
         }
@@ -71,11 +73,12 @@ pub(in crate::config) struct RawNode {
 }
 
 /// The keys, first those that can have a default.
-const KEYS: [&str; 8] = {
+const KEYS: [&str; 9] = {
     let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
     [
         "network",
         "balance",
+        "proxy_protocol",
         health,
         drain_timeout,
         slow_start,
@@ -90,7 +93,7 @@ pub(super) fn read_defaults(
     place: Place,
     findings: &mut Findings,
 ) -> Option<Preset<RawPool<Member>>> {
-    let keys = Mapping::open(node, place, &KEYS[..7], findings)?.lenient();
+    let keys = Mapping::open(node, place, &KEYS[..8], findings)?.lenient();
     let value = pool(&keys, &Preset::default(), findings);
     Some(Preset::new(&keys, value))
 }
@@ -113,6 +116,13 @@ fn pool(
     RawPool {
         network: keys.required_or("network", defaults, |pool| &pool.network, findings, text),
         balance: keys.optional_or("balance", defaults, |pool| &pool.balance, findings, text),
+        proxy_protocol: keys.optional_or(
+            "proxy_protocol",
+            defaults,
+            |pool| &pool.proxy_protocol,
+            findings,
+            text,
+        ),
         care: care(keys, defaults, |pool| &pool.care, findings),
         backends: keys
             .required("backends", findings, members)

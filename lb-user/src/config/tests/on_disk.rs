@@ -74,7 +74,7 @@ fn whatever_is_written_out_means_the_same() {
         ),
         (
             5,
-            "pools:\n  \"null\": { network: mgmt, backends: [], health: { https: { path: \"/a%20?b=c\", host: \"1.2.3.4:5\", status: 599, sni: a.b, ca: \"/a b/ü\", port: 1 }, interval: 1h, timeout: 2m, rise: 1, fall: 100, fast_interval: 100ms, flap_hold: 0s, on_dead: reset }, drain_timeout: never, slow_start: 1s500ms, min_up: 60%, below_min_up: all }\n  0x1: { network: mgmt, backends: [{ address: \"10.32.96.5:1\", weight: 7 }], health: { tls: { sni: 0x.a }, on_dead: drain }, drain_timeout: 0s, min_up: 100% }\n  t: { network: mgmt, backends: [], health: { tcp: {} } }\n  l: { network: mgmt, backends: [], health: { tls: {} } }\n  h: { network: mgmt, backends: [], health: { http: { host: \"null\" }, interval: 200ms } }",
+            "pools:\n  \"null\": { network: mgmt, backends: [], health: { https: { path: \"/a%20?b=c\", host: \"1.2.3.4:5\", status: 599, sni: a.b, ca: \"/a b/ü\", port: 1 }, interval: 1h, timeout: 2m, rise: 1, fall: 100, fast_interval: 100ms, flap_hold: 0s, on_dead: reset }, drain_timeout: never, slow_start: 1s500ms, min_up: 60%, below_min_up: all }\n  0x1: { network: mgmt, backends: [{ address: \"10.32.96.5:1\", weight: 7 }], health: { tls: { sni: 0x.a }, on_dead: drain }, drain_timeout: 0s, min_up: 100% }\n  t: { network: mgmt, backends: [], proxy_protocol: v2, health: { tcp: {} } }\n  l: { network: mgmt, backends: [], health: { tls: {} } }\n  h: { network: mgmt, backends: [], health: { http: { host: \"null\" }, interval: 200ms } }",
         ),
         (
             10,

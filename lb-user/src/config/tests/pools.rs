@@ -24,6 +24,56 @@ fn a_pool_needs_its_network_and_a_known_balance() {
 }
 
 #[test]
+fn a_pool_may_want_a_header_of_the_one_version() {
+    let with = |word: &str| format!("    network: mgmt\n    proxy_protocol: {word}");
+    let without_dns = (11, "");
+    let config = accepted(&[(7, &with("v2")), without_dns]);
+    assert_eq!(config.pools[0].proxy_protocol, Some(ProxyProtocol::V2));
+    assert!(config.is_of_cell(&config.services[0]));
+    let config = accepted(&[]);
+    assert_eq!(config.pools[0].proxy_protocol, None);
+    assert!(!config.is_of_cell(&config.services[0]));
+    for word in ["v1", "true", "V2", "2"] {
+        refused_at(
+            &[(7, &with(word)), (11, ""), (12, "")],
+            8,
+            "pools.kas-a.proxy_protocol",
+            &format!("found \"{word}\", expected v2"),
+        );
+    }
+}
+
+/// There is no place for a header in front of datagrams.
+#[test]
+fn a_pool_that_wants_a_header_has_no_udp() {
+    let words = "192.168.203.110:53/udp has no connections, which pool kas-a has proxy_protocol for in \
+                 line 8; expected tcp, or another pool";
+    let pool = "    network: mgmt\n    proxy_protocol: v2";
+    refused_at(&[(7, pool)], 12, "services.dns-a.listen[0]", words);
+    let both = api("\"192.168.203.110:6443/tcp\", \"192.168.203.110:53/udp\"");
+    refused_at(
+        &[(7, pool), (10, &both), (11, "")],
+        11,
+        "services.api-a.listen[1]",
+        words,
+    );
+}
+
+/// A default is for every pool that does not say otherwise.
+#[test]
+fn the_header_may_be_a_default() {
+    let defaults = "limits: {}\ndefaults: { pool: { proxy_protocol: v2 } }";
+    let config = accepted(&[(11, ""), (12, defaults)]);
+    assert_eq!(config.pools[0].proxy_protocol, Some(ProxyProtocol::V2));
+    refused_at(
+        &[(12, defaults)],
+        11,
+        "services.dns-a.listen[0]",
+        "which pool kas-a has proxy_protocol for in line 13",
+    );
+}
+
+#[test]
 fn backends_are_hosts_of_their_network() {
     let key = "pools.kas-a.backends[0]";
     refused(

@@ -10,6 +10,7 @@ mod life;
 mod network;
 mod pool;
 mod prefixes;
+mod proxy;
 mod service;
 mod shared;
 
@@ -53,6 +54,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     let (services, usage) = service::validate(&raw.services, &known, &pool_names, findings);
     let pools = pool::validate(&raw.pools, &known, &usage, findings);
     service::check_directions(&raw.services, &known, &pool_names, &raw.pools, findings);
+    proxy::check_listeners(&raw.services, &pool_names, &raw.pools, findings);
     network::check_gateways(&known, &usage, findings);
     let config = Config {
         networks,

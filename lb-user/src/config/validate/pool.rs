@@ -12,7 +12,7 @@ use super::{
 };
 use crate::config::{
     address,
-    model::{Backend, Pool},
+    model::{Backend, Pool, ProxyProtocol},
     names,
     place::{At, Place, quote},
     problem::Findings,
@@ -24,6 +24,9 @@ const MAX_WEIGHT: u16 = 256;
 
 /// The one way of choosing a backend so far.
 const MAGLEV: &str = "maglev";
+
+/// The one version of the PROXY protocol that is spoken to backends.
+const V2: &str = "v2";
 
 /// The pools.
 pub(super) fn validate(
@@ -62,6 +65,7 @@ pub(super) fn validate(
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
+                proxy_protocol: proxy_protocol(&named.value, findings),
                 health: care.health,
                 drain_timeout: care.drain_timeout,
                 slow_start: care.slow_start,
@@ -78,6 +82,14 @@ fn check_balance(raw: &RawPool, findings: &mut Findings) {
         let words = format!("found {}, expected {MAGLEV}", quote(&balance.value));
         findings.add(&balance.place, words);
     }
+}
+
+fn proxy_protocol(raw: &RawPool, findings: &mut Findings) -> Option<ProxyProtocol> {
+    let At { place, value } = raw.proxy_protocol.as_ref()?;
+    if value != V2 {
+        findings.add(place, format!("found {}, expected {V2}", quote(value)));
+    }
+    Some(ProxyProtocol::V2)
 }
 
 /// Every flow is full NAT, and every check comes from where the flows do: without a SNAT address on

@@ -3,6 +3,7 @@
 mod certificate;
 mod checker;
 mod http;
+mod proxy;
 mod server;
 mod strangers;
 mod tcp;
@@ -48,6 +49,7 @@ fn target(address: SocketAddrV4, health: Health) -> Target {
     Target {
         backend: 7,
         address,
+        is_told: false,
         source: SOURCE,
         health,
         saved: Standing::default(),

@@ -9,6 +9,7 @@ use hyper::{
     upgrade::{self, OnUpgrade},
 };
 use lb_common::maglev;
+use tokio::io::AsyncWriteExt as _;
 
 use super::{
     Closed, Talk,
@@ -21,6 +22,7 @@ use super::{
 use crate::{
     config::Balance,
     shared::{
+        legs,
         reach::{Candidates, Carriage, Reached, Unreached},
         setup::{Http, Routing, Service},
         sockets::prepare,
@@ -238,8 +240,16 @@ impl Client<'_> {
         let (key, name) = (addresses.key(self.service), self.name.clone());
         let candidates = self.candidates()?;
         let connect = candidates.connect(&key, self.service, name.clone(), Carriage::Copy, shared);
-        let Reached { backend, guard, .. } = connect.await?;
+        let reached = connect.await?;
+        // What a request asks for stands in its head.
+        let preface = reached.preface(addresses.ends(), None, None)?;
+        let Reached {
+            mut backend, guard, ..
+        } = reached;
         prepare(&backend, self.service);
+        let told = backend.write_all(&preface).await;
+        told.map_err(|_| Refused::NoAnswer)?;
+        guard.leg.note(legs::Way::ToBackend, preface.len());
         let begun = upstreams.begin(backend, guard, name).await;
         begun.map_err(|_| Refused::NoAnswer)
     }

@@ -180,7 +180,7 @@ impl Site {
         for (id, (name, backend)) in (1..).zip(names.iter().zip(&backends)) {
             all.insert(id, backend.address);
             let one = [(id, backend.address)].into();
-            let pool = Pool::new(network(), vec![id], one);
+            let pool = Pool::new(network(), vec![id], one, None);
             pools.insert((*name).to_owned(), Arc::new(pool));
         }
         let table = all.keys().copied().cycle().take(509).collect();
@@ -189,7 +189,7 @@ impl Site {
             ("gone", vec![99], [(99, gone)].into()),
             ("empty", Vec::new(), BTreeMap::new()),
         ] {
-            let pool = Pool::new(network(), table, backends);
+            let pool = Pool::new(network(), table, backends, None);
             pools.insert(name.to_owned(), Arc::new(pool));
         }
         let setup = Setup {

@@ -1,0 +1,43 @@
+//! Headers of the PROXY protocol: only a connection can begin with one.
+
+use crate::config::{
+    address,
+    model::Protocol,
+    names::Names,
+    place::At,
+    problem::Findings,
+    schema::{List, Named, RawPool, RawService},
+};
+
+/// No datagram has a beginning that its backend would look at.
+pub(super) fn check_listeners(
+    services: &List<Named<RawService>>,
+    pool_names: &Names<'_>,
+    pools: &List<Named<RawPool>>,
+    findings: &mut Findings,
+) {
+    for named in &services.elements {
+        // Those that look at names have no listener for UDP at all.
+        let Some(pool) = &named.value.pool else {
+            continue;
+        };
+        let index = pool_names.position(&pool.value);
+        let told = index.and_then(|index| pools.elements.get(index));
+        let Some(told) = told.and_then(|named| named.value.proxy_protocol.as_ref()) else {
+            continue;
+        };
+        for At { place, value } in &named.value.listen.elements {
+            let listen = address::listen(value).ok();
+            let Some(listen) = listen.filter(|listen| listen.protocol == Protocol::Udp) else {
+                continue;
+            };
+            let words = format!(
+                "{listen} has no connections, which pool {} has proxy_protocol for in {}; expected \
+                 tcp, or another pool",
+                pool.value,
+                findings.line(&told.place, place)
+            );
+            findings.add(place, words);
+        }
+    }
+}

@@ -163,17 +163,14 @@ pub(crate) extern "C" fn lb_note_opening(ctx: *mut xdp_md, flow_id: u32) -> u32 
     let said = splice::opening(&Xdp::new(&XdpContext::new(ctx)));
     if let (Some(Opening { time, mss }), Some(splice)) = (said, SPLICES.get_ptr_mut(flow_id)) {
         // SAFETY: a live value of an array map.
-        let noted = unsafe {
-            (
-                &raw mut (*splice).backend_time,
-                &raw mut (*splice).backend_mss,
-            )
-        };
+        let noted = unsafe { &raw mut (*splice).backend_mss };
         // SAFETY: as above; its reader waits until the connection stands.
-        unsafe { noted.1.write_volatile(mss) };
+        unsafe { noted.write_volatile(mss) };
         if let Some(time) = time {
             // SAFETY: as above.
-            unsafe { noted.0.write_volatile(time) };
+            let noted = unsafe { &raw mut (*splice).backend_time };
+            // SAFETY: as above.
+            unsafe { noted.write_volatile(time) };
         }
     }
     0

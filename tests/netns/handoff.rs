@@ -3,6 +3,7 @@
 use std::{
     io::{Read as _, Write as _},
     net::{Shutdown, SocketAddrV4, TcpStream},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::Duration,
 };
@@ -32,8 +33,10 @@ use crate::{
 const AT_ONCE: usize = 50;
 /// Connections to a backend that speaks at once.
 const SPOKEN: u64 = 300;
-/// Bytes of a transfer that something happens to: some seconds of it.
-const MUCH: u64 = 400 << 20;
+/// Bytes that are carried and compared at a time, as long as something happens.
+const PART: u64 = 8 << 20;
+/// How long a process is stopped.
+const STOPPED: Duration = Duration::from_secs(5);
 
 /// How many were handed over.
 fn handed_over(lb: &Lb<'_>) -> Result<u64> {
@@ -150,6 +153,45 @@ fn hears_the_end(mut end: &TcpStream) -> Result<()> {
     Ok(())
 }
 
+/// Bytes that go one way until it is over.
+struct Transfer<'p> {
+    from: &'p TcpStream,
+    to: &'p TcpStream,
+    parts: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl<'p> Transfer<'p> {
+    fn new(from: &'p TcpStream, to: &'p TcpStream) -> Self {
+        Self {
+            from,
+            to,
+            parts: AtomicU64::default(),
+            is_over: AtomicBool::default(),
+        }
+    }
+
+    fn carry(&self) -> Result<()> {
+        while !self.is_over.load(Ordering::Relaxed) {
+            carry(self.from, self.to, PART)?;
+            self.parts.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Waits until each has carried two more parts, of which one has begun now.
+fn go_on(transfers: &[Transfer<'_>]) -> Result<()> {
+    for transfer in transfers {
+        let now = transfer.parts.load(Ordering::Relaxed);
+        poll::until("a transfer to go on", SOON, || {
+            let parts = transfer.parts.load(Ordering::Relaxed);
+            Ok((parts >= now + 2).then_some(()))
+        })?;
+    }
+    Ok(())
+}
+
 /// What a process is told changes nothing of a transfer in either direction; the process itself does not
 /// either.
 #[test]
@@ -162,22 +204,34 @@ fn b15_a_process_that_stops_or_dies_changes_nothing() -> Result<()> {
     let there = line.open()?;
     let back = line.open()?;
     assert_eq!(handed_over(&lb)?, 2);
-    let signals = [Signal::SIGSTOP, Signal::SIGCONT];
+    let transfers = [
+        Transfer::new(&there.client, &there.server),
+        Transfer::new(&back.server, &back.client),
+    ];
     thread::scope(|scope| {
-        let load = scope.spawn(|| -> Result<()> {
-            thread::scope(|scope| {
-                let one = scope.spawn(|| carry(&there.client, &there.server, MUCH));
-                carry(&back.server, &back.client, MUCH)?;
-                one.join().map_err(|_| anyhow!("a transfer panicked"))?
-            })
-        });
-        for signal in signals {
-            thread::sleep(Duration::from_millis(300));
-            lb.process().signal(signal)?;
+        let loads = transfers
+            .each_ref()
+            .map(|transfer| scope.spawn(|| transfer.carry()));
+        let happened = (|| -> Result<()> {
+            go_on(&transfers)?;
+            lb.process().signal(Signal::SIGSTOP)?;
+            go_on(&transfers)?;
+            thread::sleep(STOPPED);
+            go_on(&transfers)?;
+            lb.process().signal(Signal::SIGCONT)?;
+            go_on(&transfers)?;
+            lb.kill()?;
+            go_on(&transfers)
+        })();
+        for transfer in &transfers {
+            transfer.is_over.store(true, Ordering::Relaxed);
         }
-        thread::sleep(Duration::from_millis(300));
-        lb.kill()?;
-        load.join().map_err(|_| anyhow!("the load panicked"))?
+        let mut ended = loads.into_iter().map(|load| {
+            let ended = load.join();
+            ended.map_err(|_| anyhow!("a transfer panicked"))?
+        });
+        ended.try_for_each(|ended| ended)?;
+        happened
     })?;
     there.talk()?;
     back.talk()?;

@@ -100,8 +100,9 @@ pub(super) struct Ends<'s> {
     pub(super) said: &'s mut Said,
 }
 
-impl Ends<'_> {
-    /// Does what comes before step 4. Afterwards the client's packets are dropped until [`Lease::release`].
+impl<'s> Ends<'s> {
+    /// Does what comes before step 4. Afterwards the client's packets are dropped until [`Lease::release`],
+    /// and its socket is in repair.
     pub(super) fn splice(
         &mut self,
         lease: &mut Lease,
@@ -129,7 +130,7 @@ impl Ends<'_> {
         back: &Snapshot,
         leg: &Leg,
     ) -> Result<(), Stays> {
-        let front = self.settle(syn)?;
+        let (front, repair) = self.settle(syn)?;
         let splice = splice(syn, &front, back, lease.opening(), self.said);
         let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
         let mac = syn.source_mac.ok_or(Stays::NoSyn)?;
@@ -139,7 +140,10 @@ impl Ends<'_> {
         let received = Repair::enter(self.backend).and_then(|repair| repair.received());
         // A cut looks at legs first: who is not cut now will be found as a flow.
         let why = match received {
-            Ok(received) if received == back.received && !leg.was_cut() => return Ok(()),
+            Ok(received) if received == back.received && !leg.was_cut() => {
+                repair.stay();
+                return Ok(());
+            }
             Ok(_) if leg.was_cut() => Stays::Cut,
             _ => Stays::Backend,
         };
@@ -148,15 +152,19 @@ impl Ends<'_> {
     }
 
     /// The client's end, when all has been read that it has acknowledged.
-    fn settle(&mut self, syn: &Syn) -> Result<Snapshot, Stays> {
+    ///
+    /// It stays in repair: a socket that is out of it does not share the VIP's port until it is told so
+    /// again. Of who is killed in between, the next process could not listen there for minutes, as nothing
+    /// that this socket says leaves the cell.
+    fn settle(&mut self, syn: &Syn) -> Result<(Snapshot, Repair<'s>), Stays> {
         for _ in 0..READS {
             self.read().map_err(|_| Stays::Client)?;
-            let front = Repair::enter(self.client).and_then(|repair| repair.snapshot());
-            let front = front.map_err(|_| Stays::Refused)?;
+            let repair = Repair::enter(self.client).map_err(|_| Stays::Refused)?;
+            let front = repair.snapshot().map_err(|_| Stays::Refused)?;
             let read = u32::try_from(self.said.bytes.len()).map_err(|_| Stays::Client)?;
             if front.received == begin(syn).wrapping_add(read) && front.is_established {
                 return match (front.unacked, front.unsent) {
-                    (0, 0) => Ok(front),
+                    (0, 0) => Ok((front, repair)),
                     _ => Err(Stays::Client),
                 };
             }

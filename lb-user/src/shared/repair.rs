@@ -209,7 +209,7 @@ impl<'s> Repair<'s> {
     }
 
     /// Does not leave repair any more.
-    fn stay(self) {
+    pub(super) fn stay(self) {
         mem::forget(self);
     }
 }

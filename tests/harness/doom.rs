@@ -1,6 +1,9 @@
 //! A process that is killed just before one of its steps: a change of a pinned map, a pin, a link of a
 //! program, a name in the file system, a change of the kernel's networks. Between two steps nobody else
 //! sees a difference, so whoever dies before each of them once has died everywhere.
+//!
+//! Of a connection that is handed over, what its threads do with sockets are steps as well: see
+//! [`kill_in_hand_over`].
 
 use std::{
     collections::BTreeMap,
@@ -42,6 +45,23 @@ const OF_FILES: [libc::c_long; 9] = [
     libc::SYS_umount2,
     libc::SYS_unlink,
     libc::SYS_unlinkat,
+];
+/// First letters of the threads that serve shared VIPs.
+const FRONT: &str = "vip-";
+/// `BPF_MAP_LOOKUP_AND_DELETE_ELEM`: an id is taken from a queue.
+const TAKE: u64 = 21;
+/// What the thread of a connection does with its sockets, with a name for it.
+const OF_SOCKETS: [(libc::c_long, &str); 10] = [
+    (libc::SYS_accept4, "accept"),
+    (libc::SYS_bind, "bind"),
+    (libc::SYS_close, "close"),
+    (libc::SYS_connect, "connect"),
+    (libc::SYS_getsockopt, "getsockopt"),
+    (libc::SYS_recvfrom, "receive"),
+    (libc::SYS_sendto, "send"),
+    (libc::SYS_setsockopt, "setsockopt"),
+    (libc::SYS_socket, "socket"),
+    (libc::SYS_splice, "splice"),
 ];
 /// What an entry into the kernel has for a result.
 const ENTERS: i64 = -(Errno::ENOSYS as i64);
@@ -92,6 +112,40 @@ impl Moment {
 ///
 /// When it cannot be followed.
 pub fn kill_before(instance: &str, pid: u32, moment: Moment) -> Result<Doom> {
+    start(instance, pid, moment, Watch::Changes)
+}
+
+/// The same for the steps by which the next connection of a shared VIP gets its backend: what the threads
+/// of shared VIPs do with sockets and maps, from its accept on.
+///
+/// # Errors
+///
+/// As for [`kill_before`].
+pub fn kill_in_hand_over(instance: &str, pid: u32, moment: Moment) -> Result<Doom> {
+    start(instance, pid, moment, Watch::HandOver { begun: false })
+}
+
+/// What counts as a step.
+#[derive(Clone, Copy, Debug)]
+enum Watch {
+    Changes,
+    HandOver { begun: bool },
+}
+
+impl Watch {
+    fn step(&mut self, task: Pid, maps: &BTreeMap<u32, String>) -> Option<String> {
+        match self {
+            Self::Changes => step(task, maps),
+            Self::HandOver { begun } => {
+                let step = hand_over_step(task, maps)?;
+                *begun |= step == "accept";
+                begun.then_some(step)
+            }
+        }
+    }
+}
+
+fn start(instance: &str, pid: u32, moment: Moment, watch: Watch) -> Result<Doom> {
     let enough = Arc::new(AtomicBool::new(false));
     let pid = Pid::from_raw(i32::try_from(pid)?);
     let maps = pinned(instance);
@@ -105,7 +159,7 @@ pub fn kill_before(instance: &str, pid: u32, moment: Moment) -> Result<Doom> {
             // Nobody waits for it but the caller, who waits.
             let _heard = ready.send(());
             seized?;
-            follow(pid, &maps, moment, &for_thread)
+            follow(pid, &maps, (moment, watch), &for_thread)
         })
         .context("start a thread")?;
     is_ready.recv().context("the thread has ended")?;
@@ -167,7 +221,7 @@ fn seize(pid: Pid) -> Result<()> {
 fn follow(
     pid: Pid,
     maps: &BTreeMap<u32, String>,
-    moment: Moment,
+    (moment, mut watch): (Moment, Watch),
     enough: &AtomicBool,
 ) -> Result<Followed> {
     let mut followed = Followed::default();
@@ -189,7 +243,7 @@ fn follow(
         let (task, signal) = match status {
             WaitStatus::PtraceSyscall(task) => {
                 if followed.killed.is_none()
-                    && let Some(step) = step(task, maps)
+                    && let Some(step) = watch.step(task, maps)
                 {
                     if moment.is_now(&followed.steps, &step) {
                         kill(pid, Signal::SIGKILL).context("kill it")?;
@@ -216,22 +270,12 @@ fn follow(
 
 /// The step that a thread which stands before a call of the kernel is about to make.
 fn step(task: Pid, maps: &BTreeMap<u32, String>) -> Option<String> {
-    let registers = ptrace::getregs(task).ok()?;
-    if registers.rax.cast_signed() != ENTERS {
-        return None;
-    }
-    let call = libc::c_long::try_from(registers.orig_rax).ok()?;
+    let (call, registers) = entered(task)?;
     match call {
         libc::SYS_bpf if OF_OTHERS.contains(&registers.rdi) => {
             Some(format!("bpf {}", registers.rdi))
         }
-        libc::SYS_bpf if OF_MAPS.contains(&registers.rdi) => {
-            let file = word(task, registers.rsi)? & 0xffff_ffff;
-            let info = fs::read_to_string(format!("/proc/{task}/fdinfo/{file}")).ok()?;
-            let id = info.lines().find_map(|line| line.strip_prefix("map_id:"))?;
-            let name = maps.get(&id.trim().parse().ok()?)?;
-            Some(format!("bpf {} of {name}", registers.rdi))
-        }
+        libc::SYS_bpf if OF_MAPS.contains(&registers.rdi) => of_map(task, &registers, maps),
         libc::SYS_sendto if registers.r8 != 0 => {
             let netlink = u64::try_from(libc::AF_NETLINK).ok()?;
             let is_netlink = word(task, registers.r8)? & 0xffff == netlink;
@@ -241,6 +285,48 @@ fn step(task: Pid, maps: &BTreeMap<u32, String>) -> Option<String> {
         call if OF_FILES.contains(&call) => Some(format!("call {call}")),
         _ => None,
     }
+}
+
+/// The same of a thread that serves shared VIPs.
+fn hand_over_step(task: Pid, maps: &BTreeMap<u32, String>) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{task}/comm")).ok()?;
+    if !name.starts_with(FRONT) {
+        return None;
+    }
+    let (call, registers) = entered(task)?;
+    if call == libc::SYS_bpf {
+        let is_change = OF_MAPS.contains(&registers.rdi) || registers.rdi == TAKE;
+        return is_change
+            .then(|| of_map(task, &registers, maps).unwrap_or_else(|| "bpf".to_owned()));
+    }
+    let (_, name) = OF_SOCKETS.iter().find(|(number, _)| *number == call)?;
+    Some(match *name {
+        "getsockopt" | "setsockopt" => format!("{name} {}.{}", registers.rsi, registers.rdx),
+        name => name.to_owned(),
+    })
+}
+
+/// The call of the kernel that a thread stands before.
+fn entered(task: Pid) -> Option<(libc::c_long, libc::user_regs_struct)> {
+    let registers = ptrace::getregs(task).ok()?;
+    if registers.rax.cast_signed() != ENTERS {
+        return None;
+    }
+    let call = libc::c_long::try_from(registers.orig_rax).ok()?;
+    Some((call, registers))
+}
+
+/// A call of bpf(2) that is about a pinned map.
+fn of_map(
+    task: Pid,
+    registers: &libc::user_regs_struct,
+    maps: &BTreeMap<u32, String>,
+) -> Option<String> {
+    let file = word(task, registers.rsi)? & 0xffff_ffff;
+    let info = fs::read_to_string(format!("/proc/{task}/fdinfo/{file}")).ok()?;
+    let id = info.lines().find_map(|line| line.strip_prefix("map_id:"))?;
+    let name = maps.get(&id.trim().parse().ok()?)?;
+    Some(format!("bpf {} of {name}", registers.rdi))
 }
 
 /// Eight bytes of its memory.

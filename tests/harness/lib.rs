@@ -19,6 +19,7 @@ pub mod cpu;
 pub mod dice;
 pub mod doom;
 pub mod echo;
+pub mod exchange;
 pub mod flood;
 pub mod freeze;
 pub mod hello;

@@ -37,6 +37,7 @@ mod guard;
 mod handoff;
 mod handoff_cost;
 mod handoff_size;
+mod handoff_killed;
 mod health;
 mod host;
 mod hosts;

@@ -8,7 +8,7 @@ use lb_tests::{
     lb::Lb,
     peers::Peers,
     poll, process,
-    topology::{CONFIG, ECHO, MGMT_NIC, SNAT, TENANT_NIC, Topology, VIP},
+    topology::{CONFIG, ECHO, MGMT_NIC, SNAT, Site, TENANT_NIC, Topology, VIP},
 };
 
 /// A backend that changes its MAC in silence is found again in this time.
@@ -121,8 +121,8 @@ fn a_backend_that_changes_its_mac_is_found_again() -> Result<()> {
 }
 
 /// Output of a command in the cell of `network`.
-pub(crate) fn inside(topology: &Topology, network: &str, line: &str) -> Result<String> {
-    let cell = format!("--net=/run/netns/lb.{}.{network}", topology.run());
+pub(crate) fn inside(site: &Site, network: &str, line: &str) -> Result<String> {
+    let cell = format!("--net=/run/netns/lb.{}.{network}", site.run());
     let mut command = Command::new("nsenter");
     process::succeed(command.arg(cell).arg("--").args(line.split(' ')))
 }

@@ -1,6 +1,12 @@
 //! What follows a ClientHello is moved by the kernel and not copied by us: FEATURES B14, as strace sees it.
 
-use std::{fs, net::TcpStream, thread, time::Duration};
+use std::{
+    fs,
+    io::Read,
+    net::{Shutdown, TcpStream},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
 use lb_tests::{
@@ -85,11 +91,25 @@ fn strace(topology: &Topology, lb: &Process, file: &str) -> Result<Process> {
 }
 
 /// Sends so many bytes from one end to the other.
-pub(crate) fn carry(mut from: &TcpStream, mut to: &TcpStream, bytes: u64) -> Result<()> {
+pub(crate) fn carry(from: &TcpStream, mut to: &TcpStream, bytes: u64) -> Result<()> {
+    carry_to(from, &mut to, (bytes, bytes))
+}
+
+/// The same to who reads as he likes; equal seeds make equal bytes.
+pub(crate) fn carry_to(
+    mut from: &TcpStream,
+    to: &mut impl Read,
+    (bytes, seed): (u64, u64),
+) -> Result<()> {
     thread::scope(|scope| {
-        let sender = scope.spawn(move || Pattern::new(bytes).send(&mut from, bytes));
-        let received = copy_digest(&mut to, bytes)?;
-        let sent = sender.join().expect("the sender does not panic")?;
+        let sender = scope.spawn(move || Pattern::new(seed).send(&mut from, bytes));
+        let received = copy_digest(to, bytes);
+        if received.is_err() {
+            // Nobody waits for room any more.
+            let _ended = from.shutdown(Shutdown::Both);
+        }
+        let sent = sender.join().expect("the sender does not panic");
+        let (received, sent) = (received?, sent?);
         ensure!(sent == received, "other bytes came than went");
         Ok(())
     })

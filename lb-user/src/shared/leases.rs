@@ -10,7 +10,7 @@ use std::{
     net::SocketAddrV4,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Result;
@@ -109,6 +109,8 @@ pub(super) struct Lease {
     flow: Flow,
     /// Address and port.
     pub(super) source: SocketAddrV4,
+    /// Since when what the client sends is dropped.
+    held: Option<Instant>,
 }
 
 /// Somebody else has changed the flow.
@@ -206,6 +208,7 @@ impl Leases {
             word: lent,
             flow,
             source: SocketAddrV4::new(slot.snat.address, port),
+            held: None,
         })
     }
 
@@ -278,6 +281,7 @@ impl Lease {
     ///
     /// If the flow is somebody else's, or the index is full.
     pub(super) fn hold(&mut self) -> Result<(), Lost> {
+        self.held = Some(Instant::now());
         self.change(self.word.hold())?;
         let key = self.flow.key(false);
         let indexed = self.leases.maps().index_flow(&key, self.id);
@@ -291,6 +295,7 @@ impl Lease {
             .forget_flow(&self.flow.key(false), self.id);
         // Whoever has changed it has ended it.
         let _lost = self.change(self.word.release());
+        self.say_held();
     }
 
     /// What the backend sends goes to the client from now on, by this splice. `expected` is what the client
@@ -342,10 +347,19 @@ impl Lease {
             };
             self.word = word;
             if self.change(word.release()).is_ok() {
+                self.say_held();
                 return Ok(());
             }
         }
         Err(Lost)
+    }
+
+    /// For who wonders how long clients are held.
+    fn say_held(&mut self) {
+        if let Some(held) = self.held.take() {
+            let microseconds = held.elapsed().as_micros();
+            tracing::debug!(microseconds, "a client was held");
+        }
     }
 
     /// What the data plane has noted of the backend's SYN-ACK: its timestamp, if it has one, and the segment

@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream},
-    os::fd::AsRawFd as _,
+    os::fd::{AsRawFd as _, OwnedFd},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
@@ -70,6 +70,30 @@ pub fn open(from: Option<Ipv4Addr>, to: SocketAddrV4) -> Result<TcpStream> {
 ///
 /// As for [`open`].
 pub fn open_from(from: Option<SocketAddrV4>, to: SocketAddrV4) -> Result<TcpStream> {
+    let fd = tcp()?;
+    if let Some(from) = from {
+        setsockopt(&fd, sockopt::ReuseAddr, &true).context("share the port")?;
+        let from = SockaddrIn::from(from);
+        bind(fd.as_raw_fd(), &from).with_context(|| format!("bind to {from}"))?;
+    }
+    connect_to(fd, to)
+}
+
+/// Connects to `to`, with room for so many bytes that are not read yet: from that, or else from the largest
+/// that there may be, follows the scale of the windows.
+///
+/// # Errors
+///
+/// As for [`open`].
+pub fn open_with_room(room: Option<usize>, to: SocketAddrV4) -> Result<TcpStream> {
+    let fd = tcp()?;
+    if let Some(room) = room {
+        setsockopt(&fd, sockopt::RcvBufForce, &room).context("make room")?;
+    }
+    connect_to(fd, to)
+}
+
+fn tcp() -> Result<OwnedFd> {
     let fd = socket(
         AddressFamily::Inet,
         SockType::Stream,
@@ -80,11 +104,10 @@ pub fn open_from(from: Option<SocketAddrV4>, to: SocketAddrV4) -> Result<TcpStre
     let patience = TimeVal::seconds(i64::from(PATIENCE_SECS));
     setsockopt(&fd, sockopt::SendTimeout, &patience).context("set the send timeout")?;
     setsockopt(&fd, sockopt::ReceiveTimeout, &patience).context("set the receive timeout")?;
-    if let Some(from) = from {
-        setsockopt(&fd, sockopt::ReuseAddr, &true).context("share the port")?;
-        let from = SockaddrIn::from(from);
-        bind(fd.as_raw_fd(), &from).with_context(|| format!("bind to {from}"))?;
-    }
+    Ok(fd)
+}
+
+fn connect_to(fd: OwnedFd, to: SocketAddrV4) -> Result<TcpStream> {
     connect(fd.as_raw_fd(), &SockaddrIn::from(to)).with_context(|| format!("connect to {to}"))?;
     let stream = TcpStream::from(fd);
     stream.set_nodelay(true).context("send at once")?;

@@ -40,6 +40,7 @@ mod handoff_size;
 mod handoff_blast;
 mod handoff_killed;
 mod handoff_much;
+mod handoff_scales;
 mod handoff_segments;
 mod handoff_tenants;
 mod health;

@@ -53,4 +53,5 @@ pub mod systemd;
 pub mod teller;
 pub mod topology;
 pub mod traffic;
+pub mod trouble;
 pub mod wire;

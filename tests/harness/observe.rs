@@ -96,9 +96,33 @@ pub fn tcp_resets(netns: &Netns) -> Result<u64> {
     Ok(snmp(netns, "Tcp: ", "EstabResets")? + snmp(netns, "Tcp: ", "OutRsts")?)
 }
 
-/// A count of the kernel's stack: one column of the row of a protocol.
+/// TCP connections of the namespace's own stack that stood and then ended at once: by a reset of either end.
+///
+/// # Errors
+///
+/// As for [`ip_in_receives`].
+pub fn tcp_broken(netns: &Netns) -> Result<u64> {
+    snmp(netns, "Tcp: ", "EstabResets")
+}
+
+/// Selective acknowledgments that the namespace's own stack got of bytes that it had not sent, or that were
+/// acknowledged already.
+///
+/// # Errors
+///
+/// As for [`ip_in_receives`].
+pub fn sacks_discarded(netns: &Netns) -> Result<u64> {
+    let table = netns.run("cat /proc/net/netstat")?;
+    column(&table, "TcpExt: ", "TCPSACKDiscard")
+}
+
+/// A count of the kernel's stack.
 fn snmp(netns: &Netns, protocol: &str, name: &str) -> Result<u64> {
-    let table = netns.run("cat /proc/net/snmp")?;
+    column(&netns.run("cat /proc/net/snmp")?, protocol, name)
+}
+
+/// One column of the row of a protocol.
+fn column(table: &str, protocol: &str, name: &str) -> Result<u64> {
     let mut rows = table.lines().filter_map(|line| line.strip_prefix(protocol));
     let (names, values) = (
         rows.next().with_context(|| format!("{protocol}no names"))?,

@@ -1,12 +1,15 @@
 //! The programs of the test switch, on the ports of one namespace: see `tests/switch`.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
 
 use anyhow::{Context as _, Result};
 use aya::{
     Ebpf, EbpfLoader,
     maps::HashMap,
-    programs::{Xdp, XdpMode},
+    programs::{Xdp, XdpMode, xdp::XdpLinkId},
 };
 use nix::net::if_::if_nametoindex;
 
@@ -18,6 +21,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb
 #[derive(Debug)]
 pub struct Switch {
     object: Mutex<Ebpf>,
+    /// Of the ports with nothing but `pass`, by namespace and name.
+    passing: Mutex<BTreeMap<(String, String), XdpLinkId>>,
 }
 
 impl Switch {
@@ -30,13 +35,14 @@ impl Switch {
         let mut object = EbpfLoader::new()
             .load(OBJECT)
             .context("load the test switch")?;
-        for name in ["trunk", "access", "pass"] {
+        for name in ["trunk", "access", "pass", "trouble"] {
             program(&mut object, name)?
                 .load()
                 .with_context(|| format!("load program {name} of the test switch"))?;
         }
         Ok(Self {
             object: Mutex::new(object),
+            passing: Mutex::default(),
         })
     }
 
@@ -46,7 +52,10 @@ impl Switch {
     ///
     /// When there is no such port, or it has a program.
     pub fn pass(&self, lan: &Netns, port: &str) -> Result<()> {
-        self.attach(lan, port, "pass")
+        let link = self.attach(lan, port, "pass")?;
+        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        passing.insert((lan.name().to_owned(), port.to_owned()), link);
+        Ok(())
     }
 
     /// Makes a port a trunk: tags come off on their way from the load balancer.
@@ -55,7 +64,7 @@ impl Switch {
     ///
     /// As for [`Self::pass`].
     pub fn trunk(&self, lan: &Netns, port: &str) -> Result<()> {
-        self.attach(lan, port, "trunk")
+        self.attach(lan, port, "trunk").map(drop)
     }
 
     /// Makes `port` the access port of `vlan` behind the port `trunk`.
@@ -68,7 +77,25 @@ impl Switch {
         self.insert("ACCESS_PORTS", vlan.into(), access_index)?;
         self.insert("VLANS", access_index, vlan.into())?;
         self.insert("TRUNKS", access_index, trunk_index)?;
-        self.attach(lan, port, "access")
+        self.attach(lan, port, "access").map(drop)
+    }
+
+    /// Has one IPv4 frame out of so many that come in at `port` sent out of the port `late` instead.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such port, or it has a program other than `pass`.
+    pub fn divert(&self, lan: &Netns, port: &str, late: &str, out_of: u32) -> Result<()> {
+        let [port_index, late_index] = [index(lan, port)?, index(lan, late)?];
+        self.insert("DIVERTED", port_index, late_index)?;
+        self.insert("OUT_OF", port_index, out_of)?;
+        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = passing.remove(&(lan.name().to_owned(), port.to_owned())) {
+            let mut object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
+            let detached = program(&mut object, "pass")?.detach(link);
+            detached.with_context(|| format!("detach pass from {port}"))?;
+        }
+        self.attach(lan, port, "trouble").map(drop)
     }
 
     fn insert(&self, map: &str, key: u32, value: u32) -> Result<()> {
@@ -81,11 +108,11 @@ impl Switch {
             .with_context(|| format!("write {map}"))
     }
 
-    fn attach(&self, lan: &Netns, port: &str, name: &str) -> Result<()> {
+    fn attach(&self, lan: &Netns, port: &str, name: &str) -> Result<XdpLinkId> {
         let mut object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         let program = program(&mut object, name)?;
         let index = index(lan, port)?;
-        lan.inside(|| program.attach(index, XdpMode::Driver).map(drop))?
+        lan.inside(|| program.attach(index, XdpMode::Driver))?
             .with_context(|| format!("attach {name} to {port} of {}", lan.name()))
     }
 }

@@ -43,6 +43,7 @@ mod handoff_much;
 mod handoff_scales;
 mod handoff_segments;
 mod handoff_tenants;
+mod handoff_trouble;
 mod health;
 mod host;
 mod hosts;

@@ -48,7 +48,7 @@ pub const LB_PORT: &str = "p-lb";
 /// For both ends of every veth: the sender writes full checksums, and cuts segments itself because
 /// TSO goes with them. Without this a frame carries only the sum of the pseudo header, which an
 /// incremental update turns into a wrong one. A tag goes into the frame instead of beside it.
-const OFFLOADS: [&str; 6] = [
+pub(crate) const OFFLOADS: [&str; 6] = [
     "tx",
     "off",
     "txvlan",
@@ -236,7 +236,7 @@ fn settle(lan: &Netns) -> Result<()> {
     })
 }
 
-fn set(netns: &Netns, device: &str, features: &[&str]) -> Result<()> {
+pub(crate) fn set(netns: &Netns, device: &str, features: &[&str]) -> Result<()> {
     process::succeed(netns.command("ethtool").args(["-K", device]).args(features)).map(drop)
 }
 

@@ -19,7 +19,7 @@ use super::{
     Host, LB_PORT, MGMT_NIC, MGMT_PREFIX_BITS, NODES, Routed, Site, Switch, TENANT_NIC,
     TENANT_PREFIX_BITS, join_hosts, router, settle,
 };
-use crate::netns::Netns;
+use crate::{netns::Netns, trouble::Trouble};
 
 /// A configuration for exactly this topology.
 pub const CONFIG: &str = include_str!("poc.yaml");
@@ -177,6 +177,23 @@ impl Topology {
         self.site.join(lan, "br0", nic)?;
         self.ports.pass(lan, LB_PORT)?;
         settle(lan)
+    }
+
+    /// Makes trouble on both LANs with one IPv4 frame out of so many, wherever it comes from.
+    ///
+    /// # Errors
+    ///
+    /// When there is trouble already.
+    pub fn trouble(&self, out_of: u32) -> Result<[Trouble; 2]> {
+        let ports = |hosts: &[Host]| {
+            let hosts = hosts.iter().map(|host| format!("p-{}", host.name));
+            hosts.chain([LB_PORT.to_owned()]).collect::<Vec<_>>()
+        };
+        let begin = |lan, hosts| Trouble::begin(&self.ports, lan, &ports(hosts), out_of);
+        Ok([
+            begin(&self.tenant_lan, &self.clients)?,
+            begin(&self.mgmt_lan, &self.nodes)?,
+        ])
     }
 
     /// Gives both NICs of the load balancer a queue for each of these CPUs: what a CPU sends into the

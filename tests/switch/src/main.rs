@@ -1,4 +1,5 @@
-//! The XDP programs of the switch in the tests' networks: a VLAN trunk towards the load balancer.
+//! The XDP programs of the switch in the tests' networks: a VLAN trunk towards the load balancer, and
+//! trouble.
 //!
 //! Not every kernel has VLAN devices, or a bridge that knows VLANs, and a veth carries the tag of a
 //! kernel stack beside the frame, where XDP does not see it. These programs put the tag into the
@@ -26,7 +27,7 @@
 use aya_ebpf::{
     bindings::xdp_action,
     btf_maps::HashMap,
-    helpers::{bpf_redirect, bpf_xdp_adjust_head},
+    helpers::{bpf_get_prandom_u32, bpf_redirect, bpf_xdp_adjust_head},
     macros::{btf_map, xdp},
     programs::XdpContext,
 };
@@ -46,6 +47,14 @@ static VLANS: Ports = Ports::new();
 /// Interface index of an access port to that of the trunk port.
 #[btf_map]
 static TRUNKS: Ports = Ports::new();
+
+/// Interface index of a port with trouble to that of the port where userspace makes it.
+#[btf_map]
+static DIVERTED: Ports = Ports::new();
+
+/// Interface index of a port with trouble to how many frames one is taken out of.
+#[btf_map]
+static OUT_OF: Ports = Ports::new();
 
 /// The VLAN id in a tag's control information.
 const VLAN_ID: u16 = 0x0fff;
@@ -80,6 +89,28 @@ pub fn access(ctx: XdpContext) -> u32 {
 #[xdp(frags)]
 pub fn pass(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
+}
+
+/// On a port of a plain bridge: one IPv4 frame of many goes to userspace, which loses it, or sends it later
+/// or twice.
+#[xdp]
+pub fn trouble(ctx: XdpContext) -> u32 {
+    divert(&ctx).unwrap_or(xdp_action::XDP_PASS)
+}
+
+#[inline(always)]
+fn divert(ctx: &XdpContext) -> Option<u32> {
+    let frame = header::<Tagged>(ctx)?;
+    // SAFETY: `header` checked the bounds, and `Tagged` has no alignment.
+    let (_, ethertype, _) = unsafe { frame.read() }.into_parts();
+    if ethertype != EtherType::Ipv4 as u16 {
+        return None;
+    }
+    let port = ctx.ingress_ifindex() as u32;
+    let (late, out_of) = (lookup(&DIVERTED, port)?, lookup(&OUT_OF, port)?);
+    // SAFETY: the helper has no arguments.
+    let roll = unsafe { bpf_get_prandom_u32() };
+    (roll.checked_rem(out_of)? == 0).then(|| redirect(late))
 }
 
 #[inline(always)]

@@ -13,4 +13,5 @@
 ///   start over pins without it, and an older `lb` leaves it alone. A flag of stopped networks: an older
 ///   `lb` writes these records without it.
 /// - 6: splices, and flows that are sockets' ports: other bits of the flow's word.
+///   Before anybody had it, a splice's name gave two bytes of its length to the backend's segment size.
 pub const ABI_VERSION: u32 = 6;

@@ -92,7 +92,7 @@ pub struct Opening {
 }
 
 /// What an end takes that says nothing (RFC 9293 section 3.7.1).
-const DEFAULT_MSS: u16 = 536;
+pub const DEFAULT_MSS: u16 = 536;
 
 /// What a SYN-ACK says that has been parsed. `None` if its list of options is broken.
 #[inline(always)]

@@ -157,7 +157,7 @@ drop_reasons! {
     PartialChecksum = 31, "partial_checksum", "A frame of a local stack that has not computed its checksum, and is too long for it to be done here.";
     RateLimited = 32, "rate_limited", "An echo request beyond the rate at which they are answered.";
     Stopped = 33, "stopped", "The control plane was stopped, and `on_stop: drop` ends all service until the next start.";
-    Held = 34, "held", "Of a client whose connection is being handed over to the data plane at this moment; it sends it again.";
+    Held = 34, "held", "Of a client whose connection is being handed over to the data plane: of that moment, or a repeat of what its backend has not got yet; it sends it again.";
 }
 
 #[cfg(test)]

@@ -48,5 +48,6 @@ impl Service {
 
 /// Who is denied gets an answer instead of silence.
 pub const SERVICE_REJECT: u32 = 1;
-/// Its connections are accepted in the network's cell, where their pool is found by what they ask for.
+/// Its connections are accepted in the network's cell: their pool is found by what they ask for, or its
+/// backends are told whose they are.
 pub const SERVICE_CELL: u32 = 2;

@@ -10,6 +10,9 @@ const MOST: usize = 4096;
 /// The most bytes of an id (section 2.2.5).
 const MOST_ID: usize = 128;
 
+/// Bytes that tell a header from a text that begins with empty lines.
+const TELLING: usize = 5;
+
 /// Bytes of a header in front of its addresses.
 const FIXED: usize = 16;
 
@@ -56,9 +59,9 @@ pub(super) fn read(bytes: &[u8]) -> Reading {
     announced(&header).map_or(Reading::Wrong, Reading::Found)
 }
 
-/// Whether a connection begins as if with a header.
+/// Whether a connection begins as if with a header: with what no other protocol begins with.
 pub(super) fn is_header(bytes: &[u8]) -> bool {
-    !bytes.is_empty()
+    bytes.len() >= TELLING
         && bytes
             .iter()
             .zip(PROTOCOL_PREFIX)
@@ -86,6 +89,10 @@ fn announced(header: &Header<'_>) -> Option<Announced> {
         ends: ends.filter(|_| header.command == Command::Proxy),
         ..Announced::default()
     };
+    if header.command == Command::Local {
+        // What a proxy says beside that is about nobody.
+        return Some(announced);
+    }
     for found in header.tlvs() {
         let found = found.ok()?;
         match found.kind {
@@ -165,6 +172,7 @@ mod tests {
         for bytes in [
             header(0x20, 0x00, &[]),
             header(0x20, 0x11, &ENDS),
+            header(0x20, 0x11, &[&ENDS[..], &tlv(0x20, b"a")].concat()),
             header(0x21, 0x00, &[]),
             header(0x21, 0x31, &[0; 216]),
         ] {
@@ -203,8 +211,8 @@ mod tests {
     #[test]
     fn whoever_begins_like_a_proxy_is_known() {
         let bytes = header(0x21, 0x11, &ENDS);
-        assert!((1..bytes.len()).all(|length| is_header(&bytes[..length])));
-        for other in [&b""[..], b"\n", b"\r\n\r\r", b"\x16\x03\x01"] {
+        assert!((TELLING..bytes.len()).all(|length| is_header(&bytes[..length])));
+        for other in [&b""[..], b"\r\n\r\n", b"\r\n\r\nGET", b"\x16\x03\x01\0\x05"] {
             assert!(!is_header(other), "{other:?}");
         }
     }

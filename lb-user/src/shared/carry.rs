@@ -50,7 +50,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shar
                 said: &mut said,
             };
             let spliced = ends.splice(lease, &guard.leg, syn);
-            if spliced == Err(Stays::Segments) {
+            if spliced == Err(Stays::BackendTakesLess) {
                 tell_mss(lease, &guard.leg, shared);
             }
             spliced

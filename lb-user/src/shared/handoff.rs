@@ -1,8 +1,9 @@
 //! Hand-off: a connection that has a backend becomes a flow of the data plane, before the backend has had
 //! a byte of it. Afterwards none of its bytes passes through this process.
 //!
-//! Neither socket has sent data so far: the client's has received the hello, and the backend's nothing. So
-//! what their numbers differ by is known before the hello is sent on. The order:
+//! Neither socket has sent data so far: the client's has received the hello, if there is one, and the
+//! backend's nothing. So what their numbers differ by is known before the hello is sent on, behind a
+//! proxy's header where the backend wants one. The order:
 //!
 //! 1. The backend's end is read, while nothing comes from there.
 //! 2. What the client sends from now on is dropped (it sends it again), and what its socket says stays in
@@ -35,8 +36,8 @@ use super::{
 const READS: usize = 4;
 /// Most bytes that are sent on in one go; more are copied.
 const MOST: usize = 1 << 16;
-/// What an end takes that says nothing (RFC 9293 section 3.7.1).
-const DEFAULT_MSS: u16 = 536;
+/// Bytes of the headers of IPv4 and TCP without options.
+const HEADERS: u32 = 40;
 /// Bytes of a segment that its timestamps take (RFC 7323 appendix A).
 const TIMES: u32 = 12;
 /// Bytes that are read in one go.
@@ -56,8 +57,10 @@ pub(super) enum Stays {
     Refused,
     /// Its ends have agreed on different options.
     Options,
-    /// One end takes smaller segments than the other one may send.
-    Segments,
+    /// The backend takes smaller segments than the client was told to send.
+    BackendTakesLess,
+    /// The client takes smaller ones than the backend was.
+    ClientTakesLess,
     /// The client has closed its side, or sends more and more.
     Client,
     /// The backend has spoken first, or has closed.
@@ -76,7 +79,7 @@ impl Stays {
             Self::NoSyn => "no_syn",
             Self::Refused => "kernel",
             Self::Options => "options",
-            Self::Segments => "segment_size",
+            Self::BackendTakesLess | Self::ClientTakesLess => "segment_size",
             Self::Client => "client_goes_on",
             Self::Backend => "backend_spoke",
             Self::Taken => "flow_taken",
@@ -114,6 +117,10 @@ impl<'s> Ends<'s> {
         let back = back.map_err(|_| Stays::Refused)?;
         if !is_silent(self.backend) || back.unacked > 0 || !back.is_established {
             return Err(Stays::Backend);
+        }
+        // Known before anything is held.
+        if syn.time.is_none() && back.time.is_some() {
+            return Err(Stays::Options);
         }
         let held = lease.hold().map_err(|_| Stays::Taken);
         let spliced = held.and_then(|()| self.splice_held(lease, &syn, &back, leg));
@@ -153,9 +160,9 @@ impl<'s> Ends<'s> {
 
     /// The client's end, when all has been read that it has acknowledged.
     ///
-    /// It stays in repair: a socket that is out of it does not share the VIP's port until it is told so
-    /// again. Of who is killed in between, the next process could not listen there for minutes, as nothing
-    /// that this socket says leaves the cell.
+    /// If it is handed over, it stays in repair to its end: a socket that leaves repair does not share the VIP's
+    /// port until it is told so again. Of who is killed in between, the next process could not listen there for
+    /// minutes, as nothing that this socket says leaves the cell.
     fn settle(&mut self, syn: &Syn) -> Result<(Snapshot, Repair<'s>), Stays> {
         for _ in 0..READS {
             self.read().map_err(|_| Stays::Client)?;
@@ -224,11 +231,11 @@ fn splice(
     if front.has_sack != back.has_sack || front.has_ecn != back.has_ecn {
         return Err(Stays::Options);
     }
-    let client_mss = syn.mss.unwrap_or(DEFAULT_MSS);
-    if front.advertised_mss > takes(back, backend_mss)
-        || back.advertised_mss > takes(front, client_mss)
-    {
-        return Err(Stays::Segments);
+    if front.advertised_mss > takes(back, backend_mss) {
+        return Err(Stays::BackendTakesLess);
+    }
+    if back.advertised_mss > takes(front, syn.takes()) {
+        return Err(Stays::ClientTakesLess);
     }
     let sent_on = u32::try_from(said.sent_on()).map_err(|_| Stays::Client)?;
     let shift = said.shift().ok_or(Stays::Client)?;
@@ -252,18 +259,12 @@ fn splice(
     })
 }
 
-/// How large the segments may be that an end takes, which said `mss` when it opened the connection; without
-/// the bytes of timestamps, as all numbers of a snapshot.
-///
-/// The socket's own limit is less where the path to the end does not carry as much; or where we have promised
-/// ourselves to send no more than we take (`TCP_MAXSEG` is for both), which does not bind the other end.
+/// How large the segments may be that an end takes, which said `mss` when it opened the connection, and that
+/// the path to it carries; without the bytes of timestamps, as [`Snapshot::advertised_mss`].
 fn takes(end: &Snapshot, mss: u16) -> u32 {
     let stamps = if end.time.is_some() { TIMES } else { 0 };
-    let said = u32::from(mss).saturating_sub(stamps);
-    match end.send_mss < said.min(end.advertised_mss) {
-        true => end.send_mss,
-        false => said,
-    }
+    let carried = end.path_mtu.saturating_sub(HEADERS);
+    u32::from(mss).min(carried).saturating_sub(stamps)
 }
 
 /// Steps 4 and the first half of 5: from here on there is no way back.
@@ -330,7 +331,7 @@ mod tests {
             receive_scale: 9,
             unacked: 0,
             unsent: 0,
-            send_mss: 1448,
+            path_mtu: 1500,
             advertised_mss: 1448,
             is_established: true,
         }
@@ -399,7 +400,7 @@ mod tests {
         let without = |end: Snapshot| Snapshot { time: None, ..end };
         // The path to that end does not carry as much.
         let small = |end: Snapshot| Snapshot {
-            send_mss: 1447,
+            path_mtu: 1499,
             ..end
         };
         let sack = Snapshot {
@@ -415,8 +416,8 @@ mod tests {
             (without(front), back, Stays::Options),
             (sack, back, Stays::Options),
             (front, ecn, Stays::Options),
-            (small(front), back, Stays::Segments),
-            (front, small(back), Stays::Segments),
+            (small(front), back, Stays::ClientTakesLess),
+            (front, small(back), Stays::BackendTakesLess),
         ] {
             assert_eq!(splice(&SYN, &front, &back, (70, 1460), &hello()), Err(why));
         }
@@ -428,12 +429,11 @@ mod tests {
     #[test]
     fn no_end_gets_larger_segments_than_it_takes() {
         let (front, back) = ends();
-        let sized = |send_mss, advertised_mss, end: Snapshot| Snapshot {
-            send_mss,
+        let told = |advertised_mss, end: Snapshot| Snapshot {
             advertised_mss,
             ..end
         };
-        let joined = |front: Snapshot, back, mss: [u16; 2]| {
+        let joined = |front: Snapshot, back: Snapshot, mss: [u16; 2]| {
             let syn = Syn {
                 mss: Some(mss[0]),
                 ..SYN
@@ -441,19 +441,25 @@ mod tests {
             splice(&syn, &front, &back, (70, mss[1]), &hello()).err()
         };
         assert_eq!(joined(front, back, [1460, 1460]), None);
-        // The backend takes less than the client was told.
-        let less = sized(1348, 1448, back);
-        assert_eq!(joined(front, less, [1460, 1360]), Some(Stays::Segments));
-        // The client was told so: our socket sends no more either, but the client takes as much as before.
-        let told = sized(1348, 1348, front);
-        assert_eq!(joined(told, less, [1460, 1360]), None);
+        // The backend takes less than the client was told; and the same where it was told so.
+        let less = [1460, 1360];
+        assert_eq!(joined(front, back, less), Some(Stays::BackendTakesLess));
+        assert_eq!(joined(told(1348, front), back, less), None);
         // The same with a client who takes less.
-        let far = sized(1188, 1448, front);
-        assert_eq!(joined(far, back, [1200, 1460]), Some(Stays::Segments));
-        assert_eq!(joined(far, sized(1188, 1188, back), [1200, 1460]), None);
+        let less = [1200, 1460];
+        assert_eq!(joined(front, back, less), Some(Stays::ClientTakesLess));
+        assert_eq!(joined(front, told(1188, back), less), None);
+        // Both would take more than our own networks carry.
+        let large = [8960, 8960];
+        assert_eq!(joined(front, back, large), None);
+        let far = Snapshot {
+            path_mtu: 9000,
+            ..told(8948, front)
+        };
+        assert_eq!(joined(far, back, large), Some(Stays::BackendTakesLess));
         // Who says nothing takes little.
         let silent = Syn { mss: None, ..SYN };
         let said = splice(&silent, &front, &back, (70, 1460), &hello());
-        assert_eq!(said, Err(Stays::Segments));
+        assert_eq!(said, Err(Stays::ClientTakesLess));
     }
 }

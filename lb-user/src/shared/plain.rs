@@ -66,7 +66,7 @@ async fn connect(
         &key,
         service,
         None,
-        Carriage::Either(syn.and_then(|syn| syn.mss)),
+        Carriage::Either(syn.map(|syn| syn.takes())),
         shared,
     );
     let reached = reached.await?;

@@ -99,10 +99,11 @@ struct Info {
     scales: u8,
     _bits: u8,
     _timeouts: [u32; 2],
-    send_mss: u32,
-    _receive_mss: u32,
+    _sizes: [u32; 2],
     unacked: u32,
-    _measured: [u32; 14],
+    _measured: [u32; 8],
+    path_mtu: u32,
+    _windows: [u32; 5],
     advertised_mss: u32,
     _counted: [u32; 14],
     unsent: u32,
@@ -111,8 +112,8 @@ struct Info {
 const _: () = assert!(
     mem::offset_of!(Info, options) == mem::offset_of!(libc::tcp_info, tcpi_options)
         && mem::offset_of!(Info, scales) == mem::offset_of!(libc::tcp_info, tcpi_snd_rcv_wscale)
-        && mem::offset_of!(Info, send_mss) == mem::offset_of!(libc::tcp_info, tcpi_snd_mss)
         && mem::offset_of!(Info, unacked) == mem::offset_of!(libc::tcp_info, tcpi_unacked)
+        && mem::offset_of!(Info, path_mtu) == mem::offset_of!(libc::tcp_info, tcpi_pmtu)
         && mem::offset_of!(Info, advertised_mss) == mem::offset_of!(libc::tcp_info, tcpi_advmss)
         && mem::offset_of!(Info, unsent) == mem::offset_of!(libc::tcp_info, tcpi_notsent_bytes)
 );
@@ -178,7 +179,7 @@ impl<'s> Repair<'s> {
             receive_scale,
             unacked: info.unacked,
             unsent: info.unsent,
-            send_mss: info.send_mss,
+            path_mtu: info.path_mtu,
             advertised_mss: info.advertised_mss,
             is_established: info.state == ESTABLISHED,
         })
@@ -250,9 +251,10 @@ pub(super) struct Snapshot {
     pub(super) unacked: u32,
     /// Bytes that were written and not yet sent.
     pub(super) unsent: u32,
-    /// Most bytes of data in a segment to the peer, as the path to him and his window have it now.
-    pub(super) send_mss: u32,
-    /// The same for one from him: what our SYN said, less the twelve bytes that timestamps take.
+    /// The largest packet that the path to the peer carries, as far as is known.
+    pub(super) path_mtu: u32,
+    /// Most bytes of data in a segment from the peer: what our SYN said, less the twelve bytes that
+    /// timestamps take.
     pub(super) advertised_mss: u32,
     /// Whether neither end has closed its side.
     pub(super) is_established: bool,
@@ -326,7 +328,7 @@ mod tests {
             assert!(one.is_established && one.unsent == 0);
             let stamped = if one.time.is_some() { 12 } else { 0 };
             assert_eq!(one.advertised_mss, 65495 - stamped);
-            assert!(one.send_mss <= one.advertised_mss, "{one:?}");
+            assert!(one.path_mtu >= one.advertised_mss + stamped + 40, "{one:?}");
         }
         client.write_all(&[7; 1000]).unwrap();
         server.read_exact(&mut [0; 1000]).unwrap();

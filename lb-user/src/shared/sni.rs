@@ -120,7 +120,10 @@ pub(super) async fn serve(
 ) {
     let counts = &shared.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
-    let ticket = shared.pending.admit(*addresses.client.ip());
+    let ticket = match sni.is_proxy(*addresses.client.ip()) {
+        true => shared.pending.admit_proxied(),
+        false => shared.pending.admit(*addresses.client.ip()),
+    };
     let connected = tokio::select! {
         biased;
         // Who has a backend goes for nobody.
@@ -166,6 +169,9 @@ async fn connect(
     let Routing::Sni(sni) = &service.routing else {
         return Err(Refused::Gone);
     };
+    if sni.is_proxy(*addresses.client.ip()) != is_proxy {
+        return Err(Refused::Gone);
+    }
     if hello.ech {
         let counts = &shared.counts;
         match sni.ech {
@@ -183,7 +189,7 @@ async fn connect(
         &key,
         service,
         name,
-        Carriage::Either(syn.and_then(|syn| syn.mss)),
+        Carriage::Either(syn.map(|syn| syn.takes())),
         shared,
     );
     let reached = reached.await?;
@@ -287,7 +293,7 @@ fn route<'s>(
     sni: &'s Sni,
 ) -> Result<&'s str, Refused> {
     let client = match announced.ends {
-        Some((client, _)) => client.ip(),
+        Some((client, _)) => client.ip().to_canonical(),
         None => (*addresses.client.ip()).into(),
     };
     let cluster = announced.cluster.as_deref();

@@ -6,6 +6,7 @@ use std::{io, os::fd::AsFd};
 
 use lb_common::{
     addr::Mac,
+    splice::DEFAULT_MSS,
     wire::{
         Packet as _, Slice,
         header::{ACK, Ethernet, Ipv4, SYN, Tcp},
@@ -131,6 +132,11 @@ pub(super) struct Syn {
 }
 
 impl Syn {
+    /// Most bytes of data in a segment that the client takes, whether he has said so or not.
+    pub(super) fn takes(&self) -> u16 {
+        self.mss.unwrap_or(DEFAULT_MSS)
+    }
+
     /// From headers without what is behind TCP's, whatever the length in IP's says.
     fn parse(headers: &mut [u8]) -> Option<Self> {
         let packet = Slice::new(headers);

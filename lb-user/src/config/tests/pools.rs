@@ -38,7 +38,7 @@ fn a_pool_may_want_a_header_of_the_one_version() {
             &[(7, &with(word)), (11, ""), (12, "")],
             8,
             "pools.kas-a.proxy_protocol",
-            &format!("found \"{word}\", expected v2"),
+            &format!("found \"{word}\", expected v2 or none"),
         );
     }
 }
@@ -71,6 +71,10 @@ fn the_header_may_be_a_default() {
         "services.dns-a.listen[0]",
         "which pool kas-a has proxy_protocol for in line 13",
     );
+    let none = "    network: mgmt\n    proxy_protocol: none";
+    let config = accepted(&[(7, none), (12, defaults)]);
+    assert_eq!(config.pools[0].proxy_protocol, None);
+    assert!(!config.is_of_cell(&config.services[0]));
 }
 
 #[test]

@@ -25,8 +25,10 @@ const MAX_WEIGHT: u16 = 256;
 /// The one way of choosing a backend so far.
 const MAGLEV: &str = "maglev";
 
-/// The one version of the PROXY protocol that is spoken to backends.
+/// The one version of the PROXY protocol that is spoken to backends, and what a pool says that wants none where
+/// others do by default.
 const V2: &str = "v2";
+const NONE: &str = "none";
 
 /// The pools.
 pub(super) fn validate(
@@ -85,11 +87,17 @@ fn check_balance(raw: &RawPool, findings: &mut Findings) {
 }
 
 fn proxy_protocol(raw: &RawPool, findings: &mut Findings) -> Option<ProxyProtocol> {
-    let At { place, value } = raw.proxy_protocol.as_ref()?;
+    let At { place, value } = wants_header(raw)?;
     if value != V2 {
-        findings.add(place, format!("found {}, expected {V2}", quote(value)));
+        let words = format!("found {}, expected {V2} or {NONE}", quote(value));
+        findings.add(place, words);
     }
     Some(ProxyProtocol::V2)
+}
+
+/// Where a pool says that its backends want a header.
+pub(super) fn wants_header(raw: &RawPool) -> Option<&At<String>> {
+    raw.proxy_protocol.as_ref().filter(|at| at.value != NONE)
 }
 
 /// Every flow is full NAT, and every check comes from where the flows do: without a SNAT address on

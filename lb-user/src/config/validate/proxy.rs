@@ -1,5 +1,6 @@
 //! Headers of the PROXY protocol: only a connection can begin with one.
 
+use super::pool::wants_header;
 use crate::config::{
     address,
     model::Protocol,
@@ -23,7 +24,7 @@ pub(super) fn check_listeners(
         };
         let index = pool_names.position(&pool.value);
         let told = index.and_then(|index| pools.elements.get(index));
-        let Some(told) = told.and_then(|named| named.value.proxy_protocol.as_ref()) else {
+        let Some(told) = told.and_then(|named| wants_header(&named.value)) else {
             continue;
         };
         for At { place, value } in &named.value.listen.elements {

@@ -64,8 +64,9 @@ const MOMENTS: [Moment; 15] = [
 const REPAIR: &str = "setsockopt 6.19";
 /// `SO_REUSEADDR` of one that was: who listens at its port meanwhile cannot.
 const SHARE: &str = "setsockopt 1.2";
-/// Longer than a port stays lent to a process that is gone.
-const LEASE: Duration = Duration::from_secs(200);
+/// Longer than a port stays lent to a process that is gone (two minutes), from the last word of a backend on,
+/// who gives his client up after one and says so for another one.
+const LEASE: Duration = Duration::from_secs(360);
 
 /// How a connection ended, for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,8 @@ fn kill_at(moments: impl Iterator<Item = Moment>, after: After) -> Result<Vec<En
         "snat: [10.32.96.50]",
         "snat: [{ address: 10.32.96.50, ports: 1024-2047 }]",
     ) + "timeouts: { half_closed: 2s }\n";
+    // A hello that did not get there leaves a flow of which nobody hears any more.
+    let config = config.replace(" sni: {", " idle_timeout: 30s, sni: {");
     let mut lb = Lb::start(&topology, &config)?;
     let exchanges = line.open_many(LIVE)?.into_iter().map(Exchange::start);
     let exchanges: Vec<Exchange> = exchanges.collect::<Result<_>>()?;
@@ -153,9 +156,10 @@ fn kill_at(moments: impl Iterator<Item = Moment>, after: After) -> Result<Vec<En
         ensure!(bytes > 1 << 20, "{bytes} bytes");
     }
     if after == After::AllPorts {
-        poll::until("no flow any more", LEASE, || {
+        let gone = poll::until("no flow any more", LEASE, || {
             Ok(lb.flows()?.is_empty().then_some(()))
-        })?;
+        });
+        gone.with_context(|| format!("{:?}", lb.flows()))?;
         ensure_all_ids_are_free(&topology, &lb)?;
     }
     Ok(ends)

@@ -7,9 +7,9 @@ use lb_tests::{
     topology::{Host, Topology},
 };
 use nix::sys::socket::{getsockopt, sockopt::TcpMaxSeg};
-use serde_json::Value;
 
 use crate::{
+    handoff::{copied, handed_over},
     leg::{config, fast_line},
     splice::carry,
 };
@@ -29,14 +29,7 @@ fn takes(host: &Host, prefix: &str, mss: u32) -> Result<()> {
 
 /// How many were handed over, and how many were copied because of their segments.
 fn counts(lb: &Lb<'_>) -> Result<(u64, u64)> {
-    let status = lb.tell(&["status", "-o", "json"])?.done()?;
-    let status: Value = serde_json::from_str(&status)?;
-    let of_service = &status["shared"]["shared"];
-    let count = |count: &Value| count.as_u64().unwrap_or_default();
-    Ok((
-        count(&of_service["handed_over"]),
-        count(&of_service["copied"]["segment_size"]),
-    ))
+    Ok((handed_over(lb)?, copied(lb, "segment_size")?))
 }
 
 /// A backend that takes less than the client's network carries, as pods of an overlay do: the first connection

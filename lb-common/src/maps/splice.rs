@@ -27,8 +27,8 @@ pod_struct! {
     /// A splice, at the index of its flow's id. 128 bytes. All numbers are in host order.
     ///
     /// Written by userspace before the flow's word says that there is one, and not after; but for
-    /// `backend_time` and `backend_mss`, which the data plane notes of a
-    /// SYN-ACK, and `state`, which it sets.
+    /// `backend_time` and `backend_mss`, which the data plane notes of a SYN-ACK, and `state`, which
+    /// it sets.
     pub struct Splice {
         /// Generation of the flow's word: a splice of an earlier flow is none.
         pub generation: u32,

@@ -2,7 +2,15 @@
 //! tells it once. It says what no socket does afterwards: where the first number and the client's clock
 //! began, what he offered, and who on our link sent it.
 
-use std::{io, os::fd::AsFd};
+#![expect(
+    unsafe_code,
+    reason = "no safe getter is for a socket option whose length is not known before"
+)]
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd as _},
+};
 
 use lb_common::{
     addr::Mac,
@@ -14,13 +22,10 @@ use lb_common::{
 };
 use nix::{
     errno::Errno,
-    getsockopt_impl, libc,
+    libc,
     libc::c_int,
     setsockopt_impl,
-    sys::socket::{
-        getsockopt, setsockopt,
-        sockopt::{GetStruct, SetStruct},
-    },
+    sys::socket::{setsockopt, sockopt::SetStruct},
 };
 
 /// Value of `TCP_SAVE_SYN`: from the link's header on, not from IP's (Linux 5.10).
@@ -50,48 +55,26 @@ setsockopt_impl!(
     SetStruct<'_, c_int>
 );
 
-/// Returns the SYN that is kept for a socket if it has so many bytes, and goes on if it has more.
-macro_rules! with_length {
-    ($socket:ident, $($length:expr),+) => {$({
-        #[derive(Clone, Copy, Debug)]
-        struct Saved;
-
-        getsockopt_impl!(
-            Saved,
-            libc::IPPROTO_TCP,
-            libc::TCP_SAVED_SYN,
-            [u8; $length],
-            GetStruct<[u8; $length]>
-        );
-
-        match getsockopt($socket, Saved) {
-            Ok(headers) => return Ok(Vec::from(headers)),
-            Err(Errno::EINVAL) => {}
-            Err(error) => return Err(error.into()),
-        }
-    })+};
-}
-
-/// The same for this length and the nine after it.
-macro_rules! with_lengths {
-    ($socket:ident, $($least:expr),+) => {$(
-        with_length!(
-            $socket, $least, $least + 1, $least + 2, $least + 3, $least + 4, $least + 5, $least + 6,
-            $least + 7, $least + 8, $least + 9
-        );
-    )+};
-}
+/// Most bytes of a SYN's headers: a link's (Ethernet's have 14), and the longest ones of IP and TCP.
+const MOST: usize = 40 + 60 + 60;
 
 /// The bytes of the SYN that is kept for a socket, of which there are none if no SYN is.
-///
-/// They are asked for by each length in turn, from the shortest: where that is too short the kernel
-/// refuses and still keeps them, and nix panics where it is too long. The shortest headers of IP and TCP
-/// have 40 bytes, the longest ones 120, a link's fewer than 40 (Ethernet's 14). It takes some
-/// microseconds.
 fn headers(socket: &impl AsFd) -> io::Result<Vec<u8>> {
-    with_length!(socket, 0);
-    with_lengths!(socket, 40, 50, 60, 70, 80, 90, 100, 110, 120, 130, 140, 150);
-    Err(Errno::EINVAL.into())
+    let mut bytes = vec![0; MOST];
+    let mut length = libc::socklen_t::try_from(MOST).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `length` bytes, which is how many there are, and says how many.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_SAVED_SYN,
+            bytes.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(done)?;
+    bytes.truncate(usize::try_from(length).map_err(io::Error::other)?);
+    Ok(bytes)
 }
 
 /// Has the kernel keep the SYNs of the connections that a listener will take; those that it has taken

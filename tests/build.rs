@@ -1,4 +1,5 @@
-//! Builds the programs of the test switch with the pinned toolchain: `OUT_DIR/lb-test-switch`.
+//! Builds the programs of the tests' networks with the pinned toolchain: `OUT_DIR/lb-test-switch` and
+//! `OUT_DIR/lb-bench-path`.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -12,9 +13,11 @@ fn main() {
     println!("cargo::rerun-if-env-changed=PATH");
     let skip = env::var("AYA_BUILD_SKIP").is_ok_and(|value| value == "1");
     if skip {
-        // Lints and documentation need the file that the library includes, not its content.
+        // Lints and documentation need the files that the library includes, not their content.
         let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR for build scripts");
-        fs::write(Path::new(&out).join("lb-test-switch"), []).expect("OUT_DIR is writable");
+        for object in ["lb-test-switch", "lb-bench-path"] {
+            fs::write(Path::new(&out).join(object), []).expect("OUT_DIR is writable");
+        }
         println!("cargo::rerun-if-env-changed=AYA_BUILD_SKIP");
         return;
     }

@@ -28,11 +28,20 @@ const LOOKS: u32 = 20_000;
 ///
 /// When the kernel does not tell.
 pub fn two() -> Result<[usize; 2]> {
-    let allowed = sched_getaffinity(Pid::from_raw(0)).context("read the CPUs of this process")?;
-    let is_allowed = |cpu: &usize| allowed.is_set(*cpu).unwrap_or(false);
-    let mut cpus = (0..CpuSet::count()).filter(is_allowed);
+    let mut cpus = all()?.into_iter();
     let first = cpus.next().context("a CPU")?;
     Ok([first, cpus.next().unwrap_or(first)])
+}
+
+/// All CPUs that the calling thread may use, in order.
+///
+/// # Errors
+///
+/// When the kernel does not tell.
+pub fn all() -> Result<Vec<usize>> {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).context("read the CPUs of this process")?;
+    let is_allowed = |cpu: &usize| allowed.is_set(*cpu).unwrap_or(false);
+    Ok((0..CpuSet::count()).filter(is_allowed).collect())
 }
 
 /// Binds the calling thread to a CPU.
@@ -150,11 +159,7 @@ pub(crate) fn run(
     repeat: u32,
 ) -> ((Action, Vec<u8>), u64) {
     let length = u32::try_from(frame.len()).expect("a frame below 4 GiB");
-    // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-    let context: Vec<u8> = [0, length, 0, ingress, 0, 0]
-        .iter()
-        .flat_map(|word: &u32| word.to_ne_bytes())
-        .collect();
+    let context = context(ingress, length);
     let mut out = vec![0; frame.len() + 256];
     let options = TestRunOptions {
         data_in: Some(frame),
@@ -167,13 +172,19 @@ pub(crate) fn run(
         .test_run(options)
         .expect("the kernel runs the program");
     out.truncate(result.data_size_out as usize);
-    let action = match result.return_value {
-        1 => Action::Drop,
-        2 => Action::Pass,
-        3 => Action::Transmit,
-        4 => Action::Redirect,
-        other => panic!("XDP action {other} for {}", Decoded(frame)),
-    };
+    let returned = result.return_value;
+    let action = Action::of(returned)
+        .unwrap_or_else(|| panic!("XDP action {returned} for {}", Decoded(frame)));
     let nanoseconds = u64::try_from(result.duration.as_nanos()).expect("a short run");
     ((action, out), nanoseconds)
+}
+
+/// The context of a frame of `length` bytes that came in at the interface `ingress`: struct xdp_md, whose
+/// words are data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+pub(crate) fn context(ingress: u32, length: u32) -> Vec<u8> {
+    let words = [0, length, 0, ingress, 0, 0];
+    words
+        .iter()
+        .flat_map(|word: &u32| word.to_ne_bytes())
+        .collect()
 }

@@ -243,6 +243,11 @@ impl<'t> Lb<'t> {
         &mut self.process
     }
 
+    /// The id of the process of `lb run`.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// `lb status`.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 
 pub mod answers;
 pub mod brief;
+pub mod budget;
 pub mod canonical;
 pub mod capture;
 pub mod cgroup;
@@ -26,6 +27,7 @@ pub mod hello;
 pub mod icmp;
 pub mod identity;
 pub mod ids;
+pub mod interrupt;
 pub mod lb;
 pub mod ledger;
 pub mod leftovers;
@@ -54,4 +56,5 @@ pub mod teller;
 pub mod topology;
 pub mod traffic;
 pub mod trouble;
+pub mod vary;
 pub mod wire;

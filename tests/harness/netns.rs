@@ -153,8 +153,21 @@ impl Netns {
     /// When there is no such queue, or the kernel cannot do that (`CONFIG_XPS`).
     pub fn steer(&self, interface: &str, queue: usize, cpu: usize) -> Result<()> {
         let file = format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus");
-        let write = format!("echo {:x} > {file}", 1_u32 << cpu);
-        // The one thing for which /sys must be that of the namespace.
+        self.write_sys(&file, &format!("{:x}", 1_u32 << cpu))
+    }
+
+    /// Gives each NAPI of an interface a thread of its own, `napi/<interface>-<id>`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such interface, or the kernel cannot do that.
+    pub fn thread_napi(&self, interface: &str) -> Result<()> {
+        self.write_sys(&format!("/sys/class/net/{interface}/threaded"), "1")
+    }
+
+    /// Writes a file for which /sys must be that of the namespace.
+    fn write_sys(&self, file: &str, value: &str) -> Result<()> {
+        let write = format!("echo {value} > {file}");
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", &self.name, "sh", "-c", &write]);
         process::succeed(&mut inside).map(drop)

@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, process::Command}
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{
-    maps::{HashMap, Map, MapData},
-    programs::ProgramInfo,
+    maps::{HashMap, Map, MapData, PerCpuArray, PerCpuValues},
+    programs::{ProgramInfo, Xdp},
 };
 use lb_common::{
     addr::Mac,
+    answer::{Answers, BURST, Bucket},
     maps::{
         event::FlowEvent,
         fragment::{FragmentKey, Fragmented},
@@ -29,7 +30,7 @@ use lb_user::{
     dataplane::{
         attach::Mode,
         events::FlowEvents,
-        flows::FlowTable,
+        flows::{FlowTable, coarse_now},
         maps::Maps,
         object::{CELL, NIC, Object},
         pins::Pins,
@@ -66,6 +67,8 @@ pub enum Port {
     Tenant,
     /// `lb_nic` on the mgmt NIC.
     Mgmt,
+    /// `lb_nic` on a second mgmt NIC, `eth2` of the configuration.
+    SecondMgmt,
     /// `lb_cell` on the outer end of the cell of the network with this name.
     Cell(&'static str),
     /// `lb_nic` on an interface that belongs to no network.
@@ -83,6 +86,19 @@ pub enum Action {
     Transmit,
     /// `XDP_REDIRECT`.
     Redirect,
+}
+
+impl Action {
+    /// The action that a program returned, unless it is none or `XDP_ABORTED`.
+    pub const fn of(returned: u32) -> Option<Self> {
+        match returned {
+            1 => Some(Self::Drop),
+            2 => Some(Self::Pass),
+            3 => Some(Self::Transmit),
+            4 => Some(Self::Redirect),
+            _ => None,
+        }
+    }
 }
 
 /// What became of a frame.
@@ -113,26 +129,44 @@ pub struct DataPlane {
 /// What stands in for the outer ends of cells, in the order of the networks.
 const CELLS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
+/// Enough for most tests.
+const LIMITS: Limits = Limits {
+    snat_addresses: 4,
+    services: 16,
+    backends: 16,
+    pools: 8,
+};
+
 impl DataPlane {
     /// Loads the object in a namespace of the calling thread's own, with every next hop resolved.
     pub fn new(text: &str) -> Self {
-        Self::start(text, true, None).expect("the data plane starts")
+        Self::start(text, true, None, LIMITS).expect("the data plane starts")
+    }
+
+    /// As [`Self::new`], with room for as much as the configuration's own limits say.
+    ///
+    /// # Errors
+    ///
+    /// Without privileges, when the kernel refuses, or for a configuration that is none.
+    pub fn with_own_limits(text: &str) -> Result<Self> {
+        let limits = config::parse("test.yaml", text)?.limits;
+        Self::start(text, true, None, limits)
     }
 
     /// As [`Self::new`], with no next hop resolved.
     pub fn unresolved(text: &str) -> Self {
-        Self::start(text, false, None).expect("the data plane starts")
+        Self::start(text, false, None, LIMITS).expect("the data plane starts")
     }
 
     /// As [`Self::new`], where checksums may be left to the interface, in this mode.
     pub fn with_partial_checksums(text: &str, mode: Mode) -> Self {
-        Self::start(text, true, Some(mode)).expect("the data plane starts")
+        Self::start(text, true, Some(mode), LIMITS).expect("the data plane starts")
     }
 
-    fn start(text: &str, resolve: bool, partial: Option<Mode>) -> Result<Self> {
+    fn start(text: &str, resolve: bool, partial: Option<Mode>, limits: Limits) -> Result<Self> {
         unshare(CloneFlags::CLONE_NEWNET).context("needs root: run by `cargo xtask test`")?;
         let mut ifindex = BTreeMap::new();
-        for (index, name) in (101..).zip(["t0", "m0", "f0"].into_iter().chain(CELLS)) {
+        for (index, name) in (101..).zip(["t0", "m0", "n0", "f0"].into_iter().chain(CELLS)) {
             let add = format!("link add {name} index {index} type veth peer name {name}p");
             let done = Command::new("ip").args(add.split(' ')).status()?;
             ensure!(done.success(), "ip {add}");
@@ -145,12 +179,6 @@ impl DataPlane {
         };
         let pins = &kept.pins;
         pins.create()?;
-        let limits = Limits {
-            snat_addresses: 4,
-            services: 16,
-            backends: 16,
-            pools: 8,
-        };
         let object = Object::load(pins, &limits, 0)?;
         let config = config::parse("test.yaml", text)?;
         let config = config::Config { limits, ..config };
@@ -175,6 +203,7 @@ impl DataPlane {
         for (network, outer) in config.networks.iter().zip(CELLS) {
             let (nic, mac) = match network.interface.as_str() {
                 "eth0" => ("t0", TENANT_NIC),
+                "eth2" => ("n0", MGMT_NIC),
                 _ => ("m0", MGMT_NIC),
             };
             let cell = if network.host { 0 } else { ifindex[outer] };
@@ -241,17 +270,46 @@ impl DataPlane {
     /// Runs the program `repeat` times on the same memory: action, frame, and the kernel's mean
     /// duration in nanoseconds.
     pub fn run(&mut self, port: Port, frame: &[u8], repeat: u32) -> ((Action, Vec<u8>), u64) {
+        let (program, ingress) = self.at(port).expect("a program of the object");
+        cpu::run(program, ingress, frame, repeat)
+    }
+
+    /// The program of `port`, and the index of its interface.
+    ///
+    /// # Errors
+    ///
+    /// If the object has no such program.
+    pub fn at(&mut self, port: Port) -> Result<(&Xdp, u32)> {
         let (program, ingress) = match port {
             Port::Tenant => (NIC, self.ifindex["t0"]),
             Port::Mgmt => (NIC, self.ifindex["m0"]),
+            Port::SecondMgmt => (NIC, self.ifindex["n0"]),
             Port::Cell(network) => (CELL, self.cells[network]),
             Port::Foreign => (NIC, self.ifindex["f0"]),
         };
-        let program = self
-            .object
-            .program(program)
-            .expect("a program of the object");
-        cpu::run(program, ingress, frame, repeat)
+        Ok((self.object.program(program)?, ingress))
+    }
+
+    /// Lets every CPU give as many answers as it may give at most in one go.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn refill_answers(&self) -> Result<()> {
+        let map = Map::PerCpuArray(MapData::from_pin(self.maps_folder().join("ANSWERS"))?);
+        let mut answers: PerCpuArray<MapData, Answers> = map.try_into()?;
+        let full = Bucket {
+            tokens: BURST,
+            seen: coarse_now()?,
+        };
+        for network in 0..answers.len() {
+            let mut of_cpus = answers.get(&network, 0)?.to_vec();
+            for kept in &mut of_cpus {
+                (kept.refusals, kept.echoes) = (full, full);
+            }
+            answers.set(network, PerCpuValues::try_from(of_cpus)?, 0)?;
+        }
+        Ok(())
     }
 
     /// `lb_nic` for several CPUs at once, and the maps beside it.

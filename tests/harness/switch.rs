@@ -15,6 +15,8 @@ use nix::net::if_::if_nametoindex;
 
 use crate::netns::Netns;
 
+/// The XDP programs around the load balancer in the bench: see `tests/switch/src/path.rs`.
+pub static PATH: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-bench-path"));
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-test-switch"));
 
 /// Programs on switch ports; they leave with this value.

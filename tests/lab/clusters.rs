@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, io::Write, net::SocketAddrV4, path::PathBuf};
 use anyhow::{Context as _, Result};
 use lb_tests::{
     identity::Identity,
+    interrupt::Interrupt,
     lb::{Lb, binary},
     peers::{Peers, Serves},
     topology::{CLUSTERS_CONFIG, Cluster, Clusters, Host, ONE_ADDRESS, ONE_SNAT},
@@ -13,7 +14,6 @@ use lb_tests::{
 
 use crate::{
     alert::alert,
-    interrupt::Interrupt,
     table::{Row, Seen, join, row, table},
 };
 

@@ -8,7 +8,6 @@
 
 mod alert;
 mod clusters;
-mod interrupt;
 mod poc;
 mod proof;
 mod table;
@@ -21,8 +20,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use interrupt::Interrupt;
 use lb_tests::{
+    interrupt::{self, Interrupt},
     lb::{Lb, binary},
     peers::{DNS_NAME, Peers},
     process,
@@ -53,7 +52,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let outcome = match interrupt::words_to_start() {
-        Some(words) => interrupt::start_unblocked(&words),
+        Some(words) => interrupt::start_unblocked(&words).map(|never| match never {}),
         None => run(&Args::parse()),
     };
     match outcome {
@@ -82,7 +81,6 @@ fn run(args: &Args) -> Result<bool> {
     );
     // Before the first thread and the first child: they inherit what is blocked.
     let interrupt = Interrupt::block()?;
-    process::launch_through(interrupt::launcher()?)?;
     if args.clusters {
         return clusters::run(args.once, &interrupt, &mut out);
     }

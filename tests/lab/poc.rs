@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use lb_tests::{
     identity::Identity,
+    interrupt::Interrupt,
     lb::{Lb, binary},
     peers::{Peers, Serves},
     topology::{
@@ -21,7 +22,6 @@ use lb_tests::{
 
 use crate::{
     alert::alert,
-    interrupt::Interrupt,
     table::{Count, Row, Seen, join, row, table},
 };
 

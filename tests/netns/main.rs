@@ -2,7 +2,7 @@
 //!
 //! Each test builds networks of its own, so they run side by side. They need root, the programs of
 //! `peers` and `traffic` (nginx, dnsmasq, curl, python3, openssl, dig, tcpdump, nft, ethtool), haproxy, strace, libfaketime, systemd, and the
-//! binaries `lb` and `lb-lab`, from `LB_BIN` and `LB_LAB_BIN` or from the release folder.
+//! binaries `lb`, `lb-lab` and `lb-bench`, from `LB_BIN`, `LB_LAB_BIN` and `LB_BENCH_BIN` or from the release folder.
 
 #![expect(
     clippy::tests_outside_test_module,
@@ -16,6 +16,7 @@ mod allow;
 mod alone;
 mod announce;
 mod bad_start;
+mod bench;
 mod carrier;
 mod cell;
 mod change;

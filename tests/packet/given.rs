@@ -175,7 +175,7 @@ pub(crate) fn assert_dropped_on(
 const fn place(port: Port) -> (&'static str, &'static str) {
     match port {
         Port::Tenant => ("nic", "tenant-a"),
-        Port::Mgmt => ("nic", "mgmt"),
+        Port::Mgmt | Port::SecondMgmt => ("nic", "mgmt"),
         Port::Cell(network) => ("cell", network),
         Port::Foreign => ("nic", "-"),
     }

@@ -407,7 +407,7 @@ impl Lease {
 /// The network of a port.
 const fn network(port: Port) -> &'static str {
     match port {
-        Port::Mgmt => "mgmt",
+        Port::Mgmt | Port::SecondMgmt => "mgmt",
         Port::Cell(network) => network,
         Port::Tenant | Port::Foreign => "tenant-a",
     }

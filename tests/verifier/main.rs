@@ -4,10 +4,7 @@
     reason = "an integration test target is all tests"
 )]
 
-use lb_tests::program::DataPlane;
-
-/// `program instructions` per line.
-const BUDGET: &str = include_str!("budget.txt");
+use lb_tests::{budget, program::DataPlane};
 
 const CONFIG: &str = "
 version: 1
@@ -21,15 +18,12 @@ networks:
 fn every_program_stays_within_a_tenth_of_its_budget() {
     let mut lb = DataPlane::new(CONFIG);
     for (program, verified) in lb.verified_instructions() {
-        let line = BUDGET.lines().find_map(|line| line.strip_prefix(program));
-        let budget: u32 = line
-            .and_then(|line| line.trim().parse().ok())
-            .expect("a budget for every program");
+        let budget = budget::of(program).expect("a budget for every program");
         println!("{program}: {verified} instructions verified, budget {budget}");
         assert!(
             verified * 10 <= budget * 11,
             "{program} has grown from {budget} to {verified} verified instructions: say why in the \
-             commit and change tests/verifier/budget.txt"
+             commit and change tests/verifier/budget.md"
         );
     }
 }

@@ -6,6 +6,7 @@
 
 mod clusters;
 mod one_ip;
+pub mod path;
 mod poc;
 mod router;
 mod trunk;

@@ -2,9 +2,12 @@
 //! thread and asked for.
 //!
 //! A child inherits the blocked signals and would be deaf to the SIGTERM that ends it. So children
-//! are started through this program itself, which unblocks them and then becomes the child.
+//! are started through this program itself, which unblocks them and then becomes the child: it is for its `main` to ask
+//! for [`words_to_start`] first.
 
-use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
+use std::{
+    convert::Infallible, ffi::OsString, os::unix::process::CommandExt as _, process::Command,
+};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::{
@@ -12,28 +15,39 @@ use nix::sys::{
     signalfd::{SfdFlags, SignalFd},
 };
 
+use crate::process;
+
 /// First argument of this program as a launcher.
 const LAUNCHER: &str = "start-unblocked";
 
-/// Knows whether somebody wants the lab to end.
+/// Knows whether somebody wants the program to end.
 #[derive(Debug)]
-pub(crate) struct Interrupt {
+pub struct Interrupt {
     signals: SigSet,
     pending: SignalFd,
 }
 
 impl Interrupt {
-    /// Blocks the signals in this thread and those it starts.
-    pub(crate) fn block() -> Result<Self> {
+    /// Blocks the signals in this thread and those it starts, and starts all later daemons unblocked.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses, or this was done before.
+    pub fn block() -> Result<Self> {
         let signals = signals();
         signals.thread_block().context("block the signals")?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         let pending = SignalFd::with_flags(&signals, flags).context("make a signal descriptor")?;
+        process::launch_through(launcher()?)?;
         Ok(Self { signals, pending })
     }
 
     /// Fails if a signal has come.
-    pub(crate) fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// Then; and when the kernel does not tell.
+    pub fn check(&self) -> Result<()> {
         match self
             .pending
             .read_signal()
@@ -45,25 +59,42 @@ impl Interrupt {
     }
 
     /// Waits for a signal.
-    pub(crate) fn wait(&self) -> Result<Signal> {
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn wait(&self) -> Result<Signal> {
         self.signals.wait().context("wait for a signal")
+    }
+
+    /// From now on a signal ends this program at once: nothing needs to be removed any more.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn unblock(self) -> Result<()> {
+        self.signals.thread_unblock().context("unblock the signals")
     }
 }
 
 /// What children are started through.
-pub(crate) fn launcher() -> Result<Vec<OsString>> {
+fn launcher() -> Result<Vec<OsString>> {
     let program = std::env::current_exe().context("find the running program")?;
     Ok(vec![program.into(), LAUNCHER.into()])
 }
 
 /// The program and the arguments to become, if this process is a launcher.
-pub(crate) fn words_to_start() -> Option<Vec<OsString>> {
+pub fn words_to_start() -> Option<Vec<OsString>> {
     let mut args = std::env::args_os().skip(1);
     (args.next()? == LAUNCHER).then(|| args.collect())
 }
 
 /// Unblocks the signals and becomes the program of `words`; comes back only to fail.
-pub(crate) fn start_unblocked(words: &[OsString]) -> Result<bool> {
+///
+/// # Errors
+///
+/// When it cannot be started.
+pub fn start_unblocked(words: &[OsString]) -> Result<Infallible> {
     let (program, args) = words.split_first().context("nothing to start")?;
     signals().thread_unblock().context("unblock the signals")?;
     let error = Command::new(program).args(args).exec();

@@ -1,0 +1,265 @@
+//! The host of the generator: it sends into the tenant's network and receives in that of the backends.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd as _,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::cpu;
+use nix::sys::socket::{MsgFlags, recv};
+
+use super::{
+    line::{Answer, Ask, Greeting, say},
+    nic,
+};
+use crate::{
+    machine::Machine,
+    path::programs::Programs,
+    path::segments::{CALL, Came, Stream},
+    path::wire::joined,
+};
+
+/// How long nothing may come until no more is waited for.
+const QUIET: Duration = Duration::from_millis(100);
+/// How often it is looked what has come.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long a bench may leave the connection without a question: while it starts lb, nothing is asked.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Its words.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Far {
+    /// The interface in the network of the clients
+    #[arg(long, value_name = "NIC")]
+    from: String,
+    /// The interface in the network of the backends, which has their addresses
+    #[arg(long, value_name = "NIC")]
+    to: String,
+    /// Where to be asked; whoever reaches it can have segments sent, so not on a network of others
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// How many CPUs send: more than one where one is not enough for the path
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    cpus: u8,
+}
+
+/// Sends and receives for whoever asks, until it is ended.
+///
+/// # Errors
+///
+/// When an interface takes no program, or the address is taken.
+pub(crate) fn serve(far: &Far) -> Result<()> {
+    ensure!(
+        far.from != far.to,
+        "--from and --to are one interface: the networks of clients and backends need one each"
+    );
+    let (from, to) = (nic::find(&far.from)?, nic::find(&far.to)?);
+    let mut checks = Programs::new()?;
+    for (program, name, link) in [("back", &far.from, &from), ("sink", &far.to, &to)] {
+        checks
+            .attach(program, link.ifindex)
+            .map_err(|error| nic::refused(name, error))?;
+    }
+    let machine = Machine::look()?;
+    let mut ends = Ends {
+        checks,
+        senders: senders(far.cpus.into())?,
+        port: from.ifindex,
+        mac: from.mac.bytes(),
+    };
+    let greeting = Greeting {
+        kernel: machine.kernel,
+        cpu: machine.cpu,
+        senders: ends.senders.len(),
+    };
+    let listener =
+        TcpListener::bind(far.listen).with_context(|| format!("listen at {}", far.listen))?;
+    writeln!(io::stdout(), "ready: {} -> {}", far.from, far.to)?;
+    loop {
+        let (peer, address) = listener.accept().context("be asked")?;
+        // One that goes away is no reason to end.
+        if let Err(error) = ends.attend(&peer, &greeting) {
+            lb_tests::process::complain(format_args!("{address}: {error:#}"));
+        }
+    }
+}
+
+/// Programs for so many CPUs, the last ones: a NIC's interrupts are on the first ones more often.
+fn senders(count: usize) -> Result<Vec<Sender>> {
+    let mut cpus = cpu::all()?;
+    let spare = cpus.len().checked_sub(count);
+    let spare = spare.with_context(|| format!("--cpus {count}: there are {}", cpus.len()))?;
+    let ours = cpus.split_off(spare).into_iter();
+    ours.map(|cpu| {
+        let programs = Programs::new()?;
+        Ok(Sender { programs, cpu })
+    })
+    .collect()
+}
+
+/// One CPU that sends.
+struct Sender {
+    programs: Programs,
+    cpu: usize,
+}
+
+struct Ends {
+    /// The programs at both interfaces, which check what comes.
+    checks: Programs,
+    senders: Vec<Sender>,
+    /// Index of the interface that is sent from.
+    port: u32,
+    /// Its address.
+    mac: [u8; 6],
+}
+
+impl Ends {
+    fn attend(&mut self, peer: &TcpStream, greeting: &Greeting) -> Result<()> {
+        peer.set_read_timeout(Some(PATIENCE))?;
+        say(peer, greeting)?;
+        for line in BufReader::new(peer).lines() {
+            let line = line.context("hear what is asked")?;
+            let ask: Ask = serde_json::from_str(&line).context("understand what is asked")?;
+            let answer = self.send(&ask, peer).map_err(|error| format!("{error:#}"));
+            say(peer, &answer)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, ask: &Ask, peer: &TcpStream) -> Result<Answer> {
+        let stream = Stream {
+            macs: joined(ask.gateway, self.mac),
+            ..ask.stream
+        };
+        self.checks.expect(&stream, &ask.wanted)?;
+        let before = self.checks.came()?;
+        let parts = parts(&stream, ask.segments, self.senders.len())?;
+        for (sender, (stream, _)) in self.senders.iter_mut().zip(&parts) {
+            sender.programs.expect(stream, &ask.wanted)?;
+        }
+        let begun = Instant::now();
+        let port = self.port;
+        thread::scope(|scope| {
+            let senders = self.senders.iter_mut().zip(&parts);
+            let threads: Vec<_> = senders
+                .map(|(sender, &(_, segments))| {
+                    scope.spawn(move || sender.send(port, segments, ask.length, peer))
+                })
+                .collect();
+            threads.into_iter().try_for_each(|thread| {
+                let ended = thread.join();
+                ended.unwrap_or_else(|_| Err(anyhow::anyhow!("a sender has panicked")))
+            })
+        })?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let answers = u64::from(ask.wanted.answers);
+        let came = self.wait(&before, u64::from(ask.segments) * (1 + answers))?;
+        Ok(Answer { came, seconds })
+    }
+
+    /// Waits until so many segments have come, or no more do.
+    fn wait(&mut self, before: &Came, all: u64) -> Result<Came> {
+        let mut last = self.checks.came()?;
+        let mut since = Instant::now();
+        while last.since(before).all() < all && since.elapsed() < QUIET {
+            thread::sleep(LOOK);
+            let now = self.checks.came()?;
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        Ok(last.since(before))
+    }
+}
+
+impl Sender {
+    fn send(&mut self, port: u32, segments: u32, length: usize, peer: &TcpStream) -> Result<()> {
+        cpu::bind(self.cpu)?;
+        let mut left = segments;
+        while left > 0 {
+            ensure!(!is_gone(peer), "the bench has hung up");
+            let now = left.min(CALL);
+            self.programs.make("generate", port, now, length)?;
+            left -= now;
+        }
+        Ok(())
+    }
+}
+
+/// Whether nobody waits for an answer any more.
+fn is_gone(peer: &TcpStream) -> bool {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    recv(peer.as_raw_fd(), &mut [0], flags) == Ok(0)
+}
+
+/// A stream for each of so many senders, of flows of its own, and how many segments it has.
+fn parts(stream: &Stream, segments: u32, senders: usize) -> Result<Vec<(Stream, u32)>> {
+    let count = u32::try_from(senders).context("count the senders")?;
+    let (mut flow, mut sent) = (stream.first, 0);
+    let mut parts = Vec::new();
+    for place in 1..=count {
+        let end = |all: u32| u64::from(all) * u64::from(place) / u64::from(count);
+        let next = stream.first + u32::try_from(end(stream.flows))?;
+        let until = u32::try_from(end(segments))?;
+        // Nobody can send no segments, or those of no flow: they are the next one's.
+        if next > flow && until > sent {
+            let (first, flows) = (flow, next - flow);
+            let own = Stream {
+                first,
+                flows,
+                ..*stream
+            };
+            parts.push((own, until - sent));
+            (flow, sent) = (next, until);
+        }
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(first: u32, flows: u32, segments: u32, senders: usize) -> Vec<[u32; 3]> {
+        let stream = Stream {
+            first,
+            flows,
+            ..Stream::default()
+        };
+        let parts = parts(&stream, segments, senders).unwrap().into_iter();
+        parts
+            .map(|(part, segments)| [part.first, part.flows, segments])
+            .collect()
+    }
+
+    #[test]
+    fn one_sender_has_the_whole_stream() {
+        assert_eq!(split(1000, 250, 250, 1), [[1000, 250, 250]]);
+    }
+
+    #[test]
+    fn senders_share_flows_and_segments_without_a_rest() {
+        let parts = split(1000, 250, 250, 4);
+        assert_eq!(
+            parts,
+            [
+                [1000, 62, 62],
+                [1062, 63, 63],
+                [1125, 62, 62],
+                [1187, 63, 63]
+            ]
+        );
+        let all = split(0, 1 << 15, 20_000_000, 3);
+        assert_eq!(all.iter().map(|part| part[1]).sum::<u32>(), 1 << 15);
+        assert_eq!(all.iter().map(|part| part[2]).sum::<u32>(), 20_000_000);
+    }
+
+    #[test]
+    fn a_sender_without_a_flow_leaves_its_segments_to_the_next() {
+        assert_eq!(split(7, 1, 5, 2), [[7, 1, 5]]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Who does the work between the two NICs: each in a path of its own, all at once, so that they can take turns.
+
+use std::{
+    fs,
+    os::fd::{AsFd as _, AsRawFd as _},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+use aya::maps::MapData;
+use lb_tests::{
+    lb::Lb,
+    process,
+    topology::{
+        mac_of,
+        path::{self, ENDS, NICS, Path},
+    },
+};
+use lb_user::dataplane::pins::Pins;
+
+use super::{
+    configurations::{self, BACKENDS, VIP},
+    wire::{Ports, Wire},
+};
+use crate::report::{Missing, Shown};
+
+/// A contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// MAC rewrite and redirect on both NICs: the limit of the path.
+    Bare,
+    Lb,
+    /// The kernel forwards, without NAT.
+    Route,
+    /// The kernel's NAT.
+    Nft,
+    /// The same with a flowtable.
+    Flowtable,
+    /// The kernel's load balancer, with NAT.
+    Ipvs,
+}
+
+impl Who {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Lb => "lb",
+            Self::Route => "route",
+            Self::Nft => "nftables",
+            Self::Flowtable => "nftables with a flowtable",
+            Self::Ipvs => "IPVS",
+        }
+    }
+
+    /// Whether flows are to a VIP, and a state of the contestant.
+    pub(crate) const fn translates(self) -> bool {
+        !matches!(self, Self::Bare | Self::Route)
+    }
+
+    /// Why it cannot take part here, if it cannot.
+    pub(crate) fn missing(self) -> Option<Missing> {
+        let why = match self {
+            Self::Bare | Self::Lb | Self::Route => None,
+            Self::Nft => absent("nft"),
+            Self::Flowtable => absent("nft").or_else(|| {
+                let made = nft_takes(configurations::FLOWTABLE_PROBE);
+                (!made).then(|| "this kernel has no flowtables (NF_FLOW_TABLE)".to_owned())
+            }),
+            Self::Ipvs => {
+                let _loaded = process::finish(Command::new("modprobe").args(["-q", "ip_vs_sh"]));
+                let is_there = fs::exists("/proc/net/ip_vs").unwrap_or(false);
+                let kernel = (!is_there).then(|| "this kernel has no IPVS (IP_VS)".to_owned());
+                kernel.or_else(|| absent("ipvsadm"))
+            }
+        };
+        why.map(|why| Missing {
+            name: self.name(),
+            why,
+        })
+    }
+
+    /// How it is set up, to be read.
+    pub(crate) fn shown(self) -> Result<Shown> {
+        let (version, configuration) = match self {
+            Self::Bare => (
+                String::new(),
+                "an XDP program on both NICs: other MAC addresses, then bpf_redirect".to_owned(),
+            ),
+            Self::Lb => (lb_version()?, configurations::lb()),
+            Self::Route => (kernel()?, "net.ipv4.ip_forward = 1".to_owned()),
+            Self::Nft => (version("nft", &["--version"])?, configurations::nft(false)),
+            Self::Flowtable => (version("nft", &["--version"])?, configurations::nft(true)),
+            Self::Ipvs => (version("ipvsadm", &["--version"])?, configurations::ipvs()),
+        };
+        Ok(Shown {
+            name: self.name(),
+            version,
+            configuration,
+        })
+    }
+}
+
+/// A contestant at work in a path.
+#[derive(Debug)]
+pub(crate) struct Stand<'p> {
+    pub(crate) who: Who,
+    pub(crate) path: &'p Path,
+    pub(crate) wire: Wire,
+    pub(crate) lb: Option<Lb<'p>>,
+}
+
+impl<'p> Stand<'p> {
+    /// Sets it up; frames go through when this returns.
+    ///
+    /// # Errors
+    ///
+    /// When something does not start.
+    pub(crate) fn build(who: Who, path: &'p Path, ports: Ports) -> Result<Self> {
+        path.add_backends(BACKENDS)?;
+        let mut stand = Self {
+            who,
+            path,
+            wire: Wire::plug(path, ports)?,
+            lb: None,
+        };
+        match who {
+            Who::Bare => stand.wire.make_bare(path)?,
+            Who::Lb => {
+                // The path's own CPU is the second one.
+                let first = ["taskset", "-c", "0"];
+                stand.lb = Some(Lb::start_through(path, &configurations::lb(), &first)?);
+            }
+            Who::Route => as_router(path)?,
+            Who::Nft | Who::Flowtable => {
+                as_router(path)?;
+                let file = path.write("nat.nft", &configurations::nft(who == Who::Flowtable))?;
+                path.lb.run(&format!("nft -f {}", file.display()))?;
+            }
+            Who::Ipvs => {
+                as_router(path)?;
+                path.lb.set_sysctl("ipv4/vs/conntrack", "1")?;
+                let file = path.write("nat.ipvs", &configurations::ipvs())?;
+                path.lb.run(&format!("sh {}", file.display()))?;
+            }
+        }
+        Ok(stand)
+    }
+
+    /// Bytes of the kernel's memory that lb's maps take.
+    ///
+    /// # Errors
+    ///
+    /// When a pin cannot be opened.
+    pub(crate) fn map_memory(&self) -> Result<f64> {
+        let folder = Pins::new(self.path.run()).maps();
+        let mut bytes = 0.0;
+        for pin in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
+            let map = MapData::from_pin(pin?.path()).context("open a map of lb")?;
+            let info = format!("/proc/self/fdinfo/{}", map.fd().as_fd().as_raw_fd());
+            let text = fs::read_to_string(info).context("read what the kernel says of it")?;
+            let memory = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+            bytes += memory.context("its memory")?.trim().parse::<f64>()?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// The kernel forwards, knows everyone's MAC, and has both addresses of a load balancer. Clients of a stream
+/// are behind the client's own address.
+pub(crate) fn as_router(path: &Path) -> Result<()> {
+    path.route(true)?;
+    let mut lines = format!("addr add {VIP}/16 dev {}\n", NICS[0].0);
+    let ends = [&path.client.netns, &path.server.netns, &path.server.netns];
+    for (network, end) in ends.into_iter().enumerate() {
+        let mac = mac_of(end, ENDS[network].1)?;
+        let last = if network == 0 { 1 } else { BACKENDS };
+        for last in 1..=last {
+            let (address, nic) = (path::address(network, 1, last), NICS[network].0);
+            lines += &format!("neigh replace {address} lladdr {mac} dev {nic}\n");
+        }
+        // Without NAPI a veth does not take what XDP sends to it.
+        path.lb
+            .run(&format!("ethtool -K {} gro on", NICS[network].0))?;
+    }
+    let (clients, client) = (path::address(0, 64, 0), path::address(0, 1, 1));
+    lines += &format!("route add {clients}/18 via {client}\n");
+    path.lb.ip_batch(&lines)?;
+    for (nic, _) in NICS {
+        path.lb
+            .set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "0")?;
+    }
+    // So that those which a round has opened are gone in the next one.
+    path.lb
+        .set_sysctl("netfilter/nf_conntrack_tcp_timeout_syn_sent", "2")
+        .or(Ok(()))
+}
+
+/// Whether a rule set would be taken.
+fn nft_takes(rules: &str) -> bool {
+    let line = ["--net", "nft", rules];
+    let done = process::finish(Command::new("unshare").args(line));
+    done.is_ok_and(|output| output.status.success())
+}
+
+fn absent(program: &'static str) -> Option<String> {
+    let missing = process::missing(&[program]);
+    (!missing.is_empty()).then(|| format!("{program} is not installed"))
+}
+
+/// The first line of what a program says of itself.
+pub(crate) fn version(program: &str, words: &[&str]) -> Result<String> {
+    let output = process::finish(Command::new(program).args(words))?;
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    let said = out.lines().chain(err.lines()).next();
+    said.map(str::to_owned)
+        .with_context(|| format!("{program} says no version"))
+}
+
+/// The version of the lb that is measured.
+pub(crate) fn lb_version() -> Result<String> {
+    let lb = lb_tests::lb::binary("LB_BIN", "lb")?;
+    let said = process::succeed(Command::new(lb).arg("version"))?;
+    Ok(said.lines().next().unwrap_or_default().to_owned())
+}
+
+fn kernel() -> Result<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease");
+    Ok(format!(
+        "Linux {}",
+        release.context("the kernel's version")?.trim()
+    ))
+}

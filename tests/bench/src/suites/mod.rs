@@ -1,0 +1,7 @@
+//! What is measured.
+
+pub(crate) mod bulk;
+pub(crate) mod connections;
+pub(crate) mod packets;
+pub(crate) mod program;
+pub(crate) mod sni;

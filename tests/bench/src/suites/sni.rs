@@ -1,0 +1,103 @@
+//! A shared VIP: short connections that begin with a ClientHello, and long ones after it.
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{hello::CAPTURED_NAME, topology::path::Path};
+
+use crate::{
+    Plan,
+    path::conntrack::Room,
+    report::{Goal, Suite},
+    suites::{
+        bulk::Long,
+        connections::{Short, stands},
+    },
+    tcp::{answer::HELLO, stand::Stand, way::Way},
+};
+
+const WAYS: [Way; 6] = [
+    Way::Bare,
+    Way::LbShared,
+    Way::HaproxyName,
+    Way::NginxName,
+    Way::Lb,
+    Way::Route,
+];
+/// Those that carry much behind the hello.
+const LONG: [Way; 4] = [Way::LbShared, Way::HaproxyName, Way::NginxName, Way::Lb];
+/// Bytes of an answer to a short connection: what a server's part of a handshake has.
+const ANSWER: u64 = 3000;
+
+const METHOD: &str = "As connections and bulk, but what the client says is the captured ClientHello of a real client, 517 bytes, and \
+     short answers have 3000 bytes. bare, route and lb forward the same bytes without looking at the name; the others \
+     choose the backends by it. lb's own counter says that it has handed every connection of the shared VIP over to its \
+     programs.";
+
+pub(crate) fn measure(plan: Plan) -> Result<Suite> {
+    let missing: Vec<_> = WAYS.iter().filter_map(|way| way.missing()).collect();
+    let there: Vec<Way> = WAYS
+        .into_iter()
+        .filter(|way| way.missing().is_none())
+        .collect();
+    let room = Room::make()?;
+    let paths: Vec<Path> = there.iter().map(|_| Path::build()).collect::<Result<_>>()?;
+    let mut stands = stands(&there, &paths, HELLO)?;
+    let short = Short::measure(&mut stands, plan, ANSWER)?;
+    let mut long: Vec<Stand<'_>> = stands
+        .into_iter()
+        .filter(|stand| LONG.contains(&stand.way))
+        .collect();
+    let bulk = Long::measure(&mut long, plan)?;
+    let handed = handed_over(&long)?;
+    drop(room);
+    let mut charts = short.charts();
+    charts.extend(bulk.charts("lb"));
+    Ok(Suite {
+        name: "sni",
+        method: METHOD.to_owned(),
+        charts,
+        checked: vec![
+            format!(
+                "{} short connections to {CAPTURED_NAME}, each with the right answer; none failed",
+                short.made
+            ),
+            format!("{} MB behind hellos, all of it right", bulk.megabytes()),
+            format!("lb has handed over all {handed} connections of the shared VIP"),
+        ],
+        goals: vec![
+            Goal {
+                what: "connections by CPU time, lb with a shared VIP / HAProxy by SNI".to_owned(),
+                must: 1.0,
+                aim: 1.5,
+                less_is_better: false,
+                measured: short
+                    .cpu
+                    .ratio(Way::LbShared.name(), Way::HaproxyName.name(), 0),
+            },
+            Goal {
+                what: "bulk per core, lb after a hand-over / lb, 8 streams".to_owned(),
+                must: 0.9,
+                aim: 0.98,
+                less_is_better: false,
+                measured: bulk.own.ratio(Way::LbShared.name(), Way::Lb.name(), 1),
+            },
+        ],
+        contestants: there.iter().map(|way| way.shown()).collect::<Result<_>>()?,
+        missing,
+    })
+}
+
+/// How many connections `lb` has handed over.
+///
+/// # Errors
+///
+/// When there were others.
+fn handed_over(stands: &[Stand<'_>]) -> Result<u64> {
+    let shared = stands.iter().find(|stand| stand.way == Way::LbShared);
+    let shared = shared.context("lb takes part")?;
+    let (handed, made) = (shared.handed_over()?, shared.made);
+    ensure!(
+        handed == made,
+        "lb has handed over {handed} connections of {made}"
+    );
+    Ok(handed)
+}

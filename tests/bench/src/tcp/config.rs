@@ -1,0 +1,148 @@
+//! What every carrier of connections is told, in its own language.
+
+use lb_tests::{hello::CAPTURED_NAME, topology::path};
+
+use crate::path::configurations::{BACKENDS, NODE_PORT, PORT, VIP};
+
+/// The addresses of the backends, with their port.
+fn backends() -> impl Iterator<Item = String> {
+    (1..=BACKENDS).map(|last| format!("{}:{NODE_PORT}", path::address(1, 1, last)))
+}
+
+/// `lb`: a service that looks at addresses, or one that looks at the name in the hello.
+pub(crate) fn lb(by_name: bool) -> String {
+    let snat = (1..=10).map(|last| path::address(1, 2, last).to_string());
+    let backends: Vec<String> = backends().map(|backend| format!("\"{backend}\"")).collect();
+    let to = if by_name {
+        format!("sni: {{ routes: [{{ names: [{CAPTURED_NAME}], pool: one }}] }}")
+    } else {
+        "pool: one".to_owned()
+    };
+    format!(
+        "version: 1
+networks:
+  tenant: {{ role: tenant, interface: eth0, prefixes: [{tenant}/16] }}
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [{mgmt}/16], snat: [{snat}] }}
+pools:
+  one: {{ network: mgmt, backends: [{backends}] }}
+services:
+  shared: {{ network: tenant, listen: [\"{VIP}:{PORT}/tcp\"], {to} }}
+limits: {{ snat_addresses: 10 }}
+",
+        tenant = path::NETWORKS[0],
+        mgmt = path::NETWORKS[1],
+        snat = snat.collect::<Vec<_>>().join(", "),
+        backends = backends.join(", "),
+    )
+}
+
+/// The kernel's NAT: DNAT by a hash of the client to all backends, and masquerade.
+pub(crate) fn nft(flowtable: bool) -> String {
+    let fast = if flowtable {
+        "  flowtable fast { hook ingress priority 0; devices = { eth0, eth1 }; }
+  chain forward {
+    type filter hook forward priority 0;
+    ct state established flow add @fast
+  }
+"
+    } else {
+        ""
+    };
+    let backends = (0..BACKENDS).map(|place| {
+        let address = path::address(1, 1, 1 + place);
+        format!("{place} : {address}")
+    });
+    format!(
+        "table ip nat {{
+{fast}  chain prerouting {{
+    type nat hook prerouting priority dstnat;
+    ip daddr {VIP} tcp dport {PORT} dnat to jhash ip saddr . tcp sport mod {BACKENDS} map {{ {backends} }} : {NODE_PORT}
+  }}
+  chain postrouting {{
+    type nat hook postrouting priority srcnat;
+    oifname eth1 masquerade
+  }}
+}}
+",
+        backends = backends.collect::<Vec<_>>().join(", "),
+    )
+}
+
+/// IPVS by the hash of the source, and masquerade.
+pub(crate) fn ipvs() -> String {
+    let backends =
+        backends().map(|backend| format!("ipvsadm -a -t {VIP}:{PORT} -r {backend} -m\n"));
+    format!(
+        "set -e
+ipvsadm -A -t {VIP}:{PORT} -s mh -b mh-port
+{backends}nft add table ip nat
+nft 'add chain ip nat out {{ type nat hook postrouting priority srcnat; }}'
+nft 'add rule ip nat out oifname eth1 masquerade'
+",
+        backends = backends.collect::<String>(),
+    )
+}
+
+/// HAProxy with one thread.
+pub(crate) fn haproxy(splices: bool, by_name: bool) -> String {
+    let splice = if splices {
+        "  option splice-auto\n"
+    } else {
+        ""
+    };
+    let to = if by_name {
+        format!(
+            "  tcp-request inspect-delay 5s
+  tcp-request content accept if {{ req_ssl_hello_type 1 }}
+  use_backend one if {{ req_ssl_sni -i {CAPTURED_NAME} }}"
+        )
+    } else {
+        "  default_backend one".to_owned()
+    };
+    let servers = backends().enumerate();
+    let servers = servers.map(|(number, backend)| format!("  server s{number} {backend}\n"));
+    format!(
+        "global
+  nbthread 1
+  maxconn 2000
+defaults
+  mode tcp
+{splice}  timeout connect 10s
+  timeout client 1m
+  timeout server 1m
+frontend clients
+  bind {VIP}:{PORT}
+{to}
+backend one
+{servers}",
+        servers = servers.collect::<String>(),
+    )
+}
+
+/// nginx with one process; `module` is its line that loads `stream`, where that is a module.
+pub(crate) fn nginx(module: &str, by_name: bool) -> String {
+    let servers = backends().map(|backend| format!("    server {backend};\n"));
+    let servers: String = servers.collect();
+    let (map, pass) = if by_name {
+        (
+            format!("  map $ssl_preread_server_name $to {{ {CAPTURED_NAME} one; }}\n"),
+            "ssl_preread on; proxy_pass $to;",
+        )
+    } else {
+        (String::new(), "proxy_pass one;")
+    };
+    format!(
+        "{module}daemon off;
+master_process off;
+user root;
+pid nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 4096; }}
+stream {{
+{map}  upstream one {{
+{servers}  }}
+  server {{ listen {VIP}:{PORT} backlog=4096; {pass} }}
+}}
+"
+    )
+}

@@ -1,0 +1,140 @@
+//! The ways that a connection can take.
+
+use std::{path::Path, process::Command};
+
+use anyhow::Result;
+use lb_tests::process;
+
+use crate::{
+    path::contestants::{Who, lb_version, version},
+    report::{Missing, Shown},
+    tcp::config,
+};
+
+/// Where distributions have nginx's `stream`, if that is a module.
+const MODULES: [&str; 2] = [
+    "/usr/lib/nginx/modules/ngx_stream_module.so",
+    "/usr/lib64/nginx/modules/ngx_stream_module.so",
+];
+
+/// Who carries connections, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// MAC rewrite and redirect: the limit of the path.
+    Bare,
+    /// A service that looks at addresses.
+    Lb,
+    /// A shared VIP: the name in the hello decides, then packets pass by themselves.
+    LbShared,
+    Route,
+    Nft,
+    /// The same with a flowtable.
+    Flowtable,
+    /// The kernel's load balancer, with NAT.
+    Ipvs,
+    Haproxy,
+    HaproxySplice,
+    HaproxyName,
+    Nginx,
+    NginxName,
+}
+
+impl Way {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bare => Who::Bare.name(),
+            Self::Lb => Who::Lb.name(),
+            Self::LbShared => "lb, shared VIP",
+            Self::Route => Who::Route.name(),
+            Self::Nft => Who::Nft.name(),
+            Self::Flowtable => Who::Flowtable.name(),
+            Self::Ipvs => Who::Ipvs.name(),
+            Self::Haproxy => "HAProxy",
+            Self::HaproxySplice => "HAProxy, splice-auto",
+            Self::HaproxyName => "HAProxy, SNI",
+            Self::Nginx => "nginx",
+            Self::NginxName => "nginx, ssl_preread",
+        }
+    }
+
+    /// Why it cannot be taken here, if it cannot.
+    pub(crate) fn missing(self) -> Option<Missing> {
+        let why = match self {
+            Self::Bare | Self::Lb | Self::LbShared | Self::Route => None,
+            Self::Nft => return Who::Nft.missing(),
+            Self::Flowtable => return Who::Flowtable.missing(),
+            Self::Ipvs => return Who::Ipvs.missing(),
+            Self::Haproxy | Self::HaproxySplice | Self::HaproxyName => absent("haproxy"),
+            Self::Nginx | Self::NginxName => absent("nginx").or_else(no_stream),
+        };
+        why.map(|why| Missing {
+            name: self.name(),
+            why,
+        })
+    }
+
+    /// How it is set up, to be read.
+    ///
+    /// # Errors
+    ///
+    /// When the program does not say which version it is.
+    pub(crate) fn shown(self) -> Result<Shown> {
+        let version = match self {
+            Self::Bare => return Who::Bare.shown(),
+            Self::Route => return Who::Route.shown(),
+            Self::Lb | Self::LbShared => lb_version()?,
+            Self::Nft | Self::Flowtable => version("nft", &["--version"])?,
+            Self::Ipvs => version("ipvsadm", &["--version"])?,
+            Self::Haproxy | Self::HaproxySplice | Self::HaproxyName => version("haproxy", &["-v"])?,
+            Self::Nginx | Self::NginxName => version("nginx", &["-v"])?,
+        };
+        Ok(Shown {
+            name: self.name(),
+            version,
+            configuration: self.configuration(),
+        })
+    }
+
+    /// What its program reads; nothing where there is none.
+    pub(crate) fn configuration(self) -> String {
+        match self {
+            Self::Bare | Self::Route => String::new(),
+            Self::Lb => config::lb(false),
+            Self::LbShared => config::lb(true),
+            Self::Nft => config::nft(false),
+            Self::Flowtable => config::nft(true),
+            Self::Ipvs => config::ipvs(),
+            Self::Haproxy => config::haproxy(false, false),
+            Self::HaproxySplice => config::haproxy(true, false),
+            Self::HaproxyName => config::haproxy(false, true),
+            Self::Nginx => config::nginx(&module(), false),
+            Self::NginxName => config::nginx(&module(), true),
+        }
+    }
+
+    /// Whether clients connect to the VIP, and not to backends.
+    pub(crate) const fn has_vip(self) -> bool {
+        !matches!(self, Self::Bare | Self::Route)
+    }
+}
+
+fn absent(program: &'static str) -> Option<String> {
+    let missing = process::missing(&[program]);
+    (!missing.is_empty()).then(|| format!("{program} is not installed"))
+}
+
+/// The line that loads nginx's `stream`, if it needs one.
+fn module() -> String {
+    let file = MODULES.into_iter().find(|file| Path::new(file).exists());
+    file.map_or_else(String::new, |file| format!("load_module {file};\n"))
+}
+
+fn no_stream() -> Option<String> {
+    if !module().is_empty() {
+        return None;
+    }
+    let output = process::finish(Command::new("nginx").arg("-V")).ok()?;
+    let built = String::from_utf8_lossy(&output.stderr);
+    let has_it = built.split_whitespace().any(|word| word == "--with-stream");
+    (!has_it).then(|| "this nginx has no stream".to_owned())
+}

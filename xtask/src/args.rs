@@ -16,6 +16,9 @@ Usage: cargo xtask <command>
                          with --confirm the change is undone unless it is confirmed in time
   run ... -- ARGS        ARGS are passed on to the program that is run
   test [--long] [--yes]  set up, then every check and every test level; --long: the slow ones too
+  bench [--quick] [--yes] [WORDS]
+                         set up, build, and measure lb beside what would be used instead of it;
+                         WORDS are lb-bench's own, see `cargo xtask bench --help`
   check                  format, lints, docs, licences and dependencies; no root needed
   help                   this text
 
@@ -25,11 +28,21 @@ Builds run as you; only lb and its test binaries are run through sudo.";
 /// What the operator asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
+    /// With lb-bench's own words.
+    Bench {
+        words: Vec<String>,
+        yes: bool,
+    },
     Check,
     Help,
     Run(RunRequest),
-    Setup { yes: bool },
-    Test { long: bool, yes: bool },
+    Setup {
+        yes: bool,
+    },
+    Test {
+        long: bool,
+        yes: bool,
+    },
 }
 
 /// The words of `cargo xtask run`.
@@ -75,6 +88,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
     };
     match command.as_str() {
         "help" | "-h" | "--help" => Ok(Request::Help),
+        "bench" => Ok(bench(words)),
         "check" => flags("check", words, []).map(|[]| Request::Check),
         "setup" => flags("setup", words, ["--yes"]).map(|[yes]| Request::Setup { yes }),
         "test" => {
@@ -82,6 +96,15 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
         }
         "run" => run(words).map(Request::Run),
         _ => Err(format!("unknown command `{command}`")),
+    }
+}
+
+/// Every word but ours is for lb-bench to understand.
+fn bench(words: impl Iterator<Item = String>) -> Request {
+    let (ours, words): (Vec<_>, Vec<_>) = words.partition(|word| word == "--yes");
+    Request::Bench {
+        words,
+        yes: !ours.is_empty(),
     }
 }
 
@@ -176,6 +199,16 @@ mod tests {
         assert_eq!(parsed("test --yes --long"), both);
         assert_eq!(parsed("test --long --yes"), both);
         assert_eq!(parsed("setup"), Ok(Request::Setup { yes: false }));
+    }
+
+    #[test]
+    fn words_of_a_bench_are_passed_on() {
+        let words = ["--quick", "--rounds", "3"].map(str::to_owned);
+        let expected = Request::Bench {
+            words: words.into(),
+            yes: true,
+        };
+        assert_eq!(parsed("bench --quick --yes --rounds 3"), Ok(expected));
     }
 
     #[test]

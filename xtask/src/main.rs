@@ -4,6 +4,7 @@
 //! stable Rust, because it is what installs that toolchain. So it depends on nothing but anyhow.
 
 mod args;
+mod bench;
 mod check;
 mod cmd;
 mod finding;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
 
 fn dispatch(request: &Request) -> Result<ExitCode> {
     match request {
+        Request::Bench { words, yes } => bench::bench(words, *yes),
         Request::Check => check::check(),
         Request::Help => {
             println!("{}", args::HELP);

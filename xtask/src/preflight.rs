@@ -133,7 +133,9 @@ fn privilege(host: &Host, purpose: Purpose) -> Finding {
     const CHECKED: &str = "privileges";
     let missing = |found: &str, advice: &str| match purpose {
         Purpose::Check => Finding::ok(CHECKED, "none, and none are needed"),
-        Purpose::Run | Purpose::Setup | Purpose::Test => Finding::stop(CHECKED, found, advice),
+        Purpose::Bench | Purpose::Run | Purpose::Setup | Purpose::Test => {
+            Finding::stop(CHECKED, found, advice)
+        }
     };
     match host.privilege {
         _ if host.sudo_in_users_checkout => {

@@ -28,7 +28,7 @@ pub(crate) fn run(request: &RunRequest) -> Result<ExitCode> {
     Err(command.args(words).exec())
 }
 
-/// Builds `lb` and the lab, as the user.
+/// Builds `lb`, the lab and the bench, as the user.
 ///
 /// # Errors
 /// When cargo fails; its output says why.
@@ -42,8 +42,10 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
             "lb-user",
             "--package",
             "lb-tests",
+            "--package",
+            "lb-bench",
         ])
-        .args(["--bin", "lb", "--bin", "lb-lab"])
+        .args(["--bin", "lb", "--bin", "lb-lab", "--bin", "lb-bench"])
         .run()
         .context("build lb")
 }
@@ -53,7 +55,7 @@ pub(crate) fn lb(workspace: &Workspace) -> PathBuf {
     binary(workspace, "lb")
 }
 
-fn binary(workspace: &Workspace, name: &str) -> PathBuf {
+pub(crate) fn binary(workspace: &Workspace, name: &str) -> PathBuf {
     workspace.target.join("release").join(name)
 }
 
@@ -88,7 +90,7 @@ fn program(request: &RunRequest, config: Option<&Path>) -> (&'static str, Vec<St
 
 /// Only this program runs as root, with only these variables of ours. sudo relays signals and
 /// returns the program's exit code.
-fn elevated(workspace: &Workspace, program: &Path, env: &[(&str, PathBuf)]) -> Cmd {
+pub(crate) fn elevated(workspace: &Workspace, program: &Path, env: &[(&str, PathBuf)]) -> Cmd {
     // lb tells from SSH_CONNECTION which interface it must not take away.
     let names: Vec<&str> = env
         .iter()

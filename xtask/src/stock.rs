@@ -7,9 +7,10 @@ use crate::{
     workspace::Workspace,
 };
 
-/// What the tools are wanted for; `Setup` and `Test` want everything.
+/// What the tools are wanted for; `Setup` and `Test` want everything, and `Bench` all but the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
+    Bench,
     Check,
     Run,
     Setup,
@@ -96,7 +97,7 @@ impl Stock {
         let is_needed = |need: &&Need| match purpose {
             Purpose::Check => false,
             Purpose::Run => !need.tests_only,
-            Purpose::Setup | Purpose::Test => true,
+            Purpose::Bench | Purpose::Setup | Purpose::Test => true,
         };
         self.lacking.iter().copied().filter(is_needed).collect()
     }
@@ -105,7 +106,7 @@ impl Stock {
     /// or may be refused comes first.
     pub(crate) fn missing(&self, purpose: Purpose, bpffs: bool) -> Vec<Item> {
         let builds = purpose != Purpose::Check;
-        let checks = purpose != Purpose::Run;
+        let checks = !matches!(purpose, Purpose::Bench | Purpose::Run);
         let mut items = Vec::new();
         let lacking = self.lacking(purpose);
         if !lacking.is_empty() {

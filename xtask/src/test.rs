@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use crate::{
-    check,
+    bench, check,
     cmd::Cmd,
     run, setup,
     steps::{Outcome, Steps},
@@ -49,6 +49,10 @@ pub(crate) fn test(long: bool, yes: bool) -> Result<ExitCode> {
             });
         }
     }
+    if built {
+        let quick = ["--quick".to_owned()];
+        steps.run("quick bench", || bench::command(&workspace, &quick)?.run());
+    }
     if !workspace.is_root() {
         steps.run("no file of root's under target", || {
             nothing_of_roots(&workspace.target)
@@ -78,11 +82,13 @@ fn host_tests(workspace: &Workspace, long: bool) -> Cmd {
     }
 }
 
-/// The packet builder and the rest of the test vocabulary, as far as it needs no kernel.
+/// The packet builder and the rest of the test vocabulary, and the bench's figures and plots, as far as they need no
+/// kernel.
 fn harness_tests(workspace: &Workspace) -> Cmd {
     workspace
         .cargo()
-        .args(["test", "--release", "--package", "lb-tests", "--lib"])
+        .args(["test", "--release", "--package", "lb-tests"])
+        .args(["--package", "lb-bench", "--lib", "--bins"])
 }
 
 /// One thread, because the tests share the kernel; a missing precondition is a failure.

@@ -139,6 +139,7 @@ pub(super) struct Site {
     pub(super) shared: Rc<Shared>,
     pub(super) backends: Vec<Backend>,
     _setup: watch::Sender<Arc<Setup>>,
+    _gone: TcpSocket,
 }
 
 impl Site {
@@ -151,7 +152,12 @@ impl Site {
     ) -> Self {
         let (listener, address) = listen().await;
         setsockopt(&listener, SndBuf, &LITTLE).unwrap();
-        let (_, gone) = listen().await;
+        // Bound, so that nobody else gets the port, and without a listener.
+        let gone = TcpSocket::new_v4().unwrap();
+        gone.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let SocketAddr::V4(nobody) = gone.local_addr().unwrap() else {
+            panic!("an address of IPv4");
+        };
         let mut backends = Vec::new();
         for name in names {
             backends.push(Backend::start(name).await);
@@ -186,7 +192,7 @@ impl Site {
         let table = all.keys().copied().cycle().take(509).collect();
         for (name, table, backends) in [
             ("all", table, all),
-            ("gone", vec![99], [(99, gone)].into()),
+            ("gone", vec![99], [(99, nobody)].into()),
             ("empty", Vec::new(), BTreeMap::new()),
         ] {
             let pool = Pool::new(network(), table, backends, None);
@@ -219,6 +225,7 @@ impl Site {
             shared,
             backends,
             _setup: sender,
+            _gone: gone,
         }
     }
 

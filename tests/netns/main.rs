@@ -17,6 +17,7 @@ mod alone;
 mod announce;
 mod bad_start;
 mod bench;
+mod bench_ends;
 mod carrier;
 mod cell;
 mod change;

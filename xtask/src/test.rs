@@ -40,25 +40,31 @@ pub(crate) fn test(long: bool, yes: bool) -> Result<ExitCode> {
     steps.run("harness tests", || harness_tests(&workspace).run());
     let built = steps.run("build lb", || run::build(&workspace));
     for target in ROOT_TARGETS {
-        let name = format!("{target} tests");
-        if built {
-            steps.run(&name, || root_tests(&workspace, target, long).run());
-        } else {
-            steps.run_with(&name, || {
-                Outcome::Failed("not run: lb was not built".to_owned())
-            });
-        }
+        run_built(&mut steps, built, &format!("{target} tests"), || {
+            root_tests(&workspace, target, long).run()
+        });
     }
-    if built {
-        let quick = ["--quick".to_owned()];
-        steps.run("quick bench", || bench::command(&workspace, &quick)?.run());
-    }
+    let quick = ["--quick".to_owned()];
+    run_built(&mut steps, built, "quick bench", || {
+        bench::command(&workspace, &quick)?.run()
+    });
     if !workspace.is_root() {
         steps.run("no file of root's under target", || {
             nothing_of_roots(&workspace.target)
         });
     }
     Ok(steps.finish())
+}
+
+/// A step that needs lb.
+fn run_built(steps: &mut Steps, built: bool, name: &str, step: impl FnOnce() -> Result<()>) {
+    if built {
+        steps.run(name, step);
+    } else {
+        steps.run_with(name, || {
+            Outcome::Failed("not run: lb was not built".to_owned())
+        });
+    }
 }
 
 /// The fuzz targets and property tests among them take their time in the long tier.

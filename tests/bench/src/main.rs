@@ -15,12 +15,16 @@ use std::{
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
+    thread,
     time::Instant,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
-use lb_tests::{interrupt, process};
+use lb_tests::{
+    interrupt::{self, Interrupt},
+    process,
+};
 use nix::unistd::Uid;
 
 use crate::{
@@ -77,9 +81,10 @@ enum Which {
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Plan<'i> {
     pub(crate) quick: bool,
     pub(crate) rounds: usize,
+    pub(crate) interrupt: &'i Interrupt,
 }
 
 fn main() -> ExitCode {
@@ -110,20 +115,33 @@ fn run(args: &Args) -> Result<()> {
         Uid::effective().is_root(),
         "the bench needs root: it makes network namespaces"
     );
+    ensure!(
+        thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1),
+        "the bench takes two CPUs: one is the load balancer's"
+    );
+    // From here on there is something to remove.
+    let interrupt = Interrupt::block()?;
     let begun = Instant::now();
     let plan = Plan {
         quick: args.quick,
         rounds: args
             .rounds
             .map_or(if args.quick { 1 } else { 5 }, usize::from),
+        interrupt: &interrupt,
     };
     let machine = Machine::look()?;
     let mut suites: Vec<Suite> = args.lab.measure(plan)?.into_iter().collect();
     // On a lab host its own NICs are what is asked about.
     let all = args.suites.is_empty() && suites.is_empty();
-    for which in Which::value_variants() {
-        if all || args.suites.contains(which) {
-            suites.push(which.measure(plan)?);
+    let wanted = |which: &&Which| all || args.suites.contains(which);
+    let mut failed = None;
+    for which in Which::value_variants().iter().filter(wanted) {
+        match which.measure(plan) {
+            Ok(suite) => suites.push(suite),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
         }
     }
     let report = Report {
@@ -133,7 +151,7 @@ fn run(args: &Args) -> Result<()> {
         seconds: begun.elapsed().as_secs_f64(),
         suites,
     };
-    // What took so long to measure is not lost with a terminal that is gone.
+    // What took so long to measure is not lost with a terminal that is gone, or with a suite that fails.
     let files = report.write(&args.output)?;
     let mut out = io::stdout().lock();
     write!(out, "{}", report::text::text(&report))?;
@@ -141,11 +159,11 @@ fn run(args: &Args) -> Result<()> {
     for file in files {
         writeln!(out, "{}", file.display())?;
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 impl Which {
-    fn measure(self, plan: Plan) -> Result<Suite> {
+    fn measure(self, plan: Plan<'_>) -> Result<Suite> {
         match self {
             Self::Packets => suites::packets::measure(plan),
             Self::Program => suites::program::measure(plan),

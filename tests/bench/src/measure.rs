@@ -12,12 +12,15 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Nothing of no values. Of an even number the higher of both in the middle.
+    /// Nothing of no values. Of an even number the mean of both in the middle.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_unstable_by(f64::total_cmp);
         Some(Self {
-            median: *values.get(values.len() / 2)?,
+            median: f64::midpoint(
+                *values.get((values.len().max(1) - 1) / 2)?,
+                *values.get(values.len() / 2)?,
+            ),
             least: *values.first()?,
             most: *values.last()?,
         })

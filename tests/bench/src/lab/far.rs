@@ -131,6 +131,11 @@ impl Ends {
     }
 
     fn send(&mut self, ask: &Ask, peer: &TcpStream) -> Result<Answer> {
+        ensure!(
+            (60..=1514).contains(&ask.length),
+            "frames of {} bytes are none of Ethernet's",
+            ask.length
+        );
         let stream = Stream {
             macs: joined(ask.gateway, self.mac),
             ..ask.stream

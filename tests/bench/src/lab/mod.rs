@@ -20,7 +20,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use lb_tests::interrupt::Interrupt;
 use lb_user::config;
 use nix::unistd::{SysconfVar, sysconf};
 
@@ -80,7 +79,7 @@ impl Lab {
     /// # Errors
     ///
     /// When lb does not start, or the generator's host cannot be reached or gets wrong segments.
-    pub(crate) fn measure(&self, plan: Plan) -> Result<Option<Suite>> {
+    pub(crate) fn measure(&self, plan: Plan<'_>) -> Result<Option<Suite>> {
         let (Some(file), Some(generator), Some(clients)) =
             (&self.config, &self.generator, self.clients)
         else {
@@ -92,9 +91,7 @@ impl Lab {
         let [near, behind] = &target.interfaces;
         let gateway = nic::find(near)?.mac.bytes();
         nic::find(behind)?;
-        // From here on there is something to remove.
-        let interrupt = Interrupt::block()?;
-        let (far, greeting) = Line::connect(generator, &interrupt)?;
+        let (far, greeting) = Line::connect(generator, plan.interrupt)?;
         let lb = Running::start(file)?;
         let mut bench = Bench {
             target,
@@ -114,7 +111,6 @@ impl Lab {
             ..measured
         };
         lb.end()?;
-        interrupt.unblock()?;
         Ok(Some(suite))
     }
 }
@@ -124,7 +120,7 @@ struct Bench<'i> {
     /// MAC address of the NIC that the VIP is behind.
     gateway: [u8; 6],
     far: Line<'i>,
-    plan: Plan,
+    plan: Plan<'i>,
 }
 
 impl Bench<'_> {

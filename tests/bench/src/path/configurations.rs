@@ -102,7 +102,7 @@ pub(crate) fn nft(flowtable: bool) -> String {
 pub(crate) fn ipvs() -> String {
     let mut lines = String::from("set -e\n");
     for (port, network) in [(PORT, 1), (PORT + 1, 2)] {
-        lines += &format!("ipvsadm -A -t {VIP}:{port} -s mh\n");
+        lines += &format!("ipvsadm -A -t {VIP}:{port} -s mh -b mh-port\n");
         for last in 1..=BACKENDS {
             let backend = path::address(network, 1, last);
             lines += &format!("ipvsadm -a -t {VIP}:{port} -r {backend}:{NODE_PORT} -m\n");

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use aya::maps::MapData;
 use lb_tests::{
+    cpu,
     lb::Lb,
     process,
     topology::{
@@ -61,13 +62,16 @@ impl Who {
     pub(crate) fn missing(self) -> Option<Missing> {
         let why = match self {
             Self::Bare | Self::Lb | Self::Route => None,
-            Self::Nft => absent("nft"),
+            Self::Nft => absent("nft").or_else(|| {
+                let takes = nft_takes(&configurations::nft(false));
+                (!takes).then(|| "this kernel takes no rules of NAT (NFT_NAT, NFT_MASQ)".to_owned())
+            }),
             Self::Flowtable => absent("nft").or_else(|| {
                 let made = nft_takes(configurations::FLOWTABLE_PROBE);
                 (!made).then(|| "this kernel has no flowtables (NF_FLOW_TABLE)".to_owned())
             }),
             Self::Ipvs => {
-                let _loaded = process::finish(Command::new("modprobe").args(["-q", "ip_vs_sh"]));
+                let _loaded = process::finish(Command::new("modprobe").args(["-q", "ip_vs_mh"]));
                 let is_there = fs::exists("/proc/net/ip_vs").unwrap_or(false);
                 let kernel = (!is_there).then(|| "this kernel has no IPVS (IP_VS)".to_owned());
                 kernel.or_else(|| absent("ipvsadm"))
@@ -127,7 +131,8 @@ impl<'p> Stand<'p> {
             Who::Bare => stand.wire.make_bare(path)?,
             Who::Lb => {
                 // The path's own CPU is the second one.
-                let first = ["taskset", "-c", "0"];
+                let [first, _] = cpu::two()?;
+                let first = ["taskset", "-c", &first.to_string()];
                 stand.lb = Some(Lb::start_through(path, &configurations::lb(), &first)?);
             }
             Who::Route => as_router(path)?,

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::topology::path;
 
 use crate::{
@@ -66,7 +66,22 @@ impl Load {
 /// When one did not arrive as it should.
 pub(crate) fn measure(stand: &mut Stand<'_>, load: Load) -> Result<f64> {
     let alone = alone(stand, load).context("generator and sink alone")?;
-    Ok((send(stand, load, false)? - alone).max(0.0))
+    let spent = send(stand, load, false)?;
+    ensure!(
+        spent > alone,
+        "generator and sink alone take {alone:.0} ns, and the whole path {spent:.0} ns: where the kernel accounts for soft \
+         interrupts apart (CONFIG_IRQ_TIME_ACCOUNTING), the CPU time of a path cannot be seen"
+    );
+    Ok(spent - alone)
+}
+
+/// Sends a segment over each of the first `flows` connections, which have to go where their first one has gone.
+///
+/// # Errors
+///
+/// When one has moved, or does not arrive as it should.
+pub(crate) fn stay(stand: &mut Stand<'_>, flows: u32) -> Result<()> {
+    send(stand, Load::each(0, flows, Some(SMALL)), true).map(drop)
 }
 
 /// Opens connections from the flow `from` on until there are `to`, each by a handshake where the contestant has state, and

@@ -36,19 +36,20 @@ const WARM: u64 = 1 << 24;
 
 const METHOD: &str = "A client downloads 1 GiB over 1 connection, or over 8 at a time, and checks every byte. The load balancer has a CPU of \
      its own: the NAPIs of its NICs have threads there, and its process is bound to it; both ends and the wire are on \
-     another CPU. Frames have the size of the wire and full checksums when they reach its NICs. Gbit/s per core is by the \
+     another CPU. Frames have the size of the wire and full checksums when they reach its NICs, which have no offloads: the kernel \
+     and the proxies compute checksums and cut segments in software. Gbit/s per core is by the \
      CPU time of these threads, of the process and of the CPU's ksoftirqd; the ends are what limits Gbit/s themselves. \
      Buffers have 1 MB over all streams. The time of the whole path is that, and both ends and the wire, which copies \
      what a kernel sends into it, and not what a program of XDP sends. Other work on \
      the machine makes bare and lb dearer by more than half, and proxies hardly: this suite wants a quiet one.";
 
-pub(crate) fn measure(plan: Plan) -> Result<Suite> {
+pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     let missing: Vec<_> = WAYS.iter().filter_map(|way| way.missing()).collect();
     let there: Vec<Way> = WAYS
         .into_iter()
         .filter(|way| way.missing().is_none())
         .collect();
-    let room = Room::make()?;
+    let room = Room::make();
     let paths: Vec<Path> = there.iter().map(|_| Path::build()).collect::<Result<_>>()?;
     let mut stands = stands(&there, &paths, PLAIN)?;
     let long = Long::measure(&mut stands, plan)?;
@@ -80,7 +81,7 @@ impl Long {
     /// # Errors
     ///
     /// When a connection fails, or there is only one CPU.
-    pub(crate) fn measure(stands: &mut [Stand<'_>], plan: Plan) -> Result<Self> {
+    pub(crate) fn measure(stands: &mut [Stand<'_>], plan: Plan<'_>) -> Result<Self> {
         let names: Vec<&str> = stands.iter().map(|stand| stand.way.name()).collect();
         let rounds = |better| Rounds::new(names.clone(), STREAMS.map(|(_, name)| name), better);
         let mut long = Self {
@@ -98,6 +99,7 @@ impl Long {
         for round in 0..plan.rounds {
             for (column, (streams, _)) in STREAMS.into_iter().enumerate() {
                 for place in turns(round, stands.len()) {
+                    plan.interrupt.check()?;
                     let stand = &mut stands[place];
                     stand.cap_buffers(streams)?;
                     let taken = stand.run(ask(streams, all))?;

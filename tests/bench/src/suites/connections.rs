@@ -40,13 +40,13 @@ const METHOD: &str = "A client opens connections to 32 backends, 32 at a time, e
      is that of everything: both ends, the kernel's work for them, and the contestant. No TIME_WAIT at the server; reno; \
      TCP timestamps on.";
 
-pub(crate) fn measure(plan: Plan) -> Result<Suite> {
+pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     let missing: Vec<_> = WAYS.iter().filter_map(|way| way.missing()).collect();
     let there: Vec<Way> = WAYS
         .into_iter()
         .filter(|way| way.missing().is_none())
         .collect();
-    let room = Room::make()?;
+    let room = Room::make();
     let paths: Vec<Path> = there.iter().map(|_| Path::build()).collect::<Result<_>>()?;
     let mut stands = stands(&there, &paths, PLAIN)?;
     let short = Short::measure(&mut stands, plan, ANSWER)?;
@@ -104,7 +104,7 @@ impl Short {
     /// # Errors
     ///
     /// When a connection fails.
-    pub(crate) fn measure(stands: &mut [Stand<'_>], plan: Plan, answer: u64) -> Result<Self> {
+    pub(crate) fn measure(stands: &mut [Stand<'_>], plan: Plan<'_>, answer: u64) -> Result<Self> {
         let names: Vec<&str> = stands.iter().map(|stand| stand.way.name()).collect();
         let mut rate = Rounds::new(names.clone(), ["32 at a time"], Better::More);
         let mut cpu = Rounds::new(names.clone(), ["32 at a time"], Better::Less);
@@ -119,6 +119,7 @@ impl Short {
         }
         for round in 0..plan.rounds {
             for place in turns(round, stands.len()) {
+                plan.interrupt.check()?;
                 let millis = if plan.quick { QUICK } else { TURN };
                 let taken = stands[place].run(ask(millis))?;
                 let told = taken.told;

@@ -32,13 +32,13 @@ const METHOD: &str = "As connections and bulk, but what the client says is the c
      choose the backends by it. lb's own counter says that it has handed every connection of the shared VIP over to its \
      programs.";
 
-pub(crate) fn measure(plan: Plan) -> Result<Suite> {
+pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     let missing: Vec<_> = WAYS.iter().filter_map(|way| way.missing()).collect();
     let there: Vec<Way> = WAYS
         .into_iter()
         .filter(|way| way.missing().is_none())
         .collect();
-    let room = Room::make()?;
+    let room = Room::make();
     let paths: Vec<Path> = there.iter().map(|_| Path::build()).collect::<Result<_>>()?;
     let mut stands = stands(&there, &paths, HELLO)?;
     let short = Short::measure(&mut stands, plan, ANSWER)?;

@@ -9,7 +9,7 @@ mod stand;
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
-use lb_tests::{budget, program::DataPlane};
+use lb_tests::{budget, cpu, program::DataPlane};
 
 use self::{
     flows::{Crowd, ROWS},
@@ -56,13 +56,17 @@ const KATRAN: &str = "it is not run here. Its balancer_ingress (UDP, 32 reals, I
 334 ns with 1k, 64k and 1M flows, measured in the same way on a virtual machine of the Sapphire Rapids class with \
 Linux 6.18";
 
-pub(crate) fn measure(plan: Plan) -> Result<Suite> {
+pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     // A data plane moves its thread into a network namespace.
-    let suite = thread::spawn(move || in_thread(plan)).join();
-    suite.map_err(|_| anyhow!("the thread of the suite has panicked"))?
+    thread::scope(|scope| {
+        let suite = scope.spawn(move || in_thread(plan)).join();
+        suite.map_err(|_| anyhow!("the thread of the suite has panicked"))?
+    })
 }
 
-fn in_thread(plan: Plan) -> Result<Suite> {
+fn in_thread(plan: Plan<'_>) -> Result<Suite> {
+    let [_, cpu] = cpu::two()?;
+    cpu::bind(cpu)?;
     let mut checked = Vec::new();
     let flows = established(plan, &mut checked).context("established connections")?;
     let paths = every_path(plan, &mut checked).context("every path")?;
@@ -83,7 +87,7 @@ fn in_thread(plan: Plan) -> Result<Suite> {
 }
 
 /// Segments of established connections, by how many of them there are.
-fn established(plan: Plan, checked: &mut Vec<String>) -> Result<Chart> {
+fn established(plan: Plan<'_>, checked: &mut Vec<String>) -> Result<Chart> {
     let columns: Vec<_> = COLUMNS
         .into_iter()
         .filter(|column| !plan.quick || ["1k", "64k"].contains(&column.0))
@@ -100,6 +104,7 @@ fn established(plan: Plan, checked: &mut Vec<String>) -> Result<Chart> {
             segments.push(crowd.segments(row, flows, packets)?);
         }
         for round in 0..plan.rounds {
+            plan.interrupt.check()?;
             for row in turns(round, ROWS.len()) {
                 // Of many flows what is in a cache is what the last pass has left there.
                 if flows > FEW {
@@ -122,13 +127,14 @@ fn established(plan: Plan, checked: &mut Vec<String>) -> Result<Chart> {
 }
 
 /// One packet each way through the programs, beside what the tree says of it.
-fn every_path(plan: Plan, checked: &mut Vec<String>) -> Result<Chart> {
+fn every_path(plan: Plan<'_>, checked: &mut Vec<String>) -> Result<Chart> {
     let plane = DataPlane::with_own_limits(paths::CONFIG)?;
     let mut stand = Stand::new(plane, paths::NEW)?;
     let paths = paths::paths(&mut stand, if plan.quick { 50_000 } else { 500_000 })?;
     let names = paths.iter().map(|path| path.name).chain([EMPTY]);
     let mut rounds = Rounds::new(names, ["this run", "the tree"], Better::Less);
     for round in 0..plan.rounds {
+        plan.interrupt.check()?;
         for turn in turns(round, paths.len()) {
             let path = &paths[turn];
             let cost = stand.cost(&path.legs);

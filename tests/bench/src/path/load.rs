@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Context as _, Result, ensure};
-use lb_tests::topology::path;
+use anyhow::{Context as _, Result};
+use lb_tests::{process, topology::path};
 
 use crate::{
     path::configurations::{BACKENDS, NODE_PORT, PORT, VIP},
@@ -59,20 +59,22 @@ impl Load {
     }
 }
 
-/// Sends it; the time that one segment took from the wire to the wire, in nanoseconds of CPU.
+/// Sends it; the time that one segment took from the wire to the wire, in nanoseconds of CPU, if it can be seen.
 ///
 /// # Errors
 ///
 /// When one did not arrive as it should.
-pub(crate) fn measure(stand: &mut Stand<'_>, load: Load) -> Result<f64> {
+pub(crate) fn measure(stand: &mut Stand<'_>, load: Load) -> Result<Option<f64>> {
     let alone = alone(stand, load).context("generator and sink alone")?;
     let spent = send(stand, load, false)?;
-    ensure!(
-        spent > alone,
-        "generator and sink alone take {alone:.0} ns, and the whole path {spent:.0} ns: where the kernel accounts for soft \
-         interrupts apart (CONFIG_IRQ_TIME_ACCOUNTING), the CPU time of a path cannot be seen"
-    );
-    Ok(spent - alone)
+    if spent > alone {
+        return Ok(Some(spent - alone));
+    }
+    process::complain(format_args!(
+        "not counted: generator and sink alone took {alone:.0} ns, and all of the path {spent:.0} ns. The machine was busy, or \
+         its kernel accounts for soft interrupts apart (CONFIG_IRQ_TIME_ACCOUNTING)"
+    ));
+    Ok(None)
 }
 
 /// Sends a segment over each of the first `flows` connections, which have to go where their first one has gone.

@@ -164,7 +164,9 @@ impl Field<'_> {
             };
             let spent = load::measure(stand, load).with_context(|| stand.who.name())?;
             self.right += u64::from(load.segments);
-            rounds.add(round, place, column, spent);
+            if let Some(spent) = spent {
+                rounds.add(round, place, column, spent);
+            }
         }
         Ok(())
     }

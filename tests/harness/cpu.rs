@@ -181,7 +181,7 @@ pub(crate) fn run(
 
 /// The context of a frame of `length` bytes that came in at the interface `ingress`: struct xdp_md, whose
 /// words are data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-pub(crate) fn context(ingress: u32, length: u32) -> Vec<u8> {
+pub fn context(ingress: u32, length: u32) -> Vec<u8> {
     let words = [0, length, 0, ingress, 0, 0];
     words
         .iter()

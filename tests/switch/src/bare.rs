@@ -2,7 +2,7 @@
 
 use aya_ebpf::{btf_maps::HashMap, macros::btf_map, programs::XdpContext};
 
-use crate::{header, redirect};
+use crate::frame::{header, redirect};
 
 /// Where frames of a NIC go.
 #[repr(C)]

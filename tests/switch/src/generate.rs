@@ -3,7 +3,7 @@
 use aya_ebpf::{btf_maps::Array, macros::btf_map, programs::XdpContext};
 
 use crate::{
-    header,
+    frame::header,
     segment::{self, Segment, WithData, split},
 };
 

@@ -24,14 +24,18 @@
     clippy::panic
 )]
 
+mod frame;
+
 use aya_ebpf::{
     bindings::xdp_action,
     btf_maps::HashMap,
-    helpers::{bpf_get_prandom_u32, bpf_redirect, bpf_xdp_adjust_head},
+    helpers::{bpf_get_prandom_u32, bpf_xdp_adjust_head},
     macros::{btf_map, xdp},
     programs::XdpContext,
 };
 use network_types::eth::EtherType;
+
+use crate::frame::{header, redirect};
 
 /// Written once, before the programs run.
 type Ports = HashMap<u32, u32, 64>;
@@ -174,36 +178,9 @@ fn write_addresses(ctx: &XdpContext, addresses: Addresses) -> Option<()> {
     Some(())
 }
 
-/// The start of the frame as a `T`, if it is that long.
-#[inline(always)]
-fn header<T>(ctx: &XdpContext) -> Option<*mut T> {
-    let start = ctx.data();
-    if start + size_of::<T>() > ctx.data_end() {
-        return None;
-    }
-    Some(start as *mut T)
-}
-
 #[inline(always)]
 fn move_start(ctx: &XdpContext, by: i32) -> Option<()> {
     // SAFETY: the context is that of the running program; all pointers are taken anew afterwards.
     let failed = unsafe { bpf_xdp_adjust_head(ctx.ctx, by) };
     (failed == 0).then_some(())
 }
-
-#[inline(always)]
-fn redirect(port: u32) -> u32 {
-    // SAFETY: the helper only notes the target for this CPU's current frame.
-    let action: i64 = unsafe { bpf_redirect(port, 0) };
-    action as u32
-}
-
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // A path to here is an endless loop, which the verifier refuses: no panic can be loaded.
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -17,13 +17,14 @@
 )]
 
 mod bare;
+mod frame;
 mod generate;
 mod segment;
 mod sink;
 mod vary;
 mod wire;
 
-use aya_ebpf::{bindings::xdp_action, helpers::bpf_redirect, macros::xdp, programs::XdpContext};
+use aya_ebpf::{bindings::xdp_action, macros::xdp, programs::XdpContext};
 
 /// What a program costs that does nothing.
 #[xdp]
@@ -71,30 +72,3 @@ pub fn wire(ctx: XdpContext) -> u32 {
 pub fn bare(ctx: XdpContext) -> u32 {
     bare::bare(&ctx).unwrap_or(xdp_action::XDP_DROP)
 }
-
-/// The start of the frame as a `T`, if it is that long.
-#[inline(always)]
-fn header<T>(ctx: &XdpContext) -> Option<*mut T> {
-    let start = ctx.data();
-    if start + size_of::<T>() > ctx.data_end() {
-        return None;
-    }
-    Some(start as *mut T)
-}
-
-#[inline(always)]
-fn redirect(port: u32) -> u32 {
-    // SAFETY: the helper only notes the target for this CPU's current frame.
-    let action: i64 = unsafe { bpf_redirect(port, 0) };
-    action as u32
-}
-
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // A path to here is an endless loop, which the verifier refuses: no panic can be loaded.
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

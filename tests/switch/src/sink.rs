@@ -8,8 +8,8 @@ use aya_ebpf::{
 };
 
 use crate::{
+    frame::{header, redirect},
     generate::{FIRST_PORT, PORT_BITS, STREAM},
-    header, redirect,
     segment::{self, Segment, WithData, join, split},
 };
 

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{bindings::xdp_action, btf_maps::HashMap, macros::btf_map, programs::XdpContext};
 
-use crate::redirect;
+use crate::frame::redirect;
 
 /// Interface index of a port to that of the port opposite.
 #[btf_map]

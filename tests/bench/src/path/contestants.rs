@@ -207,7 +207,8 @@ fn nft_takes(rules: &str) -> bool {
     done.is_ok_and(|output| output.status.success())
 }
 
-fn absent(program: &'static str) -> Option<String> {
+/// Why a contestant without its program is missing.
+pub(crate) fn absent(program: &'static str) -> Option<String> {
     let missing = process::missing(&[program]);
     (!missing.is_empty()).then(|| format!("{program} is not installed"))
 }

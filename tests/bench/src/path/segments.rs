@@ -174,7 +174,7 @@ impl Programs {
         length: usize,
     ) -> Result<()> {
         let frame = vec![0; length];
-        let context = context(port, length)?;
+        let context = cpu::context(port, u32::try_from(length)?);
         let program = self.program(program)?;
         let mut left = segments;
         while left > 0 {
@@ -208,10 +208,4 @@ fn softirq(cpu: usize) -> Result<f64> {
         }
     }
     bail!("no thread {name}")
-}
-
-/// `struct xdp_md` (linux/bpf.h): data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-fn context(port: u32, length: usize) -> Result<Vec<u8>> {
-    let words = [0, u32::try_from(length)?, 0, port, 0, 0];
-    Ok(words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }

@@ -12,7 +12,7 @@ use crate::{
     tcp::{
         answer::PLAIN,
         stand::{Ask, Stand},
-        way::Way,
+        way::{self, Way},
     },
 };
 
@@ -44,11 +44,7 @@ const METHOD: &str = "A client downloads 1 GiB over 1 connection, or over 8 at a
      the machine makes bare and lb dearer by more than half, and proxies hardly: this suite wants a quiet one.";
 
 pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
-    let missing: Vec<_> = WAYS.iter().filter_map(|way| way.missing()).collect();
-    let there: Vec<Way> = WAYS
-        .into_iter()
-        .filter(|way| way.missing().is_none())
-        .collect();
+    let (there, missing) = way::present(&WAYS);
     let room = Room::make();
     let paths: Vec<Path> = there.iter().map(|_| Path::build()).collect::<Result<_>>()?;
     let mut stands = stands(&there, &paths, PLAIN)?;

@@ -11,7 +11,7 @@ use crate::{
     tcp::{
         answer::PLAIN,
         stand::{Ask, Stand},
-        way::Way,
+        way::{self, Way},
     },
 };
 
@@ -41,11 +41,7 @@ const METHOD: &str = "A client opens connections to 32 backends, 32 at a time, e
      TCP timestamps on.";
 
 pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
-    let missing: Vec<_> = WAYS.iter().filter_map(|way| way.missing()).collect();
-    let there: Vec<Way> = WAYS
-        .into_iter()
-        .filter(|way| way.missing().is_none())
-        .collect();
+    let (there, missing) = way::present(&WAYS);
     let room = Room::make();
     let paths: Vec<Path> = there.iter().map(|_| Path::build()).collect::<Result<_>>()?;
     let mut stands = stands(&there, &paths, PLAIN)?;

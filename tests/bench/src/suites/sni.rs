@@ -11,7 +11,11 @@ use crate::{
         bulk::Long,
         connections::{Short, stands},
     },
-    tcp::{answer::HELLO, stand::Stand, way::Way},
+    tcp::{
+        answer::HELLO,
+        stand::Stand,
+        way::{self, Way},
+    },
 };
 
 const WAYS: [Way; 6] = [
@@ -33,11 +37,7 @@ const METHOD: &str = "As connections and bulk, but what the client says is the c
      programs.";
 
 pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
-    let missing: Vec<_> = WAYS.iter().filter_map(|way| way.missing()).collect();
-    let there: Vec<Way> = WAYS
-        .into_iter()
-        .filter(|way| way.missing().is_none())
-        .collect();
+    let (there, missing) = way::present(&WAYS);
     let room = Room::make();
     let paths: Vec<Path> = there.iter().map(|_| Path::build()).collect::<Result<_>>()?;
     let mut stands = stands(&there, &paths, HELLO)?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use lb_tests::process;
 
 use crate::{
-    path::contestants::{Who, lb_version, version},
+    path::contestants::{Who, absent, lb_version, version},
     report::{Missing, Shown},
     tcp::config,
 };
@@ -118,9 +118,11 @@ impl Way {
     }
 }
 
-fn absent(program: &'static str) -> Option<String> {
-    let missing = process::missing(&[program]);
-    (!missing.is_empty()).then(|| format!("{program} is not installed"))
+/// Which of these can be taken here, and why the others cannot.
+pub(crate) fn present(ways: &[Way]) -> (Vec<Way>, Vec<Missing>) {
+    let there = ways.iter().copied().filter(|way| way.missing().is_none());
+    let missing = ways.iter().filter_map(|way| way.missing());
+    (there.collect(), missing.collect())
 }
 
 /// The line that loads nginx's `stream`, if it needs one.

@@ -14,4 +14,5 @@
 ///   `lb` writes these records without it.
 /// - 6: splices, and flows that are sockets' ports: other bits of the flow's word.
 ///   Before anybody had it, a splice's name gave two bytes of its length to the backend's segment size.
+///   Later, without a number of its own: labels, clients and rules of IPv6, which are maps of their own.
 pub const ABI_VERSION: u32 = 6;

@@ -69,6 +69,69 @@ impl Be32 {
     }
 }
 
+/// A 128-bit value in network byte order: an IPv6 address, as four native loads.
+#[repr(transparent)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Be128([u32; 4]);
+
+impl Be128 {
+    /// From four native loads of four bytes each.
+    #[inline(always)]
+    pub const fn from_raw(raw: [u32; 4]) -> Self {
+        Self(raw)
+    }
+
+    /// As four native loads of four bytes each.
+    #[inline(always)]
+    pub const fn raw(self) -> [u32; 4] {
+        self.0
+    }
+
+    /// Whether no client may have this address: unspecified, loopback, link-local and multicast (RFC 4291
+    /// section 2.4), and those that stand for an IPv4 address, which has rules of its own: mapped and
+    /// compatible (section 2.5.5), 6to4 (RFC 3056) and NAT64 (RFC 6052).
+    #[inline(always)]
+    pub const fn is_bogon(self) -> bool {
+        let [a, b, c, _] = self.0;
+        let (first, second, third) = (u32::from_be(a), u32::from_be(b), u32::from_be(c));
+        let ipv4 = first == 0 && second == 0 && (third == 0 || third == 0xffff);
+        let nat64 = first == 0x0064_ff9b && second == 0 && third == 0;
+        ipv4 || nat64 || first >> 24 == 0xff || first >> 22 == 0xfe80 >> 6 || first >> 16 == 0x2002
+    }
+}
+
+// SAFETY: transparent over four integers, for which every bit pattern is valid.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Be128 {}
+
+impl core::fmt::Debug for Be128 {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", core::net::Ipv6Addr::from(*self))
+    }
+}
+
+impl From<core::net::Ipv6Addr> for Be128 {
+    fn from(address: core::net::Ipv6Addr) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address.octets();
+        Self([
+            u32::from_ne_bytes([a, b, c, d]),
+            u32::from_ne_bytes([e, f, g, h]),
+            u32::from_ne_bytes([i, j, k, l]),
+            u32::from_ne_bytes([m, n, o, p]),
+        ])
+    }
+}
+
+impl From<Be128> for core::net::Ipv6Addr {
+    fn from(address: Be128) -> Self {
+        let mut octets = [0; 16];
+        for (bytes, word) in octets.chunks_exact_mut(4).zip(address.0) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        Self::from(octets)
+    }
+}
+
 impl From<core::net::Ipv4Addr> for Be32 {
     #[inline(always)]
     fn from(address: core::net::Ipv4Addr) -> Self {
@@ -154,6 +217,45 @@ mod tests {
     use core::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn an_ipv6_address_is_what_stands_on_the_wire() {
+        let address: core::net::Ipv6Addr = "fd00:1:2:3:4:5:6:7".parse().expect("an address");
+        let word = Be128::from(address);
+        assert_eq!(core::net::Ipv6Addr::from(word), address);
+        assert_eq!(word.raw()[0].to_ne_bytes(), [0xfd, 0, 0, 1]);
+    }
+
+    #[test]
+    fn nobody_has_an_ipv6_address_that_is_no_hosts_or_stands_for_another() {
+        let is_bogon = |text: &str| {
+            let address: core::net::Ipv6Addr = text.parse().expect("an address");
+            Be128::from(address).is_bogon()
+        };
+        for text in [
+            "::",
+            "::1",
+            "::192.0.2.9",
+            "::ffff:192.0.2.9",
+            "64:ff9b::192.0.2.9",
+            "2002:c000:209::1",
+            "fe80::1",
+            "febf::1",
+            "ff02::1",
+        ] {
+            assert!(is_bogon(text), "{text}");
+        }
+        for text in [
+            "fd00::1",
+            "2001:db8::1",
+            "2003::1",
+            "fec0::1",
+            "64:ff9b:1::1",
+            "::1:0:0:1",
+        ] {
+            assert!(!is_bogon(text), "{text}");
+        }
+    }
 
     #[test]
     fn network_order_survives_both_conversions() {

@@ -6,6 +6,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use lb_common::{
+    addr::Be128,
     answer::Answers,
     maps::{
         DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_FRAGMENTED,
@@ -14,10 +15,11 @@ use lb_common::{
         event::{BUFFER_BYTES, FlowEvent},
         flow::{Flow, FlowKey},
         fragment::{FragmentKey, Fragmented},
+        label::HashKey,
         network::{Address, AddressKey, Network, NetworkKey},
         peer::PeerKey,
         registry::RegistryKey,
-        rule::RuleKey,
+        rule::{RuleKey, RuleKey6},
         sample::{REASONS, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
@@ -45,6 +47,19 @@ pub(crate) static SERVICES: HashMap<ServiceKey, Service, { DEFAULT_SERVICES as u
     HashMap::new();
 #[btf_map]
 pub(crate) static RULES: LpmTrie<RuleKey, u32, { MAX_RULES as usize }> = LpmTrie::new();
+#[btf_map]
+pub(crate) static RULES6: LpmTrie<RuleKey6, u32, { MAX_RULES as usize }> = LpmTrie::new();
+/// Labels by IPv6 address; userspace gives them out, and this is its list of them.
+#[btf_map]
+pub(crate) static LABELS: HashMap<Be128, u32, { MAX_ADDRESSES as usize }> = HashMap::new();
+/// IPv6 addresses by the index of their label.
+#[btf_map]
+pub(crate) static ADDRESSES6: Array<Be128, { MAX_ADDRESSES as usize }> = Array::new();
+/// Clients of IPv6 by flow id.
+#[btf_map]
+pub(crate) static CLIENTS6: Array<Be128, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
+#[btf_map]
+pub(crate) static HASH_KEY: Array<HashKey, 1> = Array::new();
 #[btf_map]
 pub(crate) static MAGLEV: ArrayOfMaps<
     Array<u32, 1, { BPF_F_INNER_MAP as usize }>,

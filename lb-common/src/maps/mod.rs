@@ -7,6 +7,7 @@ pub mod backend;
 pub mod event;
 pub mod flow;
 pub mod fragment;
+pub mod label;
 pub mod network;
 pub mod peer;
 pub mod registry;

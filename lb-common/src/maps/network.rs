@@ -143,6 +143,8 @@ pod_struct! {
 pub const KIND_VIP: u32 = 1;
 /// A SNAT address. Both only where the address is the host's own.
 pub const KIND_SNAT: u32 = 2;
+/// The link-local IPv6 address of a cell, which its neighbours answer to.
+pub const KIND_LINK: u32 = 4;
 
 impl Address {
     /// The flow id behind a SNAT `port` (host order), or `None` outside the flows' part.

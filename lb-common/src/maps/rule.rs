@@ -4,7 +4,10 @@
 //! and one write to the record that points to it switches over. So a packet is judged by the old
 //! rules or the new ones, never by a mix.
 
-use crate::{addr::Be32, pod::pod_struct};
+use crate::{
+    addr::{Be32, Be128},
+    pod::pod_struct,
+};
 
 pod_struct! {
     /// What a prefix in the trie matches on, after the prefix length. 8 bytes; a prefix length
@@ -14,6 +17,16 @@ pod_struct! {
         pub set: u32,
         /// The prefix, host bits zero.
         pub address: Be32,
+    }
+}
+
+pod_struct! {
+    /// The same of IPv6, in a trie of its own; a set may have prefixes of both. 20 bytes.
+    pub struct RuleKey6 {
+        /// Number of the rule set.
+        pub set: u32,
+        /// The prefix, host bits zero.
+        pub address: Be128,
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{Ebpf, EbpfLoader, maps::MapData, programs::Xdp};
-use lb_common::maps::{MAX_NETWORKS, snat::flow_entries, usage};
+use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, snat::flow_entries, usage};
 
 use super::pins::Pins;
 use crate::config::Limits;
@@ -12,13 +12,18 @@ use crate::config::Limits;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
-pub const MAPS: [&str; 23] = [
+pub const MAPS: [&str; 28] = [
     "NETWORK_IDS",
     "NETWORKS",
     "ADDRESSES",
     "LOCAL_PEERS",
     "SERVICES",
     "RULES",
+    "RULES6",
+    "LABELS",
+    "ADDRESSES6",
+    "CLIENTS6",
+    "HASH_KEY",
     "MAGLEV",
     "BACKENDS",
     "SNAT_PAGES",
@@ -123,9 +128,18 @@ fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
         ("MAGLEV", limits.pools.saturating_mul(2).saturating_add(1)),
         ("FLOWS", flows),
         ("SPLICES", flows),
+        ("CLIENTS6", flows),
+        // A VIP, SNAT address or backend has one at most, and so has each cell.
+        ("LABELS", labels(limits)),
+        ("ADDRESSES6", labels(limits).saturating_add(1)),
         // Room for keys of closed flows whose id was given to another before they were removed.
         ("FLOW_INDEX", flows.saturating_add(flows / 8)),
     ]
+}
+
+/// How many IPv6 addresses may have a label.
+fn labels(limits: &Limits) -> u32 {
+    limits.backends.saturating_add(MAX_ADDRESSES + MAX_NETWORKS)
 }
 
 /// How many names the registry has room for.

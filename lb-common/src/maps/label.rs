@@ -1,0 +1,87 @@
+//! Labels: what stands for an IPv6 address where an IPv4 one would stand.
+//!
+//! Every record but two has room for 32 bits of address. An IPv6 address that is configured (a VIP, a SNAT
+//! address, a backend) has a label instead, which the control plane gives out once; a client's is a keyed
+//! hash of its address. So a flow of IPv6 is an entry as any other, in the same table, index, rings and
+//! queues; beside it, at the same id in `CLIENTS6`, stands the client's address itself, and whoever finds a
+//! flow by the hash compares that as well. Two clients with the same hash, ports and VIP cannot both
+//! have a flow: one tuple in 2^32 has such a neighbour, and nobody can choose to be one without the key.
+//!
+//! A label is an address of 240.0.0.0/4, which no IPv4 host has (RFC 1112 section 4), so the VIP of a flow
+//! says which of the two it is.
+
+use crate::addr::{Be32, Be128};
+
+const FIRST: u32 = 0xf000_0000;
+
+/// The label with this index in `ADDRESSES6`, 1 to 2^28 - 2.
+#[inline(always)]
+pub const fn label(index: u32) -> Be32 {
+    Be32::new(FIRST | index)
+}
+
+/// The index of a label, or `None` for an IPv4 address.
+#[inline(always)]
+pub const fn index(address: Be32) -> Option<u32> {
+    if address.get() >= FIRST {
+        Some(address.get() & !FIRST)
+    } else {
+        None
+    }
+}
+
+/// The key of the hash of clients' addresses: random numbers, made at the first start.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HashKey(pub [u64; 5]);
+
+// SAFETY: transparent over integers, for which every bit pattern is valid.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for HashKey {}
+
+impl HashKey {
+    /// What stands for a client in its flow's tuple: a strongly universal hash, so that for any two
+    /// addresses one key in 2^32 makes them the same (multiply-shift for vectors, Thorup, "High speed
+    /// hashing for integers and strings", section 3.5).
+    #[inline(always)]
+    pub const fn client(&self, address: Be128) -> Be32 {
+        let [a, b, c, d, e] = self.0;
+        let [w, x, y, z] = address.raw();
+        let sum = a
+            .wrapping_add(b.wrapping_mul(w as u64))
+            .wrapping_add(c.wrapping_mul(x as u64))
+            .wrapping_add(d.wrapping_mul(y as u64))
+            .wrapping_add(e.wrapping_mul(z as u64));
+        Be32::from_raw((sum >> 32) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_no_address_of_ipv4_and_says_its_index() {
+        assert_eq!(index(label(1)), Some(1));
+        assert_eq!(index(label(0x0fff_fffe)), Some(0x0fff_fffe));
+        assert_eq!(index(Be32::new(0xefff_ffff)), None);
+        assert!(label(7).is_bogon());
+    }
+
+    #[test]
+    fn every_word_of_a_client_counts_in_its_hash() {
+        let key = HashKey([3, 5 << 40, 7 << 40, 11 << 40, 13 << 40]);
+        let hash = |words| key.client(Be128::from_raw(words));
+        let hashes = [
+            [0; 4],
+            [1, 0, 0, 0],
+            [0, 1, 0, 0],
+            [0, 0, 1, 0],
+            [0, 0, 0, 1],
+        ]
+        .map(hash);
+        for (place, one) in hashes.iter().enumerate() {
+            assert!(!hashes[..place].contains(one));
+        }
+    }
+}

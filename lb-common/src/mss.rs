@@ -7,7 +7,7 @@
 use crate::{
     addr::Be16,
     wire::{
-        Ipv4Frame, L4, Packet,
+        Frame, L4, Packet,
         checksum::Delta,
         header::{Ethernet, Ipv4, Mss, SYN, Tcp},
     },
@@ -24,7 +24,7 @@ const PLACES: usize = 63;
 
 /// Whether a frame may say how large segments may be: a SYN, or the answer to one, with options.
 #[inline(always)]
-pub fn is_asked(frame: &Ipv4Frame<'_>) -> bool {
+pub fn is_asked<I>(frame: &Frame<'_, I>) -> bool {
     match frame.l4 {
         L4::Tcp(tcp) => tcp.flags.get() & SYN != 0 && tcp.data_offset.get() >> 4 > 5,
         L4::Udp(_) => false,
@@ -40,6 +40,12 @@ pub fn is_asked(frame: &Ipv4Frame<'_>) -> bool {
 pub fn clamp<P: Packet>(packet: &P, most: u16) -> Option<()> {
     let ip: &Ipv4 = packet.header(size_of::<Ethernet>())?;
     let offset = size_of::<Ethernet>() + usize::from(ip.version_ihl.get() & 15) * 4;
+    clamp_at(packet, offset, most)
+}
+
+/// The same of a TCP header that begins at `offset`.
+#[inline(always)]
+pub fn clamp_at<P: Packet>(packet: &P, offset: usize, most: u16) -> Option<()> {
     let tcp: &Tcp = packet.header(offset)?;
     let first = offset + size_of::<Tcp>();
     let bytes = (usize::from(tcp.data_offset.get() >> 4) * 4).checked_sub(size_of::<Tcp>())?;

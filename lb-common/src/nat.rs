@@ -1,22 +1,22 @@
 //! rewrite: a translation applied to a frame, with every checksum updated in place (RFC 1624).
 
 use crate::{
-    addr::{Be16, Be32, Mac},
+    addr::{Be16, Be32, Be128, Mac},
     verdict::DropReason,
     wire::{
-        Ipv4Frame, L4,
+        Ip, Ipv4Frame, Ipv6Frame, L4,
         checksum::Delta,
-        header::{Ethernet, Ipv4},
+        header::{Ethernet, Ipv4, Ipv6},
     },
 };
 
-/// What a packet's tuple becomes.
+/// What a packet's tuple becomes; the addresses are those of its IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Translation {
+pub struct Translation<A = Be32> {
     /// New source address.
-    pub source: Be32,
+    pub source: A,
     /// New destination address.
-    pub destination: Be32,
+    pub destination: A,
     /// New source port.
     pub source_port: Be16,
     /// New destination port.
@@ -29,8 +29,8 @@ pub struct Translation {
 ///
 /// `TtlExpired` (RFC 1812 section 5.3.1).
 #[inline(always)]
-pub fn check_hops(ip: &Ipv4) -> Result<(), DropReason> {
-    if ip.ttl.get() > 1 {
+pub fn check_hops(ip: &impl Ip) -> Result<(), DropReason> {
+    if ip.hops() > 1 {
         Ok(())
     } else {
         Err(DropReason::TtlExpired)
@@ -44,8 +44,8 @@ pub fn check_hops(ip: &Ipv4) -> Result<(), DropReason> {
 ///
 /// `TooBig`.
 #[inline(always)]
-pub fn check_size(ip: &Ipv4, mtu: u16) -> Result<(), DropReason> {
-    if mtu == 0 || ip.total_length.get().get() <= mtu {
+pub fn check_size(ip: &impl Ip, mtu: u16) -> Result<(), DropReason> {
+    if mtu == 0 || ip.bytes() <= u32::from(mtu) {
         Ok(())
     } else {
         Err(DropReason::TooBig)
@@ -56,20 +56,33 @@ pub fn check_size(ip: &Ipv4, mtu: u16) -> Result<(), DropReason> {
 #[inline(always)]
 pub fn translate(frame: &Ipv4Frame<'_>, to: &Translation) {
     let addresses = translate_header(frame.ip, to.source, to.destination);
-    let (source_port, destination_port) = frame.l4.ports();
-    let l4 = addresses
+    translate_layer4(frame.l4, addresses, to);
+}
+
+/// The same of IPv6, whose header has no checksum.
+#[inline(always)]
+pub fn translate6(frame: &Ipv6Frame<'_>, to: &Translation<Be128>) {
+    let addresses = translate_header6(frame.ip, to.source, to.destination);
+    translate_layer4(frame.l4, addresses, to);
+}
+
+/// Rewrites the ports; `addresses` is what has changed in front.
+#[inline(always)]
+fn translate_layer4<A>(l4: L4<'_>, addresses: Delta, to: &Translation<A>) {
+    let (source_port, destination_port) = l4.ports();
+    let delta = addresses
         .change16(source_port, to.source_port)
         .change16(destination_port, to.destination_port);
-    match frame.l4 {
+    match l4 {
         L4::Tcp(tcp) => {
             tcp.source.set(to.source_port);
             tcp.destination.set(to.destination_port);
-            tcp.checksum.set(l4.apply(tcp.checksum.get()));
+            tcp.checksum.set(delta.apply(tcp.checksum.get()));
         }
         L4::Udp(udp) => {
             udp.source.set(to.source_port);
             udp.destination.set(to.destination_port);
-            udp.checksum.set(l4.apply_udp(udp.checksum.get()));
+            udp.checksum.set(delta.apply_udp(udp.checksum.get()));
         }
     }
 }
@@ -89,6 +102,18 @@ pub fn translate_header(ip: &Ipv4, source: Be32, destination: Be32) -> Delta {
     );
     ip.ttl.set(ttl_left);
     ip.checksum.set(hop.apply(ip.checksum.get()));
+    ip.source.set(source);
+    ip.destination.set(destination);
+    addresses
+}
+
+/// The same of IPv6; takes one hop off as well.
+#[inline(always)]
+pub fn translate_header6(ip: &Ipv6, source: Be128, destination: Be128) -> Delta {
+    let addresses = Delta::default()
+        .change128(ip.source.get(), source)
+        .change128(ip.destination.get(), destination);
+    ip.hop_limit.set(ip.hop_limit.get().wrapping_sub(1));
     ip.source.set(source);
     ip.destination.set(destination);
     addresses

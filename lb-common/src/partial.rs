@@ -10,9 +10,9 @@ use network_types::ip::IpProto;
 use crate::{
     addr::Be16,
     wire::{
-        Ipv4Frame, L4, N16, N32, Packet,
-        checksum::{fold, pseudo_header},
-        header::{Ethernet, Ipv4, Tcp, Udp},
+        Ipv4Frame, Ipv6Frame, L4, N16, N32, Packet,
+        checksum::{fold, pseudo_header, pseudo_header6},
+        header::{Ethernet, Ipv4, Ipv6, Tcp, Udp},
     },
 };
 
@@ -41,17 +41,37 @@ pub fn complete<P: Packet>(packet: &P, keep: bool) -> u32 {
 /// Writes the sum of the pseudo-header into a frame that stays [`OPEN`], after all else is rewritten.
 #[inline(always)]
 pub fn reopen(frame: &Ipv4Frame<'_>) {
-    let ip = frame.ip;
-    let (field, length) = match frame.l4 {
-        L4::Tcp(tcp) => {
-            let header = u16::from(tcp.data_offset.get() >> 4) * 4;
-            (&tcp.checksum, frame.payload.wrapping_add(header))
-        }
-        L4::Udp(udp) => (&udp.checksum, udp.length.get().get()),
-    };
-    let (source, destination) = (ip.source.get(), ip.destination.get());
+    let (field, length) = open_field(frame.l4, frame.payload);
+    let (source, destination) = (frame.ip.source.get(), frame.ip.destination.get());
     let pseudo = pseudo_header(source, destination, frame.l4.protocol(), length);
     field.set(Be16::from_raw(fold(pseudo)));
+}
+
+/// The same of IPv6.
+#[inline(always)]
+pub fn reopen6(frame: &Ipv6Frame<'_>) {
+    let (field, length) = open_field(frame.l4, frame.payload);
+    let (source, destination) = (frame.ip.source.get(), frame.ip.destination.get());
+    let pseudo = pseudo_header6(source, destination, frame.l4.protocol(), length);
+    field.set(Be16::from_raw(fold(pseudo)));
+}
+
+/// The checksum of a packet with so many bytes behind its layer-4 header, and the length that it covers.
+#[inline(always)]
+fn open_field(l4: L4<'_>, payload: u16) -> (&N16, u16) {
+    match l4 {
+        L4::Tcp(tcp) => {
+            let header = u16::from(tcp.data_offset.get() >> 4) * 4;
+            (&tcp.checksum, payload.wrapping_add(header))
+        }
+        L4::Udp(udp) => (&udp.checksum, udp.length.get().get()),
+    }
+}
+
+/// As [`complete`], for a packet of IPv6 whose layer-4 header of `protocol` begins at `first`.
+#[inline(always)]
+pub fn complete6<P: Packet>(packet: &P, protocol: u8, first: usize, keep: bool) -> u32 {
+    state6(packet, protocol, first, keep).unwrap_or(WHOLE)
 }
 
 /// Where the layer-4 part of a packet begins, and how long it is.
@@ -104,14 +124,55 @@ fn state<P: Packet>(packet: &P, keep: bool) -> Option<u32> {
     if first + bytes > LONGEST {
         return Some(TOO_LONG);
     }
-    // The field itself adds the sum of the pseudo-header.
-    let whole = match !fold(sum(packet)?) {
+    let sum = sum(packet, || extent(packet))?;
+    settle(field(packet, udp, first)?, udp, sum, keep)
+}
+
+#[inline(always)]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "read from 16 bits, perhaps made smaller"
+)]
+fn state6<P: Packet>(packet: &P, protocol: u8, first: usize, keep: bool) -> Option<u32> {
+    let ip: &Ipv6 = packet.header(size_of::<Ethernet>())?;
+    let udp = protocol == IpProto::Udp as u8;
+    let Extent { bytes, .. } = extent6(packet, udp, first)?;
+    let (source, destination) = (ip.source.get(), ip.destination.get());
+    let pseudo = fold(pseudo_header6(source, destination, protocol, bytes as u16));
+    if field(packet, udp, first)?.get().raw() != pseudo {
+        return Some(WHOLE);
+    }
+    if first + bytes > LONGEST {
+        return Some(TOO_LONG);
+    }
+    let sum = sum(packet, || extent6(packet, udp, first))?;
+    settle(field(packet, udp, first)?, udp, sum, keep)
+}
+
+#[inline(always)]
+fn extent6<P: Packet>(packet: &P, udp: bool, first: usize) -> Option<Extent> {
+    let ip: &Ipv6 = packet.header(size_of::<Ethernet>())?;
+    let bytes = if udp {
+        usize::from(packet.header::<Udp>(first)?.length.get().get())
+    } else {
+        let end =
+            size_of::<Ethernet>() + size_of::<Ipv6>() + usize::from(ip.payload_length.get().get());
+        end.checked_sub(first)?
+    };
+    Some(Extent { first, bytes })
+}
+
+/// What becomes of an open checksum whose packet, the field itself included, has this sum: that field adds
+/// the sum of the pseudo-header.
+#[inline(always)]
+fn settle(field: &N16, udp: bool, sum: u64, keep: bool) -> Option<u32> {
+    let whole = match !fold(sum) {
         0 if udp => 0xffff,
         whole => whole,
     };
     if !keep {
-        field(packet, udp, first)?.set(Be16::from_raw(whole));
-    } else if whole != pseudo {
+        field.set(Be16::from_raw(whole));
+    } else if whole != field.get().raw() {
         return Some(OPEN);
     }
     Some(WHOLE)
@@ -122,9 +183,10 @@ fn state<P: Packet>(packet: &P, keep: bool) -> Option<u32> {
 /// The extent is read again for each size of blocks: then the verifier does not know how many larger
 /// ones there were, and walks the rest once instead of once for each number.
 #[inline(always)]
-fn sum<P: Packet>(packet: &P) -> Option<u64> {
+fn sum<P: Packet>(packet: &P, extent: impl Fn() -> Option<Extent>) -> Option<u64> {
+    let short = || short(&extent);
     let mut sum = 0;
-    let Extent { first, bytes } = short(packet)?;
+    let Extent { first, bytes } = short()?;
     for index in 0..LONGEST / LARGE {
         let at = index * LARGE;
         if at + LARGE > bytes {
@@ -132,7 +194,7 @@ fn sum<P: Packet>(packet: &P) -> Option<u64> {
         }
         sum += packet.sum::<LARGE>(first + at)?;
     }
-    let Extent { first, bytes } = short(packet)?;
+    let Extent { first, bytes } = short()?;
     for index in 0..LARGE / SMALL {
         let at = (bytes & !(LARGE - 1)) + index * SMALL;
         if at + SMALL > bytes {
@@ -140,7 +202,7 @@ fn sum<P: Packet>(packet: &P) -> Option<u64> {
         }
         sum += packet.sum::<SMALL>(first + at)?;
     }
-    let Extent { first, bytes } = short(packet)?;
+    let Extent { first, bytes } = short()?;
     for index in 0..SMALL / WORD {
         let at = (bytes & !(SMALL - 1)) + index * WORD;
         if at + WORD > bytes {
@@ -148,7 +210,7 @@ fn sum<P: Packet>(packet: &P) -> Option<u64> {
         }
         sum += u64::from(packet.header::<N32>(first + at)?.get().raw());
     }
-    let Extent { first, bytes } = short(packet)?;
+    let Extent { first, bytes } = short()?;
     if bytes & 2 != 0 {
         let half: &N16 = packet.header(first + (bytes & !3))?;
         sum += u64::from(half.get().raw());
@@ -163,10 +225,10 @@ fn sum<P: Packet>(packet: &P) -> Option<u64> {
     Some(sum)
 }
 
-/// The extent of a packet that is not too long, in numbers that have a bound.
+/// An extent that is not too long, in numbers that have a bound.
 #[inline(always)]
-fn short<P: Packet>(packet: &P) -> Option<Extent> {
-    extent(packet).filter(|extent| extent.bytes <= LONGEST)
+fn short(extent: &impl Fn() -> Option<Extent>) -> Option<Extent> {
+    extent().filter(|extent| extent.bytes <= LONGEST)
 }
 
 #[cfg(test)]

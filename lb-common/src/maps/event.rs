@@ -1,10 +1,13 @@
 //! Flow events: records of flows that begin and end, for the flow log.
 
 use super::flow::Flow;
-use crate::{addr::Be32, pod::pod_struct};
+use crate::{
+    addr::{Be32, Be128},
+    pod::pod_struct,
+};
 
 pod_struct! {
-    /// A flow that began or ended. 88 bytes.
+    /// A flow that began or ended. 104 bytes; older data planes report the first 88.
     pub struct FlowEvent {
         /// Its entry as it was then; the word has protocol and generation.
         pub flow: Flow,
@@ -20,6 +23,8 @@ pod_struct! {
         pub time: u32,
         /// Zero.
         pub _reserved: u32,
+        /// The client, if the flow is one of IPv6.
+        pub client: Be128,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     addr::{Be16, Be32, Mac},
     pod::pod_struct,
-    wire::Ipv4Frame,
+    wire::{Ipv4Frame, L4},
 };
 
 pod_struct! {
@@ -93,14 +93,25 @@ impl FlowKey {
     /// The request tuple of a packet that came from the network `id` to a VIP.
     #[inline(always)]
     pub fn of_request(frame: &Ipv4Frame<'_>, id: u16) -> Self {
-        let (client_port, vip_port) = frame.l4.ports();
+        Self::new(
+            frame.ip.source.get(),
+            frame.ip.destination.get(),
+            frame.l4,
+            id,
+        )
+    }
+
+    /// The request tuple of a packet between these addresses, or what stands for them.
+    #[inline(always)]
+    pub fn new(client: Be32, vip: Be32, l4: L4<'_>, network: u16) -> Self {
+        let (client_port, vip_port) = l4.ports();
         Self {
-            client: frame.ip.source.get(),
-            vip: frame.ip.destination.get(),
+            client,
+            vip,
             client_port,
             vip_port,
-            network: id,
-            protocol: u16::from(frame.l4.protocol()),
+            network,
+            protocol: u16::from(l4.protocol()),
         }
     }
 }

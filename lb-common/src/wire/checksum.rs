@@ -5,7 +5,7 @@
 //! `HC' = ~(~HC + ~m + m')`.
 
 use super::header::Ipv4;
-use crate::addr::{Be16, Be32};
+use crate::addr::{Be16, Be32, Be128};
 
 /// What a set of field changes adds to a checksum.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,13 +25,21 @@ impl Delta {
         Self(self.0 + !old.raw() as u64 + new.raw() as u64)
     }
 
+    /// A 128-bit field at an even offset goes from `old` to `new`.
+    #[inline(always)]
+    pub const fn change128(self, old: Be128, new: Be128) -> Self {
+        let ([a, b, c, d], [w, x, y, z]) = (old.raw(), new.raw());
+        let old = !a as u64 + !b as u64 + !c as u64 + !d as u64;
+        Self(self.0 + old + w as u64 + x as u64 + y as u64 + z as u64)
+    }
+
     /// `checksum` after the changes.
     #[inline(always)]
     pub const fn apply(self, checksum: Be16) -> Be16 {
         Be16::from_raw(!fold(self.0 + !checksum.raw() as u64))
     }
 
-    /// As [`Self::apply`] for UDP over IPv4: zero means "no checksum" and stays, a computed zero is
+    /// As [`Self::apply`] for UDP: zero means "no checksum" and stays, a computed zero is
     /// sent as all ones (RFC 768).
     #[inline(always)]
     pub const fn apply_udp(self, checksum: Be16) -> Be16 {
@@ -63,6 +71,13 @@ impl Sum {
     #[inline(always)]
     pub const fn add32(self, field: Be32) -> Self {
         Self(self.0 + field.raw() as u64)
+    }
+
+    /// Adds a 128-bit field at an even offset.
+    #[inline(always)]
+    pub const fn add128(self, field: Be128) -> Self {
+        let [a, b, c, d] = field.raw();
+        Self(self.0 + a as u64 + b as u64 + c as u64 + d as u64)
     }
 
     /// Adds an IPv4 header without options, its own checksum included.
@@ -131,6 +146,13 @@ pub fn pseudo_header(source: Be32, destination: Be32, protocol: u8, length: u16)
         + u64::from(destination.raw())
         + u64::from(Be16::new(u16::from(protocol)).raw())
         + u64::from(Be16::new(length).raw())
+}
+
+/// The same of IPv6 (RFC 8200 section 8.1); `length` in bytes.
+#[inline(always)]
+pub fn pseudo_header6(source: Be128, destination: Be128, protocol: u8, length: u16) -> u64 {
+    let Sum(addresses) = Sum::default().add128(source).add128(destination);
+    addresses + u64::from(Be16::new(u16::from(protocol)).raw()) + u64::from(Be16::new(length).raw())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use core::cell::Cell;
 
 use super::Wire;
-use crate::addr::{Be16, Be32, Mac};
+use crate::addr::{Be16, Be32, Be128, Mac};
 
 /// A byte of a header.
 pub type N8 = Cell<u8>;
@@ -85,5 +85,29 @@ impl NMac {
         a.set(Be16::from_raw(x));
         b.set(Be16::from_raw(y));
         c.set(Be16::from_raw(z));
+    }
+}
+
+/// Sixteen bytes in network order: an IPv6 address in a header.
+#[repr(C)]
+#[derive(Debug)]
+pub struct N128([N32; 4]);
+
+impl N128 {
+    /// The address.
+    #[inline(always)]
+    pub fn get(&self) -> Be128 {
+        let [a, b, c, d] = &self.0;
+        Be128::from_raw([a.get().raw(), b.get().raw(), c.get().raw(), d.get().raw()])
+    }
+
+    /// Writes the address.
+    #[inline(always)]
+    pub fn set(&self, address: Be128) {
+        let ([a, b, c, d], [w, x, y, z]) = (&self.0, address.raw());
+        a.set(Be32::from_raw(w));
+        b.set(Be32::from_raw(x));
+        c.set(Be32::from_raw(y));
+        d.set(Be32::from_raw(z));
     }
 }

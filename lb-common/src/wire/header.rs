@@ -1,6 +1,6 @@
 //! Headers as they stand on the wire. Every field is in network byte order.
 
-use super::{N8, N16, N32, NMac, Wire};
+use super::{N8, N16, N32, N128, NMac, Wire};
 
 macro_rules! header {
     ($(#[$meta:meta])* $name:ident [$size:literal] { $($(#[$field_meta:meta])* $field:ident: $ty:ty,)+ }) => {
@@ -78,6 +78,68 @@ header! {
         source: N32,
         /// Destination address.
         destination: N32,
+    }
+}
+
+header! {
+    /// IPv6 (RFC 8200 section 3).
+    Ipv6 [40] {
+        /// Version (4 bits), traffic class (8) and flow label (20).
+        version_class_label: N32,
+        /// Bytes behind this header, extension headers included.
+        payload_length: N16,
+        /// What follows: an extension header, or the layer-4 protocol.
+        next_header: N8,
+        /// Hops that are left.
+        hop_limit: N8,
+        /// Source address.
+        source: N128,
+        /// Destination address.
+        destination: N128,
+    }
+}
+
+header! {
+    /// How an IPv6 extension header begins; hop-by-hop, routing and destination options (RFC 8200 section 4).
+    Extension [4] {
+        /// What follows it.
+        next_header: N8,
+        /// Its bytes in units of 8, the first 8 not counted.
+        length: N8,
+        /// Routing: its type.
+        kind: N8,
+        /// Depends on the header.
+        rest: N8,
+    }
+}
+
+header! {
+    /// The fragment header of IPv6 (RFC 8200 section 4.5).
+    FragmentHeader [8] {
+        /// What follows it.
+        next_header: N8,
+        /// Zero.
+        reserved: N8,
+        /// Offset in units of 8 bytes (13 bits), reserved (2), more fragments (1).
+        fragment: N16,
+        /// Identification of the datagram.
+        identification: N32,
+    }
+}
+
+header! {
+    /// Neighbour solicitation and advertisement without options (RFC 4861 sections 4.3 and 4.4).
+    Neighbour [24] {
+        /// 135 or 136.
+        kind: N8,
+        /// 0.
+        code: N8,
+        /// Checksum over pseudo-header and message.
+        checksum: N16,
+        /// Flags of an advertisement.
+        flags: N32,
+        /// Whom it is about.
+        target: N128,
     }
 }
 
@@ -246,6 +308,23 @@ impl Ipv4 {
     pub fn is_atomic(&self) -> bool {
         let flags = DONT_FRAGMENT | MORE_FRAGMENTS | FRAGMENT_OFFSET;
         self.fragment.get().get() & flags == DONT_FRAGMENT
+    }
+}
+
+/// More fragments of the datagram follow, in the fragment header of IPv6.
+pub const MORE_FRAGMENTS6: u16 = 1;
+
+impl FragmentHeader {
+    /// Where this fragment begins, in units of 8 bytes.
+    #[inline(always)]
+    pub fn offset(&self) -> u16 {
+        self.fragment.get().get() >> 3
+    }
+
+    /// Whether others follow.
+    #[inline(always)]
+    pub fn more(&self) -> bool {
+        self.fragment.get().get() & MORE_FRAGMENTS6 != 0
     }
 }
 

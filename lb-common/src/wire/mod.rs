@@ -1,5 +1,6 @@
 //! The bytes of a frame: bounds-checked access, headers, parsing, checksums.
 
+mod chain;
 pub mod checksum;
 mod ethertype;
 mod field;
@@ -9,9 +10,12 @@ mod packet;
 mod parse;
 mod tag;
 
+pub use chain::Chain;
 pub use ethertype::is_link_control;
-pub use field::{N8, N16, N32, NMac};
+pub use field::{N8, N16, N32, N128, NMac};
 pub use packet::{Block, Packet, Slice, Wire};
 pub(crate) use parse::{FRAGMENT_MASK, OFFSET_MASK};
-pub use parse::{Ipv4Frame, L4, ipv4_lengths, parse_ipv4};
+pub use parse::{
+    Frame, Ip, Ipv4Frame, Ipv6Frame, L4, ipv4_lengths, ipv6_length, parse_ipv4, parse_ipv6,
+};
 pub use tag::{Tag, Tagging, tagging};

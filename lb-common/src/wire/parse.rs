@@ -6,22 +6,62 @@
 use network_types::ip::IpProto;
 
 use super::{
-    Packet,
-    header::{ACK, Ethernet, Ipv4, SYN, Tcp, Udp},
+    Chain, Packet,
+    header::{ACK, Ethernet, Ipv4, Ipv6, SYN, Tcp, Udp},
 };
 use crate::{addr::Be16, verdict::DropReason};
 
-/// An IPv4 packet whose layer-4 header is complete and inside the packet.
+/// An IP packet of TCP or UDP whose layer-4 header is complete and inside the packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Ipv4Frame<'a> {
+pub struct Frame<'a, I> {
     /// The Ethernet header.
     pub ethernet: &'a Ethernet,
-    /// The IPv4 header.
-    pub ip: &'a Ipv4,
+    /// The IP header.
+    pub ip: &'a I,
     /// The layer-4 header.
     pub l4: L4<'a>,
+    /// Where that begins, in bytes from the frame's first.
+    pub at: usize,
     /// Bytes behind the layer-4 header, as the IP length says; padding does not count.
     pub payload: u16,
+}
+
+/// A packet of IPv4.
+pub type Ipv4Frame<'a> = Frame<'a, Ipv4>;
+/// A packet of IPv6.
+pub type Ipv6Frame<'a> = Frame<'a, Ipv6>;
+
+/// An IP header, of whichever version.
+pub trait Ip {
+    /// Hops that are left.
+    fn hops(&self) -> u8;
+    /// Bytes of the packet, this header included.
+    fn bytes(&self) -> u32;
+}
+
+impl Ip for Ipv4 {
+    #[inline(always)]
+    fn hops(&self) -> u8 {
+        self.ttl.get()
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> u32 {
+        u32::from(self.total_length.get().get())
+    }
+}
+
+impl Ip for Ipv6 {
+    #[inline(always)]
+    fn hops(&self) -> u8 {
+        self.hop_limit.get()
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> u32 {
+        const HEADER: u32 = 40;
+        HEADER + u32::from(self.payload_length.get().get())
+    }
 }
 
 impl Ipv4Frame<'_> {
@@ -35,7 +75,15 @@ impl Ipv4Frame<'_> {
     }
 }
 
-impl Ipv4Frame<'_> {
+impl Ipv6Frame<'_> {
+    /// As for IPv4: without extension headers.
+    #[inline(always)]
+    pub fn is_plain_tcp(&self) -> bool {
+        matches!(self.l4, L4::Tcp(_)) && self.at == size_of::<Ethernet>() + size_of::<Ipv6>()
+    }
+}
+
+impl<I> Frame<'_, I> {
     /// Whether it is the first segment of a connection.
     #[inline(always)]
     pub fn asks(&self) -> bool {
@@ -131,6 +179,86 @@ pub fn parse_ipv4<'a, P: Packet>(
     if is_first {
         check_first(ip, room)?;
     }
+    let (l4, payload) = layer4(packet, offset, room, protocol, is_first)?;
+    Ok(Frame {
+        ethernet,
+        ip,
+        l4,
+        at: offset,
+        payload,
+    })
+}
+
+/// The bytes of an IPv6 packet behind its header.
+///
+/// # Errors
+///
+/// `Malformed` where they contradict the frame; also for a jumbogram (RFC 2675), which says 0.
+#[inline(always)]
+pub fn ipv6_length<P: Packet>(packet: &P, ip: &Ipv6) -> Result<usize, DropReason> {
+    let payload = usize::from(ip.payload_length.get().get());
+    let room = packet.len() - size_of::<Ethernet>();
+    let version = ip.version_class_label.get().get() >> 28;
+    if version != 6 || payload == 0 || size_of::<Ipv6>() + payload > room {
+        return Err(DropReason::Malformed);
+    }
+    Ok(payload)
+}
+
+/// Parses the layers above `ethernet`, whose ethertype says IPv6, and behind whose header there is
+/// `chain`. Of a fragmented datagram as for IPv4.
+///
+/// # Errors
+///
+/// As for IPv4; and `Malformed` for UDP without a checksum (RFC 8200 section 8.1).
+#[inline(always)]
+pub fn parse_ipv6<'a, P: Packet>(
+    packet: &'a P,
+    ethernet: &'a Ethernet,
+    ip: &'a Ipv6,
+    chain: Chain,
+) -> Result<Ipv6Frame<'a>, DropReason> {
+    let payload = ipv6_length(packet, ip)?;
+    let room = payload
+        .checked_sub(chain.bytes())
+        .ok_or(DropReason::Malformed)?;
+    let protocol = chain.protocol();
+    let mut is_first = false;
+    if chain.fragment_at().is_some() {
+        let fragment = chain.fragment(packet).ok_or(DropReason::Malformed)?;
+        if fragment.offset() != 0 {
+            return Err(DropReason::Fragment);
+        }
+        // One that is the whole datagram is none (RFC 6946).
+        is_first = fragment.more();
+        if is_first {
+            check_whole(protocol, room)?;
+        }
+    }
+    let (l4, payload) = layer4(packet, chain.end(), room, protocol, is_first)?;
+    if let L4::Udp(udp) = l4
+        && udp.checksum.get().raw() == 0
+    {
+        return Err(DropReason::Malformed);
+    }
+    Ok(Frame {
+        ethernet,
+        ip,
+        l4,
+        at: chain.end(),
+        payload,
+    })
+}
+
+/// The layer-4 header at `offset` of a packet with `room` bytes from there on, and how many are behind it.
+#[inline(always)]
+fn layer4<P: Packet>(
+    packet: &P,
+    offset: usize,
+    room: usize,
+    protocol: u8,
+    is_first: bool,
+) -> Result<(L4<'_>, u16), DropReason> {
     let (l4, l4_bytes) = if protocol == IpProto::Tcp as u8 {
         let tcp = packet.header::<Tcp>(offset).ok_or(DropReason::Malformed)?;
         let bytes = usize::from(tcp.data_offset.get() >> 4) * 4;
@@ -160,25 +288,29 @@ pub fn parse_ipv4<'a, P: Packet>(
         reason = "at most the 16-bit total length"
     )]
     let payload = payload as u16;
-    Ok(Ipv4Frame {
-        ethernet,
-        ip,
-        l4,
-        payload,
-    })
+    Ok((l4, payload))
 }
 
-/// Whether a fragment with `room` bytes behind its IP header is the first one of a datagram, and has
-/// the layer-4 header but for its options. Ethernet padding behind a short one would look like it.
+/// Whether a fragment with `room` bytes behind its IP header is the first one of a datagram, and whole
+/// as [`check_whole`] says.
 #[inline(always)]
 fn check_first(ip: &Ipv4, room: usize) -> Result<(), DropReason> {
-    let protocol = ip.protocol.get();
+    if ip.is_later_fragment() {
+        return Err(DropReason::Fragment);
+    }
+    check_whole(ip.protocol.get(), room)
+}
+
+/// Whether a first fragment with `room` bytes of `protocol` has the layer-4 header but for its options.
+/// Ethernet padding behind a short one would look like it.
+#[inline(always)]
+fn check_whole(protocol: u8, room: usize) -> Result<(), DropReason> {
     let needed = if protocol == IpProto::Tcp as u8 {
         size_of::<Tcp>()
     } else {
         size_of::<Udp>()
     };
-    if ip.is_later_fragment() || protocol != IpProto::Tcp as u8 && protocol != IpProto::Udp as u8 {
+    if protocol != IpProto::Tcp as u8 && protocol != IpProto::Udp as u8 {
         Err(DropReason::Fragment)
     } else if room < needed || !room.is_multiple_of(8) {
         Err(DropReason::FragmentTiny)

@@ -124,11 +124,9 @@ impl From<core::net::Ipv6Addr> for Be128 {
 
 impl From<Be128> for core::net::Ipv6Addr {
     fn from(address: Be128) -> Self {
-        let mut octets = [0; 16];
-        for (bytes, word) in octets.chunks_exact_mut(4).zip(address.0) {
-            bytes.copy_from_slice(&word.to_ne_bytes());
-        }
-        Self::from(octets)
+        let [a, b, c, d] = address.0.map(u32::from_be);
+        let upper = u128::from(a) << 96 | u128::from(b) << 64;
+        Self::from_bits(upper | u128::from(c) << 32 | u128::from(d))
     }
 }
 

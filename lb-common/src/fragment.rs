@@ -10,9 +10,9 @@ use crate::{
     maps::flow::TIME_SHIFT,
     verdict::DropReason,
     wire::{
-        Packet,
-        header::{FRAGMENT_OFFSET, Ipv4, MORE_FRAGMENTS},
-        ipv4_lengths,
+        Chain, Packet,
+        header::{FRAGMENT_OFFSET, FragmentHeader, Ipv4, Ipv6, MORE_FRAGMENTS},
+        ipv4_lengths, ipv6_length,
     },
 };
 
@@ -57,10 +57,38 @@ impl Piece {
         let field = ip.fragment.get().get();
         let more = field & MORE_FRAGMENTS != 0;
         let from = usize::from(field & FRAGMENT_OFFSET);
-        let bytes = total - header_bytes;
         if from * 8 + total > LARGEST {
             return Err(DropReason::Malformed);
         }
+        Self::new(from, total - header_bytes, more)
+    }
+
+    /// Reads a fragment of IPv6, whose fragment header this is.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` and `FragmentTiny` as for IPv4.
+    #[inline(always)]
+    pub fn read6<P: Packet>(
+        packet: &P,
+        ip: &Ipv6,
+        chain: Chain,
+        header: &FragmentHeader,
+    ) -> Result<Self, DropReason> {
+        let payload = ipv6_length(packet, ip)?;
+        // Behind a later fragment's header nothing is looked at.
+        let bytes = payload
+            .checked_sub(chain.bytes())
+            .ok_or(DropReason::Malformed)?;
+        let from = usize::from(header.offset());
+        if from * 8 + bytes > LARGEST {
+            return Err(DropReason::Malformed);
+        }
+        Self::new(from, bytes, header.more())
+    }
+
+    #[inline(always)]
+    fn new(from: usize, bytes: usize, more: bool) -> Result<Self, DropReason> {
         if bytes == 0 || more && !bytes.is_multiple_of(8) {
             return Err(DropReason::FragmentTiny);
         }

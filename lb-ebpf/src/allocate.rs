@@ -15,6 +15,7 @@ use lb_common::{
 use crate::{
     atomic, count, end,
     entry::{Entry, NewFlow, now},
+    family::Family,
     maps::{FLOW_INDEX, FREE_IDS, SNAT_PAGES},
     ring,
 };
@@ -31,16 +32,20 @@ const FORGOTTEN: u32 = 0;
 /// How long an end of a connection rests in TIME_WAIT on Linux: 60 s, in units of coarse time.
 const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 
-/// Claims an id in the backend's `network`, writes the flow and makes it findable.
+/// Claims an id in the backend's `network`, writes the flow of the packet with this header and makes it
+/// findable.
 #[inline(always)]
-pub(crate) fn allocate(
+pub(crate) fn allocate<I: Family>(
     network: &Network,
+    client: &I,
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
 ) -> Result<Entry, DropReason> {
-    let (entry, claimed) = claim(network, key, udp, flow)?;
+    let snat = network.snat(I::IS_IPV6);
+    let (entry, claimed) = claim(network, snat, key, udp, flow)?;
     entry.fill(key, flow);
+    client.note_client(entry.id);
     let published = claimed.publish();
     if !entry.swap(claimed, published) {
         return Err(DropReason::FlowRace);
@@ -97,11 +102,11 @@ pub(crate) fn release(id: u32) {
 #[inline(always)]
 fn claim(
     network: &Network,
+    (first, addresses): (u32, u32),
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
 ) -> Result<(Entry, Word), DropReason> {
-    let addresses = network.snat_count;
     let start = maglev::index(maglev::hash(key).rotate_left(16), addresses);
     let mut empty = 0;
     for attempt in 0..ATTEMPTS {
@@ -112,7 +117,7 @@ fn claim(
         if offset >= addresses {
             offset -= addresses;
         }
-        let slot = network.snat_slots.get(offset as usize).copied();
+        let slot = network.snat_slots.get((first + offset) as usize).copied();
         let queue = slot.and_then(|slot| FREE_IDS.get(u32::from(slot)));
         match queue.map(|queue| queue.pop()) {
             Some(Ok(Some(id))) => {

@@ -25,6 +25,7 @@ use network_types::eth::EtherType;
 use crate::{
     conntrack, count,
     entry::now,
+    family::Family,
     lookup,
     maps::{ANSWERS, NETWORKS},
     parse::Xdp,
@@ -145,7 +146,8 @@ const fn is_of_the_way(reason: u32) -> bool {
 fn must_know(frame: &Ipv4Frame<'_>, id: u16, network: &Network, reason: u32) -> bool {
     if has(OF_POLICY, reason) {
         let key = FlowKey::of_request(frame, id);
-        return rejects(&key, network, reason) || goes_on(frame) && conntrack::was_ended(&key);
+        return rejects(&key, frame.ip, network, reason)
+            || goes_on(frame) && conntrack::was_ended(&key);
     }
     if reason == DropReason::ReplyMismatch as u32 {
         // The rest of a connection that is gone; who knocks at a SNAT port learns nothing.
@@ -162,11 +164,10 @@ fn must_know(frame: &Ipv4Frame<'_>, id: u16, network: &Network, reason: u32) -> 
 
 /// Whether the configuration says that requests of this key, which policy refuses, have an answer.
 #[inline(always)]
-fn rejects(key: &FlowKey, network: &Network, reason: u32) -> bool {
+fn rejects(key: &FlowKey, ip: &impl Family, network: &Network, reason: u32) -> bool {
     if reason == DropReason::NoService as u32 {
         // Policy was not asked yet.
-        return network.flags & NETWORK_REJECT != 0
-            && policy::is_own(key.network, network, key.client);
+        return network.flags & NETWORK_REJECT != 0 && policy::is_own(key.network, network, ip);
     }
     reason == DropReason::Denied as u32
         && lookup::service(key).is_some_and(|service| service.flags & SERVICE_REJECT != 0)

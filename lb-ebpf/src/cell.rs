@@ -5,14 +5,14 @@ use lb_common::{
     maps::network::Network,
     verdict::{DropReason, Hook, Verdict},
     wire::{
-        Packet,
-        header::{Arp, Ethernet, Ipv4},
-        parse_ipv4,
+        Chain, Packet,
+        header::{Arp, Ethernet, Ipv4, Ipv6},
+        parse_ipv4, parse_ipv6,
     },
 };
 use network_types::eth::EtherType;
 
-use crate::{count, emit, lookup, parse::Xdp, splice};
+use crate::{count, emit, lookup, neighbour, parse::Xdp, splice};
 
 /// `lb_cell`.
 #[inline(always)]
@@ -38,6 +38,8 @@ fn leave(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
             .header(size_of::<Ethernet>())
             .ok_or(DropReason::Malformed)?;
         lookup::address(id, arp.sender.get()).is_some()
+    } else if ethertype == EtherType::Ipv6 as u16 {
+        neighbour::may_leave(xdp, id).is_some() || is_local6(xdp, id, ethernet).is_some()
     } else {
         ethertype == EtherType::Ipv4 as u16 && is_local(xdp, id, ethernet).is_some()
     };
@@ -66,4 +68,15 @@ fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
         lookup::is_shared(id, ip.source.get(), port) && !splice::is_taken(&frame, id)
     };
     is_local.then_some(())
+}
+
+/// The same of IPv6, which has checks only.
+#[inline(always)]
+fn is_local6(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
+    let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
+    let frame = parse_ipv6(xdp, ethernet, ip, Chain::none(ip.next_header.get())).ok()?;
+    let (port, _) = frame.l4.ports();
+    let ours = lookup::labelled(id, lookup::label(ip.source.get())?)?;
+    let to_us = lookup::label(ip.destination.get()).and_then(|label| lookup::labelled(id, label));
+    (frame.is_plain_tcp() && to_us.is_none() && ours.is_local(port.get())).then_some(())
 }

@@ -9,7 +9,7 @@ use lb_common::{
     },
     verdict::DropReason,
     wire::{
-        Ipv4Frame, L4,
+        Frame, Ip, L4,
         header::{ACK, RST, SYN},
     },
 };
@@ -17,6 +17,7 @@ use lb_common::{
 use crate::{
     allocate, emit, end,
     entry::Entry,
+    family::Family,
     maps::{BACKENDS, FLOW_INDEX},
     splice, usage,
 };
@@ -34,9 +35,17 @@ pub(crate) struct Hit {
     pub(crate) backend_port: Be16,
     pub(crate) backend_id: u32,
     pub(crate) client_mac: Mac,
+    /// Generation of the entry.
+    pub(crate) generation: u32,
 }
 
 impl Hit {
+    /// Whether nobody has claimed the entry since it was read.
+    #[inline(always)]
+    pub(crate) fn still(&self) -> bool {
+        self.entry.word().generation() == self.generation
+    }
+
     /// The entry's fields, if nobody claims it while they are read.
     #[inline(always)]
     pub(crate) fn read(entry: Entry, word: Word) -> Option<Self> {
@@ -51,6 +60,7 @@ impl Hit {
             backend_port,
             backend_id,
             client_mac,
+            generation: word.generation(),
         })
     }
 }
@@ -91,7 +101,10 @@ pub(crate) fn was_ended(key: &FlowKey) -> bool {
 
 /// The flow of a request, or `None` if the packet needs a new one.
 #[inline(always)]
-pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit>, DropReason> {
+pub(crate) fn request<I: Family>(
+    frame: &Frame<'_, I>,
+    key: &FlowKey,
+) -> Result<Option<Hit>, DropReason> {
     // SAFETY: the value is a plain integer; the entry's tuple is verified below.
     let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
         return Ok(None);
@@ -108,7 +121,7 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
     let Some(hit) = Hit::read(entry, word) else {
         return Ok(None);
     };
-    if hit.key != *key {
+    if hit.key != *key || !frame.ip.is_of_client(&hit) {
         return Ok(None);
     }
     if word.is_held() {
@@ -119,7 +132,9 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
         .ok_or(DropReason::RecordMissing)?;
     emit::check(frame, next.network)?;
     let segment = match segment(frame) {
-        Some(segment) if word.is_spliced() => Some(splice::as_backend(&entry, word, segment)?),
+        Some(segment) if !I::IS_IPV6 && word.is_spliced() => {
+            Some(splice::as_backend(&entry, word, segment)?)
+        }
         segment => segment,
     };
     let closed = advance(&hit, word, Direction::Request, segment)?;
@@ -134,7 +149,7 @@ pub(crate) fn request(frame: &Ipv4Frame<'_>, key: &FlowKey) -> Result<Option<Hit
 
 /// The flow of a reply to the SNAT port of `id`.
 #[inline(always)]
-pub(crate) fn reply(frame: &Ipv4Frame<'_>, id: u32) -> Result<Hit, DropReason> {
+pub(crate) fn reply<I: Family>(frame: &Frame<'_, I>, id: u32) -> Result<Hit, DropReason> {
     let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
     let word = entry.word();
     if !word.translates() {
@@ -142,7 +157,7 @@ pub(crate) fn reply(frame: &Ipv4Frame<'_>, id: u32) -> Result<Hit, DropReason> {
     }
     let hit = Hit::read(entry, word).ok_or(DropReason::ReplyMismatch)?;
     let (source_port, _) = frame.l4.ports();
-    let from_backend = frame.ip.source.get() == hit.backend
+    let from_backend = frame.ip.is_from(hit.backend)
         && source_port == hit.backend_port
         && u16::from(frame.l4.protocol()) == hit.key.protocol;
     if !from_backend {
@@ -157,13 +172,13 @@ pub(crate) fn reply(frame: &Ipv4Frame<'_>, id: u32) -> Result<Hit, DropReason> {
 
 /// The frame's length on the wire, without padding.
 #[inline(always)]
-pub(crate) fn frame_bytes(frame: &Ipv4Frame<'_>) -> u64 {
-    14 + u64::from(frame.ip.total_length.get().get())
+pub(crate) fn frame_bytes<I: Ip>(frame: &Frame<'_, I>) -> u64 {
+    14 + u64::from(frame.ip.bytes())
 }
 
 /// The TCP segment of a frame, or `None` for UDP.
 #[inline(always)]
-pub(crate) fn segment(frame: &Ipv4Frame<'_>) -> Option<Segment> {
+pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Option<Segment> {
     match frame.l4 {
         L4::Tcp(tcp) => Some(Segment {
             flags: tcp.flags.get(),
@@ -225,7 +240,7 @@ fn advance(
 /// What follows when this packet has closed the flow; after everything else that is written to its
 /// entry, because the id is free then.
 #[inline(always)]
-fn finish(frame: &Ipv4Frame<'_>, hit: &Hit, closed: Option<Word>, direction: Direction) {
+fn finish<I>(frame: &Frame<'_, I>, hit: &Hit, closed: Option<Word>, direction: Direction) {
     let Some(word) = closed else {
         return;
     };

@@ -5,7 +5,7 @@ use lb_common::{
     maps::network::Network,
     nat,
     verdict::{DropReason, Verdict},
-    wire::{Ipv4Frame, Tag},
+    wire::{Frame, Ip, Tag},
 };
 
 use crate::{answer, maps::NETWORKS, tag};
@@ -14,7 +14,7 @@ use crate::{answer, maps::NETWORKS, tag};
 /// to a flow, and not before it has one or is let into a service: who asks for anything else learns
 /// nothing.
 #[inline(always)]
-pub(crate) fn check(frame: &Ipv4Frame<'_>, id: u16) -> Result<(), DropReason> {
+pub(crate) fn check<I: Ip>(frame: &Frame<'_, I>, id: u16) -> Result<(), DropReason> {
     let mtu = network(id)?.mtu;
     let mut size = u64::from(nat::check_size(frame.ip, mtu).is_err());
     // SAFETY: no instruction. The compiler would fold this test into those of the layer-4 header, on

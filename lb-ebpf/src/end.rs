@@ -1,9 +1,11 @@
 //! end: what follows when this CPU has won the close of a flow, and the record of its beginning.
 
 use lb_common::{
+    addr::Be128,
     conntrack::Word,
     maps::{
         event::{BEGAN, FlowEvent},
+        label,
         network::NETWORK_EVENTS,
     },
     verdict::UNREPORTED,
@@ -12,6 +14,7 @@ use lb_common::{
 use crate::{
     allocate, count,
     entry::{Entry, now},
+    lookup,
     maps::{FLOW_EVENTS, NETWORKS},
 };
 
@@ -46,14 +49,19 @@ fn report(entry: &Entry, word: Word, kind: u32, network: u16) {
         count::note(network, UNREPORTED);
         return;
     };
+    let flow = entry.copy(word);
     record.write(FlowEvent {
-        flow: entry.copy(word),
+        flow,
         id: entry.id,
         kind,
         snat: page.address,
         port: u32::from(page.port(entry.id)),
         time: now(),
         _reserved: 0,
+        client: match label::index(flow.vip) {
+            Some(_) => lookup::client6(entry.id).unwrap_or_default(),
+            None => Be128::default(),
+        },
     });
     record.submit(0);
 }

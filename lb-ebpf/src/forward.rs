@@ -4,32 +4,33 @@ use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::{Be16, Be32},
     maps::{
-        flow::FlowKey,
         fragment::{FROM_BACKEND, FROM_CLIENT},
         network::{Address, KIND_VIP, Network},
     },
     nat::{self, Translation},
     verdict::{DropReason, Verdict},
     wire::{
-        Ipv4Frame, Packet,
-        header::{Ethernet, Ipv4},
-        parse_ipv4,
+        Chain, Frame, Packet,
+        header::{Ethernet, Ipv4, Ipv6},
+        parse_ipv4, parse_ipv6,
     },
 };
 
 use crate::{
     allocate,
     conntrack::{self, Hit},
-    count, emit, fragment, lookup,
+    count, emit,
+    family::{self, Family},
+    lookup,
     maps::BACKENDS,
-    open, options,
+    open,
     parse::Xdp,
     rewrite, splice,
 };
 
 /// What [`lb_flow`] says of a packet that belongs to no flow and may open one; no reason has this
 /// number.
-const OPENS: u64 = count::FIRST_VERDICT as u64 - 1;
+pub(crate) const OPENS: u64 = count::FIRST_VERDICT as u64 - 1;
 
 /// The end of a packet to `address`, one of ours in the network `id`.
 #[inline(always)]
@@ -91,27 +92,65 @@ fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<u64, DropReason>
         Ok(frame) => frame,
         Err(reason) => return network.undeclared(reason).map(said),
     };
+    way(ctx, &frame, ip.destination.get(), (id, network), address)
+}
+
+/// The end of a packet of IPv6 to the address of ours with this label, as [`lb_flow`] says it; `chain` is
+/// `wire::Chain::raw`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_flow6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> u64 {
+    let (label, chain) = (Be32::from_raw(label), Chain::from_raw(chain));
+    match flow6(&XdpContext::new(ctx), id as u16, label, chain) {
+        Ok(said) => said,
+        Err(reason) => reason as u64,
+    }
+}
+
+#[inline(always)]
+fn flow6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
+    let network = emit::network(id)?;
+    let address = lookup::labelled(id, label).ok_or(DropReason::NotDeclared)?;
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
+    let ip: &Ipv6 = xdp
+        .header(size_of::<Ethernet>())
+        .ok_or(DropReason::Malformed)?;
+    let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
+    way(ctx, &frame, label, (id, network), address)
+}
+
+/// The way of a packet to our address `ours`, whose record this is.
+#[inline(always)]
+fn way<I: Family>(
+    ctx: &XdpContext,
+    frame: &Frame<'_, I>,
+    ours: Be32,
+    (id, network): (u16, &Network),
+    address: &Address,
+) -> Result<u64, DropReason> {
     let (_, port) = frame.l4.ports();
     match address.flow_id(port.get()) {
-        Some(flow_id) => reply(ctx, &frame, (id, network), flow_id),
-        None if address.kind & KIND_VIP != 0 => request(ctx, &frame, (id, network)),
-        None if is_local(&frame, (id, network), address) => local(ctx, network).map(said),
+        Some(flow_id) => reply(ctx, frame, (id, network), flow_id),
+        None if address.kind & KIND_VIP != 0 => request(ctx, frame, ours, (id, network)),
+        None if is_local(frame, (id, network), address) => local(ctx, frame, network).map(said),
         None => network.undeclared(DropReason::ReplyMismatch).map(said),
     }
 }
 
 /// Client to VIP: to the backend of its flow.
 #[inline(always)]
-fn request(
+fn request<I: Family>(
     ctx: &XdpContext,
-    frame: &Ipv4Frame<'_>,
+    frame: &Frame<'_, I>,
+    vip: Be32,
     (id, network): (u16, &Network),
 ) -> Result<u64, DropReason> {
-    let key = FlowKey::of_request(frame, id);
+    let key = family::key(frame, vip, id).ok_or(DropReason::RecordMissing)?;
     match conntrack::request(frame, &key)? {
         Some(hit) => {
             let to = (hit.backend, hit.backend_port);
-            let flow = (hit.entry.id, splice::is_of(hit.entry.id));
+            let flow = (hit.entry.id, !I::IS_IPV6 && splice::is_of(hit.entry.id));
             to_backend(ctx, frame, (id, network), flow, to, hit.backend_id)
         }
         None if network.is_host() && lookup::service(&key).is_none() => Ok(said(Verdict::Passed)),
@@ -121,9 +160,9 @@ fn request(
 
 /// The way of a request that belongs to a flow; as [`lb_flow`] says it.
 #[inline(always)]
-pub(crate) fn to_backend(
+pub(crate) fn to_backend<I: Family>(
     ctx: &XdpContext,
-    frame: &Ipv4Frame<'_>,
+    frame: &Frame<'_, I>,
     (id, network): (u16, &Network),
     (flow_id, is_spliced): (u32, bool),
     (backend, backend_port): (Be32, Be16),
@@ -132,13 +171,13 @@ pub(crate) fn to_backend(
     let next = BACKENDS.get(backend_id).ok_or(DropReason::RecordMissing)?;
     let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
     let translation = Translation {
-        source: page.address,
-        destination: backend,
+        source: I::address(page.address).ok_or(DropReason::RecordMissing)?,
+        destination: I::address(backend).ok_or(DropReason::RecordMissing)?,
         source_port: Be16::new(page.port(flow_id)),
         destination_port: backend_port,
     };
     let out = emit::network(next.network)?;
-    fragment::identify(ctx, frame.ip, id, flow_id, FROM_CLIENT);
+    I::identify(ctx, frame, id, flow_id, FROM_CLIENT);
     let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
     nat::address_frame(frame.ethernet, out.mac, next.next_hop);
     if is_spliced {
@@ -150,30 +189,31 @@ pub(crate) fn to_backend(
 
 /// Backend to SNAT port: back to the client of its flow.
 #[inline(always)]
-fn reply(
+fn reply<I: Family>(
     ctx: &XdpContext,
-    frame: &Ipv4Frame<'_>,
+    frame: &Frame<'_, I>,
     (id, network): (u16, &Network),
     flow_id: u32,
 ) -> Result<u64, DropReason> {
-    if splice::is_for_socket(frame, flow_id)? {
+    if !I::IS_IPV6 && splice::is_for_socket(frame, flow_id)? {
         return to_socket(ctx, frame, network, flow_id).map(said);
     }
+    let hit = conntrack::reply(frame, flow_id)?;
     let Hit {
         key, client_mac, ..
-    } = conntrack::reply(frame, flow_id)?;
+    } = hit;
     let translation = Translation {
-        source: key.vip,
-        destination: key.client,
+        source: I::address(key.vip).ok_or(DropReason::RecordMissing)?,
+        destination: I::client_of(&hit).ok_or(DropReason::FlowRace)?,
         source_port: key.vip_port,
         destination_port: key.client_port,
     };
     let out = emit::network(key.network)?;
-    options::conceal(ctx, frame.ip);
-    fragment::identify(ctx, frame.ip, id, flow_id, FROM_BACKEND);
+    I::conceal(ctx, frame);
+    I::identify(ctx, frame, id, flow_id, FROM_BACKEND);
     let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
     nat::address_frame(frame.ethernet, out.mac, client_mac);
-    if splice::is_of(flow_id) {
+    if !I::IS_IPV6 && splice::is_of(flow_id) {
         let way = splice::way(key.network, FROM_BACKEND, is_open);
         return Ok(u64::from(way) << 32 | u64::from(flow_id));
     }
@@ -182,41 +222,52 @@ fn reply(
 
 /// What a backend says to a socket of the cell.
 #[inline(always)]
-fn to_socket(
+fn to_socket<I: Family>(
     ctx: &XdpContext,
-    frame: &Ipv4Frame<'_>,
+    frame: &Frame<'_, I>,
     network: &Network,
     flow_id: u32,
 ) -> Result<Verdict, DropReason> {
-    if !frame.is_plain_tcp() {
+    if !I::is_plain_tcp(frame) {
         return Err(DropReason::UnsupportedProtocol);
     }
     if frame.answers() {
         splice::lb_note_opening(ctx.ctx, flow_id);
     }
-    local(ctx, network)
+    local(ctx, frame, network)
 }
 
 /// Whether a frame to `address` is for a socket of the network's cell: from somebody that the cell
 /// talks to. Which connection it belongs to is the cell's kernel to judge. It makes them itself, so
 /// nobody asks for one.
 #[inline(always)]
-fn is_local(frame: &Ipv4Frame<'_>, (id, network): (u16, &Network), address: &Address) -> bool {
+fn is_local<I: Family>(
+    frame: &Frame<'_, I>,
+    (id, network): (u16, &Network),
+    address: &Address,
+) -> bool {
     let (from, port) = frame.l4.ports();
     address.is_local(port.get())
         && !network.is_host()
-        && frame.is_plain_tcp()
+        && I::is_plain_tcp(frame)
         && !frame.asks()
-        && lookup::is_local_peer(id, frame.ip.source.get(), from)
+        && frame
+            .ip
+            .source()
+            .is_some_and(|peer| lookup::is_local_peer(id, peer, from))
 }
 
 /// What a socket of the cell has to do with: into the cell; or to the host, whose socket it is then.
 #[inline(always)]
-pub(crate) fn local(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
+pub(crate) fn local<I: Family>(
+    ctx: &XdpContext,
+    frame: &Frame<'_, I>,
+    network: &Network,
+) -> Result<Verdict, DropReason> {
     if network.is_host() {
         return Ok(Verdict::Passed);
     }
     // Where the kernel's stack will, it does so in the cell as well.
-    let _open = rewrite::complete(ctx, network)?;
+    let _open = rewrite::complete(ctx, frame, network)?;
     emit::to_cell(network)
 }

@@ -90,7 +90,7 @@ fn begin(ip: &Ipv4, network: u16, flow: u32, direction: u16, identification: Be1
 
 /// An identification that no datagram of ours has had for long; see [`BLOCK`].
 #[inline(always)]
-fn next_identification() -> Option<Be16> {
+pub(crate) fn next_identification() -> Option<Be16> {
     let next = IP_IDS.get_ptr_mut(0)?;
     // SAFETY: the pointer is this CPU's slot, which nothing else writes while the program runs.
     let next = unsafe { &mut *next };
@@ -160,15 +160,15 @@ fn later(ctx: &XdpContext, id: u16, network: &Network) -> Result<Verdict, DropRe
 }
 
 /// The record of a datagram, as it was when a fragment of it came.
-struct Record {
-    fields: Fragmented,
+pub(crate) struct Record {
+    pub(crate) fields: Fragmented,
     extents: *mut u64,
 }
 
 impl Record {
     /// The record of the datagram, if its first fragment has passed not too long ago.
     #[inline(always)]
-    fn of(key: &FragmentKey) -> Option<Self> {
+    pub(crate) fn of(key: &FragmentKey) -> Option<Self> {
         let record = FRAGMENTS.get_ptr_mut(key)?;
         // SAFETY: the pointer is to a value of the map, which is never freed and any bits of which
         // are valid; if it is recycled meanwhile, see `Fragmented`.
@@ -182,7 +182,7 @@ impl Record {
     /// Adds a fragment to what has passed. Whoever completes the datagram removes its record, and so
     /// does who finds that two fragments overlap: nothing more of it passes.
     #[inline(always)]
-    fn add(&self, key: &FragmentKey, piece: &Piece) -> Result<(), DropReason> {
+    pub(crate) fn add(&self, key: &FragmentKey, piece: &Piece) -> Result<(), DropReason> {
         let mut extents = self.fields.extents;
         for _ in 0..SWAPS {
             let next = match Extents::from_raw(extents).add(piece) {

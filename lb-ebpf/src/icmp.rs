@@ -82,7 +82,7 @@ fn echo(
     if message.ethernet.source.get().is_group() {
         return Err(DropReason::Bogon);
     }
-    policy::check_source(id, network, message.ip.source.get())?;
+    policy::check_source(id, network, message.ip)?;
     if !answer::take_echo(id) {
         return Err(DropReason::RateLimited);
     }

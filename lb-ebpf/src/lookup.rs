@@ -2,9 +2,10 @@
 //! talks to.
 
 use lb_common::{
-    addr::{Be16, Be32},
+    addr::{Be16, Be32, Be128},
     maps::{
         flow::FlowKey,
+        label,
         network::{Address, AddressKey, Network, NetworkKey},
         peer::PeerKey,
         service::{Service, ServiceKey},
@@ -13,7 +14,9 @@ use lb_common::{
 
 use network_types::ip::IpProto;
 
-use crate::maps::{ADDRESSES, LOCAL_PEERS, NETWORK_IDS, NETWORKS, SERVICES};
+use crate::maps::{
+    ADDRESSES, ADDRESSES6, CLIENTS6, HASH_KEY, LABELS, LOCAL_PEERS, NETWORK_IDS, NETWORKS, SERVICES,
+};
 
 /// The network behind an interface and VLAN: its id and record.
 #[inline(always)]
@@ -38,9 +41,52 @@ pub(crate) fn address(network: u16, address: Be32) -> Option<&'static Address> {
         ADDRESSES.get(&AddressKey {
             address,
             network,
-            _reserved: 0,
+            version: 0,
         })
     }
+}
+
+/// The same of the IPv6 address with this label.
+#[inline(always)]
+pub(crate) fn labelled(network: u16, label: Be32) -> Option<&'static Address> {
+    // SAFETY: as for `address`.
+    unsafe {
+        ADDRESSES.get(&AddressKey {
+            address: label,
+            network,
+            version: 6,
+        })
+    }
+}
+
+/// The label of an IPv6 address, if it is configured anywhere.
+#[inline(always)]
+pub(crate) fn label(address: Be128) -> Option<Be32> {
+    // SAFETY: the value is a plain integer; a label is given to another address only when no flow and no
+    // record has it any more.
+    let &index = unsafe { LABELS.get(&address) }?;
+    Some(label::label(index))
+}
+
+/// The IPv6 address that a label stands for.
+#[inline(always)]
+pub(crate) fn unlabel(label: Be32) -> Option<Be128> {
+    ADDRESSES6.get(label::index(label)?).copied()
+}
+
+/// The client of the IPv6 flow with this id. Its entry's generation is to be read again afterwards.
+#[inline(always)]
+pub(crate) fn client6(flow_id: u32) -> Option<Be128> {
+    let client = CLIENTS6.get_ptr_mut(flow_id)?;
+    // SAFETY: a value of an array map, for which any bits are valid; who claims the entry meanwhile
+    // changes its generation.
+    Some(unsafe { client.read_volatile() })
+}
+
+/// What stands for a client's address in the tuple of its flow.
+#[inline(always)]
+pub(crate) fn client_hash(address: Be128) -> Option<Be32> {
+    Some(HASH_KEY.get(0)?.client(address))
 }
 
 /// Whether the cell of `network` talks to this address and port.

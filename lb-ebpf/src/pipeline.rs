@@ -3,7 +3,6 @@
 
 use aya_ebpf::programs::XdpContext;
 use lb_common::{
-    addr::Be32,
     maps::network::Network,
     verdict::{DropReason, Hook, Verdict},
     wire::{
@@ -15,7 +14,8 @@ use lb_common::{
 use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
-    answer, arp, count, forward, fragment, icmp, lookup, options, parse::Xdp, policy, stop, tag,
+    answer, arp, count, family::Family, forward, fragment, icmp, ipv6, lookup, options, parse::Xdp,
+    policy, stop, tag,
 };
 
 /// `lb_nic`.
@@ -91,6 +91,8 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     let ethertype = ethernet.ethertype.get().raw();
     if ethertype == EtherType::Ipv4 as u16 {
         ipv4(ctx, xdp, id, network, ethernet)
+    } else if ethertype == EtherType::Ipv6 as u16 {
+        count::end(ipv6::lb_ipv6(ctx.ctx, u32::from(id)))
     } else if ethertype == EtherType::Arp as u16 {
         arp::arp(xdp, id, network)
     } else if network.is_tenant() && !is_link_control(ethernet.ethertype.get().get()) {
@@ -120,7 +122,7 @@ fn ipv4(
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     let Some(address) = lookup::address(id, ip.destination.get()) else {
-        return elsewhere(network, ip.destination.get());
+        return elsewhere(network, ip);
     };
     if network.is_stopped() {
         let flags = u32::from(network.flags);
@@ -138,12 +140,12 @@ fn ipv4(
     forward::forward(ctx, id, address)
 }
 
-/// IPv4 to none of our addresses: from a tenant to nobody, else to the host, but not through it.
+/// IP to none of our addresses: from a tenant to nobody, else to the host, but not through it.
 #[inline(always)]
-fn elsewhere(network: &Network, destination: Be32) -> Result<Verdict, DropReason> {
+pub(crate) fn elsewhere(network: &Network, ip: &impl Family) -> Result<Verdict, DropReason> {
     if network.is_tenant() {
         Err(DropReason::NotDeclared)
-    } else if policy::may_pass(network, destination) {
+    } else if policy::may_pass(network, ip) {
         Ok(Verdict::Passed)
     } else {
         Err(DropReason::ToTenant)

@@ -2,7 +2,7 @@
 
 use crate::{
     addr::{Be32, Mac},
-    maps::snat::FIRST_LEG_PORT,
+    maps::{label, snat::FIRST_LEG_PORT},
     pod::pod_struct,
     verdict::{DropReason, Verdict},
 };
@@ -44,9 +44,9 @@ pod_struct! {
         pub mtu: u16,
         /// Most bytes in a TCP segment to or from it, host order: what a SYN may ask for.
         pub mss: u16,
-        /// Number of its SNAT addresses.
+        /// Number of its SNAT addresses: see [`Self::snat`].
         pub snat_count: u32,
-        /// Their slots: indexes of their queues of free ids. The first `snat_count` are valid.
+        /// Their slots: indexes of their queues of free ids; those of IPv4 first.
         pub snat_slots: [u8; MAX_SNAT_PER_NETWORK],
     }
 }
@@ -97,6 +97,22 @@ impl Network {
         self.flags & NETWORK_STOPPED != 0
     }
 
+    /// Of which of `snat_slots` a flow of IPv6, or of IPv4, takes its port: the first one, and how many.
+    #[inline(always)]
+    pub const fn snat(&self, is_ipv6: bool) -> (u32, u32) {
+        let ipv4 = self.snat_count & 0xffff;
+        if is_ipv6 {
+            (ipv4, self.snat_count >> 16)
+        } else {
+            (0, ipv4)
+        }
+    }
+
+    /// `snat_count` for so many addresses.
+    pub const fn snat_count(ipv4: u16, ipv6: u16) -> u32 {
+        (ipv6 as u32) << 16 | ipv4 as u32
+    }
+
     /// The end of a frame that none of our addresses, ports or protocols claims: it passes where the
     /// address is the host's own, and is dropped for `reason` elsewhere.
     ///
@@ -116,12 +132,29 @@ impl Network {
 pod_struct! {
     /// One of our addresses in a network. 8 bytes.
     pub struct AddressKey {
-        /// The address.
+        /// The address, or its label.
         pub address: Be32,
         /// Id of the network.
         pub network: u16,
-        /// Zero.
-        pub _reserved: u16,
+        /// 6 for a label, which stands for an IPv6 address; 0 for an IPv4 one.
+        pub version: u16,
+    }
+}
+
+impl AddressKey {
+    /// The key of an address, or the label of one, in the network with this id.
+    #[inline(always)]
+    pub const fn new(address: Be32, network: u16) -> Self {
+        let version = if label::index(address).is_some() {
+            6
+        } else {
+            0
+        };
+        Self {
+            address,
+            network,
+            version,
+        }
     }
 }
 

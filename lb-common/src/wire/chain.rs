@@ -34,6 +34,12 @@ impl Chain {
         Self(protocol as u32 | (bytes as u32 & 0xff) << 8 | (fragment as u32 & 0xff) << 16)
     }
 
+    /// No extension header in front of this protocol.
+    #[inline(always)]
+    pub const fn none(protocol: u8) -> Self {
+        Self(protocol as u32)
+    }
+
     /// From [`Self::raw`].
     #[inline(always)]
     pub const fn from_raw(raw: u32) -> Self {
@@ -49,7 +55,8 @@ impl Chain {
     /// The number of the layer-4 protocol.
     #[inline(always)]
     pub const fn protocol(self) -> u8 {
-        self.0 as u8
+        let [protocol, ..] = self.0.to_le_bytes();
+        protocol
     }
 
     /// Bytes of all extension headers.

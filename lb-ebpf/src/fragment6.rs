@@ -1,0 +1,197 @@
+//! fragment6: datagrams of IPv6 in pieces: as those of IPv4, in the same table.
+//!
+//! An identification has 32 bits here: those of the flow's id in the upper half keep the datagrams of two
+//! flows apart, and the lower half counts as for IPv4.
+
+use aya_ebpf::{
+    bindings::{BPF_ANY, xdp_md},
+    programs::XdpContext,
+};
+use lb_common::{
+    addr::{Be16, Be32, Be128, Mac},
+    fragment::{Extents, Piece},
+    maps::{
+        fragment::{FROM_CLIENT, FragmentKey, Fragmented},
+        network::Network,
+    },
+    nat,
+    verdict::{DropReason, Verdict},
+    wire::{
+        Chain, Packet,
+        header::{Ethernet, FragmentHeader, Ipv6},
+    },
+};
+
+use crate::{
+    allocate,
+    conntrack::Hit,
+    count, emit,
+    entry::{Entry, now},
+    fragment::{Record, next_identification},
+    ipv6, lookup,
+    maps::{BACKENDS, FRAGMENTS, NETWORKS},
+    parse::Xdp,
+};
+
+/// The fields of `network_direction`: a network's id in the upper half, the direction in the lower one.
+#[inline(always)]
+pub(crate) const fn both(network: u16, direction: u16) -> u32 {
+    (network as u32) << 16 | direction as u32
+}
+
+/// If the datagram of `flow` that is about to be translated is in pieces, gives it an identification of
+/// ours, and lets the others find their way; see [`both`]. A function of its own for the verifier; returns
+/// whether it was done.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_identify6(ctx: *mut xdp_md, network_direction: u32, flow: u32) -> u32 {
+    let chain = ipv6::lb_chain(ctx);
+    let xdp = Xdp::new(&XdpContext::new(ctx));
+    let noted = begin(&xdp, Chain::from_raw(chain), network_direction, flow);
+    u32::from(noted.is_some())
+}
+
+/// Notes a first fragment, or one that is the whole datagram, which leaves no record.
+#[inline(always)]
+fn begin(xdp: &Xdp, chain: Chain, network_direction: u32, flow: u32) -> Option<()> {
+    let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
+    let header = chain.fragment(xdp)?;
+    let (network, direction) = ((network_direction >> 16) as u16, network_direction as u16);
+    let identification = next_identification()?;
+    let key = key(ip, header, network)?;
+    if header.more() {
+        let record = Fragmented {
+            extents: Extents::first(behind(ip, chain)?).raw(),
+            flow,
+            generation: Entry::at(flow)?.word().generation(),
+            began: now(),
+            identification,
+            direction,
+        };
+        // The map makes room by itself; where it cannot, the other fragments come too early.
+        let _lost: Result<(), i32> = FRAGMENTS.insert(&key, &record, u64::from(BPF_ANY));
+    }
+    header.identification.set(of(flow, identification));
+    Some(())
+}
+
+/// What the pieces of a datagram have in common (RFC 8200 section 4.5), in the fields of IPv4.
+#[inline(always)]
+fn key(ip: &Ipv6, header: &FragmentHeader, network: u16) -> Option<FragmentKey> {
+    let identification = header.identification.get().get();
+    Some(FragmentKey {
+        source: lookup::client_hash(ip.source.get())?,
+        destination: lookup::label(ip.destination.get())?,
+        network,
+        identification: Be16::new(identification as u16),
+        protocol: identification >> 16,
+    })
+}
+
+/// Bytes behind the fragment header.
+#[inline(always)]
+fn behind(ip: &Ipv6, chain: Chain) -> Option<u64> {
+    let before = chain.fragment_at()? + size_of::<FragmentHeader>();
+    let end =
+        size_of::<Ethernet>() + size_of::<Ipv6>() + usize::from(ip.payload_length.get().get());
+    Some(end.checked_sub(before)? as u64)
+}
+
+/// The identification of a datagram of this flow.
+#[inline(always)]
+fn of(flow: u32, identification: Be16) -> Be32 {
+    Be32::new(flow << 16 | u32::from(identification.get()))
+}
+
+/// A fragment other than the first, to one of our addresses, from the network `id`. Returns the number of
+/// its end, see [`count::number`]. A function of its own for the verifier.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_fragment6(ctx: *mut xdp_md, id: u32, chain: u32) -> u32 {
+    let ctx = XdpContext::new(ctx);
+    count::number(later(&ctx, id as u16, Chain::from_raw(chain)))
+}
+
+#[inline(always)]
+fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason> {
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
+    let ip: &Ipv6 = xdp
+        .header(size_of::<Ethernet>())
+        .ok_or(DropReason::Malformed)?;
+    let header = chain.fragment(&xdp).ok_or(DropReason::Malformed)?;
+    let piece = Piece::read6(&xdp, ip, chain, header)?;
+    let key = key(ip, header, id).ok_or(DropReason::FragmentEarly)?;
+    let record = Record::of(&key).ok_or(DropReason::FragmentEarly)?;
+    let way = Way::of(ip, &key, &record).ok_or(DropReason::FragmentEarly)?;
+    nat::check_hops(ip)?;
+    nat::check_size(ip, way.network.mtu)?;
+    record.add(&key, &piece)?;
+    let bytes = size_of::<Ethernet>() as u64 + size_of::<Ipv6>() as u64;
+    let bytes = bytes + u64::from(ip.payload_length.get().get());
+    let Fragmented {
+        flow,
+        identification,
+        direction,
+        ..
+    } = record.fields;
+    header.identification.set(of(flow, identification));
+    let _addresses = nat::translate_header6(ip, way.source, way.destination);
+    if direction == FROM_CLIENT {
+        way.entry.touch_request(bytes);
+    } else {
+        way.entry.touch_reply(bytes);
+    }
+    nat::address_frame(ethernet, way.network.mac, way.next_hop);
+    emit::out(ctx, way.network)
+}
+
+/// Where the fragments of a datagram go: where its flow goes now.
+struct Way {
+    entry: Entry,
+    source: Be128,
+    destination: Be128,
+    network: &'static Network,
+    next_hop: Mac,
+}
+
+impl Way {
+    /// The way of a datagram, if its flow is still the one that the first fragment belonged to.
+    #[inline(always)]
+    fn of(ip: &Ipv6, key: &FragmentKey, record: &Record) -> Option<Self> {
+        let Fragmented {
+            flow,
+            generation,
+            direction,
+            ..
+        } = record.fields;
+        let entry = Entry::at(flow)?;
+        let word = entry.word();
+        if word.generation() != generation || !word.translates() {
+            return None;
+        }
+        let hit = Hit::read(entry, word)?;
+        let snat = allocate::snat_page(flow)?.address;
+        let (backend, client) = (lookup::unlabel(hit.backend)?, lookup::client6(flow)?);
+        let (ends, source, destination, network, next_hop) = if direction == FROM_CLIENT {
+            let next = BACKENDS.get(hit.backend_id)?;
+            let ends = (client, hit.key.vip, hit.key.network);
+            let source = lookup::unlabel(snat)?;
+            (ends, source, backend, next.network, next.next_hop)
+        } else {
+            let ends = (backend, snat, key.network);
+            let source = lookup::unlabel(hit.key.vip)?;
+            (ends, source, client, hit.key.network, hit.client_mac)
+        };
+        if ends != (ip.source.get(), key.destination, key.network) || !hit.still() {
+            return None;
+        }
+        Some(Self {
+            entry,
+            source,
+            destination,
+            network: NETWORKS.get(u32::from(network))?,
+            next_hop,
+        })
+    }
+}

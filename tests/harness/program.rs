@@ -1,7 +1,12 @@
 //! The loaded object without a NIC: given a configuration, when a frame comes, then verdict, frame
 //! and counters.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, process::Command};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{
@@ -219,10 +224,12 @@ impl DataPlane {
         let plan = plan(&live.current(&ids)?, &desired);
         let (report, mut resolved) = tokio::sync::mpsc::unbounded_channel();
         for (id, backend) in desired.backends.iter().filter(|_| resolve) {
-            let address = desired.next_hops[id];
+            let IpAddr::V4(address) = desired.next_hops[id] else {
+                continue;
+            };
             report.send(Resolved {
                 network: backend.network,
-                address,
+                address: address.into(),
                 mac: node_mac(address),
             })?;
         }

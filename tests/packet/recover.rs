@@ -13,7 +13,7 @@ use lb_tests::{
 };
 use lb_user::{
     config::Snat,
-    control::{recover::recover, snat::SnatSlot},
+    control::{ids::Ids, recover::recover, snat::SnatSlot},
 };
 
 use super::given::*;
@@ -25,7 +25,7 @@ fn slot() -> SnatSlot {
         first_port: FIRST_FLOW_PORT,
         ports: u16::try_from(IDS).expect("as many as there are ports"),
     };
-    SnatSlot::new(0, snat)
+    SnatSlot::new(0, snat, &Ids::default())
 }
 
 #[test]

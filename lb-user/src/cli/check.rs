@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, Write},
-    net::Ipv4Addr,
+    net::IpAddr,
     path::Path,
     process::ExitCode,
 };
@@ -88,7 +88,7 @@ fn summary(config: &Config) -> String {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Capacity<'a> {
     network: &'a str,
-    address: Ipv4Addr,
+    address: IpAddr,
     first_port: u16,
     last_port: u16,
     /// At a time, to all backends together.

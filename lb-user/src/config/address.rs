@@ -1,11 +1,11 @@
 //! Addresses, prefixes and ports from text. Every refusal says what was found and what is expected.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
 };
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::{
     model::{Listen, Protocol},
@@ -20,16 +20,16 @@ const PREFIX_LENGTHS: RangeInclusive<u8> = 8..=30;
 const MAPPED_LENGTH: u8 = 96;
 
 /// An on-link prefix in canonical form, such as `10.32.96.0/20`.
-pub(super) fn prefix(text: &str) -> Result<Ipv4Net, String> {
+pub(super) fn prefix(text: &str) -> Result<IpNet, String> {
     prefix_of_length(text, PREFIX_LENGTHS)
 }
 
 /// A prefix of any length, in canonical form.
-pub(super) fn any_prefix(text: &str) -> Result<Ipv4Net, String> {
+pub(super) fn any_prefix(text: &str) -> Result<IpNet, String> {
     prefix_of_length(text, 0..=32)
 }
 
-fn prefix_of_length(text: &str, lengths: RangeInclusive<u8>) -> Result<Ipv4Net, String> {
+fn prefix_of_length(text: &str, lengths: RangeInclusive<u8>) -> Result<IpNet, String> {
     let Some((address, length)) = text.split_once('/') else {
         address(text)?;
         return Err(format!(
@@ -59,7 +59,7 @@ fn prefix_of_length(text: &str, lengths: RangeInclusive<u8>) -> Result<Ipv4Net, 
     }
     match kind_of(canonical) {
         Some(kind) => Err(format!("{prefix} is {kind}; expected unicast addresses")),
-        None => Ok(canonical),
+        None => Ok(canonical.into()),
     }
 }
 
@@ -79,14 +79,14 @@ pub(super) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 }
 
 /// A unicast address, such as `10.32.96.50`.
-pub(super) fn address(text: &str) -> Result<Ipv4Addr, String> {
+pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     let address = address_of_any_kind(text)?;
     unicast(address)?;
-    Ok(address)
+    Ok(address.into())
 }
 
 /// `ADDRESS:PORT`, such as `10.32.96.105:30918`.
-pub(super) fn address_and_port(text: &str) -> Result<(Ipv4Addr, u16), String> {
+pub(super) fn address_and_port(text: &str) -> Result<(IpAddr, u16), String> {
     let port_follows = text
         .rsplit_once(':')
         .filter(|_| text.parse::<Ipv6Addr>().is_err());
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn mapped_addresses_are_ipv4_addresses() {
-        let host = Ipv4Addr::new(192, 0, 2, 9);
+        let host = IpAddr::from([192, 0, 2, 9]);
         assert_eq!(address("::ffff:192.0.2.9"), Ok(host));
         assert_eq!(address("::ffff:c000:209"), Ok(host));
         assert_eq!(address_and_port("[::ffff:192.0.2.9]:80"), Ok((host, 80)));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn only_unicast_addresses_are_read() {
-        assert_eq!(address("10.32.96.50"), Ok(Ipv4Addr::new(10, 32, 96, 50)));
+        assert_eq!(address("10.32.96.50"), Ok(IpAddr::from([10, 32, 96, 50])));
         refused(address("0.0.0.0"), "is the unspecified address");
         refused(address("0.1.2.3"), "this network");
         refused(address("127.0.0.1"), "is a loopback address");
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn ports_are_1_to_65535() {
-        let host = Ipv4Addr::new(10, 0, 0, 1);
+        let host = IpAddr::from([10, 0, 0, 1]);
         assert_eq!(address_and_port("10.0.0.1:1"), Ok((host, 1)));
         assert_eq!(address_and_port("10.0.0.1:65535"), Ok((host, u16::MAX)));
         for text in [

@@ -7,7 +7,7 @@ use std::{
     fmt::{self, Write as _},
 };
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS};
 
 use super::{
@@ -131,7 +131,7 @@ fn network(out: &mut String, network: &Network) -> fmt::Result {
         writeln!(out, "    routes: {}", flow(routes))?;
     }
     let usual = reachable(prefixes, routes);
-    if *sources == [Ipv4Net::default()] {
+    if *sources == [IpNet::default()] {
         out.push_str("    sources: any\n");
     } else if *sources != usual {
         writeln!(out, "    sources: {}", flow(sources))?;
@@ -328,7 +328,7 @@ fn service(out: &mut String, service: &Service) -> fmt::Result {
     shared::target(out, target)?;
     for (key, allow) in [("allow", true), ("deny", false)] {
         let prefixes = rules.iter().filter(|rule| rule.allow == allow);
-        let prefixes: Vec<Ipv4Net> = prefixes.map(|rule| rule.prefix).collect();
+        let prefixes: Vec<IpNet> = prefixes.map(|rule| rule.prefix).collect();
         if !prefixes.is_empty() {
             writeln!(out, "    {key}: {}", flow(&prefixes))?;
         }

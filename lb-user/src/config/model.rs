@@ -1,8 +1,8 @@
 //! The validated configuration: what the rest of the control plane sees of the file.
 
-use std::{fmt, net::Ipv4Addr, path::PathBuf, time::Duration};
+use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, ring::DEFAULT_PLACES};
 use serde::{Serialize, Serializer};
 
@@ -96,15 +96,15 @@ pub struct Network {
     pub host: bool,
     /// The on-link prefixes, at least one, canonical and disjoint.
     #[serde(serialize_with = "as_texts")]
-    pub prefixes: Vec<Ipv4Net>,
+    pub prefixes: Vec<IpNet>,
     /// What is behind gateways; unique in `to`, none inside an on-link prefix.
     pub routes: Vec<Route>,
     /// The addresses that clients may have.
     #[serde(serialize_with = "as_texts")]
-    pub sources: Vec<Ipv4Net>,
+    pub sources: Vec<IpNet>,
     /// The addresses that backends may have.
     #[serde(serialize_with = "as_texts")]
-    pub backends: Vec<Ipv4Net>,
+    pub backends: Vec<IpNet>,
     /// Where flows to this network's backends come from; at most 16, may be empty.
     pub snat: Vec<Snat>,
     /// Whether clients that ask a VIP for a port of no service are answered, instead of silence.
@@ -128,7 +128,7 @@ pub(crate) const TCP_IP_BYTES: u16 = 40;
 
 /// What is on-link, or behind a gateway that is not the default one: the `sources` and `backends` of
 /// a network that does not say otherwise.
-pub(super) fn reachable(prefixes: &[Ipv4Net], routes: &[Route]) -> Vec<Ipv4Net> {
+pub(super) fn reachable(prefixes: &[IpNet], routes: &[Route]) -> Vec<IpNet> {
     let routed = routes.iter().map(|route| route.to);
     let routed = routed.filter(|to| to.prefix_len() > 0);
     prefixes.iter().copied().chain(routed).collect()
@@ -137,7 +137,7 @@ pub(super) fn reachable(prefixes: &[Ipv4Net], routes: &[Route]) -> Vec<Ipv4Net> 
 impl Network {
     /// Where frames to `address` go first: the gateway of its longest route, or itself.
     #[must_use]
-    pub fn next_hop(&self, address: Ipv4Addr) -> Ipv4Addr {
+    pub fn next_hop(&self, address: IpAddr) -> IpAddr {
         if self.prefixes.iter().any(|prefix| prefix.contains(&address)) {
             return address;
         }
@@ -155,16 +155,16 @@ impl Network {
 pub struct Route {
     /// Canonical.
     #[serde(serialize_with = "as_text")]
-    pub to: Ipv4Net,
+    pub to: IpNet,
     /// The gateway: an on-link address.
-    pub via: Ipv4Addr,
+    pub via: IpAddr,
 }
 
 /// An address that flows to backends come from, and its ports that belong to flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Snat {
     /// A host address in an on-link prefix; unique in its network.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// 1024 or more.
     pub first_port: u16,
     /// How many from there on, 1 to 56320: as many flows at a time.
@@ -266,7 +266,7 @@ pub struct Backend {
     /// The name given in the file, or that of the node, or else `address:port`.
     pub name: String,
     /// In a `backends` prefix of the pool's network; no VIP or SNAT address of it.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// 1 to 65535, usually a NodePort.
     pub port: u16,
     /// Its share of new flows in relation to the other backends, 1 to 256; default 1.
@@ -335,7 +335,7 @@ impl Service {
 pub struct Rule {
     /// Canonical.
     #[serde(serialize_with = "as_text")]
-    pub prefix: Ipv4Net,
+    pub prefix: IpNet,
     /// Or else denied.
     pub allow: bool,
 }
@@ -345,7 +345,7 @@ pub struct Rule {
 pub struct Listen {
     /// The VIP: a host address in a prefix of the service's network; no SNAT address,
     /// unless it is the host's own.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// 1 to 65535.
     pub port: u16,
     /// The transport protocol.
@@ -428,13 +428,13 @@ impl Default for Timeouts {
 
 /// Prefixes as everybody writes them; `ipnet` alone would need one more feature for that.
 pub(super) fn as_texts<S: Serializer>(
-    prefixes: &[Ipv4Net],
+    prefixes: &[IpNet],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(prefixes.iter().map(Ipv4Net::to_string))
+    serializer.collect_seq(prefixes.iter().map(IpNet::to_string))
 }
 
-fn as_text<S: Serializer>(prefix: &Ipv4Net, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_text<S: Serializer>(prefix: &IpNet, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(prefix)
 }
 

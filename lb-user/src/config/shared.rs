@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde::Serialize;
 
 use super::model::{as_duration, as_texts};
@@ -67,7 +67,7 @@ pub struct Sni {
     /// Proxies in front of it, by where they connect from. Each of their connections begins with a header
     /// of the PROXY protocol, version 2, which nobody else's may.
     #[serde(serialize_with = "as_texts")]
-    pub proxies: Vec<Ipv4Net>,
+    pub proxies: Vec<IpNet>,
 }
 
 /// A service that looks at the Host of each HTTP request (HTTP/1.0 and 1.1).
@@ -108,7 +108,7 @@ pub struct NameRoute {
     pub alpn: Vec<String>,
     /// The clients that may ask for these names, or for none; empty: whoever the service lets in.
     #[serde(serialize_with = "as_texts")]
-    pub from: Vec<Ipv4Net>,
+    pub from: Vec<IpNet>,
     /// Where they go.
     pub to: To,
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::Ipv4Addr,
+    net::IpAddr,
     path::Path,
     time::Duration,
 };
@@ -36,7 +36,7 @@ const NEXT_HOP_PATIENCE: Duration = Duration::from_secs(3);
 pub struct Live {
     pub(super) maps: Maps,
     backends: BTreeMap<u32, Backend>,
-    next_hops: BTreeMap<u32, Ipv4Addr>,
+    next_hops: BTreeMap<u32, IpAddr>,
 }
 
 impl Live {
@@ -59,7 +59,7 @@ impl Live {
     }
 
     /// Takes the address of each backend's next hop: what [`Self::set_next_hop`] goes by.
-    pub fn follow(&mut self, next_hops: BTreeMap<u32, Ipv4Addr>) {
+    pub fn follow(&mut self, next_hops: BTreeMap<u32, IpAddr>) {
         self.next_hops = next_hops;
     }
 
@@ -159,9 +159,8 @@ impl Live {
         for (_, id) in ids.of(Kind::Snat) {
             let slot = u16::try_from(id - 1)?;
             let page = maps.snat_pages.get(&(base(slot) / PAGE), 0)?;
-            let address = Ipv4Addr::from(page.address);
-            if !address.is_unspecified() {
-                current.snat.insert(slot, address);
+            if page.address.raw() != 0 {
+                current.snat.insert(slot, page.address);
             }
         }
         current.rules = maps.rules()?;
@@ -249,7 +248,7 @@ impl Live {
         self.maps
             .set_free_ids(u32::from(snat.slot), snat.flow_ids())?;
         let page = SnatPage {
-            address: snat.snat.address.into(),
+            address: snat.record,
             base: base(snat.slot),
             first_port: snat.snat.first_port,
             slot: snat.slot,
@@ -292,10 +291,10 @@ impl Live {
                 Ok(Some(resolved)) => self.set_next_hop(&resolved)?,
                 Ok(None) => return Ok(()),
                 Err(_) => {
-                    for (id, backend) in missing {
-                        let address = Ipv4Addr::from(backend.address);
-                        let next_hop = self.next_hops.get(id).unwrap_or(&address);
-                        tracing::warn!(backend = %address, %next_hop, "its next hop does not answer ARP yet");
+                    for (id, _) in missing {
+                        let next_hop = self.next_hops.get(id).map(IpAddr::to_string);
+                        let next_hop = next_hop.unwrap_or_default();
+                        tracing::warn!(backend = id, next_hop, "its next hop does not answer yet");
                     }
                     return Ok(());
                 }

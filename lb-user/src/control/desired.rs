@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::Ipv4Addr,
+    net::IpAddr,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
-    addr::{Be16, Mac},
+    addr::{Be16, Be32, Mac},
     maglev::{self, Member},
     maps::{
         MAX_NETWORKS,
@@ -66,13 +66,13 @@ pub struct Desired {
     /// Backends by id; the next hop's MAC is not part of it.
     pub backends: Vec<(u32, Backend)>,
     /// Address of each backend's next hop: its own, or its gateway's.
-    pub next_hops: BTreeMap<u32, Ipv4Addr>,
+    pub next_hops: BTreeMap<u32, IpAddr>,
     /// Maglev tables by pool id, or the number of the pool's other table.
     pub tables: Vec<(u32, Vec<u32>)>,
     /// Tables of these pools that nothing shall go by.
     pub stale_tables: Vec<u32>,
     /// Network and address of next hops of backends that are configured no more.
-    pub retired_hops: Vec<(u16, Ipv4Addr)>,
+    pub retired_hops: Vec<(u16, IpAddr)>,
     /// Services by listening VIP and port.
     pub services: Vec<(ServiceKey, Service)>,
 }
@@ -126,10 +126,11 @@ impl Desired {
         for (snat, place) in network.snat.iter().zip(&mut snat_slots) {
             let most = u32::from(config.limits.snat_addresses);
             let slot = ids.assign(Kind::Snat, &snat_name(&network.name, snat), most)? - 1;
-            let snat = SnatSlot::new(u16::try_from(slot)?, *snat);
+            ids.give(snat.address)?;
+            let snat = SnatSlot::new(u16::try_from(slot)?, *snat, ids);
             *place = u8::try_from(slot)?;
             self.snat.push(snat);
-            self.add_address(id, snat.snat.address, snat.record());
+            self.add_address(id, snat.record, snat.address());
         }
         let vlan = network.vlan.unwrap_or(0);
         let mtu = u16::try_from(place.nic.mtu).unwrap_or(u16::MAX);
@@ -187,9 +188,9 @@ impl Desired {
     }
 
     /// Adds what an address is to what else it is: a host's own may be a VIP and a SNAT address.
-    fn add_address(&mut self, network: u16, address: Ipv4Addr, what: Address) {
+    fn add_address(&mut self, network: u16, address: Be32, what: Address) {
         let key = AddressKey {
-            address: address.into(),
+            address,
             network,
             _reserved: 0,
         };
@@ -224,7 +225,7 @@ impl Desired {
         for (network, snat) in draining(config, ids) {
             let id = ids.get(Kind::Network, network).unwrap_or_default();
             let key = AddressKey {
-                address: snat.snat.address.into(),
+                address: snat.record,
                 network: u16::try_from(id)?,
                 _reserved: 0,
             };
@@ -241,7 +242,7 @@ impl Desired {
                 snat.snat.address,
                 snat.range(),
             );
-            self.add_address(key.network, snat.snat.address, snat.record());
+            self.add_address(key.network, snat.record, snat.address());
         }
         Ok(())
     }
@@ -260,7 +261,7 @@ impl Desired {
             let name = backend_name(pool, backend);
             let id = ids.assign(Kind::Backend, &name, config.limits.backends)?;
             let record = Backend {
-                address: backend.address.into(),
+                address: ids.give(backend.address)?,
                 port: Be16::new(backend.port),
                 network,
                 next_hop: Mac::default(),
@@ -297,8 +298,9 @@ impl Desired {
             ..Service::default()
         };
         for listen in &service.listen {
+            let address = ids.give(listen.address)?;
             let key = ServiceKey {
-                vip: listen.address.into(),
+                vip: address,
                 port: Be16::new(listen.port),
                 network,
                 protocol: u32::from(protocol_number(listen.protocol)),
@@ -308,7 +310,7 @@ impl Desired {
                 kind: KIND_VIP,
                 ..Address::default()
             };
-            self.add_address(network, listen.address, vip);
+            self.add_address(network, address, vip);
         }
         self.add_rules(Owner::Service(id), rules::clients(service));
         Ok(())
@@ -325,7 +327,7 @@ impl Desired {
 
     /// The addresses that must be resolved in a network: those of its backends' next hops, also of
     /// backends that only finish their flows.
-    pub fn neighbours(&self, network: u16) -> BTreeSet<Ipv4Addr> {
+    pub fn neighbours(&self, network: u16) -> BTreeSet<IpAddr> {
         let backends = self
             .backends
             .iter()
@@ -386,7 +388,7 @@ pub fn backend_name(pool: &config::Pool, backend: &config::Backend) -> String {
 }
 
 /// Network and address in the registry's name of a backend.
-fn parse_backend(name: &str) -> Option<(&str, Ipv4Addr)> {
+fn parse_backend(name: &str) -> Option<(&str, IpAddr)> {
     let (_, place) = name.rsplit_once('@')?;
     let (network, address) = place.split_once('/')?;
     Some((network, address.parse().ok()?))
@@ -498,10 +500,11 @@ services:
             [SnatSlot::new(
                 0,
                 config::Snat {
-                    address: Ipv4Addr::new(10, 32, 96, 50),
+                    address: IpAddr::from([10, 32, 96, 50]),
                     first_port: 1024,
                     ports: 56_320
-                }
+                },
+                &ids
             )]
         );
         assert_eq!(
@@ -599,7 +602,7 @@ services:
         let before = build(CONFIG, &mut ids);
         let (network, _) = before.networks[0];
         let after = build(&CONFIG.replace("\"10.32.96.105:30918\", ", ""), &mut ids);
-        let watched = [105, 106].map(|host| Ipv4Addr::new(10, 32, 96, host));
+        let watched = [105, 106].map(|host| IpAddr::from([10, 32, 96, host]));
         assert_eq!(after.neighbours(network), BTreeSet::from(watched));
         assert_eq!(after.backends.len(), 1);
         assert_eq!(after.next_hops.len(), 2);

@@ -2,13 +2,16 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    net::SocketAddrV4,
+    net::SocketAddr,
     path::Path,
     time::Instant,
 };
 
 use anyhow::Result;
-use lb_common::{addr::Be16, maps::peer::PeerKey};
+use lb_common::{
+    addr::{Be16, Be32},
+    maps::peer::PeerKey,
+};
 
 use super::ids::{Ids, Kind};
 use crate::{
@@ -18,7 +21,7 @@ use crate::{
 };
 
 /// Where checks ask: the name of a network, and the address and port there.
-pub type Asked<'c> = (&'c str, SocketAddrV4);
+pub type Asked<'c> = (&'c str, SocketAddr);
 
 /// Whose answers are let in. The default hears everybody, and has no data plane.
 #[derive(Default)]
@@ -66,8 +69,8 @@ impl Heard {
 }
 
 /// Where a backend is asked.
-pub fn address(health: &Health, backend: &Backend) -> SocketAddrV4 {
-    SocketAddrV4::new(backend.address, health.port.unwrap_or(backend.port))
+pub fn address(health: &Health, backend: &Backend) -> SocketAddr {
+    SocketAddr::new(backend.address, health.port.unwrap_or(backend.port))
 }
 
 /// Who is asked from a cell, and who is dialled for a shared VIP; in a host network both are the host's
@@ -89,20 +92,23 @@ fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
         for backend in &pool.backends {
             let asked = pool.health.as_ref().map(|health| address(health, backend));
             let dialled = dialled.contains(pool.name.as_str());
-            let dialled = dialled.then(|| SocketAddrV4::new(backend.address, backend.port));
+            let dialled = dialled.then(|| SocketAddr::new(backend.address, backend.port));
             for address in asked.into_iter().chain(dialled) {
-                wanted.insert(peer(id, address), (network.name.as_str(), address));
+                if let Some(record) = ids.stands_for(address.ip()) {
+                    let asked = (network.name.as_str(), address);
+                    wanted.insert(peer(id, record, address.port()), asked);
+                }
             }
         }
     }
     wanted
 }
 
-/// The key of somebody in the network with this id.
-pub fn peer(network: u16, address: SocketAddrV4) -> PeerKey {
+/// The key of somebody in the network with this id: `address` as in records, `port` in host order.
+pub const fn peer(network: u16, address: Be32, port: u16) -> PeerKey {
     PeerKey {
-        address: (*address.ip()).into(),
-        port: Be16::new(address.port()),
+        address,
+        port: Be16::new(port),
         network,
     }
 }

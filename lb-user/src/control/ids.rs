@@ -3,9 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     iter,
+    net::IpAddr,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use lb_common::addr::Be32;
 
 /// What an id is for. Ids of different kinds are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -165,6 +167,30 @@ impl Ids {
             .iter()
             .filter(move |((found, _), _)| *found == kind)
             .map(|((_, name), &id)| (name.as_str(), id))
+    }
+
+    /// What stands for an address in the records of the data plane, from now on.
+    ///
+    /// # Errors
+    ///
+    /// If it is of IPv6, which nothing stands for yet.
+    pub fn give(&mut self, address: IpAddr) -> Result<Be32> {
+        self.stands_for(address)
+            .with_context(|| format!("nothing stands for {address}"))
+    }
+
+    /// What stands for an address in the records of the data plane; none for one of IPv6 that was not
+    /// [given](Self::give) anything.
+    pub fn stands_for(&self, address: IpAddr) -> Option<Be32> {
+        match address {
+            IpAddr::V4(address) => Some(address.into()),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    /// The address that this stands for in a record.
+    pub fn address(&self, record: Be32) -> IpAddr {
+        IpAddr::V4(record.into())
     }
 
     /// Forgets who has been asked for: another configuration is going to ask.

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fs,
-    net::Ipv4Addr,
+    net::IpAddr,
 };
 
 use anyhow::{Context as _, Result};
@@ -174,7 +174,7 @@ pub(super) fn cell_of(
 }
 
 /// What a cell answers ARP for: VIPs and SNAT addresses, also those that only finish their flows.
-fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<Ipv4Addr> {
+fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<IpAddr> {
     let services = config.services.iter();
     let services = services.filter(|service| service.network == network.name);
     let vips = services.flat_map(|service| service.listen.iter().map(|listen| listen.address));

@@ -4,17 +4,17 @@
 //! to it, and a VIP is opened last; removals go the other way round. So after any crash in between
 //! a service is wholly old, wholly new, or not there yet.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    net::Ipv4Addr,
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use ipnet::Ipv4Net;
-use lb_common::maps::{
-    backend::Backend,
-    network::{Address, AddressKey, KIND_SNAT, Network, NetworkKey},
-    rule::Owner,
-    service::{Service, ServiceKey},
+use ipnet::IpNet;
+use lb_common::{
+    addr::Be32,
+    maps::{
+        backend::Backend,
+        network::{Address, AddressKey, KIND_SNAT, Network, NetworkKey},
+        rule::Owner,
+        service::{Service, ServiceKey},
+    },
 };
 
 use super::{
@@ -31,7 +31,7 @@ pub struct Current {
     /// NICs and outer ends of cells.
     pub network_ids: HashMap<NetworkKey, u32>,
     /// Address of every slot that is open.
-    pub snat: HashMap<u16, Ipv4Addr>,
+    pub snat: HashMap<u16, Be32>,
     /// Places of each ring of flows that there is, by its index.
     pub rings: HashMap<u32, u32>,
     /// Rule sets by number.
@@ -59,7 +59,7 @@ pub enum Operation {
     /// Fills a rule set that nothing points to yet.
     WriteRules(u32, Rules),
     /// Takes these prefixes out of a rule set that nothing points to.
-    ClearRules(u32, Vec<Ipv4Net>),
+    ClearRules(u32, Vec<IpNet>),
     /// Writes a network's record.
     SetNetwork(u16, Network),
     /// Makes frames of an interface belong to a network.
@@ -93,7 +93,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     let choices = choose_rules(current, desired);
     let mut plan = write_rules(current, desired, &choices);
     for snat in &desired.snat {
-        if current.snat.get(&snat.slot) != Some(&snat.snat.address) {
+        if current.snat.get(&snat.slot) != Some(&snat.record) {
             plan.push(Operation::OpenSnat(*snat));
         }
     }
@@ -330,7 +330,7 @@ mod tests {
                 Operation::MapNetwork(key, id) => drop(current.network_ids.insert(key, id)),
                 Operation::UnmapNetwork(key) => drop(current.network_ids.remove(&key)),
                 Operation::OpenSnat(snat) => {
-                    current.snat.insert(snat.slot, snat.snat.address);
+                    current.snat.insert(snat.slot, snat.record);
                 }
                 Operation::SetBackend(id, backend) => drop(current.backends.insert(id, backend)),
                 Operation::AwaitNextHops(ids) => {

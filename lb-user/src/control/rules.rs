@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use lb_common::maps::rule::{ALLOW, DENY, Owner};
 
 use crate::config::{self, Role};
 
 /// The prefixes of a rule set, and what each says: `ALLOW` or `DENY`. The longest match decides.
-pub type Rules = BTreeMap<Ipv4Net, u32>;
+pub type Rules = BTreeMap<IpNet, u32>;
 
 /// Who may be a source in `network`: what the configuration says, but never the network and
 /// broadcast addresses of a link.
@@ -20,7 +20,7 @@ pub(super) fn sources(network: &config::Network) -> Rules {
         .collect();
     for prefix in &network.prefixes {
         for address in [prefix.network(), prefix.broadcast()] {
-            rules.insert(Ipv4Net::from(address), DENY);
+            rules.insert(IpNet::from(address), DENY);
         }
     }
     rules
@@ -33,7 +33,7 @@ pub(super) fn destinations(network: &config::Network, all: &[config::Network]) -
     if network.role == Role::Tenant {
         return Rules::new();
     }
-    let own: Vec<Ipv4Net> = reach(network).collect();
+    let own: Vec<IpNet> = reach(network).collect();
     let tenants = all.iter().filter(|other| other.role == Role::Tenant);
     let theirs = tenants.flat_map(reach);
     let theirs = theirs.filter(|prefix| !own.iter().any(|own| own.contains(prefix)));
@@ -45,7 +45,7 @@ pub(super) fn destinations(network: &config::Network, all: &[config::Network]) -
 }
 
 /// The prefixes of a network, on its link and behind its gateways.
-fn reach(network: &config::Network) -> impl Iterator<Item = Ipv4Net> {
+fn reach(network: &config::Network) -> impl Iterator<Item = IpNet> {
     let routes = network.routes.iter().map(|route| route.to);
     let routes = routes.filter(|to| to.prefix_len() > 0);
     network.prefixes.iter().copied().chain(routes)
@@ -103,7 +103,7 @@ networks:
   tenant-d: { role: tenant, interface: eth0, vlan: 2006, prefixes: [10.32.97.0/24], routes: [{ to: 172.20.0.0/16, via: 10.32.97.1 }, { to: 0.0.0.0/0, via: 10.32.97.1 }] }
 ";
 
-    fn net(text: &str) -> Ipv4Net {
+    fn net(text: &str) -> IpNet {
         text.parse().unwrap()
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -55,7 +55,7 @@ pub(super) struct Neighbours {
     /// Whom it always resolves.
     pub(super) targets: Targets,
     /// Where to ask for somebody else.
-    pub(super) questions: Sender<Ipv4Addr>,
+    pub(super) questions: Sender<IpAddr>,
 }
 
 /// Who works in the cell of each network, by its name. They are there from the start on: afterwards

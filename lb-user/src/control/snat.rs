@@ -1,10 +1,13 @@
 //! SNAT addresses: their slots, by a name that says all that a flow relies on.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use lb_common::maps::{
-    network::{Address, KIND_SNAT},
-    snat::base,
+use lb_common::{
+    addr::Be32,
+    maps::{
+        network::{Address, KIND_SNAT},
+        snat::base,
+    },
 };
 
 use super::ids::{Ids, Kind};
@@ -17,16 +20,19 @@ pub struct SnatSlot {
     pub slot: u16,
     /// The address and its ports.
     pub snat: Snat,
+    /// What stands for the address in records; 0 if nothing does, which no packet comes from.
+    pub record: Be32,
 }
 
 impl SnatSlot {
     /// The address `snat` in `slot`.
-    pub const fn new(slot: u16, snat: Snat) -> Self {
-        Self { slot, snat }
+    pub fn new(slot: u16, snat: Snat, ids: &Ids) -> Self {
+        let record = ids.stands_for(snat.address).unwrap_or_default();
+        Self { slot, snat, record }
     }
 
     /// What the map `ADDRESSES` says of it.
-    pub const fn record(&self) -> Address {
+    pub const fn address(&self) -> Address {
         Address {
             kind: KIND_SNAT,
             base: base(self.slot),
@@ -60,7 +66,7 @@ pub fn parse_name(name: &str) -> Option<(&str, Snat)> {
     let (first, last) = ports.split_once('-')?;
     let (first_port, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
     let snat = Snat {
-        address: address.parse::<Ipv4Addr>().ok()?,
+        address: address.parse::<IpAddr>().ok()?,
         first_port,
         ports: last.checked_sub(first_port)?.checked_add(1)?,
     };
@@ -80,7 +86,7 @@ pub fn draining<'a>(config: &Config, ids: &'a Ids) -> Vec<(&'a str, SnatSlot)> {
         if let (Some(network_config), Some(slot)) = (configured, slot)
             && !network_config.snat.contains(&snat)
         {
-            draining.push((network, SnatSlot::new(slot, snat)));
+            draining.push((network, SnatSlot::new(slot, snat, ids)));
         }
     }
     draining
@@ -98,7 +104,7 @@ mod tests {
     #[test]
     fn a_name_says_everything() {
         let snat = Snat {
-            address: Ipv4Addr::new(10, 32, 96, 50),
+            address: IpAddr::from([10, 32, 96, 50]),
             first_port: 20_000,
             ports: 100,
         };

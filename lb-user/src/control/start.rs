@@ -398,7 +398,7 @@ fn recover_flow_ids(live: &Live, ids: &Ids, pins: &Pins) -> Result<()> {
         let (Some((_, snat)), Some(slot)) = (parse_name(name), id.checked_sub(1)) else {
             continue;
         };
-        let slot = SnatSlot::new(u16::try_from(slot)?, snat);
+        let slot = SnatSlot::new(u16::try_from(slot)?, snat, ids);
         let recovered = live.recover(&table, &slot)?;
         if recovered > 0 {
             tracing::info!(

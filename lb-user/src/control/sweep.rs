@@ -1,6 +1,6 @@
 //! The sweep over the flow table that frees retired ids which no flow holds any more.
 
-use std::{io::ErrorKind, net::Ipv4Addr, path::Path};
+use std::{io::ErrorKind, net::IpAddr, path::Path};
 
 use anyhow::{Context as _, Result};
 use aya::maps::MapError;
@@ -38,11 +38,11 @@ pub struct FreedSnat {
     /// Name of its network.
     pub network: String,
     /// The address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
 }
 
 /// The slots of a SNAT address: each network that has it has one.
-fn slots_of(address: Ipv4Addr, ids: &Ids) -> impl Iterator<Item = u16> {
+fn slots_of(address: IpAddr, ids: &Ids) -> impl Iterator<Item = u16> {
     let snat = ids.of(Kind::Snat);
     snat.filter_map(move |(name, id)| {
         let (_, snat) = parse_name(name)?;
@@ -74,7 +74,7 @@ impl Live {
     ) -> Result<Vec<FreedSnat>> {
         let mut free = retired.clone();
         for leg in legs.all() {
-            for slot in slots_of(*leg.snat.ip(), ids) {
+            for slot in slots_of((*leg.snat.ip()).into(), ids) {
                 free.release(&leg.flow(), slot);
             }
         }
@@ -83,7 +83,7 @@ impl Live {
             let Some((_, snat)) = parse_name(name) else {
                 continue;
             };
-            let slot = SnatSlot::new(u16::try_from(id - 1)?, snat);
+            let slot = SnatSlot::new(u16::try_from(id - 1)?, snat, ids);
             for id in slot.flow_ids() {
                 sweeper.visit(&mut self.maps, retired, &mut free, (id, slot), now)?;
             }
@@ -124,9 +124,10 @@ impl Live {
                 let Some((network, snat)) = parse_name(name) else {
                     return Ok(None);
                 };
-                if let Some(id) = ids.get(Kind::Network, network) {
+                let id = ids.get(Kind::Network, network);
+                if let Some((id, address)) = id.zip(ids.stands_for(snat.address)) {
                     let key = AddressKey {
-                        address: snat.address.into(),
+                        address,
                         network: u16::try_from(id)?,
                         _reserved: 0,
                     };
@@ -210,7 +211,7 @@ impl Sweeper {
             },
             id,
             kind: REMOVED,
-            snat: slot.snat.address.into(),
+            snat: slot.record,
             port,
             time: coarse_now()?,
             _reserved: 0,
@@ -235,6 +236,8 @@ fn forget_key(maps: &mut Maps, word: Word, flow: &Flow, id: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use lb_common::addr::Be16;
 
     use super::*;
@@ -253,7 +256,7 @@ mod tests {
             sweeper.usage.add(index, 5);
         }
         let snat = Snat {
-            address: Ipv4Addr::new(10, 0, 0, 4),
+            address: IpAddr::from([10, 0, 0, 4]),
             first_port: 20_000,
             ports: 100,
         };
@@ -268,7 +271,7 @@ mod tests {
         let id = base(1) + 7;
         let before = coarse_now().unwrap();
         sweeper
-            .ended((id, SnatSlot::new(1, snat)), word, flow)
+            .ended((id, SnatSlot::new(1, snat, &Ids::default())), word, flow)
             .unwrap();
         let after = coarse_now().unwrap();
 
@@ -289,7 +292,7 @@ mod tests {
             },
             id,
             kind: REMOVED,
-            snat: snat.address.into(),
+            snat: Ipv4Addr::new(10, 0, 0, 4).into(),
             port: 20_007,
             time: event.time,
             _reserved: 0,
@@ -298,7 +301,11 @@ mod tests {
         assert!(reports.take().is_none());
 
         sweeper
-            .ended((id, SnatSlot::new(1, snat)), half_open, flow)
+            .ended(
+                (id, SnatSlot::new(1, snat, &Ids::default())),
+                half_open,
+                flow,
+            )
             .unwrap();
         assert_eq!(sweeper.usage.get(network), Some(4), "it did not count");
     }

@@ -1,6 +1,10 @@
 //! Typed handles of the pinned maps.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
@@ -10,7 +14,7 @@ use aya::{
     },
     util::nr_cpus,
 };
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lb_common::{
     conntrack::Word,
     maps::{
@@ -19,7 +23,7 @@ use lb_common::{
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
         ring,
-        rule::{RuleKey, SET_BITS},
+        rule::{RuleKey, RuleKey6, SET_BITS},
         sample::{REASONS, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
@@ -63,6 +67,7 @@ pub struct Maps {
     pub registry: HashMap<MapData, RegistryKey, u32>,
     limits: Limits,
     rules: LpmTrie<MapData, RuleKey, u32>,
+    rules6: LpmTrie<MapData, RuleKey6, u32>,
     counters: PerCpuArray<MapData, u64>,
     maglev: Outer<Array<MapData, u32>>,
     rings: Outer<Array<MapData, u64>>,
@@ -129,6 +134,7 @@ impl Maps {
             splices: Map::Array(pin("SPLICES")?).try_into()?,
             registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
+            rules6: Map::LpmTrie(pin("RULES6")?).try_into()?,
             counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
             maglev: Outer::new("MAGLEV", maglev, held.clone()),
             rings: Outer::new("RINGS", rings, held.clone()),
@@ -310,14 +316,21 @@ impl Maps {
     /// # Errors
     ///
     /// If the kernel refuses the look-up.
-    pub fn rules(&self) -> Result<BTreeMap<u32, BTreeMap<Ipv4Net, u32>>> {
-        let mut sets: BTreeMap<u32, BTreeMap<Ipv4Net, u32>> = BTreeMap::new();
+    pub fn rules(&self) -> Result<BTreeMap<u32, BTreeMap<IpNet, u32>>> {
+        let mut sets: BTreeMap<u32, BTreeMap<IpNet, u32>> = BTreeMap::new();
         for entry in self.rules.iter() {
             let (key, verdict) = entry.context("read the rule sets")?;
             let RuleKey { set, address } = key.data();
             let length = u8::try_from(key.prefix_len().saturating_sub(SET_BITS))?;
             let prefix = Ipv4Net::new(Ipv4Addr::from(address), length)?;
-            sets.entry(set).or_default().insert(prefix, verdict);
+            sets.entry(set).or_default().insert(prefix.into(), verdict);
+        }
+        for entry in self.rules6.iter() {
+            let (key, verdict) = entry.context("read the rule sets of IPv6")?;
+            let RuleKey6 { set, address } = key.data();
+            let length = u8::try_from(key.prefix_len().saturating_sub(SET_BITS))?;
+            let prefix = Ipv6Net::new(Ipv6Addr::from(address), length)?;
+            sets.entry(set).or_default().insert(prefix.into(), verdict);
         }
         Ok(sets)
     }
@@ -327,10 +340,12 @@ impl Maps {
     /// # Errors
     ///
     /// If the map is full.
-    pub fn write_rules(&mut self, set: u32, rules: &BTreeMap<Ipv4Net, u32>) -> Result<()> {
+    pub fn write_rules(&mut self, set: u32, rules: &BTreeMap<IpNet, u32>) -> Result<()> {
         for (prefix, verdict) in rules {
-            let key = rule_key(set, *prefix);
-            let inserted = self.rules.insert(&key, verdict, 0);
+            let inserted = match prefix {
+                IpNet::V4(prefix) => self.rules.insert(&rule_key(set, *prefix), verdict, 0),
+                IpNet::V6(prefix) => self.rules6.insert(&rule_key6(set, *prefix), verdict, 0),
+            };
             inserted.with_context(|| format!("add {prefix} to a rule set"))?;
         }
         Ok(())
@@ -341,9 +356,12 @@ impl Maps {
     /// # Errors
     ///
     /// If one is not there.
-    pub fn clear_rules(&mut self, set: u32, prefixes: &[Ipv4Net]) -> Result<()> {
+    pub fn clear_rules(&mut self, set: u32, prefixes: &[IpNet]) -> Result<()> {
         for prefix in prefixes {
-            let removed = self.rules.remove(&rule_key(set, *prefix));
+            let removed = match prefix {
+                IpNet::V4(prefix) => self.rules.remove(&rule_key(set, *prefix)),
+                IpNet::V6(prefix) => self.rules6.remove(&rule_key6(set, *prefix)),
+            };
             removed.with_context(|| format!("remove {prefix} from a rule set"))?;
         }
         Ok(())
@@ -375,6 +393,14 @@ impl Maps {
         let values = self.counters.get(&counter_index(hook, network, slot), 0)?;
         Ok(values.iter().sum())
     }
+}
+
+fn rule_key6(set: u32, prefix: Ipv6Net) -> Key<RuleKey6> {
+    let address = prefix.network().into();
+    Key::new(
+        SET_BITS + u32::from(prefix.prefix_len()),
+        RuleKey6 { set, address },
+    )
 }
 
 fn rule_key(set: u32, prefix: Ipv4Net) -> Key<RuleKey> {

@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -82,9 +82,9 @@ impl Open {
 /// What is asked of whom.
 #[derive(Debug)]
 pub(super) struct Question<'a> {
-    address: SocketAddrV4,
+    address: SocketAddr,
     is_told: bool,
-    source: Ipv4Addr,
+    source: IpAddr,
     timeout: Duration,
     check: &'a config::Check,
     client: Option<Arc<ClientConfig>>,
@@ -169,7 +169,7 @@ impl<'a> Question<'a> {
             Some(sni) => ServerName::try_from(sni.clone())
                 .with_context(|| format!("ask for {sni:?} by TLS"))
                 .map_err(Fault::Ours)?,
-            None => ServerName::IpAddress((*self.address.ip()).into()),
+            None => ServerName::IpAddress(self.address.ip().into()),
         };
         let client = self.client.clone().context("no TLS client was prepared");
         tls::handshake(stream, client.map_err(Fault::Ours)?, name).await

@@ -5,7 +5,7 @@ use std::{
     error::Error as _,
     future::poll_fn,
     io,
-    net::SocketAddrV4,
+    net::SocketAddr,
     pin::{Pin, pin},
     rc::Rc,
     task::{Context, Poll},
@@ -38,7 +38,7 @@ type Body = Empty<&'static [u8]>;
 /// # Errors
 ///
 /// If path or host cannot stand in one.
-pub(super) fn request(get: &Get, address: SocketAddrV4) -> anyhow::Result<Request<Body>> {
+pub(super) fn request(get: &Get, address: SocketAddr) -> anyhow::Result<Request<Body>> {
     let host = get.host.clone().unwrap_or_else(|| address.to_string());
     Request::get(&get.path)
         .header(HOST, host)

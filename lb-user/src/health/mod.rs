@@ -17,7 +17,7 @@ mod tests;
 
 use std::{
     fmt,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -62,11 +62,11 @@ pub struct Target {
     /// Its id.
     pub backend: u32,
     /// Address and port that are asked.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
     /// Whether what is asked there expects a header of the PROXY protocol first.
     pub is_told: bool,
     /// Where the check comes from: a SNAT address of the network.
-    pub source: Ipv4Addr,
+    pub source: IpAddr,
     /// What is asked, and how often.
     pub health: Health,
     /// What was known of it when an earlier process ended; the default for one that is new.

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -22,12 +22,12 @@ pub(super) const LAST_WORDS: Duration = Duration::from_millis(250);
 const MOST_UNREAD: usize = 256 * 1024;
 
 /// Opens a connection to `address` from `source`, or from anywhere if that is unspecified.
-pub(super) async fn connect(source: Ipv4Addr, address: SocketAddrV4) -> Result<TcpStream, Fault> {
+pub(super) async fn connect(source: IpAddr, address: SocketAddr) -> Result<TcpStream, Fault> {
     let socket = socket(source).map_err(|error| {
         let doing = format!("open a socket from {source}");
         Fault::Ours(anyhow::Error::new(error).context(doing))
     })?;
-    let connected = socket.connect(address.into()).await;
+    let connected = socket.connect(address).await;
     connected.map_err(|error| failed(address, error))
 }
 
@@ -39,15 +39,18 @@ pub(super) async fn say(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), Faul
 
 /// A socket whose port is chosen when it connects, and shared with those that are connected to
 /// others.
-pub(super) fn socket(source: Ipv4Addr) -> io::Result<TcpSocket> {
-    let socket = TcpSocket::new_v4()?;
+pub(super) fn socket(source: IpAddr) -> io::Result<TcpSocket> {
+    let socket = match source {
+        IpAddr::V4(_) => TcpSocket::new_v4()?,
+        IpAddr::V6(_) => TcpSocket::new_v6()?,
+    };
     setsockopt(&socket, IpBindAddressNoPort, &true)?;
-    socket.bind(SocketAddrV4::new(source, 0).into())?;
+    socket.bind(SocketAddr::new(source, 0))?;
     Ok(socket)
 }
 
 /// What it means that a connection was not made. What this host lacks says nothing of a backend.
-fn failed(address: SocketAddrV4, error: io::Error) -> Fault {
+fn failed(address: SocketAddr, error: io::Error) -> Fault {
     use io::ErrorKind as Kind;
     let is_ours = matches!(
         error.kind(),

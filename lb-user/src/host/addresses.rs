@@ -1,11 +1,7 @@
 //! Addresses and ports of the host: those that `lb` must not take from it, and those that it must
 //! have.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::{collections::BTreeSet, fs, net::IpAddr};
 
 use anyhow::{Context as _, Result};
 use nix::ifaddrs::getifaddrs;
@@ -22,17 +18,16 @@ pub(super) fn own_addresses(config: &Config, lacks: impl Fn(&str) -> bool) -> Ve
             name, interface, ..
         } = network;
         for (what, address) in our_addresses(config, network) {
-            let v4 = IpAddr::V4(address);
             let is_vip_only = !network.snat.iter().any(|snat| snat.address == address);
-            if !network.host && host.iter().any(|(_, own)| *own == v4) {
+            if !network.host && host.iter().any(|(_, own)| *own == address) {
                 problems.insert(format!(
                     "{what}: {address} is an address of this host; give lb one that nothing else has"
                 ));
             }
             let is_there = match is_vip_only {
                 // Its machines may reach the host by any of its addresses.
-                true => host.iter().any(|(_, own)| *own == v4),
-                false => host.contains(&(interface.clone(), v4)),
+                true => host.iter().any(|(_, own)| *own == address),
+                false => host.contains(&(interface.clone(), address)),
             };
             if network.host && !is_there && !lacks(name) {
                 problems.insert(format!(
@@ -46,7 +41,7 @@ pub(super) fn own_addresses(config: &Config, lacks: impl Fn(&str) -> bool) -> Ve
 }
 
 /// The VIPs and SNAT addresses of a network, each with who says so.
-fn our_addresses(config: &Config, network: &Network) -> Vec<(String, Ipv4Addr)> {
+fn our_addresses(config: &Config, network: &Network) -> Vec<(String, IpAddr)> {
     let snat = network.snat.iter();
     let snat = snat.map(|snat| (format!("network {}: snat", network.name), snat.address));
     let services = config.services.iter();
@@ -184,7 +179,7 @@ mod tests {
     #[test]
     fn a_port_that_the_host_may_take_is_found() {
         let snat = |first_port, ports| Snat {
-            address: Ipv4Addr::new(192, 168, 126, 1),
+            address: IpAddr::from([192, 168, 126, 1]),
             first_port,
             ports,
         };

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use futures_util::TryStreamExt as _;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use lb_common::addr::Mac;
 use rtnetlink::{
     Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
@@ -49,9 +49,9 @@ pub struct Cell {
     /// The VLAN of the network; the frames in the cell are untagged all the same.
     pub vlan: Option<u16>,
     /// VIPs and SNAT addresses.
-    pub addresses: BTreeSet<Ipv4Addr>,
+    pub addresses: BTreeSet<IpAddr>,
     /// What is on the link.
-    pub prefixes: Vec<Ipv4Net>,
+    pub prefixes: Vec<IpNet>,
     /// What is behind gateways on the link.
     pub routes: Vec<Route>,
 }
@@ -211,7 +211,7 @@ impl Cell {
 
     /// Destinations, and the gateways of those that have one. On-link prefixes first: a gateway must
     /// be reachable when its route is added.
-    fn all_routes(&self) -> impl Iterator<Item = (Ipv4Net, Option<Ipv4Addr>)> {
+    fn all_routes(&self) -> impl Iterator<Item = (IpNet, Option<IpAddr>)> {
         let on_link = self.prefixes.iter().map(|prefix| (*prefix, None));
         let behind = self.routes.iter().map(|route| (route.to, Some(route.via)));
         on_link.chain(behind)
@@ -219,11 +219,11 @@ impl Cell {
 
     async fn add_routes(&self, handle: &Handle, ifindex: u32) -> Result<()> {
         for (to, via) in self.all_routes() {
-            let route = RouteMessageBuilder::<Ipv4Addr>::new()
-                .destination_prefix(to.network(), to.prefix_len())
+            let route = RouteMessageBuilder::<IpAddr>::new()
+                .destination_prefix(to.network(), to.prefix_len())?
                 .output_interface(ifindex);
             let route = match via {
-                Some(via) => route.gateway(via),
+                Some(via) => route.gateway(via)?,
                 None => route.scope(RouteScope::Link),
             };
             let add = handle.route().add(route.build()).replace().execute();
@@ -273,11 +273,11 @@ impl Cell {
 
     async fn add_addresses(&self, handle: &Handle, ifindex: u32) -> Result<()> {
         let present = addresses(handle, ifindex).await?;
-        let is_present = |address: &Ipv4Addr| present.iter().any(|(found, _)| found == address);
+        let is_present = |address: &IpAddr| present.iter().any(|(found, _)| found == address);
         for &address in self.addresses.iter().filter(|address| !is_present(address)) {
             let add = handle
                 .address()
-                .add(ifindex, IpAddr::V4(address), 32)
+                .add(ifindex, address, IpNet::from(address).prefix_len())
                 .execute();
             add.await
                 .with_context(|| format!("add address {address}"))?;
@@ -297,7 +297,7 @@ impl Cell {
 }
 
 /// The IPv4 addresses of an interface, each with the message that it can be removed by.
-async fn addresses(handle: &Handle, ifindex: u32) -> Result<Vec<(Ipv4Addr, AddressMessage)>> {
+async fn addresses(handle: &Handle, ifindex: u32) -> Result<Vec<(IpAddr, AddressMessage)>> {
     let mut found = Vec::new();
     let mut list = handle
         .address()
@@ -309,7 +309,7 @@ async fn addresses(handle: &Handle, ifindex: u32) -> Result<Vec<(Ipv4Addr, Addre
             .attributes
             .iter()
             .find_map(|attribute| match attribute {
-                AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+                AddressAttribute::Local(address @ IpAddr::V4(_)) => Some(*address),
                 _ => None,
             });
         found.extend(address.map(|address| (address, message)));
@@ -347,7 +347,7 @@ pub fn remove(name: &str) -> Result<()> {
 /// # Errors
 ///
 /// If the cell is gone or the kernel refuses.
-pub fn remove_address(resident: &Resident, address: Ipv4Addr) -> Result<()> {
+pub fn remove_address(resident: &Resident, address: IpAddr) -> Result<()> {
     let remove = move || {
         link::with_netlink(async |handle| {
             let Some(inner) = link::find(&handle, INNER).await? else {
@@ -367,7 +367,7 @@ pub fn remove_address(resident: &Resident, address: Ipv4Addr) -> Result<()> {
 }
 
 /// The destination of an ordinary route over `ifindex`.
-fn unicast(route: &RouteMessage, ifindex: u32) -> Option<Ipv4Net> {
+fn unicast(route: &RouteMessage, ifindex: u32) -> Option<IpNet> {
     let header = &route.header;
     if header.kind != RouteType::Unicast || header.table != RouteHeader::RT_TABLE_MAIN {
         return None;
@@ -382,7 +382,7 @@ fn unicast(route: &RouteMessage, ifindex: u32) -> Option<Ipv4Net> {
         }
     }
     let prefix = Ipv4Net::new(to, header.destination_prefix_length).ok()?;
-    (over == Some(ifindex)).then_some(prefix)
+    (over == Some(ifindex)).then_some(prefix.into())
 }
 
 /// Index of the namespace's loopback interface. It has no Ethernet address, so [`link::find`] does

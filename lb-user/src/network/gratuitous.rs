@@ -7,7 +7,7 @@
 
 use std::{
     io,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     os::fd::{AsRawFd as _, OwnedFd},
 };
 
@@ -56,7 +56,7 @@ pub(super) fn register(socket: &OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 /// # Errors
 ///
 /// If the socket fails.
-pub(super) async fn next(socket: &AsyncFd<OwnedFd>) -> io::Result<Ipv4Addr> {
+pub(super) async fn next(socket: &AsyncFd<OwnedFd>) -> io::Result<IpAddr> {
     loop {
         let mut ready = socket.readable().await?;
         let mut message = [0; LENGTH];
@@ -69,7 +69,7 @@ pub(super) async fn next(socket: &AsyncFd<OwnedFd>) -> io::Result<Ipv4Addr> {
             && length? == LENGTH
             && let Some(address) = station(&message)
         {
-            return Ok(address);
+            return Ok(address.into());
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io, mem,
-    net::Ipv4Addr,
+    net::IpAddr,
     os::fd::OwnedFd,
     thread,
     time::{Duration, Instant},
@@ -57,7 +57,7 @@ pub struct Resolved {
     /// Id of its network.
     pub network: u16,
     /// Its address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its MAC.
     pub mac: Mac,
 }
@@ -72,13 +72,13 @@ pub struct Side {
 }
 
 /// Who is to be resolved in a network; each change is followed.
-pub type Targets = watch::Sender<BTreeSet<Ipv4Addr>>;
+pub type Targets = watch::Sender<BTreeSet<IpAddr>>;
 
 /// Questions for neighbours that nobody watches, and their answers.
 #[derive(Debug)]
 pub struct Inquiry {
     /// Their addresses.
-    pub questions: mpsc::Receiver<Ipv4Addr>,
+    pub questions: mpsc::Receiver<IpAddr>,
     /// What comes of it, if anything does, and as long as there is room.
     pub answers: mpsc::Sender<Resolved>,
 }
@@ -93,7 +93,7 @@ pub struct Inquiry {
 pub fn resolve(
     side: Side,
     network: u16,
-    mut targets: watch::Receiver<BTreeSet<Ipv4Addr>>,
+    mut targets: watch::Receiver<BTreeSet<IpAddr>>,
     report: mpsc::UnboundedSender<Resolved>,
     mut inquiry: Inquiry,
 ) -> Result<()> {
@@ -125,7 +125,7 @@ pub fn resolve(
 fn run(
     side: &Side,
     (network, hears): (u16, Option<&OwnedFd>),
-    targets: &mut watch::Receiver<BTreeSet<Ipv4Addr>>,
+    targets: &mut watch::Receiver<BTreeSet<IpAddr>>,
     report: &mpsc::UnboundedSender<Resolved>,
     Inquiry { questions, answers }: &mut Inquiry,
 ) -> Result<()> {
@@ -202,16 +202,16 @@ struct Watch<'a> {
     ifindex: u32,
     network: u16,
     is_cell: bool,
-    targets: BTreeSet<Ipv4Addr>,
-    known: BTreeMap<Ipv4Addr, Mac>,
+    targets: BTreeSet<IpAddr>,
+    known: BTreeMap<IpAddr, Mac>,
     /// Whether events were lost (`ENOBUFS`) since all was read.
     has_lost: bool,
     report: &'a mpsc::UnboundedSender<Resolved>,
     /// Who was asked for, and when.
-    asked: BTreeMap<Ipv4Addr, Instant>,
+    asked: BTreeMap<IpAddr, Instant>,
     answers: &'a mpsc::Sender<Resolved>,
     /// Who has said that he moved, and is to be asked for.
-    moved: BTreeSet<Ipv4Addr>,
+    moved: BTreeSet<IpAddr>,
 }
 
 impl Watch<'_> {
@@ -243,10 +243,10 @@ impl Watch<'_> {
         Ok(())
     }
 
-    async fn use_it(&self, target: Ipv4Addr) -> Result<(), rtnetlink::Error> {
+    async fn use_it(&self, target: IpAddr) -> Result<(), rtnetlink::Error> {
         self.handle
             .neighbours()
-            .add(self.ifindex, target.into())
+            .add(self.ifindex, target)
             .replace()
             .state(NeighbourState::None)
             .flags(NeighbourFlags::Use)
@@ -257,7 +257,7 @@ impl Watch<'_> {
     /// Makes the kernel resolve a neighbour that may be elsewhere now. A cell forgets first what it
     /// knows: else it would ask the old MAC for seconds before it asks everybody. The host's own
     /// table is left to the host. Says whether it is asked for now, and not just now or too many are.
-    async fn inquire(&mut self, address: Ipv4Addr) -> bool {
+    async fn inquire(&mut self, address: IpAddr) -> bool {
         let asked = self.asked.get(&address);
         let is_known = asked.is_some_and(|at| at.elapsed() < ASK);
         if is_known || (asked.is_none() && self.asked.len() >= MOST_ASKED) {
@@ -325,7 +325,7 @@ impl Watch<'_> {
 }
 
 /// The next station that says where it is, if it is listened to any.
-async fn hear(socket: Option<&AsyncFd<OwnedFd>>) -> io::Result<Option<Ipv4Addr>> {
+async fn hear(socket: Option<&AsyncFd<OwnedFd>>) -> io::Result<Option<IpAddr>> {
     match socket {
         Some(socket) => gratuitous::next(socket).await.map(Some),
         None => Ok(None),
@@ -333,11 +333,14 @@ async fn hear(socket: Option<&AsyncFd<OwnedFd>>) -> io::Result<Option<Ipv4Addr>>
 }
 
 /// The entry of an address on `ifindex`, whatever it says.
-fn neighbour(ifindex: u32, address: Ipv4Addr) -> NeighbourMessage {
+fn neighbour(ifindex: u32, address: IpAddr) -> NeighbourMessage {
     let mut entry = NeighbourMessage::default();
-    entry.header.family = AddressFamily::Inet;
+    let (family, destination) = match address {
+        IpAddr::V4(address) => (AddressFamily::Inet, NeighbourAddress::Inet(address)),
+        IpAddr::V6(address) => (AddressFamily::Inet6, NeighbourAddress::Inet6(address)),
+    };
+    entry.header.family = family;
     entry.header.ifindex = ifindex;
-    let destination = NeighbourAddress::Inet(address);
     entry
         .attributes
         .push(NeighbourAttribute::Destination(destination));
@@ -345,7 +348,7 @@ fn neighbour(ifindex: u32, address: Ipv4Addr) -> NeighbourMessage {
 }
 
 /// Address and MAC of a neighbour on `ifindex` whose MAC is valid.
-fn resolved(message: &NeighbourMessage, ifindex: u32) -> Option<(Ipv4Addr, Mac)> {
+fn resolved(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Mac)> {
     let valid = matches!(
         message.header.state,
         NeighbourState::Reachable
@@ -362,7 +365,7 @@ fn resolved(message: &NeighbourMessage, ifindex: u32) -> Option<(Ipv4Addr, Mac)>
     for attribute in &message.attributes {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(found)) => {
-                address = Some(*found)
+                address = Some(IpAddr::V4(*found))
             }
             NeighbourAttribute::LinkLayerAddress(bytes) => {
                 mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(Mac::new);

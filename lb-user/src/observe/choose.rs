@@ -2,10 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
 };
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use lb_common::maps::flow::Flow;
 
 use super::flows::flow_id;
@@ -126,9 +126,11 @@ fn id(ids: &Ids, kind: Kind, name: &str) -> Result<u16, String> {
 }
 
 /// A prefix, or an address as one.
-fn prefix(text: &str) -> Result<Ipv4Net, String> {
-    let address = text.parse::<Ipv4Addr>().map(Ipv4Net::from);
-    let prefix = address.or_else(|_| text.parse::<Ipv4Net>());
+fn prefix(text: &str) -> Result<IpNet, String> {
+    let address = text
+        .parse::<Ipv4Addr>()
+        .map(|address| IpNet::from(IpAddr::V4(address)));
+    let prefix = address.or_else(|_| text.parse::<Ipv4Net>().map(IpNet::from));
     prefix.map(|prefix| prefix.trunc()).map_err(|_| {
         format!("{text:?} is neither an IPv4 address nor a prefix such as 10.0.0.0/24")
     })
@@ -142,7 +144,7 @@ fn snat_ids(tuple: &str, ids: &Ids) -> Result<Vec<u32>, String> {
     let slots = ids.of(Kind::Snat).filter_map(|(name, id)| {
         let slot = u16::try_from(id.checked_sub(1)?).ok()?;
         let (_, snat) = snat::parse_name(name)?;
-        Some(SnatSlot::new(slot, snat))
+        Some(SnatSlot::new(slot, snat, ids))
     });
     let found: Vec<u32> = slots.filter_map(|slot| flow_id(&slot, parsed)).collect();
     if found.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
 };
 
 use anyhow::{Result, bail};
@@ -143,7 +143,7 @@ impl<'o> Names<'o> {
         let most = self.policy.timeout(word, flow.service).map(idle::duration);
         let most_ms = most.map(|most| u64::try_from(most.as_millis()).unwrap_or(u64::MAX));
         let left_ms = most_ms.map(|most_ms| most_ms.saturating_sub(idle_ms));
-        let snat = SocketAddrV4::new(slot.snat.address, port(slot, id));
+        let snat = SocketAddr::new(slot.snat.address, port(slot, id));
         FlowLine {
             network: network.unwrap_or(UNKNOWN).to_owned(),
             service: service.unwrap_or(UNKNOWN).to_owned(),
@@ -174,8 +174,8 @@ fn port(slot: &SnatSlot, id: u32) -> u16 {
 
 /// The flow id of a SNAT port, if this address in this slot has it.
 pub(super) fn flow_id(slot: &SnatSlot, tuple: SocketAddrV4) -> Option<u32> {
-    let here = slot.snat.address == *tuple.ip();
-    slot.record().flow_id(tuple.port()).filter(|_| here)
+    let here = slot.snat.address == IpAddr::V4(*tuple.ip());
+    slot.address().flow_id(tuple.port()).filter(|_| here)
 }
 
 const fn is_live(word: Word) -> bool {
@@ -221,10 +221,11 @@ mod tests {
         let slot = SnatSlot::new(
             3,
             Snat {
-                address,
+                address: address.into(),
                 first_port: 2000,
                 ports: 10,
             },
+            &Ids::default(),
         );
         let id = |address, port| flow_id(&slot, SocketAddrV4::new(address, port));
         assert_eq!(id(address, 2000), Some(base(3)));
@@ -262,7 +263,7 @@ services:
             policy: Policy::new(&config, &ids),
             now: 10_000,
         };
-        let slot = SnatSlot::new(0, config.networks[0].snat[0]);
+        let slot = SnatSlot::new(0, config.networks[0].snat[0], &ids);
         let line = |word: Word, service: u16, last_seen: u32| {
             let flow = Flow {
                 network: 1,

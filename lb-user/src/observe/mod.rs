@@ -152,7 +152,10 @@ impl Observer {
         let mut slots = Vec::new();
         for (name, id) in self.ids.of(Kind::Snat) {
             if let Some((network, snat)) = snat::parse_name(name) {
-                slots.push((network, SnatSlot::new(u16::try_from(id - 1)?, snat)));
+                slots.push((
+                    network,
+                    SnatSlot::new(u16::try_from(id - 1)?, snat, &self.ids),
+                ));
             }
         }
         Ok(slots)

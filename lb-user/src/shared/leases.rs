@@ -207,7 +207,7 @@ impl Leases {
             slot: slot.slot,
             word: lent,
             flow,
-            source: SocketAddrV4::new(slot.snat.address, port),
+            source: SocketAddrV4::new(slot.record.into(), port),
             held: None,
         })
     }

@@ -213,7 +213,7 @@ impl Legs {
                 service: service.id,
                 ..Flow::default()
             },
-            peer: peer(network, backend),
+            peer: peer(network, (*backend.ip()).into(), backend.port()),
             to_backend: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
             last_seen: AtomicU32::new(now()),

@@ -11,7 +11,7 @@
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::{
     hello::{Alpn, ServerName},
@@ -32,7 +32,7 @@ pub struct Routes {
 #[derive(Debug)]
 struct Route {
     alpn: Vec<String>,
-    from: Vec<Ipv4Net>,
+    from: Vec<IpNet>,
     to: To,
 }
 
@@ -163,10 +163,6 @@ impl Route {
     }
 
     fn is_for(&self, client: IpAddr) -> bool {
-        let IpAddr::V4(client) = client else {
-            // Prefixes are of IPv4.
-            return self.from.is_empty();
-        };
         self.from.is_empty() || self.from.iter().any(|prefix| prefix.contains(&client))
     }
 }

@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
     sync::Arc,
     time::Duration,
 };
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::{pools::Pool, routes::Routes};
 use crate::{
@@ -82,7 +82,7 @@ pub struct Sni {
     /// The most bytes of a hello.
     pub max_bytes: usize,
     /// Where proxies connect from that say who their clients are.
-    pub proxies: Vec<Ipv4Net>,
+    pub proxies: Vec<IpNet>,
 }
 
 /// How a service is routed by the Host of each request.
@@ -129,7 +129,9 @@ impl Routing {
 impl Sni {
     /// Whether who connects from there says first who his client is.
     pub(super) fn is_proxy(&self, from: Ipv4Addr) -> bool {
-        self.proxies.iter().any(|prefix| prefix.contains(&from))
+        self.proxies
+            .iter()
+            .any(|prefix| prefix.contains(&IpAddr::V4(from)))
     }
 }
 
@@ -138,11 +140,12 @@ impl Setup {
     pub fn new(config: &Config, ids: &Ids, tables: &BTreeMap<u32, Vec<u32>>) -> Self {
         let mut setup = Self::default();
         for network in &config.networks {
-            let sources = network.snat.iter().map(|snat| snat.address);
+            let sources = network.snat.iter().filter_map(|snat| v4(snat.address));
             let slots = network.snat.iter().filter_map(|snat| {
                 let id = ids.get(Kind::Snat, &snat_name(&network.name, snat))?;
                 let slot = u16::try_from(id).ok()?.checked_sub(1)?;
-                Some(SnatSlot::new(slot, *snat))
+                v4(snat.address)?;
+                Some(SnatSlot::new(slot, *snat, ids))
             });
             setup.slots.insert(network.name.clone(), slots.collect());
             setup
@@ -199,9 +202,11 @@ impl Setup {
             routing: Routing::new(&service.target),
         });
         for listen in &service.listen {
-            let listener = SocketAddrV4::new(listen.address, listen.port);
-            let key = (service.network.clone(), listener);
-            self.services.insert(key, Arc::clone(&shared));
+            if let Some(address) = v4(listen.address) {
+                let listener = SocketAddrV4::new(address, listen.port);
+                let key = (service.network.clone(), listener);
+                self.services.insert(key, Arc::clone(&shared));
+            }
         }
     }
 
@@ -210,13 +215,22 @@ impl Setup {
         let table = tables.get(&id).cloned().unwrap_or_default();
         let backends = pool.backends.iter().filter_map(|backend| {
             let id = ids.get(Kind::Backend, &backend_name(pool, backend))?;
-            Some((id, SocketAddrV4::new(backend.address, backend.port)))
+            Some((id, SocketAddrV4::new(v4(backend.address)?, backend.port)))
         });
         let network = ids.get(Kind::Network, &pool.network).unwrap_or_default();
         let network = u16::try_from(network).unwrap_or_default();
         let network = (pool.network.clone(), network);
         let pooled = Pool::new(network, table, backends.collect(), pool.proxy_protocol);
         self.pools.insert(pool.name.clone(), Arc::new(pooled));
+    }
+}
+
+/// An address as one of IPv4, which is all that whoever is served in a cell has: the configuration
+/// refuses others there.
+const fn v4(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Clusters: the pools and services of a hosted control plane, by the way each part is published.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use super::{
     Expansion,
@@ -43,7 +43,7 @@ pub(super) struct Part<'r> {
 
 /// A VIP that could be read, and who may use it.
 pub(super) struct Vip<'r> {
-    pub(super) address: Ipv4Addr,
+    pub(super) address: IpAddr,
     place: &'r Place,
     allow: Option<&'r At<Sources>>,
     deny: Option<&'r At<Sources>>,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    net::Ipv4Addr,
+    net::IpAddr,
 };
 
 use crate::config::{
@@ -34,7 +34,7 @@ pub(super) struct Group<'r> {
 
 struct Node<'r> {
     name: String,
-    address: Ipv4Addr,
+    address: IpAddr,
     place: &'r Place,
 }
 

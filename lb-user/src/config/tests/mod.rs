@@ -20,7 +20,7 @@ mod services;
 mod shared;
 mod soon;
 
-use std::{net::Ipv4Addr, path::Path};
+use std::{net::IpAddr, path::Path};
 
 use super::*;
 
@@ -127,7 +127,7 @@ fn a_valid_file_is_read_in_its_order() {
     assert_eq!((mgmt.role, mgmt.interface.as_str()), (Role::Mgmt, "eth1"));
     assert_eq!(mgmt.prefixes, ["10.32.96.0/20".parse().unwrap()]);
     let snat = Snat {
-        address: Ipv4Addr::new(10, 32, 96, 50),
+        address: IpAddr::from([10, 32, 96, 50]),
         first_port: 1024,
         ports: 56_320,
     };

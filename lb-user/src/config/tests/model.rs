@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn net(text: &str) -> ipnet::Ipv4Net {
+fn net(text: &str) -> ipnet::IpNet {
     text.parse().unwrap()
 }
 
@@ -62,7 +62,7 @@ fn routes_lead_elsewhere_by_a_gateway_that_is_on_link() {
     let routes = "{ to: 10.1.0.0/16, via: 192.168.203.1 }, { to: 0.0.0.0/0, via: 192.168.203.2 }";
     let network = accepted(&[(4, &with(routes))]).networks.remove(1);
     assert_eq!(network.routes[0].to, net("10.1.0.0/16"));
-    assert_eq!(network.routes[1].via, Ipv4Addr::new(192, 168, 203, 2));
+    assert_eq!(network.routes[1].via, IpAddr::from([192, 168, 203, 2]));
     // What the default gateway leads to is no source and no backend unless that is said.
     assert_eq!(
         network.sources,

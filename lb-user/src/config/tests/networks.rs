@@ -129,5 +129,8 @@ fn snat_addresses_are_hosts_of_their_network() {
     );
     let config = accepted(&[(3, &with("10.32.96.52, 10.32.96.51"))]);
     assert_eq!(config.snat_addresses(), 2);
-    assert_eq!(config.networks[0].snat[0].address.octets()[3], 52);
+    assert_eq!(
+        config.networks[0].snat[0].address,
+        IpAddr::from([10, 32, 96, 52])
+    );
 }

@@ -2,11 +2,11 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    net::Ipv4Addr,
+    net::IpAddr,
     ops::RangeInclusive,
 };
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use lb_common::maps::{
     network::MAX_SNAT_PER_NETWORK,
     snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FLOWS_PER_ADDRESS},
@@ -52,20 +52,20 @@ pub(super) struct Facts<'r> {
     pub(super) place: &'r Place,
     role: Option<Role>,
     host: bool,
-    pub(super) prefixes: Vec<Ipv4Net>,
+    pub(super) prefixes: Vec<IpNet>,
     /// Whether these are all the prefixes; only then an address can be outside of them.
     whole: bool,
     pub(super) routes: Vec<Route>,
     /// The places of the gateways in `routes`.
     pub(super) gateways: Vec<&'r Place>,
-    pub(super) sources: Vec<Ipv4Net>,
-    pub(super) backends: Vec<Ipv4Net>,
+    pub(super) sources: Vec<IpNet>,
+    pub(super) backends: Vec<IpNet>,
     /// Whether these are all the prefixes that backends may have.
     backends_whole: bool,
     /// In the order of the file: they are used in this order.
     pub(super) snat: Vec<Snat>,
     /// SNAT address -> its ports, unless they could not be read, and its place.
-    snat_places: HashMap<Ipv4Addr, (Option<RangeInclusive<u16>>, &'r Place)>,
+    snat_places: HashMap<IpAddr, (Option<RangeInclusive<u16>>, &'r Place)>,
     /// Whether it was written without any SNAT address.
     pub(super) without_snat: bool,
 }
@@ -111,7 +111,7 @@ impl<'r> Facts<'r> {
     /// Checks that `address`, which is a `what`, can be a host's address on this network.
     /// As [`Self::check_host`] for a VIP. A host takes frames for any of its addresses on any of its
     /// interfaces, so with `address: host` it need not be on the link.
-    pub(super) fn check_vip(&self, address: Ipv4Addr) -> Result<(), String> {
+    pub(super) fn check_vip(&self, address: IpAddr) -> Result<(), String> {
         let on_link = self.prefixes.iter().any(|net| net.contains(&address));
         if self.host && !on_link {
             return Ok(());
@@ -119,7 +119,7 @@ impl<'r> Facts<'r> {
         self.check_host(address, "VIP")
     }
 
-    pub(super) fn check_host(&self, address: Ipv4Addr, what: &str) -> Result<(), String> {
+    pub(super) fn check_host(&self, address: IpAddr, what: &str) -> Result<(), String> {
         let on_link = self.prefixes.iter().find(|net| net.contains(&address));
         match on_link {
             Some(net) if net.network() == address => {
@@ -131,14 +131,14 @@ impl<'r> Facts<'r> {
             None if self.whole => Err(format!(
                 "{address} is a {what} outside its network's prefixes; network {} has {}",
                 self.name,
-                listed(self.prefixes.iter().map(Ipv4Net::to_string))
+                listed(self.prefixes.iter().map(IpNet::to_string))
             )),
             Some(_) | None => Ok(()),
         }
     }
 
     /// Checks that `address` can be that of a backend, which may be behind a gateway.
-    pub(super) fn check_backend(&self, address: Ipv4Addr) -> Result<(), String> {
+    pub(super) fn check_backend(&self, address: IpAddr) -> Result<(), String> {
         if self.prefixes.iter().any(|net| net.contains(&address)) {
             self.check_host(address, "backend")?;
         }
@@ -147,14 +147,14 @@ impl<'r> Facts<'r> {
                 "{address} is a backend outside its network's prefixes; network {} has backends \
                  in {}",
                 self.name,
-                listed(self.backends.iter().map(Ipv4Net::to_string))
+                listed(self.backends.iter().map(IpNet::to_string))
             ));
         }
         Ok(())
     }
 
     /// The place where `address` is a SNAT address of this network, if it is one.
-    pub(super) fn snat_place(&self, address: Ipv4Addr) -> Option<&'r Place> {
+    pub(super) fn snat_place(&self, address: IpAddr) -> Option<&'r Place> {
         self.snat_places.get(&address).map(|(_, place)| *place)
     }
 
@@ -193,7 +193,7 @@ impl<'r> Facts<'r> {
                     let line = findings.line(first, place);
                     findings.add(place, format!("{to} is already routed in {line}"));
                 }
-                let overlaps = |net: &&Ipv4Net| net.contains(&to) || to.contains(*net);
+                let overlaps = |net: &&IpNet| net.contains(&to) || to.contains(*net);
                 let on_link = self.prefixes.iter().find(overlaps);
                 if let Some(net) = on_link.filter(|_| to.prefix_len() > 0) {
                     findings.add(
@@ -218,7 +218,7 @@ impl<'r> Facts<'r> {
     fn add_sources(&mut self, raw: Option<&At<Sources>>, findings: &mut Findings) {
         self.sources = match raw.map(|at| &at.value) {
             None => reachable(&self.prefixes, &self.routes),
-            Some(Sources::Any) => vec![Ipv4Net::default()],
+            Some(Sources::Any) => vec![IpNet::default()],
             Some(Sources::Prefixes(list)) => {
                 let placed = any_prefixes(list, findings);
                 placed.into_iter().map(|(prefix, _)| prefix).collect()
@@ -242,7 +242,7 @@ impl<'r> Facts<'r> {
             if reached_whole && !reached.any(|net| net.contains(&prefix)) {
                 let words = format!(
                     "{prefix} is neither on-link nor behind one gateway; expected a part of {}",
-                    listed(self.prefixes.iter().map(Ipv4Net::to_string))
+                    listed(self.prefixes.iter().map(IpNet::to_string))
                 );
                 findings.add(place, words);
                 self.backends_whole = false;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    net::Ipv4Addr,
+    net::IpAddr,
 };
 
 use super::{
@@ -199,7 +199,7 @@ fn written_names<'r>(raw: &'r RawPool, findings: &mut Findings) -> HashMap<Strin
 /// The name of a backend: its own, or that of its node, with the port if the node has it already.
 fn name<'r>(
     raw: &'r RawBackend,
-    (address, port): (Ipv4Addr, u16),
+    (address, port): (IpAddr, u16),
     names: &mut HashMap<String, &'r Place>,
 ) -> String {
     match (&raw.name, &raw.node, &raw.address) {

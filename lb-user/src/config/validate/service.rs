@@ -2,10 +2,10 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    net::Ipv4Addr,
+    net::IpAddr,
 };
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use lb_common::maps;
 
 use super::{
@@ -38,7 +38,7 @@ pub(super) struct Mention<'r> {
 #[derive(Default)]
 pub(super) struct Usage<'r> {
     /// (index of the network, VIP) -> its first listen entry.
-    pub(super) vips: HashMap<(usize, Ipv4Addr), Mention<'r>>,
+    pub(super) vips: HashMap<(usize, IpAddr), Mention<'r>>,
     /// Index of the pool -> the first service that uses it.
     pub(super) pools: HashMap<usize, Mention<'r>>,
     /// (index of the network, listen entry) -> where it was written first.
@@ -103,7 +103,7 @@ pub(super) fn validate<'r>(
 /// Who may use the service. `deny` alone leaves everybody else in.
 fn rules(raw: &RawService, findings: &mut Findings) -> Vec<Rule> {
     let everybody = Rule {
-        prefix: Ipv4Net::default(),
+        prefix: IpNet::default(),
         allow: true,
     };
     let allowed = prefixes(raw.allow.as_ref(), findings);
@@ -153,13 +153,13 @@ fn rules(raw: &RawService, findings: &mut Findings) -> Vec<Rule> {
 pub(super) fn prefixes<'r>(
     raw: Option<&'r At<Sources>>,
     findings: &mut Findings,
-) -> Vec<(Ipv4Net, &'r Place)> {
+) -> Vec<(IpNet, &'r Place)> {
     match raw {
         None => Vec::new(),
         Some(At {
             place,
             value: Sources::Any,
-        }) => vec![(Ipv4Net::default(), place)],
+        }) => vec![(IpNet::default(), place)],
         Some(At {
             value: Sources::Prefixes(list),
             ..

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ops::RangeInclusive, time::Duration};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::{
     care::{one_of, time},
@@ -150,7 +150,7 @@ fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRout
                 from: from
                     .iter()
                     .map(|(prefix, _)| *prefix)
-                    .collect::<Vec<Ipv4Net>>(),
+                    .collect::<Vec<IpNet>>(),
                 to,
             }
         }));
@@ -263,7 +263,7 @@ fn check_clusters(raw: &RawShared, findings: &mut Findings) {
 }
 
 /// Who may say in a header who his client is.
-fn proxies(raw: Option<&At<Sources>>, findings: &mut Findings) -> Vec<Ipv4Net> {
+fn proxies(raw: Option<&At<Sources>>, findings: &mut Findings) -> Vec<IpNet> {
     let mut proxies = Vec::new();
     for (prefix, place) in prefixes(raw, findings) {
         if prefix.prefix_len() == 0 {

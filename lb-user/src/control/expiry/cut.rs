@@ -2,10 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    net::Ipv4Addr,
+    net::IpAddr,
 };
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use lb_common::{
     conntrack::Word,
     maps::{
@@ -56,7 +56,7 @@ pub struct Choice {
     /// To the backend with this id.
     pub backend: Option<u32>,
     /// Of clients in this prefix.
-    pub client: Option<Ipv4Net>,
+    pub client: Option<IpNet>,
     /// With this flow id.
     pub id: Option<u32>,
 }
@@ -164,7 +164,7 @@ impl Choice {
             && is(service.as_ref(), &flow.service)
             && is(backend.as_ref(), &flow.backend_id)
             && is(id.as_ref(), &flow_id)
-            && client.is_none_or(|prefix| prefix.contains(&Ipv4Addr::from(flow.client)))
+            && client.is_none_or(|prefix| prefix.contains(&client_of(flow)))
     }
 }
 
@@ -182,9 +182,13 @@ fn listener(flow: &Flow) -> ServiceKey {
     }
 }
 
+fn client_of(flow: &Flow) -> IpAddr {
+    IpAddr::V4(flow.client.into())
+}
+
 /// Whether `rules` deny the flow's client, as the data plane would if it came only now.
 fn denies(rules: &Rules, flow: &Flow) -> bool {
-    !rules.is_empty() && longest(rules, flow.client.into()) != Some(ALLOW)
+    !rules.is_empty() && longest(rules, client_of(flow)) != Some(ALLOW)
 }
 
 /// What the longest prefix that has `client` says; none where there is none.
@@ -192,28 +196,40 @@ fn denies(rules: &Rules, flow: &Flow) -> bool {
 /// Prefixes are sorted by address, shorter ones first. So the last one that is not behind `client` is
 /// the longest, or it ends before `client`: then what has `client` has both of them, and is no longer
 /// than what they have in common. Each step makes that shorter.
-fn longest(rules: &Rules, client: Ipv4Addr) -> Option<u32> {
-    let mut last = Ipv4Net::from(client);
+fn longest(rules: &Rules, client: IpAddr) -> Option<u32> {
+    let mut last = IpNet::from(client);
     loop {
         let (prefix, verdict) = rules.range(..=last).next_back()?;
         if prefix.contains(&client) {
             return Some(*verdict);
         }
-        let differ = prefix.addr().to_bits() ^ client.to_bits();
-        let common = u8::try_from(differ.leading_zeros()).ok()?;
-        last = Ipv4Net::new(client, common).ok()?.trunc();
+        last = IpNet::new(client, common(prefix.addr(), client)?)
+            .ok()?
+            .trunc();
     }
+}
+
+/// How many bits two addresses begin with alike; none if they are of two families.
+fn common(one: IpAddr, other: IpAddr) -> Option<u8> {
+    let bits = match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => return None,
+    };
+    u8::try_from(bits).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use lb_common::{addr::Be16, maps::rule::DENY};
 
     use super::*;
 
     const ID: u32 = 1030;
 
-    fn net(text: &str) -> Ipv4Net {
+    fn net(text: &str) -> IpNet {
         text.parse().unwrap()
     }
 
@@ -362,13 +378,17 @@ mod tests {
         let mut matched = 0;
         for _ in 0..20_000 {
             // Few bits, so that prefixes nest and meet.
-            let mut address = || Ipv4Addr::from_bits(below(16) << 28 | below(4) << 14 | below(8));
+            let mut address = || {
+                IpAddr::from(Ipv4Addr::from_bits(
+                    below(16) << 28 | below(4) << 14 | below(8),
+                ))
+            };
             let (client, addresses) = (address(), [(); 6].map(|()| address()));
             let rules: Rules = addresses
                 .into_iter()
                 .map(|address| {
                     let length = u8::try_from(below(33)).unwrap();
-                    (Ipv4Net::new(address, length).unwrap().trunc(), below(3))
+                    (IpNet::new(address, length).unwrap().trunc(), below(3))
                 })
                 .collect();
             let having = rules.iter().filter(|(prefix, _)| prefix.contains(&client));

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::Ipv4Addr,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -24,7 +24,7 @@ pub struct Way {
     /// The network.
     pub network: Network,
     /// Where to ask for one.
-    pub questions: Sender<Ipv4Addr>,
+    pub questions: Sender<IpAddr>,
 }
 
 /// The ways into all networks.
@@ -32,7 +32,7 @@ pub struct Way {
 pub struct Ways {
     networks: BTreeMap<u16, Way>,
     answers: Receiver<Resolved>,
-    known: HashMap<(u16, Ipv4Addr), (Mac, Instant)>,
+    known: HashMap<(u16, IpAddr), (Mac, Instant)>,
 }
 
 impl Ways {
@@ -56,7 +56,7 @@ impl Ways {
     /// Asks for the next hop of a flow's client. Never waits; a question too many is not asked.
     pub fn seek(&self, flow: &Flow) {
         if let Some(way) = self.networks.get(&flow.network) {
-            let next_hop = way.network.next_hop(flow.client.into());
+            let next_hop = way.network.next_hop(IpAddr::V4(flow.client.into()));
             // Full, or its thread is gone: then the client stays where it was.
             let _unasked: Result<(), _> = way.questions.try_send(next_hop);
         }
@@ -66,7 +66,7 @@ impl Ways {
     pub fn mac(&mut self, flow: &Flow) -> Option<Mac> {
         self.hear();
         let way = self.networks.get(&flow.network)?;
-        let next_hop = way.network.next_hop(flow.client.into());
+        let next_hop = way.network.next_hop(IpAddr::V4(flow.client.into()));
         let (mac, at) = self.known.get(&(flow.network, next_hop))?;
         (at.elapsed() < HOLDS).then_some(*mac)
     }
@@ -88,6 +88,8 @@ impl Ways {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use tokio::sync::mpsc;
 
     use super::*;
@@ -103,7 +105,7 @@ mod tests {
         }
     }
 
-    fn ways(room: usize) -> (Ways, Receiver<Ipv4Addr>, Sender<Resolved>) {
+    fn ways(room: usize) -> (Ways, Receiver<IpAddr>, Sender<Resolved>) {
         let text = "
 version: 1
 networks:
@@ -119,7 +121,7 @@ networks:
     fn resolved(address: Ipv4Addr, last: u8) -> Resolved {
         Resolved {
             network: TENANT,
-            address,
+            address: address.into(),
             mac: Mac::new([2, 0, 0, 0, 0, last]),
         }
     }
@@ -131,8 +133,8 @@ networks:
         ways.seek(&flow(TENANT, [10, 9, 8, 7]));
         ways.seek(&flow(TENANT, [10, 0, 0, 8]));
         ways.seek(&flow(9, [10, 0, 0, 9]));
-        assert_eq!(asked.try_recv(), Ok(Ipv4Addr::new(10, 0, 0, 7)));
-        assert_eq!(asked.try_recv(), Ok(GATEWAY));
+        assert_eq!(asked.try_recv(), Ok(IpAddr::from([10, 0, 0, 7])));
+        assert_eq!(asked.try_recv(), Ok(GATEWAY.into()));
         assert!(asked.try_recv().is_err(), "one too many is not asked");
     }
 
@@ -160,7 +162,7 @@ networks:
         ways.replace(changed.networks);
         assert_eq!(ways.mac(&routed), None);
         ways.seek(&routed);
-        assert_eq!(asked.try_recv(), Ok(GATEWAY), "who knows it now");
+        assert_eq!(asked.try_recv(), Ok(GATEWAY.into()), "who knows it now");
         answer.try_send(resolved(GATEWAY, 3)).unwrap();
         assert!(ways.mac(&routed).is_some(), "answers come as before");
         ways.replace(BTreeMap::new());

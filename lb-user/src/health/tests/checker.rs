@@ -220,7 +220,7 @@ async fn one_that_cannot_be_asked_disturbs_nobody() {
     let _served = keep(listener);
     let (checker, mut reports) = checker();
     let mut nowhere = often(1, address, Check::Tcp);
-    nowhere.source = Ipv4Addr::new(192, 0, 2, 1);
+    nowhere.source = Ipv4Addr::new(192, 0, 2, 1).into();
     let path = Check::Http(get("/no path"));
     let targets = [nowhere, often(2, address, path)];
     let others = (3..6).map(|backend| often(backend, address, Check::Tcp));

@@ -48,9 +48,9 @@ fn health(check: Check) -> Health {
 fn target(address: SocketAddrV4, health: Health) -> Target {
     Target {
         backend: 7,
-        address,
+        address: address.into(),
         is_told: false,
-        source: SOURCE,
+        source: SOURCE.into(),
         health,
         saved: Standing::default(),
     }

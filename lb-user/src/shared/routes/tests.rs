@@ -339,7 +339,11 @@ fn scan<'r>(
         route.alpn.is_empty() || alpn.any(|one| offered.contains(&one.as_str()))
     };
     let is_for = |route: &&NameRoute| {
-        route.from.is_empty() || route.from.iter().any(|prefix| prefix.contains(&client))
+        route.from.is_empty()
+            || route
+                .from
+                .iter()
+                .any(|prefix| prefix.contains(&IpAddr::V4(client)))
     };
     let exactness = |route: &&NameRoute| {
         let pattern = &route.names[0];

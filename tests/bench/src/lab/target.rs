@@ -1,6 +1,6 @@
 //! Which service of a configuration the generator sends to, and who is behind it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_user::config::{Backend, Config, Listen, Network, Pool, Protocol, Service};
@@ -48,9 +48,9 @@ impl Target {
         let (first, count) =
             row(&pool.backends).with_context(|| format!("the backends of pool {}", pool.name))?;
         Ok(Self {
-            vip: listen.address,
+            vip: v4(listen.address)?,
             port: listen.port,
-            first_backend: first.address,
+            first_backend: v4(first.address)?,
             backends: count,
             node_port: first.port,
             clients,
@@ -102,7 +102,7 @@ fn lets_in(network: &Network, clients: Ipv4Addr) -> Result<()> {
     untagged(network)?;
     let mut sources = network.sources.iter();
     ensure!(
-        sources.any(|prefix| prefix.contains(&clients)),
+        sources.any(|prefix| prefix.contains(&IpAddr::V4(clients))),
         "--clients {clients} is no address that network {} lets in",
         network.name
     );
@@ -154,15 +154,23 @@ fn row(backends: &[Backend]) -> Result<(&Backend, u32)> {
         bail!("there are none")
     };
     for (place, backend) in (0..).zip(&sorted) {
-        let expected = u32::from(first.address) + place;
+        let expected = u32::from(v4(first.address)?) + place;
         ensure!(
-            u32::from(backend.address) == expected && backend.port == first.port,
+            u32::from(v4(backend.address)?) == expected && backend.port == first.port,
             "{}:{} is not next to the others: the generator speaks for addresses in a row with one port",
             backend.address,
             backend.port
         );
     }
     Ok((first, u32::try_from(sorted.len())?))
+}
+
+/// An address that the generator can write.
+fn v4(address: IpAddr) -> Result<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Ok(address),
+        IpAddr::V6(_) => bail!("{address} is of IPv6, which the generator does not speak"),
+    }
 }
 
 #[cfg(test)]
@@ -174,7 +182,7 @@ mod tests {
     fn backend(last: u8, port: u16) -> Backend {
         Backend {
             name: String::new(),
-            address: Ipv4Addr::new(10, 0, 0, last),
+            address: IpAddr::from([10, 0, 0, last]),
             port,
             weight: 1,
         }
@@ -255,7 +263,7 @@ services:
     fn backends_in_a_row_are_taken_in_any_order() {
         let backends = [backend(3, 80), backend(2, 80)];
         let (first, count) = row(&backends).unwrap();
-        assert_eq!((first.address, count), (Ipv4Addr::new(10, 0, 0, 2), 2));
+        assert_eq!((first.address, count), (IpAddr::from([10, 0, 0, 2]), 2));
     }
 
     #[test]

@@ -201,7 +201,7 @@ fn model(
     };
     let is_for = |number: &usize| {
         let mut from = routes[*number].from.iter();
-        routes[*number].from.is_empty() || from.any(|prefix| prefix.contains(&client))
+        routes[*number].from.is_empty() || from.any(|prefix| prefix.contains(&IpAddr::V4(client)))
     };
     let mut matching: Vec<usize> = (0..written.len()).filter(matches).collect();
     if asked.is_none() {

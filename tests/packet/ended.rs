@@ -60,11 +60,7 @@ fn remove_listener(lb: &mut DataPlane) {
 }
 
 fn remove_vip(lb: &mut DataPlane) {
-    let key = AddressKey {
-        address: VIP.into(),
-        network: network(lb),
-        _reserved: 0,
-    };
+    let key = AddressKey::new(VIP.into(), network(lb));
     lb.maps.addresses.remove(&key).expect("the VIP");
     remove_listener(lb);
 }

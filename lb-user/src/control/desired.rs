@@ -189,11 +189,7 @@ impl Desired {
 
     /// Adds what an address is to what else it is: a host's own may be a VIP and a SNAT address.
     fn add_address(&mut self, network: u16, address: Be32, what: Address) {
-        let key = AddressKey {
-            address,
-            network,
-            _reserved: 0,
-        };
+        let key = AddressKey::new(address, network);
         let record = self.addresses.entry(key).or_default();
         let kind = record.kind | what.kind;
         if what.kind == KIND_SNAT {
@@ -224,11 +220,7 @@ impl Desired {
     fn add_draining(&mut self, config: &Config, ids: &Ids) -> Result<()> {
         for (network, snat) in draining(config, ids) {
             let id = ids.get(Kind::Network, network).unwrap_or_default();
-            let key = AddressKey {
-                address: snat.record,
-                network: u16::try_from(id)?,
-                _reserved: 0,
-            };
+            let key = AddressKey::new(snat.record, u16::try_from(id)?);
             let is_snat = self
                 .addresses
                 .get(&key)

@@ -166,11 +166,7 @@ impl Retired {
             || self.draining.contains(&slot)
             || self.services.contains(&flow.service)
             || self.backends.contains(&flow.backend_id);
-        let vip = AddressKey {
-            address: flow.vip,
-            network: flow.network,
-            _reserved: 0,
-        };
+        let vip = AddressKey::new(flow.vip, flow.network);
         let has_no_vip = self.vips.as_ref().is_some_and(|vips| !vips.contains(&vip));
         let ends = network_is_gone || has_no_vip;
         match word.state() {

@@ -126,11 +126,7 @@ impl Live {
                 };
                 let id = ids.get(Kind::Network, network);
                 if let Some((id, address)) = id.zip(ids.stands_for(snat.address)) {
-                    let key = AddressKey {
-                        address,
-                        network: u16::try_from(id)?,
-                        _reserved: 0,
-                    };
+                    let key = AddressKey::new(address, u16::try_from(id)?);
                     // Of a network that is gone, the plan has removed the address already.
                     let _gone = self.maps.addresses.remove(&key);
                 }
@@ -214,7 +210,7 @@ impl Sweeper {
             snat: slot.record,
             port,
             time: coarse_now()?,
-            _reserved: 0,
+            ..FlowEvent::default()
         });
         Ok(())
     }
@@ -295,7 +291,7 @@ mod tests {
             snat: Ipv4Addr::new(10, 0, 0, 4).into(),
             port: 20_007,
             time: event.time,
-            _reserved: 0,
+            ..FlowEvent::default()
         };
         assert_eq!(event, wanted);
         assert!(reports.take().is_none());

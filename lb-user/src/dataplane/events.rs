@@ -8,7 +8,7 @@ use std::{io, path::Path};
 
 use anyhow::{Context as _, Result};
 use aya::maps::{Map, MapData, RingBuf};
-use lb_common::maps::event::FlowEvent;
+use lb_common::{addr::Be128, maps::event::FlowEvent};
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// The flow events of the data plane. Only one process may read them.
@@ -63,9 +63,20 @@ impl FlowEvents {
     }
 }
 
+/// Bytes of an event before IPv6, as an older data plane reports it.
+const WITHOUT_CLIENT: usize = size_of::<FlowEvent>() - size_of::<Be128>();
+
 /// The event in a record; nothing if it is too short for one.
 fn read(record: &[u8]) -> Option<FlowEvent> {
-    let bytes = record.get(..size_of::<FlowEvent>())?;
+    let mut bytes = [0; size_of::<FlowEvent>()];
+    let length = match record.len() {
+        whole if whole >= bytes.len() => bytes.len(),
+        older if older >= WITHOUT_CLIENT => WITHOUT_CLIENT,
+        _ => return None,
+    };
+    bytes
+        .get_mut(..length)?
+        .copy_from_slice(record.get(..length)?);
     // SAFETY: `bytes` is as long as the event, which is plain integers: any bits are valid, and the
     // read asks for no alignment.
     Some(unsafe { bytes.as_ptr().cast::<FlowEvent>().read_unaligned() })
@@ -82,7 +93,8 @@ mod tests {
         let record = &bytes[1..];
         assert_eq!(read(record).map(|event| event.id), Some(7));
         assert_eq!(read(&record[..size_of::<FlowEvent>()]).unwrap().id, 7);
-        assert_eq!(read(&record[..size_of::<FlowEvent>() - 1]), None);
+        assert_eq!(read(&record[..WITHOUT_CLIENT]).unwrap().id, 7);
+        assert_eq!(read(&record[..WITHOUT_CLIENT - 1]), None);
         assert_eq!(read(&[]), None);
     }
 }

@@ -284,7 +284,7 @@ impl Worker {
                 snat: page.address,
                 port: u32::from(page.port(id)),
                 time,
-                _reserved: 0,
+                ..FlowEvent::default()
             });
         }
     }

@@ -93,7 +93,7 @@ impl Lines {
             snat,
             port,
             time,
-            _reserved: _,
+            ..
         } = event;
         let word = Word::from_raw(flow.word);
         let duration_ms = if *kind == BEGAN {

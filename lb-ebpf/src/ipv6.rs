@@ -20,16 +20,60 @@ pub(crate) const ICMP: u8 = 58;
 /// What [`lb_chain`] says of a packet that may not go on is above all chains.
 const REFUSED: u32 = 1 << 24;
 
-/// The end of a packet of IPv6 from the network `id`, as [`count::number`]. A function of its own for the
-/// verifier, as `lb_refuse`.
+/// What is next for a packet, beside its end: in the upper eight bits of what [`lb_ipv6`] says, which then has
+/// `Chain::raw` in the next 24 and the label of our address in the lower half.
+const FLOW: u64 = 1;
+/// As [`FLOW`]: ICMP.
+const MESSAGE: u64 = 2;
+/// As [`FLOW`]: a fragment other than the first.
+const FRAGMENT: u64 = 3;
+
+/// The end of a packet of IPv6 from the network `id`.
+#[inline(always)]
+pub(crate) fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+    let (ctx, id) = (ctx.ctx, u32::from(id));
+    let said = lb_ipv6(ctx, id);
+    let (chain, label) = ((said >> 32) as u32 & (REFUSED - 1), said as u32);
+    match said >> 56 {
+        FLOW => match forward::lb_flow6(ctx, id, label, chain) {
+            forward::OPENS => count::end(open::lb_open6(ctx, id, label, chain)),
+            said => count::end(said as u32),
+        },
+        MESSAGE => count::end(icmp6::lb_icmp6(ctx, id, chain)),
+        FRAGMENT => count::end(fragment6::lb_fragment6(ctx, id, chain)),
+        _ => count::end(said as u32),
+    }
+}
+
+/// What is next for a packet of IPv6 from the network `id`, or its end as [`count::number`]. A function of its
+/// own for the verifier, as `lb_refuse`; what is next is called from the way in, because stacks add up.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lb_ipv6(ctx: *mut xdp_md, id: u32) -> u32 {
-    count::number(ipv6(&XdpContext::new(ctx), id as u16))
+pub(crate) extern "C" fn lb_ipv6(ctx: *mut xdp_md, id: u32) -> u64 {
+    let ctx = &XdpContext::new(ctx);
+    match door(ctx, id as u16) {
+        Ok(Next::Way { what, chain, label }) => {
+            what << 56 | u64::from(chain.raw()) << 32 | u64::from(label.raw())
+        }
+        Ok(Next::End(verdict)) => u64::from(count::number(Ok(verdict))),
+        Err(reason) => u64::from(count::number(Err(reason))),
+    }
+}
+
+/// What is next for a packet.
+enum Next {
+    /// Nothing.
+    End(Verdict),
+    /// To the address of ours with this label.
+    Way {
+        what: u64,
+        chain: Chain,
+        label: Be32,
+    },
 }
 
 #[inline(always)]
-fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let network = emit::network(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
@@ -37,48 +81,39 @@ fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     if ethernet.destination.get().is_group() {
-        return neighbour::group(&xdp, id, network);
+        return neighbour::group(&xdp, id, network).map(Next::End);
     }
     let label = lookup::label(ip.destination.get());
     let ours = label.filter(|&label| lookup::labelled(id, label).is_some());
     match ours {
         Some(_) if network.is_stopped() => Err(DropReason::Stopped),
-        Some(label) => to_us(ctx, id, network, label),
-        None => pipeline::elsewhere(network, ip),
+        Some(label) => to_us(ctx, network, label),
+        None => pipeline::elsewhere(network, ip).map(Next::End),
     }
 }
 
 /// To the address of ours with this label.
 #[inline(always)]
-fn to_us(ctx: &XdpContext, id: u16, network: &Network, label: Be32) -> Result<Verdict, DropReason> {
+fn to_us(ctx: &XdpContext, network: &Network, label: Be32) -> Result<Next, DropReason> {
     let said = lb_chain(ctx.ctx);
     if said >= REFUSED {
         return Err(count::reason(said - REFUSED));
     }
     let chain = Chain::from_raw(said);
     let xdp = Xdp::new(ctx);
-    if let Some(fragment) = chain.fragment(&xdp)
-        && fragment.offset() != 0
-    {
-        return count::end(fragment6::lb_fragment6(ctx.ctx, u32::from(id), said));
-    }
-    if chain.protocol() != ICMP {
-        return flow(ctx, id, label, said);
-    }
-    if neighbour::is_asked(&xdp, chain) {
-        return emit::to_cell(network);
-    }
-    count::end(icmp6::lb_icmp6(ctx.ctx, u32::from(id), said))
-}
-
-/// A packet of TCP or UDP goes the way of its flow.
-#[inline(always)]
-fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: u32) -> Result<Verdict, DropReason> {
-    let (id, label) = (u32::from(id), label.raw());
-    match forward::lb_flow6(ctx.ctx, id, label, chain) {
-        forward::OPENS => count::end(open::lb_open6(ctx.ctx, id, label, chain)),
-        said => count::end(said as u32),
-    }
+    let is_later = chain
+        .fragment(&xdp)
+        .is_some_and(|fragment| fragment.offset() != 0);
+    let what = if is_later {
+        FRAGMENT
+    } else if chain.protocol() != ICMP {
+        FLOW
+    } else if neighbour::is_asked(&xdp, chain) {
+        return emit::to_cell(network).map(Next::End);
+    } else {
+        MESSAGE
+    };
+    Ok(Next::Way { what, chain, label })
 }
 
 /// Walks the extension headers: [`Chain::raw`], or [`REFUSED`] and the number of a reason. A function of its

@@ -92,7 +92,7 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     if ethertype == EtherType::Ipv4 as u16 {
         ipv4(ctx, xdp, id, network, ethernet)
     } else if ethertype == EtherType::Ipv6 as u16 {
-        count::end(ipv6::lb_ipv6(ctx.ctx, u32::from(id)))
+        ipv6::ipv6(ctx, id)
     } else if ethertype == EtherType::Arp as u16 {
         arp::arp(xdp, id, network)
     } else if network.is_tenant() && !is_link_control(ethernet.ethertype.get().get()) {

@@ -9,7 +9,7 @@ use crate::{
     addr::{Be16, Be32},
     pod::pod_struct,
     wire::{
-        Ipv4Frame, L4, OFFSET_MASK, Packet,
+        Frame, Ipv4Frame, L4, OFFSET_MASK, Packet,
         checksum::Sum,
         header::{ACK, Ethernet, FIN, Icmp, Ipv4, Quoted, RST, SYN, Tcp},
     },
@@ -23,7 +23,7 @@ pub const ERROR_BYTES: usize = size_of::<Ethernet>() + ICMP_BYTES + size_of::<Ip
 pub const RESET_BYTES: usize = size_of::<Ethernet>() + size_of::<Ipv4>() + size_of::<Tcp>();
 
 const IP_BYTES: u16 = 20;
-const TCP_BYTES: u16 = 20;
+pub(crate) const TCP_BYTES: u16 = 20;
 /// ICMP header, the IP header that is quoted, and eight bytes.
 const ICMP_MESSAGE_BYTES: u16 = 8 + IP_BYTES + 8;
 const _: () =
@@ -60,7 +60,7 @@ impl IcmpError {
 }
 
 /// Hops of what we make ourselves.
-const TTL: u8 = 64;
+pub(crate) const TTL: u8 = 64;
 
 pod_struct! {
     /// The answers that a CPU may still give. 8 bytes.
@@ -114,45 +114,74 @@ pub(crate) struct Ends {
 /// [`RESET_BYTES`] of the frame. `None` for a reset, and for UDP.
 #[inline(always)]
 pub fn reset<P: Packet>(packet: &P, frame: &Ipv4Frame<'_>) -> Option<()> {
-    let L4::Tcp(segment) = frame.l4 else {
-        return None;
-    };
-    let flags = segment.flags.get();
-    if flags & RST != 0 {
-        return None;
-    }
-    let length =
-        u32::from(frame.payload) + u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
-    let (sequence, acknowledgment, answer) = if flags & ACK == 0 {
-        let next = segment.sequence.get().get().wrapping_add(length);
-        (Be32::default(), Be32::new(next), RST | ACK)
-    } else {
-        (segment.acknowledgment.get(), Be32::default(), RST)
-    };
-    let (source, destination) = frame.l4.ports();
+    let reset = Reset::of(frame)?;
     let ends = turn(packet, frame, TCP_BYTES, IpProto::Tcp as u8)?;
     // Where IP options stood there may be none now.
-    let tcp: &Tcp = packet.header(size_of::<Ethernet>() + size_of::<Ipv4>())?;
-    tcp.source.set(destination);
-    tcp.destination.set(source);
-    tcp.sequence.set(sequence);
-    tcp.acknowledgment.set(acknowledgment);
-    tcp.data_offset.set(5 << 4);
-    tcp.flags.set(answer);
-    tcp.window.set(Be16::default());
-    tcp.urgent.set(Be16::default());
-    let sum = Sum::default()
-        .add32(ends.from)
-        .add32(ends.to)
-        .add16(Be16::new(u16::from(IpProto::Tcp as u8)))
-        .add16(Be16::new(TCP_BYTES))
-        .add16(destination)
-        .add16(source)
-        .add32(sequence)
-        .add32(acknowledgment)
-        .add16(Be16::new(5 << 12 | u16::from(answer)));
-    tcp.checksum.set(sum.checksum());
+    let tcp = packet.header(size_of::<Ethernet>() + size_of::<Ipv4>())?;
+    reset.write(tcp, Sum::default().add32(ends.from).add32(ends.to));
     Some(())
+}
+
+/// What stands in the reset of a segment.
+#[derive(Clone, Copy)]
+pub(crate) struct Reset {
+    source: Be16,
+    destination: Be16,
+    sequence: Be32,
+    acknowledgment: Be32,
+    flags: u8,
+}
+
+impl Reset {
+    /// Of the segment in `frame`; `None` for a reset, and for UDP.
+    #[inline(always)]
+    pub(crate) fn of<I>(frame: &Frame<'_, I>) -> Option<Self> {
+        let L4::Tcp(segment) = frame.l4 else {
+            return None;
+        };
+        let flags = segment.flags.get();
+        if flags & RST != 0 {
+            return None;
+        }
+        let length =
+            u32::from(frame.payload) + u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
+        let (sequence, acknowledgment, flags) = if flags & ACK == 0 {
+            let next = segment.sequence.get().get().wrapping_add(length);
+            (Be32::default(), Be32::new(next), RST | ACK)
+        } else {
+            (segment.acknowledgment.get(), Be32::default(), RST)
+        };
+        let (destination, source) = frame.l4.ports();
+        Some(Self {
+            source,
+            destination,
+            sequence,
+            acknowledgment,
+            flags,
+        })
+    }
+
+    /// Writes it to where its header begins; `addresses` is the sum of those of its packet.
+    #[inline(always)]
+    pub(crate) fn write(self, tcp: &Tcp, addresses: Sum) {
+        tcp.source.set(self.source);
+        tcp.destination.set(self.destination);
+        tcp.sequence.set(self.sequence);
+        tcp.acknowledgment.set(self.acknowledgment);
+        tcp.data_offset.set(5 << 4);
+        tcp.flags.set(self.flags);
+        tcp.window.set(Be16::default());
+        tcp.urgent.set(Be16::default());
+        let sum = addresses
+            .add16(Be16::new(u16::from(IpProto::Tcp as u8)))
+            .add16(Be16::new(TCP_BYTES))
+            .add16(self.destination)
+            .add16(self.source)
+            .add32(self.sequence)
+            .add32(self.acknowledgment)
+            .add16(Be16::new(5 << 12 | u16::from(self.flags)));
+        tcp.checksum.set(sum.checksum());
+    }
 }
 
 /// The IP header of an answer to `frame` with `payload` bytes behind it.
@@ -263,7 +292,7 @@ pub fn error<P: Packet>(packet: &P, error: IcmpError) -> Option<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{
         addr::Mac,
@@ -293,7 +322,7 @@ mod tests {
         bytes
     }
 
-    fn tcp(flags: u8, sequence: u32, acknowledgment: u32) -> Vec<u8> {
+    pub(crate) fn tcp(flags: u8, sequence: u32, acknowledgment: u32) -> Vec<u8> {
         let mut tcp = vec![0x9c, 0x40, 0x19, 0x2b];
         tcp.extend(sequence.to_be_bytes());
         tcp.extend(acknowledgment.to_be_bytes());

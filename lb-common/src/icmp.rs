@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Hops of what we make ourselves.
-const TTL: u8 = 64;
+pub(crate) const TTL: u8 = 64;
 /// Where the checksum stands in a TCP header, and in a UDP header.
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
@@ -188,20 +188,8 @@ impl Message<'_> {
         l4.destination.set(to.destination_port);
         l4.rest.set(new_rest);
         let is_udp = inner.protocol.get() == IpProto::Udp as u8;
-        let at = quote.at + if is_udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
-        let mut message = tuple.change16(old_sum, new_sum);
-        if at + size_of::<N16>() <= self.end
-            && let Some(checksum) = packet.header::<N16>(at)
-        {
-            let old = checksum.get();
-            let new = if is_udp {
-                tuple.apply_udp(old)
-            } else {
-                tuple.apply(old)
-            };
-            checksum.set(new);
-            message = message.change16(old, new);
-        }
+        let message =
+            follow(packet, (quote.at, self.end), is_udp, tuple).change16(old_sum, new_sum);
         let icmp = self.icmp;
         icmp.checksum.set(message.apply(icmp.checksum.get()));
 
@@ -223,9 +211,40 @@ impl Quote<'_> {
         if self.ip.protocol.get() == IpProto::Udp as u8 {
             return true;
         }
-        let sequence = self.l4.rest.get().get();
-        sequence.wrapping_sub(expected.wrapping_sub(1)) < IN_FLIGHT
+        is_in_flight(self.l4.rest.get().get(), expected)
     }
+}
+
+/// Whether this sequence number is one that its receiver may get, which has acknowledged all before
+/// `expected`; both in host order.
+#[inline(always)]
+pub(crate) const fn is_in_flight(sequence: u32, expected: u32) -> bool {
+    sequence.wrapping_sub(expected.wrapping_sub(1)) < IN_FLIGHT
+}
+
+/// Updates the checksum of a quoted layer-4 header that begins at `first`, if the quote goes so far before
+/// it ends at `end`. Gives the changes of the whole quote: `tuple`, and that one.
+#[inline(always)]
+pub(crate) fn follow<P: Packet>(
+    packet: &P,
+    (first, end): (usize, usize),
+    is_udp: bool,
+    tuple: Delta,
+) -> Delta {
+    let at = first + if is_udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
+    if at + size_of::<N16>() <= end
+        && let Some(checksum) = packet.header::<N16>(at)
+    {
+        let old = checksum.get();
+        let new = if is_udp {
+            tuple.apply_udp(old)
+        } else {
+            tuple.apply(old)
+        };
+        checksum.set(new);
+        return tuple.change16(old, new);
+    }
+    tuple
 }
 
 /// Sets the time to live, and the header's checksum after that and `changes`.

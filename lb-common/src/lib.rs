@@ -9,9 +9,11 @@
 pub mod abi;
 pub mod addr;
 pub mod answer;
+pub mod answer6;
 pub mod conntrack;
 pub mod fragment;
 pub mod icmp;
+pub mod icmp6;
 pub mod maglev;
 pub mod maps;
 pub mod mss;

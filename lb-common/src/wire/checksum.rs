@@ -80,6 +80,12 @@ impl Sum {
         Self(self.0 + a as u64 + b as u64 + c as u64 + d as u64)
     }
 
+    /// Adds a sum that has been made, with its carries.
+    #[inline(always)]
+    pub const fn add_sum(self, sum: u64) -> Self {
+        Self(self.0 + sum)
+    }
+
     /// Adds an IPv4 header without options, its own checksum included.
     #[inline(always)]
     pub fn add_header(self, ip: &Ipv4) -> Self {

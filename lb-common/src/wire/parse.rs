@@ -475,4 +475,189 @@ mod tests {
             );
         }
     }
+
+    /// 14 bytes of Ethernet, 40 of IPv6 whose payload is `behind`, the first header of which is `next`.
+    fn frame6(next: u8, behind: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::from([
+            2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0,
+        ]);
+        bytes.extend(u16::try_from(behind.len()).unwrap().to_be_bytes());
+        bytes.extend([next, 64]);
+        bytes.extend([0xfd; 32]);
+        bytes.extend(behind);
+        bytes
+    }
+
+    fn parse6(mut bytes: Vec<u8>) -> Result<(u8, u16, u16, u16), DropReason> {
+        let packet = Slice::new(&mut bytes);
+        let ethernet = packet.header::<Ethernet>(0).ok_or(DropReason::Malformed)?;
+        let ip = packet.header::<Ipv6>(14).ok_or(DropReason::Malformed)?;
+        let chain = Chain::walk(&packet, ip)?;
+        let frame = parse_ipv6(&packet, ethernet, ip, chain)?;
+        assert_eq!(frame.at, chain.end());
+        assert_eq!(
+            (frame.ip.hops(), chain.protocol()),
+            (64, frame.l4.protocol())
+        );
+        let (source, destination) = frame.l4.ports();
+        Ok((
+            frame.l4.protocol(),
+            source.get(),
+            destination.get(),
+            frame.payload,
+        ))
+    }
+
+    const UDP: [u8; 8] = [0x9c, 0x40, 0, 53, 0, 8, 1, 2];
+
+    /// A fragment header before `next`.
+    fn piece(next: u8, field: u16) -> [u8; 8] {
+        let [high, low] = field.to_be_bytes();
+        [next, 0, high, low, 1, 2, 3, 4]
+    }
+
+    #[test]
+    fn a_packet_of_ipv6_is_parsed_and_padding_is_no_payload() {
+        let padded = [frame6(6, &tcp()), vec![0; 6]].concat();
+        assert_eq!(parse6(padded), Ok((6, 40000, 6443, 0)));
+        let long = [tcp(), vec![0; 6]].concat();
+        assert_eq!(parse6(frame6(6, &long)), Ok((6, 40000, 6443, 6)));
+        assert_eq!(parse6(frame6(17, &UDP)), Ok((17, 40000, 53, 0)));
+        let mut bytes = frame6(17, &UDP);
+        let packet = Slice::new(&mut bytes);
+        assert_eq!(packet.header::<Ipv6>(14).unwrap().bytes(), 48);
+    }
+
+    #[test]
+    fn extension_headers_move_the_layer_4_header() {
+        let options = [6, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let extended = [&options[..], &tcp(), &[1, 2, 3]].concat();
+        assert_eq!(parse6(frame6(60, &extended)), Ok((6, 40000, 6443, 3)));
+        let plain = |bytes: &mut Vec<u8>| {
+            let packet = Slice::new(bytes);
+            let ip = packet.header(14).unwrap();
+            let chain = Chain::walk(&packet, ip).unwrap();
+            let ethernet = packet.header(0).unwrap();
+            parse_ipv6(&packet, ethernet, ip, chain)
+                .unwrap()
+                .is_plain_tcp()
+        };
+        assert!(plain(&mut frame6(6, &tcp())) && !plain(&mut frame6(17, &UDP)));
+        assert!(!plain(&mut frame6(60, &extended)));
+    }
+
+    #[test]
+    fn lying_lengths_are_malformed_in_ipv6() {
+        let options = [6, 0, 1, 4, 0, 0, 0, 0];
+        let extended = frame6(60, &[&options[..], &tcp()].concat());
+        let cases: [(&str, Vec<u8>, usize, u8); 12] = [
+            ("payload beyond the frame", frame6(6, &tcp()), 19, 21),
+            ("a jumbogram", frame6(6, &tcp()), 19, 0),
+            ("payload cuts the TCP header", frame6(6, &tcp()), 19, 19),
+            ("payload ends before the chain", extended.clone(), 19, 7),
+            ("payload ends with the chain", extended.clone(), 19, 8),
+            (
+                "payload cuts what is behind the chain",
+                extended.clone(),
+                19,
+                27,
+            ),
+            ("the chain goes beyond the packet", extended, 55, 3),
+            ("UDP length beyond the packet", frame6(17, &UDP), 59, 9),
+            ("UDP length below its header", frame6(17, &UDP), 59, 7),
+            (
+                "data offset beyond the packet",
+                frame6(6, &tcp()),
+                66,
+                6 << 4,
+            ),
+            ("data offset below 20", frame6(6, &tcp()), 66, 4 << 4),
+            ("another IP version", frame6(6, &tcp()), 14, 0x45),
+        ];
+        for (what, mut bytes, at, value) in cases {
+            bytes[at] = value;
+            assert_eq!(parse6(bytes), Err(DropReason::Malformed), "{what}");
+        }
+    }
+
+    #[test]
+    fn udp_over_ipv6_has_a_checksum() {
+        let bare = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];
+        assert_eq!(parse6(frame6(17, &bare)), Err(DropReason::Malformed));
+        let first = [&piece(17, 1)[..], &bare].concat();
+        assert_eq!(parse6(frame6(44, &first)), Err(DropReason::Malformed));
+    }
+
+    #[test]
+    fn other_protocols_and_later_fragments_of_ipv6_have_their_own_reasons() {
+        for protocol in [1, 50, 51, 58, 59, 132] {
+            let found = parse6(frame6(protocol, &[8; 64]));
+            assert_eq!(found, Err(DropReason::UnsupportedProtocol), "{protocol}");
+        }
+        let behind =
+            |field, next, l4: &[u8]| parse6(frame6(44, &[&piece(next, field)[..], l4].concat()));
+        assert_eq!(behind(8, 6, &tcp()), Err(DropReason::Fragment));
+        assert_eq!(behind(0xfff8, 17, &UDP), Err(DropReason::Fragment));
+        assert_eq!(behind(1, 58, &[0; 16]), Err(DropReason::Fragment));
+        assert_eq!(
+            behind(0, 58, &[0; 16]),
+            Err(DropReason::UnsupportedProtocol)
+        );
+    }
+
+    #[test]
+    fn a_fragment_that_is_the_whole_packet_is_none() {
+        let behind =
+            |field, next, l4: &[u8]| parse6(frame6(44, &[&piece(next, field)[..], l4].concat()));
+        let segment = [tcp(), vec![7; 3]].concat();
+        assert_eq!(behind(0, 6, &segment), Ok((6, 40000, 6443, 3)));
+        assert_eq!(
+            behind(6, 6, &segment),
+            Ok((6, 40000, 6443, 3)),
+            "reserved bits"
+        );
+        assert_eq!(behind(0, 17, &UDP), Ok((17, 40000, 53, 0)));
+        let long = [0x9c, 0x40, 0, 53, 0, 9, 1, 2];
+        assert_eq!(
+            behind(0, 17, &long),
+            Err(DropReason::Malformed),
+            "no others follow"
+        );
+    }
+
+    #[test]
+    fn a_first_fragment_of_ipv6_is_parsed_if_it_has_the_whole_header() {
+        let first = |next, l4: &[u8]| {
+            let padded = |padding: u8| {
+                let mut bytes = frame6(44, &[&piece(next, 1)[..], l4].concat());
+                bytes.extend([padding; 40]);
+                parse6(bytes)
+            };
+            // Padding is no part of it, whatever it looks like.
+            assert_eq!(padded(0x50), padded(0));
+            padded(0)
+        };
+        let tiny = Err(DropReason::FragmentTiny);
+        let mut segment = [tcp(), vec![7; 28]].concat();
+        assert_eq!(first(6, &segment[..24]), Ok((6, 40000, 6443, 4)));
+        for length in [0, 8, 16, 20, 23, 25] {
+            assert_eq!(first(6, &segment[..length]), tiny, "{length} bytes");
+        }
+        segment[12] = 8 << 4;
+        assert_eq!(first(6, &segment[..24]), tiny, "options in the next one");
+        let udp = [0x9c, 0x40, 0, 53, 5, 200, 1, 2, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(first(17, &udp), Ok((17, 40000, 53, 8)));
+        assert_eq!(first(17, &udp[..12]), tiny);
+    }
+
+    #[test]
+    fn every_truncation_of_ipv6_has_an_answer() {
+        let extended = [&piece(6, 0)[..], &tcp()].concat();
+        for whole in [frame6(6, &tcp()), frame6(44, &extended)] {
+            for length in 0..whole.len() {
+                let found = parse6(whole[..length].to_vec());
+                assert_eq!(found, Err(DropReason::Malformed), "{length}");
+            }
+        }
+    }
 }

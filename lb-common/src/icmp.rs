@@ -20,7 +20,7 @@ use crate::{
 /// Hops of what we make ourselves.
 pub(crate) const TTL: u8 = 64;
 /// Where the checksum stands in a TCP header, and in a UDP header.
-const TCP_CHECKSUM: usize = 16;
+pub(crate) const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
 /// How far a quoted sequence number may be beyond what its receiver has acknowledged: more than is
 /// in flight on almost any path (16 MiB), and a guess hits one time in 256. What is in flight beyond
@@ -188,8 +188,20 @@ impl Message<'_> {
         l4.destination.set(to.destination_port);
         l4.rest.set(new_rest);
         let is_udp = inner.protocol.get() == IpProto::Udp as u8;
-        let message =
-            follow(packet, (quote.at, self.end), is_udp, tuple).change16(old_sum, new_sum);
+        let at = quote.at + if is_udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
+        let mut message = tuple.change16(old_sum, new_sum);
+        if at + size_of::<N16>() <= self.end
+            && let Some(checksum) = packet.header::<N16>(at)
+        {
+            let old = checksum.get();
+            let new = if is_udp {
+                tuple.apply_udp(old)
+            } else {
+                tuple.apply(old)
+            };
+            checksum.set(new);
+            message = message.change16(old, new);
+        }
         let icmp = self.icmp;
         icmp.checksum.set(message.apply(icmp.checksum.get()));
 
@@ -220,31 +232,6 @@ impl Quote<'_> {
 #[inline(always)]
 pub(crate) const fn is_in_flight(sequence: u32, expected: u32) -> bool {
     sequence.wrapping_sub(expected.wrapping_sub(1)) < IN_FLIGHT
-}
-
-/// Updates the checksum of a quoted layer-4 header that begins at `first`, if the quote goes so far before
-/// it ends at `end`. Gives the changes of the whole quote: `tuple`, and that one.
-#[inline(always)]
-pub(crate) fn follow<P: Packet>(
-    packet: &P,
-    (first, end): (usize, usize),
-    is_udp: bool,
-    tuple: Delta,
-) -> Delta {
-    let at = first + if is_udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
-    if at + size_of::<N16>() <= end
-        && let Some(checksum) = packet.header::<N16>(at)
-    {
-        let old = checksum.get();
-        let new = if is_udp {
-            tuple.apply_udp(old)
-        } else {
-            tuple.apply(old)
-        };
-        checksum.set(new);
-        return tuple.change16(old, new);
-    }
-    tuple
 }
 
 /// Sets the time to live, and the header's checksum after that and `changes`.

@@ -7,12 +7,12 @@
 use network_types::ip::IpProto;
 
 use crate::{
-    addr::{Be16, Be128},
-    icmp::{Kind, TTL, follow, is_in_flight},
+    addr::{Be16, Be32, Be128},
+    icmp::{Kind, TCP_CHECKSUM, TTL, is_in_flight},
     nat::Translation,
     verdict::DropReason,
     wire::{
-        Chain, Packet,
+        Chain, N16, Packet,
         checksum::Delta,
         header::{Ethernet, FragmentHeader, Icmp, Ipv6, Quoted},
         ipv6_length,
@@ -182,8 +182,7 @@ impl Message<'_> {
             .change16(l4.destination.get(), to.destination_port);
         l4.source.set(to.source_port);
         l4.destination.set(to.destination_port);
-        let is_udp = quote.protocol == IpProto::Udp as u8;
-        let message = follow(packet, (quote.at, self.end), is_udp, tuple);
+        let message = follow(packet, quote, self.end, tuple);
 
         // No sum of the IPv6 header has to follow: there is none. The message's covers the addresses.
         let (ip, icmp) = (self.ip, self.icmp);
@@ -195,6 +194,52 @@ impl Message<'_> {
         ip.hop_limit.set(ip.hop_limit.get().wrapping_sub(1));
         icmp.checksum.set(message.apply(icmp.checksum.get()));
     }
+}
+
+/// Updates the checksum of a quoted layer-4 header, if the quote goes so far before it ends at `end`. Gives
+/// the changes of the whole quote: `tuple`, and that one.
+#[inline(always)]
+fn follow<P: Packet>(packet: &P, quote: &Quote<'_>, end: usize, tuple: Delta) -> Delta {
+    if quote.protocol == IpProto::Udp as u8 {
+        // The lower half of what is behind the ports.
+        let rest = quote.l4.rest.get();
+        let [length, old] = halves(rest);
+        let new = tuple.apply_udp(old);
+        quote.l4.rest.set(whole(length, new));
+        return tuple.change16(old, new);
+    }
+    let at = quote.at + TCP_CHECKSUM;
+    if at + size_of::<N16>() > end {
+        return tuple;
+    }
+    match packet.header::<N16>(at) {
+        Some(checksum) => {
+            let old = checksum.get();
+            let new = tuple.apply(old);
+            checksum.set(new);
+            tuple.change16(old, new)
+        }
+        None => tuple,
+    }
+}
+
+/// The two 16-bit fields in 32 bits.
+#[inline(always)]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "each half has the width that it is made of"
+)]
+const fn halves(both: Be32) -> [Be16; 2] {
+    [
+        Be16::new((both.get() >> 16) as u16),
+        Be16::new(both.get() as u16),
+    ]
+}
+
+/// The reverse of [`halves`].
+#[inline(always)]
+const fn whole(first: Be16, second: Be16) -> Be32 {
+    Be32::new((first.get() as u32) << 16 | second.get() as u32)
 }
 
 impl Quote<'_> {

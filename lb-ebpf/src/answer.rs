@@ -6,6 +6,7 @@ use aya_ebpf::{
     programs::XdpContext,
 };
 use lb_common::{
+    addr::Be32,
     answer::{self, Answers, ERROR_BYTES, ICMP_BYTES, IcmpError},
     maps::{
         flow::FlowKey,
@@ -14,7 +15,7 @@ use lb_common::{
     },
     verdict::DropReason,
     wire::{
-        Ipv4Frame, L4, Packet, Tag,
+        Frame, L4, Packet, Tag,
         header::{ACK, Ethernet, Ipv4, RST, SYN},
         parse_ipv4,
     },
@@ -23,9 +24,10 @@ use lb_common::{
 use network_types::eth::EtherType;
 
 use crate::{
+    answer6::lb_refuse6,
     conntrack, count,
     entry::now,
-    family::Family,
+    family::{self, Family},
     lookup,
     maps::{ANSWERS, NETWORKS},
     parse::Xdp,
@@ -59,9 +61,34 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
     }
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0)?;
+    // What is not declared on a tenant network may be anything.
+    let ethertype = ethernet.ethertype.get().raw();
+    if ethertype == EtherType::Ipv6 as u16 {
+        if lb_refuse6(ctx.ctx, u32::from(id), reason) == 0 {
+            return None;
+        }
+    } else if ethertype == EtherType::Ipv4 as u16 {
+        refuse4(ctx, id, network, reason)?;
+    } else {
+        return None;
+    }
+    if network.vlan != 0 {
+        tag::put_on(ctx, Tag::of(network.vlan)).ok()?;
+    }
+    Some(())
+}
+
+/// The same of IPv4.
+#[inline(always)]
+fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0)?;
     let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
     let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
-    if !must_know(&frame, id, network, reason) {
+    if !must_know(&frame, ip.destination.get(), (id, network), reason) {
+        return None;
+    }
+    if reason == DropReason::TooBig as u32 && !answer::must_stay_whole(ip) {
         return None;
     }
     match frame.l4 {
@@ -71,7 +98,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
                 return None;
             }
             answer::reset(&xdp, &frame)?;
-            cut(ctx, xdp.len(), SHORTEST)?;
+            cut(ctx, xdp.len(), SHORTEST)
         }
         _ => {
             if !answer::is_quotable(&frame) || !token(id) {
@@ -85,13 +112,9 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
             }
             let xdp = Xdp::new(ctx);
             answer::error(&xdp, error(reason)?)?;
-            cut(ctx, xdp.len(), ERROR_BYTES)?;
+            cut(ctx, xdp.len(), ERROR_BYTES)
         }
     }
-    if network.vlan != 0 {
-        tag::put_on(ctx, Tag::of(network.vlan)).ok()?;
-    }
-    Some(())
 }
 
 /// Reasons that may have an answer: what is declared is never met with silence; what policy denies is,
@@ -126,7 +149,7 @@ const fn has(reasons: u32, reason: u32) -> bool {
 #[inline(always)]
 fn error(reason: u32) -> Option<IcmpError> {
     if reason == DropReason::TooBig as u32 {
-        Some(IcmpError::too_big(answers(IN_HAND)?.mtu as u16))
+        Some(IcmpError::too_big(mtu_in_hand()? as u16))
     } else if reason == DropReason::TtlExpired as u32 {
         Some(IcmpError::TIME_EXCEEDED)
     } else {
@@ -137,17 +160,24 @@ fn error(reason: u32) -> Option<IcmpError> {
 /// Whether the reason is one of the way to the service, which a router would tell by ICMP, and not of
 /// the service itself.
 #[inline(always)]
-const fn is_of_the_way(reason: u32) -> bool {
+pub(crate) const fn is_of_the_way(reason: u32) -> bool {
     reason == DropReason::TooBig as u32 || reason == DropReason::TtlExpired as u32
 }
 
-/// What the frame itself says about that.
+/// What the frame itself says about that; `vip` is its destination, or the label of that.
 #[inline(always)]
-fn must_know(frame: &Ipv4Frame<'_>, id: u16, network: &Network, reason: u32) -> bool {
+pub(crate) fn must_know<I: Family>(
+    frame: &Frame<'_, I>,
+    vip: Be32,
+    (id, network): (u16, &Network),
+    reason: u32,
+) -> bool {
     if has(OF_POLICY, reason) {
-        let key = FlowKey::of_request(frame, id);
+        let Some(key) = family::key(frame, vip, id) else {
+            return false;
+        };
         return rejects(&key, frame.ip, network, reason)
-            || goes_on(frame) && conntrack::was_ended(&key);
+            || goes_on(frame) && conntrack::was_ended(&key, frame.ip);
     }
     if reason == DropReason::ReplyMismatch as u32 {
         // The rest of a connection that is gone; who knocks at a SNAT port learns nothing.
@@ -155,9 +185,6 @@ fn must_know(frame: &Ipv4Frame<'_>, id: u16, network: &Network, reason: u32) -> 
             L4::Tcp(tcp) => tcp.flags.get() & (SYN | RST | ACK) == ACK,
             L4::Udp(_) => false,
         };
-    }
-    if reason == DropReason::TooBig as u32 {
-        return answer::must_stay_whole(frame.ip);
     }
     true
 }
@@ -173,12 +200,11 @@ fn rejects(key: &FlowKey, ip: &impl Family, network: &Network, reason: u32) -> b
         && lookup::service(key).is_some_and(|service| service.flags & SERVICE_REJECT != 0)
 }
 
-/// Whether the frame is a segment of a connection that its sender takes for open.
+/// Whether the frame is a segment of a connection that its sender takes for open. A reset is answered in no
+/// case.
 #[inline(always)]
-fn goes_on(frame: &Ipv4Frame<'_>) -> bool {
-    // What is not declared on a tenant network may be anything. A reset is answered in no case.
-    let is_ipv4 = frame.ethernet.ethertype.get().raw() == EtherType::Ipv4 as u16;
-    is_ipv4 && matches!(frame.l4, L4::Tcp(tcp) if tcp.flags.get() & SYN == 0)
+fn goes_on<I>(frame: &Frame<'_, I>) -> bool {
+    matches!(frame.l4, L4::Tcp(tcp) if tcp.flags.get() & SYN == 0)
 }
 
 /// What this CPU keeps for its answers in the network `id`.
@@ -192,7 +218,7 @@ fn answers(id: u16) -> Option<&'static mut Answers> {
 
 /// Takes one of the refusals that this CPU may give in the network `id`.
 #[inline(always)]
-fn token(id: u16) -> bool {
+pub(crate) fn token(id: u16) -> bool {
     answers(id).is_some_and(|answers| answers.refusals.take(now()))
 }
 
@@ -213,9 +239,15 @@ pub(crate) fn note_mtu(mtu: u16) {
     }
 }
 
+/// The MTU that was kept.
+#[inline(always)]
+pub(crate) fn mtu_in_hand() -> Option<u32> {
+    Some(answers(IN_HAND)?.mtu)
+}
+
 /// Cuts the frame of `length` bytes to `wanted`, if it is longer.
 #[inline(always)]
-fn cut(ctx: &XdpContext, length: usize, wanted: usize) -> Option<()> {
+pub(crate) fn cut(ctx: &XdpContext, length: usize, wanted: usize) -> Option<()> {
     if length <= wanted {
         return Some(());
     }

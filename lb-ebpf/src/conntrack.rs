@@ -84,18 +84,21 @@ pub(crate) fn by_id(id: u32) -> Option<Hit> {
     Hit::read(entry, word)
 }
 
-/// Whether userspace has ended the flow whose requests have this key, and nothing has taken its entry
-/// since.
+/// Whether userspace has ended the flow whose requests have this key and come from the source of this packet,
+/// and nothing has taken its entry since.
 #[inline(always)]
-pub(crate) fn was_ended(key: &FlowKey) -> bool {
+pub(crate) fn was_ended(key: &FlowKey, ip: &impl Family) -> bool {
     // SAFETY: the value is a plain integer; the entry's tuple is verified below.
     let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
         return false;
     };
     Entry::at(id).is_some_and(|entry| {
         let word = entry.word();
+        let is_of_flow = |hit: Hit| hit.key == *key && ip.is_of_client(&hit);
         // The word again: another flow's tuple is none of this one's.
-        matches!(word.state(), State::Ended) && entry.key(word) == *key && entry.word() == word
+        matches!(word.state(), State::Ended)
+            && Hit::read(entry, word).is_some_and(is_of_flow)
+            && entry.word() == word
     })
 }
 

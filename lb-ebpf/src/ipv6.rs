@@ -95,11 +95,7 @@ fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
 /// To the address of ours with this label.
 #[inline(always)]
 fn to_us(ctx: &XdpContext, network: &Network, label: Be32) -> Result<Next, DropReason> {
-    let said = lb_chain(ctx.ctx);
-    if said >= REFUSED {
-        return Err(count::reason(said - REFUSED));
-    }
-    let chain = Chain::from_raw(said);
+    let chain = chain(ctx)?;
     let xdp = Xdp::new(ctx);
     let is_later = chain
         .fragment(&xdp)
@@ -114,6 +110,16 @@ fn to_us(ctx: &XdpContext, network: &Network, label: Be32) -> Result<Next, DropR
         MESSAGE
     };
     Ok(Next::Way { what, chain, label })
+}
+
+/// What is behind the IPv6 header.
+#[inline(always)]
+pub(crate) fn chain(ctx: &XdpContext) -> Result<Chain, DropReason> {
+    let said = lb_chain(ctx.ctx);
+    if said >= REFUSED {
+        return Err(count::reason(said - REFUSED));
+    }
+    Ok(Chain::from_raw(said))
 }
 
 /// Walks the extension headers: [`Chain::raw`], or [`REFUSED`] and the number of a reason. A function of its

@@ -18,6 +18,7 @@
 
 mod allocate;
 mod answer;
+mod answer6;
 mod arp;
 mod atomic;
 mod cell;

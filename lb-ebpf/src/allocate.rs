@@ -33,7 +33,7 @@ const FORGOTTEN: u32 = 0;
 const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 
 /// Claims an id in the backend's `network`, writes the flow of the packet with this header and makes it
-/// findable.
+/// findable. Gives its entry, and that entry's generation.
 #[inline(always)]
 pub(crate) fn allocate<I: Family>(
     network: &Network,
@@ -41,7 +41,7 @@ pub(crate) fn allocate<I: Family>(
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
-) -> Result<Entry, DropReason> {
+) -> Result<(Entry, u32), DropReason> {
     let snat = network.snat(I::IS_IPV6);
     let (entry, claimed) = claim(network, snat, key, udp, flow)?;
     entry.fill(key, flow);
@@ -54,7 +54,7 @@ pub(crate) fn allocate<I: Family>(
         Ok(()) => {
             end::began(&entry, published);
             ring::enter(&entry, key.network, udp, published.generation());
-            Ok(entry)
+            Ok((entry, published.generation()))
         }
         Err(reason) => {
             if withdraw(&entry, published) {

@@ -1,7 +1,7 @@
 //! conntrack: the flow of a packet, and what the packet does to it.
 
 use lb_common::{
-    addr::{Be16, Be32, Mac},
+    addr::{Be16, Be32, Be128, Mac},
     conntrack::{self, Direction, Segment, State, Step, Word},
     maps::{
         event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
@@ -18,6 +18,7 @@ use crate::{
     allocate, emit, end,
     entry::Entry,
     family::Family,
+    lookup,
     maps::{BACKENDS, FLOW_INDEX},
     splice, usage,
 };
@@ -44,6 +45,12 @@ impl Hit {
     #[inline(always)]
     pub(crate) fn still(&self) -> bool {
         self.entry.word().generation() == self.generation
+    }
+
+    /// The client of a flow of IPv6.
+    #[inline(always)]
+    pub(crate) fn client6(&self) -> Option<Be128> {
+        lookup::client6(self.entry.id).filter(|_| self.still())
     }
 
     /// The entry's fields, if nobody claims it while they are read.

@@ -4,26 +4,25 @@ use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::{Be16, Be32},
     maps::{
+        flow::FlowKey,
         fragment::{FROM_BACKEND, FROM_CLIENT},
         network::{Address, KIND_VIP, Network},
     },
     nat::{self, Translation},
     verdict::{DropReason, Verdict},
     wire::{
-        Chain, Frame, Packet,
-        header::{Ethernet, Ipv4, Ipv6},
-        parse_ipv4, parse_ipv6,
+        Ipv4Frame, Packet,
+        header::{Ethernet, Ipv4},
+        parse_ipv4,
     },
 };
 
 use crate::{
     allocate,
     conntrack::{self, Hit},
-    count, emit,
-    family::{self, Family},
-    lookup,
+    count, emit, fragment, lookup,
     maps::BACKENDS,
-    open,
+    open, options,
     parse::Xdp,
     rewrite, splice,
 };
@@ -92,65 +91,27 @@ fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<u64, DropReason>
         Ok(frame) => frame,
         Err(reason) => return network.undeclared(reason).map(said),
     };
-    way(ctx, &frame, ip.destination.get(), (id, network), address)
-}
-
-/// The end of a packet of IPv6 to the address of ours with this label, as [`lb_flow`] says it; `chain` is
-/// `wire::Chain::raw`.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn lb_flow6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> u64 {
-    let (label, chain) = (Be32::from_raw(label), Chain::from_raw(chain));
-    match flow6(&XdpContext::new(ctx), id as u16, label, chain) {
-        Ok(said) => said,
-        Err(reason) => reason as u64,
-    }
-}
-
-#[inline(always)]
-fn flow6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
-    let network = emit::network(id)?;
-    let address = lookup::labelled(id, label).ok_or(DropReason::NotDeclared)?;
-    let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv6 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
-    let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
-    way(ctx, &frame, label, (id, network), address)
-}
-
-/// The way of a packet to our address `ours`, whose record this is.
-#[inline(always)]
-fn way<I: Family>(
-    ctx: &XdpContext,
-    frame: &Frame<'_, I>,
-    ours: Be32,
-    (id, network): (u16, &Network),
-    address: &Address,
-) -> Result<u64, DropReason> {
     let (_, port) = frame.l4.ports();
     match address.flow_id(port.get()) {
-        Some(flow_id) => reply(ctx, frame, (id, network), flow_id),
-        None if address.kind & KIND_VIP != 0 => request(ctx, frame, ours, (id, network)),
-        None if is_local(frame, (id, network), address) => local(ctx, frame, network).map(said),
+        Some(flow_id) => reply(ctx, &frame, (id, network), flow_id),
+        None if address.kind & KIND_VIP != 0 => request(ctx, &frame, (id, network)),
+        None if is_local(&frame, (id, network), address) => local(ctx, network).map(said),
         None => network.undeclared(DropReason::ReplyMismatch).map(said),
     }
 }
 
 /// Client to VIP: to the backend of its flow.
 #[inline(always)]
-fn request<I: Family>(
+fn request(
     ctx: &XdpContext,
-    frame: &Frame<'_, I>,
-    vip: Be32,
+    frame: &Ipv4Frame<'_>,
     (id, network): (u16, &Network),
 ) -> Result<u64, DropReason> {
-    let key = family::key(frame, vip, id).ok_or(DropReason::RecordMissing)?;
+    let key = FlowKey::of_request(frame, id);
     match conntrack::request(frame, &key)? {
         Some(hit) => {
             let to = (hit.backend, hit.backend_port);
-            let flow = (hit.entry.id, !I::IS_IPV6 && splice::is_of(hit.entry.id));
+            let flow = (hit.entry.id, splice::is_of(hit.entry.id));
             to_backend(ctx, frame, (id, network), flow, to, hit.backend_id)
         }
         None if network.is_host() && lookup::service(&key).is_none() => Ok(said(Verdict::Passed)),
@@ -160,9 +121,9 @@ fn request<I: Family>(
 
 /// The way of a request that belongs to a flow; as [`lb_flow`] says it.
 #[inline(always)]
-pub(crate) fn to_backend<I: Family>(
+pub(crate) fn to_backend(
     ctx: &XdpContext,
-    frame: &Frame<'_, I>,
+    frame: &Ipv4Frame<'_>,
     (id, network): (u16, &Network),
     (flow_id, is_spliced): (u32, bool),
     (backend, backend_port): (Be32, Be16),
@@ -171,13 +132,13 @@ pub(crate) fn to_backend<I: Family>(
     let next = BACKENDS.get(backend_id).ok_or(DropReason::RecordMissing)?;
     let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
     let translation = Translation {
-        source: I::address(page.address).ok_or(DropReason::RecordMissing)?,
-        destination: I::address(backend).ok_or(DropReason::RecordMissing)?,
+        source: page.address,
+        destination: backend,
         source_port: Be16::new(page.port(flow_id)),
         destination_port: backend_port,
     };
     let out = emit::network(next.network)?;
-    I::identify(ctx, frame, id, flow_id, FROM_CLIENT);
+    fragment::identify(ctx, frame.ip, id, flow_id, FROM_CLIENT);
     let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
     nat::address_frame(frame.ethernet, out.mac, next.next_hop);
     if is_spliced {
@@ -189,31 +150,30 @@ pub(crate) fn to_backend<I: Family>(
 
 /// Backend to SNAT port: back to the client of its flow.
 #[inline(always)]
-fn reply<I: Family>(
+fn reply(
     ctx: &XdpContext,
-    frame: &Frame<'_, I>,
+    frame: &Ipv4Frame<'_>,
     (id, network): (u16, &Network),
     flow_id: u32,
 ) -> Result<u64, DropReason> {
-    if !I::IS_IPV6 && splice::is_for_socket(frame, flow_id)? {
+    if splice::is_for_socket(frame, flow_id)? {
         return to_socket(ctx, frame, network, flow_id).map(said);
     }
-    let hit = conntrack::reply(frame, flow_id)?;
     let Hit {
         key, client_mac, ..
-    } = hit;
+    } = conntrack::reply(frame, flow_id)?;
     let translation = Translation {
-        source: I::address(key.vip).ok_or(DropReason::RecordMissing)?,
-        destination: I::client_of(&hit).ok_or(DropReason::FlowRace)?,
+        source: key.vip,
+        destination: key.client,
         source_port: key.vip_port,
         destination_port: key.client_port,
     };
     let out = emit::network(key.network)?;
-    I::conceal(ctx, frame);
-    I::identify(ctx, frame, id, flow_id, FROM_BACKEND);
+    options::conceal(ctx, frame.ip);
+    fragment::identify(ctx, frame.ip, id, flow_id, FROM_BACKEND);
     let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
     nat::address_frame(frame.ethernet, out.mac, client_mac);
-    if !I::IS_IPV6 && splice::is_of(flow_id) {
+    if splice::is_of(flow_id) {
         let way = splice::way(key.network, FROM_BACKEND, is_open);
         return Ok(u64::from(way) << 32 | u64::from(flow_id));
     }
@@ -222,52 +182,41 @@ fn reply<I: Family>(
 
 /// What a backend says to a socket of the cell.
 #[inline(always)]
-fn to_socket<I: Family>(
+fn to_socket(
     ctx: &XdpContext,
-    frame: &Frame<'_, I>,
+    frame: &Ipv4Frame<'_>,
     network: &Network,
     flow_id: u32,
 ) -> Result<Verdict, DropReason> {
-    if !I::is_plain_tcp(frame) {
+    if !frame.is_plain_tcp() {
         return Err(DropReason::UnsupportedProtocol);
     }
     if frame.answers() {
         splice::lb_note_opening(ctx.ctx, flow_id);
     }
-    local(ctx, frame, network)
+    local(ctx, network)
 }
 
 /// Whether a frame to `address` is for a socket of the network's cell: from somebody that the cell
 /// talks to. Which connection it belongs to is the cell's kernel to judge. It makes them itself, so
 /// nobody asks for one.
 #[inline(always)]
-fn is_local<I: Family>(
-    frame: &Frame<'_, I>,
-    (id, network): (u16, &Network),
-    address: &Address,
-) -> bool {
+fn is_local(frame: &Ipv4Frame<'_>, (id, network): (u16, &Network), address: &Address) -> bool {
     let (from, port) = frame.l4.ports();
     address.is_local(port.get())
         && !network.is_host()
-        && I::is_plain_tcp(frame)
+        && frame.is_plain_tcp()
         && !frame.asks()
-        && frame
-            .ip
-            .source()
-            .is_some_and(|peer| lookup::is_local_peer(id, peer, from))
+        && lookup::is_local_peer(id, frame.ip.source.get(), from)
 }
 
 /// What a socket of the cell has to do with: into the cell; or to the host, whose socket it is then.
 #[inline(always)]
-pub(crate) fn local<I: Family>(
-    ctx: &XdpContext,
-    frame: &Frame<'_, I>,
-    network: &Network,
-) -> Result<Verdict, DropReason> {
+pub(crate) fn local(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
     if network.is_host() {
         return Ok(Verdict::Passed);
     }
     // Where the kernel's stack will, it does so in the cell as well.
-    let _open = rewrite::complete(ctx, frame, network)?;
+    let _open = rewrite::complete(ctx, network)?;
     emit::to_cell(network)
 }

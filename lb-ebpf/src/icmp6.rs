@@ -19,10 +19,7 @@ use lb_common::{
 };
 use network_types::ip::IpProto;
 
-use crate::{
-    allocate, answer, conntrack, count, emit, family::Family, lookup, maps::BACKENDS, parse::Xdp,
-    policy,
-};
+use crate::{allocate, answer, conntrack, count, emit, lookup, maps::BACKENDS, parse::Xdp, policy};
 
 /// The end of an ICMPv6 packet from the network `id` to one of our addresses there, as
 /// [`count::number`]; `chain` is `wire::Chain::raw`. A function of its own for the verifier.
@@ -154,7 +151,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
     let (_, expected) = hit.entry.acks();
     Some(Way {
         translation: Translation {
-            source: Ipv6::client_of(&hit)?,
+            source: hit.client6()?,
             destination: lookup::unlabel(hit.key.vip)?,
             source_port: hit.key.client_port,
             destination_port: hit.key.vip_port,
@@ -176,7 +173,7 @@ fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Way> {
         network: ours.id,
         protocol: u16::from(quote.protocol),
     })?;
-    if Ipv6::client_of(&hit) != Some(quote.ip.destination.get()) {
+    if hit.client6() != Some(quote.ip.destination.get()) {
         return None;
     }
     let backend = BACKENDS.get(hit.backend_id)?;

@@ -11,9 +11,7 @@ use lb_common::{
     },
 };
 
-use crate::{
-    count, emit, forward, fragment6, icmp6, lookup, neighbour, open, parse::Xdp, pipeline,
-};
+use crate::{count, emit, forward6, fragment6, icmp6, lookup, neighbour, parse::Xdp, pipeline};
 
 /// ICMPv6 (RFC 4443).
 pub(crate) const ICMP: u8 = 58;
@@ -35,10 +33,7 @@ pub(crate) fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let said = lb_ipv6(ctx, id);
     let (chain, label) = ((said >> 32) as u32 & (REFUSED - 1), said as u32);
     match said >> 56 {
-        FLOW => match forward::lb_flow6(ctx, id, label, chain) {
-            forward::OPENS => count::end(open::lb_open6(ctx, id, label, chain)),
-            said => count::end(said as u32),
-        },
+        FLOW => forward6::forward6(ctx, id, label, chain),
         MESSAGE => count::end(icmp6::lb_icmp6(ctx, id, chain)),
         FRAGMENT => count::end(fragment6::lb_fragment6(ctx, id, chain)),
         _ => count::end(said as u32),

@@ -29,6 +29,7 @@ mod end;
 mod entry;
 mod family;
 mod forward;
+mod forward6;
 mod fragment;
 mod fragment6;
 mod icmp;

@@ -4,6 +4,7 @@
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::Be32,
+    maps::{flow::FlowKey, fragment::FROM_CLIENT, network::Network, service::Service},
     verdict::{DropReason, Verdict},
     wire::{
         Chain, Frame, Packet,
@@ -15,9 +16,9 @@ use network_types::ip::IpProto;
 
 use crate::{
     allocate, conntrack, count, emit,
-    entry::NewFlow,
+    entry::{Entry, NewFlow},
     family::{self, Family},
-    forward, lookup,
+    forward, forward6, lookup,
     parse::Xdp,
     policy, select, usage,
 };
@@ -27,66 +28,93 @@ use crate::{
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_open(ctx: *mut xdp_md, id: u32) -> u32 {
-    count::number(open4(&XdpContext::new(ctx), id as u16))
+    count::number(open(&XdpContext::new(ctx), id as u16))
 }
 
-/// The same of IPv6, to the VIP with this label; `chain` is `wire::Chain::raw`.
+/// The same of IPv6, to the VIP with this label; `chain` is `Chain::raw`. Returns what `lb_flow6` does.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lb_open6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> u32 {
+pub(crate) extern "C" fn lb_open6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> u64 {
     let (label, chain) = (Be32::from_raw(label), Chain::from_raw(chain));
-    count::number(open6(&XdpContext::new(ctx), id as u16, label, chain))
+    match open6(&XdpContext::new(ctx), id as u16, label, chain) {
+        Ok(said) => said,
+        Err(reason) => reason as u64,
+    }
 }
 
 #[inline(always)]
-fn open4(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+    let network = emit::network(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv4 = xdp
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     let frame = parse_ipv4(&xdp, ethernet, ip)?;
-    open(ctx, &frame, ip.destination.get(), id)
+    let key = FlowKey::of_request(&frame, id);
+    let service = admit(ip, &key, network)?;
+    if service.is_of_cell() {
+        if opens(&frame) {
+            allocate::forget_over(&key);
+        }
+        return match frame.is_plain_tcp() || network.is_host() {
+            true => forward::local(ctx, network),
+            false => Err(DropReason::UnsupportedProtocol),
+        };
+    }
+    let (entry, _, flow) = begin(&frame, &key, network, service)?;
+    let to = (flow.backend, flow.backend_port);
+    let of_flow = (entry.id, false);
+    let said = forward::to_backend(ctx, &frame, (id, network), of_flow, to, flow.backend_id)?;
+    count::end(said as u32)
 }
 
 #[inline(always)]
-fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Verdict, DropReason> {
+fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
+    let network = emit::network(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv6 = xdp
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
-    open(ctx, &frame, label, id)
+    let key = family::key(&frame, label, id).ok_or(DropReason::RecordMissing)?;
+    let service = admit(ip, &key, network)?;
+    let (entry, generation, _) = begin(&frame, &key, network, service)?;
+    Ok(forward6::of_flow(entry.id, generation, FROM_CLIENT))
 }
 
+/// lookup and policy: the service of a packet with this header and key, if its source may use it.
 #[inline(always)]
-fn open<I: Family>(
-    ctx: &XdpContext,
+fn admit(
+    ip: &impl Family,
+    key: &FlowKey,
+    network: &Network,
+) -> Result<&'static Service, DropReason> {
+    let service = lookup::service(key).ok_or(DropReason::NoService)?;
+    policy::admit(key.network, network, service, ip)?;
+    Ok(service)
+}
+
+/// Whether a packet may open a flow.
+#[inline(always)]
+fn opens<I>(frame: &Frame<'_, I>) -> bool {
+    conntrack::segment(frame).is_none_or(|segment| segment.opens())
+}
+
+/// select and allocate: the new flow's entry and its generation, and what is in it.
+#[inline(always)]
+fn begin<I: Family>(
     frame: &Frame<'_, I>,
-    vip: Be32,
-    id: u16,
-) -> Result<Verdict, DropReason> {
-    let network = emit::network(id)?;
-    let key = family::key(frame, vip, id).ok_or(DropReason::RecordMissing)?;
-    let service = lookup::service(&key).ok_or(DropReason::NoService)?;
-    policy::admit(id, network, service, frame.ip)?;
-    let segment = conntrack::segment(frame);
-    let opens = segment.is_none_or(|segment| segment.opens());
-    if service.is_of_cell() {
-        if opens {
-            allocate::forget_over(&key);
-        }
-        return match I::is_plain_tcp(frame) || network.is_host() {
-            true => forward::local(ctx, frame, network),
-            false => Err(DropReason::UnsupportedProtocol),
-        };
-    }
-    if !opens {
+    key: &FlowKey,
+    network: &Network,
+    service: &Service,
+) -> Result<(Entry, u32, NewFlow), DropReason> {
+    if !opens(frame) {
         return Err(DropReason::NoFlow);
     }
-    usage::check(id, network, service)?;
-    let (backend_id, backend) = select::select(service, &key)?;
+    usage::check(key.network, network, service)?;
+    let (backend_id, backend) = select::select(service, key)?;
     emit::check(frame, backend.network)?;
     let flow = NewFlow {
         backend: backend.address,
@@ -94,14 +122,11 @@ fn open<I: Family>(
         backend_id,
         service: service.id,
         client_mac: frame.ethernet.source.get(),
-        isn: segment.map_or(0, |segment| segment.sequence),
+        isn: conntrack::segment(frame).map_or(0, |segment| segment.sequence),
         bytes: conntrack::frame_bytes(frame),
     };
     let udp = key.protocol == IpProto::Udp as u16;
-    let to_network = emit::network(backend.network)?;
-    let entry = allocate::allocate(to_network, frame.ip, &key, udp, &flow)?;
-    let to = (backend.address, backend.port);
-    let flow = (entry.id, false);
-    let said = forward::to_backend(ctx, frame, (id, network), flow, to, backend_id)?;
-    count::end(said as u32)
+    let to = emit::network(backend.network)?;
+    let (entry, generation) = allocate::allocate(to, frame.ip, key, udp, &flow)?;
+    Ok((entry, generation, flow))
 }

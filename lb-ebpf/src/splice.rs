@@ -15,7 +15,7 @@ use lb_common::{
     splice::{self, Opening},
     verdict::{DropReason, Verdict},
     wire::{
-        Frame, Ipv4Frame, L4,
+        Ipv4Frame, L4,
         checksum::Delta,
         header::{ACK, FIN, RST, SYN},
     },
@@ -26,7 +26,6 @@ use crate::{
     conntrack::frame_bytes,
     count, emit,
     entry::Entry,
-    family::Family,
     maps::{FLOW_INDEX, SPLICES},
     parse::Xdp,
 };
@@ -81,17 +80,13 @@ pub(crate) fn as_backend(
 /// Whether a segment to the flow's port is for a socket of the cell: it is the socket's, or the backend has
 /// not got all yet of what that has sent, and says nothing but so. Notes when it has.
 #[inline(always)]
-pub(crate) fn is_for_socket<I: Family>(
-    frame: &Frame<'_, I>,
-    flow_id: u32,
-) -> Result<bool, DropReason> {
+pub(crate) fn is_for_socket(frame: &Ipv4Frame<'_>, flow_id: u32) -> Result<bool, DropReason> {
     let (Some(entry), L4::Tcp(tcp)) = (Entry::at(flow_id), frame.l4) else {
         return Ok(false);
     };
     let word = entry.word();
     let is_either = word.is_local() || word.is_spliced() && word.translates();
-    let (backend, port) = entry.backend();
-    if !is_either || !frame.ip.is_from(backend) || port != tcp.source.get() {
+    if !is_either || entry.backend() != (frame.ip.source.get(), tcp.source.get()) {
         return Ok(false);
     }
     if word.is_local() {

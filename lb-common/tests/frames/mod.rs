@@ -2,6 +2,8 @@
 //! of their bytes, and plain models of what the product decides.
 
 pub mod icmp;
+pub mod icmp6;
+pub mod ipv6;
 pub mod options;
 pub mod pieces;
 

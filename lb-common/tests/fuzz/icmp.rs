@@ -60,7 +60,7 @@ fn lead_in(how: u8, frame: &mut [u8]) {
 }
 
 /// Where two frames differ.
-fn changed(before: &[u8], after: &[u8]) -> Vec<usize> {
+pub(crate) fn changed(before: &[u8], after: &[u8]) -> Vec<usize> {
     assert_eq!(before.len(), after.len());
     let differs = |&at: &usize| before[at] != after[at];
     (0..after.len()).filter(differs).collect()

@@ -13,6 +13,7 @@ mod frames;
 
 mod fragment;
 mod icmp;
+mod ipv6;
 mod options;
 
 use std::{

@@ -11,6 +11,8 @@ mod frames;
 
 mod fragment;
 mod icmp;
+mod icmp6;
+mod ipv6;
 mod options;
 mod splice;
 mod spread;

@@ -1,6 +1,6 @@
 //! Packets for the properties: the same in every run.
 
-use crate::frames::seal;
+use crate::frames::{self, seal};
 
 /// Numbers that are spread, and the same in every run (SplitMix64).
 pub(crate) struct Spread(pub(crate) u64);
@@ -82,6 +82,73 @@ impl Spread {
         }
         bytes.extend(self.data(data));
         seal(&mut bytes);
+        bytes.extend((0..self.below(4)).map(|_| 0xee));
+        bytes
+    }
+
+    /// Extension headers before `protocol`, mostly none: options of any length, and a fragment header of a
+    /// packet that is whole or goes on. Gives the number of the first one as well.
+    pub(crate) fn extensions(&mut self, protocol: u8) -> (u8, Vec<u8>) {
+        let mut headers = (protocol, Vec::new());
+        // From the last one to the first.
+        for (number, many) in [(60, 8), (44, 4), (60, 8), (0, 8)] {
+            if !self.one_in(many) {
+                continue;
+            }
+            let units = if number == 44 { 1 } else { 1 + self.below(6) };
+            let mut header = self.data(8 * units);
+            (header[0], header[1]) = (headers.0, u8::try_from(units - 1).unwrap());
+            if number == 44 {
+                (header[2], header[3]) = (0, 0);
+            }
+            headers = (number, [header, headers.1].concat());
+        }
+        headers
+    }
+
+    /// A packet of IPv6 between any addresses: extension headers with the number of their first, and the rest.
+    pub(crate) fn packet6(
+        &mut self,
+        (next, headers): (u8, Vec<u8>),
+        hops: u8,
+        rest: &[u8],
+    ) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.bytes::<12>().to_vec();
+        bytes.extend([0x86, 0xdd]);
+        let [class, label @ ..] = self.bytes::<4>();
+        bytes.push(0x60 | class & 15);
+        bytes.extend(label);
+        bytes.extend(
+            u16::try_from(headers.len() + rest.len())
+                .unwrap()
+                .to_be_bytes(),
+        );
+        bytes.extend([next, hops]);
+        bytes.extend(self.bytes::<32>());
+        bytes.extend([&headers[..], rest].concat());
+        bytes
+    }
+
+    /// As [`Self::frame`], of IPv6: with a checksum always, and sometimes behind extension headers.
+    pub(crate) fn frame6(&mut self) -> Vec<u8> {
+        let udp = self.below(2) == 0;
+        let options = if udp { 0 } else { self.below(11) * 4 };
+        let data = self.below(128);
+        let mut l4 = self.bytes::<4>().to_vec();
+        if udp {
+            l4.extend(u16::try_from(8 + data).unwrap().to_be_bytes());
+            l4.extend([0, 1]);
+        } else {
+            l4.extend(self.bytes::<8>());
+            l4.push(u8::try_from(5 + options / 4).unwrap() << 4);
+            l4.extend(self.bytes::<7>());
+            l4.extend(self.options(options));
+        }
+        l4.extend(self.data(data));
+        let extensions = self.extensions(if udp { 17 } else { 6 });
+        let hops = u8::try_from(3 + self.below(253)).unwrap();
+        let mut bytes = self.packet6(extensions, hops, &l4);
+        frames::ipv6::seal(&mut bytes);
         bytes.extend((0..self.below(4)).map(|_| 0xee));
         bytes
     }

@@ -5,19 +5,30 @@ use std::{
     ops::RangeInclusive,
 };
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
     model::{Listen, Protocol},
     place::quote,
 };
 
-/// The prefix lengths that a network may have: a shorter one is no layer-2 network, and a longer
-/// one has no host addresses beside its network and broadcast address.
-const PREFIX_LENGTHS: RangeInclusive<u8> = 8..=30;
+/// The prefix lengths that a network may have, of IPv4 and IPv6: a shorter one is no layer-2 network, and
+/// a longer one has no host addresses beside those with a meaning of their own.
+const PREFIX_LENGTHS: [RangeInclusive<u8>; 2] = [8..=30, 16..=126];
+
+/// Those of a prefix of any length.
+const ANY_LENGTHS: [RangeInclusive<u8>; 2] = [0..=32, 0..=128];
 
 /// The length of the prefix that all IPv4-mapped addresses are in (RFC 4291 section 2.5.5.2).
 const MAPPED_LENGTH: u8 = 96;
+
+/// The family of an address, for messages.
+pub(super) const fn family(address: IpAddr) -> &'static str {
+    match address {
+        IpAddr::V4(_) => "IPv4",
+        IpAddr::V6(_) => "IPv6",
+    }
+}
 
 /// An on-link prefix in canonical form, such as `10.32.96.0/20`.
 pub(super) fn prefix(text: &str) -> Result<IpNet, String> {
@@ -26,24 +37,29 @@ pub(super) fn prefix(text: &str) -> Result<IpNet, String> {
 
 /// A prefix of any length, in canonical form.
 pub(super) fn any_prefix(text: &str) -> Result<IpNet, String> {
-    prefix_of_length(text, 0..=32)
+    prefix_of_length(text, ANY_LENGTHS)
 }
 
-fn prefix_of_length(text: &str, lengths: RangeInclusive<u8>) -> Result<IpNet, String> {
-    let Some((address, length)) = text.split_once('/') else {
-        address(text)?;
+fn prefix_of_length(text: &str, lengths: [RangeInclusive<u8>; 2]) -> Result<IpNet, String> {
+    let Some((written, length)) = text.split_once('/') else {
+        let example = match address(text)? {
+            IpAddr::V4(_) => "10.32.96.0/20",
+            IpAddr::V6(_) => "fd00:32:96::/64",
+        };
         return Err(format!(
-            "{} has no prefix length; expected a prefix such as 10.32.96.0/20",
+            "{} has no prefix length; expected a prefix such as {example}",
             quote(text)
         ));
     };
-    let mapped = address.contains(':');
-    let address = address_of_any_kind(address)?;
+    let address = address_of_any_kind(written)?;
+    let is_mapped = address.is_ipv4() && written.contains(':');
+    let [of_4, of_6] = lengths;
+    let lengths = if address.is_ipv4() { of_4 } else { of_6 };
     let length = number(length)
         .and_then(|length| u8::try_from(length).ok())
-        .and_then(|length| length.checked_sub(if mapped { MAPPED_LENGTH } else { 0 }))
+        .and_then(|length| length.checked_sub(if is_mapped { MAPPED_LENGTH } else { 0 }))
         .filter(|length| lengths.contains(length));
-    let Some(prefix) = length.and_then(|length| Ipv4Net::new(address, length).ok()) else {
+    let Some(prefix) = length.and_then(|length| IpNet::new(address, length).ok()) else {
         return Err(format!(
             "{} has no prefix length of {} to {}",
             quote(text),
@@ -59,7 +75,7 @@ fn prefix_of_length(text: &str, lengths: RangeInclusive<u8>) -> Result<IpNet, St
     }
     match kind_of(canonical) {
         Some(kind) => Err(format!("{prefix} is {kind}; expected unicast addresses")),
-        None => Ok(canonical.into()),
+        None => Ok(canonical),
     }
 }
 
@@ -78,28 +94,44 @@ pub(super) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     Ok(first..=last)
 }
 
-/// A unicast address, such as `10.32.96.50`.
+/// A unicast address, such as `10.32.96.50` or `fd00:32:96::50`.
 pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     let address = address_of_any_kind(text)?;
     unicast(address)?;
-    Ok(address.into())
+    Ok(address)
 }
 
-/// `ADDRESS:PORT`, such as `10.32.96.105:30918`.
+/// The address of a gateway, which may be link-local if it is of IPv6: most routers have no other.
+pub(super) fn gateway(text: &str) -> Result<IpAddr, String> {
+    match address_of_any_kind(text)? {
+        IpAddr::V6(address) if address.is_unicast_link_local() => Ok(address.into()),
+        _ => address(text),
+    }
+}
+
+/// `ADDRESS:PORT`, such as `10.32.96.105:30918`; an IPv6 address is in brackets.
 pub(super) fn address_and_port(text: &str) -> Result<(IpAddr, u16), String> {
     let port_follows = text
         .rsplit_once(':')
-        .filter(|_| text.parse::<Ipv6Addr>().is_err());
+        .filter(|(host, _)| !host.is_empty() && text.parse::<Ipv6Addr>().is_err())
+        .filter(|_| !text.ends_with(']'));
     let Some((host, port_text)) = port_follows else {
-        if text.contains(':') {
-            address_of_any_kind(text)?;
-        }
+        let is_6 = text.contains(':') && address_of_any_kind(text)?.is_ipv6();
+        let form = if is_6 {
+            "[ADDRESS]:PORT"
+        } else {
+            "ADDRESS:PORT"
+        };
+        return Err(format!("{} has no port; expected {form}", quote(text)));
+    };
+    let address = address(host)?;
+    if address.is_ipv6() && !host.starts_with('[') {
         return Err(format!(
-            "{} has no port; expected ADDRESS:PORT",
+            "{} has no brackets around its IPv6 address; expected [ADDRESS]:PORT",
             quote(text)
         ));
-    };
-    Ok((address(host)?, port(port_text)?))
+    }
+    Ok((address, port(port_text)?))
 }
 
 /// `ADDRESS:PORT/PROTOCOL`, such as `192.168.203.110:6443/tcp`.
@@ -147,29 +179,38 @@ fn port(text: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("{} is not a port; expected 1 to 65535", quote(text)))
 }
 
-/// An IPv4 address, also as the IPv4-mapped IPv6 address that some programs print.
-fn address_of_any_kind(text: &str) -> Result<Ipv4Addr, String> {
+/// An IP address, alone or in brackets. The IPv4-mapped IPv6 address that some programs print is the IPv4
+/// address.
+fn address_of_any_kind(text: &str) -> Result<IpAddr, String> {
     if let Ok(address) = text.parse() {
-        return Ok(address);
+        return Ok(IpAddr::V4(address));
     }
     let bare = text
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'));
     match bare.unwrap_or(text).parse::<Ipv6Addr>() {
-        Ok(address) => address.to_ipv4_mapped().ok_or_else(|| not_yet(text)),
-        Err(_) => Err(format!("{} is not an IPv4 address", quote(text))),
+        Ok(address) => Ok(address.to_canonical()),
+        Err(_) => Err(format!("{} is not an IP address", quote(text))),
     }
 }
 
-fn unicast(address: Ipv4Addr) -> Result<(), String> {
-    match kind_of(Ipv4Net::from(address)) {
+fn unicast(address: IpAddr) -> Result<(), String> {
+    match kind_of(IpNet::from(address)) {
         Some(kind) => Err(format!("{address} is {kind}; expected a unicast address")),
         None => Ok(()),
     }
 }
 
-/// What the addresses of `prefix` are, if no host can have them (RFC 6890).
-fn kind_of(prefix: Ipv4Net) -> Option<&'static str> {
+/// What the addresses of `prefix` are, if no host can have them.
+fn kind_of(prefix: IpNet) -> Option<&'static str> {
+    match prefix {
+        IpNet::V4(prefix) => kind_of_4(prefix),
+        IpNet::V6(prefix) => kind_of_6(prefix),
+    }
+}
+
+/// RFC 6890.
+fn kind_of_4(prefix: Ipv4Net) -> Option<&'static str> {
     let within = |first: u8, second: u8, length: u8| {
         let bogon = Ipv4Net::new_assert(Ipv4Addr::new(first, second, 0, 0), length);
         bogon.contains(&prefix)
@@ -194,11 +235,31 @@ fn kind_of(prefix: Ipv4Net) -> Option<&'static str> {
     }
 }
 
-fn not_yet(text: &str) -> String {
-    format!(
-        "IPv6 is not supported yet: {}; expected an IPv4 address",
-        quote(text)
-    )
+/// RFC 4291 section 2.4, and what stands for an IPv4 address, which has rules of its own: the data plane
+/// takes none of these for a client.
+fn kind_of_6(prefix: Ipv6Net) -> Option<&'static str> {
+    let within = |segments: [u16; 8], length: u8| {
+        let bogon = Ipv6Net::new_assert(segments.into(), length);
+        bogon.contains(&prefix)
+    };
+    let address = prefix.network();
+    if prefix.prefix_len() == 128 && address == Ipv6Addr::UNSPECIFIED {
+        Some("the unspecified address")
+    } else if prefix.prefix_len() == 128 && address == Ipv6Addr::LOCALHOST {
+        Some("a loopback address")
+    } else if within([0; 8], MAPPED_LENGTH) {
+        Some("an address that stands for one of IPv4 (::/96)")
+    } else if within([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], MAPPED_LENGTH) {
+        Some("an address that stands for one of IPv4 (64:ff9b::/96)")
+    } else if within([0x2002, 0, 0, 0, 0, 0, 0, 0], 16) {
+        Some("a 6to4 address (2002::/16)")
+    } else if within([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10) {
+        Some("a link-local address")
+    } else if within([0xff00, 0, 0, 0, 0, 0, 0, 0], 8) {
+        Some("a multicast address")
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -212,10 +273,25 @@ mod tests {
 
     #[test]
     fn canonical_prefixes_are_read() {
-        for text in ["10.0.0.0/8", "10.32.96.0/20", "192.168.203.4/30"] {
+        for text in [
+            "10.0.0.0/8",
+            "10.32.96.0/20",
+            "192.168.203.4/30",
+            "fd00::/16",
+            "fd00:32:96::/64",
+            "fd00::4/126",
+        ] {
             assert_eq!(prefix(text).unwrap().to_string(), text);
         }
-        for text in ["0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1", "10.1.2.3/32"] {
+        for text in [
+            "0.0.0.0/0",
+            "0.0.0.0/1",
+            "128.0.0.0/1",
+            "10.1.2.3/32",
+            "::/0",
+            "2000::/3",
+            "fd00::1/128",
+        ] {
             assert_eq!(any_prefix(text).unwrap().to_string(), text);
         }
     }
@@ -233,7 +309,7 @@ mod tests {
         let all = any_prefix("::ffff:0.0.0.0/96").unwrap();
         assert_eq!(all.to_string(), "0.0.0.0/0");
         refused(address_and_port("::ffff:192.0.2.9"), "has no port");
-        refused(address("::192.0.2.9"), "IPv6 is not supported yet");
+        refused(address("::192.0.2.9"), "stands for one of IPv4 (::/96)");
         refused(address("::ffff:127.0.0.1"), "is a loopback address");
     }
 
@@ -261,9 +337,18 @@ mod tests {
         ] {
             refused(prefix(text), "has no prefix length of 8 to 30");
         }
-        refused(prefix("fd00::/64"), "IPv6 is not supported yet");
-        refused(prefix("fd00::"), "IPv6 is not supported yet");
-        refused(prefix("10.0.0/24"), "is not an IPv4 address");
+        refused(
+            prefix("fd00::"),
+            "expected a prefix such as fd00:32:96::/64",
+        );
+        for text in ["fd00::/15", "fd00::/127", "fd00::/129", "fd00::/"] {
+            refused(prefix(text), "has no prefix length of 16 to 126");
+        }
+        refused(prefix("fd00::5/64"), "did you mean fd00::/64?");
+        refused(prefix("fe80::/64"), "fe80::/64 is a link-local address");
+        refused(any_prefix("::/96"), "stands for one of IPv4 (::/96)");
+        refused(any_prefix("fd00::/129"), "no prefix length of 0 to 128");
+        refused(prefix("10.0.0/24"), "is not an IP address");
         refused(prefix("127.0.0.0/8"), "127.0.0.0/8 is a loopback address");
         refused(prefix("224.0.0.0/24"), "is a multicast address");
         refused(prefix("0.0.0.0/8"), "this network");
@@ -272,7 +357,6 @@ mod tests {
         refused(any_prefix("255.255.255.255/32"), "is the broadcast address");
         refused(any_prefix("240.0.0.0/4"), "is a reserved address");
         refused(any_prefix("10.0.0.0/33"), "no prefix length of 0 to 32");
-        refused(any_prefix("::/0"), "IPv6 is not supported yet");
         refused(prefix("::ffff:10.0.0.0/95"), "no prefix length of 8 to 30");
     }
 
@@ -286,7 +370,19 @@ mod tests {
         refused(address("255.255.255.255"), "is the broadcast address");
         refused(address("240.0.0.1"), "is a reserved address");
         refused(address("169.254.0.1"), "is a link-local address");
-        refused(address("::1"), "IPv6 is not supported yet");
+        for (text, kind) in [
+            ("::", "is the unspecified address"),
+            ("::1", "is a loopback address"),
+            ("fe80::1", "is a link-local address"),
+            ("ff02::1", "is a multicast address"),
+            ("2002:c000:209::1", "is a 6to4 address"),
+            (
+                "64:ff9b::192.0.2.9",
+                "stands for one of IPv4 (64:ff9b::/96)",
+            ),
+        ] {
+            refused(address(text), kind);
+        }
         for text in [
             "",
             "10.32.96",
@@ -295,8 +391,24 @@ mod tests {
             " 10.32.96.5",
             "node-1",
         ] {
-            refused(address(text), "is not an IPv4 address");
+            refused(address(text), "is not an IP address");
         }
+    }
+
+    #[test]
+    fn an_ipv6_address_is_printed_as_everybody_does() {
+        let text = |text: &str| address(text).unwrap().to_string();
+        assert_eq!(text("FD00:0:0:1:0:0:0:1"), "fd00:0:0:1::1");
+        assert_eq!(text("[2001:db8::0001]"), "2001:db8::1");
+        let prefix = any_prefix("2001:DB8:0::/48").unwrap();
+        assert_eq!(prefix.to_string(), "2001:db8::/48");
+    }
+
+    #[test]
+    fn a_gateway_may_be_link_local() {
+        assert_eq!(gateway("fe80::1").unwrap().to_string(), "fe80::1");
+        refused(gateway("ff02::2"), "is a multicast address");
+        refused(gateway("169.254.0.1"), "is a link-local address");
     }
 
     #[test]
@@ -321,22 +433,40 @@ mod tests {
             );
         }
         refused(address_and_port("10.0.0.1"), "has no port");
+        let host = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(address_and_port("[fd00::1]:80"), Ok((host, 80)));
+        assert_eq!(address_and_port("[FD00:0::0001]:80"), Ok((host, 80)));
+        for text in ["fd00::1", "[fd00::1]", "fd00::1:80"] {
+            refused(
+                address_and_port(text),
+                "has no port; expected [ADDRESS]:PORT",
+            );
+        }
         refused(
-            address_and_port("[fd00::1]:80"),
-            "IPv6 is not supported yet",
+            address_and_port("fd00:1:2:3:4:5:6:7:80"),
+            "has no brackets around its IPv6 address",
         );
-        refused(address_and_port("fd00::1"), "IPv6 is not supported yet");
+        refused(address_and_port("[fd00::1]:0"), "is not a port");
+        refused(
+            address_and_port("[fd00::1%eth0]:80"),
+            "is not an IP address",
+        );
+        refused(address_and_port("[10.0.0.1]:80"), "is not an IP address");
+        refused(address_and_port(":80"), "is not an IP address");
     }
 
     #[test]
     fn listen_entries_are_read_and_printed_alike() {
-        for text in ["192.168.203.110:6443/tcp", "192.168.203.110:53/udp"] {
+        for text in [
+            "192.168.203.110:6443/tcp",
+            "192.168.203.110:53/udp",
+            "[fd00::1]:6443/tcp",
+        ] {
             assert_eq!(listen(text).unwrap().to_string(), text);
         }
         refused(listen("192.168.203.110:6443"), "has no protocol");
         refused(listen("192.168.203.110:6443/sctp"), "is not a protocol");
         refused(listen("192.168.203.110:6443/TCP"), "expected tcp or udp");
         refused(listen("192.168.203.110/tcp"), "has no port");
-        refused(listen("[fd00::1]:6443/tcp"), "IPv6 is not supported yet");
     }
 }

@@ -5,6 +5,7 @@ mod shared;
 use std::{
     collections::HashMap,
     fmt::{self, Write as _},
+    net::SocketAddr,
 };
 
 use ipnet::IpNet;
@@ -16,7 +17,7 @@ use super::{
     health::{Check, Get, Health, Tls},
     model::{
         Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop, PLACES, Pool,
-        Protocol, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE, reachable,
+        Protocol, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE, any, reachable,
     },
 };
 
@@ -123,21 +124,21 @@ fn network(out: &mut String, network: &Network) -> fmt::Result {
     if *host {
         out.push_str("    address: host\n");
     }
-    writeln!(out, "    prefixes: {}", flow(prefixes))?;
+    writeln!(out, "    prefixes: {}", nets(prefixes))?;
     if !routes.is_empty() {
         let routes = routes
             .iter()
-            .map(|route| format!("{{ to: {}, via: {} }}", route.to, route.via));
+            .map(|route| format!("{{ to: {}, via: {} }}", quoted(route.to), quoted(route.via)));
         writeln!(out, "    routes: {}", flow(routes))?;
     }
     let usual = reachable(prefixes, routes);
-    if *sources == [IpNet::default()] {
+    if *sources == any() {
         out.push_str("    sources: any\n");
     } else if *sources != usual {
-        writeln!(out, "    sources: {}", flow(sources))?;
+        writeln!(out, "    sources: {}", nets(sources))?;
     }
     if *backends != usual {
-        writeln!(out, "    backends: {}", flow(backends))?;
+        writeln!(out, "    backends: {}", nets(backends))?;
     }
     if !snat.is_empty() {
         let snat = snat.iter().map(|snat| snat_address(snat, *host));
@@ -173,10 +174,13 @@ fn snat_address(snat: &Snat, host: bool) -> String {
     } = snat;
     let all = (*first_port, *ports) == (FIRST_FLOW_PORT, FLOWS_PER_ADDRESS);
     if all && !host {
-        return address.to_string();
+        return quoted(address);
     }
     let last_port = first_port + (ports - 1);
-    format!("{{ address: {address}, ports: {first_port}-{last_port} }}")
+    format!(
+        "{{ address: {}, ports: {first_port}-{last_port} }}",
+        quoted(address)
+    )
 }
 
 fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
@@ -222,7 +226,7 @@ fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
         weight,
     } in backends
     {
-        let tuple = format!("{address}:{port}");
+        let tuple = SocketAddr::new(*address, *port).to_string();
         if *name == tuple && *weight == 1 {
             writeln!(out, "      - \"{tuple}\"")?;
             continue;
@@ -330,7 +334,7 @@ fn service(out: &mut String, service: &Service) -> fmt::Result {
         let prefixes = rules.iter().filter(|rule| rule.allow == allow);
         let prefixes: Vec<IpNet> = prefixes.map(|rule| rule.prefix).collect();
         if !prefixes.is_empty() {
-            writeln!(out, "    {key}: {}", flow(&prefixes))?;
+            writeln!(out, "    {key}: {}", nets(&prefixes))?;
         }
     }
     // One key says both, except that UDP has a default of its own.
@@ -347,6 +351,21 @@ fn service(out: &mut String, service: &Service) -> fmt::Result {
 fn flow(elements: impl IntoIterator<Item = impl fmt::Display>) -> String {
     let elements = elements.into_iter().map(|element| element.to_string());
     format!("[{}]", elements.collect::<Vec<_>>().join(", "))
+}
+
+/// Prefixes in one line.
+fn nets(prefixes: &[IpNet]) -> String {
+    flow(prefixes.iter().map(quoted))
+}
+
+/// An address or prefix; in quotes if it is of IPv6, because a colon may also end a key.
+fn quoted(address: impl fmt::Display) -> String {
+    let text = address.to_string();
+    if text.contains(':') {
+        format!("\"{text}\"")
+    } else {
+        text
+    }
 }
 
 /// A text in quotes, unless it cannot be taken for anything else. An interface's name can have any

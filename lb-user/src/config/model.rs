@@ -1,8 +1,13 @@
 //! The validated configuration: what the rest of the control plane sees of the file.
 
-use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, ring::DEFAULT_PLACES};
 use serde::{Serialize, Serializer};
 
@@ -126,6 +131,11 @@ pub(super) const PLACES: u32 = DEFAULT_PLACES;
 /// Bytes of the headers of IPv4 and TCP without options, which stand before the data of a segment.
 pub(crate) const TCP_IP_BYTES: u16 = 40;
 
+/// Every address there is, as prefixes.
+pub(super) fn any() -> [IpNet; 2] {
+    [Ipv4Net::default().into(), Ipv6Net::default().into()]
+}
+
 /// What is on-link, or behind a gateway that is not the default one: the `sources` and `backends` of
 /// a network that does not say otherwise.
 pub(super) fn reachable(prefixes: &[IpNet], routes: &[Route]) -> Vec<IpNet> {
@@ -156,7 +166,7 @@ pub struct Route {
     /// Canonical.
     #[serde(serialize_with = "as_text")]
     pub to: IpNet,
-    /// The gateway: an on-link address.
+    /// The gateway, of the same family: an on-link address, or a link-local one of IPv6.
     pub via: IpAddr,
 }
 
@@ -200,7 +210,7 @@ pub struct Pool {
     pub name: String,
     /// The name of the network that the backends are on.
     pub network: String,
-    /// Unique in name, and in address and port; may be empty.
+    /// Unique in name, and in address and port, all of one family; may be empty.
     pub backends: Vec<Backend>,
     /// How a backend is told whose connection it has; none: not at all. Then no UDP goes to it.
     pub proxy_protocol: Option<ProxyProtocol>,
@@ -280,7 +290,7 @@ pub struct Service {
     pub name: String,
     /// The name of the network that the clients are on.
     pub network: String,
-    /// At least one.
+    /// At least one, all of the family of the pool's backends.
     pub listen: Vec<Listen>,
     /// Where flows are sent to.
     #[serde(flatten)]
@@ -354,7 +364,12 @@ pub struct Listen {
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}/{}", self.address, self.port, self.protocol)
+        let Self {
+            address,
+            port,
+            protocol,
+        } = *self;
+        write!(f, "{}/{protocol}", SocketAddr::new(address, port))
     }
 }
 

@@ -1,6 +1,9 @@
 //! Names: how they are spelt, and which one is meant by a reference.
 
-use std::{collections::HashMap, net::Ipv4Addr};
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 use lb_common::maps::registry::NAME_BYTES;
 
@@ -141,15 +144,23 @@ pub(super) fn check_domain(name: &str, place: &Place, findings: &mut Findings) {
     }
 }
 
-/// Whom an HTTP request is for: a DNS name in lower case or an IPv4 address, and a port or none
-/// (RFC 9110 section 7.2).
+/// Whom an HTTP request is for: a DNS name in lower case, an IPv4 address or an IPv6 address in brackets,
+/// and a port or none (RFC 9110 section 7.2).
 pub(super) fn check_authority(text: &str, place: &Place, findings: &mut Findings) {
-    let (host, port) = text.split_once(':').unwrap_or((text, "1"));
+    let after = text.rfind(']').unwrap_or_default();
+    let colon = text.bytes().skip(after).position(|byte| byte == b':');
+    let (host, port) = colon
+        .and_then(|colon| text.split_at_checked(after + colon))
+        .map_or((text, "1"), |(host, port)| (host, &port[1..]));
     let port = number(port).is_some_and(|port| (1..=65_535).contains(&port));
-    if !port || !(is_domain(host) || host.parse::<Ipv4Addr>().is_ok()) {
+    let of_6 = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_address = host.parse::<Ipv4Addr>().is_ok()
+        || of_6.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok());
+    if !port || !(is_domain(host) || is_address) {
         let words = format!(
-            "{} is not a host; expected a DNS name in lower case or an IPv4 address, with :PORT or \
-             without",
+            "{} is not a host; expected a DNS name in lower case or an IP address, with :PORT or without",
             quote(text)
         );
         findings.add(place, words);

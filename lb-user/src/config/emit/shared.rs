@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{flow, scalar, text};
+use super::{flow, nets, scalar, text};
 use crate::config::shared::{Http, NameRoute, Otherwise, Sni, Target, To};
 
 pub(super) fn target(out: &mut String, target: &Target) -> fmt::Result {
@@ -31,7 +31,7 @@ fn write_sni(out: &mut String, sni: &Sni) -> fmt::Result {
     writeln!(out, "      hello_timeout: {}", text(*hello_timeout))?;
     writeln!(out, "      max_hello: {max_hello}")?;
     if !proxies.is_empty() {
-        writeln!(out, "      proxy_protocol_from: {}", flow(proxies))?;
+        writeln!(out, "      proxy_protocol_from: {}", nets(proxies))?;
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ fn write_routes(out: &mut String, routes: &[NameRoute]) -> fmt::Result {
             }
         }
         if !from.is_empty() {
-            keys.push(format!("from: {}", flow(from)));
+            keys.push(format!("from: {}", nets(from)));
         }
         keys.push(match to {
             To::Pool(pool) => format!("pool: {}", scalar(pool)),

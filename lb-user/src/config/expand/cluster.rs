@@ -1,6 +1,6 @@
 //! Clusters: the pools and services of a hosted control plane, by the way each part is published.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::{
     Expansion,
@@ -235,7 +235,7 @@ impl Expansion<'_> {
             care: part.care.clone(),
             backends,
         };
-        let listen = format!("{}:{}/tcp", part.vip.address, part.port);
+        let listen = format!("{}/tcp", SocketAddr::new(part.vip.address, part.port));
         let service = RawService {
             network: named.value.network.clone(),
             allow: part.vip.allow.cloned(),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use crate::config::{
@@ -134,7 +134,7 @@ impl<'r> Group<'r> {
             At {
                 place: reference.clone(),
                 value: RawBackend {
-                    address: Some(at(format!("{}:{port}", node.address))),
+                    address: Some(at(SocketAddr::new(node.address, port).to_string())),
                     name: None,
                     node: Some(node.name.clone()),
                     weight: weight.cloned(),

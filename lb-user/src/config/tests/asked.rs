@@ -110,14 +110,16 @@ fn who_is_asked_has_a_legal_name() {
         "api.a.example.com:65535",
         "10.32.96.105",
         "10.32.96.105:80",
+        "[fd00::1]",
+        "[fd00::1]:80",
     ] {
         read(&host(name));
     }
-    let words = "is not a host; expected a DNS name in lower case or an IPv4 address, with :PORT or \
+    let words = "is not a host; expected a DNS name in lower case or an IP address, with :PORT or \
                  without";
     for name in [
-        "", ":80", "a:", "a:0", "a:65536", "a:b", "a:1:2", "[::1]", "10.32.96", "a b", "a/b",
-        "u@a", "A", &long,
+        "", ":80", "a:", "a:0", "a:65536", "a:b", "a:1:2", "a::1", "fd00::1", "[::1", "[::1]x",
+        "[a]", "10.32.96", "a b", "a/b", "u@a", "A", &long,
     ] {
         let words = format!("{} {words}", place::quote(name));
         wrong(&host(name), ".http.host", &words);

@@ -208,7 +208,7 @@ fn what_a_part_means_is_blamed_on_it() {
         key,
         "is a VIP outside its network's prefixes",
     );
-    refused(&[(11, &api("x"))], key, "\"x\" is not an IPv4 address");
+    refused(&[(11, &api("x"))], key, "\"x\" is not an IP address");
     refused(
         &[(11, &api("192.168.203.9"))],
         key,

@@ -4,6 +4,7 @@ mod asked;
 mod authorities;
 mod care;
 mod clusters;
+mod family;
 mod health;
 mod keys;
 mod life;
@@ -240,7 +241,7 @@ fn one_mistake_is_reported_once() {
     refused(
         &[(3, &mgmt("prefixes: [10.32.96.0/20], snat: [x]"))],
         "networks.mgmt.snat[0]",
-        "not an IPv4",
+        "not an IP address",
     );
     refused(
         &[(3, &mgmt("prefixes: [10.32.96.1/20], snat: [10.32.96.50]"))],

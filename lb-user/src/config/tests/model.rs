@@ -119,7 +119,8 @@ fn sources_are_prefixes_or_any() {
     let key = "networks.tenant-a.sources";
     let with = |sources: &str| tenant(&format!("prefixes: [192.168.203.0/24], sources: {sources}"));
     let of = |sources: &str| accepted(&[(4, &with(sources))]).networks[1].sources.clone();
-    assert_eq!(of("any"), [net("0.0.0.0/0")]);
+    assert_eq!(of("any"), [net("0.0.0.0/0"), net("::/0")]);
+    assert_eq!(of("[::/0]"), [net("::/0")]);
     assert_eq!(
         of("[10.0.0.0/7, 192.168.203.5/32]"),
         [net("10.0.0.0/7"), net("192.168.203.5/32")]
@@ -134,9 +135,9 @@ fn sources_are_prefixes_or_any() {
         "is a link-local address",
     );
     refused(
-        &[(4, &with("[\"fd00::/8\"]"))],
+        &[(4, &with("[\"fe80::/64\"]"))],
         &first,
-        "IPv6 is not supported yet",
+        "is a link-local address",
     );
     let twice = with("[10.0.0.0/8, 10.0.0.0/8]");
     refused(

@@ -68,9 +68,9 @@ fn prefixes_are_canonical_and_disjoint() {
         "has no prefix length",
     );
     refused(
-        &[(4, &with("\"fd00::/64\""))],
+        &[(4, &with("fd00::/127"))],
         &first,
-        "IPv6 is not supported yet",
+        "no prefix length of 16 to 126",
     );
     refused(
         &[(4, &with("192.168.0.0/16, 192.168.203.0/24"))],
@@ -118,9 +118,9 @@ fn snat_addresses_are_hosts_of_their_network() {
     refused(&[(3, &with("127.0.0.1"))], key, "is a loopback address");
     refused(&[(3, &with("0.0.0.0"))], key, "is the unspecified address");
     refused(
-        &[(3, &with("\"fd00::1\""))],
+        &[(3, &with("fd00::1, 10.32.96.50"))],
         key,
-        "IPv6 is not supported yet",
+        "fd00::1 is a SNAT address outside its network's prefixes",
     );
     refused(
         &[(3, &with("10.32.96.50, 10.32.96.50"))],

@@ -84,7 +84,7 @@ fn nodes_are_listed_once() {
         6,
         &hub("{ name: node-1.example.com, address: 10.32.96.106 }"),
     )]);
-    refused(&[(6, &hub("10.32.96.256"))], key, "is not an IPv4 address");
+    refused(&[(6, &hub("10.32.96.256"))], key, "is not an IP address");
     let words = "found an empty list";
     refused(
         &[(6, "  hub: { network: mgmt, addresses: [] }")],

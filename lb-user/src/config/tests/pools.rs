@@ -102,9 +102,9 @@ fn backends_are_hosts_of_their_network() {
         "is not a port",
     );
     refused(
-        &[(8, &backends("\"[fd00::1]:80\""))],
+        &[(8, &backends("\"[fd00::1]\""))],
         key,
-        "IPv6 is not supported yet",
+        "has no port; expected [ADDRESS]:PORT",
     );
     refused(
         &[(8, &backends("{ address: \"10.33.0.1:80\" }"))],

@@ -73,11 +73,6 @@ fn listen_entries_are_vips_of_their_network() {
         key,
         "is a multicast address",
     );
-    refused(
-        &[(10, &api("\"[fd00::1]:1/tcp\""))],
-        key,
-        "IPv6 is not supported yet",
-    );
     let snat = tenant("prefixes: [192.168.203.0/24], snat: [192.168.203.110]");
     let both = problems(&file(&[(4, &snat)]));
     assert_eq!((both[0].0, both[0].1.as_str()), (10, key));

@@ -14,8 +14,8 @@ use lb_common::maps::{
 
 use super::prefixes::{any_prefixes, check_disjoint};
 use crate::config::{
-    address,
-    model::{Listen, Role, Route, Snat, reachable},
+    address::{self, family},
+    model::{Listen, Role, Route, Snat, any, reachable},
     names::{Names, listed},
     place::{At, Place},
     problem::Findings,
@@ -66,8 +66,8 @@ pub(super) struct Facts<'r> {
     pub(super) snat: Vec<Snat>,
     /// SNAT address -> its ports, unless they could not be read, and its place.
     snat_places: HashMap<IpAddr, (Option<RangeInclusive<u16>>, &'r Place)>,
-    /// Whether it was written without any SNAT address.
-    pub(super) without_snat: bool,
+    /// Whether `snat` is all that was written there.
+    snat_whole: bool,
 }
 
 impl<'r> Facts<'r> {
@@ -80,9 +80,17 @@ impl<'r> Facts<'r> {
         let raw = &named.value;
         let mut placed = Vec::new();
         for At { place, value } in &raw.prefixes.elements {
-            if let Some(prefix) = findings.check(place, address::prefix(value)) {
-                placed.push((prefix, place));
+            let Some(prefix) = findings.check(place, address::prefix(value)) else {
+                continue;
+            };
+            if host && prefix.addr().is_ipv6() {
+                let words = format!(
+                    "{prefix} is of IPv6, which a network with address: host cannot have; leave it \
+                     out, or give the network addresses of its own"
+                );
+                findings.add(place, words);
             }
+            placed.push((prefix, place));
         }
         let mut facts = Self {
             name: &named.name,
@@ -98,7 +106,7 @@ impl<'r> Facts<'r> {
             backends_whole: false,
             snat: Vec::new(),
             snat_places: HashMap::new(),
-            without_snat: raw.snat.whole && raw.snat.elements.is_empty(),
+            snat_whole: raw.snat.whole,
         };
         check_disjoint(placed, findings);
         facts.add_routes(&raw.routes, findings);
@@ -112,6 +120,13 @@ impl<'r> Facts<'r> {
     /// As [`Self::check_host`] for a VIP. A host takes frames for any of its addresses on any of its
     /// interfaces, so with `address: host` it need not be on the link.
     pub(super) fn check_vip(&self, address: IpAddr) -> Result<(), String> {
+        if self.host && address.is_ipv6() {
+            return Err(format!(
+                "{address} is a VIP of IPv6, which network {} cannot have with address: host; expected \
+                 an IPv4 address, or a network with addresses of its own",
+                self.name
+            ));
+        }
         let on_link = self.prefixes.iter().any(|net| net.contains(&address));
         if self.host && !on_link {
             return Ok(());
@@ -122,10 +137,13 @@ impl<'r> Facts<'r> {
     pub(super) fn check_host(&self, address: IpAddr, what: &str) -> Result<(), String> {
         let on_link = self.prefixes.iter().find(|net| net.contains(&address));
         match on_link {
+            Some(net) if net.network() == address && address.is_ipv6() => Err(format!(
+                "{address} is the address of any router of {net} (RFC 4291 section 2.6.1)"
+            )),
             Some(net) if net.network() == address => {
                 Err(format!("{address} is the network address of {net}"))
             }
-            Some(net) if net.broadcast() == address => {
+            Some(net) if net.broadcast() == address && address.is_ipv4() => {
                 Err(format!("{address} is the broadcast address of {net}"))
             }
             None if self.whole => Err(format!(
@@ -151,6 +169,13 @@ impl<'r> Facts<'r> {
             ));
         }
         Ok(())
+    }
+
+    /// Whether it has no SNAT address of the family of `like`, or none at all without that.
+    pub(super) fn lacks_snat(&self, like: Option<IpAddr>) -> bool {
+        let is_like =
+            |address: &IpAddr| like.is_none_or(|like| like.is_ipv4() == address.is_ipv4());
+        self.snat_whole && !self.snat_places.keys().any(is_like)
     }
 
     /// The place where `address` is a SNAT address of this network, if it is one.
@@ -204,8 +229,15 @@ impl<'r> Facts<'r> {
                 Some(to)
             });
             let gateway = via.as_ref().and_then(|At { place, value }| {
-                let via = findings.check(place, address::address(value))?;
-                findings.check(place, self.check_host(via, "gateway"));
+                let via = findings.check(place, address::gateway(value))?;
+                if address::address(value).is_ok() {
+                    findings.check(place, self.check_host(via, "gateway"));
+                }
+                if let Some(to) = destination.filter(|to| to.addr().is_ipv4() != via.is_ipv4()) {
+                    let family = family(to.addr());
+                    let words = format!("{via} leads to no {to}; expected a gateway of {family}");
+                    findings.add(place, words);
+                }
                 Some((via, place))
             });
             if let (Some(to), Some((via, place))) = (destination, gateway) {
@@ -218,7 +250,7 @@ impl<'r> Facts<'r> {
     fn add_sources(&mut self, raw: Option<&At<Sources>>, findings: &mut Findings) {
         self.sources = match raw.map(|at| &at.value) {
             None => reachable(&self.prefixes, &self.routes),
-            Some(Sources::Any) => vec![IpNet::default()],
+            Some(Sources::Any) => any().to_vec(),
             Some(Sources::Prefixes(list)) => {
                 let placed = any_prefixes(list, findings);
                 placed.into_iter().map(|(prefix, _)| prefix).collect()
@@ -266,9 +298,11 @@ impl<'r> Facts<'r> {
         {
             let ports = self.snat_ports(value, whole, findings);
             let Some(At { place, value: text }) = &value.address else {
+                self.snat_whole = false;
                 continue;
             };
             let Some(address) = findings.check(place, address::address(text)) else {
+                self.snat_whole = false;
                 continue;
             };
             findings.check(place, self.check_host(address, "SNAT address"));

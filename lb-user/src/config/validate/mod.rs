@@ -6,6 +6,7 @@
 
 mod care;
 mod facts;
+mod family;
 mod life;
 mod network;
 mod pool;
@@ -55,6 +56,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     let pools = pool::validate(&raw.pools, &known, &usage, findings);
     service::check_directions(&raw.services, &known, &pool_names, &raw.pools, findings);
     proxy::check_listeners(&raw.services, &pool_names, &raw.pools, findings);
+    family::check(&raw.services, &pool_names, &raw.pools, findings);
     network::check_gateways(&known, &usage, findings);
     let config = Config {
         networks,
@@ -71,6 +73,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         ),
     };
     check_rules(&config, findings);
+    family::check_names(&config, &raw.pools, findings);
     config
 }
 

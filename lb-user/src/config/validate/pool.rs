@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     service::{Mention, Usage},
 };
 use crate::config::{
-    address,
+    address::{self, family},
     model::{Backend, Pool, ProxyProtocol},
     names,
     place::{At, Place, quote},
@@ -43,12 +43,14 @@ pub(super) fn validate(
         check_balance(&named.value, findings);
         let network = named.value.network.as_ref();
         let network_index = network.and_then(|network| networks.names.find(network, findings));
+        let backends = backends(&named.value, findings);
         if let (Some(at), Some(network)) = (network, network_index) {
             let user = usage.pools.get(&index);
-            check_snat(named, &at.place, (network, user), networks, findings);
+            let like = backends.first().map(|(backend, _)| backend.address);
+            let place = (&at.place, like);
+            check_snat(named, place, (network, user), networks, findings);
         }
         let care = Care::read(named, &mut library, findings);
-        let backends = backends(&named.value, findings);
         if let Some(network) = network_index {
             let mut blamed = None;
             for (backend, place) in &backends {
@@ -101,21 +103,29 @@ pub(super) fn wants_header(raw: &RawPool) -> Option<&At<String>> {
 }
 
 /// Every flow is full NAT, and every check comes from where the flows do: without a SNAT address on
-/// the backends' network there is none.
+/// the backends' network, of their family, there is none.
 fn check_snat(
     named: &Named<RawPool>,
-    place: &Place,
+    (place, like): (&Place, Option<IpAddr>),
     (network, user): (usize, Option<&Mention<'_>>),
     networks: &Known<'_>,
     findings: &mut Findings,
 ) {
     let facts = networks.facts(network);
-    if !facts.without_snat {
+    if !facts.lacks_snat(like) {
         return;
     }
+    // In words of their own only where there are others.
+    let family = match like.filter(|_| !facts.lacks_snat(None)) {
+        Some(like) => format!("{} ", family(like)),
+        None => String::new(),
+    };
     let without = |place: &Place, findings: &Findings| {
         let line = findings.line(facts.place, place);
-        format!("network {} in {line} has no snat address", facts.name)
+        format!(
+            "network {} in {line} has no {family}snat address",
+            facts.name
+        )
     };
     if let Some(Mention { service, place: at }) = user {
         let place = named.blame(place);
@@ -158,7 +168,8 @@ fn backends<'r>(raw: &'r RawPool, findings: &mut Findings) -> Vec<(Backend, &'r 
             }
             hash_map::Entry::Occupied(first) => {
                 let line = findings.line(first.get(), place);
-                let words = format!("{address}:{port} is already listed in {line}");
+                let tuple = SocketAddr::new(address, port);
+                let words = format!("{tuple} is already listed in {line}");
                 findings.add(place, words);
                 continue;
             }
@@ -208,8 +219,8 @@ fn name<'r>(
             names.insert(node.clone(), &at.place);
             node.clone()
         }
-        (None, Some(node), _) => format!("{node}:{port}"),
-        (None, None, _) => format!("{address}:{port}"),
+        (None, Some(node), _) if node.parse() != Ok(address) => format!("{node}:{port}"),
+        (None, ..) => SocketAddr::new(address, port).to_string(),
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::config::{
     address,
-    model::{Listen, Role, Rule, Service},
+    model::{Listen, Role, Rule, Service, any},
     names::Names,
     place::{At, Place, quote},
     problem::Findings,
@@ -81,6 +81,7 @@ pub(super) fn validate<'r>(
         }
         let whole = named.value.listen.whole && listen.len() == named.value.listen.elements.len();
         let life = Life::read(named, &listen, whole, findings);
+        let rules = rules(&named.value, &listen, findings);
         let target = shared::target(named, findings);
         if let (Some(network), Some(target)) = (network, target) {
             services.push(Service {
@@ -88,7 +89,7 @@ pub(super) fn validate<'r>(
                 network: network.value.clone(),
                 listen,
                 target,
-                rules: rules(&named.value, findings),
+                rules,
                 idle_timeout: life.idle_timeout,
                 udp_idle_timeout: life.udp_idle_timeout,
                 keepalive: life.keepalive,
@@ -101,13 +102,10 @@ pub(super) fn validate<'r>(
 }
 
 /// Who may use the service. `deny` alone leaves everybody else in.
-fn rules(raw: &RawService, findings: &mut Findings) -> Vec<Rule> {
-    let everybody = Rule {
-        prefix: IpNet::default(),
-        allow: true,
-    };
-    let allowed = prefixes(raw.allow.as_ref(), findings);
-    let denied = prefixes(raw.deny.as_ref(), findings);
+fn rules(raw: &RawService, listen: &[Listen], findings: &mut Findings) -> Vec<Rule> {
+    let everybody = everybody(listen);
+    let allowed = prefixes(raw.allow.as_ref(), &everybody, findings);
+    let denied = prefixes(raw.deny.as_ref(), &everybody, findings);
     for (prefix, place) in denied.iter().filter(|(prefix, _)| prefix.prefix_len() == 0) {
         // In words of its own where nobody wrote the `allow` that it is in conflict with.
         if raw.allow.is_none() {
@@ -120,7 +118,10 @@ fn rules(raw: &RawService, findings: &mut Findings) -> Vec<Rule> {
     let mut first = HashMap::new();
     let mut rules = Vec::new();
     if raw.allow.is_none() && raw.deny.is_some() {
-        rules.push(everybody);
+        rules.extend(everybody.iter().map(|&prefix| Rule {
+            prefix,
+            allow: true,
+        }));
     }
     let allowed = allowed
         .into_iter()
@@ -144,14 +145,26 @@ fn rules(raw: &RawService, findings: &mut Findings) -> Vec<Rule> {
         }
     }
     rules.sort_unstable();
-    if rules == [everybody] {
+    let is_all = |rule: &Rule| rule.allow && rule.prefix.prefix_len() == 0;
+    let has = |prefix: &IpNet| rules.iter().any(|rule| rule.prefix == *prefix);
+    if rules.iter().all(is_all) && everybody.iter().all(has) {
         rules.clear();
     }
     rules
 }
 
+/// All clients that may come to `listen`: those of its families.
+fn everybody(listen: &[Listen]) -> Vec<IpNet> {
+    let is_of = |prefix: &IpNet, entry: &Listen| prefix.addr().is_ipv4() == entry.address.is_ipv4();
+    let mut everybody = any().to_vec();
+    everybody.retain(|prefix| listen.iter().any(|entry| is_of(prefix, entry)));
+    everybody
+}
+
+/// The prefixes that are written, where `any` means `everybody`.
 pub(super) fn prefixes<'r>(
     raw: Option<&'r At<Sources>>,
+    everybody: &[IpNet],
     findings: &mut Findings,
 ) -> Vec<(IpNet, &'r Place)> {
     match raw {
@@ -159,7 +172,7 @@ pub(super) fn prefixes<'r>(
         Some(At {
             place,
             value: Sources::Any,
-        }) => vec![(IpNet::default(), place)],
+        }) => everybody.iter().map(|&prefix| (prefix, place)).collect(),
         Some(At {
             value: Sources::Prefixes(list),
             ..

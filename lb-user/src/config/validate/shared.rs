@@ -128,7 +128,7 @@ fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRout
                 "found no name; expected names or regex, or no_name: true or cluster_ids with sni";
             findings.add(place, words);
         }
-        let from = prefixes(value.from.as_ref(), findings);
+        let from = prefixes(value.from.as_ref(), &[IpNet::default()], findings);
         let alpn = alpn(&value.alpn, findings);
         let is_for_all = alpn.is_empty() && value.from.is_none();
         let names = names(&value.names, is_for_all, &mut taken, findings);
@@ -265,7 +265,7 @@ fn check_clusters(raw: &RawShared, findings: &mut Findings) {
 /// Who may say in a header who his client is.
 fn proxies(raw: Option<&At<Sources>>, findings: &mut Findings) -> Vec<IpNet> {
     let mut proxies = Vec::new();
-    for (prefix, place) in prefixes(raw, findings) {
+    for (prefix, place) in prefixes(raw, &[IpNet::default()], findings) {
         if prefix.prefix_len() == 0 {
             let words =
                 "everybody could say that he is somebody else; expected prefixes of proxies";

@@ -1,0 +1,162 @@
+//! Families: what a service listens at, where its flows go and where they come from are of one.
+
+use std::net::IpAddr;
+
+use lb_common::maps::registry::NAME_BYTES;
+
+use super::pool::wants_header;
+use crate::config::{
+    address::{self, family},
+    model::{Config, Pool},
+    names::Names,
+    place::{At, Place, quote},
+    problem::Findings,
+    schema::{List, Named, RawPool, RawService},
+};
+
+/// Checks that nobody mixes families, and that nothing is asked of IPv6 that only IPv4 has.
+pub(super) fn check(
+    services: &List<Named<RawService>>,
+    pool_names: &Names<'_>,
+    pools: &List<Named<RawPool>>,
+    findings: &mut Findings,
+) {
+    for named in &pools.elements {
+        check_pool(named, findings);
+    }
+    for named in &services.elements {
+        let is_shared = named.value.sni.is_some() || named.value.http.is_some();
+        for pool in super::shared::pools(&named.value) {
+            let index = pool_names.position(&pool.value);
+            let Some(raw) = index.and_then(|index| pools.elements.get(index)) else {
+                continue;
+            };
+            let Some((backend, _)) = backends(&raw.value).next() else {
+                continue;
+            };
+            if is_shared && backend.is_ipv6() {
+                let words = format!(
+                    "the backends of {} are of IPv6, which nobody is sent to by a name; expected a \
+                     pool of IPv4",
+                    quote(&pool.value)
+                );
+                findings.add(named.blame(&pool.place), words);
+            } else if !is_shared {
+                check_listen(named, (&pool.value, backend), findings);
+            }
+        }
+        check_service(named, is_shared, findings);
+    }
+}
+
+/// The addresses of the backends that can be read, and their places.
+fn backends(raw: &RawPool) -> impl Iterator<Item = (IpAddr, &Place)> {
+    raw.backends.elements.iter().filter_map(|at| {
+        let At { place, value } = at.value.address.as_ref()?;
+        let (address, _) = address::address_and_port(value).ok()?;
+        Some((address, place))
+    })
+}
+
+fn check_pool(named: &Named<RawPool>, findings: &mut Findings) {
+    let Some((first, place)) = backends(&named.value).next() else {
+        return;
+    };
+    let other = backends(&named.value).find(|(address, _)| address.is_ipv4() != first.is_ipv4());
+    if let Some((address, place)) = other {
+        let words = format!(
+            "pool {} has {} and {} backends; a pool has one family",
+            named.name,
+            family(first),
+            family(address)
+        );
+        findings.add(place, words);
+    } else if let Some(at) = wants_header(&named.value).filter(|_| first.is_ipv6()) {
+        let blamed = named.blame(&at.place);
+        let words = format!(
+            "pool {} has IPv6 backends in {}, which are not told whose connections they have; leave \
+             proxy_protocol out",
+            named.name,
+            findings.line(place, blamed)
+        );
+        findings.add(blamed, words);
+    }
+}
+
+/// There is no way from one family into the other.
+fn check_listen(
+    named: &Named<RawService>,
+    (pool, backend): (&str, IpAddr),
+    findings: &mut Findings,
+) {
+    for (address, place) in listen(&named.value) {
+        if address.is_ipv4() != backend.is_ipv4() {
+            let words = format!(
+                "{address} is of {}, but the backends of pool {pool} are of {}; expected a service \
+                 and a pool for each family",
+                family(address),
+                family(backend)
+            );
+            findings.add(place, words);
+        }
+    }
+}
+
+fn check_service(named: &Named<RawService>, is_shared: bool, findings: &mut Findings) {
+    let Some((address, place)) = listen(&named.value).find(|(address, _)| address.is_ipv6()) else {
+        return;
+    };
+    if is_shared {
+        let words = format!(
+            "{address} is of IPv6, where nobody looks at names; expected an IPv4 address, or pool \
+             instead of sni and http"
+        );
+        findings.add(place, words);
+    }
+    if let Some(At { place: at, .. }) = &named.value.life.keepalive {
+        let blamed = named.blame(at);
+        let words = format!(
+            "flows of IPv6 are not probed, and this service has some in {}; leave keepalive out",
+            findings.line(place, blamed)
+        );
+        findings.add(blamed, words);
+    }
+}
+
+/// The VIPs that can be read, and their places.
+fn listen(raw: &RawService) -> impl Iterator<Item = (IpAddr, &Place)> {
+    raw.listen
+        .elements
+        .iter()
+        .filter_map(|At { place, value }| {
+            let listen = address::listen(value).ok()?;
+            Some((listen.address, place))
+        })
+}
+
+/// The registry knows a backend as `POOL/NAME@NETWORK/ADDRESS`, for which the longest names leave no room
+/// with an address of IPv6.
+pub(super) fn check_names(config: &Config, pools: &List<Named<RawPool>>, findings: &mut Findings) {
+    let length = |pool: &Pool, name: &str, address: IpAddr| {
+        pool.name.len() + name.len() + pool.network.len() + address.to_string().len() + 3
+    };
+    for named in &pools.elements {
+        let Some(pool) = config.pools.iter().find(|pool| pool.name == named.name) else {
+            continue;
+        };
+        let mut backends = pool.backends.iter();
+        let is_long =
+            backends.find(|backend| length(pool, &backend.name, backend.address) > NAME_BYTES);
+        if let Some(backend) = is_long {
+            let words = format!(
+                "the names of pool {}, of network {} and of backend {} have {} characters too many \
+                 together; expected shorter ones",
+                pool.name,
+                pool.network,
+                backend.name,
+                length(pool, &backend.name, backend.address) - NAME_BYTES
+            );
+            findings.add(&named.place, words);
+        }
+    }
+}

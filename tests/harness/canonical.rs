@@ -116,7 +116,8 @@ impl View {
         let networks: Vec<u32> = networks.map(|(_, id)| id).collect();
         for id in networks {
             let network = self.maps.networks.get(&id, 0)?;
-            let count = usize::try_from(network.snat_count)?;
+            let (first, count) = network.snat(true);
+            let count = usize::try_from(first + count)?;
             let slots = network.snat_slots.iter().take(count);
             let snat: Vec<String> = slots
                 .map(|slot| self.name(Kind::Snat, u32::from(*slot) + 1))

@@ -100,14 +100,43 @@ impl Live {
             if known.get(kind, name) == Some(id) {
                 continue;
             }
-            let key = RegistryKey::new(kind.number(), name)
-                .with_context(|| format!("the name of {} {name} is too long", kind.label()))?;
-            self.maps
-                .registry
-                .insert(&key, &id, 0)
-                .with_context(|| format!("register {} {name}", kind.label()))?;
+            let registered = match kind.number() {
+                None => self.maps.set_label(name.parse()?, id),
+                Some(number) => {
+                    let key = RegistryKey::new(number, name).with_context(|| {
+                        format!("the name of {} {name} is too long", kind.label())
+                    })?;
+                    let inserted = self.maps.registry.insert(&key, &id, 0);
+                    inserted.map_err(anyhow::Error::from)
+                }
+            };
+            registered.with_context(|| format!("register {} {name}", kind.label()))?;
         }
         Ok(())
+    }
+
+    /// Takes an id out of the registry, after what had it.
+    ///
+    /// # Errors
+    ///
+    /// If it is not there.
+    pub(super) fn forget_id(&mut self, kind: Kind, name: &str) -> Result<()> {
+        match kind.number() {
+            None => self.maps.remove_label(name.parse()?),
+            Some(number) => {
+                let key = RegistryKey::new(number, name).context("a registered name fits")?;
+                Ok(self.maps.registry.remove(&key)?)
+            }
+        }
+    }
+
+    /// Makes the key of the hash of clients' IPv6 addresses, if there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel has no random numbers or refuses the write.
+    pub fn make_hash_key(&mut self) -> Result<()> {
+        self.maps.make_hash_key()
     }
 
     /// Puts back the free flow ids of a SNAT address that were lost; see [`recover::recover`].
@@ -309,12 +338,16 @@ impl Live {
 ///
 /// If it cannot be read.
 pub fn read_ids(maps: &Maps) -> Result<Ids> {
-    let mut ids = Ids::new(maps.second_tables());
+    let mut ids = Ids::new(maps.second_tables()).with_labels(maps.label_room());
     for entry in maps.registry.iter() {
         let (key, id) = entry.context("read the registry")?;
-        if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.number() == key.kind) {
+        let mut kinds = Kind::REGISTERED.into_iter();
+        if let Some(kind) = kinds.find(|kind| kind.number() == Some(key.kind)) {
             ids.insert(kind, key.name(), id);
         }
+    }
+    for (address, index) in maps.labels()? {
+        ids.insert(Kind::Label, &address.to_string(), index);
     }
     Ok(ids)
 }

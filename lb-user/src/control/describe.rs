@@ -1,9 +1,7 @@
 //! The operations of a plan in words, for `lb plan`. Pure.
 
-use std::net::Ipv4Addr;
-
 use lb_common::maps::{
-    network::{Address, AddressKey, KIND_SNAT, KIND_VIP, Network, NetworkKey},
+    network::{Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, Network, NetworkKey},
     ring,
     rule::Owner,
     service::{SERVICE_CELL, Service, ServiceKey},
@@ -51,10 +49,9 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
             slot.range()
         ),
         Operation::SetBackend(id, backend) => format!(
-            "set backend {}: {}:{}",
+            "set backend {}: {}",
             name(Kind::Backend, *id),
-            Ipv4Addr::from(backend.address),
-            backend.port.get()
+            ids.endpoint(backend.address, backend.port.get())
         ),
         Operation::AwaitNextHops(backends) => {
             format!("wait for the next hops of {} backends", backends.len())
@@ -69,37 +66,40 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
         Operation::SetService(key, service) => set_service(key, service, ids),
         Operation::RemoveService(key) => format!(
             "remove {} of network {}",
-            listener(key),
+            listener(key, ids),
             name(Kind::Network, u32::from(key.network))
         ),
         Operation::SetAddress(key, address) => format!(
             "open {} {} in network {}",
             kinds(address),
-            Ipv4Addr::from(key.address),
+            ids.address_text(key.address),
             network_of(key, ids)
         ),
         Operation::AwaitPackets => "wait for packets that are on their way".to_owned(),
         Operation::RemoveAddress(key) => format!(
             "close {} in network {}",
-            Ipv4Addr::from(key.address),
+            ids.address_text(key.address),
             network_of(key, ids)
         ),
     }
 }
 
 /// A listening VIP, port and protocol, as in the file.
-pub(super) fn listener(key: &ServiceKey) -> String {
+pub(super) fn listener(key: &ServiceKey, ids: &Ids) -> String {
     let protocol = match key.protocol {
         17 => Protocol::Udp,
         _ => Protocol::Tcp,
     };
-    format!("{}:{}/{protocol}", Ipv4Addr::from(key.vip), key.port.get())
+    let endpoint = ids.endpoint(key.vip, key.port.get());
+    format!("{endpoint}/{protocol}")
 }
 
 fn network(name: &str, record: &Network) -> String {
+    let (first, count) = record.snat(true);
+    let addresses = first + count;
     format!(
         "set network {name}: interface {}, VLAN {}, {} SNAT addresses, MTU {}, MSS {}",
-        record.ifindex, record.vlan, record.snat_count, record.mtu, record.mss
+        record.ifindex, record.vlan, addresses, record.mtu, record.mss
     )
 }
 
@@ -113,7 +113,7 @@ fn set_service(key: &ServiceKey, service: &Service, ids: &Ids) -> String {
         "set service {}: {} of network {} {to}",
         ids.name(Kind::Service, u32::from(service.id))
             .unwrap_or("?"),
-        listener(key),
+        listener(key, ids),
         ids.name(Kind::Network, u32::from(key.network))
             .unwrap_or("?"),
     )
@@ -132,6 +132,9 @@ fn interface(key: &NetworkKey) -> String {
 }
 
 fn kinds(address: &Address) -> &'static str {
+    if address.kind == KIND_LINK {
+        return "link-local address";
+    }
     match (address.kind & KIND_VIP != 0, address.kind & KIND_SNAT != 0) {
         (true, true) => "VIP and SNAT address",
         (false, true) => "SNAT address",
@@ -198,9 +201,11 @@ fn shares(table: &[u32], ids: &Ids) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::{
         super::{
-            desired::tests::{CONFIG, build},
+            desired::tests::{BOTH, CONFIG, build},
             plan::{Current, plan},
         },
         *,
@@ -240,6 +245,25 @@ mod tests {
     }
 
     #[test]
+    fn an_ipv6_address_is_said_and_never_its_label() {
+        let mut ids = Ids::default();
+        let first = plan(&Current::default(), &build(BOTH, &mut ids));
+        let lines: Vec<String> = first.iter().map(|step| describe(step, &ids)).collect();
+        for line in [
+            "open SNAT address fd00:96::50, ports 1024-57343",
+            "open SNAT address fd00:96::50 in network mgmt",
+            "set network mgmt: interface 2, VLAN 0, 3 SNAT addresses, MTU 1500, MSS 1460",
+            "set backend kas-6/[fd00:96::105]:30918@mgmt/fd00:96::105: [fd00:96::105]:30918",
+            "set service api-6: [fd00:203::110]:6443/tcp of network tenant-a to pool kas-6",
+            "open VIP fd00:203::110 in network tenant-a",
+            "open link-local address fe80::6c:6200:1 in network tenant-a",
+        ] {
+            assert!(lines.iter().any(|said| said == line), "{line}: {lines:#?}");
+        }
+        assert!(!lines.iter().any(|line| line.contains("240.")), "{lines:#?}");
+    }
+
+    #[test]
     fn what_goes_is_said_as_well() {
         let mut ids = Ids::default();
         build(CONFIG, &mut ids);
@@ -249,11 +273,7 @@ mod tests {
             network: 2,
             protocol: 17,
         };
-        let address = AddressKey {
-            address: Ipv4Addr::new(192, 168, 203, 110).into(),
-            network: 2,
-            _reserved: 0,
-        };
+        let address = AddressKey::new(Ipv4Addr::new(192, 168, 203, 110).into(), 2);
         let vlan = NetworkKey {
             ifindex: 3,
             vlan: 2003,

@@ -13,9 +13,9 @@ use lb_common::{
         MAX_NETWORKS,
         backend::Backend,
         network::{
-            Address, AddressKey, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK, NETWORK_EVENTS,
-            NETWORK_GENERIC, NETWORK_HOST, NETWORK_PARTIAL, NETWORK_REJECT, Network, NetworkKey,
-            ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
+            Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK,
+            NETWORK_EVENTS, NETWORK_GENERIC, NETWORK_HOST, NETWORK_PARTIAL, NETWORK_REJECT,
+            Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
         ring,
         rule::Owner,
@@ -32,7 +32,7 @@ use super::{
 use crate::{
     config::{self, Config, Protocol, Role, TCP_IP_BYTES},
     dataplane::attach::Mode,
-    network::link::Link,
+    network::{cell, link::Link},
 };
 
 /// Where a network is on this host.
@@ -123,7 +123,9 @@ impl Desired {
             network.snat.len()
         );
         let mut snat_slots = [0; MAX_SNAT_PER_NETWORK];
-        for (snat, place) in network.snat.iter().zip(&mut snat_slots) {
+        let snat = network.snat.iter().copied();
+        let (ipv4, ipv6): (Vec<_>, Vec<_>) = snat.partition(|snat| snat.address.is_ipv4());
+        for (snat, place) in ipv4.iter().chain(&ipv6).zip(&mut snat_slots) {
             let most = u32::from(config.limits.snat_addresses);
             let slot = ids.assign(Kind::Snat, &snat_name(&network.name, snat), most)? - 1;
             ids.give(snat.address)?;
@@ -152,11 +154,15 @@ impl Desired {
                 mtu,
                 // What is asked for fits at a start, but the NIC may have become narrower since.
                 mss: network.mss.unwrap_or(u16::MAX).min(most),
-                snat_count: u32::try_from(network.snat.len())?,
+                snat_count: Network::snat_count(
+                    u16::try_from(ipv4.len())?,
+                    u16::try_from(ipv6.len())?,
+                ),
                 snat_slots,
                 ..Network::default()
             },
         ));
+        self.add_link(network, place, id, ids)?;
         for (udp, places) in [(false, network.half_open), (true, network.udp_flows)] {
             self.rings.push((ring::index(id, udp), places));
         }
@@ -169,6 +175,29 @@ impl Desired {
         self.add_rules(Owner::Sources(id), rules::sources(network));
         let destinations = rules::destinations(network, &config.networks);
         self.add_rules(Owner::Destinations(id), destinations);
+        Ok(())
+    }
+
+    /// The cell's own address, if it has IPv6: neighbours answer to it.
+    fn add_link(
+        &mut self,
+        network: &config::Network,
+        place: &Place,
+        id: u16,
+        ids: &mut Ids,
+    ) -> Result<()> {
+        let has_6 = network
+            .prefixes
+            .iter()
+            .any(|prefix| prefix.addr().is_ipv6());
+        if has_6 && !network.host && !place.nic.mac.is_none() {
+            let address = ids.give(cell::link_local(place.nic.mac).into())?;
+            let link = Address {
+                kind: KIND_LINK,
+                ..Address::default()
+            };
+            self.add_address(id, address, link);
+        }
         Ok(())
     }
 
@@ -380,7 +409,7 @@ pub fn backend_name(pool: &config::Pool, backend: &config::Backend) -> String {
 }
 
 /// Network and address in the registry's name of a backend.
-fn parse_backend(name: &str) -> Option<(&str, IpAddr)> {
+pub(super) fn parse_backend(name: &str) -> Option<(&str, IpAddr)> {
     let (_, place) = name.rsplit_once('@')?;
     let (network, address) = place.split_once('/')?;
     Some((network, address.parse().ok()?))
@@ -438,6 +467,65 @@ services:
             ("mgmt".to_owned(), place(2)),
             ("tenant-a".to_owned(), place(3)),
         ])
+    }
+
+    /// The same with a service of IPv6 beside it.
+    pub(in crate::control) const BOTH: &str = "
+version: 1
+networks:
+  mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20, fd00:96::/64], snat: [fd00:96::50, 10.32.96.50, fd00:96::51] }
+  tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24, fd00:203::/64] }
+pools:
+  kas-a: { network: mgmt, backends: [\"10.32.96.105:30918\"] }
+  kas-6: { network: mgmt, backends: [\"[fd00:96::105]:30918\", \"[fd00:96::106]:30918\"] }
+services:
+  api-a: { network: tenant-a, listen: [\"192.168.203.110:6443/tcp\"], pool: kas-a }
+  api-6: { network: tenant-a, listen: [\"[fd00:203::110]:6443/tcp\"], pool: kas-6, allow: [fd00:203::/64] }
+";
+
+    #[test]
+    fn a_service_of_ipv6_has_labels_where_one_of_ipv4_has_addresses() {
+        let mut ids = Ids::default();
+        let built = build(BOTH, &mut ids);
+        let label = |text: &str| ids.stands_for(text.parse().unwrap()).unwrap();
+        let (_, mgmt) = built.networks[0];
+        assert_eq!((mgmt.snat(false), mgmt.snat(true)), ((0, 1), (1, 2)));
+        let slots = mgmt.snat_slots.iter().take(3).map(|slot| {
+            let slot = built.snat.iter().find(|one| one.slot == u16::from(*slot));
+            slot.unwrap().record
+        });
+        let expected = ["10.32.96.50", "fd00:96::50", "fd00:96::51"].map(label);
+        assert_eq!(slots.collect::<Vec<_>>(), expected);
+        let (key, service) = built.services[1];
+        assert_eq!(key.vip, label("fd00:203::110"));
+        assert!(built.rules.contains_key(&Owner::Service(service.id)));
+        let backends = built.backends.iter().map(|(_, backend)| backend.address);
+        let expected = ["10.32.96.105", "fd00:96::105", "fd00:96::106"].map(label);
+        assert_eq!(backends.collect::<Vec<_>>(), expected);
+        let (vip, network) = (key.vip, key.network);
+        let kind = |address, network| built.addresses[&AddressKey::new(address, network)].kind;
+        assert_eq!(kind(vip, network), KIND_VIP);
+        // One address for both NICs, which have the same MAC here.
+        let link = label("fe80::6c:6200:1");
+        assert_eq!([1, 2].map(|network| kind(link, network)), [KIND_LINK; 2]);
+        assert_eq!(ids.of(Kind::Label).count(), 6);
+    }
+
+    #[test]
+    fn an_address_that_is_gone_gives_its_label_back() {
+        let mut ids = Ids::default();
+        build(BOTH, &mut ids);
+        let moved = BOTH.replace("203::110", "203::111").replace(", \"[fd00:96::106]:30918\"", "");
+        ids.begin();
+        build(&moved, &mut ids);
+        let unused = ids.unassigned().map(|(kind, name, _)| (kind, name.to_owned()));
+        let expected = [
+            (Kind::Label, "fd00:203::110"),
+            (Kind::Label, "fd00:96::106"),
+            (Kind::Backend, "kas-6/[fd00:96::106]:30918@mgmt/fd00:96::106"),
+        ];
+        let expected = expected.map(|(kind, name)| (kind, name.to_owned()));
+        assert_eq!(unused.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Ends {
         gone.sort_by_key(|(key, _)| (key.network, key.vip.raw(), key.port.raw(), key.protocol));
         for (key, service) in gone {
             let name = name(ids, Kind::Service, service.id);
-            let listener = listener(key);
+            let listener = listener(key, ids);
             self.words.push(format!(
                 "service {name}: {listener} closes, and its flows end"
             ));
@@ -93,7 +93,7 @@ impl Ends {
             let was = current.services.get(key);
             if was.is_some_and(Service::is_of_cell) && !service.is_of_cell() {
                 let name = name(ids, Kind::Service, service.id);
-                let listener = listener(key);
+                let listener = listener(key, ids);
                 self.words.push(format!(
                     "service {name}: {listener} goes through the cell no more, and its flows that did end"
                 ));

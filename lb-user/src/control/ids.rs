@@ -3,15 +3,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     iter,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lb_common::addr::Be32;
+use lb_common::{addr::Be32, maps::label};
 
 /// What an id is for. Ids of different kinds are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
+    /// A label, by the IPv6 address that it stands for. First: what has one is registered after it.
+    Label,
     /// A network, by name.
     Network,
     /// A service, by name.
@@ -25,8 +27,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [
+    /// Every kind in the registry: labels have a map of their own.
+    pub const REGISTERED: [Self; 5] = [
         Self::Network,
         Self::Service,
         Self::Pool,
@@ -34,23 +36,25 @@ impl Kind {
         Self::Snat,
     ];
 
-    /// The number of the kind in the registry.
-    pub const fn number(self) -> u8 {
+    /// The number of the kind in the registry; none if it is not there.
+    pub const fn number(self) -> Option<u8> {
         use lb_common::maps::registry::{
             KIND_BACKEND, KIND_NETWORK, KIND_POOL, KIND_SERVICE, KIND_SNAT,
         };
-        match self {
+        Some(match self {
+            Self::Label => return None,
             Self::Network => KIND_NETWORK,
             Self::Service => KIND_SERVICE,
             Self::Pool => KIND_POOL,
             Self::Backend => KIND_BACKEND,
             Self::Snat => KIND_SNAT,
-        }
+        })
     }
 
     /// The word for messages.
     pub const fn label(self) -> &'static str {
         match self {
+            Self::Label => "IPv6 address",
             Self::Network => "network",
             Self::Service => "service",
             Self::Pool => "pool",
@@ -59,6 +63,9 @@ impl Kind {
         }
     }
 }
+
+/// The most labels that there can be: see [`label::label`].
+const MOST_LABELS: u32 = (1 << 28) - 2;
 
 /// All ids that have been given out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +76,8 @@ pub struct Ids {
     second: Option<u32>,
     /// Of pools whose flows do not go by the table with the pool's own id.
     tables: BTreeMap<String, u32>,
+    /// How many labels there is room for; none: as many as there can be.
+    labels: Option<u32>,
 }
 
 impl Ids {
@@ -77,6 +86,15 @@ impl Ids {
         Self {
             second,
             ..Self::default()
+        }
+    }
+
+    /// The same with room for so many labels.
+    #[must_use]
+    pub fn with_labels(self, most: u32) -> Self {
+        Self {
+            labels: Some(most),
+            ..self
         }
     }
 
@@ -173,8 +191,12 @@ impl Ids {
     ///
     /// # Errors
     ///
-    /// If it is of IPv6, which nothing stands for yet.
+    /// If no label is left for an IPv6 address.
     pub fn give(&mut self, address: IpAddr) -> Result<Be32> {
+        if let IpAddr::V6(address) = address {
+            let most = self.labels.unwrap_or(MOST_LABELS);
+            self.assign(Kind::Label, &address.to_string(), most)?;
+        }
         self.stands_for(address)
             .with_context(|| format!("nothing stands for {address}"))
     }
@@ -184,13 +206,32 @@ impl Ids {
     pub fn stands_for(&self, address: IpAddr) -> Option<Be32> {
         match address {
             IpAddr::V4(address) => Some(address.into()),
-            IpAddr::V6(_) => None,
+            IpAddr::V6(address) => self
+                .get(Kind::Label, &address.to_string())
+                .map(label::label),
         }
     }
 
-    /// The address that this stands for in a record.
-    pub fn address(&self, record: Be32) -> IpAddr {
-        IpAddr::V4(record.into())
+    /// The address that this stands for in a record; none for a label that was taken back.
+    pub fn address(&self, record: Be32) -> Option<IpAddr> {
+        match label::index(record) {
+            None => Some(IpAddr::V4(record.into())),
+            Some(index) => self.name(Kind::Label, index)?.parse().ok(),
+        }
+    }
+
+    /// The same in words: `?` for a label that was taken back.
+    pub fn address_text(&self, record: Be32) -> String {
+        let address = self.address(record);
+        address.map_or_else(|| "?".to_owned(), |address| address.to_string())
+    }
+
+    /// The same with a port in host order, as in the file.
+    pub fn endpoint(&self, record: Be32, port: u16) -> String {
+        match self.address(record) {
+            Some(address) => SocketAddr::new(address, port).to_string(),
+            None => format!("?:{port}"),
+        }
     }
 
     /// Forgets who has been asked for: another configuration is going to ask.
@@ -246,6 +287,31 @@ mod tests {
             "{error}"
         );
         assert_eq!(ids.name(Kind::Service, 2), Some("api-b"));
+    }
+
+    #[test]
+    fn an_ipv6_address_has_one_label_and_its_name_back() {
+        let mut ids = Ids::default().with_labels(2);
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (a, b) = (address("fd00::1"), address("2001:db8::5"));
+        assert_eq!(ids.stands_for(a), None);
+        let first = ids.give(a).unwrap();
+        assert_eq!((first, ids.give(a).unwrap()), (label::label(1), first));
+        assert_eq!(ids.give(b).unwrap(), label::label(2));
+        assert_eq!(ids.stands_for(a), Some(first));
+        assert_eq!(
+            (ids.address(first), ids.address(label::label(2))),
+            (Some(a), Some(b))
+        );
+        let error = ids.give(address("fd00::2")).unwrap_err().to_string();
+        assert!(error.contains("IPv6 address fd00::2"), "{error}");
+        let v4 = ids.give(address("10.0.0.1")).unwrap();
+        assert_eq!(ids.address(v4), Some(address("10.0.0.1")));
+        assert_eq!(ids.endpoint(v4, 80), "10.0.0.1:80");
+        assert_eq!(ids.endpoint(first, 80), "[fd00::1]:80");
+        ids.free(Kind::Label, "fd00::1");
+        assert_eq!(ids.endpoint(first, 80), "?:80");
+        assert_eq!(ids.give(address("fd00::2")).unwrap(), first);
     }
 
     #[test]

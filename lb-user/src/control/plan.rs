@@ -311,7 +311,7 @@ mod tests {
 
     use super::{
         super::{
-            desired::tests::{CONFIG, build},
+            desired::tests::{BOTH, CONFIG, build},
             ids::Ids,
         },
         *,
@@ -354,6 +354,22 @@ mod tests {
         let desired = build(CONFIG, &mut Ids::default());
         let first = plan(&Current::default(), &desired);
         assert!(!first.is_empty());
+        let current = carry_out(Current::default(), &first);
+        assert_eq!(plan(&current, &desired), []);
+    }
+
+    #[test]
+    fn the_rules_of_both_families_are_one_set() {
+        let desired = build(BOTH, &mut Ids::default());
+        let first = plan(&Current::default(), &desired);
+        let sets = first.iter().filter_map(|operation| match operation {
+            Operation::WriteRules(_, rules) => Some(rules),
+            _ => None,
+        });
+        let of_6 = |rules: &&Rules| rules.keys().any(|prefix| prefix.addr().is_ipv6());
+        let of_4 = |rules: &&Rules| rules.keys().any(|prefix| prefix.addr().is_ipv4());
+        let (sets, both) = (sets.clone(), sets.filter(of_6).filter(of_4));
+        assert_eq!((sets.filter(of_6).count(), both.count()), (4, 3));
         let current = carry_out(Current::default(), &first);
         assert_eq!(plan(&current, &desired), []);
     }
@@ -442,7 +458,7 @@ mod tests {
                 let used: u32 = now
                     .networks
                     .values()
-                    .map(|network| network.snat_count)
+                    .map(|network| network.snat(true).0 + network.snat(true).1)
                     .sum();
                 assert!(
                     usize::try_from(used).unwrap() <= open,

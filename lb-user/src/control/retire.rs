@@ -1,18 +1,22 @@
 //! Ids of what is configured no more: freed when no flow holds them, so that no late packet of an
 //! old flow is ever sent to whoever has the id next.
 
-use std::collections::{BTreeSet, HashSet};
+use std::{
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+};
 
 use lb_common::{
     conntrack::{State, Word},
     maps::{
         flow::{Flow, TIME_SHIFT},
+        label,
         network::{AddressKey, KIND_VIP},
     },
 };
 
 use super::{
-    desired::{Desired, backend_name},
+    desired::{Desired, backend_name, parse_backend},
     expiry::idle::age,
     ids::{Ids, Kind},
     plan::Current,
@@ -31,6 +35,8 @@ pub struct Retired {
     draining: BTreeSet<u16>,
     /// Slots of SNAT addresses whose network is gone, and their flows with it.
     gone: BTreeSet<u16>,
+    /// Indexes of the labels of addresses. One that a name in the registry has stays as long as that.
+    labels: BTreeSet<u32>,
     /// What is a VIP: flows of others have no way back any more. None: nobody is asked for it.
     vips: Option<HashSet<AddressKey>>,
 }
@@ -66,6 +72,7 @@ impl Retired {
             let short = u16::try_from(id).unwrap_or_default();
             let configured = |network: &str| config.network(network).is_some();
             match kind {
+                Kind::Label => drop(retired.labels.insert(id)),
                 Kind::Network => drop(retired.networks.insert(short)),
                 Kind::Service => drop(retired.services.insert(short)),
                 Kind::Pool => drop(retired.pools.insert(id)),
@@ -95,6 +102,9 @@ impl Retired {
         for (kind, name, id) in ids.all().filter(|id| !stays(id)) {
             let short = u16::try_from(id).unwrap_or_default();
             match kind {
+                Kind::Label if !referred.labels.contains(&id) => {
+                    retired.labels.insert(id);
+                }
                 Kind::Network if !referred.networks.contains(&id) => {
                     retired.networks.insert(short);
                 }
@@ -129,7 +139,9 @@ impl Retired {
             services,
             tables,
             backends,
+            labels,
         } = Referred::new(current);
+        self.labels.retain(|index| !labels.contains(index));
         self.networks
             .retain(|id| !networks.contains(&u32::from(*id)));
         self.services.retain(|id| !services.contains(id));
@@ -149,6 +161,7 @@ impl Retired {
             backends,
             draining,
             gone,
+            labels,
             vips: _,
         } = self;
         networks.is_empty()
@@ -157,6 +170,7 @@ impl Retired {
             && backends.is_empty()
             && draining.is_empty()
             && gone.is_empty()
+            && labels.is_empty()
     }
 
     /// `now` is in the unit of the flow's `last_seen`.
@@ -166,16 +180,18 @@ impl Retired {
             || self.draining.contains(&slot)
             || self.services.contains(&flow.service)
             || self.backends.contains(&flow.backend_id);
+        // A flow of a VIP that is gone while its service stays is cut, and told so, as one of IPv4 is.
+        let has_label = labels_of(flow).any(|index| self.labels.contains(&index));
         let vip = AddressKey::new(flow.vip, flow.network);
         let has_no_vip = self.vips.as_ref().is_some_and(|vips| !vips.contains(&vip));
         let ends = network_is_gone || has_no_vip;
         match word.state() {
             State::Free => Judgement::Keep,
-            _ if !refers => Judgement::Keep,
+            _ if !refers && !has_label => Judgement::Keep,
             State::Closed | State::Ended => Judgement::Forget,
             // A socket's: who has it ends it, or its lease does.
             State::Claimed | State::Local => Judgement::Holds,
-            State::New | State::Replied | State::Established if ends => Judgement::End,
+            State::New | State::Replied | State::Established if refers && ends => Judgement::End,
             State::New | State::Replied if age(now, flow.last_seen) >= HALF_OPEN => Judgement::End,
             State::New | State::Replied | State::Established => Judgement::Holds,
         }
@@ -188,7 +204,37 @@ impl Retired {
         self.backends.remove(&flow.backend_id);
         self.draining.remove(&slot);
         self.gone.remove(&slot);
+        for index in labels_of(flow) {
+            self.labels.remove(&index);
+        }
     }
+
+    /// Takes out the labels of addresses that a backend or a SNAT address has which stays.
+    pub(super) fn keep_labels(&mut self, ids: &Ids) {
+        if self.labels.is_empty() {
+            return;
+        }
+        let backends = ids.of(Kind::Backend);
+        let backends = backends.filter(|(_, id)| !self.backends.contains(id));
+        let backends = backends.filter_map(|(name, _)| Some(parse_backend(name)?.1));
+        let is_free = |id: u32| {
+            let slot = u16::try_from(id.saturating_sub(1)).unwrap_or_default();
+            self.draining.contains(&slot) || self.gone.contains(&slot)
+        };
+        let snat = ids.of(Kind::Snat).filter(|(_, id)| !is_free(*id));
+        let snat = snat.filter_map(|(name, _)| Some(parse_name(name)?.1.address));
+        let stay = backends.chain(snat);
+        let stay = stay.filter_map(|address| label::index(ids.stands_for(address)?));
+        let stay: BTreeSet<u32> = stay.collect();
+        self.labels.retain(|index| !stay.contains(index));
+    }
+}
+
+/// Indexes of the labels that a flow has.
+fn labels_of(flow: &Flow) -> impl Iterator<Item = u32> + use<> {
+    [flow.vip, flow.backend]
+        .into_iter()
+        .filter_map(label::index)
 }
 
 /// What the maps refer to.
@@ -198,6 +244,7 @@ struct Referred {
     services: BTreeSet<u16>,
     tables: BTreeSet<u32>,
     backends: BTreeSet<u32>,
+    labels: BTreeSet<u32>,
 }
 
 impl Referred {
@@ -206,10 +253,16 @@ impl Referred {
         let networks = current.networks.iter();
         let networks = networks.filter(|(id, _)| mapped.contains(&u32::from(**id)));
         let slots = networks.flat_map(|(_, network)| {
-            let count = usize::try_from(network.snat_count).unwrap_or(usize::MAX);
+            let (first, count) = network.snat(true);
+            let count = usize::try_from(first + count).unwrap_or(usize::MAX);
             let slots = network.snat_slots.iter().take(count);
             slots.copied().map(u16::from)
         });
+        let addresses = current.addresses.keys().map(|key| key.address);
+        let vips = current.services.keys().map(|key| key.vip);
+        let backends = current.backends.values().map(|backend| backend.address);
+        let snat = current.snat.values().copied();
+        let labels = addresses.chain(vips).chain(backends).chain(snat);
         let services = current.services.values();
         let tables = services.clone().filter(|service| !service.is_of_cell());
         Self {
@@ -218,6 +271,7 @@ impl Referred {
             tables: tables.map(|service| service.pool).collect(),
             backends: current.tables.values().flatten().copied().collect(),
             networks: mapped,
+            labels: labels.filter_map(label::index).collect(),
         }
     }
 }
@@ -236,15 +290,31 @@ fn configured(config: &Config) -> BTreeSet<(Kind, String)> {
     }
     let services = config.services.iter();
     names.extend(services.map(|service| (Kind::Service, service.name.clone())));
+    names.extend(addresses(config).filter_map(|address| match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => Some((Kind::Label, address.to_string())),
+    }));
     names
 }
 
+/// The addresses that records have, but for those of the cells themselves.
+fn addresses(config: &Config) -> impl Iterator<Item = IpAddr> {
+    let snat = config.networks.iter().flat_map(|network| &network.snat);
+    let listen = config.services.iter().flat_map(|service| &service.listen);
+    let backends = config.pools.iter().flat_map(|pool| &pool.backends);
+    let snat = snat.map(|snat| snat.address);
+    let listen = listen.map(|listen| listen.address);
+    snat.chain(listen).chain(backends.map(|one| one.address))
+}
+
 impl Retired {
-    /// Kind, name and id of everything in it; networks last, because SNAT addresses name theirs.
+    /// Kind, name and id of everything in it; networks behind the others, because SNAT addresses name theirs,
+    /// and labels last, because all of them have some.
     pub(super) fn names(&self, ids: &Ids) -> Vec<(Kind, String, u32)> {
         let contains = |kind: Kind, id: u32| {
             let short = u16::try_from(id).unwrap_or_default();
             match kind {
+                Kind::Label => self.labels.contains(&id),
                 Kind::Network => self.networks.contains(&short),
                 Kind::Service => self.services.contains(&short),
                 Kind::Pool => self.pools.contains(&id),
@@ -260,7 +330,11 @@ impl Retired {
             .filter(|&(kind, _, id)| contains(kind, id))
             .map(|(kind, name, id)| (kind, name.to_owned(), id))
             .collect();
-        names.sort_by_key(|(kind, _, _)| *kind == Kind::Network);
+        names.sort_by_key(|(kind, _, _)| match kind {
+            Kind::Label => 2,
+            Kind::Network => 1,
+            _ => 0,
+        });
         names
     }
 
@@ -271,6 +345,7 @@ impl Retired {
         self.backends.retain(|id| !freed.backends.contains(id));
         self.draining.retain(|slot| !freed.draining.contains(slot));
         self.gone.retain(|slot| !freed.gone.contains(slot));
+        self.labels.retain(|index| !freed.labels.contains(index));
     }
 }
 
@@ -293,6 +368,7 @@ mod tests {
             backends: BTreeSet::from([40]),
             draining: BTreeSet::from([5]),
             gone: BTreeSet::from([6]),
+            labels: BTreeSet::from([7]),
             vips: Some(HashSet::from([1, 2].map(|network| AddressKey {
                 network,
                 ..AddressKey::default()
@@ -355,6 +431,42 @@ mod tests {
     }
 
     #[test]
+    fn a_label_is_free_when_no_flow_and_no_name_has_its_address() {
+        let live = Word::default().claim(false).publish();
+        let of_6 = |vip, backend| Flow {
+            vip: label::label(vip),
+            backend: label::label(backend),
+            ..flow(1, 10, 11)
+        };
+        let judge = |word, flow: Flow| retired().judge(word, &flow, 0, 1000);
+        assert_eq!(judge(live, of_6(8, 9)), Judgement::Keep);
+        for held in [of_6(7, 9), of_6(8, 7)] {
+            assert_eq!(judge(live, held), Judgement::Holds, "it is cut, and told so");
+            assert_eq!(judge(live.close(), held), Judgement::Forget);
+            let mut free = retired();
+            free.release(&held, 0);
+            assert_eq!(free.labels, BTreeSet::new());
+        }
+        let mut ids = Ids::default();
+        for index in 1..=4 {
+            ids.insert(Kind::Label, &format!("fd00::{index}"), index);
+        }
+        ids.insert(Kind::Backend, "p/a@mgmt/fd00::1", 40);
+        ids.insert(Kind::Backend, "p/b@mgmt/fd00::2", 41);
+        ids.insert(Kind::Snat, "mgmt/[fd00::3]:1024-57343", 6);
+        ids.insert(Kind::Snat, "mgmt/[fd00::4]:1024-57343", 9);
+        let mut free = Retired {
+            labels: (1..=4).collect(),
+            ..retired()
+        };
+        free.keep_labels(&ids);
+        assert_eq!(free.labels, BTreeSet::from([1, 3]), "who stays keeps it");
+        let kinds: Vec<_> = free.names(&ids).into_iter().map(|(kind, ..)| kind).collect();
+        let expected = [Kind::Backend, Kind::Snat, Kind::Label, Kind::Label];
+        assert_eq!(kinds, expected);
+    }
+
+    #[test]
     fn what_a_flow_holds_is_not_freed() {
         let mut free = retired();
         free.release(&flow(1, 20, 40), 5);
@@ -399,6 +511,7 @@ mod tests {
         waiting.keep(&current, &ids);
         let gone = Retired {
             gone: BTreeSet::from([6]),
+            labels: BTreeSet::from([7]),
             vips: retired().vips,
             ..Retired::default()
         };

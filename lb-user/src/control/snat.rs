@@ -56,17 +56,27 @@ impl SnatSlot {
 /// The registry's name of a SNAT address: `network/address:first-last`. With other ports it is
 /// another one, because a flow's id says its port.
 pub fn snat_name(network: &str, snat: &Snat) -> String {
-    format!("{network}/{}:{}", snat.address, range(snat))
+    let address = match snat.address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    format!("{network}/{address}:{}", range(snat))
 }
 
 /// The reverse of [`snat_name`].
 pub fn parse_name(name: &str) -> Option<(&str, Snat)> {
     let (network, rest) = name.split_once('/')?;
-    let (address, ports) = rest.split_once(':')?;
+    let (address, ports) = rest.rsplit_once(':')?;
+    let of_6 = address
+        .strip_prefix('[')
+        .and_then(|it| it.strip_suffix(']'));
     let (first, last) = ports.split_once('-')?;
     let (first_port, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
     let snat = Snat {
-        address: address.parse::<IpAddr>().ok()?,
+        address: match of_6 {
+            Some(address) => IpAddr::V6(address.parse().ok()?),
+            None => IpAddr::V4(address.parse().ok()?),
+        },
         first_port,
         ports: last.checked_sub(first_port)?.checked_add(1)?,
     };
@@ -111,7 +121,15 @@ mod tests {
         let name = snat_name("mgmt", &snat);
         assert_eq!(name, "mgmt/10.32.96.50:20000-20099");
         assert_eq!(parse_name(&name), Some(("mgmt", snat)));
+        let snat = Snat {
+            address: "fd00::50".parse().unwrap(),
+            ..snat
+        };
+        let name = snat_name("mgmt", &snat);
+        assert_eq!(name, "mgmt/[fd00::50]:20000-20099");
+        assert_eq!(parse_name(&name), Some(("mgmt", snat)));
         for wrong in [
+            "mgmt/fd00::50:1-2",
             "",
             "mgmt",
             "mgmt/10.0.0.1",

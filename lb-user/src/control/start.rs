@@ -166,6 +166,7 @@ fn bring_up(
     let maps = Maps::open(&pins.maps())?;
     maps.hold()?;
     let mut live = Live::new(maps);
+    live.make_hash_key()?;
     let mut ids = live.ids()?;
     if !ids.has_second_tables() {
         tracing::warn!(

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, net::IpAddr, path::Path};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use aya::maps::MapError;
 use lb_common::{
     conntrack::{State, Word},
@@ -11,7 +11,6 @@ use lb_common::{
         event::{FlowEvent, REMOVED},
         flow::Flow,
         network::{AddressKey, Network},
-        registry::RegistryKey,
         snat::{SnatPage, base},
         usage,
     },
@@ -88,13 +87,13 @@ impl Live {
                 sweeper.visit(&mut self.maps, retired, &mut free, (id, slot), now)?;
             }
         }
+        free.keep_labels(ids);
         let mut freed = Vec::new();
         for (kind, name, id) in free.names(ids) {
             if let Some(snat) = self.free(kind, &name, id, ids)? {
                 freed.push(snat);
             }
-            let key = RegistryKey::new(kind.number(), &name).context("a registered name fits")?;
-            self.maps.registry.remove(&key)?;
+            self.forget_id(kind, &name)?;
             ids.free(kind, &name);
             tracing::info!(name, id, "{} is free again: no flow holds it", kind.label());
         }
@@ -118,7 +117,8 @@ impl Live {
                     }
                 }
             }
-            Kind::Service => {}
+            // Its record is its name.
+            Kind::Service | Kind::Label => {}
             Kind::Snat => {
                 self.set_pages(u16::try_from(id - 1)?, &SnatPage::default())?;
                 let Some((network, snat)) = parse_name(name) else {

@@ -181,11 +181,7 @@ services:
 
     fn services(current: &Current) -> BTreeMap<(u32, u16), Whole> {
         let open = |key: &ServiceKey| {
-            let address = AddressKey {
-                address: key.vip,
-                network: key.network,
-                _reserved: 0,
-            };
+            let address = AddressKey::new(key.vip, key.network);
             current.addresses.contains_key(&address)
         };
         let backend = |id: &u32| {

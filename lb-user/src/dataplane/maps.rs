@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::{
     maps::{
         Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues,
@@ -16,10 +16,12 @@ use aya::{
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lb_common::{
+    addr::Be128,
     conntrack::Word,
     maps::{
         backend::Backend,
         flow::{Flow, FlowKey},
+        label::HashKey,
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
         ring,
@@ -31,6 +33,7 @@ use lb_common::{
     },
     verdict::{Hook, SLOTS, counter_index},
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{
     flows::coarse_now,
@@ -66,6 +69,9 @@ pub struct Maps {
     /// Ids by name.
     pub registry: HashMap<MapData, RegistryKey, u32>,
     limits: Limits,
+    labels: HashMap<MapData, Be128, u32>,
+    addresses6: Array<MapData, Be128>,
+    hash_key: Array<MapData, HashKey>,
     rules: LpmTrie<MapData, RuleKey, u32>,
     rules6: LpmTrie<MapData, RuleKey6, u32>,
     counters: PerCpuArray<MapData, u64>,
@@ -133,6 +139,9 @@ impl Maps {
             flows,
             splices: Map::Array(pin("SPLICES")?).try_into()?,
             registry: Map::HashMap(registry).try_into()?,
+            labels: Map::HashMap(pin("LABELS")?).try_into()?,
+            addresses6: Map::Array(pin("ADDRESSES6")?).try_into()?,
+            hash_key: Map::Array(pin("HASH_KEY")?).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             rules6: Map::LpmTrie(pin("RULES6")?).try_into()?,
             counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
@@ -309,6 +318,69 @@ impl Maps {
         self.free_ids
             .set(slot, &queue)
             .with_context(|| format!("set the queue of free ids of SNAT address {slot}"))
+    }
+
+    /// IPv6 addresses that have a label, with its index.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn labels(&self) -> Result<Vec<(Ipv6Addr, u32)>> {
+        let labels = self.labels.iter();
+        let labels = labels.map(|entry| entry.map(|(address, index)| (address.into(), index)));
+        labels.collect::<Result<_, _>>().context("read the labels")
+    }
+
+    /// How many labels there is room for: index 0 is no label.
+    pub fn label_room(&self) -> u32 {
+        self.addresses6.len() - 1
+    }
+
+    /// Gives an IPv6 address its label. The way back first: whoever finds a label finds its address.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a write.
+    pub fn set_label(&mut self, address: Ipv6Addr, index: u32) -> Result<()> {
+        let address = Be128::from(address);
+        self.addresses6.set(index, &address, 0)?;
+        Ok(self.labels.insert(&address, &index, 0)?)
+    }
+
+    /// Takes its label from an IPv6 address; nothing has it any more.
+    ///
+    /// # Errors
+    ///
+    /// If it has none.
+    pub fn remove_label(&mut self, address: Ipv6Addr) -> Result<()> {
+        let address = Be128::from(address);
+        let index = self.labels.get(&address, 0)?;
+        self.labels.remove(&address)?;
+        Ok(self.addresses6.set(index, &Be128::default(), 0)?)
+    }
+
+    /// Makes the key of the hash of clients' addresses, if there is none: with another one no flow of
+    /// before would be found.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel has no random numbers or refuses the write.
+    pub fn make_hash_key(&mut self) -> Result<()> {
+        if self.hash_key.get(&0, 0)? != HashKey::default() {
+            return Ok(());
+        }
+        let mut key = HashKey::default();
+        for word in &mut key.0 {
+            let mut bytes = [0; 8];
+            let filled = getrandom(&mut bytes, GetRandomFlags::empty());
+            let filled = filled.context("ask the kernel for random numbers")?;
+            ensure!(
+                filled == bytes.len(),
+                "the kernel gave {filled} random bytes"
+            );
+            *word = u64::from_ne_bytes(bytes);
+        }
+        Ok(self.hash_key.set(0, &key, 0)?)
     }
 
     /// Every rule set by number: its prefixes, and what each says.

@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeSet,
     fs::File,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::AsRawFd as _,
 };
 
@@ -74,6 +74,14 @@ pub fn outer(nic_ifindex: u32, vlan: Option<u16>) -> String {
 /// What the names of all cells of an instance begin with.
 pub fn prefix(instance: &str) -> String {
     format!("lb.{instance}.")
+}
+
+/// The link-local address of the cell of a NIC with this MAC: fe80::/64, and an interface id made of the
+/// MAC. The host has the usual one, with ff:fe in the middle (RFC 4291 appendix A); this has 6c:62.
+pub fn link_local(mac: Mac) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac.bytes();
+    let interface = [a ^ 2, b, c, 0x6c, 0x62, d, e, f];
+    Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(u64::from_be_bytes(interface)))
 }
 
 impl Cell {

@@ -29,9 +29,13 @@ pub(super) struct Known<'r> {
 }
 
 impl<'r> Known<'r> {
-    /// SNAT addresses of all networks.
-    pub(super) fn snat_addresses(&self) -> usize {
-        self.facts.iter().map(|facts| facts.snat_places.len()).sum()
+    /// SNAT addresses of all networks, and the link-local ones of their cells.
+    pub(super) fn addresses(&self) -> usize {
+        let of = |facts: &Facts<'_>| {
+            let has_6 = facts.prefixes.iter().any(|prefix| prefix.addr().is_ipv6());
+            facts.snat_places.len() + usize::from(has_6)
+        };
+        self.facts.iter().map(of).sum()
     }
 
     /// The network at an index that `names` gave.

@@ -233,7 +233,7 @@ impl<'r> Usage<'r> {
         }
         let mention = Mention { service, place };
         self.vips.entry((network, entry.address)).or_insert(mention);
-        if !self.crowded && self.vips.len() + networks.snat_addresses() > MAX_ADDRESSES {
+        if !self.crowded && self.vips.len() + networks.addresses() > MAX_ADDRESSES {
             self.crowded = true;
             let words = format!("more than {MAX_ADDRESSES} VIPs and SNAT addresses in all");
             findings.add(place, words);

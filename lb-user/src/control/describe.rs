@@ -260,7 +260,10 @@ mod tests {
         ] {
             assert!(lines.iter().any(|said| said == line), "{line}: {lines:#?}");
         }
-        assert!(!lines.iter().any(|line| line.contains("240.")), "{lines:#?}");
+        assert!(
+            !lines.iter().any(|line| line.contains("240.")),
+            "{lines:#?}"
+        );
     }
 
     #[test]

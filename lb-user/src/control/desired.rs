@@ -515,14 +515,21 @@ services:
     fn an_address_that_is_gone_gives_its_label_back() {
         let mut ids = Ids::default();
         build(BOTH, &mut ids);
-        let moved = BOTH.replace("203::110", "203::111").replace(", \"[fd00:96::106]:30918\"", "");
+        let moved = BOTH
+            .replace("203::110", "203::111")
+            .replace(", \"[fd00:96::106]:30918\"", "");
         ids.begin();
         build(&moved, &mut ids);
-        let unused = ids.unassigned().map(|(kind, name, _)| (kind, name.to_owned()));
+        let unused = ids
+            .unassigned()
+            .map(|(kind, name, _)| (kind, name.to_owned()));
         let expected = [
             (Kind::Label, "fd00:203::110"),
             (Kind::Label, "fd00:96::106"),
-            (Kind::Backend, "kas-6/[fd00:96::106]:30918@mgmt/fd00:96::106"),
+            (
+                Kind::Backend,
+                "kas-6/[fd00:96::106]:30918@mgmt/fd00:96::106",
+            ),
         ];
         let expected = expected.map(|(kind, name)| (kind, name.to_owned()));
         assert_eq!(unused.collect::<Vec<_>>(), expected);

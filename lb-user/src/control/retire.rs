@@ -441,7 +441,11 @@ mod tests {
         let judge = |word, flow: Flow| retired().judge(word, &flow, 0, 1000);
         assert_eq!(judge(live, of_6(8, 9)), Judgement::Keep);
         for held in [of_6(7, 9), of_6(8, 7)] {
-            assert_eq!(judge(live, held), Judgement::Holds, "it is cut, and told so");
+            assert_eq!(
+                judge(live, held),
+                Judgement::Holds,
+                "it is cut, and told so"
+            );
             assert_eq!(judge(live.close(), held), Judgement::Forget);
             let mut free = retired();
             free.release(&held, 0);
@@ -461,7 +465,11 @@ mod tests {
         };
         free.keep_labels(&ids);
         assert_eq!(free.labels, BTreeSet::from([1, 3]), "who stays keeps it");
-        let kinds: Vec<_> = free.names(&ids).into_iter().map(|(kind, ..)| kind).collect();
+        let kinds: Vec<_> = free
+            .names(&ids)
+            .into_iter()
+            .map(|(kind, ..)| kind)
+            .collect();
         let expected = [Kind::Backend, Kind::Snat, Kind::Label, Kind::Label];
         assert_eq!(kinds, expected);
     }

@@ -11,7 +11,7 @@ use crate::config::{self, Role};
 pub type Rules = BTreeMap<IpNet, u32>;
 
 /// Who may be a source in `network`: what the configuration says, but never the network and
-/// broadcast addresses of a link.
+/// broadcast addresses of a link; of IPv6 it has no broadcast address, and the first one is any router's.
 pub(super) fn sources(network: &config::Network) -> Rules {
     let mut rules: Rules = network
         .sources
@@ -19,8 +19,9 @@ pub(super) fn sources(network: &config::Network) -> Rules {
         .map(|&prefix| (prefix, ALLOW))
         .collect();
     for prefix in &network.prefixes {
-        for address in [prefix.network(), prefix.broadcast()] {
-            rules.insert(IpNet::from(address), DENY);
+        rules.insert(IpNet::from(prefix.network()), DENY);
+        if prefix.addr().is_ipv4() {
+            rules.insert(IpNet::from(prefix.broadcast()), DENY);
         }
     }
     rules
@@ -117,6 +118,27 @@ networks:
             (net("10.32.111.255/32"), DENY),
         ];
         assert_eq!(rules, Rules::from(expected));
+    }
+
+    #[test]
+    fn both_families_have_rules_of_their_own() {
+        let text = CONFIG
+            .replace("[10.32.96.0/20]", "[10.32.96.0/20, fd00:96::/64]")
+            .replacen("[192.168.203.0/24]", "[192.168.203.0/24, fd00:203::/64]", 1);
+        let config = config::parse("f", &text).unwrap();
+        let mgmt = config.network("mgmt").unwrap();
+        let of_6 = |rules: Rules| -> Vec<_> {
+            let rules = rules
+                .into_iter()
+                .filter(|(prefix, _)| prefix.addr().is_ipv6());
+            rules.collect()
+        };
+        let expected = [(net("fd00:96::/128"), DENY), (net("fd00:96::/64"), ALLOW)];
+        let mut found = of_6(sources(mgmt));
+        found.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
+        assert_eq!(found, expected);
+        let expected = [(net("fd00:96::/64"), ALLOW), (net("fd00:203::/64"), DENY)];
+        assert_eq!(of_6(destinations(mgmt, &config.networks)), expected);
     }
 
     #[test]

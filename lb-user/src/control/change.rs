@@ -11,7 +11,7 @@ use super::{
     expiry::{cut::Cut, idle::Policy, ways::Way},
     ids::{Ids, Kind},
     layers::Layers,
-    places::cell_of,
+    places::{build_cell, cell_of},
     plan::{Operation, plan},
     retire::Retired,
     running::Running,
@@ -177,7 +177,8 @@ impl Running {
         let changed = |(name, cell): &(&String, &Cell)| self.cells.get(*name) != Some(*cell);
         let built: Vec<(&String, &Cell)> = cells.iter().filter(changed).collect();
         for (name, cell) in &built {
-            if let Err(error) = self.resident(name).and_then(|there| cell.build(there)) {
+            let there = self.resident(name);
+            if let Err(error) = there.and_then(|there| build_cell(cell, there, &self.pins)) {
                 // They shall answer for nothing that is not configured.
                 for (name, cell) in &self.cells {
                     let _left = self.resident(name).and_then(|there| cell.trim(there));

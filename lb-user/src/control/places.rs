@@ -135,7 +135,7 @@ pub(super) fn build_cells(
         };
         let cell_ifindex = if let Some(resident) = residents.get(&network.name) {
             let cell = cell_of(config, network, nic, pins, ids);
-            let outer = cell.build(resident)?;
+            let outer = build_cell(&cell, resident, pins)?;
             cells.insert(network.name.clone(), cell);
             outer.ifindex
         } else {
@@ -151,6 +151,14 @@ pub(super) fn build_cells(
         places.insert(network.name.clone(), place);
     }
     Ok((places, cells))
+}
+
+/// Makes a cell or brings it to what it must be; its NIC hears what its addresses need.
+pub(super) fn build_cell(cell: &Cell, resident: &Resident, pins: &Pins) -> Result<Link> {
+    if cell.speaks_ipv6() {
+        nic::hear_all_groups(&pins.runtime(), cell.nic)?;
+    }
+    cell.build(resident)
 }
 
 /// What the cell of a network must be.
@@ -173,7 +181,7 @@ pub(super) fn cell_of(
     }
 }
 
-/// What a cell answers ARP for: VIPs and SNAT addresses, also those that only finish their flows.
+/// What a cell is asked for: VIPs and SNAT addresses, also those that only finish their flows.
 fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<IpAddr> {
     let services = config.services.iter();
     let services = services.filter(|service| service.network == network.name);

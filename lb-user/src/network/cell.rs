@@ -1,28 +1,31 @@
 //! Cells: a network's own piece of kernel stack, in a namespace of its own.
 //!
-//! A cell answers ARP for the network's VIPs and SNAT addresses and resolves its neighbours. Its
-//! inner veth end `cell` has the NIC's MAC and these addresses; the outer end carries `lb_cell` in
-//! the host's namespace. Cells outlive the process and are adopted by the next one.
+//! A cell answers ARP and neighbour solicitations for the network's VIPs and SNAT addresses and resolves
+//! its neighbours. Its inner veth end `cell` has the NIC's MAC and these addresses; the outer end carries
+//! `lb_cell` in the host's namespace. Cells outlive the process and are adopted by the next one.
+
+mod addresses;
+mod routes;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::BTreeSet,
     fs::File,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv6Addr},
     os::fd::AsRawFd as _,
 };
 
 use anyhow::{Context as _, Result, anyhow};
 use futures_util::TryStreamExt as _;
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use lb_common::addr::Mac;
 use rtnetlink::{
-    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
-    packet_route::{
-        address::{AddressAttribute, AddressMessage},
-        link::{InfoData, InfoVeth},
-        route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType},
-    },
+    Handle, LinkMessageBuilder, LinkUnspec, LinkVeth,
+    packet_route::link::{InfoData, InfoVeth},
 };
+
+pub use self::addresses::remove_address;
 
 use super::{
     link::{self, Link},
@@ -85,6 +88,12 @@ pub fn link_local(mac: Mac) -> Ipv6Addr {
 }
 
 impl Cell {
+    /// Whether it has IPv6. An address that only finishes its flows may have outlived its prefix.
+    pub fn speaks_ipv6(&self) -> bool {
+        let has_prefix = self.prefixes.iter().any(|prefix| prefix.addr().is_ipv6());
+        has_prefix || self.addresses.iter().any(IpAddr::is_ipv6)
+    }
+
     fn outer(&self) -> String {
         outer(self.nic, self.vlan)
     }
@@ -135,7 +144,11 @@ impl Cell {
                     return Ok(());
                 };
                 cell.remove_addresses(&handle, inner.ifindex).await?;
-                cell.remove_routes(&handle, inner.ifindex).await
+                cell.remove_routes(&handle, inner.ifindex).await?;
+                if !cell.speaks_ipv6() {
+                    sysctl::disable_ipv6(INNER)?;
+                }
+                Ok(())
             })
         };
         resident
@@ -143,13 +156,15 @@ impl Cell {
             .with_context(|| format!("trim cell {}", self.name))
     }
 
-    /// Tells everybody on the link where the addresses are (gratuitous ARP).
+    /// Tells everybody on the link where the addresses are (gratuitous ARP, and unsolicited neighbour
+    /// advertisements: RFC 4861 section 7.2.6).
     ///
     /// # Errors
     ///
     /// If the cell is gone or the kernel refuses.
     pub fn announce(&self, resident: &Resident) -> Result<()> {
-        // With `arp_notify` the kernel does so for every address when the MAC is set, if to the same.
+        // With `arp_notify` and `ndisc_notify` the kernel does so for every address when the MAC is set, if
+        // to the same.
         let mac = self.mac;
         let settings = move |inner: Link| {
             LinkUnspec::new_with_index(inner.ifindex)
@@ -202,60 +217,20 @@ impl Cell {
         };
         offload::prepare_veth(INNER)?;
         sysctl::set_neighbours(INNER)?;
+        // An interface with less than IPv6 needs has no settings of it.
         let settings = LinkUnspec::new_with_index(inner.ifindex)
             .address(self.mac.bytes().to_vec())
             .mtu(self.mtu)
-            .up()
             .build();
-        handle
-            .link()
-            .set(settings)
-            .execute()
-            .await
-            .context("set up the inner end")?;
+        let set = handle.link().set(settings).execute().await;
+        set.context("set MAC and MTU of the inner end")?;
+        if self.speaks_ipv6() {
+            sysctl::enable_ipv6(INNER)?;
+        }
+        let set_up = link::set_up(handle, inner.ifindex).await;
+        set_up.context("set up the inner end")?;
         self.add_addresses(handle, inner.ifindex).await?;
         self.add_routes(handle, inner.ifindex).await
-    }
-
-    /// Destinations, and the gateways of those that have one. On-link prefixes first: a gateway must
-    /// be reachable when its route is added.
-    fn all_routes(&self) -> impl Iterator<Item = (IpNet, Option<IpAddr>)> {
-        let on_link = self.prefixes.iter().map(|prefix| (*prefix, None));
-        let behind = self.routes.iter().map(|route| (route.to, Some(route.via)));
-        on_link.chain(behind)
-    }
-
-    async fn add_routes(&self, handle: &Handle, ifindex: u32) -> Result<()> {
-        for (to, via) in self.all_routes() {
-            let route = RouteMessageBuilder::<IpAddr>::new()
-                .destination_prefix(to.network(), to.prefix_len())?
-                .output_interface(ifindex);
-            let route = match via {
-                Some(via) => route.gateway(via)?,
-                None => route.scope(RouteScope::Link),
-            };
-            let add = handle.route().add(route.build()).replace().execute();
-            add.await
-                .with_context(|| format!("add the route to {to}"))?;
-        }
-        Ok(())
-    }
-
-    async fn remove_routes(&self, handle: &Handle, ifindex: u32) -> Result<()> {
-        let mut all = handle
-            .route()
-            .get(RouteMessageBuilder::<Ipv4Addr>::new().build())
-            .execute();
-        while let Some(route) = all.try_next().await.context("list the cell's routes")? {
-            let Some(to) = unicast(&route, ifindex) else {
-                continue;
-            };
-            if !self.all_routes().any(|(prefix, _)| prefix == to) {
-                let removed = handle.route().del(route).execute().await;
-                removed.with_context(|| format!("remove the route to {to}"))?;
-            }
-        }
-        Ok(())
     }
 
     /// Born inside the cell, the outer end handed to the host: no half of it is ever visible where
@@ -278,51 +253,6 @@ impl Cell {
         let inner = link::find(handle, INNER).await?;
         inner.ok_or_else(|| anyhow!("the new inner end {INNER} is not there"))
     }
-
-    async fn add_addresses(&self, handle: &Handle, ifindex: u32) -> Result<()> {
-        let present = addresses(handle, ifindex).await?;
-        let is_present = |address: &IpAddr| present.iter().any(|(found, _)| found == address);
-        for &address in self.addresses.iter().filter(|address| !is_present(address)) {
-            let add = handle
-                .address()
-                .add(ifindex, address, IpNet::from(address).prefix_len())
-                .execute();
-            add.await
-                .with_context(|| format!("add address {address}"))?;
-        }
-        Ok(())
-    }
-
-    async fn remove_addresses(&self, handle: &Handle, ifindex: u32) -> Result<()> {
-        for (address, message) in addresses(handle, ifindex).await? {
-            if !self.addresses.contains(&address) {
-                let removed = handle.address().del(message).execute().await;
-                removed.with_context(|| format!("remove address {address}"))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The IPv4 addresses of an interface, each with the message that it can be removed by.
-async fn addresses(handle: &Handle, ifindex: u32) -> Result<Vec<(IpAddr, AddressMessage)>> {
-    let mut found = Vec::new();
-    let mut list = handle
-        .address()
-        .get()
-        .set_link_index_filter(ifindex)
-        .execute();
-    while let Some(message) = list.try_next().await.context("list the cell's addresses")? {
-        let address = message
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                AddressAttribute::Local(address @ IpAddr::V4(_)) => Some(*address),
-                _ => None,
-            });
-        found.extend(address.map(|address| (address, message)));
-    }
-    Ok(found)
 }
 
 /// Removes the cell and its veth pair.
@@ -348,49 +278,6 @@ pub fn remove(name: &str) -> Result<()> {
         );
     }
     namespace::remove(name).with_context(|| format!("remove cell {name}"))
-}
-
-/// Takes an address off a cell that need not answer for it any more.
-///
-/// # Errors
-///
-/// If the cell is gone or the kernel refuses.
-pub fn remove_address(resident: &Resident, address: IpAddr) -> Result<()> {
-    let remove = move || {
-        link::with_netlink(async |handle| {
-            let Some(inner) = link::find(&handle, INNER).await? else {
-                return Ok(());
-            };
-            for (found, message) in addresses(&handle, inner.ifindex).await? {
-                if found == address {
-                    handle.address().del(message).execute().await?;
-                }
-            }
-            Ok(())
-        })
-    };
-    resident
-        .run(remove)
-        .with_context(|| format!("remove {address} from its cell"))
-}
-
-/// The destination of an ordinary route over `ifindex`.
-fn unicast(route: &RouteMessage, ifindex: u32) -> Option<IpNet> {
-    let header = &route.header;
-    if header.kind != RouteType::Unicast || header.table != RouteHeader::RT_TABLE_MAIN {
-        return None;
-    }
-    let mut to = Ipv4Addr::UNSPECIFIED;
-    let mut over = None;
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet(address)) => to = *address,
-            RouteAttribute::Oif(index) => over = Some(*index),
-            _ => {}
-        }
-    }
-    let prefix = Ipv4Net::new(to, header.destination_prefix_length).ok()?;
-    (over == Some(ifindex)).then_some(prefix.into())
 }
 
 /// Index of the namespace's loopback interface. It has no Ethernet address, so [`link::find`] does

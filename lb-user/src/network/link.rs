@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::TryStreamExt as _;
 use lb_common::addr::Mac;
 use rtnetlink::{
@@ -154,6 +154,33 @@ pub async fn set_up(handle: &Handle, ifindex: u32) -> Result<()> {
         .execute()
         .await
         .with_context(|| format!("set interface {ifindex} up"))
+}
+
+/// Whether an interface is set to receive what is sent to any group.
+///
+/// # Errors
+///
+/// If netlink fails, or there is no such interface.
+pub async fn hears_all_groups(handle: &Handle, ifindex: u32) -> Result<bool> {
+    let mut found = handle.link().get().match_index(ifindex).execute();
+    let found = found.try_next().await;
+    let found = found.with_context(|| format!("look up interface {ifindex}"))?;
+    Ok(found.is_some_and(|message| message.header.flags.contains(LinkFlags::Allmulti)))
+}
+
+/// Has an interface receive what is sent to any group, or only what the kernel has asked it for.
+///
+/// # Errors
+///
+/// If the kernel refuses, or the interface reads otherwise afterwards.
+pub async fn hear_all_groups(handle: &Handle, ifindex: u32, all: bool) -> Result<()> {
+    let settings = LinkUnspec::new_with_index(ifindex).allmulticast(all);
+    let set = handle.link().set(settings.build()).execute().await;
+    let what = || format!("set allmulticast of interface {ifindex} to {all}");
+    set.with_context(what)?;
+    let found = hears_all_groups(handle, ifindex).await?;
+    ensure!(found == all, "{}: it reads {found}", what());
+    Ok(())
 }
 
 /// Removes an interface; of a veth pair, both ends.

@@ -9,7 +9,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io, mem,
     net::IpAddr,
-    os::fd::OwnedFd,
     thread,
     time::{Duration, Instant},
 };
@@ -28,12 +27,14 @@ use rtnetlink::{
     },
 };
 use tokio::{
-    io::unix::AsyncFd,
     sync::{mpsc, watch},
     time::{self, MissedTickBehavior},
 };
 
-use super::{gratuitous, link, resident};
+use super::{
+    gratuitous::{self, Ears, Registered},
+    link, resident,
+};
 
 /// How often an unresolved neighbour is asked for.
 const ASK: Duration = Duration::from_secs(1);
@@ -99,7 +100,7 @@ pub fn resolve(
 ) -> Result<()> {
     // A host's own table hears it.
     let hears = side.cell.is_some().then(gratuitous::open).transpose();
-    let hears = hears.context("listen for gratuitous ARP")?;
+    let hears = hears.context("listen for those who say that they moved")?;
     let cell = side.cell.clone();
     let work = move |()| {
         while !report.is_closed() && targets.has_changed().is_ok() {
@@ -124,7 +125,7 @@ pub fn resolve(
 /// Watches until nobody listens any more, or the interface is gone.
 fn run(
     side: &Side,
-    (network, hears): (u16, Option<&OwnedFd>),
+    (network, hears): (u16, Option<&Ears>),
     targets: &mut watch::Receiver<BTreeSet<IpAddr>>,
     report: &mpsc::UnboundedSender<Resolved>,
     Inquiry { questions, answers }: &mut Inquiry,
@@ -142,7 +143,7 @@ fn run(
             let _event = time::timeout(ASK, events.next()).await;
             return Ok(());
         };
-        let stations = hears.map(gratuitous::register).transpose()?;
+        let stations = hears.map(Ears::register).transpose()?;
         let mut watch = Watch {
             handle,
             ifindex: link.ifindex,
@@ -285,14 +286,12 @@ impl Watch<'_> {
     }
 
     async fn read_all(&mut self) -> Result<()> {
-        let mut all = self
-            .handle
-            .neighbours()
-            .get()
-            .set_address_family(AddressFamily::Inet)
-            .execute();
-        while let Some(neighbour) = all.try_next().await.context("read the neighbours")? {
-            self.note(&neighbour);
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let get = self.handle.neighbours().get();
+            let mut all = get.set_address_family(family).execute();
+            while let Some(neighbour) = all.try_next().await.context("read the neighbours")? {
+                self.note(&neighbour);
+            }
         }
         Ok(())
     }
@@ -325,9 +324,9 @@ impl Watch<'_> {
 }
 
 /// The next station that says where it is, if it is listened to any.
-async fn hear(socket: Option<&AsyncFd<OwnedFd>>) -> io::Result<Option<IpAddr>> {
-    match socket {
-        Some(socket) => gratuitous::next(socket).await.map(Some),
+async fn hear(ears: Option<&Registered>) -> io::Result<Option<IpAddr>> {
+    match ears {
+        Some(ears) => ears.next().await.map(Some),
         None => Ok(None),
     }
 }
@@ -365,7 +364,10 @@ fn resolved(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Mac)> {
     for attribute in &message.attributes {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(found)) => {
-                address = Some(IpAddr::V4(*found))
+                address = Some(IpAddr::V4(*found));
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(found)) => {
+                address = Some(IpAddr::V6(*found));
             }
             NeighbourAttribute::LinkLayerAddress(bytes) => {
                 mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(Mac::new);

@@ -1,7 +1,8 @@
 //! NICs: their settings while our program runs on them, and how they were before.
 //!
 //! A NIC that strips VLAN tags would make a tenant's frames look untagged, one that filters VLANs
-//! drops those of tenants, and one that joins frames makes what no switch would have sent.
+//! drops those of tenants, and one that joins frames makes what no switch would have sent. One with IPv6
+//! must hear the groups of addresses that the host does not have.
 
 use std::{
     collections::BTreeSet,
@@ -10,9 +11,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use nix::net::if_::if_nametoindex;
+use nix::net::if_::{if_indextoname, if_nametoindex};
 
-use super::offload;
+use super::{link, offload};
 
 /// What must be off on every NIC, by kernel name, and what it does if it stays on. Stripped service
 /// tags would hide the tag behind them as well.
@@ -25,6 +26,9 @@ const OFF: [(&str, Effect); 4] = [
 /// What must also be off where the program runs in the kernel's stack: frames are joined before it.
 const OFF_IN_GENERIC_MODE: [(&str, Effect); 2] =
     [("rx-gro", Effect::Joins), ("rx-gro-hw", Effect::Joins)];
+
+/// In a record what has been switched on; all else was switched off.
+const ALL_GROUPS: &str = "allmulticast";
 
 /// What a feature does that stays on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +107,30 @@ pub fn prepare(
     Ok(())
 }
 
-/// Puts back what [`prepare`] switched off, on every NIC that is still there.
+/// Has a NIC receive what is sent to any group, and remembers it for [`restore_all`]: who asks for an IPv6
+/// address asks a group that is made of it (RFC 4291 section 2.7.1).
+///
+/// # Errors
+///
+/// If the kernel refuses.
+pub fn hear_all_groups(runtime: &Path, ifindex: u32) -> Result<()> {
+    let hears = link::with_netlink(async |handle| link::hears_all_groups(&handle, ifindex).await)?;
+    if hears {
+        return Ok(());
+    }
+    let interface = if_indextoname(ifindex).context("the name of the interface")?;
+    let interface = interface.to_string_lossy();
+    remember(&record(runtime, ifindex), &interface, ALL_GROUPS)?;
+    set_all_groups(ifindex, true)?;
+    tracing::info!(interface = %interface, feature = ALL_GROUPS, "switched on");
+    Ok(())
+}
+
+fn set_all_groups(ifindex: u32, all: bool) -> Result<()> {
+    link::with_netlink(async |handle| link::hear_all_groups(&handle, ifindex, all).await)
+}
+
+/// Puts back what [`prepare`] and [`hear_all_groups`] have changed, on every NIC that is still there.
 ///
 /// # Errors
 ///
@@ -146,8 +173,12 @@ fn restore(record: &Path, ifindex: u32) -> Result<()> {
             // The NIC is gone, and another one may have its name.
             continue;
         }
-        if let Err(error) = offload::set(interface, feature, true) {
-            tracing::warn!("{feature} of {interface} stays off: {error:#}");
+        let restored = match feature {
+            ALL_GROUPS => set_all_groups(ifindex, false),
+            _ => offload::set(interface, feature, true),
+        };
+        if let Err(error) = restored {
+            tracing::warn!("{feature} of {interface} stays as it is: {error:#}");
             left.push_str(line);
             left.push('\n');
         }
@@ -166,4 +197,47 @@ fn remember(record: &Path, interface: &str, feature: &str) -> Result<()> {
     }
     fs::write(record, format!("{before}{line}\n"))
         .with_context(|| format!("write {}", record.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sched::{CloneFlags, unshare};
+    use rtnetlink::LinkVeth;
+
+    use super::*;
+    use crate::network::namespace;
+
+    #[test]
+    #[ignore = "needs CAP_NET_ADMIN and CAP_SYS_ADMIN"]
+    fn a_nic_hears_all_groups_until_it_is_put_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = folder.path();
+        let hears = |ifindex| {
+            link::with_netlink(async |handle| link::hears_all_groups(&handle, ifindex).await)
+        };
+        let all = || {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            let nics = link::with_netlink(async |handle| {
+                let pair = LinkVeth::new("n1", "n2").build();
+                handle.link().add(pair).execute().await?;
+                let one = link::find(&handle, "n1").await?.unwrap();
+                Ok([one.ifindex, one.peer.unwrap()])
+            })?;
+            // Of one of them somebody else has asked it before.
+            set_all_groups(nics[1], true)?;
+            for _twice in 0..2 {
+                for nic in nics {
+                    hear_all_groups(runtime, nic)?;
+                    assert!(hears(nic)?);
+                }
+            }
+            restore_unused(runtime, &BTreeSet::from(nics))?;
+            assert!(hears(nics[0])?);
+            restore_all(runtime)?;
+            assert_eq!((hears(nics[0])?, hears(nics[1])?), (false, true));
+            Ok(())
+        };
+        namespace::on_own_thread(all).unwrap();
+        assert_eq!(fs::read_dir(runtime).unwrap().count(), 0);
+    }
 }

@@ -34,6 +34,9 @@ use crate::{
 /// programs came with 5.12, the coarse clock with 5.11.
 const OLDEST_KERNEL: (u32, u32) = (5, 14);
 
+/// The least MTU of a link with IPv6, in bytes (RFC 8200 section 5); with less the kernel turns it off.
+const IPV6_MTU: u32 = 1280;
+
 /// Checks privileges and kernel, and mounts bpffs where it is not.
 ///
 /// # Errors
@@ -116,6 +119,7 @@ pub fn interfaces(
         Ok(found)
     })?;
     let lacks = |name: &str| may_lack(name) && !found.contains_key(name);
+    problems.extend(without_ipv6(config));
     problems.extend(addresses::own_addresses(config, lacks));
     problems.extend(addresses::ephemeral_ports(config)?);
     problems.extend(addresses::listeners(config));
@@ -151,7 +155,38 @@ pub async fn interface(
          {interface}` names it, and if it is another instance of lb, `lb down --instance NAME` \
          removes it"
     );
+    if let Some(problem) = too_small(network, &link) {
+        bail!(problem);
+    }
     Ok(Some(link))
+}
+
+/// A kernel without IPv6 under networks that have it.
+fn without_ipv6(config: &Config) -> Option<String> {
+    let network = config.networks.iter().find(|network| has_ipv6(network))?;
+    (!Path::new("/proc/sys/net/ipv6/conf").exists()).then(|| {
+        format!(
+            "network {} has IPv6 prefixes, but this kernel has no IPv6: start it without ipv6.disable=1, \
+             or take them out",
+            network.name
+        )
+    })
+}
+
+fn has_ipv6(network: &config::Network) -> bool {
+    let mut prefixes = network.prefixes.iter();
+    prefixes.any(|prefix| prefix.addr().is_ipv6())
+}
+
+/// An interface that IPv6 is asked for, but has no room for it.
+fn too_small(network: &config::Network, link: &Link) -> Option<String> {
+    (has_ipv6(network) && link.mtu < IPV6_MTU).then(|| {
+        format!(
+            "interface {} has an MTU of {}, and IPv6 needs {IPV6_MTU}: raise it, or take the IPv6 prefixes \
+             of this network out",
+            network.interface, link.mtu
+        )
+    })
 }
 
 /// A segment size that is asked for, but does not fit into the packets of the interface.
@@ -295,16 +330,16 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_segment_must_fit_into_a_packet() {
-        let network = |mss: &str| {
-            let text = format!(
-                "version: 1\nnetworks:\n  a: {{ role: mgmt, interface: eth1, {mss} \
-                 prefixes: [10.0.0.0/24] }}\n"
-            );
-            config::parse("f", &text).unwrap().networks.remove(0)
-        };
-        let link = |mtu| Link {
+    fn network(keys: &str) -> config::Network {
+        let text = format!(
+            "version: 1\nnetworks:\n  a: {{ role: mgmt, interface: eth1, {keys} \
+             prefixes: [10.0.0.0/24] }}\n"
+        );
+        config::parse("f", &text).unwrap().networks.remove(0)
+    }
+
+    fn link(mtu: u32) -> Link {
+        Link {
             ifindex: 2,
             mac: Mac::default(),
             mtu,
@@ -314,7 +349,11 @@ mod tests {
             peer: None,
             xdp: None,
             bridge: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_segment_must_fit_into_a_packet() {
         let said = network("mss: 1460,");
         assert_eq!(too_large(&said, &link(1500)), None);
         assert_eq!(
@@ -324,6 +363,17 @@ mod tests {
             )
         );
         assert_eq!(too_large(&network(""), &link(68)), None);
+    }
+
+    #[test]
+    fn ipv6_needs_an_mtu() {
+        let mut network = network("");
+        assert_eq!(too_small(&network, &link(1279)), None);
+        network.prefixes.push("2001:db8::/64".parse().unwrap());
+        assert_eq!(too_small(&network, &link(1280)), None);
+        let problem = too_small(&network, &link(1279)).unwrap();
+        let words = "interface eth1 has an MTU of 1279, and IPv6 needs 1280: ";
+        assert!(problem.starts_with(words), "{problem}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{
     admin::api::{LastCheck, Override},
-    config::{Config, Pool},
+    config::{Config, Network, Pool},
     health::{Checker, Commons, Report, Standing, Target, Verdict, turns},
     network::neighbour::Side,
 };
@@ -128,13 +129,15 @@ impl Checks {
         let mut targets: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
         self.names.clear();
         for pool in &config.pools {
-            let source = config.network(&pool.network);
-            let source = source.and_then(|network| network.snat.first());
-            let (Some(health), Some(source)) = (&pool.health, source) else {
+            let (Some(health), Some(network)) = (&pool.health, config.network(&pool.network))
+            else {
                 continue;
             };
             for backend in &pool.backends {
                 let address = heard::address(health, backend);
+                let Some(source) = source(network, address.ip()) else {
+                    continue;
+                };
                 if unheard.contains(&(pool.network.as_str(), address)) {
                     continue;
                 }
@@ -150,7 +153,7 @@ impl Checks {
                     backend: id,
                     address,
                     is_told: expects_header(pool, address.port(), backend.port),
-                    source: source.address,
+                    source,
                     health: health.clone(),
                     saved: known.standing.clone(),
                 });
@@ -285,10 +288,19 @@ fn expects_header(pool: &Pool, asked: u16, port: u16) -> bool {
     pool.proxy_protocol.is_some() && asked == port
 }
 
+/// Where the checks of a backend come from: the first SNAT address of its family.
+fn source(network: &Network, backend: IpAddr) -> Option<IpAddr> {
+    let mut snats = network.snat.iter().map(|snat| snat.address);
+    snats.find(|address| address.is_ipv6() == backend.is_ipv6())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config, health::Outcome};
+    use crate::{
+        config::{self, Snat},
+        health::Outcome,
+    };
 
     const ONE: &str = "p/10.0.0.1:1@mgmt/10.0.0.1";
 
@@ -381,6 +393,21 @@ pools:
         let asked = |config: &Config, port| expects_header(&config.pools[0], port, 1);
         assert!(asked(&told, 1) && !asked(&told, 2));
         assert!(!asked(&config(""), 1));
+    }
+
+    #[test]
+    fn a_check_comes_from_an_address_of_the_backends_family() {
+        let mut network = config("").networks.remove(0);
+        let [ipv4, ipv6] = ["10.0.0.9", "2001:db8::9"].map(|text| text.parse().unwrap());
+        assert_eq!(source(&network, "10.0.0.1".parse().unwrap()), Some(ipv4));
+        let backend = "2001:db8::1".parse().unwrap();
+        assert_eq!(source(&network, backend), None);
+        let other = network.snat[0];
+        network.snat.push(Snat {
+            address: ipv6,
+            ..other
+        });
+        assert_eq!(source(&network, backend), Some(ipv6));
     }
 
     /// A change that is tried and refused.

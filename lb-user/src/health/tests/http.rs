@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{net::Ipv6Addr, sync::Arc};
 
 use rustls::{
     ServerConfig,
@@ -7,6 +7,7 @@ use rustls::{
 };
 use tokio::{
     io::AsyncWriteExt as _,
+    net::TcpListener,
     task::JoinHandle,
     time::{Instant as TokioInstant, interval, timeout_at},
 };
@@ -14,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     certificate::{Certificates, NAME, versions},
-    server::{head, listen, saying, serve, to_end},
+    server::{head, listen, nobody, saying, serve, to_end},
     *,
 };
 
@@ -44,6 +45,34 @@ async fn the_request_is_a_get_that_is_the_last() {
         assert_eq!(request, wanted);
         assert_eq!(end.expect("no reset"), 0);
     }
+}
+
+/// From an address of IPv6, whose brackets stand in the request (RFC 9110 section 7.2).
+#[tokio::test]
+async fn a_backend_of_ipv6_is_asked_by_ipv6() {
+    let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
+        // This machine has none.
+        return;
+    };
+    let address = listener.local_addr().expect("its address");
+    let asked = tokio::spawn(async move {
+        let (mut stream, peer) = listener.accept().await.expect("a connection");
+        let request = head(&mut stream).await;
+        let said = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
+        said.expect("said");
+        (request, peer.ip())
+    });
+    let target = Target {
+        address,
+        source: Ipv6Addr::LOCALHOST.into(),
+        ..target(nobody().await, health(Check::Http(get("/"))))
+    };
+    let (outcome, _open) = ask_openly(&target).await.expect("a check");
+    assert_eq!(outcome, good("200 OK"));
+    let (request, source) = asked.await.expect("served");
+    let host = format!("host: [::1]:{}\r\n", address.port());
+    assert!(request.contains(&host), "{request}");
+    assert_eq!(source, target.source);
 }
 
 #[tokio::test]

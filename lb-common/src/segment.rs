@@ -1,22 +1,98 @@
 //! segment: whole TCP frames without data, for what XDP cannot do because it has no timer: resets
-//! of flows that ended, and keepalive probes.
+//! of flows that ended, and keepalive probes. Over IPv4, or over IPv6 (RFC 8200).
+
+use core::net::IpAddr;
 
 use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
-    addr::{Be16, Be32, Mac},
+    addr::{Be16, Be32, Be128, Mac},
     answer::{Ends, write_ip},
     wire::{
         Packet as _, Slice, Tag,
         checksum::Sum,
-        header::{Ethernet, Ipv4, TaggedEthernet, Tcp},
+        header::{Ethernet, Ipv4, Ipv6, TaggedEthernet, Tcp},
     },
 };
 
 const TCP_BYTES: u16 = 20;
-const UNTAGGED: usize = size_of::<Ethernet>() + size_of::<Ipv4>() + size_of::<Tcp>();
-const TAGGED: usize = size_of::<TaggedEthernet>() + size_of::<Ipv4>() + size_of::<Tcp>();
+/// The longest frame.
+const MOST: usize = size_of::<TaggedEthernet>() + size_of::<Ipv6>() + size_of::<Tcp>();
 const _: () = assert!(size_of::<Tcp>() == TCP_BYTES as usize);
+
+/// Hops of an IPv6 packet, as of an IPv4 one.
+const HOP_LIMIT: u8 = 64;
+
+/// Who sends to whom, of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// Over IPv4.
+    V4 {
+        /// Source address.
+        from: Be32,
+        /// Destination address.
+        to: Be32,
+    },
+    /// Over IPv6.
+    V6 {
+        /// Source address.
+        from: Be128,
+        /// Destination address.
+        to: Be128,
+    },
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        let none = Be32::new(0);
+        Self::V4 {
+            from: none,
+            to: none,
+        }
+    }
+}
+
+impl Addresses {
+    /// From one address to another; none if one is of IPv4 and the other of IPv6.
+    pub fn new(from: IpAddr, to: IpAddr) -> Option<Self> {
+        match (from, to) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => Some(Self::V4 {
+                from: from.into(),
+                to: to.into(),
+            }),
+            (IpAddr::V6(from), IpAddr::V6(to)) => Some(Self::V6 {
+                from: from.into(),
+                to: to.into(),
+            }),
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+        }
+    }
+
+    const fn header_bytes(&self) -> usize {
+        match self {
+            Self::V4 { .. } => size_of::<Ipv4>(),
+            Self::V6 { .. } => size_of::<Ipv6>(),
+        }
+    }
+
+    const fn ethertype(&self) -> Be16 {
+        Be16::from_raw(match self {
+            Self::V4 { .. } => EtherType::Ipv4 as u16,
+            Self::V6 { .. } => EtherType::Ipv6 as u16,
+        })
+    }
+
+    /// The sum of the pseudo-header of a bare segment (RFC 9293 section 3.1, RFC 8200 section 8.1).
+    fn pseudo_header(&self) -> Sum {
+        let sum = Sum::default()
+            .add16(Be16::new(u16::from(IpProto::Tcp as u8)))
+            .add16(Be16::new(TCP_BYTES));
+        match self {
+            Self::V4 { from, to } => sum.add32(*from).add32(*to),
+            Self::V6 { from, to } => sum.add128(*from).add128(*to),
+        }
+    }
+}
 
 /// A TCP segment without data and options, and the way it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,10 +103,8 @@ pub struct BareSegment {
     pub destination_mac: Mac,
     /// 802.1Q VLAN id, 0 for an untagged frame.
     pub vlan: u16,
-    /// Source address.
-    pub source: Be32,
-    /// Destination address.
-    pub destination: Be32,
+    /// From whom to whom.
+    pub addresses: Addresses,
     /// Source port.
     pub source_port: Be16,
     /// Destination port.
@@ -48,7 +122,7 @@ pub struct BareSegment {
 /// The bytes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    bytes: [u8; TAGGED],
+    bytes: [u8; MOST],
     length: usize,
 }
 
@@ -61,37 +135,41 @@ impl AsRef<[u8]> for Frame {
 impl BareSegment {
     /// The frame, with right checksums.
     pub fn frame(&self) -> Frame {
-        let length = if self.vlan == 0 { UNTAGGED } else { TAGGED };
-        let mut bytes = [0; TAGGED];
+        let mut bytes = [0; MOST];
         // The buffer has room for every header, so there is always a frame.
-        let written = self.write(&Slice::new(&mut bytes), length);
+        let written = self.write(&Slice::new(&mut bytes));
         debug_assert!(written.is_some(), "a header beyond the end of the frame");
+        let length = written.unwrap_or_default();
         Frame { bytes, length }
     }
 
-    fn write(&self, frame: &Slice<'_>, length: usize) -> Option<()> {
+    /// Writes the headers; how many bytes they have.
+    fn write(&self, frame: &Slice<'_>) -> Option<usize> {
         let ethernet: &Ethernet = frame.header(0)?;
         ethernet.destination.set(self.destination_mac);
         ethernet.source.set(self.source_mac);
-        let ethertype = Be16::from_raw(EtherType::Ipv4 as u16);
-        if self.vlan == 0 {
+        let ethertype = self.addresses.ethertype();
+        let ip_at = if self.vlan == 0 {
             ethernet.ethertype.set(ethertype);
+            size_of::<Ethernet>()
         } else {
             let tagged: &TaggedEthernet = frame.header(0)?;
             let tag = Tag::of(self.vlan);
             tagged.protocol.set(tag.protocol);
             tagged.tci.set(tag.tci);
             tagged.ethertype.set(ethertype);
-        }
-        let tcp_at = length.checked_sub(size_of::<Tcp>())?;
-        let ip: &Ipv4 = frame.header(tcp_at.checked_sub(size_of::<Ipv4>())?)?;
-        let ends = Ends {
-            from: self.source,
-            to: self.destination,
+            size_of::<TaggedEthernet>()
         };
-        write_ip(ip, ends, TCP_BYTES, IpProto::Tcp as u8);
+        match self.addresses {
+            Addresses::V4 { from, to } => {
+                let ip: &Ipv4 = frame.header(ip_at)?;
+                write_ip(ip, Ends { from, to }, TCP_BYTES, IpProto::Tcp as u8);
+            }
+            Addresses::V6 { from, to } => write_ipv6(frame.header(ip_at)?, from, to),
+        }
+        let tcp_at = ip_at.checked_add(self.addresses.header_bytes())?;
         self.write_tcp(frame.header(tcp_at)?);
-        Some(())
+        tcp_at.checked_add(size_of::<Tcp>())
     }
 
     fn write_tcp(&self, tcp: &Tcp) {
@@ -104,11 +182,9 @@ impl BareSegment {
         tcp.flags.set(self.flags);
         tcp.window.set(window);
         tcp.urgent.set(Be16::default());
-        let sum = Sum::default()
-            .add32(self.source)
-            .add32(self.destination)
-            .add16(Be16::new(u16::from(IpProto::Tcp as u8)))
-            .add16(Be16::new(TCP_BYTES))
+        let sum = self
+            .addresses
+            .pseudo_header()
             .add16(self.source_port)
             .add16(self.destination_port)
             .add32(self.sequence)
@@ -119,16 +195,26 @@ impl BareSegment {
     }
 }
 
+/// Writes the IPv6 header of a bare segment (RFC 8200 section 3), without traffic class or flow label.
+fn write_ipv6(ip: &Ipv6, from: Be128, to: Be128) {
+    ip.version_class_label.set(Be32::new(6 << 28));
+    ip.payload_length.set(Be16::new(TCP_BYTES));
+    ip.next_header.set(IpProto::Tcp as u8);
+    ip.hop_limit.set(HOP_LIMIT);
+    ip.source.set(from);
+    ip.destination.set(to);
+}
+
 #[cfg(test)]
 mod tests {
-    use core::net::Ipv4Addr;
+    use core::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
     use crate::wire::{
-        L4,
+        Chain, L4,
         checksum::{full, pseudo_header},
         header::{ACK, RST},
-        parse_ipv4,
+        parse_ipv4, parse_ipv6,
     };
 
     fn reset(vlan: u16) -> BareSegment {
@@ -136,8 +222,10 @@ mod tests {
             source_mac: Mac::new([2, 0, 0, 0, 0, 1]),
             destination_mac: Mac::new([2, 0, 0, 0, 0, 2]),
             vlan,
-            source: Ipv4Addr::new(192, 168, 203, 110).into(),
-            destination: Ipv4Addr::new(192, 168, 203, 50).into(),
+            addresses: Addresses::V4 {
+                from: Ipv4Addr::new(192, 168, 203, 110).into(),
+                to: Ipv4Addr::new(192, 168, 203, 50).into(),
+            },
             source_port: Be16::new(6443),
             destination_port: Be16::new(40000),
             sequence: Be32::new(0xffff_fff0),
@@ -145,6 +233,68 @@ mod tests {
             flags: RST | ACK,
             window: 0,
         }
+    }
+
+    const VIP: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0xcb, 0, 0, 0, 0x110);
+    const CLIENT: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 2, 3, 4, 5, 6, 7);
+
+    fn reset_over_ipv6(vlan: u16) -> BareSegment {
+        BareSegment {
+            addresses: Addresses::V6 {
+                from: VIP.into(),
+                to: CLIENT.into(),
+            },
+            ..reset(vlan)
+        }
+    }
+
+    #[test]
+    fn every_byte_of_a_reset_over_ipv6() {
+        let frame = reset_over_ipv6(0).frame();
+        let bytes = frame.as_ref();
+        assert_eq!(
+            bytes[..14],
+            [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd]
+        );
+        assert_eq!(bytes[14..22], [0x60, 0, 0, 0, 0, 20, 6, 64]);
+        assert_eq!(bytes[22..38], VIP.octets());
+        assert_eq!(bytes[38..54], CLIENT.octets());
+        let over_ipv4 = reset(0).frame();
+        assert_eq!(
+            bytes[54..70],
+            over_ipv4.as_ref()[34..50],
+            "up to the window"
+        );
+        assert_eq!(bytes[72..], [0, 0], "urgent pointer, and nothing behind it");
+        // By hand: the words of both addresses, length and next header.
+        let words = bytes[54..70].chunks(2);
+        let words = words.map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+        let sum = words.sum::<u32>() + 2 * 0xfd00 + 0xcb + 0x110 + 0x1c + 20 + 6;
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let checksum = !u16::try_from((sum >> 16) + (sum & 0xffff)).unwrap();
+        assert_eq!(bytes[70..72], checksum.to_be_bytes());
+        let tagged = reset_over_ipv6(2003).frame();
+        let tagged = tagged.as_ref();
+        assert_eq!(tagged[..12], bytes[..12]);
+        assert_eq!(tagged[12..16], [0x81, 0, 0x07, 0xd3]);
+        assert_eq!(tagged[16..], bytes[12..]);
+    }
+
+    #[test]
+    fn nobody_sends_from_one_family_to_the_other() {
+        let one: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
+        let other: IpAddr = VIP.into();
+        assert_eq!(Addresses::new(one, other), None);
+        assert_eq!(Addresses::new(other, one), None);
+        let wanted = Addresses::V6 {
+            from: VIP.into(),
+            to: CLIENT.into(),
+        };
+        assert_eq!(Addresses::new(other, CLIENT.into()), Some(wanted));
+        assert!(matches!(
+            Addresses::new(one, one),
+            Some(Addresses::V4 { .. })
+        ));
     }
 
     #[test]
@@ -180,8 +330,10 @@ mod tests {
             };
             let low = |random: u32| u16::try_from(random >> 16).unwrap();
             let segment = BareSegment {
-                source: Be32::new(next()),
-                destination: Be32::new(next()),
+                addresses: Addresses::V4 {
+                    from: Be32::new(next()),
+                    to: Be32::new(next()),
+                },
                 source_port: Be16::new(low(next())),
                 destination_port: Be16::new(low(next())),
                 sequence: Be32::new(next()),
@@ -193,9 +345,42 @@ mod tests {
             let frame = segment.frame();
             let bytes = frame.as_ref();
             assert_eq!(full(&bytes[14..34], 0).raw(), 0, "IP checksum");
-            let pseudo = pseudo_header(segment.source, segment.destination, 6, 20);
+            let Addresses::V4 { from, to } = segment.addresses else {
+                panic!("not IPv4");
+            };
+            let pseudo = pseudo_header(from, to, 6, 20);
             assert_eq!(full(&bytes[34..], pseudo).raw(), 0, "TCP checksum");
+            let over_ipv6 = BareSegment {
+                addresses: Addresses::V6 {
+                    from: Be128::from_raw([(); 4].map(|()| next())),
+                    to: Be128::from_raw([(); 4].map(|()| next())),
+                },
+                ..segment
+            };
+            let frame = over_ipv6.frame();
+            let bytes = frame.as_ref();
+            // The pseudo-header of RFC 8200 section 8.1: addresses, length, zeros, next header.
+            let mut pseudo = bytes[22..54].to_vec();
+            pseudo.extend([0, 0, 0, 20, 0, 0, 0, 6]);
+            let whole = [&pseudo, &bytes[54..]].concat();
+            assert_eq!(full(&whole, 0).raw(), 0, "TCP checksum over IPv6");
         }
+    }
+
+    #[test]
+    fn the_parser_of_ipv6_reads_what_was_written() {
+        let segment = reset_over_ipv6(0);
+        let mut bytes = segment.frame().as_ref().to_vec();
+        let packet = Slice::new(&mut bytes);
+        let ethernet: &Ethernet = packet.header(0).unwrap();
+        let ip: &Ipv6 = packet.header(14).unwrap();
+        let chain = Chain::walk(&packet, ip).unwrap();
+        let parsed = parse_ipv6(&packet, ethernet, ip, chain).unwrap();
+        assert_eq!((parsed.payload, parsed.l4.protocol()), (0, 6));
+        assert_eq!(parsed.l4.ports(), (Be16::new(6443), Be16::new(40000)));
+        assert_eq!(parsed.ip.source.get(), VIP.into());
+        assert_eq!(parsed.ip.destination.get(), CLIENT.into());
+        assert_eq!(parsed.ip.hop_limit.get(), 64);
     }
 
     #[test]

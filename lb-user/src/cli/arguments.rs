@@ -1,6 +1,6 @@
 //! What can be said on the command line.
 
-use std::{net::SocketAddrV4, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -112,9 +112,9 @@ pub(super) enum Command {
     },
     /// The flow that has a SNAT port, or had it last
     Who {
-        /// SNAT address and port, as a backend sees them
+        /// SNAT address and port, as a backend sees them; an IPv6 address stands in brackets
         #[arg(value_name = "SNATIP:PORT")]
-        snat: SocketAddrV4,
+        snat: SocketAddr,
         #[command(flatten)]
         show: Show,
     },
@@ -200,7 +200,7 @@ pub(super) struct Which {
     client: Option<String>,
     /// With this SNAT address and port, as a backend sees them
     #[arg(long, value_name = "SNATIP:PORT")]
-    snat: Option<SocketAddrV4>,
+    snat: Option<SocketAddr>,
 }
 
 impl Which {
@@ -364,7 +364,15 @@ mod tests {
             }
         );
         assert!(parse("flows --kill --all").is_ok());
-        for line in ["flows --all", "flows --snat 10.0.0.1", "flows --kill n"] {
+        for line in ["flows --snat [fd00::1]:2000", "who [fd00::1]:2000"] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
+        for line in [
+            "flows --all",
+            "flows --snat 10.0.0.1",
+            "flows --snat fd00::1",
+            "flows --kill n",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -1,6 +1,6 @@
 //! `lb flows` and `lb who`: the flows, and their end.
 
-use std::{net::SocketAddrV4, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Result;
 
@@ -41,7 +41,7 @@ pub(super) fn kill(filter: Filter, show: &Show) -> Result<()> {
     ask::order(&Request::Kill(filter), show)
 }
 
-pub(super) fn who(snat: SocketAddrV4, show: &Show) -> Result<()> {
+pub(super) fn who(snat: SocketAddr, show: &Show) -> Result<()> {
     let filter = Filter {
         snat: Some(snat.to_string()),
         ..Filter::default()

@@ -233,8 +233,8 @@ mod tests {
             vip_port: Be16::new(6443),
             ..Flow::default()
         };
-        assert_eq!(cut.holds(&flow, FIRST_LEG), Some(Why::Policy));
-        assert_eq!(cut.holds(&flow, FIRST_LEG - 1), None);
+        assert_eq!(cut.holds(&flow, FIRST_LEG, None), Some(Why::Policy));
+        assert_eq!(cut.holds(&flow, FIRST_LEG - 1, None), None);
     }
 
     /// As where names decide: what the data plane has goes on, and what is copied ends.
@@ -283,7 +283,6 @@ mod tests {
         let address = |text: &str| text.parse::<Ipv4Addr>().unwrap().into();
         let flow = Flow {
             network,
-            client: address(client),
             vip: address(vip),
             vip_port: Be16::new(6443),
             // They are not policy's.
@@ -291,7 +290,7 @@ mod tests {
             backend_id: 99,
             ..Flow::default()
         };
-        cut.holds(&flow, 1)
+        cut.holds(&flow, 1, Some(client.parse().unwrap()))
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     dataplane::{
         flows::{FlowTable, UsageTable, coarse_now},
+        labels::Labels,
         maps::Maps,
     },
     observe::log::Reporter,
@@ -54,6 +55,7 @@ fn slots_of(address: IpAddr, ids: &Ids) -> impl Iterator<Item = u16> {
 pub struct Sweeper {
     table: FlowTable,
     usage: UsageTable,
+    labels: Labels,
     reporter: Reporter,
 }
 
@@ -150,6 +152,7 @@ impl Sweeper {
         Ok(Self {
             table: FlowTable::open(folder)?,
             usage: UsageTable::open(folder)?,
+            labels: Labels::open(folder)?,
             reporter,
         })
     }
@@ -210,6 +213,7 @@ impl Sweeper {
             snat: slot.record,
             port,
             time: coarse_now()?,
+            client: self.labels.client6(id, &flow).unwrap_or_default(),
             ..FlowEvent::default()
         });
         Ok(())
@@ -232,7 +236,7 @@ fn forget_key(maps: &mut Maps, word: Word, flow: &Flow, id: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use lb_common::addr::Be16;
 
@@ -246,6 +250,7 @@ mod tests {
         let sweeper = Sweeper {
             table: FlowTable::anonymous(1),
             usage: UsageTable::anonymous(service + 2),
+            labels: Labels::anonymous(base(1) + 8),
             reporter,
         };
         for index in 0..service + 2 {
@@ -258,7 +263,10 @@ mod tests {
         };
         let half_open = Word::default().claim(false).publish();
         let word = Word::from_raw(half_open.raw() & !7 | State::Established as u32);
+        let client: Ipv6Addr = "2001:db8::9".parse().unwrap();
         let flow = Flow {
+            client: sweeper.labels.put_client(base(1) + 7, "2001:db8::9"),
+            vip: sweeper.labels.give("fd00::110"),
             client_port: Be16::new(40_000),
             network: 3,
             service: 9,
@@ -291,6 +299,7 @@ mod tests {
             snat: Ipv4Addr::new(10, 0, 0, 4).into(),
             port: 20_007,
             time: event.time,
+            client: client.into(),
             ..FlowEvent::default()
         };
         assert_eq!(event, wanted);

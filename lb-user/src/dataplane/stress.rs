@@ -8,6 +8,7 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     hint,
+    net::Ipv6Addr,
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
@@ -17,13 +18,16 @@ use std::{
 };
 
 use lb_common::{
-    addr::{Be16, Be32, Mac},
+    addr::{Be16, Be32, Be128, Mac},
     conntrack::{self, Direction, Segment, State, Step, Word},
     maps::flow::Flow,
     wire::header::{ACK, FIN, RST, SYN},
 };
 
-use super::flows::FlowTable;
+use super::{
+    flows::FlowTable,
+    labels::{Labels, twin::KEY},
+};
 use crate::control::expiry::{
     cause::Cause,
     close::{mark, settle},
@@ -71,6 +75,8 @@ fn an_id_that_many_want_is_given_to_one() {
 #[derive(Debug)]
 struct Ground {
     table: FlowTable,
+    /// The flows are of IPv6.
+    labels: Labels,
     queue: Mutex<VecDeque<u32>>,
     /// Whether threads also try ids that they did not take out of the queue.
     rivals: bool,
@@ -88,6 +94,7 @@ impl Ground {
     fn new(rivals: bool) -> Self {
         Self {
             table: FlowTable::anonymous(IDS),
+            labels: Labels::anonymous(IDS),
             queue: Mutex::new((0..IDS).collect()),
             rivals,
             claims: Default::default(),
@@ -161,6 +168,8 @@ impl Ground {
         assert_eq!(claimed.generation(), before + 1, "id {id} has two owners");
         self.table
             .fill_with(id, &flow(id, claimed.generation()), || dice.pause());
+        let client = client(claimed.generation());
+        self.labels.put_client_with(id, client, || dice.pause());
         self.live.fetch_add(1, Ordering::SeqCst);
         let published = claimed.publish();
         assert!(
@@ -254,6 +263,13 @@ impl Ground {
         let wanted = flow(id, word.generation());
         let found = Flow { word: 0, ..found };
         assert_eq!(found, wanted, "id {id}, generation {}", word.generation());
+        match self.labels.client(id, &found) {
+            Some(found) => assert_eq!(found, client(word.generation())),
+            None => assert_ne!(
+                self.table.word(id).map(Word::generation),
+                Some(word.generation())
+            ),
+        }
         self.read.fetch_add(1, Ordering::Relaxed);
         Some((word, found))
     }
@@ -269,12 +285,17 @@ fn is_live(word: Word) -> bool {
     word.has_flow() && !word.claimable()
 }
 
-/// What the winner of a claim writes: every field says whose it is.
+/// The client of the flow, in every word of its address.
+fn client(generation: u32) -> Ipv6Addr {
+    Be128::from_raw([generation; 4].map(u32::to_be)).into()
+}
+
+/// What the winner of a claim writes: every field says whose it is, and the VIP is a label.
 fn flow(id: u32, generation: u32) -> Flow {
     let half = generation as u16;
     Flow {
         word: 0,
-        client: Be32::new(generation),
+        client: KEY.client(client(generation).into()),
         vip: Be32::new(!generation),
         client_port: Be16::new(half),
         vip_port: Be16::new(!half),

@@ -2,10 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, SocketAddr},
 };
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use lb_common::maps::flow::Flow;
 
 use super::flows::flow_id;
@@ -57,9 +57,9 @@ pub fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> {
     Ok(choices)
 }
 
-/// Whether a flow is meant.
-pub(super) fn meant(choices: &[Choice], id: u32, flow: &Flow) -> bool {
-    choices.iter().any(|choice| choice.holds(flow, id))
+/// Whether a flow is meant, the one with this id and this client.
+pub(super) fn meant(choices: &[Choice], id: u32, flow: &Flow, client: Option<IpAddr>) -> bool {
+    choices.iter().any(|choice| choice.holds(flow, id, client))
 }
 
 /// The ids of the backend with this name, `POOL/BACKEND` or `BACKEND`: the one that is configured,
@@ -127,20 +127,19 @@ fn id(ids: &Ids, kind: Kind, name: &str) -> Result<u16, String> {
 
 /// A prefix, or an address as one.
 fn prefix(text: &str) -> Result<IpNet, String> {
-    let address = text
-        .parse::<Ipv4Addr>()
-        .map(|address| IpNet::from(IpAddr::V4(address)));
-    let prefix = address.or_else(|_| text.parse::<Ipv4Net>().map(IpNet::from));
+    let address = text.parse::<IpAddr>();
+    let address = address.map(|address| IpNet::from(address.to_canonical()));
+    let prefix = address.or_else(|_| text.parse::<IpNet>());
     prefix.map(|prefix| prefix.trunc()).map_err(|_| {
-        format!("{text:?} is neither an IPv4 address nor a prefix such as 10.0.0.0/24")
+        format!("{text:?} is neither an address nor a prefix such as 10.0.0.0/24 or fd00:1::/64")
     })
 }
 
 /// The ids of the flows that have this SNAT port: one in each network that has the address.
 fn snat_ids(tuple: &str, ids: &Ids) -> Result<Vec<u32>, String> {
-    let parsed: SocketAddrV4 = tuple
-        .parse()
-        .map_err(|_| format!("{tuple:?} is not a SNAT address and port such as 10.0.0.1:2000"))?;
+    let parsed: SocketAddr = tuple.parse().map_err(|_| {
+        format!("{tuple:?} is not a SNAT address and port such as 10.0.0.1:2000 or [fd00::1]:2000")
+    })?;
     let slots = ids.of(Kind::Snat).filter_map(|(name, id)| {
         let slot = u16::try_from(id.checked_sub(1)?).ok()?;
         let (_, snat) = snat::parse_name(name)?;
@@ -157,7 +156,7 @@ fn snat_ids(tuple: &str, ids: &Ids) -> Result<Vec<u32>, String> {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::{addr::Be32, maps::snat::base};
+    use lb_common::maps::snat::base;
 
     use super::*;
 
@@ -174,6 +173,7 @@ mod tests {
             (Kind::Backend, "q/10.0.0.6:80@mgmt/10.0.0.6", 5),
             (Kind::Snat, "mgmt/10.0.0.1:2000-2009", 1),
             (Kind::Snat, "tenant-a/10.0.0.1:2005-2009", 2),
+            (Kind::Snat, "mgmt/[fd00::1]:2000-2009", 3),
         ] {
             ids.insert(kind, name, id);
         }
@@ -188,7 +188,7 @@ mod tests {
     fn without_a_filter_every_flow_is_meant() {
         let choices = choose(&Filter::default(), &ids()).unwrap();
         assert_eq!(choices, [Choice::default()]);
-        assert!(meant(&choices, 7, &Flow::default()));
+        assert!(meant(&choices, 7, &Flow::default(), None));
     }
 
     #[test]
@@ -197,7 +197,6 @@ mod tests {
             network: 2,
             service: 1,
             backend_id: 1,
-            client: Be32::from(Ipv4Addr::new(10, 9, 8, 7)),
             ..Flow::default()
         };
         let id = base(0) + 3;
@@ -210,7 +209,8 @@ mod tests {
             all: false,
         };
         let choices = choose(&filter, &ids()).unwrap();
-        assert!(meant(&choices, id, &flow));
+        let its = Some(IpAddr::from([10, 9, 8, 7]));
+        assert!(meant(&choices, id, &flow, its));
         let others = [
             Flow { network: 1, ..flow },
             Flow { service: 2, ..flow },
@@ -218,15 +218,14 @@ mod tests {
                 backend_id: 2,
                 ..flow
             },
-            Flow {
-                client: Be32::from(Ipv4Addr::new(10, 8, 8, 7)),
-                ..flow
-            },
         ];
         for other in others {
-            assert!(!meant(&choices, id, &other), "{other:?}");
+            assert!(!meant(&choices, id, &other, its), "{other:?}");
         }
-        assert!(!meant(&choices, id + 1, &flow));
+        assert!(!meant(&choices, id + 1, &flow, its));
+        for another in [None, Some(IpAddr::from([10, 8, 8, 7]))] {
+            assert!(!meant(&choices, id, &flow, another));
+        }
     }
 
     #[test]
@@ -265,10 +264,24 @@ mod tests {
     }
 
     #[test]
+    fn a_snat_port_of_ipv6_stands_in_brackets() {
+        assert_eq!(snat_ids("[fd00::1]:2003", &ids()), Ok(vec![base(2) + 3]));
+        for text in ["fd00::1:2003", "[fd00::2]:2003", "[fd00::1]:2010"] {
+            assert!(snat_ids(text, &ids()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn a_client_is_an_address_or_a_prefix() {
         assert_eq!(prefix("10.0.0.7").unwrap().to_string(), "10.0.0.7/32");
         assert_eq!(prefix("10.0.0.7/24").unwrap().to_string(), "10.0.0.0/24");
-        for text in ["", "10.0.0", "10.0.0.0/33", "fd00::1", "a"] {
+        assert_eq!(prefix("fd00::7").unwrap().to_string(), "fd00::7/128");
+        assert_eq!(prefix("fd00:1::7/64").unwrap().to_string(), "fd00:1::/64");
+        assert_eq!(
+            prefix("::ffff:10.0.0.7").unwrap().to_string(),
+            "10.0.0.7/32"
+        );
+        for text in ["", "10.0.0", "10.0.0.0/33", "fd00::/129", "[fd00::1]", "a"] {
             assert!(prefix(text).is_err(), "{text}");
         }
     }

@@ -2,12 +2,12 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, SocketAddr},
 };
 
 use anyhow::{Result, bail};
 use lb_common::{
-    addr::{Be16, Be32},
+    addr::Be16,
     conntrack::{State, Word},
     maps::flow::Flow,
 };
@@ -27,7 +27,7 @@ use crate::{
         ids::Kind,
         snat::SnatSlot,
     },
-    dataplane::flows::coarse_now,
+    dataplane::{flows::coarse_now, labels::Labels},
 };
 
 impl Observer {
@@ -51,11 +51,13 @@ impl Observer {
         for (_, slot) in self.snat_slots()? {
             for id in slot.flow_ids() {
                 // One that changes while it is read is ending or beginning.
-                if let Some((word, flow)) = self.table.flow(id)
-                    && is_live(word)
-                    && meant(choices, id, &flow)
-                {
-                    let line = names.line(&slot, id, word, &flow);
+                let Some((word, flow)) = self.table.flow(id).filter(|(word, _)| is_live(*word))
+                else {
+                    continue;
+                };
+                let client = self.labels.client(id, &flow);
+                if meant(choices, id, &flow, client) {
+                    let line = names.line((&slot, client), id, word, &flow);
                     let name = self.asked_name(id, word);
                     lines.push(FlowLine { name, ..line });
                 }
@@ -77,7 +79,7 @@ impl Observer {
     /// # Errors
     ///
     /// If it is no SNAT port of any network, or a map cannot be read.
-    pub fn who(&self, tuple: SocketAddrV4) -> Result<Vec<WhoLine>> {
+    pub fn who(&self, tuple: SocketAddr) -> Result<Vec<WhoLine>> {
         let slots = self.snat_slots()?;
         let ids = slots.iter();
         let ids = ids.filter_map(|(_, slot)| Some((slot, flow_id(slot, tuple)?)));
@@ -106,7 +108,8 @@ impl Observer {
             let live = is_live(word);
             // Who has a socket's port is among the legs.
             if word.has_flow() && !word.is_local() {
-                let line = names.line(slot, id, word, &flow);
+                let client = self.labels.client(id, &flow);
+                let line = names.line((slot, client), id, word, &flow);
                 let name = self.asked_name(id, word);
                 let flow = FlowLine { name, ..line };
                 lines.push(WhoLine { live, flow });
@@ -120,23 +123,36 @@ impl Observer {
 struct Names<'o> {
     networks: HashMap<u32, &'o str>,
     services: HashMap<u32, &'o str>,
+    labels: &'o Labels,
     policy: Policy,
     now: u32,
 }
 
 impl<'o> Names<'o> {
     fn new(observer: &'o Observer) -> Result<Self> {
-        let Observer { ids, config, .. } = observer;
+        let Observer {
+            ids,
+            config,
+            labels,
+            ..
+        } = observer;
         let by_id = |kind| ids.of(kind).map(|(name, id)| (id, name)).collect();
         Ok(Self {
             networks: by_id(Kind::Network),
             services: by_id(Kind::Service),
+            labels,
             policy: Policy::new(config, ids),
             now: coarse_now()?,
         })
     }
 
-    fn line(&self, slot: &SnatSlot, id: u32, word: Word, flow: &Flow) -> FlowLine {
+    fn line(
+        &self,
+        (slot, client): (&SnatSlot, Option<IpAddr>),
+        id: u32,
+        word: Word,
+        flow: &Flow,
+    ) -> FlowLine {
         let network = self.networks.get(&flow.network.into()).copied();
         let service = self.services.get(&flow.service.into()).copied();
         let idle_ms = millis_since(flow.last_seen, self.now);
@@ -148,10 +164,10 @@ impl<'o> Names<'o> {
             network: network.unwrap_or(UNKNOWN).to_owned(),
             service: service.unwrap_or(UNKNOWN).to_owned(),
             protocol: protocol(word).into(),
-            client: endpoint(flow.client, flow.client_port),
-            vip: endpoint(flow.vip, flow.vip_port),
+            client: endpoint(client, flow.client_port),
+            vip: endpoint(self.labels.address(flow.vip), flow.vip_port),
             snat: snat.to_string(),
-            backend: endpoint(flow.backend, flow.backend_port),
+            backend: endpoint(self.labels.address(flow.backend), flow.backend_port),
             state: state(word).into(),
             name: None,
             bytes_request: flow.bytes_request,
@@ -173,8 +189,8 @@ fn port(slot: &SnatSlot, id: u32) -> u16 {
 }
 
 /// The flow id of a SNAT port, if this address in this slot has it.
-pub(super) fn flow_id(slot: &SnatSlot, tuple: SocketAddrV4) -> Option<u32> {
-    let here = slot.snat.address == IpAddr::V4(*tuple.ip());
+pub(super) fn flow_id(slot: &SnatSlot, tuple: SocketAddr) -> Option<u32> {
+    let here = slot.snat.address == tuple.ip().to_canonical();
     slot.address().flow_id(tuple.port()).filter(|_| here)
 }
 
@@ -203,8 +219,12 @@ pub(super) const fn protocol(word: Word) -> &'static str {
     if word.is_udp() { "udp" } else { "tcp" }
 }
 
-fn endpoint(address: Be32, port: Be16) -> String {
-    format!("{}:{}", Ipv4Addr::from(address), port.get())
+/// Address and port in words.
+pub(super) fn endpoint(address: Option<IpAddr>, port: Be16) -> String {
+    match address {
+        Some(address) => SocketAddr::new(address, port.get()).to_string(),
+        None => UNKNOWN.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -217,17 +237,17 @@ mod tests {
 
     #[test]
     fn a_snat_port_is_the_id_of_its_flow() {
-        let address = Ipv4Addr::new(10, 0, 0, 1);
+        let address = IpAddr::from([10, 0, 0, 1]);
         let slot = SnatSlot::new(
             3,
             Snat {
-                address: address.into(),
+                address,
                 first_port: 2000,
                 ports: 10,
             },
             &Ids::default(),
         );
-        let id = |address, port| flow_id(&slot, SocketAddrV4::new(address, port));
+        let id = |address, port| flow_id(&slot, SocketAddr::new(address, port));
         assert_eq!(id(address, 2000), Some(base(3)));
         assert_eq!(id(address, 2009), Some(base(3) + 9));
         assert_eq!(
@@ -237,7 +257,9 @@ mod tests {
         for port in [0, 1999, 2010] {
             assert_eq!(id(address, port), None);
         }
-        assert_eq!(id(Ipv4Addr::new(10, 0, 0, 2), 2000), None);
+        assert_eq!(id([10, 0, 0, 2].into(), 2000), None);
+        assert_eq!(id("::ffff:10.0.0.1".parse().unwrap(), 2000), Some(base(3)));
+        assert_eq!(id("fd00::1".parse().unwrap(), 2000), None);
     }
 
     #[test]
@@ -257,7 +279,9 @@ services:
         for (id, service) in (1..).zip(&config.services) {
             ids.insert(Kind::Service, &service.name, id);
         }
+        let labels = Labels::anonymous(base(0) + 9);
         let names = Names {
+            labels: &labels,
             networks: HashMap::from([(1, "n")]),
             services: ids.of(Kind::Service).map(|(name, id)| (id, name)).collect(),
             policy: Policy::new(&config, &ids),
@@ -271,7 +295,7 @@ services:
                 last_seen,
                 ..Flow::default()
             };
-            let line = names.line(&slot, base(0) + 5, word, &flow);
+            let line = names.line((&slot, None), base(0) + 5, word, &flow);
             assert_eq!(
                 (line.network.as_str(), line.snat.as_str()),
                 ("n", "10.0.0.1:1029")
@@ -291,6 +315,15 @@ services:
         let long_ago = 10_000u32.wrapping_sub(100_000);
         assert_eq!(line(new, 1, long_ago), ("s".to_owned(), 104, Some(0)));
         assert_eq!(line(new.close(), 1, 0), ("s".to_owned(), 10, None));
+    }
+
+    #[test]
+    fn an_address_of_ipv6_stands_in_brackets_where_a_port_follows() {
+        let address = |text: &str| Some(text.parse().unwrap());
+        let shown = |address| endpoint(address, Be16::new(80));
+        assert_eq!(shown(address("fd00::1")), "[fd00::1]:80");
+        assert_eq!(shown(address("10.0.0.1")), "10.0.0.1:80");
+        assert_eq!(shown(None), "-");
     }
 
     #[test]

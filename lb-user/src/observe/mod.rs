@@ -8,7 +8,7 @@ mod packet;
 mod records;
 mod status;
 
-use std::net::Ipv4Addr;
+use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_common::maps::{MAX_NETWORKS, backend::Backend, flow::TIME_SHIFT};
@@ -23,7 +23,7 @@ use crate::{
         snat::{self, SnatSlot},
         start,
     },
-    dataplane::{flows::FlowTable, maps::Maps, pins::Pins},
+    dataplane::{flows::FlowTable, labels::Labels, maps::Maps, pins::Pins},
 };
 
 pub use choose::{backends, choose};
@@ -38,6 +38,7 @@ pub struct Observer {
     pins: Pins,
     maps: Maps,
     table: FlowTable,
+    labels: Labels,
     ids: Ids,
     config: Config,
 }
@@ -67,10 +68,12 @@ impl Observer {
         let config = config::parse("applied.yaml", &text)
             .with_context(|| format!("the applied configuration of instance {instance}"))?;
         let table = FlowTable::open(&pins.maps())?;
+        let labels = Labels::open(&pins.maps())?;
         Ok(Self {
             pins,
             maps,
             table,
+            labels,
             ids,
             config,
         })
@@ -104,7 +107,7 @@ impl Observer {
                     id,
                     name: backend.name.clone(),
                     pool: pool.name.clone(),
-                    address: format!("{}:{}", backend.address, backend.port),
+                    address: SocketAddr::new(backend.address, backend.port).to_string(),
                     weight: backend.weight,
                     next_hop: record.and_then(|record| next_hop(&record)),
                 });
@@ -127,12 +130,12 @@ impl Observer {
             return Ok(None);
         };
         let record = self.maps.backends.get(&id, 0)?;
-        let address = Ipv4Addr::from(record.address);
+        let address = self.labels.address(record.address);
         Ok(Some(BackendLine {
             id: Some(id),
             name: name.to_owned(),
             pool: pool.to_owned(),
-            address: format!("{address}:{}", record.port.get()),
+            address: flows::endpoint(address, record.port),
             weight: 0,
             next_hop: next_hop(&record),
         }))

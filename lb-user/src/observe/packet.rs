@@ -1,6 +1,8 @@
 //! A sampled frame in words: who to whom, and what.
 
-use std::net::Ipv4Addr;
+mod six;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use lb_common::{
     addr::Be16,
@@ -32,13 +34,14 @@ const FIRST_ETHERTYPE: u16 = 0x0600;
 pub struct Packet {
     /// The VLAN id of its tag, if it had one when it was sampled.
     pub vlan: Option<u16>,
-    /// `tcp`, `udp`, `icmp`, `ip-47`, `arp`, `ipv6`, `0x88cc` and so on.
+    /// `tcp`, `udp`, `icmp`, `icmpv6`, `ip-47`, `arp`, `ipv6`, `0x88cc` and so on.
     pub protocol: String,
     /// Address and port of the sender, or its address, or its MAC.
     pub source: Option<String>,
     /// As `source`, of the receiver.
     pub destination: Option<String>,
-    /// TCP: the flags, such as `SYN|ACK`. ARP: `request` or `reply`. IP: `fragment`, or `malformed`.
+    /// TCP: the flags, such as `SYN|ACK`, if the sample reaches them. ARP: `request` or `reply`. ICMPv6:
+    /// the message. IP: `fragment`, or `malformed`.
     pub flags: Option<String>,
 }
 
@@ -77,11 +80,13 @@ fn frame(mut bytes: Vec<u8>, length: usize) -> Option<Packet> {
     let kept = bytes.len();
     // What is behind is not known, but that it is there.
     bytes.resize(length.saturating_sub(tags).max(kept), 0);
+    let six = six::read(bytes.get(..kept)?, bytes.len());
     let packet = Slice::new(&mut bytes);
     let ethernet: &Ethernet = packet.header(0)?;
     let known = match ethernet.ethertype.get().get() {
         IPV4 => ipv4(&packet, ethernet, kept),
         ARP => arp(&packet),
+        IPV6 => six,
         _ => None,
     };
     let words = known.unwrap_or_else(|| Packet {
@@ -118,21 +123,26 @@ fn ipv4(packet: &Slice<'_>, ethernet: &Ethernet, kept: usize) -> Option<Packet> 
         }
         Err(_) => (None, None),
     };
-    let end = |index: usize| {
-        let address = addresses.get(index)?;
-        let port = ports.and_then(|ports| ports.get(index).copied());
-        Some(port.map_or_else(
-            || address.to_string(),
-            |port| format!("{address}:{}", port.get()),
-        ))
-    };
+    let [source, destination] = ends(
+        addresses.map(IpAddr::V4),
+        ports.map(|ports| ports.map(Be16::get)),
+    );
     Some(Packet {
         vlan: None,
         protocol: protocol(ip.protocol.get()),
-        source: end(0),
-        destination: end(1),
+        source,
+        destination,
         flags,
     })
+}
+
+/// Source and destination, with their ports if there are any.
+fn ends([from, to]: [IpAddr; 2], ports: Option<[u16; 2]>) -> [Option<String>; 2] {
+    match ports {
+        Some([source, destination]) => [(from, source), (to, destination)]
+            .map(|(address, port)| Some(SocketAddr::new(address, port).to_string())),
+        None => [from, to].map(|address| Some(address.to_string())),
+    }
 }
 
 /// Bytes of a transport header up to the last one that can be wrong.
@@ -168,6 +178,7 @@ fn protocol(number: u8) -> String {
         2 => "igmp".to_owned(),
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
+        58 => "icmpv6".to_owned(),
         other => format!("ip-{other}"),
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry},
     hash::Hash,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -251,7 +251,7 @@ impl Legs {
         }
         known.latest.push_back(cut.clone());
         for leg in known.legs.values() {
-            if let Some(why) = cut.holds(&leg.flow, leg.id) {
+            if let Some(why) = leg.why(cut) {
                 leg.cut.send_replace(Some(why));
                 count += 1;
             }
@@ -269,7 +269,7 @@ impl Legs {
         let goes_on = |legs: &Self| {
             let known = legs.known();
             let mut legs = known.legs.values();
-            legs.any(|leg| cut.holds(&leg.flow, leg.id).is_some())
+            legs.any(|leg| leg.why(cut).is_some())
         };
         while goes_on(self) && Instant::now() < deadline {
             sleep(LOOK).await;
@@ -291,7 +291,7 @@ impl Legs {
             let snat = filter.snat.as_ref();
             let snat = snat.is_none_or(|snat| *snat == leg.snat.to_string());
             let mut choices = choices.iter();
-            snat && choices.any(|choice| choice.holds(&leg.flow, leg.id))
+            snat && choices.any(|choice| choice.holds(&leg.flow, leg.id, leg.client()))
         };
         Ok(self.all().into_iter().filter(is_meant).collect())
     }
@@ -328,7 +328,7 @@ impl Known {
     /// Whether a leg has been cut since there were `cuts` of them.
     fn have_cut(&self, leg: &Leg, cuts: u64) -> bool {
         let since = usize::try_from(self.cuts - cuts).unwrap_or(usize::MAX);
-        let is_cut = |cut: &Cut| cut.holds(&leg.flow, leg.id).is_some();
+        let is_cut = |cut: &Cut| leg.why(cut).is_some();
         since > self.latest.len() || self.latest.iter().rev().take(since).any(is_cut)
     }
 
@@ -350,6 +350,16 @@ impl Known {
 }
 
 impl Leg {
+    /// Why a cut ends it.
+    fn why(&self, cut: &Cut) -> Option<Why> {
+        cut.holds(&self.flow, self.id, self.client())
+    }
+
+    /// Its client, which is of IPv4.
+    fn client(&self) -> Option<IpAddr> {
+        Some(Ipv4Addr::from(self.flow.client).into())
+    }
+
     /// Notes that so many bytes went that way.
     pub fn note(&self, way: Way, bytes: usize) {
         let counter = match way {

@@ -125,10 +125,11 @@ impl Cut {
         self.chosen.extend(chosen);
     }
 
-    /// Why a flow, the one with this id, is cut; none if it is not. What it is decides, never its
-    /// state. Of several reasons the first in the order of [`Why`].
-    pub fn holds(&self, flow: &Flow, id: u32) -> Option<Why> {
-        let denies = |rules: Option<&Rules>| rules.is_some_and(|rules| denies(rules, flow));
+    /// Why a flow, the one with this id and this client, is cut; none if it is not. What it is decides,
+    /// never its state. Of several reasons the first in the order of [`Why`]. A client that nobody
+    /// knows is none that any rules allow.
+    pub fn holds(&self, flow: &Flow, id: u32, client: Option<IpAddr>) -> Option<Why> {
+        let denies = |rules: Option<&Rules>| rules.is_some_and(|rules| denies(rules, client));
         if self.backends.contains(&flow.backend_id) {
             return Some(Why::Backend);
         }
@@ -142,14 +143,17 @@ impl Cut {
         {
             return Some(Why::Policy);
         }
-        let chosen = self.chosen.iter().any(|choice| choice.holds(flow, id));
+        let chosen = self
+            .chosen
+            .iter()
+            .any(|choice| choice.holds(flow, id, client));
         chosen.then_some(Why::Operator)
     }
 }
 
 impl Choice {
-    /// Whether it is for this flow, the one with this id.
-    pub fn holds(&self, flow: &Flow, flow_id: u32) -> bool {
+    /// Whether it is for this flow, the one with this id and this client.
+    pub fn holds(&self, flow: &Flow, flow_id: u32, its_client: Option<IpAddr>) -> bool {
         fn is<T: PartialEq>(chosen: Option<&T>, value: &T) -> bool {
             chosen.is_none_or(|chosen| chosen == value)
         }
@@ -164,7 +168,7 @@ impl Choice {
             && is(service.as_ref(), &flow.service)
             && is(backend.as_ref(), &flow.backend_id)
             && is(id.as_ref(), &flow_id)
-            && client.is_none_or(|prefix| prefix.contains(&client_of(flow)))
+            && client.is_none_or(|prefix| its_client.is_some_and(|its| prefix.contains(&its)))
     }
 }
 
@@ -182,18 +186,15 @@ fn listener(flow: &Flow) -> ServiceKey {
     }
 }
 
-fn client_of(flow: &Flow) -> IpAddr {
-    IpAddr::V4(flow.client.into())
-}
-
-/// Whether `rules` deny the flow's client, as the data plane would if it came only now.
-fn denies(rules: &Rules, flow: &Flow) -> bool {
-    !rules.is_empty() && longest(rules, client_of(flow)) != Some(ALLOW)
+/// Whether `rules` deny a client, as the data plane would if it came only now.
+fn denies(rules: &Rules, client: Option<IpAddr>) -> bool {
+    let says = client.and_then(|client| longest(rules, client));
+    !rules.is_empty() && says != Some(ALLOW)
 }
 
 /// What the longest prefix that has `client` says; none where there is none.
 ///
-/// Prefixes are sorted by address, shorter ones first. So the last one that is not behind `client` is
+/// Prefixes are sorted by family and address, shorter ones first. So the last one that is not behind `client` is
 /// the longest, or it ends before `client`: then what has `client` has both of them, and is no longer
 /// than what they have in common. Each step makes that shorter.
 fn longest(rules: &Rules, client: IpAddr) -> Option<u32> {
@@ -221,9 +222,12 @@ fn common(one: IpAddr, other: IpAddr) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
-    use lb_common::{addr::Be16, maps::rule::DENY};
+    use lb_common::{
+        addr::{Be16, Be32},
+        maps::{label::label, rule::DENY},
+    };
 
     use super::*;
 
@@ -250,14 +254,17 @@ mod tests {
             network: 2,
             service: 5,
             backend_id: 7,
-            client: Ipv4Addr::new(10, 1, 2, 3).into(),
             vip: Ipv4Addr::new(10, 9, 9, 9).into(),
             ..Flow::default()
         }
     }
 
+    fn client(text: &str) -> Option<IpAddr> {
+        Some(text.parse().unwrap())
+    }
+
     fn why(cut: &Cut) -> Option<Why> {
-        cut.holds(&flow(), ID)
+        cut.holds(&flow(), ID, client("10.1.2.3"))
     }
 
     #[test]
@@ -298,7 +305,7 @@ mod tests {
         assert_eq!(why(&listeners(|_| {})), Some(Why::Policy));
         assert_eq!(why(&listeners(|key| key.protocol = 17)), None);
         assert_eq!(why(&listeners(|key| key.network += 1)), None);
-        assert_eq!(why(&listeners(|key| key.vip = flow().client)), None);
+        assert_eq!(why(&listeners(|key| key.vip = Be32::new(7))), None);
         assert_eq!(why(&listeners(|key| key.port = Be16::new(9))), None);
     }
 
@@ -367,6 +374,68 @@ mod tests {
         ])));
     }
 
+    #[test]
+    fn a_client_of_ipv6_is_judged_by_the_prefixes_of_ipv6() {
+        let vip = Be32::new(label(3).get());
+        let flow = Flow { vip, ..flow() };
+        let key = listener(&flow);
+        assert_eq!(key.vip, label(3), "the label is the VIP");
+        let is_cut = |rules: Rules, its: Option<IpAddr>| {
+            let denied = Cut {
+                denied: [(key, rules.clone())].into(),
+                ..Cut::default()
+            };
+            let strangers = Cut {
+                strangers: [(flow.network, rules)].into(),
+                ..Cut::default()
+            };
+            let both = [denied, strangers].map(|cut| cut.holds(&flow, ID, its).is_some());
+            assert_eq!(both[0], both[1]);
+            both[0]
+        };
+        let of_both = || {
+            rules([
+                ("0.0.0.0/0", ALLOW),
+                ("255.255.255.255/32", ALLOW),
+                ("fd00::/16", ALLOW),
+                ("fd00:1::/32", DENY),
+                ("fd00:1:2::/48", ALLOW),
+                ("fd00:1:2::5/128", DENY),
+            ])
+        };
+        for (its, wanted) in [
+            ("fd00:2::1", false),
+            ("fd00:1::1", true),
+            ("fd00:1:2::4", false),
+            ("fd00:1:2::5", true),
+            ("fd00:1:2::6", false),
+            ("2001:db8::1", true),
+            ("::", true),
+            ("10.1.2.3", false),
+        ] {
+            assert_eq!(is_cut(of_both(), client(its)), wanted, "{its}");
+        }
+        assert!(is_cut(of_both(), None), "nobody knows who it is");
+        assert!(!is_cut(rules([]), None));
+        assert!(is_cut(rules([("0.0.0.0/0", ALLOW)]), client("fd00::1")));
+        assert!(is_cut(rules([("::/0", ALLOW)]), client("10.1.2.3")));
+        assert!(!is_cut(rules([("::/0", ALLOW)]), client("fd00::1")));
+    }
+
+    #[test]
+    fn a_choice_of_clients_is_of_their_family() {
+        let of = |prefix: &str| Choice {
+            client: Some(net(prefix)),
+            ..Choice::default()
+        };
+        let holds = |prefix: &str, its: &str| of(prefix).holds(&flow(), ID, client(its));
+        assert!(holds("fd00::/16", "fd00::7") && holds("fd00::7/128", "fd00::7"));
+        assert!(!holds("fd00::/16", "fd01::7") && !holds("::/0", "10.0.0.1"));
+        assert!(!holds("0.0.0.0/0", "fd00::7"));
+        assert!(!of("::/0").holds(&flow(), ID, None));
+        assert!(Choice::default().holds(&flow(), ID, None));
+    }
+
     /// Against a search of all of them.
     #[test]
     fn the_longest_match_is_that_of_a_plain_search() {
@@ -378,16 +447,20 @@ mod tests {
         let mut matched = 0;
         for _ in 0..20_000 {
             // Few bits, so that prefixes nest and meet.
-            let mut address = || {
-                IpAddr::from(Ipv4Addr::from_bits(
-                    below(16) << 28 | below(4) << 14 | below(8),
-                ))
+            let mut address = || -> IpAddr {
+                let [first, middle, last] = [below(16), below(4), below(8)];
+                if below(2) == 0 {
+                    return Ipv4Addr::from_bits(first << 28 | middle << 14 | last).into();
+                }
+                let upper = u128::from(first) << 124 | u128::from(middle) << 62;
+                Ipv6Addr::from_bits(upper | u128::from(last)).into()
             };
-            let (client, addresses) = (address(), [(); 6].map(|()| address()));
+            let (client, addresses) = (address(), [(); 12].map(|()| address()));
             let rules: Rules = addresses
                 .into_iter()
                 .map(|address| {
-                    let length = u8::try_from(below(33)).unwrap();
+                    let most = if address.is_ipv6() { 128 } else { 32 };
+                    let length = u8::try_from(below(most + 1)).unwrap();
                     (IpNet::new(address, length).unwrap().trunc(), below(3))
                 })
                 .collect();
@@ -396,7 +469,7 @@ mod tests {
             assert_eq!(longest(&rules, client), wanted.map(|(_, says)| *says));
             matched += u32::from(wanted.is_some());
         }
-        assert!((5_000..19_000).contains(&matched), "{matched}");
+        assert!((3_000..19_000).contains(&matched), "{matched}");
     }
 
     #[test]
@@ -408,7 +481,8 @@ mod tests {
             client: Some(net("10.1.2.0/24")),
             id: Some(ID),
         };
-        assert!(whole.holds(&flow(), ID));
+        assert!(whole.holds(&flow(), ID, client("10.1.2.3")));
+        assert!(!whole.holds(&flow(), ID, None));
         let others = [
             Choice {
                 network: Some(3),

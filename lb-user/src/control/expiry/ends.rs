@@ -6,11 +6,12 @@
 use lb_common::{
     addr::{Be16, Be32, Mac},
     maps::{flow::Flow, network::Network, snat::SnatPage},
-    segment::BareSegment,
+    segment::{Addresses, BareSegment},
     wire::header::{ACK, RST},
 };
 
 use super::idle::{Ticks, age};
+use crate::dataplane::labels::Labels;
 
 /// One end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,22 +31,26 @@ impl End {
 /// is old; but it must not say that the window is closed.
 const WINDOW: u16 = 512;
 
-/// A flow whose ends are to be sent something, with its SNAT address and port.
+/// A flow whose ends are to be sent something.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuple<'a> {
     flow: &'a Flow,
-    snat: Be32,
-    port: Be16,
+    to_client: Addresses,
+    to_backend: Addresses,
+    snat_port: Be16,
 }
 
 impl<'a> Tuple<'a> {
-    /// The flow with this id, which is on `page`.
-    pub const fn new(id: u32, flow: &'a Flow, page: &SnatPage) -> Self {
-        Self {
+    /// The flow with this id, which is on `page`; none if its addresses are not known any more.
+    pub fn new(id: u32, flow: &'a Flow, page: &SnatPage, labels: &Labels) -> Option<Self> {
+        let (vip, client) = (labels.address(flow.vip)?, labels.client(id, flow)?);
+        let (snat, backend) = (labels.address(page.address)?, labels.address(flow.backend)?);
+        Some(Self {
             flow,
-            snat: page.address,
-            port: Be16::new(page.port(id)),
-        }
+            to_client: Addresses::new(vip, client)?,
+            to_backend: Addresses::new(snat, backend)?,
+            snat_port: Be16::new(page.port(id)),
+        })
     }
 
     /// Ends the connection of `end`: a reset with the number that it expects.
@@ -79,16 +84,15 @@ impl<'a> Tuple<'a> {
         window: u16,
     ) -> BareSegment {
         let flow = self.flow;
-        let (source, source_port, destination, destination_port) = match end {
-            End::Client => (flow.vip, flow.vip_port, flow.client, flow.client_port),
-            End::Backend => (self.snat, self.port, flow.backend, flow.backend_port),
+        let (addresses, source_port, destination_port) = match end {
+            End::Client => (self.to_client, flow.vip_port, flow.client_port),
+            End::Backend => (self.to_backend, self.snat_port, flow.backend_port),
         };
         BareSegment {
             source_mac: Mac::from_raw([0; 3]),
             destination_mac: Mac::from_raw([0; 3]),
             vlan: 0,
-            source,
-            destination,
+            addresses,
             source_port,
             destination_port,
             sequence,
@@ -143,7 +147,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use lb_common::maps::snat::base;
 
@@ -176,13 +180,21 @@ mod tests {
         }
     }
 
+    fn tuple<'a>(id: u32, flow: &'a Flow, page: &SnatPage) -> Tuple<'a> {
+        Tuple::new(id, flow, page, &Labels::anonymous(0)).unwrap()
+    }
+
     /// Source, destination, sequence, acknowledgment.
-    type Read = ((Ipv4Addr, u16), (Ipv4Addr, u16), u32, u32);
+    type Read = ((IpAddr, u16), (IpAddr, u16), u32, u32);
 
     fn read(segment: &BareSegment) -> Read {
+        let (from, to): (IpAddr, IpAddr) = match segment.addresses {
+            Addresses::V4 { from, to } => (Ipv4Addr::from(from).into(), Ipv4Addr::from(to).into()),
+            Addresses::V6 { from, to } => (Ipv6Addr::from(from).into(), Ipv6Addr::from(to).into()),
+        };
         (
-            (segment.source.into(), segment.source_port.get()),
-            (segment.destination.into(), segment.destination_port.get()),
+            (from, segment.source_port.get()),
+            (to, segment.destination_port.get()),
             segment.sequence.get(),
             segment.acknowledgment.get(),
         )
@@ -191,13 +203,13 @@ mod tests {
     #[test]
     fn each_end_gets_the_reset_that_it_accepts() {
         let (flow, page) = (flow(), page());
-        let tuple = Tuple::new(base(0) + 7, &flow, &page);
+        let tuple = tuple(base(0) + 7, &flow, &page);
         let client = tuple.reset(End::Client);
         assert_eq!(
             read(&client),
             (
-                (Ipv4Addr::new(192, 168, 203, 110), 6443),
-                (Ipv4Addr::new(192, 168, 203, 50), 40000),
+                (Ipv4Addr::new(192, 168, 203, 110).into(), 6443),
+                (Ipv4Addr::new(192, 168, 203, 50).into(), 40000),
                 0,
                 1001
             )
@@ -206,8 +218,8 @@ mod tests {
         assert_eq!(
             read(&backend),
             (
-                (Ipv4Addr::new(10, 32, 96, 50), 1031),
-                (Ipv4Addr::new(10, 32, 96, 105), 30918),
+                (Ipv4Addr::new(10, 32, 96, 50).into(), 1031),
+                (Ipv4Addr::new(10, 32, 96, 105).into(), 30918),
                 1001,
                 0
             )
@@ -218,9 +230,45 @@ mod tests {
     }
 
     #[test]
+    fn the_ends_of_a_flow_of_ipv6_are_sent_ipv6() {
+        let id = base(0) + 7;
+        let labels = Labels::anonymous(id + 1);
+        let page = SnatPage {
+            address: labels.give("fd00:1::1"),
+            ..page()
+        };
+        let flow = Flow {
+            vip: labels.give("fd00::110"),
+            client: labels.put_client(id, "2001:db8::9"),
+            backend: labels.give("fd00:1::5"),
+            ..flow()
+        };
+        let end = |text: &str, port| (text.parse::<IpAddr>().unwrap(), port);
+        let tuple = Tuple::new(id, &flow, &page, &labels).unwrap();
+        assert_eq!(
+            read(&tuple.reset(End::Client)),
+            (end("fd00::110", 6443), end("2001:db8::9", 40000), 0, 1001)
+        );
+        assert_eq!(
+            read(&tuple.probe(End::Backend)),
+            (end("fd00:1::1", 1031), end("fd00:1::5", 30918), 1000, 0)
+        );
+        let gone = Flow {
+            backend: Be32::new(u32::MAX),
+            ..flow
+        };
+        assert!(Tuple::new(id, &gone, &page, &labels).is_none());
+        labels.put_client(id, "2001:db8::a");
+        assert!(
+            Tuple::new(id, &flow, &page, &labels).is_none(),
+            "another flow has the id"
+        );
+    }
+
+    #[test]
     fn a_probe_is_one_behind_what_is_expected_also_over_the_wrap() {
         let (flow, page) = (flow(), page());
-        let tuple = Tuple::new(base(0), &flow, &page);
+        let tuple = tuple(base(0), &flow, &page);
         let client = tuple.probe(End::Client);
         assert_eq!(
             (client.sequence.get(), client.acknowledgment.get()),
@@ -250,7 +298,7 @@ mod tests {
             vlan: 2003,
             ..Network::default()
         };
-        let reset = Tuple::new(base(0), &flow, &page).reset(End::Client);
+        let reset = tuple(base(0), &flow, &page).reset(End::Client);
         let frame = address(reset, &network, flow.client_mac).unwrap().frame();
         let bytes = frame.as_ref();
         assert_eq!(bytes[..6], CLIENT_MAC);
@@ -265,7 +313,7 @@ mod tests {
     #[test]
     fn nothing_is_sent_where_there_is_no_way() {
         let (flow, page) = (flow(), page());
-        let reset = Tuple::new(base(0), &flow, &page).reset(End::Backend);
+        let reset = tuple(base(0), &flow, &page).reset(End::Backend);
         let network = Network {
             ifindex: 5,
             ..Network::default()

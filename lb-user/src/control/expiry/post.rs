@@ -171,8 +171,14 @@ impl Post {
     }
 
     /// Whether frames to this end can leave now.
-    pub(super) fn has_carrier(&mut self, flow: &Flow, end: End, records: &mut Records) -> bool {
-        let way = records.way(flow, end, false);
+    pub(super) fn has_carrier(
+        &mut self,
+        id: u32,
+        flow: &Flow,
+        end: End,
+        records: &mut Records,
+    ) -> bool {
+        let way = records.way(id, flow, end, false);
         way.is_some_and(|(network, _)| self.nics.has_carrier(network.ifindex))
     }
 
@@ -208,9 +214,10 @@ fn letter(
     make: impl FnOnce(&Tuple<'_>) -> BareSegment,
 ) -> Option<Letter> {
     let page = records.page(id)?;
-    let (network, next_hop) = records.way(flow, end, sought)?;
+    let (network, next_hop) = records.way(id, flow, end, sought)?;
     let flow = records.numbers(id, flow, end)?;
-    let segment = address(make(&Tuple::new(id, &flow, &page)), &network, next_hop)?;
+    let tuple = Tuple::new(id, &flow, &page, records.labels())?;
+    let segment = address(make(&tuple), &network, next_hop)?;
     Some(Letter {
         ifindex: network.ifindex,
         segment,

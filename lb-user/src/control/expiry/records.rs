@@ -19,11 +19,12 @@ use super::{
     ends::End,
     ways::{Way, Ways},
 };
-use crate::dataplane::maps::Maps;
+use crate::dataplane::{labels::Labels, maps::Maps};
 
 /// The maps, and what has been read of them in this pass.
 pub(super) struct Records {
     maps: Maps,
+    labels: Labels,
     ways: Ways,
     pages: HashMap<u16, SnatPage>,
     networks: HashMap<u16, Option<Network>>,
@@ -37,9 +38,10 @@ fn slot(id: u32) -> Option<u16> {
 }
 
 impl Records {
-    pub(super) fn new(maps: Maps, ways: Ways) -> Self {
+    pub(super) fn new(maps: Maps, labels: Labels, ways: Ways) -> Self {
         Self {
             maps,
+            labels,
             ways,
             pages: HashMap::new(),
             networks: HashMap::new(),
@@ -63,6 +65,7 @@ impl Records {
         self.backends.clear();
         self.queues.clear();
         self.pages.clear();
+        self.labels.forget();
         for slot in 0..self.maps.limits().snat_addresses {
             let page = self.maps.snat_pages.get(&(base(slot) / PAGE), 0)?;
             if page != SnatPage::default() {
@@ -74,6 +77,11 @@ impl Records {
         Ok(slots)
     }
 
+    /// What addresses of records mean.
+    pub(super) const fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
     /// The SNAT address of a flow.
     pub(super) fn page(&self, id: u32) -> Option<SnatPage> {
         self.pages.get(&slot(id)?).copied()
@@ -81,10 +89,17 @@ impl Records {
 
     /// The network that an end of a flow is in, and its next hop: where it was seen, or if it has
     /// been `sought`, where it may be now.
-    pub(super) fn way(&mut self, flow: &Flow, end: End, sought: bool) -> Option<(Network, Mac)> {
+    pub(super) fn way(
+        &mut self,
+        id: u32,
+        flow: &Flow,
+        end: End,
+        sought: bool,
+    ) -> Option<(Network, Mac)> {
         match end {
             End::Client => {
-                let now = sought.then(|| self.ways.mac(flow)).flatten();
+                let client = self.labels.client(id, flow).filter(|_| sought);
+                let now = client.and_then(|client| self.ways.mac(flow.network, client));
                 let mac = now.unwrap_or(flow.client_mac);
                 Some((self.network(flow.network)?, mac))
             }
@@ -101,9 +116,11 @@ impl Records {
     }
 
     /// Asks for the next hop of an end. Those of backends are watched all the time.
-    pub(super) fn seek(&self, flow: &Flow, end: End) {
-        if matches!(end, End::Client) {
-            self.ways.seek(flow);
+    pub(super) fn seek(&self, id: u32, flow: &Flow, end: End) {
+        if matches!(end, End::Client)
+            && let Some(client) = self.labels.client(id, flow)
+        {
+            self.ways.seek(flow.network, client);
         }
     }
 

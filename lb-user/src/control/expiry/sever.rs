@@ -27,7 +27,7 @@ use super::{
     cut::{Cut, Why},
     idle::Ticks,
 };
-use crate::dataplane::flows::FlowTable;
+use crate::dataplane::{flows::FlowTable, labels::Labels};
 
 /// Swaps that are tried in one go; each that fails was another packet's.
 const SWAPS: u32 = 64;
@@ -59,8 +59,10 @@ pub enum Stroke {
 }
 
 /// Ends the flow with this id if `cut` says so, whatever its packets do meanwhile.
-pub fn sever(table: &FlowTable, id: u32, cut: &Cut, now: Ticks) -> Stroke {
-    sever_if(table, id, |flow| cut.holds(flow, id), now)
+pub fn sever((table, labels): (&FlowTable, &Labels), id: u32, cut: &Cut, now: Ticks) -> Stroke {
+    // A client that is another flow's by now is judged in vain: the swap fails.
+    let holds = |flow: &Flow| cut.holds(flow, id, labels.client(id, flow));
+    sever_if(table, id, holds, now)
 }
 
 fn sever_if(
@@ -135,6 +137,11 @@ mod tests {
             backends: [backend].into(),
             ..Cut::default()
         }
+    }
+
+    /// Severs by a cut that knows no labels.
+    fn sever(table: &FlowTable, id: u32, cut: &Cut, now: Ticks) -> Stroke {
+        super::sever((table, &Labels::anonymous(0)), id, cut, now)
     }
 
     fn severed(alive: Word) -> Severed {

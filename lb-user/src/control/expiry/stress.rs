@@ -30,7 +30,10 @@ use super::{
     idle::words::established,
     sever::{Severed, Stroke, sever},
 };
-use crate::dataplane::flows::{FlowTable, UsageTable};
+use crate::dataplane::{
+    flows::{FlowTable, UsageTable},
+    labels::Labels,
+};
 
 const IDS: u32 = 12;
 const PACKETS: u32 = 3;
@@ -147,9 +150,10 @@ impl Cutter {
         };
         ground.down.store(backend, Ordering::SeqCst);
         ground.grace();
+        let labels = Labels::anonymous(0);
         let mut all = Vec::new();
         for id in 0..IDS {
-            match sever(&ground.table, id, &cut, 0) {
+            match sever((&ground.table, &labels), id, &cut, 0) {
                 Stroke::Spared => {}
                 Stroke::Missed => panic!("{id} is missed: a packet is not as fast as that"),
                 Stroke::Silenced => self.silenced += 1,
@@ -414,10 +418,11 @@ fn the_time_of_a_pass_over_a_million_flows() {
         backends: (1..=BACKENDS).collect(),
         ..Cut::default()
     };
+    let labels = Labels::anonymous(0);
     for (what, cut, wanted) in [("rules", denied, 0), ("all", all, FLOWS)] {
         let began = Instant::now();
         let cut = (0..FLOWS)
-            .filter(|id| matches!(sever(&table, *id, &cut, 0), Stroke::Severed(..)))
+            .filter(|id| matches!(sever((&table, &labels), *id, &cut, 0), Stroke::Severed(..)))
             .count();
         println!("{what}: {FLOWS} entries in {:?}", began.elapsed());
         assert_eq!(cut, wanted as usize);

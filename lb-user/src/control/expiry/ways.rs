@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lb_common::{addr::Mac, maps::flow::Flow};
+use lb_common::addr::Mac;
 use tokio::sync::mpsc::{Receiver, Sender};
 
 use crate::{config::Network, network::neighbour::Resolved};
@@ -53,21 +53,22 @@ impl Ways {
         self.networks = networks;
     }
 
-    /// Asks for the next hop of a flow's client. Never waits; a question too many is not asked.
-    pub fn seek(&self, flow: &Flow) {
-        if let Some(way) = self.networks.get(&flow.network) {
-            let next_hop = way.network.next_hop(IpAddr::V4(flow.client.into()));
+    /// Asks for the next hop of a client in the network with this id. Never waits; a question too many
+    /// is not asked.
+    pub fn seek(&self, network: u16, client: IpAddr) {
+        if let Some(way) = self.networks.get(&network) {
+            let next_hop = way.network.next_hop(client);
             // Full, or its thread is gone: then the client stays where it was.
             let _unasked: Result<(), _> = way.questions.try_send(next_hop);
         }
     }
 
-    /// Where a flow's client is by the latest answer.
-    pub fn mac(&mut self, flow: &Flow) -> Option<Mac> {
+    /// Where a client in the network with this id is by the latest answer.
+    pub fn mac(&mut self, network: u16, client: IpAddr) -> Option<Mac> {
         self.hear();
-        let way = self.networks.get(&flow.network)?;
-        let next_hop = way.network.next_hop(IpAddr::V4(flow.client.into()));
-        let (mac, at) = self.known.get(&(flow.network, next_hop))?;
+        let way = self.networks.get(&network)?;
+        let next_hop = way.network.next_hop(client);
+        let (mac, at) = self.known.get(&(network, next_hop))?;
         (at.elapsed() < HOLDS).then_some(*mac)
     }
 
@@ -97,14 +98,6 @@ mod tests {
     const TENANT: u16 = 3;
     const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-    fn flow(network: u16, client: [u8; 4]) -> Flow {
-        Flow {
-            network,
-            client: Ipv4Addr::from(client).into(),
-            ..Flow::default()
-        }
-    }
-
     fn ways(room: usize) -> (Ways, Receiver<IpAddr>, Sender<Resolved>) {
         let text = "
 version: 1
@@ -129,10 +122,10 @@ networks:
     #[test]
     fn a_client_is_asked_for_itself_or_its_gateway() {
         let (ways, mut asked, _answer) = ways(2);
-        ways.seek(&flow(TENANT, [10, 0, 0, 7]));
-        ways.seek(&flow(TENANT, [10, 9, 8, 7]));
-        ways.seek(&flow(TENANT, [10, 0, 0, 8]));
-        ways.seek(&flow(9, [10, 0, 0, 9]));
+        ways.seek(TENANT, [10, 0, 0, 7].into());
+        ways.seek(TENANT, [10, 9, 8, 7].into());
+        ways.seek(TENANT, [10, 0, 0, 8].into());
+        ways.seek(9, [10, 0, 0, 9].into());
         assert_eq!(asked.try_recv(), Ok(IpAddr::from([10, 0, 0, 7])));
         assert_eq!(asked.try_recv(), Ok(GATEWAY.into()));
         assert!(asked.try_recv().is_err(), "one too many is not asked");
@@ -141,44 +134,44 @@ networks:
     #[test]
     fn the_latest_answer_counts() {
         let (mut ways, _asked, answer) = ways(1);
-        let routed = flow(TENANT, [10, 9, 8, 7]);
-        assert_eq!(ways.mac(&routed), None);
+        let routed = IpAddr::from([10, 9, 8, 7]);
+        assert_eq!(ways.mac(TENANT, routed), None);
         for last in [1, 2] {
             answer.try_send(resolved(GATEWAY, last)).unwrap();
         }
-        assert_eq!(ways.mac(&routed), Some(Mac::new([2, 0, 0, 0, 0, 2])));
-        assert_eq!(ways.mac(&flow(TENANT, [10, 0, 0, 7])), None);
-        assert_eq!(ways.mac(&flow(9, [10, 9, 8, 7])), None);
+        assert_eq!(ways.mac(TENANT, routed), Some(Mac::new([2, 0, 0, 0, 0, 2])));
+        assert_eq!(ways.mac(TENANT, [10, 0, 0, 7].into()), None);
+        assert_eq!(ways.mac(9, [10, 9, 8, 7].into()), None);
     }
 
     #[test]
     fn what_was_known_before_a_change_does_not_count() {
         let (mut ways, _asked, answer) = ways(1);
         let (changed, mut asked, _) = self::ways(1);
-        let routed = flow(TENANT, [10, 9, 8, 7]);
+        let routed = IpAddr::from([10, 9, 8, 7]);
         answer.try_send(resolved(GATEWAY, 1)).unwrap();
-        assert!(ways.mac(&routed).is_some());
+        assert!(ways.mac(TENANT, routed).is_some());
         answer.try_send(resolved(GATEWAY, 2)).unwrap();
         ways.replace(changed.networks);
-        assert_eq!(ways.mac(&routed), None);
-        ways.seek(&routed);
+        assert_eq!(ways.mac(TENANT, routed), None);
+        ways.seek(TENANT, routed);
         assert_eq!(asked.try_recv(), Ok(GATEWAY.into()), "who knows it now");
         answer.try_send(resolved(GATEWAY, 3)).unwrap();
-        assert!(ways.mac(&routed).is_some(), "answers come as before");
+        assert!(ways.mac(TENANT, routed).is_some(), "answers come as before");
         ways.replace(BTreeMap::new());
-        assert_eq!(ways.mac(&routed), None);
+        assert_eq!(ways.mac(TENANT, routed), None);
     }
 
     #[test]
     fn an_old_answer_does_not_count() {
         let (mut ways, _asked, answer) = ways(1);
         answer.try_send(resolved(GATEWAY, 1)).unwrap();
-        let routed = flow(TENANT, [10, 9, 8, 7]);
-        assert!(ways.mac(&routed).is_some());
+        let routed = IpAddr::from([10, 9, 8, 7]);
+        assert!(ways.mac(TENANT, routed).is_some());
         for (_, at) in ways.known.values_mut() {
             *at = at.checked_sub(HOLDS).unwrap();
         }
-        assert_eq!(ways.mac(&routed), None);
+        assert_eq!(ways.mac(TENANT, routed), None);
     }
 
     #[test]

@@ -44,6 +44,7 @@ use crate::{
     dataplane::{
         flows::{FlowTable, UsageTable, coarse_now},
         grace,
+        labels::Labels,
         maps::Maps,
     },
     observe::log::Reporter,
@@ -115,7 +116,7 @@ impl Worker {
         Ok(Self {
             table: FlowTable::open(folder)?,
             usage: UsageTable::open(folder)?,
-            records: Records::new(maps, ways),
+            records: Records::new(maps, Labels::open(folder)?, ways),
             policy,
             orders,
             cuts: Cuts::default(),
@@ -284,6 +285,7 @@ impl Worker {
                 snat: page.address,
                 port: u32::from(page.port(id)),
                 time,
+                client: self.records.labels().client6(id, flow).unwrap_or_default(),
                 ..FlowEvent::default()
             });
         }
@@ -304,7 +306,7 @@ impl Worker {
         let now = self.clock();
         match self.keepalive.judge(id, word, flow, Some(keepalive), now) {
             Judgement::Over => {}
-            Judgement::Dead(end) if self.post.has_carrier(flow, end, &mut self.records) => {
+            Judgement::Dead(end) if self.post.has_carrier(id, flow, end, &mut self.records) => {
                 self.marked.add(mark(&self.table, id, word, Cause::Dead));
             }
             // Nothing reaches it, and nobody knows since when.
@@ -321,7 +323,7 @@ impl Worker {
         let sought = match step {
             Step::Seek => {
                 self.letters += 1;
-                self.records.seek(flow, end);
+                self.records.seek(id, flow, end);
                 self.keepalive.sought(id, end);
                 return;
             }

@@ -2,15 +2,18 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
 use lb_common::{
-    addr::{Be16, Be32},
+    addr::Be16,
     conntrack::Word,
-    maps::event::{
-        BEGAN, CUT_BACKEND, CUT_OPERATOR, CUT_POLICY, DEAD, EXPIRED, FINISHED, FlowEvent, RECYCLED,
-        REMOVED, RESET_BY_BACKEND, RESET_BY_CLIENT,
+    maps::{
+        event::{
+            BEGAN, CUT_BACKEND, CUT_OPERATOR, CUT_POLICY, DEAD, EXPIRED, FINISHED, FlowEvent,
+            RECYCLED, REMOVED, RESET_BY_BACKEND, RESET_BY_CLIENT,
+        },
+        label,
     },
 };
 use serde::Serialize;
@@ -18,6 +21,7 @@ use serde::Serialize;
 use super::clock::Clock;
 use crate::{
     control::ids::{Ids, Kind},
+    dataplane::labels::Labels,
     observe::{flows::protocol, millis_since},
 };
 
@@ -34,6 +38,7 @@ pub(super) struct Lines {
     /// Flow id -> its generation, and when it began.
     began: HashMap<u32, (u32, u32)>,
     remembered: usize,
+    labels: Labels,
 }
 
 /// A line.
@@ -45,10 +50,11 @@ struct Line<'a> {
     network: &'a str,
     service: &'a str,
     protocol: &'static str,
-    client: SocketAddrV4,
-    vip: SocketAddrV4,
-    snat: SocketAddrV4,
-    backend: SocketAddrV4,
+    /// None if nobody knows any more what it was; so are those below.
+    client: Option<SocketAddr>,
+    vip: Option<SocketAddr>,
+    snat: Option<SocketAddr>,
+    backend: Option<SocketAddr>,
     bytes_request: u64,
     bytes_reply: u64,
     /// How it ended.
@@ -58,12 +64,13 @@ struct Line<'a> {
 }
 
 impl Lines {
-    pub(super) fn new(ids: &Ids) -> Self {
+    pub(super) fn new(ids: &Ids, labels: Labels) -> Self {
         let mut lines = Self {
             networks: HashMap::new(),
             services: HashMap::new(),
             began: HashMap::new(),
             remembered: REMEMBERED,
+            labels,
         };
         lines.set_names(ids);
         lines
@@ -77,6 +84,7 @@ impl Lines {
         };
         self.networks = names(Kind::Network);
         self.services = names(Kind::Service);
+        self.labels.forget();
     }
 
     /// Adds the line of `event` to `text`; `clock` is not older than the event.
@@ -103,6 +111,11 @@ impl Lines {
             self.end(*id, word.generation())
                 .map(|began| millis_since(began, *time))
         };
+        let endpoint = |address: Option<IpAddr>, port: Be16| {
+            address.map(|address| SocketAddr::new(address, port.get()))
+        };
+        let known = |address, port| endpoint(self.labels.address(address), port);
+        let snat_port = Be16::new(u16::try_from(*port).unwrap_or_default());
         let name = |names: &HashMap<u32, String>, id: u16| names.get(&id.into()).cloned();
         let network = name(&self.networks, flow.network);
         let service = name(&self.services, flow.service);
@@ -113,10 +126,10 @@ impl Lines {
             network: network.as_deref().unwrap_or(UNKNOWN),
             service: service.as_deref().unwrap_or(UNKNOWN),
             protocol: protocol(word),
-            client: endpoint(flow.client, flow.client_port),
-            vip: endpoint(flow.vip, flow.vip_port),
-            snat: endpoint(*snat, Be16::new(u16::try_from(*port).unwrap_or_default())),
-            backend: endpoint(flow.backend, flow.backend_port),
+            client: endpoint(client(event), flow.client_port),
+            vip: known(flow.vip, flow.vip_port),
+            snat: known(*snat, snat_port),
+            backend: known(flow.backend, flow.backend_port),
             bytes_request: flow.bytes_request,
             bytes_reply: flow.bytes_reply,
             reason: reason(*kind),
@@ -154,8 +167,13 @@ impl Lines {
     }
 }
 
-fn endpoint(address: Be32, port: Be16) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(address), port.get())
+/// The client of an event's flow; none if whoever reported it did not know it any more.
+fn client(event: &FlowEvent) -> Option<IpAddr> {
+    if label::index(event.flow.vip).is_none() {
+        return Some(Ipv4Addr::from(event.flow.client).into());
+    }
+    let client = Ipv6Addr::from(event.client);
+    (!client.is_unspecified()).then_some(client.into())
 }
 
 fn reason(kind: u32) -> Option<&'static str> {
@@ -177,7 +195,10 @@ fn reason(kind: u32) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::maps::flow::Flow;
+    use lb_common::{
+        addr::{Be32, Be128},
+        maps::flow::Flow,
+    };
 
     use super::*;
     use crate::observe::log::clock::tests::clock;
@@ -187,7 +208,7 @@ mod tests {
         ids.insert(Kind::Network, "tenant-a", 2);
         ids.insert(Kind::Service, "api-a", 5);
         ids.insert(Kind::Pool, "kas-a", 2);
-        Lines::new(&ids)
+        Lines::new(&ids, Labels::anonymous(0))
     }
 
     /// An event of the flow `id` that has been claimed `generation` times, at `time`.
@@ -252,6 +273,36 @@ mod tests {
             .replace("\"reason\":null", "\"reason\":\"finished\"")
             .replace("\"duration_ms\":null", "\"duration_ms\":1048");
         assert_eq!(text(&mut lines, 2000, &event(FINISHED, 7, 1, 2000)), ended);
+    }
+
+    #[test]
+    fn a_line_of_ipv6_has_its_addresses_in_brackets() {
+        let lines = &mut lines();
+        let plain = event(BEGAN, 7, 1, 1000);
+        let client: Ipv6Addr = "2001:db8::9".parse().unwrap();
+        let mut began = FlowEvent {
+            flow: Flow {
+                client: Be32::new(7),
+                vip: lines.labels.give("fd00::110"),
+                backend: lines.labels.give("fd00:1::5"),
+                ..plain.flow
+            },
+            snat: lines.labels.give("fd00:1::1"),
+            client: client.into(),
+            ..plain
+        };
+        let known = text(lines, 1000, &began);
+        let tuple = concat!(
+            r#""client":"[2001:db8::9]:40000","vip":"[fd00::110]:6443","#,
+            r#""snat":"[fd00:1::1]:1031","backend":"[fd00:1::5]:30918","#
+        );
+        assert!(known.contains(tuple), "{known}");
+        began.client = Be128::default();
+        began.flow.backend = Be32::new(u32::MAX);
+        let unknown = text(lines, 1000, &began);
+        for null in [r#""client":null"#, r#""backend":null"#] {
+            assert!(unknown.contains(null), "{unknown}");
+        }
     }
 
     /// A control plane that starts finds the events of hours in the buffer.
@@ -320,6 +371,7 @@ mod tests {
         odd.flow.service = 0;
         odd.port = u32::MAX;
         odd.flow.word = u32::MAX;
+        odd.flow.vip = Be32::new(u32::MAX);
         let text = text(&mut lines(), 0, &odd);
         assert!(
             text.contains(r#""network":"-","service":"-","protocol":"udp""#),

@@ -23,7 +23,10 @@ use tokio::sync::mpsc;
 
 pub(crate) use self::clock::Stamp;
 use self::{clock::Clock, line::Lines, merge::Heads, writer::Writer};
-use crate::{control::ids::Ids, dataplane::events::FlowEvents};
+use crate::{
+    control::ids::Ids,
+    dataplane::{events::FlowEvents, labels::Labels},
+};
 
 /// Events that wait at most: as many as one batch of an expiry, and then some.
 const WAITING: usize = 1 << 14;
@@ -95,7 +98,7 @@ impl FlowLog {
             events: Some(FlowEvents::open(folder)?),
             reports,
             heads: Heads::default(),
-            lines: Lines::new(ids),
+            lines: Lines::new(ids, Labels::open(folder)?),
             writer,
         })
     }

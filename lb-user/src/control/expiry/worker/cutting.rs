@@ -73,7 +73,8 @@ impl Worker {
         for slot in slots {
             let first = base(*slot);
             for id in first..first + u32::from(FLOWS_PER_ADDRESS) {
-                match sever(&self.table, id, &wanted.cut, now) {
+                let labels = self.records.labels();
+                match sever((&self.table, labels), id, &wanted.cut, now) {
                     Stroke::Spared => {}
                     Stroke::Silenced => wanted.silenced += 1,
                     Stroke::Missed => missed = true,

@@ -50,6 +50,7 @@ pub mod query;
 pub mod raw;
 pub mod secret;
 pub mod segment;
+pub mod six;
 pub mod switch;
 pub mod systemd;
 pub mod teller;

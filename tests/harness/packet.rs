@@ -15,6 +15,8 @@ use lb_common::{
     },
 };
 
+use crate::six;
+
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
@@ -387,6 +389,12 @@ impl fmt::Display for Decoded<'_> {
                 arp.sender.get(),
                 arp.target.get()
             );
+        }
+        if ethernet.ethertype.get() == Be16::new(0x86dd) {
+            return match six::read(self.0) {
+                Ok(read) => write!(f, " {read}"),
+                Err(wrong) => write!(f, " IPv6 ({wrong})"),
+            };
         }
         let Some(ip) = packet.header::<Ipv4>(ETHERNET) else {
             return write!(f, ", {} bytes", self.0.len());

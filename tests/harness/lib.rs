@@ -28,6 +28,7 @@ pub mod icmp;
 pub mod identity;
 pub mod ids;
 pub mod interrupt;
+pub mod labels;
 pub mod lb;
 pub mod ledger;
 pub mod leftovers;

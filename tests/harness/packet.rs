@@ -326,13 +326,16 @@ pub fn tag(bytes: &[u8], tci: u16) -> Vec<u8> {
     [&bytes[..12], &tag, &bytes[12..]].concat()
 }
 
-/// Whether every checksum of an IPv4 frame is right, computed from all of its bytes; a UDP checksum
-/// of zero counts as right.
+/// Whether every checksum of an IP frame is right, computed from all of its bytes; a UDP checksum
+/// of zero counts as right over IPv4.
 ///
 /// # Errors
 ///
 /// Which one is wrong.
 pub fn check(bytes: &[u8]) -> Result<(), String> {
+    if bytes.get(12..ETHERNET) == Some(&[0x86, 0xdd]) {
+        return six::check(bytes);
+    }
     let header = usize::from(bytes[ETHERNET] & 15) * 4;
     let total = usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
     let ip = &bytes[ETHERNET..ETHERNET + header];

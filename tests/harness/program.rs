@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
     process::Command,
 };
@@ -63,6 +63,12 @@ pub const CLIENT: Mac = Mac::new([2, 0, 0, 0, 0xc, 1]);
 pub const fn node_mac(address: Ipv4Addr) -> Mac {
     let [.., last] = address.octets();
     Mac::new([2, 0, 0, 0, 0xd, last])
+}
+
+/// The same of a node that has an IPv6 address.
+pub const fn node_mac6(address: Ipv6Addr) -> Mac {
+    let [.., last] = address.octets();
+    Mac::new([2, 0, 0, 0, 0xe, last])
 }
 
 /// Where a frame comes in.

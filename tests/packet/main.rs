@@ -35,6 +35,7 @@ mod recover;
 mod reply;
 mod request;
 mod shared;
+mod six;
 mod splice;
 mod stop;
 mod stranger;

@@ -1,0 +1,85 @@
+//! Clients whose addresses have the same hash: one of them has a flow, and nobody gets into it.
+
+use lb_common::{addr::Be128, maps::label::HashKey};
+use lb_tests::six::tcp;
+
+use super::given::*;
+
+/// A key under which one word of an address does not count: `::x:0:0:y` and `::z:0:0:y` are the same.
+const BLIND: HashKey = HashKey([3, 5 << 40, 7 << 40, 0, 13 << 40]);
+/// As [`CLIENT_A`] to that key.
+const TWIN: &str = "[fd00:203::7:0:0:50]:40000";
+
+/// Of two clients with the same hash the first has the flow; the other's packets are no part of it, and
+/// nothing of it changes.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_client_with_the_same_hash_is_refused() {
+    let mut lb = DataPlane::new(CONFIG);
+    lb.set_hash_key(BLIND);
+    let [a, twin] = [HOST, "fd00:203::7:0:0:50"].map(|text| {
+        let address: std::net::Ipv6Addr = text.parse().expect("an address");
+        BLIND.client(Be128::from(address))
+    });
+    assert_eq!(a, twin);
+    establish(&mut lb, CLIENT_A, 1024);
+    let id = DataPlane::flow_id(1024);
+    let flow = lb.maps.flows.get(&id, 0).expect("an entry");
+    for flags in [SYN_ONLY, ACK_ONLY, FIN_ACK, RST_ACK] {
+        let frame = request(TWIN, API, flags).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+        let outcome = lb.receive(Port::Tenant, &frame.bytes());
+        assert!(
+            matches!(outcome.action, Action::Drop | Action::Transmit),
+            "{outcome:?}"
+        );
+    }
+    assert_eq!(lb.maps.flows.get(&id, 0).expect("an entry"), flow);
+    assert_eq!(lb.client6(id).to_string(), HOST);
+    // The first one goes on; from another port the second one is served too.
+    let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    forwarded(&mut lb, Port::Tenant, &data);
+    let syn = request("[fd00:203::7:0:0:50]:40001", API, SYN_ONLY);
+    forwarded(&mut lb, Port::Tenant, &syn);
+}
+
+/// The address beside the flow is what counts, and not the hash alone.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_flow_belongs_to_the_address_beside_it() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    let id = DataPlane::flow_id(1024);
+    lb.set_client6(id, "fd00:203::99");
+    let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    let outcome = lb.receive(Port::Tenant, &data.bytes());
+    assert!(
+        matches!(outcome.action, Action::Drop | Action::Transmit),
+        "{outcome:?}"
+    );
+    // A reply goes to whom the flow belongs.
+    let back = reply(1024, ACK_ONLY).numbers(BACKEND_ISN + 1, CLIENT_ISN + 1);
+    let sent = forwarded(&mut lb, Port::Mgmt, &back);
+    let wanted = tcp(API, "[fd00:203::99]:40000", ACK_ONLY)
+        .numbers(BACKEND_ISN + 1, CLIENT_ISN + 1)
+        .hops(63);
+    assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
+    lb.set_client6(id, HOST);
+    forwarded(&mut lb, Port::Tenant, &data);
+}
+
+/// Once the flow is over, its tuple is anybody's again.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_tuple_of_a_closed_flow_is_free_for_the_other() {
+    let mut lb = DataPlane::new(CONFIG);
+    lb.set_hash_key(BLIND);
+    establish(&mut lb, CLIENT_A, 1024);
+    let reset = reply(1024, RST_ONLY).numbers(BACKEND_ISN + 1, 0);
+    forwarded(&mut lb, Port::Mgmt, &reset);
+    let syn = request(TWIN, API, SYN_ONLY).numbers(77, 0);
+    let sent = forwarded(&mut lb, Port::Tenant, &syn);
+    let read = lb_tests::six::read(&sent).expect("IPv6");
+    let [port, _] = read.ports();
+    let id = DataPlane::flow_id(port);
+    assert_eq!(lb.client6(id).to_string(), "fd00:203::7:0:0:50");
+}

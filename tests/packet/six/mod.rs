@@ -1,0 +1,18 @@
+//! IPv6 VIPs with IPv6 backends.
+
+mod answer;
+mod checksum;
+mod clients;
+mod discovery;
+mod dual;
+mod extension;
+mod fragment;
+mod given;
+mod icmp;
+mod mss;
+mod mtu;
+mod partial;
+mod policy;
+mod reply;
+mod request;
+mod vlan;

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     config::Limits,
-    dataplane::{flows::FlowTable, grace, maps::Maps},
+    dataplane::{flows::FlowTable, grace, ipv6::Ipv6Maps, maps::Maps},
     network::neighbour::Resolved,
 };
 
@@ -101,7 +101,7 @@ impl Live {
                 continue;
             }
             let registered = match kind.number() {
-                None => self.maps.set_label(name.parse()?, id),
+                None => self.maps.ipv6()?.set_label(name.parse()?, id),
                 Some(number) => {
                     let key = RegistryKey::new(number, name).with_context(|| {
                         format!("the name of {} {name} is too long", kind.label())
@@ -122,7 +122,7 @@ impl Live {
     /// If it is not there.
     pub(super) fn forget_id(&mut self, kind: Kind, name: &str) -> Result<()> {
         match kind.number() {
-            None => self.maps.remove_label(name.parse()?),
+            None => self.maps.ipv6()?.remove_label(name.parse()?),
             Some(number) => {
                 let key = RegistryKey::new(number, name).context("a registered name fits")?;
                 Ok(self.maps.registry.remove(&key)?)
@@ -136,7 +136,7 @@ impl Live {
     ///
     /// If the kernel has no random numbers or refuses the write.
     pub fn make_hash_key(&mut self) -> Result<()> {
-        self.maps.make_hash_key()
+        self.maps.ipv6()?.make_hash_key()
     }
 
     /// Puts back the free flow ids of a SNAT address that were lost; see [`recover::recover`].
@@ -338,7 +338,10 @@ impl Live {
 ///
 /// If it cannot be read.
 pub fn read_ids(maps: &Maps) -> Result<Ids> {
-    let mut ids = Ids::new(maps.second_tables()).with_labels(maps.label_room());
+    let mut ids = Ids::new(maps.second_tables());
+    if let Some(maps) = &maps.ipv6 {
+        ids = ids.with_labels(maps.label_room());
+    }
     for entry in maps.registry.iter() {
         let (key, id) = entry.context("read the registry")?;
         let mut kinds = Kind::REGISTERED.into_iter();
@@ -346,7 +349,8 @@ pub fn read_ids(maps: &Maps) -> Result<Ids> {
             ids.insert(kind, key.name(), id);
         }
     }
-    for (address, index) in maps.labels()? {
+    let labels = maps.ipv6.as_ref().map(Ipv6Maps::labels).transpose()?;
+    for (address, index) in labels.unwrap_or_default() {
         ids.insert(Kind::Label, &address.to_string(), index);
     }
     Ok(ids)

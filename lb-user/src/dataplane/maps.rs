@@ -1,12 +1,8 @@
 //! Typed handles of the pinned maps.
 
-use std::{
-    collections::BTreeMap,
-    net::{Ipv4Addr, Ipv6Addr},
-    path::Path,
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow};
 use aya::{
     maps::{
         Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues,
@@ -14,18 +10,16 @@ use aya::{
     },
     util::nr_cpus,
 };
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net};
 use lb_common::{
-    addr::Be128,
     conntrack::Word,
     maps::{
         backend::Backend,
         flow::{Flow, FlowKey},
-        label::HashKey,
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
         ring,
-        rule::{RuleKey, RuleKey6, SET_BITS},
+        rule::{RuleKey, SET_BITS},
         sample::{REASONS, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
@@ -33,11 +27,11 @@ use lb_common::{
     },
     verdict::{Hook, SLOTS, counter_index},
 };
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{
     flows::coarse_now,
     inner::{Held, Outer},
+    ipv6::Ipv6Maps,
     object::names,
 };
 use crate::config::Limits;
@@ -68,12 +62,10 @@ pub struct Maps {
     pub splices: Array<MapData, Splice>,
     /// Ids by name.
     pub registry: HashMap<MapData, RegistryKey, u32>,
+    /// Those of IPv6; none of a data plane that is older than they are.
+    pub ipv6: Option<Ipv6Maps>,
     limits: Limits,
-    labels: HashMap<MapData, Be128, u32>,
-    addresses6: Array<MapData, Be128>,
-    hash_key: Array<MapData, HashKey>,
     rules: LpmTrie<MapData, RuleKey, u32>,
-    rules6: LpmTrie<MapData, RuleKey6, u32>,
     counters: PerCpuArray<MapData, u64>,
     maglev: Outer<Array<MapData, u32>>,
     rings: Outer<Array<MapData, u64>>,
@@ -139,11 +131,8 @@ impl Maps {
             flows,
             splices: Map::Array(pin("SPLICES")?).try_into()?,
             registry: Map::HashMap(registry).try_into()?,
-            labels: Map::HashMap(pin("LABELS")?).try_into()?,
-            addresses6: Map::Array(pin("ADDRESSES6")?).try_into()?,
-            hash_key: Map::Array(pin("HASH_KEY")?).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
-            rules6: Map::LpmTrie(pin("RULES6")?).try_into()?,
+            ipv6: Ipv6Maps::open(folder)?,
             counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
             maglev: Outer::new("MAGLEV", maglev, held.clone()),
             rings: Outer::new("RINGS", rings, held.clone()),
@@ -320,67 +309,14 @@ impl Maps {
             .with_context(|| format!("set the queue of free ids of SNAT address {slot}"))
     }
 
-    /// IPv6 addresses that have a label, with its index.
+    /// The maps of IPv6, to be written.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses the look-up.
-    pub fn labels(&self) -> Result<Vec<(Ipv6Addr, u32)>> {
-        let labels = self.labels.iter();
-        let labels = labels.map(|entry| entry.map(|(address, index)| (address.into(), index)));
-        labels.collect::<Result<_, _>>().context("read the labels")
-    }
-
-    /// How many labels there is room for: index 0 is no label.
-    pub fn label_room(&self) -> u32 {
-        self.addresses6.len() - 1
-    }
-
-    /// Gives an IPv6 address its label. The way back first: whoever finds a label finds its address.
-    ///
-    /// # Errors
-    ///
-    /// If the kernel refuses a write.
-    pub fn set_label(&mut self, address: Ipv6Addr, index: u32) -> Result<()> {
-        let address = Be128::from(address);
-        self.addresses6.set(index, &address, 0)?;
-        Ok(self.labels.insert(&address, &index, 0)?)
-    }
-
-    /// Takes its label from an IPv6 address; nothing has it any more.
-    ///
-    /// # Errors
-    ///
-    /// If it has none.
-    pub fn remove_label(&mut self, address: Ipv6Addr) -> Result<()> {
-        let address = Be128::from(address);
-        let index = self.labels.get(&address, 0)?;
-        self.labels.remove(&address)?;
-        Ok(self.addresses6.set(index, &Be128::default(), 0)?)
-    }
-
-    /// Makes the key of the hash of clients' addresses, if there is none: with another one no flow of
-    /// before would be found.
-    ///
-    /// # Errors
-    ///
-    /// If the kernel has no random numbers or refuses the write.
-    pub fn make_hash_key(&mut self) -> Result<()> {
-        if self.hash_key.get(&0, 0)? != HashKey::default() {
-            return Ok(());
-        }
-        let mut key = HashKey::default();
-        for word in &mut key.0 {
-            let mut bytes = [0; 8];
-            let filled = getrandom(&mut bytes, GetRandomFlags::empty());
-            let filled = filled.context("ask the kernel for random numbers")?;
-            ensure!(
-                filled == bytes.len(),
-                "the kernel gave {filled} random bytes"
-            );
-            *word = u64::from_ne_bytes(bytes);
-        }
-        Ok(self.hash_key.set(0, &key, 0)?)
+    /// If the data plane is older and has none.
+    pub fn ipv6(&mut self) -> Result<&mut Ipv6Maps> {
+        let maps = self.ipv6.as_mut();
+        maps.context("the running data plane is older and has no maps of IPv6; `lb run` makes them")
     }
 
     /// Every rule set by number: its prefixes, and what each says.
@@ -397,12 +333,8 @@ impl Maps {
             let prefix = Ipv4Net::new(Ipv4Addr::from(address), length)?;
             sets.entry(set).or_default().insert(prefix.into(), verdict);
         }
-        for entry in self.rules6.iter() {
-            let (key, verdict) = entry.context("read the rule sets of IPv6")?;
-            let RuleKey6 { set, address } = key.data();
-            let length = u8::try_from(key.prefix_len().saturating_sub(SET_BITS))?;
-            let prefix = Ipv6Net::new(Ipv6Addr::from(address), length)?;
-            sets.entry(set).or_default().insert(prefix.into(), verdict);
+        if let Some(maps) = &self.ipv6 {
+            maps.add_rules(&mut sets)?;
         }
         Ok(sets)
     }
@@ -416,7 +348,7 @@ impl Maps {
         for (prefix, verdict) in rules {
             let inserted = match prefix {
                 IpNet::V4(prefix) => self.rules.insert(&rule_key(set, *prefix), verdict, 0),
-                IpNet::V6(prefix) => self.rules6.insert(&rule_key6(set, *prefix), verdict, 0),
+                IpNet::V6(prefix) => self.ipv6()?.write_rule(set, *prefix, *verdict),
             };
             inserted.with_context(|| format!("add {prefix} to a rule set"))?;
         }
@@ -432,7 +364,7 @@ impl Maps {
         for prefix in prefixes {
             let removed = match prefix {
                 IpNet::V4(prefix) => self.rules.remove(&rule_key(set, *prefix)),
-                IpNet::V6(prefix) => self.rules6.remove(&rule_key6(set, *prefix)),
+                IpNet::V6(prefix) => self.ipv6()?.clear_rule(set, *prefix),
             };
             removed.with_context(|| format!("remove {prefix} from a rule set"))?;
         }
@@ -465,14 +397,6 @@ impl Maps {
         let values = self.counters.get(&counter_index(hook, network, slot), 0)?;
         Ok(values.iter().sum())
     }
-}
-
-fn rule_key6(set: u32, prefix: Ipv6Net) -> Key<RuleKey6> {
-    let address = prefix.network().into();
-    Key::new(
-        SET_BITS + u32::from(prefix.prefix_len()),
-        RuleKey6 { set, address },
-    )
 }
 
 fn rule_key(set: u32, prefix: Ipv4Net) -> Key<RuleKey> {

@@ -7,6 +7,7 @@ pub mod events;
 pub mod flows;
 pub mod grace;
 mod inner;
+pub mod ipv6;
 pub mod labels;
 pub mod maps;
 pub mod object;

@@ -137,7 +137,7 @@ mod tests {
 
     use super::{
         super::{
-            desired::tests::{CONFIG, build},
+            desired::tests::{BOTH, CONFIG, build},
             expiry::cut::{FIRST_LEG, Why},
             plan::{carried_out, plan},
             rules::Rules,
@@ -275,6 +275,51 @@ mod tests {
             words,
             ["network tenant-a: the flows of sources that it does not have any more end"]
         );
+    }
+
+    #[test]
+    fn flows_of_ipv6_end_for_the_same_reasons() {
+        assert_eq!(between(BOTH, BOTH), Ends::default());
+        let moved = BOTH.replace("[fd00:203::110]", "[fd00:203::111]");
+        let Ends { cut, words } = between(BOTH, &moved);
+        assert_eq!((cut.listeners.len(), cut.denied.len()), (1, 0));
+        assert_eq!(
+            words,
+            ["service api-6: [fd00:203::110]:6443/tcp closes, and its flows end"]
+        );
+        let stricter = BOTH.replace("allow: [fd00:203::/64]", "allow: [fd00:203::50/128]");
+        let Ends { cut, words } = between(BOTH, &stricter);
+        let only: Rules = [("fd00:203::50/128".parse().unwrap(), ALLOW)].into();
+        assert_eq!(cut.denied.values().collect::<Vec<_>>(), [&only]);
+        assert_eq!(
+            words,
+            ["service api-6: the flows of clients that it does not allow any more end"]
+        );
+    }
+
+    #[test]
+    fn a_start_cuts_clients_of_ipv6_that_it_would_not_let_in() {
+        let mut ids = Ids::default();
+        let cut = not_admitted(&build(BOTH, &mut ids));
+        let stricter = BOTH.replace("allow: [fd00:203::/64]", "allow: [fd00:203::50/128]");
+        let stricter = not_admitted(&build(&stricter, &mut ids));
+        let flow = Flow {
+            network: 2,
+            vip: ids.stands_for("fd00:203::110".parse().unwrap()).unwrap(),
+            vip_port: Be16::new(6443),
+            // They are not policy's.
+            service: 99,
+            backend_id: 99,
+            ..Flow::default()
+        };
+        let why = |cut: &Cut, client: &str| cut.holds(&flow, 1, Some(client.parse().unwrap()));
+        for client in ["fd00:203::50", "fd00:203::51"] {
+            assert_eq!(why(&cut, client), None, "{client}");
+        }
+        assert_eq!(why(&cut, "fd00:204::50"), Some(Why::Policy));
+        assert_eq!(why(&stricter, "fd00:203::50"), None);
+        assert_eq!(why(&stricter, "fd00:203::51"), Some(Why::Policy));
+        assert_eq!(cut.holds(&flow, 1, None), Some(Why::Policy));
     }
 
     /// By [`not_admitted`], why a flow of this client to this VIP's TCP listener is cut.

@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::{SocketAddrV4, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicU16, AtomicU64, Ordering},
@@ -51,7 +51,8 @@ impl Answers {
     /// # Errors
     ///
     /// When the port is taken.
-    pub fn start(netns: &Netns, address: SocketAddrV4) -> Result<Self> {
+    pub fn start(netns: &Netns, address: impl Into<SocketAddr>) -> Result<Self> {
+        let address = address.into();
         let shared = Arc::new(Shared::default());
         shared.does.store(200, Ordering::SeqCst);
         let for_thread = Arc::clone(&shared);
@@ -115,10 +116,10 @@ impl Drop for Answers {
     }
 }
 
-fn serve(address: SocketAddrV4, shared: &Shared) -> Result<()> {
+fn serve(address: SocketAddr, shared: &Shared) -> Result<()> {
     let mut listener = None;
     let mut held = Vec::new();
-    let mut dice = Dice::new(u64::from(address.ip().to_bits()));
+    let mut dice = Dice::new(seed(address.ip()));
     loop {
         let does = shared.does.load(Ordering::SeqCst);
         match does {
@@ -152,7 +153,20 @@ fn serve(address: SocketAddrV4, shared: &Shared) -> Result<()> {
     }
 }
 
-fn listen(address: SocketAddrV4) -> Result<TcpListener> {
+/// Each address has dice of its own.
+fn seed(address: IpAddr) -> u64 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => {
+            let [.., a, b, c, d] = address.segments();
+            [a, b, c, d]
+                .into_iter()
+                .fold(0, |seed, word| seed << 16 | u64::from(word))
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address).with_context(|| format!("listen at {address}"))?;
     listener.set_nonblocking(true).context("accept in turn")?;
     Ok(listener)

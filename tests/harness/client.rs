@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream},
+    net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream},
     os::fd::{AsRawFd as _, OwnedFd},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
@@ -12,7 +12,8 @@ use std::{
 use anyhow::{Context as _, Error, Result, ensure};
 use nix::sys::{
     socket::{
-        AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
+        AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrStorage, bind, connect, setsockopt,
+        socket, sockopt,
     },
     time::{TimeVal, TimeValLike as _},
 };
@@ -70,13 +71,13 @@ pub fn open(from: Option<Ipv4Addr>, to: SocketAddrV4) -> Result<TcpStream> {
 ///
 /// As for [`open`].
 pub fn open_from(from: Option<SocketAddrV4>, to: SocketAddrV4) -> Result<TcpStream> {
-    let fd = tcp()?;
+    let fd = tcp(AddressFamily::Inet)?;
     if let Some(from) = from {
         setsockopt(&fd, sockopt::ReuseAddr, &true).context("share the port")?;
         let from = SockaddrIn::from(from);
         bind(fd.as_raw_fd(), &from).with_context(|| format!("bind to {from}"))?;
     }
-    connect_to(fd, to)
+    connect_to(fd, to.into())
 }
 
 /// Connects to `to`, with room for so many bytes that are not read yet: from that, or else from the largest
@@ -86,29 +87,38 @@ pub fn open_from(from: Option<SocketAddrV4>, to: SocketAddrV4) -> Result<TcpStre
 ///
 /// As for [`open`].
 pub fn open_with_room(room: Option<usize>, to: SocketAddrV4) -> Result<TcpStream> {
-    let fd = tcp()?;
+    let fd = tcp(AddressFamily::Inet)?;
     if let Some(room) = room {
         setsockopt(&fd, sockopt::RcvBufForce, &room).context("make room")?;
     }
-    connect_to(fd, to)
+    connect_to(fd, to.into())
 }
 
-fn tcp() -> Result<OwnedFd> {
-    let fd = socket(
-        AddressFamily::Inet,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )
-    .context("make a socket")?;
+/// Connects to `to`, of either family, from whatever address the kernel takes.
+///
+/// # Errors
+///
+/// As for [`open`].
+pub fn open_any(to: SocketAddr) -> Result<TcpStream> {
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    connect_to(tcp(family)?, to)
+}
+
+fn tcp(family: AddressFamily) -> Result<OwnedFd> {
+    let fd =
+        socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).context("make a socket")?;
     let patience = TimeVal::seconds(i64::from(PATIENCE_SECS));
     setsockopt(&fd, sockopt::SendTimeout, &patience).context("set the send timeout")?;
     setsockopt(&fd, sockopt::ReceiveTimeout, &patience).context("set the receive timeout")?;
     Ok(fd)
 }
 
-fn connect_to(fd: OwnedFd, to: SocketAddrV4) -> Result<TcpStream> {
-    connect(fd.as_raw_fd(), &SockaddrIn::from(to)).with_context(|| format!("connect to {to}"))?;
+fn connect_to(fd: OwnedFd, to: SocketAddr) -> Result<TcpStream> {
+    let address = SockaddrStorage::from(to);
+    connect(fd.as_raw_fd(), &address).with_context(|| format!("connect to {to}"))?;
     let stream = TcpStream::from(fd);
     stream.set_nodelay(true).context("send at once")?;
     Ok(stream)
@@ -162,9 +172,9 @@ pub fn echo(to: SocketAddrV4, text: &str) -> Result<String> {
 /// # Errors
 ///
 /// When the connection breaks; different digests are for the caller to compare.
-pub fn upload(to: SocketAddrV4, bytes: u64, seed: u64) -> Result<Transfer> {
+pub fn upload(to: impl Into<SocketAddr>, bytes: u64, seed: u64) -> Result<Transfer> {
     let start = Instant::now();
-    let mut stream = open(None, to)?;
+    let mut stream = open_any(to.into())?;
     stream
         .write_all(format!("sink {bytes}\n").as_bytes())
         .context("ask")?;
@@ -186,9 +196,9 @@ pub fn upload(to: SocketAddrV4, bytes: u64, seed: u64) -> Result<Transfer> {
 /// # Errors
 ///
 /// As for [`upload`].
-pub fn download(to: SocketAddrV4, bytes: u64, seed: u64) -> Result<Transfer> {
+pub fn download(to: impl Into<SocketAddr>, bytes: u64, seed: u64) -> Result<Transfer> {
     let start = Instant::now();
-    let mut stream = open(None, to)?;
+    let mut stream = open_any(to.into())?;
     stream
         .write_all(format!("source {bytes} {seed}\n").as_bytes())
         .context("ask")?;

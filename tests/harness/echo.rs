@@ -14,7 +14,7 @@
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -38,7 +38,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct EchoServer<'t> {
     netns: &'t Netns,
-    address: SocketAddrV4,
+    address: SocketAddr,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<Result<()>>>,
 }
@@ -58,7 +58,8 @@ impl<'t> EchoServer<'t> {
     /// # Errors
     ///
     /// When the port cannot be bound.
-    pub fn start(netns: &'t Netns, address: SocketAddrV4, name: &str) -> Result<Self> {
+    pub fn start(netns: &'t Netns, address: impl Into<SocketAddr>, name: &str) -> Result<Self> {
+        let address = address.into();
         let listener = netns
             .inside(|| TcpListener::bind(address))?
             .with_context(|| format!("listen at {address} of {}", netns.name()))?;
@@ -78,7 +79,7 @@ impl<'t> EchoServer<'t> {
         })
     }
 
-    /// The addresses that connected so far, each with its number of connections.
+    /// The IPv4 addresses that connected so far, each with its number of connections.
     pub fn seen(&self) -> BTreeMap<Ipv4Addr, u64> {
         self.shared
             .seen
@@ -122,7 +123,7 @@ impl Drop for EchoServer<'_> {
     }
 }
 
-fn wake(netns: &Netns, address: SocketAddrV4) -> Result<()> {
+fn wake(netns: &Netns, address: SocketAddr) -> Result<()> {
     netns
         .inside(|| TcpStream::connect(address))?
         .map(drop)

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
-    net::SocketAddrV4,
+    net::SocketAddr,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
@@ -320,7 +320,8 @@ impl<'t> Lb<'t> {
     /// # Errors
     ///
     /// As for [`Self::status`], and when it is no SNAT port.
-    pub fn who(&self, snat: SocketAddrV4) -> Result<Vec<Who>> {
+    pub fn who(&self, snat: impl Into<SocketAddr>) -> Result<Vec<Who>> {
+        let snat: SocketAddr = snat.into();
         self.ask_with(&["who", &snat.to_string()])
     }
 

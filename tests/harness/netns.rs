@@ -30,6 +30,19 @@ const SYSCTLS: [(&str, &str); 3] = [
     ("ipv4/ip_forward", "0"),
 ];
 
+/// Of an interface that has IPv6 all the same, `disable_ipv6` last: nothing that nobody has asked for is
+/// said, except that groups are joined, which cannot be switched off (RFC 3810).
+const IPV6: [(&str, &str); 8] = [
+    ("addr_gen_mode", "1"),
+    ("accept_ra", "0"),
+    ("autoconf", "0"),
+    ("accept_redirects", "0"),
+    ("router_solicitations", "0"),
+    ("dad_transmits", "0"),
+    ("ndisc_notify", "0"),
+    ("disable_ipv6", "0"),
+];
+
 /// A network namespace under /run/netns that is removed on drop.
 #[derive(Debug)]
 pub struct Netns {
@@ -144,6 +157,21 @@ impl Netns {
         let now = self.sysctl(key)?;
         ensure!(now == value, "{key} in {} is {now}, not {value}", self.name);
         Ok(())
+    }
+
+    /// Gives `interface` IPv6 with these addresses and no other ones: `fd00::1/64`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such interface, or it has one of the addresses.
+    pub fn add_ipv6(&self, interface: &str, addresses: &[String]) -> Result<()> {
+        // What is said to an address of one's own goes by this.
+        self.set_sysctl("ipv6/conf/lo/disable_ipv6", "0")?;
+        for (key, value) in IPV6 {
+            self.set_sysctl(&format!("ipv6/conf/{interface}/{key}"), value)?;
+        }
+        let add = |address| format!("addr add {address} dev {interface} nodad\n");
+        self.ip_batch(&addresses.iter().map(add).collect::<String>())
     }
 
     /// Makes a CPU, one of the first 32, send out of this queue of an interface.

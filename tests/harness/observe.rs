@@ -1,7 +1,7 @@
 //! What the kernel says about a host, in its own words: links and their counters, its IP stack,
 //! its packet filter.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
@@ -159,7 +159,8 @@ pub fn ip6_in_receives(netns: &Netns) -> Result<u64> {
 /// # Errors
 ///
 /// When it has no route.
-pub fn path_mtu(netns: &Netns, to: Ipv4Addr) -> Result<Option<u32>> {
+pub fn path_mtu(netns: &Netns, to: impl Into<IpAddr>) -> Result<Option<u32>> {
+    let to = to.into();
     let text = netns.run(&format!("ip route get {to}"))?;
     let mut words = text.split_ascii_whitespace();
     if !words.any(|word| word == "mtu") {

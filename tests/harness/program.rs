@@ -230,13 +230,14 @@ impl DataPlane {
         let plan = plan(&live.current(&ids)?, &desired);
         let (report, mut resolved) = tokio::sync::mpsc::unbounded_channel();
         for (id, backend) in desired.backends.iter().filter(|_| resolve) {
-            let IpAddr::V4(address) = desired.next_hops[id] else {
-                continue;
-            };
+            let address = desired.next_hops[id];
             report.send(Resolved {
                 network: backend.network,
-                address: address.into(),
-                mac: node_mac(address),
+                address,
+                mac: match address {
+                    IpAddr::V4(address) => node_mac(address),
+                    IpAddr::V6(address) => node_mac6(address),
+                },
             })?;
         }
         drop(report);

@@ -96,6 +96,7 @@ mod shared_reach;
 mod shared_silence;
 mod shared_tenants;
 mod silence;
+mod six;
 mod splice;
 mod spoof;
 mod stop;

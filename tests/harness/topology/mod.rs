@@ -9,6 +9,7 @@ mod one_ip;
 pub mod path;
 mod poc;
 mod router;
+mod six;
 mod trunk;
 
 use std::{
@@ -32,6 +33,7 @@ pub use self::{
         API, API_NODE_PORT, CONFIG, DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, SNAT, Topology, VIP,
     },
     router::Routed,
+    six::{DNS6, ECHO6, SNAT6, VIP6, address6},
     trunk::{
         APPS, APPS_HTTP, APPS_HTTP_NODE_PORT, APPS_HTTPS, APPS_HTTPS_NODE_PORT, LAB_CONFIG,
         MGMT_VLAN, NodePorts, POC_CONFIG, TENANT_SNAT, Tenant, Trunk,

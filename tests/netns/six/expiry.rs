@@ -1,0 +1,53 @@
+//! Idle flows of IPv6 end, loudly: FEATURES A7.
+
+use anyhow::Result;
+use lb_tests::{
+    lb::Lb,
+    pair::{say, wait_for_reset},
+    six::{check, read},
+    topology::{SNAT6, VIP6},
+    wire::Wire,
+};
+
+use super::given::{Words, open, topology};
+use crate::life::{AT_ONCE, LIMIT, ensure_all_ids_are_free, only_flow};
+
+/// After its idle timeout both ends of a connection are reset, and nothing of it is left but its name.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a7_an_idle_connection_of_ipv6_is_reset_at_both_ends() -> Result<()> {
+    let topology = topology()?;
+    let words = Words {
+        tcp: ", idle_timeout: 1s",
+        ..Words::default()
+    };
+    let lb = Lb::start(&topology, &words.config())?;
+    let pair = open(&topology)?;
+    say(&pair.client, &pair.server, b"request")?;
+    say(&pair.server, &pair.client, b"reply")?;
+    assert_eq!(only_flow(&lb)?.state, "established");
+    let resets = |host: &lb_tests::topology::Host| {
+        let filter = "ip6 and ip6[6] = 6 and ip6[53] & 4 != 0";
+        Wire::received(&host.netns, "eth0", filter, topology.dir())
+    };
+    let wires = [resets(topology.client())?, resets(&topology.nodes[0])?];
+    say(&pair.client, &pair.server, b"last")?;
+    let _first = wait_for_reset(&pair.client, LIMIT)?;
+    let second = wait_for_reset(&pair.server, LIMIT)?;
+    assert!(second <= AT_ONCE, "the backend learned {second:?} later");
+    ensure_all_ids_are_free(&topology, &lb)?;
+    for (wire, source) in wires.into_iter().zip([VIP6, SNAT6]) {
+        wire.wait_for("a reset", 1, LIMIT, |_| true)?;
+        for frame in wire.stop()? {
+            assert_eq!(check(&frame), Ok(()));
+            assert_eq!(read(&frame).map(|read| read.source), Ok(source));
+        }
+    }
+    let who = lb.who(pair.snat)?;
+    assert_eq!(who.len(), 1, "{who:?}");
+    assert_eq!((who[0].live, who[0].flow.state.as_str()), (false, "ended"));
+    assert_eq!(who[0].flow.client, pair.client.local_addr()?.to_string());
+    // The way is free for the next one.
+    let pair = open(&topology)?;
+    say(&pair.client, &pair.server, b"request")
+}

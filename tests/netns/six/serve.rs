@@ -1,0 +1,121 @@
+//! FEATURES A17: connections to an IPv6 VIP.
+
+use anyhow::{Context as _, Result};
+use lb_tests::{
+    answers::Answers,
+    client,
+    echo::EchoServer,
+    lb::Lb,
+    observe,
+    pair::{hear, say},
+    topology::{ECHO_NODE_PORT, ECHO6, SNAT6, VIP6, address6},
+};
+
+use super::given::{Words, at, open, topology};
+
+/// Bytes of the transfers.
+const MUCH: u64 = 1 << 20;
+
+/// Data each way is what was sent, the backend sees the SNAT address, and the host's own stack has nothing
+/// to do with it.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a17_a_megabyte_goes_each_way_through_ipv6() -> Result<()> {
+    let topology = topology()?;
+    let node = &topology.nodes[0];
+    let _echo = EchoServer::start(&node.netns, at(node, ECHO_NODE_PORT), node.name)?;
+    let lb = Lb::start(&topology, &Words::default().config())?;
+    let before = observe::ip6_in_receives(&topology.lb)?;
+    let client = &topology.client().netns;
+    for seed in 1..4 {
+        let up = client.inside(|| client::upload(ECHO6, MUCH, seed))?;
+        let up = up.with_context(|| format!("{:?}", lb.drops()))?;
+        assert_eq!((up.bytes, up.sent), (MUCH, up.received));
+        let down = client.inside(|| client::download(ECHO6, MUCH, seed))?;
+        let down = down.with_context(|| format!("{:?}", lb.drops()))?;
+        assert_eq!((down.bytes, down.sent), (MUCH, down.received));
+    }
+    assert_eq!(observe::ip6_in_receives(&topology.lb)?, before);
+    Ok(())
+}
+
+/// Words each way; who sees whom.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a17_a_backend_sees_the_snat_address_and_a_client_the_vip() -> Result<()> {
+    let topology = topology()?;
+    let _lb = Lb::start(&topology, &Words::default().config())?;
+    let pair = open(&topology)?;
+    say(&pair.client, &pair.server, b"request")?;
+    say(&pair.server, &pair.client, b"reply")?;
+    assert_eq!(pair.snat.ip(), SNAT6);
+    assert_eq!(pair.client.peer_addr()?.ip(), VIP6);
+    let client = topology.client();
+    assert_eq!(pair.client.local_addr()?.ip(), address6(client));
+    // An end that closes is an end for the other one.
+    drop(pair.client);
+    assert!(hear(&pair.server, b"more").is_err());
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a17_curl_gets_an_answer_over_ipv6() -> Result<()> {
+    let topology = topology()?;
+    let node = &topology.nodes[0];
+    let answers = Answers::start(&node.netns, at(node, ECHO_NODE_PORT))?;
+    let lb = Lb::start(&topology, &Words::default().config())?;
+    let client = &topology.client().netns;
+    for count in 1..=5 {
+        let what = "%{http_code}|%{remote_ip}";
+        let curl =
+            format!("curl -q -6 -sS -g --max-time 20 -o /dev/null -w {what} http://{ECHO6}/");
+        let said = client.run(&curl);
+        let said = said.with_context(|| format!("{:?}", lb.drops()))?;
+        assert_eq!(said, format!("200|{VIP6}"));
+        assert_eq!(answers.asked(), count);
+    }
+    Ok(())
+}
+
+/// Both families at once on the same hosts.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a17_ipv4_goes_on_beside_it() -> Result<()> {
+    use lb_tests::topology::{ECHO, SNAT};
+    let topology = topology()?;
+    let node = &topology.nodes[0];
+    let four = std::net::SocketAddrV4::new(node.address, ECHO_NODE_PORT);
+    let _six = EchoServer::start(&node.netns, at(node, ECHO_NODE_PORT), node.name)?;
+    let _four = EchoServer::start(&node.netns, four, node.name)?;
+    let config = format!(
+        "version: 1
+networks:
+  mgmt:
+    role: mgmt
+    interface: eth1
+    prefixes: [10.32.96.0/20, \"fd00:32::/64\"]
+    snat: [{SNAT}, \"{SNAT6}\"]
+  tenant-a:
+    role: tenant
+    interface: eth0
+    prefixes: [192.168.203.0/24, \"fd00:203::/64\"]
+pools:
+  four: {{ network: mgmt, backends: [\"{four}\"] }}
+  six: {{ network: mgmt, backends: [\"{}\"] }}
+services:
+  four: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: four }}
+  six: {{ network: tenant-a, listen: [\"{ECHO6}/tcp\"], pool: six }}
+",
+        at(node, ECHO_NODE_PORT)
+    );
+    let _lb = Lb::start(&topology, &config)?;
+    let client = &topology.client().netns;
+    for seed in 1..3 {
+        let six = client.inside(|| client::upload(ECHO6, MUCH, seed))??;
+        assert_eq!(six.sent, six.received);
+        let four = client.inside(|| client::download(ECHO, MUCH, seed))??;
+        assert_eq!(four.sent, four.received);
+    }
+    Ok(())
+}

@@ -6,7 +6,7 @@ use lb_common::{
     verdict::{DropReason, Verdict},
     wire::{
         Chain, Packet,
-        header::{Ethernet, Ipv6, Neighbour},
+        header::{Ethernet, Extension, Icmp, Ipv6, Neighbour},
     },
 };
 
@@ -16,6 +16,12 @@ use crate::{emit, ipv6, lookup, parse::Xdp};
 const SOLICITATION: u8 = 135;
 /// Neighbour advertisement: I have.
 const ADVERTISEMENT: u8 = 136;
+/// Hop-by-hop options, with which every message about groups begins.
+const HOP_BY_HOP: u8 = 0;
+/// Question for the groups that somebody has joined (RFC 3810).
+const QUERY: u8 = 130;
+/// Its answer: with it switches learn where those are who are asked by a group.
+const REPORT: u8 = 143;
 /// Hops of a message that no router has passed on.
 const HOPS: u8 = 255;
 
@@ -56,8 +62,24 @@ pub(crate) fn group(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, Dr
     match message {
         Some(message) if message.kind.get() == ADVERTISEMENT => emit::to_cell(network),
         Some(_) => Err(DropReason::ArpNotOurs),
+        None if is_of_groups(xdp, QUERY).is_some() => emit::to_cell(network),
         None => Err(DropReason::GroupAddress),
     }
+}
+
+/// Whether a frame is a message of this kind about groups.
+#[inline(always)]
+fn is_of_groups(xdp: &Xdp, kind: u8) -> Option<()> {
+    const EXTENSION_BYTES: usize = 8;
+    let at = size_of::<Ethernet>() + size_of::<Ipv6>();
+    let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
+    let options: &Extension = xdp.header(at)?;
+    let message: &Icmp = xdp.header(at + EXTENSION_BYTES)?;
+    let is_of_groups = ip.next_header.get() == HOP_BY_HOP
+        && options.next_header.get() == ipv6::ICMP
+        && options.length.get() == 0
+        && message.kind.get() == kind;
+    is_of_groups.then_some(())
 }
 
 /// Whether a message is about an address of ours in the network `id`.
@@ -66,11 +88,14 @@ fn is_of(id: u16, message: &Neighbour) -> bool {
     lookup::label(message.target.get()).is_some_and(|label| lookup::labelled(id, label).is_some())
 }
 
-/// Whether the cell of the network `id` may say this: a question or an answer of an address of ours.
+/// Whether the cell of the network `id` may say this: a question or an answer of an address of ours, or which
+/// groups it has joined.
 #[inline(always)]
 pub(crate) fn may_leave(xdp: &Xdp, id: u16) -> Option<()> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
-    let _message = message(xdp)?;
+    if message(xdp).is_none() {
+        is_of_groups(xdp, REPORT)?;
+    }
     let label = lookup::label(ip.source.get())?;
     lookup::labelled(id, label).map(|_| ())
 }

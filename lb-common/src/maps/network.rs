@@ -180,6 +180,11 @@ pub const KIND_SNAT: u32 = 2;
 pub const KIND_LINK: u32 = 4;
 
 impl Address {
+    /// Whether it is a VIP, whatever else it is.
+    pub const fn is_vip(&self) -> bool {
+        self.kind & KIND_VIP != 0
+    }
+
     /// The flow id behind a SNAT `port` (host order), or `None` outside the flows' part.
     #[inline(always)]
     pub const fn flow_id(&self, port: u16) -> Option<u32> {

@@ -11,7 +11,7 @@ use lb_common::{
     addr::Be32,
     maps::{
         backend::Backend,
-        network::{Address, AddressKey, KIND_SNAT, Network, NetworkKey},
+        network::{Address, AddressKey, Network, NetworkKey},
         rule::Owner,
         service::{Service, ServiceKey},
     },
@@ -105,9 +105,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     let moved = moved(current, desired);
     plan.extend(moved.iter().copied().map(Operation::UnmapNetwork));
     // Before the record that gives new flows to it: else nobody would know what comes back.
-    plan.extend(new_addresses(current, desired, |address| {
-        address.kind == KIND_SNAT
-    }));
+    plan.extend(new_addresses(current, desired, |address| !address.is_vip()));
     let set = |owner| choices.get(&owner).map_or(0, |choice| choice.set);
     for (id, network) in &desired.networks {
         let network = Network {
@@ -143,9 +141,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::SetService(*key, service));
         }
     }
-    plan.extend(new_addresses(current, desired, |address| {
-        address.kind != KIND_SNAT
-    }));
+    plan.extend(new_addresses(current, desired, Address::is_vip));
     plan.extend(removals(current, desired));
     let mut clears = clear_tables(current, desired);
     clears.extend(clear_rules(current, &choices));
@@ -379,9 +375,8 @@ mod tests {
         let desired = build(CONFIG, &mut Ids::default());
         let plan = plan(&Current::default(), &desired);
         let position = |wanted: fn(&Operation) -> bool| plan.iter().position(wanted).unwrap();
-        let vip = position(
-            |op| matches!(op, Operation::SetAddress(_, address) if address.kind != KIND_SNAT),
-        );
+        let vip =
+            position(|op| matches!(op, Operation::SetAddress(_, address) if address.is_vip()));
         let service = position(|op| matches!(op, Operation::SetService(..)));
         let table = position(|op| matches!(op, Operation::SetTable(..)));
         let hops = position(|op| matches!(op, Operation::AwaitNextHops(_)));
@@ -429,9 +424,7 @@ mod tests {
         );
         assert!(
             last(|op| matches!(op, Operation::SetService(..)))
-                < first(
-                    |op| matches!(op, Operation::SetAddress(_, address) if address.kind != KIND_SNAT)
-                )
+                < first(|op| matches!(op, Operation::SetAddress(_, address) if address.is_vip()))
         );
     }
 

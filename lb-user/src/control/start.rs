@@ -455,7 +455,7 @@ const fn is_of_networks(step: &Operation) -> bool {
         | Operation::UnmapNetwork(_)
         | Operation::SetNetwork(..)
         | Operation::MapNetwork(..) => true,
-        Operation::SetAddress(_, address) => address.kind == KIND_SNAT,
+        Operation::SetAddress(_, address) => !address.is_vip(),
         _ => false,
     }
 }

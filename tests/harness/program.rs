@@ -226,6 +226,7 @@ impl DataPlane {
         desired.run_in(partial.unwrap_or(Mode::Native));
         let mut live = Live::new(Maps::open(&pins.maps())?);
         live.save_ids(&ids)?;
+        live.make_hash_key()?;
         live.follow(desired.next_hops.clone());
         let plan = plan(&live.current(&ids)?, &desired);
         let (report, mut resolved) = tokio::sync::mpsc::unbounded_channel();

@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lb_common::maps::network::KIND_SNAT;
 use tokio::{
     runtime::Runtime,
     sync::{

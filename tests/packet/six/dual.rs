@@ -1,6 +1,6 @@
 //! Networks of both families: each goes its own way, in one table of flows.
 
-use lb_tests::{packet, program, six};
+use lb_tests::{packet, six};
 
 use super::{super::given as four, given::*};
 
@@ -35,7 +35,7 @@ fn each_family_has_snat_ports_of_its_own() {
         let syn = four::request(&client, four::API, SYN_ONLY);
         let sent = four::forwarded(&mut lb, Port::Tenant, &syn);
         let wanted = packet::tcp(&four::snat(1024 + number), four::KAS, SYN_ONLY).ttl(63);
-        four::assert_frame(&sent, &wanted.between(program::MGMT_NIC, four::KAS_MAC));
+        four::assert_frame(&sent, &wanted.between(MGMT_NIC, four::KAS_MAC));
 
         let back = reply(1024 + number, SYN_ACK).numbers(5000, 1);
         let sent = forwarded(&mut lb, Port::Mgmt, &back);
@@ -63,7 +63,7 @@ fn no_family_answers_for_the_other() {
     let outcome = lb.receive(Port::Tenant, &syn);
     assert_eq!(outcome.action, Action::Drop, "{outcome:?}");
     let asks = packet::arp(1, CLIENT, "192.168.203.50", CLIENT, &label);
-    four::assert_dropped(&mut lb, Port::Tenant, &asks, "arp_not_ours");
+    assert_dropped(&mut lb, Port::Tenant, &asks, "arp_not_ours");
     let syn = four::request(&format!("{label}:40000"), four::API, SYN_ONLY).bytes();
     let outcome = lb.receive(Port::Tenant, &syn);
     assert_eq!((outcome.action, outcome.counted.2), (Action::Drop, "bogon"));

@@ -187,7 +187,7 @@ fn reliability_22_broken_chains_are_malformed() {
         assert_eq!(outcome.action, Action::Drop, "{outcome:?}");
     }
     let mut far = whole.clone();
-    far[L4 + 9] = 30;
+    far[L4 + 9] = 20;
     assert_dropped(&mut lb, Port::Tenant, &far, "malformed");
     assert_eq!(lb.maps.flow_index.keys().count(), 0, "no state was made");
 }

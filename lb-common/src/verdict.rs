@@ -126,7 +126,7 @@ drop_reasons! {
     Malformed = 0, "malformed", "The headers contradict each other or the length of the frame.";
     NotDeclared = 1, "not_declared", "On a tenant network, to an address that is neither a VIP nor a SNAT address.";
     NoService = 2, "no_service", "To a VIP, but no service listens on that port and protocol.";
-    UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP over IPv4; or to a shared VIP with IP options or in fragments.";
+    UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP; with IPv6 extension headers that are not carried; or to a shared VIP with IP options or in fragments.";
     Fragment = 4, "fragment", "A fragment of what is neither TCP nor UDP, to one of our addresses.";
     NoFlow = 5, "no_flow", "A TCP segment that belongs to no known flow and does not open one.";
     NoBackend = 6, "no_backend", "The service's pool has no backend.";
@@ -138,7 +138,7 @@ drop_reasons! {
     ReplyMismatch = 12, "reply_mismatch", "To a SNAT port, but not from the backend of the flow, or the target of the check, that owns it.";
     ReplyUnexpected = 13, "reply_unexpected", "A late reply of an earlier flow on a flow id that has been taken again.";
     GroupAddress = 14, "group_address", "IP broadcast or multicast on a tenant network.";
-    ArpNotOurs = 15, "arp_not_ours", "ARP on a tenant network for an address that is not ours.";
+    ArpNotOurs = 15, "arp_not_ours", "ARP or a neighbour solicitation on a tenant network for an address that is not ours.";
     CellForbidden = 16, "cell_forbidden", "A cell sent something that it must not send.";
     RecordMissing = 17, "record_missing", "A record that the packet needs is missing; a bug or a half-applied change.";
     StackedTag = 18, "stacked_tag", "A second VLAN tag behind VLAN id 0 or behind the tag of a tenant network.";
@@ -148,11 +148,11 @@ drop_reasons! {
     ToTenant = 22, "to_tenant", "To the address of a tenant from another network, and not a reply to any flow.";
     NoHeadroom = 23, "no_headroom", "The driver gives no room in front of the frame to put a VLAN tag there.";
     BudgetSpent = 24, "budget_spent", "The network or the service has as many flows as it may have at a time.";
-    TooBig = 25, "too_big", "Larger than the MTU of the network that it has to go to; the sender is told if it forbids fragments.";
+    TooBig = 25, "too_big", "Larger than the MTU of the network that it has to go to; the sender is told if it forbids fragments, and over IPv6 always.";
     FragmentEarly = 26, "fragment_early", "A fragment that came before the first one of its datagram, or too long after it.";
     FragmentOverlap = 27, "fragment_overlap", "A fragment that covers bytes of an earlier one of its datagram.";
     FragmentTiny = 28, "fragment_tiny", "A first fragment without the whole layer-4 header, or another one that is not cut at 8 bytes.";
-    SourceRoute = 29, "source_route", "An IP option that says which way the packet must go.";
+    SourceRoute = 29, "source_route", "An IP option, or an IPv6 routing header, that says which way the packet must go.";
     IcmpUnrelated = 30, "icmp_unrelated", "An ICMP error that quotes no packet of a flow.";
     PartialChecksum = 31, "partial_checksum", "A frame of a local stack that has not computed its checksum, and is too long for it to be done here.";
     RateLimited = 32, "rate_limited", "An echo request beyond the rate at which they are answered.";

@@ -34,6 +34,18 @@ pub(crate) fn began(entry: &Entry, word: Word) {
     report(entry, word, BEGAN, network);
 }
 
+/// Writes these fields of an event, which are all but `flow`: as one value it would have to have a flow.
+macro_rules! write_event {
+    ($event:ident, { $($field:ident: $value:expr),+ $(,)? }) => {{
+        const _: fn(FlowEvent) = |FlowEvent { flow: _, $($field: _),+ }| ();
+        $({
+            let value = $value;
+            // SAFETY: a field of a reserved record, which is ours until it is submitted.
+            unsafe { (&raw mut (*$event).$field).write(value) };
+        })+
+    }};
+}
+
 /// Reports the flow if its clients' network wants that. A full buffer loses the record, which is
 /// counted, never a packet.
 #[inline(always)]
@@ -49,19 +61,22 @@ fn report(entry: &Entry, word: Word, kind: u32, network: u16) {
         count::note(network, UNREPORTED);
         return;
     };
-    let flow = entry.copy(word);
-    record.write(FlowEvent {
-        flow,
+    let event = record.as_mut_ptr();
+    write_event!(event, {
         id: entry.id,
-        kind,
+        kind: kind,
         snat: page.address,
         port: u32::from(page.port(entry.id)),
         time: now(),
         _reserved: 0,
-        client: match label::index(flow.vip) {
+        client: match label::index(entry.vip()) {
             Some(_) => lookup::client6(entry.id).unwrap_or_default(),
             None => Be128::default(),
         },
     });
+    // SAFETY: as in `write_event`.
+    let flow = unsafe { &raw mut (*event).flow };
+    // SAFETY: the same.
+    unsafe { entry.copy(word, flow) };
     record.submit(0);
 }

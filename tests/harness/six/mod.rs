@@ -55,8 +55,7 @@ fn pseudo_header(addresses: &[u8; 32], length: usize, protocol: u8) -> u64 {
         &[0, 0, 0, protocol],
     ]
     .concat();
-    let pairs = words.chunks_exact(2);
-    pairs
-        .map(|pair| u64::from(u16::from_ne_bytes([pair[0], pair[1]])))
-        .sum()
+    let (pairs, _none) = words.as_chunks::<2>();
+    let words = pairs.iter().map(|pair| u16::from_ne_bytes(*pair));
+    words.map(u64::from).sum()
 }

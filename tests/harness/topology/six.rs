@@ -30,7 +30,7 @@ pub fn address6(host: &Host) -> Ipv6Addr {
 /// The number that has these digits in hexadecimal: `50` is 0x50.
 fn hexadecimal(digits: u8) -> u16 {
     let digits = u16::from(digits);
-    digits / 100 << 8 | digits / 10 % 10 << 4 | digits % 10
+    ((digits / 100) << 8) | (((digits / 10) % 10) << 4) | (digits % 10)
 }
 
 impl Topology {

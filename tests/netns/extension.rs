@@ -35,7 +35,8 @@ const FRAGMENT: u8 = 44;
 const DESTINATION: u8 = 60;
 const TCP: u8 = 6;
 
-/// RELIABILITY 22: IPv6 is not served, whatever its headers are, and a tenant's reaches nobody.
+/// RELIABILITY 22: where no address of ours is of IPv6, it is not served, whatever its headers are, and a
+/// tenant's reaches nobody.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn reliability_22_ipv6_extension_headers_are_dropped_and_counted() -> Result<()> {

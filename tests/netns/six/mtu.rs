@@ -59,7 +59,10 @@ fn reliability_16_a_narrow_mgmt_network_is_told_to_clients_of_ipv6() -> Result<(
     })
     .with_context(|| format!("{:?}", lb.drops()))?;
     assert_eq!(lb.refused("too_big")?, 1, "{:?}", lb.drops()?);
-    // The client's kernel has learned of it, and cuts what is too big itself.
+    // The client's kernel has learned of it, says so once, and cuts what is too big itself.
+    let told_to = socket.take_error().context("ask for an error")?;
+    let number = told_to.and_then(|error| error.raw_os_error());
+    assert_eq!(number, Some(nix::libc::EMSGSIZE));
     socket.send(&datagram).context("send again")?;
     assert_eq!(receive(&server)?.0, datagram);
     for frame in told.stop()? {

@@ -4,6 +4,8 @@
     reason = "an integration test target is all tests"
 )]
 
+mod stack;
+
 use lb_tests::{budget, program::DataPlane};
 
 const CONFIG: &str = "

@@ -9,7 +9,8 @@ use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, snat::flow_entries, usage};
 use super::pins::Pins;
 use crate::config::Limits;
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
+/// The object, as it was built with this crate.
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
 pub const MAPS: [&str; 28] = [

@@ -82,10 +82,13 @@ impl Maps {
     ///
     /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        Self::open_with(folder, Held::default())
+        let mut maps = Self::open_with(folder, Held::default())?;
+        maps.ipv6 = Ipv6Maps::open(folder)?;
+        Ok(maps)
     }
 
-    /// Opens them once more, for another thread: what one of the two holds of maps in maps, both do.
+    /// Opens them once more, for another thread: what one of the two holds of maps in maps, both do. But for
+    /// those of IPv6, which are for who carries out changes.
     ///
     /// # Errors
     ///
@@ -132,7 +135,7 @@ impl Maps {
             splices: Map::Array(pin("SPLICES")?).try_into()?,
             registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
-            ipv6: Ipv6Maps::open(folder)?,
+            ipv6: None,
             counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
             maglev: Outer::new("MAGLEV", maglev, held.clone()),
             rings: Outer::new("RINGS", rings, held.clone()),

@@ -41,7 +41,9 @@ macro_rules! write_event {
         $({
             let value = $value;
             // SAFETY: a field of a reserved record, which is ours until it is submitted.
-            unsafe { (&raw mut (*$event).$field).write(value) };
+            let place = unsafe { &raw mut (*$event).$field };
+            // SAFETY: the same.
+            unsafe { place.write(value) };
         })+
     }};
 }

@@ -144,8 +144,8 @@ impl Entry {
             // SAFETY: as above, and any bits are valid for a flow.
             unsafe { to.cast::<u64>().wrapping_add(index).write(eight) };
         }
-        // SAFETY: the caller may write there.
-        unsafe { (&raw mut (*to).word).write(word.raw()) };
+        // SAFETY: the caller vouches for `to`; the word is the first field.
+        unsafe { to.cast::<u32>().write(word.raw()) };
     }
 
     /// Counts a request of `bytes`.

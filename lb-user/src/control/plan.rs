@@ -104,7 +104,8 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     }
     let moved = moved(current, desired);
     plan.extend(moved.iter().copied().map(Operation::UnmapNetwork));
-    // Before the record that gives new flows to it: else nobody would know what comes back.
+    // Before the record that gives new flows to it: else nobody would know what comes back. So is what a
+    // cell asks for the next hops from, which are waited for.
     plan.extend(new_addresses(current, desired, |address| !address.is_vip()));
     let set = |owner| choices.get(&owner).map_or(0, |choice| choice.set);
     for (id, network) in &desired.networks {
@@ -303,7 +304,10 @@ pub(super) use tests::carry_out as carried_out;
 
 #[cfg(test)]
 mod tests {
-    use lb_common::addr::Mac;
+    use lb_common::{
+        addr::Mac,
+        maps::network::{KIND_LINK, KIND_SNAT},
+    };
 
     use super::{
         super::{
@@ -426,6 +430,21 @@ mod tests {
             last(|op| matches!(op, Operation::SetService(..)))
                 < first(|op| matches!(op, Operation::SetAddress(_, address) if address.is_vip()))
         );
+    }
+
+    /// A cell asks for IPv6 next hops from its link-local address: nobody would get an answer while that is
+    /// not known, and the start would wait in vain.
+    #[test]
+    fn a_cell_may_ask_before_the_answers_are_waited_for() {
+        let desired = build(BOTH, &mut Ids::default());
+        let plan = plan(&Current::default(), &desired);
+        let links = plan.iter().rposition(
+            |op| matches!(op, Operation::SetAddress(_, address) if address.kind == KIND_LINK),
+        );
+        let hops = plan
+            .iter()
+            .position(|op| matches!(op, Operation::AwaitNextHops(_)));
+        assert!(links.unwrap() < hops.unwrap());
     }
 
     /// New flows go out from a SNAT address only while what comes back to it is known.

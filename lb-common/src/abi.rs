@@ -14,5 +14,7 @@
 ///   `lb` writes these records without it.
 /// - 6: splices, and flows that are sockets' ports: other bits of the flow's word.
 ///   Before anybody had it, a splice's name gave two bytes of its length to the backend's segment size.
-///   Later, without a number of its own: labels, clients and rules of IPv6, which are maps of their own.
+///   Later, without a number of its own: labels, clients and rules of IPv6, which are maps of their own; the
+///   number of a network's SNAT addresses of IPv6 in its flags; the version in an address' key; the client at
+///   the end of a flow event. An older `lb` knows nothing of it, so IPv6 goes out of the file before a downgrade.
 pub const ABI_VERSION: u32 = 6;

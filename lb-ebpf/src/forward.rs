@@ -6,6 +6,7 @@ use lb_common::{
     maps::{
         flow::FlowKey,
         fragment::{FROM_BACKEND, FROM_CLIENT},
+        label,
         network::{Address, KIND_VIP, Network},
     },
     nat::{self, Translation},
@@ -207,6 +208,7 @@ fn is_local(frame: &Ipv4Frame<'_>, (id, network): (u16, &Network), address: &Add
         && !network.is_host()
         && frame.is_plain_tcp()
         && !frame.asks()
+        && label::index(frame.ip.source.get()).is_none()
         && lookup::is_local_peer(id, frame.ip.source.get(), from)
 }
 

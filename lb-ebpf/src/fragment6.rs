@@ -1,7 +1,7 @@
 //! fragment6: datagrams of IPv6 in pieces: as those of IPv4, in the same table.
 //!
-//! An identification has 32 bits here: those of the flow's id in the upper half keep the datagrams of two
-//! flows apart, and the lower half counts as for IPv4.
+//! An identification has 32 bits here: the upper half keeps the datagrams of two flows apart, and the lower
+//! half counts as for IPv4.
 
 use aya_ebpf::{
     bindings::{BPF_ANY, xdp_md},
@@ -12,6 +12,7 @@ use lb_common::{
     fragment::{Extents, Piece},
     maps::{
         fragment::{FROM_CLIENT, FragmentKey, Fragmented},
+        label::HashKey,
         network::Network,
     },
     nat,
@@ -29,7 +30,7 @@ use crate::{
     entry::{Entry, now},
     fragment::{Record, next_identification},
     ipv6, lookup,
-    maps::{BACKENDS, FRAGMENTS, NETWORKS},
+    maps::{BACKENDS, FRAGMENTS, HASH_KEY, NETWORKS},
     parse::Xdp,
 };
 
@@ -71,7 +72,7 @@ fn begin(xdp: &Xdp, chain: Chain, network_direction: u32, flow: u32) -> Option<(
         // The map makes room by itself; where it cannot, the other fragments come too early.
         let _lost: Result<(), i32> = FRAGMENTS.insert(&key, &record, u64::from(BPF_ANY));
     }
-    header.identification.set(of(flow, identification));
+    header.identification.set(of(flow, identification)?);
     Some(())
 }
 
@@ -97,10 +98,13 @@ fn behind(ip: &Ipv6, chain: Chain) -> Option<u64> {
     Some(end.checked_sub(before)? as u64)
 }
 
-/// The identification of a datagram of this flow.
+/// The identification of a datagram of this flow. An odd factor keeps the flows of a SNAT address apart,
+/// and their ports to ourselves.
 #[inline(always)]
-fn of(flow: u32, identification: Be16) -> Be32 {
-    Be32::new(flow << 16 | u32::from(identification.get()))
+fn of(flow: u32, identification: Be16) -> Option<Be32> {
+    let HashKey([key, ..]) = HASH_KEY.get(0)?;
+    let flow = flow.wrapping_mul(*key as u32 | 1);
+    Some(Be32::new(flow << 16 | u32::from(identification.get())))
 }
 
 /// A fragment other than the first, to one of our addresses, from the network `id`. Returns the number of
@@ -135,7 +139,8 @@ fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason>
         direction,
         ..
     } = record.fields;
-    header.identification.set(of(flow, identification));
+    let identification = of(flow, identification).ok_or(DropReason::RecordMissing)?;
+    header.identification.set(identification);
     let _addresses = nat::translate_header6(ip, way.source, way.destination);
     if direction == FROM_CLIENT {
         way.entry.touch_request(bytes);

@@ -20,8 +20,9 @@ const ADVERTISEMENT: u8 = 136;
 const HOP_BY_HOP: u8 = 0;
 /// Question for the groups that somebody has joined (RFC 3810).
 const QUERY: u8 = 130;
-/// Its answer: with it switches learn where those are who are asked by a group.
-const REPORT: u8 = 143;
+/// Its answers: with them switches learn where those are who are asked by a group. Both versions, because
+/// a host speaks that of who asks (RFC 3810 section 8.2.1): report and leave of the first, report of the second.
+const REPORTS: [u8; 3] = [131, 132, 143];
 /// Hops of a message that no router has passed on.
 const HOPS: u8 = 255;
 
@@ -62,14 +63,14 @@ pub(crate) fn group(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, Dr
     match message {
         Some(message) if message.kind.get() == ADVERTISEMENT => emit::to_cell(network),
         Some(_) => Err(DropReason::ArpNotOurs),
-        None if is_of_groups(xdp, QUERY).is_some() => emit::to_cell(network),
+        None if of_groups(xdp) == Some(QUERY) => emit::to_cell(network),
         None => Err(DropReason::GroupAddress),
     }
 }
 
-/// Whether a frame is a message of this kind about groups.
+/// The kind of a message about groups.
 #[inline(always)]
-fn is_of_groups(xdp: &Xdp, kind: u8) -> Option<()> {
+fn of_groups(xdp: &Xdp) -> Option<u8> {
     const EXTENSION_BYTES: usize = 8;
     let at = size_of::<Ethernet>() + size_of::<Ipv6>();
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
@@ -77,9 +78,8 @@ fn is_of_groups(xdp: &Xdp, kind: u8) -> Option<()> {
     let message: &Icmp = xdp.header(at + EXTENSION_BYTES)?;
     let is_of_groups = ip.next_header.get() == HOP_BY_HOP
         && options.next_header.get() == ipv6::ICMP
-        && options.length.get() == 0
-        && message.kind.get() == kind;
-    is_of_groups.then_some(())
+        && options.length.get() == 0;
+    is_of_groups.then_some(message.kind.get())
 }
 
 /// Whether a message is about an address of ours in the network `id`.
@@ -94,7 +94,7 @@ fn is_of(id: u16, message: &Neighbour) -> bool {
 pub(crate) fn may_leave(xdp: &Xdp, id: u16) -> Option<()> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
     if message(xdp).is_none() {
-        is_of_groups(xdp, REPORT)?;
+        of_groups(xdp).filter(|kind| REPORTS.contains(kind))?;
     }
     let label = lookup::label(ip.source.get())?;
     lookup::labelled(id, label).map(|_| ())

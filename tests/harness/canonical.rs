@@ -116,11 +116,9 @@ impl View {
         let networks: Vec<u32> = networks.map(|(_, id)| id).collect();
         for id in networks {
             let network = self.maps.networks.get(&id, 0)?;
-            let (first, count) = network.snat(true);
-            let count = usize::try_from(first + count)?;
-            let slots = network.snat_slots.iter().take(count);
-            let snat: Vec<String> = slots
-                .map(|slot| self.name(Kind::Snat, u32::from(*slot) + 1))
+            let snat: Vec<String> = network
+                .slots()
+                .map(|slot| self.name(Kind::Snat, u32::from(slot) + 1))
                 .collect();
             let short = u16::try_from(id)?;
             let places = [false, true].map(|udp| self.maps.ring_places(ring::index(short, udp)));

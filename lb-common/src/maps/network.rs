@@ -32,7 +32,7 @@ pod_struct! {
         pub vlan: u16,
         /// One of the `ROLE_` constants; 0 for a record that nobody has written.
         pub role: u16,
-        /// The `NETWORK_` flags.
+        /// The `NETWORK_` flags, and above them the number of its SNAT addresses of IPv6.
         pub flags: u16,
         /// Rule set of the sources that may come from it.
         pub sources: u32,
@@ -44,15 +44,20 @@ pod_struct! {
         pub mtu: u16,
         /// Most bytes in a TCP segment to or from it, host order: what a SYN may ask for.
         pub mss: u16,
-        /// Number of its SNAT addresses: see [`Self::snat`].
+        /// Number of its SNAT addresses of IPv4.
         pub snat_count: u32,
-        /// Their slots: indexes of their queues of free ids; those of IPv4 first.
+        /// Slots of its SNAT addresses: indexes of their queues of free ids. Those of IPv4 from the
+        /// beginning, those of IPv6 up to the end, so that neither moves for the other: see [`Self::snat`].
         pub snat_slots: [u8; MAX_SNAT_PER_NETWORK],
     }
 }
 
+/// Where the number of SNAT addresses of IPv6 begins in `flags`.
+const SNAT6_SHIFT: u32 = 8;
 /// Most SNAT addresses of one network.
 pub const MAX_SNAT_PER_NETWORK: usize = 16;
+const SNAT_PLACES: u32 = 16;
+const _: () = assert!(SNAT_PLACES as usize == MAX_SNAT_PER_NETWORK);
 
 /// A tenant's network: nothing but declared services, and never the host's own stack.
 pub const ROLE_TENANT: u16 = 1;
@@ -100,17 +105,27 @@ impl Network {
     /// Of which of `snat_slots` a flow of IPv6, or of IPv4, takes its port: the first one, and how many.
     #[inline(always)]
     pub const fn snat(&self, is_ipv6: bool) -> (u32, u32) {
-        let ipv4 = self.snat_count & 0xffff;
         if is_ipv6 {
-            (ipv4, self.snat_count >> 16)
+            let count = (self.flags >> SNAT6_SHIFT) as u32;
+            (SNAT_PLACES.wrapping_sub(count), count)
         } else {
-            (0, ipv4)
+            (0, self.snat_count)
         }
     }
 
-    /// `snat_count` for so many addresses.
-    pub const fn snat_count(ipv4: u16, ipv6: u16) -> u32 {
-        (ipv6 as u32) << 16 | ipv4 as u32
+    /// The slots of its SNAT addresses, those of IPv4 first.
+    pub fn slots(&self) -> impl Iterator<Item = u8> {
+        let of = |is_ipv6| {
+            let (first, count) = self.snat(is_ipv6);
+            let slots = self.snat_slots.into_iter().skip(first as usize);
+            slots.take(count as usize)
+        };
+        of(false).chain(of(true))
+    }
+
+    /// The part of `flags` that says so many SNAT addresses of IPv6.
+    pub const fn snat6(count: u16) -> u16 {
+        count << SNAT6_SHIFT
     }
 
     /// The end of a frame that none of our addresses, ports or protocols claims: it passes where the

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::verdict::DropReason;
 
-/// Extension headers that are looked at.
+/// One more than the extension headers that there may be: the last look is at layer 4.
 const MOST_HEADERS: usize = 9;
 /// Most bytes of all of them.
 const MOST_BYTES: usize = 255;

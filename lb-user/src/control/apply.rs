@@ -323,7 +323,7 @@ impl Live {
                     for (id, _) in missing {
                         let next_hop = self.next_hops.get(id).map(IpAddr::to_string);
                         let next_hop = next_hop.unwrap_or_default();
-                        tracing::warn!(backend = id, next_hop, "its next hop does not answer yet");
+                        tracing::warn!(next_hop, "the next hop of a backend does not answer yet");
                     }
                     return Ok(());
                 }

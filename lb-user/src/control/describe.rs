@@ -95,8 +95,7 @@ pub(super) fn listener(key: &ServiceKey, ids: &Ids) -> String {
 }
 
 fn network(name: &str, record: &Network) -> String {
-    let (first, count) = record.snat(true);
-    let addresses = first + count;
+    let addresses = record.slots().count();
     format!(
         "set network {name}: interface {}, VLAN {}, {} SNAT addresses, MTU {}, MSS {}",
         record.ifindex, record.vlan, addresses, record.mtu, record.mss

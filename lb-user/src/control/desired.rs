@@ -125,12 +125,16 @@ impl Desired {
         let mut snat_slots = [0; MAX_SNAT_PER_NETWORK];
         let snat = network.snat.iter().copied();
         let (ipv4, ipv6): (Vec<_>, Vec<_>) = snat.partition(|snat| snat.address.is_ipv4());
-        for (snat, place) in ipv4.iter().chain(&ipv6).zip(&mut snat_slots) {
+        let from_end = MAX_SNAT_PER_NETWORK - ipv6.len();
+        let places = (0..ipv4.len()).chain(from_end..MAX_SNAT_PER_NETWORK);
+        for (snat, place) in ipv4.iter().chain(&ipv6).zip(places) {
             let most = u32::from(config.limits.snat_addresses);
             let slot = ids.assign(Kind::Snat, &snat_name(&network.name, snat), most)? - 1;
             ids.give(snat.address)?;
             let snat = SnatSlot::new(u16::try_from(slot)?, *snat, ids);
-            *place = u8::try_from(slot)?;
+            if let Some(place) = snat_slots.get_mut(place) {
+                *place = u8::try_from(slot)?;
+            }
             self.snat.push(snat);
             self.add_address(id, snat.record, snat.address());
         }
@@ -149,15 +153,13 @@ impl Desired {
                     Role::Tenant => ROLE_TENANT,
                     Role::Uplink => ROLE_UPLINK,
                 },
-                flags: network_flags(network, place, config),
+                flags: network_flags(network, place, config)
+                    | Network::snat6(u16::try_from(ipv6.len())?),
                 budget: network.max_flows.unwrap_or(0),
                 mtu,
                 // What is asked for fits at a start, but the NIC may have become narrower since.
                 mss: network.mss.unwrap_or(u16::MAX).min(most),
-                snat_count: Network::snat_count(
-                    u16::try_from(ipv4.len())?,
-                    u16::try_from(ipv6.len())?,
-                ),
+                snat_count: u32::try_from(ipv4.len())?,
                 snat_slots,
                 ..Network::default()
             },
@@ -489,13 +491,14 @@ services:
         let built = build(BOTH, &mut ids);
         let label = |text: &str| ids.stands_for(text.parse().unwrap()).unwrap();
         let (_, mgmt) = built.networks[0];
-        assert_eq!((mgmt.snat(false), mgmt.snat(true)), ((0, 1), (1, 2)));
-        let slots = mgmt.snat_slots.iter().take(3).map(|slot| {
-            let slot = built.snat.iter().find(|one| one.slot == u16::from(*slot));
+        assert_eq!((mgmt.snat(false), mgmt.snat(true)), ((0, 1), (14, 2)));
+        let [first, .., second, third] = mgmt.snat_slots;
+        let slots = [first, second, third].map(|slot| {
+            let slot = built.snat.iter().find(|one| one.slot == u16::from(slot));
             slot.unwrap().record
         });
         let expected = ["10.32.96.50", "fd00:96::50", "fd00:96::51"].map(label);
-        assert_eq!(slots.collect::<Vec<_>>(), expected);
+        assert_eq!(slots, expected);
         let (key, service) = built.services[1];
         assert_eq!(key.vip, label("fd00:203::110"));
         assert!(built.rules.contains_key(&Owner::Service(service.id)));

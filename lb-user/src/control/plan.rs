@@ -467,15 +467,9 @@ mod tests {
                 now = carry_out(now, std::slice::from_ref(&operation));
                 let snat = |address: &&Address| address.kind == KIND_SNAT;
                 let open = now.addresses.values().filter(snat).count();
-                let used: u32 = now
-                    .networks
-                    .values()
-                    .map(|network| network.snat(true).0 + network.snat(true).1)
-                    .sum();
-                assert!(
-                    usize::try_from(used).unwrap() <= open,
-                    "{used} of {open} after {operation:?}"
-                );
+                let networks = now.networks.values();
+                let used: usize = networks.map(|network| network.slots().count()).sum();
+                assert!(used <= open, "{used} of {open} after {operation:?}");
             }
         }
     }

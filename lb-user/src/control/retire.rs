@@ -253,10 +253,8 @@ impl Referred {
         let networks = current.networks.iter();
         let networks = networks.filter(|(id, _)| mapped.contains(&u32::from(**id)));
         let slots = networks.flat_map(|(_, network)| {
-            let (first, count) = network.snat(true);
-            let count = usize::try_from(first + count).unwrap_or(usize::MAX);
-            let slots = network.snat_slots.iter().take(count);
-            slots.copied().map(u16::from)
+            let slots: Vec<u8> = network.slots().collect();
+            slots.into_iter().map(u16::from)
         });
         let addresses = current.addresses.keys().map(|key| key.address);
         let vips = current.services.keys().map(|key| key.vip);

@@ -10,6 +10,7 @@ use lb_common::{
         backend::Backend,
         event::{FlowEvent, REMOVED},
         flow::Flow,
+        label,
         network::{AddressKey, Network},
         snat::{SnatPage, base},
         usage,
@@ -187,6 +188,10 @@ impl Sweeper {
                     free.release(&flow, slot.slot);
                 } else if judgement == Judgement::End {
                     self.ended((id, slot), word, flow)?;
+                    if label::index(flow.vip).is_some() {
+                        // Who is told of its end may have to ask what its labels stand for.
+                        free.release(&flow, slot.slot);
+                    }
                     if let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? {
                         queue.push(&id, 0)?;
                     }

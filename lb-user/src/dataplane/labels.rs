@@ -12,7 +12,7 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::{
     addr::{Be32, Be128},
@@ -48,13 +48,16 @@ impl Labels {
     ///
     /// If the kernel refuses the mapping, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        let pin = |name: &str| MapData::from_pin(folder.join(name)).ok();
-        let (Some(addresses), Some(key)) = (pin("ADDRESSES6"), pin("HASH_KEY")) else {
+        if !folder.join("ADDRESSES6").exists() {
             return Ok(Self::with(None, None));
+        }
+        let pin = |name: &str| {
+            MapData::from_pin(folder.join(name))
+                .with_context(|| format!("open the pinned map {name}"))
         };
         let pinned = Pinned {
-            addresses: Map::Array(addresses).try_into()?,
-            key: Map::Array(key).try_into()?,
+            addresses: Map::Array(pin("ADDRESSES6")?).try_into()?,
+            key: Map::Array(pin("HASH_KEY")?).try_into()?,
         };
         let clients = map(folder, "CLIENTS6", size_of::<Be128>())?;
         Ok(Self::with(Some(pinned), Some(clients)))

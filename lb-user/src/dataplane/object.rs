@@ -68,9 +68,14 @@ impl Object {
     pub fn load(pins: &Pins, limits: &Limits, log_level: u8) -> Result<Self> {
         let folder = pins.maps();
         let wanted = sizes(limits);
+        let flows = adopted(&folder, "FLOWS", flow_entries(limits.snat_addresses));
         let sizes: Vec<(&str, u32)> = wanted
             .iter()
-            .map(|&(name, size)| (name, adopted(&folder, name, size)))
+            .map(|&(name, size)| match name {
+                // A client for each flow, also where the flows were there first.
+                "FLOWS" | "CLIENTS6" => (name, flows),
+                _ => (name, adopted(&folder, name, size)),
+            })
             .collect();
         let paths: Vec<_> = MAPS.iter().map(|&name| (name, folder.join(name))).collect();
         let mut loader = EbpfLoader::new();

@@ -129,10 +129,22 @@ fn id(ids: &Ids, kind: Kind, name: &str) -> Result<u16, String> {
 fn prefix(text: &str) -> Result<IpNet, String> {
     let address = text.parse::<IpAddr>();
     let address = address.map(|address| IpNet::from(address.to_canonical()));
-    let prefix = address.or_else(|_| text.parse::<IpNet>());
+    let prefix = address.or_else(|_| text.parse::<IpNet>().map(canonical));
     prefix.map(|prefix| prefix.trunc()).map_err(|_| {
         format!("{text:?} is neither an address nor a prefix such as 10.0.0.0/24 or fd00:1::/64")
     })
+}
+
+/// A prefix of addresses that stand for IPv4 ones is one of those.
+fn canonical(prefix: IpNet) -> IpNet {
+    let mapped = prefix.addr().to_canonical();
+    let length = prefix.prefix_len().checked_sub(96);
+    match (prefix.addr(), mapped, length) {
+        (IpAddr::V6(_), IpAddr::V4(_), Some(length)) => {
+            IpNet::new(mapped, length).unwrap_or(prefix)
+        }
+        _ => prefix,
+    }
 }
 
 /// The ids of the flows that have this SNAT port: one in each network that has the address.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use lb_common::maps::registry::NAME_BYTES;
 
-use super::pool::wants_header;
+use super::{life::is_own, pool::wants_header};
 use crate::config::{
     address::{self, family},
     model::{Config, Pool},
@@ -32,6 +32,7 @@ pub(super) fn check(
                 continue;
             };
             let Some((backend, _)) = backends(&raw.value).next() else {
+                check_alike(named, findings);
                 continue;
             };
             if is_shared && backend.is_ipv6() {
@@ -83,6 +84,23 @@ fn check_pool(named: &Named<RawPool>, findings: &mut Findings) {
     }
 }
 
+/// A pool that is empty now will have backends of one family.
+fn check_alike(named: &Named<RawService>, findings: &mut Findings) {
+    let Some((first, _)) = listen(&named.value).next() else {
+        return;
+    };
+    for (address, place) in listen(&named.value) {
+        if address.is_ipv4() != first.is_ipv4() {
+            let words = format!(
+                "{address} is of {}, but {first} of {}; expected a service and a pool for each family",
+                family(address),
+                family(first)
+            );
+            findings.add(place, words);
+        }
+    }
+}
+
 /// There is no way from one family into the other.
 fn check_listen(
     named: &Named<RawService>,
@@ -113,7 +131,8 @@ fn check_service(named: &Named<RawService>, is_shared: bool, findings: &mut Find
         );
         findings.add(place, words);
     }
-    if let Some(At { place: at, .. }) = &named.value.life.keepalive {
+    let keepalive = named.value.life.keepalive.as_ref();
+    if let Some(At { place: at, .. }) = keepalive.filter(|at| is_own(&at.place)) {
         let blamed = named.blame(at);
         let words = format!(
             "flows of IPv6 are not probed, and this service has some in {}; leave keepalive out",

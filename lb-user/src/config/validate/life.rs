@@ -28,15 +28,18 @@ struct Written<'r> {
 impl Life {
     /// Of a service that has `listen`; `whole` if that is all of it.
     ///
-    /// A default is for the services that can have it: one that listens for UDP alone is not probed
-    /// and not idle for ever.
+    /// A default is for the services that can have it: one that listens for UDP alone, or at IPv6, is not
+    /// probed and not idle for ever.
     pub(super) fn read(
         named: &Named<RawService>,
         listen: &[Listen],
         whole: bool,
         findings: &mut Findings,
     ) -> Self {
-        let written = Written::read(named, findings);
+        let mut written = Written::read(named, findings);
+        if listen.iter().any(|entry| entry.address.is_ipv6()) {
+            written.forget_inherited_probes();
+        }
         let udp_only = whole && listen.iter().all(|entry| entry.protocol == Protocol::Udp);
         if udp_only {
             return written.of_udp(named, findings);
@@ -64,6 +67,14 @@ impl<'r> Written<'r> {
             Some((keepalive, place))
         });
         Self { idle, keepalive }
+    }
+
+    /// A default that needs probes is for others.
+    fn forget_inherited_probes(&mut self) {
+        self.keepalive = self.keepalive.filter(|(_, place)| is_own(place));
+        self.idle = self
+            .idle
+            .filter(|(idle, place)| idle.is_some() || is_own(place));
     }
 
     fn of_udp(self, named: &Named<RawService>, findings: &mut Findings) -> Life {

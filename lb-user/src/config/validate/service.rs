@@ -101,11 +101,35 @@ pub(super) fn validate<'r>(
     (services, usage)
 }
 
+/// A list of the other family alone would let nobody in, or deny nobody.
+fn check_family(list: &[(IpNet, &Place)], listen: &[Listen], findings: &mut Findings) {
+    let is_other = |prefix: &IpNet| {
+        let mut listen = listen.iter();
+        listen.all(|entry| entry.address.is_ipv4() != prefix.addr().is_ipv4())
+    };
+    if let Some((prefix, place)) = list.first()
+        && !listen.is_empty()
+        && list.iter().all(|(prefix, _)| is_other(prefix))
+    {
+        let (written, other) = match prefix {
+            IpNet::V4(_) => ("IPv4", "IPv6"),
+            IpNet::V6(_) => ("IPv6", "IPv4"),
+        };
+        let words = format!(
+            "{prefix} is of {written}, but the service listens at {other} alone; expected a prefix of {other}"
+        );
+        findings.add(place, words);
+    }
+}
+
 /// Who may use the service. `deny` alone leaves everybody else in.
 fn rules(raw: &RawService, listen: &[Listen], findings: &mut Findings) -> Vec<Rule> {
     let everybody = everybody(listen);
     let allowed = prefixes(raw.allow.as_ref(), &everybody, findings);
     let denied = prefixes(raw.deny.as_ref(), &everybody, findings);
+    for list in [&allowed, &denied] {
+        check_family(list, listen, findings);
+    }
     for (prefix, place) in denied.iter().filter(|(prefix, _)| prefix.prefix_len() == 0) {
         // In words of its own where nobody wrote the `allow` that it is in conflict with.
         if raw.allow.is_none() {

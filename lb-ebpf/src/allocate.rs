@@ -6,7 +6,7 @@ use lb_common::{
     maglev,
     maps::{
         flow::{FlowKey, TIME_SHIFT},
-        network::Network,
+        network::{MAX_SNAT_PER_NETWORK, Network},
         snat::{PAGE, SnatPage},
     },
     verdict::{DropReason, UNRESTED},
@@ -25,6 +25,7 @@ use crate::{
 const ATTEMPTS: u32 = 8;
 /// The attempt that takes an id even if it has not rested.
 const LAST_ATTEMPT: u32 = ATTEMPTS - 1;
+const _: () = assert!(MAX_SNAT_PER_NETWORK.is_power_of_two());
 /// Swaps that are tried to withdraw a flow that replies change; one that stays is half-open, and expires.
 const SWAPS: u32 = 4;
 /// What the index says of a tuple while its word is being removed; id 0 is no flow's.
@@ -117,7 +118,9 @@ fn claim(
         if offset >= addresses {
             offset -= addresses;
         }
-        let slot = network.snat_slots.get((first + offset) as usize).copied();
+        // The mask is for the verifier, and clears no bit.
+        let place = (first + offset) as usize & (MAX_SNAT_PER_NETWORK - 1);
+        let slot = network.snat_slots.get(place).copied();
         let queue = slot.and_then(|slot| FREE_IDS.get(u32::from(slot)));
         match queue.map(|queue| queue.pop()) {
             Some(Ok(Some(id))) => {

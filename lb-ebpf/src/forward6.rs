@@ -211,7 +211,8 @@ fn rewrite(
         .ok_or(DropReason::Malformed)?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     if chain.fragment_at().is_some() {
-        let _written = fragment6::lb_identify6(ctx.ctx, fragment6::both(id, direction), flow_id);
+        let network = fragment6::both(id, direction);
+        let _written = fragment6::lb_identify6(ctx.ctx, network, flow_id, chain.raw());
     }
     let open = complete(ctx, &frame, from)?;
     nat::translate6(&frame, &translation(&hit, is_reply)?);

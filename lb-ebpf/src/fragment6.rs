@@ -29,7 +29,7 @@ use crate::{
     count, emit,
     entry::{Entry, now},
     fragment::{Record, next_identification},
-    ipv6, lookup,
+    lookup,
     maps::{BACKENDS, FRAGMENTS, HASH_KEY, NETWORKS},
     parse::Xdp,
 };
@@ -41,12 +41,16 @@ pub(crate) const fn both(network: u16, direction: u16) -> u32 {
 }
 
 /// If the datagram of `flow` that is about to be translated is in pieces, gives it an identification of
-/// ours, and lets the others find their way; see [`both`]. A function of its own for the verifier; returns
-/// whether it was done.
+/// ours, and lets the others find their way; see [`both`] and [`Chain::raw`]. A function of its own for the
+/// verifier; returns whether it was done.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lb_identify6(ctx: *mut xdp_md, network_direction: u32, flow: u32) -> u32 {
-    let chain = ipv6::lb_chain(ctx);
+pub(crate) extern "C" fn lb_identify6(
+    ctx: *mut xdp_md,
+    network_direction: u32,
+    flow: u32,
+    chain: u32,
+) -> u32 {
     let xdp = Xdp::new(&XdpContext::new(ctx));
     let noted = begin(&xdp, Chain::from_raw(chain), network_direction, flow);
     u32::from(noted.is_some())

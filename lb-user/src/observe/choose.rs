@@ -197,6 +197,15 @@ mod tests {
     }
 
     #[test]
+    fn a_prefix_that_stands_for_ipv4_ones_is_one_of_those() {
+        let read = |text: &str| prefix(text).map(|prefix| prefix.to_string());
+        assert_eq!(read("::ffff:10.1.2.3/104"), Ok("10.0.0.0/8".to_owned()));
+        assert_eq!(read("::ffff:10.1.2.3"), Ok("10.1.2.3/32".to_owned()));
+        assert_eq!(read("::ffff:0:0/95"), Ok("::fffe:0:0/95".to_owned()));
+        assert_eq!(read("fd00::1/64"), Ok("fd00::/64".to_owned()));
+    }
+
+    #[test]
     fn without_a_filter_every_flow_is_meant() {
         let choices = choose(&Filter::default(), &ids()).unwrap();
         assert_eq!(choices, [Choice::default()]);

@@ -1,5 +1,7 @@
 //! Both families: services of IPv6 beside those of IPv4, and what nobody can mix.
 
+use std::time::Duration;
+
 use super::*;
 
 /// A valid file, of which the tests change words.
@@ -202,7 +204,7 @@ fn what_ipv6_does_not_have_is_refused() {
         10,
         "pools.kas-6.proxy_protocol".to_owned(),
         "pool kas-6 has IPv6 backends in line 7, which are not told whose connections they have; \
-         leave proxy_protocol out"
+         expected proxy_protocol: none"
             .to_owned(),
     );
     assert_eq!(found[0], expected);
@@ -260,4 +262,48 @@ fn names_leave_room_for_an_address() {
         found[0].2.contains("characters too many together"),
         "{found:?}"
     );
+}
+
+#[test]
+fn a_list_of_the_other_family_alone_is_a_mistake() {
+    for list in ["deny", "allow"] {
+        refuses(
+            ("deny: [fd00:7:8::/64]", &format!("{list}: [10.0.0.0/8]")),
+            (13, &format!("services.api-6.{list}[0]")),
+            "10.0.0.0/8 is of IPv4, but the service listens at IPv6 alone; expected a prefix of IPv6",
+        );
+    }
+    accepts(&changed(
+        "deny: [fd00:7:8::/64]",
+        "deny: [10.0.0.0/8, fd00:7:8::/64]",
+    ));
+}
+
+#[test]
+fn a_pool_that_is_empty_now_will_be_of_one_family() {
+    let empty = changed("backends: [\"10.32.96.105:30918\"]", "backends: []");
+    accepts(&empty);
+    let one = "listen: [\"192.168.203.110:6443/tcp\"]";
+    assert!(empty.contains(one));
+    let two = "listen: [\"192.168.203.110:6443/tcp\", \"[fd00:203::111]:6443/tcp\"]";
+    let words = "fd00:203::111 is of IPv6, but 192.168.203.110 of IPv4; expected a service and a pool \
+                 for each family";
+    let expected = [(12, "services.api-a.listen[1]".to_owned(), words.to_owned())];
+    assert_eq!(problems(&empty.replace(one, two)), expected);
+}
+
+#[test]
+fn a_default_that_needs_probes_is_for_services_of_ipv4() {
+    let with = changed(
+        "services:\n",
+        "defaults: { service: { idle_timeout: never, keepalive: 60s } }\nservices:\n",
+    );
+    let config = accepts(&with);
+    let [four, six] = config.services.as_slice() else {
+        panic!("{config:?}");
+    };
+    assert_eq!(four.idle_timeout, None);
+    assert_eq!(four.keepalive, Some(Duration::from_secs(60)));
+    assert_eq!(six.keepalive, None);
+    assert!(six.idle_timeout.is_some());
 }

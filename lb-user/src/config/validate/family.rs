@@ -75,8 +75,8 @@ fn check_pool(named: &Named<RawPool>, findings: &mut Findings) {
     } else if let Some(at) = wants_header(&named.value).filter(|_| first.is_ipv6()) {
         let blamed = named.blame(&at.place);
         let words = format!(
-            "pool {} has IPv6 backends in {}, which are not told whose connections they have; leave \
-             proxy_protocol out",
+            "pool {} has IPv6 backends in {}, which are not told whose connections they have; \
+             expected proxy_protocol: none",
             named.name,
             findings.line(place, blamed)
         );

@@ -1,17 +1,10 @@
 //! The host: what it must offer before anything is made on it.
 
 mod addresses;
+mod lock;
 pub mod prepare;
 
-use std::{
-    collections::BTreeMap,
-    env,
-    fs::{self, File, TryLockError},
-    io::{self, Read as _, Seek as _, Write as _},
-    net::IpAddr,
-    os::fd::OwnedFd,
-    path::Path,
-};
+use std::{collections::BTreeMap, env, fs, net::IpAddr, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
@@ -23,9 +16,11 @@ use nix::{
 };
 use rtnetlink::Handle;
 
+pub use self::lock::Lock;
+
 use crate::{
     config::{self, Config, TCP_IP_BYTES},
-    dataplane::pins::{BPFFS, Pins},
+    dataplane::pins::BPFFS,
     network::link::{self, Bridge, Link},
     privileges,
 };
@@ -243,79 +238,6 @@ fn default_route(routes: &str, interface: &str) -> bool {
 /// The server's address in `SSH_CONNECTION`: the third of its four words.
 fn ssh_server(session: &str) -> Option<IpAddr> {
     session.split_ascii_whitespace().nth(2)?.parse().ok()
-}
-
-/// The lock that makes one process the control plane of an instance.
-#[derive(Debug)]
-pub struct Lock {
-    file: File,
-}
-
-impl Lock {
-    /// Takes the lock; it is held until the process ends.
-    ///
-    /// # Errors
-    ///
-    /// If another process holds it.
-    pub fn take(pins: &Pins) -> Result<Self> {
-        Self::at(&pins.lock(), pins.instance())
-    }
-
-    /// Goes on with the lock that another process has taken, and shares with this one.
-    ///
-    /// # Errors
-    ///
-    /// If nothing can be written into its file.
-    pub fn inherit(descriptor: OwnedFd) -> Result<Self> {
-        let lock = Self {
-            file: descriptor.into(),
-        };
-        lock.sign().context("write into the lock of the instance")?;
-        Ok(lock)
-    }
-
-    pub(crate) fn at(path: &Path, instance: &str) -> Result<Self> {
-        let folder = path.parent().unwrap_or(path);
-        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-        let mut file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .with_context(|| format!("open {}", path.display()))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                file.read_to_string(&mut pid)?;
-                bail!(
-                    "instance {instance} is running already (process {})",
-                    pid.trim()
-                );
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("lock {}", path.display()));
-            }
-        }
-        let lock = Self { file };
-        lock.sign()?;
-        Ok(lock)
-    }
-
-    /// Writes who has it.
-    fn sign(&self) -> io::Result<()> {
-        let mut file = &self.file;
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())
-    }
-}
-
-impl From<Lock> for OwnedFd {
-    fn from(lock: Lock) -> Self {
-        lock.file.into()
-    }
 }
 
 /// Major and minor version of a kernel release such as `6.1.0-28-amd64`.

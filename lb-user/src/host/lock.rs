@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::dataplane::pins::Pins;
 
-/// How long somebody who has the lock, but is not who signed it last, may take to go: he has handed over to
-/// one that has ended since, and finishes.
+/// How long the lock may be held by somebody who is on the way out: who signed it last has ended, and the
+/// kernel still closes what it had open, or the process before it finishes.
 const LEAVING: Duration = Duration::from_secs(3);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -96,9 +96,14 @@ fn holder(file: &mut File) -> io::Result<String> {
     Ok(pid.trim().to_owned())
 }
 
-/// Whether there is such a process, or nobody can say.
+/// Whether there is such a process, and is not about to be gone: one that ends has no command line any more,
+/// and its files are closed after that, which takes a while for programs and maps (proc(5)). Or nobody can say.
 fn is_there(pid: &str) -> bool {
-    pid.parse::<u32>().is_err() || Path::new("/proc").join(pid).exists()
+    if pid.parse::<u32>().is_err() {
+        return true;
+    }
+    let words = fs::read(Path::new("/proc").join(pid).join("cmdline"));
+    words.is_ok_and(|words| !words.is_empty())
 }
 
 impl From<Lock> for OwnedFd {
@@ -109,27 +114,63 @@ impl From<Lock> for OwnedFd {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        path::PathBuf,
+        process::{Command, Stdio},
+    };
+
     use super::*;
 
-    #[test]
-    fn who_only_finishes_is_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
+    /// A lock of its own that is held, and says that this process has signed it.
+    fn signed(folder: &Path, pid: &str) -> (PathBuf, Lock) {
+        let path = folder.join("lock");
         let held = Lock::at(&path, "a").unwrap();
-        let refused = Lock::at(&path, "a").unwrap_err().to_string();
-        let pid = std::process::id();
-        assert_eq!(
-            refused,
-            format!("instance a is running already (process {pid})")
-        );
+        fs::write(&path, format!("{pid}\n")).unwrap();
+        (path, held)
+    }
 
-        // No process has such a number (proc(5): pid_max is at most 2^22).
-        fs::write(&path, "4194305\n").unwrap();
+    /// It is let go soon; and taken.
+    fn is_waited_for(path: &Path, held: Lock) {
         let leaves = thread::spawn(move || {
             thread::sleep(2 * LOOK);
             drop(held);
         });
-        Lock::at(&path, "a").unwrap();
+        Lock::at(path, "a").unwrap();
         leaves.join().unwrap();
+    }
+
+    #[test]
+    fn who_lives_is_named_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = std::process::id().to_string();
+        let (path, _held) = signed(folder.path(), &pid);
+        let begun = Instant::now();
+        let refused = Lock::at(&path, "a").unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            format!("instance a is running already (process {pid})")
+        );
+        assert!(begun.elapsed() < LEAVING);
+    }
+
+    #[test]
+    fn who_finishes_for_one_that_is_gone_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        // No process has such a number (proc(5): pid_max is at most 2^22).
+        let (path, held) = signed(folder.path(), "4194305");
+        is_waited_for(&path, held);
+    }
+
+    #[test]
+    fn who_is_about_to_be_gone_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ended = Command::new("true").stdout(Stdio::piped()).spawn().unwrap();
+        let pid = ended.id().to_string();
+        // What it had open is closed. It stays as it is until somebody asks what it has ended with.
+        io::read_to_string(ended.stdout.take().unwrap()).unwrap();
+        assert!(!is_there(&pid));
+        let (path, held) = signed(folder.path(), &pid);
+        is_waited_for(&path, held);
+        ended.wait().unwrap();
     }
 }

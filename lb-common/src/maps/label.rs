@@ -13,6 +13,8 @@
 use crate::addr::{Be32, Be128};
 
 const FIRST: u32 = 0xf000_0000;
+/// Odd, and half of its bits are set: 2^64 divided by the golden ratio.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The label with this index in `ADDRESSES6`, 1 to 2^28 - 2.
 #[inline(always)]
@@ -42,7 +44,9 @@ unsafe impl aya::Pod for HashKey {}
 impl HashKey {
     /// What stands for a client in its flow's tuple: a strongly universal hash, so that for any two
     /// addresses one key in 2^32 makes them the same (multiply-shift for vectors, Thorup, "High speed
-    /// hashing for integers and strings", section 3.5).
+    /// hashing for integers and strings", section 3.5). That alone is linear: who has found two addresses of
+    /// his own that are the same would know a second one for everybody else's. So its 64 bits, which nobody
+    /// sees, are mixed before half of them is shown.
     #[inline(always)]
     pub const fn client(&self, address: Be128) -> Be32 {
         let [a, b, c, d, e] = self.0;
@@ -52,12 +56,15 @@ impl HashKey {
             .wrapping_add(c.wrapping_mul(x as u64))
             .wrapping_add(d.wrapping_mul(y as u64))
             .wrapping_add(e.wrapping_mul(z as u64));
-        Be32::from_raw((sum >> 32) as u32)
+        let mixed = (sum ^ (sum >> 32)).wrapping_mul(MIX);
+        Be32::from_raw(((mixed ^ (mixed << 32)) >> 32) as u32)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]
@@ -82,6 +89,28 @@ mod tests {
         .map(hash);
         for (place, one) in hashes.iter().enumerate() {
             assert!(!hashes[..place].contains(one));
+        }
+    }
+
+    #[test]
+    fn two_clients_with_the_same_hash_say_nothing_of_their_neighbours() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 32) as u32
+        };
+        let key = HashKey([0; 5].map(|_: u64| u64::from(random()) << 32 | u64::from(random())));
+        let hash = |[y, z]: [u32; 2]| key.client(Be128::from_raw([1, 2, y, z]));
+        let mut seen = HashMap::new();
+        let pairs = std::iter::repeat_with(|| [random() >> 1, random() >> 1])
+            .filter_map(|one| seen.insert(hash(one), one).map(|other| (one, other)));
+        for (one, other) in pairs.filter(|(one, other)| one != other).take(3) {
+            let beside = |[y, z]: [u32; 2], step| hash([y, z + step]);
+            for step in 1..1000 {
+                assert_ne!(beside(one, step), beside(other, step), "{one:?} {other:?}");
+            }
         }
     }
 }

@@ -35,6 +35,8 @@ const BURST: u64 = 256;
 /// then, and the flood leaves CPU to the rest of the machine, which is the clients and the backends as
 /// well.
 const PACE: Duration = Duration::from_millis(10);
+/// Between two new connections: a client's port rests for a minute, and there are 28,000 of them.
+const BETWEEN: Duration = Duration::from_millis(1);
 /// A station that nobody is: what is sent to the spoofed addresses reaches no stack.
 const NOBODY: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
 /// The most flows that the second tenant may have, and how many connections the first one makes.
@@ -191,6 +193,7 @@ fn new_connections(line: &Line<'_>, lb: &Lb<'_>, done: &AtomicBool) -> Result<u6
             let most = u64::try_from(HELD)? + SLACK;
             ensure!(network.flows <= most, "{network:?}");
         }
+        thread::sleep(BETWEEN);
     }
     Ok(made)
 }

@@ -510,7 +510,7 @@ fn leaves(entry: &str) -> bool {
     entry.contains("10.32.96.51") || entry.starts_with(canonical::PEER)
 }
 
-/// In the short tier: what is pointed to, and what points to it.
+/// In both tiers: what is pointed to, and what points to it.
 const MOMENTS: [Moment; 7] = [
     Moment::Of("bpf 2 of SNAT_PAGES", 0),
     Moment::Of("bpf 2 of NETWORKS", 1),
@@ -521,7 +521,7 @@ const MOMENTS: [Moment; 7] = [
     Moment::Of("bpf 2 of REGISTRY", 1),
 ];
 
-/// In the long tier: how far apart the steps are; each run has others.
+/// In the long tier also: steps so far apart; each run has others.
 const APART: u32 = 16;
 
 /// When to kill, one moment after the other.
@@ -531,7 +531,8 @@ fn moments(dice: &mut Dice) -> Result<Box<dyn Iterator<Item = Moment>>> {
     }
     let first = usize::try_from(dice.below(APART))?;
     let apart = usize::try_from(APART)?;
-    Ok(Box::new((first..).step_by(apart).map(Moment::Step)))
+    let steps = (first..).step_by(apart).map(Moment::Step);
+    Ok(Box::new(MOMENTS.into_iter().chain(steps)))
 }
 
 /// Kills a change at all moments.

@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::dataplane::pins::Pins;
 
-/// How long the lock may be held by somebody who is on the way out: who signed it last has ended, and the
-/// kernel still closes what it had open, or the process before it finishes.
+/// How long the lock may be held although who signed it last is gone or about to be: the kernel still closes
+/// what it had open, or the lock is on its way from one process to the next.
 const LEAVING: Duration = Duration::from_secs(3);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finishes_for_one_that_is_gone_is_waited_for() {
+    fn who_is_gone_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         // No process has such a number (proc(5): pid_max is at most 2^22).
         let (path, held) = signed(folder.path(), "4194305");

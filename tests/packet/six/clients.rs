@@ -1,7 +1,7 @@
 //! Clients whose addresses have the same hash: one of them has a flow, and nobody gets into it.
 
 use lb_common::{addr::Be128, maps::label::HashKey};
-use lb_tests::six::tcp;
+use lb_tests::six::{pieces, tcp};
 
 use super::given::*;
 
@@ -79,4 +79,19 @@ fn the_tuple_of_a_closed_flow_is_free_for_the_other() {
     let [port, _] = read.ports();
     let id = DataPlane::flow_id(port);
     assert_eq!(lb.client6(id).to_string(), "fd00:203::7:0:0:50");
+}
+
+/// A piece of the one is no part of a datagram of the other.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_piece_of_the_other_is_dropped() {
+    let mut lb = DataPlane::new(CONFIG);
+    lb.set_hash_key(BLIND);
+    let [mine, twins] = [CLIENT_A, TWIN].map(|client| {
+        let whole = query(client).payload(&[7; 100]).bytes();
+        pieces(&whole, 7, &[48])
+    });
+    passed_on(&mut lb, Port::Tenant, &mine[0]);
+    assert_dropped(&mut lb, Port::Tenant, &twins[1], "fragment_early");
+    passed_on(&mut lb, Port::Tenant, &mine[1]);
 }

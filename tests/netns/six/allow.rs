@@ -35,7 +35,8 @@ fn c3_the_longest_prefix_decides_over_ipv6() -> Result<()> {
     let upload =
         |host: &lb_tests::topology::Host| host.netns.inside(|| client::upload(ECHO6, 1000, 1));
     upload(insider)??;
-    let out = Wire::received(&topology.mgmt_lan, LB_PORT, "tcp", topology.dir())?;
+    let tcp = "ip6 protochain 6";
+    let out = Wire::received(&topology.mgmt_lan, LB_PORT, tcp, topology.dir())?;
     let before = lb.dropped("denied")?;
     // A kernel sends its SYN once more after a second.
     let second = Duration::from_millis(500);

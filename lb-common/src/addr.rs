@@ -96,7 +96,14 @@ impl Be128 {
         let (first, second, third) = (u32::from_be(a), u32::from_be(b), u32::from_be(c));
         let ipv4 = first == 0 && second == 0 && (third == 0 || third == 0xffff);
         let nat64 = first == 0x0064_ff9b && second == 0 && third == 0;
-        ipv4 || nat64 || first >> 24 == 0xff || first >> 22 == 0xfe80 >> 6 || first >> 16 == 0x2002
+        ipv4 || nat64 || self.is_group() || first >> 22 == 0xfe80 >> 6 || first >> 16 == 0x2002
+    }
+
+    /// Whether it is the address of a group: ff00::/8 (RFC 4291 section 2.7).
+    #[inline(always)]
+    pub const fn is_group(self) -> bool {
+        let [first, ..] = self.0;
+        first.to_ne_bytes()[0] == 0xff
     }
 }
 

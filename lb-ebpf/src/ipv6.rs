@@ -75,7 +75,8 @@ fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let ip: &Ipv6 = xdp
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
-    if ethernet.destination.get().is_group() {
+    // A switch that knows who is in a group may send to each of them alone (RFC 6085).
+    if ethernet.destination.get().is_group() || ip.destination.get().is_group() {
         return neighbour::group(&xdp, id, network).map(Next::End);
     }
     let label = lookup::label(ip.destination.get());

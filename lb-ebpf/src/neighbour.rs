@@ -43,7 +43,7 @@ fn message(xdp: &Xdp) -> Option<&Neighbour> {
     is_of_neighbours.then_some(message)
 }
 
-/// A frame of IPv6 to a group: who is asked is the target of a question. Where he himself is the cell of a
+/// A packet of IPv6 to a group: who is asked is the target of a question. Where he himself is the cell of a
 /// tenant's network may know, as with ARP.
 #[inline(always)]
 pub(crate) fn group(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {

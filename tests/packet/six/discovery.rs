@@ -67,6 +67,31 @@ fn an_answer_to_our_addresses_goes_into_the_cell() {
     assert_sent(&mut lb, Port::Tenant, &says, delivered);
 }
 
+/// A switch that knows who is in the group may ask that one alone (RFC 6085).
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_question_to_a_group_may_come_in_a_frame_to_us_alone() {
+    let mut lb = DataPlane::new(CONFIG);
+    let asks = |from, sender, target: &str, nic| {
+        let group = solicited_node(target).to_string();
+        solicitation_to(from, sender, target, (nic, &group))
+    };
+    let tenant = asks(CLIENT, HOST, VIP, TENANT_NIC);
+    let delivered = ["nic", "tenant-a", "delivered"];
+    assert_sent(&mut lb, Port::Tenant, &tenant, delivered);
+    let link = link_local(MGMT_NIC);
+    for target in [SNAT, &link] {
+        let mgmt = asks(KAS_MAC, NODE, target, MGMT_NIC);
+        assert_sent(&mut lb, Port::Mgmt, &mgmt, ["nic", "mgmt", "delivered"]);
+    }
+    let others = asks(CLIENT, HOST, OWN, TENANT_NIC).bytes();
+    assert_dropped(&mut lb, Port::Tenant, &others, "arp_not_ours");
+    let hosts = asks(KAS_MAC, NODE, OWN, MGMT_NIC).bytes();
+    assert_passed(&mut lb, Port::Mgmt, &hosts);
+    let says = advertisement(CLIENT, HOST, HOST, (TENANT_NIC, "ff02::1"), OVERRIDE);
+    assert_sent(&mut lb, Port::Tenant, &says, delivered);
+}
+
 /// A tenant's router or worker that says where it is now; on mgmt the host must hear it.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]

@@ -120,8 +120,8 @@ pub struct Network {
     pub half_open: u32,
     /// Places for their UDP flows, 64 to 65536; default 8192.
     pub udp_flows: u32,
-    /// The most bytes of data in a TCP segment to or from it, 64 to 65495; none: as many as the MTU
-    /// of its interface has room for.
+    /// The most bytes of data in a TCP segment to or from it, 64 to 65495, with IPv6 20 less; none: as many
+    /// as the MTU of its interface has room for.
     pub mss: Option<u16>,
 }
 
@@ -144,7 +144,18 @@ pub(super) fn reachable(prefixes: &[IpNet], routes: &[Route]) -> Vec<IpNet> {
     prefixes.iter().copied().chain(routed).collect()
 }
 
+/// Whether one of them is of IPv6.
+pub(super) fn has_ipv6(prefixes: &[IpNet]) -> bool {
+    prefixes.iter().any(|prefix| prefix.addr().is_ipv6())
+}
+
 impl Network {
+    /// Whether it has IPv6.
+    #[must_use]
+    pub fn has_ipv6(&self) -> bool {
+        has_ipv6(&self.prefixes)
+    }
+
     /// Where frames to `address` go first: the gateway of its longest route, or itself.
     #[must_use]
     pub fn next_hop(&self, address: IpAddr) -> IpAddr {
@@ -395,7 +406,7 @@ impl fmt::Display for Protocol {
 /// How much the maps can hold. The memory is taken at the first start, used or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// SNAT addresses of all networks, 1 to 128; default 8. Each takes 4 MB and holds
+    /// SNAT addresses of all networks, 1 to 128; default 8. Each takes 16 MB and holds
     /// [`FLOWS_PER_ADDRESS`](lb_common::maps::snat::FLOWS_PER_ADDRESS) flows.
     pub snat_addresses: u16,
     /// `listen` entries of all services, 1 to 65535; default 1024.

@@ -57,7 +57,7 @@ pub struct Desired {
     pub network_ids: Vec<(NetworkKey, u32)>,
     /// SNAT addresses.
     pub snat: Vec<SnatSlot>,
-    /// VIPs and SNAT addresses, also those that only finish their flows.
+    /// VIPs, SNAT addresses and link-local ones of cells, also those that only finish their flows.
     pub addresses: HashMap<AddressKey, Address>,
     /// Places of each ring of flows, by its index.
     pub rings: Vec<(u32, u32)>,
@@ -188,11 +188,7 @@ impl Desired {
         id: u16,
         ids: &mut Ids,
     ) -> Result<()> {
-        let has_6 = network
-            .prefixes
-            .iter()
-            .any(|prefix| prefix.addr().is_ipv6());
-        if has_6 && !network.host && !place.nic.mac.is_none() {
+        if network.has_ipv6() && !network.host && !place.nic.mac.is_none() {
             let address = ids.give(cell::link_local(place.nic.mac).into())?;
             let link = Address {
                 kind: KIND_LINK,

@@ -158,7 +158,7 @@ pub async fn interface(
 
 /// A kernel without IPv6 under networks that have it.
 fn without_ipv6(config: &Config) -> Option<String> {
-    let network = config.networks.iter().find(|network| has_ipv6(network))?;
+    let network = config.networks.iter().find(|network| network.has_ipv6())?;
     (!Path::new("/proc/sys/net/ipv6/conf").exists()).then(|| {
         format!(
             "network {} has IPv6 prefixes, but this kernel has no IPv6: start it without ipv6.disable=1, \
@@ -168,14 +168,9 @@ fn without_ipv6(config: &Config) -> Option<String> {
     })
 }
 
-fn has_ipv6(network: &config::Network) -> bool {
-    let mut prefixes = network.prefixes.iter();
-    prefixes.any(|prefix| prefix.addr().is_ipv6())
-}
-
 /// An interface that IPv6 is asked for, but has no room for it.
 fn too_small(network: &config::Network, link: &Link) -> Option<String> {
-    (has_ipv6(network) && link.mtu < IPV6_MTU).then(|| {
+    (network.has_ipv6() && link.mtu < IPV6_MTU).then(|| {
         format!(
             "interface {} has an MTU of {}, and IPv6 needs {IPV6_MTU}: raise it, or take the IPv6 prefixes \
              of this network out",

@@ -85,7 +85,7 @@ fn both_families_survive_being_written_out() {
     for text in [
         BOTH.to_owned(),
         with("sources: any"),
-        with("sources: [::/0]"),
+        with("sources: [192.0.2.0/24, ::/0]"),
         with("backends: [fd00:203::/65]"),
         changed(
             "snat: [fd00:32:96::50,",
@@ -270,13 +270,123 @@ fn a_list_of_the_other_family_alone_is_a_mistake() {
         refuses(
             ("deny: [fd00:7:8::/64]", &format!("{list}: [10.0.0.0/8]")),
             (13, &format!("services.api-6.{list}[0]")),
-            "10.0.0.0/8 is of IPv4, but the service listens at IPv6 alone; expected a prefix of IPv6",
+            "10.0.0.0/8 is of IPv4, but service api-6 listens at IPv6 alone; expected a prefix of IPv6",
         );
     }
     accepts(&changed(
         "deny: [fd00:7:8::/64]",
         "deny: [10.0.0.0/8, fd00:7:8::/64]",
     ));
+}
+
+/// Whom a default denies is no client of a service of the other family; whom it lets in is the only one.
+#[test]
+fn a_default_list_of_the_other_family_denies_nobody_and_lets_nobody_in() {
+    let with = |list: &str| {
+        changed(
+            "services:\n",
+            &format!("defaults: {{ service: {{ {list}: [10.8.0.0/16] }} }}\nservices:\n"),
+        )
+        .replace(", deny: [fd00:7:8::/64]", "")
+    };
+    let config = accepts(&with("deny"));
+    let rules = config.services[1].rules.iter();
+    assert!(
+        rules
+            .clone()
+            .any(|rule| rule.allow && rule.prefix.to_string() == "::/0")
+    );
+    let words = "10.8.0.0/16 among the defaults is of IPv4, but service api-6 listens at IPv6 alone; \
+                 expected a prefix of IPv6";
+    let expected = [(14, "services.api-6".to_owned(), words.to_owned())];
+    assert_eq!(problems(&with("allow")), expected);
+}
+
+#[test]
+fn a_vip_whose_clients_may_not_come_is_a_mistake() {
+    let any = "prefixes: [192.168.203.0/24, fd00:203::/64]";
+    let with = |sources: &str| format!("{any}, sources: [{sources}]");
+    let words = |address: &str, from: &str, family: &str| {
+        format!(
+            "{address} is of {family}, but clients of network tenant-a come from {from} alone; expected a \
+             prefix of {family} among its sources"
+        )
+    };
+    let six = problems(&changed(any, &with("192.168.203.0/24, 10.0.0.0/8")));
+    let at = |index: usize| format!("services.api-6.listen[{index}]");
+    let said = words("fd00:203::110", "192.168.203.0/24, 10.0.0.0/8", "IPv6");
+    assert_eq!(six, [(13, at(0), said.clone()), (13, at(1), said)]);
+    refuses(
+        (any, &with("fd00:203::/64")),
+        (12, "services.api-a.listen[0]"),
+        &words("192.168.203.110", "fd00:203::/64", "IPv4"),
+    );
+    accepts(&changed(any, &with("192.168.203.0/24, fd00:203::/64")));
+    // Who is a client is not known before all of the list can be read.
+    refuses(
+        (any, &with("192.168.203.0/24, fd00::/200")),
+        (4, "networks.tenant-a.sources[1]"),
+        "\"fd00::/200\" has no prefix length of 0 to 128",
+    );
+}
+
+/// A link-local address is on every link, but nobody speaks IPv6 there.
+#[test]
+fn a_gateway_of_ipv6_is_for_a_network_with_ipv6() {
+    let words = |network: &str| {
+        format!(
+            "fe80::1 is a gateway of IPv6, of which network {network} has no prefix; expected one in prefixes"
+        )
+    };
+    let without = changed(
+        "routes: [{ to: ::/0, via: fe80::1 }, { to: fd00:7::/48, via: fd00:203::7 }]",
+        "",
+    )
+    .replace(
+        ", fd00:32:96::/64]",
+        "], routes: [{ to: ::/0, via: fe80::1 }]",
+    );
+    let found = problems(&without);
+    let expected = (3, "networks.mgmt.routes[0].via".to_owned(), words("mgmt"));
+    assert!(found.contains(&expected), "{found:?}");
+    refuses(
+        (
+            "prefixes: [10.9.0.0/24],",
+            "prefixes: [10.9.0.0/24], routes: [{ to: fd00:9::/64, via: fe80::1 }],",
+        ),
+        (5, "networks.uplink.routes[0].via"),
+        &words("uplink"),
+    );
+}
+
+#[test]
+fn who_asks_for_a_name_comes_over_ipv4_or_through_a_proxy() {
+    let shared = |rest: &str| {
+        let shared =
+            format!("sni: {{ routes: [{{ names: [a.b], pool: kas-a, from: [fd00::/8] }}]{rest} }}");
+        changed(
+            "], pool: kas-a, deny: [10.0.0.0/8]",
+            &format!("], {shared}"),
+        )
+    };
+    let said = |prefix: &str| {
+        format!(
+            "{prefix} is of IPv6, but service api-a listens at IPv4 alone; expected a prefix of IPv4"
+        )
+    };
+    let key = "services.api-a.sni.routes[0].from[0]".to_owned();
+    assert_eq!(problems(&shared("")), [(12, key, said("fd00::/8"))]);
+    accepts(&shared(", proxy_protocol_from: [10.1.1.1/32]"));
+    let key = "services.api-a.sni.proxy_protocol_from[0]".to_owned();
+    let found = problems(&shared(", proxy_protocol_from: [fd00:1::/64]"));
+    assert_eq!(found, [(12, key, said("fd00:1::/64"))]);
+    let any = shared(", proxy_protocol_from: [10.1.1.1/32]").replace("[fd00::/8]", "any");
+    let config = accepts(&any);
+    let Target::Sni(sni) = &config.services[0].target else {
+        panic!("{config:?}");
+    };
+    let from = sni.routes[0].from.iter().map(ToString::to_string);
+    assert_eq!(from.collect::<Vec<_>>(), ["0.0.0.0/0", "::/0"]);
 }
 
 #[test]
@@ -290,6 +400,16 @@ fn a_pool_that_is_empty_now_will_be_of_one_family() {
                  for each family";
     let expected = [(12, "services.api-a.listen[1]".to_owned(), words.to_owned())];
     assert_eq!(problems(&empty.replace(one, two)), expected);
+
+    // Nobody tells an IPv6 backend whose connection it has.
+    let six = empty
+        .replace(one, "listen: [\"[fd00:203::111]:6443/tcp\"]")
+        .replace(", deny: [10.0.0.0/8]", "")
+        .replace("backends: [] }", "backends: [], proxy_protocol: v2 }");
+    let words = "fd00:203::111 is of IPv6, whose backends are not told whose connections they have, but \
+                 pool kas-a has proxy_protocol in line 9; expected proxy_protocol: none";
+    let expected = [(12, "services.api-a.listen[0]".to_owned(), words.to_owned())];
+    assert_eq!(problems(&six), expected);
 }
 
 #[test]

@@ -120,7 +120,10 @@ fn sources_are_prefixes_or_any() {
     let with = |sources: &str| tenant(&format!("prefixes: [192.168.203.0/24], sources: {sources}"));
     let of = |sources: &str| accepted(&[(4, &with(sources))]).networks[1].sources.clone();
     assert_eq!(of("any"), [net("0.0.0.0/0"), net("::/0")]);
-    assert_eq!(of("[::/0]"), [net("::/0")]);
+    assert_eq!(
+        of("[192.0.2.0/24, ::/0]"),
+        [net("192.0.2.0/24"), net("::/0")]
+    );
     assert_eq!(
         of("[10.0.0.0/7, 192.168.203.5/32]"),
         [net("10.0.0.0/7"), net("192.168.203.5/32")]

@@ -15,7 +15,7 @@ use lb_common::maps::{
 use super::prefixes::{any_prefixes, check_disjoint};
 use crate::config::{
     address::{self, family},
-    model::{Listen, Role, Route, Snat, any, reachable},
+    model::{Listen, Role, Route, Snat, any, has_ipv6, reachable},
     names::{Names, listed},
     place::{At, Place},
     problem::Findings,
@@ -31,10 +31,8 @@ pub(super) struct Known<'r> {
 impl<'r> Known<'r> {
     /// SNAT addresses of all networks, and the link-local ones of their cells.
     pub(super) fn addresses(&self) -> usize {
-        let of = |facts: &Facts<'_>| {
-            let has_6 = facts.prefixes.iter().any(|prefix| prefix.addr().is_ipv6());
-            facts.snat_places.len() + usize::from(has_6)
-        };
+        let of =
+            |facts: &Facts<'_>| facts.snat_places.len() + usize::from(has_ipv6(&facts.prefixes));
         self.facts.iter().map(of).sum()
     }
 
@@ -63,6 +61,8 @@ pub(super) struct Facts<'r> {
     /// The places of the gateways in `routes`.
     pub(super) gateways: Vec<&'r Place>,
     pub(super) sources: Vec<IpNet>,
+    /// Whether these are all the prefixes that clients may have.
+    sources_whole: bool,
     pub(super) backends: Vec<IpNet>,
     /// Whether these are all the prefixes that backends may have.
     backends_whole: bool,
@@ -106,6 +106,7 @@ impl<'r> Facts<'r> {
             routes: Vec::new(),
             gateways: Vec::new(),
             sources: Vec::new(),
+            sources_whole: false,
             backends: Vec::new(),
             backends_whole: false,
             snat: Vec::new(),
@@ -120,8 +121,7 @@ impl<'r> Facts<'r> {
         facts
     }
 
-    /// Checks that `address`, which is a `what`, can be a host's address on this network.
-    /// As [`Self::check_host`] for a VIP. A host takes frames for any of its addresses on any of its
+    /// As [`Self::check_host`] for a VIP, to which clients of its family must come. A host takes frames for any of its addresses on any of its
     /// interfaces, so with `address: host` it need not be on the link.
     pub(super) fn check_vip(&self, address: IpAddr) -> Result<(), String> {
         if self.host && address.is_ipv6() {
@@ -132,12 +132,23 @@ impl<'r> Facts<'r> {
             ));
         }
         let on_link = self.prefixes.iter().any(|net| net.contains(&address));
-        if self.host && !on_link {
-            return Ok(());
+        if !self.host || on_link {
+            self.check_host(address, "VIP")?;
         }
-        self.check_host(address, "VIP")
+        let is_alike = |net: &IpNet| net.addr().is_ipv4() == address.is_ipv4();
+        if self.sources_whole && !self.sources.iter().any(is_alike) {
+            return Err(format!(
+                "{address} is of {family}, but clients of network {} come from {} alone; expected a prefix \
+                 of {family} among its sources",
+                self.name,
+                listed(self.sources.iter().map(IpNet::to_string)),
+                family = family(address)
+            ));
+        }
+        Ok(())
     }
 
+    /// Checks that `address`, which is a `what`, can be a host's address on this network.
     pub(super) fn check_host(&self, address: IpAddr, what: &str) -> Result<(), String> {
         let on_link = self.prefixes.iter().find(|net| net.contains(&address));
         match on_link {
@@ -170,6 +181,20 @@ impl<'r> Facts<'r> {
                  in {}",
                 self.name,
                 listed(self.backends.iter().map(IpNet::to_string))
+            ));
+        }
+        Ok(())
+    }
+
+    /// A link-local gateway is on every link, but only a network with IPv6 has such a one itself.
+    fn check_gateway(&self, via: IpAddr) -> Result<(), String> {
+        if !matches!(via, IpAddr::V6(via) if via.is_unicast_link_local()) {
+            return self.check_host(via, "gateway");
+        }
+        if self.whole && !has_ipv6(&self.prefixes) {
+            return Err(format!(
+                "{via} is a gateway of IPv6, of which network {} has no prefix; expected one in prefixes",
+                self.name
             ));
         }
         Ok(())
@@ -234,9 +259,7 @@ impl<'r> Facts<'r> {
             });
             let gateway = via.as_ref().and_then(|At { place, value }| {
                 let via = findings.check(place, address::gateway(value))?;
-                if address::address(value).is_ok() {
-                    findings.check(place, self.check_host(via, "gateway"));
-                }
+                findings.check(place, self.check_gateway(via));
                 if let Some(to) = destination.filter(|to| to.addr().is_ipv4() != via.is_ipv4()) {
                     let family = family(to.addr());
                     let words = format!("{via} leads to no {to}; expected a gateway of {family}");
@@ -257,6 +280,7 @@ impl<'r> Facts<'r> {
             Some(Sources::Any) => any().to_vec(),
             Some(Sources::Prefixes(list)) => {
                 let placed = any_prefixes(list, findings);
+                self.sources_whole = list.whole && placed.len() == list.elements.len();
                 placed.into_iter().map(|(prefix, _)| prefix).collect()
             }
         };

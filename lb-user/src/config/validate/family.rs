@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use lb_common::maps::registry::NAME_BYTES;
 
 use super::{life::is_own, pool::wants_header};
@@ -33,6 +34,7 @@ pub(super) fn check(
             };
             let Some((backend, _)) = backends(&raw.value).next() else {
                 check_alike(named, findings);
+                check_header(named, raw, findings);
                 continue;
             };
             if is_shared && backend.is_ipv6() {
@@ -101,6 +103,20 @@ fn check_alike(named: &Named<RawService>, findings: &mut Findings) {
     }
 }
 
+/// A pool that tells its backends whose connections they have will have none of IPv6.
+fn check_header(named: &Named<RawService>, pool: &Named<RawPool>, findings: &mut Findings) {
+    let six = listen(&named.value).find(|(address, _)| address.is_ipv6());
+    if let (Some((address, place)), Some(at)) = (six, wants_header(&pool.value)) {
+        let words = format!(
+            "{address} is of IPv6, whose backends are not told whose connections they have, but pool {} \
+             has proxy_protocol in {}; expected proxy_protocol: none",
+            pool.name,
+            findings.line(pool.blame(&at.place), place)
+        );
+        findings.add(place, words);
+    }
+}
+
 /// There is no way from one family into the other.
 fn check_listen(
     named: &Named<RawService>,
@@ -142,6 +158,35 @@ fn check_service(named: &Named<RawService>, is_shared: bool, findings: &mut Find
     }
 }
 
+/// A list of prefixes that are all of another family than `everybody` who may come is a mistake.
+pub(super) fn check_family(
+    named: &Named<RawService>,
+    list: &[(IpNet, &Place)],
+    everybody: &[IpNet],
+    findings: &mut Findings,
+) {
+    let comes = |prefix: &IpNet| {
+        let mut everybody = everybody.iter();
+        everybody.any(|all| all.addr().is_ipv4() == prefix.addr().is_ipv4())
+    };
+    if let (Some((prefix, place)), [all]) = (list.first(), everybody)
+        && !list.iter().any(|(prefix, _)| comes(prefix))
+    {
+        let written = if is_own(place) {
+            ""
+        } else {
+            " among the defaults"
+        };
+        let words = format!(
+            "{prefix}{written} is of {}, but service {} listens at {other} alone; expected a prefix of {other}",
+            family(prefix.addr()),
+            named.name,
+            other = family(all.addr())
+        );
+        findings.add(named.blame(place), words);
+    }
+}
+
 /// The VIPs that can be read, and their places.
 fn listen(raw: &RawService) -> impl Iterator<Item = (IpAddr, &Place)> {
     raw.listen
@@ -155,7 +200,11 @@ fn listen(raw: &RawService) -> impl Iterator<Item = (IpAddr, &Place)> {
 
 /// The registry knows a backend as `POOL/NAME@NETWORK/ADDRESS`, for which the longest names leave no room
 /// with an address of IPv6.
-pub(super) fn check_names(config: &Config, pools: &List<Named<RawPool>>, findings: &mut Findings) {
+pub(super) fn check_name_lengths(
+    config: &Config,
+    pools: &List<Named<RawPool>>,
+    findings: &mut Findings,
+) {
     let length = |pool: &Pool, name: &str, address: IpAddr| {
         pool.name.len() + name.len() + pool.network.len() + address.to_string().len() + 3
     };

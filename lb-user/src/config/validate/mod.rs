@@ -73,7 +73,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         ),
     };
     check_rules(&config, findings);
-    family::check_names(&config, &raw.pools, findings);
+    family::check_name_lengths(&config, &raw.pools, findings);
     config
 }
 

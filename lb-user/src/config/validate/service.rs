@@ -10,7 +10,8 @@ use lb_common::maps;
 
 use super::{
     facts::Known,
-    life::{Life, max_flows},
+    family::check_family,
+    life::{Life, is_own, max_flows},
     shared::{self, check_listen},
 };
 use crate::config::{
@@ -22,7 +23,7 @@ use crate::config::{
     schema::{List, Named, RawPool, RawService, Sources},
 };
 
-/// The most VIPs and SNAT addresses of all networks: the size of the map `ADDRESSES`.
+/// The most VIPs, SNAT addresses and link-local ones of cells: the size of the map `ADDRESSES`.
 const MAX_ADDRESSES: usize = 4096;
 
 const _: () = assert!(MAX_ADDRESSES == maps::MAX_ADDRESSES as usize);
@@ -81,7 +82,7 @@ pub(super) fn validate<'r>(
         }
         let whole = named.value.listen.whole && listen.len() == named.value.listen.elements.len();
         let life = Life::read(named, &listen, whole, findings);
-        let rules = rules(&named.value, &listen, findings);
+        let rules = rules(named, &listen, findings);
         let target = shared::target(named, findings);
         if let (Some(network), Some(target)) = (network, target) {
             services.push(Service {
@@ -101,34 +102,16 @@ pub(super) fn validate<'r>(
     (services, usage)
 }
 
-/// A list of the other family alone would let nobody in, or deny nobody.
-fn check_family(list: &[(IpNet, &Place)], listen: &[Listen], findings: &mut Findings) {
-    let is_other = |prefix: &IpNet| {
-        let mut listen = listen.iter();
-        listen.all(|entry| entry.address.is_ipv4() != prefix.addr().is_ipv4())
-    };
-    if let Some((prefix, place)) = list.first()
-        && !listen.is_empty()
-        && list.iter().all(|(prefix, _)| is_other(prefix))
-    {
-        let (written, other) = match prefix {
-            IpNet::V4(_) => ("IPv4", "IPv6"),
-            IpNet::V6(_) => ("IPv6", "IPv4"),
-        };
-        let words = format!(
-            "{prefix} is of {written}, but the service listens at {other} alone; expected a prefix of {other}"
-        );
-        findings.add(place, words);
-    }
-}
-
 /// Who may use the service. `deny` alone leaves everybody else in.
-fn rules(raw: &RawService, listen: &[Listen], findings: &mut Findings) -> Vec<Rule> {
+fn rules(named: &Named<RawService>, listen: &[Listen], findings: &mut Findings) -> Vec<Rule> {
+    let raw = &named.value;
     let everybody = everybody(listen);
     let allowed = prefixes(raw.allow.as_ref(), &everybody, findings);
     let denied = prefixes(raw.deny.as_ref(), &everybody, findings);
-    for list in [&allowed, &denied] {
-        check_family(list, listen, findings);
+    check_family(named, &allowed, &everybody, findings);
+    // Whom a default denies may be a client of other services alone.
+    if denied.first().is_some_and(|(_, place)| is_own(place)) {
+        check_family(named, &denied, &everybody, findings);
     }
     for (prefix, place) in denied.iter().filter(|(prefix, _)| prefix.prefix_len() == 0) {
         // In words of its own where nobody wrote the `allow` that it is in conflict with.

@@ -1,17 +1,18 @@
 //! Services that share a VIP: names, and where who asks for them goes.
 
-use std::{collections::HashMap, ops::RangeInclusive, time::Duration};
+use std::{collections::HashMap, net::Ipv4Addr, ops::RangeInclusive, time::Duration};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::{
     care::{one_of, time},
+    family::check_family,
     limit,
     service::prefixes,
 };
 use crate::{
     config::{
-        model::{Listen, Protocol},
+        model::{Listen, Protocol, any},
         names,
         place::{At, Place, quote},
         problem::Findings,
@@ -36,6 +37,9 @@ const MAX_ALPN: usize = 255;
 /// The most bytes of what a proxy calls a cluster.
 const MAX_CLUSTER: usize = 255;
 
+/// Who comes to a shared VIP.
+const IPV4: [IpNet; 1] = [IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0))];
+
 /// What a service says of where its flows go; none if it cannot be read.
 pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Option<Target> {
     let RawService {
@@ -50,10 +54,10 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
         findings.add(place, words);
     }
     if let Some(At { value, .. }) = sni {
-        let proxies = proxies(value.proxies.as_ref(), findings);
+        let proxies = proxies(named, value.proxies.as_ref(), findings);
         check_clusters(value, findings);
         return Some(Target::Sni(Sni {
-            routes: routes(&value.routes, findings),
+            routes: routes(named, value, findings),
             no_name: otherwise(value.no_name.as_ref(), findings),
             no_match: otherwise(value.no_match.as_ref(), findings),
             ech: one_of(
@@ -74,7 +78,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
     if let Some(At { value, .. }) = http {
         let balance = value.balance.as_ref();
         return Some(Target::Http(Http {
-            routes: routes(&value.routes, findings),
+            routes: routes(named, value, findings),
             no_match: otherwise(value.no_match.as_ref(), findings),
             balance: one_of(balance, &[Balance::Client, Balance::Host], findings),
             header_timeout: time(value.timeout.as_ref(), TIMEOUT, findings)
@@ -119,16 +123,22 @@ pub(super) fn check_listen(
     }
 }
 
-fn routes(raw: &List<At<RawNameRoute>>, findings: &mut Findings) -> Vec<NameRoute> {
+fn routes(named: &Named<RawService>, raw: &RawShared, findings: &mut Findings) -> Vec<NameRoute> {
     let mut routes = Vec::new();
     let mut taken = Taken::default();
-    for At { place, value } in &raw.elements {
+    // A proxy may have clients of both families.
+    let everybody = match raw.proxies {
+        Some(_) => any().to_vec(),
+        None => IPV4.to_vec(),
+    };
+    for At { place, value } in &raw.routes.elements {
         if value.nameless {
             let words =
                 "found no name; expected names or regex, or no_name: true or cluster_ids with sni";
             findings.add(place, words);
         }
-        let from = prefixes(value.from.as_ref(), &[IpNet::default()], findings);
+        let from = prefixes(value.from.as_ref(), &everybody, findings);
+        check_family(named, &from, &everybody, findings);
         let alpn = alpn(&value.alpn, findings);
         let is_for_all = alpn.is_empty() && value.from.is_none();
         let names = names(&value.names, is_for_all, &mut taken, findings);
@@ -263,9 +273,15 @@ fn check_clusters(raw: &RawShared, findings: &mut Findings) {
 }
 
 /// Who may say in a header who his client is.
-fn proxies(raw: Option<&At<Sources>>, findings: &mut Findings) -> Vec<IpNet> {
+fn proxies(
+    named: &Named<RawService>,
+    raw: Option<&At<Sources>>,
+    findings: &mut Findings,
+) -> Vec<IpNet> {
     let mut proxies = Vec::new();
-    for (prefix, place) in prefixes(raw, &[IpNet::default()], findings) {
+    let written = prefixes(raw, &IPV4, findings);
+    check_family(named, &written, &IPV4, findings);
+    for (prefix, place) in written {
         if prefix.prefix_len() == 0 {
             let words =
                 "everybody could say that he is somebody else; expected prefixes of proxies";

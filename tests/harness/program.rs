@@ -243,7 +243,7 @@ impl DataPlane {
         }
         drop(report);
         let runtime = Builder::new_current_thread().enable_time().build()?;
-        runtime.block_on(live.apply(plan, &mut resolved))?;
+        runtime.block_on(live.apply(plan, &ids, &mut resolved))?;
         let maps = Maps::open(&pins.maps())?;
         Ok(Self {
             object,

@@ -28,6 +28,11 @@ fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
                 inside(&topology, network, &line)?;
             }
         }
+        inside(
+            &topology,
+            network,
+            "sysctl -q -w net.ipv6.conf.all.forwarding=1",
+        )?;
     }
     lb.restart(CONFIG)?;
 
@@ -45,6 +50,7 @@ fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
         );
         for (key, value) in [
             ("net.ipv4.ip_forward", "0"),
+            ("net.ipv6.conf.all.forwarding", "0"),
             ("net.ipv4.conf.all.rp_filter", "0"),
             ("net.ipv4.conf.all.arp_ignore", "1"),
             ("net.ipv4.conf.all.accept_redirects", "0"),

@@ -18,6 +18,7 @@ use lb_common::maps::{
 use tokio::{sync::mpsc::UnboundedReceiver, time};
 
 use super::{
+    describe::describe,
     ids::{Ids, Kind},
     plan::{Current, Operation},
     recover,
@@ -201,7 +202,8 @@ impl Live {
         Ok(current)
     }
 
-    /// Carries out `plan` in order. Next hops that arrive on `resolved` meanwhile are written too.
+    /// Carries out `plan` in order; `ids` says what its numbers are called. Next hops that arrive on
+    /// `resolved` meanwhile are written too.
     ///
     /// # Errors
     ///
@@ -209,10 +211,11 @@ impl Live {
     pub async fn apply(
         &mut self,
         plan: Vec<Operation>,
+        ids: &Ids,
         resolved: &mut UnboundedReceiver<Resolved>,
     ) -> Result<()> {
         for operation in plan {
-            tracing::debug!(?operation, "apply");
+            tracing::debug!("{}", describe(&operation, ids));
             match operation {
                 Operation::AwaitNextHops(ids) => self.await_next_hops(&ids, resolved).await?,
                 operation => self.carry_out(&operation)?,

@@ -194,7 +194,7 @@ impl Running {
         self.checks.heard.set(&config, &ids);
         self.front.add(Setup::new(&config, &ids, &tables));
         self.legs.end_cut(&ends.cut).await;
-        let made = self.make(plan, ends.cut, &built).await;
+        let made = self.make(plan, &ids, ends.cut, &built).await;
         if let Err(error) = made.and_then(|()| applied()) {
             self.stay();
             return Err(error);
@@ -218,10 +218,11 @@ impl Running {
     async fn make(
         &mut self,
         plan: Vec<Operation>,
+        ids: &Ids,
         cut: Cut,
         built: &[(&String, &Cell)],
     ) -> Result<()> {
-        let made = self.live.apply(plan, &mut self.resolved).await;
+        let made = self.live.apply(plan, ids, &mut self.resolved).await;
         self.changed = Instant::now();
         made?;
         self.cut_by_policy(cut);

@@ -36,7 +36,7 @@ pub struct Current {
     pub rings: HashMap<u32, u32>,
     /// Rule sets by number.
     pub rules: BTreeMap<u32, Rules>,
-    /// VIPs and SNAT addresses.
+    /// VIPs, SNAT addresses and link-local ones of cells.
     pub addresses: HashMap<AddressKey, Address>,
     /// Backends by id.
     pub backends: HashMap<u32, Backend>,

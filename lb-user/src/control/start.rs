@@ -208,7 +208,7 @@ fn bring_up(
     let mut first = plan(&current, &wanted);
     let _later = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
     let (report, mut resolved) = mpsc::unbounded_channel();
-    runtime.block_on(live.apply(first, &mut resolved))?;
+    runtime.block_on(live.apply(first, &ids, &mut resolved))?;
     supervisor::is_alive();
     if switches.is_none() {
         set_up_nics(&config, &places)?;
@@ -235,7 +235,7 @@ fn bring_up(
     let setup = Setup::new(&config, &ids, &tables);
     listen_on_host(&config, &setup, &listeners, runtime)?;
     front.set(setup);
-    runtime.block_on(live.apply(plan(&current, &wanted), &mut resolved))?;
+    runtime.block_on(live.apply(plan(&current, &wanted), &ids, &mut resolved))?;
     supervisor::is_alive();
     if let Some(mode) = switches {
         links = attach_to(&config, pins, &places, &mut object, mode)?;

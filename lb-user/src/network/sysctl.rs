@@ -12,6 +12,7 @@ use lb_common::maps::snat::FIRST_LOCAL_PORT;
 const CELL: &[(&str, &str)] = &[
     // A cell ends packets, it never forwards one.
     ("ipv4/ip_forward", "0"),
+    ("ipv6/conf/all/forwarding", "0"),
     // Replies to a client behind a router come back the way they came, whatever the routes say.
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),

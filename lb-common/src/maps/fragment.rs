@@ -8,7 +8,8 @@ use crate::{
 
 pod_struct! {
     /// What the fragments of a datagram have in common (RFC 791 section 3.2), and where they came
-    /// from. 16 bytes.
+    /// from. 16 bytes. Of IPv6 (RFC 8200 section 4.5): the addresses are what stands for them
+    /// ([`label`](super::label)), and the identification is in two halves.
     pub struct FragmentKey {
         /// Source address, as received.
         pub source: Be32,
@@ -16,9 +17,9 @@ pod_struct! {
         pub destination: Be32,
         /// Id of the network that they came from.
         pub network: u16,
-        /// Identification, as received.
+        /// Identification, as received; of IPv6 its lower half.
         pub identification: Be16,
-        /// IP protocol number.
+        /// IP protocol number; of IPv6 the upper half of the identification.
         pub protocol: u32,
     }
 }

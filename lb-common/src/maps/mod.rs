@@ -31,7 +31,7 @@ pub const DEFAULT_POOLS: u32 = 256;
 pub const MAX_SNAT_ADDRESSES: u32 = 128;
 /// Fragmented datagrams that are followed at a time; the one that was seen last longest ago makes room.
 pub const MAX_FRAGMENTED: u32 = 8192;
-/// VIPs and SNAT addresses together.
+/// VIPs, SNAT addresses and link-local ones of cells together.
 pub const MAX_ADDRESSES: u32 = 4096;
 /// Prefixes in all rule sets together; memory is taken as they are used.
 pub const MAX_RULES: u32 = 1 << 17;

@@ -42,7 +42,7 @@ pod_struct! {
         pub budget: u32,
         /// Bytes of the largest IP packet that it carries, host order.
         pub mtu: u16,
-        /// Most bytes in a TCP segment to or from it, host order: what a SYN may ask for.
+        /// Most bytes in a TCP segment to or from it, host order: what a SYN may ask for. With IPv6 20 less.
         pub mss: u16,
         /// Number of its SNAT addresses of IPv4.
         pub snat_count: u32,

@@ -45,7 +45,7 @@ pub struct NetworkStatus {
     pub stopped: bool,
     /// Bytes of the largest IP packet that it carries.
     pub mtu: u16,
-    /// Most bytes of data in a TCP segment to or from it.
+    /// Most bytes of data in a TCP segment to or from it; with IPv6 20 less.
     pub mss: u16,
     /// The namespace of its cell; none where the addresses are the host's own.
     pub cell: Option<String>,

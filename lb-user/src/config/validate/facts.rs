@@ -121,8 +121,8 @@ impl<'r> Facts<'r> {
         facts
     }
 
-    /// As [`Self::check_host`] for a VIP, to which clients of its family must come. A host takes frames for any of its addresses on any of its
-    /// interfaces, so with `address: host` it need not be on the link.
+    /// As [`Self::check_host`] for a VIP, to which clients of its family must come. A host takes frames for
+    /// any of its addresses on any of its interfaces, so with `address: host` it need not be on the link.
     pub(super) fn check_vip(&self, address: IpAddr) -> Result<(), String> {
         if self.host && address.is_ipv6() {
             return Err(format!(

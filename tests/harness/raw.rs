@@ -3,18 +3,20 @@
 use std::{
     net::Ipv4Addr,
     os::fd::{AsRawFd as _, OwnedFd},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{addr::Mac, wire::checksum::full};
 use nix::{
+    errno::Errno,
     ifaddrs::getifaddrs,
     sys::socket::{
         AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike as _, sendto, socket,
     },
 };
 
-use crate::netns::Netns;
+use crate::{netns::Netns, poll};
 
 /// Bytes of both addresses of an Ethernet header: a tag comes behind them.
 const ADDRESSES: usize = 12;
@@ -23,6 +25,9 @@ const ADDRESSES: usize = 12;
 pub const DOT1Q: u16 = 0x8100;
 /// The Ethernet type of an 802.1ad service tag.
 pub const DOT1AD: u16 = 0x88a8;
+
+/// How long a ring may be full.
+const ROOM: Duration = Duration::from_secs(5);
 
 /// An interface to send frames out of.
 #[derive(Debug)]
@@ -43,15 +48,19 @@ impl RawPort {
             .with_context(|| format!("open {interface} of {}", netns.name()))
     }
 
-    /// Sends one frame.
+    /// Sends one frame. While nobody has the time to empty the ring of a veth no frame is taken.
     ///
     /// # Errors
     ///
     /// When the interface does not take it.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         let Self { socket, interface } = self;
-        let sent = sendto(socket.as_raw_fd(), frame, interface, MsgFlags::empty())
-            .context("send a frame")?;
+        let sent = poll::until("room for a frame", ROOM, || {
+            match sendto(socket.as_raw_fd(), frame, interface, MsgFlags::empty()) {
+                Err(Errno::ENOBUFS) => Ok(None),
+                sent => sent.context("send a frame").map(Some),
+            }
+        })?;
         ensure!(sent == frame.len(), "{sent} of {} bytes sent", frame.len());
         Ok(())
     }

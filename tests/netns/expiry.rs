@@ -156,7 +156,7 @@ fn a_stray_segment_gets_a_reset_with_its_own_number() -> Result<()> {
 fn a_connection_that_talks_never_ends() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
-        tcp: ", idle_timeout: 1s",
+        tcp: ", idle_timeout: 2s",
         ..Words::default()
     };
     let lb = Lb::start(&topology, &config.config())?;
@@ -164,7 +164,7 @@ fn a_connection_that_talks_never_ends() -> Result<()> {
     let pairs = [line.open()?, line.open()?, line.open()?];
 
     let start = Instant::now();
-    while start.elapsed() < 5 * SECOND {
+    while start.elapsed() < 6 * SECOND {
         thread::sleep(SECOND / 3);
         say(&pairs[0].client, &pairs[0].server, b"request")?;
         say(&pairs[1].server, &pairs[1].client, b"reply")?;

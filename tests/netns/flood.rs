@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
+    client,
     flood::Flood,
     lb::Lb,
     pair::{Line, Pair},
@@ -35,8 +36,6 @@ const BURST: u64 = 256;
 /// then, and the flood leaves CPU to the rest of the machine, which is the clients and the backends as
 /// well.
 const PACE: Duration = Duration::from_millis(10);
-/// Between two new connections: a client's port rests for a minute, and there are 28,000 of them.
-const BETWEEN: Duration = Duration::from_millis(1);
 /// A station that nobody is: what is sent to the spoofed addresses reaches no stack.
 const NOBODY: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
 /// The most flows that the second tenant may have, and how many connections the first one makes.
@@ -193,7 +192,7 @@ fn new_connections(line: &Line<'_>, lb: &Lb<'_>, done: &AtomicBool) -> Result<u6
             let most = u64::try_from(HELD)? + SLACK;
             ensure!(network.flows <= most, "{network:?}");
         }
-        thread::sleep(BETWEEN);
+        thread::sleep(client::BETWEEN);
     }
     Ok(made)
 }

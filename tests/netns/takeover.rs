@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
+    client,
     doom::{self, Moment},
     hello::named,
     lb::{Lb, start_fails_with},
@@ -97,6 +98,7 @@ fn open(topology: &Topology, to: SocketAddrV4, stop: &AtomicBool) -> Result<Open
             );
             opened.longest = opened.longest.max(started.elapsed());
             opened.count += 1;
+            thread::sleep(client::BETWEEN);
         }
         Ok(opened)
     })?

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use lb_tests::{
+    client,
     hello::named,
     pair::{Line, Pair, refused},
     poll,
@@ -44,9 +45,6 @@ fn reloads() -> usize {
     }
 }
 
-/// Between two connections: a client's port rests for a minute, and there are 28,000 of them.
-const PACE: Duration = Duration::from_millis(2);
-
 /// What came of connections that are opened one after the other. None was refused.
 #[derive(Debug, Default)]
 struct Came {
@@ -70,7 +68,7 @@ fn open(topology: &Topology, to: SocketAddrV4, stop: &AtomicBool) -> Result<Came
                 other => bail!("after {came:?} to {to}: {other:?}"),
             }
             came.longest = came.longest.max(started.elapsed());
-            thread::sleep(PACE);
+            thread::sleep(client::BETWEEN);
         }
         Ok(came)
     })?

@@ -22,15 +22,15 @@ fn a7_an_idle_connection_of_ipv6_is_reset_at_both_ends() -> Result<()> {
         ..Words::default()
     };
     let lb = Lb::start(&topology, &words.config())?;
-    let pair = open(&topology)?;
-    say(&pair.client, &pair.server, b"request")?;
-    say(&pair.server, &pair.client, b"reply")?;
-    assert_eq!(only_flow(&lb)?.state, "established");
     let resets = |host: &lb_tests::topology::Host| {
         let filter = "ip6 and ip6[6] = 6 and ip6[53] & 4 != 0";
         Wire::received(&host.netns, "eth0", filter, topology.dir())
     };
     let wires = [resets(topology.client())?, resets(&topology.nodes[0])?];
+    let pair = open(&topology)?;
+    say(&pair.client, &pair.server, b"request")?;
+    say(&pair.server, &pair.client, b"reply")?;
+    assert_eq!(only_flow(&lb)?.state, "established");
     say(&pair.client, &pair.server, b"last")?;
     let _first = wait_for_reset(&pair.client, LIMIT)?;
     let second = wait_for_reset(&pair.server, LIMIT)?;

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long the operator waits for an answer, at most.
-const ANSWER: Duration = Duration::from_secs(3);
+const ANSWER: Duration = Duration::from_secs(1);
 /// Clients that say half a request: four times as many as are served at a time.
 const SILENT: usize = 64;
 /// The most bytes of a request that are taken off, in the socket or by `lb`.

@@ -20,7 +20,7 @@ const CONNECTIONS: u64 = 5;
 const COUNTED: Duration = Duration::from_secs(2);
 const SLACK: u64 = 30;
 /// How long the operator waits for an answer, at most.
-const ANSWER: Duration = Duration::from_secs(3);
+const ANSWER: Duration = Duration::from_secs(1);
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const MINUTE_MS: u64 = 60_000;
 

@@ -41,7 +41,7 @@ const SERVED: usize = 8;
 /// Clients of each of two addresses: more than descriptors, and fewer than one address may have.
 const OF_ONE: usize = 200;
 /// How long the operator waits for an answer, at most.
-const ANSWER: Duration = Duration::from_secs(3);
+const ANSWER: Duration = Duration::from_secs(1);
 /// How long it is watched whether a thread has nothing to do, and the time on a CPU that this takes at most.
 const WATCHED: Duration = Duration::from_secs(2);
 const RESTS: Duration = Duration::from_millis(100);

@@ -2,8 +2,8 @@
 //!
 //! Every record but two has room for 32 bits of address. An IPv6 address that is configured (a VIP, a SNAT
 //! address, a backend), or that a cell has for itself, has a label instead, which the control plane gives out
-//! once; a client's is a keyed hash of its address. So a flow of IPv6 is an entry as any other, in the same table, index, rings and
-//! queues; beside it, at the same id in `CLIENTS6`, stands the client's address itself, and whoever finds a
+//! once; a client's is a keyed hash of its address. So a flow of IPv6 is an entry as any other, in the same
+//! table, index, rings and queues; beside it, at the same id in `CLIENTS6`, stands the client's address itself, and whoever finds a
 //! flow by the hash compares that as well. Two clients with the same hash, ports and VIP cannot both
 //! have a flow: one tuple in 2^32 has such a neighbour, and nobody can choose to be one without the key.
 //!

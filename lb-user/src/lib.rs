@@ -3,8 +3,8 @@
 //! A change: load -> validate -> desired -> plan -> apply. [`config`] loads and validates,
 //! [`control`] does the rest; [`dataplane`] is the kernel side, [`network`] and [`mod@host`] the
 //! host's, [`health`] checks backends, [`observe`] reads what is live, [`admin`] is the socket of a
-//! running control plane, [`supervisor`] is who starts it again, [`cli`] is the command line, and
-//! [`privileges`] says what each may.
+//! running control plane, [`supervisor`] is who starts it again, [`panics`] says what a
+//! panic ends, [`cli`] is the command line, and [`privileges`] says what each may.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -18,6 +18,7 @@ pub mod host;
 mod limits;
 pub mod network;
 pub mod observe;
+pub mod panics;
 pub mod privileges;
 pub mod shared;
 pub mod supervisor;

@@ -32,12 +32,14 @@ use self::{
     arguments::{Cli, Command, Format},
     ask::Refused,
 };
+use crate::panics;
 
 /// Exit code of a wrong command line or configuration.
 const USAGE: u8 = 2;
 
 /// Runs the command line; the exit code is the program's.
 pub fn main() -> ExitCode {
+    panics::abort_outside_connections();
     let result = match Cli::parse().command {
         Command::Run { detach: true, .. } => return detach::detach(),
         Command::Run {

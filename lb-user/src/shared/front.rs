@@ -36,7 +36,10 @@ use super::{
     sni,
     sockets::reset_at_close,
 };
-use crate::network::{neighbour::Side, resident};
+use crate::{
+    network::{neighbour::Side, resident},
+    panics::spawn_connection,
+};
 
 /// How long until an address that could not be had is tried again, and until a front that has no
 /// descriptors left accepts again.
@@ -322,7 +325,7 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
         return;
     };
     let shared = Rc::clone(shared);
-    task::spawn_local(async move {
+    spawn_connection(async move {
         match service.routing.clone() {
             Routing::Sni(sni) => sni::serve(client, addresses, service, sni, shared).await,
             Routing::Http(http) => http::serve(client, addresses, service, http, shared).await,
@@ -350,7 +353,7 @@ async fn dial_all(
     while let Some(dial) = asked.recv().await {
         let setup = Arc::clone(&setup.borrow());
         let (network, leases, ports) = (network.clone(), leases.clone(), Rc::clone(&ports));
-        task::spawn_local(async move {
+        spawn_connection(async move {
             let sources = Sources {
                 origin,
                 addresses: setup.sources.get(&network).map_or(&[][..], Vec::as_slice),

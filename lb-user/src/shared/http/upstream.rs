@@ -21,7 +21,6 @@ use tokio::{
     net::TcpStream,
     select,
     sync::{oneshot, watch},
-    task,
     time::timeout,
 };
 
@@ -31,6 +30,7 @@ use super::{
 };
 use crate::{
     control::expiry::cut::Why,
+    panics::spawn_connection,
     shared::{
         legs::{Guard, Leg, Way},
         sockets::{LAST_WORDS, idle, reset_at_close},
@@ -170,7 +170,7 @@ impl Upstreams {
             stages: self.stages.clone(),
         };
         self.stages.served_by(leg.id);
-        task::spawn_local(carried.carry(connection.with_upgrades()));
+        spawn_connection(carried.carry(connection.with_upgrades()));
         Ok(Upstream {
             backend: leg.flow().backend_id,
             name,

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     process::{self, Process},
     query::{Backend, Drop as DropCount, Flow, Service, Status, Who},
+    report,
     topology::Site,
 };
 
@@ -358,15 +359,11 @@ impl<'t> Lb<'t> {
 
 impl Drop for Lb<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            process::complain(format_args!(
-                "the last words of lb:\n{}",
-                process::tail(&self.process.stderr())
-            ));
+        if self.is_down {
+            return;
         }
-        if !self.is_down
-            && let Err(error) = self.remove()
-        {
+        report::print(self);
+        if let Err(error) = self.remove() {
             process::complain(format_args!("{error:#}"));
         }
     }

@@ -49,6 +49,7 @@ pub mod process;
 pub mod program;
 pub mod query;
 pub mod raw;
+mod report;
 pub mod secret;
 pub mod segment;
 pub mod six;

@@ -15,7 +15,11 @@ Usage: cargo xtask <command>
                          set up, build, and run lb with FILE on this host's real interfaces;
                          with --confirm the change is undone unless it is confirmed in time
   run ... -- ARGS        ARGS are passed on to the program that is run
-  test [--long] [--yes]  set up, then every check and every test level; --long: the slow ones too
+  test [--long] [--show-output] [--yes]
+                         set up, then every check and every test level; --long: the slow ones too;
+                         --show-output prints also what passing namespace tests have printed
+  test --netns [--long] [--show-output] [--yes] [NAMES]
+                         only the namespace tests, or those with one of NAMES in their name
   bench [--quick] [--yes] [WORDS]
                          set up, build, and measure lb beside what would be used instead of it;
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
@@ -39,10 +43,19 @@ pub(crate) enum Request {
     Setup {
         yes: bool,
     },
-    Test {
-        long: bool,
-        yes: bool,
-    },
+    Test(TestRequest),
+}
+
+/// The words of `cargo xtask test`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TestRequest {
+    pub(crate) long: bool,
+    pub(crate) show_output: bool,
+    pub(crate) yes: bool,
+    /// Only the namespace tests.
+    pub(crate) netns: bool,
+    /// Parts of the names of namespace tests.
+    pub(crate) names: Vec<String>,
 }
 
 /// The words of `cargo xtask run`.
@@ -91,9 +104,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
         "bench" => Ok(bench(words)),
         "check" => flags("check", words, []).map(|[]| Request::Check),
         "setup" => flags("setup", words, ["--yes"]).map(|[yes]| Request::Setup { yes }),
-        "test" => {
-            flags("test", words, ["--long", "--yes"]).map(|[long, yes]| Request::Test { long, yes })
-        }
+        "test" => test(words).map(Request::Test),
         "run" => run(words).map(Request::Run),
         _ => Err(format!("unknown command `{command}`")),
     }
@@ -121,6 +132,24 @@ fn flags<const N: usize>(
         *slot.ok_or_else(|| format!("`{command}` does not take `{word}`"))? = true;
     }
     Ok(given)
+}
+
+fn test(words: impl Iterator<Item = String>) -> Result<TestRequest, String> {
+    let mut request = TestRequest::default();
+    for word in words {
+        match word.as_str() {
+            "--long" => request.long = true,
+            "--netns" => request.netns = true,
+            "--show-output" => request.show_output = true,
+            "--yes" => request.yes = true,
+            flag if flag.starts_with('-') => return Err(format!("`test` does not take `{flag}`")),
+            _ => request.names.push(word),
+        }
+    }
+    match request.names.first() {
+        Some(name) if !request.netns => Err(format!("`test {name}` needs `--netns`")),
+        _ => Ok(request),
+    }
 }
 
 fn run(mut words: impl Iterator<Item = String>) -> Result<RunRequest, String> {
@@ -192,13 +221,32 @@ mod tests {
 
     #[test]
     fn flags_come_in_any_order() {
-        let both = Ok(Request::Test {
+        let both = Ok(Request::Test(TestRequest {
             long: true,
             yes: true,
-        });
+            ..TestRequest::default()
+        }));
         assert_eq!(parsed("test --yes --long"), both);
         assert_eq!(parsed("test --long --yes"), both);
         assert_eq!(parsed("setup"), Ok(Request::Setup { yes: false }));
+    }
+
+    #[test]
+    fn names_are_of_namespace_tests() {
+        let expected = Request::Test(TestRequest {
+            netns: true,
+            names: ["reload::", "killed"].map(str::to_owned).into(),
+            ..TestRequest::default()
+        });
+        assert_eq!(parsed("test reload:: --netns killed"), Ok(expected));
+        assert_eq!(
+            parsed("test reload::").unwrap_err(),
+            "`test reload::` needs `--netns`"
+        );
+        assert_eq!(
+            parsed("test --fast").unwrap_err(),
+            "`test` does not take `--fast`"
+        );
     }
 
     #[test]

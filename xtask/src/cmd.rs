@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fs::File,
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Command, ExitStatus, Output, Stdio},
@@ -67,6 +68,26 @@ impl Cmd {
         let line = self.announce();
         let status = self
             .command
+            .status()
+            .with_context(|| format!("start `{line}`"))?;
+        if !status.success() {
+            bail!("`{line}`: {}", words_of(status));
+        }
+        Ok(())
+    }
+
+    /// Runs without saying so, and writes both its streams into `file`.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not succeed.
+    pub(crate) fn run_into(mut self, file: File) -> Result<()> {
+        let line = self.line();
+        let errors = file.try_clone().context("use a log for both streams")?;
+        let status = self
+            .command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
             .status()
             .with_context(|| format!("start `{line}`"))?;
         if !status.success() {

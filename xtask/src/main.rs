@@ -10,6 +10,7 @@ mod cmd;
 mod finding;
 mod host;
 mod linker;
+mod netns;
 mod packages;
 /// The pinned versions.
 mod pins;
@@ -57,6 +58,6 @@ fn dispatch(request: &Request) -> Result<ExitCode> {
         Request::Setup { yes } => {
             setup::ensure(Purpose::Setup, *yes).map(|_workspace| ExitCode::SUCCESS)
         }
-        Request::Test { long, yes } => test::test(*long, *yes),
+        Request::Test(request) => test::test(request),
     }
 }

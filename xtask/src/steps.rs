@@ -48,6 +48,19 @@ impl Steps {
         passed
     }
 
+    /// Adds what all steps have taken, beside what they should; more than `most` is a failure.
+    pub(crate) fn within(&mut self, budget: Duration, most: Duration) {
+        let time = self.done.iter().map(|(_, _, time)| *time).sum();
+        let minutes = |time: Duration| format!("{:.1}", time.as_secs_f64() / 60.0);
+        let (budgeted, limit) = (minutes(budget), minutes(most));
+        let outcome = match time {
+            time if time <= most => Outcome::Passed,
+            _ => Outcome::Failed(format!("all of it may take {limit} minutes at most")),
+        };
+        let name = format!("{} of {budgeted} minutes", minutes(time));
+        self.done.push((name, outcome, time));
+    }
+
     /// Prints the table; the exit code is 1 if any step failed.
     pub(crate) fn finish(self) -> ExitCode {
         eprintln!();
@@ -101,6 +114,20 @@ mod tests {
         assert_eq!(cells(0, 0).as_deref(), Some("FAILED"));
         assert_eq!(cells(0, 3).as_deref(), Some("exit status 1"));
         assert_eq!(cells(1, 0).as_deref(), Some("passed"));
+    }
+
+    #[test]
+    fn more_time_than_there_may_be_is_a_failure() {
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        let mut steps = Steps {
+            done: vec![("all".to_owned(), Outcome::Passed, minutes(16))],
+        };
+        steps.within(minutes(15), minutes(16));
+        assert!(!steps.failed());
+        assert_eq!(steps.rows()[1][2], "16.0 of 15.0 minutes");
+        steps.done.truncate(1);
+        steps.within(minutes(15), minutes(15));
+        assert!(steps.failed());
     }
 
     #[test]

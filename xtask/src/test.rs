@@ -6,54 +6,79 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
+    args::TestRequest,
     bench, check,
-    cmd::Cmd,
-    run, setup,
+    cmd::{Cmd, text_of},
+    netns, run, setup,
     steps::{Outcome, Steps},
     stock::Purpose,
     workspace::Workspace,
 };
 
-/// The test targets of lb-tests that need root, in the order of running.
-const ROOT_TARGETS: [&str; 3] = ["packet", "verifier", "netns"];
+/// The test targets of lb-tests that need root and run in one process, in the order of running; the third
+/// one, netns, runs a process for each test.
+const ROOT_TARGETS: [&str; 2] = ["packet", "verifier"];
+
+/// The variable that names what cargo runs a test binary by.
+const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
+
+/// What the gate should take on two CPUs with all tools there, and what it must not exceed.
+const BUDGET: Duration = Duration::from_secs(15 * 60);
+const MAX_TIME: Duration = Duration::from_secs(25 * 60);
 
 /// What must reach a test binary through sudo, which otherwise clears the environment.
-const PRESERVED: [&str; 4] = [
+pub(crate) const PRESERVED: [&str; 5] = [
     "LB_BIN",
     "LB_TEST_LONG",
+    "LB_TEST_REPORT",
     "LB_TEST_REQUIRE",
     "RUST_BACKTRACE",
 ];
 
 /// # Errors
 /// When set-up fails; a failed test is in the exit code.
-pub(crate) fn test(long: bool, yes: bool) -> Result<ExitCode> {
-    let workspace = setup::ensure(Purpose::Test, yes)?;
+pub(crate) fn test(request: &TestRequest) -> Result<ExitCode> {
+    let workspace = setup::ensure(Purpose::Test, request.yes)?;
     let mut steps = Steps::default();
-    check::all(&workspace, &mut steps);
-    steps.run("host tests", || host_tests(&workspace, long).run());
-    steps.run("harness tests", || harness_tests(&workspace).run());
-    let built = steps.run("build lb", || run::build(&workspace));
+    if request.netns {
+        let built = steps.run("build lb", || run::build(&workspace));
+        netns_tests(&workspace, request, built, &mut steps);
+        return Ok(steps.finish());
+    }
+    all(&workspace, request, &mut steps);
+    if !request.long {
+        steps.within(BUDGET, MAX_TIME);
+    }
+    Ok(steps.finish())
+}
+
+/// Every level, from what answers quickly to what takes minutes.
+fn all(workspace: &Workspace, request: &TestRequest, steps: &mut Steps) {
+    check::all(workspace, steps);
+    steps.run("host tests", || host_tests(workspace, request.long).run());
+    let built = steps.run("build lb", || run::build(workspace));
+    steps.run("harness tests", || harness_tests(workspace).run());
     for target in ROOT_TARGETS {
-        run_built(&mut steps, built, &format!("{target} tests"), || {
-            root_tests(&workspace, target, long).run()
+        run_built(steps, built, &format!("{target} tests"), || {
+            root_tests(workspace, target, request.long).run()
         });
     }
+    netns_tests(workspace, request, built, steps);
     let quick = ["--quick".to_owned()];
-    run_built(&mut steps, built, "quick bench", || {
-        bench::command(&workspace, &quick)?.run()
+    run_built(steps, built, "quick bench", || {
+        bench::command(workspace, &quick)?.run()
     });
     if !workspace.is_root() {
         steps.run("no file of root's under target", || {
             nothing_of_roots(&workspace.target)
         });
     }
-    Ok(steps.finish())
 }
 
 /// A step that needs lb.
@@ -67,7 +92,7 @@ fn run_built(steps: &mut Steps, built: bool, name: &str, step: impl FnOnce() -> 
     }
 }
 
-/// The fuzz targets and property tests among them take their time in the long tier.
+/// The fuzz targets and property tests among them take their time in the long tier. They need no eBPF object.
 fn host_tests(workspace: &Workspace, long: bool) -> Cmd {
     let cargo = workspace
         .cargo()
@@ -80,7 +105,8 @@ fn host_tests(workspace: &Workspace, long: bool) -> Cmd {
             "--package",
             "xtask",
         ])
-        .arg("--all-features");
+        .arg("--all-features")
+        .env("AYA_BUILD_SKIP", "1");
     if long {
         cargo.env("LB_TEST_LONG", "1")
     } else {
@@ -99,16 +125,7 @@ fn harness_tests(workspace: &Workspace) -> Cmd {
 
 /// One thread, because the tests share the kernel; a missing precondition is a failure.
 fn root_tests(workspace: &Workspace, target: &str, long: bool) -> Cmd {
-    let cargo = workspace
-        .cargo()
-        .args([
-            "test",
-            "--release",
-            "--package",
-            "lb-tests",
-            "--test",
-            target,
-        ])
+    let cargo = target_of_tests(workspace, target)
         // What they have measured is worth seeing, too.
         .args([
             "--",
@@ -128,7 +145,51 @@ fn root_tests(workspace: &Workspace, target: &str, long: bool) -> Cmd {
         return cargo;
     }
     let runner = format!("sudo --preserve-env={}", PRESERVED.join(","));
-    cargo.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner)
+    cargo.env(RUNNER, runner)
+}
+
+fn netns_tests(workspace: &Workspace, request: &TestRequest, built: bool, steps: &mut Steps) {
+    run_built(steps, built, "netns tests", || {
+        let options = netns::Options {
+            long: request.long,
+            show_output: request.show_output,
+            names: &request.names,
+        };
+        netns::run(workspace, binary_of_tests(workspace, "netns")?, &options)
+    });
+}
+
+fn target_of_tests(workspace: &Workspace, target: &str) -> Cmd {
+    packages_of_tests(workspace).args(["--test", target])
+}
+
+/// The same packages each time: their dependencies have the features that all of them ask for, and would be
+/// built once more for another choice.
+fn packages_of_tests(workspace: &Workspace) -> Cmd {
+    let packages = [
+        "--package",
+        "lb-user",
+        "--package",
+        "lb-tests",
+        "--package",
+        "lb-bench",
+    ];
+    workspace.cargo().args(["test", "--release"]).args(packages)
+}
+
+/// Builds a test target, and asks cargo where its binary is: cargo runs it by a program that prints that.
+fn binary_of_tests(workspace: &Workspace, target: &str) -> Result<PathBuf> {
+    target_of_tests(workspace, target).arg("--no-run").run()?;
+    let asked = target_of_tests(workspace, target).quiet_env(RUNNER, "echo");
+    let output = asked.output()?;
+    let text = text_of(&output);
+    ensure!(
+        output.status.success(),
+        "find the binary of the {target} tests: {text}"
+    );
+    let path = text.lines().find(|line| Path::new(line).is_absolute());
+    path.map(PathBuf::from)
+        .with_context(|| format!("find the binary of the {target} tests: cargo said {text}"))
 }
 
 /// A file of root's in the target folder would break the user's next build.

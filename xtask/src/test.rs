@@ -117,10 +117,7 @@ fn host_tests(workspace: &Workspace, long: bool) -> Cmd {
 /// The packet builder and the rest of the test vocabulary, and the bench's figures and plots, as far as they need no
 /// kernel.
 fn harness_tests(workspace: &Workspace) -> Cmd {
-    workspace
-        .cargo()
-        .args(["test", "--release", "--package", "lb-tests"])
-        .args(["--package", "lb-bench", "--lib", "--bins"])
+    packages_of_tests(workspace).args(["--lib", "--bins"])
 }
 
 /// One thread, because the tests share the kernel; a missing precondition is a failure.
@@ -164,16 +161,9 @@ fn target_of_tests(workspace: &Workspace, target: &str) -> Cmd {
 }
 
 /// The same packages each time: their dependencies have the features that all of them ask for, and would be
-/// built once more for another choice.
+/// built once more for another choice. Not lb-user, whose own tests ask for more; it is built as theirs.
 fn packages_of_tests(workspace: &Workspace) -> Cmd {
-    let packages = [
-        "--package",
-        "lb-user",
-        "--package",
-        "lb-tests",
-        "--package",
-        "lb-bench",
-    ];
+    let packages = ["--package", "lb-tests", "--package", "lb-bench"];
     workspace.cargo().args(["test", "--release"]).args(packages)
 }
 

@@ -62,20 +62,18 @@ pub fn clamp_at<P: Packet>(packet: &P, offset: usize, most: u16) -> Option<()> {
         if at != next {
             continue;
         }
-        let length = usize::from(option.length.get());
-        match option.kind.get() {
-            END => return None,
-            PADDING => next = at + 1,
-            MAXIMUM if length == size_of::<Mss>() && beyond == 0 => {
+        let length = match (option.kind.get(), usize::from(option.length.get())) {
+            (PADDING, _) => 1,
+            (MAXIMUM, length) if length == size_of::<Mss>() && beyond == 0 => {
                 return write(tcp, option, at, most);
             }
-            MAXIMUM => return None,
-            _ if length < 2 => return None,
-            _ => {
-                next = (at + length) & PLACES;
-                beyond |= (at + length) & !PLACES;
-            }
-        }
+            (END | MAXIMUM, _) | (_, 0 | 1) => return None,
+            (_, length) => length,
+        };
+        // One assignment for all: were the padding's a block of its own, a Linux before 6.7 could take
+        // the fall through it for a loop ("back-edge from insn"), and refuse the program.
+        next = (at + length) & PLACES;
+        beyond |= (at + length) & !PLACES;
     }
     None
 }

@@ -98,14 +98,15 @@ pub const DEFAULT_MSS: u16 = 536;
 #[inline(always)]
 pub fn opening<P: Packet>(packet: &P) -> Option<Opening> {
     let list = List::of(packet)?;
-    let (mut time, mut mss) = (None, DEFAULT_MSS);
+    // No `Option`: the compiler would move its number without having any, which Linux before 6.3 refuses.
+    let (mut has_time, mut time, mut mss) = (false, 0, DEFAULT_MSS);
     list.walk(packet, |at, option| {
         let place = list.tcp + size_of::<Tcp>() + at;
         let mut faulty = faults(option);
         match option.kind.get() {
             TIMES => {
                 let times: &Timestamps = packet.header(place)?;
-                time = Some(times.value.get().get());
+                (has_time, time) = (true, times.value.get().get());
             }
             SIZE => {
                 let size: &Mss = packet.header(place)?;
@@ -117,6 +118,7 @@ pub fn opening<P: Packet>(packet: &P) -> Option<Opening> {
         Some(faulty)
     })?;
     list.is_inside(packet)?;
+    let time = has_time.then_some(time);
     Some(Opening { time, mss })
 }
 

@@ -123,7 +123,8 @@ pub(crate) fn request<I: Family>(
         return Ok(None);
     };
     let word = entry.word();
-    let opens = segment(frame).is_none_or(|segment| segment.opens());
+    let mut segment = segment(frame);
+    let opens = !frame.is_tcp() || segment.opens();
     let is_over = !word.translates() || opens && matches!(word.state(), State::Closed);
     if is_over && !word.is_held() {
         return Ok(None);
@@ -141,13 +142,10 @@ pub(crate) fn request<I: Family>(
         .get(hit.backend_id)
         .ok_or(DropReason::RecordMissing)?;
     emit::check(frame, next.network)?;
-    let segment = match segment(frame) {
-        Some(segment) if !I::IS_IPV6 && word.is_spliced() => {
-            Some(splice::as_backend(&entry, word, segment)?)
-        }
-        segment => segment,
-    };
-    let closed = advance(&hit, word, Direction::Request, segment)?;
+    if !I::IS_IPV6 && frame.is_tcp() && word.is_spliced() {
+        segment = splice::as_backend(&entry, word, segment)?;
+    }
+    let closed = advance(frame, &hit, word, Direction::Request, segment)?;
     let mac = frame.ethernet.source.get();
     if hit.client_mac != mac {
         entry.set_client_mac(mac);
@@ -174,7 +172,7 @@ pub(crate) fn reply<I: Family>(frame: &Frame<'_, I>, id: u32) -> Result<Hit, Dro
         return Err(DropReason::ReplyMismatch);
     }
     emit::check(frame, hit.key.network)?;
-    let closed = advance(&hit, word, Direction::Reply, segment(frame))?;
+    let closed = advance(frame, &hit, word, Direction::Reply, segment(frame))?;
     entry.touch_reply(frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Reply);
     Ok(hit)
@@ -186,43 +184,46 @@ pub(crate) fn frame_bytes<I: Ip>(frame: &Frame<'_, I>) -> u64 {
     14 + u64::from(frame.ip.bytes())
 }
 
-/// The TCP segment of a frame, or `None` for UDP.
+/// The TCP segment of a frame; for UDP one of zeros. Not `None`: the compiler moves its fields before it
+/// asks whether they are there, and Linux before 6.3 refuses that ("invalid read from stack").
 #[inline(always)]
-pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Option<Segment> {
+pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Segment {
     match frame.l4 {
-        L4::Tcp(tcp) => Some(Segment {
+        L4::Tcp(tcp) => Segment {
             flags: tcp.flags.get(),
             sequence: tcp.sequence.get().get(),
             acknowledgment: tcp.acknowledgment.get().get(),
             payload: frame.payload,
-        }),
-        L4::Udp(_) => None,
+        },
+        L4::Udp(_) => Segment::default(),
     }
 }
 
 /// Carries out what the packet means for the flow's word, and gives the word that closed the flow if
-/// it did.
+/// it did. Its segment may have got other numbers.
 #[inline(always)]
-fn advance(
+fn advance<I>(
+    frame: &Frame<'_, I>,
     hit: &Hit,
     word: Word,
     direction: Direction,
-    segment: Option<Segment>,
+    segment: Segment,
 ) -> Result<Option<Word>, DropReason> {
     let mut word = word;
     let mut closed = None;
     for _ in 0..SWAPS {
         let (ack_request, ack_reply) = hit.entry.acks();
-        let step = match &segment {
-            Some(segment) => conntrack::tcp(word, direction, segment, ack_request, ack_reply),
-            None => conntrack::udp(word, direction),
+        let step = if frame.is_tcp() {
+            conntrack::tcp(word, direction, &segment, ack_request, ack_reply)
+        } else {
+            conntrack::udp(word, direction)
         };
         let next = match step {
             Step::Refuse => return Err(DropReason::ReplyUnexpected),
             Step::Keep => break,
             Step::Change(next) => next,
         };
-        if next.in_use() && !word.in_use() && segment.is_some() {
+        if next.in_use() && !word.in_use() && frame.is_tcp() {
             usage::check_again(&hit.entry)?;
         }
         if hit.entry.swap(word, next) {
@@ -241,9 +242,7 @@ fn advance(
         }
         word = again;
     }
-    if let Some(segment) = &segment {
-        note_numbers(hit, word, direction, segment);
-    }
+    note_numbers(hit, word, direction, &segment);
     Ok(closed)
 }
 
@@ -254,7 +253,7 @@ fn finish<I>(frame: &Frame<'_, I>, hit: &Hit, closed: Option<Word>, direction: D
     let Some(word) = closed else {
         return;
     };
-    let is_reset = segment(frame).is_some_and(|segment| segment.flags & RST != 0);
+    let is_reset = segment(frame).flags & RST != 0;
     let kind = match direction {
         Direction::Request if is_reset => RESET_BY_CLIENT,
         Direction::Reply if is_reset => RESET_BY_BACKEND,

@@ -99,7 +99,7 @@ fn admit(
 /// Whether a packet may open a flow.
 #[inline(always)]
 fn opens<I>(frame: &Frame<'_, I>) -> bool {
-    conntrack::segment(frame).is_none_or(|segment| segment.opens())
+    !frame.is_tcp() || conntrack::segment(frame).opens()
 }
 
 /// select and allocate: the new flow's entry and its generation, and what is in it.
@@ -122,7 +122,7 @@ fn begin<I: Family>(
         backend_id,
         service: service.id,
         client_mac: frame.ethernet.source.get(),
-        isn: conntrack::segment(frame).map_or(0, |segment| segment.sequence),
+        isn: conntrack::segment(frame).sequence,
         bytes: conntrack::frame_bytes(frame),
     };
     let udp = key.protocol == IpProto::Udp as u16;

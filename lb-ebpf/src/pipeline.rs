@@ -36,8 +36,9 @@ pub(crate) fn nic(ctx: &XdpContext) -> u32 {
 struct Door {
     id: u16,
     network: &'static Network,
-    /// The tag that was taken off.
-    tag: Option<Tag>,
+    /// The tag that was taken off, if there was one.
+    tag: Tag,
+    is_tagged: bool,
 }
 
 /// Finds the network of a frame and takes its tag off; or gives the network that the frame is counted
@@ -47,13 +48,14 @@ fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
     let xdp = Xdp::new(ctx);
     let malformed = (0, Some(DropReason::Malformed));
     let ethernet: &Ethernet = xdp.header(0).ok_or(malformed)?;
-    let (tag, stacked) = match wire::tagging(&xdp, ethernet).ok_or(malformed)? {
-        Tagging::Untagged => (None, false),
-        Tagging::Tagged(tag) => (Some(tag), false),
-        Tagging::Stacked(tag) => (Some(tag), true),
+    // Of no tag a tag is made: what is not there Linux before 6.3 does not let the compiler move.
+    let (tag, is_tagged, stacked) = match wire::tagging(&xdp, ethernet).ok_or(malformed)? {
+        Tagging::Untagged => (Tag::of(0), false, false),
+        Tagging::Tagged(tag) => (tag, true, false),
+        Tagging::Stacked(tag) => (tag, true, true),
         Tagging::Foreign => return Err((0, None)),
     };
-    let vlan = tag.map_or(0, Tag::vlan);
+    let vlan = tag.vlan();
     let found = lookup::network(ctx.ingress_ifindex() as u32, vlan);
     if stacked && (vlan == 0 || found.is_some_and(|(_, network)| network.is_tenant())) {
         let id = found.map_or(0, |(id, _)| id);
@@ -68,18 +70,23 @@ fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
     if stacked || !ours {
         return Err((id, None));
     }
-    if tag.is_some() {
+    if is_tagged {
         tag::take_off(ctx).map_err(|reason| (id, Some(reason)))?;
     }
-    Ok(Door { id, network, tag })
+    Ok(Door {
+        id,
+        network,
+        tag,
+        is_tagged,
+    })
 }
 
 /// What happens to a frame for us. One that passes gets its tag back.
 #[inline(always)]
 fn inside(ctx: &XdpContext, door: &Door) -> Result<Verdict, DropReason> {
     let verdict = frame(ctx, &Xdp::new(ctx), door.id, door.network)?;
-    if let (Verdict::Passed, Some(tag)) = (verdict, door.tag) {
-        tag::put_on(ctx, tag)?;
+    if matches!(verdict, Verdict::Passed) && door.is_tagged {
+        tag::put_on(ctx, door.tag)?;
     }
     Ok(verdict)
 }

@@ -1,10 +1,15 @@
-//! The verifier's instruction budget: a program that grows says so in its commit.
+//! What a verifier makes of the programs: this kernel's, and as far as the object shows, those of older ones.
+//! The instruction budget: a program that grows says so in its commit.
 #![expect(
     clippy::tests_outside_test_module,
     reason = "an integration test target is all tests"
 )]
 
+mod code;
+mod edges;
+mod frames;
 mod stack;
+mod written;
 
 use lb_tests::{budget, program::DataPlane};
 

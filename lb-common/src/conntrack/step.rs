@@ -13,7 +13,7 @@ pub enum Direction {
 }
 
 /// The parts of a TCP segment that matter for its flow. Numbers in host order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// The TCP flags.
     pub flags: u8,

@@ -84,6 +84,12 @@ impl Ipv6Frame<'_> {
 }
 
 impl<I> Frame<'_, I> {
+    /// Whether it is a TCP segment.
+    #[inline(always)]
+    pub fn is_tcp(&self) -> bool {
+        matches!(self.l4, L4::Tcp(_))
+    }
+
     /// Whether it is the first segment of a connection.
     #[inline(always)]
     pub fn asks(&self) -> bool {

@@ -10,6 +10,7 @@ pub mod abi;
 pub mod addr;
 pub mod answer;
 pub mod answer6;
+pub mod batch;
 pub mod conntrack;
 pub mod fragment;
 pub mod icmp;

@@ -1,5 +1,5 @@
 //! The XDP programs of `lb`: `lb_nic` on every network's interface, `lb_cell` on the outer end of
-//! every cell.
+//! every cell; and the programs that userspace runs on its queues of free ids, `lb_fill` and `lb_turn`.
 //!
 //! A packet: parse -> conntrack -> rewrite -> emit; where conntrack knows no flow, lookup ->
 //! policy -> select -> allocate come in between. Each word is a module; every decision that needs no map is
@@ -34,6 +34,7 @@ mod fragment;
 mod fragment6;
 mod icmp;
 mod icmp6;
+mod ids;
 mod ipv6;
 mod lookup;
 mod maps;
@@ -52,7 +53,10 @@ mod stop;
 mod tag;
 mod usage;
 
-use aya_ebpf::{macros::xdp, programs::XdpContext};
+use aya_ebpf::{
+    macros::{classifier, xdp},
+    programs::{TcContext, XdpContext},
+};
 
 /// On a network's interface: every frame that a tenant, a backend or the host's peers send us.
 #[xdp]
@@ -64,6 +68,18 @@ pub fn lb_nic(ctx: XdpContext) -> u32 {
 #[xdp]
 pub fn lb_cell(ctx: XdpContext) -> u32 {
     cell::cell(&ctx)
+}
+
+/// Run by userspace: free ids into the queue of their SNAT address.
+#[classifier]
+fn lb_fill(mut ctx: TcContext) -> i32 {
+    ids::fill(&mut ctx).cast_signed()
+}
+
+/// Run by userspace: the queue of free ids of a SNAT address turned around.
+#[classifier]
+fn lb_turn(mut ctx: TcContext) -> i32 {
+    ids::turn(&mut ctx).cast_signed()
 }
 
 #[panic_handler]

@@ -32,7 +32,11 @@ pub fn queued(instance: &str) -> Result<Vec<u32>> {
 }
 
 /// The same by the slot of each SNAT address.
-fn by_slot(instance: &str) -> Result<BTreeMap<u16, Vec<u32>>> {
+///
+/// # Errors
+///
+/// When the instance is not up.
+pub fn by_slot(instance: &str) -> Result<BTreeMap<u16, Vec<u32>>> {
     let maps = Maps::open(&Pins::new(instance).maps())?;
     let mut all = BTreeMap::new();
     for slot in 0..maps.limits().snat_addresses {

@@ -137,17 +137,28 @@ impl<'t> Lb<'t> {
         self.process.wait_for_stdout("ready", START).map(drop)
     }
 
+    /// From now on it is started as root, with everything in the log.
+    ///
+    /// # Errors
+    ///
+    /// When there is no program.
+    pub fn set_full_log(&mut self) -> Result<()> {
+        let program = as_text(&binary("LB_BIN", "lb")?)?;
+        self.program = vec!["env".to_owned(), "LB_LOG=debug".to_owned(), program];
+        Ok(())
+    }
+
     /// As [`Self::restart`], with everything in the log.
     ///
     /// # Errors
     ///
     /// As for [`Self::start`].
     pub fn restart_with_full_log(&mut self, config: &str) -> Result<()> {
-        let program = as_text(&binary("LB_BIN", "lb")?)?;
-        let program = ["env".to_owned(), "LB_LOG=debug".to_owned(), program];
-        let (site, run) = (self.site, self.site.run());
-        self.process = launch(site, run, config, &program, &[])?;
-        self.process.wait_for_stdout("ready", START).map(drop)
+        let program = self.program.clone();
+        self.set_full_log()?;
+        let started = self.restart(config);
+        self.program = program;
+        started
     }
 
     /// As [`Self::restart`], but does not wait until it is ready.

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use aya::{
     maps::{HashMap, Map, MapData, PerCpuArray, PerCpuValues},
-    programs::{ProgramInfo, Xdp},
+    programs::Xdp,
 };
 use lb_common::{
     addr::Mac,
@@ -31,13 +31,14 @@ use lb_user::{
         ids::{Ids, Kind},
         layers::Layers,
         plan::plan,
+        snat::SnatSlot,
     },
     dataplane::{
         attach::Mode,
         events::FlowEvents,
         flows::{FlowTable, coarse_now},
         maps::Maps,
-        object::{CELL, NIC, Object},
+        object::{CELL, NIC, Object, PROGRAMS},
         pins::Pins,
         splices::SpliceTable,
     },
@@ -243,8 +244,11 @@ impl DataPlane {
         }
         drop(report);
         let runtime = Builder::new_current_thread().enable_time().build()?;
-        runtime.block_on(live.apply(plan, &ids, &mut resolved))?;
-        let maps = Maps::open(&pins.maps())?;
+        runtime.block_on(live.apply(plan, (&ids, &object), &mut resolved))?;
+        let mut maps = Maps::open(&pins.maps())?;
+        for snat in &desired.snat {
+            put_in_order(&mut maps, &object, snat)?;
+        }
         Ok(Self {
             object,
             maps,
@@ -369,6 +373,11 @@ impl DataPlane {
         counters
     }
 
+    /// The loaded object.
+    pub const fn object(&self) -> &Object {
+        &self.object
+    }
+
     /// Takes every id out of the queue of the first SNAT address, in order.
     pub fn drain_free_ids(&self) -> Vec<u32> {
         let mut queue = self
@@ -428,11 +437,10 @@ impl DataPlane {
     }
 
     /// How many instructions the verifier walked, by program.
-    pub fn verified_instructions(&mut self) -> BTreeMap<&'static str, u32> {
+    pub fn verified_instructions(&self) -> BTreeMap<&'static str, u32> {
         let mut counts = BTreeMap::new();
-        for name in [NIC, CELL] {
-            let program = self.object.program(name).expect("a program of the object");
-            let info: ProgramInfo = program.info().expect("the program's facts");
+        for name in PROGRAMS {
+            let info = self.object.info(name).expect("the program's facts");
             counts.insert(name, info.verified_instruction_count().unwrap_or(0));
         }
         counts
@@ -452,6 +460,13 @@ impl Drop for Kept {
             eprintln!("pins of {} stay: {error}", self.pins.instance());
         }
     }
+}
+
+/// Gives a SNAT address its ids anew, in order: a test knows which port comes next.
+fn put_in_order(maps: &mut Maps, object: &Object, snat: &SnatSlot) -> Result<()> {
+    let ids: Vec<u32> = snat.flow_ids().collect();
+    maps.set_free_ids(snat.slot.into(), u32::try_from(ids.len())?)?;
+    object.fill(snat.slot, &ids)
 }
 
 /// Ids per SNAT address.

@@ -75,6 +75,7 @@ mod oracle_sni_cases;
 mod order;
 mod overlap;
 mod pieces;
+mod ports;
 mod privileges;
 mod probe;
 mod proxy_in;

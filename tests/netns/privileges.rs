@@ -122,7 +122,7 @@ fn has_line(status: &str, key: &str, wanted: &str) -> bool {
 }
 
 /// Every thread of every kind has exactly what is kept, for ever.
-fn ensure_kept(topology: &Topology, id: u32, uid: u32, bounds: &str) -> Result<()> {
+pub(crate) fn ensure_kept(topology: &Topology, id: u32, uid: u32, bounds: &str) -> Result<()> {
     let threads = threads(id)?;
     let uids = format!("{uid}\t{uid}\t{uid}\t{uid}");
     let wanted = [

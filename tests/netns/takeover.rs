@@ -205,6 +205,25 @@ fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
     ended_well(&mut left)
 }
 
+/// The programs that are verified before the process of before gives way are those that take its place.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_take_over_has_the_programs_verified_once() -> Result<()> {
+    let topology = Topology::poc()?;
+    let config = config(&topology);
+    let mut lb = Lb::start(&topology, &config)?;
+    lb.set_full_log()?;
+    let _before = lb.take_over(&config)?;
+    let said = lb.process().stderr();
+    for words in [
+        "the kernel verified the programs in ",
+        "the rest of the start took ",
+    ] {
+        ensure!(said.matches(words).count() == 1, "{words}: {said}");
+    }
+    Ok(())
+}
+
 /// A process that takes over and dies before it is up, with nobody to start another one: what the process
 /// before carries goes on to its end, and the next start is one like any other.
 #[test]

@@ -30,6 +30,7 @@ mod partial;
 mod pass;
 mod peers;
 mod policy;
+mod queue;
 mod race;
 mod recover;
 mod reply;

@@ -56,8 +56,14 @@ fn lost_ids_come_back_behind_all_others() {
     lb.give_free_ids(&kept);
     assert_eq!(kept.len(), IDS - 4);
 
-    assert_eq!(recover(&lb.maps, &table, &slot()).expect("a turn"), 3);
-    assert_eq!(recover(&lb.maps, &table, &slot()).expect("a turn"), 0);
+    assert_eq!(
+        recover(&lb.maps, lb.object(), &table, &slot()).expect("a turn"),
+        3
+    );
+    assert_eq!(
+        recover(&lb.maps, lb.object(), &table, &slot()).expect("a turn"),
+        0
+    );
 
     let queued = lb.drain_free_ids();
     let different: BTreeSet<u32> = queued.iter().copied().collect();
@@ -92,7 +98,7 @@ fn ids_that_come_and_go_meanwhile_are_not_doubled() {
             churned
         });
         for _ in 0..TURNS {
-            recover(&lb.maps, &table, &slot()).expect("a turn");
+            recover(&lb.maps, lb.object(), &table, &slot()).expect("a turn");
         }
         churning.store(false, Ordering::Relaxed);
         churn.join().expect("no panic")

@@ -23,7 +23,7 @@ networks:
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn every_program_stays_within_a_tenth_of_its_budget() {
-    let mut lb = DataPlane::new(CONFIG);
+    let lb = DataPlane::new(CONFIG);
     for (program, verified) in lb.verified_instructions() {
         let budget = budget::of(program).expect("a budget for every program");
         println!("{program}: {verified} instructions verified, budget {budget}");

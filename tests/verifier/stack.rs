@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use lb_user::dataplane::object::{CELL, NIC};
+use lb_user::dataplane::object::PROGRAMS;
 
 use crate::code::{self, FRAME, Function, Functions, Instruction, LDX, ST, STX};
 
@@ -63,7 +63,7 @@ fn follow<'a>(functions: &'a Functions, chain: &[&'a Function], chains: &mut Vec
 fn every_chain_of_calls_fits_into_the_stack_of_the_oldest_kernel() {
     let functions = code::functions();
     let mut chains = Vec::new();
-    for program in [NIC, CELL] {
+    for program in PROGRAMS {
         follow(
             &functions,
             &[code::program(&functions, program)],

@@ -5,7 +5,7 @@ use std::{
     path::{self, Path, PathBuf},
     process::ExitCode,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Error, Result, ensure};
@@ -29,7 +29,7 @@ use crate::{
         state::State,
         unconfirmed::{self, Chosen, Source},
     },
-    dataplane::{maps::Maps, pins::Pins},
+    dataplane::{maps::Maps, object::Object, pins::Pins},
     host::{self, prepare},
     network::resident,
     observe::log::{self, FlowLog, Reports},
@@ -113,9 +113,14 @@ pub(super) fn run(options: &Options) -> ExitCode {
 }
 
 fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
+    let begun = Instant::now();
     host::check()?;
     let pins = Pins::new(&options.instance);
-    let file = accepted(options, file, &pins)?;
+    let manner = Manner {
+        log_level: if options.trace_drops { TRACE_DROPS } else { 0 },
+        migrate: options.migrate,
+    };
+    let (file, loaded) = accepted(options, file, &pins, manner)?;
     prepare::check(&pins, None)?;
     let (lock, listeners, giver) = hold(options, &pins)?;
     prepare::take_over(&pins)?;
@@ -145,10 +150,6 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     let deadline = options
         .confirm
         .map(|patience| time::Instant::now() + patience);
-    let manner = Manner {
-        log_level: if options.trace_drops { TRACE_DROPS } else { 0 },
-        migrate: options.migrate,
-    };
     let (reporter, reports) = log::channel();
     let mut running = start::start(
         &config,
@@ -156,6 +157,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
         &pins,
         manner,
         &runtime,
+        loaded,
         (reporter, &state, listeners),
     )?;
     // Until somebody has confirmed it, this thread has to be able to take everything down again.
@@ -179,6 +181,10 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     let door = Door::open(&pins)?;
     let mut flow_log = (config.flow_log.as_ref()).and_then(|path| open_log(path, &pins, reports));
     drop(inside);
+    let rest = begun
+        .elapsed()
+        .saturating_sub(control.running.object.verified_in());
+    tracing::debug!("the rest of the start took {} ms", rest.as_millis());
     supervisor::is_ready(&control.summary());
     if let Some(giver) = giver {
         giver.hear();
@@ -212,17 +218,21 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     })
 }
 
-/// The file, or why it cannot be used where what was applied can go on instead. Nothing is changed yet: a
-/// process that is to be taken over from goes on where the file is refused.
+/// The file, or why it cannot be used where what was applied can go on instead; and the programs, if they
+/// are loaded already. Nothing is changed yet: a process that is to be taken over from goes on where the file is
+/// refused.
 fn accepted(
     options: &Options,
     file: Result<Loaded, Problems>,
     pins: &Pins,
-) -> Result<Result<Loaded>> {
-    let rehearse = |config: &Config| match options.takeover {
+    manner: Manner,
+) -> Result<(Result<Loaded>, Option<Object>)> {
+    let mut object = None;
+    let mut rehearse = |config: &Config| match options.takeover {
         true => {
             refuse_access_interfaces(options, config)?;
-            rehearse::take_over(config, pins, options.migrate)
+            object = rehearse::take_over(config, pins, manner)?;
+            Ok(())
         }
         false => rehearse::start(config, pins),
     };
@@ -232,7 +242,7 @@ fn accepted(
     let goes_on = !options.takeover && pins.exist() && start::applied(pins).is_ok();
     match file {
         Err(error) if !goes_on => Err(error),
-        file => Ok(file),
+        file => Ok((file, object)),
     }
 }
 

@@ -26,7 +26,9 @@ use super::{
 };
 use crate::{
     config::Limits,
-    dataplane::{flows::FlowTable, grace, ipv6::Ipv6Maps, maps::Maps},
+    dataplane::{
+        flows::FlowTable, grace, ids::shuffled, ipv6::Ipv6Maps, maps::Maps, object::Object,
+    },
     network::neighbour::Resolved,
 };
 
@@ -144,9 +146,9 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// If the kernel refuses a look-up or a push.
-    pub fn recover(&self, table: &FlowTable, slot: &SnatSlot) -> Result<usize> {
-        recover::recover(&self.maps, table, slot)
+    /// If the kernel refuses a look-up, a turn or a push.
+    pub fn recover(&self, object: &Object, table: &FlowTable, slot: &SnatSlot) -> Result<usize> {
+        recover::recover(&self.maps, object, table, slot)
     }
 
     /// What the maps hold, as far as `ids` says.
@@ -202,7 +204,8 @@ impl Live {
         Ok(current)
     }
 
-    /// Carries out `plan` in order; `ids` says what its numbers are called. Next hops that arrive on
+    /// Carries out `plan` in order; `ids` says what its numbers are called, and `object` has the programs
+    /// that are needed. Next hops that arrive on
     /// `resolved` meanwhile are written too.
     ///
     /// # Errors
@@ -211,14 +214,14 @@ impl Live {
     pub async fn apply(
         &mut self,
         plan: Vec<Operation>,
-        ids: &Ids,
+        (ids, object): (&Ids, &Object),
         resolved: &mut UnboundedReceiver<Resolved>,
     ) -> Result<()> {
         for operation in plan {
             tracing::debug!("{}", describe(&operation, ids));
             match operation {
                 Operation::AwaitNextHops(ids) => self.await_next_hops(&ids, resolved).await?,
-                operation => self.carry_out(&operation)?,
+                operation => self.carry_out(&operation, object)?,
             }
         }
         Ok(())
@@ -249,7 +252,7 @@ impl Live {
         Ok(())
     }
 
-    fn carry_out(&mut self, operation: &Operation) -> Result<()> {
+    fn carry_out(&mut self, operation: &Operation, object: &Object) -> Result<()> {
         let maps = &mut self.maps;
         match operation {
             Operation::WriteRules(set, rules) => maps.write_rules(*set, rules)?,
@@ -258,7 +261,7 @@ impl Live {
             Operation::SetNetwork(id, network) => maps.networks.set(u32::from(*id), network, 0)?,
             Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
             Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,
-            Operation::OpenSnat(snat) => self.open_snat(*snat)?,
+            Operation::OpenSnat(snat) => self.open_snat(*snat, object)?,
             Operation::SetBackend(id, backend) => {
                 maps.backends.set(*id, backend, 0)?;
                 self.backends.insert(*id, *backend);
@@ -276,9 +279,10 @@ impl Live {
 
     /// A fresh queue, then the pages, which make the slot count as open; no network hands out its ids
     /// before its record names the slot.
-    fn open_snat(&mut self, snat: SnatSlot) -> Result<()> {
+    fn open_snat(&mut self, snat: SnatSlot, object: &Object) -> Result<()> {
         self.maps
-            .set_free_ids(u32::from(snat.slot), snat.flow_ids())?;
+            .set_free_ids(u32::from(snat.slot), u32::from(snat.snat.ports))?;
+        object.fill(snat.slot, &shuffled(snat.flow_ids())?)?;
         let page = SnatPage {
             address: snat.record,
             base: base(snat.slot),

@@ -222,7 +222,10 @@ impl Running {
         cut: Cut,
         built: &[(&String, &Cell)],
     ) -> Result<()> {
-        let made = self.live.apply(plan, ids, &mut self.resolved).await;
+        let made = self
+            .live
+            .apply(plan, (ids, &self.object), &mut self.resolved)
+            .await;
         self.changed = Instant::now();
         made?;
         self.cut_by_policy(cut);

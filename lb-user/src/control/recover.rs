@@ -1,28 +1,25 @@
 //! Free ids that were lost: whoever ends a flow puts its id back afterwards, and a process that is
 //! killed in between does not.
 
-use std::collections::HashSet;
-
 use anyhow::Result;
-use aya::maps::{MapData, MapError, Queue};
 use lb_common::conntrack::{State, Word};
 
 use super::snat::SnatSlot;
-use crate::dataplane::{flows::FlowTable, grace, maps::Maps};
+use crate::dataplane::{flows::FlowTable, grace, ids::Met, maps::Maps, object::Object};
 
 /// Puts back every id of a SNAT address that no flow has and that is not in the queue of free ids,
 /// while the data plane goes on taking and returning ids. Returns how many there were.
 ///
-/// The queue is turned around once, id by id: so it is never empty for a new flow, keeps its order,
-/// and a kill loses one id at most, until the next start. An id is lost if it was free before the
-/// turn, is so still under the same word (nobody had taken it from the queue), and was not met in the
-/// turn, nor in a second one after a grace period: by then every packet that was just returning it
-/// has done so. To be called when no other process or thread ends flows.
+/// The queue is turned around once, id by id inside of the kernel: so it is never empty for a new flow,
+/// keeps its order, and a kill loses none. An id is lost if it was free before the turn, is so still under
+/// the same word (nobody had taken it from the queue), and was not met in the turn, nor in a second one
+/// after a grace period: by then every packet that was just returning it has done so. To be called when no
+/// other process or thread ends flows.
 ///
 /// # Errors
 ///
-/// If the kernel refuses a look-up or a push.
-pub fn recover(maps: &Maps, table: &FlowTable, slot: &SnatSlot) -> Result<usize> {
+/// If the kernel refuses a look-up, a turn or a push.
+pub fn recover(maps: &Maps, object: &Object, table: &FlowTable, slot: &SnatSlot) -> Result<usize> {
     let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? else {
         return Ok(0);
     };
@@ -30,10 +27,10 @@ pub fn recover(maps: &Maps, table: &FlowTable, slot: &SnatSlot) -> Result<usize>
     let before: Vec<(u32, Word)> = ids
         .filter_map(|id| Some((id, table.word(id).filter(|word| is_free(*word))?)))
         .collect();
-    let mut lost = missing(&before, &turn(&mut queue)?, table);
+    let mut lost = missing(&before, &object.turn(slot.slot)?, table);
     if !lost.is_empty() {
         grace::wait();
-        lost = missing(&lost, &turn(&mut queue)?, table);
+        lost = missing(&lost, &object.turn(slot.slot)?, table);
     }
     for (id, _) in &lost {
         queue.push(id, 0)?;
@@ -46,25 +43,9 @@ const fn is_free(word: Word) -> bool {
     matches!(word.state(), State::Free | State::Closed | State::Ended)
 }
 
-/// Takes every id out and puts it back at once; which they are.
-fn turn(queue: &mut Queue<MapData, u32>) -> Result<HashSet<u32>> {
-    let mut met = HashSet::new();
-    loop {
-        let id = match queue.pop(0) {
-            Ok(id) => id,
-            Err(MapError::ElementNotFound) => return Ok(met),
-            Err(error) => return Err(error.into()),
-        };
-        queue.push(&id, 0)?;
-        if !met.insert(id) {
-            return Ok(met);
-        }
-    }
-}
-
 /// Those of `free` that are not in `queued` and have the same word still.
-fn missing(free: &[(u32, Word)], queued: &HashSet<u32>, table: &FlowTable) -> Vec<(u32, Word)> {
+fn missing(free: &[(u32, Word)], queued: &Met, table: &FlowTable) -> Vec<(u32, Word)> {
     let missing =
-        |(id, word): &&(u32, Word)| !queued.contains(id) && table.word(*id) == Some(*word);
+        |(id, word): &&(u32, Word)| !queued.contains(*id) && table.word(*id) == Some(*word);
     free.iter().filter(missing).copied().collect()
 }

@@ -11,7 +11,7 @@ use super::{
     layers::Layers,
     migrate::Migration,
     places::{find_nics, without_nic},
-    start::applied,
+    start::{Manner, applied},
 };
 use crate::{
     config::Config,
@@ -34,22 +34,23 @@ pub fn start(config: &Config, pins: &Pins) -> Result<()> {
     check(config, pins, |_| Ok(Ids::default()))
 }
 
-/// The same for a start beside a process that goes on, and whether the programs would be accepted.
+/// The same for a start beside a process that goes on, and whether the programs would be accepted. If they
+/// are, and have the maps that they will have, the start need not load them again.
 ///
 /// # Errors
 ///
 /// Why not.
-pub fn take_over(config: &Config, pins: &Pins, migrate: bool) -> Result<()> {
+pub fn take_over(config: &Config, pins: &Pins, manner: Manner) -> Result<Option<Object>> {
     // That process frees what is not used any more.
     check(config, pins, Live::ids)?;
     if !pins.exist() {
-        return Ok(());
+        return Ok(None);
     }
-    let migration = Migration::of(pins, migrate)?;
+    let migration = Migration::of(pins, manner.migrate)?;
     migration.make_folders(pins)?;
-    let loaded = Object::load(pins, &config.limits, 0).map(drop);
-    let cleared = migration.clear(pins);
-    loaded.and(cleared)
+    let loaded = Object::load(pins, &config.limits, manner.log_level);
+    migration.clear(pins)?;
+    Ok(Some(loaded?).filter(|object| object.is_of(pins)))
 }
 
 /// `taken` are the ids that the configuration finds taken.

@@ -218,7 +218,9 @@ impl Running {
                 continue;
             }
             let set = vec![Operation::SetTable(number, table.to_vec())];
-            self.live.apply(set, &self.ids, &mut self.resolved).await?;
+            self.live
+                .apply(set, (&self.ids, &self.object), &mut self.resolved)
+                .await?;
             self.tables.insert(number, table.to_vec());
             is_new = true;
         }

@@ -77,7 +77,8 @@ pub struct Manner {
 /// earlier process left is adopted; where nothing was left, a failure leaves nothing behind.
 ///
 /// New links are for the caller to [keep](Running::keep). Flows that are ended here go to the reporter;
-/// listeners that are open already are not opened again.
+/// listeners that are open already are not opened again; nor is `loaded` loaded again, where it still is of
+/// these pins.
 ///
 /// # Errors
 ///
@@ -88,6 +89,7 @@ pub fn start(
     pins: &Pins,
     manner: Manner,
     runtime: &Runtime,
+    loaded: Option<Object>,
     with: (Reporter, &State, Listeners),
 ) -> Result<Running> {
     let adopted = pins.exist();
@@ -98,8 +100,12 @@ pub fn start(
         migration.make_folders(pins)?;
         let beside = state::change_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
-        let log_level = manner.log_level;
-        let running = bring_up(config, pins, &nics, (log_level, &migration), runtime, with)
+        let object = match loaded.filter(|object| object.is_of(pins)) {
+            Some(object) => Ok(object),
+            None => Object::load(pins, &config.limits, manner.log_level),
+        };
+        let running = object
+            .and_then(|object| bring_up(config, pins, &nics, (object, &migration), runtime, with))
             .inspect_err(|_| migration.abandon(pins))?;
         if let Some(beside) = beside {
             beside.put(&applied)?;
@@ -154,13 +160,12 @@ fn bring_up(
     config: &Config,
     pins: &Pins,
     nics: &BTreeMap<String, Link>,
-    (log_level, migration): (u8, &Migration),
+    (mut object, migration): (Object, &Migration),
     runtime: &Runtime,
     (reporter, state, listeners): (Reporter, &State, Listeners),
 ) -> Result<Running> {
     // First: they raise the limit of open files.
     let mut checks = Checks::default();
-    let mut object = Object::load(pins, &config.limits, log_level)?;
     supervisor::is_alive();
     let maps = Maps::open(&pins.maps())?;
     maps.hold()?;
@@ -178,7 +183,7 @@ fn bring_up(
         limits: live.limits(),
         ..config.clone()
     };
-    recover_flow_ids(&live, &ids, pins)?;
+    recover_flow_ids(&live, &object, &ids, pins)?;
     free_unreferenced(&mut live, &mut ids, &config, pins, &reporter)?;
     let mut residents = Residents::new();
     let (mut places, cells) = build_cells(&config, pins, nics, &ids, &mut residents)?;
@@ -208,7 +213,7 @@ fn bring_up(
     let mut first = plan(&current, &wanted);
     let _later = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
     let (report, mut resolved) = mpsc::unbounded_channel();
-    runtime.block_on(live.apply(first, &ids, &mut resolved))?;
+    runtime.block_on(live.apply(first, (&ids, &object), &mut resolved))?;
     supervisor::is_alive();
     if switches.is_none() {
         set_up_nics(&config, &places)?;
@@ -235,7 +240,7 @@ fn bring_up(
     let setup = Setup::new(&config, &ids, &tables);
     listen_on_host(&config, &setup, &listeners, runtime)?;
     front.set(setup);
-    runtime.block_on(live.apply(plan(&current, &wanted), &ids, &mut resolved))?;
+    runtime.block_on(live.apply(plan(&current, &wanted), (&ids, &object), &mut resolved))?;
     supervisor::is_alive();
     if let Some(mode) = switches {
         links = attach_to(&config, pins, &places, &mut object, mode)?;
@@ -392,14 +397,14 @@ fn check(
 }
 
 /// Puts back what an earlier process lost when it was killed.
-fn recover_flow_ids(live: &Live, ids: &Ids, pins: &Pins) -> Result<()> {
+fn recover_flow_ids(live: &Live, object: &Object, ids: &Ids, pins: &Pins) -> Result<()> {
     let table = FlowTable::open(&pins.maps())?;
     for (name, id) in ids.of(Kind::Snat) {
         let (Some((_, snat)), Some(slot)) = (parse_name(name), id.checked_sub(1)) else {
             continue;
         };
         let slot = SnatSlot::new(u16::try_from(slot)?, snat, ids);
-        let recovered = live.recover(&table, &slot)?;
+        let recovered = live.recover(object, &table, &slot)?;
         if recovered > 0 {
             tracing::info!(
                 address = name,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::Ipv6Addr, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, lpm_trie::Key};
 use ipnet::{IpNet, Ipv6Net};
 use lb_common::{
@@ -12,7 +12,8 @@ use lb_common::{
         rule::{RuleKey6, SET_BITS},
     },
 };
-use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::ids::random;
 
 /// Those of one instance, opened from their pins.
 pub struct Ipv6Maps {
@@ -96,10 +97,7 @@ impl Ipv6Maps {
         let mut key = HashKey::default();
         for word in &mut key.0 {
             let mut bytes = [0; 8];
-            let filled = getrandom(&mut bytes, GetRandomFlags::empty());
-            let filled = filled.context("ask the kernel for random numbers")?;
-            let all = filled == bytes.len();
-            ensure!(all, "the kernel gave {filled} random bytes of 8");
+            random(&mut bytes)?;
             *word = u64::from_ne_bytes(bytes);
         }
         Ok(self.hash_key.set(0, &key, 0)?)

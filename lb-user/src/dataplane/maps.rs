@@ -296,17 +296,13 @@ impl Maps {
         }
     }
 
-    /// Gives a SNAT address its queue, filled with `ids` in order.
+    /// Gives a SNAT address a queue that has room for so many ids, empty.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses the map, a push or the update.
-    pub fn set_free_ids(&mut self, slot: u32, ids: std::ops::Range<u32>) -> Result<()> {
-        let size = u32::try_from(ids.len()).context("a SNAT address has less than 2^16 ids")?;
-        let mut queue = Queue::<MapData, u32>::create(size, 0)?;
-        for id in ids {
-            queue.push(&id, 0)?;
-        }
+    /// If the kernel refuses the map or the update.
+    pub fn set_free_ids(&mut self, slot: u32, size: u32) -> Result<()> {
+        let queue = Queue::<MapData, u32>::create(size, 0)?;
         self.free_ids
             .set(slot, &queue)
             .with_context(|| format!("set the queue of free ids of SNAT address {slot}"))

@@ -6,6 +6,7 @@ pub mod attach;
 pub mod events;
 pub mod flows;
 pub mod grace;
+pub mod ids;
 mod inner;
 pub mod ipv6;
 pub mod labels;

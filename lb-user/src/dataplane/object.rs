@@ -1,9 +1,16 @@
 //! The embedded eBPF object: loading it, with its maps created or adopted.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context as _, Result, anyhow};
-use aya::{Ebpf, EbpfLoader, maps::MapData, programs::Xdp};
+use anyhow::{Context as _, Result, anyhow, bail};
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Map, MapData},
+    programs::{Program, ProgramInfo, SchedClassifier, Xdp},
+};
 use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, snat::flow_entries, usage};
 
 use super::pins::Pins;
@@ -49,10 +56,19 @@ pub const NIC: &str = "lb_nic";
 /// The program of a cell's outer end.
 pub const CELL: &str = "lb_cell";
 
+/// The program that fills queues of free ids; see [`super::ids`].
+pub(super) const FILL: &str = "lb_fill";
+/// The program that turns them around.
+pub(super) const TURN: &str = "lb_turn";
+
+/// Every program of the object.
+pub const PROGRAMS: [&str; 4] = [NIC, CELL, FILL, TURN];
+
 /// The loaded object. Its programs are verified; nothing is attached yet.
 #[derive(Debug)]
 pub struct Object {
     ebpf: Ebpf,
+    verified_in: Duration,
 }
 
 impl Object {
@@ -87,12 +103,38 @@ impl Object {
         }
         loader.override_global("AYA_LOG_LEVEL", &log_level, false);
         let mut ebpf = loader.load(OBJECT).context("load the eBPF object")?;
-        for name in [NIC, CELL] {
-            program(&mut ebpf, name)?
-                .load()
-                .map_err(|error| anyhow!("load program {name}: the kernel refused it: {error}"))?;
+        let begun = Instant::now();
+        for name in PROGRAMS {
+            let program = ebpf.program_mut(name);
+            match program.with_context(|| format!("the eBPF object has no program {name}"))? {
+                Program::Xdp(program) => program.load(),
+                Program::SchedClassifier(program) => program.load(),
+                other => bail!("program {name} is of an unknown kind: {other:?}"),
+            }
+            .map_err(|error| anyhow!("load program {name}: the kernel refused it: {error}"))?;
         }
-        Ok(Self { ebpf })
+        let verified_in = begun.elapsed();
+        tracing::debug!(
+            "the kernel verified the programs in {} ms",
+            verified_in.as_millis()
+        );
+        Ok(Self { ebpf, verified_in })
+    }
+
+    /// How long the kernel took to verify and compile the programs.
+    pub const fn verified_in(&self) -> Duration {
+        self.verified_in
+    }
+
+    /// Whether its maps are those that are pinned under `pins`.
+    pub fn is_of(&self, pins: &Pins) -> bool {
+        let known = self.ebpf.map("NETWORKS").and_then(|map| match map {
+            Map::Array(map) => map.info().ok(),
+            _ => None,
+        });
+        let pinned = MapData::from_pin(pins.maps().join("NETWORKS"));
+        let pinned = pinned.and_then(|map| map.info()).ok();
+        known.is_some() && known.map(|info| info.id()) == pinned.map(|info| info.id())
     }
 
     /// A program of the object.
@@ -102,6 +144,24 @@ impl Object {
     /// If the object has no such program.
     pub fn program(&mut self, name: &str) -> Result<&mut Xdp> {
         program(&mut self.ebpf, name)
+    }
+
+    /// What the kernel knows of a program.
+    ///
+    /// # Errors
+    ///
+    /// If the object has no such program, or the kernel does not tell.
+    pub fn info(&self, name: &str) -> Result<ProgramInfo> {
+        let program = self.ebpf.program(name);
+        let program = program.with_context(|| format!("the eBPF object has no program {name}"))?;
+        Ok(program.info()?)
+    }
+
+    /// A program of the object that only userspace runs.
+    pub(super) fn own(&self, name: &str) -> Result<&SchedClassifier> {
+        let program = self.ebpf.program(name);
+        let program = program.with_context(|| format!("the eBPF object has no program {name}"))?;
+        Ok(program.try_into()?)
     }
 
     /// The object as aya knows it; for aya-log.

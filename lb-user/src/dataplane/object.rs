@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData},
-    programs::{Program, ProgramInfo, SchedClassifier, Xdp},
+    programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp},
 };
 use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, snat::flow_entries, usage};
 
@@ -111,7 +111,7 @@ impl Object {
                 Program::SchedClassifier(program) => program.load(),
                 other => bail!("program {name} is of an unknown kind: {other:?}"),
             }
-            .map_err(|error| anyhow!("load program {name}: the kernel refused it: {error}"))?;
+            .map_err(|error| refused(name, error))?;
         }
         let verified_in = begun.elapsed();
         tracing::debug!(
@@ -168,6 +168,36 @@ impl Object {
     pub fn ebpf(&mut self) -> &mut Ebpf {
         &mut self.ebpf
     }
+}
+
+/// Why the kernel does not take a program; its verifier's whole log, which may be long, goes to ours.
+fn refused(name: &str, error: ProgramError) -> Error {
+    match error {
+        ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        } => {
+            let log = verifier_log.to_string();
+            tracing::debug!(program = name, %log, "the verifier's log");
+            anyhow!(
+                "load program {name}: the kernel refused it: {io_error}: {}; kernels that lb is tried on are in \
+                 README.md, and LB_LOG=debug shows the verifier's log",
+                last_word(&log)
+            )
+        }
+        error => Error::new(error).context(format!("load program {name}")),
+    }
+}
+
+/// What a verifier's log ends with: the reason, but for lines of figures.
+fn last_word(log: &str) -> &str {
+    const FIGURES: [&str; 3] = ["verification time", "stack depth", "processed"];
+    let is_reason = |line: &&str| {
+        let line = line.trim();
+        !line.is_empty() && !FIGURES.iter().any(|figure| line.starts_with(figure))
+    };
+    let reason = log.lines().rev().find(is_reason);
+    reason.map_or("it gave no reason", str::trim)
 }
 
 fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
@@ -234,4 +264,20 @@ fn adopted(folder: &Path, name: &str, wanted: u32) -> u32 {
         );
     }
     size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifiers_last_word_is_its_reason() {
+        let log = "func#0 @0\n12: (79) r1 = *(u64 *)(r10 -200)\ninvalid read from stack R10 off=-200 size=8\n\
+                   verification time 237586 usec\nstack depth 0+160\nprocessed 18885 insns (limit 1000000)\n\n";
+        assert_eq!(
+            last_word(log),
+            "invalid read from stack R10 off=-200 size=8"
+        );
+        assert_eq!(last_word("\n"), "it gave no reason");
+    }
 }

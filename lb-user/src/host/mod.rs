@@ -45,14 +45,7 @@ pub fn check() -> Result<()> {
          which CAP_SYS_ADMIN is for the start only",
         missing.join(", ")
     );
-    let release = uname()?.release().to_string_lossy().into_owned();
-    if let Some(version) = version(&release) {
-        let (major, minor) = OLDEST_KERNEL;
-        ensure!(
-            version >= OLDEST_KERNEL,
-            "kernel {release}: lb needs {major}.{minor} or later"
-        );
-    }
+    kernel(&uname()?.release().to_string_lossy())?;
     // Who may not see that of another user's process cannot tell.
     if let Ok(first) = fs::read_link("/proc/1/ns/mnt")
         && fs::read_link("/proc/self/ns/mnt").ok() != Some(first)
@@ -65,6 +58,17 @@ pub fn check() -> Result<()> {
     if mount_bpffs()? {
         tracing::info!("mounted bpffs at {BPFFS}");
     }
+    Ok(())
+}
+
+/// Whether a kernel of this release has what the data plane needs. One whose version cannot be read is tried.
+fn kernel(release: &str) -> Result<()> {
+    let (major, minor) = OLDEST_KERNEL;
+    ensure!(
+        version(release).is_none_or(|version| version >= OLDEST_KERNEL),
+        "this is kernel {release}, and lb needs {major}.{minor} or later: older ones lack what its eBPF \
+         programs are made of (compare-and-swap, the coarse clock); boot a newer kernel"
+    );
     Ok(())
 }
 
@@ -266,6 +270,23 @@ mod tests {
             peer: None,
             xdp: None,
             bridge: None,
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_is_too_old_is_refused_with_the_reason() {
+        for release in [
+            "5.14.0-362.el9.x86_64",
+            "6.1.0-56-amd64",
+            "10.0.0",
+            "custom",
+        ] {
+            assert!(kernel(release).is_ok(), "{release}");
+        }
+        for release in ["5.13.19", "4.18.0-553.el8", "5.10.0-46-amd64"] {
+            let said = kernel(release).unwrap_err().to_string();
+            let begin = format!("this is kernel {release}, and lb needs 5.14 or later: ");
+            assert!(said.starts_with(&begin), "{said}");
         }
     }
 

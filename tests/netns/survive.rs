@@ -68,7 +68,7 @@ fn bytes(lb: &Lb<'_>, kept: &[TcpStream]) -> Result<BTreeMap<String, [u64; 2]>> 
         .map(|connection| Ok(connection.local_addr()?.to_string()));
     let clients: BTreeSet<String> = clients.collect::<Result<_>>()?;
     let flows = lb.flows()?.into_iter();
-    let ours = flows.filter(|flow| clients.contains(&flow.client));
+    let ours = flows.filter(|flow| flow.protocol == "tcp" && clients.contains(&flow.client));
     let bytes = ours.map(|flow| (flow.client, [flow.bytes_request, flow.bytes_reply]));
     let bytes: BTreeMap<_, _> = bytes.collect();
     ensure!(bytes.len() == kept.len(), "{bytes:?} of {clients:?}");

@@ -2,6 +2,7 @@
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use lb_common::{
+    addr::{Be16, Be32},
     conntrack::{State, Word},
     maglev,
     maps::{
@@ -13,7 +14,7 @@ use lb_common::{
 };
 
 use crate::{
-    atomic, count, end,
+    atomic, count, emit, end,
     entry::{Entry, NewFlow, now},
     family::Family,
     maps::{FLOW_INDEX, FREE_IDS, SNAT_PAGES},
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// Ids that are tried before a new flow is refused; each miss is an id that somebody else won, or
-/// an address without free ids. Twice as many cost the verifier ten times as much.
+/// an address without free ids. Twice as many cost the verifier six times as much.
 const ATTEMPTS: u32 = 8;
 /// The attempt that takes an id even if it has not rested.
 const LAST_ATTEMPT: u32 = ATTEMPTS - 1;
@@ -37,14 +38,14 @@ const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 /// findable. Gives its entry, and that entry's generation.
 #[inline(always)]
 pub(crate) fn allocate<I: Family>(
-    network: &Network,
+    (id, network): (u16, &Network),
     client: &I,
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
 ) -> Result<(Entry, u32), DropReason> {
     let snat = network.snat(I::IS_IPV6);
-    let (entry, claimed) = claim(network, snat, key, udp, flow)?;
+    let (entry, claimed) = claim(id, snat, key, udp, flow)?;
     entry.fill(key, flow);
     client.note_client(entry.id);
     let published = claimed.publish();
@@ -100,15 +101,55 @@ pub(crate) fn release(id: u32) {
     }
 }
 
+/// Claims an id of one of a network's SNAT addresses: its entry, and the word that says so.
 #[inline(always)]
 fn claim(
-    network: &Network,
+    network: u16,
     (first, addresses): (u32, u32),
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
 ) -> Result<(Entry, Word), DropReason> {
     let start = maglev::index(maglev::hash(key).rotate_left(16), addresses);
+    let networks = u32::from(key.network) << 16 | u32::from(network);
+    let range = start << 16 | first << 8 | addresses;
+    let port = u32::from(udp) << 16 | u32::from(flow.backend_port.raw());
+    let claimed = lb_claim(networks, range, flow.backend.raw(), port);
+    if claimed >> 32 == 0 {
+        return Err(count::reason(claimed as u32));
+    }
+    let entry = Entry::at(claimed as u32).ok_or(DropReason::RecordMissing)?;
+    Ok((entry, Word::from_raw((claimed >> 32) as u32)))
+}
+
+/// Claims an id for a flow between `networks` (the client's and the backend's) to this backend and port (the
+/// lowest bit above that: UDP); `range` is the SNAT address to begin with, the first one, and how many there are.
+/// Returns the id, and in the upper half its entry's word; or why there is none. A function of its own for the
+/// verifier, as `lb_refuse`: it walks the attempts once, and not once for each way to them.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_claim(networks: u32, range: u32, backend: u32, port: u32) -> u64 {
+    let (start, first, addresses) = (range >> 16, range >> 8 & 0xff, range & 0xff);
+    let backend = (Be32::from_raw(backend), Be16::from_raw(port as u16));
+    let client_network = (networks >> 16) as u16;
+    let claimed = emit::network(networks as u16).and_then(|network| {
+        let range = (start, first, addresses);
+        claim_of(network, range, client_network, backend, port >> 16 != 0)
+    });
+    match claimed {
+        Ok((id, word)) => u64::from(word.raw()) << 32 | u64::from(id),
+        Err(reason) => reason as u64,
+    }
+}
+
+#[inline(always)]
+fn claim_of(
+    network: &Network,
+    (start, first, addresses): (u32, u32, u32),
+    client_network: u16,
+    backend: (Be32, Be16),
+    udp: bool,
+) -> Result<(u32, Word), DropReason> {
     let mut empty = 0;
     for attempt in 0..ATTEMPTS {
         if empty >= addresses {
@@ -126,17 +167,17 @@ fn claim(
             Some(Ok(Some(id))) => {
                 let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
                 let word = entry.word();
-                if rests(&entry, word, flow) {
+                if rests(&entry, word, backend) {
                     if attempt < LAST_ATTEMPT {
                         release(id);
                         continue;
                     }
-                    count::note(key.network, UNRESTED);
+                    count::note(client_network, UNRESTED);
                 }
                 let claimed = word.claim(udp);
                 if word.claimable() && entry.swap(word, claimed) {
                     forget(&entry, word);
-                    return Ok((entry, claimed));
+                    return Ok((id, claimed));
                 }
                 if was_silenced(&entry, word) {
                     release(id);
@@ -161,9 +202,9 @@ fn was_silenced(entry: &Entry, word: Word) -> bool {
 /// Whether the backend's end of the id's last connection may still rest in TIME_WAIT, and would not
 /// take a new connection from the same port. For another backend it is another tuple.
 #[inline(always)]
-fn rests(entry: &Entry, word: Word, flow: &NewFlow) -> bool {
+fn rests(entry: &Entry, word: Word, backend: (Be32, Be16)) -> bool {
     word.backend_closed_first()
-        && entry.backend() == (flow.backend, flow.backend_port)
+        && entry.backend() == backend
         && now().wrapping_sub(entry.last_seen()) < TIME_WAIT
 }
 

@@ -15,7 +15,7 @@ use lb_common::{
 };
 
 use crate::{
-    allocate, emit, end,
+    allocate, count, emit, end,
     entry::Entry,
     family::Family,
     lookup,
@@ -211,10 +211,84 @@ fn advance<I>(
 ) -> Result<Option<Word>, DropReason> {
     let mut word = word;
     let mut closed = None;
+    if !conntrack::stays(word, segment.flags) {
+        let packet = described(frame.is_tcp(), direction, &segment);
+        let (sequence, acknowledgment) = (segment.sequence, segment.acknowledgment);
+        let said = lb_advance(hit.entry.id, word.raw(), packet, sequence, acknowledgment);
+        word = Word::from_raw(said as u32);
+        match (said >> 32) as u32 {
+            KEPT => {}
+            CLOSED => closed = Some(word),
+            ANSWERED => allocate::reindex(&hit.entry, &hit.key),
+            reason => return Err(count::reason(reason)),
+        }
+    }
+    note_numbers(hit, word, direction, &segment);
+    Ok(closed)
+}
+
+/// What [`lb_advance`] says of a word in its upper half; no reason has these numbers.
+const KEPT: u32 = count::FIRST_VERDICT;
+const CLOSED: u32 = KEPT + 1;
+const ANSWERED: u32 = KEPT + 2;
+
+/// Bits of a packet beside its flags and, in the upper half, its bytes of data.
+const IS_REPLY: u32 = 1 << 8;
+const IS_TCP: u32 = 1 << 9;
+
+/// A packet as [`lb_advance`] takes it, but for its numbers.
+#[inline(always)]
+fn described(is_tcp: bool, direction: Direction, segment: &Segment) -> u32 {
+    let reply = match direction {
+        Direction::Request => 0,
+        Direction::Reply => IS_REPLY,
+    };
+    let tcp = if is_tcp { IS_TCP } else { 0 };
+    reply | tcp | u32::from(segment.flags) | u32::from(segment.payload) << 16
+}
+
+/// What a packet means for the word of the flow with this id, carried out: its word then, and above it what has
+/// become of the flow, or why the packet is dropped. A function of its own for the verifier, as `lb_refuse`: few
+/// packets change a word.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_advance(
+    id: u32,
+    word: u32,
+    packet: u32,
+    sequence: u32,
+    acknowledgment: u32,
+) -> u64 {
+    let direction = match packet & IS_REPLY {
+        0 => Direction::Request,
+        _ => Direction::Reply,
+    };
+    let segment = Segment {
+        flags: packet as u8,
+        sequence,
+        acknowledgment,
+        payload: (packet >> 16) as u16,
+    };
+    let (word, is_tcp) = (Word::from_raw(word), packet & IS_TCP != 0);
+    let entry = Entry::at(id).ok_or(DropReason::RecordMissing);
+    match entry.and_then(|entry| change(&entry, word, direction, (is_tcp, &segment))) {
+        Ok((word, end)) => u64::from(end) << 32 | u64::from(word.raw()),
+        Err(reason) => (reason as u64) << 32,
+    }
+}
+
+/// The word as it stays, and what has become of the flow.
+#[inline(always)]
+fn change(
+    entry: &Entry,
+    mut word: Word,
+    direction: Direction,
+    (is_tcp, segment): (bool, &Segment),
+) -> Result<(Word, u32), DropReason> {
     for _ in 0..SWAPS {
-        let (ack_request, ack_reply) = hit.entry.acks();
-        let step = if frame.is_tcp() {
-            conntrack::tcp(word, direction, &segment, ack_request, ack_reply)
+        let (ack_request, ack_reply) = entry.acks();
+        let step = if is_tcp {
+            conntrack::tcp(word, direction, segment, ack_request, ack_reply)
         } else {
             conntrack::udp(word, direction)
         };
@@ -223,27 +297,25 @@ fn advance<I>(
             Step::Keep => break,
             Step::Change(next) => next,
         };
-        if next.in_use() && !word.in_use() && frame.is_tcp() {
-            usage::check_again(&hit.entry)?;
+        if next.in_use() && !word.in_use() && is_tcp {
+            usage::check_again(entry)?;
         }
-        if hit.entry.swap(word, next) {
-            usage::follow(&hit.entry, word, next);
-            if matches!(next.state(), State::Closed) {
-                closed = Some(next);
-            } else if matches!(word.state(), State::New) {
-                allocate::reindex(&hit.entry, &hit.key);
-            }
-            word = next;
-            break;
+        if entry.swap(word, next) {
+            usage::follow(entry, word, next);
+            let end = match (next.state(), word.state()) {
+                (State::Closed, _) => CLOSED,
+                (_, State::New) => ANSWERED,
+                _ => KEPT,
+            };
+            return Ok((next, end));
         }
-        let again = hit.entry.word();
+        let again = entry.word();
         if again.generation() != word.generation() || !again.translates() {
             return Err(DropReason::FlowRace);
         }
         word = again;
     }
-    note_numbers(hit, word, direction, &segment);
-    Ok(closed)
+    Ok((word, KEPT))
 }
 
 /// What follows when this packet has closed the flow; after everything else that is written to its

@@ -127,6 +127,6 @@ fn begin<I: Family>(
     };
     let udp = key.protocol == IpProto::Udp as u16;
     let to = emit::network(backend.network)?;
-    let (entry, generation) = allocate::allocate(to, frame.ip, key, udp, &flow)?;
+    let (entry, generation) = allocate::allocate((backend.network, to), frame.ip, key, udp, &flow)?;
     Ok((entry, generation, flow))
 }

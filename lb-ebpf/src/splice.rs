@@ -10,7 +10,7 @@ use lb_common::{
     maps::{
         flow::FlowKey,
         fragment::FROM_BACKEND,
-        splice::{DRAINED, Splice},
+        splice::{DRAINED, Numbers, Splice},
     },
     splice::{self, Opening},
     verdict::{DropReason, Verdict},
@@ -146,13 +146,43 @@ pub(crate) extern "C" fn lb_splice(ctx: *mut xdp_md, flow_id: u32, way: u32) -> 
 
 #[inline(always)]
 fn send(ctx: &XdpContext, flow_id: u32, way: u32) -> Result<Verdict, DropReason> {
-    let splice = SPLICES.get(flow_id).ok_or(DropReason::RecordMissing)?;
-    let (own, other) = match way & TO_CLIENT {
+    let (own, other) = numbers(flow_id, way).ok_or(DropReason::RecordMissing)?;
+    let option = |at| match lb_splice_option(ctx.ctx, flow_id, way, at as u32) {
+        BROKEN => None,
+        delta => Some(Delta::from_raw(delta)),
+    };
+    splice::translate_by(option, &Xdp::new(ctx), own, other, way & OPEN != 0)
+        .ok_or(DropReason::Malformed)?;
+    emit::out(ctx, emit::network(way as u16)?)
+}
+
+/// The numbers of a segment's sender, and those of the opposite direction.
+#[inline(always)]
+fn numbers(flow_id: u32, way: u32) -> Option<(&'static Numbers, &'static Numbers)> {
+    let splice = SPLICES.get(flow_id)?;
+    Some(match way & TO_CLIENT {
         0 => (&splice.to_backend, &splice.to_client),
         _ => (&splice.to_client, &splice.to_backend),
-    };
-    splice::translate(&Xdp::new(ctx), own, other, way & OPEN != 0).ok_or(DropReason::Malformed)?;
-    emit::out(ctx, emit::network(way as u16)?)
+    })
+}
+
+/// What [`lb_splice_option`] says of an option that is not there; a sum of changes is far less.
+const BROKEN: u64 = u64::MAX;
+
+/// [`splice::translate_option`], as `Delta::raw`. A function of its own for the verifier, which walks it once
+/// and not once for each place and each way to it; few lists need it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_splice_option(
+    ctx: *mut xdp_md,
+    flow_id: u32,
+    way: u32,
+    at: u32,
+) -> u64 {
+    let xdp = Xdp::new(&XdpContext::new(ctx));
+    let delta = numbers(flow_id, way)
+        .and_then(|(own, other)| splice::translate_option(&xdp, own, other, at as usize));
+    delta.map_or(BROKEN, Delta::raw)
 }
 
 /// Notes of a backend's SYN-ACK what userspace cannot ask its socket for. A function of its own for the

@@ -22,5 +22,5 @@
 mod step;
 mod word;
 
-pub use step::{Direction, Segment, Step, tcp, udp};
+pub use step::{Direction, Segment, Step, stays, tcp, udp};
 pub use word::{State, Word};

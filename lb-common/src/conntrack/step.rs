@@ -73,6 +73,16 @@ pub const fn tcp(
     wake(word, step)
 }
 
+/// Whether a packet with these TCP flags (UDP has none) changes nothing about a flow's word in either direction,
+/// as nearly every one: an answer that [`tcp`] and [`udp`] would give more slowly.
+#[inline(always)]
+pub const fn stays(word: Word, flags: u8) -> bool {
+    flags & (SYN | FIN | RST) == 0
+        && matches!(word.state(), State::Established)
+        && !word.is_expiring()
+        && !word.has_flags(FIN_REQUEST | FIN_REPLY)
+}
+
 /// Any packet that is translated wakes a flow that was about to expire.
 #[inline(always)]
 const fn wake(word: Word, step: Step) -> Step {
@@ -246,6 +256,41 @@ mod tests {
             tcp(replied, Direction::Request, &syn, 0, ISN + 1),
             Step::Keep
         );
+    }
+
+    /// Whatever the word, the flags and the numbers are.
+    #[test]
+    fn what_stays_is_kept() {
+        let (mut staying, mut kept) = (0, 0);
+        for word in (0..1 << 16).map(Word::from_raw) {
+            let mut look = |step| {
+                kept += u32::from(step == Step::Keep);
+                staying += 1;
+            };
+            if stays(word, 0) {
+                look(udp(word, Direction::Request));
+                look(udp(word, Direction::Reply));
+            }
+            for flags in 0..64 {
+                let segment = segment(flags, ISN, PEER);
+                if !stays(word, flags) {
+                    continue;
+                }
+                for (ack_request, ack_reply) in [(0, 0), (PEER, ISN), (ISN, PEER)] {
+                    for direction in [Direction::Request, Direction::Reply] {
+                        look(tcp(word, direction, &segment, ack_request, ack_reply));
+                    }
+                }
+            }
+        }
+        assert!(staying > 0 && kept == staying, "{kept} of {staying}");
+        assert!(stays(established(), ACK) && stays(established(), 0));
+        for flags in [SYN, FIN, RST] {
+            assert!(!stays(established(), flags | ACK));
+        }
+        for word in [new_flow(), established().expiring(), established().close()] {
+            assert!(!stays(word, ACK) && !stays(word, 0));
+        }
     }
 
     #[test]

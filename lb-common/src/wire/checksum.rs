@@ -33,6 +33,24 @@ impl Delta {
         Self(self.0 + old + w as u64 + x as u64 + y as u64 + z as u64)
     }
 
+    /// These changes and others.
+    #[inline(always)]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+
+    /// The changes as one number, for [`Self::from_raw`].
+    #[inline(always)]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// The changes that this number says.
+    #[inline(always)]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
     /// `checksum` after the changes.
     #[inline(always)]
     pub const fn apply(self, checksum: Be16) -> Be16 {

@@ -123,8 +123,7 @@ pub(crate) fn request<I: Family>(
         return Ok(None);
     };
     let word = entry.word();
-    let mut segment = segment(frame);
-    let opens = !frame.is_tcp() || segment.opens();
+    let opens = !frame.is_tcp() || segment(frame).opens();
     let is_over = !word.translates() || opens && matches!(word.state(), State::Closed);
     if is_over && !word.is_held() {
         return Ok(None);
@@ -142,6 +141,7 @@ pub(crate) fn request<I: Family>(
         .get(hit.backend_id)
         .ok_or(DropReason::RecordMissing)?;
     emit::check(frame, next.network)?;
+    let mut segment = segment(frame);
     if !I::IS_IPV6 && frame.is_tcp() && word.is_spliced() {
         segment = splice::as_backend(&entry, word, segment)?;
     }

@@ -20,6 +20,7 @@ Usage: cargo xtask <command>
                          --show-output prints also what passing namespace tests have printed
   test --netns [--long] [--show-output] [--yes] [NAMES]
                          only the namespace tests, or those with one of NAMES in their name
+  test --kernels [--yes] set up, then boot other kernels under QEMU: lb, connections, tests; a table
   bench [--quick] [--yes] [WORDS]
                          set up, build, and measure lb beside what would be used instead of it;
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
@@ -39,6 +40,10 @@ pub(crate) enum Request {
     },
     Check,
     Help,
+    /// `test --kernels`.
+    Kernels {
+        yes: bool,
+    },
     Run(RunRequest),
     Setup {
         yes: bool,
@@ -104,7 +109,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
         "bench" => Ok(bench(words)),
         "check" => flags("check", words, []).map(|[]| Request::Check),
         "setup" => flags("setup", words, ["--yes"]).map(|[yes]| Request::Setup { yes }),
-        "test" => test(words).map(Request::Test),
+        "test" => test(words),
         "run" => run(words).map(Request::Run),
         _ => Err(format!("unknown command `{command}`")),
     }
@@ -134,10 +139,13 @@ fn flags<const N: usize>(
     Ok(given)
 }
 
-fn test(words: impl Iterator<Item = String>) -> Result<TestRequest, String> {
+/// The levels, the namespace tests alone, or other kernels.
+fn test(words: impl Iterator<Item = String>) -> Result<Request, String> {
     let mut request = TestRequest::default();
+    let mut kernels = false;
     for word in words {
         match word.as_str() {
+            "--kernels" => kernels = true,
             "--long" => request.long = true,
             "--netns" => request.netns = true,
             "--show-output" => request.show_output = true,
@@ -146,9 +154,16 @@ fn test(words: impl Iterator<Item = String>) -> Result<TestRequest, String> {
             _ => request.names.push(word),
         }
     }
+    let yes = request.yes;
+    let only_yes = TestRequest {
+        yes,
+        ..TestRequest::default()
+    };
     match request.names.first() {
+        _ if kernels && request == only_yes => Ok(Request::Kernels { yes }),
+        _ if kernels => Err("`--kernels` takes nothing but `--yes`".to_owned()),
         Some(name) if !request.netns => Err(format!("`test {name}` needs `--netns`")),
-        _ => Ok(request),
+        _ => Ok(Request::Test(request)),
     }
 }
 
@@ -228,6 +243,14 @@ mod tests {
         }));
         assert_eq!(parsed("test --yes --long"), both);
         assert_eq!(parsed("test --long --yes"), both);
+        assert_eq!(
+            parsed("test --kernels"),
+            Ok(Request::Kernels { yes: false })
+        );
+        assert_eq!(
+            parsed("test --kernels --long").unwrap_err(),
+            "`--kernels` takes nothing but `--yes`"
+        );
         assert_eq!(parsed("setup"), Ok(Request::Setup { yes: false }));
     }
 

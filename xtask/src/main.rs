@@ -9,6 +9,7 @@ mod check;
 mod cmd;
 mod finding;
 mod host;
+mod kernels;
 mod linker;
 mod netns;
 mod packages;
@@ -58,6 +59,7 @@ fn dispatch(request: &Request) -> Result<ExitCode> {
         Request::Setup { yes } => {
             setup::ensure(Purpose::Setup, *yes).map(|_workspace| ExitCode::SUCCESS)
         }
+        Request::Kernels { yes } => kernels::all(*yes),
         Request::Test(request) => test::test(request),
     }
 }

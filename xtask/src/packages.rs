@@ -22,10 +22,12 @@ pub(crate) struct Need {
     rhel: &'static str,
     /// The lab does without it.
     pub(crate) tests_only: bool,
+    /// It is for booting other kernels, which come by apt.
+    for_kernels: bool,
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 17] = [
+pub(crate) const NEEDS: [Need; 21] = [
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
@@ -61,6 +63,10 @@ pub(crate) const NEEDS: [Need; 17] = [
         ..need("systemd-analyze", "systemd", "systemd")
     },
     need("tcpdump", "tcpdump", "tcpdump"),
+    for_kernels("busybox", "busybox-static"),
+    for_kernels("cpio", "cpio"),
+    for_kernels("qemu-system-x86_64", "qemu-system-x86"),
+    for_kernels("xz", "xz-utils"),
 ];
 
 const STREAM_MODULE: &str = "nginx's stream module";
@@ -95,6 +101,15 @@ const fn need(what: &'static str, debian: &'static str, rhel: &'static str) -> N
         debian,
         rhel,
         tests_only: false,
+        for_kernels: false,
+    }
+}
+
+const fn for_kernels(what: &'static str, debian: &'static str) -> Need {
+    Need {
+        tests_only: true,
+        for_kernels: true,
+        ..need(what, debian, "")
     }
 }
 
@@ -117,8 +132,10 @@ impl Need {
 
 /// The needs that this machine does not meet.
 pub(crate) fn lacking(workspace: &Workspace) -> Vec<&'static Need> {
+    let has_apt = Family::of_this_machine() == Family::Debian;
     NEEDS
         .iter()
+        .filter(|need| has_apt || !need.for_kernels)
         .filter(|need| !need.is_met(workspace))
         .collect()
 }

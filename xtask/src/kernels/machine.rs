@@ -1,0 +1,81 @@
+//! One machine of QEMU: without a network, in software, because a virtual machine cannot be counted on to lend what
+//! a guest's kernel needs of KVM.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use super::{apt::Release, image::Image};
+use crate::workspace::Workspace;
+
+/// Memory, in MiB; what the guest does not touch is not taken.
+const MEMORY: &str = "3072";
+const CPUS: &str = "2";
+/// The kernel's words. A busy machine's timer interrupts may come too late for its check of them at boot.
+const WORDS: &str =
+    "console=ttyS0 panic=-1 oops=panic quiet loglevel=5 net.ifnames=0 no_timer_check";
+/// What a kernel's log says of a fault of its own.
+const COMPLAINTS: [&str; 4] = ["BUG:", "WARNING:", "Oops", "Call Trace"];
+/// Lines of the console's end that explain a machine that ended too early.
+const LAST_LINES: usize = 25;
+
+/// What a machine has said.
+pub(super) struct Said {
+    pub(super) output: String,
+    console: String,
+}
+
+/// Runs a machine to its end, or for so long.
+///
+/// # Errors
+/// When QEMU cannot be started.
+pub(super) fn run(
+    workspace: &Workspace,
+    release: &Release,
+    image: &Image,
+    timeout: Duration,
+) -> Result<Said> {
+    let (console, output) = (image.file("console"), image.file("output"));
+    let serial = |file: &Path| format!("file:{}", file.display());
+    let machine = workspace.command("timeout").args(["-k", "5"]);
+    let machine = machine.arg(timeout.as_secs().to_string());
+    let machine = machine.args([
+        "qemu-system-x86_64",
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        "max",
+    ]);
+    let machine = machine.args(["-smp", CPUS, "-m", MEMORY, "-nodefaults", "-no-user-config"]);
+    let machine = machine.args(["-no-reboot", "-display", "none", "-monitor", "none"]);
+    let machine = machine.args(["-serial", &serial(&console), "-serial", &serial(&output)]);
+    let machine = machine.arg("-kernel").arg(&release.image);
+    let machine = machine.arg("-initrd").arg(&image.archive);
+    let ended = machine.args(["-append", WORDS]).announced_output()?;
+    let read = |file: &Path| {
+        let bytes = fs::read(file).with_context(|| {
+            let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+            format!("read {}; QEMU said: {said}", file.display())
+        });
+        bytes.map(|bytes| String::from_utf8_lossy(&bytes).replace('\r', ""))
+    };
+    Ok(Said {
+        output: read(&output)?,
+        console: read(&console)?,
+    })
+}
+
+impl Said {
+    /// The first line of the kernel's log that speaks of a fault of its own.
+    pub(super) fn complaint(&self) -> Option<&str> {
+        let is_complaint = |line: &&str| COMPLAINTS.iter().any(|word| line.contains(word));
+        self.console.lines().find(is_complaint)
+    }
+
+    /// The last lines of its console.
+    pub(super) fn console_end(&self) -> String {
+        let lines: Vec<_> = self.console.lines().collect();
+        let first = lines.len().saturating_sub(LAST_LINES);
+        lines.get(first..).unwrap_or_default().join("\n")
+    }
+}

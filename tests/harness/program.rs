@@ -3,12 +3,11 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{Ipv4Addr, Ipv6Addr},
     path::PathBuf,
-    process::Command,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use aya::{
     maps::{HashMap, Map, MapData, PerCpuArray, PerCpuValues},
     programs::Xdp,
@@ -21,17 +20,13 @@ use lb_common::{
         fragment::{FragmentKey, Fragmented},
         snat::{FLOWS_PER_ADDRESS, base},
     },
-    verdict::{DropReason, Hook, SLOTS, Verdict, refusal_slot},
+    verdict::{DropReason, Hook, SLOTS, Verdict, counter_index, refusal_slot},
 };
 use lb_user::{
-    config::{self, Limits},
+    config::{self, Config},
     control::{
-        apply::Live,
-        desired::{Desired, Place, desired},
+        desired::Desired,
         ids::{Ids, Kind},
-        layers::Layers,
-        plan::plan,
-        snat::SnatSlot,
     },
     dataplane::{
         attach::Mode,
@@ -39,18 +34,17 @@ use lb_user::{
         flows::{FlowTable, coarse_now},
         maps::Maps,
         object::{CELL, NIC, Object, PROGRAMS},
-        pins::Pins,
         splices::SpliceTable,
     },
-    network::{link::Link, neighbour::Resolved},
 };
-use nix::sched::{CloneFlags, unshare};
 use tokio::runtime::Builder;
 
 use crate::{
     cpu::{self, Nic},
-    leftovers::Run,
+    fill::{self, Filled},
+    loaded::{Kept, Lent, Loaded},
     packet::Decoded,
+    raw_map::RawMap,
 };
 
 /// MAC of the tenant NIC.
@@ -126,137 +120,94 @@ pub struct Outcome {
 
 /// The object with its maps filled from a configuration.
 pub struct DataPlane {
-    object: Object,
     /// The maps.
     pub maps: Maps,
     /// Ids by name.
     pub ids: Ids,
     /// The records that were asked for.
     pub desired: Desired,
-    kept: Kept,
-    ifindex: BTreeMap<&'static str, u32>,
+    /// The outer ends of the networks' cells.
     cells: BTreeMap<String, u32>,
+    kept: Kept,
+    loaded: Lent,
 }
 
-/// What stands in for the outer ends of cells, in the order of the networks.
-const CELLS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
-
-/// Enough for most tests.
-const LIMITS: Limits = Limits {
-    snat_addresses: 4,
-    services: 16,
-    backends: 16,
-    pools: 8,
-};
-
 impl DataPlane {
-    /// Loads the object in a namespace of the calling thread's own, with every next hop resolved.
+    /// An object in a namespace that the calling thread is in from now on, with every next hop resolved. Others
+    /// have had both, and have left nothing in the maps; what changes more than the maps needs [`Self::alone`].
     pub fn new(text: &str) -> Self {
-        Self::start(text, true, None, LIMITS).expect("the data plane starts")
+        Self::shared(text, true, None)
     }
 
-    /// As [`Self::new`], with room for as much as the configuration's own limits say.
+    /// As [`Self::new`], with no next hop resolved.
+    pub fn unresolved(text: &str) -> Self {
+        Self::shared(text, false, None)
+    }
+
+    /// As [`Self::new`], where checksums may be left to the interface, in this mode.
+    pub fn with_partial_checksums(text: &str, mode: Mode) -> Self {
+        Self::shared(text, true, Some(mode))
+    }
+
+    /// As [`Self::new`], with an object and a namespace that no other test has: for a test that changes pins or
+    /// links, has threads that run beside each other, or goes by the order in which a full map forgets.
+    pub fn alone(text: &str) -> Self {
+        let config = fill::config(text).expect("a configuration");
+        let lent = Lent::alone(&config.limits);
+        let started = lent.and_then(|lent| Self::start(lent, &config, true, None));
+        started.expect("the data plane starts")
+    }
+
+    /// As [`Self::alone`], with room for as much as the configuration's own limits say.
     ///
     /// # Errors
     ///
     /// Without privileges, when the kernel refuses, or for a configuration that is none.
     pub fn with_own_limits(text: &str) -> Result<Self> {
-        let limits = config::parse("test.yaml", text)?.limits;
-        Self::start(text, true, None, limits)
-    }
-
-    /// As [`Self::new`], with no next hop resolved.
-    pub fn unresolved(text: &str) -> Self {
-        Self::start(text, false, None, LIMITS).expect("the data plane starts")
-    }
-
-    /// As [`Self::new`], where checksums may be left to the interface, in this mode.
-    pub fn with_partial_checksums(text: &str, mode: Mode) -> Self {
-        Self::start(text, true, Some(mode), LIMITS).expect("the data plane starts")
-    }
-
-    fn start(text: &str, resolve: bool, partial: Option<Mode>, limits: Limits) -> Result<Self> {
-        unshare(CloneFlags::CLONE_NEWNET).context("needs root: run by `cargo xtask test`")?;
-        let mut ifindex = BTreeMap::new();
-        for (index, name) in (101..).zip(["t0", "m0", "n0", "f0"].into_iter().chain(CELLS)) {
-            let add = format!("link add {name} index {index} type veth peer name {name}p");
-            let done = Command::new("ip").args(add.split(' ')).status()?;
-            ensure!(done.success(), "ip {add}");
-            ifindex.insert(name, index);
-        }
-        let run = Run::new()?;
-        let kept = Kept {
-            pins: Pins::new(run.name()),
-            _run: run,
-        };
-        let pins = &kept.pins;
-        pins.create()?;
-        let object = Object::load(pins, &limits, 0)?;
         let config = config::parse("test.yaml", text)?;
-        let config = config::Config { limits, ..config };
-        let place = |nic: u32, cell_ifindex: u32, mac: Mac| Place {
-            nic: Link {
-                ifindex: nic,
-                mac,
-                mtu: 1500,
-                up: true,
-                running: true,
-                carriers: 1,
-                peer: None,
-                xdp: None,
-                bridge: None,
-            },
-            is_there: true,
-            cell_ifindex,
-            partial: partial.is_some(),
-        };
-        let mut places = BTreeMap::new();
-        let mut cells = BTreeMap::new();
-        for (network, outer) in config.networks.iter().zip(CELLS) {
-            let (nic, mac) = match network.interface.as_str() {
-                "eth0" => ("t0", TENANT_NIC),
-                "eth2" => ("n0", MGMT_NIC),
-                _ => ("m0", MGMT_NIC),
-            };
-            let cell = if network.host { 0 } else { ifindex[outer] };
-            cells.insert(network.name.clone(), cell);
-            places.insert(network.name.clone(), place(ifindex[nic], cell, mac));
-        }
-        let mut ids = Ids::default();
-        let mut desired = desired(&config, &places, &Layers::default(), &mut ids)?;
-        desired.run_in(partial.unwrap_or(Mode::Native));
-        let mut live = Live::new(Maps::open(&pins.maps())?);
-        live.save_ids(&ids)?;
-        live.make_hash_key()?;
-        live.follow(desired.next_hops.clone());
-        let plan = plan(&live.current(&ids)?, &desired);
-        let (report, mut resolved) = tokio::sync::mpsc::unbounded_channel();
-        for (id, backend) in desired.backends.iter().filter(|_| resolve) {
-            let address = desired.next_hops[id];
-            report.send(Resolved {
-                network: backend.network,
-                address,
-                mac: match address {
-                    IpAddr::V4(address) => node_mac(address),
-                    IpAddr::V6(address) => node_mac6(address),
-                },
-            })?;
-        }
-        drop(report);
-        let runtime = Builder::new_current_thread().enable_time().build()?;
-        runtime.block_on(live.apply(plan, (&ids, &object), &mut resolved))?;
-        let mut maps = Maps::open(&pins.maps())?;
-        for snat in &desired.snat {
-            put_in_order(&mut maps, &object, snat)?;
-        }
-        Ok(Self {
-            object,
-            maps,
+        Self::start(Lent::alone(&config.limits)?, &config, true, None)
+    }
+
+    /// Gives it back, and has the same one as another test with this configuration has it.
+    ///
+    /// # Panics
+    ///
+    /// When the kernel refuses.
+    #[must_use]
+    pub fn again(self, text: &str) -> Self {
+        let Self { loaded, kept, .. } = self;
+        drop(kept);
+        let config = fill::config(text).expect("a configuration");
+        let kept = loaded.enter();
+        let started = kept.and_then(|kept| Self::start((loaded, kept), &config, true, None));
+        started.expect("the data plane starts")
+    }
+
+    fn shared(text: &str, resolve: bool, partial: Option<Mode>) -> Self {
+        let config = fill::config(text).expect("a configuration");
+        let lent = Lent::shared(&config.limits);
+        let started = lent.and_then(|lent| Self::start(lent, &config, resolve, partial));
+        started.expect("the data plane starts")
+    }
+
+    fn start(
+        (loaded, kept): (Lent, Kept),
+        config: &Config,
+        resolve: bool,
+        partial: Option<Mode>,
+    ) -> Result<Self> {
+        let Filled {
             ids,
             desired,
-            kept,
-            ifindex,
             cells,
+        } = fill::fill(&loaded, &kept.pins, config, resolve, partial)?;
+        Ok(Self {
+            maps: Maps::open(&kept.pins.maps())?,
+            ids,
+            desired,
+            cells,
+            kept,
+            loaded,
         })
     }
 
@@ -299,14 +250,17 @@ impl DataPlane {
     ///
     /// If the object has no such program.
     pub fn at(&mut self, port: Port) -> Result<(&Xdp, u32)> {
+        let Loaded {
+            object, ifindex, ..
+        } = &mut *self.loaded;
         let (program, ingress) = match port {
-            Port::Tenant => (NIC, self.ifindex["t0"]),
-            Port::Mgmt => (NIC, self.ifindex["m0"]),
-            Port::SecondMgmt => (NIC, self.ifindex["n0"]),
+            Port::Tenant => (NIC, ifindex["t0"]),
+            Port::Mgmt => (NIC, ifindex["m0"]),
+            Port::SecondMgmt => (NIC, ifindex["n0"]),
             Port::Cell(network) => (CELL, self.cells[network]),
-            Port::Foreign => (NIC, self.ifindex["f0"]),
+            Port::Foreign => (NIC, ifindex["f0"]),
         };
-        Ok((self.object.program(program)?, ingress))
+        Ok((object.program(program)?, ingress))
     }
 
     /// Lets every CPU give as many answers as it may give at most in one go.
@@ -333,8 +287,11 @@ impl DataPlane {
 
     /// `lb_nic` for several CPUs at once, and the maps beside it.
     pub fn on_all_cpus(&mut self) -> (Nic<'_>, &Maps) {
-        let program = self.object.program(NIC).expect("a program of the object");
-        let ports = [self.ifindex["t0"], self.ifindex["m0"]];
+        let Loaded {
+            object, ifindex, ..
+        } = &mut *self.loaded;
+        let program = object.program(NIC).expect("a program of the object");
+        let ports = [ifindex["t0"], ifindex["m0"]];
         (Nic::new(program, ports), &self.maps)
     }
 
@@ -355,17 +312,28 @@ impl DataPlane {
 
     /// Every counter that is not zero, by hook, network and verdict.
     pub fn counters(&self) -> BTreeMap<(&'static str, String, &'static str), u64> {
+        let map = &self.loaded.maps["COUNTERS"];
+        let values = map.first(counter_index(Hook::Nic, NETWORKS, 0));
+        let values = values.expect("the counters");
+        let (counts, _) = values.as_chunks();
+        let counts: Vec<u64> = counts
+            .iter()
+            .map(|count| u64::from_ne_bytes(*count))
+            .collect();
+        let cpus = map.value / size_of::<u64>();
+        let count = |hook, network, slot| {
+            let index = counter_index(hook, network, slot) as usize;
+            counts[index * cpus..][..cpus].iter().sum()
+        };
         let mut counters = BTreeMap::new();
         for hook in Hook::ALL {
-            for network in 0..8 {
+            for network in 0..NETWORKS {
                 for slot in 0..SLOTS {
-                    let count = self.maps.counter(hook, network, slot).expect("a counter");
+                    let count: u64 = count(hook, network, slot);
                     if count > 0 {
-                        let name = self
-                            .ids
-                            .name(Kind::Network, u32::from(network))
-                            .unwrap_or("-");
-                        counters.insert((hook.label(), name.to_owned(), verdict(slot)), count);
+                        let name = self.ids.name(Kind::Network, u32::from(network));
+                        let name = name.unwrap_or("-").to_owned();
+                        counters.insert((hook.label(), name, verdict(slot)), count);
                     }
                 }
             }
@@ -374,8 +342,13 @@ impl DataPlane {
     }
 
     /// The loaded object.
-    pub const fn object(&self) -> &Object {
-        &self.object
+    pub fn object(&self) -> &Object {
+        &self.loaded.object
+    }
+
+    /// Every map of it, by name.
+    pub fn raw_maps(&self) -> &BTreeMap<&'static str, RawMap> {
+        &self.loaded.maps
     }
 
     /// Takes every id out of the queue of the first SNAT address, in order.
@@ -440,34 +413,15 @@ impl DataPlane {
     pub fn verified_instructions(&self) -> BTreeMap<&'static str, u32> {
         let mut counts = BTreeMap::new();
         for name in PROGRAMS {
-            let info = self.object.info(name).expect("the program's facts");
+            let info = self.object().info(name).expect("the program's facts");
             counts.insert(name, info.verified_instruction_count().unwrap_or(0));
         }
         counts
     }
 }
 
-/// The pins of one object; removed on drop, also when the rest of it could not be made. What a killed
-/// test leaves goes with the first run of the next one.
-struct Kept {
-    pins: Pins,
-    _run: Run,
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Err(error) = self.pins.remove() {
-            eprintln!("pins of {} stay: {error}", self.pins.instance());
-        }
-    }
-}
-
-/// Gives a SNAT address its ids anew, in order: a test knows which port comes next.
-fn put_in_order(maps: &mut Maps, object: &Object, snat: &SnatSlot) -> Result<()> {
-    let ids: Vec<u32> = snat.flow_ids().collect();
-    maps.set_free_ids(snat.slot.into(), u32::try_from(ids.len())?)?;
-    object.fill(snat.slot, &ids)
-}
+/// More network ids than a configuration of a test has.
+const NETWORKS: u16 = 8;
 
 /// Ids per SNAT address.
 pub const IDS: usize = FLOWS_PER_ADDRESS as usize;

@@ -147,7 +147,7 @@ fn facts(reports: &mut Reports) -> Vec<(u32, u32, u32, State)> {
 fn what_is_cut_ends_and_both_ends_are_told_and_nothing_else_happens() {
     const OTHER: &str = "192.168.203.50:40001";
     const OVER: &str = "192.168.203.50:40002";
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = DataPlane::alone(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
     establish(&mut lb, CLIENT_B, 1025);
     let syn = request(OTHER, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
@@ -228,7 +228,7 @@ fn what_is_cut_ends_and_both_ends_are_told_and_nothing_else_happens() {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn many_idle_flows_are_cut_and_every_end_is_told_once() {
     const FLOWS: u16 = 50_000;
-    let lb = DataPlane::new(CONFIG);
+    let lb = DataPlane::alone(CONFIG);
     let (expiry, mut reports) = start(&lb);
     let ids = lb.drain_free_ids();
     let (taken, left) = ids.split_at(usize::from(FLOWS));

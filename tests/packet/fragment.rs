@@ -515,7 +515,7 @@ fn who_is_not_let_in_gets_no_fragment_in() {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn the_memory_of_datagrams_is_bounded() {
-    let mut lb = DataPlane::new(CONFIG);
+    let mut lb = DataPlane::alone(CONFIG);
     let whole = datagram().bytes();
     let (first, last) = (cut(&whole, 0, 16), cut(&whole, 16, BYTES));
     for number in 0..20_000 {

@@ -35,6 +35,7 @@ mod race;
 mod recover;
 mod reply;
 mod request;
+mod reset;
 mod shared;
 mod six;
 mod splice;

@@ -205,7 +205,7 @@ fn who_is_asked_comes_before_who_was_and_one_too_many_is_said() {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_start_over_pins_without_the_map_makes_it() {
-    let lb = DataPlane::new(CONFIG);
+    let lb = DataPlane::alone(CONFIG);
     let folder = lb.maps_folder();
     fs::remove_file(folder.join("LOCAL_PEERS")).expect("the pin");
     let instance = folder.parent().and_then(|root| root.file_name());

@@ -80,7 +80,7 @@ fn lost_ids_come_back_behind_all_others() {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn ids_that_come_and_go_meanwhile_are_not_doubled() {
     const TURNS: usize = 30;
-    let lb = DataPlane::new(CONFIG);
+    let lb = DataPlane::alone(CONFIG);
     let (table, churning) = (lb.flow_table(), AtomicBool::new(true));
     let churned = thread::scope(|scope| {
         let churn = scope.spawn(|| {

@@ -123,16 +123,13 @@ fn harness_tests(workspace: &Workspace) -> Cmd {
     packages_of_tests(workspace).args(["--lib", "--bins"])
 }
 
-/// One thread, because the tests share the kernel; a missing precondition is a failure.
+/// Several at a time: each waits half of its time for the kernel to let go of maps. A missing precondition is a
+/// failure.
 fn root_tests(workspace: &Workspace, target: &str, long: bool) -> Cmd {
     let cargo = target_of_tests(workspace, target)
         // What they have measured is worth seeing, too.
-        .args([
-            "--",
-            "--include-ignored",
-            "--test-threads=1",
-            "--show-output",
-        ])
+        .args(["--", "--include-ignored", "--show-output"])
+        .arg(format!("--test-threads={}", netns::at_once()))
         .env("LB_BIN", run::lb(workspace))
         .env("LB_TEST_REQUIRE", "1")
         .env("RUST_BACKTRACE", "1");

@@ -166,7 +166,7 @@ pub(super) fn is_live(word: Word) -> bool {
 
 /// The data plane with `count` free ids.
 pub(super) fn data_plane(count: usize) -> (DataPlane, Vec<u32>) {
-    let lb = DataPlane::new(CONFIG);
+    let lb = DataPlane::alone(CONFIG);
     let ids = lb.drain_free_ids()[..count].to_vec();
     lb.give_free_ids(&ids);
     (lb, ids)

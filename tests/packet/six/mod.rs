@@ -7,7 +7,7 @@ mod discovery;
 mod dual;
 mod extension;
 mod fragment;
-mod given;
+pub(crate) mod given;
 mod icmp;
 mod mss;
 mod mtu;

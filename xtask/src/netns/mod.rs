@@ -37,6 +37,12 @@ pub(crate) struct Options<'a> {
 /// Most tests that run at the same time: each holds a few hundred MiB of maps.
 const MAX_AT_ONCE: usize = 8;
 
+/// How many tests run at the same time.
+pub(crate) fn at_once() -> usize {
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    MAX_AT_ONCE.min(cpus * 2)
+}
+
 /// Runs the tests of the binary `tests`, and prints the slowest. Their logs, times and a JUnit file are in
 /// `target/netns`.
 ///
@@ -46,8 +52,7 @@ pub(crate) fn run(workspace: &Workspace, tests: PathBuf, options: &Options<'_>) 
     let program = Program::new(workspace, tests, options.long)?;
     let names = chosen(program.list()?, options.names)?;
     let hints = Hints::read(&workspace.root.join("tests/netns"), &program.logs)?;
-    let at_once = thread::available_parallelism().map_or(1, NonZero::get) * 2;
-    let at_once = at_once.min(MAX_AT_ONCE);
+    let at_once = at_once();
     let mut progress = Progress::new(names.len(), at_once);
     let start = Instant::now();
     let ended = run_all(&program, names, &hints, at_once, |ended, left| {

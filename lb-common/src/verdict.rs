@@ -72,10 +72,18 @@ impl Hook {
     }
 }
 
-/// The index of a counter: one per hook, network and slot.
+/// The counters of a hook and a network, by slot.
+pub type Counters = [u64; SLOTS as usize];
+
+/// The counter of a slot below [`SLOTS`].
+pub fn counter(counters: &Counters, slot: u32) -> u64 {
+    counters.get(slot as usize).copied().unwrap_or_default()
+}
+
+/// The index of the counters of a hook and a network.
 #[inline(always)]
-pub const fn counter_index(hook: Hook, network: u16, slot: u32) -> u32 {
-    ((network as u32) * 2 + hook as u32) * SLOTS + slot
+pub const fn counters_index(hook: Hook, network: u16) -> u32 {
+    (network as u32) * 2 + hook as u32
 }
 
 macro_rules! drop_reasons {
@@ -204,9 +212,9 @@ mod tests {
 
     #[test]
     fn counters_of_hooks_and_networks_do_not_overlap() {
-        assert_eq!(counter_index(Hook::Nic, 0, 0), 0);
-        assert_eq!(counter_index(Hook::Cell, 0, 0), SLOTS);
-        assert_eq!(counter_index(Hook::Nic, 1, 0), 2 * SLOTS);
-        assert_eq!(counter_index(Hook::Cell, 1, 5), 3 * SLOTS + 5);
+        assert_eq!(counters_index(Hook::Nic, 0), 0);
+        assert_eq!(counters_index(Hook::Cell, 0), 1);
+        assert_eq!(counters_index(Hook::Nic, 1), 2);
+        assert_eq!(counters_index(Hook::Cell, 1), 3);
     }
 }

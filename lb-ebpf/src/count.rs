@@ -2,15 +2,15 @@
 
 use aya_ebpf::{bindings::xdp_action, programs::XdpContext};
 use aya_log_ebpf::debug;
-use lb_common::verdict::{DropReason, Hook, Verdict, counter_index, refusal_slot};
+use lb_common::verdict::{DropReason, Hook, Verdict, counters_index, refusal_slot};
 
-use crate::maps::COUNTERS;
+use crate::maps::VERDICTS;
 
 /// Counts the end of a frame that was not served, on the NIC, and gives the XDP action.
 #[inline(always)]
 pub(crate) fn refused(ctx: &XdpContext, network: u16, reason: u32, answered: bool) -> u32 {
     let slot = refusal_slot(reason, answered);
-    add(counter_index(Hook::Nic, network, slot));
+    add(Hook::Nic, network, slot);
     if answered {
         return xdp_action::XDP_TX;
     }
@@ -27,7 +27,7 @@ pub(crate) fn refused(ctx: &XdpContext, network: u16, reason: u32, answered: boo
 /// Counts a flow that took what is not a verdict's slot, such as `UNRESTED`.
 #[inline(always)]
 pub(crate) fn note(network: u16, slot: u32) {
-    add(counter_index(Hook::Nic, network, slot));
+    add(Hook::Nic, network, slot);
 }
 
 /// Numbers of verdicts begin here, above those of the reasons.
@@ -62,18 +62,24 @@ pub(crate) fn reason(number: u32) -> DropReason {
 }
 
 #[inline(always)]
-fn add(index: u32) {
-    if let Some(counter) = COUNTERS.get_ptr_mut(index) {
-        // SAFETY: the pointer is this CPU's slot, which nothing else writes while the program runs.
-        let counter = unsafe { &mut *counter };
-        *counter = counter.wrapping_add(1);
+fn add(hook: Hook, network: u16, slot: u32) {
+    if let Some(counters) = VERDICTS.get_ptr_mut(counters_index(hook, network)) {
+        // SAFETY: the pointer is this CPU's value, which nothing else writes while the program runs.
+        let counters = unsafe { &mut *counters };
+        let mut slot = u64::from(slot);
+        // SAFETY: no instruction. The compiler would leave out the bound where it knows one that the verifier
+        // has lost.
+        unsafe { core::arch::asm!("", inlateout("r1") slot) };
+        if let Some(counter) = counters.get_mut(slot as usize) {
+            *counter = counter.wrapping_add(1);
+        }
     }
 }
 
 /// Counts `verdict` for `network` and gives the XDP action that carries it out.
 #[inline(always)]
 pub(crate) fn finish(ctx: &XdpContext, hook: Hook, network: u16, verdict: Verdict) -> u32 {
-    add(counter_index(hook, network, verdict.slot()));
+    add(hook, network, verdict.slot());
     match verdict {
         Verdict::Passed => xdp_action::XDP_PASS,
         Verdict::Transmitted => xdp_action::XDP_TX,

@@ -26,7 +26,7 @@ use lb_common::{
         splice::Splice,
         usage,
     },
-    verdict::SLOTS,
+    verdict::Counters,
 };
 
 const ONE_ADDRESS: usize = flow_entries(1) as usize;
@@ -111,8 +111,9 @@ pub(crate) static IP_IDS: PerCpuArray<u32, 1> = PerCpuArray::new();
 /// The first IP identification that no CPU has taken.
 #[btf_map]
 pub(crate) static IP_ID_BLOCKS: Array<u32, 1> = Array::new();
+/// All of a hook and a network are one value: the kernel allocates each value for each CPU.
 #[btf_map]
-pub(crate) static COUNTERS: PerCpuArray<u64, { (2 * MAX_NETWORKS * SLOTS) as usize }> =
+pub(crate) static VERDICTS: PerCpuArray<Counters, { 2 * MAX_NETWORKS as usize }> =
     PerCpuArray::new();
 
 /// Userspace only: ids by name, pinned with the rest so that they share its fate.

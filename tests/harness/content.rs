@@ -53,7 +53,7 @@ impl RawMap {
     pub fn take(&self) -> Result<Content> {
         match self.kind {
             MapType::Array | MapType::PerCpuArray => {
-                let values = self.first(self.room)?;
+                let values = self.read()?;
                 let values = (0_u32..).zip(values.chunks(self.value));
                 let values = values.filter(|(_, value)| value.iter().any(|byte| *byte != 0));
                 Ok(values

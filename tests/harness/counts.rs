@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, iter};
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
     maps::ring::{self, HEAD},
-    verdict::{DropReason, Hook, UNREPORTED, UNRESTED, Verdict, refusal_slot},
+    verdict::{DropReason, Hook, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
 };
 use lb_user::{
     control::{apply::read_ids, ids::Kind},
@@ -43,15 +43,16 @@ impl Counts {
 
     fn add_hook(&mut self, maps: &Maps, (network, id): (&str, u16), hook: Hook) -> Result<()> {
         let place = format!("{} {network}", hook.label());
+        let counters = maps.counters(hook, id)?;
         let mut total = 0;
         for (name, slot) in verdicts() {
-            let count = maps.counter(hook, id, slot)?;
+            let count = counter(&counters, slot);
             total += count;
             self.add(format!("{place} {name}"), count);
         }
         self.add(format!("{place} total"), total);
         for (name, slot) in [("unrested", UNRESTED), ("unreported", UNREPORTED)] {
-            self.add(format!("{place} {name}"), maps.counter(hook, id, slot)?);
+            self.add(format!("{place} {name}"), counter(&counters, slot));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use lb_common::{
         fragment::{FragmentKey, Fragmented},
         snat::{FLOWS_PER_ADDRESS, base},
     },
-    verdict::{DropReason, Hook, SLOTS, Verdict, counter_index, refusal_slot},
+    verdict::{DropReason, Hook, SLOTS, Verdict, counter, refusal_slot},
 };
 use lb_user::{
     config::{self, Config},
@@ -312,24 +312,12 @@ impl DataPlane {
 
     /// Every counter that is not zero, by hook, network and verdict.
     pub fn counters(&self) -> BTreeMap<(&'static str, String, &'static str), u64> {
-        let map = &self.loaded.maps["COUNTERS"];
-        let values = map.first(counter_index(Hook::Nic, NETWORKS, 0));
-        let values = values.expect("the counters");
-        let (counts, _) = values.as_chunks();
-        let counts: Vec<u64> = counts
-            .iter()
-            .map(|count| u64::from_ne_bytes(*count))
-            .collect();
-        let cpus = map.value / size_of::<u64>();
-        let count = |hook, network, slot| {
-            let index = counter_index(hook, network, slot) as usize;
-            counts[index * cpus..][..cpus].iter().sum()
-        };
         let mut counters = BTreeMap::new();
         for hook in Hook::ALL {
             for network in 0..NETWORKS {
+                let of_slots = self.maps.counters(hook, network).expect("counters");
                 for slot in 0..SLOTS {
-                    let count: u64 = count(hook, network, slot);
+                    let count = counter(&of_slots, slot);
                     if count > 0 {
                         let name = self.ids.name(Kind::Network, u32::from(network));
                         let name = name.unwrap_or("-").to_owned();

@@ -127,9 +127,9 @@ impl RawMap {
         Ok(iter::from_fn(|| ring.next().map(|record| record.to_vec())).collect())
     }
 
-    /// The values of an array's first `count` entries, one after the other.
-    pub(crate) fn first(&self, count: u32) -> Result<Vec<u8>> {
-        let count = count.min(self.room);
+    /// The values of an array, one after the other.
+    pub(crate) fn read(&self) -> Result<Vec<u8>> {
+        let count = self.room;
         let mut last = 0_u32;
         let mut keys = vec![0_u32; usize::try_from(count)?];
         let mut values = vec![0_u8; keys.len() * self.value];
@@ -144,7 +144,7 @@ impl RawMap {
         // SAFETY: `call` points to room for `count` keys and values, and for one key more, all of which
         // outlive it.
         let read = unsafe { bpf(LOOK_UP_BATCH, &mut call) };
-        if_there(read).context("read many entries")?;
+        if_there(read).context("read all entries")?;
         ensure!(call.count == count, "{} of {count} entries", call.count);
         Ok(values)
     }

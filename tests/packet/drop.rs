@@ -1,9 +1,13 @@
 //! Every reason to drop, with the frame untouched and the one counter.
 
+use std::fs;
+
+use lb_common::verdict::{Hook, SLOTS};
 use lb_tests::{
     packet::{flags::*, tcp, udp},
     program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
+use lb_user::dataplane::{maps::Maps, object::Object, pins::Pins};
 
 use super::given::*;
 
@@ -106,4 +110,25 @@ fn ip_to_group_addresses_and_other_protocols_stay_in_the_tenants_network() {
         other[12..14].copy_from_slice(&ethertype.to_be_bytes());
         assert_dropped(&mut lb, Port::Tenant, &other, "not_declared");
     }
+}
+
+/// A data plane from before these counters had others; they begin at zero, and no flow ends for that.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn an_older_data_plane_says_that_it_counts_elsewhere_until_a_start_makes_its_counters() {
+    let mut lb = DataPlane::alone(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    let folder = lb.maps_folder();
+    fs::remove_file(folder.join("VERDICTS")).expect("the pin");
+    let older = Maps::open(&folder).expect("all other maps");
+    let error = older.counters(Hook::Nic, 1).expect_err("there are none");
+    assert!(error.to_string().contains("older"), "{error}");
+
+    let instance = folder.parent().and_then(|root| root.file_name());
+    let instance = instance.and_then(|name| name.to_str()).expect("a name");
+    Object::load(&Pins::new(instance), &lb.maps.limits(), 0).expect("it adopts the others");
+    let maps = Maps::open(&folder).expect("all maps");
+    let counters = maps.counters(Hook::Nic, 1).expect("new ones");
+    assert_eq!(counters, [0; SLOTS as usize]);
+    assert_eq!(maps.flow_index.keys().count(), 1);
 }

@@ -25,7 +25,7 @@ use lb_common::{
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
         splice::Splice,
     },
-    verdict::{Hook, SLOTS, counter_index},
+    verdict::{Counters, Hook, SLOTS, counters_index},
 };
 
 use super::{
@@ -38,6 +38,10 @@ use crate::config::Limits;
 
 /// Kernel flag of an inner array whose size may differ from its template's (Linux 5.10).
 const BPF_F_INNER_MAP: u32 = 1 << 12;
+
+/// What has no counters that this version can read.
+const OLDER: &str =
+    "the running data plane is older and counts elsewhere; `lb run` makes it count anew";
 
 /// The maps of one instance, opened from their pins: whoever may read the pins sees what the data
 /// plane sees, whether a control plane is running or not.
@@ -66,7 +70,8 @@ pub struct Maps {
     pub ipv6: Option<Ipv6Maps>,
     limits: Limits,
     rules: LpmTrie<MapData, RuleKey, u32>,
-    counters: PerCpuArray<MapData, u64>,
+    /// None of a data plane that is older than it is.
+    verdicts: Option<PerCpuArray<MapData, Counters>>,
     maglev: Outer<Array<MapData, u32>>,
     rings: Outer<Array<MapData, u64>>,
     usage: Array<MapData, u32>,
@@ -109,6 +114,8 @@ impl Maps {
         let rings: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("RINGS")?).try_into()?;
         let free_ids: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("FREE_IDS")?).try_into()?;
         let registry = pin("REGISTRY")?;
+        let verdicts = pin("VERDICTS").ok();
+        let verdicts = verdicts.map(|map| Map::PerCpuArray(map).try_into());
         let limits = Limits {
             snat_addresses: u16::try_from((flows.len() - PAGE) / u32::from(FLOWS_PER_ADDRESS))?,
             services: services.info()?.max_entries(),
@@ -136,7 +143,7 @@ impl Maps {
             registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             ipv6: None,
-            counters: Map::PerCpuArray(pin("COUNTERS")?).try_into()?,
+            verdicts: verdicts.transpose()?,
             maglev: Outer::new("MAGLEV", maglev, held.clone()),
             rings: Outer::new("RINGS", rings, held.clone()),
             usage: Map::Array(pin("USAGE")?).try_into()?,
@@ -377,24 +384,29 @@ impl Maps {
     /// If the kernel refuses a write.
     pub fn clear_counters(&mut self, network: u16) -> Result<()> {
         let cpus = nr_cpus().map_err(|(file, error)| anyhow!("read {file}: {error}"))?;
+        let verdicts = self.verdicts.as_mut().context(OLDER)?;
         for hook in Hook::ALL {
-            for slot in 0..SLOTS {
-                let zeros = PerCpuValues::try_from(vec![0; cpus.get() as usize])?;
-                self.counters
-                    .set(counter_index(hook, network, slot), zeros, 0)?;
-            }
+            let zeros = vec![[0; SLOTS as usize]; cpus.get() as usize];
+            let zeros = PerCpuValues::try_from(zeros)?;
+            verdicts.set(counters_index(hook, network), zeros, 0)?;
         }
         Ok(())
     }
 
-    /// A counter, summed over the CPUs.
+    /// The counters of a hook and a network by slot, summed over the CPUs.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses the look-up.
-    pub fn counter(&self, hook: Hook, network: u16, slot: u32) -> Result<u64> {
-        let values = self.counters.get(&counter_index(hook, network, slot), 0)?;
-        Ok(values.iter().sum())
+    /// If the data plane is older and has none, or the kernel refuses the look-up.
+    pub fn counters(&self, hook: Hook, network: u16) -> Result<Counters> {
+        let verdicts = self.verdicts.as_ref().context(OLDER)?;
+        let mut sums = [0; SLOTS as usize];
+        for counters in verdicts.get(&counters_index(hook, network), 0)?.iter() {
+            for (sum, counter) in sums.iter_mut().zip(counters) {
+                *sum += counter;
+            }
+        }
+        Ok(sums)
     }
 }
 

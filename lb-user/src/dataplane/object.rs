@@ -47,7 +47,7 @@ pub const MAPS: [&str; 28] = [
     "FRAGMENTS",
     "IP_IDS",
     "IP_ID_BLOCKS",
-    "COUNTERS",
+    "VERDICTS",
     "REGISTRY",
 ];
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use lb_common::{
     maps::sample::Sample,
-    verdict::{DropReason, Hook, Verdict, refusal_slot},
+    verdict::{DropReason, Hook, Verdict, counter, refusal_slot},
 };
 
 use super::{DropLine, Observer, Packet, SampleLine, millis_since};
@@ -23,12 +23,10 @@ impl Observer {
         let mut lines = Vec::new();
         for hook in Hook::ALL {
             for network in self.counted_networks() {
+                let counters = self.maps.counters(hook, network)?;
                 for &reason in DropReason::ALL {
-                    let count = |verdict: Verdict| self.maps.counter(hook, network, verdict.slot());
-                    let packets = count(Verdict::Dropped(reason))?;
-                    let refused =
-                        self.maps
-                            .counter(hook, network, refusal_slot(reason as u32, true))?;
+                    let packets = counter(&counters, Verdict::Dropped(reason).slot());
+                    let refused = counter(&counters, refusal_slot(reason as u32, true));
                     if packets + refused > 0 {
                         let own = samples.iter().filter(|(number, sample)| {
                             *number == reason as u32

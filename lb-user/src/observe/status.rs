@@ -9,7 +9,7 @@ use lb_common::{
         ring::{self, FIRST, HEAD, SIZE},
         usage,
     },
-    verdict::{DropReason, Hook, UNREPORTED, UNRESTED, Verdict, refusal_slot},
+    verdict::{DropReason, Hook, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
 };
 
 use super::{
@@ -58,6 +58,7 @@ impl Observer {
                 let link = link::find(&handle, &network.interface).await?;
                 let carrier = link.as_ref().map(|link| Carrier::open(link.ifindex));
                 let record = self.maps.networks.get(&id.into(), 0)?;
+                let counters = self.maps.counters(Hook::Nic, id)?;
                 networks.push(NetworkStatus {
                     name: network.name.clone(),
                     role: network.role.to_string(),
@@ -80,8 +81,8 @@ impl Observer {
                     max_flows: network.max_flows,
                     half_open: self.ring(id, false, network.half_open, now)?,
                     udp_flows: self.ring(id, true, network.udp_flows, now)?,
-                    unrested: self.noted(id, UNRESTED)?,
-                    unreported: self.noted(id, UNREPORTED)?,
+                    unrested: counter(&counters, UNRESTED),
+                    unreported: counter(&counters, UNREPORTED),
                 });
             }
             Ok(networks)
@@ -91,16 +92,15 @@ impl Observer {
     fn verdicts(&self, hook: Hook) -> Result<Verdicts> {
         let mut sum = Verdicts::default();
         for network in self.counted_networks() {
-            let count = |verdict: Verdict| self.maps.counter(hook, network, verdict.slot());
-            sum.passed += count(Verdict::Passed)?;
-            sum.transmitted += count(Verdict::Transmitted)?;
-            sum.forwarded += count(Verdict::Forwarded)?;
-            sum.delivered += count(Verdict::Delivered)?;
+            let counters = self.maps.counters(hook, network)?;
+            let count = |verdict: Verdict| counter(&counters, verdict.slot());
+            sum.passed += count(Verdict::Passed);
+            sum.transmitted += count(Verdict::Transmitted);
+            sum.forwarded += count(Verdict::Forwarded);
+            sum.delivered += count(Verdict::Delivered);
             for &reason in DropReason::ALL {
-                sum.dropped += count(Verdict::Dropped(reason))?;
-                sum.refused +=
-                    self.maps
-                        .counter(hook, network, refusal_slot(reason as u32, true))?;
+                sum.dropped += count(Verdict::Dropped(reason));
+                sum.refused += counter(&counters, refusal_slot(reason as u32, true));
             }
         }
         sum.total = sum.passed
@@ -110,11 +110,6 @@ impl Observer {
             + sum.dropped
             + sum.refused;
         Ok(sum)
-    }
-
-    /// A counter that is no verdict.
-    fn noted(&self, network: u16, slot: u32) -> Result<u64> {
-        self.maps.counter(Hook::Nic, network, slot)
     }
 
     fn ring(&self, network: u16, udp: bool, configured: u32, now: u32) -> Result<RingStatus> {

@@ -109,7 +109,9 @@ fn host_tests(workspace: &Workspace, long: bool) -> Cmd {
             "xtask",
         ])
         .arg("--all-features")
-        .env("AYA_BUILD_SKIP", "1");
+        .env("AYA_BUILD_SKIP", "1")
+        // Many of them wait.
+        .env("RUST_TEST_THREADS", netns::at_once().to_string());
     if long {
         cargo.env("LB_TEST_LONG", "1")
     } else {

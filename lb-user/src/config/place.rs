@@ -80,6 +80,11 @@ pub(super) fn quote(text: &str) -> String {
 
 /// The user's text, short enough for one line and without characters that could command a terminal.
 fn shorten(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_. ".contains(&byte);
+    // Nearly every key, of which there are many.
+    if text.len() <= MAX_QUOTED && text.bytes().all(is_plain) {
+        return text.to_owned();
+    }
     let mut short: String = text
         .chars()
         .take(MAX_QUOTED)

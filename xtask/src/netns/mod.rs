@@ -40,7 +40,7 @@ const MAX_AT_ONCE: usize = 8;
 /// How many tests run at the same time.
 pub(crate) fn at_once() -> usize {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    MAX_AT_ONCE.min(cpus * 2)
+    MAX_AT_ONCE.min(cpus * 3)
 }
 
 /// Runs the tests of the binary `tests`, and prints the slowest. Their logs, times and a JUnit file are in

@@ -62,8 +62,7 @@ struct Builder<'f> {
 }
 
 struct Open {
-    line: usize,
-    column: usize,
+    place: Place,
     inside: Inside,
 }
 
@@ -124,8 +123,8 @@ impl Builder<'_> {
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(open) = self.open.pop() {
                     self.value(Node {
-                        line: open.line,
-                        column: open.column,
+                        line: open.place.line,
+                        column: open.place.column,
                         kind: match open.inside {
                             Inside::Mapping { entries, .. } => Kind::Mapping(entries),
                             Inside::Sequence(nodes) => Kind::Sequence(nodes),
@@ -154,10 +153,8 @@ impl Builder<'_> {
             self.refuse(span, &format!("nested deeper than {MAX_DEPTH} levels"));
             return None;
         }
-        let Node { line, column, .. } = position(span);
         self.open.push(Open {
-            line,
-            column,
+            place: position(span).place(self.file, self.path()),
             inside,
         });
         Some(())
@@ -165,20 +162,22 @@ impl Builder<'_> {
 
     /// Puts a complete node where it belongs: into the innermost open mapping or list.
     fn value(&mut self, node: Node) {
-        let path = Place::root(self.file).with_key(self.path());
         let outermost = self.open.len() == 1;
-        match self.open.last_mut().map(|open| &mut open.inside) {
-            None => self.root = Some(node),
-            Some(Inside::Sequence(nodes)) => nodes.push(node),
-            Some(Inside::Mapping {
+        let Some(Open { place, inside }) = self.open.last_mut() else {
+            self.root = Some(node);
+            return;
+        };
+        match inside {
+            Inside::Sequence(nodes) => nodes.push(node),
+            Inside::Mapping {
                 entries,
                 known,
                 key,
-            }) => match key.take() {
-                None => *key = Some(into_key(node, &path, self.findings)),
+            } => match key.take() {
+                None => *key = Some(into_key(node, place, self.findings)),
                 Some(key) => {
                     if let Some(entry) = into_entry(key, node) {
-                        insert(entries, known, entry, path, outermost, self.findings);
+                        insert(entries, known, entry, place, outermost, self.findings);
                     }
                 }
             },
@@ -226,28 +225,31 @@ impl Builder<'_> {
     /// Where the innermost list or mapping started, if not in `line`: a missing bracket or a wrong
     /// indentation is often seen only lines below.
     fn innermost(&self, line: usize) -> String {
-        let Some(open) = self.open.last().filter(|open| open.line != line) else {
+        let Some(open) = self.open.last().filter(|open| open.place.line != line) else {
             return String::new();
         };
         let what = match open.inside {
             Inside::Mapping { .. } => "mapping",
             Inside::Sequence(_) => "list",
         };
-        format!(" (inside the {what} that starts in line {})", open.line)
+        format!(
+            " (inside the {what} that starts in line {})",
+            open.place.line
+        )
     }
 
     /// The path of the value that comes next.
     fn path(&self) -> String {
-        self.open
-            .iter()
-            .fold(String::new(), |path, open| match &open.inside {
-                Inside::Mapping { key, .. } => match key.as_ref().and_then(|key| key.text.as_ref())
-                {
-                    Some(key) => child(&path, key),
-                    None => path,
-                },
-                Inside::Sequence(nodes) => element(&path, nodes.len()),
-            })
+        let Some(Open { place, inside }) = self.open.last() else {
+            return String::new();
+        };
+        match inside {
+            Inside::Mapping { key, .. } => match key.as_ref().and_then(|key| key.text.as_ref()) {
+                Some(key) => child(&place.key, key),
+                None => place.key.clone(),
+            },
+            Inside::Sequence(nodes) => element(&place.key, nodes.len()),
+        }
     }
 }
 
@@ -260,14 +262,14 @@ fn position(span: Span) -> Node {
     }
 }
 
-fn into_key(node: Node, path: &Place, findings: &mut Findings) -> Key {
+fn into_key(node: Node, parent: &Place, findings: &mut Findings) -> Key {
     let (line, column) = (node.line, node.column);
     let text = match node.kind {
         Kind::Scalar { text, .. } => Some(text),
         Kind::Invalid => None,
         Kind::Mapping(_) | Kind::Null | Kind::Sequence(_) => {
             findings.add(
-                &node.place(path.file, path.key.clone()),
+                &node.place(parent.file, parent.key.clone()),
                 "a key must be a text",
             );
             None
@@ -289,14 +291,14 @@ fn into_entry(key: Key, mut value: Node) -> Option<Entry> {
     })
 }
 
-/// Adds `entry`, the value at `path`. A key that is there already is a problem, and its second
+/// Adds `entry` to the mapping at `parent`. A key that is there already is a problem, and its second
 /// value is dropped. Only of a section of the file that is written twice (`pools:` at the top and again
 /// further down) both parts are read, so that what refers to the second one is not blamed as well.
 fn insert(
     entries: &mut Vec<Entry>,
     known: &mut HashMap<String, usize>,
     entry: Entry,
-    path: Place,
+    parent: &Place,
     outermost: bool,
     findings: &mut Findings,
 ) {
@@ -310,7 +312,7 @@ fn insert(
             let place = Place {
                 line: entry.line,
                 column: entry.column,
-                ..path
+                ..parent.with_key(child(&parent.key, &entry.key))
             };
             let words = format!("duplicate key, first used in line {}", first.line);
             findings.add(&place, words);
@@ -328,11 +330,10 @@ fn insert(
     }
 }
 
-fn merge(entries: &mut Vec<Entry>, more: Vec<Entry>, path: &Place, findings: &mut Findings) {
+fn merge(entries: &mut Vec<Entry>, more: Vec<Entry>, parent: &Place, findings: &mut Findings) {
     let keys = entries.iter().map(|entry| entry.key.clone()).zip(0..);
     let mut known = keys.collect();
     for entry in more {
-        let path = path.with_key(child(&path.key, &entry.key));
-        insert(entries, &mut known, entry, path, false, findings);
+        insert(entries, &mut known, entry, parent, false, findings);
     }
 }

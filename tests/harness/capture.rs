@@ -50,7 +50,7 @@ impl Capture {
             "-s",
             "96",
         ];
-        let rest = ["-B", "16384", "-Z", "root", filter];
+        let rest = ["-B", "4096", "-Z", "root", filter];
         let args: Vec<&str> = args.into_iter().chain(rest).collect();
         let mut tcpdump = Process::start(&netns.path(), dir, &name, "tcpdump", &args)?;
         tcpdump.wait_for_stderr("listening on", START)?;

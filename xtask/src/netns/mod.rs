@@ -37,7 +37,7 @@ pub(crate) struct Options<'a> {
 /// Most tests that run at the same time: each holds a few hundred MiB of maps.
 const MAX_AT_ONCE: usize = 8;
 
-/// How many tests run at the same time.
+/// How many tests run at the same time: enough to keep all CPUs busy while most wait.
 pub(crate) fn at_once() -> usize {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     MAX_AT_ONCE.min(cpus * 3)

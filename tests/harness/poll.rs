@@ -1,7 +1,7 @@
 //! Waiting for something to become true, with a deadline instead of a fixed sleep.
 
 use std::{
-    thread,
+    env, thread,
     time::{Duration, Instant},
 };
 
@@ -10,7 +10,10 @@ use anyhow::{Result, bail};
 /// Pause between two looks: short against every deadline here, long against the cost of a look.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `probe` until it gives a value or `limit` has passed.
+/// How many times as long a limit is, where the machine is so much slower: one that is emulated.
+const PATIENCE: &str = "LB_TEST_PATIENCE";
+
+/// Calls `probe` until it gives a value or `limit` has passed, or as many times that as `LB_TEST_PATIENCE` says.
 ///
 /// # Errors
 ///
@@ -21,6 +24,8 @@ pub fn until<T>(
     limit: Duration,
     mut probe: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
+    let times = env::var(PATIENCE).ok().and_then(|times| times.parse().ok());
+    let limit = limit * times.unwrap_or(1);
     let deadline = Instant::now() + limit;
     loop {
         if let Some(value) = probe()? {

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{apt::Release, modules};
-use crate::{cmd::text_of, run, workspace::Workspace};
+use crate::{cmd::text_of, run, test, workspace::Workspace};
 
 /// What guest.sh, lb and the tests call, beside busybox; what is not on this machine is left out.
 const COMMANDS: [&str; 24] = [
@@ -112,8 +112,7 @@ fn tests(workspace: &Workspace, steps: &[&str]) -> Result<Vec<(&'static str, Pat
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
-    let build = workspace.cargo();
-    let build = build.args(["test", "--release", "--package", "lb-tests", "--no-run"]);
+    let build = test::packages_of_tests(workspace).arg("--no-run");
     let build = wanted
         .iter()
         .fold(build, |build, test| build.args(["--test", test]));

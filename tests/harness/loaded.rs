@@ -1,5 +1,5 @@
-//! Loaded objects. To load one takes most of a second, so data planes have it one after the other; each finds
-//! its maps as those of a new one.
+//! Loaded objects. To load and to verify one takes longer than most tests, so data planes have it one after
+//! the other; each finds its maps as those of a new one.
 
 use std::{
     collections::BTreeMap,

@@ -34,6 +34,7 @@ use lb_user::{
         flows::{FlowTable, coarse_now},
         maps::Maps,
         object::{CELL, NIC, Object, PROGRAMS},
+        pins::Pins,
         splices::SpliceTable,
     },
 };
@@ -303,6 +304,11 @@ impl DataPlane {
     /// The splices beside it.
     pub fn splices(&self) -> SpliceTable {
         SpliceTable::open(&self.maps_folder()).expect("the splices are pinned")
+    }
+
+    /// Its pins.
+    pub const fn pins(&self) -> &Pins {
+        &self.kept.pins
     }
 
     /// The folder of the pinned maps, for what opens them itself.

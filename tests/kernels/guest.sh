@@ -3,7 +3,7 @@
 #   STEP name ok|FAILED seconds
 # and lines of what is worth knowing:
 #   FACT name value
-# The rest is for who looks for the reason of a failure.
+# The rest explains a failure.
 export LB_BIN=/usr/bin/lb LB_LAB_BIN=/usr/bin/lb-lab LB_TEST_REQUIRE=1 LB_TEST_PATIENCE=10 RUST_BACKTRACE=0 TMPDIR=/tmp
 
 client=192.168.203.50 vip=192.168.203.110 shared=192.168.203.113 node=10.32.96.105

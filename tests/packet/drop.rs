@@ -7,7 +7,7 @@ use lb_tests::{
     packet::{flags::*, tcp, udp},
     program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
-use lb_user::dataplane::{maps::Maps, object::Object, pins::Pins};
+use lb_user::dataplane::{maps::Maps, object::Object};
 
 use super::given::*;
 
@@ -124,9 +124,7 @@ fn an_older_data_plane_says_that_it_counts_elsewhere_until_a_start_makes_its_cou
     let error = older.counters(Hook::Nic, 1).expect_err("there are none");
     assert!(error.to_string().contains("older"), "{error}");
 
-    let instance = folder.parent().and_then(|root| root.file_name());
-    let instance = instance.and_then(|name| name.to_str()).expect("a name");
-    Object::load(&Pins::new(instance), &lb.maps.limits(), 0).expect("it adopts the others");
+    Object::load(lb.pins(), &lb.maps.limits(), 0).expect("it adopts the others");
     let maps = Maps::open(&folder).expect("all maps");
     let counters = maps.counters(Hook::Nic, 1).expect("new ones");
     assert_eq!(counters, [0; SLOTS as usize]);

@@ -16,7 +16,7 @@ use lb_tests::{
 };
 use lb_user::{
     control::ids::Kind,
-    dataplane::{object::Object, peers::LocalPeers, pins::Pins},
+    dataplane::{object::Object, peers::LocalPeers},
 };
 
 use super::given::{KAS, KAS_MAC, assert_dropped, assert_dropped_on, assert_refused};
@@ -206,10 +206,7 @@ fn who_is_asked_comes_before_who_was_and_one_too_many_is_said() {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_start_over_pins_without_the_map_makes_it() {
     let lb = DataPlane::alone(CONFIG);
-    let folder = lb.maps_folder();
-    fs::remove_file(folder.join("LOCAL_PEERS")).expect("the pin");
-    let instance = folder.parent().and_then(|root| root.file_name());
-    let instance = instance.and_then(|name| name.to_str()).expect("a name");
-    Object::load(&Pins::new(instance), &lb.maps.limits(), 0).expect("it adopts the others");
+    fs::remove_file(lb.maps_folder().join("LOCAL_PEERS")).expect("the pin");
+    Object::load(lb.pins(), &lb.maps.limits(), 0).expect("it adopts the others");
     hear(&lb, &[("mgmt", KAS)]);
 }

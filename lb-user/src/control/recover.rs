@@ -12,7 +12,7 @@ use crate::dataplane::{flows::FlowTable, grace, ids::Met, maps::Maps, object::Ob
 ///
 /// The queue is turned around once, id by id inside of the kernel: so it is never empty for a new flow,
 /// keeps its order, and a kill loses none. An id is lost if it was free before the turn, is so still under
-/// the same word (nobody had taken it from the queue), and was not met in the turn, nor in a second one
+/// the same word (no packet had taken it from the queue), and was not met in the turn, nor in a second one
 /// after a grace period: by then every packet that was just returning it has done so. To be called when no
 /// other process or thread ends flows.
 ///

@@ -131,8 +131,8 @@ fn run(
     Ok(ids.skip(Batch::HEAD).take(count).collect())
 }
 
-/// These ids in an order that cannot be foreseen: an id is a SNAT port, and who guesses the port of a
-/// question can answer it (RFC 6056, section 3.1).
+/// These ids in an order that cannot be foreseen: an id is a SNAT port, and an off-path
+/// sender that guesses the port of a query can forge its answer (RFC 6056, section 3.1).
 ///
 /// # Errors
 ///

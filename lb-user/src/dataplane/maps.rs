@@ -114,8 +114,8 @@ impl Maps {
         let rings: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("RINGS")?).try_into()?;
         let free_ids: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("FREE_IDS")?).try_into()?;
         let registry = pin("REGISTRY")?;
-        let verdicts = pin("VERDICTS").ok();
-        let verdicts = verdicts.map(|map| Map::PerCpuArray(map).try_into());
+        let verdicts = folder.join("VERDICTS").exists();
+        let verdicts = verdicts.then(|| pin("VERDICTS")).transpose()?;
         let limits = Limits {
             snat_addresses: u16::try_from((flows.len() - PAGE) / u32::from(FLOWS_PER_ADDRESS))?,
             services: services.info()?.max_entries(),
@@ -143,7 +143,9 @@ impl Maps {
             registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             ipv6: None,
-            verdicts: verdicts.transpose()?,
+            verdicts: verdicts
+                .map(|map| Map::PerCpuArray(map).try_into())
+                .transpose()?,
             maglev: Outer::new("MAGLEV", maglev, held.clone()),
             rings: Outer::new("RINGS", rings, held.clone()),
             usage: Map::Array(pin("USAGE")?).try_into()?,

@@ -10,12 +10,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Error, Result, ensure};
-use nix::sys::{
-    socket::{
-        AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrStorage, bind, connect, setsockopt,
-        socket, sockopt,
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{
+            AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrStorage, bind, connect,
+            setsockopt, socket, sockopt,
+        },
+        time::{TimeVal, TimeValLike as _},
     },
-    time::{TimeVal, TimeValLike as _},
 };
 
 use crate::{
@@ -122,6 +125,11 @@ fn connect_to(fd: OwnedFd, to: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::from(fd);
     stream.set_nodelay(true).context("send at once")?;
     Ok(stream)
+}
+
+/// Whether a connection that failed to [`open`] was there, and reset before the client could run.
+pub fn was_reset(error: &Error) -> bool {
+    error.downcast_ref() == Some(&Errno::ECONNRESET)
 }
 
 /// One short connection: connect, ask, read the answer, close.

@@ -8,7 +8,7 @@ use aya::programs::links::{FdLink, PinnedLink};
 use crate::{poll, process::Process, topology::Site};
 
 /// How long the kernel may take to tell of a change.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
 /// From these MTUs on lo is changed, which is how a monitor is known to hear.
 const BEGIN: u32 = 60_000;

@@ -109,12 +109,14 @@ impl Lb<'_> {
     ///
     /// # Errors
     ///
-    /// When no control plane runs.
+    /// When no control plane says so.
     pub fn health(&self) -> Result<Vec<BackendHealth>> {
-        let lines: Vec<BackendLine> = self.ask_json(&["backends"])?;
+        let said = self.tell(&["backends", "-o", "json"])?;
+        let (why, text) = (said.stderr.clone(), said.done()?);
+        let lines: Vec<BackendLine> = serde_json::from_str(&text).context("read lb backends")?;
         let health = lines.into_iter().map(|line| line.health);
         let health: Option<Vec<BackendHealth>> = health.collect();
-        let health = health.context("no control plane runs")?;
+        let health = health.with_context(|| format!("{why}{text}"))?;
         Ok(health.into_iter().filter(|one| !one.retired).collect())
     }
 

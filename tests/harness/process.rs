@@ -25,8 +25,9 @@ use nix::{
 
 use crate::poll;
 
-/// How long a daemon may take to end after SIGTERM before it is killed.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long a daemon may take to end after SIGTERM before it is killed: a socket that captures closes when no
+/// other test holds the kernel's lock of all networks.
+const GRACE: Duration = Duration::from_secs(20);
 
 /// What every daemon is started through, see [`launch_through`].
 static LAUNCHER: OnceLock<Vec<OsString>> = OnceLock::new();

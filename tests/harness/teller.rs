@@ -12,7 +12,11 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::socket;
 
-use crate::{client::open, netns::Netns, process};
+use crate::{
+    client::{open, was_reset},
+    netns::Netns,
+    process,
+};
 
 /// A connection that is silent for this long is given up.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -108,7 +112,10 @@ fn serve(mut stream: &TcpStream, name: &[u8]) {
 ///
 /// When nobody does either, or the bytes that he got are not those that were sent.
 pub fn ask(to: SocketAddrV4, pieces: &[&[u8]], pause: Duration) -> Result<Option<String>> {
-    ask_on(open(None, to)?, pieces, pause)
+    match open(None, to) {
+        Err(error) if was_reset(&error) => Ok(None),
+        stream => ask_on(stream?, pieces, pause),
+    }
 }
 
 /// As [`ask`], on a connection that is there.

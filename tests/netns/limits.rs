@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Result, ensure};
 use lb_tests::{
     cgroup::Memory,
-    client::open,
+    client::{open, was_reset},
     hello::{CAPTURED_NAME, TLS12, hello, named},
     lb::Lb,
     poll,
@@ -207,8 +207,14 @@ impl<'t> Scene<'t> {
         let (mut served, mut refused) = (Vec::new(), 0);
         for _ in 0..OF_ONE {
             let netns = &self.site.topology.client().netns;
-            let mut client = netns.inside(|| open(None, SHARED))??;
-            // Who is refused may have been reset by now.
+            let mut client = match netns.inside(|| open(None, SHARED))? {
+                Err(error) if was_reset(&error) => {
+                    refused += 1;
+                    continue;
+                }
+                client => client?,
+            };
+            // A client that is refused may have been reset by now.
             let _reset = client.write_all(&self.hello);
             let mut said = [0; 2];
             match client.read_exact(&mut said) {

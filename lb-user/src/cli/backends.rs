@@ -1,9 +1,12 @@
 //! `lb backends`: what the maps say, and what the control plane knows of their health; and
 //! `lb backend`, which overrides it.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    io::{self, Write as _},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::{
@@ -43,7 +46,10 @@ pub(super) fn show(show: &Show) -> Result<()> {
     };
     let lines = join(backends, status);
     if show.output.format == Format::Json {
-        return print::json(&lines);
+        print::json(&lines)?;
+        return why.map_or(Ok(()), |why| {
+            writeln!(io::stderr(), "health is unknown: {why}").context("write to standard error")
+        });
     }
     let rows = rows(lines);
     table::print(

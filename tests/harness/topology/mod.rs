@@ -64,7 +64,7 @@ pub(crate) const OFFLOADS: [&str; 6] = [
 const GRO: [&str; 2] = ["gro", "on"];
 
 /// How long a switch may take until all of its ports forward.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(20);
 
 const NODES: [(&str, Ipv4Addr); 4] = [
     ("n1", Ipv4Addr::new(10, 32, 96, 105)),

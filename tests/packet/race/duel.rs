@@ -15,7 +15,7 @@ use lb_tests::{
 };
 use lb_user::dataplane::{flows::FlowTable, maps::Maps};
 
-use super::stage::{Talk, check_tables, data_plane, duration, is_live};
+use super::stage::{LIMIT, Talk, check_tables, data_plane, duration, is_live};
 
 /// Fewer than this many first packets that met another one prove little.
 const MET: u32 = 20;
@@ -86,11 +86,12 @@ impl Arena<'_> {
     }
 
     fn rounds(&self, me: usize, seat: &Seat<'_>) -> u32 {
-        let (mut dice, end) = (Dice::new(me as u64), Instant::now() + duration() / 2);
+        let (mut dice, start) = (Dice::new(me as u64), Instant::now());
         let mut met = 0;
         for round in 0.. {
             // The first one says when it is over.
-            if me == 0 && Instant::now() >= end || !seat.meet() {
+            let time = if met > MET { duration() / 2 } else { LIMIT };
+            if me == 0 && start.elapsed() >= time || !seat.meet() {
                 break;
             }
             for _ in 0..dice.below(200) {

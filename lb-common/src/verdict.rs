@@ -166,6 +166,7 @@ drop_reasons! {
     RateLimited = 32, "rate_limited", "An echo request beyond the rate at which they are answered.";
     Stopped = 33, "stopped", "The control plane was stopped, and `on_stop: drop` ends all service until the next start.";
     Held = 34, "held", "Of a client whose connection is being handed over to the data plane: of that moment, or a repeat of what its backend has not got yet; it sends it again.";
+    LateSyn = 35, "late_syn", "A SYN with a lower number than a connection from that port had, which ended less than half a second before; to open another one, the client sends it again.";
 }
 
 #[cfg(test)]

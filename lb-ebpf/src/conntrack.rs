@@ -16,7 +16,7 @@ use lb_common::{
 
 use crate::{
     allocate, count, emit, end,
-    entry::Entry,
+    entry::{Entry, now},
     family::Family,
     lookup,
     maps::{BACKENDS, FLOW_INDEX},
@@ -123,9 +123,7 @@ pub(crate) fn request<I: Family>(
         return Ok(None);
     };
     let word = entry.word();
-    let opens = !frame.is_tcp() || segment(frame).opens();
-    let is_over = !word.translates() || opens && matches!(word.state(), State::Closed);
-    if is_over && !word.is_held() {
+    if !word.translates() && !word.is_held() {
         return Ok(None);
     }
     let Some(hit) = Hit::read(entry, word) else {
@@ -137,11 +135,17 @@ pub(crate) fn request<I: Family>(
     if word.is_held() {
         return Err(DropReason::Held);
     }
+    let mut segment = segment(frame);
+    if matches!(word.state(), State::Closed) && (!frame.is_tcp() || segment.opens()) {
+        return match frame.is_tcp() && is_late_syn(&entry, word, segment.sequence) {
+            true => Err(DropReason::LateSyn),
+            false => Ok(None),
+        };
+    }
     let next = BACKENDS
         .get(hit.backend_id)
         .ok_or(DropReason::RecordMissing)?;
     emit::check(frame, next.network)?;
-    let mut segment = segment(frame);
     if !I::IS_IPV6 && frame.is_tcp() && word.is_spliced() {
         segment = splice::as_backend(&entry, word, segment)?;
     }
@@ -153,6 +157,15 @@ pub(crate) fn request<I: Family>(
     entry.touch_request(frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Request);
     Ok(Some(hit))
+}
+
+/// Whether a client's SYN with this number is of the connection of a closed flow, and not of its next one.
+#[inline(always)]
+fn is_late_syn(entry: &Entry, word: Word, sequence: u32) -> bool {
+    let (to_backend, _) = splice::sequences(entry);
+    let (_, ack_reply) = entry.acks();
+    let idle = now().wrapping_sub(entry.last_seen());
+    conntrack::is_late_syn(word, sequence.wrapping_add(to_backend), ack_reply, idle)
 }
 
 /// The flow of a reply to the SNAT port of `id`.

@@ -1,6 +1,6 @@
 //! The end of a flow: its id is free at once, still translates, and is taken again oldest first.
 
-use lb_common::conntrack::{State, Word};
+use lb_common::conntrack::{LATE_SYN_TIMEOUT, State, Word};
 use lb_tests::{
     packet::{Frame, flags::*, tcp},
     program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
@@ -105,6 +105,37 @@ fn the_same_client_port_opens_again_with_a_new_id() {
     let sent = forwarded(&mut lb, Port::Tenant, &again);
     let wanted = tcp(&snat(1025), KAS, SYN_ONLY).numbers(9000, 0).ttl(63);
     assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
+}
+
+/// A SYN that the network has kept until its connection was over opens no other one: a reset of that would
+/// reach a client that still waits for the last one's end. Its number says so, for half a second.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_late_syn_opens_nothing_until_a_client_would_have_sent_another() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    finish(&mut lb, CLIENT_A, 1024);
+    let late = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
+    assert_dropped(&mut lb, Port::Tenant, &late.bytes(), "late_syn");
+    let fin = forwarded(
+        &mut lb,
+        Port::Mgmt,
+        &reply(1024, FIN_ACK).numbers(5001, 1002),
+    );
+    let wanted = tcp(API, CLIENT_A, FIN_ACK).numbers(5001, 1002).ttl(63);
+    assert_frame(&fin, &wanted.between(TENANT_NIC, CLIENT));
+    let last = request(CLIENT_A, API, ACK_ONLY).numbers(1002, 5002);
+    let sent = forwarded(&mut lb, Port::Tenant, &last);
+    let wanted = tcp(&snat(1024), KAS, ACK_ONLY).numbers(1002, 5002).ttl(63);
+    assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
+
+    let id = DataPlane::flow_id(1024);
+    let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
+    flow.last_seen = flow.last_seen.wrapping_sub(LATE_SYN_TIMEOUT);
+    lb.maps.flows.set(id, &flow, 0).expect("a write");
+    let sent = forwarded(&mut lb, Port::Tenant, &late);
+    let wanted = tcp(&snat(1025), KAS, SYN_ONLY).numbers(CLIENT_ISN, 0);
+    assert_frame(&sent, &wanted.ttl(63).between(MGMT_NIC, KAS_MAC));
 }
 
 /// A first SYN without answer, then another from the same port with another initial number.

@@ -1041,6 +1041,10 @@ fn after_the_end_the_client_opens_a_connection_to_a_socket() {
     client_becomes(&mut lb, &client_says(ACK_ONLY, HELLO + 1, 11));
 
     let again = |flags, sequence, ack| request(CLIENT_A, API, flags).numbers(sequence, ack);
+    // Not by the SYN of the last one, which comes late.
+    let late = again(SYN_ONLY, CLIENT_BYTE - 1, 0).bytes();
+    assert_dropped(&mut lb, Port::Tenant, &late, "late_syn");
+    client_becomes(&mut lb, &client_says(ACK_ONLY, HELLO + 1, 11));
     assert_delivered(&mut lb, Port::Tenant, &again(SYN_ONLY, 90_000, 0));
     assert_leaves(&mut lb, "tenant-a", &vip_says(CLIENT_A, SYN_ACK));
     assert_delivered(&mut lb, Port::Tenant, &again(ACK_ONLY, 90_001, 8));

@@ -16,11 +16,11 @@
 //! LOCAL, a socket's, until its connection is handed over and it is ESTABLISHED, with a splice.
 //!
 //! CLOSED still translates until the id is claimed again, so last ACKs arrive; a new SYN of the
-//! same client takes a new id. A flow that userspace ends becomes ENDED instead, from any live state:
+//! same client takes a new id, and a late one of the flow itself is dropped. A flow that userspace ends becomes ENDED instead, from any live state:
 //! it does not translate. UDP goes from NEW to ESTABLISHED with the first reply.
 
 mod step;
 mod word;
 
-pub use step::{Direction, Segment, Step, stays, tcp, udp};
+pub use step::{Direction, LATE_SYN_TIMEOUT, Segment, Step, is_late_syn, stays, tcp, udp};
 pub use word::{State, Word};

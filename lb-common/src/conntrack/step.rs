@@ -1,7 +1,10 @@
 //! What a packet means for its flow.
 
 use super::word::{BACKEND_FIRST, FIN_REPLY, FIN_REQUEST, State, Word};
-use crate::wire::header::{ACK, FIN, RST, SYN};
+use crate::{
+    maps::flow::TIME_SHIFT,
+    wire::header::{ACK, FIN, RST, SYN},
+};
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,9 @@ const FIRST_DATA: u32 = 1 << 16;
 /// flight. Wider than RFC 5961 section 3.2 because nobody is challenged here: a wrong guess frees
 /// an id, which goes on translating until it is claimed.
 const RST_WINDOW: u32 = 1 << 30;
+/// How long after a flow's last packet a SYN of it may still come, in units of `Flow::last_seen`: half of the
+/// second after which a client repeats one (RFC 6298 section 2.1).
+pub const LATE_SYN_TIMEOUT: u32 = 500_000_000 >> TIME_SHIFT;
 
 /// Judges a TCP segment of a live or closed flow. `ack_request` and `ack_reply` are the entry's.
 #[inline(always)]
@@ -166,6 +172,21 @@ const fn judge(
         (State::Replied | State::Established, _) => closing(word, word, direction, segment),
         _ => Step::Keep,
     }
+}
+
+/// Whether a client's SYN comes late: its connection is over since, and it does not open another. `ack_reply`
+/// is the entry's, and `idle` the time since the flow's last packet, in units of `Flow::last_seen`.
+///
+/// Only a SYN with a higher number than the last connection had opens another one (RFC 9293 section 3.10.7.4,
+/// TIME-WAIT). Otherwise a backend would answer the late one, and the client, which may not have the last
+/// connection's end yet, would lose it to a reset. For some clients a new connection begins with any number:
+/// theirs opens when they send it again.
+#[inline(always)]
+pub const fn is_late_syn(word: Word, sequence: u32, ack_reply: u32, idle: u32) -> bool {
+    let is_finished =
+        matches!(word.state(), State::Closed) && word.has_flags(FIN_REQUEST | FIN_REPLY);
+    let is_before = (sequence.wrapping_sub(ack_reply) as i32) < 0;
+    is_finished && is_before && idle < LATE_SYN_TIMEOUT
 }
 
 /// Applies a FIN to `next`, which is `word` or follows from it; both FINs close.
@@ -500,6 +521,27 @@ mod tests {
             State::Established,
             "the old FIN does not count"
         );
+    }
+
+    #[test]
+    fn only_a_syn_with_a_higher_number_opens_the_port_of_a_finished_connection_at_once() {
+        let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
+        let half = changed(tcp(established(), Direction::Request, &fin, 0, 0));
+        let finished = changed(tcp(half, Direction::Reply, &fin, 0, 0));
+        let expected: u32 = 10;
+        for (sequence, is_late) in [
+            (expected.wrapping_sub(20), true),
+            (expected - 1, true),
+            (expected, false),
+            (expected + 9000, false),
+        ] {
+            let late = |word, idle| is_late_syn(word, sequence, expected, idle);
+            assert_eq!(late(finished, 0), is_late, "{sequence}");
+            assert_eq!(late(finished, LATE_SYN_TIMEOUT - 1), is_late, "{sequence}");
+            assert!(!late(finished, LATE_SYN_TIMEOUT), "the client's second try");
+            // A connection that was reset, and one that is not over.
+            assert!(!late(established().close(), 0) && !late(half, 0));
+        }
     }
 
     #[test]

@@ -73,6 +73,8 @@ fn a_flow_closes_and_opens_again() {
     assert_eq!(state, lb_common::conntrack::State::Closed);
     let ack = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 2, BACKEND_ISN + 2);
     forwarded(&mut lb, Port::Tenant, &ack);
+    let late = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
+    assert_dropped(&mut lb, Port::Tenant, &late.bytes(), "late_syn");
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN + 100_000, 0);
     let sent = forwarded(&mut lb, Port::Tenant, &syn);
     let read = lb_tests::six::read(&sent).expect("IPv6");

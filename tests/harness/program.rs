@@ -287,11 +287,11 @@ impl DataPlane {
     }
 
     /// `lb_nic` for several CPUs at once, and the maps beside it.
-    pub fn on_all_cpus(&mut self) -> (Nic<'_>, &Maps) {
+    pub fn on_all_cpus(&self) -> (Nic<'_>, &Maps) {
         let Loaded {
             object, ifindex, ..
-        } = &mut *self.loaded;
-        let program = object.program(NIC).expect("a program of the object");
+        } = &*self.loaded;
+        let program = object.loaded(NIC).expect("a program of the object");
         let ports = [ifindex["t0"], ifindex["m0"]];
         (Nic::new(program, ports), &self.maps)
     }

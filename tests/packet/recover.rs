@@ -6,10 +6,11 @@ use std::{
     thread,
 };
 
+use anyhow::Result;
 use lb_common::{conntrack::State, maps::snat::FIRST_FLOW_PORT};
 use lb_tests::{
     packet::flags::*,
-    program::{DataPlane, IDS, Port},
+    program::{Action, DataPlane, IDS, Port},
 };
 use lb_user::{
     config::Snat,
@@ -75,32 +76,31 @@ fn lost_ids_come_back_behind_all_others() {
     forwarded(&mut lb, Port::Tenant, &ack);
 }
 
-/// Beside a data plane that takes ids and returns them all the time.
+/// Beside a client that opens connections and resets them: each takes an id and returns it at once.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn ids_that_come_and_go_meanwhile_are_not_doubled() {
     const TURNS: usize = 30;
     let lb = DataPlane::alone(CONFIG);
     let (table, churning) = (lb.flow_table(), AtomicBool::new(true));
+    let frames = [(SYN_ONLY, CLIENT_ISN), (RST_ONLY, CLIENT_ISN + 1)]
+        .map(|(flags, number)| request(CLIENT_A, API, flags).numbers(number, 0).bytes());
     let churned = thread::scope(|scope| {
         let churn = scope.spawn(|| {
-            let mut queue = lb.maps.free_ids(0).expect("a queue").expect("it is open");
+            let (nic, _) = lb.on_all_cpus();
             let mut churned = 0;
             while churning.load(Ordering::Relaxed) {
-                let Ok(id) = queue.pop(0) else { continue };
-                let free = table.word(id).expect("an entry");
-                let live = free.claim(false).publish();
-                assert!(table.swap(id, free, live), "{id} is nobody else's");
-                assert!(table.swap(id, live, live.close()));
-                queue.push(&id, 0).expect("room in the queue");
+                for frame in &frames {
+                    assert_eq!(nic.run(Port::Tenant, frame).0, Action::Redirect);
+                }
                 churned += 1;
             }
             churned
         });
-        for _ in 0..TURNS {
-            recover(&lb.maps, lb.object(), &table, &slot()).expect("a turn");
-        }
+        let turn = |_| recover(&lb.maps, lb.object(), &table, &slot());
+        let lost: Result<Vec<usize>> = (0..TURNS).map(turn).collect();
         churning.store(false, Ordering::Relaxed);
+        assert_eq!(lost.expect("all turns"), [0; TURNS], "none is lost");
         churn.join().expect("no panic")
     });
     assert!(churned > 1000, "{churned} ids taken meanwhile prove little");

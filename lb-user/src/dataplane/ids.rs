@@ -25,7 +25,7 @@ impl Object {
     ///
     /// If there is no such queue, or it has no room.
     pub fn fill(&self, slot: u16, ids: &[u32]) -> Result<()> {
-        let program = self.own(FILL)?;
+        let program = self.loaded(FILL)?;
         for ids in ids.chunks(MAX_IDS) {
             let filled = run(program, (slot, ids.len(), 0), ids)
                 .with_context(|| format!("fill the queue of free ids of SNAT address {slot}"))?;
@@ -47,7 +47,7 @@ impl Object {
     ///
     /// If there is no such queue.
     pub fn turn(&self, slot: u16) -> Result<Met> {
-        let program = self.own(TURN)?;
+        let program = self.loaded(TURN)?;
         meet(slot, |count, last| {
             run(program, (slot, count, last), &[])
                 .with_context(|| format!("turn the queue of free ids of SNAT address {slot}"))

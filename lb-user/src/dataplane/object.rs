@@ -9,7 +9,7 @@ use anyhow::{Context as _, Error, Result, anyhow, bail};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData},
-    programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp},
+    programs::{Program, ProgramError, ProgramInfo, Xdp},
 };
 use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, snat::flow_entries, usage};
 
@@ -157,8 +157,15 @@ impl Object {
         Ok(program.info()?)
     }
 
-    /// A program of the object that only userspace runs.
-    pub(super) fn own(&self, name: &str) -> Result<&SchedClassifier> {
+    /// A program of the object, for userspace to run it.
+    ///
+    /// # Errors
+    ///
+    /// If the object has no such program of this kind.
+    pub fn loaded<'o, P>(&'o self, name: &str) -> Result<&'o P>
+    where
+        &'o P: TryFrom<&'o Program, Error = ProgramError>,
+    {
         let program = self.ebpf.program(name);
         let program = program.with_context(|| format!("the eBPF object has no program {name}"))?;
         Ok(program.try_into()?)

@@ -21,9 +21,10 @@ use crate::oracle_sni_cases::{API, APPS, Case, all};
 /// Where the backends listen, and how long until one must.
 const PORT: u16 = 31443;
 const SOON: Duration = Duration::from_secs(10);
-/// Between two segments of a hello, and between the first and the last: both have a second for it.
+/// Between two segments of a hello, and between the first and the last: both have three seconds for it, because a
+/// hello of single bytes takes a thousand turns on a machine that may have others to run.
 const PAUSE: Duration = Duration::from_millis(3);
-const MOST: Duration = Duration::from_millis(300);
+const MOST: Duration = Duration::from_millis(100);
 /// The backends, each on a node of its own; the last one for the name in captured hellos.
 pub(crate) const POOLS: [&str; 4] = ["hub", "managed1", "managed2", "captured"];
 
@@ -194,7 +195,7 @@ defaults
 frontend apis-6443
   bind {address}:{API}
   mode tcp
-  tcp-request inspect-delay 1s
+  tcp-request inspect-delay 3s
   tcp-request content accept if {{ req_ssl_hello_type 1 }}
   acl ACL_hub req_ssl_sni -i api.hub-cluster.linuxera.lab
   acl ACL_managed1 req_ssl_sni -i api.managed1.linuxera.lab
@@ -207,7 +208,7 @@ frontend apis-6443
 frontend routers-https-443
   bind {address}:{APPS}
   mode tcp
-  tcp-request inspect-delay 1s
+  tcp-request inspect-delay 3s
   tcp-request content accept if {{ req_ssl_hello_type 1 }}
   acl ACL_hub req_ssl_sni -m reg -i ^[^\.]+\.apps\.hub\.linuxera\.lab
   acl ACL_managed1 req_ssl_sni -m reg -i ^[^\.]+\.apps\.managed1\.linuxera\.lab
@@ -256,7 +257,7 @@ pools:
     network: tenant-a
     listen: ["{VIP}:{API}/tcp"]
     sni:
-      hello_timeout: 1s
+      hello_timeout: 3s
       routes:
         - {{ names: [api.hub-cluster.linuxera.lab], pool: hub }}
         - {{ names: [api.managed1.linuxera.lab], pool: managed1 }}
@@ -266,7 +267,7 @@ pools:
     network: tenant-a
     listen: ["{VIP}:{APPS}/tcp"]
     sni:
-      hello_timeout: 1s
+      hello_timeout: 3s
       routes:
         - {{ names: ["*.apps.hub.linuxera.lab"], pool: hub }}
         - {{ names: ["*.apps.managed2.linuxera.lab"], pool: managed2 }}

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// A connection that is silent for this long is given up, so that no thread waits for ever.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE: Duration = Duration::from_secs(600);
 
 /// The server on one node; its threads live in the node's namespace and end with it.
 #[derive(Debug)]

@@ -178,8 +178,10 @@ fn kill_at(moments: impl Iterator<Item = Moment>, after: After) -> Result<Vec<En
         ensure!(bytes > 1 << 20, "{bytes} bytes");
     }
     if after == After::AllPorts {
-        let gone = poll::until("no flow any more", LEASE, || {
-            Ok(lb.flows()?.is_empty().then_some(()))
+        // Ports that are lent are no flows, but live.
+        let gone = poll::until("no flow any more, and no port that is lent", LEASE, || {
+            let is_over = lb.flows()?.is_empty() && lb.status()?.flows.live == 0;
+            Ok(is_over.then_some(()))
         });
         gone.with_context(|| format!("{:?}", lb.flows()))?;
         ensure_all_ids_are_free(&topology, &lb)?;

@@ -563,7 +563,7 @@ fn kill_everywhere(way: Way, part: Part) -> Result<()> {
     let again = format!("{SEED}={}", dice.seed());
     println!("{again}");
     let moments = moments(part, &mut dice)?;
-    kill_at(way, moments, part.is_partly || is_long()).context(again)
+    kill_at(way, moments, part.is_partly).context(again)
 }
 
 /// Kills a change at one moment after the other, in turn there and back; whether some of them must leave

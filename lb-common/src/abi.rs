@@ -17,4 +17,11 @@
 ///   Later, without a number of its own: labels, clients and rules of IPv6, which are maps of their own; the
 ///   number of a network's SNAT addresses of IPv6 in its flags; the version in an address' key; the client at
 ///   the end of a flow event. An older `lb` knows nothing of it, so IPv6 goes out of the file before a downgrade.
+///   And quotas and banks, likewise maps of their own.
+///   Records of datagrams in pieces in another map, DATAGRAMS; the pin of FRAGMENTS stays until `lb down`, unused.
+///   Later, without a number of its own: what the ends of a flow have pending, a map of its own; a doubt in the flags
+///   of the flow's word. An older `lb` takes a flow in doubt for one that goes on, whose id may rest at its end.
+///   Rates, contacts and stations, which are maps of their own; rules for stations that are no sources, which an
+///   older `lb` takes for none; the link among the rules of destinations, which an older `lb` lets pass as it did.
+///   Samples of each network, in another map, DROP_SAMPLES; the pin of SAMPLES stays until `lb down`, unused.
 pub const ABI_VERSION: u32 = 6;

@@ -196,6 +196,12 @@ impl Mac {
         first.to_ne_bytes()[0] & 1 != 0
     }
 
+    /// Whether a station may have it: no group address, and not all zero.
+    #[inline(always)]
+    pub const fn is_of_station(self) -> bool {
+        !self.is_group() && !self.is_none()
+    }
+
     /// All zero: not known.
     #[inline(always)]
     pub const fn is_none(self) -> bool {

@@ -8,6 +8,7 @@ use network_types::ip::IpProto;
 use crate::{
     addr::{Be16, Be32},
     pod::pod_struct,
+    rate::Bucket,
     wire::{
         Frame, Ipv4Frame, L4, OFFSET_MASK, Packet,
         checksum::Sum,
@@ -63,16 +64,6 @@ impl IcmpError {
 pub(crate) const TTL: u8 = 64;
 
 pod_struct! {
-    /// The answers that a CPU may still give. 8 bytes.
-    pub struct Bucket {
-        /// So many.
-        pub tokens: u32,
-        /// Coarse time of the last look, as `Flow::last_seen`.
-        pub seen: u32,
-    }
-}
-
-pod_struct! {
     /// What a CPU keeps for its answers. 20 bytes.
     pub struct Answers {
         /// Resets and errors.
@@ -81,25 +72,6 @@ pod_struct! {
         pub echoes: Bucket,
         /// Bytes that the way on carries, if the packet in hand is too big for it.
         pub mtu: u32,
-    }
-}
-
-/// Most answers in one go, and about as many in a second: one comes in with each unit of coarse time.
-pub const BURST: u32 = 1000;
-
-impl Bucket {
-    /// Takes one answer out, if there is one.
-    #[inline(always)]
-    pub const fn take(&mut self, now: u32) -> bool {
-        let gained = now.wrapping_sub(self.seen);
-        let tokens = self.tokens.saturating_add(gained);
-        self.seen = now;
-        self.tokens = if tokens > BURST { BURST } else { tokens };
-        if self.tokens == 0 {
-            return false;
-        }
-        self.tokens -= 1;
-        true
     }
 }
 
@@ -120,6 +92,27 @@ pub fn reset<P: Packet>(packet: &P, frame: &Ipv4Frame<'_>) -> Option<()> {
     let tcp = packet.header(size_of::<Ethernet>() + size_of::<Ipv4>())?;
     reset.write(tcp, Sum::default().add32(ends.from).add32(ends.to));
     Some(())
+}
+
+/// Leaves the checksum of the reset that [`reset`] has made open, because the kernel has noted of the segment that
+/// this is still to be computed, from where the header begins to the frame's end: there must be nothing behind.
+#[inline(always)]
+pub fn reopen<P: Packet>(packet: &P) -> Option<()> {
+    let ip: &Ipv4 = packet.header(size_of::<Ethernet>())?;
+    let tcp: &Tcp = packet.header(size_of::<Ethernet>() + size_of::<Ipv4>())?;
+    let addresses = Sum::default()
+        .add32(ip.source.get())
+        .add32(ip.destination.get());
+    tcp.checksum.set(pseudo(addresses).open());
+    Some(())
+}
+
+/// The pseudo-header of a reset between these addresses.
+#[inline(always)]
+pub(crate) const fn pseudo(addresses: Sum) -> Sum {
+    addresses
+        .add16(Be16::new(IpProto::Tcp as u16))
+        .add16(Be16::new(TCP_BYTES))
 }
 
 /// What stands in the reset of a segment.
@@ -172,9 +165,7 @@ impl Reset {
         tcp.flags.set(self.flags);
         tcp.window.set(Be16::default());
         tcp.urgent.set(Be16::default());
-        let sum = addresses
-            .add16(Be16::new(u16::from(IpProto::Tcp as u8)))
-            .add16(Be16::new(TCP_BYTES))
+        let sum = pseudo(addresses)
             .add16(self.destination)
             .add16(self.source)
             .add32(self.sequence)
@@ -294,6 +285,7 @@ pub fn error<P: Packet>(packet: &P, error: IcmpError) -> Option<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::rate::REFUSALS;
     use crate::{
         addr::Mac,
         wire::{
@@ -383,6 +375,22 @@ pub(crate) mod tests {
         }
     }
 
+    /// What an interface makes of it that adds the rest is the reset as it would be otherwise.
+    #[test]
+    fn a_reset_may_stay_open() {
+        let mut bytes = frame(6, 4, &tcp(ACK, 1000, 2000), b"data");
+        let packet = Slice::new(&mut bytes);
+        let ethernet: &Ethernet = packet.header(0).unwrap();
+        let parsed = parse_ipv4(&packet, ethernet, packet.header(14).unwrap()).unwrap();
+        reset(&packet, &parsed).unwrap();
+        let whole = bytes[..RESET_BYTES].to_vec();
+        reopen(&Slice::new(&mut bytes)).unwrap();
+        assert_ne!(bytes[..RESET_BYTES], whole);
+        let sum = full(&bytes[34..RESET_BYTES], 0).raw();
+        bytes[50..52].copy_from_slice(&sum.to_ne_bytes());
+        assert_eq!(bytes[..RESET_BYTES], whole);
+    }
+
     #[test]
     fn no_reset_goes_to_a_group_or_to_nobody() {
         let answered = |at: usize, value: u8| {
@@ -432,7 +440,8 @@ pub(crate) mod tests {
     #[test]
     fn answers_have_a_rate() {
         let mut bucket = Bucket::default();
-        let given = |bucket: &mut Bucket, now| (0..5000).filter(|_| bucket.take(now)).count();
+        let given =
+            |bucket: &mut Bucket, now| (0..5000).filter(|_| bucket.take(now, REFUSALS)).count();
         assert_eq!(given(&mut bucket, 0), 0, "nothing has come in yet");
         assert_eq!(given(&mut bucket, 10), 10);
         assert_eq!(

@@ -6,7 +6,7 @@ use network_types::ip::IpProto;
 
 use crate::{
     addr::{Be16, Be32},
-    answer::{Reset, TCP_BYTES, TTL},
+    answer::{Reset, TCP_BYTES, TTL, pseudo},
     wire::{
         Ipv6Frame, L4, Packet,
         checksum::Sum,
@@ -97,6 +97,18 @@ pub fn reset<P: Packet>(packet: &P, frame: &Ipv6Frame<'_>) -> Option<()> {
     let addresses = Sum::default().add128(us).add128(sender);
     // Where extension headers stood there may be none now.
     reset.write(packet.header(HEADERS)?, addresses);
+    Some(())
+}
+
+/// Leaves the checksum of the reset that [`reset`] has made open, as `answer::reopen`.
+#[inline(always)]
+pub fn reopen<P: Packet>(packet: &P) -> Option<()> {
+    let ip: &Ipv6 = packet.header(size_of::<Ethernet>())?;
+    let tcp: &Tcp = packet.header(HEADERS)?;
+    let addresses = Sum::default()
+        .add128(ip.source.get())
+        .add128(ip.destination.get());
+    tcp.checksum.set(pseudo(addresses).open());
     Some(())
 }
 

@@ -108,17 +108,19 @@ pub struct Extents(u64);
 /// Bits of a number of units: up to 8192.
 const BITS: u32 = 14;
 const MASK: u64 = (1 << BITS) - 1;
-const END: u32 = BITS;
-const HOLE_FROM: u32 = 2 * BITS;
-const HOLE_TO: u32 = 3 * BITS;
-const LAST: u64 = 1 << (4 * BITS);
+const END: u32 = 0;
+const HOLE_FROM: u32 = BITS;
+const HOLE_TO: u32 = 2 * BITS;
+const LAST: u64 = 1 << (3 * BITS);
 
 impl Extents {
+    /// Bits of the word.
+    pub const BITS: u32 = 3 * BITS + 1;
+
     /// After a first fragment with this many bytes behind its IP header, a multiple of 8.
     #[inline(always)]
     pub const fn first(bytes: u64) -> Self {
-        let end = (bytes / 8) & MASK;
-        Self(end | end << END)
+        Self(((bytes / 8) & MASK) << END)
     }
 
     /// From the word in the record.
@@ -139,14 +141,13 @@ impl Extents {
     }
 
     #[inline(always)]
-    const fn with(self, end: u64, hole_from: u64, hole_to: u64, last: u64) -> Self {
+    const fn new(end: u64, hole_from: u64, hole_to: u64, last: u64) -> Self {
         let (hole_from, hole_to) = if hole_from < hole_to {
             (hole_from, hole_to)
         } else {
             (0, 0)
         };
-        let parts = end << END | hole_from << HOLE_FROM | hole_to << HOLE_TO;
-        Self(self.0 & MASK | parts | last)
+        Self(end << END | hole_from << HOLE_FROM | hole_to << HOLE_TO | last)
     }
 
     /// After one more fragment.
@@ -166,9 +167,9 @@ impl Extents {
             }
             let last = if more { 0 } else { LAST };
             return if from == end {
-                Ok(self.with(to, hole_from, hole_to, last))
+                Ok(Self::new(to, hole_from, hole_to, last))
             } else if hole_to == 0 {
-                Ok(self.with(to, end, from, last))
+                Ok(Self::new(to, end, from, last))
             } else {
                 Err(DropReason::FragmentEarly)
             };
@@ -176,9 +177,9 @@ impl Extents {
         if from < hole_from || to > hole_to || !more {
             Err(DropReason::FragmentOverlap)
         } else if from == hole_from {
-            Ok(self.with(end, to, hole_to, last))
+            Ok(Self::new(end, to, hole_to, last))
         } else if to == hole_to {
-            Ok(self.with(end, hole_from, from, last))
+            Ok(Self::new(end, hole_from, from, last))
         } else {
             Err(DropReason::FragmentEarly)
         }

@@ -17,6 +17,9 @@ use crate::{
     },
 };
 
+/// Type and code of "fragmentation needed and DF set".
+const UNREACHABLE: u8 = 3;
+const FRAGMENTATION_NEEDED: u8 = 4;
 /// Hops of what we make ourselves.
 pub(crate) const TTL: u8 = 64;
 /// Where the checksum stands in a TCP header, and in a UDP header.
@@ -26,6 +29,12 @@ const UDP_CHECKSUM: usize = 6;
 /// in flight on almost any path (16 MiB), and a guess hits one time in 256. What is in flight beyond
 /// it loses nothing: the first bytes that are not acknowledged are as large, and are quoted as well.
 const IN_FLIGHT: u32 = 1 << 24;
+
+/// The least MTU of a client's path that a backend hears of, in bytes of an IP packet: what every network of
+/// IPv6 carries (RFC 8200 section 5). A host keeps the MTU of a path by its destination, which is a SNAT address
+/// for a backend, and behind that are all clients: one of them could make the packets of all others small. A
+/// client that has less has segments that fit by the `mss` of its network.
+pub const MTU_FLOOR: u16 = 1280;
 
 /// What an ICMP message wants (RFC 792).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,12 +162,42 @@ impl Message<'_> {
         Ok(Quote { ip, l4, at })
     }
 
+    /// Bounds the MTU of an error about what was sent to a client, before [`Self::translate`]: below
+    /// [`MTU_FLOOR`] it becomes that, also where a router says none (RFC 1191 section 5). Returns whether it
+    /// was raised. Other errors than "fragmentation needed" have none.
+    ///
+    /// # Errors
+    ///
+    /// `MtuImplausible` if what is quoted fits what the backend would hear.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    pub fn bound_mtu(&self, quote: &Quote<'_>) -> Result<bool, DropReason> {
+        let icmp = self.icmp;
+        if icmp.kind.get() != UNREACHABLE || icmp.code.get() != FRAGMENTATION_NEEDED {
+            return Ok(false);
+        }
+        let rest = icmp.rest.get();
+        let said = rest.get() as u16;
+        let raised = said < MTU_FLOOR;
+        let mtu = if raised { MTU_FLOOR } else { said };
+        if quote.ip.total_length.get().get() <= mtu {
+            return Err(DropReason::MtuImplausible);
+        }
+        if raised {
+            let new = Be32::new(rest.get() & 0xffff_0000 | u32::from(mtu));
+            let sum = Delta::default().change32(rest, new);
+            icmp.rest.set(new);
+            icmp.checksum.set(sum.apply(icmp.checksum.get()));
+        }
+        Ok(raised)
+    }
+
     /// Makes an error one of the end that `to` names: the quote becomes the packet that this end had
     /// sent, and the error comes from where it had sent it to, whoever found it. So neither end sees
     /// an address of the other's side. One hop goes off the time to live.
     ///
     /// `ahead` is taken off the sequence number: what that of a packet with a splice is ahead of what this
-    /// end had sent, else 0. Extensions behind the quote (RFC 4884) and the MTU stay as they are.
+    /// end had sent, else 0. Extensions behind the quote (RFC 4884) stay as they are.
     #[inline(always)]
     pub fn translate<P: Packet>(
         &self,
@@ -376,6 +415,53 @@ mod tests {
             let sum = full(&outer[..20], 0).raw().to_ne_bytes();
             outer[10..12].copy_from_slice(&sum);
             assert_eq!(bytes[14..], outer);
+        }
+    }
+
+    /// For every MTU around the floor and the length that is quoted, and each other type and code: the message
+    /// is that of a router that had said the bounded MTU, with its checksum computed anew.
+    #[test]
+    fn an_mtu_is_bounded_by_the_floor_and_by_what_is_quoted() {
+        let sent = |total: u16| {
+            let mut quoted = ip(6, [VIP, CLIENT], 0, &[0xab; 8]);
+            quoted[2..4].copy_from_slice(&total.to_be_bytes());
+            quoted
+        };
+        let error = |kind, beside: u8, mtu: u16, total| {
+            let [high, low] = mtu.to_be_bytes();
+            let mut body = message(kind, &sent(total));
+            body[4..8].copy_from_slice(&[0, beside, high, low]);
+            body[2..4].fill(0);
+            let sum = full(&body, 0).raw().to_ne_bytes();
+            body[2..4].copy_from_slice(&sum);
+            frame(&ip(1, [ROUTER, VIP], 0, &body))
+        };
+        let bound = |bytes: &mut [u8]| {
+            with(bytes, |packet, message| {
+                message.bound_mtu(&message.quote(packet).unwrap())
+            })
+        };
+        let around = [
+            0, 1, 67, 68, 552, 1279, 1280, 1281, 1499, 1500, 1501, 65_535,
+        ];
+        for (mtu, total) in around.into_iter().flat_map(|a| around.map(|b| (a, b))) {
+            for beside in [0, 32] {
+                let mut bytes = error([3, 4], beside, mtu, total);
+                let before = bytes.clone();
+                let found = bound(&mut bytes);
+                if total <= mtu.max(1280) {
+                    assert_eq!(found, Err(DropReason::MtuImplausible), "{mtu} {total}");
+                    assert_eq!(bytes, before);
+                } else {
+                    assert_eq!(found, Ok(mtu < 1280), "{mtu} {total}");
+                    assert_eq!(bytes, error([3, 4], beside, mtu.max(1280), total));
+                }
+            }
+        }
+        for kind in [[3, 0], [3, 1], [3, 3], [3, 5], [11, 4], [12, 4]] {
+            let mut bytes = error(kind, 0, 68, 100);
+            assert_eq!(bound(&mut bytes), Ok(false), "{kind:?}");
+            assert_eq!(bytes, error(kind, 0, 68, 100));
         }
     }
 

@@ -8,7 +8,7 @@ use network_types::ip::IpProto;
 
 use crate::{
     addr::{Be16, Be32, Be128},
-    icmp::{Kind, TCP_CHECKSUM, TTL, is_in_flight},
+    icmp::{Kind, MTU_FLOOR, TCP_CHECKSUM, TTL, is_in_flight},
     nat::Translation,
     verdict::DropReason,
     wire::{
@@ -21,6 +21,7 @@ use crate::{
 
 /// Types (RFC 4443 sections 3 and 4): errors are the first four.
 const UNREACHABLE: u8 = 1;
+const TOO_BIG: u8 = 2;
 const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
@@ -160,6 +161,25 @@ impl Message<'_> {
             protocol,
             at,
         })
+    }
+
+    /// Judges the MTU of an error about what was sent to a client. Unlike that of IPv4 one below [`MTU_FLOOR`] is
+    /// not raised: no router says it (RFC 8200 section 5). Other errors than "packet too big" have none.
+    ///
+    /// # Errors
+    ///
+    /// `MtuImplausible` if it is below the floor, or what is quoted fits it.
+    #[inline(always)]
+    pub fn check_mtu(&self, quote: &Quote<'_>) -> Result<(), DropReason> {
+        if self.icmp.kind.get() != TOO_BIG {
+            return Ok(());
+        }
+        let said = self.icmp.rest.get().get();
+        let quoted = usize::from(quote.ip.payload_length.get().get()) + size_of::<Ipv6>();
+        if said < u32::from(MTU_FLOOR) || quoted <= said as usize {
+            return Err(DropReason::MtuImplausible);
+        }
+        Ok(())
     }
 
     /// Makes an error one of the end that `to` names: the quote becomes the packet that this end had
@@ -422,6 +442,46 @@ mod tests {
             let mut outer = ip(58, ends, &message(ends, [129, 0], &body));
             outer[7] = 64;
             assert_eq!(bytes[14..], outer);
+        }
+    }
+
+    #[test]
+    fn an_mtu_is_not_below_the_floor_and_not_above_what_is_quoted() {
+        let ends = [ROUTER, VIP];
+        let check = |kind: u8, mtu: u32, total: u16| {
+            let mut quoted = ip(6, [VIP, CLIENT], &[0xab; 8]);
+            quoted[4..6].copy_from_slice(&(total - 40).to_be_bytes());
+            let mut body = message(ends, [kind, 0], &quoted);
+            body[4..8].copy_from_slice(&mtu.to_be_bytes());
+            let mut bytes = frame(&ip(58, ends, &body));
+            with(&mut bytes, |packet, message| {
+                message.check_mtu(&message.quote(packet).unwrap())
+            })
+        };
+        let totals = [40, 1279, 1280, 1281, 1499, 1500, 1501, 65_535];
+        let mtus = [
+            0,
+            68,
+            1279,
+            1280,
+            1281,
+            1499,
+            1500,
+            65_535,
+            65_536,
+            0x0001_0500,
+            u32::MAX,
+        ];
+        for (mtu, total) in mtus
+            .into_iter()
+            .flat_map(|mtu| totals.map(|total| (mtu, total)))
+        {
+            let believed = mtu >= 1280 && u32::from(total) > mtu;
+            let wanted = believed.then_some(()).ok_or(DropReason::MtuImplausible);
+            assert_eq!(check(2, mtu, total), wanted, "{mtu} {total}");
+            for other in [1, 3, 4] {
+                assert_eq!(check(other, mtu, total), Ok(()), "{other}");
+            }
         }
     }
 

@@ -1,6 +1,13 @@
 //! select: Maglev consistent hashing (Eisenbud et al., NSDI 2016, section 3.4).
 //!
 //! Both sides share the hash and the index; the table is built in userspace.
+//!
+//! Without a secret, because the data plane, userspace (of shared VIPs) and another balancer with the same table must
+//! choose the same backend for a tuple. So a client can choose among the backends of its pool; what is not its own
+//! pool's, such as the SNAT address, goes by [`HashKey::tuple`](crate::maps::label::HashKey::tuple).
+
+#[cfg(any(test, feature = "user"))]
+use std::collections::BTreeMap;
 
 use crate::maps::flow::FlowKey;
 
@@ -27,6 +34,24 @@ const fn mix(value: u64) -> u64 {
 #[inline(always)]
 pub const fn index(hash: u32, size: u32) -> u32 {
     ((hash as u64 * size as u64) >> 32) as u32
+}
+
+/// Table entries that a new flow tries: its own, then the ones behind it, where the next hop of a backend is not
+/// known.
+pub const ATTEMPTS: u32 = 4;
+
+/// How many entries of `table` lead to each backend, where flows pass over those without a next hop. What leads to none
+/// is left out.
+#[cfg(any(test, feature = "user"))]
+pub fn entries(table: &[u32], has_next_hop: impl Fn(u32) -> bool) -> BTreeMap<u32, u32> {
+    let mut entries = BTreeMap::new();
+    for first in 0..table.len() {
+        let mut tried = table.iter().cycle().skip(first).take(ATTEMPTS as usize);
+        if let Some(id) = tried.find(|id| has_next_hop(**id)) {
+            *entries.entry(*id).or_default() += 1;
+        }
+    }
+    entries
 }
 
 /// Table sizes: primes, as the permutations need; each pool takes the smallest that gives its
@@ -216,6 +241,26 @@ mod tests {
         assert!(build(&members(&[7])).iter().all(|&id| id == 1));
         let extreme = build(&members(&[256, 1]));
         assert!(shares(&extreme)[&2] >= 60);
+    }
+
+    #[test]
+    fn the_entries_of_a_backend_without_a_next_hop_are_those_of_the_ones_behind_it() {
+        let table = [1, 2, 3, 3, 1, 2];
+        let all = entries(&table, |_| true);
+        assert_eq!(all, BTreeMap::from([(1, 2), (2, 2), (3, 2)]));
+        let without = entries(&table, |id| id != 3);
+        assert_eq!(without, BTreeMap::from([(1, 4), (2, 2)]));
+        // Over the end of the table.
+        assert_eq!(
+            entries(&table, |id| id == 1),
+            BTreeMap::from([(1, 6)]),
+            "two from the end, and the two before them"
+        );
+        // A flow tries four of them and no more.
+        let far = [1, 2, 2, 2, 2, 2];
+        assert_eq!(entries(&far, |id| id == 1), BTreeMap::from([(1, 4)]));
+        assert_eq!(entries(&far, |_| false), BTreeMap::new());
+        assert_eq!(entries(&[], |_| true), BTreeMap::new());
     }
 
     #[test]

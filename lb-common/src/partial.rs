@@ -3,7 +3,8 @@
 //! A stack that sends over veth, virtio or tap writes the sum of the pseudo-header alone, for the
 //! interface to add the rest. That this is still to be done stands beside the frame, where an XDP
 //! program does not see it; so such a frame is recognised by that sum. One in 65,536 whole checksums
-//! is equal to it as well: computed again, it is the same.
+//! is equal to it as well: computed again, it is the same. That of a fragment is not looked at: a stack
+//! computes what it cuts, and what is here is a part of what it covers.
 
 use network_types::ip::IpProto;
 
@@ -68,7 +69,8 @@ fn open_field(l4: L4<'_>, payload: u16) -> (&N16, u16) {
     }
 }
 
-/// As [`complete`], for a packet of IPv6 whose layer-4 header of `protocol` begins at `first`.
+/// As [`complete`], for a packet of IPv6 whose layer-4 header of `protocol` begins at `first`, and that has no
+/// fragment header.
 #[inline(always)]
 pub fn complete6<P: Packet>(packet: &P, protocol: u8, first: usize, keep: bool) -> u32 {
     state6(packet, protocol, first, keep).unwrap_or(WHOLE)
@@ -112,6 +114,9 @@ fn field<P: Packet>(packet: &P, udp: bool, first: usize) -> Option<&N16> {
 )]
 fn state<P: Packet>(packet: &P, keep: bool) -> Option<u32> {
     let ip: &Ipv4 = packet.header(size_of::<Ethernet>())?;
+    if ip.is_fragment() {
+        return Some(WHOLE);
+    }
     let protocol = ip.protocol.get();
     let udp = protocol == IpProto::Udp as u8;
     let Extent { first, bytes } = extent(packet)?;
@@ -328,6 +333,23 @@ mod tests {
                 for bytes in [whole(&frame), with(&whole(&frame), 0x1234), with(&frame, 0)] {
                     for keep in [false, true] {
                         assert_eq!(completed(&bytes, keep), (WHOLE, bytes.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first fragment of a larger packet may have the sum of a pseudo-header of its own length by chance,
+    /// or, of a datagram, of its whole length, which may be more than is ever summed.
+    #[test]
+    fn the_checksum_of_a_first_fragment_stays() {
+        for payload in [24, 100, LONGEST - 54, LONGEST] {
+            for udp in [false, true] {
+                let mut bytes = open(&frame(udp, 0, payload));
+                for field in [0x20, 0x60] {
+                    bytes[20] = field;
+                    for keep in [false, true] {
+                        assert_eq!(completed(&bytes, keep), (WHOLE, bytes.clone()), "{udp}");
                     }
                 }
             }

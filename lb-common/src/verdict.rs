@@ -13,6 +13,8 @@ pub enum Verdict {
     Forwarded,
     /// Redirected into the network's cell.
     Delivered,
+    /// Redirected out of the port it came from, which `lb status` counts among the transmitted ones.
+    Returned,
     /// Dropped, for one reason.
     Dropped(DropReason),
 }
@@ -25,6 +27,9 @@ pub const UNRESTED: u32 = 4;
 /// Not a verdict: flows, by their clients' network, whose begin or end could not be reported because
 /// the buffer of flow events was full.
 pub const UNREPORTED: u32 = 5;
+/// Not a verdict: ICMP errors from this network, about what a backend had sent, whose MTU was raised to
+/// `icmp::MTU_FLOOR`.
+pub const MTU_RAISED: u32 = 6;
 const FIRST_DROP: u32 = 8;
 const FIRST_REFUSAL: u32 = 64;
 
@@ -37,6 +42,7 @@ impl Verdict {
             Self::Transmitted => 1,
             Self::Forwarded => 2,
             Self::Delivered => 3,
+            Self::Returned => 7,
             Self::Dropped(reason) => FIRST_DROP + reason as u32,
         }
     }
@@ -163,10 +169,14 @@ drop_reasons! {
     SourceRoute = 29, "source_route", "An IP option, or an IPv6 routing header, that says which way the packet must go.";
     IcmpUnrelated = 30, "icmp_unrelated", "An ICMP error that quotes no packet of a flow.";
     PartialChecksum = 31, "partial_checksum", "A frame of a local stack that has not computed its checksum, and is too long for it to be done here.";
-    RateLimited = 32, "rate_limited", "An echo request beyond the rate at which they are answered.";
+    RateLimited = 32, "rate_limited", "An echo request, or a question for the MAC of an address of ours, beyond the rate at which they are answered.";
     Stopped = 33, "stopped", "The control plane was stopped, and `on_stop: drop` ends all service until the next start.";
     Held = 34, "held", "Of a client whose connection is being handed over to the data plane: of that moment, or a repeat of what its backend has not got yet; it sends it again.";
     LateSyn = 35, "late_syn", "A SYN with a lower number than a connection from that port had, which ended less than half a second before; to open another one, the client sends it again.";
+    GroupSource = 36, "group_source", "A frame whose source MAC no interface can have: a group address, or zeros.";
+    CellRate = 37, "cell_rate", "For the network's cell, beyond the rate at which frames that the cell has not asked for enter it.";
+    NeighbourForged = 38, "neighbour_forged", "ARP or neighbour discovery whose sender cannot be on the network, or says two different MAC addresses.";
+    MtuImplausible = 39, "mtu_implausible", "An ICMP error that says \"too big\" of a packet that fits the MTU in it, or 1280 bytes.";
 }
 
 #[cfg(test)]
@@ -188,6 +198,7 @@ mod tests {
                     Verdict::Transmitted,
                     Verdict::Forwarded,
                     Verdict::Delivered,
+                    Verdict::Returned,
                 ]
                 .map(Verdict::slot),
             )

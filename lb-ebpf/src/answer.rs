@@ -7,13 +7,14 @@ use aya_ebpf::{
 };
 use lb_common::{
     addr::Be32,
-    answer::{self, Answers, ERROR_BYTES, ICMP_BYTES, IcmpError},
+    answer::{self, Answers, ERROR_BYTES, ICMP_BYTES, IcmpError, RESET_BYTES},
     maps::{
         flow::FlowKey,
         network::{NETWORK_REJECT, Network},
         service::SERVICE_REJECT,
     },
-    verdict::DropReason,
+    rate::REFUSALS,
+    verdict::{DropReason, Hook},
     wire::{
         Frame, L4, Packet, Tag,
         header::{ACK, Ethernet, Ipv4, RST, SYN},
@@ -31,11 +32,13 @@ use crate::{
     lookup,
     maps::{ANSWERS, NETWORKS},
     parse::Xdp,
-    policy, sample, tag,
+    policy,
+    rewrite::{is_noted, lb_complete},
+    sample, tag,
 };
 
 /// Shortest frame on a wire without its checksum (IEEE 802.3): an answer is not made longer.
-const SHORTEST: usize = 60;
+pub(crate) const SHORTEST: usize = 60;
 
 /// The end of a frame of the network `id` that is dropped for the reason with this number: sampled,
 /// answered where its sender must know, counted. Returns the XDP action.
@@ -46,7 +49,7 @@ const SHORTEST: usize = 60;
 #[inline(never)]
 pub(crate) extern "C" fn lb_refuse(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
     let ctx = &XdpContext::new(ctx);
-    sample::keep(ctx, id, reason);
+    sample::keep(ctx, Hook::Nic, id, reason);
     let answered = NETWORKS
         .get(id)
         .and_then(|network| refuse(ctx, id as u16, network, reason));
@@ -97,8 +100,17 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
             if tcp.flags.get() & RST != 0 || !token(id) {
                 return None;
             }
+            let (state, version_ihl) = (lb_complete(ctx.ctx, 1), ip.version_ihl.get());
             answer::reset(&xdp, &frame)?;
-            cut(ctx, xdp.len(), SHORTEST)
+            if !is_noted(state, network) {
+                return cut(ctx, xdp.len(), SHORTEST);
+            }
+            // The kernel has noted where the header was, which options have pushed back.
+            if version_ihl != 0x45 {
+                return None;
+            }
+            answer::reopen(&xdp)?;
+            cut(ctx, xdp.len(), RESET_BYTES)
         }
         _ => {
             if !answer::is_quotable(&frame) || !token(id) {
@@ -219,13 +231,13 @@ fn answers(id: u16) -> Option<&'static mut Answers> {
 /// Takes one of the refusals that this CPU may give in the network `id`.
 #[inline(always)]
 pub(crate) fn token(id: u16) -> bool {
-    answers(id).is_some_and(|answers| answers.refusals.take(now()))
+    answers(id).is_some_and(|answers| answers.refusals.take(now(), REFUSALS))
 }
 
 /// Takes one of the replies to an echo request that this CPU may give in the network `id`.
 #[inline(always)]
 pub(crate) fn take_echo(id: u16) -> bool {
-    answers(id).is_some_and(|answers| answers.echoes.take(now()))
+    answers(id).is_some_and(|answers| answers.echoes.take(now(), REFUSALS))
 }
 
 /// The network that no frame comes from: what is kept there belongs to the frame in hand.

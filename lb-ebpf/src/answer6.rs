@@ -7,16 +7,18 @@ use lb_common::{
     verdict::DropReason,
     wire::{
         L4, Packet,
-        header::{Ethernet, Ipv6, RST},
+        header::{Ethernet, Ipv6, RST, Tcp},
         parse_ipv6,
     },
 };
 
 use crate::{
     answer::{cut, is_of_the_way, mtu_in_hand, must_know, token},
+    forward6::lb_complete6,
     ipv6, lookup,
     maps::NETWORKS,
     parse::Xdp,
+    rewrite::is_noted,
 };
 
 /// What every network of IPv6 carries (RFC 8200 section 5).
@@ -52,7 +54,16 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
             if tcp.flags.get() & RST != 0 || !token(id) {
                 return None;
             }
+            let (protocol, first) = (frame.l4.protocol(), frame.at);
+            let state = lb_complete6(ctx.ctx, protocol.into(), first as u32, 1);
             answer6::reset(&xdp, &frame)?;
+            if is_noted(state, network) {
+                // As for IPv4: nothing may have stood before the header.
+                if first != RESET6_BYTES - size_of::<Tcp>() {
+                    return None;
+                }
+                answer6::reopen(&xdp)?;
+            }
             cut(ctx, xdp.len(), RESET6_BYTES)
         }
         _ => {

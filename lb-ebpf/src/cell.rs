@@ -1,6 +1,6 @@
 //! The outer end of a cell: only what a cell must send gets out.
 
-use aya_ebpf::programs::XdpContext;
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     maps::network::Network,
     verdict::{DropReason, Hook, Verdict},
@@ -12,7 +12,7 @@ use lb_common::{
 };
 use network_types::eth::EtherType;
 
-use crate::{count, emit, lookup, neighbour, parse::Xdp, splice};
+use crate::{count, emit, enter, lookup, neighbour, parse::Xdp, sample, splice};
 
 /// `lb_cell`.
 #[inline(always)]
@@ -21,8 +21,23 @@ pub(crate) fn cell(ctx: &XdpContext) -> u32 {
         let verdict = Verdict::Dropped(DropReason::RecordMissing);
         return count::finish(ctx, Hook::Cell, 0, verdict);
     };
-    let verdict = leave(ctx, &Xdp::new(ctx), id, network).unwrap_or_else(Verdict::Dropped);
-    count::finish(ctx, Hook::Cell, id, verdict)
+    match leave(ctx, &Xdp::new(ctx), id, network) {
+        Ok(verdict) => count::finish(ctx, Hook::Cell, id, verdict),
+        Err(reason) => lb_stay(ctx.ctx, id.into(), reason as u32),
+    }
+}
+
+/// The end of a frame of the network `id` that stays in the cell for the reason with this number: sampled, counted.
+/// Returns the XDP action.
+///
+/// A function of its own for the verifier, which walks it once and not once for each way here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_stay(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
+    let ctx = &XdpContext::new(ctx);
+    sample::keep(ctx, Hook::Cell, id, reason);
+    let verdict = Verdict::Dropped(count::reason(reason));
+    count::finish(ctx, Hook::Cell, id as u16, verdict)
 }
 
 /// What speaks for one of the network's addresses leaves by the NIC; nothing else does.
@@ -60,14 +75,16 @@ fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     if !frame.is_plain_tcp() || lookup::address(id, ip.destination.get()).is_some() {
         return None;
     }
-    let is_local = if let Some(flow_id) = ours.flow_id(port.get()) {
-        splice::may_send(&frame, flow_id)
-    } else if ours.is_local(port.get()) {
-        true
-    } else {
-        lookup::is_shared(id, ip.source.get(), port) && !splice::is_taken(&frame, id)
-    };
-    is_local.then_some(())
+    if let Some(flow_id) = ours.flow_id(port.get()) {
+        return splice::may_send(&frame, flow_id).then_some(());
+    }
+    let is_local = ours.is_local(port.get())
+        || lookup::is_shared(id, ip.source.get(), port) && !splice::is_taken(&frame, id);
+    if !is_local {
+        return None;
+    }
+    enter::note(&frame, (ip.source.get(), ip.destination.get()), id);
+    Some(())
 }
 
 /// The same of IPv6, which has checks only.
@@ -76,7 +93,15 @@ fn is_local6(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
     let frame = parse_ipv6(xdp, ethernet, ip, Chain::none(ip.next_header.get())).ok()?;
     let (port, _) = frame.l4.ports();
-    let ours = lookup::labelled(id, lookup::label(ip.source.get())?)?;
-    let to_us = lookup::label(ip.destination.get()).and_then(|label| lookup::labelled(id, label));
-    (frame.is_plain_tcp() && to_us.is_none() && ours.is_local(port.get())).then_some(())
+    let us = lookup::label(ip.source.get())?;
+    let ours = lookup::labelled(id, us)?;
+    let peer = lookup::label(ip.destination.get());
+    let to_us = peer.and_then(|label| lookup::labelled(id, label));
+    if !frame.is_plain_tcp() || to_us.is_some() || !ours.is_local(port.get()) {
+        return None;
+    }
+    if let Some(peer) = peer {
+        enter::note(&frame, (us, peer), id);
+    }
+    Some(())
 }

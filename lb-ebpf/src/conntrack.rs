@@ -2,7 +2,7 @@
 
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
-    conntrack::{self, Direction, Segment, State, Step, Word},
+    conntrack::{self, Direction, Segment, State, Word},
     maps::{
         event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
         flow::FlowKey,
@@ -15,17 +15,13 @@ use lb_common::{
 };
 
 use crate::{
-    allocate, count, emit, end,
+    advance, allocate, count, emit, end,
     entry::{Entry, now},
     family::Family,
     lookup,
     maps::{BACKENDS, FLOW_INDEX},
-    splice, usage,
+    splice,
 };
-
-/// Swaps that are tried when another CPU changes the same word; the loser of all of them has
-/// missed a FIN, which the peer repeats.
-const SWAPS: u32 = 4;
 
 /// A flow as it was when its packet came.
 #[derive(Clone, Copy)]
@@ -151,12 +147,20 @@ pub(crate) fn request<I: Family>(
     }
     let closed = advance(frame, &hit, word, Direction::Request, segment)?;
     let mac = frame.ethernet.source.get();
-    if hit.client_mac != mac {
+    if hit.client_mac != mac && may_move(&entry, word, frame.is_tcp(), &segment, mac) {
         entry.set_client_mac(mac);
     }
     entry.touch_request(frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Request);
     Ok(Some(hit))
+}
+
+/// Whether answers to the client go to another station from now on, because of this packet. Of a datagram nothing
+/// says that it is not the client's.
+#[inline(always)]
+fn may_move(entry: &Entry, word: Word, is_tcp: bool, segment: &Segment, mac: Mac) -> bool {
+    let (_, ack_reply) = entry.acks();
+    mac.is_of_station() && (!is_tcp || conntrack::is_of_client(word, segment, ack_reply))
 }
 
 /// Whether a client's SYN with this number is of the connection of a closed flow, and not of its next one.
@@ -225,110 +229,19 @@ fn advance<I>(
     let mut word = word;
     let mut closed = None;
     if !conntrack::stays(word, segment.flags) {
-        let packet = described(frame.is_tcp(), direction, &segment);
+        let packet = advance::described(frame.is_tcp(), direction, &segment);
         let (sequence, acknowledgment) = (segment.sequence, segment.acknowledgment);
-        let said = lb_advance(hit.entry.id, word.raw(), packet, sequence, acknowledgment);
+        let said = advance::lb_advance(hit.entry.id, word.raw(), packet, sequence, acknowledgment);
         word = Word::from_raw(said as u32);
         match (said >> 32) as u32 {
-            KEPT => {}
-            CLOSED => closed = Some(word),
-            ANSWERED => allocate::reindex(&hit.entry, &hit.key),
+            advance::KEPT => {}
+            advance::CLOSED => closed = Some(word),
+            advance::ANSWERED => allocate::reindex(&hit.entry, &hit.key),
             reason => return Err(count::reason(reason)),
         }
     }
     note_numbers(hit, word, direction, &segment);
     Ok(closed)
-}
-
-/// What [`lb_advance`] says of a word in its upper half; no reason has these numbers.
-const KEPT: u32 = count::FIRST_VERDICT;
-const CLOSED: u32 = KEPT + 1;
-const ANSWERED: u32 = KEPT + 2;
-
-/// Bits of a packet beside its flags and, in the upper half, its bytes of data.
-const IS_REPLY: u32 = 1 << 8;
-const IS_TCP: u32 = 1 << 9;
-
-/// A packet as [`lb_advance`] takes it, but for its numbers.
-#[inline(always)]
-fn described(is_tcp: bool, direction: Direction, segment: &Segment) -> u32 {
-    let reply = match direction {
-        Direction::Request => 0,
-        Direction::Reply => IS_REPLY,
-    };
-    let tcp = if is_tcp { IS_TCP } else { 0 };
-    reply | tcp | u32::from(segment.flags) | u32::from(segment.payload) << 16
-}
-
-/// What a packet means for the word of the flow with this id, carried out: its word then, and above it what has
-/// become of the flow, or why the packet is dropped. A function of its own for the verifier, as `lb_refuse`: few
-/// packets change a word.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn lb_advance(
-    id: u32,
-    word: u32,
-    packet: u32,
-    sequence: u32,
-    acknowledgment: u32,
-) -> u64 {
-    let direction = match packet & IS_REPLY {
-        0 => Direction::Request,
-        _ => Direction::Reply,
-    };
-    let segment = Segment {
-        flags: packet as u8,
-        sequence,
-        acknowledgment,
-        payload: (packet >> 16) as u16,
-    };
-    let (word, is_tcp) = (Word::from_raw(word), packet & IS_TCP != 0);
-    let entry = Entry::at(id).ok_or(DropReason::RecordMissing);
-    match entry.and_then(|entry| change(&entry, word, direction, (is_tcp, &segment))) {
-        Ok((word, end)) => u64::from(end) << 32 | u64::from(word.raw()),
-        Err(reason) => (reason as u64) << 32,
-    }
-}
-
-/// The word as it stays, and what has become of the flow.
-#[inline(always)]
-fn change(
-    entry: &Entry,
-    mut word: Word,
-    direction: Direction,
-    (is_tcp, segment): (bool, &Segment),
-) -> Result<(Word, u32), DropReason> {
-    for _ in 0..SWAPS {
-        let (ack_request, ack_reply) = entry.acks();
-        let step = if is_tcp {
-            conntrack::tcp(word, direction, segment, ack_request, ack_reply)
-        } else {
-            conntrack::udp(word, direction)
-        };
-        let next = match step {
-            Step::Refuse => return Err(DropReason::ReplyUnexpected),
-            Step::Keep => break,
-            Step::Change(next) => next,
-        };
-        if next.in_use() && !word.in_use() && is_tcp {
-            usage::check_again(entry)?;
-        }
-        if entry.swap(word, next) {
-            usage::follow(entry, word, next);
-            let end = match (next.state(), word.state()) {
-                (State::Closed, _) => CLOSED,
-                (_, State::New) => ANSWERED,
-                _ => KEPT,
-            };
-            return Ok((next, end));
-        }
-        let again = entry.word();
-        if again.generation() != word.generation() || !again.translates() {
-            return Err(DropReason::FlowRace);
-        }
-        word = again;
-    }
-    Ok((word, KEPT))
 }
 
 /// What follows when this packet has closed the flow; after everything else that is written to its
@@ -347,27 +260,17 @@ fn finish<I>(frame: &Frame<'_, I>, hit: &Hit, closed: Option<Word>, direction: D
     end::ended(&hit.entry, word, kind);
 }
 
-/// Keeps the numbers that a later reset is judged by.
+/// Keeps the numbers that a later segment is judged by; those of a SYN [`numbers`] has kept.
 #[inline(always)]
 fn note_numbers(hit: &Hit, word: Word, direction: Direction, segment: &Segment) {
-    if segment.opens() && matches!(direction, Direction::Request) {
-        // Also a second try with another initial number, as after an unanswered first one.
-        hit.entry.set_ack_reply(segment.sequence.wrapping_add(1));
-        return;
-    }
     // A reset that did not close the flow was not believed; nor are its numbers.
-    let counts = segment.flags & (ACK | RST) == ACK;
+    let counts = segment.flags & (ACK | RST | SYN) == ACK;
     if !matches!(word.state(), State::Replied | State::Established) || !counts {
         return;
     }
     match direction {
         Direction::Request if matches!(word.state(), State::Replied) => {}
         Direction::Request => hit.entry.set_ack_request(segment.acknowledgment),
-        Direction::Reply => {
-            hit.entry.set_ack_reply(segment.acknowledgment);
-            if segment.flags & SYN != 0 {
-                hit.entry.set_ack_request(segment.sequence.wrapping_add(1));
-            }
-        }
+        Direction::Reply => hit.entry.set_ack_reply(segment.acknowledgment),
     }
 }

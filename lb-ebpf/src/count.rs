@@ -51,6 +51,7 @@ pub(crate) fn end(number: u32) -> Result<Verdict, DropReason> {
         1 => Ok(Verdict::Transmitted),
         2 => Ok(Verdict::Forwarded),
         3 => Ok(Verdict::Delivered),
+        7 => Ok(Verdict::Returned),
         _ => Err(reason(number)),
     }
 }
@@ -83,7 +84,7 @@ pub(crate) fn finish(ctx: &XdpContext, hook: Hook, network: u16, verdict: Verdic
     match verdict {
         Verdict::Passed => xdp_action::XDP_PASS,
         Verdict::Transmitted => xdp_action::XDP_TX,
-        Verdict::Forwarded | Verdict::Delivered => xdp_action::XDP_REDIRECT,
+        Verdict::Forwarded | Verdict::Delivered | Verdict::Returned => xdp_action::XDP_REDIRECT,
         Verdict::Dropped(reason) => {
             debug!(
                 ctx,

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{helpers::bpf_redirect, programs::XdpContext};
 use lb_common::{
-    maps::network::Network,
+    maps::network::{NETWORK_PARTIAL, Network},
     nat,
     verdict::{DropReason, Verdict},
     wire::{Frame, Ip, Tag},
@@ -45,6 +45,20 @@ pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropRe
     }
     redirect(network.ifindex)?;
     Ok(Verdict::Forwarded)
+}
+
+/// Sends an answer back to the station that the question came from, out of the NIC of `network` with its tag. Where a
+/// local stack may be behind the NIC, by a redirect: a veth loses `XDP_TX` unless its peer has a program.
+#[inline(always)]
+pub(crate) fn back(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
+    if network.flags & NETWORK_PARTIAL == 0 {
+        return out(ctx, network);
+    }
+    if network.vlan != 0 {
+        tag::put_on(ctx, Tag::of(network.vlan))?;
+    }
+    redirect(network.ifindex)?;
+    Ok(Verdict::Returned)
 }
 
 /// Hands the frame, as it is, to the cell of `network`.

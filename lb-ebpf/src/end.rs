@@ -51,7 +51,7 @@ macro_rules! write_event {
 /// Reports the flow if its clients' network wants that. A full buffer loses the record, which is
 /// counted, never a packet.
 #[inline(always)]
-fn report(entry: &Entry, word: Word, kind: u32, network: u16) {
+pub(crate) fn report(entry: &Entry, word: Word, kind: u32, network: u16) {
     let wanted = NETWORKS.get(u32::from(network));
     if wanted.is_none_or(|network| network.flags & NETWORK_EVENTS == 0) {
         return;

@@ -21,7 +21,7 @@ use lb_common::{
 use crate::{
     allocate,
     conntrack::{self, Hit},
-    count, emit, fragment, lookup,
+    count, emit, enter, fragment, lookup,
     maps::BACKENDS,
     open, options,
     parse::Xdp,
@@ -96,7 +96,10 @@ fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<u64, DropReason>
     match address.flow_id(port.get()) {
         Some(flow_id) => reply(ctx, &frame, (id, network), flow_id),
         None if address.kind & KIND_VIP != 0 => request(ctx, &frame, (id, network)),
-        None if is_local(&frame, (id, network), address) => local(ctx, network).map(said),
+        None if is_local(&frame, (id, network), address) => {
+            enter::check(&frame, (ip.source.get(), ip.destination.get()), id)?;
+            local(ctx, network).map(said)
+        }
         None => network.undeclared(DropReason::ReplyMismatch).map(said),
     }
 }

@@ -24,7 +24,7 @@ use lb_common::{
 use crate::{
     allocate,
     conntrack::{self, Hit},
-    count, emit, family,
+    count, emit, enter, family,
     forward::OPENS,
     fragment6, lookup,
     maps::BACKENDS,
@@ -103,8 +103,11 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, Dro
             Ok(of_flow(flow_id, hit.generation, FROM_BACKEND))
         }
         None if address.kind & KIND_VIP != 0 => request(&frame, label, id),
-        None if is_local(&frame, id, address) => local(ctx, &frame, network),
-        None => Err(DropReason::ReplyMismatch),
+        None => {
+            let peer = local_peer(&frame, id, address).ok_or(DropReason::ReplyMismatch)?;
+            enter::check(&frame, (peer, label), id)?;
+            local(ctx, &frame, network)
+        }
     }
 }
 
@@ -118,15 +121,14 @@ fn request(frame: &Ipv6Frame<'_>, vip: Be32, id: u16) -> Result<u64, DropReason>
     }))
 }
 
-/// Whether a frame to `address` is for a socket of the network's cell, as for IPv4.
+/// The label of the source of a frame to `address`, if that is for a socket of the network's cell, as for IPv4.
 #[inline(always)]
-fn is_local(frame: &Ipv6Frame<'_>, id: u16, address: &Address) -> bool {
+fn local_peer(frame: &Ipv6Frame<'_>, id: u16, address: &Address) -> Option<Be32> {
     let (from, port) = frame.l4.ports();
-    address.is_local(port.get())
-        && frame.is_plain_tcp()
-        && !frame.asks()
-        && lookup::label(frame.ip.source.get())
-            .is_some_and(|peer| lookup::is_local_peer(id, peer, from))
+    if !address.is_local(port.get()) || !frame.is_plain_tcp() || frame.asks() {
+        return None;
+    }
+    lookup::label(frame.ip.source.get()).filter(|&peer| lookup::is_local_peer(id, peer, from))
 }
 
 /// What a socket of the cell has to do with.
@@ -155,7 +157,12 @@ fn complete(ctx: &XdpContext, frame: &Ipv6Frame<'_>, from: &Network) -> Result<b
 /// `first`.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_complete6(ctx: *mut xdp_md, protocol: u32, first: u32, keep: u32) -> u32 {
+pub(crate) extern "C" fn lb_complete6(
+    ctx: *mut xdp_md,
+    protocol: u32,
+    first: u32,
+    keep: u32,
+) -> u32 {
     let xdp = Xdp::new(&XdpContext::new(ctx));
     partial::complete6(&xdp, protocol as u8, first as usize & OFFSETS, keep != 0)
 }
@@ -210,11 +217,14 @@ fn rewrite(
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
-    if chain.fragment_at().is_some() {
+    let open = if chain.fragment_at().is_some() {
         let network = fragment6::both(id, direction);
         let _written = fragment6::lb_identify6(ctx.ctx, network, flow_id, chain.raw());
-    }
-    let open = complete(ctx, &frame, from)?;
+        // What is cut was whole before: see `partial`.
+        false
+    } else {
+        complete(ctx, &frame, from)?
+    };
     nat::translate6(&frame, &translation(&hit, is_reply)?);
     if mss::is_asked(&frame) {
         let most = if from.mss < out.mss {

@@ -3,16 +3,13 @@
 //! The first fragment goes through the pipeline as a packet does, and leaves a record; the others have
 //! no ports, and go where the flow of that record goes. Without a record none passes.
 
-use aya_ebpf::{
-    bindings::{BPF_ANY, xdp_md},
-    programs::XdpContext,
-};
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    fragment::{BLOCK, Extents, LIFETIME, Piece},
+    fragment::{BLOCK, Extents, Piece},
     maps::{
         flow::FlowKey,
-        fragment::{FROM_CLIENT, FragmentKey, Fragmented},
+        fragment::{FROM_CLIENT, FragmentKey},
         network::Network,
     },
     nat,
@@ -26,15 +23,14 @@ use lb_common::{
 use crate::{
     allocate, atomic,
     conntrack::Hit,
-    count, emit,
-    entry::{Entry, now},
-    maps::{BACKENDS, FRAGMENTS, IP_ID_BLOCKS, IP_IDS, NETWORKS},
+    count,
+    datagram::{self, First, Followed},
+    emit,
+    entry::Entry,
+    maps::{BACKENDS, IP_ID_BLOCKS, IP_IDS, NETWORKS},
     options,
     parse::Xdp,
 };
-
-/// Swaps that are tried while other CPUs add fragments of the same datagram.
-const SWAPS: u32 = 4;
 
 /// Gives a datagram of `flow` that is about to be translated an identification of ours, if it needs
 /// one; and if it is a first fragment, the others will find their way. `network` is the one that it
@@ -61,31 +57,17 @@ pub(crate) extern "C" fn lb_identify(
         return 0;
     };
     if ip.is_fragment() {
-        begin(ip, network as u16, flow, direction as u16, identification);
+        let total = u64::from(ip.total_length.get().get());
+        let first = First {
+            flow,
+            direction: direction as u16,
+            extents: Extents::first(total.saturating_sub(ip.header_bytes() as u64)),
+            identification,
+        };
+        let _followed = datagram::begin(&FragmentKey::of(ip, network as u16), &first);
     }
     nat::renumber(ip, identification);
     1
-}
-
-/// Notes a first fragment. A second one begins the record anew, and with another identification: it is
-/// another datagram for the receiver.
-#[inline(always)]
-fn begin(ip: &Ipv4, network: u16, flow: u32, direction: u16, identification: Be16) {
-    let Some(entry) = Entry::at(flow) else {
-        return;
-    };
-    let total = u64::from(ip.total_length.get().get());
-    let record = Fragmented {
-        extents: Extents::first(total.saturating_sub(ip.header_bytes() as u64)).raw(),
-        flow,
-        generation: entry.word().generation(),
-        began: now(),
-        identification,
-        direction,
-    };
-    // The map makes room by itself; where it cannot, the other fragments come too early.
-    let _lost: Result<(), i32> =
-        FRAGMENTS.insert(&FragmentKey::of(ip, network), &record, u64::from(BPF_ANY));
 }
 
 /// An identification that no datagram of ours has had for long; see [`BLOCK`].
@@ -131,10 +113,10 @@ fn later(ctx: &XdpContext, id: u16, network: &Network) -> Result<Verdict, DropRe
         Err(reason) => return network.undeclared(reason),
     };
     let key = FragmentKey::of(ip, id);
-    let Some(record) = Record::of(&key) else {
+    let Some(datagram) = Followed::of(&key) else {
         return network.undeclared(DropReason::FragmentEarly);
     };
-    let way = Way::of(&key, &record).ok_or(DropReason::FragmentEarly)?;
+    let way = Way::of(&key, &datagram).ok_or(DropReason::FragmentEarly)?;
     if ip.ttl.get() <= 1 {
         return Err(DropReason::TtlExpired);
     }
@@ -142,14 +124,14 @@ fn later(ctx: &XdpContext, id: u16, network: &Network) -> Result<Verdict, DropRe
     if way.network.mtu != 0 && bytes > way.network.mtu {
         return Err(DropReason::TooBig);
     }
-    record.add(&key, &piece)?;
-    if record.fields.direction != FROM_CLIENT {
+    datagram.add(&piece)?;
+    if datagram.direction != FROM_CLIENT {
         options::conceal(ctx, ip);
     }
-    nat::renumber(ip, record.fields.identification);
+    nat::renumber(ip, datagram.identification);
     let _addresses = nat::translate_header(ip, way.source, way.destination);
     let bytes = size_of::<Ethernet>() as u64 + u64::from(bytes);
-    if record.fields.direction == FROM_CLIENT {
+    if datagram.direction == FROM_CLIENT {
         way.entry.touch_request(bytes);
     } else {
         way.entry.touch_reply(bytes);
@@ -157,62 +139,6 @@ fn later(ctx: &XdpContext, id: u16, network: &Network) -> Result<Verdict, DropRe
     ethernet.source.set(way.network.mac);
     ethernet.destination.set(way.next_hop);
     emit::out(ctx, way.network)
-}
-
-/// The record of a datagram, as it was when a fragment of it came.
-pub(crate) struct Record {
-    pub(crate) fields: Fragmented,
-    extents: *mut u64,
-}
-
-impl Record {
-    /// The record of the datagram, if its first fragment has passed not too long ago.
-    #[inline(always)]
-    pub(crate) fn of(key: &FragmentKey) -> Option<Self> {
-        let record = FRAGMENTS.get_ptr_mut(key)?;
-        // SAFETY: the pointer is to a value of the map, which is never freed and any bits of which
-        // are valid; if it is recycled meanwhile, see `Fragmented`.
-        let fields = unsafe { record.read_volatile() };
-        // SAFETY: the field is inside the map value that `record` points to.
-        let extents = unsafe { &raw mut (*record).extents };
-        let fresh = now().wrapping_sub(fields.began) <= LIFETIME;
-        fresh.then_some(Self { fields, extents })
-    }
-
-    /// Adds a fragment to what has passed. Whoever completes the datagram removes its record, and so
-    /// does who finds that two fragments overlap: nothing more of it passes.
-    #[inline(always)]
-    pub(crate) fn add(&self, key: &FragmentKey, piece: &Piece) -> Result<(), DropReason> {
-        let mut extents = self.fields.extents;
-        for _ in 0..SWAPS {
-            let next = match Extents::from_raw(extents).add(piece) {
-                Ok(next) => next,
-                Err(reason) => {
-                    if matches!(reason, DropReason::FragmentOverlap) {
-                        forget(key);
-                    }
-                    return Err(reason);
-                }
-            };
-            // SAFETY: the word is the record's first field, aligned to eight bytes.
-            if unsafe { atomic::compare_and_swap_long(self.extents, extents, next.raw()) } {
-                if next.is_complete() {
-                    forget(key);
-                }
-                return Ok(());
-            }
-            // SAFETY: as in `of`.
-            extents = unsafe { self.extents.read_volatile() };
-        }
-        Err(DropReason::FlowRace)
-    }
-}
-
-/// Removes a record.
-#[inline(always)]
-fn forget(key: &FragmentKey) {
-    // An error says that another CPU has done it.
-    let _gone: Result<(), i32> = FRAGMENTS.remove(key);
 }
 
 /// Where the fragments of a datagram go: where its flow goes now.
@@ -227,13 +153,13 @@ struct Way {
 impl Way {
     /// The way of a datagram, if its flow is still the one that the first fragment belonged to.
     #[inline(always)]
-    fn of(key: &FragmentKey, record: &Record) -> Option<Self> {
-        let Fragmented {
+    fn of(key: &FragmentKey, datagram: &Followed) -> Option<Self> {
+        let Followed {
             flow,
             generation,
             direction,
             ..
-        } = record.fields;
+        } = *datagram;
         let entry = Entry::at(flow)?;
         let word = entry.word();
         if word.generation() != generation || !word.translates() {

@@ -3,15 +3,12 @@
 //! An identification has 32 bits here: the upper half keeps the datagrams of two flows apart, and the lower
 //! half counts as for IPv4.
 
-use aya_ebpf::{
-    bindings::{BPF_ANY, xdp_md},
-    programs::XdpContext,
-};
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
     fragment::{Extents, Piece},
     maps::{
-        fragment::{FROM_CLIENT, FragmentKey, Fragmented},
+        fragment::{FROM_CLIENT, FragmentKey},
         label::HashKey,
         network::Network,
     },
@@ -26,11 +23,13 @@ use lb_common::{
 use crate::{
     allocate,
     conntrack::Hit,
-    count, emit,
-    entry::{Entry, now},
-    fragment::{Record, next_identification},
+    count,
+    datagram::{self, First, Followed},
+    emit,
+    entry::Entry,
+    fragment::next_identification,
     lookup,
-    maps::{BACKENDS, FRAGMENTS, HASH_KEY, NETWORKS},
+    maps::{BACKENDS, HASH_KEY, NETWORKS},
     parse::Xdp,
 };
 
@@ -51,46 +50,63 @@ pub(crate) extern "C" fn lb_identify6(
     flow: u32,
     chain: u32,
 ) -> u32 {
+    let ends = lb_ends6(ctx);
     let xdp = Xdp::new(&XdpContext::new(ctx));
-    let noted = begin(&xdp, Chain::from_raw(chain), network_direction, flow);
+    let noted = begin(&xdp, Chain::from_raw(chain), ends, network_direction, flow);
     u32::from(noted.is_some())
 }
 
 /// Notes a first fragment, or one that is the whole datagram, which leaves no record.
 #[inline(always)]
-fn begin(xdp: &Xdp, chain: Chain, network_direction: u32, flow: u32) -> Option<()> {
+fn begin(xdp: &Xdp, chain: Chain, ends: u64, network_direction: u32, flow: u32) -> Option<()> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
     let header = chain.fragment(xdp)?;
     let (network, direction) = ((network_direction >> 16) as u16, network_direction as u16);
     let identification = next_identification()?;
-    let key = key(ip, header, network)?;
-    if header.more() {
-        let record = Fragmented {
-            extents: Extents::first(behind(ip, chain)?).raw(),
-            flow,
-            generation: Entry::at(flow)?.word().generation(),
-            began: now(),
-            identification,
-            direction,
-        };
-        // The map makes room by itself; where it cannot, the other fragments come too early.
-        let _lost: Result<(), i32> = FRAGMENTS.insert(&key, &record, u64::from(BPF_ANY));
-    }
+    let key = key(ends, header, network);
+    let first = First {
+        flow,
+        direction,
+        extents: Extents::first(behind(ip, chain)?),
+        identification,
+    };
     header.identification.set(of(flow, identification)?);
+    if header.more() {
+        datagram::begin(&key, &first)?;
+    }
     Some(())
 }
 
-/// What the pieces of a datagram have in common (RFC 8200 section 4.5), in the fields of IPv4.
+/// What stands for a packet's addresses in the key of its datagram: the hash of its source in the upper half, and
+/// the label of its destination, which none has if that is 0, in the lower one. A function of its own for the
+/// verifier.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_ends6(ctx: *mut xdp_md) -> u64 {
+    let xdp = Xdp::new(&XdpContext::new(ctx));
+    ends(&xdp).unwrap_or_default()
+}
+
 #[inline(always)]
-fn key(ip: &Ipv6, header: &FragmentHeader, network: u16) -> Option<FragmentKey> {
+fn ends(xdp: &Xdp) -> Option<u64> {
+    let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
+    let source = lookup::client_hash(ip.source.get())?.raw();
+    let destination = lookup::label(ip.destination.get())?.raw();
+    Some(u64::from(source) << 32 | u64::from(destination))
+}
+
+/// What the pieces of a datagram between these [`lb_ends6`] have in common (RFC 8200 section 4.5), in the fields of
+/// IPv4.
+#[inline(always)]
+fn key(ends: u64, header: &FragmentHeader, network: u16) -> FragmentKey {
     let identification = header.identification.get().get();
-    Some(FragmentKey {
-        source: lookup::client_hash(ip.source.get())?,
-        destination: lookup::label(ip.destination.get())?,
+    FragmentKey {
+        source: Be32::from_raw((ends >> 32) as u32),
+        destination: Be32::from_raw(ends as u32),
         network,
         identification: Be16::new(identification as u16),
         protocol: identification >> 16,
-    })
+    }
 }
 
 /// Bytes behind the fragment header.
@@ -122,6 +138,7 @@ pub(crate) extern "C" fn lb_fragment6(ctx: *mut xdp_md, id: u32, chain: u32) -> 
 
 #[inline(always)]
 fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason> {
+    let ends = lb_ends6(ctx.ctx);
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv6 = xdp
@@ -129,20 +146,20 @@ fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason>
         .ok_or(DropReason::Malformed)?;
     let header = chain.fragment(&xdp).ok_or(DropReason::Malformed)?;
     let piece = Piece::read6(&xdp, ip, chain, header)?;
-    let key = key(ip, header, id).ok_or(DropReason::FragmentEarly)?;
-    let record = Record::of(&key).ok_or(DropReason::FragmentEarly)?;
-    let way = Way::of(ip, &key, &record).ok_or(DropReason::FragmentEarly)?;
+    let key = key(ends, header, id);
+    let datagram = Followed::of(&key).ok_or(DropReason::FragmentEarly)?;
+    let way = Way::of(ip, &key, &datagram).ok_or(DropReason::FragmentEarly)?;
     nat::check_hops(ip)?;
     nat::check_size(ip, way.network.mtu)?;
-    record.add(&key, &piece)?;
+    datagram.add(&piece)?;
     let bytes = size_of::<Ethernet>() as u64 + size_of::<Ipv6>() as u64;
     let bytes = bytes + u64::from(ip.payload_length.get().get());
-    let Fragmented {
+    let Followed {
         flow,
         identification,
         direction,
         ..
-    } = record.fields;
+    } = datagram;
     let identification = of(flow, identification).ok_or(DropReason::RecordMissing)?;
     header.identification.set(identification);
     let _addresses = nat::translate_header6(ip, way.source, way.destination);
@@ -167,13 +184,13 @@ struct Way {
 impl Way {
     /// The way of a datagram, if its flow is still the one that the first fragment belonged to.
     #[inline(always)]
-    fn of(ip: &Ipv6, key: &FragmentKey, record: &Record) -> Option<Self> {
-        let Fragmented {
+    fn of(ip: &Ipv6, key: &FragmentKey, datagram: &Followed) -> Option<Self> {
+        let Followed {
             flow,
             generation,
             direction,
             ..
-        } = record.fields;
+        } = *datagram;
         let entry = Entry::at(flow)?;
         let word = entry.word();
         if word.generation() != generation || !word.translates() {

@@ -9,7 +9,8 @@ use lb_common::{
         network::{Address, KIND_VIP, Network},
     },
     nat::{self, Translation},
-    verdict::{DropReason, Verdict},
+    rate::ERRORS,
+    verdict::{DropReason, MTU_RAISED, Verdict},
     wire::{
         Packet,
         header::{Ethernet, Ipv4},
@@ -19,7 +20,7 @@ use lb_common::{
 use network_types::ip::IpProto;
 
 use crate::{
-    allocate, answer, conntrack, count, emit, lookup,
+    allocate, answer, conntrack, count, emit, enter, lookup,
     maps::{BACKENDS, NETWORKS},
     parse::Xdp,
     policy, splice,
@@ -40,6 +41,8 @@ struct Way {
     /// Id of the network of the end that had sent what is quoted.
     network: u16,
     next_hop: Mac,
+    /// Whether that end is a backend.
+    to_backend: bool,
     /// What the other end has acknowledged.
     expected: u32,
     /// What the numbers of what is quoted are ahead of those that the end had sent.
@@ -107,7 +110,7 @@ fn error(
     };
     let Some(way) = way(message, &quote, id, address) else {
         return if is_local(message, &quote, (id, network), address) {
-            emit::to_cell(network)
+            enter::at_rate(id, network, |rates, now| rates.errors.take(now, ERRORS))
         } else {
             network.undeclared(DropReason::IcmpUnrelated)
         };
@@ -120,6 +123,9 @@ fn error(
         .ok_or(DropReason::RecordMissing)?;
     nat::check_hops(message.ip)?;
     nat::check_size(message.ip, network.mtu)?;
+    if way.to_backend && message.bound_mtu(&quote)? {
+        count::note(id, MTU_RAISED);
+    }
     message.translate(xdp, &quote, &way.translation, way.ahead);
     nat::address_frame(message.ethernet, network.mac, way.next_hop);
     emit::out(ctx, network)
@@ -184,6 +190,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
         },
         network: hit.key.network,
         next_hop: hit.client_mac,
+        to_backend: false,
         expected,
         ahead,
     })
@@ -213,6 +220,7 @@ fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Way> {
         },
         network: backend.network,
         next_hop: backend.next_hop,
+        to_backend: true,
         // The client's own number; the entry has the backend's.
         expected: expected.wrapping_add(ahead),
         ahead,

@@ -11,6 +11,7 @@ use lb_common::{
         network::{Address, KIND_VIP, Network},
     },
     nat::{self, Translation},
+    rate::ERRORS,
     verdict::{DropReason, Verdict},
     wire::{
         Chain, Packet,
@@ -19,7 +20,9 @@ use lb_common::{
 };
 use network_types::ip::IpProto;
 
-use crate::{allocate, answer, conntrack, count, emit, lookup, maps::BACKENDS, parse::Xdp, policy};
+use crate::{
+    allocate, answer, conntrack, count, emit, enter, lookup, maps::BACKENDS, parse::Xdp, policy,
+};
 
 /// The end of an ICMPv6 packet from the network `id` to one of our addresses there, as
 /// [`count::number`]; `chain` is `wire::Chain::raw`. A function of its own for the verifier.
@@ -44,6 +47,8 @@ struct Way {
     /// Id of the network of the end that had sent what is quoted.
     network: u16,
     next_hop: Mac,
+    /// Whether that end is a backend.
+    to_backend: bool,
     /// What the other end has acknowledged.
     expected: u32,
 }
@@ -100,7 +105,9 @@ fn error(
     }
     let Some(way) = way(&quote, ours) else {
         return if is_local(message, &quote, ours) {
-            emit::to_cell(ours.network)
+            enter::at_rate(ours.id, ours.network, |rates, now| {
+                rates.errors.take(now, ERRORS)
+            })
         } else {
             Err(DropReason::IcmpUnrelated)
         };
@@ -111,6 +118,9 @@ fn error(
     let network = emit::network(way.network)?;
     nat::check_hops(message.ip)?;
     nat::check_size(message.ip, network.mtu)?;
+    if way.to_backend {
+        message.check_mtu(&quote)?;
+    }
     message.translate(xdp, &quote, &way.translation);
     nat::address_frame(message.ethernet, network.mac, way.next_hop);
     emit::out(ctx, network)
@@ -158,6 +168,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
         },
         network: hit.key.network,
         next_hop: hit.client_mac,
+        to_backend: false,
         expected,
     })
 }
@@ -188,6 +199,7 @@ fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Way> {
         },
         network: backend.network,
         next_hop: backend.next_hop,
+        to_backend: true,
         expected,
     })
 }

@@ -3,7 +3,6 @@
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::Be32,
-    maps::network::Network,
     verdict::{DropReason, Verdict},
     wire::{
         Chain, Packet,
@@ -25,6 +24,8 @@ const FLOW: u64 = 1;
 const MESSAGE: u64 = 2;
 /// As [`FLOW`]: a fragment other than the first.
 const FRAGMENT: u64 = 3;
+/// As [`FLOW`]: to a group, or of neighbour discovery.
+const NEIGHBOUR: u64 = 4;
 
 /// The end of a packet of IPv6 from the network `id`.
 #[inline(always)]
@@ -36,6 +37,7 @@ pub(crate) fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
         FLOW => forward6::forward6(ctx, id, label, chain),
         MESSAGE => count::end(icmp6::lb_icmp6(ctx, id, chain)),
         FRAGMENT => count::end(fragment6::lb_fragment6(ctx, id, chain)),
+        NEIGHBOUR => count::end(neighbour::lb_neighbour(ctx, id)),
         _ => count::end(said as u32),
     }
 }
@@ -67,6 +69,14 @@ enum Next {
     },
 }
 
+impl Next {
+    const NEIGHBOUR: Self = Self::Way {
+        what: NEIGHBOUR,
+        chain: Chain::none(ICMP),
+        label: Be32::from_raw(0),
+    };
+}
+
 #[inline(always)]
 fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let network = emit::network(id)?;
@@ -77,20 +87,20 @@ fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
         .ok_or(DropReason::Malformed)?;
     // A switch that knows who is in a group may send to each of them alone (RFC 6085).
     if ethernet.destination.get().is_group() || ip.destination.get().is_group() {
-        return neighbour::group(&xdp, id, network).map(Next::End);
+        return Ok(Next::NEIGHBOUR);
     }
     let label = lookup::label(ip.destination.get());
     let ours = label.filter(|&label| lookup::labelled(id, label).is_some());
     match ours {
         Some(_) if network.is_stopped() => Err(DropReason::Stopped),
-        Some(label) => to_us(ctx, network, label),
+        Some(label) => to_us(ctx, label),
         None => pipeline::elsewhere(network, ip).map(Next::End),
     }
 }
 
 /// To the address of ours with this label.
 #[inline(always)]
-fn to_us(ctx: &XdpContext, network: &Network, label: Be32) -> Result<Next, DropReason> {
+fn to_us(ctx: &XdpContext, label: Be32) -> Result<Next, DropReason> {
     let chain = chain(ctx)?;
     let xdp = Xdp::new(ctx);
     let is_later = chain
@@ -101,7 +111,7 @@ fn to_us(ctx: &XdpContext, network: &Network, label: Be32) -> Result<Next, DropR
     } else if chain.protocol() != ICMP {
         FLOW
     } else if neighbour::is_asked(&xdp, chain) {
-        return emit::to_cell(network).map(Next::End);
+        return Ok(Next::NEIGHBOUR);
     } else {
         MESSAGE
     };

@@ -26,7 +26,8 @@ pub(crate) fn network(ifindex: u32, vlan: u16) -> Option<(u16, &'static Network)
         vlan,
         _reserved: 0,
     };
-    // SAFETY: the value is a plain integer; a concurrent update gives the old or the new id.
+    // SAFETY: the value is a plain integer, and read at once: the memory of a removed key is another one's by then
+    // only in a plan that moves networks, see `moved` of the control plane.
     let id = *unsafe { NETWORK_IDS.get(&key) }?;
     Some((id as u16, NETWORKS.get(id)?))
 }
@@ -34,9 +35,10 @@ pub(crate) fn network(ifindex: u32, vlan: u16) -> Option<(u16, &'static Network)
 /// What `address` is in `network`: a VIP, a SNAT address, or none of ours.
 #[inline(always)]
 pub(crate) fn address(network: u16, address: Be32) -> Option<&'static Address> {
-    // SAFETY: userspace replaces the record as a whole under a new element; a freed element may be
-    // reused within this packet only if an address is removed and another added at that instant,
-    // and the tuple check of the flow then refuses the packet.
+    // SAFETY: any bits are valid for the record. An address is removed at the end of a plan and its memory used by
+    // the next plan at the earliest; records of addresses that stay do not change but on a host network. A packet
+    // that holds one as long as that reads another of our addresses: a reply is taken then only if its sender, port,
+    // protocol and numbers are those of the flow with that id.
     unsafe {
         ADDRESSES.get(&AddressKey {
             address,
@@ -114,7 +116,42 @@ pub(crate) fn is_shared(network: u16, vip: Be32, vip_port: Be16) -> bool {
     service(&key).is_some_and(Service::is_of_cell)
 }
 
-/// The service that listens on the VIP, port and protocol of `key`.
+/// A copy of the record of the service that listens on the VIP, port and protocol of `key`: what decides on a new
+/// flow, if [`is_current`] says so after it was used.
+#[inline(always)]
+pub(crate) fn record(key: &FlowKey) -> Option<Service> {
+    service(key).map(copy)
+}
+
+/// Whether a copy is the record of its service. The memory of a record that is written anew is the next one's that
+/// is, of any key, at once and while packets read it: a copy may be another service's, or half of each. For this to be
+/// overlooked the second copy must have met such writes as well, and be the same.
+#[inline(always)]
+pub(crate) fn is_current(key: &FlowKey, record: &Service) -> bool {
+    service(key).is_some_and(|now| copy(now) == *record)
+}
+
+/// Each field read once, and now.
+#[inline(always)]
+fn copy(service: &Service) -> Service {
+    macro_rules! read {
+        ($field:ident) => {
+            // SAFETY: a field of a map value, for which any bits are valid.
+            unsafe { (&raw const service.$field).read_volatile() }
+        };
+    }
+    Service {
+        pool: read!(pool),
+        id: read!(id),
+        _reserved: 0,
+        rules: read!(rules),
+        flags: read!(flags),
+        budget: read!(budget),
+    }
+}
+
+/// The service that listens on the VIP, port and protocol of `key`, for what no flow goes by: its
+/// fields may be another service's, see [`is_current`].
 #[inline(always)]
 pub(crate) fn service(key: &FlowKey) -> Option<&'static Service> {
     let key = ServiceKey {
@@ -123,6 +160,6 @@ pub(crate) fn service(key: &FlowKey) -> Option<&'static Service> {
         network: key.network,
         protocol: u32::from(key.protocol),
     };
-    // SAFETY: as for `address`; at worst one new flow goes to a service that is being removed.
+    // SAFETY: a record of plain integers, for which any bits are valid.
     unsafe { SERVICES.get(&key) }
 }

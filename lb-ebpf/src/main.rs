@@ -16,16 +16,20 @@
     clippy::panic
 )]
 
+mod advance;
 mod allocate;
 mod answer;
 mod answer6;
 mod arp;
 mod atomic;
 mod cell;
+mod claim;
 mod conntrack;
 mod count;
+mod datagram;
 mod emit;
 mod end;
+mod enter;
 mod entry;
 mod family;
 mod forward;
@@ -49,6 +53,7 @@ mod ring;
 mod sample;
 mod select;
 mod splice;
+mod station;
 mod stop;
 mod tag;
 mod usage;

@@ -2,30 +2,35 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
-    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue, RingBuf},
+    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
     macros::btf_map,
 };
 use lb_common::{
     addr::Be128,
     answer::Answers,
+    contact,
     maps::{
-        DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_FRAGMENTED,
-        MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES,
+        DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES,
+        MAX_SNAT_ADDRESSES,
         backend::Backend,
         event::{BUFFER_BYTES, FlowEvent},
         flow::{Flow, FlowKey},
-        fragment::{FragmentKey, Fragmented},
+        fragment::{self, Datagram},
         label::HashKey,
         network::{Address, AddressKey, Network, NetworkKey},
         peer::PeerKey,
+        pending::Pending,
+        quota::{self, Quota},
         registry::RegistryKey,
         rule::{RuleKey, RuleKey6},
-        sample::{REASONS, Sample},
+        sample::{self, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
         splice::Splice,
         usage,
     },
+    rate::Rates,
+    station,
     verdict::Counters,
 };
 
@@ -81,6 +86,9 @@ pub(crate) static FREE_IDS: ArrayOfMaps<
 pub(crate) static FLOW_INDEX: HashMap<FlowKey, u32, ONE_ADDRESS> = HashMap::new();
 #[btf_map]
 pub(crate) static FLOWS: Array<Flow, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
+/// What the ends of a flow have pending, by its id.
+#[btf_map]
+pub(crate) static PENDING: Array<Pending, ONE_ADDRESS> = Array::new();
 #[btf_map]
 pub(crate) static SPLICES: Array<Splice, ONE_ADDRESS> = Array::new();
 #[btf_map]
@@ -89,6 +97,14 @@ pub(crate) static USAGE: Array<
     { usage::entries(DEFAULT_SERVICES) as usize },
     { BPF_F_MMAPABLE as usize },
 > = Array::new();
+/// What the clients of each network have of each bank, by `quota::index`.
+#[btf_map]
+pub(crate) static QUOTAS: Array<Quota, { quota::ENTRIES as usize }, { BPF_F_MMAPABLE as usize }> =
+    Array::new();
+/// Banks by the slot of a SNAT address.
+#[btf_map]
+pub(crate) static BANKS: Array<u32, { MAX_SNAT_ADDRESSES as usize }, { BPF_F_MMAPABLE as usize }> =
+    Array::new();
 #[btf_map]
 pub(crate) static RINGS: ArrayOfMaps<
     Array<u64, 1, { BPF_F_INNER_MAP as usize }>,
@@ -96,15 +112,27 @@ pub(crate) static RINGS: ArrayOfMaps<
 > = ArrayOfMaps::new();
 #[btf_map]
 pub(crate) static FLOW_EVENTS: RingBuf<FlowEvent, { BUFFER_BYTES as usize }> = RingBuf::new();
+/// The latest dropped packets, by `sample::index`. One for all CPUs: for each it would be 1.1 MB more.
 #[btf_map]
-pub(crate) static SAMPLES: PerCpuArray<Sample, { REASONS as usize }> = PerCpuArray::new();
+pub(crate) static DROP_SAMPLES: Array<Sample, { sample::ENTRIES as usize }> = Array::new();
 /// What a CPU keeps for its answers in each network: so that no network's clients use up those of
 /// another.
 #[btf_map]
 pub(crate) static ANSWERS: PerCpuArray<Answers, { MAX_NETWORKS as usize }> = PerCpuArray::new();
+/// What a CPU keeps of each network for what it answers or lets into a cell at a rate; likewise.
 #[btf_map]
-pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, Fragmented, { MAX_FRAGMENTED as usize }> =
-    LruHashMap::new();
+pub(crate) static RATES: PerCpuArray<Rates, { MAX_NETWORKS as usize }> = PerCpuArray::new();
+/// The ends that sockets of cells have spoken to: `contact::Contact`.
+#[btf_map]
+pub(crate) static CONTACTS: Array<u32, { contact::PLACES as usize }> = Array::new();
+/// The stations that cells may have looked for lately: `station::Station`.
+#[btf_map]
+pub(crate) static STATIONS: Array<u32, { station::PLACES as usize }> = Array::new();
+/// How many of them each network has added: `station::Added`.
+#[btf_map]
+pub(crate) static ADDED: Array<u32, { MAX_NETWORKS as usize }> = Array::new();
+#[btf_map]
+pub(crate) static DATAGRAMS: Array<Datagram, { fragment::DATAGRAMS as usize }> = Array::new();
 /// The next IP identification of this CPU; a multiple of `fragment::BLOCK` if it needs new ones.
 #[btf_map]
 pub(crate) static IP_IDS: PerCpuArray<u32, 1> = PerCpuArray::new();

@@ -1,8 +1,11 @@
-//! neighbour: neighbour discovery goes to the cell that owns the address, and never from a tenant to the
-//! host (RFC 4861).
+//! neighbour: neighbour discovery (RFC 4861): solicitations for our addresses are answered here, and answers to our
+//! own go into the cell that has asked; none goes from a tenant to the host.
 
+use aya_ebpf::{bindings::xdp_md, helpers::bpf_xdp_adjust_head, programs::XdpContext};
 use lb_common::{
+    discovery::{self, ADVERTISEMENT, ANSWER_BYTES, HOPS, SOLICITATION, Solicitation},
     maps::network::Network,
+    rate::{NOTICES, QUERIES, QUESTIONS, REPLIES},
     verdict::{DropReason, Verdict},
     wire::{
         Chain, Packet,
@@ -10,23 +13,19 @@ use lb_common::{
     },
 };
 
-use crate::{emit, ipv6, lookup, parse::Xdp};
+use crate::{answer, count, emit, enter, ipv6, lookup, parse::Xdp, policy};
 
-/// Neighbour solicitation: who has this address?
-const SOLICITATION: u8 = 135;
-/// Neighbour advertisement: I have.
-const ADVERTISEMENT: u8 = 136;
 /// Hop-by-hop options, with which every message about groups begins.
 const HOP_BY_HOP: u8 = 0;
-/// Question for the groups that somebody has joined (RFC 3810).
+/// No message of neighbours has this type.
+const NONE: u8 = 0;
+/// Question for the groups that any station has joined (RFC 3810).
 const QUERY: u8 = 130;
-/// Its answers: with them switches learn where those are who are asked by a group. Both versions, because
-/// a host speaks that of who asks (RFC 3810 section 8.2.1): report and leave of the first, report of the second.
+/// Its answers: with them switches learn where the stations of a group are. Both versions, because a host speaks
+/// that of the querier (RFC 3810 section 8.2.1): report and leave of the first, report of the second.
 const REPORTS: [u8; 3] = [131, 132, 143];
-/// Hops of a message that no router has passed on.
-const HOPS: u8 = 255;
 
-/// Whether a packet to an address of ours is a question for it, or the answer to one of its own.
+/// Whether a packet to an address of ours is of neighbour discovery.
 #[inline(always)]
 pub(crate) fn is_asked(xdp: &Xdp, chain: Chain) -> bool {
     chain.bytes() == 0 && message(xdp).is_some()
@@ -43,28 +42,98 @@ fn message(xdp: &Xdp) -> Option<&Neighbour> {
     is_of_neighbours.then_some(message)
 }
 
-/// A packet of IPv6 to a group: who is asked is the target of a question. Where he himself is the cell of a
-/// tenant's network may know, as with ARP.
+/// The end of a packet from the network `id` to a group, or of one that [`is_asked`], as [`count::number`]. A
+/// function of its own for the verifier, as `lb_refuse`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_neighbour(ctx: *mut xdp_md, id: u32) -> u32 {
+    count::number(steer(&XdpContext::new(ctx), id as u16))
+}
+
+/// Steers a message by its target, as ARP.
 #[inline(always)]
-pub(crate) fn group(xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
-    let message = message(xdp);
-    let is_ours = message.is_some_and(|message| {
-        message.kind.get() == SOLICITATION && !network.is_host() && is_of(id, message)
-    });
-    if is_ours {
+fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+    let network = emit::network(id)?;
+    let xdp = Xdp::new(ctx);
+    // A number in any case: of one that is not there the verifier would find an unset register.
+    let kind = message(&xdp).map_or(NONE, |message| message.kind.get());
+    if kind == SOLICITATION && !network.is_host() && is_of_ours(&xdp, id) {
         if network.is_stopped() {
             return Err(DropReason::Stopped);
         }
-        return emit::to_cell(network);
+        return answer(ctx, &xdp, (id, network));
+    }
+    if is_to_one(&xdp) {
+        return match kind {
+            ADVERTISEMENT => {
+                enter::at_rate(id, network, |rates, now| rates.replies.take(now, REPLIES))
+            }
+            _ => Err(DropReason::ArpNotOurs),
+        };
     }
     if !network.is_tenant() {
         return Ok(Verdict::Passed);
     }
-    match message {
-        Some(message) if message.kind.get() == ADVERTISEMENT => emit::to_cell(network),
-        Some(_) => Err(DropReason::ArpNotOurs),
-        None if of_groups(xdp) == Some(QUERY) => emit::to_cell(network),
-        None => Err(DropReason::GroupAddress),
+    match kind {
+        // The cell may know a station that says where it is.
+        ADVERTISEMENT => enter::at_rate(id, network, |rates, now| rates.notices.take(now, NOTICES)),
+        SOLICITATION => Err(DropReason::ArpNotOurs),
+        _ if of_groups(&xdp) == Some(QUERY) => {
+            enter::at_rate(id, network, |rates, now| rates.queries.take(now, QUERIES))
+        }
+        _ => Err(DropReason::GroupAddress),
+    }
+}
+
+/// Whether a frame is for one station; it is for an address of ours then.
+#[inline(always)]
+fn is_to_one(xdp: &Xdp) -> bool {
+    let (ethernet, ip): (Option<&Ethernet>, Option<&Ipv6>) =
+        (xdp.header(0), xdp.header(size_of::<Ethernet>()));
+    ethernet.is_some_and(|ethernet| !ethernet.destination.get().is_group())
+        && ip.is_some_and(|ip| !ip.destination.get().is_group())
+}
+
+/// Makes a solicitation for an address of ours the answer to it.
+#[inline(always)]
+fn answer(
+    ctx: &XdpContext,
+    xdp: &Xdp,
+    (id, network): (u16, &Network),
+) -> Result<Verdict, DropReason> {
+    let asked = Solicitation::read(xdp)?;
+    let source = asked.source;
+    if lookup::label(source).is_some_and(|label| lookup::labelled(id, label).is_some()) {
+        // A station that has an address of ours as well.
+        return enter::at_rate(id, network, |rates, now| rates.notices.take(now, NOTICES));
+    }
+    let is_neighbour = asked.is_probe()
+        || discovery::is_link_local(source)
+        || !source.is_bogon() && policy::is_neighbour(policy::rule6(network.sources, source));
+    if !is_neighbour {
+        return Err(DropReason::NeighbourForged);
+    }
+    if !enter::take(id, |rates, now| rates.questions.take(now, QUESTIONS)) {
+        return Err(DropReason::RateLimited);
+    }
+    resize(ctx, xdp.len())?;
+    let answered = asked.answer(&Xdp::new(ctx), network.mac);
+    answered.ok_or(DropReason::NoHeadroom)?;
+    emit::back(ctx, network)
+}
+
+/// Makes the frame of `length` bytes one of [`ANSWER_BYTES`]; all of it is written anew. It grows in front, where
+/// there is room in either mode.
+#[inline(always)]
+fn resize(ctx: &XdpContext, length: usize) -> Result<(), DropReason> {
+    if length >= ANSWER_BYTES {
+        return answer::cut(ctx, length, ANSWER_BYTES).ok_or(DropReason::Malformed);
+    }
+    let missing = (ANSWER_BYTES - length) as i32;
+    // SAFETY: the context is that of the running program; no reference into the frame is used afterwards.
+    match unsafe { bpf_xdp_adjust_head(ctx.ctx, -missing) } {
+        0 => Ok(()),
+        _ => Err(DropReason::NoHeadroom),
     }
 }
 
@@ -84,8 +153,10 @@ fn of_groups(xdp: &Xdp) -> Option<u8> {
 
 /// Whether a message is about an address of ours in the network `id`.
 #[inline(always)]
-fn is_of(id: u16, message: &Neighbour) -> bool {
-    lookup::label(message.target.get()).is_some_and(|label| lookup::labelled(id, label).is_some())
+fn is_of_ours(xdp: &Xdp, id: u16) -> bool {
+    message(xdp)
+        .and_then(|message| lookup::label(message.target.get()))
+        .is_some_and(|label| lookup::labelled(id, label).is_some())
 }
 
 /// Whether the cell of the network `id` may say this: a question or an answer of an address of ours, or which

@@ -4,7 +4,7 @@
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::Be32,
-    maps::{flow::FlowKey, fragment::FROM_CLIENT, network::Network, service::Service},
+    maps::{flow::FlowKey, fragment::FROM_CLIENT, network::Network, quota, service::Service},
     verdict::{DropReason, Verdict},
     wire::{
         Chain, Frame, Packet,
@@ -15,7 +15,7 @@ use lb_common::{
 use network_types::ip::IpProto;
 
 use crate::{
-    allocate, conntrack, count, emit,
+    allocate, conntrack, count, emit, enter,
     entry::{Entry, NewFlow},
     family::{self, Family},
     forward, forward6, lookup,
@@ -57,12 +57,16 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
         if opens(&frame) {
             allocate::forget_over(&key);
         }
-        return match frame.is_plain_tcp() || network.is_host() {
-            true => forward::local(ctx, network),
-            false => Err(DropReason::UnsupportedProtocol),
-        };
+        if network.is_host() {
+            return Ok(Verdict::Passed);
+        }
+        if !frame.is_plain_tcp() {
+            return Err(DropReason::UnsupportedProtocol);
+        }
+        enter::check(&frame, (key.client, key.vip), id)?;
+        return forward::local(ctx, network);
     }
-    let (entry, _, flow) = begin(&frame, &key, network, service)?;
+    let (entry, _, flow) = begin(&frame, &key, network, &service)?;
     let to = (flow.backend, flow.backend_port);
     let of_flow = (entry.id, false);
     let said = forward::to_backend(ctx, &frame, (id, network), of_flow, to, flow.backend_id)?;
@@ -80,19 +84,15 @@ fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, Dr
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     let key = family::key(&frame, label, id).ok_or(DropReason::RecordMissing)?;
     let service = admit(ip, &key, network)?;
-    let (entry, generation, _) = begin(&frame, &key, network, service)?;
+    let (entry, generation, _) = begin(&frame, &key, network, &service)?;
     Ok(forward6::of_flow(entry.id, generation, FROM_CLIENT))
 }
 
 /// lookup and policy: the service of a packet with this header and key, if its source may use it.
 #[inline(always)]
-fn admit(
-    ip: &impl Family,
-    key: &FlowKey,
-    network: &Network,
-) -> Result<&'static Service, DropReason> {
-    let service = lookup::service(key).ok_or(DropReason::NoService)?;
-    policy::admit(key.network, network, service, ip)?;
+fn admit(ip: &impl Family, key: &FlowKey, network: &Network) -> Result<Service, DropReason> {
+    let service = lookup::record(key).ok_or(DropReason::NoService)?;
+    policy::admit(key.network, network, &service, ip)?;
     Ok(service)
 }
 
@@ -113,15 +113,23 @@ fn begin<I: Family>(
     if !opens(frame) {
         return Err(DropReason::NoFlow);
     }
+    let client_mac = frame.ethernet.source.get();
+    if !client_mac.is_of_station() {
+        return Err(DropReason::GroupSource);
+    }
     usage::check(key.network, network, service)?;
     let (backend_id, backend) = select::select(service, key)?;
+    usage::check_quota(key.network, quota::bank(backend.network, I::IS_IPV6))?;
     emit::check(frame, backend.network)?;
+    if !lookup::is_current(key, service) {
+        return Err(DropReason::FlowRace);
+    }
     let flow = NewFlow {
         backend: backend.address,
         backend_port: backend.port,
         backend_id,
         service: service.id,
-        client_mac: frame.ethernet.source.get(),
+        client_mac,
         isn: conntrack::segment(frame).sequence,
         bytes: conntrack::frame_bytes(frame),
     };

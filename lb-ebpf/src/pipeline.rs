@@ -70,6 +70,9 @@ fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
     if stacked || !ours {
         return Err((id, None));
     }
+    if network.is_tenant() && !ethernet.source.get().is_of_station() {
+        return Err((id, Some(DropReason::GroupSource)));
+    }
     if is_tagged {
         tag::take_off(ctx).map_err(|reason| (id, Some(reason)))?;
     }
@@ -101,7 +104,7 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     } else if ethertype == EtherType::Ipv6 as u16 {
         ipv6::ipv6(ctx, id)
     } else if ethertype == EtherType::Arp as u16 {
-        arp::arp(xdp, id, network)
+        count::end(arp::lb_arp(ctx.ctx, u32::from(id)))
     } else if network.is_tenant() && !is_link_control(ethernet.ethertype.get().get()) {
         Err(DropReason::NotDeclared)
     } else {

@@ -5,7 +5,7 @@ use lb_common::{
     addr::{Be32, Be128},
     maps::{
         network::Network,
-        rule::{ALLOW, DENY, RuleKey, RuleKey6, SET_BITS},
+        rule::{ALLOW, DENY, NEIGHBOUR, RuleKey, RuleKey6, SET_BITS},
         service::Service,
     },
     verdict::DropReason,
@@ -47,6 +47,18 @@ pub(crate) fn check_source(id: u16, network: &Network, ip: &impl Family) -> Resu
 #[inline(always)]
 pub(crate) fn is_own(id: u16, network: &Network, ip: &impl Family) -> bool {
     ip.source_rule(network.sources) == ALLOW && !ip.has_our_source(id)
+}
+
+/// Whether an address of which the sources of a network say this may be a station of it.
+#[inline(always)]
+pub(crate) const fn is_neighbour(rule: u32) -> bool {
+    matches!(rule, ALLOW | NEIGHBOUR)
+}
+
+/// Whether the cell of `network` answers this address on the link, and not through a gateway.
+#[inline(always)]
+pub(crate) fn is_on_link(network: &Network, address: Be32) -> bool {
+    network.destinations != 0 && rule(network.destinations, address) == NEIGHBOUR
 }
 
 /// Whether a packet from `network` that is not ours may go on to the host: not if the host could

@@ -6,7 +6,7 @@ use lb_common::{
     maps::network::{NETWORK_GENERIC, NETWORK_PARTIAL, Network},
     mss,
     nat::{self, Translation},
-    partial::{self, OPEN, TOO_LONG},
+    partial::{self, OPEN, TOO_LONG, WHOLE},
     verdict::DropReason,
     wire::Ipv4Frame,
 };
@@ -49,10 +49,18 @@ pub(crate) fn complete(ctx: &XdpContext, from: &Network) -> Result<bool, DropRea
     }
 }
 
+/// Whether the kernel's stack has noted of a frame that came `from` a network, and whose checksum is in this state,
+/// that it is still to be computed: so it does in generic mode.
+#[inline(always)]
+pub(crate) const fn is_noted(state: u32, from: &Network) -> bool {
+    const BOTH: u16 = NETWORK_PARTIAL | NETWORK_GENERIC;
+    state != WHOLE && from.flags & BOTH == BOTH
+}
+
 /// [`partial::complete`], as a function of its own for the verifier, which walks it once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_complete(ctx: *mut xdp_md, keep: u32) -> u32 {
+pub(crate) extern "C" fn lb_complete(ctx: *mut xdp_md, keep: u32) -> u32 {
     partial::complete(&Xdp::new(&XdpContext::new(ctx)), keep != 0)
 }
 

@@ -11,7 +11,7 @@ use lb_common::{
 };
 
 use crate::{
-    atomic, end,
+    allocate, atomic, end,
     entry::{Entry, now},
     maps::RINGS,
     usage,
@@ -23,39 +23,52 @@ const UDP_REST: u32 = (10_000_000_000u64 >> TIME_SHIFT) as u32;
 /// Places that are tried before a flow that is not idle ends all the same: a ring is a limit.
 const CHANCES: u32 = 4;
 
-/// Gives the new flow of `entry` its place. A UDP flow in its way that is not idle moves on to the next
-/// place, where it is the newest again.
-#[inline(always)]
-pub(crate) fn enter(entry: &Entry, network: u16, udp: bool, generation: u32) {
-    let index = ring::index(network, udp);
-    let mut moved = ring::place(entry.id, generation);
-    for _ in 0..CHANCES {
-        match exchange(index, moved) {
-            Some(oldest) => moved = oldest,
-            None => return,
-        }
-        if !is_busy(moved) {
-            break;
-        }
-    }
-    recycle(moved);
+/// A place that a new flow will have, and the flow that leaves the ring for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn {
+    place: *mut u64,
+    /// As `ring::place`: a hint, 0 for none.
+    pub(crate) oldest: u64,
 }
 
-/// Writes `flow` into the place whose turn it is, and gives what was there, if anything was.
-#[inline(always)]
-fn exchange(index: u32, flow: u64) -> Option<u64> {
-    let ring = RINGS.get(index)?;
-    let size = ring.get(SIZE).copied().filter(|&size| size != 0)?;
-    let head = ring.get_ptr_mut(HEAD)?;
-    // SAFETY: the value of an array map, aligned to eight bytes.
-    let turn = unsafe { atomic::count_up(head) };
-    let place = ring.get_ptr_mut(FIRST + (turn % size) as u32)?;
-    // SAFETY: as above. Nobody else has this turn; who has the same place a whole round later at
-    // the same time loses one word, and a half-open flow stays until it expires.
-    let oldest = unsafe { place.read_volatile() };
-    // SAFETY: as for the read.
-    unsafe { place.write_volatile(flow) };
-    (oldest != 0).then_some(oldest)
+impl Turn {
+    /// Takes the next turn, where there is a ring. A UDP flow in its way that is not idle moves on to the next place,
+    /// where it is the newest again.
+    #[inline(always)]
+    pub(crate) fn take(network: u16, udp: bool) -> Option<Self> {
+        let index = ring::index(network, udp);
+        let mut turn = Self::next(index)?;
+        for _ in 1..CHANCES {
+            if !is_busy(turn.oldest) {
+                break;
+            }
+            let next = Self::next(index)?;
+            next.give(turn.oldest);
+            turn.oldest = next.oldest;
+        }
+        Some(turn)
+    }
+
+    #[inline(always)]
+    fn next(index: u32) -> Option<Self> {
+        let ring = RINGS.get(index)?;
+        let size = ring.get(SIZE).copied().filter(|&size| size != 0)?;
+        let head = ring.get_ptr_mut(HEAD)?;
+        // SAFETY: the value of an array map, aligned to eight bytes.
+        let turn = unsafe { atomic::count_up(head) };
+        let place = ring.get_ptr_mut(FIRST + (turn % size) as u32)?;
+        // SAFETY: as above.
+        let oldest = unsafe { place.read_volatile() };
+        Some(Self { place, oldest })
+    }
+
+    /// Gives the place to a flow.
+    #[inline(always)]
+    pub(crate) fn give(&self, flow: u64) {
+        // SAFETY: the value of an array map. No other CPU has this turn; one that has the same place a whole round
+        // later at the same time loses one word, and a half-open flow stays until it expires.
+        unsafe { self.place.write_volatile(flow) };
+    }
 }
 
 /// The flow that took a place, if it is still there, and its word.
@@ -74,20 +87,36 @@ fn is_busy(place: u64) -> bool {
     })
 }
 
-/// Ends the flow of a place that is taken, if it is half-open or UDP. It translates until its id is
-/// claimed: in a flood, what is slower than the ring may still be done by then.
+/// The flow that has to leave its place, if it is half-open or UDP, and its word.
 #[inline(always)]
-fn recycle(place: u64) {
-    let Some((entry, word)) = flow(place) else {
-        return;
-    };
-    let ended = match word.state() {
-        State::New | State::Replied => word.close(),
-        State::Established if word.is_udp() => word.close(),
-        _ => return,
-    };
-    if entry.swap(word, ended) {
-        usage::follow(&entry, word, ended);
-        end::ended(&entry, ended, RECYCLED);
+pub(crate) fn leaving(place: u64) -> Option<(Entry, Word)> {
+    flow(place).filter(|(_, word)| match word.state() {
+        State::New | State::Replied => true,
+        State::Established => word.is_udp(),
+        _ => false,
+    })
+}
+
+/// Ends a flow that leaves by this word; false if it changes at this moment.
+#[inline(always)]
+pub(crate) fn end(entry: &Entry, word: Word, next: Word) -> bool {
+    let is_over = entry.swap(word, next);
+    if is_over {
+        usage::follow(entry, word, next);
+        end::report(entry, word.close(), RECYCLED, entry.owners().0);
     }
+    is_over
+}
+
+/// Ends the flow of a place that is taken, if it is to leave. It translates until its id is claimed. A function of
+/// its own for the verifier, as `lb_refuse`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_recycle(place: u64) -> u32 {
+    if let Some((entry, word)) = leaving(place)
+        && end(&entry, word, word.close())
+    {
+        allocate::release(entry.id);
+    }
+    0
 }

@@ -8,10 +8,6 @@ use lb_common::{
 
 use crate::maps::{BACKENDS, MAGLEV};
 
-/// Table entries that are tried: the flow's own, then its neighbours, where a backend's next hop is
-/// not known.
-const ATTEMPTS: u32 = 4;
-
 /// The backend for `key`: its id and record.
 #[inline(always)]
 pub(crate) fn select(
@@ -21,7 +17,7 @@ pub(crate) fn select(
     let table = MAGLEV.get(service.pool).ok_or(DropReason::NoBackend)?;
     let size = table.get(0).copied().unwrap_or(0);
     let first = maglev::index(maglev::hash(key), size);
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0..maglev::ATTEMPTS {
         let mut slot = first + attempt;
         if slot >= size {
             slot = slot.wrapping_sub(size);

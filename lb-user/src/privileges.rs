@@ -10,14 +10,17 @@ use rustix::{
     },
 };
 
-/// What is kept: maps and programs, links and interfaces, raw sockets, and what the verifier lets pass.
-pub const KEPT: CapabilitySet = CapabilitySet::BPF
-    .union(CapabilitySet::NET_ADMIN)
-    .union(CapabilitySet::NET_RAW)
-    .union(CapabilitySet::PERFMON);
+/// What is kept: maps and links, interfaces, raw sockets.
+pub const KEPT: CapabilitySet = KEPT_BY_LISTENERS.union(CapabilitySet::NET_RAW);
 
-/// What a start needs: also to enter the cells, and to open maps by their ids.
-pub const OF_START: CapabilitySet = KEPT.union(CapabilitySet::SYS_ADMIN);
+/// What threads keep that hear clients and backends: no raw sockets.
+pub const KEPT_BY_LISTENERS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
+
+/// What a start needs: also to enter the cells, to open maps by their ids, and for what the verifier lets pass in
+/// the programs that it loads.
+pub const OF_START: CapabilitySet = KEPT
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::PERFMON);
 
 /// Names of the capabilities of a start that the calling thread lacks.
 ///
@@ -31,21 +34,21 @@ pub fn missing() -> Result<Vec<String>> {
     Ok(names.map(|(name, _)| format!("CAP_{name}")).collect())
 }
 
-/// Gives up everything but [`KEPT`], for the calling thread and those that it will start: it never gets
+/// Gives up everything but `kept`, for the calling thread and those that it will start: it never gets
 /// more again, whatever it executes. The bounding set shrinks only for who may change it
 /// (`CAP_SETPCAP`); nothing can be gained by it any more.
 ///
 /// # Errors
 ///
 /// If the kernel refuses.
-pub fn give_up() -> Result<()> {
+pub fn give_up(kept: CapabilitySet) -> Result<()> {
     set_no_new_privs(true).context("give up new privileges")?;
     let has = capabilities(None).context("read the capabilities")?;
     if has.effective.contains(CapabilitySet::SETPCAP) {
-        bound().context("shrink the bounding set")?;
+        bound(kept).context("shrink the bounding set")?;
     }
     clear_ambient_capability_set().context("clear the ambient set")?;
-    let kept = has.permitted.intersection(KEPT);
+    let kept = has.permitted.intersection(kept);
     let sets = CapabilitySets {
         effective: kept,
         permitted: kept,
@@ -54,12 +57,12 @@ pub fn give_up() -> Result<()> {
     set_capabilities(None, sets).context("give up capabilities")
 }
 
-/// Takes everything but [`KEPT`] out of the bounding set.
-fn bound() -> Result<(), Errno> {
+/// Takes everything but `kept` out of the bounding set.
+fn bound(kept: CapabilitySet) -> Result<(), Errno> {
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         match capability_is_in_bounding_set(capability) {
-            Ok(true) if !KEPT.contains(capability) => {
+            Ok(true) if !kept.contains(capability) => {
                 remove_capability_from_bounding_set(capability)?;
             }
             Ok(_) => {}
@@ -88,7 +91,8 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_documented() {
-        assert_eq!(KEPT.bits(), 0xc0_0000_3000);
+        assert_eq!(KEPT.bits(), 0x80_0000_3000);
+        assert_eq!(KEPT_BY_LISTENERS.bits(), 0x80_0000_1000);
         assert_eq!(OF_START.bits(), 0xc0_0020_3000);
     }
 
@@ -96,17 +100,19 @@ mod tests {
     #[test]
     fn a_thread_gives_up_and_so_do_its_children() {
         let before = status();
-        let children = thread::spawn(|| {
-            give_up().unwrap();
-            [status(), thread::spawn(status).join().unwrap()]
-        });
-        for status in children.join().unwrap() {
-            let kept = bits(&before, "CapPrm:") & KEPT.bits();
-            assert_eq!(bits(&status, "CapEff:"), kept);
-            assert_eq!(bits(&status, "CapPrm:"), kept);
-            assert_eq!(bits(&status, "CapInh:"), 0);
-            assert_eq!(bits(&status, "CapAmb:"), 0);
-            assert_eq!(bits(&status, "NoNewPrivs:"), 1);
+        for kept in [KEPT, KEPT_BY_LISTENERS] {
+            let children = thread::spawn(move || {
+                give_up(kept).unwrap();
+                [status(), thread::spawn(status).join().unwrap()]
+            });
+            for status in children.join().unwrap() {
+                let kept = bits(&before, "CapPrm:") & kept.bits();
+                assert_eq!(bits(&status, "CapEff:"), kept);
+                assert_eq!(bits(&status, "CapPrm:"), kept);
+                assert_eq!(bits(&status, "CapInh:"), 0);
+                assert_eq!(bits(&status, "CapAmb:"), 0);
+                assert_eq!(bits(&status, "NoNewPrivs:"), 1);
+            }
         }
         assert_eq!(
             bits(&status(), "CapEff:"),

@@ -62,7 +62,7 @@ pub fn names(instance: &str) -> Result<BTreeSet<String>> {
 pub fn folders(instance: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let pins = Pins::new(instance);
-    for folder in [pins.root(), pins.runtime()] {
+    for folder in [pins.root(), pins.runtime(), pins.state()] {
         list(&folder, &mut found);
     }
     let cells = fs::read_dir("/run/netns").into_iter().flatten();
@@ -70,6 +70,9 @@ pub fn folders(instance: &str) -> BTreeSet<String> {
     found.extend(cells.filter(|cell| cell.starts_with(&format!("lb.{instance}."))));
     for state in ["state.json", "state.json.copy"] {
         found.remove(&pins.runtime().join(state).display().to_string());
+    }
+    for state in ["overrides.json", "overrides.json.copy"] {
+        found.remove(&pins.state().join(state).display().to_string());
     }
     found
 }

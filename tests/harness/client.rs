@@ -132,6 +132,11 @@ pub fn was_reset(error: &Error) -> bool {
     error.downcast_ref() == Some(&Errno::ECONNRESET)
 }
 
+/// Whether a connection that failed to [`open`] was refused at once.
+pub fn was_refused(error: &Error) -> bool {
+    error.downcast_ref() == Some(&Errno::ECONNREFUSED)
+}
+
 /// One short connection: connect, ask, read the answer, close.
 ///
 /// # Errors

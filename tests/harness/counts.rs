@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, iter};
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
     maps::ring::{self, HEAD},
-    verdict::{DropReason, Hook, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
+    verdict::{DropReason, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
 };
 use lb_user::{
     control::{apply::read_ids, ids::Kind},
@@ -51,7 +51,11 @@ impl Counts {
             self.add(format!("{place} {name}"), count);
         }
         self.add(format!("{place} total"), total);
-        for (name, slot) in [("unrested", UNRESTED), ("unreported", UNREPORTED)] {
+        for (name, slot) in [
+            ("unrested", UNRESTED),
+            ("unreported", UNREPORTED),
+            ("icmp_floor", MTU_RAISED),
+        ] {
             self.add(format!("{place} {name}"), counter(&counters, slot));
         }
         Ok(())
@@ -96,6 +100,7 @@ fn verdicts() -> impl Iterator<Item = (String, u32)> {
         ("transmitted", Verdict::Transmitted),
         ("forwarded", Verdict::Forwarded),
         ("delivered", Verdict::Delivered),
+        ("returned", Verdict::Returned),
     ];
     let verdicts = verdicts.map(|(name, verdict)| (name.to_owned(), verdict.slot()));
     let reasons = DropReason::ALL.iter().flat_map(|&reason| {

@@ -112,7 +112,16 @@ impl Moment {
 ///
 /// When it cannot be followed.
 pub fn kill_before(instance: &str, pid: u32, moment: Moment) -> Result<Doom> {
-    start(instance, pid, moment, Watch::Changes)
+    start(instance, &[pid], moment, Watch::Changes)
+}
+
+/// The same; the process `other` is killed at the same moment, before it can notice.
+///
+/// # Errors
+///
+/// As for [`kill_before`].
+pub fn kill_both_before(instance: &str, pid: u32, other: u32, moment: Moment) -> Result<Doom> {
+    start(instance, &[pid, other], moment, Watch::Changes)
 }
 
 /// The same for the steps by which the next connection of a shared VIP gets its backend: what the threads
@@ -122,7 +131,7 @@ pub fn kill_before(instance: &str, pid: u32, moment: Moment) -> Result<Doom> {
 ///
 /// As for [`kill_before`].
 pub fn kill_in_hand_over(instance: &str, pid: u32, moment: Moment) -> Result<Doom> {
-    start(instance, pid, moment, Watch::HandOver { begun: false })
+    start(instance, &[pid], moment, Watch::HandOver { begun: false })
 }
 
 /// What counts as a step.
@@ -145,9 +154,13 @@ impl Watch {
     }
 }
 
-fn start(instance: &str, pid: u32, moment: Moment, watch: Watch) -> Result<Doom> {
+/// The first of these processes is followed, and all of them are killed, the first one last.
+fn start(instance: &str, pids: &[u32], moment: Moment, watch: Watch) -> Result<Doom> {
     let enough = Arc::new(AtomicBool::new(false));
-    let pid = Pid::from_raw(i32::try_from(pid)?);
+    let pids = pids
+        .iter()
+        .map(|pid| i32::try_from(*pid).map(Pid::from_raw));
+    let pids = pids.collect::<Result<Vec<_>, _>>()?;
     let maps = pinned(instance);
     let (ready, is_ready) = std::sync::mpsc::channel();
     let for_thread = Arc::clone(&enough);
@@ -155,11 +168,11 @@ fn start(instance: &str, pid: u32, moment: Moment, watch: Watch) -> Result<Doom>
     let thread = thread::Builder::new()
         .name("doom".to_owned())
         .spawn(move || {
-            let seized = seize(pid);
+            let seized = seize(pids[0]);
             // Nobody waits for it but the caller, who waits.
             let _heard = ready.send(());
             seized?;
-            follow(pid, &maps, (moment, watch), &for_thread)
+            follow(&pids, &maps, (moment, watch), &for_thread)
         })
         .context("start a thread")?;
     is_ready.recv().context("the thread has ended")?;
@@ -219,7 +232,7 @@ fn seize(pid: Pid) -> Result<()> {
 
 /// Returning from here lets go of whoever is still followed.
 fn follow(
-    pid: Pid,
+    pids: &[Pid],
     maps: &BTreeMap<u32, String>,
     (moment, mut watch): (Moment, Watch),
     enough: &AtomicBool,
@@ -236,7 +249,7 @@ fn follow(
         };
         let task = next.pid();
         let ends = matches!(next, WaitStatus::Exited(..) | WaitStatus::Signaled(..));
-        if ends && task == Some(pid) {
+        if ends && task == Some(pids[0]) {
             return Ok(followed);
         }
         let status = waitpid(task, Some(ours)).context("take in what it does")?;
@@ -246,7 +259,9 @@ fn follow(
                     && let Some(step) = watch.step(task, maps)
                 {
                     if moment.is_now(&followed.steps, &step) {
-                        kill(pid, Signal::SIGKILL).context("kill it")?;
+                        for pid in pids.iter().rev() {
+                            kill(*pid, Signal::SIGKILL).with_context(|| format!("kill {pid}"))?;
+                        }
                         followed.killed = Some(step);
                         continue;
                     }

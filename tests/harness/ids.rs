@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{MapData, Queue};
-use lb_common::maps::{
-    snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, base},
-    usage,
-};
+use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, base};
 use lb_user::{
     control::{apply::read_ids, ids::Kind},
     dataplane::{
@@ -122,8 +119,8 @@ impl Drop for Held {
     }
 }
 
-/// Adds `amount` to the numbers of live flows of a network and of a service, as if so many had ended
-/// and nobody had taken them off.
+/// Adds `amount` to the numbers of live flows of a network and of a service, and of the network on the first SNAT
+/// address, as if so many had ended without being taken off.
 ///
 /// # Errors
 ///
@@ -136,7 +133,7 @@ pub fn miscount(instance: &str, network: &str, service: &str, amount: i32) -> Re
         Ok(u16::try_from(id)?)
     };
     let table = UsageTable::open(&folder)?;
-    table.add(usage::network(id(Kind::Network, network)?), amount);
-    table.add(usage::service(id(Kind::Service, service)?), amount);
+    let owners = (id(Kind::Network, network)?, id(Kind::Service, service)?);
+    table.count(base(0), owners, amount);
     Ok(())
 }

@@ -218,6 +218,11 @@ impl<'t> Lb<'t> {
         }
     }
 
+    /// The process that was to be taken over from is the one that runs.
+    pub fn follow(&mut self, process: Process) {
+        self.process = process;
+    }
+
     /// As [`Self::take_over`], but does not wait until the next one is ready.
     ///
     /// # Errors

@@ -21,8 +21,8 @@ const PREFIX: &str = "lbt";
 const CELL_PREFIX: &str = "lb.";
 /// Where `lb` keeps its pins, one folder per instance.
 const PINS: &str = "/sys/fs/bpf/lb";
-/// Where `lb` keeps its state, one folder per instance.
-const STATE: &str = "/run/lb";
+/// Where `lb` keeps its state, one folder per instance: until a reboot, and over it.
+const STATES: [&str; 2] = ["/run/lb", "/var/lib/lb"];
 /// One letter per run that lives at the same time keeps an instance name within 12 characters.
 const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
@@ -66,11 +66,12 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         // A lock file may outlive its process; the next run of this name starts without it.
-        let state = Path::new(STATE).join(&self.name);
-        if state.exists()
-            && let Err(error) = fs::remove_dir_all(&state)
-        {
-            process::complain(format_args!("remove {}: {error}", state.display()));
+        for state in STATES.map(|folder| Path::new(folder).join(&self.name)) {
+            if state.exists()
+                && let Err(error) = fs::remove_dir_all(&state)
+            {
+                process::complain(format_args!("remove {}: {error}", state.display()));
+            }
         }
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taken) = taken.get_mut(self.slot) {
@@ -98,7 +99,7 @@ pub fn traces_of(instance: &str) -> Vec<PathBuf> {
 /// Called before this process has made anything, so its own pid counts as gone: it is then a
 /// re-used one. Failures are told and do not end the run, whose own names are new.
 fn remove_dead() {
-    for folder in [PINS, STATE]
+    for folder in [PINS, STATES[0], STATES[1]]
         .map(PathBuf::from)
         .into_iter()
         .chain([std::env::temp_dir()])

@@ -1,11 +1,21 @@
 //! The links of an instance's programs, and what the kernel tells of interfaces.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::CString,
+    fs,
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::links::{FdLink, PinnedLink};
 
-use crate::{poll, process::Process, topology::Site};
+use crate::{poll, process::Process, raw_map::bpf, topology::Site};
 
 /// How long the kernel may take to tell of a change.
 const SOON: Duration = Duration::from_secs(20);
@@ -46,6 +56,27 @@ pub fn links(instance: &str) -> Result<BTreeMap<String, Link>> {
         links.insert(name, Link { id, program });
     }
     Ok(links)
+}
+
+/// Detaches the program of a pinned link, as `bpftool link detach` does; the link stays.
+///
+/// # Errors
+///
+/// When there is no such link, or the kernel refuses.
+pub fn detach(pin: &Path) -> Result<()> {
+    const GET: nix::libc::c_long = 7;
+    const LINK_DETACH: nix::libc::c_long = 34;
+    let path = CString::new(pin.as_os_str().as_bytes())?;
+    // The path, the descriptor of a folder, flags.
+    let mut get = [path.as_ptr().expose_provenance() as u64, 0];
+    // SAFETY: the kernel reads the path, which outlives the call, and nothing else.
+    let link = unsafe { bpf(GET, &mut get) }.context("open the link")?;
+    // SAFETY: the descriptor was made just now, and nothing else has it.
+    let link = unsafe { OwnedFd::from_raw_fd(i32::try_from(link)?) };
+    let mut detach = u32::try_from(link.as_raw_fd())?;
+    // SAFETY: this command takes a descriptor alone.
+    unsafe { bpf(LINK_DETACH, &mut detach) }.context("detach the link")?;
+    Ok(())
 }
 
 /// Everything that the kernel tells of the interfaces of the load balancer's host.

@@ -18,7 +18,10 @@ use lb_user::{
         pins::Pins,
     },
 };
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::{
+    sched::{CloneFlags, setns, unshare},
+    sys::resource::{Resource, getrlimit, setrlimit},
+};
 
 use crate::{leftovers::Run, raw_map::RawMap};
 
@@ -40,6 +43,9 @@ impl Loaded {
     /// Loads the object, in a namespace that the calling thread is in from now on.
     fn load(limits: &Limits) -> Result<(Self, Kept)> {
         unshare(CloneFlags::CLONE_NEWNET).context("needs root: run by `cargo xtask test`")?;
+        // Each object has a descriptor of each map, and a shell gives 1024.
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
         let mut ifindex = BTreeMap::new();
         for (index, name) in (101..).zip(["t0", "m0", "n0", "f0"].into_iter().chain(CELLS)) {
             let add = format!("link add {name} index {index} type veth peer name {name}p");

@@ -9,18 +9,20 @@ use std::{
 
 use anyhow::Result;
 use aya::{
-    maps::{HashMap, Map, MapData, PerCpuArray, PerCpuValues},
+    maps::{Array, Map, MapData, PerCpuArray, PerCpuValues},
     programs::Xdp,
 };
 use lb_common::{
     addr::Mac,
-    answer::{Answers, BURST, Bucket},
+    answer::Answers,
+    datagram::Word,
     maps::{
         event::FlowEvent,
-        fragment::{FragmentKey, Fragmented},
+        fragment::Datagram,
         snat::{FLOWS_PER_ADDRESS, base},
     },
-    verdict::{DropReason, Hook, SLOTS, Verdict, counter, refusal_slot},
+    rate::{Bucket, QUESTIONS, REFUSALS, Rates},
+    verdict::{DropReason, Hook, MTU_RAISED, SLOTS, Verdict, counter, refusal_slot},
 };
 use lb_user::{
     config::{self, Config},
@@ -268,20 +270,26 @@ impl DataPlane {
     ///
     /// # Errors
     ///
-    /// When the map cannot be written.
+    /// When a map cannot be written.
     pub fn refill_answers(&self) -> Result<()> {
-        let map = Map::PerCpuArray(MapData::from_pin(self.maps_folder().join("ANSWERS"))?);
-        let mut answers: PerCpuArray<MapData, Answers> = map.try_into()?;
-        let full = Bucket {
-            tokens: BURST,
-            seen: coarse_now()?,
-        };
-        for network in 0..answers.len() {
-            let mut of_cpus = answers.get(&network, 0)?.to_vec();
-            for kept in &mut of_cpus {
-                (kept.refusals, kept.echoes) = (full, full);
-            }
-            answers.set(network, PerCpuValues::try_from(of_cpus)?, 0)?;
+        let seen = coarse_now()?;
+        let full = |tokens| Bucket { tokens, seen };
+        self.on_every_cpu("ANSWERS", |kept: &mut Answers| {
+            (kept.refusals, kept.echoes) = (full(REFUSALS.burst), full(REFUSALS.burst));
+        })?;
+        self.on_every_cpu("RATES", |kept: &mut Rates| {
+            kept.questions = full(QUESTIONS.burst);
+        })
+    }
+
+    /// Changes what each CPU keeps of each network in the map `name`.
+    fn on_every_cpu<T: aya::Pod>(&self, name: &str, change: impl Fn(&mut T)) -> Result<()> {
+        let map = Map::PerCpuArray(MapData::from_pin(self.maps_folder().join(name))?);
+        let mut values: PerCpuArray<MapData, T> = map.try_into()?;
+        for network in 0..values.len() {
+            let mut of_cpus = values.get(&network, 0)?.to_vec();
+            of_cpus.iter_mut().for_each(&change);
+            values.set(network, PerCpuValues::try_from(of_cpus)?, 0)?;
         }
         Ok(())
     }
@@ -367,25 +375,25 @@ impl DataPlane {
         }
     }
 
-    /// The fragmented datagrams that are followed.
-    pub fn fragmented(&self) -> Vec<(FragmentKey, Fragmented)> {
-        let records = self.fragment_records();
-        records
-            .iter()
-            .map(|record| record.expect("a record"))
+    /// The fragmented datagrams that are followed, with their places.
+    pub fn fragmented(&self) -> Vec<(u32, Datagram)> {
+        let records = self.datagrams();
+        (0..records.len())
+            .map(|place| (place, records.get(&place, 0).expect("a record")))
+            .filter(|(_, record)| Word::from_raw(record.word).extents().is_some())
             .collect()
     }
 
     /// Writes the record of a fragmented datagram.
-    pub fn set_fragmented(&self, key: &FragmentKey, record: &Fragmented) {
-        let mut records = self.fragment_records();
-        records.insert(key, record, 0).expect("room for a record");
+    pub fn set_fragmented(&self, place: u32, record: &Datagram) {
+        let mut records = self.datagrams();
+        records.set(place, record, 0).expect("a place");
     }
 
-    fn fragment_records(&self) -> HashMap<MapData, FragmentKey, Fragmented> {
-        let pin = self.kept.pins.maps().join("FRAGMENTS");
+    fn datagrams(&self) -> Array<MapData, Datagram> {
+        let pin = self.kept.pins.maps().join("DATAGRAMS");
         let map = MapData::from_pin(pin).expect("the pinned map");
-        Map::LruHashMap(map).try_into().expect("its layout")
+        Map::Array(map).try_into().expect("its layout")
     }
 
     /// The flow id of a SNAT port of the first address.
@@ -426,10 +434,13 @@ fn verdict(slot: u32) -> &'static str {
         (Verdict::Transmitted, "transmitted"),
         (Verdict::Forwarded, "forwarded"),
         (Verdict::Delivered, "delivered"),
+        (Verdict::Returned, "returned"),
     ];
     let found = plain
         .into_iter()
-        .find(|(verdict, _)| verdict.slot() == slot)
+        .map(|(verdict, label)| (verdict.slot(), label))
+        .chain([(MTU_RAISED, "icmp_floor")])
+        .find(|(known, _)| *known == slot)
         .map(|(_, label)| label);
     let mut drops = DropReason::ALL.iter();
     let dropped = drops

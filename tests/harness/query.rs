@@ -48,6 +48,8 @@ pub struct Network {
     pub carrier: bool,
     /// `native`, `generic` or `detached`; `missing` without a NIC.
     pub mode: String,
+    /// Whether it is a veth whose other end has no XDP program.
+    pub peer_without_program: bool,
     /// Whether everything is dropped until the next start.
     pub stopped: bool,
     /// Bytes of the largest packet.
@@ -58,12 +60,29 @@ pub struct Network {
     pub cell: Option<String>,
     /// Live flows of its clients.
     pub flows: u64,
+    /// What they have of the SNAT ports of each network that they have backends on.
+    pub quotas: Vec<Quota>,
     /// Ids that were given to its clients' flows before they had rested.
     pub unrested: u64,
+    /// ICMP errors of its clients' side whose MTU was raised for the backend.
+    pub icmp_floor: u64,
     /// The places of its clients' half-open flows.
     pub half_open: Ring,
     /// The places of their UDP flows.
     pub udp_flows: Ring,
+}
+
+/// Flows on SNAT addresses of one family in a network, in `lb status`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Quota {
+    /// The network of the backends, and of the SNAT addresses.
+    pub backends: String,
+    /// Whether these are of IPv6.
+    pub ipv6: bool,
+    /// Flows in full use.
+    pub flows: u64,
+    /// The most that there may be.
+    pub most: Option<u64>,
 }
 
 /// One ring of `lb status`.
@@ -150,6 +169,8 @@ pub struct Backend {
     pub address: String,
     /// The pool it is in.
     pub pool: String,
+    /// The part of the pool's new flows that it gets, in percent.
+    pub share: f64,
     /// MAC of the next hop, once it is known.
     pub next_hop: Option<String>,
 }
@@ -247,8 +268,8 @@ pub struct BackendHealth {
     pub retired: bool,
     /// `up`, `not_ready`, `dead` or `unknown`.
     pub verdict: String,
-    /// Its share of new flows.
-    pub share: u32,
+    /// Its weight as checks, ramp and operator leave it, in hundredths.
+    pub effective_weight: u32,
     /// How often its verdict changed.
     pub transitions: u64,
 }

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::{
+    Pod,
     maps::{Map, MapData, MapType, RingBuf},
     util::nr_cpus,
 };
@@ -143,7 +144,7 @@ impl RawMap {
         };
         // SAFETY: `call` points to room for `count` keys and values, and for one key more, all of which
         // outlive it.
-        let read = unsafe { bpf(LOOK_UP_BATCH, &mut call) };
+        let read = unsafe { bpf(LOOK_UP_BATCH, &mut call) }.map(drop);
         if_there(read).context("read all entries")?;
         ensure!(call.count == count, "{} of {count} entries", call.count);
         Ok(values)
@@ -153,16 +154,33 @@ impl RawMap {
     pub(crate) fn write(&self, values: &[u8]) -> Result<()> {
         let keys: Vec<u32> = (0..self.room).collect();
         ensure!(values.len() == keys.len() * self.value, "a value for each");
+        self.write_many(&keys, values.as_ptr().expose_provenance())
+    }
+
+    /// Writes these entries within one system call, one right after the other.
+    ///
+    /// # Errors
+    ///
+    /// When the sizes are not those of the map, or the kernel refuses.
+    pub fn write_entries<K: Pod, V: Pod>(&self, keys: &[K], values: &[V]) -> Result<()> {
+        ensure!(size_of::<V>() == self.value, "values of another size");
+        ensure!(keys.len() == values.len(), "a value for each");
+        self.write_many(keys, values.as_ptr().expose_provenance())
+    }
+
+    /// `values` points to as many as there are keys.
+    fn write_many<K: Pod>(&self, keys: &[K], values: usize) -> Result<()> {
+        ensure!(size_of::<K>() == self.key, "keys of another size");
         let mut call = Batch {
             keys: keys.as_ptr().expose_provenance() as u64,
-            values: values.as_ptr().expose_provenance() as u64,
-            count: self.room,
+            values: values as u64,
+            count: u32::try_from(keys.len())?,
             map: self.descriptor()?,
             ..Batch::default()
         };
         // SAFETY: `call` points to `count` keys and values, which outlive it and are only read.
         let written = unsafe { bpf(UPDATE_BATCH, &mut call) };
-        written.context("write all entries")
+        written.map(drop).context("write entries")
     }
 
     pub(crate) fn keys(&self) -> Result<Vec<Vec<u8>>> {
@@ -230,7 +248,7 @@ impl RawMap {
         };
         // SAFETY: a key and a value that `call` points to are as long as the map says and outlive it, and the
         // kernel writes only to the value.
-        unsafe { bpf(command, &mut call) }
+        unsafe { bpf(command, &mut call) }.map(drop)
     }
 
     pub(crate) fn descriptor(&self) -> Result<u32> {
@@ -249,8 +267,8 @@ fn if_there(found: nix::Result<()>) -> nix::Result<Option<()>> {
 /// # Safety
 ///
 /// `call` is what `command` takes, and all that it points to is valid for what the command does to it.
-unsafe fn bpf<T>(command: libc::c_long, call: &mut T) -> nix::Result<()> {
+pub(crate) unsafe fn bpf<T>(command: libc::c_long, call: &mut T) -> nix::Result<libc::c_long> {
     // SAFETY: the caller answers for what `call` points to; it has its own size.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *call, size_of::<T>()) };
-    Errno::result(result).map(drop)
+    Errno::result(result)
 }

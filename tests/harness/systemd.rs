@@ -293,6 +293,7 @@ fn write_units(site: &Site, config: &str, settings: &str) -> Result<()> {
         let file = format!("{} --instance {}", file.display(), site.run());
         unit.replace("/usr/bin/lb", &program.display().to_string())
             .replace("/etc/lb/lb.yaml", &file)
+            .replace("=lb/main", &format!("=lb/{}", site.run()))
             .replace(
                 "/etc/lb/lb.env",
                 &site.dir().join(OPTIONS).display().to_string(),

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use anyhow::Result;
-use lb_tests::{lb::Lb, topology::Topology};
+use lb_tests::{lb::Lb, poll, topology::Topology};
 
 use crate::{
     health::{SOON, Site, alive, connect, wait_for},
@@ -49,6 +49,24 @@ fn a_nic_without_carrier_makes_no_backend_dead() -> Result<()> {
     assert_eq!(transitions(&lb)?, before);
     let log = lb.process().stderr();
     assert_eq!(log.matches("its NIC has no carrier").count(), 1, "{log}");
+    // Each is an event, and no other interface has any.
+    let words = || -> Result<Vec<String>> {
+        let events = lb.events()?.into_iter();
+        let events = events.filter(|event| event.kind == "interface");
+        Ok(events
+            .map(|event| format!("{}: {}", event.object, event.words))
+            .collect())
+    };
+    let found = poll::until("the events", SOON, || {
+        let words = words()?;
+        Ok((words.len() >= 2).then_some(words))
+    })?;
+    let wanted = ["no carrier", "a carrier again"];
+    assert_eq!(found.len(), wanted.len(), "{found:?}");
+    for (found, wanted) in found.iter().zip(wanted) {
+        assert!(found.starts_with("interface eth1: "), "{found}");
+        assert!(found.contains(wanted), "{found}");
+    }
 
     // And what it did not see is found out now.
     site.health[1].refuse();

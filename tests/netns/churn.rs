@@ -199,7 +199,7 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
     wait_for(&lb, &["up", "up"], LIMIT)?;
     let weigh = |lb: &Lb<'_>, share: u32| {
         poll::until("the weight", LIMIT, || {
-            Ok((lb.health()?[0].share == share).then_some(()))
+            Ok((lb.health()?[0].effective_weight == share).then_some(()))
         })
     };
     lb.write(&config(2, true))?;
@@ -209,7 +209,7 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
     for end in (0..next.len()).step_by(next.len() / 8) {
         fs::write(lb.file(), &next[..end])?;
         thread::sleep(Duration::from_millis(100));
-        assert_eq!(lb.health()?[0].share, 200);
+        assert_eq!(lb.health()?[0].effective_weight, 200);
     }
     fs::write(lb.file(), &next)?;
     weigh(&lb, 300)?;
@@ -221,13 +221,13 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
             .contains("stale")
             .then_some(()))
     })?;
-    assert_eq!(lb.health()?[0].share, 300);
+    assert_eq!(lb.health()?[0].effective_weight, 300);
 
     lb.write(&config(4, false))?;
     weigh(&lb, 400)?;
     lb.write(&config(5, false))?;
     thread::sleep(Duration::from_secs(3));
-    assert_eq!(lb.health()?[0].share, 400, "nobody watches");
+    assert_eq!(lb.health()?[0].effective_weight, 400, "nobody watches");
     lb.process().signal(Signal::SIGHUP)?;
     weigh(&lb, 500)
 }
@@ -238,7 +238,7 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
 fn a_full_disk_refuses_a_reload_and_nothing_else() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
-    let folder = format!("/run/lb/{}", topology.run());
+    let folder = format!("/var/lib/lb/{}", topology.run());
     fs::create_dir_all(&folder)?;
     let disk = Disk::mount(&folder)?;
     let mut lb = Lb::start(&topology, &site.http(""))?;
@@ -274,7 +274,7 @@ fn a_full_disk_refuses_a_reload_and_nothing_else() -> Result<()> {
 fn a_full_disk_refuses_a_start_that_would_change_something() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
-    let folder = format!("/run/lb/{}", topology.run());
+    let folder = format!("/var/lib/lb/{}", topology.run());
     fs::create_dir_all(&folder)?;
     let disk = Disk::mount(&folder)?;
     let config = site.http("");
@@ -314,7 +314,7 @@ fn a_full_disk_refuses_a_start_that_would_change_something() -> Result<()> {
 fn after_a_refused_reload_the_old_backends_are_checked() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
-    let folder = format!("/run/lb/{}", topology.run());
+    let folder = format!("/var/lib/lb/{}", topology.run());
     fs::create_dir_all(&folder)?;
     let disk = Disk::mount(&folder)?;
     let config = site.http("");

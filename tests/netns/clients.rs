@@ -42,7 +42,7 @@ fn b1_real_clients_reach_the_server_of_the_name() -> Result<()> {
 fn b1_names_of_the_hosts_only_address_reach_their_servers() -> Result<()> {
     let one = OneIp::build()?;
     let servers = servers(&one, &one.backends)?;
-    let _lb = Lb::start(&one, &on_the_only_address(&one))?;
+    let _lb = Lb::start_with(&one, &on_the_only_address(&one), &["--no-careful"])?;
     let clients = [&one.clients[0], &one.clients[1], &one.far.host];
     let shared = SocketAddrV4::new(ADDRESS, SHARED.port());
     ensure_served(&clients, shared, &servers, GATEWAY)

@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     client,
-    lb::{binary, start_fails_with},
+    lb::{Lb, binary, start_fails_with},
     leftovers, observe,
     peers::Peers,
     poll, process,
@@ -183,8 +183,69 @@ fn a_careful_start_refuses_the_interface_of_the_default_route() -> Result<()> {
     assert_eq!(
         failure.message(),
         "lb: interface eth1 carries the default route; add `--confirm 60s`: everything is taken \
-         down again unless you confirm"
+         down again unless you confirm, or `--no-careful`: it is taken as any other"
     );
     assert_eq!(leftovers::traces_of(topology.run()), Vec::<PathBuf>::new());
     Ok(())
+}
+
+/// Without a terminal the first start refuses the interface of a default route, of either family, and the switch says
+/// that it is meant; later starts come up again over what is there. On a terminal each start refuses it.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_interface_of_the_default_route_is_taken_when_the_operator_says_so() -> Result<()> {
+    for ipv6 in [false, true] {
+        let topology = Topology::poc()?;
+        if ipv6 {
+            topology
+                .lb
+                .add_ipv6(MGMT_NIC, &["fd00:32::10/64".to_owned()])?;
+            topology
+                .lb
+                .run("ip -6 route add default via fd00:32::105")?;
+        } else {
+            topology
+                .lb
+                .run(&format!("ip address add 10.32.96.10/20 dev {MGMT_NIC}"))?;
+            topology.lb.run("ip route add default via 10.32.96.105")?;
+        }
+        let failure = start_fails_with(&topology, CONFIG, &[])?;
+        assert_eq!(failure.code, Some(1), "{failure:?}");
+        ensure!(failure.message().contains("`--no-careful`"), "{failure:?}");
+        assert_eq!(leftovers::traces_of(topology.run()), Vec::<PathBuf>::new());
+
+        let mut lb = Lb::start_with(&topology, CONFIG, &["--no-careful"])?;
+        // An upgrade by a unit of before, which does not know the switch.
+        lb.process().stop()?;
+        lb.restart(CONFIG)?;
+        let _before = lb.take_over(CONFIG)?;
+        lb.process().stop()?;
+
+        let said = on_a_terminal(&topology, "")?;
+        ensure!(said.contains("carries the default route"), "{said}");
+        ensure!(!said.contains("--confirm"), "it is up: {said}");
+        ensure!(!said.contains("ready: "), "{said}");
+        let said = on_a_terminal(&topology, "--no-careful")?;
+        ensure!(said.contains("ready: "), "{said}");
+        lb.down()?;
+    }
+    Ok(())
+}
+
+/// What `lb run` says on a terminal, which is ended when it is ready.
+fn on_a_terminal(topology: &Topology, option: &str) -> Result<String> {
+    let config = topology.write("terminal.yaml", CONFIG)?;
+    let words = format!(
+        "timeout --signal=TERM 8 {} run --instance {} {option} -c {}",
+        binary("LB_BIN", "lb")?.display(),
+        topology.run(),
+        config.display()
+    );
+    let mut command = topology.lb.command("script");
+    let output = command
+        .args(["--quiet", "--return", "--command", &words, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()
+        .context("start script(1)")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

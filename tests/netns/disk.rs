@@ -1,6 +1,6 @@
 //! The disk is full, and the state on it is torn: RELIABILITY 34. More of it is in [`churn`](crate::churn).
 
-use std::{fs, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use lb_tests::{lb::Lb, poll, topology::Topology};
@@ -44,6 +44,15 @@ fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
     ensure!(told.contains("No space left"), "{told}");
     flows.iter().try_for_each(alive)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
+    // A verdict changes, and cannot be kept: that is tried four times a second, and said once.
+    site.health[0].answer(503);
+    wait_for(&lb, &["not_ready", "up"], LIMIT)?;
+    lb.process().wait_for_stderr("are not kept", LIMIT)?;
+    thread::sleep(Duration::from_secs(2));
+    let said = lb.process().stderr();
+    assert_eq!(said.matches("are not kept").count(), 1, "{said}");
+    site.health[0].answer(200);
+    wait_for(&lb, &["up", "up"], LIMIT)?;
 
     lb.kill()?;
     let state = format!("{folder}/state.json");
@@ -65,5 +74,58 @@ fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
     })?;
     lb.process().stop()?;
     drop(disk);
+    lb.down()
+}
+
+/// A reboot leaves neither pins nor what is in /run: what operators have said of backends holds all the same, and a
+/// file that is broken by then leaves what was applied.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn after_a_reboot_what_was_applied_and_said_holds() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 3)?;
+    let config = site.http("");
+    let mut lb = Lb::start(&topology, &config)?;
+    wait_for(&lb, &["up", "up", "up"], LIMIT)?;
+    let [disabled, drained, left] = [0, 1, 2].map(|node| topology.nodes[node].name);
+    lb.tell(&["backend", "disable", disabled])?.done()?;
+    lb.tell(&["backend", "drain", drained])?.done()?;
+    lb.kill()?;
+    let lasting = format!("/var/lib/lb/{}", topology.run());
+    let kept = ["applied.yaml", "overrides.json"].map(|name| format!("{lasting}/{name}"));
+    let texts = kept.each_ref().map(fs::read);
+    let said = lb.tell(&["down"])?;
+    for name in [disabled, drained] {
+        ensure!(said.stdout.contains(name), "{said:?}");
+    }
+    ensure!(!fs::exists(&lasting)?, "`lb down` leaves {lasting}");
+
+    // As the power cut has left it.
+    fs::create_dir_all(&lasting)?;
+    for (path, text) in kept.iter().zip(texts) {
+        fs::write(path, text?)?;
+    }
+    lb.restart("version: [")?;
+    wait_for(&lb, &["up", "up", "up"], LIMIT)?;
+    assert_eq!(
+        site.who(20)?.into_keys().collect::<Vec<_>>(),
+        [left.to_string()]
+    );
+    let status = lb.tell(&["status"])?.done()?;
+    ensure!(status.contains("stale"), "{status}");
+    lb.tell(&["backend", "enable", drained])?.done()?;
+    lb.process().stop()?;
+    lb.restart(&config)?;
+    assert_eq!(site.who(40)?.len(), 2, "{disabled} is disabled still");
+
+    // A version of before has had all of it in /run.
+    lb.process().stop()?;
+    let run = format!("/run/lb/{}", topology.run());
+    fs::rename(&kept[0], format!("{run}/applied.yaml")).or_else(|_| {
+        fs::copy(&kept[0], format!("{run}/applied.yaml"))?;
+        fs::remove_file(&kept[0])
+    })?;
+    lb.restart(&config)?;
+    ensure!(fs::exists(&kept[0])? && !fs::exists(format!("{run}/applied.yaml"))?);
     lb.down()
 }

@@ -45,7 +45,10 @@ fn e7_a_backend_that_comes_back_starts_slowly() -> Result<()> {
     let lb = Lb::start(&topology, &site.http("slow_start: 10s"))?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     assert_eq!(
-        lb.health()?.iter().map(|one| one.share).collect::<Vec<_>>(),
+        lb.health()?
+            .iter()
+            .map(|one| one.effective_weight)
+            .collect::<Vec<_>>(),
         [100, 100]
     );
     site.health[1].answer(500);
@@ -56,7 +59,7 @@ fn e7_a_backend_that_comes_back_starts_slowly() -> Result<()> {
     let mut shares = Vec::new();
     while back.elapsed() < Duration::from_secs(11) {
         let before = back.elapsed();
-        let share = lb.health()?[1].share;
+        let share = lb.health()?[1].effective_weight;
         let (least, most) = (percent(before), percent(back.elapsed() + SLACK));
         ensure!(
             (least.saturating_sub(10)..=most + 10).contains(&share),

@@ -3,14 +3,15 @@
 use std::{
     collections::BTreeMap,
     io::{Read as _, Write as _},
-    net::{Shutdown, SocketAddrV4, TcpStream},
+    net::{Shutdown, SocketAddrV4, TcpListener, TcpStream},
+    os::fd::AsRawFd as _,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT};
+use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FIRST_LOCAL_PORT};
 use lb_tests::{
     client::open,
     hello::named,
@@ -20,7 +21,7 @@ use lb_tests::{
     teller::{Teller, ask},
     topology::{SNAT, Site, Topology},
 };
-use nix::sys::signal::Signal;
+use nix::sys::{signal::Signal, socket};
 
 use crate::{
     cell::inside,
@@ -276,6 +277,60 @@ fn b15_what_does_not_fit_is_copied() -> Result<()> {
         let all = handed_over(&lb)? + copied(&lb, "client_goes_on")?;
         Ok((all == 1).then_some(()))
     })
+}
+
+/// A client that is known to be copied takes no port from flows: one that has not what its backend agreed on with
+/// the client before it, and one that has closed its side. Backends see the ports of legs.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_who_is_known_to_be_copied_takes_no_port_of_a_flow() -> Result<()> {
+    let topology = Topology::poc()?;
+    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let without_timestamps = line(&topology)?;
+    let pairs = without_timestamps.open_many(4)?;
+    let of_flows = FIRST_FLOW_PORT..FIRST_LEG_PORT;
+    let of_legs = FIRST_LEG_PORT..FIRST_LOCAL_PORT;
+    // Of the first one it was not known.
+    for (pair, ports) in pairs.iter().zip([&of_flows, &of_legs, &of_legs, &of_legs]) {
+        ensure!(ports.contains(&pair.snat.port()), "{}", pair.snat);
+    }
+    assert_eq!(copied(&lb, "options")?, 4);
+    drop(pairs);
+
+    let client = &topology.client().netns;
+    client.set_sysctl("ipv4/tcp_timestamps", "1")?;
+    let pair = without_timestamps.open()?;
+    ensure!(of_flows.contains(&pair.snat.port()), "{}", pair.snat);
+    assert_eq!(handed_over(&lb)?, 1);
+    drop(pair);
+
+    // The end is there before the hello is whole, so it is known.
+    drop(without_timestamps);
+    let node = &topology.nodes[0];
+    let listener = node
+        .netns
+        .inside(|| TcpListener::bind((node.address, PORT)))??;
+    for part in [1, 20] {
+        let mut stream = client.inside(|| open(None, SHARED))??;
+        let hello = named(NAME.as_bytes());
+        let (first, rest) = hello.split_at(hello.len() - part);
+        stream.write_all(first)?;
+        thread::sleep(Duration::from_millis(20));
+        let rest = std::io::IoSlice::new(rest);
+        socket::sendmsg::<()>(
+            stream.as_raw_fd(),
+            &[rest],
+            &[],
+            socket::MsgFlags::from_bits_retain(nix::libc::MSG_MORE),
+            None,
+        )?;
+        // One segment has both.
+        stream.shutdown(Shutdown::Write)?;
+        let (_server, from) = listener.accept()?;
+        ensure!(of_legs.contains(&from.port()), "{from}");
+    }
+    assert_eq!(copied(&lb, "client_goes_on")?, 2);
+    Ok(())
 }
 
 /// A backend that speaks at once says nothing twice and loses nothing, whether it is before the hand-over, in

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Write as _},
     net::{SocketAddrV4, TcpStream},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -18,6 +19,7 @@ use lb_tests::{
     topology::{ECHO, ECHO_NODE_PORT, Topology},
     wire::Wire,
 };
+use nix::sys::signal::Signal;
 
 use crate::life::LIMIT;
 
@@ -180,7 +182,7 @@ fn e13_a_backend_that_is_not_ready_finishes_what_it_has() -> Result<()> {
         for connection in &connections {
             alive(connection)?;
         }
-        std::thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
     }
     site.health[0].answer(200);
     wait_for(&lb, &["up"; 3], SOON)?;
@@ -203,7 +205,7 @@ fn e13_one_server_of_three_behind_all_nodes_resets_nobody() -> Result<()> {
     let until = Instant::now() + lasts();
     while Instant::now() < until {
         connections.iter().try_for_each(alive)?;
-        std::thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
     }
     println!("{:?}", lb.health()?);
     site.health.iter().for_each(|answers| answers.answer(200));
@@ -360,4 +362,28 @@ fn e10_the_connections_of_a_dead_backend_are_reset() -> Result<()> {
     let live = lb.status()?.flows.live;
     assert_eq!(live, u64::try_from(2 * EACH - count)?);
     Ok(())
+}
+
+/// A process that is stopped again and again, for longer than a check may take, finds no backend dead: it was late,
+/// and no backend. One that is dead is found when it has its time again.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn checks_that_were_late_themselves_are_no_verdict() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 4)?;
+    let kind = format!("http: {{ path: /readyz, port: {HEALTH_PORT} }}");
+    let health = "interval: 100ms, timeout: 100ms, rise: 1, fall: 1";
+    let mut lb = Lb::start(&topology, &site.config(&kind, health, ""))?;
+    wait_for(&lb, &["up"; 4], LIMIT)?;
+    for _ in 0..40 {
+        lb.process().signal(Signal::SIGSTOP)?;
+        thread::sleep(Duration::from_millis(250));
+        lb.process().signal(Signal::SIGCONT)?;
+        thread::sleep(Duration::from_millis(110));
+    }
+    let said = lb.process().stderr();
+    ensure!(!said.contains("-> dead"), "{said}");
+    wait_for(&lb, &["up"; 4], SOON)?;
+    site.health[1].fall_silent();
+    wait_for(&lb, &["up", "dead", "up", "up"], LIMIT).map(drop)
 }

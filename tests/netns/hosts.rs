@@ -235,15 +235,27 @@ fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
     );
     let told = lb.tell(&["status", "-o", "json"])?.done()?;
     let told: serde_json::Value = serde_json::from_str(&told)?;
-    let refused = &told["shared"]["shared"]["refused"];
-    for (label, count) in [
-        ("bad_request", 3),
-        ("no_match", 2),
-        ("unreachable", 1),
-        ("header_too_large", 1),
-        ("timeout", 1),
+    let shared = &told["shared"]["shared"];
+    let requests = serde_json::json!({
+        "routed": 1,
+        "refused": { "bad_request": 3, "no_match": 2, "unreachable": 1 },
+    });
+    assert_eq!(shared["requests"], requests);
+    // Those that had no request.
+    let connections = serde_json::json!({ "header_too_large": 1, "timeout": 1 });
+    assert_eq!(shared["refused"], connections);
+    assert_eq!(
+        (&shared["accepted"], &shared["routed"]),
+        (&10.into(), &1.into())
+    );
+    let table = lb.tell(&["status"])?.done()?;
+    let words: Vec<&str> = table.split_whitespace().collect();
+    let words = words.join(" ");
+    for row in [
+        "ECH REFUSED WHY COPIED WHY REFUSED shared 10 1 0 0 0 0 2 - header_too_large 1, timeout 1 ",
+        "REQUESTS TO ROUTED REFUSED WHY REFUSED shared 1 6 bad_request 3, no_match 2, unreachable 1 ",
     ] {
-        ensure!(refused[label] == count, "{label} in {refused}");
+        ensure!(words.contains(row), "no {row:?} in {table}");
     }
     Ok(())
 }

@@ -158,6 +158,15 @@ fn a_cell_has_no_other_ports() -> Result<()> {
         })?;
         assert!(unheard, "port {port}");
         assert!(forbidden(&lb)? > before, "port {port}");
+        let drops = lb.drops()?;
+        let samples = drops.iter().filter(|drop| drop.hook == "cell");
+        let samples: Vec<_> = samples.flat_map(|drop| &drop.samples).collect();
+        let ends = [from, echo].map(|end| Some(end.to_string()));
+        let is_shown = samples.iter().any(|sample| {
+            [&sample.source, &sample.destination] == ends.each_ref()
+                && sample.flags.as_deref() == Some("SYN")
+        });
+        ensure!(is_shown, "port {port}: {samples:?}");
     }
     assert_eq!(seen.stop()?, []);
     Ok(())

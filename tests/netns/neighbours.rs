@@ -152,7 +152,7 @@ fn reliability_29_a_cell_that_forgets_its_neighbours_loses_nothing() -> Result<(
     poll::until("a neighbour that is not found", LIMIT, || {
         let neighbours = in_cell(&topology, &["ip", "neigh", "show"])?;
         Ok(neighbours
-            .contains("10.32.96.105 dev cell FAILED")
+            .contains("10.32.96.105 dev cell extern_learn FAILED")
             .then_some(()))
     })?;
     for _ in 0..20 {
@@ -211,7 +211,7 @@ fn mgmt_cell(topology: &Topology) -> String {
 }
 
 /// Output of a command in the cell of the backends.
-fn in_cell(topology: &Topology, words: &[&str]) -> Result<String> {
+pub(crate) fn in_cell(topology: &Topology, words: &[&str]) -> Result<String> {
     let cell = format!("--net=/run/netns/{}", mgmt_cell(topology));
     process::succeed(Command::new("nsenter").arg(cell).args(words))
 }

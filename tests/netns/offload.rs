@@ -20,7 +20,7 @@ use lb_tests::{
     wire::Wire,
 };
 
-use crate::life::{LIMIT, Words, udp_client, udp_server};
+use crate::life::{AT_ONCE, LIMIT, Words, udp_client, udp_server};
 
 /// The longest first segment, without TCP timestamps.
 const LONGEST: usize = 1460;
@@ -92,13 +92,38 @@ fn a24_reliability_19_offloads_of_hosts_spoil_nothing_in_generic_mode() -> Resul
     matrix(&topology, "generic")
 }
 
+/// A client that leaves checksums to its NIC is refused in generic mode as well, also where a port on the way back
+/// computes them: the kernel has noted of the segment, and so of its reset, where that is to be done.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_19_a_refusal_in_generic_mode_is_whole_for_who_leaves_checksums_open() -> Result<()> {
+    let topology = Topology::poc()?;
+    make_generic(&topology)?;
+    let empty = Words {
+        nodes: "",
+        ..Words::default()
+    };
+    let lb = Lb::start(&topology, &empty.config())?;
+    let client = topology.client();
+    set(&client.netns, "eth0", "tx on")?;
+    set(&topology.tenant_lan, LB_PORT, "tx on")?;
+    topology.lb.run(&format!("ethtool -K {TENANT_NIC} tx on"))?;
+    for tx in ["on", "off"] {
+        set(&topology.tenant_lan, "p-c1", &format!("tx {tx}"))?;
+        let time = pair::refused(client, ECHO).with_context(|| format!("tx {tx}"))?;
+        ensure!(time < AT_ONCE, "{time:?} with tx {tx}");
+    }
+    assert_eq!(lb.refused("no_backend")?, 2, "{:?}", lb.drops()?);
+    Ok(())
+}
+
 /// The same with guests behind a bridge of the host, whose frames are of a local stack; as in generic
 /// mode, they cut their segments themselves.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a24_reliability_19_offloads_of_guests_spoil_nothing_on_a_bridge() -> Result<()> {
     let one = OneIp::build()?;
-    let lb = Lb::start(&one, crate::one_ip::CONFIG)?;
+    let lb = Lb::start_with(&one, crate::one_ip::CONFIG, &["--no-careful"])?;
     for network in lb.status()?.networks {
         assert_eq!(network.mode, "generic", "{network:?}");
     }

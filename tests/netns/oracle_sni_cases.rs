@@ -13,6 +13,8 @@ pub(crate) const APPS: u16 = 443;
 const BYTE_BY_BYTE: [&str; 2] = ["curl-h2", "like-safari260"];
 /// The type of the extension that is nothing but bytes.
 const PADDING: u16 = 21;
+/// The type of the one with an encrypted hello.
+const ECH: u16 = 0xfe0d;
 const HUB: &[u8] = b"api.hub-cluster.linuxera.lab";
 const MANAGED1: &[u8] = b"api.managed1.linuxera.lab";
 const APP: &[u8] = b"x.apps.hub.linuxera.lab";
@@ -185,6 +187,7 @@ fn of_extensions() -> Vec<Case> {
     let mut beyond = named(HUB);
     let length = beyond.len() - HUB.len() - 1;
     beyond[length] += 1;
+    let ech = |data: &[u8]| hello(TLS12, &[name(HUB), (ECH, data.to_vec())]);
     let api = |what, kind, bytes, ours| case(what, kind, API, bytes, ours);
     vec![
         api("no name", "", hello(TLS12, &[]), None),
@@ -206,6 +209,14 @@ fn of_extensions() -> Vec<Case> {
         api("a name beyond the end", "", beyond, None),
         api("an empty list of names", "", sent(vec![0, 0]), None),
         api("an empty extension", "", sent(Vec::new()), None),
+        api("an empty ECH", "", ech(&[]), Some("hub")),
+        api("an ECH of no kind", "", ech(&[2]), Some("hub")),
+        api(
+            "an ECH that is cut off",
+            "",
+            ech(&[0, 0, 1, 0, 1, 9, 0, 32, 7]),
+            Some("hub"),
+        ),
         api("a byte behind the list", "malformed", sent(behind), None),
     ]
 }
@@ -302,14 +313,18 @@ fn of_sizes() -> Result<Vec<Case>> {
         let what = format!("{bytes} bytes of padding");
         cases.push(case(&what, kind, APPS, padded(bytes), Some("hub")));
     }
-    let beyond = padded(65_000);
-    cases.push(case(
-        "as long as it can be",
-        "records",
-        APPS,
-        beyond,
-        Some("hub"),
-    ));
+    for (bytes, what, ours) in [
+        (65_000, "as long as may be", Some("hub")),
+        (65_472, "longer than may be", None),
+    ] {
+        cases.push(case(
+            what,
+            ours.map_or("", |_| "records"),
+            APPS,
+            padded(bytes),
+            ours,
+        ));
+    }
     let crumbs = in_records_of(&padded(30_000), 100);
     cases.push(case("300 records", "records", APPS, crumbs, Some("hub")));
     let bytes = named(APP);

@@ -105,7 +105,11 @@ fn d11_disable_and_weight() -> Result<()> {
 
     lb.tell(&["backend", "enable", &name])?.done()?;
     lb.tell(&["backend", "weight", &name, "9"])?.done()?;
-    let shares: Vec<u32> = lb.health()?.iter().map(|one| one.share).collect();
+    let shares: Vec<u32> = lb
+        .health()?
+        .iter()
+        .map(|one| one.effective_weight)
+        .collect();
     assert_eq!(shares, [100, 900]);
     let who = site.who(200)?;
     let share = who.get(&name).copied().unwrap_or_default();

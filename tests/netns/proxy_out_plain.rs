@@ -381,7 +381,7 @@ fn b11_behind_the_hosts_own_address_a_backend_is_told() -> Result<()> {
     let one = OneIp::build()?;
     let to = SocketAddrV4::new(ADDRESS, 6443);
     let way = Way::new(&one.clients[0], to, &one.backends[0])?;
-    let lb = Lb::start(&one, ON_HOST)?;
+    let lb = Lb::start_with(&one, ON_HOST, &["--no-careful"])?;
     lives(&way, true)?;
     assert_eq!(counted(&lb, "plain", &["copied", "no_port"])?, 1);
     Ok(())

@@ -389,10 +389,19 @@ pub(crate) fn counted(lb: &Lb<'_>, counter: &str) -> Result<u64> {
     counted.with_context(|| format!("no {counter} in {status}"))
 }
 
+/// The same of its requests.
+pub(crate) fn requests(lb: &Lb<'_>, counter: &str) -> Result<u64> {
+    let status = lb.tell(&["status", "-o", "json"])?.done()?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let counted = status["shared"]["shared"]["requests"][counter].as_u64();
+    counted.with_context(|| format!("no {counter} of requests in {status}"))
+}
+
+/// Connections and requests that were refused for a reason.
 pub(crate) fn counted_refusal(lb: &Lb<'_>, reason: &str) -> Result<u64> {
     let status = lb.tell(&["status", "-o", "json"])?.done()?;
     let status: serde_json::Value = serde_json::from_str(&status)?;
-    Ok(status["shared"]["shared"]["refused"][reason]
-        .as_u64()
-        .unwrap_or_default())
+    let shared = &status["shared"]["shared"];
+    let both = [&shared["refused"], &shared["requests"]["refused"]];
+    Ok(both.iter().filter_map(|of| of[reason].as_u64()).sum())
 }

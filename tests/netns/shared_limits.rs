@@ -49,6 +49,29 @@ fn r12_a_hello_has_a_size() -> Result<()> {
     Ok(())
 }
 
+/// A hello of more than 64 KiB is served where the service says so, and refused where it does not.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn r12_a_hello_may_be_longer() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _teller = tellers(&topology)?;
+    let lb = Lb::start(&topology, &config(&topology, ""))?;
+    let client = topology.client();
+    let name = (SERVER_NAME, names(&[(0, CAPTURED_NAME.as_bytes())]));
+    let long = hello(TLS12, &[(21, vec![0; 65_480]), name]);
+    ensure!(long.len() > (64 << 10) + 4 + 5 * 5, "{}", long.len());
+
+    assert_eq!(send(client, &[&long])?, ILLEGAL_PARAMETER);
+    assert_eq!(counted_refusal(&lb, "long")?, 1);
+    lb.reload(&config(&topology, "max_hello: 131396, "))?;
+    let reached = client
+        .netns
+        .inside(|| teller::ask(SHARED, &[&long], Duration::ZERO))??;
+    ensure!(reached.as_deref() == Some("a"), "{reached:?}");
+    assert_eq!(counted_refusal(&lb, "long")?, 1);
+    Ok(())
+}
+
 /// How many connections of an address may be pending, and how many bytes of them are kept.
 const OF_ONE: usize = 256;
 const BYTES_OF_ONE: usize = 4 << 20;

@@ -8,10 +8,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use lb_common::maps::snat::FLOWS_PER_ADDRESS;
 use lb_tests::{
     client,
     doom::{self, Moment},
     hello::named,
+    ids,
     lb::{Lb, start_fails_with},
     pair::{Line, Pair},
     poll,
@@ -224,41 +226,82 @@ fn a_take_over_has_the_programs_verified_once() -> Result<()> {
     Ok(())
 }
 
-/// A process that takes over and dies before it is up, with nobody to start another one: what the process
-/// before carries goes on to its end, and the next start is one like any other.
+/// Processes that take over and are killed before they are up, each at another moment: the process before
+/// goes on as if no heir had asked. It accepts, it controls, it keeps the lock; what it carries has not noticed;
+/// and the next one takes over from it.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn what_is_carried_outlives_an_heir_that_dies() -> Result<()> {
+fn a_process_goes_on_when_its_heir_dies() -> Result<()> {
     let topology = Topology::poc()?;
     have_copied(&topology)?;
     let config = config(&topology);
     let node = &topology.nodes[0];
+    let address = SocketAddrV4::new(node.address, PORT);
+    let _teller = Teller::start(&node.netns, address, "node")?;
     let line = Line::new(topology.client(), LONG, node, LONG_PORT)?;
     let line = line.saying(named(NAME.as_bytes()));
     let mut lb = Lb::start(&topology, &config)?;
-    let pairs = [line.open()?, line.open_at(LONG_DIRECT)?];
-
-    let mut before = lb.begin_take_over(&config, &[])?;
-    // When it is about to put its programs into the place of the others.
-    let link = Moment::Of("bpf 29", 0);
-    let doom = doom::kill_before(topology.run(), lb.process().id(), link)?;
-    let end = poll::until("its end", 3 * LIMIT, || Ok(doom.is_over().then_some(())));
-    let followed = doom.end()?;
-    ensure!(end.is_ok() && followed.killed.is_some(), "{followed:?}");
-    lb.kill()?;
-
-    poll::until("a word of it", ENDS, || {
-        let said = before.stderr();
-        Ok(said.contains("ended before it was up").then_some(()))
-    })?;
+    let mut pairs = vec![line.open()?, line.open_at(LONG_DIRECT)?];
+    // What the heirs begin with, and what they are killed in the middle of.
+    let other = config.replace(
+        &DIRECT.to_string(),
+        &SocketAddrV4::new(VIP, 8445).to_string(),
+    );
+    ensure!(other != config);
+    for (round, (moment, file)) in [
+        // When it is about to put its programs into the place of the others, at the first NIC and later.
+        (Moment::Of("bpf 29", 0), &config),
+        (Moment::Of("bpf 29", 1), &config),
+        // When its configuration is half in the maps.
+        (Moment::Of("bpf 2 of SERVICES", 0), &other),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let words = || format!("heir {round}");
+        let before = lb.begin_take_over(file, &[])?;
+        let doom = doom::kill_before(topology.run(), lb.process().id(), moment)?;
+        let end = poll::until("its end", 3 * LIMIT, || Ok(doom.is_over().then_some(())));
+        let followed = doom.end()?;
+        ensure!(
+            end.is_ok() && followed.killed.is_some(),
+            "{round}: {followed:?}"
+        );
+        lb.process().wait_for_end(ENDS)?;
+        poll::until("a word of it", ENDS, || {
+            let said = before.stderr();
+            Ok((said.matches("this one goes on").count() == round + 1).then_some(()))
+        })
+        .with_context(words)?;
+        lb.follow(before);
+        ensure!(lb.process().ended()?.is_none());
+        pairs.iter().try_for_each(Pair::talk).with_context(words)?;
+        for to in [SHARED, DIRECT] {
+            let hello = named(NAME.as_bytes());
+            let netns = &topology.client().netns;
+            let who = netns.inside(|| ask(to, &[&hello], Duration::ZERO))??;
+            ensure!(who.as_deref() == Some("node"), "{round}: {to}: {who:?}");
+        }
+        pairs.push(line.open().with_context(words)?);
+        lb.status().with_context(words)?;
+        let failure = start_fails_with(&topology, &config, &[])?;
+        ensure!(failure.stderr.contains("is running already"), "{failure:?}");
+    }
+    let mut before = lb.take_over(&config)?;
     pairs.iter().try_for_each(Pair::talk)?;
-    line.open_at(LONG_DIRECT)?.talk()?;
-    lb.restart(&config)?;
-    pairs.iter().try_for_each(Pair::talk)?;
-    line.open()?.talk()?;
-    ensure!(before.ended()?.is_none());
     drop(pairs);
-    ended_well(&mut before)
+    ended_well(&mut before)?;
+    ids_are_whole(&topology)
+}
+
+/// No SNAT port is lost or there twice.
+fn ids_are_whole(topology: &Topology) -> Result<()> {
+    let counted = || ids::counted(topology.run());
+    let all = poll::until("the ids of all flows", ENDS, || {
+        let is_whole = |count: &[usize; 2]| *count == [usize::from(FLOWS_PER_ADDRESS), 0];
+        Ok(counted()?.iter().all(is_whole).then_some(()))
+    });
+    all.with_context(|| format!("{:?}", counted()))
 }
 
 pub(crate) fn ended_well(process: &mut Process) -> Result<()> {

@@ -22,7 +22,7 @@ use lb_tests::{
 use crate::{
     leg::have_copied,
     migrate::age,
-    privileges::{KEPT, NONE},
+    privileges::{KEPT, LISTENERS, NONE, OF_LISTENERS},
     takeover::{DIRECT, LONG, LONG_DIRECT, LONG_PORT, NAME, PORT, SHARED, config},
 };
 
@@ -131,18 +131,31 @@ impl<'t> Stage<'t> {
         Ok(())
     }
 
-    /// Every thread of the main process is that of the user `lb`, and has what is kept.
+    /// Every thread of the main process is that of the user `lb`, and has what is kept. A process that has taken
+    /// over prints nowhere.
     fn ensure_least_privilege(&self) -> Result<()> {
         let text = self.systemd.threads(&self.pid()?)?;
+        let (listeners, others): (Vec<_>, Vec<_>) =
+            text.split_inclusive("\nName:").partition(|thread| {
+                LISTENERS
+                    .iter()
+                    .any(|kind| thread.starts_with(&format!("\t{kind}")))
+            });
+        ensure!(!listeners.is_empty(), "{text}");
+        Self::ensure_kept(&listeners.concat(), OF_LISTENERS)?;
+        Self::ensure_kept(&others.concat(), KEPT)
+    }
+
+    fn ensure_kept(text: &str, kept: &str) -> Result<()> {
         let kinds = |key: &str| -> BTreeSet<&str> {
             let values = text.lines().filter_map(|line| line.strip_prefix(key));
             values.map(str::trim).collect()
         };
         for (key, wanted) in [
             ("CapInh:", NONE),
-            ("CapPrm:", KEPT),
-            ("CapEff:", KEPT),
-            ("CapBnd:", KEPT),
+            ("CapPrm:", kept),
+            ("CapEff:", kept),
+            ("CapBnd:", kept),
             ("CapAmb:", NONE),
             ("NoNewPrivs:", "1"),
             ("Seccomp:", "2"),

@@ -2,7 +2,14 @@
 
 use std::fs;
 
-use lb_common::verdict::{Hook, SLOTS};
+use aya::{
+    maps::{MapData, PerCpuArray, PerCpuValues},
+    util::nr_cpus,
+};
+use lb_common::{
+    maps::sample::{REASONS, Sample},
+    verdict::{DropReason, Hook, SLOTS},
+};
 use lb_tests::{
     packet::{flags::*, tcp, udp},
     program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
@@ -129,4 +136,45 @@ fn an_older_data_plane_says_that_it_counts_elsewhere_until_a_start_makes_its_cou
     let counters = maps.counters(Hook::Nic, 1).expect("new ones");
     assert_eq!(counters, [0; SLOTS as usize]);
     assert_eq!(maps.flow_index.keys().count(), 1);
+}
+
+/// An older data plane keeps the latest packet of a reason for all networks, and one that is older still keeps none.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn samples_of_an_older_data_plane_are_read_where_it_keeps_them() {
+    let lb = DataPlane::alone(CONFIG);
+    let folder = lb.maps_folder();
+    fs::remove_file(folder.join("DROP_SAMPLES")).expect("the pin");
+    let reason = DropReason::Denied as u32;
+    let oldest = Maps::open(&folder).expect("all other maps");
+    assert_eq!(oldest.sample(2, reason).expect("none"), None);
+
+    let mut samples =
+        PerCpuArray::<MapData, Sample>::create(REASONS, 0).expect("the map of before");
+    let sample = |seen| Sample {
+        seen,
+        network: 2,
+        length: seen,
+        ..Sample::default()
+    };
+    // Of two CPUs that have one the later counts; others have none.
+    let cpus = usize::try_from(nr_cpus().expect("CPUs").get()).expect("a count");
+    let each = (0..).take(cpus).map(|cpu| match cpu {
+        0 => sample(7),
+        1 => sample(9),
+        _ => Sample::default(),
+    });
+    let last = if cpus > 1 { 9 } else { 7 };
+    let each = PerCpuValues::try_from(each.collect::<Vec<_>>()).expect("one of each");
+    samples.set(reason, each, 0).expect("written");
+    samples.pin(folder.join("SAMPLES")).expect("pinned");
+    let older = Maps::open(&folder).expect("all other maps");
+    assert_eq!(older.sample(2, reason).expect("read"), Some(sample(last)));
+    for (network, reason) in [(1, reason), (2, reason + 1)] {
+        assert_eq!(older.sample(network, reason).expect("read"), None);
+    }
+    // A start makes the new ones, empty.
+    Object::load(lb.pins(), &lb.maps.limits(), 0).expect("it adopts the others");
+    let maps = Maps::open(&folder).expect("all maps");
+    assert_eq!(maps.sample(2, reason).expect("read"), None);
 }

@@ -148,7 +148,7 @@ fn who_opens_or_resets_learns_nothing_nor_who_has_no_flow() {
         silent(&request("192.168.203.50:40001", API, ACK_ONLY));
         let other = segment(ACK_ONLY).bytes();
         let group = [&other[..6], &[0xff; 6], &other[12..]].concat();
-        assert_dropped(&mut lb, Port::Tenant, &group, reason);
+        assert_dropped(&mut lb, Port::Tenant, &group, "group_source");
         // A flow that is forgotten, as a sweep does.
         let table = lb.flow_table();
         let id = DataPlane::flow_id(PORT);

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use lb_common::{conntrack::Word, maps::fragment::Fragmented};
+use lb_common::{conntrack::Word, maps::fragment::Datagram};
 use lb_tests::{
     packet::{Decoded, Frame, check, flags::*, tcp, udp},
     program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
 };
+
+use lb_user::dataplane::{attach::Mode, object::Object};
 
 use super::given::*;
 
@@ -210,6 +212,38 @@ fn a_tcp_segment_in_pieces_belongs_to_its_flow() {
     assert_eq!(last, cut(&wanted, 24, BYTES));
 }
 
+/// Where frames of local stacks come from, a checksum that is the sum of its pseudo-header is still to be
+/// computed. That of a first fragment may be so by chance, over its own length: it covers the others, too.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_checksum_of_a_first_fragment_is_never_open() {
+    for mode in [Mode::Native, Mode::Generic] {
+        let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
+        establish(&mut lb, CLIENT_A, 1024);
+        let segment = |frame: Frame, bytes: usize, word: u16| {
+            let mut payload = vec![7; bytes];
+            payload[..2].copy_from_slice(&word.to_be_bytes());
+            frame.numbers(1001, 5001).payload(&payload).fragment(0)
+        };
+        let sent = |bytes, word| segment(request(CLIENT_A, API, ACK_ONLY), bytes, word);
+        let open = &sent(28, 0).open_checksum()[50..52];
+        let word = (0..=u16::MAX)
+            .find(|word| sent(88, *word).bytes()[50..52] == *open)
+            .expect("such data");
+        let whole = sent(88, word).bytes();
+        let first = passed(&mut lb, Port::Tenant, &cut(&whole, 0, 48));
+        let last = passed(&mut lb, Port::Tenant, &cut(&whole, 48, BYTES));
+        let wanted = segment(tcp(&snat(1024), KAS, ACK_ONLY), 88, word).ttl(63);
+        let wanted = identified(
+            &wanted.between(MGMT_NIC, KAS_MAC).bytes(),
+            identification(&first),
+        );
+        assert_eq!(check(&wanted), Ok(()));
+        assert_eq!(first, cut(&wanted, 0, 48));
+        assert_eq!(last, cut(&wanted, 48, BYTES));
+    }
+}
+
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn nothing_passes_before_the_first_fragment_or_after_the_last() {
@@ -358,13 +392,13 @@ fn a_fragment_that_comes_too_late_is_dropped() {
 }
 
 /// Changes the only record.
-fn age(lb: &mut DataPlane, change: impl Fn(&mut Fragmented)) {
+fn age(lb: &mut DataPlane, change: impl Fn(&mut Datagram)) {
     let records = lb.fragmented();
-    let [(key, mut record)] = records[..] else {
+    let [(place, mut record)] = records[..] else {
         panic!("one record expected: {records:?}");
     };
     change(&mut record);
-    lb.set_fragmented(&key, &record);
+    lb.set_fragmented(place, &record);
 }
 
 /// The id was taken by another flow, or userspace ended the flow: its fragments reach nobody.
@@ -511,6 +545,57 @@ fn who_is_not_let_in_gets_no_fragment_in() {
     assert_eq!(lb.fragmented().len(), 0);
 }
 
+/// Two tenants whose backends are in one network.
+fn two_tenants() -> String {
+    let tagged = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
+    let other = "  tenant-b: { role: tenant, interface: eth0, vlan: 2004, prefixes: [192.168.203.0/24] }\npools:";
+    let other = tagged.replace("pools:", other);
+    format!("{other}  dns-b: {{ network: tenant-b, listen: [\"{DNS}/udp\"], pool: dns-a }}\n")
+}
+
+/// However many datagrams a tenant begins, in either direction, those of another are followed.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn one_tenants_fragments_cost_another_nothing() {
+    const MANY: u16 = 20_000;
+    let mut lb = DataPlane::alone(&two_tenants());
+    let [a, b] = [2003, 2004].map(|vlan| move |frame: &[u8]| lb_tests::packet::tag(frame, vlan));
+    let halves = |whole: &[u8]| [cut(whole, 0, 16), cut(whole, 16, BYTES)];
+    let begun = |lb: &mut DataPlane, port, bytes: &[u8]| {
+        let ((action, _), _) = lb.run(port, bytes, 1);
+        assert_eq!(action, Action::Redirect);
+    };
+    let [first, last] = halves(&datagram().bytes());
+    passed(&mut lb, Port::Tenant, &b(&first));
+    for number in 0..MANY {
+        begun(&mut lb, Port::Tenant, &a(&identified(&first, number)));
+    }
+    passed(&mut lb, Port::Tenant, &b(&last));
+
+    // The flow of b is that of port 1024. A backend counts its datagrams for all that it answers.
+    let [first, last] = halves(&answer().bytes());
+    let other = udp(RESOLVER, &snat(1025)).payload(&payload()).fragment(0);
+    let [flood, _] = halves(&other.between(RESOLVER_MAC, MGMT_NIC).bytes());
+    passed(&mut lb, Port::Mgmt, &first);
+    for number in (0..MANY).filter(|number| *number != identification(&first)) {
+        begun(&mut lb, Port::Mgmt, &identified(&flood, number));
+    }
+    passed(&mut lb, Port::Mgmt, &last);
+}
+
+/// A data plane of before has other records, which nothing reads any more: only a datagram that is on its way is
+/// lost.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_start_over_pins_without_the_records_makes_them() {
+    let lb = DataPlane::alone(CONFIG);
+    let pin = lb.maps_folder().join("DATAGRAMS");
+    std::fs::remove_file(&pin).expect("the pin");
+    Object::load(lb.pins(), &lb.maps.limits(), 0).expect("it adopts the others");
+    assert!(pin.exists());
+    assert_eq!(lb.fragmented(), []);
+}
+
 /// More datagrams than there is room for: the newest are followed.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
@@ -523,16 +608,16 @@ fn the_memory_of_datagrams_is_bounded() {
         assert_eq!(action, Action::Redirect, "datagram {number}");
     }
     let kept = lb.fragmented().len();
-    assert!((1024..=8192).contains(&kept), "{kept} records");
-    for number in 19_900..20_000 {
+    assert!((8192..=16_384).contains(&kept), "{kept} records");
+    for number in 19_980..20_000 {
         passed(&mut lb, Port::Tenant, &identified(&last, number));
     }
-    assert_dropped(
-        &mut lb,
-        Port::Tenant,
-        &identified(&last, 0),
-        "fragment_early",
-    );
+    let followed = |number: u16| {
+        let ((action, _), _) = lb.run(Port::Tenant, &identified(&last, number), 1);
+        action == Action::Redirect
+    };
+    let oldest = (0..1000).map(followed).filter(|is| *is).count();
+    assert!(oldest < 500, "{oldest} of the first 1000");
 }
 
 /// A VLAN is put on and taken off each fragment.

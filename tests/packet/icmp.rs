@@ -93,7 +93,7 @@ fn reply_pair(sequence: u32) -> [Frame; 2] {
     ]
     .map(|frame| {
         let data = frame.numbers(sequence, CLIENT_ISN + 1);
-        data.payload(b"200 and so on, quite long").ttl(63)
+        data.payload(&[0x5a; 1400]).ttl(63)
     })
 }
 
@@ -173,7 +173,7 @@ fn a_ping_from_nowhere_is_not_answered() {
     }
     let group = Mac::new([3, 0, 0, 0, 0xc, 1]);
     let ping = icmp(HOST, VIP, (8, 0), 7).between(group, TENANT_NIC);
-    assert_dropped(&mut lb, Port::Tenant, &ping.bytes(), "bogon");
+    assert_dropped(&mut lb, Port::Tenant, &ping.bytes(), "group_source");
     let ping = icmp(NODE, SNAT, (8, 0), 7).between(KAS_MAC, MGMT_NIC);
     assert_dropped(&mut lb, Port::Mgmt, &ping.bytes(), "unsupported_protocol");
 }
@@ -241,6 +241,108 @@ fn an_error_about_a_reply_reaches_its_backend() {
     }
 }
 
+/// A backend keeps the MTU of a path by its destination, a SNAT address, which all clients share: so what a
+/// client's side says of it is bounded, and no error is believed about what fits.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn no_mtu_below_the_floor_reaches_a_backend() {
+    let mut lb = DataPlane::new(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    forwarded(&mut lb, Port::Tenant, &query(CLIENT_B).payload(b"who?"));
+    let segment = |bytes: usize| {
+        [
+            tcp(KAS, &snat(1024), ACK_ONLY),
+            tcp(API, CLIENT_A, ACK_ONLY),
+        ]
+        .map(|frame| {
+            let data = frame.numbers(BACKEND_ISN + 1, CLIENT_ISN + 1);
+            data.payload(&vec![7; bytes - 40]).ttl(63)
+        })
+    };
+    let datagram = |bytes: usize| {
+        [udp(RESOLVER, &snat(1025)), udp(DNS, CLIENT_B)]
+            .map(|frame| frame.payload(&vec![7; bytes - 28]).ttl(63))
+    };
+    // The MTU that is said, the length of what is quoted, and the MTU that the backend hears of.
+    let cases: [(u32, usize, Option<u32>); 14] = [
+        (0, 1500, Some(1280)),
+        (1, 1281, Some(1280)),
+        (68, 1500, Some(1280)),
+        (552, 1281, Some(1280)),
+        (1279, 1500, Some(1280)),
+        (1280, 1281, Some(1280)),
+        (1400, 1500, Some(1400)),
+        (1499, 1500, Some(1499)),
+        (1500, 1500, None),
+        (1501, 1500, None),
+        (65_535, 1500, None),
+        (1280, 1280, None),
+        (68, 1280, None),
+        (0, 100, None),
+    ];
+    let mut raised = 0;
+    for (said, bytes, heard) in cases {
+        // What stands beside the MTU stays (RFC 4884 section 4.1).
+        for beside in [0, 0x0020_0000] {
+            let both = [
+                (segment(bytes), to_backend as fn(_, _, &[u8]) -> _),
+                (datagram(bytes), to_resolver),
+            ];
+            for ([as_sent, as_forwarded], wanted) in both {
+                let sent = from_tenant(TOO_BIG, beside | said, &quote(&as_forwarded, 40));
+                let Some(heard) = heard else {
+                    assert_dropped(&mut lb, Port::Tenant, &sent.bytes(), "mtu_implausible");
+                    continue;
+                };
+                let wanted = wanted(TOO_BIG, beside | heard, &quote(&as_sent, 40));
+                let ((action, frame), _) = lb.run(Port::Tenant, &sent.bytes(), 1);
+                assert_eq!(check(&frame), Ok(()), "{}", Decoded(&frame));
+                assert_eq!(
+                    (action, frame),
+                    (Action::Redirect, wanted.bytes()),
+                    "{said}"
+                );
+                raised += u64::from(heard != said);
+                assert_eq!(noted(&lb, "tenant-a"), raised, "{said}");
+            }
+        }
+    }
+    assert!(raised > 0);
+    // Other errors have other things there.
+    let [as_sent, as_forwarded] = segment(1500);
+    for (kind, rest) in [
+        ((3, 1), 68),
+        ((3, 0), 0),
+        (TIME_EXCEEDED, 68),
+        ((12, 0), 68),
+    ] {
+        let sent = from_tenant(kind, rest, &quote(&as_forwarded, 40));
+        let wanted = to_backend(kind, rest, &quote(&as_sent, 40));
+        assert_becomes(&mut lb, Port::Tenant, &sent, &wanted);
+    }
+    // A client is alone with its flow: what the backends' side says stays as it is.
+    let [as_sent, as_forwarded] = request_pair(CLIENT_ISN + 1);
+    for said in [0, 68, 1500] {
+        let sent = from_hub(TOO_BIG, said, &quote(&as_forwarded, 40));
+        let wanted = to_client(TOO_BIG, said, &quote(&as_sent, 40));
+        assert_becomes(&mut lb, Port::Mgmt, &sent, &wanted);
+    }
+    assert_eq!(noted(&lb, "tenant-a"), raised);
+    assert_eq!(noted(&lb, "mgmt"), 0);
+}
+
+/// How many errors of a network had their MTU raised.
+fn noted(lb: &DataPlane, network: &str) -> u64 {
+    let noted = ("nic", network.to_owned(), "icmp_floor");
+    lb.counters().get(&noted).copied().unwrap_or_default()
+}
+
+/// What the resolver must see of an error about its datagram.
+fn to_resolver(kind: (u8, u8), rest: u32, body: &[u8]) -> Icmp {
+    let wanted = icmp(SNAT, "10.32.96.106", kind, rest).between(MGMT_NIC, RESOLVER_MAC);
+    wanted.ttl(63).body(body)
+}
+
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn an_error_about_a_datagram_is_translated_with_and_without_checksum() {
@@ -265,10 +367,7 @@ fn an_error_about_a_datagram_is_translated_with_and_without_checksum() {
         let as_sent = bare(udp(RESOLVER, &snat(1024)), checksum);
         let as_forwarded = bare(udp(DNS, CLIENT_A), checksum);
         let sent = from_tenant(PORT_UNREACHABLE, 0, &quote(&as_forwarded, 28));
-        let wanted = icmp(SNAT, "10.32.96.106", PORT_UNREACHABLE, 0)
-            .between(MGMT_NIC, RESOLVER_MAC)
-            .ttl(63)
-            .body(&quote(&as_sent, 28));
+        let wanted = to_resolver(PORT_UNREACHABLE, 0, &quote(&as_sent, 28));
         assert_becomes(&mut lb, Port::Tenant, &sent, &wanted);
     }
 }

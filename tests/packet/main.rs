@@ -9,11 +9,13 @@
 
 mod answer;
 mod arp;
+mod blind;
 mod budget;
 mod close;
 mod cut;
 mod drop;
 mod ended;
+mod enter;
 mod event;
 mod fragment;
 mod given;
@@ -31,11 +33,13 @@ mod pass;
 mod peers;
 mod policy;
 mod queue;
+mod quota;
 mod race;
 mod recover;
 mod reply;
 mod request;
 mod reset;
+mod ring;
 mod shared;
 mod six;
 mod splice;

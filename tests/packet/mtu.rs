@@ -161,7 +161,7 @@ fn what_must_not_be_answered_is_not() {
     assert_dropped(&mut lb, Port::Tenant, &reset.ttl(1).bytes(), "ttl_expired");
     let group = lb_common::addr::Mac::new([3, 0, 0, 0, 0xc, 1]);
     let bytes = data(1300).between(group, TENANT_NIC).bytes();
-    assert_dropped(&mut lb, Port::Tenant, &bytes, "too_big");
+    assert_dropped(&mut lb, Port::Tenant, &bytes, "group_source");
     let closed = tcp(CLIENT_A, "192.168.203.110:22", SYN_ONLY).between(CLIENT, TENANT_NIC);
     assert_dropped(&mut lb, Port::Tenant, &closed.ttl(1).bytes(), "no_service");
     let spoofed = request("192.168.204.1:40000", API, SYN_ONLY).ttl(1);

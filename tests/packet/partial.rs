@@ -181,3 +181,41 @@ fn what_is_not_ours_is_not_touched() {
     let nobody = request(CLIENT_A, "192.168.203.110:22", SYN_ONLY);
     assert_dropped(&mut lb, Port::Tenant, &nobody.open_checksum(), "no_service");
 }
+
+/// In generic mode a reset is open where the segment was: the NIC that adds the rest, up to the frame's end, makes it
+/// whole. One of a segment that is whole is whole.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_reset_of_an_open_segment_is_open_in_generic_mode() {
+    const EMPTY: &str = "192.168.203.110:80";
+    let data = request(CLIENT_A, EMPTY, SYN_ONLY)
+        .numbers(1000, 0)
+        .payload(&[7; 100]);
+    let wanted = tcp(EMPTY, CLIENT_A, RST_ACK).numbers(0, 1101).window(0);
+    let wanted = wanted.between(TENANT_NIC, CLIENT);
+    let answered = |mode, bytes: &[u8]| {
+        let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
+        let ((action, frame), _) = lb.run(Port::Tenant, bytes, 1);
+        assert_eq!(action, Action::Transmit);
+        frame
+    };
+    let open = answered(Mode::Generic, &data.open_checksum());
+    assert_eq!(without_id(&open), without_id(&wanted.open_checksum()));
+    for (mode, bytes) in [
+        (Mode::Native, data.open_checksum()),
+        (Mode::Native, data.bytes()),
+        (Mode::Generic, data.bytes()),
+    ] {
+        let whole = answered(mode, &bytes);
+        assert_eq!(check(&whole), Ok(()));
+        assert_eq!(without_id(&whole[..54]), without_id(&wanted.bytes()));
+    }
+}
+
+/// A frame without what an answer chooses itself: identification, flags, and so the header's checksum.
+fn without_id(frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[18..22].fill(0);
+    frame[24..26].fill(0);
+    frame
+}

@@ -32,8 +32,8 @@ services: {}
 "#;
 
 const LOCAL: &str = "10.32.96.50:64512";
-/// Places for peers in the data plane of these tests.
-const ROOM: u16 = 16;
+/// Places for peers in the data plane of these tests: two for each of 16 backends.
+const ROOM: u16 = 32;
 /// How long who is not asked any more can still be heard.
 const WHILE: Duration = Duration::from_secs(5);
 

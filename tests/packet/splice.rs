@@ -392,6 +392,17 @@ impl Lease {
         assert_eq!((free.len(), free.last()), (IDS, Some(&self.id)));
     }
 
+    /// What a reset comes to that is so far ahead of what is expected: an exact one closes, another is doubted.
+    fn assert_judges(&self, lb: &DataPlane, ahead: u32) {
+        let word = self.table.word(self.id).expect("a word");
+        assert_eq!(word.is_doubted(), ahead > 0, "{ahead}");
+        if ahead == 0 {
+            self.assert_closed(lb);
+        } else {
+            self.assert_lives(lb);
+        }
+    }
+
     fn assert_lives(&self, lb: &DataPlane) {
         assert_eq!(self.now().0, State::Established);
         assert_eq!(
@@ -975,7 +986,7 @@ fn a_reset_of_the_client_counts_by_the_backends_numbers() {
                 lease.assert_lives(&lb);
             }
             client_becomes(&mut lb, &client_says(flags, HELLO + offset, 0));
-            lease.assert_closed(&lb);
+            lease.assert_judges(&lb, offset);
         }
     }
 }
@@ -998,7 +1009,7 @@ fn a_reset_of_the_backend_counts_by_its_own_numbers() {
             lease.assert_lives(&lb);
         }
         backend_becomes(&mut lb, &backend_says(RST_ONLY, 5000 + offset, 0));
-        lease.assert_closed(&lb);
+        lease.assert_judges(&lb, offset);
     }
 }
 
@@ -1095,13 +1106,13 @@ fn about_request(bytes: usize, at: u32) -> [Icmp; 2] {
 
 /// What a router says about a segment to the client, and what the backend must hear of it.
 fn about_reply(bytes: usize, at: u32) -> [Icmp; 2] {
-    let Pair([_, sent]) = backend_says(ACK_ONLY, at, HELLO).payload(&[7; 40]);
+    let Pair([_, sent]) = backend_says(ACK_ONLY, at, HELLO).payload(&[7; 1400]);
     let side = Side {
         bytes: [BACKEND_BYTE, CLIENT_BYTE],
         clocks: [BACKEND_TIME_THERE, CLIENT_TIME],
         window: BACKEND_WINDOWS[1],
     };
-    let own = tcp(KAS, &snat(PORT), ACK_ONLY).ttl(63).payload(&[7; 40]);
+    let own = tcp(KAS, &snat(PORT), ACK_ONLY).ttl(63).payload(&[7; 1400]);
     let own = said(ACK_ONLY, at, HELLO).seen(own, &side);
     [
         icmp("10.99.9.9", VIP, TOO_BIG, MTU)

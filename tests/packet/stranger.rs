@@ -10,7 +10,10 @@ use nix::{
     unistd::Pid,
 };
 
-use super::given::*;
+use super::{
+    given::*,
+    ring::{FAR_DNS, PLACES, two_networks},
+};
 
 fn state(lb: &DataPlane, port: u16) -> State {
     let flow = lb.maps.flows.get(&DataPlane::flow_id(port), 0);
@@ -99,14 +102,16 @@ fn only_the_acknowledgment_of_the_syn_ack_establishes() {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_datagram_after_the_end_of_its_flow_opens_another() {
-    let mut lb = with("udp_flows: 64");
+    let mut lb = DataPlane::new(&two_networks());
     forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
-    for client in 0..64 {
-        let query = udp(&format!("192.168.203.51:{}", 30_000 + client), DNS);
+    // Those of another network of backends, which do not take its id.
+    for client in 0..PLACES {
+        let query = udp(&format!("192.168.203.51:{}", 30_000 + client), FAR_DNS);
         forwarded(&mut lb, Port::Tenant, &query.between(CLIENT, TENANT_NIC));
     }
+    assert_eq!(state(&lb, 1024), State::Closed);
     let sent = forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
-    assert_eq!(u16::from_be_bytes([sent[34], sent[35]]), 1024 + 65);
+    assert_eq!(u16::from_be_bytes([sent[34], sent[35]]), 1025);
 }
 
 /// `reject` answers the network's own clients, and nobody whose address was taken in vain.
@@ -144,5 +149,5 @@ fn a_group_mac_as_source_gets_no_answer() {
     let stray = lb_tests::packet::tcp(CLIENT_A, API, ACK_ONLY)
         .between(group, TENANT_NIC)
         .bytes();
-    assert_dropped(&mut lb, Port::Tenant, &stray, "no_flow");
+    assert_dropped(&mut lb, Port::Tenant, &stray, "group_source");
 }

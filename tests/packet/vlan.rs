@@ -2,11 +2,15 @@
 
 use std::net::Ipv4Addr;
 
-use lb_common::addr::Mac;
+use lb_common::{
+    addr::Mac,
+    verdict::{DropReason, Hook},
+};
 use lb_tests::{
     packet::{Frame, arp, check, flags::*, tag, tcp, untagged},
     program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
+use lb_user::control::ids::Kind;
 
 use super::given::{API, CLIENT_A, assert_dropped_on, assert_frame, snat};
 
@@ -181,7 +185,7 @@ fn a_priority_tag_is_looked_through() {
 
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn arp_enters_its_own_tenants_cell_untagged_and_leaves_it_tagged() {
+fn arp_is_answered_with_its_own_tenants_tag_and_leaves_its_cell_tagged() {
     let mut lb = DataPlane::new(CONFIG);
     let asks = arp(
         1,
@@ -191,20 +195,28 @@ fn arp_enters_its_own_tenants_cell_untagged_and_leaves_it_tagged() {
         "192.168.203.110",
     );
     for (vlan, network) in [(2003, "tenant-a"), (2004, "tenant-b")] {
+        let answer = arp(2, TENANT_NIC, "192.168.203.110", CLIENT, "192.168.203.50");
         let outcome = lb.receive(Port::Tenant, &tag(&asks, vlan));
         let wanted = Outcome {
-            action: Action::Redirect,
-            frame: asks.clone(),
-            counted: ("nic", network.to_owned(), "delivered"),
+            action: Action::Transmit,
+            frame: tag(&answer, vlan),
+            counted: ("nic", network.to_owned(), "transmitted"),
         };
         assert_eq!(outcome, wanted);
-        let answer = arp(2, TENANT_NIC, "192.168.203.110", CLIENT, "192.168.203.50");
         let wanted = Outcome {
             action: Action::Redirect,
             frame: tag(&answer, vlan),
             counted: ("cell", network.to_owned(), "forwarded"),
         };
         assert_eq!(lb.receive(Port::Cell(network), &answer), wanted);
+        // What the cell has asked for enters it untagged.
+        let reply = arp(2, CLIENT, "192.168.203.50", TENANT_NIC, "192.168.203.110");
+        let wanted = Outcome {
+            action: Action::Redirect,
+            frame: reply.clone(),
+            counted: ("nic", network.to_owned(), "delivered"),
+        };
+        assert_eq!(lb.receive(Port::Tenant, &tag(&reply, vlan)), wanted);
     }
     let gateway = arp(1, CLIENT, "192.168.203.50", Mac::default(), "192.168.203.1");
     let bytes = tag(&gateway, 2003);
@@ -227,4 +239,45 @@ fn every_truncation_of_a_tagged_frame_is_malformed() {
             "malformed",
         );
     }
+}
+
+/// What a tenant sends does not take the place of what another one has sent, also where both are the same but for the
+/// tag; the first drop of each network is there beside that of the other.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn each_network_has_its_own_latest_packet_of_a_reason() {
+    let mut lb = DataPlane::new(CONFIG);
+    let reason = DropReason::NoService;
+    let cases = [("tenant-a", 2003, 22), ("tenant-b", 2004, 23)];
+    let id = |lb: &DataPlane, network| {
+        let id = lb.ids.get(Kind::Network, network).expect("a network");
+        u16::try_from(id).expect("16 bits")
+    };
+    for (network, vlan, port) in cases {
+        let to = format!("192.168.203.110:{port}");
+        let syn = tcp(CLIENT_A, &to, SYN_ONLY).between(CLIENT, TENANT_NIC);
+        let bytes = syn.tagged(0x8100, vlan).bytes();
+        assert_dropped_on(&mut lb, Port::Tenant, &bytes, network, reason.label());
+    }
+    for (network, _, port) in cases {
+        let id = id(&lb, network);
+        let sample = lb.maps.sample(id, reason as u32).expect("the map");
+        let sample = sample.expect(network);
+        assert_eq!((sample.network, sample.hook), (id, Hook::Nic as u16));
+        let bytes: Vec<u8> = sample
+            .words
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        // VIP, the client's port, the VIP's port.
+        let found = bytes
+            .windows(8)
+            .find(|found| found.starts_with(&[192, 168, 203, 110]));
+        let [_, _, _, _, _, _, high, low] = found.expect("the VIP")[..] else {
+            panic!("eight bytes");
+        };
+        assert_eq!(u16::from_be_bytes([high, low]), port, "{network}");
+    }
+    let mgmt = lb.maps.sample(id(&lb, "mgmt"), reason as u32);
+    assert_eq!(mgmt.expect("the map"), None);
 }

@@ -1,6 +1,9 @@
 //! What a packet means for its flow.
 
-use super::word::{BACKEND_FIRST, FIN_REPLY, FIN_REQUEST, State, Word};
+use super::{
+    numbers::Numbers,
+    word::{FIN_REPLY, FIN_REQUEST, State, Word},
+};
 use crate::{
     maps::flow::TIME_SHIFT,
     wire::header::{ACK, FIN, RST, SYN},
@@ -13,6 +16,17 @@ pub enum Direction {
     Request,
     /// Backend to client.
     Reply,
+}
+
+impl Direction {
+    /// The other one.
+    #[inline(always)]
+    pub(super) const fn opposite(self) -> Self {
+        match self {
+            Self::Request => Self::Reply,
+            Self::Reply => Self::Request,
+        }
+    }
 }
 
 /// The parts of a TCP segment that matter for its flow. Numbers in host order.
@@ -35,9 +49,28 @@ impl Segment {
         self.flags & (SYN | ACK | RST | FIN) == SYN
     }
 
+    /// Whether it has one of these flags.
     #[inline(always)]
-    const fn has(&self, flag: u8) -> bool {
-        self.flags & flag != 0
+    pub(super) const fn has(&self, flags: u8) -> bool {
+        self.flags & flags != 0
+    }
+
+    /// Whether its acknowledgment means anything.
+    #[inline(always)]
+    pub(super) const fn acknowledges(&self) -> bool {
+        self.has(ACK)
+    }
+
+    /// Whether it is an acknowledgment and nothing else.
+    #[inline(always)]
+    const fn is_bare(&self) -> bool {
+        self.flags & (SYN | ACK | RST | FIN) == ACK && self.payload == 0
+    }
+
+    /// The number behind its data, where its FIN stands if it has one.
+    #[inline(always)]
+    pub(super) const fn end(&self) -> u32 {
+        self.sequence.wrapping_add(self.payload as u32)
     }
 }
 
@@ -48,7 +81,8 @@ pub enum Step {
     Keep,
     /// Translate, and change the word.
     Change(Word),
-    /// A late packet of an earlier flow on this id: do not translate.
+    /// A late packet of an earlier flow on this id, or a backend acknowledges something on a connection that a reset has
+    /// closed, such as that reset (RFC 5961 section 3.2): do not translate.
     Refuse,
 }
 
@@ -57,25 +91,14 @@ const SYN_DATA: u32 = 1460;
 /// Most data that a backend sends behind its SYN-ACK before the client's first acknowledgment
 /// (RFC 7413). Whoever has not seen the SYN-ACK must guess its number this closely.
 const FIRST_DATA: u32 = 1 << 16;
-/// How far beyond the peer's last acknowledgment a RST may be and still end the flow, in bytes: the
-/// largest window there is (RFC 7323 section 2.3), because an abort is sent behind all data in
-/// flight. Wider than RFC 5961 section 3.2 because nobody is challenged here: a wrong guess frees
-/// an id, which goes on translating until it is claimed.
-const RST_WINDOW: u32 = 1 << 30;
 /// How long after a flow's last packet a SYN of it may still come, in units of `Flow::last_seen`: half of the
 /// second after which a client repeats one (RFC 6298 section 2.1).
 pub const LATE_SYN_TIMEOUT: u32 = 500_000_000 >> TIME_SHIFT;
 
-/// Judges a TCP segment of a live or closed flow. `ack_request` and `ack_reply` are the entry's.
+/// Judges a TCP segment of a live or closed flow.
 #[inline(always)]
-pub const fn tcp(
-    word: Word,
-    direction: Direction,
-    segment: &Segment,
-    ack_request: u32,
-    ack_reply: u32,
-) -> Step {
-    let step = judge(word.woken(), direction, segment, ack_request, ack_reply);
+pub const fn tcp(word: Word, direction: Direction, segment: &Segment, numbers: &Numbers) -> Step {
+    let step = judge(word.woken(), direction, segment, numbers);
     wake(word, step)
 }
 
@@ -83,10 +106,7 @@ pub const fn tcp(
 /// as nearly every one: an answer that [`tcp`] and [`udp`] would give more slowly.
 #[inline(always)]
 pub const fn stays(word: Word, flags: u8) -> bool {
-    flags & (SYN | FIN | RST) == 0
-        && matches!(word.state(), State::Established)
-        && !word.is_expiring()
-        && !word.has_flags(FIN_REQUEST | FIN_REPLY)
+    flags & (SYN | FIN | RST) == 0 && word.is_settled()
 }
 
 /// Any packet that is translated wakes a flow that was about to expire.
@@ -99,57 +119,22 @@ const fn wake(word: Word, step: Step) -> Step {
 }
 
 #[inline(always)]
-const fn judge(
-    word: Word,
-    direction: Direction,
-    segment: &Segment,
-    ack_request: u32,
-    ack_reply: u32,
-) -> Step {
+const fn judge(word: Word, direction: Direction, segment: &Segment, numbers: &Numbers) -> Step {
     let state = word.state();
     if matches!(state, State::Closed | State::Ended | State::Local) {
-        return Step::Keep;
+        let goes_on = matches!(direction, Direction::Reply) && segment.is_bare();
+        return match word.is_reset() && goes_on {
+            true => Step::Refuse,
+            false => Step::Keep,
+        };
     }
-    let peer_expects = match direction {
-        Direction::Request => ack_reply,
-        Direction::Reply => ack_request,
-    };
     if segment.has(RST) {
-        let valid = match (state, direction) {
-            // RFC 9293 section 3.5.2: in SYN-SENT a reset is acceptable if it acknowledges the SYN.
-            (State::New, Direction::Reply) => {
-                segment.has(ACK) && segment.acknowledgment.wrapping_sub(ack_reply) <= SYN_DATA
-            }
-            // Not the answer to a challenge ACK of the backend's TIME_WAIT, whose numbers are those of
-            // another connection: the same SYN comes again and finds the backend ready.
-            (State::New, Direction::Request) => {
-                segment.sequence.wrapping_sub(ack_reply.wrapping_sub(1)) <= 1 + SYN_DATA
-            }
-            // Or it refuses the SYN of a client that opens its port again.
-            (_, Direction::Reply) if segment.has(ACK) && segment.acknowledgment == ack_reply => {
-                true
-            }
-            _ => segment.sequence.wrapping_sub(peer_expects) < RST_WINDOW,
-        };
-        return if valid {
-            Step::Change(word.close())
-        } else {
-            Step::Keep
-        };
-    }
-    // A backend with a splice has never seen the client's SYN: it challenges this one, and the client
-    // resets the connection that it does not know.
-    let begins = segment.opens() && matches!(direction, Direction::Request) && !word.is_spliced();
-    if begins && word.has_any_flag(FIN_REQUEST | FIN_REPLY) {
-        // The client opens its port again before both ends of the last connection were seen.
-        return Step::Change(word.without_flags(FIN_REQUEST | FIN_REPLY | BACKEND_FIRST));
+        return reset(word, direction, segment, numbers);
     }
     match (state, direction) {
         (State::New, Direction::Reply) => {
             if segment.has(SYN) {
-                let expected =
-                    segment.has(ACK) && segment.acknowledgment.wrapping_sub(ack_reply) <= SYN_DATA;
-                if expected {
+                if believes_syn(word, direction, segment, numbers) {
                     Step::Change(word.with_state(State::Replied))
                 } else {
                     Step::Refuse
@@ -164,13 +149,76 @@ const fn judge(
         (State::Replied, Direction::Request)
             if segment.has(ACK)
                 && !segment.has(SYN)
-                && segment.acknowledgment.wrapping_sub(ack_request) <= FIRST_DATA =>
+                && segment.acknowledgment.wrapping_sub(numbers.ack_request) <= FIRST_DATA =>
         {
             let established = word.with_state(State::Established);
-            closing(word, established, direction, segment)
+            closing(word, established, direction, segment, numbers)
         }
-        (State::Replied | State::Established, _) => closing(word, word, direction, segment),
+        (State::Established, _) if believes_syn(word, direction, segment, numbers) => {
+            // The client opened its port again before both ends of the last connection were seen.
+            changed(word, word.started_over())
+        }
+        (State::Replied | State::Established, _) => {
+            closing(word, word, direction, segment, numbers)
+        }
         _ => Step::Keep,
+    }
+}
+
+/// Whether the numbers of this SYN are those of the flow's connection. To send one takes no more than its tuple: so
+/// that of a client counts while the flow has no other, and later when the backend has answered it.
+///
+/// A backend with a splice has never seen the client's SYN: it challenges this one, and the client resets the
+/// connection that it does not know.
+#[inline(always)]
+pub const fn believes_syn(
+    word: Word,
+    direction: Direction,
+    segment: &Segment,
+    numbers: &Numbers,
+) -> bool {
+    match (word.state(), direction) {
+        // Also a second try with another initial number, as after an unanswered first one.
+        (State::New, Direction::Request) => segment.opens(),
+        (State::New, Direction::Reply) => {
+            let said = segment.acknowledgment.wrapping_sub(numbers.ack_reply);
+            segment.has(SYN) && segment.has(ACK) && said <= SYN_DATA
+        }
+        (State::Replied | State::Established, Direction::Reply) => {
+            segment.has(SYN) && numbers.confirms(direction, segment) && !word.is_spliced()
+        }
+        _ => false,
+    }
+}
+
+/// A reset with exactly the number that is expected closes (RFC 5961 section 3.2). One in the window may be that of
+/// an end that aborts behind data in flight, or a blind one, or that of a client which would like not to be counted:
+/// the flow goes on and is doubted.
+#[inline(always)]
+const fn reset(word: Word, direction: Direction, segment: &Segment, numbers: &Numbers) -> Step {
+    let state = word.state();
+    let is_exact = match (state, direction) {
+        // RFC 9293 section 3.5.2: in SYN-SENT a reset is acceptable if it acknowledges the SYN.
+        (State::New, Direction::Reply) => {
+            let said = segment.acknowledgment.wrapping_sub(numbers.ack_reply);
+            segment.has(ACK) && said <= SYN_DATA
+        }
+        // Not the answer to a challenge ACK of the backend's TIME_WAIT, whose numbers are those of
+        // another connection: the same SYN comes again and finds the backend ready.
+        (State::New, Direction::Request) => {
+            let first = numbers.ack_reply.wrapping_sub(1);
+            segment.sequence.wrapping_sub(first) <= 1 + SYN_DATA
+        }
+        // Or it refuses the SYN of a client that opens its port again.
+        (_, Direction::Reply) if numbers.confirms(direction, segment) => true,
+        _ => segment.sequence == numbers.expected(direction),
+    };
+    if is_exact {
+        Step::Change(word.reset())
+    } else if matches!(state, State::Established) && numbers.has_room(direction, segment) {
+        changed(word, word.doubted())
+    } else {
+        Step::Keep
     }
 }
 
@@ -189,20 +237,39 @@ pub const fn is_late_syn(word: Word, sequence: u32, ack_reply: u32, idle: u32) -
     is_finished && is_before && idle < LATE_SYN_TIMEOUT
 }
 
-/// Applies a FIN to `next`, which is `word` or follows from it; both FINs close.
+/// Applies FINs to `next`, which is `word` or follows from it: that of this segment if the other end has all before
+/// it, else when that has acknowledged it; both close.
 #[inline(always)]
-const fn closing(word: Word, next: Word, direction: Direction, segment: &Segment) -> Step {
+const fn closing(
+    word: Word,
+    next: Word,
+    direction: Direction,
+    segment: &Segment,
+    numbers: &Numbers,
+) -> Step {
     let mut next = next;
+    if word.is_doubted() && numbers.confirms(direction, segment) {
+        if !numbers.is_waiting(direction) {
+            next = next.trusted();
+        }
+        next = next.with_fin(direction.opposite());
+    }
     if segment.has(FIN) {
-        next = next.with_flags(match direction {
-            Direction::Request => FIN_REQUEST,
-            Direction::Reply if word.has_any_flag(FIN_REQUEST) => FIN_REPLY,
-            Direction::Reply => FIN_REPLY | BACKEND_FIRST,
-        });
+        if numbers.fits(direction, segment) {
+            next = next.with_fin(direction);
+        } else if numbers.has_room(direction, segment) {
+            next = next.doubted();
+        }
     }
     if next.has_flags(FIN_REQUEST | FIN_REPLY) {
         next = next.close();
     }
+    changed(word, next)
+}
+
+/// The step from `word` to `next`.
+#[inline(always)]
+const fn changed(word: Word, next: Word) -> Step {
     if next.raw() == word.raw() {
         Step::Keep
     } else {
@@ -223,7 +290,11 @@ pub const fn udp(word: Word, direction: Direction) -> Step {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::numbers::{asks_pending, pending},
+        *,
+    };
+    use crate::maps::pending::Pending;
 
     const ISN: u32 = 1000;
     const PEER: u32 = 0xffff_fff0;
@@ -235,6 +306,18 @@ mod tests {
             acknowledgment,
             payload: 0,
         }
+    }
+
+    /// Judged with nothing pending.
+    fn tcp(
+        word: Word,
+        direction: Direction,
+        segment: &Segment,
+        ack_request: u32,
+        ack_reply: u32,
+    ) -> Step {
+        let numbers = Numbers::acknowledged(ack_request, ack_reply);
+        super::tcp(word, direction, segment, &numbers)
     }
 
     fn new_flow() -> Word {
@@ -308,6 +391,11 @@ mod tests {
         assert!(stays(established(), ACK) && stays(established(), 0));
         for flags in [SYN, FIN, RST] {
             assert!(!stays(established(), flags | ACK));
+        }
+        let half = |direction| established().with_fin(direction);
+        let halves = [half(Direction::Request), half(Direction::Reply)];
+        for word in halves.into_iter().chain([established()]) {
+            assert!(stays(word, ACK) && !stays(word.doubted(), ACK));
         }
         for word in [new_flow(), established().expiring(), established().close()] {
             assert!(!stays(word, ACK) && !stays(word, 0));
@@ -412,6 +500,33 @@ mod tests {
         }
     }
 
+    /// A client whose reset the backend did not take has a connection there all the same, which does not count.
+    #[test]
+    fn a_backend_that_goes_on_behind_a_reset_is_refused() {
+        let over = established().reset();
+        let judged = |word, direction, flags, payload| {
+            let segment = Segment {
+                payload,
+                ..segment(flags, PEER, ISN + 1)
+            };
+            tcp(word, direction, &segment, PEER, ISN)
+        };
+        assert_eq!(judged(over, Direction::Reply, ACK, 0), Step::Refuse);
+        for flags in [RST, RST | ACK, FIN | ACK, SYN | ACK, 0] {
+            assert_eq!(judged(over, Direction::Reply, flags, 0), Step::Keep);
+        }
+        assert_eq!(judged(over, Direction::Reply, ACK, 1), Step::Keep);
+        assert_eq!(judged(over, Direction::Request, ACK, 0), Step::Keep);
+        let recycled = new_flow().close();
+        let finished = established()
+            .with_fin(Direction::Reply)
+            .with_fin(Direction::Request)
+            .close();
+        for word in [recycled, finished] {
+            assert_eq!(judged(word, Direction::Reply, ACK, 0), Step::Keep);
+        }
+    }
+
     #[test]
     fn both_fins_close_in_either_order_and_one_does_not() {
         let request_fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
@@ -426,48 +541,61 @@ mod tests {
                 (Direction::Request, request_fin),
             ],
         ];
+        let judged = |word, (direction, segment): (Direction, Segment)| {
+            tcp(word, direction, &segment, PEER.wrapping_add(1), ISN + 1)
+        };
         for [first, second] in orders {
-            let half = changed(tcp(established(), first.0, &first.1, 0, 0));
+            let half = changed(judged(established(), first));
             assert_eq!(half.state(), State::Established);
-            assert_eq!(
-                tcp(half, first.0, &first.1, 0, 0),
-                Step::Keep,
-                "a repeated FIN"
-            );
-            let closed = changed(tcp(half, second.0, &second.1, 0, 0));
+            assert_eq!(judged(half, first), Step::Keep, "a repeated FIN");
+            let closed = changed(judged(half, second));
             assert_eq!(closed.state(), State::Closed);
             assert!(closed.claimable() && closed.translates());
         }
     }
 
     #[test]
-    fn a_reset_closes_only_where_its_sequence_number_fits() {
+    fn a_reset_closes_only_where_its_sequence_number_is_exact() {
         let word = established();
         let (ack_request, ack_reply) = (PEER.wrapping_add(1), ISN + 1);
-        let fits = segment(RST, ack_reply + 100, 0);
-        assert_eq!(
-            changed(tcp(word, Direction::Request, &fits, ack_request, ack_reply)).state(),
-            State::Closed
-        );
-        for sequence in [ack_reply - 1, ack_reply + 0x4000_0000] {
-            let blind = segment(RST, sequence, 0);
-            assert_eq!(
-                tcp(word, Direction::Request, &blind, ack_request, ack_reply),
-                Step::Keep
-            );
-        }
-        let over_the_wrap = segment(RST, PEER.wrapping_add(30), 0);
-        assert_eq!(
-            changed(tcp(
+        for (direction, expected) in [
+            (Direction::Request, ack_reply),
+            (Direction::Reply, ack_request),
+        ] {
+            let judged = |word, ahead: i32| {
+                let reset = segment(RST, expected.wrapping_add_signed(ahead), 0);
+                tcp(word, direction, &reset, ack_request, ack_reply)
+            };
+            for half in [
                 word,
-                Direction::Reply,
-                &over_the_wrap,
-                ack_request,
-                ack_reply
-            ))
-            .state(),
-            State::Closed
-        );
+                word.with_fin(Direction::Request),
+                word.with_fin(Direction::Reply),
+            ] {
+                let doubted = half.doubted();
+                assert_eq!(judged(half, 0), Step::Change(half.reset()));
+                assert_eq!(judged(doubted, 0), Step::Change(half.reset()));
+                for ahead in [1, 30, 100, 0x3fff_ffff] {
+                    assert_eq!(judged(half, ahead), Step::Change(doubted), "{ahead}");
+                    assert_eq!(judged(doubted, ahead), Step::Keep, "{ahead}");
+                }
+                for blind in [-1, 0x4000_0000, i32::MIN] {
+                    assert_eq!(judged(half, blind), Step::Keep, "{blind}");
+                }
+            }
+            assert_eq!(judged(word.expiring(), 1), Step::Change(word.doubted()));
+        }
+    }
+
+    /// Before the handshake is over there is little time to lose, and nothing counts.
+    #[test]
+    fn a_half_open_flow_is_not_doubted() {
+        let syn_ack = segment(SYN | ACK, PEER, ISN + 1);
+        let replied = changed(tcp(new_flow(), Direction::Reply, &syn_ack, 0, ISN + 1));
+        for (ahead, step) in [(0, Step::Change(replied.reset())), (1, Step::Keep)] {
+            let reset = segment(RST, ISN + 1 + ahead, 0);
+            let found = tcp(replied, Direction::Request, &reset, PEER, ISN + 1);
+            assert_eq!(found, step, "{ahead}");
+        }
     }
 
     #[test]
@@ -495,39 +623,179 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_new_syn_on_a_half_closed_flow_starts_over() {
-        let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
-        let half = changed(tcp(established(), Direction::Request, &fin, 0, 0));
-        let syn = segment(SYN, 9000, 0);
-        let backend_half = changed(tcp(established(), Direction::Reply, &fin, 0, 0));
-        let started_over = tcp(backend_half, Direction::Request, &syn, 0, 0);
-        assert_eq!(changed(started_over), established(), "nor who closed first");
-        let again = changed(tcp(half, Direction::Request, &syn, 0, 0));
-        assert_eq!(again, established());
+    /// What the SYN of a client that opens its port again leaves pending.
+    fn reopening(word: Word) -> Numbers {
+        let before = Numbers::acknowledged(PEER, ISN);
+        let syn = segment(SYN, 8999, 0);
         assert_eq!(
-            tcp(half, Direction::Reply, &syn, 0, 0),
-            Step::Keep,
-            "a backend opens nothing"
+            super::tcp(word, Direction::Request, &syn, &before),
+            Step::Keep
         );
-        let refused = segment(RST | ACK, 0, 9001);
-        for (ack_reply, step) in [(9001, Step::Change(again.close())), (9002, Step::Keep)] {
-            assert_eq!(tcp(again, Direction::Reply, &refused, 1, ack_reply), step);
+        assert!(!believes_syn(word, Direction::Request, &syn, &before));
+        Numbers {
+            pending: pending(word, Direction::Request, &syn, &before),
+            ..before
         }
-        let fin_reply = segment(FIN | ACK, PEER, 9001);
-        let open = changed(tcp(again, Direction::Reply, &fin_reply, 0, 0));
-        assert_eq!(
-            open.state(),
-            State::Established,
-            "the old FIN does not count"
+    }
+
+    #[test]
+    fn a_flow_starts_over_when_the_backend_answers_the_clients_syn() {
+        let word = established();
+        let [request, reply] = [Direction::Request, Direction::Reply];
+        for half in [word.with_fin(request), word.with_fin(reply)] {
+            let numbers = reopening(half);
+            let syn_ack = segment(SYN | ACK, 77, 9000);
+            assert!(believes_syn(half, reply, &syn_ack, &numbers));
+            let again = changed(super::tcp(half, reply, &syn_ack, &numbers));
+            assert_eq!(again, word, "nor who closed first");
+            for other in [
+                segment(SYN | ACK, 77, 9001),
+                segment(SYN, 77, 9000),
+                segment(ACK, 77, ISN),
+            ] {
+                assert!(!believes_syn(half, reply, &other, &numbers));
+                assert_eq!(super::tcp(half, reply, &other, &numbers), Step::Keep);
+            }
+            assert!(!believes_syn(half, request, &syn_ack, &numbers));
+            let refused = |ack| segment(RST | ACK, PEER - 1, ack);
+            for (ack, step) in [(9000, Step::Change(half.reset())), (9001, Step::Keep)] {
+                let found = super::tcp(half, reply, &refused(ack), &numbers);
+                assert_eq!(found, step, "{ack}");
+            }
+        }
+        // A backend that has forgotten the connection, and a client as well.
+        let numbers = reopening(word);
+        let syn_ack = segment(SYN | ACK, 77, 9000);
+        assert!(believes_syn(word, reply, &syn_ack, &numbers));
+        assert_eq!(super::tcp(word, reply, &syn_ack, &numbers), Step::Keep);
+        let spliced = word.splice();
+        assert_eq!(reopening(spliced).pending, Pending::NONE);
+        assert!(!believes_syn(spliced, reply, &syn_ack, &numbers));
+    }
+
+    /// What acknowledges the connection's data would acknowledge it as well.
+    #[test]
+    fn a_syn_with_a_right_number_is_not_taken_for_a_fin_of_a_doubted_flow() {
+        let before = Numbers::acknowledged(PEER, ISN);
+        let [request, reply] = [Direction::Request, Direction::Reply];
+        let (syn, reset) = (segment(SYN, ISN - 1, 0), segment(RST, ISN + 1, 0));
+        for [first, second] in [[syn, reset], [reset, syn]] {
+            let (mut word, mut numbers) = (established(), before);
+            for segment in [first, second] {
+                let next = pending(word, request, &segment, &numbers);
+                if let Step::Change(next) = super::tcp(word, request, &segment, &numbers) {
+                    word = next;
+                }
+                numbers.pending = next;
+            }
+            assert!(word.is_doubted());
+            let ack = segment(ACK, PEER, ISN);
+            assert_eq!(super::tcp(word, reply, &ack, &numbers), Step::Keep);
+        }
+    }
+
+    #[test]
+    fn the_syn_of_a_flow_without_any_other_is_believed() {
+        let numbers = Numbers::acknowledged(0, ISN + 1);
+        let syn = segment(SYN, 5, 0);
+        assert!(believes_syn(new_flow(), Direction::Request, &syn, &numbers));
+        assert!(!asks_pending(
+            new_flow(),
+            Direction::Request,
+            &syn,
+            &numbers
+        ));
+        let syn_ack = segment(SYN | ACK, PEER, ISN + 1);
+        let replied = changed(super::tcp(new_flow(), Direction::Reply, &syn_ack, &numbers));
+        for word in [replied, established(), established().close()] {
+            for flags in [SYN, SYN | ACK] {
+                let syn = segment(flags, 5, PEER);
+                assert!(!believes_syn(word, Direction::Request, &syn, &numbers));
+            }
+        }
+    }
+
+    /// Every order in which two FINs behind data in flight may be acknowledged.
+    #[test]
+    fn a_fin_behind_data_in_flight_counts_when_it_is_acknowledged() {
+        let mut numbers = Numbers::acknowledged(PEER, ISN);
+        let mut word = established();
+        let mut say = |direction, flags, sequence: u32, acknowledgment: u32| {
+            let segment = segment(flags, sequence, acknowledgment);
+            if asks_pending(word, direction, &segment, &numbers) {
+                numbers.pending = pending(word, direction, &segment, &numbers);
+            }
+            if let Step::Change(next) = super::tcp(word, direction, &segment, &numbers) {
+                word = next;
+            }
+            word
+        };
+        let [request, reply] = [Direction::Request, Direction::Reply];
+        let (of_client, of_backend) = (ISN + 100, PEER.wrapping_add(100));
+        let word = say(request, FIN | ACK, of_client, PEER);
+        assert!(word.is_doubted() && !word.is_half_closed());
+        assert!(!say(reply, ACK, PEER, of_client).is_half_closed());
+        let word = say(reply, FIN | ACK, of_backend, of_client);
+        assert!(word.is_doubted() && !word.is_half_closed());
+        let word = say(reply, ACK, of_backend, of_client + 1);
+        assert!(
+            word.is_doubted() && word.is_half_closed(),
+            "the other is open"
         );
+        let word = say(request, ACK, of_client + 1, of_backend.wrapping_add(1));
+        assert_eq!(word.state(), State::Closed);
+        assert!(!word.backend_closed_first());
+    }
+
+    #[test]
+    fn a_fin_is_repeated_until_it_is_acknowledged_and_stays_one() {
+        let early = Numbers::acknowledged(PEER, ISN);
+        let fin = segment(FIN | ACK, ISN + 100, PEER);
+        let doubted = changed(super::tcp(established(), Direction::Request, &fin, &early));
+        let pending = pending(established(), Direction::Request, &fin, &early);
+        let late = Numbers {
+            pending,
+            ..Numbers::acknowledged(PEER, ISN + 100)
+        };
+        let half = changed(super::tcp(doubted, Direction::Request, &fin, &late));
+        assert_eq!(half, established().with_fin(Direction::Request).doubted());
+        let ack = segment(ACK, PEER, ISN + 101);
+        let confirmed = changed(super::tcp(half, Direction::Reply, &ack, &late));
+        assert_eq!(confirmed, half.trusted());
+    }
+
+    #[test]
+    fn a_blind_fin_is_no_end() {
+        let numbers = Numbers::acknowledged(PEER, ISN);
+        for (sequence, is_doubted) in [
+            (ISN - 1, false),
+            (ISN + (1 << 30), false),
+            (ISN + (1 << 31), false),
+            (ISN + 5, true),
+        ] {
+            let fin = segment(FIN | ACK, sequence, PEER);
+            let step = super::tcp(established(), Direction::Request, &fin, &numbers);
+            let word = match step {
+                Step::Change(word) => word,
+                _ => established(),
+            };
+            assert_eq!(word.is_doubted(), is_doubted, "{sequence}");
+            assert!(!word.is_half_closed());
+            // The backend says what it has already, and then goes on beyond it.
+            let pending = pending(established(), Direction::Request, &fin, &numbers);
+            for ack in [ISN, ISN + 4, ISN + 7] {
+                let numbers = Numbers { pending, ..numbers };
+                let segment = segment(ACK, PEER, ack);
+                let step = super::tcp(word, Direction::Reply, &segment, &numbers);
+                assert_eq!(step, Step::Keep, "{ack}");
+            }
+        }
     }
 
     #[test]
     fn only_a_syn_with_a_higher_number_opens_the_port_of_a_finished_connection_at_once() {
-        let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
-        let half = changed(tcp(established(), Direction::Request, &fin, 0, 0));
-        let finished = changed(tcp(half, Direction::Reply, &fin, 0, 0));
+        let half = established().with_fin(Direction::Request);
+        let finished = half.with_fin(Direction::Reply).close();
         let expected: u32 = 10;
         for (sequence, is_late) in [
             (expected.wrapping_sub(20), true),
@@ -597,9 +865,8 @@ mod tests {
     fn a_closed_flow_remembers_whose_end_rests() {
         let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
         let end = |first, second| {
-            let step = tcp(established(), first, &fin, PEER.wrapping_add(1), ISN + 1);
-            let half = changed(step);
-            changed(tcp(half, second, &fin, PEER.wrapping_add(1), ISN + 1))
+            let half = changed(tcp(established(), first, &fin, ISN + 1, ISN + 1));
+            changed(tcp(half, second, &fin, ISN + 1, ISN + 1))
         };
         let backend_first = end(Direction::Reply, Direction::Request);
         assert_eq!(backend_first.state(), State::Closed);

@@ -1,4 +1,12 @@
 //! The word of a flow entry: state, flags, generation.
+//!
+//! An established flow is *doubted* while an end has said that it is over and the other one has not confirmed it
+//! (RFC 5961): a reset that is not exact, or a FIN behind data that was not acknowledged. It has no bit of its own:
+//! of a live flow [`BACKEND_FIRST`] says the same as [`FIN_REPLY`], as the flow closes with the second FIN, and
+//! the other two combinations are the doubt. A program that does not know it sees an established flow, and at
+//! worst lets its id rest. Of a closed flow the same says that a reset has closed it.
+
+use super::step::Direction;
 
 /// State, flags and generation of a flow entry.
 #[repr(transparent)]
@@ -28,7 +36,8 @@ pub enum State {
 }
 
 const STATE_MASK: u32 = 0x7;
-/// The backend sent the first FIN: its end of the connection rests in TIME_WAIT afterwards.
+/// The backend sent the first FIN: its end of the connection rests in TIME_WAIT afterwards. Of a live flow that is
+/// doubted, and of one that a reset has closed, the opposite.
 pub(super) const BACKEND_FIRST: u32 = 1 << 3;
 /// Idle for too long: userspace will close the flow unless a packet takes the mark off.
 pub(super) const EXPIRING: u32 = 1 << 4;
@@ -218,7 +227,78 @@ impl Word {
     /// Whether the backend's end of a closed connection may rest in TIME_WAIT.
     #[inline(always)]
     pub const fn backend_closed_first(self) -> bool {
-        self.has_any_flag(BACKEND_FIRST)
+        self.has_flags(BACKEND_FIRST | FIN_REPLY)
+    }
+
+    /// Whether an end has said that the flow is over and the other one has not confirmed it.
+    #[inline(always)]
+    pub const fn is_doubted(self) -> bool {
+        matches!(self.state(), State::Replied | State::Established) && self.is_odd()
+    }
+
+    /// Whether a reset has closed the flow.
+    #[inline(always)]
+    pub const fn is_reset(self) -> bool {
+        matches!(self.state(), State::Closed) && self.is_odd()
+    }
+
+    #[inline(always)]
+    const fn is_odd(self) -> bool {
+        !self.has_flags(FIN_REQUEST | FIN_REPLY)
+            && self.has_any_flag(BACKEND_FIRST) != self.has_any_flag(FIN_REPLY)
+    }
+
+    /// Whether the flow is established and nothing about its word is open: no mark, no doubt, one FIN at most.
+    #[inline(always)]
+    pub(super) const fn is_settled(self) -> bool {
+        const ESTABLISHED: u32 = State::Established as u32;
+        const OPEN: u32 = STATE_MASK | EXPIRING | BACKEND_FIRST | FIN_REQUEST | FIN_REPLY;
+        const BY_CLIENT: u32 = ESTABLISHED | FIN_REQUEST;
+        const BY_BACKEND: u32 = ESTABLISHED | FIN_REPLY | BACKEND_FIRST;
+        matches!(self.0 & OPEN, ESTABLISHED | BY_CLIENT | BY_BACKEND)
+    }
+
+    /// The word of a live flow that is [doubted](Self::is_doubted).
+    #[inline(always)]
+    pub const fn doubted(self) -> Self {
+        if self.is_doubted() {
+            self
+        } else {
+            Self(self.0 ^ BACKEND_FIRST)
+        }
+    }
+
+    /// The word of a flow that is not doubted any more.
+    #[inline(always)]
+    pub const fn trusted(self) -> Self {
+        if self.is_doubted() {
+            Self(self.0 ^ BACKEND_FIRST)
+        } else {
+            self
+        }
+    }
+
+    /// The word of a live flow behind the FIN of the end that sends in this direction. A doubt stays, unless it is
+    /// the second one.
+    #[inline(always)]
+    pub(super) const fn with_fin(self, direction: Direction) -> Self {
+        let (own, other) = match direction {
+            Direction::Request => (FIN_REQUEST, FIN_REPLY),
+            Direction::Reply => (FIN_REPLY, FIN_REQUEST),
+        };
+        if self.has_any_flag(other) {
+            self.trusted().with_flags(own)
+        } else if self.has_any_flag(own) || matches!(direction, Direction::Request) {
+            self.with_flags(own)
+        } else {
+            Self(self.0 ^ BACKEND_FIRST).with_flags(own)
+        }
+    }
+
+    /// The word of a flow that starts over: no end of the new connection has said anything of an end.
+    #[inline(always)]
+    pub(super) const fn started_over(self) -> Self {
+        self.without_flags(FIN_REQUEST | FIN_REPLY | BACKEND_FIRST)
     }
 
     /// Whether either end has sent its FIN.
@@ -238,7 +318,13 @@ impl Word {
     /// mark [`Self::expiring`]: a packet that took it off would close the flow once more.
     #[inline(always)]
     pub const fn close(self) -> Self {
-        self.woken().release().with_state(State::Closed)
+        self.trusted().woken().release().with_state(State::Closed)
+    }
+
+    /// The same by a reset, behind which no end rests.
+    #[inline(always)]
+    pub const fn reset(self) -> Self {
+        Self(self.close().0 ^ BACKEND_FIRST)
     }
 
     /// The end of a flow that both ends are told of: whatever they send afterwards belongs to no flow.
@@ -247,7 +333,13 @@ impl Word {
     /// [`Self::close`].
     #[inline(always)]
     pub const fn end(self) -> Self {
-        self.woken().release().with_state(State::Ended)
+        self.trusted().woken().release().with_state(State::Ended)
+    }
+
+    /// The end of a socket's entry whose backend closed its side first: see [`Self::backend_closed_first`].
+    #[inline(always)]
+    pub const fn end_resting(self) -> Self {
+        self.end().with_flags(BACKEND_FIRST | FIN_REPLY)
     }
 
     /// An entry that must not translate any more, as what it refers to is taken back. The new
@@ -295,10 +387,58 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_s_entry_that_is_over_may_be_claimed_and_says_who_closed_first() {
+        let lent = Word::default().claim(false).lend();
+        for over in [lent.end(), lent.end_resting()] {
+            assert!(over.claimable() && over.has_flow());
+            assert!(!over.translates() && !over.is_local());
+            assert_eq!(over.generation(), lent.generation());
+        }
+        assert!(!lent.end().backend_closed_first() && lent.end_resting().backend_closed_first());
+    }
+
+    #[test]
     fn a_flow_that_is_over_has_no_mark_for_a_packet_to_take_off() {
         let live = Word::default().claim(true).publish();
         assert_eq!(live.expiring().close(), live.close());
         assert_eq!(live.expiring().end(), live.end());
+    }
+
+    #[test]
+    fn a_doubt_changes_neither_the_flags_of_a_flow_nor_who_closed_first() {
+        let live = Word::default().claim(false).publish();
+        let established = live.with_state(State::Established);
+        let [request, reply] = [Direction::Request, Direction::Reply];
+        for word in [
+            established,
+            established.with_fin(request),
+            established.with_fin(reply),
+            established.expiring(),
+        ] {
+            let doubted = word.doubted();
+            assert!(doubted.is_doubted() && !word.is_doubted());
+            assert_eq!(doubted.doubted(), doubted);
+            assert_eq!((doubted.trusted(), word.trusted()), (word, word));
+            assert_eq!(doubted.is_half_closed(), word.is_half_closed());
+            assert!(doubted.in_use() && doubted.generation() == word.generation());
+            assert_eq!((doubted.close(), doubted.end()), (word.close(), word.end()));
+            assert_eq!(doubted.reset(), word.reset());
+            assert!(word.reset().is_reset() && !word.close().is_reset());
+            assert!(!word.reset().backend_closed_first() && !word.reset().is_doubted());
+            assert_eq!(word.reset().claim(false), word.close().claim(false));
+            for direction in [request, reply] {
+                let next = word.with_fin(direction);
+                assert_eq!(doubted.with_fin(direction).trusted(), next.trusted());
+                assert_eq!(doubted.with_fin(direction).close(), next.close());
+                assert_eq!(next.with_fin(direction), next, "once more");
+            }
+            assert_eq!(doubted.started_over(), word.started_over());
+        }
+        for (first, second) in [(request, reply), (reply, request)] {
+            let both = established.with_fin(first).with_fin(second);
+            assert!(!both.is_doubted());
+            assert_eq!(both.close().backend_closed_first(), first == reply);
+        }
     }
 
     #[test]

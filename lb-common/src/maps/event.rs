@@ -44,12 +44,16 @@ pub const EXPIRED: u32 = 5;
 pub const DEAD: u32 = 6;
 /// Its network was removed; reported by userspace itself.
 pub const REMOVED: u32 = 7;
-/// Its backend is dead or disabled; reported by userspace itself.
+/// Its backend is dead; reported by userspace itself.
 pub const CUT_BACKEND: u32 = 8;
 /// Its service is gone, or its client may not use it any more; reported by userspace itself.
 pub const CUT_POLICY: u32 = 9;
 /// An operator ended it; reported by userspace itself.
 pub const CUT_OPERATOR: u32 = 10;
+/// An operator disabled its backend; reported by userspace itself.
+pub const CUT_DISABLED: u32 = 11;
+/// Its backend was drained or is not configured any more, and the drain timeout is over; reported by userspace itself.
+pub const CUT_DRAINED: u32 = 12;
 
 /// Bytes of the ring buffer.
 pub const BUFFER_BYTES: u32 = 1 << 20;

@@ -38,15 +38,41 @@ impl FragmentKey {
     }
 }
 
+impl FragmentKey {
+    /// The fields as four numbers, for a function of its own.
+    #[inline(always)]
+    pub const fn words(&self) -> [u32; 4] {
+        let Self {
+            source,
+            destination,
+            network,
+            identification,
+            protocol,
+        } = *self;
+        let both = (network as u32) << 16 | identification.raw() as u32;
+        [source.raw(), destination.raw(), both, protocol]
+    }
+}
+
+/// Records of a set; see `datagram`.
+pub const PLACES: u32 = 8;
+/// Sets, a power of two.
+pub const SETS: u32 = 8192;
+/// Records of all sets.
+pub const DATAGRAMS: u32 = SETS * PLACES;
+
 pod_struct! {
-    /// A datagram whose first fragment was sent on. 24 bytes.
+    /// A datagram whose first fragment was sent on. 40 bytes.
     ///
-    /// Where the others go is not in here but in the entry of the flow, which is compared with their
-    /// addresses: a record that was recycled while it is read sends nothing to a stranger.
-    pub struct Fragmented {
-        /// What has passed: see `fragment::Extents`. Changed by compare-and-swap; the other fields
-        /// are written once.
-        pub extents: u64,
+    /// Several CPUs write it, and the word says whose turn it is: a record is taken by compare-and-swap, written,
+    /// and published by the next one. What was read counts only if the word has the same count before and after,
+    /// so no fragment goes by a record of two datagrams. Where it goes is not in here but in the entry of the
+    /// flow, which is compared with the fragment's addresses.
+    pub struct Datagram {
+        /// See `datagram::Word`.
+        pub word: u64,
+        /// What its fragments have in common.
+        pub key: FragmentKey,
         /// Id of the flow.
         pub flow: u32,
         /// Generation of the flow's entry.
@@ -56,7 +82,9 @@ pod_struct! {
         /// Identification that the fragments are sent on with.
         pub identification: Be16,
         /// [`FROM_CLIENT`] or [`FROM_BACKEND`].
-        pub direction: u16,
+        pub direction: u8,
+        /// Id of the network of the flow's client: below 256.
+        pub owner: u8,
     }
 }
 

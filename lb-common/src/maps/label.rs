@@ -10,7 +10,10 @@
 //! A label is an address of 240.0.0.0/4, which no IPv4 host has (RFC 1112 section 4), so the VIP of a flow
 //! says which of the two it is.
 
-use crate::addr::{Be32, Be128};
+use crate::{
+    addr::{Be32, Be128},
+    maps::flow::FlowKey,
+};
 
 const FIRST: u32 = 0xf000_0000;
 /// Odd, and half of its bits are set: 2^64 divided by the golden ratio.
@@ -49,15 +52,30 @@ impl HashKey {
     /// sees, are mixed before half of them is shown.
     #[inline(always)]
     pub const fn client(&self, address: Be128) -> Be32 {
+        Be32::from_raw(self.of(address.raw()))
+    }
+
+    /// The same of any four words.
+    #[inline(always)]
+    pub const fn of(&self, words: [u32; 4]) -> u32 {
         let [a, b, c, d, e] = self.0;
-        let [w, x, y, z] = address.raw();
+        let [w, x, y, z] = words;
         let sum = a
             .wrapping_add(b.wrapping_mul(w as u64))
             .wrapping_add(c.wrapping_mul(x as u64))
             .wrapping_add(d.wrapping_mul(y as u64))
             .wrapping_add(e.wrapping_mul(z as u64));
         let mixed = (sum ^ (sum >> 32)).wrapping_mul(MIX);
-        Be32::from_raw(((mixed ^ (mixed << 32)) >> 32) as u32)
+        ((mixed ^ (mixed << 32)) >> 32) as u32
+    }
+
+    /// The same hash of a flow's tuple: what clients must not foresee goes by it.
+    #[inline(always)]
+    pub const fn tuple(&self, key: &FlowKey) -> u32 {
+        let ports = (key.client_port.raw() as u32) << 16 | key.vip_port.raw() as u32;
+        let kind = (key.network as u32) << 16 | key.protocol as u32;
+        let words = [key.client.raw(), key.vip.raw(), ports, kind];
+        self.client(Be128::from_raw(words)).raw()
     }
 }
 
@@ -66,6 +84,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+    use crate::{addr::Be16, maglev};
 
     #[test]
     fn a_label_is_no_address_of_ipv4_and_says_its_index() {
@@ -89,6 +108,62 @@ mod tests {
         .map(hash);
         for (place, one) in hashes.iter().enumerate() {
             assert!(!hashes[..place].contains(one));
+        }
+    }
+
+    #[test]
+    fn every_field_of_a_tuple_counts_in_its_hash_and_so_does_the_key() {
+        let keys =
+            [MIX, !MIX].map(|of| [1, 3, 5, 7, 11].map(|factor: u64| of.wrapping_mul(factor)));
+        let one = FlowKey::default();
+        let tuples = [
+            one,
+            FlowKey {
+                client: Be32::new(1),
+                ..one
+            },
+            FlowKey {
+                vip: Be32::new(1),
+                ..one
+            },
+            FlowKey {
+                client_port: Be16::new(1),
+                ..one
+            },
+            FlowKey {
+                vip_port: Be16::new(1),
+                ..one
+            },
+            FlowKey { network: 1, ..one },
+            FlowKey { protocol: 1, ..one },
+        ];
+        let [these, those] = keys.map(|key| tuples.map(|tuple| HashKey(key).tuple(&tuple)));
+        for (place, hash) in these.iter().enumerate() {
+            assert!(!these[..place].contains(hash));
+            assert!(!those.contains(hash));
+        }
+    }
+
+    /// Of one client, port by port: as with chance, whatever the number of addresses.
+    #[test]
+    fn tuples_are_spread_evenly() {
+        let key = HashKey([1, 3, 5, 7, 11].map(|factor: u64| MIX.wrapping_mul(factor)));
+        for addresses in [2_u32, 3, 16] {
+            let mut shares = vec![0_u32; addresses as usize];
+            for port in 0..60_000 {
+                let tuple = FlowKey {
+                    client_port: Be16::new(port),
+                    ..FlowKey::default()
+                };
+                shares[maglev::index(key.tuple(&tuple), addresses) as usize] += 1;
+            }
+            let expected = 60_000 / addresses;
+            assert!(
+                shares
+                    .iter()
+                    .all(|share| share.abs_diff(expected) < expected / 8),
+                "{shares:?}"
+            );
         }
     }
 

@@ -10,6 +10,8 @@ pub mod fragment;
 pub mod label;
 pub mod network;
 pub mod peer;
+pub mod pending;
+pub mod quota;
 pub mod registry;
 pub mod ring;
 pub mod rule;
@@ -29,8 +31,6 @@ pub const DEFAULT_BACKENDS: u32 = 4096;
 pub const DEFAULT_POOLS: u32 = 256;
 /// Most SNAT addresses that `limits.snat_addresses` may ask for.
 pub const MAX_SNAT_ADDRESSES: u32 = 128;
-/// Fragmented datagrams that are followed at a time; the one that was seen last longest ago makes room.
-pub const MAX_FRAGMENTED: u32 = 8192;
 /// VIPs, SNAT addresses and link-local ones of cells together.
 pub const MAX_ADDRESSES: u32 = 4096;
 /// Prefixes in all rule sets together; memory is taken as they are used.

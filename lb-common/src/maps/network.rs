@@ -36,7 +36,7 @@ pod_struct! {
         pub flags: u16,
         /// Rule set of the sources that may come from it.
         pub sources: u32,
-        /// Rule set of the destinations that must not pass to the host; 0 for none.
+        /// Rule set of the destinations that are on its link, and that must not pass to the host; 0 for none.
         pub destinations: u32,
         /// Most flows of its clients at a time; 0 for no limit of its own.
         pub budget: u32,

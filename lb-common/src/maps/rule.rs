@@ -34,6 +34,9 @@ pod_struct! {
 pub const ALLOW: u32 = 1;
 /// Value of a prefix whose addresses may not.
 pub const DENY: u32 = 2;
+/// Value of a prefix of a network's link: among its sources, of those that may be its stations, and no sources of
+/// flows; among its destinations, of all.
+pub const NEIGHBOUR: u32 = 3;
 
 /// Bits of a trie key in front of the address.
 pub const SET_BITS: u32 = 32;

@@ -54,6 +54,13 @@ pub const fn base(slot: u16) -> u32 {
     PAGE + slot as u32 * FLOWS_PER_ADDRESS as u32
 }
 
+/// The slot of the SNAT address that a flow id is of: the reverse of [`base`]. Of the ids of page 0, which are
+/// none's, it is a slot that no address has.
+#[inline(always)]
+pub const fn slot(id: u32) -> u32 {
+    id.wrapping_sub(PAGE) / FLOWS_PER_ADDRESS as u32
+}
+
 /// Entries of the flow table for this many SNAT addresses.
 pub const fn flow_entries(addresses: u16) -> u32 {
     base(addresses)
@@ -63,6 +70,15 @@ pub const fn flow_entries(addresses: u16) -> u32 {
 mod tests {
     use super::*;
     use crate::maps::network::{Address, KIND_SNAT};
+
+    #[test]
+    fn an_id_says_its_slot() {
+        for index in [0u16, 1, 7, 127] {
+            let last = base(index) + u32::from(FLOWS_PER_ADDRESS) - 1;
+            assert_eq!([base(index), last].map(slot), [u32::from(index); 2]);
+        }
+        assert!([0, PAGE - 1].map(slot).iter().all(|slot| *slot > 1000));
+    }
 
     #[test]
     fn ids_and_ports_are_each_others_inverse() {

@@ -123,6 +123,12 @@ impl Sum {
         .add32(ip.destination.get())
     }
 
+    /// The sum of a pseudo-header, as a stack leaves it to an interface that adds the rest.
+    #[inline(always)]
+    pub const fn open(self) -> Be16 {
+        Be16::from_raw(fold(self.0))
+    }
+
     /// The checksum.
     #[inline(always)]
     pub const fn checksum(self) -> Be16 {

@@ -138,8 +138,21 @@ header! {
         checksum: N16,
         /// Flags of an advertisement.
         flags: N32,
-        /// Whom it is about.
+        /// The address that it is about.
         target: N128,
+    }
+}
+
+header! {
+    /// The beginning of an option of neighbour discovery, which is all of one that says a MAC (RFC 4861 section
+    /// 4.6).
+    NeighbourOption [8] {
+        /// 1: the MAC of the sender, 2: that of the target.
+        kind: N8,
+        /// Bytes of the option in units of 8.
+        length: N8,
+        /// The MAC, if it says one.
+        mac: NMac,
     }
 }
 

@@ -9,6 +9,8 @@
 #[expect(unreachable_pub, reason = "a module of two test targets")]
 mod frames;
 
+mod conntrack;
+mod discovery;
 mod fragment;
 mod icmp;
 mod icmp6;

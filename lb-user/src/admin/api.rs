@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     health::{Outcome, Verdict},
     observe::FlowLine,
-    shared::Counted,
+    shared::{Counted, Had},
 };
 
 /// What the control plane is asked to do.
@@ -208,6 +208,28 @@ pub struct ControlStatus {
     pub backends: Vec<BackendHealth>,
     /// What became of the clients of each shared VIP, by the names of their services.
     pub shared: BTreeMap<String, Counted>,
+    /// What the clients of each network have of what shared VIPs divide among them.
+    #[serde(default)]
+    pub divided: BTreeMap<String, Had>,
+    /// What something has taken away or changed, and could not be mended yet: of what, and why.
+    #[serde(default)]
+    pub wrong: BTreeMap<String, String>,
+    /// The network namespace of the control plane, as the inode of its file (namespaces(7)); 0 if it does not
+    /// say.
+    #[serde(default)]
+    pub namespace: u64,
+    /// The interfaces of the networks that have theirs, in the network namespace of the control plane.
+    #[serde(default)]
+    pub interfaces: BTreeMap<String, InterfaceStatus>,
+}
+
+/// An interface, as the control plane knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceStatus {
+    /// `native` or `generic`.
+    pub mode: String,
+    /// Whether it has a carrier.
+    pub carrier: bool,
 }
 
 /// Where the configuration stands.
@@ -238,8 +260,9 @@ pub struct BackendHealth {
     pub checked: bool,
     /// What the checks say.
     pub verdict: Verdict,
-    /// Its share of new flows, in relation to the pool's other backends; 0: it gets none.
-    pub share: u32,
+    /// Its weight as checks, ramp and operator leave it, in hundredths; 0: it gets no new flows.
+    #[serde(alias = "share")]
+    pub effective_weight: u32,
     /// What the operator says.
     pub overridden: Option<Override>,
     /// The latest check.
@@ -272,7 +295,7 @@ pub struct Event {
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub time_ms: u64,
-    /// What kind: `reload`, `health`, `override`, `kill`, `confirm`, `rollback`.
+    /// What kind: `reload`, `health`, `override`, `kill`, `confirm`, `rollback`, `mend`.
     pub kind: String,
     /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
     pub object: String,

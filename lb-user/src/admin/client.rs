@@ -3,7 +3,7 @@
 use std::{
     fmt::{self, Display, Formatter},
     io,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -22,7 +22,7 @@ use super::{
     PATH,
     api::{Answer, Request},
 };
-use crate::dataplane::pins::Pins;
+use crate::{dataplane::pins::Pins, host::Lock};
 
 /// Bytes of an answer: as many backends as there can be, and then some.
 const ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -38,6 +38,15 @@ pub enum Failure {
     NotRunning {
         /// The instance.
         instance: String,
+    },
+    /// The control plane runs, and cannot be asked.
+    NoSocket {
+        /// The instance.
+        instance: String,
+        /// The process.
+        pid: String,
+        /// Where its socket was.
+        socket: PathBuf,
     },
     /// The socket belongs to somebody else.
     NotAllowed {
@@ -61,6 +70,17 @@ impl Display for Failure {
             Self::NotRunning { instance } => write!(
                 f,
                 "instance {instance} has no running control plane: start it with `lb run`"
+            ),
+            Self::NoSocket {
+                instance,
+                pid,
+                socket,
+            } => write!(
+                f,
+                "the control plane of instance {instance} runs (process {pid}), but its socket {} is not there: \
+                 it starts or stops, or the socket was removed, and it makes another within a few seconds; \
+                 try again",
+                socket.display()
             ),
             Self::NotAllowed { instance } => write!(
                 f,
@@ -124,7 +144,14 @@ pub(super) fn ask_at(
 fn not_connected(error: io::Error, instance: String, socket: &Path) -> Failure {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            Failure::NotRunning { instance }
+            match Lock::holder(&Pins::new(&instance)) {
+                Some(pid) => Failure::NoSocket {
+                    instance,
+                    pid,
+                    socket: socket.to_owned(),
+                },
+                None => Failure::NotRunning { instance },
+            }
         }
         io::ErrorKind::PermissionDenied => Failure::NotAllowed { instance },
         io::ErrorKind::WouldBlock => Failure::Other(anyhow!(

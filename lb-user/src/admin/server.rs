@@ -249,11 +249,17 @@ pub(crate) struct SocketFile {
     identity: (u64, u64),
 }
 
+impl SocketFile {
+    /// Whether it is there, and not another's.
+    pub(crate) fn is_there(&self) -> bool {
+        let metadata = fs::symlink_metadata(&self.path);
+        metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let metadata = fs::symlink_metadata(&self.path);
-        let identity = metadata.map(|metadata| (metadata.dev(), metadata.ino()));
-        if identity.is_ok_and(|identity| identity == self.identity)
+        if self.is_there()
             && let Err(error) = fs::remove_file(&self.path)
         {
             tracing::warn!("remove {}: {error}", self.path.display());

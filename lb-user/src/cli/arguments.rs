@@ -39,14 +39,19 @@ pub(super) enum Command {
         /// Take everything down again after this time (such as 60s) unless Enter is pressed before
         #[arg(long, value_name = "TIME", value_parser = duration)]
         confirm: Option<Duration>,
-        /// Refuse interfaces that carry the default route or this SSH session, unless --confirm
-        #[arg(long)]
+        /// Refuse interfaces that carry the default route or this SSH session, unless --confirm; so it is without this
+        /// on a terminal, and where nothing of the instance was ever applied
+        #[arg(long, conflicts_with = "no_careful")]
         careful: bool,
+        /// Take such interfaces as any others
+        #[arg(long)]
+        no_careful: bool,
         /// Log every dropped packet of the data plane: slow, for debugging
         #[arg(long)]
         trace_drops: bool,
     },
-    /// As root, make what `lb run` of another user must find: bpffs, folders, the namespaces of cells
+    /// As root, make what `lb run` of another user must find: bpffs, folders, the namespaces of cells, room for
+    /// neighbours
     Prepare {
         /// Configuration file
         #[arg(short, long)]

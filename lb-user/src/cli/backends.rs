@@ -116,26 +116,19 @@ fn state(health: &BackendHealth) -> String {
 }
 
 fn rows(lines: Vec<Line>) -> Vec<[String; 8]> {
-    let mut pools: HashMap<String, u64> = HashMap::new();
-    for Line { line, health, .. } in &lines {
-        let share = health.as_ref().map_or(0, |health| health.share);
-        *pools.entry(line.pool.clone()).or_default() += u64::from(share);
-    }
     let rows = lines.into_iter().map(
         |Line {
              line,
              state,
              health,
          }| {
-            let of = pools.get(&line.pool).copied().unwrap_or_default();
-            let share = health.as_ref().map(|health| share(health.share, of));
             let last = health.and_then(|health| health.last);
             [
                 line.pool,
                 line.name,
                 line.address,
                 line.weight.to_string(),
-                share.unwrap_or_else(|| "-".to_owned()),
+                share(line.share),
                 state,
                 last.map_or_else(|| "-".to_owned(), |last| last_check(&last)),
                 line.next_hop.unwrap_or_else(|| "not resolved".to_owned()),
@@ -145,12 +138,12 @@ fn rows(lines: Vec<Line>) -> Vec<[String; 8]> {
     rows.collect()
 }
 
-/// A part of the new flows of a pool.
-fn share(share: u32, of: u64) -> String {
-    let percent = (u64::from(share) * 100 + of / 2).checked_div(of);
-    match percent.unwrap_or_default() {
-        0 if share > 0 => "<1 %".to_owned(),
-        percent => format!("{percent} %"),
+/// A part of the new flows of a pool, from percent.
+fn share(percent: f64) -> String {
+    if percent > 0.0 && percent < 1.0 {
+        "<1 %".to_owned()
+    } else {
+        format!("{percent:.0} %")
     }
 }
 
@@ -177,7 +170,7 @@ mod tests {
             name: format!("b{id}"),
             checked: true,
             verdict,
-            share: 1,
+            effective_weight: 100,
             overridden: None,
             last: None,
             since_seconds: None,
@@ -194,6 +187,7 @@ mod tests {
             pool: "p".to_owned(),
             address: "10.0.0.2:80".to_owned(),
             weight: 1,
+            share: 33.4,
             next_hop: None,
         }
     }
@@ -210,6 +204,10 @@ mod tests {
             config,
             backends,
             shared: std::collections::BTreeMap::new(),
+            divided: std::collections::BTreeMap::new(),
+            wrong: std::collections::BTreeMap::new(),
+            namespace: 0,
+            interfaces: std::collections::BTreeMap::new(),
         })
     }
 
@@ -256,22 +254,23 @@ mod tests {
         let json = serde_json::to_value(&lines).unwrap();
         assert_eq!(json[1]["address"], "10.0.0.2:80");
         assert_eq!(json[1]["health"]["verdict"], "dead");
+        assert_eq!(json[3]["share"], 33.4);
         assert!(json[3]["health"].is_null() && json[3]["next_hop"].is_null());
     }
 
     #[test]
     fn a_row_has_its_part_of_the_pool() {
-        let share = |id, share| BackendHealth {
-            share,
-            ..health(id, Verdict::Up)
-        };
-        let mut known = control(vec![share(1, 2), share(2, 1), share(3, 0), share(4, 5)]);
+        let up = [1, 2, 3, 4].map(|id| health(id, Verdict::Up));
+        let mut known = control(up.to_vec());
         known.as_mut().unwrap().backends[0].last = Some(LastCheck {
             outcome: Outcome::Good("200 OK".to_owned()),
             took_ms: 3,
             age_ms: 2100,
         });
         let mut lines = vec![line(Some(1)), line(Some(2)), line(Some(3)), line(Some(4))];
+        for (line, share) in lines.iter_mut().zip([66.7, 33.31, 0.0, 100.0]) {
+            line.share = share;
+        }
         lines[3].pool = "q".to_owned();
         lines[3].next_hop = Some("02:00:00:00:00:01".to_owned());
         let rows = rows(join(lines, known));
@@ -295,10 +294,10 @@ mod tests {
 
     #[test]
     fn a_small_share_is_not_none() {
-        assert_eq!(share(1, 1000), "<1 %");
-        assert_eq!(share(0, 1000), "0 %");
-        assert_eq!(share(0, 0), "0 %");
-        assert_eq!(share(u32::MAX, u64::from(u32::MAX)), "100 %");
+        assert_eq!(share(0.01), "<1 %");
+        assert_eq!(share(0.0), "0 %");
+        assert_eq!(share(1.0), "1 %");
+        assert_eq!(share(100.0), "100 %");
     }
 
     #[test]
@@ -311,7 +310,7 @@ mod tests {
                 "b",
                 "10.0.0.2:80",
                 "1",
-                "-",
+                "33 %",
                 "unknown",
                 "-",
                 "not resolved"

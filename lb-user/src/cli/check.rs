@@ -11,7 +11,7 @@ use std::{
 use serde::Serialize;
 
 use super::table;
-use crate::config::{self, Config, Loaded, Problem, Problems, Warning};
+use crate::config::{self, Config, Loaded, Problem, Problems, Quota, Warning, quotas};
 
 /// Exit code for a wrong configuration, as for a wrong command line.
 const REFUSED: u8 = 2;
@@ -51,7 +51,9 @@ pub fn check(path: &Path, answer: Answer) -> ExitCode {
             let config = &loaded.config;
             let line = format!("{}: ok: {}", path.display(), summary(config));
             let capacities = report(&capacities(config));
-            writeln!(io::stdout(), "{line}{capacities}").and_then(|()| warn(&loaded.warnings))
+            let parts = parts(&quotas(config));
+            writeln!(io::stdout(), "{line}{capacities}{parts}")
+                .and_then(|()| warn(&loaded.warnings))
         }
         (Err(problems), _) => writeln!(io::stderr(), "{problems}"),
     };
@@ -134,6 +136,34 @@ fn report(capacities: &[Capacity<'_>]) -> String {
     )
 }
 
+/// What each network may have of SNAT ports that others use too, as a table; nothing where none do.
+fn parts(quotas: &[Quota<'_>]) -> String {
+    let shared = quotas.iter().filter(|quota| quota.networks > 1);
+    let rows: Vec<_> = shared
+        .map(|quota| {
+            let most = quota.most.map(|most| most.to_string());
+            [
+                quota.network.to_owned(),
+                format!("{} {}", quota.backends, quota.family()),
+                quota.ports.to_string(),
+                quota.networks.to_string(),
+                most.unwrap_or_else(|| "max_flows".to_owned()),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = [
+        "NETWORK",
+        "SNAT PORTS OF",
+        "PORTS",
+        "SHARED BY",
+        "MOST FLOWS",
+    ];
+    format!("\n\n{}", table::text(header, rows))
+}
+
 fn count(number: usize, what: &str, plural: &str) -> String {
     let plural = if number == 1 { "" } else { plural };
     format!("{number} {what}{plural}")
@@ -147,6 +177,9 @@ struct Object<'a> {
     config: Option<&'a Config>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<Vec<Capacity<'a>>>,
+    /// What each network may have of the SNAT ports that its backends are reached from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quotas: Option<Vec<Quota<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     warnings: Option<&'a [Warning]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,6 +193,7 @@ fn as_json(result: &Result<Loaded, Problems>) -> serde_json::Result<String> {
         ok: result.is_ok(),
         config,
         capacity: config.map(capacities),
+        quotas: config.map(quotas),
         warnings: loaded.map(|loaded| loaded.warnings.as_slice()),
         problems: result.as_ref().err().map(Problems::as_slice),
     })
@@ -223,6 +257,28 @@ services:
     }
 
     #[test]
+    fn the_parts_of_networks_that_share_addresses_have_a_line_each() {
+        let one = config::parse("f", SMALL).unwrap();
+        assert_eq!(parts(&quotas(&one)), "");
+        let second = "networks:\n  t: { role: tenant, interface: eth0, prefixes: [10.1.0.0/24] }\n";
+        let text = SMALL.replace("networks:\n", second);
+        let service = "  a: { network: t, listen: [\"10.1.0.3:80/tcp\"], pool: p }\n";
+        let both = config::parse("f", &format!("{text}{service}")).unwrap();
+        let parts = parts(&quotas(&both));
+        let lines: Vec<&str> = parts.lines().map(str::trim_end).collect();
+        assert_eq!(
+            lines,
+            [
+                "",
+                "",
+                " NETWORK  SNAT PORTS OF  PORTS  SHARED BY  MOST FLOWS",
+                " t        mgmt IPv4      56320  2          21120",
+                " mgmt     mgmt IPv4      56320  2          21120",
+            ]
+        );
+    }
+
+    #[test]
     fn json_of_a_valid_file_has_the_whole_configuration() {
         let health = "health: { https: { path: /readyz, sni: api }, on_dead: reset }";
         let text = SMALL.replace("p: { network", &format!("p: {{ {health}, network"));
@@ -249,7 +305,9 @@ services:
                 r#""timeouts":{"half_open":"30s","half_closed":"2m","udp":"30s"},"flow_log":null,"#,
                 r#""watch":false,"on_stop":"forward"},"#,
                 r#""capacity":[{"network":"mgmt","address":"10.0.0.1","first_port":1024,"#,
-                r#""last_port":57343,"flows":56320,"connections_per_second":938}],"warnings":[]}"#
+                r#""last_port":57343,"flows":56320,"connections_per_second":938}],"#,
+                r#""quotas":[{"network":"mgmt","backends":"mgmt","ipv6":false,"ports":56320,"#,
+                r#""networks":1,"most":null}],"warnings":[]}"#
             )
         );
     }

@@ -1,23 +1,41 @@
 //! `lb down`: the one command that ends forwarding.
 
-use anyhow::Result;
+use anyhow::{Context as _, Error, Result};
 
 use super::init_log;
-use crate::{control::start, dataplane::pins::Pins, host};
+use crate::{
+    control::{start, state::State},
+    dataplane::pins::Pins,
+    host,
+};
 
 /// Removes everything of an instance that no process controls.
 pub(super) fn down(instance: &str) -> Result<()> {
     init_log(false);
     host::check()?;
     let pins = Pins::new(instance);
-    let lock = host::Lock::take(&pins)?;
+    let lock = host::Lock::take(&pins).map_err(stop_first)?;
     let existed = pins.exist();
+    let overrides = State::of_operators(&pins);
     start::remove(&pins)?;
+    pins.remove_state()
+        .with_context(|| format!("remove {}", pins.state().display()))?;
     drop(lock);
+    for (backend, said) in overrides {
+        println!("forgotten of backend {backend}: {said:?}");
+    }
     if existed {
         println!("instance {instance} is down");
     } else {
         println!("instance {instance} was not up");
     }
     Ok(())
+}
+
+/// What is said where the instance still has its control plane.
+fn stop_first(error: Error) -> Error {
+    match error.downcast_ref::<host::IsRunning>() {
+        Some(running) => Error::msg(running.stop_first()),
+        None => error,
+    }
 }

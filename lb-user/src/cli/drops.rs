@@ -36,7 +36,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
     if samples.is_empty() {
         return Ok(());
     }
-    print::line("\nThe latest packet for each reason:\n")?;
+    print::line("\nThe latest packet of each network for each reason:\n")?;
     table::print(
         [
             "REASON",

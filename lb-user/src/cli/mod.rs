@@ -21,6 +21,7 @@ mod table;
 mod version;
 
 use std::{
+    env,
     io::{self, IsTerminal as _},
     process::ExitCode,
 };
@@ -50,6 +51,7 @@ pub fn main() -> ExitCode {
             migrate,
             confirm,
             careful,
+            no_careful,
             trace_drops,
         } => {
             let options = run::Options {
@@ -58,7 +60,7 @@ pub fn main() -> ExitCode {
                 takeover,
                 migrate,
                 confirm,
-                careful,
+                careful: (careful || no_careful).then_some(careful),
                 trace_drops,
             };
             return run::run(&options);
@@ -131,10 +133,47 @@ fn init_log(trace_drops: bool) {
     } else {
         "info"
     };
-    let filter = EnvFilter::try_from_env("LB_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let (filter, wrong) = log_filter(env::var("LB_LOG").ok().as_deref(), default);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
         .init();
+    if let Some(wrong) = wrong {
+        tracing::warn!("{wrong}");
+    }
+}
+
+/// What is logged if `LB_LOG` says `wanted`, and what is wrong with that.
+fn log_filter(wanted: Option<&str>, default: &str) -> (EnvFilter, Option<String>) {
+    let wanted = wanted.filter(|wanted| !wanted.is_empty());
+    match wanted.map(str::parse) {
+        None => (EnvFilter::new(default), None),
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(error)) => {
+            let wrong = format!(
+                "LB_LOG={} is no filter, so it is {default}: {error}",
+                wanted.unwrap_or_default()
+            );
+            (EnvFilter::new(default), Some(wrong))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_is_none_is_named() {
+        for (wanted, filter) in [(None, "info"), (Some(""), "info"), (Some("debug"), "debug")] {
+            let (found, wrong) = log_filter(wanted, "info");
+            assert_eq!((found.to_string().as_str(), wrong), (filter, None));
+        }
+        let (found, wrong) = log_filter(Some("lb=loud"), "info");
+        assert_eq!(found.to_string(), "info");
+        let wrong = wrong.unwrap();
+        let begin = "LB_LOG=lb=loud is no filter, so it is info: ";
+        assert!(wrong.starts_with(begin), "{wrong}");
+    }
 }

@@ -1,7 +1,9 @@
 //! `lb run`: the control plane in the foreground.
 
 use std::{
-    io::{self, Write as _},
+    fs::File,
+    future,
+    io::{self, IsTerminal as _, Write as _},
     path::{self, Path, PathBuf},
     process::ExitCode,
     thread,
@@ -9,8 +11,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Error, Result, ensure};
+use rustix::stdio::dup2_stdout;
 use tokio::{
-    runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot},
     time,
@@ -22,7 +24,8 @@ use crate::{
     config::{self, Config, Loaded, OnStop, Problems},
     control::{
         apply::read_ids,
-        handover::{self, Door, Giver, Heir, Inheritance},
+        handover::{self, Door, Fate, Giver, Heir, Inheritance},
+        mend::MEND_INTERVAL,
         rehearse,
         serve::Control,
         start::{self, Manner},
@@ -34,7 +37,7 @@ use crate::{
     network::resident,
     observe::log::{self, FlowLog, Reports},
     privileges,
-    shared::Listeners,
+    shared::{Front, Legs, Listeners},
     supervisor::{self, Account},
 };
 
@@ -46,7 +49,8 @@ pub(super) struct Options {
     pub(super) takeover: bool,
     pub(super) migrate: bool,
     pub(super) confirm: Option<Duration>,
-    pub(super) careful: bool,
+    /// Whether to refuse interfaces of the operator's own way in; none: [`is_careful`] says so.
+    pub(super) careful: Option<bool>,
     pub(super) trace_drops: bool,
 }
 
@@ -69,8 +73,8 @@ enum Stop {
 }
 
 /// What is said of a process that has taken over and is gone.
-const NO_HEIR: &str = "the process that has taken over ended before it was up: the data plane goes on, and \
-                       nobody controls it until the next start";
+const NO_HEIR: &str = "the process that has taken over is not up: the data plane goes on, without a control \
+                       plane until the next start";
 /// What the line begins with that says that all is up.
 pub(super) const READY: &str = "ready: ";
 /// Level of aya-log in the programs: debug, where the dropped packets are.
@@ -122,7 +126,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     };
     let (file, loaded) = accepted(options, file, &pins, manner)?;
     prepare::check(&pins, None)?;
-    let (lock, listeners, giver) = hold(options, &pins)?;
+    let (mut lock, listeners, giver) = hold(options, &pins)?;
     prepare::take_over(&pins)?;
     ensure!(
         options.confirm.is_none() || !pins.exist(),
@@ -139,15 +143,17 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
         text,
         source,
     } = unconfirmed::choose(file, &state, applied.as_deref())?;
-    refuse_access_interfaces(options, &config)?;
-    let before = applied.and_then(|text| config::parse("applied.yaml", &text).ok());
+    refuse_access_interfaces(options, &pins, &config)?;
+    let before = applied
+        .as_ref()
+        .and_then(|text| config::parse("applied.yaml", text).ok());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start tokio")?;
     // Before anything is attached: from here on a signal ends `watch`, never the process.
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    let deadline = options
+    let mut deadline = options
         .confirm
         .map(|patience| time::Instant::now() + patience);
     let (reporter, reports) = log::channel();
@@ -163,7 +169,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     // Until somebody has confirmed it, this thread has to be able to take everything down again.
     if deadline.is_none() {
         running.keep()?;
-        privileges::give_up()?;
+        privileges::give_up(privileges::KEPT)?;
     }
     let file = path::absolute(&options.config)?;
     let before = before.as_ref().unwrap_or(&config);
@@ -177,14 +183,16 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
         Source::Before => control.went_back(),
     }
     let inside = runtime.enter();
-    let orders = listen(&pins, &runtime)?;
-    let door = Door::open(&pins)?;
+    let mut sources = (listen(&pins)?, Door::open(&pins)?);
     let mut flow_log = (config.flow_log.as_ref()).and_then(|path| open_log(path, &pins, reports));
     drop(inside);
     let rest = begun
         .elapsed()
         .saturating_sub(control.running.object.verified_in());
     tracing::debug!("the rest of the start took {} ms", rest.as_millis());
+    if let Some(giver) = &giver {
+        giver.prepare();
+    }
     supervisor::is_ready(&control.summary());
     if let Some(giver) = giver {
         giver.hear();
@@ -196,23 +204,45 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
         config.services.len()
     );
     io::stdout().flush().context("write to standard output")?;
+    if options.takeover {
+        // With --detach no process reads any more, and a print to a pipe like that would panic.
+        let nothing = File::options().write(true).open("/dev/null");
+        dup2_stdout(nothing.context("open /dev/null")?).context("leave standard output")?;
+    }
     runtime.block_on(async {
-        let sources = (&mut flow_log, orders, door);
-        match watch(&mut control, sources, options, &mut signals, deadline).await? {
-            Stop::End(End::Unconfirmed) => {
-                supervisor::stops();
-                drop(control);
-                start::remove(&pins)?;
-                Ok(End::Unconfirmed)
-            }
-            Stop::End(end) => {
-                supervisor::stops();
-                stop(&mut control)?;
-                Ok(end)
-            }
-            Stop::Heir(heir) => {
-                give_way(control, heir, lock, &mut flow_log, &mut signals).await?;
-                Ok(End::GaveWay)
+        loop {
+            match watch(
+                &mut control,
+                (&mut flow_log, sources),
+                options,
+                &mut signals,
+                deadline,
+            )
+            .await?
+            {
+                Stop::End(End::Unconfirmed) => {
+                    supervisor::stops();
+                    drop(control);
+                    start::remove(&pins)?;
+                    start::put_back(&pins, applied.as_deref())?;
+                    return Ok(End::Unconfirmed);
+                }
+                Stop::End(end) => {
+                    supervisor::stops();
+                    stop(&mut control)?;
+                    return Ok(end);
+                }
+                Stop::Heir(heir) => {
+                    let holds = (control, lock);
+                    match give_way(holds, heir, &mut flow_log, &mut signals).await? {
+                        None => return Ok(End::GaveWay),
+                        Some(holds) => (control, lock) = holds,
+                    }
+                    sources = (listen(&pins)?, Door::open(&pins)?);
+                    supervisor::is_ready(&control.summary());
+                    // It was confirmed before.
+                    deadline = None;
+                }
             }
         }
     })
@@ -230,7 +260,7 @@ fn accepted(
     let mut object = None;
     let mut rehearse = |config: &Config| match options.takeover {
         true => {
-            refuse_access_interfaces(options, config)?;
+            refuse_access_interfaces(options, pins, config)?;
             object = rehearse::take_over(config, pins, manner)?;
             Ok(())
         }
@@ -239,19 +269,39 @@ fn accepted(
     let file = file
         .map_err(Error::from)
         .and_then(|loaded| rehearse(&loaded.config).map(|()| loaded));
-    let goes_on = !options.takeover && pins.exist() && start::applied(pins).is_ok();
+    let goes_on = !options.takeover && start::applied(pins).is_ok();
     match file {
         Err(error) if !goes_on => Err(error),
         file => Ok((file, object)),
     }
 }
 
-/// Refuses interfaces that carry this session or the default route, if that is asked for.
-fn refuse_access_interfaces(options: &Options, config: &Config) -> Result<()> {
-    match options.careful && options.confirm.is_none() {
-        true => host::refuse_access_interfaces(config),
-        false => Ok(()),
+/// Refuses interfaces that carry this session or the default route, where that may lock the operator out.
+fn refuse_access_interfaces(options: &Options, pins: &Pins, config: &Config) -> Result<()> {
+    let was_applied = pins.exist() || start::applied(pins).is_ok();
+    let careful = is_careful(options.careful, io::stdin().is_terminal(), was_applied);
+    if !careful || options.confirm.is_some() {
+        return Ok(());
     }
+    let problems = host::access_interfaces(config);
+    // What is up already is not undone.
+    let confirm = match pins.exist() {
+        true => "",
+        false => "`--confirm 60s`: everything is taken down again unless you confirm, or ",
+    };
+    ensure!(
+        problems.is_empty(),
+        "{}; add {confirm}`--no-careful`: it is taken as any other",
+        problems.join("\n")
+    );
+    Ok(())
+}
+
+/// Whether such interfaces are refused, where the operator may have `asked` for that or not: on a terminal, and
+/// where nothing was ever applied. What has no terminal is a unit or a script, which must come up again over what it has
+/// made.
+fn is_careful(asked: Option<bool>, on_terminal: bool, was_applied: bool) -> bool {
+    asked.unwrap_or(on_terminal || !was_applied)
 }
 
 /// Makes this process the control plane of the instance; with `--takeover`, in the place of the one that is
@@ -273,64 +323,128 @@ fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option
 }
 
 /// Hands the instance over, and goes on until the connections that this process carries have ended. Where
-/// nobody comes up in its place, a supervisor starts one anew, and only when this process has ended.
+/// the next process dies before it is up, this one has everything back.
 async fn give_way(
-    control: Control,
+    (mut control, lock): (Control, host::Lock),
     heir: Heir,
-    lock: host::Lock,
     flow_log: &mut Option<FlowLog>,
     signals: &mut Signals,
-) -> Result<()> {
+) -> Result<Option<(Control, host::Lock)>> {
     if let Some(log) = flow_log {
         log.leave_data_plane();
     }
     let pins = control.running.pins().clone();
-    let (front, legs) = control.leave();
-    let given = heir.give(lock, front.give());
-    let count = legs.all().len();
-    tracing::info!("handed over; {count} connections of shared VIPs are finished here");
-    let mut looks = time::interval(TICK);
-    let is_up = async { given.is_ok() && heir.is_up().await };
-    tokio::pin!(is_up);
-    let mut waits = true;
-    loop {
-        tokio::select! {
-            is_up = &mut is_up, if waits => {
-                waits = false;
-                ensure!(is_up || !supervisor::is_there(), NO_HEIR);
-                if !is_up { tracing::error!("{NO_HEIR}"); }
+    let applied = control.rest().await?;
+    if let Err(error) = heir.give(&lock, control.give()) {
+        tracing::error!("the next process does not take over: {error:#}");
+    }
+    tracing::info!(
+        "handed over; {} connections of shared VIPs are finished here",
+        control.carried()
+    );
+    let fate = tokio::select! {
+        fate = heir.fate() => fate,
+        () = end(signals) => return Ok(None),
+        () = drain_all(flow_log) => return Ok(None),
+    };
+    if fate == Fate::Gone {
+        match control.go_on(&applied).await {
+            Ok(()) => {
+                lock.sign();
+                if let Some(log) = flow_log
+                    && let Err(error) = log.take_data_plane_back(&pins.maps())
+                {
+                    tracing::error!("flows are no longer written to a file: {error:#}");
+                    *flow_log = None;
+                }
+                return Ok(Some((control, lock)));
             }
-            _ = looks.tick() => {
-                let is_done = legs.all().is_empty() && front.is_idle();
-                // Nothing goes on without the data plane.
-                if is_done || !pins.exist() { return Ok(()); }
-            }
-            // A reload is the next process's.
-            reload = signals.any() => if !reload { return Ok(()); },
-            () = drain(flow_log), if flow_log.is_some() => {}
+            Err(error) => tracing::error!("this process cannot go on: {error:#}"),
         }
+    }
+    if fate != Fate::Up {
+        // It starts the next one only when this one has ended.
+        ensure!(!supervisor::is_there(), NO_HEIR);
+        tracing::error!("{NO_HEIR}");
+    }
+    // Only the next process has it any more.
+    drop(lock);
+    finish(control.leave(), &pins, flow_log, signals).await;
+    Ok(None)
+}
+
+/// Goes on until the connections that this process carries have ended.
+async fn finish(
+    (front, legs): (Front, Legs),
+    pins: &Pins,
+    flow_log: &mut Option<FlowLog>,
+    signals: &mut Signals,
+) {
+    let mut looks = time::interval(TICK);
+    let is_done = async {
+        loop {
+            looks.tick().await;
+            // Nothing goes on without the data plane.
+            if legs.all().is_empty() && front.is_idle() || !pins.exist() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = is_done => {}
+        () = end(signals) => {}
+        () = drain_all(flow_log) => {}
     }
 }
 
-/// What an earlier process has left beside its data plane; without one there is nothing that it was
-/// about.
+/// Waits for a signal to end; a reload is the next process's.
+async fn end(signals: &mut Signals) {
+    while signals.any().await {}
+}
+
+/// Writes flow events, for ever.
+async fn drain_all(flow_log: &mut Option<FlowLog>) {
+    while flow_log.is_some() {
+        drain(flow_log).await;
+    }
+    future::pending().await
+}
+
+/// What an earlier process has left beside its data plane; without one, after a reboot, only what operators have
+/// said.
 fn kept_state(pins: &Pins) -> State {
     match pins.exist() {
-        true => State::load(&pins.runtime()),
-        false => State::default(),
+        true => State::load(pins),
+        false => State {
+            overrides: State::of_operators(pins),
+            ..State::default()
+        },
     }
 }
 
 /// Opens the admin socket. Needs to be inside of the runtime.
-fn listen(pins: &Pins, runtime: &Runtime) -> Result<mpsc::Receiver<Order>> {
+fn listen(pins: &Pins) -> Result<mpsc::Receiver<Order>> {
     let server = Server::open(&pins.socket())?;
     let (sender, orders) = mpsc::channel(ORDERS);
-    runtime.spawn(async move {
+    tokio::spawn(async move {
         if let Err(error) = server.serve(sender).await {
             tracing::error!("the admin socket is closed: {error:#}");
         }
     });
     Ok(orders)
+}
+
+/// Makes the sockets anew that something has removed.
+fn mend_sockets(control: &mut Control, orders: &mut mpsc::Receiver<Order>, door: &mut Door) {
+    let pins = control.running.pins().clone();
+    if !pins.socket().exists() {
+        let opened = listen(&pins).map(|opened| *orders = opened);
+        control.note_socket(&pins.socket().display().to_string(), opened);
+    }
+    if !door.is_there() {
+        let opened = Door::open(&pins).map(|opened| *door = opened);
+        control.note_socket(&pins.heirs().display().to_string(), opened);
+    }
 }
 
 /// The signals that the control plane knows.
@@ -385,7 +499,7 @@ async fn drain(flow_log: &mut Option<FlowLog>) {
 /// Keeps everything up to date until a signal comes, or until `deadline` if nobody confirms before.
 async fn watch(
     control: &mut Control,
-    (flow_log, mut orders, door): (&mut Option<FlowLog>, mpsc::Receiver<Order>, Door),
+    (flow_log, (mut orders, mut door)): (&mut Option<FlowLog>, (mpsc::Receiver<Order>, Door)),
     options: &Options,
     signals: &mut Signals,
     deadline: Option<time::Instant>,
@@ -402,6 +516,8 @@ async fn watch(
     let mut sweep = time::interval_at(time::Instant::now() + SWEEP, SWEEP);
     let mut ticks = time::interval(TICK);
     ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+    let mut sockets = time::interval(MEND_INTERVAL);
+    sockets.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     let mut confirmed = deadline
         .map(|deadline| ask(deadline - time::Instant::now()))
         .transpose()?;
@@ -417,20 +533,23 @@ async fn watch(
                 let _said = control.reload(None, None, Some("SIGHUP".to_owned())).await;
             }
             Some(neighbour) = control.running.resolved.recv() => {
-                control.running.live.set_next_hop(&neighbour)?;
+                if let Err(error) = control.running.live.set_next_hop(&neighbour) {
+                    tracing::error!("a next hop is not as it was found: {error:#}");
+                }
             }
             Some(report) = control.running.checks.reports.recv() => {
                 said(control.report(report).await);
             }
             Some(order) = orders.recv() => control.order(order).await,
             heir = door.heir(), if confirmed.is_none() => {
-                if !heir.has_gone() { return Ok(Stop::Heir(heir)); }
+                if let Some(heir) = heir.greeted().await { return Ok(Stop::Heir(heir)); }
             }
             Some(()) = control.running.changes.recv() => control.look().await,
             _ = ticks.tick() => {
                 said(control.tick().await);
                 account.go_on(|| control.summary());
             }
+            _ = sockets.tick() => mend_sockets(control, &mut orders, &mut door),
             _ = log.tick(), if logger.is_some() => {
                 if let Some(logger) = &mut logger { logger.flush(); }
             }
@@ -443,7 +562,7 @@ async fn watch(
             answer = wait(&mut confirmed), if confirmed.is_some() => {
                 if !answer { break; }
                 control.running.keep()?;
-                privileges::give_up()?;
+                privileges::give_up(privileges::KEPT)?;
                 confirmed = None;
                 println!("confirmed");
             }
@@ -505,5 +624,25 @@ async fn wait(confirmed: &mut Option<oneshot::Receiver<bool>>) -> bool {
     match confirmed {
         Some(answer) => answer.await.unwrap_or(false),
         None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_is_asked_and_a_unit_comes_up_again() {
+        for (asked, on_terminal, was_applied, careful) in [
+            (None, true, true, true),
+            (None, true, false, true),
+            (None, false, false, true),
+            (None, false, true, false),
+            (Some(true), false, true, true),
+            (Some(false), true, false, false),
+            (Some(false), false, false, false),
+        ] {
+            assert_eq!(is_careful(asked, on_terminal, was_applied), careful);
+        }
     }
 }

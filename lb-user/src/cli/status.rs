@@ -1,6 +1,6 @@
 //! `lb status`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -12,9 +12,10 @@ use super::{
     table,
 };
 use crate::{
-    admin::api::ConfigStatus,
+    admin::api::{ConfigStatus, ControlStatus},
+    network::namespace,
     observe::{MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
-    shared::Counted,
+    shared::{Counted, Had},
 };
 
 /// The answer of `-o json`.
@@ -24,23 +25,36 @@ struct Object {
     status: Status,
     /// Where the configuration stands; null if no control plane says so.
     config: Option<ConfigStatus>,
+    /// What something has taken away or changed, and could not be mended yet: of what, and why.
+    wrong: BTreeMap<String, String>,
     /// What became of the clients of each shared VIP, by the names of their services.
     shared: BTreeMap<String, Counted>,
+    /// What the clients of each network have of what shared VIPs divide among them.
+    divided: BTreeMap<String, Had>,
 }
 
 pub(super) fn show(show: &Show) -> Result<()> {
     let instance = &show.instance.name;
-    let status = Observer::open(instance)?.status()?;
-    let (config, shared) = match ask::health(instance) {
-        Ok(control) => (Ok(control.config), control.shared),
-        Err(why) => (Err(why), BTreeMap::new()),
-    };
+    let mut status = Observer::open(instance)?.status()?;
+    let mut control = ask::health(instance);
+    let of_control = control.as_mut().map(|control| {
+        let is_elsewhere = see_from_there(&mut status.networks, control);
+        let (wrong, shared) = (
+            mem::take(&mut control.wrong),
+            mem::take(&mut control.shared),
+        );
+        (is_elsewhere, wrong, shared, mem::take(&mut control.divided))
+    });
+    let (is_elsewhere, wrong, shared, divided) = of_control.unwrap_or_default();
+    let config = control.map(|control| control.config);
     if show.output.format == Format::Json {
         let config = config.ok();
         return print::json(&Object {
             status,
             config,
+            wrong,
             shared,
+            divided,
         });
     }
     let (name, version) = (&status.instance, status.version);
@@ -48,24 +62,60 @@ pub(super) fn show(show: &Show) -> Result<()> {
     for line in config_words(&config, instance) {
         print::line(line)?;
     }
+    for (object, why) in &wrong {
+        print::line(format_args!("wrong: {object}: {why}"))?;
+    }
+    if is_elsewhere {
+        print::line(ELSEWHERE)?;
+    }
     for line in missing_words(&status.networks) {
         print::line(line)?;
     }
     for line in stopped_words(&status.networks) {
         print::line(line)?;
     }
+    for line in peer_words(&status.networks) {
+        print::line(line)?;
+    }
     print::line("")?;
     print_networks(&status.networks)?;
     print::line("")?;
+    print_quotas(&status.networks)?;
     print_limits(status.networks)?;
     print::line("")?;
     if !shared.is_empty() {
-        print_shared(shared)?;
+        print_shared(&shared)?;
+        print::line("")?;
+        print_requests(shared)?;
+    }
+    if !divided.is_empty() {
+        print_divided(divided)?;
         print::line("")?;
     }
     print_verdicts(status.verdicts)?;
     print::line("")?;
     print_snat(status.snat)
+}
+
+/// What is said where the interfaces are in another network namespace.
+const ELSEWHERE: &str =
+    "interfaces as the control plane sees them: this command runs in another network namespace";
+
+/// Takes interfaces as a control plane in another namespace sees them; says whether it is in another.
+fn see_from_there(networks: &mut [NetworkStatus], control: &ControlStatus) -> bool {
+    if control.namespace == 0 || control.namespace == namespace::own() {
+        return false;
+    }
+    for network in networks {
+        let seen = control.interfaces.get(&network.name);
+        network.mode = match seen.map(|seen| seen.mode.as_str()) {
+            None => MISSING,
+            Some("native") => "native",
+            Some(_) => "generic",
+        };
+        network.carrier = seen.is_some_and(|seen| seen.carrier);
+    }
+    true
 }
 
 /// Where the configuration stands, or why nobody knows.
@@ -115,6 +165,22 @@ fn stopped_words(networks: &[NetworkStatus]) -> impl Iterator<Item = String> {
     })
 }
 
+/// Which networks have a veth for a NIC whose other end does not take what is sent back.
+fn peer_words(networks: &[NetworkStatus]) -> impl Iterator<Item = String> {
+    let lone = networks
+        .iter()
+        .filter(|network| network.peer_without_program);
+    lone.map(|network| {
+        let NetworkStatus {
+            name, interface, ..
+        } = network;
+        format!(
+            "hint: network {name}: interface {interface} is a veth whose other end has no XDP program, so answers and \
+             one-arm traffic are late there or lost; attach one to it that passes everything"
+        )
+    })
+}
+
 fn print_networks(networks: &[NetworkStatus]) -> Result<()> {
     table::print(
         [
@@ -147,6 +213,41 @@ fn print_networks(networks: &[NetworkStatus]) -> Result<()> {
     )
 }
 
+/// What the networks have of SNAT ports that others use too; nothing where none do.
+fn print_quotas(networks: &[NetworkStatus]) -> Result<()> {
+    let all = networks.iter().flat_map(|network| {
+        let quotas = network.quotas.iter().filter(|quota| quota.networks > 1);
+        quotas.map(move |quota| (network, quota))
+    });
+    let rows: Vec<_> = all
+        .map(|(network, quota)| {
+            let family = if quota.ipv6 { "IPv6" } else { "IPv4" };
+            let most = quota.most.map(|most| most.to_string());
+            [
+                network.name.clone(),
+                format!("{} {family}", quota.backends),
+                quota.ports.to_string(),
+                quota.networks.to_string(),
+                quota.flows.to_string(),
+                most.unwrap_or_else(|| "-".to_owned()),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let header = [
+        "NETWORK",
+        "SNAT PORTS OF",
+        "PORTS",
+        "SHARED BY",
+        "FLOWS",
+        "MOST",
+    ];
+    table::print(header, rows)?;
+    print::line("")
+}
+
 fn print_limits(networks: Vec<NetworkStatus>) -> Result<()> {
     table::print(
         [
@@ -157,6 +258,7 @@ fn print_limits(networks: Vec<NetworkStatus>) -> Result<()> {
             "UDP LAST",
             "UNRESTED",
             "UNREPORTED",
+            "ICMP FLOOR",
         ],
         networks.into_iter().map(|network| {
             let most = network.max_flows.map(|most| most.to_string());
@@ -168,39 +270,93 @@ fn print_limits(networks: Vec<NetworkStatus>) -> Result<()> {
                 lasts(network.udp_flows),
                 network.unrested.to_string(),
                 network.unreported.to_string(),
+                network.icmp_floor.to_string(),
             ]
         }),
     )
 }
 
-fn print_shared(shared: BTreeMap<String, Counted>) -> Result<()> {
-    table::print(
+const SHARED: [&str; 10] = [
+    "SHARED VIP",
+    "CONNECTIONS",
+    "ROUTED",
+    "HANDED OVER",
+    "COPIED",
+    "REDISPATCHED",
+    "ECH",
+    "REFUSED",
+    "WHY COPIED",
+    "WHY REFUSED",
+];
+const REQUESTS: [&str; 4] = ["REQUESTS TO", "ROUTED", "REFUSED", "WHY REFUSED"];
+
+/// Connections.
+fn print_shared(shared: &BTreeMap<String, Counted>) -> Result<()> {
+    table::print(SHARED, shared.iter().map(shared_row))
+}
+
+fn shared_row((service, counted): (&String, &Counted)) -> [String; SHARED.len()] {
+    [
+        service.clone(),
+        counted.accepted.to_string(),
+        counted.routed.to_string(),
+        counted.handed_over.to_string(),
+        sum(&counted.copied),
+        counted.redispatched.to_string(),
+        counted.ech.to_string(),
+        sum(&counted.refused),
+        reasons(&counted.copied),
+        reasons(&counted.refused),
+    ]
+}
+
+/// Requests, where there are any.
+fn print_requests(shared: BTreeMap<String, Counted>) -> Result<()> {
+    let mut rows = shared.into_iter().filter_map(requests_row).peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    table::print(REQUESTS, rows)?;
+    print::line("")
+}
+
+fn requests_row((service, counted): (String, Counted)) -> Option<[String; REQUESTS.len()]> {
+    let requests = counted.requests;
+    (!requests.is_empty()).then(|| {
         [
-            "SHARED VIP",
-            "ACCEPTED",
-            "ROUTED",
-            "HANDED OVER",
-            "COPIED",
-            "REDISPATCHED",
-            "ECH",
-            "REFUSED",
-            "REASONS",
-        ],
-        shared.into_iter().map(|(service, counted)| {
-            let reasons = counted.copied.iter().chain(&counted.refused);
-            let reasons: Vec<String> = reasons
-                .map(|(reason, count)| format!("{reason} {count}"))
-                .collect();
+            service,
+            requests.routed.to_string(),
+            sum(&requests.refused),
+            reasons(&requests.refused),
+        ]
+    })
+}
+
+fn sum(counted: &BTreeMap<String, u64>) -> String {
+    counted.values().sum::<u64>().to_string()
+}
+
+/// Each reason and how often it was.
+fn reasons(counted: &BTreeMap<String, u64>) -> String {
+    let reasons = counted.iter();
+    let reasons: Vec<String> = reasons
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    match reasons.is_empty() {
+        true => "-".to_owned(),
+        false => reasons.join(", "),
+    }
+}
+
+fn print_divided(divided: BTreeMap<String, Had>) -> Result<()> {
+    table::print(
+        ["CLIENTS OF", "DESCRIPTORS", "PORTS OF FLOWS", "OTHER PORTS"],
+        divided.into_iter().map(|(network, had)| {
             [
-                service,
-                counted.accepted.to_string(),
-                counted.routed.to_string(),
-                counted.handed_over.to_string(),
-                counted.copied.values().sum::<u64>().to_string(),
-                counted.redispatched.to_string(),
-                counted.ech.to_string(),
-                counted.refused.values().sum::<u64>().to_string(),
-                reasons.join(", "),
+                network,
+                had.descriptors.to_string(),
+                had.flow_ports.to_string(),
+                had.leg_ports.to_string(),
             ]
         }),
     )
@@ -287,6 +443,45 @@ mod tests {
                 "stale: lb.yaml:7: no network is called \"x\"",
                 "confirm within 12 s: `lb confirm --instance lab`",
             ]
+        );
+    }
+
+    #[test]
+    fn refusals_and_copies_are_apart_and_so_are_connections_and_requests() {
+        let mut counted = Counted {
+            accepted: 9,
+            routed: 5,
+            ..Counted::default()
+        };
+        counted.copy("requests");
+        counted.refuse("timeout");
+        counted.refuse("timeout");
+        let service = "s".to_owned();
+        let row = shared_row((&service, &counted));
+        let expected = [
+            "s",
+            "9",
+            "5",
+            "0",
+            "1",
+            "0",
+            "0",
+            "2",
+            "requests 1",
+            "timeout 2",
+        ];
+        assert_eq!(row, expected);
+        assert_eq!(requests_row((service.clone(), counted.clone())), None);
+        counted.requests.routed = 7;
+        assert_eq!(
+            requests_row((service.clone(), counted.clone())).unwrap(),
+            ["s", "7", "0", "-"]
+        );
+        counted.refuse_request("no_match");
+        counted.refuse_request("bad_request");
+        assert_eq!(
+            requests_row((service, counted)).unwrap(),
+            ["s", "7", "2", "bad_request 1, no_match 1"]
         );
     }
 

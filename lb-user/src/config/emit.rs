@@ -16,9 +16,10 @@ use super::{
     expand::Origins,
     health::{Check, Get, Health, Tls},
     model::{
-        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop, PLACES, Pool,
-        Protocol, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE, any, reachable,
+        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop, Pool, Protocol,
+        Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE, any, reachable,
     },
+    quota::{Quota, quotas},
 };
 
 /// The text of the file. Comments say which parts were expanded from what.
@@ -48,8 +49,10 @@ fn write(out: &mut String, config: &Config, origins: &Origins) -> fmt::Result {
         writeln!(out, "on_stop: {on_stop}")?;
     }
     out.push_str("\nnetworks:\n");
+    let quotas = quotas(config);
     for each in networks {
-        network(out, each)?;
+        let own = quotas.iter().filter(|quota| quota.network == each.name);
+        network(out, each, own)?;
     }
     out.push_str("\npools:\n");
     for each in pools {
@@ -98,7 +101,11 @@ fn origin(out: &mut String, origins: &HashMap<String, String>, name: &str) -> fm
     }
 }
 
-fn network(out: &mut String, network: &Network) -> fmt::Result {
+fn network<'q>(
+    out: &mut String,
+    network: &Network,
+    quotas: impl Iterator<Item = &'q Quota<'q>>,
+) -> fmt::Result {
     let Network {
         name,
         role,
@@ -145,13 +152,33 @@ fn network(out: &mut String, network: &Network) -> fmt::Result {
         writeln!(out, "    snat: {}", flow(snat))?;
     }
     refusals(out, *reject, *max_flows)?;
-    for (key, places) in [("half_open", *half_open), ("udp_flows", *udp_flows)] {
-        if places != PLACES {
-            writeln!(out, "    {key}: {places}")?;
-        }
+    for quota in quotas {
+        part(out, quota)?;
     }
+    writeln!(
+        out,
+        "    half_open: {half_open}\n    udp_flows: {udp_flows}"
+    )?;
     match mss {
         Some(mss) => writeln!(out, "    mss: {mss}"),
+        None => Ok(()),
+    }
+}
+
+/// What holds without `max_flows`, which would be for all backends together.
+fn part(out: &mut String, quota: &Quota<'_>) -> fmt::Result {
+    let Quota {
+        backends,
+        ports,
+        networks,
+        ..
+    } = quota;
+    match quota.most {
+        Some(most) => writeln!(
+            out,
+            "    # at most {most} flows on the {ports} SNAT ports of {backends} ({}), which {networks} networks share",
+            quota.family()
+        ),
         None => Ok(()),
     }
 }

@@ -25,6 +25,7 @@ mod model;
 mod names;
 mod place;
 mod problem;
+mod quota;
 mod schema;
 mod shared;
 mod suggest;
@@ -44,6 +45,7 @@ pub use self::{
         Protocol, ProxyProtocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
     },
     problem::{Problem, Problems, Warning},
+    quota::{Quota, quotas},
     shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, Target, To},
 };
 pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};

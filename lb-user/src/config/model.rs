@@ -8,7 +8,7 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, ring::DEFAULT_PLACES};
+use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES};
 use serde::{Serialize, Serializer};
 
 use super::{duration, health::Health, shared::Target};
@@ -114,19 +114,18 @@ pub struct Network {
     pub snat: Vec<Snat>,
     /// Whether clients that ask a VIP for a port of no service are answered, instead of silence.
     pub reject: bool,
-    /// The most flows of its clients at a time, at least 1; none: as many as the SNAT ports allow.
+    /// The most flows of its clients at a time, at least 1; none: of the SNAT ports that other networks use
+    /// too its part ([`super::quotas`]), and of others as many as there are.
     pub max_flows: Option<u32>,
-    /// Places for half-open TCP flows of its clients, 64 to 65536; default 8192.
+    /// Places for half-open TCP flows of its clients, 64 to 65536; default a quarter of that part, and at most
+    /// 8192.
     pub half_open: u32,
-    /// Places for their UDP flows, 64 to 65536; default 8192.
+    /// Places for their UDP flows, as [`Self::half_open`].
     pub udp_flows: u32,
     /// The most bytes of data in a TCP segment to or from it, 64 to 65495, with IPv6 20 less; none: as many
     /// as the MTU of its interface has room for.
     pub mss: Option<u16>,
 }
-
-/// [`Network::half_open`] and [`Network::udp_flows`] of a network that does not say otherwise.
-pub(super) const PLACES: u32 = DEFAULT_PLACES;
 
 /// Bytes of the headers of IPv4 and TCP without options, which stand before the data of a segment.
 pub(crate) const TCP_IP_BYTES: u16 = 40;

@@ -62,7 +62,7 @@ pub struct Sni {
     /// How long a client may take for its hello, 100 ms to 1 min; default 5 s.
     #[serde(serialize_with = "as_duration")]
     pub hello_timeout: Duration,
-    /// The most bytes of a hello, 1 to 64 KiB; default 64 KiB.
+    /// The most bytes of a hello, 1 KiB to 131396, which are as many as there can be; default 64 KiB.
     pub max_hello: u32,
     /// Proxies in front of it, by where they connect from. Each of their connections begins with a header
     /// of the PROXY protocol, version 2, which nobody else's may.
@@ -74,8 +74,9 @@ pub struct Sni {
 ///
 /// A client's connection may wait for its next request as long as `idle_timeout` of the service, but no
 /// longer than a minute. What is not for anybody is answered with a status: 400 for what is no Host, 421
-/// for one that no route is for, 431 for a head that is too long, 408 for one that takes too long, 502 for
-/// backends that do not answer, 503 for a pool that nobody serves and for a budget that is spent.
+/// for one that no route is for, 431 for a head that is too long, 408 for one that takes too long, and for a body
+/// that does, 502 for backends that cannot be reached, 504 for one that does not answer, 503 for a pool without
+/// a backend that serves and for a budget or a share that is spent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Http {
     /// As [`Sni::routes`].
@@ -87,6 +88,13 @@ pub struct Http {
     /// How long a client may take for the head of a request, 100 ms to 1 min; default 5 s.
     #[serde(serialize_with = "as_duration")]
     pub header_timeout: Duration,
+    /// How long nothing may come of the body of a request, 100 ms to 1 d; default 1 min.
+    #[serde(serialize_with = "as_duration")]
+    pub body_timeout: Duration,
+    /// How long a backend may take to begin its answer, and a client to read more of it, 100 ms to 1 d; default
+    /// 1 min.
+    #[serde(serialize_with = "as_duration")]
+    pub response_timeout: Duration,
     /// The most bytes of the head of a request, 1 to 64 KiB; default 16 KiB.
     pub max_header: u32,
 }
@@ -104,6 +112,9 @@ pub struct NameRoute {
     /// Clusters that a proxy in front says its client is of (TLV 0x20): whoever is of one of them is for
     /// this route, whatever name he asks for. Then it has none.
     pub clusters: Vec<String>,
+    /// The proxies that may say that a client is of these clusters; empty: all that are in front of the service.
+    #[serde(serialize_with = "as_texts")]
+    pub proxies: Vec<IpNet>,
     /// Protocols (ALPN) of which the client must offer one; empty: none is asked for.
     pub alpn: Vec<String>,
     /// The clients that may ask for these names, or for none; empty: whoever the service lets in.
@@ -191,7 +202,13 @@ impl fmt::Display for Balance {
 
 /// [`Sni::hello_timeout`] and [`Http::header_timeout`] of a service that does not say otherwise.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes of a hello, and [`Sni::max_hello`] of a service that does not say otherwise.
+/// [`Sni::max_hello`] of a service that does not say otherwise.
 pub(super) const MAX_HELLO: u32 = 1 << 16;
+/// The most that it can be: a hello has no more bytes. Every client that is waited for may have as many kept.
+pub(super) const LONGEST_HELLO: u32 = 131_396;
+/// The most that [`Http::max_header`] can be.
+pub(super) const LONGEST_HEADER: u32 = 1 << 16;
+/// [`Http::body_timeout`] and [`Http::response_timeout`] of a service that does not say otherwise.
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// [`Http::max_header`] of a service that does not say otherwise.
 pub(super) const MAX_HEADER: u32 = 1 << 14;

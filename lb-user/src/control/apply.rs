@@ -22,7 +22,7 @@ use super::{
     ids::{Ids, Kind},
     plan::{Current, Operation},
     recover,
-    snat::SnatSlot,
+    snat::{SnatSlot, parse_name},
 };
 use crate::{
     config::Limits,
@@ -142,13 +142,42 @@ impl Live {
         self.maps.ipv6()?.make_hash_key()
     }
 
-    /// Puts back the free flow ids of a SNAT address that were lost; see [`recover::recover`].
+    /// Puts back the free flow ids of all SNAT addresses that another process lost when it was killed; see
+    /// [`recover::recover`]. `folder` has the pinned maps.
     ///
     /// # Errors
     ///
     /// If the kernel refuses a look-up, a turn or a push.
-    pub fn recover(&self, object: &Object, table: &FlowTable, slot: &SnatSlot) -> Result<usize> {
-        recover::recover(&self.maps, object, table, slot)
+    pub fn recover(&mut self, object: &Object, ids: &Ids, folder: &Path) -> Result<()> {
+        let table = FlowTable::open(folder)?;
+        for (name, id) in ids.of(Kind::Snat) {
+            let (Some((_, snat)), Some(slot)) = (parse_name(name), id.checked_sub(1)) else {
+                continue;
+            };
+            let slot = SnatSlot::new(u16::try_from(slot)?, snat, ids);
+            if self.maps.is_queue_closed(u32::from(slot.slot))? {
+                self.maps
+                    .set_free_ids(u32::from(slot.slot), u32::from(snat.ports))?;
+            }
+            let recovered = recover::recover(&self.maps, object, &table, &slot)?;
+            if recovered > 0 {
+                tracing::info!(
+                    address = name,
+                    recovered,
+                    "free flow ids were lost, and are back"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of what another process has made in place of what this one knows.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a look-up.
+    pub fn let_go(&self) -> Result<()> {
+        self.maps.let_go()
     }
 
     /// What the maps hold, as far as `ids` says.
@@ -190,11 +219,16 @@ impl Live {
         }
         for (_, id) in ids.of(Kind::Snat) {
             let slot = u16::try_from(id - 1)?;
+            let bank = maps.quotas()?.bank(slot.into());
+            if bank != 0 {
+                current.banks.insert(slot, bank);
+            }
             let page = maps.snat_pages.get(&(base(slot) / PAGE), 0)?;
             if page.address.raw() != 0 {
                 current.snat.insert(slot, page.address);
             }
         }
+        current.quotas = maps.quotas()?.limits().collect();
         current.rules = maps.rules()?;
         self.backends = current
             .backends
@@ -258,6 +292,8 @@ impl Live {
             Operation::WriteRules(set, rules) => maps.write_rules(*set, rules)?,
             Operation::ClearRules(set, prefixes) => maps.clear_rules(*set, prefixes)?,
             Operation::SetRing(index, places) => maps.set_ring(*index, *places)?,
+            Operation::SetBank(slot, bank) => maps.quotas()?.set_bank(*slot, *bank)?,
+            Operation::SetQuota(index, most) => maps.quotas()?.set_most(*index, *most)?,
             Operation::SetNetwork(id, network) => maps.networks.set(u32::from(*id), network, 0)?,
             Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
             Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,

@@ -137,17 +137,22 @@ enum AllAttached {
     NoNative { interface: String, cause: String },
 }
 
-/// Cells first: what a NIC's program delivers must have somewhere to go. A NIC with several networks
-/// gets one program.
-fn attach_in(
-    mode: Mode,
-    config: &Config,
-    pins: &Pins,
-    places: &BTreeMap<String, Place>,
-    object: &mut Object,
-) -> Result<AllAttached> {
-    let mut links = Vec::new();
+/// A program and where it runs.
+pub(super) struct Stand {
+    pub(super) program: &'static str,
+    pub(super) interface: String,
+    pub(super) ifindex: u32,
+    /// A network that it is for.
+    pub(super) network: String,
+    /// The NIC of that.
+    pub(super) nic: String,
+}
+
+/// The programs of a configuration. Cells first: what a NIC's program delivers must have somewhere to go. A
+/// NIC with several networks has one.
+pub(super) fn stands(config: &Config, places: &BTreeMap<String, Place>) -> Vec<Stand> {
     let mut seen = BTreeSet::new();
+    let mut stands = Vec::new();
     for program in [CELL, NIC] {
         for network in &config.networks {
             let place = places.get(&network.name).filter(|place| place.is_there);
@@ -161,22 +166,50 @@ fn attach_in(
                 ),
                 _ => (network.interface.clone(), place.nic.ifindex),
             };
-            if ifindex == 0 || !seen.insert(ifindex) {
-                continue;
+            if ifindex != 0 && seen.insert(ifindex) {
+                stands.push(Stand {
+                    program,
+                    interface,
+                    ifindex,
+                    network: network.name.clone(),
+                    nic: network.interface.clone(),
+                });
             }
-            let pin = pins.link(program, ifindex);
-            let loaded = object.program(program)?;
-            match attach::attach(loaded, program, &interface, ifindex, pin, mode)? {
-                Attached::New(link) => {
-                    tracing::info!(interface, %mode, "attached");
-                    links.push(link);
-                }
-                Attached::TookOver => tracing::info!(interface, "took over the running link"),
-                // A cell has the MTU of its NIC, so it is the NIC that is named.
-                Attached::NoNative(cause) => {
-                    let interface = network.interface.clone();
-                    return Ok(AllAttached::NoNative { interface, cause });
-                }
+        }
+    }
+    stands
+}
+
+fn attach_in(
+    mode: Mode,
+    config: &Config,
+    pins: &Pins,
+    places: &BTreeMap<String, Place>,
+    object: &mut Object,
+) -> Result<AllAttached> {
+    let mut links = Vec::new();
+    for stand in stands(config, places) {
+        let Stand {
+            program,
+            interface,
+            ifindex,
+            nic,
+            network: _,
+        } = stand;
+        let pin = pins.link(program, ifindex);
+        let loaded = object.program(program)?;
+        match attach::attach(loaded, program, &interface, ifindex, pin, mode)? {
+            Attached::New(link) => {
+                tracing::info!(interface, %mode, "attached");
+                links.push(link);
+            }
+            Attached::TookOver => tracing::info!(interface, "took over the running link"),
+            // A cell has the MTU of its NIC, so it is the NIC that is named.
+            Attached::NoNative(cause) => {
+                return Ok(AllAttached::NoNative {
+                    interface: nic,
+                    cause,
+                });
             }
         }
     }

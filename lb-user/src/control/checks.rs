@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 use tokio::{
-    sync::mpsc::{self, UnboundedReceiver},
+    sync::mpsc::{self, Sender, UnboundedReceiver},
     time,
 };
 
@@ -103,13 +103,21 @@ impl Checks {
         }
     }
 
-    /// Starts the thread that checks the backends of a network, which has the NIC with this index.
+    /// Starts the thread that checks the backends of a network, which has the NIC with this index, and asks
+    /// for those of its neighbours that are silent.
     ///
     /// # Errors
     ///
     /// If it cannot be started.
-    pub fn start(&mut self, network: &str, side: Side, nic: u32) -> Result<()> {
-        let checker = Checker::start(side, nic, network, self.commons.clone())?;
+    pub fn start(
+        &mut self,
+        network: &str,
+        side: Side,
+        nic: u32,
+        neighbours: Sender<IpAddr>,
+    ) -> Result<()> {
+        let with = (self.commons.clone(), neighbours);
+        let checker = Checker::start(side, nic, network, with)?;
         self.checkers.insert(network.to_owned(), checker);
         Ok(())
     }
@@ -154,6 +162,7 @@ impl Checks {
                     address,
                     is_told: expects_header(pool, address.port(), backend.port),
                     source,
+                    next_hop: network.next_hop(address.ip()),
                     health: health.clone(),
                     saved: known.standing.clone(),
                 });
@@ -164,6 +173,13 @@ impl Checks {
         self.backends.retain(|name, _| names.contains(name));
         for (network, checker) in &self.checkers {
             checker.set(targets.remove(network.as_str()).unwrap_or_default());
+        }
+    }
+
+    /// Checks no backend any more until they are [set](Self::set) again: the next process does.
+    pub fn rest(&self) {
+        for checker in self.checkers.values() {
+            checker.set(Vec::new());
         }
     }
 
@@ -218,8 +234,14 @@ impl Checks {
 
     /// Whether a backend waits for its first check.
     pub fn are_pending(&self) -> bool {
-        let mut backends = self.backends.values();
-        backends.any(|backend| backend.standing.verdict == Verdict::Unknown)
+        self.backends.values().any(Backend::is_pending)
+    }
+
+    /// Whether one of this pool does: what is to be said of it may be otherwise in a moment.
+    pub fn are_pending_of(&self, pool: &Pool) -> bool {
+        let names = pool.backends.iter().map(|one| backend_name(pool, one));
+        let mut known = names.filter_map(|name| self.backends.get(&name));
+        known.any(Backend::is_pending)
     }
 
     /// Where a backend stands that is checked.
@@ -270,6 +292,10 @@ impl Checks {
 }
 
 impl Backend {
+    fn is_pending(&self) -> bool {
+        self.standing.verdict == Verdict::Unknown
+    }
+
     /// The latest check, for the admin socket.
     pub fn last_check(&self) -> Option<LastCheck> {
         let (report, at) = self.last.as_ref()?;
@@ -348,6 +374,12 @@ pools:
         let mut checks = Checks::default();
         checks.set(&config, &ids(&config), |_| false);
         assert!(checks.are_pending());
+        assert!(checks.are_pending_of(&config.pools[0]));
+        let other = Pool {
+            name: "q".to_owned(),
+            ..config.pools[0].clone()
+        };
+        assert!(!checks.are_pending_of(&other), "it is not asked");
         let turn = Turn {
             backend: ONE.to_owned(),
             from: Verdict::Unknown,
@@ -364,6 +396,7 @@ pools:
         assert!(checks.are_pending(), "the other one");
         checks.note(report(2, Verdict::Dead));
         assert!(!checks.are_pending());
+        assert!(!checks.are_pending_of(&config.pools[0]));
         let one = checks.of(ONE).unwrap();
         assert_eq!((one.transitions, one.back), (1, None), "it was never away");
         checks.note(report(1, Verdict::Dead));

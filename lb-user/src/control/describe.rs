@@ -2,7 +2,7 @@
 
 use lb_common::maps::{
     network::{Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, Network, NetworkKey},
-    ring,
+    quota, ring,
     rule::Owner,
     service::{SERVICE_CELL, Service, ServiceKey},
 };
@@ -43,6 +43,14 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
         Operation::SetRing(index, places) => {
             format!("set ring of {}: {places} places", ring_of(*index, ids))
         }
+        Operation::SetBank(slot, bank) => {
+            format!(
+                "put SNAT address {} into the bank of {}",
+                slot_name(*slot, ids),
+                bank_of(*bank, ids)
+            )
+        }
+        Operation::SetQuota(index, most) => set_quota(*index, *most, ids),
         Operation::OpenSnat(slot) => format!(
             "open SNAT address {}, ports {}",
             slot.snat.address,
@@ -141,6 +149,31 @@ fn kinds(address: &Address) -> &'static str {
     }
 }
 
+fn slot_name(slot: u16, ids: &Ids) -> &str {
+    ids.name(Kind::Snat, u32::from(slot) + 1).unwrap_or("?")
+}
+
+/// The addresses of a bank.
+fn bank_of(bank: u32, ids: &Ids) -> String {
+    let (network, is_ipv6) = quota::of_bank(bank);
+    let name = ids.name(Kind::Network, network.into()).unwrap_or("?");
+    let family = if is_ipv6 { "IPv6" } else { "IPv4" };
+    format!("network {name} ({family})")
+}
+
+fn set_quota(index: u32, most: u32, ids: &Ids) -> String {
+    let (network, bank) = quota::of_index(index);
+    let name = ids.name(Kind::Network, network.into()).unwrap_or("?");
+    let most = match most {
+        0 => "no limit".to_owned(),
+        most => format!("{most} flows at most"),
+    };
+    format!(
+        "set quota of network {name} on {}: {most}",
+        bank_of(bank, ids)
+    )
+}
+
 /// Whose flows are in a ring.
 fn ring_of(index: u32, ids: &Ids) -> String {
     let rings = ids.of(Kind::Network).flat_map(|(name, id)| {
@@ -169,7 +202,7 @@ fn owner(set: u32, ids: &Ids) -> String {
         };
         let owner = owners.iter().find(|owner| owner.sets().contains(&set))?;
         let part = match owner {
-            Owner::Destinations(_) => " (what it must not reach)",
+            Owner::Destinations(_) => " (its destinations)",
             Owner::Sources(_) => " (its sources)",
             Owner::Service(_) => "",
         };
@@ -224,6 +257,7 @@ mod tests {
             "open SNAT address 10.32.96.50 in network mgmt",
             "open SNAT address 10.32.96.50, ports 1024-57343",
             "open VIP 192.168.203.110 in network tenant-a",
+            "put SNAT address mgmt/10.32.96.50:1024-57343 into the bank of network mgmt (IPv4)",
             "set backend kas-a/10.32.96.105:30918@mgmt/10.32.96.105: 10.32.96.105:30918",
             "set backend kas-a/10.32.96.106:30918@mgmt/10.32.96.106: 10.32.96.106:30918",
             "set network mgmt: interface 2, VLAN 0, 1 SNAT addresses, MTU 1500, MSS 1460",
@@ -236,11 +270,23 @@ mod tests {
             "set service api-a: 192.168.203.110:6443/tcp of network tenant-a to pool kas-a",
             "set service api-a: 192.168.203.110:6443/udp of network tenant-a to pool kas-a",
             "wait for the next hops of 2 backends",
+            "write rules of network mgmt (its destinations): 2 prefixes",
             "write rules of network mgmt (its sources): 3 prefixes",
-            "write rules of network mgmt (what it must not reach): 2 prefixes",
+            "write rules of network tenant-a (its destinations): 1 prefixes",
             "write rules of network tenant-a (its sources): 3 prefixes",
         ];
         assert_eq!(lines, wanted);
+    }
+
+    #[test]
+    fn a_quota_says_whose_it_is_and_of_what() {
+        let mut ids = Ids::default();
+        build(CONFIG, &mut ids);
+        let index = quota::index(2, quota::bank(1, true));
+        let said = |most| describe(&Operation::SetQuota(index, most), &ids);
+        let what = "set quota of network tenant-a on network mgmt (IPv6): ";
+        assert_eq!(said(0), format!("{what}no limit"));
+        assert_eq!(said(7), format!("{what}7 flows at most"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use lb_common::{
             NETWORK_EVENTS, NETWORK_GENERIC, NETWORK_HOST, NETWORK_PARTIAL, NETWORK_REJECT,
             Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
-        ring,
+        quota, ring,
         rule::Owner,
         service::{SERVICE_CELL, SERVICE_REJECT, Service, ServiceKey},
     },
@@ -61,6 +61,10 @@ pub struct Desired {
     pub addresses: HashMap<AddressKey, Address>,
     /// Places of each ring of flows, by its index.
     pub rings: Vec<(u32, u32)>,
+    /// The bank of each SNAT address, by its slot.
+    pub banks: Vec<(u16, u32)>,
+    /// Limits of quotas, by their index; the others have none.
+    pub quotas: Vec<(u32, u32)>,
     /// Rule sets by owner, none of them empty. Records point to none yet.
     pub rules: BTreeMap<Owner, Rules>,
     /// Backends by id; the next hop's MAC is not part of it.
@@ -102,6 +106,7 @@ pub fn desired(
     for service in &config.services {
         desired.add_service(service, config, ids)?;
     }
+    desired.add_quotas(config, ids)?;
     desired.add_draining(config, ids)?;
     desired.add_retired_backends(config, ids);
     Ok(desired)
@@ -136,6 +141,8 @@ impl Desired {
                 *place = u8::try_from(slot)?;
             }
             self.snat.push(snat);
+            self.banks
+                .push((snat.slot, quota::bank(id, snat.snat.address.is_ipv6())));
             self.add_address(id, snat.record, snat.address());
         }
         let vlan = network.vlan.unwrap_or(0);
@@ -243,6 +250,17 @@ impl Desired {
         }
     }
 
+    fn add_quotas(&mut self, config: &Config, ids: &mut Ids) -> Result<()> {
+        for quota in config::quotas(config) {
+            if let Some(most) = quota.most {
+                let bank = quota::bank(network_id(ids, quota.backends)?, quota.ipv6);
+                let index = quota::index(network_id(ids, quota.network)?, bank);
+                self.quotas.push((index, most));
+            }
+        }
+        Ok(())
+    }
+
     /// SNAT addresses that are configured no more go on for the flows that have them.
     fn add_draining(&mut self, config: &Config, ids: &Ids) -> Result<()> {
         for (network, snat) in draining(config, ids) {
@@ -261,6 +279,10 @@ impl Desired {
                 snat.snat.address,
                 snat.range(),
             );
+            self.banks.push((
+                snat.slot,
+                quota::bank(key.network, snat.snat.address.is_ipv6()),
+            ));
             self.add_address(key.network, snat.record, snat.address());
         }
         Ok(())

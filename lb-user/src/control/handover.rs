@@ -2,20 +2,24 @@
 //! listeners of its shared VIPs, so that at no time nobody listens. The data plane needs none: it is
 //! pinned.
 //!
-//! The new process asks. The old one stops to be the control plane, gives what it has, and from then on
-//! only finishes the connections that it carries. The new one says when it is up, so that the old one knows
-//! if there will be no control plane. A message is its length, as four bytes in network order, and what it
-//! is about in JSON; its descriptor comes with its first byte.
+//! The new process asks, and says which version of this protocol it speaks. The old one rests, gives
+//! duplicates of what it has, and keeps its own until the new one is up: if that dies before, the old one goes
+//! on. Afterwards it only finishes the connections that it carries. A message is its length, as four bytes in
+//! network order, and what it is about in JSON; its descriptor comes with its first byte. What the new process
+//! says are single bytes.
+//!
+//! Processes from before there were versions say none. They neither wait for one, so a new process that is
+//! turned away without a word asks again and says none either.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
     mem::MaybeUninit,
-    net::SocketAddrV4,
+    net::{Shutdown, SocketAddrV4},
     os::{
-        fd::{AsFd as _, OwnedFd},
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -24,16 +28,16 @@ use rustix::{
     io::Errno,
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
     },
 };
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt as _;
+use tokio::{io::AsyncReadExt as _, time};
 
 use crate::{
     admin::server::{SocketFile, bind},
     dataplane::pins::Pins,
-    host::Lock,
+    host::{self, Lock},
     shared::listeners::Place,
     supervisor,
 };
@@ -46,9 +50,18 @@ const SUPERVISED: &str = "it runs under a supervisor, which would start it anew 
 /// Bytes of a message at most.
 const LONGEST: usize = 4096;
 
+/// How long a new process may take to say its version. One from before there were versions says none.
+const FIRST_WORD: Duration = Duration::from_millis(200);
+/// How long a new process that has closed its end may take to be gone.
+const LEAVES: Duration = Duration::from_secs(3);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// What a message is about.
 #[derive(Debug, Serialize, Deserialize)]
 enum Part {
+    /// The version that the old process speaks. Only for one that has said its own. No descriptor comes with it.
+    Version(u8),
     /// The lock of the instance.
     Lock,
     /// A listener.
@@ -62,11 +75,15 @@ enum Part {
     Refusal(String),
 }
 
-/// What the new process says when it has got everything and will say when it is up; one of an earlier
-/// version says nothing.
+/// What the new process says when it has got everything and will say when it is up.
 const TAKEN: u8 = 0;
 /// What it says when it is up.
 const UP: u8 = 1;
+/// What it says first: that it speaks this version. No other word has this number.
+const VERSION: u8 = 2;
+/// What it says before it has its supervisor take it for the main process: if it dies from then on, the
+/// supervisor starts another one.
+const MAIN: u8 = 3;
 
 /// What the process before has given.
 #[derive(Debug)]
@@ -82,13 +99,28 @@ pub struct Inheritance {
 /// The process before, which waits to hear that this one is up. It knows that this will never be when this
 /// is dropped.
 #[derive(Debug)]
-pub struct Giver(UnixStream);
+pub struct Giver {
+    stream: UnixStream,
+    /// None: from before there were versions.
+    version: Option<u8>,
+}
 
 impl Giver {
+    /// Says that the supervisor is about to take this process for the main one.
+    pub fn prepare(&self) {
+        if self.version.is_some() {
+            self.say(MAIN);
+        }
+    }
+
     /// Says that this process is up.
-    pub fn hear(mut self) {
+    pub fn hear(self) {
+        self.say(UP);
+    }
+
+    fn say(&self, word: u8) {
         // It may have had nothing to finish, and is gone.
-        let _gone = self.0.write_all(&[UP]);
+        let _gone = (&self.stream).write_all(&[word]);
     }
 }
 
@@ -99,29 +131,60 @@ impl Giver {
 /// If it does not give it.
 pub fn inherit(pins: &Pins) -> Result<Option<Inheritance>> {
     let path = pins.heirs();
-    let stream = match UnixStream::connect(&path) {
-        Ok(stream) => stream,
-        Err(error) if is_nobody(&error) => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("connect to {}", path.display())),
+    let ask = |word: &[u8]| -> Result<Asked> {
+        let mut stream = match UnixStream::connect(&path) {
+            Ok(stream) => stream,
+            Err(error) if is_absent(&error) => return Ok(Asked::Absent),
+            Err(error) => {
+                return Err(error).with_context(|| format!("connect to {}", path.display()));
+            }
+        };
+        // One that is gone gives nothing.
+        let _gone = stream.write_all(word);
+        take(stream).with_context(|| format!("take over instance {}", pins.instance()))
     };
-    take(stream)
-        .map(Some)
-        .with_context(|| format!("take over instance {}", pins.instance()))
+    let mut asked = ask(&[VERSION])?;
+    if matches!(asked, Asked::TurnedAway) {
+        asked = ask(&[])?;
+    }
+    match asked {
+        Asked::Given(inheritance) => Ok(Some(*inheritance)),
+        Asked::Absent => Ok(None),
+        Asked::TurnedAway => bail!(
+            "take over instance {}: the other process has ended",
+            pins.instance()
+        ),
+    }
 }
 
-fn is_nobody(error: &io::Error) -> bool {
+/// What came of asking.
+#[derive(Debug)]
+enum Asked {
+    Given(Box<Inheritance>),
+    /// It has closed without a word.
+    TurnedAway,
+    /// There is no such process.
+    Absent,
+}
+
+fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
     )
 }
 
-fn take(stream: UnixStream) -> Result<Inheritance> {
+fn take(stream: UnixStream) -> Result<Asked> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut lock = None;
+    let (mut version, mut lock) = (None, None);
     let mut listeners = Vec::new();
+    let mut next = receive(&stream)?;
+    if next.is_none() {
+        return Ok(Asked::TurnedAway);
+    }
     loop {
-        match receive(&stream)? {
+        match next.context("the other process has ended")? {
+            (Part::Version(said), _) => version = Some(said),
             (Part::Lock, Some(descriptor)) => lock = Some(Lock::inherit(descriptor)?),
             (Part::Listener { network, address }, Some(descriptor)) => {
                 listeners.push(((network, address), descriptor));
@@ -130,27 +193,45 @@ fn take(stream: UnixStream) -> Result<Inheritance> {
             (Part::Refusal(words), _) => bail!(words),
             (part, None) => bail!("{part:?} came without its descriptor"),
         }
+        next = receive(&stream)?;
     }
     let lock = lock.context("the lock did not come")?;
-    // It may have had nothing to finish, and is gone.
-    let _gone = (&stream).write_all(&[TAKEN]);
-    Ok(Inheritance {
+    let giver = Giver { stream, version };
+    giver.say(TAKEN);
+    Ok(Asked::Given(Box::new(Inheritance {
         lock,
         listeners,
-        giver: Giver(stream),
-    })
+        giver,
+    })))
 }
 
 /// Where the next process asks.
 #[derive(Debug)]
 pub struct Door {
     listener: tokio::net::UnixListener,
-    _file: SocketFile,
+    file: SocketFile,
 }
 
 /// The next process, which has asked.
 #[derive(Debug)]
-pub struct Heir(UnixStream);
+pub struct Heir {
+    stream: UnixStream,
+    /// None where its processes are not visible from here.
+    pid: Option<i32>,
+    /// None: from before there were versions.
+    version: Option<u8>,
+}
+
+/// What became of the next process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is up.
+    Up,
+    /// It is gone before it was up, and no other process will be the control plane.
+    Gone,
+    /// It will not be up, but it lives on with what it has got, or a supervisor starts another one.
+    Lost,
+}
 
 impl Door {
     /// Opens it, for this user and root only. Needs a tokio runtime.
@@ -163,12 +244,14 @@ impl Door {
         let open = || {
             let (listener, file) = bind(&path)?;
             let listener = tokio::net::UnixListener::from_std(listener)?;
-            io::Result::Ok(Self {
-                listener,
-                _file: file,
-            })
+            io::Result::Ok(Self { listener, file })
         };
         open().with_context(|| format!("open {}", path.display()))
+    }
+
+    /// Whether the next process would find it.
+    pub fn is_there(&self) -> bool {
+        self.file.is_there()
     }
 
     /// Waits for the next process.
@@ -178,7 +261,7 @@ impl Door {
                 Ok(heir) => return heir,
                 Err(error) => {
                     tracing::warn!("somebody wanted to take over, and did not: {error:#}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
@@ -200,57 +283,113 @@ impl Door {
                 pid.unwrap_or_default()
             );
         }
-        Ok(Heir(stream))
+        Ok(Heir {
+            stream,
+            pid,
+            version: None,
+        })
     }
 }
 
 impl Heir {
-    /// Whether it has gone already.
-    pub fn has_gone(&self) -> bool {
-        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        // It says nothing before it has got something.
-        recv(&self.0, &mut [0_u8; 1], peek) != Err(Errno::AGAIN)
+    /// Waits for its first word, which is its version; none if it has gone already. Needs a tokio runtime.
+    pub async fn greeted(mut self) -> Option<Self> {
+        let read = async {
+            self.stream.set_nonblocking(true)?;
+            let mut stream = tokio::net::UnixStream::from_std(self.stream.try_clone()?)?;
+            let word = time::timeout(FIRST_WORD, stream.read_u8()).await;
+            self.stream.set_nonblocking(false)?;
+            io::Result::Ok(word)
+        };
+        match read.await {
+            Ok(Ok(Ok(version))) => self.version = Some(version),
+            // It says nothing.
+            Ok(Err(_)) => {}
+            Ok(Ok(Err(_))) | Err(_) => return None,
+        }
+        Some(self)
     }
 
-    /// Gives it what this process has. Nobody but the heir has the lock afterwards.
+    /// Gives it duplicates of what this process has.
     ///
     /// # Errors
     ///
-    /// If it has gone, or does not take it.
-    pub fn give(&self, lock: Lock, listeners: Vec<(Place, OwnedFd)>) -> Result<()> {
-        let stream = &self.0;
-        send(stream, &Part::Lock, Some(&lock.into()))?;
-        for ((network, address), descriptor) in listeners {
-            let part = Part::Listener { network, address };
-            send(stream, &part, Some(&descriptor))?;
-        }
-        send(stream, &Part::End, None)
+    /// If it has gone, or does not take it; it hears no more then.
+    pub fn give(&self, lock: &Lock, listeners: io::Result<Vec<(Place, OwnedFd)>>) -> Result<()> {
+        let give = || {
+            let stream = &self.stream;
+            let listeners = listeners.context("duplicate the listeners")?;
+            if self.version.is_some() {
+                send(stream, &Part::Version(VERSION), None)?;
+            }
+            send(stream, &Part::Lock, Some(lock.as_fd()))?;
+            for ((network, address), descriptor) in listeners {
+                let part = Part::Listener { network, address };
+                send(stream, &part, Some(descriptor.as_fd()))?;
+            }
+            send(stream, &Part::End, None)
+        };
+        give().inspect_err(|_| {
+            // It has gone, or will see this.
+            let _gone = self.stream.shutdown(Shutdown::Both);
+        })
     }
 
-    /// Waits until it is up; or it has ended before, which is `false`. One of an earlier version does not
-    /// say it, and counts as up. Needs a tokio runtime.
-    pub async fn is_up(self) -> bool {
-        let read = async {
-            self.0.set_nonblocking(true)?;
-            let mut stream = tokio::net::UnixStream::from_std(self.0)?;
-            io::Result::Ok((stream.read_u8().await?, stream.read_u8().await.ok()))
-        };
-        match read.await {
-            Ok((TAKEN, said)) => said == Some(UP),
-            _ => true,
+    /// Waits until it is up or will not be. Needs a tokio runtime.
+    pub async fn fate(self) -> Fate {
+        let said = self.said().await.unwrap_or_default();
+        if said.last() == Some(&UP) {
+            return Fate::Up;
         }
+        let is_gone = self.is_gone().await;
+        let is_versioned = self.version.is_some();
+        // Of these nothing is known that a supervisor may have been told.
+        let starts_another = supervisor::is_there() && (!is_versioned || said.contains(&MAIN));
+        match (is_gone, is_versioned || said.contains(&TAKEN)) {
+            (true, _) if starts_another => Fate::Lost,
+            (true, _) => Fate::Gone,
+            (false, true) => Fate::Lost,
+            // One from before it was said at all.
+            (false, false) => Fate::Up,
+        }
+    }
+
+    /// What it says until it is up, or says no more.
+    async fn said(&self) -> io::Result<Vec<u8>> {
+        self.stream.set_nonblocking(true)?;
+        let mut stream = tokio::net::UnixStream::from_std(self.stream.try_clone()?)?;
+        let mut said = Vec::new();
+        while let Ok(word) = stream.read_u8().await {
+            said.push(word);
+            if word == UP {
+                break;
+            }
+        }
+        Ok(said)
+    }
+
+    /// Whether its process is gone, or is soon: two must not be the control plane.
+    async fn is_gone(&self) -> bool {
+        let Some(pid) = self.pid.filter(|pid| *pid > 0) else {
+            return true;
+        };
+        let begun = Instant::now();
+        while host::is_process(&pid.to_string()) {
+            if begun.elapsed() > LEAVES {
+                return false;
+            }
+            time::sleep(LOOK).await;
+        }
+        true
     }
 }
 
-fn send(mut stream: &UnixStream, part: &Part, descriptor: Option<&OwnedFd>) -> Result<()> {
+fn send(mut stream: &UnixStream, part: &Part, descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
     let text = serde_json::to_vec(part)?;
     let length = u32::try_from(text.len())?.to_be_bytes();
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors: Vec<_> = descriptor
-        .iter()
-        .map(|descriptor| descriptor.as_fd())
-        .collect();
+    let descriptors: Vec<_> = descriptor.into_iter().collect();
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
@@ -265,7 +404,8 @@ fn send(mut stream: &UnixStream, part: &Part, descriptor: Option<&OwnedFd>) -> R
     Ok(())
 }
 
-fn receive(mut stream: &UnixStream) -> Result<(Part, Option<OwnedFd>)> {
+/// The next message; none if the other process has ended.
+fn receive(mut stream: &UnixStream) -> Result<Option<(Part, Option<OwnedFd>)>> {
     let mut length = [0; 4];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -274,8 +414,15 @@ fn receive(mut stream: &UnixStream) -> Result<(Part, Option<OwnedFd>)> {
         &mut [IoSliceMut::new(&mut length)],
         &mut control,
         RecvFlags::CMSG_CLOEXEC,
-    )?;
-    ensure!(received.bytes > 0, "the other process has ended");
+    );
+    let received = match received {
+        // It has not read what was said to it.
+        Err(Errno::CONNRESET) => return Ok(None),
+        received => received?,
+    };
+    if received.bytes == 0 {
+        return Ok(None);
+    }
     let mut descriptor = None;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
@@ -289,7 +436,7 @@ fn receive(mut stream: &UnixStream) -> Result<(Part, Option<OwnedFd>)> {
     ensure!(length <= LONGEST, "a message of {length} bytes");
     let mut text = vec![0; length];
     stream.read_exact(&mut text)?;
-    Ok((serde_json::from_slice(&text)?, descriptor))
+    Ok(Some((serde_json::from_slice(&text)?, descriptor)))
 }
 
 #[cfg(test)]
@@ -302,9 +449,37 @@ mod tests {
         (network.to_owned(), address.parse().unwrap())
     }
 
+    /// What the old process gives it, and what it has got.
+    fn given(version: Option<u8>) -> (Heir, Inheritance, tempfile::TempDir) {
+        let (heir, new) = pair(version);
+        let folder = tempfile::tempdir().unwrap();
+        let lock = Lock::at(&folder.path().join("lock"), "i").unwrap();
+        let giver = thread::spawn(move || heir.give(&lock, Ok(Vec::new())).map(|()| heir));
+        let inheritance = taken(new);
+        (giver.join().unwrap().unwrap(), inheritance, folder)
+    }
+
+    /// The next process, at both ends; it is no process that can be looked at.
+    fn pair(version: Option<u8>) -> (Heir, UnixStream) {
+        let (stream, new) = UnixStream::pair().unwrap();
+        let heir = Heir {
+            stream,
+            pid: None,
+            version,
+        };
+        (heir, new)
+    }
+
+    fn taken(new: UnixStream) -> Inheritance {
+        match take(new).unwrap() {
+            Asked::Given(inheritance) => *inheritance,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn what_is_given_is_taken() {
-        let (old, new) = UnixStream::pair().unwrap();
+        let (heir, new) = pair(Some(VERSION));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let lock = Lock::at(&path, "i").unwrap();
@@ -317,15 +492,16 @@ mod tests {
                 TcpListener::bind("127.0.0.1:0").unwrap().into(),
             ),
         ];
-        let heir = Heir(old);
-        assert!(!heir.has_gone());
-        let giver = thread::spawn(move || heir.give(lock, listeners).map(|()| heir));
+        let giver = thread::spawn(move || {
+            heir.give(&lock, Ok(listeners)).unwrap();
+            (heir, lock)
+        });
         let Inheritance {
             lock,
             listeners,
             giver: before,
-        } = take(new).unwrap();
-        let heir = giver.join().unwrap().unwrap();
+        } = taken(new);
+        let (heir, kept) = giver.join().unwrap();
         let places: Vec<&Place> = listeners.iter().map(|(place, _)| place).collect();
         assert_eq!(
             places,
@@ -334,51 +510,126 @@ mod tests {
         let mut listeners = listeners.into_iter();
         let first = TcpListener::from(listeners.next().unwrap().1);
         assert_eq!(first.local_addr().unwrap(), address);
-        // It has been held all the time, and ends with the one who has it.
+        before.prepare();
+        before.hear();
+        assert_eq!(fate(heir), Fate::Up);
+        // It has been held all the time, and ends with the last process that has it.
+        drop(kept);
         assert!(Lock::at(&path, "i").is_err());
         drop(lock);
         assert!(Lock::at(&path, "i").is_ok());
-        before.hear();
-        assert!(is_up(heir));
+    }
+
+    /// An heir that dies leaves the lock with the process that has given it.
+    #[test]
+    fn the_lock_stays_with_the_giver() {
+        let (heir, new) = pair(Some(VERSION));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = Lock::at(&path, "i").unwrap();
+        heir.give(&lock, Ok(Vec::new())).unwrap();
+        drop(taken(new));
+        assert_eq!(fate(heir), Fate::Gone);
+        assert!(Lock::at(&path, "i").is_err());
+        drop(lock);
+        assert!(Lock::at(&path, "i").is_ok());
+    }
+
+    /// How far ever it has got.
+    #[test]
+    fn an_heir_that_ends_before_it_is_up_is_gone() {
+        for version in [Some(VERSION), None] {
+            let (heir, new) = pair(version);
+            drop(new);
+            assert_eq!(fate(heir), Fate::Gone, "before it has read anything");
+            let (heir, taken, _folder) = given(version);
+            drop(taken);
+            assert_eq!(fate(heir), Fate::Gone, "{version:?}");
+            let (heir, taken, _folder) = given(version);
+            taken.giver.prepare();
+            drop(taken);
+            assert_eq!(fate(heir), Fate::Gone, "without a supervisor");
+        }
+    }
+
+    /// This process lives, and has closed its end.
+    #[test]
+    fn of_an_heir_that_lives_nothing_is_taken_back() {
+        let own = Some(i32::try_from(std::process::id()).unwrap());
+        for (version, said, fated) in [
+            (Some(VERSION), &[][..], Fate::Lost),
+            (None, &[TAKEN], Fate::Lost),
+            // It is from before that was said.
+            (None, &[], Fate::Up),
+        ] {
+            let (heir, mut new) = pair(version);
+            new.write_all(said).unwrap();
+            drop(new);
+            let heir = Heir { pid: own, ..heir };
+            assert_eq!(fate(heir), fated, "{version:?} {said:?}");
+        }
     }
 
     #[test]
-    fn an_heir_that_ends_before_it_is_up_is_missed() {
-        let (old, new) = UnixStream::pair().unwrap();
-        let heir = Heir(old);
-        assert!(!heir.has_gone());
-        (&new).write_all(&[TAKEN]).unwrap();
-        drop(Giver(new));
-        assert!(!is_up(heir));
-    }
-
-    #[test]
-    fn an_heir_of_an_earlier_version_says_nothing_and_is_up() {
-        let (old, new) = UnixStream::pair().unwrap();
-        let heir = Heir(old);
+    fn an_heir_says_its_version_or_nothing() {
+        for (said, version) in [
+            (&[VERSION][..], Some(VERSION)),
+            (&[], None),
+            (&[9], Some(9)),
+        ] {
+            let (heir, mut new) = pair(None);
+            new.write_all(said).unwrap();
+            let heir = in_runtime(heir.greeted()).unwrap();
+            assert_eq!(heir.version, version);
+        }
+        let (heir, new) = pair(None);
         drop(new);
-        assert!(heir.has_gone());
-        assert!(is_up(heir));
+        assert!(in_runtime(heir.greeted()).is_none(), "it has gone");
     }
 
-    fn is_up(heir: Heir) -> bool {
+    /// One that has asked in vain for the version of before is told nothing that it does not know.
+    #[test]
+    fn an_heir_of_before_gets_what_it_knows() {
+        for (version, first) in [(None, "\"Lock\""), (Some(VERSION), "{\"Version\":2}")] {
+            let (heir, mut new) = pair(version);
+            let folder = tempfile::tempdir().unwrap();
+            let lock = Lock::at(&folder.path().join("lock"), "i").unwrap();
+            heir.give(&lock, Ok(Vec::new())).unwrap();
+            let mut text = vec![0; 4 + first.len()];
+            new.read_exact(&mut text).unwrap();
+            assert_eq!(&text[4..], first.as_bytes());
+        }
+    }
+
+    /// One from before there were versions turns away an heir that speaks first.
+    #[test]
+    fn who_is_turned_away_knows_it() {
+        for said in [&[][..], &[VERSION]] {
+            let (old, mut new) = UnixStream::pair().unwrap();
+            new.write_all(said).unwrap();
+            drop(old);
+            assert!(matches!(take(new).unwrap(), Asked::TurnedAway), "{said:?}");
+        }
+    }
+
+    fn fate(heir: Heir) -> Fate {
+        in_runtime(heir.fate())
+    }
+
+    fn in_runtime<T>(work: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
-        runtime.block_on(heir.is_up())
+        runtime.block_on(work)
     }
 
-    /// Who has nothing to finish ends as soon as it has given everything.
+    /// A process that is gone as soon as it has given everything is no loss.
     #[test]
     fn who_has_given_everything_may_be_gone() {
-        let (old, new) = UnixStream::pair().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let lock = Lock::at(&folder.path().join("lock"), "i").unwrap();
-        let heir = Heir(old);
-        heir.give(lock, Vec::new()).unwrap();
+        let (heir, taken, _folder) = given(None);
         drop(heir);
-        take(new).unwrap().giver.hear();
+        taken.giver.hear();
     }
 
     #[test]
@@ -394,7 +645,10 @@ mod tests {
             let (mut old, new) = UnixStream::pair().unwrap();
             old.write_all(sent).unwrap();
             drop(old);
-            assert!(take(new).is_err(), "{sent:?}");
+            assert!(
+                !matches!(take(new), Ok(Asked::Given(_) | Asked::Absent)),
+                "{sent:?}"
+            );
         }
     }
 }

@@ -13,6 +13,7 @@ use super::desired::Place;
 use crate::{
     dataplane::{
         attach::Mode,
+        object::MAPS,
         pins::Pins,
         version::{Pinned, pinned},
     },
@@ -28,7 +29,21 @@ pub(super) enum Migration {
     Whole(Vec<String>),
     /// What an interrupted one has left of it: the links that still run with the old maps, and these.
     Rest(Vec<String>),
+    /// Of the maps of this version these are not pinned any more: all are made anew.
+    Anew(Vec<&'static str>),
 }
+
+/// The maps that flows are lost with; all of them have been there since this version began.
+const OF_FLOWS: [&str; 8] = [
+    "REGISTRY",
+    "BACKENDS",
+    "SNAT_PAGES",
+    "FREE_IDS",
+    "FLOW_INDEX",
+    "FLOWS",
+    "SPLICES",
+    "ADDRESSES",
+];
 
 impl Migration {
     /// What has to be done to what is pinned; with `consent`, flows may be lost.
@@ -38,7 +53,11 @@ impl Migration {
     /// If there is no consent to that, or the kernel does not say what runs.
     pub(super) fn of(pins: &Pins, consent: bool) -> Result<Self> {
         match pinned(pins)? {
-            Pinned::Ours => Ok(Self::None),
+            Pinned::Ours => match lost(pins) {
+                lost if lost.is_empty() => Ok(Self::None),
+                lost if consent => Ok(Self::Anew(lost)),
+                lost => bail!(lost_words(pins.instance(), &lost)),
+            },
             Pinned::Switching(others) => Ok(Self::Rest(others)),
             Pinned::Other(others) if consent => Ok(Self::Whole(others)),
             Pinned::Other(others) => bail!(refusal(pins.instance(), &others)),
@@ -54,6 +73,11 @@ impl Migration {
                  programs are switched over; established flows of the data plane end with that, and all \
                  counters begin anew",
                 others.join(", ")
+            ),
+            Self::Anew(lost) => tracing::warn!(
+                "pinned maps are lost ({}): new ones are filled, then all programs are switched over; \
+                 established flows of the data plane end with that, and all counters begin anew",
+                lost.join(", ")
             ),
             Self::Rest(others) => tracing::warn!(
                 "the switch from pinned state {} to v{ABI_VERSION} was interrupted, and is finished now",
@@ -71,7 +95,9 @@ impl Migration {
     /// The mode in which the links are switched once everything is written; none where they are attached
     /// before, as at any other start.
     pub(super) fn switches_in(&self, places: &BTreeMap<String, Place>) -> Option<Mode> {
-        let Self::Whole(_) = self else { return None };
+        if !matches!(self, Self::Whole(_) | Self::Anew(_)) {
+            return None;
+        }
         let mode = places.values().find_map(|place| place.nic.xdp)?;
         Some(match mode {
             XdpMode::Native => Mode::Native,
@@ -116,12 +142,31 @@ impl Migration {
     /// Removes maps of this version that no link runs with.
     pub(super) fn clear(&self, pins: &Pins) -> Result<()> {
         match self {
-            Self::Whole(_) => pins
+            Self::Whole(_) | Self::Anew(_) => pins
                 .remove_maps(&Pins::version())
                 .context("remove maps that nothing runs with"),
             Self::None | Self::Rest(_) => Ok(()),
         }
     }
+}
+
+/// The maps that flows are lost with and that are not pinned any more, where others still are.
+pub(super) fn lost(pins: &Pins) -> Vec<&'static str> {
+    let is_pinned = |name: &&str| pins.maps().join(name).exists();
+    if !MAPS.iter().any(is_pinned) {
+        return Vec::new();
+    }
+    let lost = OF_FLOWS.into_iter().filter(|name| !is_pinned(name));
+    lost.collect()
+}
+
+fn lost_words(instance: &str, lost: &[&str]) -> String {
+    format!(
+        "pinned maps of instance {instance} are lost ({}), and no process that has them runs: the programs go \
+         on with them, and nothing else can; `lb run --migrate` switches over to new state at once: established \
+         flows of the data plane end then, and all counters begin anew",
+        lost.join(", ")
+    )
 }
 
 /// Why a start over what is pinned is refused unless it may lose flows; none if it is not.

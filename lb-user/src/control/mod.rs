@@ -4,9 +4,9 @@
 //! does. [`layers`] is what checks and the operator say above the file, from [`checks`] and [`orders`].
 //!
 //! And what goes on between changes: [`serve`] and [`reload`] take in what comes, `nics` follows the
-//! interfaces, [`drains`] says until when drained flows go on, [`state`] outlives the process. [`expiry`] ends flows, [`retire`] and [`sweep`] free
+//! interfaces, `mend` what else can be taken away, [`drains`] says until when drained flows go on, [`state`] outlives the process. [`expiry`] ends flows, [`retire`] and [`sweep`] free
 //! ids of what is configured no more, [`recover`] finds free flow ids that a killed process has lost.
-//! [`handover`] gives all of it to the next process; [`migrate`] leaves the pinned maps of another version.
+//! [`handover`] gives all of it to the next process, and [`give_way`] says what this one does meanwhile; [`migrate`] leaves the pinned maps of another version.
 
 pub mod apply;
 mod attach;
@@ -18,10 +18,12 @@ pub mod drains;
 pub mod ends;
 pub mod expiry;
 mod files;
+pub mod give_way;
 pub mod handover;
 pub mod heard;
 pub mod ids;
 pub mod layers;
+pub mod mend;
 pub mod migrate;
 mod nics;
 pub mod orders;

@@ -63,6 +63,8 @@ pub(super) struct Nics {
     said: BTreeMap<String, String>,
     /// The networks whose addresses are to be announced, and when.
     announce: Vec<(Instant, String)>,
+    /// Those of which was said that they have no carrier.
+    without_carrier: BTreeSet<String>,
     looked: Option<Instant>,
 }
 
@@ -89,6 +91,7 @@ impl Control {
                 Err(error) => Err(error),
             };
             self.note_turn(&interface, turn);
+            self.note_carrier(&interface);
             let now = self.running.nic(&interface);
             if now.is_some_and(|now| !before.is_some_and(|before| before.has_told(now))) {
                 let networks = self.running.on_interface(&interface);
@@ -108,6 +111,15 @@ impl Control {
             .collect();
         for interface in missing {
             self.note_turn(&interface, Ok(Some(Turn::Gone)));
+        }
+    }
+
+    /// Says when a NIC has lost its carrier, and when it has one again.
+    fn note_carrier(&mut self, interface: &str) {
+        let runs = self.running.nic(interface).map(|nic| nic.running);
+        if let Some(words) = self.nics.carrier_words(interface, runs) {
+            tracing::warn!(interface, "{words}");
+            self.event("interface", &format!("interface {interface}"), words, None);
         }
     }
 
@@ -157,6 +169,28 @@ impl Control {
 }
 
 impl Nics {
+    /// What is to be said of the carrier of a NIC, which `runs` now; none if it is not there.
+    fn carrier_words(&mut self, interface: &str, runs: Option<bool>) -> Option<&'static str> {
+        match runs {
+            Some(false) => {
+                let is_new = self.without_carrier.insert(interface.to_owned());
+                is_new.then_some(NO_CARRIER)
+            }
+            Some(true) => self.without_carrier.remove(interface).then_some(CARRIER),
+            None => {
+                // That is said already.
+                self.without_carrier.remove(interface);
+                None
+            }
+        }
+    }
+
+    /// Has a NIC taken in as if it had just come.
+    pub(super) fn take_in_anew(&mut self, interface: &str) {
+        let words = "the pair of a cell is gone".to_owned();
+        self.said.entry(interface.to_owned()).or_insert(words);
+    }
+
     fn announce(&mut self, networks: Vec<String>) {
         let now = Instant::now();
         self.announce
@@ -177,6 +211,10 @@ impl Nics {
         due.into_iter().collect()
     }
 }
+
+/// What is said of a NIC without a carrier, and of one that has it again.
+const NO_CARRIER: &str = "the interface is down or has no carrier: nothing goes in or out";
+const CARRIER: &str = "the interface has a carrier again";
 
 impl Link {
     /// Whether those on the link can know what they have to know of `now`, when this was the NIC before.
@@ -329,6 +367,32 @@ impl Running {
             (Some(cell), Some(resident)) => cell.announce(resident),
             // It has the host's addresses.
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_carrier_is_said_when_it_goes_and_when_it_comes_back() {
+        let mut nics = Nics::default();
+        for (runs, words) in [
+            (Some(true), None),
+            (Some(false), Some(NO_CARRIER)),
+            (Some(false), None),
+            (Some(true), Some(CARRIER)),
+            (Some(true), None),
+            (Some(false), Some(NO_CARRIER)),
+            // Another one comes in its place.
+            (None, None),
+            (Some(false), Some(NO_CARRIER)),
+            (None, None),
+            (Some(true), None),
+        ] {
+            assert_eq!(nics.carrier_words("eth0", runs), words, "{runs:?}");
+            assert_eq!(nics.carrier_words("eth1", Some(true)), None);
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     },
     config::Pool,
     health::Verdict,
+    network::namespace,
     observe::{FlowLine, choose},
 };
 
@@ -95,7 +96,11 @@ impl Control {
         }
         self.share().await?;
         if change == Override::Disable {
-            self.cut_backends([name.as_str()]);
+            let disabled = self.backend_ids([name.as_str()].into_iter());
+            self.running.cut(Cut {
+                disabled,
+                ..Cut::default()
+            });
         }
         let config = self.running.config().clone();
         self.follow(&config);
@@ -208,7 +213,7 @@ impl Control {
                     name: backend.name.clone(),
                     checked: pool.health.is_some(),
                     verdict: layers.of(pool, backend).verdict,
-                    share,
+                    effective_weight: share,
                     overridden: self.state.overrides.get(&name).copied(),
                     last: checks.and_then(super::checks::Backend::last_check),
                     since_seconds: checks
@@ -231,7 +236,7 @@ impl Control {
                 name: backend.to_owned(),
                 checked: false,
                 verdict: Verdict::Unknown,
-                share: 0,
+                effective_weight: 0,
                 overridden: None,
                 last: None,
                 since_seconds: None,
@@ -250,6 +255,10 @@ impl Control {
             },
             backends,
             shared: self.running.counts().read(),
+            divided: self.running.divided(),
+            wrong: self.mending.wrong().clone(),
+            namespace: namespace::own(),
+            interfaces: self.running.interfaces(),
         }
     }
 }

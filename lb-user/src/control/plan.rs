@@ -34,6 +34,10 @@ pub struct Current {
     pub snat: HashMap<u16, Be32>,
     /// Places of each ring of flows that there is, by its index.
     pub rings: HashMap<u32, u32>,
+    /// Banks of the slots that have one.
+    pub banks: HashMap<u16, u32>,
+    /// Limits of the quotas that have one, by their index.
+    pub quotas: HashMap<u32, u32>,
     /// Rule sets by number.
     pub rules: BTreeMap<u32, Rules>,
     /// VIPs, SNAT addresses and link-local ones of cells.
@@ -68,6 +72,10 @@ pub enum Operation {
     UnmapNetwork(NetworkKey),
     /// Makes the ring of flows with this index anew, with so many places.
     SetRing(u32, u32),
+    /// Says which bank the ports of a slot are of.
+    SetBank(u16, u32),
+    /// Says how many flows there may be of the quota with this index; 0 for no limit.
+    SetQuota(u32, u32),
     /// Gives a SNAT address its pages and its queue of free ids.
     OpenSnat(SnatSlot),
     /// Writes a backend; its next hop stays if the address does.
@@ -97,6 +105,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::OpenSnat(*snat));
         }
     }
+    plan.extend(quotas(current, desired));
     for (index, places) in &desired.rings {
         if current.rings.get(index) != Some(places) {
             plan.push(Operation::SetRing(*index, *places));
@@ -153,9 +162,30 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     plan
 }
 
+/// Before any packet can have a port: which bank it is of, and how many of that there may be.
+fn quotas(current: &Current, desired: &Desired) -> Vec<Operation> {
+    let banks = desired.banks.iter().copied();
+    let banks = banks.filter(|(slot, bank)| current.banks.get(slot) != Some(bank));
+    let quotas = desired.quotas.iter().copied();
+    let quotas = quotas.filter(|(index, most)| current.quotas.get(index) != Some(most));
+    let stale = current.quotas.keys().copied();
+    let stale = stale.filter(|index| !desired.quotas.iter().any(|(wanted, _)| wanted == index));
+    let mut stale: Vec<u32> = stale.collect();
+    stale.sort_unstable();
+    let limits = quotas.chain(stale.into_iter().map(|index| (index, 0)));
+    let banks = banks.map(|(slot, bank)| Operation::SetBank(slot, bank));
+    let limits = limits.map(|(index, most)| Operation::SetQuota(index, most));
+    banks.chain(limits).collect()
+}
+
 /// Interfaces and VLANs whose frames are nobody's while networks move: those that go to another
 /// network, and those of a network that leaves by another port. Else a frame of one tenant could
 /// come in as another's.
+///
+/// The kernel gives the memory of a removed key to the next one that is mapped. A frame that found the one
+/// just before, and has not read its network yet, comes in as the other's: for as long as one load takes, at
+/// a start that moves networks. To wait between the two would cost every such start a grace period of both
+/// networks' traffic.
 fn moved(current: &Current, desired: &Desired) -> Vec<NetworkKey> {
     let wanted: HashMap<_, _> = desired.network_ids.iter().copied().collect();
     let records: HashMap<_, _> = desired.networks.iter().copied().collect();
@@ -306,7 +336,10 @@ pub(super) use tests::carry_out as carried_out;
 mod tests {
     use lb_common::{
         addr::Mac,
-        maps::network::{KIND_LINK, KIND_SNAT},
+        maps::{
+            network::{KIND_LINK, KIND_SNAT},
+            quota,
+        },
     };
 
     use super::{
@@ -326,6 +359,9 @@ mod tests {
                 Operation::SetRing(index, places) => {
                     current.rings.insert(index, places);
                 }
+                Operation::SetBank(slot, bank) => drop(current.banks.insert(slot, bank)),
+                Operation::SetQuota(index, 0) => drop(current.quotas.remove(&index)),
+                Operation::SetQuota(index, most) => drop(current.quotas.insert(index, most)),
                 Operation::SetNetwork(id, network) => drop(current.networks.insert(id, network)),
                 Operation::MapNetwork(key, id) => drop(current.network_ids.insert(key, id)),
                 Operation::UnmapNetwork(key) => drop(current.network_ids.remove(&key)),
@@ -358,6 +394,38 @@ mod tests {
         assert_eq!(plan(&current, &desired), []);
     }
 
+    /// Networks that share SNAT ports have limits, which go when they are not shared any more.
+    #[test]
+    fn quotas_come_before_what_is_counted_and_go_again() {
+        let second =
+            "  api-m: { network: mgmt, listen: [\"10.32.96.60:6443/tcp\"], pool: kas-a }\n";
+        let mut ids = Ids::default();
+        let shared = build(&format!("{CONFIG}{second}"), &mut ids);
+        let first = plan(&Current::default(), &shared);
+        let bank = quota::bank(1, false);
+        let limits = [
+            (quota::index(1, bank), 21_120),
+            (quota::index(2, bank), 14_080),
+        ];
+        let now = carry_out(Current::default(), &first);
+        assert_eq!(now.quotas, HashMap::from(limits));
+        assert_eq!(now.banks, HashMap::from([(0, bank)]));
+        let is_of_quotas =
+            |step: &Operation| matches!(step, Operation::SetBank(..) | Operation::SetQuota(..));
+        let last = first.iter().rposition(is_of_quotas).unwrap();
+        let opened = first
+            .iter()
+            .position(|step| matches!(step, Operation::SetNetwork(..)));
+        assert!(last < opened.unwrap());
+
+        let alone = plan(&now, &build(CONFIG, &mut ids));
+        let steps: Vec<_> = alone.iter().filter(|step| is_of_quotas(step)).collect();
+        let gone = limits.map(|(index, _)| Operation::SetQuota(index, 0));
+        assert_eq!(steps, gone.iter().collect::<Vec<_>>());
+        let now = carry_out(now, &alone);
+        assert!(now.quotas.is_empty());
+    }
+
     #[test]
     fn the_rules_of_both_families_are_one_set() {
         let desired = build(BOTH, &mut Ids::default());
@@ -369,7 +437,7 @@ mod tests {
         let of_6 = |rules: &&Rules| rules.keys().any(|prefix| prefix.addr().is_ipv6());
         let of_4 = |rules: &&Rules| rules.keys().any(|prefix| prefix.addr().is_ipv4());
         let (sets, both) = (sets.clone(), sets.filter(of_6).filter(of_4));
-        assert_eq!((sets.filter(of_6).count(), both.count()), (4, 3));
+        assert_eq!((sets.filter(of_6).count(), both.count()), (5, 4));
         let current = carry_out(Current::default(), &first);
         assert_eq!(plan(&current, &desired), []);
     }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::{
     apply::Live,
     desired::{Place, desired},
     ids::Ids,
     layers::Layers,
-    migrate::Migration,
+    migrate::{Migration, lost},
     places::{find_nics, without_nic},
     start::{Manner, applied},
 };
@@ -47,6 +47,10 @@ pub fn take_over(config: &Config, pins: &Pins, manner: Manner) -> Result<Option<
         return Ok(None);
     }
     let migration = Migration::of(pins, manner.migrate)?;
+    ensure!(
+        !matches!(migration, Migration::Anew(_)),
+        "pins of maps are gone, which the process that runs pins again in a few seconds: try again then"
+    );
     migration.make_folders(pins)?;
     let loaded = Object::load(pins, &config.limits, manner.log_level);
     migration.clear(pins)?;
@@ -59,7 +63,7 @@ fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&Live) -> Result<Ids>)
     let nics = find_nics(config, pins)?;
     // Before the first start is complete, and where another version runs, there is nothing to fit into.
     let is_other = || pinned(pins).map(|pinned| matches!(pinned, Pinned::Other(_)));
-    if applied(pins).is_err() || !pins.exist() || is_other()? {
+    if applied(pins).is_err() || !pins.exist() || is_other()? || !lost(pins).is_empty() {
         return Ok(());
     }
     let live = Live::new(Maps::open(&pins.maps())?);

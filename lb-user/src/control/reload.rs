@@ -153,6 +153,7 @@ impl Control {
             until: Uptime::now().after(time),
             before: before.to_owned(),
             after: after.to_owned(),
+            file: Some(self.file.clone()),
         });
         self.store().map_err(|error| {
             self.state.unconfirmed = None;
@@ -192,7 +193,7 @@ impl Control {
     }
 
     /// Applies a configuration that was applied before, as text.
-    async fn apply(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(super) async fn apply(&mut self, text: &str) -> anyhow::Result<()> {
         let config = config::parse("applied.yaml", text)?;
         let applied = match self.prepare(&config).await {
             Ok(change) => self.carry_out(change, text).await.map(drop),
@@ -244,10 +245,16 @@ impl Control {
 
     /// Notes that what was before an unconfirmed reload runs again.
     pub fn went_back(&mut self) {
-        self.state.unconfirmed = None;
+        let before = self.state.unconfirmed.take().and_then(|one| one.file);
         tracing::error!("{UNCONFIRMED}");
         self.event("rollback", "configuration", UNCONFIRMED, None);
-        self.stale = Some(UNCONFIRMED.to_owned());
+        let mut words = UNCONFIRMED.to_owned();
+        if let Some(before) = before.filter(|before| *before != self.file) {
+            words = format!("{words} (that reload was of {})", self.file.display());
+            self.files = Files::look(&before);
+            self.file = before;
+        }
+        self.stale = Some(words);
         self.save();
     }
 

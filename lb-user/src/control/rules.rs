@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use lb_common::maps::rule::{ALLOW, DENY, Owner};
+use lb_common::maps::rule::{ALLOW, DENY, NEIGHBOUR, Owner};
 
 use crate::config::{self, Role};
 
-/// The prefixes of a rule set, and what each says: `ALLOW` or `DENY`. The longest match decides.
+/// The prefixes of a rule set, and what each says: `ALLOW`, `DENY` or `NEIGHBOUR`. The longest match decides.
 pub type Rules = BTreeMap<IpNet, u32>;
 
-/// Who may be a source in `network`: what the configuration says, but never the network and
+/// What may be a source in `network`: what the configuration says, but never the network and
 /// broadcast addresses of a link; of IPv6 it has no broadcast address, and the first one is any router's.
+/// And what else is on the link: a station there that may ask for the MAC of our addresses.
 pub(super) fn sources(network: &config::Network) -> Rules {
     let mut rules: Rules = network
         .sources
@@ -19,6 +20,9 @@ pub(super) fn sources(network: &config::Network) -> Rules {
         .map(|&prefix| (prefix, ALLOW))
         .collect();
     for prefix in &network.prefixes {
+        if !network.sources.iter().any(|source| source.contains(prefix)) {
+            rules.insert(*prefix, NEIGHBOUR);
+        }
         rules.insert(IpNet::from(prefix.network()), DENY);
         if prefix.addr().is_ipv4() {
             rules.insert(IpNet::from(prefix.broadcast()), DENY);
@@ -27,29 +31,30 @@ pub(super) fn sources(network: &config::Network) -> Rules {
     rules
 }
 
-/// What frames of `network` must not reach through the host: what the tenants' networks have, except
-/// where the network itself has the same addresses. Nothing for a tenant, of which no frame gets
-/// there.
+/// What is on the link of `network`, what it has behind its gateways, and what its frames must not reach through the
+/// host: what the tenants' networks have, except where the network itself has the same addresses. No frame of a
+/// tenant gets there.
 pub(super) fn destinations(network: &config::Network, all: &[config::Network]) -> Rules {
-    if network.role == Role::Tenant {
-        return Rules::new();
-    }
     let own: Vec<IpNet> = reach(network).collect();
-    let tenants = all.iter().filter(|other| other.role == Role::Tenant);
+    let others = all.iter().filter(|_| network.role != Role::Tenant);
+    let tenants = others.filter(|other| other.role == Role::Tenant);
     let theirs = tenants.flat_map(reach);
     let theirs = theirs.filter(|prefix| !own.iter().any(|own| own.contains(prefix)));
     let mut rules: Rules = theirs.map(|prefix| (prefix, DENY)).collect();
-    if !rules.is_empty() {
-        rules.extend(own.iter().map(|&prefix| (prefix, ALLOW)));
-    }
+    rules.extend(behind(network).map(|prefix| (prefix, ALLOW)));
+    rules.extend(network.prefixes.iter().map(|&prefix| (prefix, NEIGHBOUR)));
     rules
 }
 
 /// The prefixes of a network, on its link and behind its gateways.
 fn reach(network: &config::Network) -> impl Iterator<Item = IpNet> {
+    network.prefixes.iter().copied().chain(behind(network))
+}
+
+/// The prefixes behind its gateways, but for that of everything else.
+fn behind(network: &config::Network) -> impl Iterator<Item = IpNet> {
     let routes = network.routes.iter().map(|route| route.to);
-    let routes = routes.filter(|to| to.prefix_len() > 0);
-    network.prefixes.iter().copied().chain(routes)
+    routes.filter(|to| to.prefix_len() > 0)
 }
 
 /// The clients of `service`; nothing if it takes whoever its network lets in.
@@ -120,6 +125,25 @@ networks:
         assert_eq!(rules, Rules::from(expected));
     }
 
+    /// Backends and gateways ask for our addresses whether they may be clients or not.
+    #[test]
+    fn what_is_on_the_link_of_a_network_may_be_a_station_of_it() {
+        let keys = "prefixes: [10.32.96.0/20], sources: [10.32.96.128/25, 10.50.0.0/16]";
+        let text = CONFIG.replacen("prefixes: [10.32.96.0/20]", keys, 1);
+        let config = config::parse("f", &text).unwrap();
+        let expected = [
+            (net("10.32.96.128/25"), ALLOW),
+            (net("10.50.0.0/16"), ALLOW),
+            (net("10.32.96.0/20"), NEIGHBOUR),
+            (net("10.32.96.0/32"), DENY),
+            (net("10.32.111.255/32"), DENY),
+        ];
+        assert_eq!(
+            sources(config.network("mgmt").unwrap()),
+            Rules::from(expected)
+        );
+    }
+
     #[test]
     fn both_families_have_rules_of_their_own() {
         let text = CONFIG
@@ -137,7 +161,10 @@ networks:
         let mut found = of_6(sources(mgmt));
         found.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
         assert_eq!(found, expected);
-        let expected = [(net("fd00:96::/64"), ALLOW), (net("fd00:203::/64"), DENY)];
+        let expected = [
+            (net("fd00:96::/64"), NEIGHBOUR),
+            (net("fd00:203::/64"), DENY),
+        ];
         assert_eq!(of_6(destinations(mgmt, &config.networks)), expected);
     }
 
@@ -148,11 +175,23 @@ networks:
         let expected = [
             (net("192.168.203.0/24"), DENY),
             (net("10.32.0.0/16"), DENY),
-            (net("10.32.96.0/20"), ALLOW),
+            (net("10.32.96.0/20"), NEIGHBOUR),
             (net("172.20.0.0/16"), DENY),
         ];
         assert_eq!(rules("mgmt"), Rules::from(expected));
-        assert_eq!(rules("tenant-a"), Rules::new());
+    }
+
+    #[test]
+    fn the_link_is_known_from_what_is_behind_its_gateways() {
+        let config = config::parse("f", CONFIG).unwrap();
+        let rules = |name: &str| destinations(config.network(name).unwrap(), &config.networks);
+        let expected = [(net("192.168.203.0/24"), NEIGHBOUR)];
+        assert_eq!(rules("tenant-a"), Rules::from(expected));
+        let expected = [
+            (net("10.32.97.0/24"), NEIGHBOUR),
+            (net("172.20.0.0/16"), ALLOW),
+        ];
+        assert_eq!(rules("tenant-d"), Rules::from(expected));
     }
 
     #[test]

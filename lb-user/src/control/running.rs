@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     apply::Live,
     checks::{Backend, Checks},
-    desired::{Place, table},
+    desired::{Place, parse_backend, table},
     expiry::{Done, Expiry, cut::Cut},
     ids::{Ids, Kind},
     layers::Layers,
@@ -28,10 +28,10 @@ use super::{
     tables::in_use,
 };
 use crate::{
-    admin::api::Override,
+    admin::api::{InterfaceStatus, Override},
     config::Config,
     dataplane::{
-        attach::{Mode, NewLink},
+        attach::{Held, Mode, NewLink},
         object::Object,
         pins::Pins,
     },
@@ -41,7 +41,7 @@ use crate::{
         resident::Resident,
     },
     observe::log::Reporter,
-    shared::{Counts, Front, Legs, Setup},
+    shared::{Counts, Front, Had, Legs, Setup, Shares},
 };
 
 /// How long after a change no packet opens a flow by the maps of before.
@@ -82,6 +82,8 @@ pub struct Running {
     pub(super) legs: Legs,
     /// What became of their clients.
     pub(super) counts: Counts,
+    /// What clients of each network have of what is divided among them.
+    pub(super) divided: Shares,
     /// What is applied; its limits are those of the maps.
     pub(super) config: Config,
     /// Where its networks are.
@@ -92,6 +94,8 @@ pub struct Running {
     /// Who resolves the neighbours of each network, by its id.
     pub(super) neighbours: BTreeMap<u16, Neighbours>,
     pub(super) links: Vec<NewLink>,
+    /// Those that are pinned.
+    pub(super) held: Held,
     /// Whether links outlive the process.
     pub(super) is_kept: bool,
     pub(super) pins: Pins,
@@ -259,6 +263,26 @@ impl Running {
         &self.counts
     }
 
+    /// What the clients of each network have of what shared VIPs divide among them, by its name.
+    pub fn divided(&self) -> BTreeMap<String, Had> {
+        let name = |id: u16| self.ids.name(Kind::Network, id.into());
+        let all = self.divided.read().into_iter();
+        all.map(|(id, had)| (name(id).unwrap_or("-").to_owned(), had))
+            .collect()
+    }
+
+    /// The interfaces of the networks that have theirs.
+    pub fn interfaces(&self) -> BTreeMap<String, InterfaceStatus> {
+        let places = self.places.iter().filter(|(_, place)| place.is_there);
+        let status = |place: &Place| InterfaceStatus {
+            mode: self.mode.to_string(),
+            carrier: place.nic.running,
+        };
+        places
+            .map(|(network, place)| (network.clone(), status(place)))
+            .collect()
+    }
+
     /// What is said of the backends of `config`, with these overrides.
     pub fn layers(&self, config: &Config, overrides: &BTreeMap<String, Override>) -> Layers {
         let serves = |id| self.serves(id);
@@ -354,6 +378,27 @@ impl Running {
                 cell.addresses.remove(&snat.address);
             }
         }
+        self.stop_watching();
         Ok(())
+    }
+
+    /// Stops watching the next hops that only backends had whose ids are free now.
+    fn stop_watching(&self) {
+        let mut used = BTreeSet::new();
+        for (name, _) in self.ids.of(Kind::Backend) {
+            if let Some((name, address)) = parse_backend(name)
+                && let Some(network) = self.config.network(name)
+                && let Some(id) = self.ids.get(Kind::Network, name)
+            {
+                used.insert((id, network.next_hop(address)));
+            }
+        }
+        for (id, neighbours) in &self.neighbours {
+            neighbours.targets.send_if_modified(|targets| {
+                let before = targets.len();
+                targets.retain(|target| used.contains(&(u32::from(*id), *target)));
+                targets.len() < before
+            });
+        }
     }
 }

@@ -15,6 +15,7 @@ use super::{
     files::Files,
     ids::Kind,
     layers::Layers,
+    mend::Mending,
     nics::Nics,
     running::Running,
     state::{State, Uptime},
@@ -23,7 +24,6 @@ use crate::{
     admin::{api::Override, events::Events},
     config::{Config, OnDead},
     health::{Report, Verdict},
-    shared::{Front, Legs},
 };
 
 /// A control plane between changes.
@@ -32,7 +32,9 @@ pub struct Control {
     pub running: Running,
     pub(super) state: State,
     /// As it is on the disk.
-    saved: State,
+    pub(super) saved: State,
+    /// Why it is not kept there.
+    unkept: Unkept,
     pub(super) events: Events,
     pub(super) file: PathBuf,
     pub(super) generation: u64,
@@ -44,6 +46,26 @@ pub struct Control {
     /// What the files were like when they were last looked at.
     pub(super) files: Files,
     pub(super) nics: Nics,
+    pub(super) mending: Mending,
+}
+
+/// Why the state is not kept: it is tried again four times a second, and said once.
+#[derive(Debug, Default)]
+struct Unkept(Option<String>);
+
+impl Unkept {
+    /// What is to be said of an attempt, if that is news.
+    fn note(&mut self, stored: &Result<()>) -> Option<String> {
+        let error = stored.as_ref().err().map(|error| format!("{error:#}"));
+        if error == self.0 {
+            return None;
+        }
+        self.0.clone_from(&error);
+        Some(match error {
+            Some(error) => format!("overrides and verdicts are not kept: {error}"),
+            None => "overrides and verdicts are kept again".to_owned(),
+        })
+    }
 }
 
 /// Why a change was not made.
@@ -80,6 +102,7 @@ impl Control {
             running,
             saved: state.clone(),
             state,
+            unkept: Unkept::default(),
             events: Events::default(),
             file: file.to_owned(),
             generation: 1,
@@ -87,6 +110,7 @@ impl Control {
             stale: None,
             below: BTreeSet::new(),
             nics: Nics::default(),
+            mending: Mending::default(),
         };
         control.finish_cuts();
         control.cut_dead();
@@ -94,12 +118,6 @@ impl Control {
         control.note_missing();
         control.follow(before);
         control
-    }
-
-    /// Ends the control plane, and leaves what serves shared VIPs.
-    pub fn leave(mut self) -> (Front, Legs) {
-        self.save();
-        self.running.leave()
     }
 
     /// How it is, in a line.
@@ -130,6 +148,8 @@ impl Control {
         };
         self.turned(&turn);
         let shared = self.share().await;
+        // Also where no share changes: of several first checks it may be the last one.
+        self.note_pools();
         if turn.to == Verdict::Dead {
             self.cut_dead();
         }
@@ -168,6 +188,7 @@ impl Control {
     pub async fn tick(&mut self) -> Result<()> {
         self.running.tidy();
         self.tick_nics().await;
+        self.tick_mending();
         let shared = self.share().await;
         let over = self.state.drains.take_over();
         if !over.is_empty() {
@@ -175,7 +196,11 @@ impl Control {
                 let object = format!("backend {name}");
                 self.event("drain", &object, "its time is over: its flows end", None);
             }
-            self.cut_backends(over.iter().map(String::as_str));
+            let drained = self.backend_ids(over.iter().map(String::as_str));
+            self.running.cut(Cut {
+                drained,
+                ..Cut::default()
+            });
         }
         let unconfirmed = self.state.unconfirmed.as_ref().map(|one| one.until);
         if unconfirmed.is_some_and(Uptime::is_over) {
@@ -205,12 +230,14 @@ impl Control {
         Ok(())
     }
 
-    /// Says which pools have too few backends up now, and which have enough again.
+    /// Says which pools have too few backends up now, and which have enough again. Nothing is said of one that waits for
+    /// its first checks.
     pub(super) fn note_pools(&mut self) {
         let layers = self.layers();
         let pools = self.running.config().pools.iter();
         // An empty pool waits for its backends; that is no failure.
-        let pools = pools.filter(|pool| !pool.backends.is_empty());
+        let pools = pools
+            .filter(|pool| !pool.backends.is_empty() && !self.running.checks.are_pending_of(pool));
         let below: Vec<(String, bool)> = pools
             .map(|pool| (pool.name.clone(), layers.shares(pool).below))
             .collect();
@@ -236,16 +263,12 @@ impl Control {
         self.event("health", &format!("pool {pool}"), words, None);
     }
 
-    /// Ends the flows of these backends, by their names in the registry.
-    pub(super) fn cut_backends<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
+    /// The ids of these backends, by their names in the registry.
+    pub(super) fn backend_ids<'n>(&self, names: impl Iterator<Item = &'n str>) -> BTreeSet<u32> {
         let ids = self.running.ids();
-        let names = names.into_iter();
-        let backends = names.filter_map(|name| ids.get(Kind::Backend, name));
-        let cut = Cut {
-            backends: backends.collect(),
-            ..Cut::default()
-        };
-        self.running.cut(cut);
+        names
+            .filter_map(|name| ids.get(Kind::Backend, name))
+            .collect()
     }
 
     /// Ends the flows of those who are dead, where the pool says so and they get no new ones.
@@ -258,18 +281,24 @@ impl Control {
                 && id.is_some_and(|id| !self.running.serves(id))
                 && self.on_dead(name) == Some(OnDead::Reset)
         });
-        let dead: Vec<String> = dead.map(|(name, _)| name).collect();
-        self.cut_backends(dead.iter().map(String::as_str));
+        let backends = dead.filter_map(|(name, _)| ids.get(Kind::Backend, &name));
+        let cut = Cut {
+            backends: backends.collect(),
+            ..Cut::default()
+        };
+        self.running.cut(cut);
     }
 
     /// What a killed process may not have come to: the flows of who is disabled, or has drained, end.
     fn finish_cuts(&mut self) {
         let overrides = self.state.overrides.iter();
         let disabled = overrides.filter(|(_, said)| **said == Override::Disable);
-        let disabled = disabled.map(|(name, _)| name.clone());
-        let over = self.state.drains.over().map(str::to_owned);
-        let names: Vec<String> = disabled.chain(over).collect();
-        self.cut_backends(names.iter().map(String::as_str));
+        let cut = Cut {
+            disabled: self.backend_ids(disabled.map(|(name, _)| name.as_str())),
+            drained: self.backend_ids(self.state.drains.over()),
+            ..Cut::default()
+        };
+        self.running.cut(cut);
     }
 
     /// Keeps drains and what is on the disk up to date; `before` is the configuration until now.
@@ -302,8 +331,13 @@ impl Control {
     /// Writes what must outlive the process, if it has changed.
     pub(super) fn save(&mut self) {
         self.state.standings = self.running.checks.standings();
-        if let Err(error) = self.store() {
-            tracing::error!("overrides and verdicts are not kept: {error:#}");
+        let stored = self.store();
+        if let Some(words) = self.unkept.note(&stored) {
+            match &stored {
+                Ok(()) => tracing::info!("{words}"),
+                Err(_) => tracing::error!("{words}"),
+            }
+            self.event("state", "files", &words, None);
         }
     }
 
@@ -314,7 +348,7 @@ impl Control {
     /// If it cannot be written.
     pub(super) fn store(&mut self) -> Result<()> {
         if self.state != self.saved {
-            self.state.save(&self.running.pins().runtime())?;
+            self.state.save(self.running.pins())?;
             self.saved = self.state.clone();
         }
         Ok(())
@@ -322,5 +356,30 @@ impl Control {
 
     pub(super) fn event(&mut self, kind: &str, object: &str, words: &str, by: Option<String>) {
         self.events.push(kind, object, words, by);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_kept_is_said_once() {
+        let mut unkept = Unkept::default();
+        let full = || Err(anyhow!("no room"));
+        assert_eq!(unkept.note(&Ok(())), None);
+        let said = unkept.note(&full()).unwrap();
+        assert_eq!(said, "overrides and verdicts are not kept: no room");
+        assert_eq!(unkept.note(&full()), None);
+        assert!(
+            unkept.note(&Err(anyhow!("gone"))).is_some(),
+            "another reason"
+        );
+        let said = unkept.note(&Ok(())).unwrap();
+        assert_eq!(said, "overrides and verdicts are kept again");
+        assert_eq!(unkept.note(&Ok(())), None);
+        assert!(unkept.note(&full()).is_some(), "it is full again");
     }
 }

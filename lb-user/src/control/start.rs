@@ -39,19 +39,14 @@ use super::{
     plan::{Current, Operation, plan},
     retire::Retired,
     running::{Neighbours, Residents, Running},
-    snat::{SnatSlot, parse_name},
     state::{self, State},
     sweep::Sweeper,
     tables::choose,
 };
 use crate::{
     config::{self, Config},
-    dataplane::{
-        flows::{FlowTable, UsageTable},
-        maps::Maps,
-        object::Object,
-        pins::Pins,
-    },
+    dataplane::{attach::Held, flows::UsageTable, maps::Maps, object::Object, pins::Pins},
+    host::neighbours,
     network::{
         cell, changes,
         link::Link,
@@ -60,9 +55,12 @@ use crate::{
         nic,
     },
     observe::log::Reporter,
-    shared::{Counts, Front, Leases, Legs, Listeners, Setup, Tables},
+    shared::{Counts, Front, Leases, Legs, Listeners, Setup, Shares, Tables},
     supervisor,
 };
+
+/// The name of the applied configuration.
+const APPLIED: &str = "applied.yaml";
 
 /// How a start is to be made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,6 +108,7 @@ pub fn start(
         if let Some(beside) = beside {
             beside.put(&applied)?;
         }
+        remove_before(pins)?;
         migration.finish(pins)?;
         Ok(running)
     });
@@ -119,7 +118,34 @@ pub fn start(
     {
         tracing::error!("cleaning up after the failed start: {error:#}");
     }
+    if result.is_err() && !adopted {
+        // What an earlier boot has left there stays.
+        let _others = fs::remove_dir(pins.state());
+    }
     result
+}
+
+/// Puts back what was applied before a start that was not confirmed, if anything was.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub fn put_back(pins: &Pins, before: Option<&str>) -> Result<()> {
+    match before {
+        Some(text) => state::write(&applied_path(pins), text.as_bytes()),
+        None => Ok(pins.remove_state()?),
+    }
+}
+
+/// Removes where versions of before had the applied configuration: what is there is theirs, and the latest.
+fn remove_before(pins: &Pins) -> Result<()> {
+    let path = before_path(pins);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Removes links, pins and cells of an instance: nothing of it forwards any more.
@@ -138,6 +164,7 @@ pub fn remove(pins: &Pins) -> Result<()> {
     for cell in namespace::list(&cell::prefix(pins.instance()))? {
         cell::remove(&cell)?;
     }
+    neighbours::release(pins);
     Ok(())
 }
 
@@ -147,8 +174,9 @@ pub fn remove(pins: &Pins) -> Result<()> {
 ///
 /// If the instance never started.
 pub fn applied(pins: &Pins) -> Result<String> {
-    let path = applied_path(pins);
-    fs::read_to_string(&path).with_context(|| {
+    let read = |path: &PathBuf| fs::read_to_string(path);
+    let text = read(&before_path(pins)).or_else(|_| read(&applied_path(pins)));
+    text.with_context(|| {
         format!(
             "instance {} has no applied configuration; is it up?",
             pins.instance()
@@ -167,6 +195,9 @@ fn bring_up(
     // First: they raise the limit of open files.
     let mut checks = Checks::default();
     supervisor::is_alive();
+    if let Some(done) = neighbours::provide(pins) {
+        tracing::info!("{done}");
+    }
     let maps = Maps::open(&pins.maps())?;
     maps.hold()?;
     let mut live = Live::new(maps);
@@ -183,7 +214,7 @@ fn bring_up(
         limits: live.limits(),
         ..config.clone()
     };
-    recover_flow_ids(&live, &object, &ids, pins)?;
+    live.recover(&object, &ids, &pins.maps())?;
     free_unreferenced(&mut live, &mut ids, &config, pins, &reporter)?;
     let mut residents = Residents::new();
     let (mut places, cells) = build_cells(&config, pins, nics, &ids, &mut residents)?;
@@ -219,11 +250,13 @@ fn bring_up(
         set_up_nics(&config, &places)?;
     }
     let (neighbours, ways) = resolve(&config, &wanted, &ids, pins, &report)?;
-    check(&config, &places, &ids, pins, &current, &mut checks)?;
+    let known = (&current, &neighbours);
+    check(&config, &places, &ids, pins, known, &mut checks)?;
     let flows = UsageTable::open(&pins.maps())?;
     let legs = Legs::beside(Some(flows), reporter.clone());
-    let counts = Counts::default();
-    let front = front(&config, pins, &live, (&legs, &counts), listeners.clone())?;
+    let (counts, divided) = (Counts::default(), Shares::default());
+    let of_clients = (&legs, &counts, &divided);
+    let front = front(&config, pins, &live, of_clients, listeners.clone())?;
     supervisor::is_alive();
     runtime.block_on(checks.wait());
     supervisor::is_alive();
@@ -265,6 +298,7 @@ fn bring_up(
         front,
         legs,
         counts,
+        divided,
         config,
         places,
         mode,
@@ -272,6 +306,7 @@ fn bring_up(
         residents,
         neighbours,
         links,
+        held: Held::default(),
         is_kept: false,
         changes: changes::follow(runtime),
         pins: pins.clone(),
@@ -329,7 +364,7 @@ fn front(
     config: &Config,
     pins: &Pins,
     live: &Live,
-    (legs, counts): (&Legs, &Counts),
+    of_clients: (&Legs, &Counts, &Shares),
     listeners: Listeners,
 ) -> Result<Front> {
     let mut sides = BTreeMap::new();
@@ -337,12 +372,16 @@ fn front(
     for network in &config.networks {
         let side = side(network, pins);
         let leases = match side.cell {
-            Some(_) => Some(Leases::new(tables.clone(), live.beside(&pins.maps())?)),
+            Some(_) => {
+                let (maps, (_, _, divided)) = (live.beside(&pins.maps())?, of_clients);
+                let (tables, divided) = (tables.clone(), divided.clone());
+                Some(Leases::new(&network.name, tables, maps, divided))
+            }
             None => None,
         };
         sides.insert(network.name.clone(), (side, leases));
     }
-    Front::start(sides, legs, counts, listeners)
+    Front::start(sides, of_clients, listeners)
 }
 
 /// Opens the listeners at the host's own addresses: low ports may be had at the start only, so one that is
@@ -384,35 +423,19 @@ fn check(
     places: &BTreeMap<String, Place>,
     ids: &Ids,
     pins: &Pins,
-    current: &Current,
+    (current, neighbours): (&Current, &BTreeMap<u16, Neighbours>),
     checks: &mut Checks,
 ) -> Result<()> {
     for network in &config.networks {
         let place = places.get(&network.name);
         let nic = place.map_or(0, |place| place.nic.ifindex);
-        checks.start(&network.name, side(network, pins), nic)?;
+        let id = ids.get(Kind::Network, &network.name).unwrap_or_default();
+        let neighbours = neighbours.get(&u16::try_from(id)?);
+        let neighbours = neighbours.context("the thread of its neighbours")?;
+        let questions = neighbours.questions.clone();
+        checks.start(&network.name, side(network, pins), nic, questions)?;
     }
     checks.set(config, ids, |backend| current.serves(backend));
-    Ok(())
-}
-
-/// Puts back what an earlier process lost when it was killed.
-fn recover_flow_ids(live: &Live, object: &Object, ids: &Ids, pins: &Pins) -> Result<()> {
-    let table = FlowTable::open(&pins.maps())?;
-    for (name, id) in ids.of(Kind::Snat) {
-        let (Some((_, snat)), Some(slot)) = (parse_name(name), id.checked_sub(1)) else {
-            continue;
-        };
-        let slot = SnatSlot::new(u16::try_from(slot)?, snat, ids);
-        let recovered = live.recover(object, &table, &slot)?;
-        if recovered > 0 {
-            tracing::info!(
-                address = name,
-                recovered,
-                "free flow ids were lost, and are back"
-            );
-        }
-    }
     Ok(())
 }
 
@@ -455,6 +478,8 @@ const fn is_of_networks(step: &Operation) -> bool {
         Operation::WriteRules(..)
         | Operation::ClearRules(..)
         | Operation::OpenSnat(_)
+        | Operation::SetBank(..)
+        | Operation::SetQuota(..)
         | Operation::SetRing(..)
         | Operation::UnmapNetwork(_)
         | Operation::SetNetwork(..)
@@ -467,5 +492,10 @@ const fn is_of_networks(step: &Operation) -> bool {
 /// Where the text of the applied configuration is, so that other processes know the names behind the
 /// ids.
 pub(super) fn applied_path(pins: &Pins) -> PathBuf {
-    pins.runtime().join("applied.yaml")
+    pins.state().join(APPLIED)
+}
+
+/// Where versions of before had it, which a reboot empties.
+fn before_path(pins: &Pins) -> PathBuf {
+    pins.runtime().join(APPLIED)
 }

@@ -1,5 +1,6 @@
-//! What outlives the process beside the maps: verdicts, overrides, drains, and a change that nobody has
-//! confirmed yet. A file in the runtime folder, always whole, and a copy of it.
+//! What outlives the process beside the maps: verdicts, drains, and a change that is not confirmed yet, in the
+//! runtime folder; overrides, which outlive a reboot, in the state folder. Each is a file, always whole, and a copy
+//! of it.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +12,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use nix::time::ClockId;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{drains::Drains, unconfirmed::Unconfirmed};
-use crate::{admin::api::Override, health::Standing};
+use crate::{admin::api::Override, dataplane::pins::Pins, health::Standing};
 
 /// The state; backends by their names in the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,13 +23,29 @@ use crate::{admin::api::Override, health::Standing};
 pub struct State {
     /// What checks have found.
     pub standings: BTreeMap<String, Standing>,
-    /// What the operator says.
-    pub overrides: BTreeMap<String, Override>,
+    /// What the operator says. In a file of its own.
+    #[serde(skip)]
+    pub overrides: Overrides,
     /// When the flows of a backend that gets no new ones shall end.
     pub drains: Drains,
     /// A change that nobody has confirmed yet.
     pub unconfirmed: Option<Unconfirmed>,
 }
+
+/// What operators say of backends, by their names in the registry.
+pub type Overrides = BTreeMap<String, Override>;
+
+/// The file in the runtime folder. Versions of before had overrides there as well: then they are the latest.
+#[derive(Default, Deserialize)]
+struct Runtime {
+    #[serde(flatten)]
+    state: State,
+    overrides: Option<Overrides>,
+}
+
+/// The names of the two files.
+const STATE: &str = "state.json";
+const OVERRIDES: &str = "overrides.json";
 
 /// A time since the host was started, in milliseconds: it is not changed by anybody, and goes on while
 /// the host sleeps.
@@ -65,59 +82,112 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl State {
-    /// Reads the state that an earlier process has left in a runtime folder: the file, or its copy if the
-    /// file cannot be read; an empty one if there is none of the two.
-    pub fn load(runtime: &Path) -> Self {
-        let [file, copy] = paths(runtime);
-        match (Self::read(&file), Self::read(&copy)) {
-            (Ok(Some(state)), _) | (Ok(None), Ok(Some(state))) => state,
-            (Err(error), Ok(Some(state))) => {
-                let (file, copy) = (file.display(), copy.display());
-                tracing::error!(
-                    "{file} cannot be read, so its copy {copy} is taken, which may lack what was noted \
-                     last: {error:#}"
-                );
-                state
-            }
-            (Err(error), _) | (Ok(None), Err(error)) => {
-                let file = file.display();
-                tracing::error!(
-                    "neither {file} nor its copy can be read, so overrides, drains and verdicts begin \
-                     anew: {error:#}"
-                );
-                Self::default()
-            }
-            (Ok(None), Ok(None)) => Self::default(),
+    /// Reads the state that an earlier process of an instance has left: each file, or its copy if the file cannot
+    /// be read; an empty one if there is none of the two.
+    pub fn load(pins: &Pins) -> Self {
+        Self::load_from(&pins.runtime(), &pins.state())
+    }
+
+    fn load_from(runtime: &Path, lasting: &Path) -> Self {
+        let Runtime { state, overrides } = read_either(runtime, STATE).unwrap_or_default();
+        if let Some(moved) = &overrides
+            && let Err(error) = keep(moved, lasting)
+        {
+            tracing::error!("what operators said of backends does not outlive a reboot: {error:#}");
+        }
+        let overrides = overrides.or_else(|| read_either(lasting, OVERRIDES));
+        Self {
+            overrides: overrides.unwrap_or_default(),
+            ..state
         }
     }
 
-    fn read(path: &Path) -> Result<Option<Self>> {
-        let text = match fs::read(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text?,
-        };
-        Ok(Some(serde_json::from_slice(&text)?))
+    /// What operators have said of backends of an instance, also before a reboot.
+    pub fn of_operators(pins: &Pins) -> Overrides {
+        Self::load(pins).overrides
     }
 
-    /// Writes it, and its copy: of the same, so that neither knows a change that waits to be confirmed and
+    /// Writes it, and its copies: of the same, so that neither knows a change that waits to be confirmed and
     /// the other does not.
     ///
     /// # Errors
     ///
     /// If a file cannot be written; those before stay.
-    pub fn save(&self, runtime: &Path) -> Result<()> {
+    pub fn save(&self, pins: &Pins) -> Result<()> {
+        self.save_to(&pins.runtime(), &pins.state())
+    }
+
+    fn save_to(&self, runtime: &Path, lasting: &Path) -> Result<()> {
         let text = serde_json::to_vec_pretty(self).context("write the state as JSON")?;
-        let [file, copy] = paths(runtime);
-        let beside = write_beside(&file, &text)?;
-        let beside_copy = write_beside(&copy, &text)?;
-        beside.put(&file)?;
-        beside_copy.put(&copy)
+        let mut all = changed(&self.overrides, lasting)?;
+        for path in paths(runtime, STATE) {
+            all.push((write_beside(&path, &text)?, path));
+        }
+        all.into_iter()
+            .try_for_each(|(beside, path)| beside.put(&path))
     }
 }
 
+/// Writes overrides where they outlive a reboot: an older process has left them where they do not.
+fn keep(overrides: &Overrides, lasting: &Path) -> Result<()> {
+    fs::create_dir_all(lasting).with_context(|| format!("create {}", lasting.display()))?;
+    changed(overrides, lasting)?
+        .into_iter()
+        .try_for_each(|(beside, path)| beside.put(&path))
+}
+
+/// Overrides as they are to be in their files, beside those that are otherwise.
+fn changed(overrides: &Overrides, lasting: &Path) -> Result<Vec<(Beside, PathBuf)>> {
+    let text = serde_json::to_vec_pretty(overrides).context("write overrides as JSON")?;
+    let paths = paths(lasting, OVERRIDES);
+    let mut all = Vec::new();
+    // Of none there need be no file.
+    if !overrides.is_empty() || paths.iter().any(|path| path.exists()) {
+        for path in paths {
+            // They change seldom, and the disk is slow.
+            if let Some(beside) = change_beside(&path, &text)? {
+                all.push((beside, path));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A file of a folder, or its copy if it cannot be read.
+fn read_either<T: DeserializeOwned>(folder: &Path, name: &str) -> Option<T> {
+    let [file, copy] = paths(folder, name);
+    match (read(&file), read(&copy)) {
+        (Ok(Some(state)), _) | (Ok(None), Ok(Some(state))) => Some(state),
+        (Err(error), Ok(Some(state))) => {
+            let (file, copy) = (file.display(), copy.display());
+            tracing::error!(
+                "{file} cannot be read, so its copy {copy} is taken, which may lack what was noted \
+                 last: {error:#}"
+            );
+            Some(state)
+        }
+        (Err(error), _) | (Ok(None), Err(error)) => {
+            let file = file.display();
+            tracing::error!(
+                "neither {file} nor its copy can be read, so what is in them begins anew: {error:#}"
+            );
+            None
+        }
+        (Ok(None), Ok(None)) => None,
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let text = match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    Ok(Some(serde_json::from_slice(&text)?))
+}
+
 /// The file, and its copy.
-fn paths(runtime: &Path) -> [PathBuf; 2] {
-    ["state.json", "state.json.copy"].map(|name| runtime.join(name))
+fn paths(folder: &Path, name: &str) -> [PathBuf; 2] {
+    [name.to_owned(), format!("{name}.copy")].map(|name| folder.join(name))
 }
 
 /// Writes a file so that it is never half a file: beside it, then in its place.
@@ -174,7 +244,11 @@ impl Beside {
     ///
     /// If it cannot be renamed.
     pub fn put(self, path: &Path) -> Result<()> {
-        fs::rename(&self.0, path).with_context(|| format!("rename to {}", path.display()))
+        fs::rename(&self.0, path).with_context(|| format!("rename to {}", path.display()))?;
+        // The name is on the disk when the folder is.
+        let folder = path.parent().unwrap_or(path);
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.with_context(|| format!("write the folder {}", folder.display()))
     }
 }
 
@@ -195,6 +269,7 @@ mod tests {
             verdict: Verdict::NotReady,
             against: 1,
             flaps: 2,
+            good_ms: 0,
         };
         State {
             standings: [("p/a@n/10.0.0.1".to_owned(), standing)].into(),
@@ -204,17 +279,88 @@ mod tests {
                 until: Uptime(99),
                 before: "version: 1".to_owned(),
                 after: "version: 1 ".to_owned(),
+                file: Some(PathBuf::from("/etc/lb/lb.yaml")),
             }),
         }
+    }
+
+    /// In one folder.
+    fn load(folder: &Path) -> State {
+        State::load_from(folder, folder)
+    }
+
+    impl State {
+        fn saved(&self, folder: &Path) -> Result<()> {
+            self.save_to(folder, folder)
+        }
+    }
+
+    /// A reboot empties the runtime folder.
+    #[test]
+    fn overrides_outlive_a_reboot_and_nothing_else() {
+        let [runtime, lasting] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [runtime, lasting] = [runtime.path(), lasting.path()];
+        State::default().save_to(runtime, lasting).unwrap();
+        assert_eq!(fs::read_dir(lasting).unwrap().count(), 0);
+        state().save_to(runtime, lasting).unwrap();
+        assert_eq!(State::load_from(runtime, lasting), state());
+        for path in paths(runtime, STATE) {
+            fs::remove_file(path).unwrap();
+        }
+        let left = State {
+            overrides: state().overrides,
+            ..State::default()
+        };
+        assert_eq!(State::load_from(runtime, lasting), left);
+        // A file of which a half is left, and its copy.
+        let [file, _] = paths(lasting, OVERRIDES);
+        fs::write(&file, "{").unwrap();
+        assert_eq!(State::load_from(runtime, lasting), left);
+        State::default().save_to(runtime, lasting).unwrap();
+        assert_eq!(State::load_from(runtime, lasting), State::default());
+    }
+
+    /// A version of before that ran last has all of it in one file.
+    #[test]
+    fn overrides_are_moved() {
+        let [runtime, lasting] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [runtime, lasting] = [runtime.path(), lasting.path()];
+        let [file, _] = paths(runtime, STATE);
+        let old = r#"{ "overrides": { "p/b": { "override": "weight", "weight": 3 } } }"#;
+        let old = old.replace(
+            r#"{ "override": "weight", "weight": 3 }"#,
+            &serde_json::to_string(&Override::Weight { weight: 3 }).unwrap(),
+        );
+        fs::write(file, old).unwrap();
+        let [stale, _] = paths(lasting, OVERRIDES);
+        fs::write(stale, "{}").unwrap();
+        let loaded = State::load_from(runtime, lasting);
+        let moved: Overrides = [("p/b".to_owned(), Override::Weight { weight: 3 })].into();
+        assert_eq!(loaded.overrides, moved);
+        // Also if nothing changes until the reboot.
+        fs::remove_file(runtime.join(STATE)).unwrap();
+        assert_eq!(State::load_from(runtime, lasting).overrides, moved);
     }
 
     #[test]
     fn what_is_written_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(State::load(folder.path()), State::default());
-        state().save(folder.path()).unwrap();
-        assert_eq!(State::load(folder.path()), state());
+        assert_eq!(load(folder.path()), State::default());
+        state().saved(folder.path()).unwrap();
+        assert_eq!(load(folder.path()), state());
         assert!(!folder.path().join("state.json.new").exists());
+    }
+
+    /// As the release before wrote it.
+    #[test]
+    fn a_state_that_does_not_name_the_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let text =
+            r#"{"unconfirmed": {"until": 99, "before": "version: 1", "after": "version: 1 "}}"#;
+        fs::write(folder.path().join("state.json"), text).unwrap();
+        let unconfirmed = load(folder.path()).unconfirmed.unwrap();
+        assert_eq!(unconfirmed.file, None);
+        assert_eq!(unconfirmed.until, Uptime(99));
     }
 
     const BROKEN: [&str; 5] = ["", "{", "[", "{\"overrides\": 3}", "\0\0"];
@@ -222,35 +368,35 @@ mod tests {
     #[test]
     fn of_a_broken_state_the_copy_is_taken() {
         let folder = tempfile::tempdir().unwrap();
-        let [file, copy] = paths(folder.path());
+        let [file, copy] = paths(folder.path(), STATE);
         let other = State {
             unconfirmed: None,
             ..state()
         };
         for broken in BROKEN {
-            other.save(folder.path()).unwrap();
-            state().save(folder.path()).unwrap();
+            other.saved(folder.path()).unwrap();
+            state().saved(folder.path()).unwrap();
             fs::write(&copy, broken).unwrap();
-            assert_eq!(State::load(folder.path()), state(), "{broken}");
-            state().save(folder.path()).unwrap();
+            assert_eq!(load(folder.path()), state(), "{broken}");
+            state().saved(folder.path()).unwrap();
             fs::write(&file, broken).unwrap();
-            assert_eq!(State::load(folder.path()), state(), "{broken}");
-            other.save(folder.path()).unwrap();
-            assert_eq!(State::load(folder.path()), other, "it is whole again");
+            assert_eq!(load(folder.path()), state(), "{broken}");
+            other.saved(folder.path()).unwrap();
+            assert_eq!(load(folder.path()), other, "it is whole again");
         }
         fs::remove_file(&file).unwrap();
-        assert_eq!(State::load(folder.path()), other, "the file is gone");
+        assert_eq!(load(folder.path()), other, "the file is gone");
     }
 
     #[test]
     fn without_a_whole_copy_a_broken_state_is_none() {
         for broken in BROKEN {
             let folder = tempfile::tempdir().unwrap();
-            let [file, copy] = paths(folder.path());
+            let [file, copy] = paths(folder.path(), STATE);
             fs::write(file, broken).unwrap();
-            assert_eq!(State::load(folder.path()), State::default(), "{broken}");
+            assert_eq!(load(folder.path()), State::default(), "{broken}");
             fs::write(copy, broken).unwrap();
-            assert_eq!(State::load(folder.path()), State::default(), "{broken}");
+            assert_eq!(load(folder.path()), State::default(), "{broken}");
         }
     }
 
@@ -258,10 +404,10 @@ mod tests {
     fn a_write_that_fails_leaves_what_was() {
         for name in ["state.json.new", "state.json.copy.new"] {
             let folder = tempfile::tempdir().unwrap();
-            state().save(folder.path()).unwrap();
+            state().saved(folder.path()).unwrap();
             fs::create_dir(folder.path().join(name)).unwrap();
-            assert!(State::default().save(folder.path()).is_err());
-            assert_eq!(State::load(folder.path()), state(), "{name}");
+            assert!(State::default().saved(folder.path()).is_err());
+            assert_eq!(load(folder.path()), state(), "{name}");
         }
     }
 

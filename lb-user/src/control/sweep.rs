@@ -13,7 +13,6 @@ use lb_common::{
         label,
         network::{AddressKey, Network},
         snat::{SnatPage, base},
-        usage,
     },
 };
 
@@ -204,8 +203,7 @@ impl Sweeper {
     /// Gives back what a flow held that was live until now, but for its id: that goes last.
     fn ended(&self, (id, slot): (u32, SnatSlot), word: Word, flow: Flow) -> Result<()> {
         if word.in_use() {
-            self.usage.add(usage::network(flow.network), -1);
-            self.usage.add(usage::service(flow.service), -1);
+            self.usage.count(id, (flow.network, flow.service), -1);
         }
         let port = u32::from(slot.snat.first_port) + (id - base(slot.slot));
         self.reporter.report(FlowEvent {
@@ -243,7 +241,10 @@ fn forget_key(maps: &mut Maps, word: Word, flow: &Flow, id: u32) -> Result<()> {
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    use lb_common::addr::Be16;
+    use lb_common::{
+        addr::Be16,
+        maps::{quota, usage},
+    };
 
     use super::*;
     use crate::{config::Snat, observe::log::channel};
@@ -261,6 +262,10 @@ mod tests {
         for index in 0..service + 2 {
             sweeper.usage.add(index, 5);
         }
+        let quotas = sweeper.usage.quotas();
+        quotas.set_bank(1, 70).unwrap();
+        let quota = quota::index(3, 70);
+        quotas.add(quota, 5);
         let snat = Snat {
             address: IpAddr::from([10, 0, 0, 4]),
             first_port: 20_000,
@@ -292,6 +297,7 @@ mod tests {
             };
             assert_eq!(sweeper.usage.get(index), Some(wanted), "{index}");
         }
+        assert_eq!(quotas.get(quota).live, 4);
         let event = reports.take().unwrap();
         assert!((before..=after).contains(&event.time));
         let wanted = FlowEvent {

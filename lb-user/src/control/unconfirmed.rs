@@ -4,6 +4,8 @@
 //! waits any more. With the same file, or one that cannot be used, a start confirms nothing and undoes
 //! nothing: what waits runs on until its time is over, and from then on what was before it.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::state::{State, Uptime};
@@ -19,6 +21,9 @@ pub struct Unconfirmed {
     /// The one that must be confirmed, as text.
     #[serde(default)]
     pub after: String,
+    /// The file of the configuration that comes back; none of a process of before, which did not note it.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
 }
 
 /// Which configuration a start runs.
@@ -134,6 +139,7 @@ services:
             until: Uptime::now().after(left),
             before: load(&text(BEFORE)).unwrap().text,
             after: load(&text(AFTER)).unwrap().text,
+            file: None,
         });
         let state = State {
             unconfirmed,
@@ -172,6 +178,7 @@ services:
                 until: Uptime::now(),
                 before: "version: 0".to_owned(),
                 after: load(&text(AFTER)).unwrap().text,
+                file: None,
             }),
             ..State::default()
         };

@@ -1,6 +1,7 @@
 //! Links: attached once, pinned, and replaced in place by every later process.
 
 use std::{
+    collections::BTreeMap,
     fmt, fs, io,
     path::{Path, PathBuf},
 };
@@ -59,6 +60,44 @@ impl NewLink {
         link.pin(&pin)
             .map(drop)
             .with_context(|| format!("pin a link at {}", pin.display()))
+    }
+}
+
+/// The pinned links of the programs, each held by this process too: without its pin a link would end, and its
+/// program with it.
+#[derive(Debug, Default)]
+pub struct Held(BTreeMap<PathBuf, FdLink>);
+
+impl Held {
+    /// Holds the link that is pinned there. If there is none, the link that was is pinned again, and this
+    /// says so.
+    ///
+    /// # Errors
+    ///
+    /// If bpffs refuses.
+    pub fn keep(&mut self, pin: &Path) -> Result<bool> {
+        let was_missing = !pin.exists();
+        if was_missing {
+            let Some(link) = self.0.remove(pin) else {
+                return Ok(false);
+            };
+            let pinned = link.pin(pin);
+            pinned.with_context(|| format!("pin a link at {}", pin.display()))?;
+        }
+        let link = PinnedLink::from_pin(pin);
+        let link = link.with_context(|| format!("open the link {}", pin.display()))?;
+        self.0.insert(pin.to_owned(), link.into());
+        Ok(was_missing)
+    }
+
+    /// Lets a link go, whose program is detached.
+    pub fn forget(&mut self, pin: &Path) {
+        self.0.remove(pin);
+    }
+
+    /// Lets all others go.
+    pub fn retain(&mut self, is_used: impl Fn(&Path) -> bool) {
+        self.0.retain(|pin, _| is_used(pin));
     }
 }
 

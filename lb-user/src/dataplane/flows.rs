@@ -6,19 +6,28 @@
 )]
 
 use std::{
+    collections::BTreeMap,
     os::fd::AsFd as _,
     path::Path,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use anyhow::{Context as _, Result};
 use aya::maps::MapData;
 use lb_common::{
     conntrack::Word,
-    maps::flow::{Flow, TIME_SHIFT},
+    maps::{
+        flow::{Flow, TIME_SHIFT},
+        usage,
+    },
 };
 use memmap2::{MmapOptions, MmapRaw};
 use nix::time::{ClockId, clock_gettime};
+
+use super::quotas::Quotas;
 
 /// What an expiry looks at: one cache line, and most often one word of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +45,7 @@ pub struct Glance {
 /// The mapped flow table.
 #[derive(Debug)]
 pub struct FlowTable {
-    memory: MmapRaw,
+    memory: Arc<MmapRaw>,
 }
 
 impl FlowTable {
@@ -169,10 +178,11 @@ pub fn coarse_now() -> Result<u32> {
     Ok(u32::try_from(ns >> TIME_SHIFT & u64::from(u32::MAX))?)
 }
 
-/// The mapped numbers of live flows, by the indexes of [`lb_common::maps::usage`].
+/// The mapped numbers of live flows, by the indexes of [`lb_common::maps::usage`], and those of quotas.
 #[derive(Debug)]
 pub struct UsageTable {
-    memory: MmapRaw,
+    memory: Arc<MmapRaw>,
+    quotas: Quotas,
 }
 
 /// Bytes from one value of a mapped array to the next: the kernel rounds a value's size up to eight.
@@ -185,8 +195,24 @@ impl UsageTable {
     ///
     /// If the pin is missing or the kernel refuses the mapping.
     pub fn open(folder: &Path) -> Result<Self> {
-        let memory = map(folder, "USAGE", USAGE_STRIDE)?;
-        Ok(Self { memory })
+        let quotas = Quotas::open(folder)?;
+        Ok(Self {
+            memory: map(folder, "USAGE", USAGE_STRIDE)?,
+            quotas: quotas.context("the running data plane is older and has no quotas")?,
+        })
+    }
+
+    /// The quotas beside them.
+    pub const fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// Adds to what the network, the service and the quota of a flow have in full use, as `lb_count` in the data
+    /// plane does.
+    pub fn count(&self, id: u32, (network, service): (u16, u16), amount: i32) {
+        self.add(usage::network(network), amount);
+        self.add(usage::service(service), amount);
+        self.quotas.add(self.quotas.index(network, id), amount);
     }
 
     /// How many values there are.
@@ -224,15 +250,28 @@ impl UsageTable {
     }
 }
 
-/// Maps the pinned array `name` in `folder`, whose values take `bytes` each.
-pub(super) fn map(folder: &Path, name: &str, bytes: usize) -> Result<MmapRaw> {
+/// Mappings by the ids of their maps, as long as any table uses them.
+static MAPPED: Mutex<BTreeMap<u32, Weak<MmapRaw>>> = Mutex::new(BTreeMap::new());
+
+/// Maps the pinned array `name` in `folder`, whose values take `bytes` each. All tables of this process that are open
+/// share one mapping: its pages count as memory of the process each time.
+pub(super) fn map(folder: &Path, name: &str, bytes: usize) -> Result<Arc<MmapRaw>> {
     let pinned = MapData::from_pin(folder.join(name));
     let pinned = pinned.with_context(|| format!("open the pinned map {name}"))?;
-    let entries = usize::try_from(pinned.info()?.max_entries())?;
-    MmapOptions::new()
+    let info = pinned.info()?;
+    let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    mapped.retain(|_, memory| memory.strong_count() > 0);
+    if let Some(memory) = mapped.get(&info.id()).and_then(Weak::upgrade) {
+        return Ok(memory);
+    }
+    let entries = usize::try_from(info.max_entries())?;
+    let memory = MmapOptions::new()
         .len(entries * bytes)
         .map_raw(&pinned.fd().as_fd())
-        .with_context(|| format!("map {name} into memory"))
+        .with_context(|| format!("map {name} into memory"))?;
+    let memory = Arc::new(memory);
+    mapped.insert(info.id(), Arc::downgrade(&memory));
+    Ok(memory)
 }
 
 /// Tables in memory that no kernel knows, and what the data plane does to them.
@@ -266,12 +305,13 @@ pub(crate) mod twin {
             let length = usize::try_from(values).unwrap() * USAGE_STRIDE;
             Self {
                 memory: memory(length),
+                quotas: Quotas::anonymous(),
             }
         }
     }
 
-    fn memory(length: usize) -> MmapRaw {
-        MmapOptions::new().len(length).map_anon().unwrap().into()
+    pub(in super::super) fn memory(length: usize) -> Arc<MmapRaw> {
+        Arc::new(MmapOptions::new().len(length).map_anon().unwrap().into())
     }
 }
 

@@ -1,14 +1,17 @@
 //! Maps of maps. The kernel opens an inner map by its id only for who may administer the whole system,
-//! which a process that runs may not: so each is held from when it was made or found.
+//! which a process that runs may not: so each is held from when it was made or found. One that another process
+//! has put in its place since cannot be opened, only replaced.
 
 use std::{
     collections::BTreeMap,
+    io::{self, ErrorKind},
     os::fd::{AsFd as _, OwnedFd},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::{Context as _, Result};
-use aya::maps::{ArrayOfMaps, FromMapData, InnerMap, MapData, MapError};
+use aya::maps::{Array, ArrayOfMaps, FromMapData, InnerMap, Map, MapData, MapError};
 
 /// The inner maps that this process holds, by the outer one's name and their place in it. Clones are of
 /// the same.
@@ -23,39 +26,69 @@ impl Held {
     }
 }
 
-/// A map of maps, all of which are changed by this process alone.
+/// What is at a place of a map of maps.
+pub(super) enum Inner<V> {
+    /// No map.
+    None,
+    /// One that another process has made and this one may not open.
+    Closed,
+    /// A map.
+    Open(V),
+}
+
+/// A map of maps, all of which are changed by this process alone, but for [`Self::let_go`].
 pub(super) struct Outer<V> {
     name: &'static str,
     map: ArrayOfMaps<MapData, V>,
+    /// The same map, as the kernel shows it: ids of maps.
+    ids: Array<MapData, u32>,
     held: Held,
 }
 
 impl<V: FromMapData + InnerMap> Outer<V> {
-    pub(super) const fn new(name: &'static str, map: ArrayOfMaps<MapData, V>, held: Held) -> Self {
-        Self { name, map, held }
+    /// Opens the map of this name that is pinned in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not there, or has another layout.
+    pub(super) fn open(folder: &Path, name: &'static str, held: Held) -> Result<Self>
+    where
+        ArrayOfMaps<MapData, V>: TryFrom<Map, Error = MapError>,
+    {
+        let pin = || {
+            MapData::from_pin(folder.join(name))
+                .with_context(|| format!("open the pinned map {name}"))
+        };
+        Ok(Self {
+            name,
+            map: Map::ArrayOfMaps(pin()?).try_into()?,
+            ids: Map::Array(pin()?).try_into()?,
+            held,
+        })
     }
 
     pub(super) fn len(&self) -> u32 {
         self.map.len()
     }
 
-    /// The map at a place, or `None` if there is none.
+    /// The map at a place.
     ///
     /// # Errors
     ///
-    /// If the kernel does not open it.
-    pub(super) fn get(&self, index: u32) -> Result<Option<V>> {
+    /// If the kernel refuses the look-up.
+    pub(super) fn get(&self, index: u32) -> Result<Inner<V>> {
         let mut held = self.held.all();
         if let Some(known) = held.get(&(self.name, index)) {
             let data = MapData::from_fd(known.try_clone()?)?;
-            return Ok(Some(V::from_map_data(data)?));
+            return Ok(Inner::Open(V::from_map_data(data)?));
         }
         match self.map.get(&index, 0) {
             Ok(found) => {
                 held.insert((self.name, index), descriptor(&found)?);
-                Ok(Some(found))
+                Ok(Inner::Open(found))
             }
-            Err(MapError::KeyNotFound) => Ok(None),
+            Err(MapError::KeyNotFound) => Ok(Inner::None),
+            Err(error) if is_refused(&error) => Ok(Inner::Closed),
             Err(error) => Err(error).with_context(|| format!("open map {index} of {}", self.name)),
         }
     }
@@ -72,6 +105,29 @@ impl<V: FromMapData + InnerMap> Outer<V> {
         Ok(())
     }
 
+    /// Lets go of what is not in its place any more, because another process has changed it meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a look-up.
+    pub(super) fn let_go(&self) -> Result<()> {
+        let mut held = self.held.all();
+        let mut gone = Vec::new();
+        for (place, known) in held.iter().filter(|((name, _), _)| *name == self.name) {
+            let known = MapData::from_fd(known.try_clone()?)?.info()?.id();
+            let now = match self.ids.get(&place.1, 0) {
+                Ok(now) => Some(now),
+                Err(MapError::KeyNotFound) => None,
+                Err(error) => return Err(error.into()),
+            };
+            if now != Some(known) {
+                gone.push(*place);
+            }
+        }
+        held.retain(|place, _| !gone.contains(place));
+        Ok(())
+    }
+
     /// Holds all that there are.
     ///
     /// # Errors
@@ -80,6 +136,16 @@ impl<V: FromMapData + InnerMap> Outer<V> {
     pub(super) fn hold(&self) -> Result<()> {
         (0..self.len()).try_for_each(|index| self.get(index).map(drop))
     }
+}
+
+/// Whether the kernel opens a map by its id for this process no more.
+fn is_refused(error: &MapError) -> bool {
+    let cause: Option<&io::Error> = match error {
+        MapError::SyscallError(error) => Some(&error.io_error),
+        MapError::IoError(error) => Some(error),
+        _ => None,
+    };
+    cause.is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 fn descriptor(map: &impl InnerMap) -> Result<OwnedFd> {

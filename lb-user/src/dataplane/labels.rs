@@ -9,7 +9,7 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::Path,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use anyhow::{Context as _, Result};
@@ -30,7 +30,7 @@ pub struct Labels {
     /// None if the running data plane is older than IPv6: then there are no labels.
     pinned: Option<Pinned>,
     /// By flow id.
-    clients: Option<MmapRaw>,
+    clients: Option<Arc<MmapRaw>>,
     key: OnceLock<HashKey>,
     /// What has been read of the labels.
     known: Mutex<HashMap<u32, Ipv6Addr>>,
@@ -63,7 +63,7 @@ impl Labels {
         Ok(Self::with(Some(pinned), Some(clients)))
     }
 
-    fn with(pinned: Option<Pinned>, clients: Option<MmapRaw>) -> Self {
+    fn with(pinned: Option<Pinned>, clients: Option<Arc<MmapRaw>>) -> Self {
         Self {
             pinned,
             clients,
@@ -177,7 +177,7 @@ pub(crate) mod twin {
             let memory = MmapOptions::new().len(length).map_anon().unwrap();
             Self {
                 key: KEY.into(),
-                ..Self::with(None, Some(memory.into()))
+                ..Self::with(None, Some(Arc::new(memory.into())))
             }
         }
 

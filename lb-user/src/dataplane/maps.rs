@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
     maps::{
-        Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues,
-        Queue, lpm_trie::Key,
+        Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues, Queue,
+        lpm_trie::Key,
     },
     util::nr_cpus,
 };
@@ -20,7 +20,7 @@ use lb_common::{
         registry::RegistryKey,
         ring,
         rule::{RuleKey, SET_BITS},
-        sample::{REASONS, Sample},
+        sample::{self, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
         splice::Splice,
@@ -30,9 +30,10 @@ use lb_common::{
 
 use super::{
     flows::coarse_now,
-    inner::{Held, Outer},
+    inner::{Held, Inner, Outer},
     ipv6::Ipv6Maps,
     object::names,
+    quotas::Quotas,
 };
 use crate::config::Limits;
 
@@ -68,6 +69,7 @@ pub struct Maps {
     pub registry: HashMap<MapData, RegistryKey, u32>,
     /// Those of IPv6; none of a data plane that is older than they are.
     pub ipv6: Option<Ipv6Maps>,
+    quotas: Option<Quotas>,
     limits: Limits,
     rules: LpmTrie<MapData, RuleKey, u32>,
     /// None of a data plane that is older than it is.
@@ -75,9 +77,19 @@ pub struct Maps {
     maglev: Outer<Array<MapData, u32>>,
     rings: Outer<Array<MapData, u64>>,
     usage: Array<MapData, u32>,
-    samples: PerCpuArray<MapData, Sample>,
+    samples: Samples,
     free_ids: Outer<Queue<MapData, u32>>,
     held: Held,
+}
+
+/// Dropped packets, as the running data plane keeps them.
+enum Samples {
+    /// The latest one for each network and reason.
+    Each(Array<MapData, Sample>),
+    /// An older one keeps one for each reason, on each CPU.
+    Older(PerCpuArray<MapData, Sample>),
+    /// There are none.
+    None,
 }
 
 impl Maps {
@@ -89,11 +101,12 @@ impl Maps {
     pub fn open(folder: &Path) -> Result<Self> {
         let mut maps = Self::open_with(folder, Held::default())?;
         maps.ipv6 = Ipv6Maps::open(folder)?;
+        maps.quotas = Quotas::open(folder)?;
         Ok(maps)
     }
 
     /// Opens them once more, for another thread: what one of the two holds of maps in maps, both do. But for
-    /// those of IPv6, which are for who carries out changes.
+    /// quotas and those of IPv6, which are for changes.
     ///
     /// # Errors
     ///
@@ -110,12 +123,17 @@ impl Maps {
         let services = pin("SERVICES")?;
         let backends: Array<MapData, Backend> = Map::Array(pin("BACKENDS")?).try_into()?;
         let flows: Array<MapData, Flow> = Map::Array(pin("FLOWS")?).try_into()?;
-        let maglev: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("MAGLEV")?).try_into()?;
-        let rings: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("RINGS")?).try_into()?;
-        let free_ids: ArrayOfMaps<_, _> = Map::ArrayOfMaps(pin("FREE_IDS")?).try_into()?;
+        let maglev = Outer::open(folder, "MAGLEV", held.clone())?;
         let registry = pin("REGISTRY")?;
         let verdicts = folder.join("VERDICTS").exists();
         let verdicts = verdicts.then(|| pin("VERDICTS")).transpose()?;
+        let samples = if folder.join("DROP_SAMPLES").exists() {
+            Samples::Each(Map::Array(pin("DROP_SAMPLES")?).try_into()?)
+        } else if folder.join("SAMPLES").exists() {
+            Samples::Older(Map::PerCpuArray(pin("SAMPLES")?).try_into()?)
+        } else {
+            Samples::None
+        };
         let limits = Limits {
             snat_addresses: u16::try_from((flows.len() - PAGE) / u32::from(FLOWS_PER_ADDRESS))?,
             services: services.info()?.max_entries(),
@@ -143,14 +161,15 @@ impl Maps {
             registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             ipv6: None,
+            quotas: None,
             verdicts: verdicts
                 .map(|map| Map::PerCpuArray(map).try_into())
                 .transpose()?,
-            maglev: Outer::new("MAGLEV", maglev, held.clone()),
-            rings: Outer::new("RINGS", rings, held.clone()),
+            maglev,
+            rings: Outer::open(folder, "RINGS", held.clone())?,
             usage: Map::Array(pin("USAGE")?).try_into()?,
-            samples: Map::PerCpuArray(pin("SAMPLES")?).try_into()?,
-            free_ids: Outer::new("FREE_IDS", free_ids, held.clone()),
+            samples,
+            free_ids: Outer::open(folder, "FREE_IDS", held.clone())?,
             held,
         })
     }
@@ -164,6 +183,18 @@ impl Maps {
         self.maglev.hold()?;
         self.rings.hold()?;
         self.free_ids.hold()
+    }
+
+    /// Lets go of the maps in maps that another process has replaced. Those are not readable here, and for each that
+    /// is looked up something else stands: see [`Self::maglev`], [`Self::ring_places`], [`Self::is_queue_closed`].
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses a look-up.
+    pub fn let_go(&self) -> Result<()> {
+        self.maglev.let_go()?;
+        self.rings.let_go()?;
+        self.free_ids.let_go()
     }
 
     /// The limits that the maps were made with.
@@ -197,15 +228,18 @@ impl Maps {
             .with_context(|| format!("set the Maglev table of pool {pool}"))
     }
 
-    /// The Maglev table of a pool, or `None` if it never had one.
+    /// The Maglev table of a pool, or `None` if it never had one. One that another process has made has the entry 0,
+    /// the id of no backend: it equals no other table, and is not empty.
     ///
     /// # Errors
     ///
     /// If the kernel refuses the look-up.
     pub fn maglev(&self, pool: u32) -> Result<Option<Vec<u32>>> {
-        let table = self.maglev.get(pool)?;
-        let backends = table.map(|table| table.iter().skip(1).collect::<Result<_, _>>());
-        Ok(backends.transpose()?)
+        Ok(match self.maglev.get(pool)? {
+            Inner::None => None,
+            Inner::Closed => Some(vec![0]),
+            Inner::Open(table) => Some(table.iter().skip(1).collect::<Result<_, _>>()?),
+        })
     }
 
     /// Makes a ring of flows anew, empty: flows of the old one are in no danger any more, and leave by
@@ -222,27 +256,29 @@ impl Maps {
             .with_context(|| format!("set the ring of flows {index}"))
     }
 
-    /// A ring of flows: size, head and places as `maps::ring` says; `None` if there is none.
+    /// A ring of flows: size, head and places as `maps::ring` says; `None` if there is none that can be read.
     ///
     /// # Errors
     ///
     /// If the kernel refuses the look-up.
     pub fn ring(&self, index: u32) -> Result<Option<Vec<u64>>> {
-        let ring = self.rings.get(index)?;
-        let words = ring.map(|ring| ring.iter().collect::<Result<_, _>>());
-        Ok(words.transpose()?)
+        Ok(match self.rings.get(index)? {
+            Inner::None | Inner::Closed => None,
+            Inner::Open(ring) => Some(ring.iter().collect::<Result<_, _>>()?),
+        })
     }
 
-    /// How many places a ring of flows has; `None` if there is none.
+    /// How many places a ring of flows has; `None` if there is none, and 0 of one that another process has made.
     ///
     /// # Errors
     ///
     /// If the kernel refuses the look-up.
     pub fn ring_places(&self, index: u32) -> Result<Option<u32>> {
-        match self.rings.get(index)? {
-            Some(found) => Ok(Some(u32::try_from(found.get(&ring::SIZE, 0)?)?)),
-            None => Ok(None),
-        }
+        Ok(match self.rings.get(index)? {
+            Inner::None => None,
+            Inner::Closed => Some(0),
+            Inner::Open(ring) => Some(u32::try_from(ring.get(&ring::SIZE, 0)?)?),
+        })
     }
 
     /// Live flows of a network's clients or a service, by the index that `maps::usage` gives.
@@ -254,30 +290,56 @@ impl Maps {
         Ok(self.usage.get(&index, 0)?)
     }
 
-    /// The latest sample of each reason that has one, with the reason's number.
+    /// The quotas.
+    ///
+    /// # Errors
+    ///
+    /// If the data plane is older and has none.
+    pub fn quotas(&self) -> Result<&Quotas> {
+        let quotas = self.quotas.as_ref();
+        quotas.context("the running data plane is older and has no quotas; `lb run` makes them")
+    }
+
+    /// The latest packet of a network that was dropped for the reason with this number, if one is kept. An older data
+    /// plane keeps the latest one of all networks.
     ///
     /// # Errors
     ///
     /// If the kernel refuses the look-up.
-    pub fn samples(&self) -> Result<Vec<(u32, Sample)>> {
-        let now = coarse_now()?;
-        let mut latest = Vec::new();
-        for reason in 0..REASONS {
-            let samples = self.samples.get(&reason, 0)?;
-            let taken = samples.iter().filter(|sample| sample.seen != 0);
-            let last = taken.min_by_key(|sample| now.wrapping_sub(sample.seen));
-            latest.extend(last.map(|sample| (reason, *sample)));
-        }
-        Ok(latest)
+    pub fn sample(&self, network: u16, reason: u32) -> Result<Option<Sample>> {
+        let found = match &self.samples {
+            Samples::Each(samples) => Some(samples.get(&sample::index(network.into(), reason), 0)?),
+            Samples::Older(samples) => {
+                let now = coarse_now()?;
+                let each = samples.get(&reason, 0)?;
+                let taken = each.iter().filter(|sample| sample.seen != 0);
+                let last = taken.min_by_key(|sample| now.wrapping_sub(sample.seen));
+                last.copied().filter(|sample| sample.network == network)
+            }
+            Samples::None => None,
+        };
+        Ok(found.filter(|sample| sample.seen != 0))
     }
 
-    /// The queue of free ids of a SNAT address, or `None` if the slot has none yet.
+    /// The queue of free ids of a SNAT address, or `None` if the slot has none that can be used.
     ///
     /// # Errors
     ///
     /// If the kernel refuses the look-up.
     pub fn free_ids(&self, slot: u32) -> Result<Option<Queue<MapData, u32>>> {
-        self.free_ids.get(slot)
+        Ok(match self.free_ids.get(slot)? {
+            Inner::None | Inner::Closed => None,
+            Inner::Open(queue) => Some(queue),
+        })
+    }
+
+    /// Whether the queue of free ids of a SNAT address is one that another process has made.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn is_queue_closed(&self, slot: u32) -> Result<bool> {
+        Ok(matches!(self.free_ids.get(slot)?, Inner::Closed))
     }
 
     /// The splice of the flow with this id and word, if it has one.

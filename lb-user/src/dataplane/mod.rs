@@ -14,6 +14,7 @@ pub mod maps;
 pub mod object;
 pub mod peers;
 pub mod pins;
+pub mod quotas;
 pub mod splices;
 #[cfg(test)]
 mod stress;

@@ -20,7 +20,7 @@ use crate::config::Limits;
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
-pub const MAPS: [&str; 28] = [
+pub const MAPS: [&str; 35] = [
     "NETWORK_IDS",
     "NETWORKS",
     "ADDRESSES",
@@ -38,13 +38,20 @@ pub const MAPS: [&str; 28] = [
     "FREE_IDS",
     "FLOW_INDEX",
     "FLOWS",
+    "PENDING",
     "SPLICES",
     "USAGE",
+    "QUOTAS",
+    "BANKS",
     "RINGS",
     "FLOW_EVENTS",
-    "SAMPLES",
+    "DROP_SAMPLES",
     "ANSWERS",
-    "FRAGMENTS",
+    "RATES",
+    "CONTACTS",
+    "STATIONS",
+    "ADDED",
+    "DATAGRAMS",
     "IP_IDS",
     "IP_ID_BLOCKS",
     "VERDICTS",
@@ -88,8 +95,10 @@ impl Object {
         let sizes: Vec<(&str, u32)> = wanted
             .iter()
             .map(|&(name, size)| match name {
-                // A client for each flow, also where the flows were there first.
-                "FLOWS" | "CLIENTS6" => (name, flows),
+                // One for each flow, also where the flows were there first.
+                "FLOWS" | "CLIENTS6" | "PENDING" => (name, flows),
+                // Half as large in earlier versions. A peer without room there is named when it matters.
+                "LOCAL_PEERS" => (name, pinned_size(&folder, name).unwrap_or(size)),
                 _ => (name, adopted(&folder, name, size)),
             })
             .collect();
@@ -135,6 +144,27 @@ impl Object {
         let pinned = MapData::from_pin(pins.maps().join("NETWORKS"));
         let pinned = pinned.and_then(|map| map.info()).ok();
         known.is_some() && known.map(|info| info.id()) == pinned.map(|info| info.id())
+    }
+
+    /// Pins the maps again whose pins are gone, and gives their names.
+    ///
+    /// # Errors
+    ///
+    /// If bpffs refuses.
+    pub fn pin_again(&self, pins: &Pins) -> Result<Vec<&'static str>> {
+        let mut pinned = Vec::new();
+        for name in MAPS {
+            let pin = pins.maps().join(name);
+            if pin.exists() {
+                continue;
+            }
+            let map = self.ebpf.map(name);
+            let map = map.with_context(|| format!("the eBPF object has no map {name}"))?;
+            map.pin(&pin)
+                .with_context(|| format!("pin the map {name} at {}", pin.display()))?;
+            pinned.push(name);
+        }
+        Ok(pinned)
     }
 
     /// A program of the object.
@@ -222,14 +252,15 @@ fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
     vec![
         ("REGISTRY", names(limits)),
         ("SERVICES", limits.services),
-        // A check has one, and a backend one check.
-        ("LOCAL_PEERS", limits.backends),
+        // A backend is dialled at its port, and may be checked at another one.
+        ("LOCAL_PEERS", limits.backends.saturating_mul(2)),
         ("USAGE", usage::entries(limits.services)),
         // Id 0 is none.
         ("BACKENDS", limits.backends.saturating_add(1)),
         // Two of each pool.
         ("MAGLEV", limits.pools.saturating_mul(2).saturating_add(1)),
         ("FLOWS", flows),
+        ("PENDING", flows),
         ("SPLICES", flows),
         ("CLIENTS6", flows),
         // A VIP, SNAT address or backend has one at most, and so has each cell.
@@ -256,12 +287,15 @@ pub(super) fn names(limits: &Limits) -> u32 {
     ids.into_iter().fold(MAX_NETWORKS, u32::saturating_add)
 }
 
+/// The size of a map, if it is pinned already.
+fn pinned_size(folder: &Path, name: &str) -> Option<u32> {
+    let pinned = MapData::from_pin(folder.join(name)).ok()?;
+    Some(pinned.info().ok()?.max_entries())
+}
+
 /// The size of a map that is pinned already, else `wanted`: a pinned map cannot grow.
 fn adopted(folder: &Path, name: &str, wanted: u32) -> u32 {
-    let pinned = MapData::from_pin(folder.join(name)).ok();
-    let size = pinned
-        .and_then(|map| map.info().ok())
-        .map_or(wanted, |info| info.max_entries());
+    let size = pinned_size(folder, name).unwrap_or(wanted);
     if size != wanted {
         tracing::warn!(
             map = name,
@@ -276,6 +310,17 @@ fn adopted(folder: &Path, name: &str, wanted: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A backend is dialled at its port, and checked at another one.
+    #[test]
+    fn each_backend_has_room_for_two_peers() {
+        let limits = Limits {
+            backends: 300,
+            ..Limits::default()
+        };
+        let sizes = sizes(&limits);
+        assert!(sizes.contains(&("LOCAL_PEERS", 600)), "{sizes:?}");
+    }
 
     #[test]
     fn a_verifiers_last_word_is_its_reason() {

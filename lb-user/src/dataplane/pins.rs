@@ -11,6 +11,8 @@ use lb_common::abi::ABI_VERSION;
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 /// Runtime files.
 const RUNTIME: &str = "/run/lb";
+/// What outlives a reboot.
+const STATE: &str = "/var/lib/lb";
 
 /// The folders of one instance. Two instances never share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,9 +104,19 @@ impl Pins {
         self.runtime().join("heirs.sock")
     }
 
-    /// Folder of runtime files: the applied configuration, and the socket.
+    /// Folder of the runtime files of all instances.
+    pub fn all_runtimes() -> &'static Path {
+        Path::new(RUNTIME)
+    }
+
+    /// Folder of runtime files: verdicts, drains, settings of NICs, and the sockets.
     pub fn runtime(&self) -> PathBuf {
         Path::new(RUNTIME).join(&self.instance)
+    }
+
+    /// Folder of what outlives a reboot: the applied configuration, and what operators say of backends.
+    pub fn state(&self) -> PathBuf {
+        Path::new(STATE).join(&self.instance)
     }
 
     /// Whether an earlier run has left a data plane, of this version or another. A folder that was only
@@ -114,21 +126,23 @@ impl Pins {
     }
 
     /// The folders that must be there before a user can make anything of the instance, outer ones first.
-    pub fn folders(&self) -> [PathBuf; 5] {
+    pub fn folders(&self) -> [PathBuf; 7] {
         let (bpffs, runtime) = (Path::new(BPFFS), PathBuf::from(RUNTIME));
         let locks = runtime.join("locks");
         [
             bpffs.join("lb"),
             runtime,
             locks,
+            STATE.into(),
             self.root(),
             self.runtime(),
+            self.state(),
         ]
     }
 
     /// What belongs to whoever runs the instance.
-    pub fn own(&self) -> [PathBuf; 3] {
-        [self.root(), self.runtime(), self.lock()]
+    pub fn own(&self) -> [PathBuf; 4] {
+        [self.root(), self.runtime(), self.state(), self.lock()]
     }
 
     /// Creates the folders.
@@ -137,7 +151,7 @@ impl Pins {
     ///
     /// The error of the file system, with the folder's path.
     pub fn create(&self) -> io::Result<()> {
-        for folder in [self.maps(), self.links(), self.runtime()] {
+        for folder in [self.maps(), self.links(), self.runtime(), self.state()] {
             fs::create_dir_all(&folder).map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
             })?;
@@ -166,6 +180,15 @@ impl Pins {
         self.remove_links()?;
         remove_folder(&self.root())?;
         remove_folder(&self.runtime())
+    }
+
+    /// Removes what outlives a reboot.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::remove`].
+    pub fn remove_state(&self) -> io::Result<()> {
+        remove_folder(&self.state())
     }
 }
 

@@ -19,7 +19,7 @@ use std::{
 
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
-    conntrack::{self, Direction, Segment, State, Step, Word},
+    conntrack::{self, Direction, Numbers, Segment, State, Step, Word},
     maps::flow::Flow,
     wire::header::{ACK, FIN, RST, SYN},
 };
@@ -195,10 +195,10 @@ impl Ground {
             if !word.translates() {
                 return;
             }
-            let (request, reply) = (flow.ack_request.get(), flow.ack_reply.get());
+            let numbers = Numbers::acknowledged(flow.ack_request.get(), flow.ack_reply.get());
             let step = match word.is_udp() {
                 true => conntrack::udp(word, direction),
-                false => conntrack::tcp(word, direction, &segment, request, reply),
+                false => conntrack::tcp(word, direction, &segment, &numbers),
             };
             let Step::Change(next) = step else { return };
             dice.pause();

@@ -21,6 +21,9 @@ use crate::{
 /// Characters of an outcome's words at most: some are a server's.
 const MOST_WORDS: usize = 200;
 
+/// The step until the backend is heard.
+const CONNECTION: &str = "connection";
+
 /// How a check ended that did not reach its end.
 #[derive(Debug)]
 pub(super) enum Fault {
@@ -57,6 +60,8 @@ impl Outcome {
 pub(super) struct Checked {
     pub(super) outcome: Outcome,
     pub(super) took: Duration,
+    /// Whether nothing was heard of it: it, or its next hop, may be at another MAC now.
+    pub(super) was_silent: bool,
     /// What is still open.
     pub(super) open: Open,
 }
@@ -114,6 +119,7 @@ impl<'a> Question<'a> {
         let begin = Instant::now();
         let asked = timeout(self.timeout, self.steps()).await;
         let took = begin.elapsed();
+        let was_silent = asked.is_err() && self.step.get() == CONNECTION;
         let (outcome, open) = match asked {
             Ok(Ok((outcome, open))) => (outcome, open),
             Ok(Err(fault)) => (fault.outcome()?, Open::Nothing),
@@ -125,12 +131,13 @@ impl<'a> Question<'a> {
         Ok(Checked {
             outcome,
             took,
+            was_silent,
             open,
         })
     }
 
     async fn steps(&self) -> Result<(Outcome, Open), Fault> {
-        self.step.set("connection");
+        self.step.set(CONNECTION);
         let mut stream = tcp::connect(self.source, self.address).await?;
         if self.is_told {
             let header = proxy::local().context("say that a check is nobody's");

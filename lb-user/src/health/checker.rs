@@ -5,10 +5,11 @@ use std::{
     collections::BTreeMap,
     hash::{BuildHasher as _, Hasher as _, RandomState},
     mem,
+    net::IpAddr,
     rc::Rc,
     sync::Arc,
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow};
@@ -16,17 +17,21 @@ use rustls::ClientConfig;
 use tokio::{
     sync::{Semaphore, SemaphorePermit, mpsc, watch},
     task::{self, AbortHandle, LocalSet},
-    time::{MissedTickBehavior, interval, sleep_until},
+    time::{MissedTickBehavior, interval, sleep, sleep_until},
 };
 
 use super::{
-    Outcome, Report, Target,
+    Outcome, Report, Target, Verdict,
     check::{Checked, Question},
     line::{LOOK, Line},
+    pace::Pace,
     standing::Course,
     tls,
 };
 use crate::network::{carrier::Carrier, neighbour::Side, resident};
+
+/// How long a neighbour has to say where it is, before it is checked again.
+const RESOLVES: Duration = Duration::from_millis(300);
 
 /// What the checks of all networks share.
 #[derive(Clone, Debug)]
@@ -47,21 +52,26 @@ pub struct Checker {
 
 impl Checker {
     /// Starts the thread that checks the backends of `network` from `side`, and out of `nic`, an index
-    /// in the calling thread's namespace. It has nothing to do until it is told its targets.
+    /// in the calling thread's namespace; for neighbours it asks at `neighbours`. It has nothing to do until it is told its targets.
     ///
     /// # Errors
     ///
     /// If the cell cannot be entered, or the thread not be started.
-    pub fn start(side: Side, nic: u32, network: &str, commons: Commons) -> Result<Self> {
+    pub fn start(
+        side: Side,
+        nic: u32,
+        network: &str,
+        (commons, neighbours): (Commons, mpsc::Sender<IpAddr>),
+    ) -> Result<Self> {
         let carrier = Carrier::open(nic).context("ask for the carrier of a NIC")?;
         let line = Line::new(network.to_owned(), carrier.clone());
         let (targets, wanted) = watch::channel(Vec::new());
         let (name, cell) = (network.to_owned(), side.cell);
         let work = move |runtime| {
-            LocalSet::new().block_on(&runtime, run(name, line, wanted, commons));
+            LocalSet::new().block_on(&runtime, run(name, line, wanted, (commons, neighbours)));
         };
         let thread = format!("health-{network}");
-        let thread = resident::start(thread, cell.as_deref(), resident::runtime, work)
+        let thread = resident::start_listener(thread, cell.as_deref(), work)
             .with_context(|| format!("check the backends of network {network}"))?;
         Ok(Self {
             targets: Some(targets),
@@ -99,7 +109,10 @@ impl Drop for Checker {
 struct Shared {
     network: String,
     line: Line,
+    pace: Pace,
     commons: Commons,
+    /// Where to ask for a neighbour anew.
+    neighbours: mpsc::Sender<IpAddr>,
     /// Whether it was said that checks wait for others.
     said: Cell<bool>,
 }
@@ -138,12 +151,14 @@ async fn run(
     network: String,
     line: Line,
     mut wanted: watch::Receiver<Vec<Target>>,
-    commons: Commons,
+    (commons, neighbours): (Commons, mpsc::Sender<IpAddr>),
 ) {
     let shared = Rc::new(Shared {
         network,
         line,
+        pace: Pace::new(Instant::now()),
         commons,
+        neighbours,
         said: Cell::new(false),
     });
     let mut running = BTreeMap::new();
@@ -155,9 +170,13 @@ async fn run(
                 if changed.is_err() { return; }
                 let targets = wanted.borrow_and_update().clone();
                 let before = mem::take(&mut running);
+                if before.is_empty() { shared.pace.begin(Instant::now()); }
                 running = follow(before, targets, &shared);
             }
-            _ = looks.tick(), if !running.is_empty() => shared.line.look(),
+            _ = looks.tick(), if !running.is_empty() => {
+                shared.line.look();
+                shared.pace.look(Instant::now());
+            }
         }
     }
 }
@@ -189,12 +208,13 @@ fn is_same(one: &Target, other: &Target) -> bool {
         address,
         is_told,
         source,
+        next_hop,
         health,
         saved: _,
     } = one;
     (backend, address, source, health)
         == (&other.backend, &other.address, &other.source, &other.health)
-        && *is_told == other.is_told
+        && (is_told, next_hop) == (&other.is_told, &other.next_hop)
 }
 
 fn begin(target: Target, shared: &Rc<Shared>) -> Running {
@@ -212,21 +232,46 @@ async fn keep_asking(target: Rc<Target>, shared: Rc<Shared>) {
     let mut course = Course::new(&target.health, &target.saved, Instant::now());
     let mut due = course.first(Instant::now(), chance());
     let mut could_ask = true;
+    let mut was_sought = false;
     loop {
         sleep_until(due.into()).await;
         let Some(_turn) = shared.turn().await else {
             return;
         };
         let start = Instant::now();
-        match ask(&target, &client).await {
+        let mut late = shared.pace.look(start);
+        let mut asked = ask(&target, &client).await;
+        let is_silent = matches!(
+            asked,
+            Ok(Checked {
+                was_silent: true,
+                ..
+            })
+        );
+        if is_silent && course.standing().verdict == Verdict::Up {
+            // It may only be at another MAC: it is dead if it does not answer there either.
+            let _full = shared.neighbours.try_send(target.next_hop);
+            if !was_sought && course.is_about_to_leave() {
+                sleep(RESOLVES).await;
+                late = shared.pace.look(Instant::now());
+                asked = ask(&target, &client).await;
+            }
+        }
+        was_sought = is_silent;
+        match asked {
+            // Nothing is known of it by that.
             Ok(Checked {
                 outcome: Outcome::Dead(_),
                 ..
-            }) if !shared.line.has_held_since(start) => {}
+            }) if !shared.line.has_held_since(start)
+                || !shared
+                    .pace
+                    .was_kept(late, target.health.timeout, &shared.network) => {}
             Ok(Checked {
                 outcome,
                 took,
                 open,
+                ..
             }) => {
                 could_ask = true;
                 let changed = course.note(outcome.verdict(), Instant::now());

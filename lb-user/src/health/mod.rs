@@ -7,6 +7,7 @@ mod check;
 mod checker;
 mod http;
 mod line;
+mod pace;
 mod standing;
 mod tcp;
 mod tls;
@@ -67,6 +68,8 @@ pub struct Target {
     pub is_told: bool,
     /// Where the check comes from: a SNAT address of the network.
     pub source: IpAddr,
+    /// The neighbour that frames to it go to.
+    pub next_hop: IpAddr,
     /// What is asked, and how often.
     pub health: Health,
     /// What was known of it when an earlier process ended; the default for one that is new.
@@ -82,6 +85,9 @@ pub struct Standing {
     pub against: u32,
     /// How often it came and went lately.
     pub flaps: u32,
+    /// Where these checks are good, for how long they have been, in milliseconds.
+    #[serde(default)]
+    pub good_ms: u64,
 }
 
 /// One check of a backend, and where it stands after it.
@@ -116,6 +122,7 @@ impl Standing {
             verdict: Verdict::Up,
             against: fall.saturating_sub(1),
             flaps: 0,
+            good_ms: 0,
         }
     }
 }

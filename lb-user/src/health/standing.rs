@@ -50,6 +50,7 @@ impl Course {
     /// Goes on from what is known at `now`.
     pub(super) fn new(health: &Health, saved: &Standing, now: Instant) -> Self {
         let known = saved.flaps.min(u32::from(DEPARTURES));
+        let good_for = Duration::from_millis(saved.good_ms);
         Self {
             rise: health.rise,
             fall: health.fall,
@@ -57,10 +58,13 @@ impl Course {
             fast_interval: health.fast_interval,
             flap_hold: health.flap_hold,
             standing: saved.clone(),
-            // What those against the verdict have said is not known any more: only against `Up` do
-            // they still count.
-            said: Verdict::Unknown,
-            since: now,
+            // What those against the verdict have said is known of good ones only; against `Up` all
+            // still count.
+            said: match saved.good_ms {
+                0 => Verdict::Unknown,
+                _ => Verdict::Up,
+            },
+            since: now.checked_sub(good_for).unwrap_or(now),
             settled: now,
             departures: (0..known).map(|_| now).collect(),
         }
@@ -78,6 +82,7 @@ impl Course {
         let verdict = self.standing.verdict;
         if said == verdict {
             self.standing.against = 0;
+            self.standing.good_ms = 0;
             return false;
         }
         // Whatever is bad speaks against `Up`; the others are left one way or the other.
@@ -88,18 +93,28 @@ impl Course {
         }
         self.standing.against = self.standing.against.saturating_add(1);
         self.said = said;
+        let good_for = match said {
+            Verdict::Up => now.saturating_duration_since(self.since),
+            _ => Duration::ZERO,
+        };
+        self.standing.good_ms = u64::try_from(good_for.as_millis()).unwrap_or(u64::MAX);
         let is_decided = match (verdict, said) {
             (Verdict::Unknown, _) => true,
-            (_, Verdict::Up) => {
-                let good_for = now.saturating_duration_since(self.since);
-                self.standing.against >= self.rise && good_for >= self.hold()
-            }
+            (_, Verdict::Up) => self.standing.against >= self.rise && good_for >= self.hold(),
             _ => self.standing.against >= self.fall,
         };
         if is_decided {
             self.turn(said, now);
         }
         is_decided
+    }
+
+    /// Whether the next check that is not good would be enough for another verdict than `Up`.
+    pub(super) const fn is_about_to_leave(&self) -> bool {
+        let Standing {
+            verdict, against, ..
+        } = &self.standing;
+        matches!(verdict, Verdict::Up) && against.saturating_add(1) >= self.fall
     }
 
     /// When the first check begins; `chance` is at least 0 and less than 1.
@@ -133,6 +148,7 @@ impl Course {
         }
         self.standing.verdict = verdict;
         self.standing.against = 0;
+        self.standing.good_ms = 0;
         self.settled = now;
     }
 

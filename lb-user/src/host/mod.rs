@@ -2,9 +2,15 @@
 
 mod addresses;
 mod lock;
+pub mod neighbours;
 pub mod prepare;
 
-use std::{collections::BTreeMap, env, fs, net::IpAddr, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    net::IpAddr,
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
@@ -16,7 +22,7 @@ use nix::{
 };
 use rtnetlink::Handle;
 
-pub use self::lock::Lock;
+pub use self::lock::{IsRunning, Lock, is_process};
 
 use crate::{
     config::{self, Config, TCP_IP_BYTES},
@@ -194,21 +200,21 @@ fn too_large(network: &config::Network, link: &Link) -> Option<String> {
     })
 }
 
-/// Refuses interfaces whose loss would lock the operator out: those of the default route and of
-/// this SSH session.
-///
-/// # Errors
-///
-/// Every such interface, a line each.
-pub fn refuse_access_interfaces(config: &Config) -> Result<()> {
-    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+/// The interfaces whose loss would lock the operator out: those of the default route and of this SSH session, each
+/// in words.
+pub fn access_interfaces(config: &Config) -> Vec<String> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let routes = read("/proc/net/route");
+    let routes6 = read("/proc/net/ipv6_route");
     let session = env::var("SSH_CONNECTION")
         .ok()
         .and_then(|session| ssh_server(&session));
     let mut problems = Vec::new();
-    for network in &config.networks {
-        let interface = &network.interface;
-        if default_route(&routes, interface) {
+    let interfaces: BTreeSet<&String> = (config.networks.iter())
+        .map(|network| &network.interface)
+        .collect();
+    for interface in interfaces {
+        if default_route(&routes, interface) || default_route6(&routes6, interface) {
             problems.push(format!("interface {interface} carries the default route"));
         }
         let carries = |session| {
@@ -218,12 +224,7 @@ pub fn refuse_access_interfaces(config: &Config) -> Result<()> {
             problems.push(format!("interface {interface} carries this SSH session"));
         }
     }
-    ensure!(
-        problems.is_empty(),
-        "{}; add `--confirm 60s`: everything is taken down again unless you confirm",
-        problems.join("\n")
-    );
-    Ok(())
+    problems
 }
 
 /// Whether `/proc/net/route` has a default route over `interface`.
@@ -231,6 +232,16 @@ fn default_route(routes: &str, interface: &str) -> bool {
     routes.lines().skip(1).any(|line| {
         let mut columns = line.split_ascii_whitespace();
         columns.next() == Some(interface) && columns.next() == Some("00000000")
+    })
+}
+
+/// Whether `/proc/net/ipv6_route` has one: destination and prefix length stand first, and the interface last.
+fn default_route6(routes: &str, interface: &str) -> bool {
+    routes.lines().any(|line| {
+        let mut columns = line.split_ascii_whitespace();
+        let to_all =
+            [columns.next(), columns.next()] == [Some("0".repeat(32).as_str()), Some("00")];
+        to_all && columns.next_back() == Some(interface)
     })
 }
 
@@ -319,6 +330,15 @@ mod tests {
         let routes =
             "Iface\tDestination\tGateway\neth0\t00000000\t0100A8C0\neth1\t0060200A\t00000000\n";
         assert!(default_route(routes, "eth0") && !default_route(routes, "eth1"));
+        let routes6 = "\
+            fd000032000000000000000000000000 40 00000000000000000000000000000000 00 \
+            00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth0\n\
+            00000000000000000000000000000000 00 00000000000000000000000000000000 00 \
+            fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth1\n\
+            00000000000000000000000000000000 00 00000000000000000000000000000000 00 \
+            00000000000000000000000000000000 ffffffff 00000001 00000000 00200200 lo\n";
+        assert!(default_route6(routes6, "eth1") && !default_route6(routes6, "eth0"));
+        assert!(!default_route6("", "eth1"));
         let session = ssh_server("192.0.2.7 50000 198.51.100.4 22");
         assert_eq!(session, Some(IpAddr::from([198, 51, 100, 4])));
         assert_eq!(ssh_server("nonsense"), None);

@@ -13,7 +13,7 @@ use nix::{
     unistd::{Gid, Uid, User, fchownat, geteuid},
 };
 
-use super::{BPFFS, Lock, mount_bpffs};
+use super::{BPFFS, Lock, mount_bpffs, neighbours};
 use crate::{
     config::Config,
     dataplane::pins::Pins,
@@ -66,6 +66,7 @@ pub fn prepare(config: &Config, pins: &Pins, user: &User) -> Result<Vec<String>>
         let cell = cell::name(pins.instance(), &network.name);
         done.extend(namespace::create(&cell)?.then(|| format!("made the namespace {cell}")));
     }
+    done.extend(neighbours::provide(pins));
     Ok(done)
 }
 
@@ -131,16 +132,15 @@ pub fn take_over(pins: &Pins) -> Result<()> {
     Ok(())
 }
 
-/// Gives everything of an instance to a user, unless somebody else runs it; how much was another's.
+/// Gives everything of an instance to a user, unless another user runs it; how much was another's.
 fn give_instance(pins: &Pins, user: &User) -> Result<usize> {
     let lock = Lock::take(pins);
     let owned = pins.own();
     let is_his =
         |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.uid() == user.uid.as_raw());
-    if owned.iter().all(is_his) {
-        return Ok(0);
-    }
-    if let Err(error) = lock {
+    if let Err(error) = lock
+        && !owned.iter().all(|path| is_his(path) || is_unused(path))
+    {
         bail!(
             "{error:#}, by another user than {}: stop it first, the data plane goes on",
             user.name
@@ -148,6 +148,12 @@ fn give_instance(pins: &Pins, user: &User) -> Result<usize> {
     }
     let given = owned.iter().map(|path| give(path, user));
     given.sum()
+}
+
+/// Whether this is a folder that root has made and no process has used: an older one that runs may not know of it.
+fn is_unused(path: &PathBuf) -> bool {
+    let is_of_root = fs::metadata(path).is_ok_and(|found| found.uid() == 0);
+    is_of_root && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Makes a folder that everybody sees, if there is none.

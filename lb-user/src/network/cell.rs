@@ -5,6 +5,7 @@
 //! `lb_cell` in the host's namespace. Cells outlive the process and are adopted by the next one.
 
 mod addresses;
+mod amiss;
 mod routes;
 #[cfg(test)]
 mod tests;

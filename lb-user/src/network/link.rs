@@ -107,6 +107,25 @@ async fn one(name: &str, request: LinkGetRequest) -> Result<Option<Link>> {
     }
 }
 
+/// The other end of a veth, in whichever namespace that is; none of what is no veth, or where this process may not look.
+pub async fn peer(handle: &Handle, veth: &Link) -> Option<Link> {
+    let index = veth.peer?;
+    let mut request = handle.link().get().match_index(veth.ifindex).execute();
+    let message = request.try_next().await.ok()??;
+    let namespace = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::LinkNetNsId(id) => Some(*id),
+            _ => None,
+        });
+    let mut request = handle.link().get().match_index(index);
+    let attributes = &mut request.message_mut().attributes;
+    // Without a number it is in this one.
+    attributes.extend(namespace.map(LinkAttribute::IfNetnsId));
+    one("of the other end", request).await.ok()?
+}
+
 /// Name and index of every interface that frames of this one come in by: the ports of a bridge, the
 /// members of a bond, and theirs.
 ///

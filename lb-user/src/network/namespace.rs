@@ -36,6 +36,14 @@ pub fn path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
 }
 
+/// The inode of the calling thread's namespace, which no other one has meanwhile (namespaces(7)); 0 if the
+/// kernel does not say.
+pub fn own() -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let file = fs::metadata("/proc/thread-self/ns/net");
+    file.map(|file| file.ino()).unwrap_or_default()
+}
+
 /// Whether it exists.
 pub fn exists(name: &str) -> bool {
     is_namespace(&path(name))

@@ -4,11 +4,15 @@
 //! Traffic that bypasses the kernel does not keep its neighbours fresh, so the thread asks the
 //! kernel to use them again and again (`NTF_USE`): a fresh one costs nothing, a stale one is probed.
 //! Others are resolved once, when somebody asks for one.
+//!
+//! The kernel's table is one for all namespaces. In a cell the entries of the targets are exempt from its
+//! limits and its garbage collection (`NTF_EXT_LEARNED`), so they are there also when others fill it; probes
+//! and answers change them as any other. They stay until they are taken out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     io, mem,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     thread,
     time::{Duration, Instant},
 };
@@ -155,6 +159,7 @@ fn run(
             report,
             asked: BTreeMap::new(),
             moved: BTreeSet::new(),
+            strays: BTreeSet::new(),
             answers,
         };
         watch.read_all().await?;
@@ -191,6 +196,7 @@ fn run(
                 event = events.next() => {
                     let (message, _) = event.ok_or_else(|| anyhow!("the netlink socket was closed"))?;
                     if watch.is_over(message.payload) { return Ok(()); }
+                    watch.remove_strays().await;
                 }
             }
         }
@@ -213,6 +219,9 @@ struct Watch<'a> {
     answers: &'a mpsc::Sender<Resolved>,
     /// Who has said that he moved, and is to be asked for.
     moved: BTreeSet<IpAddr>,
+    /// Neighbours whose entry the kernel would keep for ever although they are targets no more: since a change,
+    /// or by a process of before.
+    strays: BTreeSet<IpAddr>,
 }
 
 impl Watch<'_> {
@@ -245,14 +254,47 @@ impl Watch<'_> {
     }
 
     async fn use_it(&self, target: IpAddr) -> Result<(), rtnetlink::Error> {
+        let mut flags = NeighbourFlags::Use;
+        if self.is_cell && self.targets.contains(&target) {
+            flags |= NeighbourFlags::ExtLearned;
+            if let Some(group) = group(target) {
+                self.use_entry(group, flags).await?;
+            }
+        }
+        self.use_entry(target, flags).await
+    }
+
+    async fn use_entry(
+        &self,
+        address: IpAddr,
+        flags: NeighbourFlags,
+    ) -> Result<(), rtnetlink::Error> {
         self.handle
             .neighbours()
-            .add(self.ifindex, target)
+            .add(self.ifindex, address)
             .replace()
             .state(NeighbourState::None)
-            .flags(NeighbourFlags::Use)
+            .flags(flags)
             .execute()
             .await
+    }
+
+    /// Has the kernel forget what it knows of a neighbour. Often there is no such entry.
+    async fn forget(&self, address: IpAddr) {
+        let entry = neighbour(self.ifindex, address);
+        let _none = self.handle.neighbours().del(entry).execute().await;
+    }
+
+    /// Whether the entry of an address is one of those that are kept: of a target, or of its group.
+    fn is_kept(&self, address: IpAddr) -> bool {
+        let mut targets = self.targets.iter();
+        self.targets.contains(&address) || targets.any(|target| group(*target) == Some(address))
+    }
+
+    async fn remove_strays(&mut self) {
+        for address in mem::take(&mut self.strays) {
+            self.forget(address).await;
+        }
     }
 
     /// Makes the kernel resolve a neighbour that may be elsewhere now. A cell forgets first what it
@@ -266,9 +308,7 @@ impl Watch<'_> {
         }
         self.asked.insert(address, Instant::now());
         if self.is_cell {
-            let entry = neighbour(self.ifindex, address);
-            // Most often there is none.
-            let _none = self.handle.neighbours().del(entry).execute().await;
+            self.forget(address).await;
         }
         if let Err(error) = self.use_it(address).await {
             tracing::debug!(network = self.network, %address, %error, "not asked for");
@@ -293,12 +333,20 @@ impl Watch<'_> {
                 self.note(&neighbour);
             }
         }
+        self.remove_strays().await;
         Ok(())
     }
 
     /// Reports a neighbour whose MAC is new. One that stops answering keeps its last MAC.
     fn note(&mut self, message: &NeighbourMessage) {
-        let Some((address, mac)) = resolved(message, self.ifindex) else {
+        let Some(address) = address(message, self.ifindex) else {
+            return;
+        };
+        let is_exempt = message.header.flags.contains(NeighbourFlags::ExtLearned);
+        if self.is_cell && is_exempt && !self.is_kept(address) {
+            self.strays.insert(address);
+        }
+        let Some(mac) = mac(message) else {
             return;
         };
         if self.asked.contains_key(&address) {
@@ -331,6 +379,17 @@ async fn hear(ears: Option<&Registered>) -> io::Result<Option<IpAddr>> {
     }
 }
 
+/// The group that is asked for an IPv6 address (RFC 4291 section 2.7.1). It has an entry as well.
+const fn group(address: IpAddr) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => {
+            let group = 0xff02_u128 << 112 | 0x1_ff00_0000 | address.to_bits() & 0xff_ffff;
+            Some(IpAddr::V6(Ipv6Addr::from_bits(group)))
+        }
+    }
+}
+
 /// The entry of an address on `ifindex`, whatever it says.
 fn neighbour(ifindex: u32, address: IpAddr) -> NeighbourMessage {
     let mut entry = NeighbourMessage::default();
@@ -346,9 +405,22 @@ fn neighbour(ifindex: u32, address: IpAddr) -> NeighbourMessage {
     entry
 }
 
-/// Address and MAC of a neighbour on `ifindex` whose MAC is valid.
-fn resolved(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Mac)> {
-    let valid = matches!(
+/// The address of a neighbour on `ifindex`.
+fn address(message: &NeighbourMessage, ifindex: u32) -> Option<IpAddr> {
+    if message.header.ifindex != ifindex {
+        return None;
+    }
+    let mut attributes = message.attributes.iter();
+    attributes.find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(found)) => Some((*found).into()),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(found)) => Some((*found).into()),
+        _ => None,
+    })
+}
+
+/// The MAC of a neighbour, if it is valid.
+fn mac(message: &NeighbourMessage) -> Option<Mac> {
+    let is_valid = matches!(
         message.header.state,
         NeighbourState::Reachable
             | NeighbourState::Stale
@@ -356,24 +428,24 @@ fn resolved(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Mac)> {
             | NeighbourState::Probe
             | NeighbourState::Permanent
     );
-    if message.header.ifindex != ifindex || !valid {
-        return None;
-    }
-    let mut address = None;
-    let mut mac = None;
-    for attribute in &message.attributes {
-        match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(found)) => {
-                address = Some(IpAddr::V4(*found));
-            }
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(found)) => {
-                address = Some(IpAddr::V6(*found));
-            }
-            NeighbourAttribute::LinkLayerAddress(bytes) => {
-                mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(Mac::new);
-            }
-            _ => {}
+    let mut attributes = message.attributes.iter().filter(|_| is_valid);
+    attributes.find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => {
+            <[u8; 6]>::try_from(bytes.as_slice()).ok().map(Mac::new)
         }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_address_is_asked_for_at_its_group() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let asked = group(address("2001:db8::a1:b2c3:d4e5"));
+        assert_eq!(asked, Some(address("ff02::1:ffc3:d4e5")));
+        assert_eq!(group(address("10.0.0.1")), None);
     }
-    Some((address?, mac?))
 }

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use super::{link, offload};
+use crate::control::state;
 
 /// What must be off on every NIC, by kernel name, and what it does if it stays on. Stripped service
 /// tags would hide the tag behind them as well.
@@ -186,7 +187,7 @@ fn restore(record: &Path, ifindex: u32) -> Result<()> {
     if left.is_empty() {
         return fs::remove_file(record).with_context(|| format!("remove {}", record.display()));
     }
-    fs::write(record, left).with_context(|| format!("write {}", record.display()))
+    state::write(record, left.as_bytes())
 }
 
 fn remember(record: &Path, interface: &str, feature: &str) -> Result<()> {
@@ -195,8 +196,7 @@ fn remember(record: &Path, interface: &str, feature: &str) -> Result<()> {
     if before.lines().any(|known| known == line) {
         return Ok(());
     }
-    fs::write(record, format!("{before}{line}\n"))
-        .with_context(|| format!("write {}", record.display()))
+    state::write(record, format!("{before}{line}\n").as_bytes())
 }
 
 #[cfg(test)]
@@ -206,6 +206,19 @@ mod tests {
 
     use super::*;
     use crate::network::namespace;
+
+    /// With no room for another one, what a NIC was like before is still known.
+    #[test]
+    fn a_record_that_cannot_be_written_is_as_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = record(folder.path(), 3);
+        remember(&record, "n1", "rx-lro").unwrap();
+        let before = fs::read(&record).unwrap();
+        // Where it is written first.
+        fs::create_dir(folder.path().join("nic-3.new")).unwrap();
+        assert!(remember(&record, "n1", "rx-gro").is_err());
+        assert_eq!(fs::read(&record).unwrap(), before);
+    }
 
     #[test]
     #[ignore = "needs CAP_NET_ADMIN and CAP_SYS_ADMIN"]

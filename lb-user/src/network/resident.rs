@@ -8,10 +8,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
+use rustix::thread::CapabilitySet;
 use tokio::runtime::Runtime;
 
 use super::namespace;
-use crate::privileges;
+use crate::privileges::{self, KEPT, KEPT_BY_LISTENERS};
 
 /// Starts a thread that lives in `cell`, or in the calling thread's namespace. When this returns it is
 /// there, has what `prepare` has made there, and works.
@@ -25,13 +26,36 @@ pub fn start<T>(
     prepare: impl FnOnce() -> Result<T> + Send + 'static,
     work: impl FnOnce(T) + Send + 'static,
 ) -> Result<JoinHandle<()>> {
+    start_with(KEPT, name, cell, prepare, work)
+}
+
+/// As [`start`], for one that hears clients or backends: it has a runtime, and no more privileges than it needs.
+///
+/// # Errors
+///
+/// As for [`start`].
+pub fn start_listener(
+    name: String,
+    cell: Option<&str>,
+    work: impl FnOnce(Runtime) + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    start_with(KEPT_BY_LISTENERS, name, cell, runtime, work)
+}
+
+fn start_with<T>(
+    kept: CapabilitySet,
+    name: String,
+    cell: Option<&str>,
+    prepare: impl FnOnce() -> Result<T> + Send + 'static,
+    work: impl FnOnce(T) + Send + 'static,
+) -> Result<JoinHandle<()>> {
     let (started, is_ready) = sync_channel(1);
     let cell = cell.map(str::to_owned);
     let settle = move || {
         if let Some(cell) = cell {
             namespace::enter(&cell)?;
         }
-        privileges::give_up()?;
+        privileges::give_up(kept)?;
         prepare()
     };
     let run = move || match settle() {

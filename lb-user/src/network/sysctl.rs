@@ -8,6 +8,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::maps::snat::FIRST_LOCAL_PORT;
 
+/// A key, as a path under `/proc/sys/net`, and its value.
+type Setting = (String, String);
+
 /// What every cell relies on; the keys are paths under `/proc/sys/net`.
 const CELL: &[(&str, &str)] = &[
     // A cell ends packets, it never forwards one.
@@ -31,6 +34,9 @@ const CELL: &[(&str, &str)] = &[
     ("ipv4/conf/default/send_redirects", "0"),
     ("ipv4/conf/all/accept_source_route", "0"),
     ("ipv4/tcp_syncookies", "1"),
+    // Each SYN-ACK to a source that does not exist asks for it by ARP once more: three, and after 7 s it is
+    // forgotten. A client that is there repeats its SYN, and most speak first.
+    ("ipv4/tcp_synack_retries", "2"),
     // Shared VIPs listen at any port, with no capability for the low ones. Nobody else is there.
     ("ipv4/ip_unprivileged_port_start", "0"),
     // Who closes first keeps the port for a minute, and checks share a thousand. With timestamps it may be
@@ -70,13 +76,53 @@ const IPV6: &[(&str, &str)] = &[
 ///
 /// If one cannot be written, or holds another value afterwards.
 pub(super) fn set_cell() -> Result<()> {
-    for (key, value) in CELL {
-        set_if_there(key, value)?;
-    }
-    set(
-        "ipv4/ip_local_port_range",
-        &format!("{FIRST_LOCAL_PORT}\t65535"),
+    let mut all = of_cell();
+    all.try_for_each(|(key, value)| set_if_there(&key, &value))
+}
+
+fn of_cell() -> impl Iterator<Item = Setting> {
+    let fixed = CELL
+        .iter()
+        .map(|&(key, value)| (key.to_owned(), value.to_owned()));
+    let ports = format!("{FIRST_LOCAL_PORT}\t65535");
+    fixed.chain([("ipv4/ip_local_port_range".to_owned(), ports)])
+}
+
+/// The sysctls of a cell with the inner end `interface` that have other values than they were given, in words.
+///
+/// # Errors
+///
+/// If one cannot be read.
+pub(super) fn changed_in_cell(interface: &str, speaks_ipv6: bool) -> Result<Vec<String>> {
+    let ipv6 = speaks_ipv6.then(|| of_ipv6(interface));
+    changed(
+        of_cell()
+            .chain(of_neighbours(interface))
+            .chain(ipv6.into_iter().flatten()),
     )
+}
+
+/// As [`changed_in_cell`], of what carries frames for a cell.
+///
+/// # Errors
+///
+/// If one cannot be read.
+pub(super) fn changed_outside(interface: &str) -> Result<Vec<String>> {
+    changed([without_ipv6(interface)].into_iter())
+}
+
+fn changed(settings: impl Iterator<Item = Setting>) -> Result<Vec<String>> {
+    let mut changed = Vec::new();
+    for (key, value) in settings.filter(|(key, _)| path(key).exists()) {
+        let name = format!("net/{key}");
+        let found =
+            fs::read_to_string(path(&key)).with_context(|| format!("read sysctl {name}"))?;
+        let found = found.trim();
+        if found != value {
+            changed.push(format!("sysctl {name} was {found} instead of {value}"));
+        }
+    }
+    Ok(changed)
 }
 
 /// Sets how the inner end `interface` keeps its neighbours: a backend that moved to another MAC
@@ -87,10 +133,13 @@ pub(super) fn set_cell() -> Result<()> {
 ///
 /// As [`set_cell`].
 pub(super) fn set_neighbours(interface: &str) -> Result<()> {
-    for key in ["arp_accept", "drop_gratuitous_arp"] {
-        set(&format!("ipv4/conf/{interface}/{key}"), "0")?;
-    }
-    set_probes("ipv4", interface)
+    set_all(of_neighbours(interface))
+}
+
+fn of_neighbours(interface: &str) -> impl Iterator<Item = Setting> {
+    let unasked = ["arp_accept", "drop_gratuitous_arp"];
+    let unasked = unasked.map(|key| (format!("ipv4/conf/{interface}/{key}"), "0".to_owned()));
+    unasked.into_iter().chain(of_probes("ipv4", interface))
 }
 
 /// Turns IPv6 on in the inner end `interface`, which is down, or has it already.
@@ -99,10 +148,15 @@ pub(super) fn set_neighbours(interface: &str) -> Result<()> {
 ///
 /// As [`set_cell`]; also if the kernel has no IPv6, or the MTU has no room for it.
 pub(super) fn enable_ipv6(interface: &str) -> Result<()> {
-    for (key, value) in IPV6 {
-        set(&format!("ipv6/conf/{interface}/{key}"), value)?;
-    }
-    set_probes("ipv6", interface)
+    set_all(of_ipv6(interface))
+}
+
+fn of_ipv6(interface: &str) -> impl Iterator<Item = Setting> {
+    let settings = IPV6.iter().map(move |&(key, value)| {
+        let key = format!("ipv6/conf/{interface}/{key}");
+        (key, value.to_owned())
+    });
+    settings.chain(of_probes("ipv6", interface))
 }
 
 /// Turns IPv6 off on an interface: of the host, if it only carries frames for a cell, or of a cell whose
@@ -112,18 +166,37 @@ pub(super) fn enable_ipv6(interface: &str) -> Result<()> {
 ///
 /// As [`set_cell`].
 pub(super) fn disable_ipv6(interface: &str) -> Result<()> {
-    set_if_there(&format!("ipv6/conf/{interface}/disable_ipv6"), "1")
+    let (key, value) = without_ipv6(interface);
+    set_if_there(&key, &value)
 }
 
-/// Sets how soon a neighbour that was not heard of is asked for, in milliseconds and seconds.
-fn set_probes(family: &str, interface: &str) -> Result<()> {
-    for (key, value) in [
+fn without_ipv6(interface: &str) -> Setting {
+    (
+        format!("ipv6/conf/{interface}/disable_ipv6"),
+        "1".to_owned(),
+    )
+}
+
+/// How soon a neighbour that was not heard of is asked for, in milliseconds and seconds, and how often one
+/// that is not known.
+fn of_probes(family: &str, interface: &str) -> impl Iterator<Item = Setting> {
+    let settings = [
         ("base_reachable_time_ms", "5000"),
         ("delay_first_probe_time", "1"),
-    ] {
-        set(&format!("{family}/neigh/{interface}/{key}"), value)?;
-    }
-    Ok(())
+        // Once. An entry cannot be forced out of the kernel's one table while it is asked for, a second for
+        // each time, and SYNs to a shared VIP may have sources that do not exist. A client that is there
+        // repeats its SYN after that second, and backends are asked for every second.
+        ("mcast_solicit", "1"),
+    ];
+    let settings = settings.map(|(key, value)| {
+        let key = format!("{family}/neigh/{interface}/{key}");
+        (key, value.to_owned())
+    });
+    settings.into_iter()
+}
+
+fn set_all(mut settings: impl Iterator<Item = Setting>) -> Result<()> {
+    settings.try_for_each(|(key, value)| set(&key, &value))
 }
 
 /// A kernel without IPv6 has none to disable.

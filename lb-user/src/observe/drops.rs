@@ -17,8 +17,6 @@ impl Observer {
     ///
     /// If the counters or samples cannot be read.
     pub fn drops(&self) -> Result<Vec<DropLine>> {
-        let samples = self.maps.samples()?;
-        // Behind the samples: none of them is later.
         let now = coarse_now()?;
         let mut lines = Vec::new();
         for hook in Hook::ALL {
@@ -28,11 +26,8 @@ impl Observer {
                     let packets = counter(&counters, Verdict::Dropped(reason).slot());
                     let refused = counter(&counters, refusal_slot(reason as u32, true));
                     if packets + refused > 0 {
-                        let own = samples.iter().filter(|(number, sample)| {
-                            *number == reason as u32
-                                && sample.hook == hook as u16
-                                && sample.network == network
-                        });
+                        let sample = self.maps.sample(network, reason as u32)?;
+                        let own = sample.filter(|sample| sample.hook == hook as u16);
                         lines.push(DropLine {
                             hook: hook.label(),
                             network: self.name(Kind::Network, u32::from(network)),
@@ -40,7 +35,7 @@ impl Observer {
                             packets,
                             refused,
                             help: reason.help(),
-                            samples: own.map(|(_, sample)| line(sample, now)).collect(),
+                            samples: own.iter().map(|sample| line(sample, now)).collect(),
                         });
                     }
                 }

@@ -8,10 +8,16 @@ mod packet;
 mod records;
 mod status;
 
-use std::net::SocketAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use lb_common::maps::{MAX_NETWORKS, backend::Backend, flow::TIME_SHIFT};
+use lb_common::{
+    maglev,
+    maps::{MAX_NETWORKS, backend::Backend, flow::TIME_SHIFT},
+};
 
 use crate::{
     config::{self, Config},
@@ -29,8 +35,8 @@ use crate::{
 pub use choose::{backends, choose};
 pub use packet::Packet;
 pub use records::{
-    BackendLine, DropLine, FlowIds, FlowLine, MISSING, NetworkStatus, RingStatus, SampleLine,
-    ServiceLine, SnatStatus, Status, Verdicts, WhoLine,
+    BackendLine, DropLine, FlowIds, FlowLine, MISSING, NetworkStatus, QuotaStatus, RingStatus,
+    SampleLine, ServiceLine, SnatStatus, Status, Verdicts, WhoLine,
 };
 
 /// An instance as an observer sees it.
@@ -98,17 +104,21 @@ impl Observer {
     ///
     /// If the map cannot be read.
     pub fn backends(&self) -> Result<Vec<BackendLine>> {
+        let used = self.tables_in_use()?;
         let mut lines = Vec::new();
         for pool in &self.config.pools {
+            let shares = self.shares(&pool.name, &used)?;
             for backend in &pool.backends {
                 let id = self.ids.get(Kind::Backend, &backend_name(pool, backend));
                 let record = id.map(|id| self.maps.backends.get(&id, 0)).transpose()?;
+                let share = id.and_then(|id| shares.get(&id)).copied();
                 lines.push(BackendLine {
                     id,
                     name: backend.name.clone(),
                     pool: pool.name.clone(),
                     address: SocketAddr::new(backend.address, backend.port).to_string(),
                     weight: backend.weight,
+                    share: share.unwrap_or_default(),
                     next_hop: record.and_then(|record| next_hop(&record)),
                 });
             }
@@ -137,8 +147,44 @@ impl Observer {
             pool: pool.to_owned(),
             address: flows::endpoint(address, record.port),
             weight: 0,
+            share: 0.0,
             next_hop: next_hop(&record),
         }))
+    }
+
+    /// The numbers of the Maglev tables that services go by.
+    fn tables_in_use(&self) -> Result<BTreeSet<u32>> {
+        let services = self.maps.services.iter();
+        let mut used = BTreeSet::new();
+        for entry in services {
+            let (_, service) = entry.context("read the services")?;
+            if !service.is_of_cell() {
+                used.insert(service.pool);
+            }
+        }
+        Ok(used)
+    }
+
+    /// The part of a pool's new flows that each of its backends gets, by id, in percent.
+    fn shares(&self, pool: &str, used: &BTreeSet<u32>) -> Result<BTreeMap<u32, f64>> {
+        let Some(first) = self.ids.get(Kind::Pool, pool) else {
+            return Ok(BTreeMap::new());
+        };
+        let mut tables = self.ids.tables_of(first);
+        let number = tables.find(|number| used.contains(number));
+        let table = self.maps.maglev(number.unwrap_or(first))?;
+        let table = table.unwrap_or_default();
+        let mut known = BTreeSet::new();
+        for id in table.iter().copied().collect::<BTreeSet<_>>() {
+            if next_hop(&self.maps.backends.get(&id, 0)?).is_some() {
+                known.insert(id);
+            }
+        }
+        let entries = maglev::entries(&table, |id| known.contains(&id));
+        let shares = entries.into_iter();
+        Ok(shares
+            .map(|(id, count)| (id, percent(count, table.len())))
+            .collect())
     }
 
     /// Network 0, where frames of no network are counted, and every network that has an id.
@@ -169,6 +215,12 @@ impl Observer {
     }
 }
 
+/// A part of a table, rounded up to hundredths: a small one is not none.
+fn percent(entries: u32, of: usize) -> f64 {
+    let of = u32::try_from(of).unwrap_or(u32::MAX).max(1);
+    (f64::from(entries) / f64::from(of) * 10_000.0).ceil() / 100.0
+}
+
 fn next_hop(record: &Backend) -> Option<String> {
     let mac = Some(record.next_hop).filter(|mac| !mac.is_none());
     mac.map(|mac| mac.to_string())
@@ -194,6 +246,15 @@ const JUST_NOW: u32 = 1 << 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_table_is_none_only_where_nothing_leads_there() {
+        let near = |found: f64, wanted: f64| (found - wanted).abs() < 1e-9;
+        assert!(near(percent(0, 509), 0.0) && near(percent(0, 0), 0.0));
+        assert!(near(percent(1, 65_521), 0.01));
+        assert!(near(percent(170, 509), 33.4));
+        assert!(near(percent(509, 509), 100.0));
+    }
 
     #[test]
     fn times_are_right_over_the_wrap() {

@@ -41,6 +41,9 @@ pub struct NetworkStatus {
     pub carrier: bool,
     /// `native`, `generic` or `detached`, or [`MISSING`].
     pub mode: &'static str,
+    /// Whether the NIC is a veth whose other end has no XDP program: what leaves by the NIC that it came in by, such as
+    /// answers and one-arm traffic, is late there or lost. Not of an end that this process may not look at.
+    pub peer_without_program: bool,
     /// Whether everything is dropped, because its control plane was stopped.
     pub stopped: bool,
     /// Bytes of the largest IP packet that it carries.
@@ -53,6 +56,8 @@ pub struct NetworkStatus {
     pub flows: u32,
     /// The most that they may have at a time, if there is a limit.
     pub max_flows: Option<u32>,
+    /// What they have, and may have, of the SNAT ports of each network that they have backends on.
+    pub quotas: Vec<QuotaStatus>,
     /// The ring of its clients' half-open TCP flows.
     pub half_open: RingStatus,
     /// The ring of their UDP flows.
@@ -63,6 +68,26 @@ pub struct NetworkStatus {
     /// Beginnings and ends of their flows that are missing in the flow log, because they came faster
     /// than it is written.
     pub unreported: u64,
+    /// "Too big" from their side whose MTU was raised to 1280 bytes before a backend heard of it: so many
+    /// packets met a path of less, which only `mss` can serve.
+    pub icmp_floor: u64,
+}
+
+/// Flows on SNAT addresses of one family in a network, in `lb status`.
+#[derive(Clone, Debug, Serialize)]
+pub struct QuotaStatus {
+    /// The network of the backends, and of the SNAT addresses.
+    pub backends: String,
+    /// Whether these are of IPv6.
+    pub ipv6: bool,
+    /// Their ports, for all networks together.
+    pub ports: u32,
+    /// How many networks share them.
+    pub networks: u32,
+    /// Flows in full use.
+    pub flows: u32,
+    /// The most that there may be at a time, if there is a limit but that of the network.
+    pub most: Option<u32>,
 }
 
 /// A ring of `lb status`.
@@ -160,6 +185,9 @@ pub struct BackendLine {
     pub address: String,
     /// Its share of new flows as configured; 0 if it is configured no more.
     pub weight: u16,
+    /// The part of the pool's new flows that it gets, in percent: by the table that the data plane goes by, and by the
+    /// next hops that it knows.
+    pub share: f64,
     /// MAC of its next hop, if it is known.
     pub next_hop: Option<String>,
 }
@@ -220,7 +248,7 @@ pub struct DropLine {
     pub refused: u64,
     /// What it means.
     pub help: &'static str,
-    /// The latest packet for this reason, if it was one of this hook and network.
+    /// The latest packet of this network for this reason, if it was one of this hook.
     pub samples: Vec<SampleLine>,
 }
 

@@ -6,23 +6,26 @@ use anyhow::Result;
 use lb_common::{
     conntrack::{State, Word},
     maps::{
+        quota,
         ring::{self, FIRST, HEAD, SIZE},
         usage,
     },
-    verdict::{DropReason, Hook, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
+    verdict::{DropReason, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
 };
+use rtnetlink::Handle;
 
 use super::{
-    FlowIds, MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts,
-    millis_since,
+    FlowIds, MISSING, NetworkStatus, Observer, QuotaStatus, RingStatus, SnatStatus, Status,
+    Verdicts, millis_since,
 };
 use crate::{
+    config,
     control::ids::Kind,
     dataplane::flows::coarse_now,
     network::{
         carrier::Carrier,
         cell,
-        link::{self, XdpMode},
+        link::{self, Link, XdpMode},
     },
 };
 
@@ -50,6 +53,7 @@ impl Observer {
 
     fn networks(&self) -> Result<Vec<NetworkStatus>> {
         let now = coarse_now()?;
+        let quotas = config::quotas(&self.config);
         link::with_netlink(async |handle| {
             let mut networks = Vec::new();
             for network in &self.config.networks {
@@ -57,6 +61,10 @@ impl Observer {
                 let id = u16::try_from(id.unwrap_or_default())?;
                 let link = link::find(&handle, &network.interface).await?;
                 let carrier = link.as_ref().map(|link| Carrier::open(link.ifindex));
+                let peer_without_program = match &link {
+                    Some(link) => needs_program(&handle, link).await,
+                    None => false,
+                };
                 let record = self.maps.networks.get(&id.into(), 0)?;
                 let counters = self.maps.counters(Hook::Nic, id)?;
                 networks.push(NetworkStatus {
@@ -73,19 +81,42 @@ impl Observer {
                         Some(None) => "detached",
                         None => MISSING,
                     },
+                    peer_without_program,
                     stopped: record.is_stopped(),
                     mtu: record.mtu,
                     mss: record.mss,
                     cell: (!network.host).then(|| cell::name(self.pins.instance(), &network.name)),
                     flows: self.maps.usage(usage::network(id))?,
                     max_flows: network.max_flows,
+                    quotas: quotas
+                        .iter()
+                        .filter(|quota| quota.network == network.name)
+                        .map(|quota| self.quota(id, quota))
+                        .collect::<Result<_>>()?,
                     half_open: self.ring(id, false, network.half_open, now)?,
                     udp_flows: self.ring(id, true, network.udp_flows, now)?,
                     unrested: counter(&counters, UNRESTED),
                     unreported: counter(&counters, UNREPORTED),
+                    icmp_floor: counter(&counters, MTU_RAISED),
                 });
             }
             Ok(networks)
+        })
+    }
+
+    fn quota(&self, network: u16, quota: &config::Quota<'_>) -> Result<QuotaStatus> {
+        let backends = self.ids.get(Kind::Network, quota.backends);
+        let bank = quota::bank(u16::try_from(backends.unwrap_or_default())?, quota.ipv6);
+        // A data plane that is older counts none.
+        let found = self.maps.quotas().ok();
+        let found = found.map(|quotas| quotas.get(quota::index(network, bank)));
+        Ok(QuotaStatus {
+            backends: quota.backends.to_owned(),
+            ipv6: quota.ipv6,
+            ports: quota.ports,
+            networks: quota.networks,
+            flows: found.unwrap_or_default().live,
+            most: found.map(|found| found.most).filter(|most| *most != 0),
         })
     }
 
@@ -95,7 +126,7 @@ impl Observer {
             let counters = self.maps.counters(hook, network)?;
             let count = |verdict: Verdict| counter(&counters, verdict.slot());
             sum.passed += count(Verdict::Passed);
-            sum.transmitted += count(Verdict::Transmitted);
+            sum.transmitted += count(Verdict::Transmitted) + count(Verdict::Returned);
             sum.forwarded += count(Verdict::Forwarded);
             sum.delivered += count(Verdict::Delivered);
             for &reason in DropReason::ALL {
@@ -152,6 +183,14 @@ impl Observer {
         }
         Ok(all)
     }
+}
+
+/// Whether this is a veth that a program of ours sends out of, and whose other end takes that late or never: it looks
+/// into its queue only for a program of its own, or when the next frame from a kernel comes.
+async fn needs_program(handle: &Handle, link: &Link) -> bool {
+    let native = Some(XdpMode::Native);
+    let peer = link::peer(handle, link).await;
+    link.xdp == native && peer.is_some_and(|peer| peer.xdp != native)
 }
 
 /// Whether the flow of a place is one that a newer flow ends.

@@ -1,6 +1,6 @@
 //! Carry: what becomes of a client that has a backend, to its last byte.
 
-use std::sync::Arc;
+use std::{cell::Cell, net::SocketAddr, sync::Arc};
 
 use lb_common::maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
@@ -8,22 +8,20 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use super::{
     front::Shared,
     handoff::{Ends, Stays, hand_over},
+    info::Info,
     leases::Lease,
     legs::{Guard, Leg, Way},
     pump::{Failed, pump},
     reach::Reached,
     said::Said,
     setup::Service,
-    sockets::{idle, prepare, reset_at_close},
-    syn::Syn,
+    sockets::{idle, is_closed, prepare, reset_at_close},
 };
 
 /// A client with its backend, which has not had a byte yet.
 pub(super) struct Connected {
     pub(super) service: Arc<Service>,
     pub(super) reached: Reached,
-    /// The client's first segment, if that was kept.
-    pub(super) syn: Option<Syn>,
     pub(super) said: Said,
 }
 
@@ -36,14 +34,16 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shar
                 backend,
                 guard,
                 lease,
+                syn,
                 ..
             },
-        syn,
         mut said,
     } = connected;
     let mut lease = lease;
-    let spliced = match &mut lease {
-        Some(lease) => {
+    let spliced = match (&mut lease, syn) {
+        (_, Err(why)) => Err(why),
+        (None, Ok(_)) => Err(Stays::NoPort),
+        (Some(lease), Ok(syn)) => {
             let mut ends = Ends {
                 client: &client,
                 backend: &backend,
@@ -55,23 +55,22 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shar
             }
             spliced
         }
-        None => Err(Stays::NoPort),
     };
     match (spliced, lease) {
         (Ok(()), Some(lease)) => {
             let counts = &shared.counts;
             counts.of(&service.name, |counted| counted.handed_over += 1);
-            let handed = hand_over(client, backend, said, lease);
             // It is a flow from here on.
-            drop(guard);
+            guard.hand_over(lease.id, lease.word());
+            let handed = hand_over(client, backend, said, lease);
             handed.finish().await;
         }
         (spliced, lease) => {
             let why = spliced.err().unwrap_or(Stays::NoPort);
             let counts = &shared.counts;
             counts.of(&service.name, |counted| counted.copy(why.label()));
-            carry(client, (service, backend, guard, said), shared).await;
-            drop(lease);
+            note_agreed(&backend, shared);
+            carry(client, (service, backend, guard, said), lease, shared).await;
         }
     }
 }
@@ -83,19 +82,28 @@ fn tell_mss(lease: &Lease, leg: &Leg, shared: &Shared) {
     shared.listeners.tell_mss(&place, mss);
 }
 
+/// The next clients that differ from what this backend agrees on are copied without a try.
+fn note_agreed(backend: &TcpStream, shared: &Shared) {
+    if let (Ok(SocketAddr::V4(address)), Ok(info)) = (backend.peer_addr(), Info::of(backend)) {
+        shared.agreed.note(address, info.options());
+    }
+}
+
 /// Carries bytes both ways until one of the ends, the time or somebody ends it. All but an end in peace
 /// is a reset for both.
 async fn carry(
     client: TcpStream,
     (service, mut backend, guard, said): (Arc<Service>, TcpStream, Guard, Said),
+    mut lease: Option<Lease>,
     shared: &Shared,
 ) {
+    guard.carried();
     let leg = Arc::clone(&guard.leg);
     for end in [&client, &backend] {
         prepare(end, &service);
     }
     let kind = tokio::select! {
-        kind = exchange(&client, &mut backend, said, &leg, shared) => kind,
+        kind = exchange(&client, &mut backend, said, (&leg, lease.as_mut()), shared) => kind,
         () = idle(&leg) => EXPIRED,
         why = leg.is_cut() => why.event(),
     };
@@ -114,7 +122,7 @@ async fn exchange(
     client: &TcpStream,
     backend: &mut TcpStream,
     said: Said,
-    leg: &Leg,
+    (leg, lease): (&Leg, Option<&mut Lease>),
     shared: &Shared,
 ) -> u32 {
     let sent_on = said.into_sent_on();
@@ -124,8 +132,10 @@ async fn exchange(
     leg.note(Way::ToBackend, sent_on.len());
     drop(sent_on);
     let backend = &*backend;
+    let first = Cell::new(None);
     let one_way = async |from, to, way| {
         let result = pump(from, to, &shared.pipes, |bytes| leg.note(way, bytes)).await;
+        first.set(first.get().or(Some(way)));
         leg.note_half_closed();
         result.map_err(|failed| match (failed, way) {
             (Failed::From, Way::ToBackend) | (Failed::To, Way::ToClient) => RESET_BY_CLIENT,
@@ -134,8 +144,15 @@ async fn exchange(
     };
     let there = one_way(client, backend, Way::ToBackend);
     let back = one_way(backend, client, Way::ToClient);
-    match tokio::try_join!(there, back) {
-        Ok(((), ())) => FINISHED,
-        Err(kind) => kind,
+    if let Err(kind) = tokio::try_join!(there, back) {
+        return kind;
     }
+    if let Some(lease) = lease {
+        // Its port is put back soon.
+        is_closed(backend).await;
+        if first.get() == Some(Way::ToClient) {
+            lease.backend_rests();
+        }
+    }
+    FINISHED
 }

@@ -16,12 +16,12 @@ const OTHERS: &str = "(others)";
 #[derive(Clone, Debug, Default)]
 pub struct Counts(Arc<Mutex<BTreeMap<String, Counted>>>);
 
-/// What became of the clients of a service since the process began.
+/// What became of the connections of a service since the process began, and of the requests on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// Connections that were accepted.
     pub accepted: u64,
-    /// Those that were taken to a backend.
+    /// Those that were taken to a backend, or had a request that was.
     pub routed: u64,
     /// Of those the ones that the data plane carries.
     #[serde(default)]
@@ -29,14 +29,34 @@ pub struct Counted {
     /// Those that this process copies instead, by the reason.
     #[serde(default)]
     pub copied: BTreeMap<String, u64>,
-    /// Those that were taken to another one than the first, which did not answer.
+    /// Those, or requests, that were taken to another one than the first, which did not answer.
     pub redispatched: u64,
     /// Hellos with an encrypted one in them.
     pub ech: u64,
+    /// Those that were refused, by the reason; not those that had a request.
+    pub refused: BTreeMap<String, u64>,
+    /// Requests, where each is routed by its Host.
+    #[serde(default, skip_serializing_if = "Requests::is_empty")]
+    pub requests: Requests,
+    /// Of those that were refused, and of such requests, the names that go nowhere, or not for their client.
+    pub unrouted_names: BTreeMap<String, u64>,
+}
+
+/// What became of the requests of a service, but for those that were redirected to HTTPS.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Those that a backend has answered.
+    pub routed: u64,
     /// Those that were refused, by the reason.
     pub refused: BTreeMap<String, u64>,
-    /// Of those the names that go nowhere, or not for their client.
-    pub unrouted_names: BTreeMap<String, u64>,
+}
+
+impl Requests {
+    /// Whether there were none, as where connections are not HTTP.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.routed == 0 && self.refused.is_empty()
+    }
 }
 
 impl Counts {
@@ -63,6 +83,11 @@ impl Counted {
     /// Counts a client that is refused for a reason that is called `label`.
     pub fn refuse(&mut self, label: &str) {
         add(&mut self.refused, label);
+    }
+
+    /// Counts a request that is refused for a reason that is called `label`.
+    pub fn refuse_request(&mut self, label: &str) {
+        add(&mut self.requests.refused, label);
     }
 
     /// Counts a connection that is copied for a reason that is called `label`.
@@ -110,6 +135,10 @@ mod tests {
         for label in ["timeout", "not_tls", "timeout"] {
             counts.of("s", |counted| counted.refuse(label));
         }
+        assert!(counts.read()["s"].requests.is_empty());
+        counts.of("s", |counted| counted.refuse_request("no_match"));
+        let requests = counts.read()["s"].requests.refused.clone();
+        assert_eq!(requests, [("no_match".to_owned(), 1)].into());
         let refused = counts.read()["s"].refused.clone();
         let expected = [("not_tls".to_owned(), 1), ("timeout".to_owned(), 2)];
         assert_eq!(refused, expected.into());

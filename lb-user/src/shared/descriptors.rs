@@ -4,9 +4,10 @@
 
 use std::sync::{Arc, Once};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use super::http::KEPT;
+use super::{
+    http::KEPT,
+    share::{Part, Resource, Shares, Spent},
+};
 use crate::limits;
 
 /// The least that there are for sockets, however few the process may have.
@@ -18,42 +19,45 @@ const SOCKETS_OF_KEPT: usize = 1 + KEPT;
 
 /// Those of all networks.
 #[derive(Clone, Debug)]
-pub(super) struct Descriptors(Arc<Shares>);
+pub(super) struct Descriptors(Arc<Limit>);
 
 #[derive(Debug)]
-struct Shares {
-    sockets: Arc<Semaphore>,
-    /// As many as there are.
+struct Limit {
+    shares: Shares,
+    /// Sockets that there may be.
     count: usize,
     was_said: Once,
 }
 
-/// One that may be open until this is dropped, and a pipe for what it sends.
-#[derive(Debug)]
-pub(super) struct Descriptor(#[expect(dead_code, reason = "dropped")] OwnedSemaphorePermit);
-
 impl Descriptors {
     /// Divides what shared VIPs may have beside all that is open now.
-    pub(super) fn of_this_process() -> Self {
-        Self::divide(limits::of_shared_vips())
+    pub(super) fn of_this_process(shares: Shares) -> Self {
+        Self::divide(limits::of_shared_vips(), shares)
     }
 
     /// A third is for sockets. Each of them may have a pipe, of two descriptors, for as long as the other
     /// side does not read: so that nobody who does not read takes one from others.
-    fn divide(all: usize) -> Self {
-        let count = (all / 3).clamp(LEAST_SOCKETS, Semaphore::MAX_PERMITS);
+    fn divide(all: usize, shares: Shares) -> Self {
+        let count = (all / 3).max(LEAST_SOCKETS);
         tracing::debug!("shared VIPs may have {count} sockets");
-        Self(Arc::new(Shares {
-            sockets: Arc::new(Semaphore::new(count)),
+        Self(Arc::new(Limit {
+            shares,
             count,
             was_said: Once::new(),
         }))
     }
 
-    /// For one more socket; none if all are taken.
-    pub(super) fn socket(&self) -> Option<Descriptor> {
-        let descriptor = Arc::clone(&self.0.sockets).try_acquire_owned();
-        if descriptor.is_err() {
+    /// One more socket may be open for a client of the network with this id, and a pipe for what it sends.
+    ///
+    /// # Errors
+    ///
+    /// If all are taken, or the network has its share.
+    pub(super) fn socket(&self, network: u16) -> Result<Part, Spent> {
+        let part = self
+            .0
+            .shares
+            .take(Resource::Descriptors, network, self.0.count);
+        if part.as_ref().is_err_and(|spent| *spent == Spent::All) {
             self.0.was_said.call_once(|| {
                 tracing::warn!(
                     "no descriptors are left for clients of shared VIPs, so new ones are refused \
@@ -61,7 +65,7 @@ impl Descriptors {
                 );
             });
         }
-        descriptor.ok().map(Descriptor)
+        part
     }
 
     /// The most clients that are waited for before they have a backend: so many that they leave room for
@@ -87,22 +91,22 @@ mod tests {
 
     #[test]
     fn there_are_so_many_and_each_is_given_back() {
-        let descriptors = Descriptors::divide(300);
-        let mut sockets: Vec<_> = (0..100).map(|_| descriptors.socket()).collect();
-        assert!(sockets.iter().all(Option::is_some));
-        assert!(descriptors.socket().is_none());
+        let descriptors = Descriptors::divide(300, Shares::default());
+        let mut sockets: Vec<_> = (0..100).map(|_| descriptors.socket(1)).collect();
+        assert!(sockets.iter().all(Result::is_ok));
+        assert_eq!(descriptors.socket(1).unwrap_err(), Spent::All);
         sockets.truncate(99);
-        assert!(descriptors.socket().is_some());
+        assert!(descriptors.socket(2).is_ok());
         assert_eq!((descriptors.waiting(), descriptors.kept()), (25, 5));
         assert_eq!(descriptors.spare_pipes(), 1);
     }
 
     #[test]
     fn some_are_there_in_any_case() {
-        let descriptors = Descriptors::divide(0);
-        assert!(descriptors.socket().is_some());
+        let descriptors = Descriptors::divide(0, Shares::default());
+        assert!(descriptors.socket(1).is_ok());
         assert_eq!((descriptors.waiting(), descriptors.kept()), (4, 1));
-        let most = Descriptors::divide(usize::MAX);
+        let most = Descriptors::divide(usize::MAX, Shares::default());
         assert_eq!(most.spare_pipes(), SPARE_PIPES);
     }
 }

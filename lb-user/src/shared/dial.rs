@@ -25,7 +25,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::leases::{Lease, Leases, Purpose};
+use super::{
+    leases::{Lease, Leases, Purpose},
+    share::{Part, Resource, Shares, Spent},
+};
 use crate::control::snat::SnatSlot;
 
 /// Ports of flows that are tried at one address.
@@ -34,21 +37,63 @@ const LENT_TRIES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Ports of one address: all are tried for a backend before the next address is.
 const PORTS: u16 = FIRST_LOCAL_PORT - FIRST_LEG_PORT;
+/// Those that a host gives to its own connections, with the default of `ip_local_port_range`.
+const HOST_PORTS: u16 = 60_999 - 32_768 + 1;
 
 /// A wish for a connection.
 #[derive(Debug)]
 pub(super) struct Dial {
-    pub(super) to: SocketAddrV4,
-    /// For whom, if it may be handed over.
-    pub(super) purpose: Option<Purpose>,
-    pub(super) answer: oneshot::Sender<io::Result<Dialled<net::TcpStream>>>,
+    /// What for, and where to.
+    pub(super) purpose: Purpose,
+    pub(super) answer: oneshot::Sender<Result<Dialled<net::TcpStream>, Undialled>>,
 }
 
-/// A connection, and the flow whose port it has.
+/// A connection, and its port: that of a flow, or one that is no flow's.
 #[derive(Debug)]
 pub(super) struct Dialled<S> {
     pub(super) stream: S,
     pub(super) lease: Option<Lease>,
+    pub(super) port: Option<Part>,
+}
+
+impl<S> Dialled<S> {
+    /// The same with another form of the connection.
+    fn try_map<T>(self, change: impl FnOnce(S) -> io::Result<T>) -> Result<Dialled<T>, Undialled> {
+        let Self {
+            stream,
+            lease,
+            port,
+        } = self;
+        Ok(Dialled {
+            stream: change(stream)?,
+            lease,
+            port,
+        })
+    }
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undialled {
+    /// No port is free, or clients of the same network have their share of them.
+    NoPort(Spent),
+    /// The backend does not answer, or refuses, or this host cannot ask it.
+    Failed,
+}
+
+impl From<io::Error> for Undialled {
+    fn from(error: io::Error) -> Self {
+        match has_no_port(&error) {
+            true => Self::NoPort(Spent::All),
+            false => Self::Failed,
+        }
+    }
+}
+
+impl From<Spent> for Undialled {
+    fn from(spent: Spent) -> Self {
+        Self::NoPort(spent)
+    }
 }
 
 /// Who opens connections in each network, by its name.
@@ -64,21 +109,15 @@ impl Dialers {
     pub(super) async fn dial(
         &self,
         network: &str,
-        to: SocketAddrV4,
-        purpose: Option<Purpose>,
-    ) -> io::Result<Dialled<TcpStream>> {
+        purpose: Purpose,
+    ) -> Result<Dialled<TcpStream>, Undialled> {
         let gone = || io::Error::other("nobody opens connections in that network");
         let dialer = self.0.get(network).ok_or_else(gone)?;
         let (answer, connected) = oneshot::channel();
-        let dial = Dial {
-            to,
-            purpose,
-            answer,
-        };
+        let dial = Dial { purpose, answer };
         dialer.send(dial).map_err(|_| gone())?;
-        let Dialled { stream, lease } = connected.await.map_err(|_| gone())??;
-        let stream = TcpStream::from_std(stream)?;
-        Ok(Dialled { stream, lease })
+        let dialled = connected.await.map_err(|_| gone())??;
+        dialled.try_map(TcpStream::from_std)
     }
 }
 
@@ -119,6 +158,12 @@ impl Ports {
 }
 
 impl Ports {
+    /// Forgets backends that are gone.
+    pub(super) fn retain(&mut self, is_there: impl Fn(SocketAddrV4) -> bool) {
+        self.next.retain(|(_, to), _| is_there(*to));
+        self.exhausted.retain(|(_, to), _| is_there(*to));
+    }
+
     /// Whether there is none, as was found a moment ago.
     fn are_exhausted(&mut self, source: Ipv4Addr, to: SocketAddrV4) -> bool {
         let since = self.exhausted.get(&(source, to));
@@ -139,9 +184,21 @@ pub(super) enum Origin {
     Host,
 }
 
+impl Origin {
+    /// How many ports each address has for a backend.
+    const fn ports(self) -> u16 {
+        match self {
+            Self::Cell => PORTS,
+            Self::Host => HOST_PORTS,
+        }
+    }
+}
+
 /// Where the connections of a network come from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sources<'s> {
+    pub(super) network: &'s Arc<str>,
+    pub(super) shares: &'s Shares,
     pub(super) origin: Origin,
     pub(super) addresses: &'s [Ipv4Addr],
     pub(super) slots: &'s [SnatSlot],
@@ -150,49 +207,54 @@ pub(super) struct Sources<'s> {
 
 /// Opens a connection and tells who wished for it.
 pub(super) async fn open(mut dial: Dial, sources: Sources<'_>, ports: &RefCell<Ports>) {
-    let connect = async {
-        let leases = sources.leases.filter(|_| sources.origin == Origin::Cell);
-        if let (Some(leases), Some(purpose)) = (leases, &dial.purpose)
-            && let Some(lent) = connect_lent(leases, sources.slots, purpose).await
-        {
-            let (stream, lease) = lent?;
-            let lease = Some(lease);
-            return Ok(Dialled { stream, lease });
-        }
-        let Sources {
-            origin, addresses, ..
-        } = sources;
-        let stream = connect(dial.to, origin, addresses, ports).await?;
-        let lease = None;
-        Ok(Dialled { stream, lease })
-    };
     let stream = tokio::select! {
         biased;
         // Who has gone takes no port from others.
         () = dial.answer.closed() => return,
-        stream = timeout(PATIENCE, connect) => stream,
+        dialled = timeout(PATIENCE, connect_any(&dial.purpose, sources, ports)) => dialled,
     };
-    let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    let dialled = stream.and_then(|Dialled { stream, lease }| {
-        let stream = stream.into_std()?;
-        Ok(Dialled { stream, lease })
-    });
+    let dialled = stream.unwrap_or(Err(Undialled::Failed));
+    let dialled = dialled.and_then(|dialled| dialled.try_map(TcpStream::into_std));
     // Nobody may wait any more.
     let _late: Result<(), _> = dial.answer.send(dialled);
 }
 
-/// From a port that is a flow's; none if there is none to be had.
-async fn connect_lent(
-    leases: &Leases,
-    slots: &[SnatSlot],
+/// From the port of a flow if the connection may be handed over, and else from one that is no flow's; from the
+/// other kind where none is left.
+async fn connect_any(
     purpose: &Purpose,
-) -> Option<io::Result<(TcpStream, Lease)>> {
+    sources: Sources<'_>,
+    ports: &RefCell<Ports>,
+) -> Result<Dialled<TcpStream>, Undialled> {
+    let mut why = Spent::All;
+    for is_of_flow in [purpose.mss.is_some(), purpose.mss.is_none()] {
+        let dialled = match is_of_flow {
+            true => connect_lent(purpose, sources).await,
+            false => connect_leg(purpose, sources, ports).await,
+        };
+        match dialled {
+            Err(Undialled::NoPort(Spent::All)) => {}
+            Err(Undialled::NoPort(Spent::Share)) => why = Spent::Share,
+            dialled => return dialled,
+        }
+    }
+    Err(why.into())
+}
+
+/// From a port that is a flow's.
+async fn connect_lent(
+    purpose: &Purpose,
+    sources: Sources<'_>,
+) -> Result<Dialled<TcpStream>, Undialled> {
+    let leases = sources.leases.filter(|_| sources.origin == Origin::Cell);
+    let leases = leases.ok_or(Spent::All)?;
+    let slots = sources.slots;
     let start = maglev::hash(&purpose.key);
     let start = usize::try_from(start).unwrap_or_default() % slots.len().max(1);
     let (before, from) = slots.split_at_checked(start).unwrap_or_default();
     for slot in from.iter().chain(before) {
         for _ in 0..LENT_TRIES {
-            let Some(lease) = leases.lend(slot, purpose) else {
+            let Some(lease) = leases.lend(slot, slots, purpose)? else {
                 break;
             };
             let (source, to) = (lease.source, purpose.backend.1);
@@ -207,18 +269,42 @@ async fn connect_lent(
                 Err(error) => Err(error),
             };
             match connected {
-                Ok(stream) => return Some(Ok((stream, lease))),
+                Ok(stream) => {
+                    return Ok(Dialled {
+                        stream,
+                        lease: Some(lease),
+                        port: None,
+                    });
+                }
                 Err(error) if has_no_port(&error) => lease.give_back(),
                 Err(error) => {
                     if error.kind() == io::ErrorKind::ConnectionRefused {
                         lease.give_back();
                     }
-                    return Some(Err(error));
+                    return Err(error.into());
                 }
             }
         }
     }
-    None
+    Err(Spent::All.into())
+}
+
+/// From a port that is no flow's.
+async fn connect_leg(
+    purpose: &Purpose,
+    sources: Sources<'_>,
+    ports: &RefCell<Ports>,
+) -> Result<Dialled<TcpStream>, Undialled> {
+    let (to, addresses) = (purpose.backend.1, sources.addresses);
+    let resource = Resource::LegPorts(Arc::clone(sources.network), to);
+    let most = usize::from(sources.origin.ports()) * addresses.len();
+    let port = sources.shares.take(resource, purpose.key.network, most)?;
+    let stream = connect(to, sources.origin, addresses, ports).await?;
+    Ok(Dialled {
+        stream,
+        lease: None,
+        port: Some(port),
+    })
 }
 
 async fn connect(
@@ -291,6 +377,7 @@ fn has_no_port(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use lb_common::maps::flow::FlowKey;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -354,6 +441,60 @@ mod tests {
         assert_eq!(ports.borrow().next[&(SOURCE, to)], FIRST_LEG_PORT + 1);
     }
 
+    /// Of a client of this network.
+    fn purpose(network: u16, to: SocketAddrV4) -> Purpose {
+        Purpose {
+            key: FlowKey {
+                network,
+                ..FlowKey::default()
+            },
+            service: 1,
+            backend: (7, to),
+            mss: None,
+        }
+    }
+
+    fn sources<'s>(network: &'s Arc<str>, shares: &'s Shares) -> Sources<'s> {
+        Sources {
+            network,
+            shares,
+            origin: Origin::Cell,
+            addresses: &[SOURCE],
+            slots: &[],
+            leases: None,
+        }
+    }
+
+    /// A network that has half of the ports to a backend gets no more of them, while others do, and it of other
+    /// backends.
+    #[tokio::test]
+    async fn the_ports_to_a_backend_are_divided_among_networks() {
+        let [(_first, one), (_second, other)] = [listen().await, listen().await];
+        let (network, shares): (Arc<str>, _) = ("n".into(), Shares::default());
+        shares.divide_among(2);
+        let ports = RefCell::new(Ports::default());
+        let dial = async |of, to| {
+            let sources = sources(&network, &shares);
+            let dialled = connect_any(&purpose(of, to), sources, &ports).await;
+            dialled.map(|dialled| dialled.port)
+        };
+        let take = || {
+            let resource = Resource::LegPorts(Arc::clone(&network), one);
+            shares.take(resource, 1, PORTS.into())
+        };
+        let mut taken: Vec<Part> = (0..PORTS / 2).flat_map(|_| take()).collect();
+        assert_eq!(taken.len(), usize::from(PORTS / 2));
+        let spent = dial(1, one).await.unwrap_err();
+        assert_eq!(spent, Undialled::NoPort(Spent::Share));
+        let others = [dial(2, one).await.unwrap(), dial(1, other).await.unwrap()];
+        assert!(others.iter().all(Option::is_some));
+        assert_eq!(shares.read()[&2].leg_ports, 1);
+        drop(others);
+        assert!(!shares.read().contains_key(&2));
+        taken.truncate(1);
+        assert!(dial(1, one).await.is_ok());
+    }
+
     /// A backend that is silent costs nothing for who has gone.
     #[tokio::test]
     async fn who_has_gone_is_not_dialled_for() {
@@ -361,18 +502,10 @@ mod tests {
         drop(gone);
         let (listener, to) = listen().await;
         let ports = RefCell::new(Ports::default());
-        let dial = Dial {
-            to,
-            purpose: None,
-            answer,
-        };
-        let sources = Sources {
-            origin: Origin::Cell,
-            addresses: &[SOURCE],
-            slots: &[],
-            leases: None,
-        };
-        open(dial, sources, &ports).await;
+        let purpose = purpose(1, to);
+        let dial = Dial { purpose, answer };
+        let (network, shares) = ("n".into(), Shares::default());
+        open(dial, sources(&network, &shares), &ports).await;
         let accepted = timeout(Duration::from_millis(50), listener.accept()).await;
         assert!(accepted.is_err() && ports.borrow().next.is_empty());
     }
@@ -385,6 +518,20 @@ mod tests {
         assert!(all.is_sorted());
         assert_eq!(all.last(), Some(&(FIRST_LOCAL_PORT - 1)));
         assert_eq!(ports.next(SOURCE, to), FIRST_LEG_PORT);
+    }
+
+    #[test]
+    fn backends_that_are_gone_are_forgotten() {
+        let mut ports = Ports::default();
+        let [stays, goes] = [443, 444].map(|port| SocketAddrV4::new(SOURCE, port));
+        for to in [stays, goes] {
+            ports.next(SOURCE, to);
+            ports.exhausted.insert((SOURCE, to), Instant::now());
+        }
+        ports.retain(|to| to == stays);
+        assert_eq!(ports.next.keys().collect::<Vec<_>>(), [&(SOURCE, stays)]);
+        assert_eq!(ports.exhausted.len(), 1);
+        assert_eq!(ports.next(SOURCE, stays), FIRST_LEG_PORT + 1);
     }
 
     #[test]

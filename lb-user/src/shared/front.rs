@@ -23,16 +23,18 @@ use tokio::{
 
 use super::{
     Counts, Legs, Listeners, Setup,
+    agreed::Agreed,
     descriptors::Descriptors,
     dial::{Dial, Dialers, Origin, Ports, Sources, open},
     http,
-    leases::{Leases, SAID},
+    leases::{Leases, PUT_BACK_INTERVAL, SAID},
     listeners::Place,
     pending::{Everywhere, Pending},
     plain,
     pump::Pipes,
     reach::{Addresses, Unreached},
     setup::{Routing, Service},
+    share::Shares,
     sni,
     sockets::reset_at_close,
 };
@@ -50,6 +52,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub struct Front {
     setup: Option<watch::Sender<Arc<Setup>>>,
     threads: Vec<JoinHandle<()>>,
+    shares: Shares,
     listeners: Listeners,
     pending: Everywhere,
     kept: Everywhere,
@@ -64,8 +67,7 @@ impl Front {
     /// If a cell cannot be entered, or a thread not be started.
     pub fn start(
         sides: BTreeMap<String, (Side, Option<Leases>)>,
-        legs: &Legs,
-        counts: &Counts,
+        (legs, counts, shares): (&Legs, &Counts, &Shares),
         listeners: Listeners,
     ) -> Result<Self> {
         let (setup, follow) = watch::channel(Arc::default());
@@ -78,8 +80,9 @@ impl Front {
         }
         let dialers = Dialers(Arc::new(dialers));
         listeners.retain_networks(|network| dialers.0.contains_key(network));
-        let descriptors = Descriptors::of_this_process();
+        let descriptors = Descriptors::of_this_process(shares.clone());
         let mut front = Self {
+            shares: shares.clone(),
             setup: Some(setup),
             threads: Vec::new(),
             listeners,
@@ -96,6 +99,7 @@ impl Front {
                 dialers: dialers.clone(),
                 legs: legs.clone(),
                 counts: counts.clone(),
+                shares: shares.clone(),
                 descriptors: descriptors.clone(),
                 leases,
             };
@@ -111,6 +115,7 @@ impl Front {
     pub fn set(&self, setup: Setup) {
         if let Some(sender) = &self.setup {
             let setup = Arc::new(setup);
+            self.shares.divide_among(setup.client_networks());
             let before = sender.send_replace(Arc::clone(&setup));
             let places = setup.services.keys();
             let added = places.filter(|place| !before.services.contains_key(*place));
@@ -128,13 +133,34 @@ impl Front {
         }
     }
 
-    /// Gives the listeners away. Clients that are here already are served to their end, and no others.
-    pub fn give(&self) -> Vec<(Place, OwnedFd)> {
+    /// Duplicates of the listeners, for the next process. Clients that are here already are served to their
+    /// end, and no others unless the listeners are [taken back](Self::take_back).
+    ///
+    /// # Errors
+    ///
+    /// If the process has too many open files.
+    pub fn give(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
         let listeners = self.listeners.give();
+        self.look_again();
+        listeners
+    }
+
+    /// Accepts again: there will be no next process.
+    pub fn take_back(&self) {
+        self.listeners.take_back();
+        self.look_again();
+    }
+
+    /// The next process accepts.
+    pub fn let_go(&self) {
+        self.listeners.let_go();
+    }
+
+    /// Has each thread look at what it has to listen at.
+    fn look_again(&self) {
         if let Some(sender) = &self.setup {
             sender.send_modify(|_| {});
         }
-        listeners
     }
 
     /// Whether no client waits for a backend, or for its next request.
@@ -165,6 +191,7 @@ struct Work {
     listeners: Listeners,
     pending: Pending,
     kept: Pending,
+    shares: Shares,
     descriptors: Descriptors,
     leases: Option<Leases>,
 }
@@ -172,7 +199,7 @@ struct Work {
 fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
     let name = format!("vip-{}", work.network);
     let cell = side.cell.clone();
-    resident::start(name, cell.as_deref(), resident::runtime, move |runtime| {
+    resident::start_listener(name, cell.as_deref(), move |runtime| {
         LocalSet::new().block_on(&runtime, serve(work, &side, asked));
     })
 }
@@ -190,6 +217,8 @@ pub(super) struct Shared {
     pub(super) kept: Pending,
     pub(super) descriptors: Descriptors,
     pub(super) pipes: Pipes,
+    /// What backends agree on.
+    pub(super) agreed: Agreed,
     pub(super) network: String,
 }
 
@@ -212,6 +241,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         listeners,
         pending,
         kept,
+        shares,
         descriptors,
         leases,
     } = work;
@@ -220,10 +250,11 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         None => Origin::Host,
     };
     if let Some(leases) = leases.clone() {
-        task::spawn_local(say(leases));
+        task::spawn_local(say(leases.clone()));
+        task::spawn_local(put_back(leases));
     }
-    let from = (network.clone(), origin, leases);
-    task::spawn_local(dial_all(asked, from, setup.clone()));
+    let from = (network.as_str().into(), origin, leases);
+    task::spawn_local(dial_all(asked, from, shares, setup.clone()));
     let shared = Rc::new(Shared {
         setup: setup.clone(),
         dialers,
@@ -234,6 +265,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         kept,
         pipes: Pipes::new(&descriptors),
         descriptors,
+        agreed: Agreed::default(),
         network,
     });
     let mut accepted = BTreeMap::new();
@@ -316,13 +348,16 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
     let Some(service) = shared.service(addresses.vip) else {
         return;
     };
-    let Some(descriptor) = shared.descriptors.socket() else {
-        shared.counts.of(&service.name, |counted| {
-            counted.accepted += 1;
-            counted.refuse(Unreached::NoDescriptors.label());
-        });
-        reset_at_close(&client);
-        return;
+    let descriptor = match shared.descriptors.socket(service.network) {
+        Ok(descriptor) => descriptor,
+        Err(spent) => {
+            shared.counts.of(&service.name, |counted| {
+                counted.accepted += 1;
+                counted.refuse(Unreached::without_descriptor(spent).label());
+            });
+            reset_at_close(&client);
+            return;
+        }
     };
     let shared = Rc::clone(shared);
     spawn_connection(async move {
@@ -343,21 +378,38 @@ async fn say(leases: Leases) {
     }
 }
 
+/// Puts ports back that were left a moment ago, for ever.
+async fn put_back(leases: Leases) {
+    loop {
+        sleep(PUT_BACK_INTERVAL).await;
+        leases.put_back();
+    }
+}
+
 /// Opens the connections that are wished for.
 async fn dial_all(
     mut asked: mpsc::UnboundedReceiver<Dial>,
-    (network, origin, leases): (String, Origin, Option<Leases>),
-    setup: watch::Receiver<Arc<Setup>>,
+    (network, origin, leases): (Arc<str>, Origin, Option<Leases>),
+    shares: Shares,
+    mut setup: watch::Receiver<Arc<Setup>>,
 ) {
     let ports = Rc::new(RefCell::new(Ports::default()));
     while let Some(dial) = asked.recv().await {
+        if setup.has_changed().unwrap_or_default() {
+            let now = Arc::clone(&setup.borrow_and_update());
+            ports.borrow_mut().retain(|to| now.dials(&network, to));
+        }
         let setup = Arc::clone(&setup.borrow());
-        let (network, leases, ports) = (network.clone(), leases.clone(), Rc::clone(&ports));
+        let (network, leases, ports) = (Arc::clone(&network), leases.clone(), Rc::clone(&ports));
+        let shares = shares.clone();
         spawn_connection(async move {
+            let name: &str = &network;
             let sources = Sources {
+                network: &network,
+                shares: &shares,
                 origin,
-                addresses: setup.sources.get(&network).map_or(&[][..], Vec::as_slice),
-                slots: setup.slots.get(&network).map_or(&[][..], Vec::as_slice),
+                addresses: setup.sources.get(name).map_or(&[][..], Vec::as_slice),
+                slots: setup.slots.get(name).map_or(&[][..], Vec::as_slice),
                 leases: leases.as_ref(),
             };
             open(dial, sources, &ports).await;

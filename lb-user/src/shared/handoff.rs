@@ -15,7 +15,7 @@
 //!
 //! Whatever does not hold before 4 leaves the connection with its two sockets.
 
-use std::{io, os::fd::AsRawFd as _, time::Duration};
+use std::{io, os::fd::AsRawFd as _};
 
 use lb_common::maps::splice::{Numbers, Splice};
 use nix::{
@@ -29,6 +29,7 @@ use super::{
     legs::Leg,
     repair::{Repair, Snapshot, close_silently},
     said::Said,
+    sockets::{FIRST_LOOK, LONGEST_LOOK},
     syn::Syn,
 };
 
@@ -42,9 +43,6 @@ const HEADERS: u32 = 40;
 const TIMES: u32 = 12;
 /// Bytes that are read in one go.
 const CHUNK: usize = 4096;
-/// How long the backend is given for its first acknowledgment; then longer and longer, up to this.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
-const LONGEST_LOOK: Duration = Duration::from_millis(200);
 
 /// Why a connection stays with its sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +67,8 @@ pub(super) enum Stays {
     Taken,
     /// It is to end.
     Cut,
+    /// Each of its requests is looked at.
+    Requests,
 }
 
 impl Stays {
@@ -84,6 +84,7 @@ impl Stays {
             Self::Backend => "backend_spoke",
             Self::Taken => "flow_taken",
             Self::Cut => "cut",
+            Self::Requests => "requests",
         }
     }
 }
@@ -106,13 +107,7 @@ pub(super) struct Ends<'s> {
 impl<'s> Ends<'s> {
     /// Does what comes before step 4. Afterwards the client's packets are dropped until [`Lease::release`],
     /// and its socket is in repair.
-    pub(super) fn splice(
-        &mut self,
-        lease: &mut Lease,
-        leg: &Leg,
-        syn: Option<Syn>,
-    ) -> Result<(), Stays> {
-        let syn = syn.ok_or(Stays::NoSyn)?;
+    pub(super) fn splice(&mut self, lease: &mut Lease, leg: &Leg, syn: Syn) -> Result<(), Stays> {
         let back = Repair::enter(self.backend).and_then(|repair| repair.snapshot());
         let back = back.map_err(|_| Stays::Refused)?;
         if !is_silent(self.backend) || back.unacked > 0 || !back.is_established {

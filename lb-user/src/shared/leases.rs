@@ -2,11 +2,12 @@
 //! take a connection over where it stands.
 //!
 //! A port is taken by one swap of its word, and is `LOCAL` from then on. As long as this
-//! process lives it says from time to time that it still has the port; one that nobody speaks for any more
-//! ends after a while as an idle flow does. So a port rests after its socket, and a crash loses none.
+//! process lives it says from time to time that it still has the port. One whose socket is gone is put back a
+//! moment later, so that what a backend sent last meets the cell and no other flow; one that no process speaks
+//! for any more, because that was killed, ends after a while as an idle flow does.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     net::SocketAddrV4,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -21,10 +22,10 @@ use lb_common::{
     maps::{
         flow::{Flow, FlowKey},
         splice::Splice,
-        usage,
     },
 };
 
+use super::share::{Part, Resource, Shares, Spent};
 use crate::{
     control::{
         expiry::idle::{age, ticks},
@@ -39,6 +40,13 @@ use crate::{
 
 /// How often this process says that it has its ports.
 pub(super) const SAID: Duration = Duration::from_secs(20);
+/// How often ports are put back that were left a moment ago.
+pub(super) const PUT_BACK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a port is still the cell's when its socket is gone: what comes late of its backend, as the SYN-ACK of
+/// one that was given up, is answered there with a reset.
+const LATE: Duration = Duration::from_secs(1);
+/// Of how many ports of flows sockets may have one.
+const OF_PORTS: usize = 2;
 /// Ids that are tried until one is free and has rested.
 const ATTEMPTS: usize = 8;
 /// How long a backend's end of a connection rests (TIME_WAIT on Linux).
@@ -80,9 +88,42 @@ impl std::fmt::Debug for Leases {
 }
 
 struct Shared {
+    network: Arc<str>,
+    shares: Shares,
     maps: Mutex<Maps>,
     tables: Tables,
-    lent: Mutex<BTreeSet<u32>>,
+    lent: Mutex<Lent>,
+}
+
+/// Ports that this process has.
+#[derive(Debug, Default)]
+struct Lent {
+    /// The flows of those that sockets have.
+    ids: BTreeSet<u32>,
+    /// Those that they have left, the oldest first.
+    left: VecDeque<Left>,
+}
+
+/// A port that its socket has left.
+#[derive(Debug)]
+struct Left {
+    id: u32,
+    slot: u16,
+    word: Word,
+    /// The word that says so.
+    over: Word,
+    since: Instant,
+    /// Of what its client's network may have.
+    _part: Option<Part>,
+}
+
+impl Lent {
+    /// Takes out what was left so long ago that nothing comes there any more.
+    fn take_left(&mut self, now: Instant) -> Vec<Left> {
+        let is_late = |left: &Left| now.saturating_duration_since(left.since) >= LATE;
+        let count = self.left.partition_point(is_late);
+        self.left.drain(..count).collect()
+    }
 }
 
 /// For which connection a port is to be had.
@@ -94,11 +135,11 @@ pub(super) struct Purpose {
     pub(super) service: u16,
     /// Id and address of its backend.
     pub(super) backend: (u32, SocketAddrV4),
-    /// The largest segments that its client takes, as far as that is known: the backend is told so.
+    /// The largest segments that its client takes, if it may be handed over: the backend is told so.
     pub(super) mss: Option<u16>,
 }
 
-/// A port that a socket has. Dropped, the port rests until nobody needs it.
+/// A port that a socket has. Dropped, it is put back a moment later, unless it is a flow's by then.
 #[derive(Debug)]
 pub(super) struct Lease {
     leases: Leases,
@@ -111,6 +152,10 @@ pub(super) struct Lease {
     pub(super) source: SocketAddrV4,
     /// Since when what the client sends is dropped.
     held: Option<Instant>,
+    /// Whether the backend's end rests now that the connection is over.
+    backend_rests: bool,
+    /// Of what its client's network may have.
+    part: Option<Part>,
 }
 
 /// Somebody else has changed the flow.
@@ -118,9 +163,11 @@ pub(super) struct Lease {
 pub(super) struct Lost;
 
 impl Leases {
-    /// On these maps, of which `tables` are some.
-    pub fn new(tables: Tables, maps: Maps) -> Self {
+    /// Those of `network`, on these maps, of which `tables` are some; divided among the networks of clients.
+    pub fn new(network: &str, tables: Tables, maps: Maps, shares: Shares) -> Self {
         Self(Arc::new(Shared {
+            network: network.into(),
+            shares,
             maps: Mutex::new(maps),
             tables,
             lent: Mutex::default(),
@@ -135,20 +182,59 @@ impl Leases {
         self.0.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lent(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+    fn lent(&self) -> MutexGuard<'_, Lent> {
         self.0.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says of all ports that they are in use.
     pub(super) fn say(&self) {
         let now = now();
-        for &id in self.lent().iter() {
+        for &id in &self.lent().ids {
             self.mapped().table.touch(id, now);
         }
     }
 
-    /// Lends a port of the address in this slot, if one is free.
-    pub(super) fn lend(&self, slot: &SnatSlot, purpose: &Purpose) -> Option<Lease> {
+    /// Puts back the ports that were left a moment ago.
+    pub(super) fn put_back(&self) {
+        let all = self.lent().take_left(Instant::now());
+        for Left {
+            id,
+            slot,
+            word,
+            over,
+            ..
+        } in all
+        {
+            // What has changed it has ended it, as after a process was stopped for minutes.
+            if self.mapped().table.swap(id, word, over) {
+                self.give_back(id, slot);
+            }
+        }
+    }
+
+    /// Lends a port of the address in this slot, which is one of `slots`, if one is free.
+    ///
+    /// # Errors
+    ///
+    /// If sockets have as many as they may, or those of clients of the same network do.
+    pub(super) fn lend(
+        &self,
+        slot: &SnatSlot,
+        slots: &[SnatSlot],
+        purpose: &Purpose,
+    ) -> Result<Option<Lease>, Spent> {
+        let ports = slots.iter().map(|slot| usize::from(slot.snat.ports));
+        let resource = Resource::FlowPorts(Arc::clone(&self.0.network));
+        let most = ports.sum::<usize>() / OF_PORTS;
+        let part = self.0.shares.take(resource, purpose.key.network, most)?;
+        let mut lease = self.lend_any(slot, purpose);
+        if let Some(lease) = &mut lease {
+            lease.part = Some(part);
+        }
+        Ok(lease)
+    }
+
+    fn lend_any(&self, slot: &SnatSlot, purpose: &Purpose) -> Option<Lease> {
         let queue = self.maps().free_ids(u32::from(slot.slot));
         let mut queue = queue.ok().flatten()?;
         for attempt in 0..ATTEMPTS {
@@ -195,7 +281,7 @@ impl Leases {
         }
         let flow = record(purpose);
         table.fill(id, &flow);
-        self.lent().insert(id);
+        self.lent().ids.insert(id);
         let offset = id.wrapping_sub(slot.flow_ids().start);
         let port = slot
             .snat
@@ -209,6 +295,8 @@ impl Leases {
             flow,
             source: SocketAddrV4::new(slot.record.into(), port),
             held: None,
+            backend_rests: false,
+            part: None,
         })
     }
 
@@ -264,15 +352,16 @@ fn record(purpose: &Purpose) -> Flow {
 
 impl Lease {
     /// Gives the port back at once: nobody but us has seen it.
-    pub(super) fn give_back(self) {
-        if self
-            .leases
-            .mapped()
-            .table
-            .swap(self.id, self.word, self.word.withdraw())
-        {
+    pub(super) fn give_back(mut self) {
+        if self.change(self.word.withdraw()).is_ok() {
             self.leases.give_back(self.id, self.slot);
         }
+    }
+
+    /// The connection is over, and the backend has closed its side first: its end rests, so the port is given
+    /// to a flow to this backend only where there is no other.
+    pub(super) const fn backend_rests(&mut self) {
+        self.backend_rests = true;
     }
 
     /// From now on what the client sends is dropped, and nothing of its socket leaves the cell.
@@ -293,7 +382,7 @@ impl Lease {
         self.leases
             .maps()
             .forget_flow(&self.flow.key(false), self.id);
-        // Whoever has changed it has ended it.
+        // What has changed it has ended it.
         let _lost = self.change(self.word.release());
         self.say_held();
     }
@@ -370,6 +459,11 @@ impl Lease {
         (splice.backend_time, splice.backend_mss)
     }
 
+    /// The flow's word, as it was changed last.
+    pub(super) const fn word(&self) -> Word {
+        self.word
+    }
+
     /// Whether the backend has what our socket sent it, or the flow is over.
     pub(super) fn is_done(&self) -> bool {
         self.now().is_none() || self.leases.mapped().splices.is_drained(self.id)
@@ -391,15 +485,29 @@ impl Lease {
     }
 
     fn count(&self, amount: i32) {
+        let owners = (self.flow.network, self.flow.service);
         let usage = &self.leases.mapped().usage;
-        usage.add(usage::network(self.flow.network), amount);
-        usage.add(usage::service(self.flow.service), amount);
+        usage.count(self.id, owners, amount);
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.leases.lent().remove(&self.id);
+        let mut lent = self.leases.lent();
+        lent.ids.remove(&self.id);
+        if self.word.is_local() {
+            lent.left.push_back(Left {
+                id: self.id,
+                slot: self.slot,
+                word: self.word,
+                over: match self.backend_rests {
+                    true => self.word.end_resting(),
+                    false => self.word.end(),
+                },
+                since: Instant::now(),
+                _part: self.part.take(),
+            });
+        }
     }
 }
 
@@ -422,6 +530,33 @@ mod tests {
     }
 
     #[test]
+    fn a_port_is_left_for_a_moment_before_it_is_put_back() {
+        let word = Word::default().claim(false).lend();
+        let start = Instant::now();
+        let left = |id: u32, after| Left {
+            id,
+            slot: 0,
+            word,
+            over: word.end(),
+            since: start + after,
+            _part: None,
+        };
+        let all = [left(1, Duration::ZERO), left(2, LATE / 2), left(3, LATE)];
+        let mut lent = Lent {
+            left: all.into(),
+            ..Lent::default()
+        };
+        let mut taken = |now| -> Vec<u32> {
+            let left = lent.take_left(now);
+            left.iter().map(|left| left.id).collect()
+        };
+        assert_eq!(taken(start + LATE / 2), [0; 0]);
+        assert_eq!(taken(start + LATE * 3 / 2), [1, 2]);
+        assert_eq!(taken(start + LATE * 3 / 2), [0; 0]);
+        assert_eq!(taken(start + LATE * 2), [3]);
+    }
+
+    #[test]
     fn a_port_rests_where_the_same_backend_has_closed_first() {
         let backend: SocketAddrV4 = "10.0.0.1:443".parse().unwrap();
         let flow = record(&Purpose {
@@ -431,8 +566,8 @@ mod tests {
             mss: None,
         });
         assert_eq!((flow.backend_id, flow.service), (7, 1));
-        // The flag of a backend that has sent the first FIN.
-        let first = Word::from_raw(1 << 3);
+        // The flags of a backend that has sent a FIN, and the first one.
+        let first = Word::from_raw(1 << 7 | 1 << 3);
         assert!(first.backend_closed_first() && rests(first, &flow, backend));
         assert!(!rests(Word::default(), &flow, backend));
         let other = SocketAddrV4::new(*backend.ip(), 444);

@@ -18,7 +18,7 @@ use lb_common::{
         event::{BEGAN, FlowEvent},
         flow::{Flow, FlowKey},
         peer::PeerKey,
-        usage,
+        quota, usage,
     },
 };
 use tokio::{
@@ -26,7 +26,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{descriptors::Descriptor, setup::Service};
+use super::{setup::Service, share::Part};
 use crate::{
     admin::api::Filter,
     control::{
@@ -85,6 +85,8 @@ pub struct Leg {
     flow: Flow,
     /// Its backend, as the data plane knows it.
     peer: PeerKey,
+    /// When it began.
+    began: u32,
     to_backend: AtomicU64,
     to_client: AtomicU64,
     last_seen: AtomicU32,
@@ -129,7 +131,7 @@ pub struct NewLeg<'s> {
 }
 
 impl Legs {
-    /// None so far; those that begin and end are told to `reporter`.
+    /// None so far; `reporter` has those that are carried and those that end.
     pub fn new(reporter: Reporter) -> Self {
         Self::beside(None, reporter)
     }
@@ -153,6 +155,14 @@ impl Legs {
         self.known().has_room(service, self.flows(service))
     }
 
+    /// Whether the clients of a network may have one more of the SNAT ports that lead to the backends of another.
+    /// Connections that were handed over count, as in the data plane.
+    pub fn has_ports(&self, network: u16, backends: u16) -> bool {
+        let index = quota::index(network, quota::bank(backends, false));
+        let flows = self.0.flows.as_ref();
+        flows.is_none_or(|flows| !flows.quotas().get(index).is_spent())
+    }
+
     /// How many flows of the service and of its network there are.
     fn flows(&self, service: &Service) -> (u32, u32) {
         let flows = self.0.flows.as_ref();
@@ -174,7 +184,8 @@ impl Legs {
         self.known().cuts
     }
 
-    /// Begins a leg, which ends with the guard. Its backend was chosen when [`Self::cuts`] was so many.
+    /// Begins a leg, which ends with the guard. The flow log has it from when it is [carried](Guard::carried) or
+    /// [handed over](Guard::hand_over). Its backend was chosen when [`Self::cuts`] was so many.
     ///
     /// # Errors
     ///
@@ -189,13 +200,15 @@ impl Legs {
             name,
         } = new;
         let mut known = self.known();
-        if !known.has_room(service, self.flows(service)) {
+        let has_ports = self.has_ports(service.network, network);
+        if !has_ports || !known.has_room(service, self.flows(service)) {
             return Err(NotBegun::NoRoom);
         }
         known.last = known.last.wrapping_add(1) | FIRST_LEG;
         while known.legs.contains_key(&known.last) {
             known.last = known.last.wrapping_add(1) | FIRST_LEG;
         }
+        let began = now();
         let leg = Arc::new(Leg {
             id: known.last,
             name,
@@ -214,9 +227,10 @@ impl Legs {
                 ..Flow::default()
             },
             peer: peer(network, (*backend.ip()).into(), backend.port()),
+            began,
             to_backend: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
-            last_seen: AtomicU32::new(now()),
+            last_seen: AtomicU32::new(began),
             half_closed: AtomicBool::new(false),
             idle_most: service.idle,
             half_closed_most: service.half_closed,
@@ -230,11 +244,10 @@ impl Legs {
         *known.of_network.entry(key.network).or_default() += 1;
         *known.of_peer.entry(leg.peer).or_default() += 1;
         drop(known);
-        self.0.reporter.report(leg.event(BEGAN));
         Ok(Guard {
             legs: self.clone(),
             leg,
-            descriptor: None,
+            _parts: Vec::new(),
         })
     }
 
@@ -464,14 +477,14 @@ impl Leg {
         }
     }
 
-    fn event(&self, kind: u32) -> FlowEvent {
+    fn event(&self, kind: u32, time: u32) -> FlowEvent {
         FlowEvent {
             flow: self.flow(),
             id: self.id,
             kind,
             snat: (*self.snat.ip()).into(),
             port: self.snat.port().into(),
-            time: now(),
+            time,
             ..FlowEvent::default()
         }
     }
@@ -483,21 +496,43 @@ pub struct Guard {
     legs: Legs,
     /// The leg.
     pub leg: Arc<Leg>,
-    /// For the connection to its backend.
-    descriptor: Option<Descriptor>,
+    /// What the connection to its backend has.
+    _parts: Vec<Part>,
 }
 
 impl Guard {
-    /// The same, with the descriptor that its backend has until it ends.
-    pub(super) fn with(self, descriptor: Descriptor) -> Self {
+    /// The same, with what its connection to the backend has until it ends.
+    pub(super) fn with(self, parts: Vec<Part>) -> Self {
         let mut guard = self;
-        guard.descriptor = Some(descriptor);
+        guard._parts = parts;
         guard
+    }
+
+    /// Reports that it began: this process carries it from here on.
+    pub fn carried(&self) {
+        let Leg { began, .. } = *self.leg;
+        self.report(self.leg.event(BEGAN, began));
+    }
+
+    /// Reports that the flow with this id and word began when the leg did: it goes on as that one, and so its
+    /// end is reported. Before any packet goes by it.
+    pub fn hand_over(self, id: u32, word: Word) {
+        let began = self.leg.event(BEGAN, self.leg.began);
+        let word = word.raw();
+        self.report(FlowEvent {
+            id,
+            flow: Flow { word, ..began.flow },
+            ..began
+        });
     }
 
     /// Ends it, for one of the reasons in [`event`](lb_common::maps::event).
     pub fn end(self, kind: u32) {
-        self.legs.0.reporter.report(self.leg.event(kind));
+        self.report(self.leg.event(kind, now()));
+    }
+
+    fn report(&self, event: FlowEvent) {
+        self.legs.0.reporter.report(event);
     }
 }
 
@@ -582,6 +617,8 @@ pub(super) mod tests {
         let service = setup::tests::service(Some(2), None);
         let first = begin(&legs, &service, 1, 7);
         let second = begin(&legs, &service, 2, 7);
+        first.carried();
+        second.carried();
         assert!(!legs.has_room(&service));
         let ids: Vec<u32> = legs.all().iter().map(|leg| leg.id).collect();
         assert_eq!(ids, [first.leg.id, second.leg.id]);
@@ -601,6 +638,28 @@ pub(super) mod tests {
         assert_eq!(events.next().map(|event| event.kind), None);
     }
 
+    /// The data plane reports the end of that flow: both have its id and generation.
+    #[test]
+    fn a_leg_that_is_handed_over_began_as_the_flow_that_it_becomes() {
+        let (reporter, mut reports) = log::channel();
+        let legs = Legs::new(reporter);
+        let service = setup::tests::service(None, None);
+        let guard = begin(&legs, &service, 1, 7);
+        let began = guard.leg.began;
+        let word = Word::from_raw(41 << 10).claim(false).lend();
+        guard.hand_over(1031, word);
+        assert!(legs.all().is_empty());
+        let event = reports.take().unwrap();
+        assert_eq!((event.id, event.kind, event.time), (1031, BEGAN, began));
+        let known = Word::from_raw(event.flow.word);
+        assert_eq!((known.generation(), known.is_udp()), (42, false));
+        assert_eq!((event.flow.backend_id, event.port), (7, 57_344));
+        assert_eq!(reports.take().map(|event| event.kind), None);
+        // One that comes to nothing is in no line.
+        drop(begin(&legs, &service, 2, 7));
+        assert_eq!(reports.take().map(|event| event.kind), None);
+    }
+
     #[test]
     fn a_network_has_a_budget_of_its_own() {
         let (reporter, _reports) = log::channel();
@@ -611,6 +670,30 @@ pub(super) mod tests {
         assert!(!legs.has_room(&service));
         let second = legs.begin(new(&key(2), &service, 7), legs.cuts());
         assert_eq!(second.err(), Some(NotBegun::NoRoom));
+    }
+
+    #[test]
+    fn a_network_has_its_part_of_the_snat_ports() {
+        let table = UsageTable::anonymous(300);
+        let index = quota::index(3, quota::bank(1, false));
+        table.quotas().set_most(index, 2).unwrap();
+        table.quotas().add(index, 1);
+        let (reporter, _reports) = log::channel();
+        let legs = Legs::beside(Some(table), reporter);
+        let (service, key) = (setup::tests::service(None, None), key(1));
+        let begin = || {
+            let new = NewLeg {
+                network: 1,
+                ..new(&key, &service, 7)
+            };
+            legs.begin(new, legs.cuts()).map(|_| ())
+        };
+        assert!(legs.has_ports(3, 1));
+        assert_eq!(begin(), Ok(()));
+        let table = legs.0.flows.as_ref().unwrap();
+        table.quotas().add(index, 1);
+        assert!(!legs.has_ports(3, 1) && legs.has_ports(3, 2) && legs.has_ports(4, 1));
+        assert_eq!(begin(), Err(NotBegun::NoRoom));
     }
 
     #[test]

@@ -53,6 +53,8 @@ struct Known {
     open: BTreeMap<Place, std::net::TcpListener>,
     /// Those that were inherited, and that nobody in their network has looked at yet.
     inherited: BTreeMap<Place, std::net::TcpListener>,
+    /// Those that the next process has got as well, and accepts from once it is up.
+    lent: BTreeMap<Place, std::net::TcpListener>,
     /// The segment sizes that clients of some are told.
     told: BTreeMap<Place, u16>,
 }
@@ -169,6 +171,7 @@ impl Listeners {
             open,
             inherited,
             told,
+            lent: _,
         } = &mut *known;
         told.retain(|place, _| !is_unwanted(place));
         let open = open.extract_if(.., |place, _| is_unwanted(place));
@@ -178,16 +181,39 @@ impl Listeners {
         closed.iter().for_each(supervisor::forget);
     }
 
-    /// Gives all of them away. From now on nobody accepts here any more.
-    pub fn give(&self) -> Vec<(Place, OwnedFd)> {
+    /// Duplicates of all of them, for the next process. From now on nothing is accepted here any more, unless
+    /// they are taken back.
+    ///
+    /// # Errors
+    ///
+    /// If the process has too many open files.
+    pub fn give(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
         self.0.ceased.send_replace(true);
+        let mut known = self.known();
         let Known {
             open, inherited, ..
-        } = std::mem::take(&mut *self.known());
-        open.into_iter()
-            .chain(inherited)
-            .map(|(place, listener)| (place, listener.into()))
+        } = std::mem::take(&mut *known);
+        known.lent.extend(open.into_iter().chain(inherited));
+        let lent = known.lent.iter();
+        lent.map(|(place, listener)| Ok((place.clone(), listener.try_clone()?.into())))
             .collect()
+    }
+
+    /// The next process will not accept from them: they are open here again.
+    pub(super) fn take_back(&self) {
+        let mut known = self.known();
+        let lent = std::mem::take(&mut known.lent);
+        for (place, listener) in &lent {
+            // The next process may have had some of them forgotten.
+            supervisor::keep(place, listener);
+        }
+        known.open.extend(lent);
+        self.0.ceased.send_replace(false);
+    }
+
+    /// The next process accepts: its duplicates are the listeners from now on.
+    pub(super) fn let_go(&self) {
+        self.known().lent.clear();
     }
 
     /// Whether they have been given away.
@@ -271,9 +297,10 @@ mod tests {
         let first = Listeners::default();
         let listener = first.at(&here).unwrap();
         assert!(!first.have_ceased());
-        let given = first.give();
+        let given = first.give().unwrap();
         assert!(first.have_ceased());
         first.cease().await;
+        first.let_go();
         drop((listener, first));
         let mut client = TcpStream::connect(free).await.unwrap();
         let second = Listeners::new(given);
@@ -290,6 +317,23 @@ mod tests {
         second.retain("a", |_| false);
         drop(listener);
         assert!(TcpStream::connect(free).await.is_err());
+    }
+
+    /// A client that connects while the next process dies is accepted by the one that gave.
+    #[tokio::test]
+    async fn what_was_given_is_taken_back() {
+        let free = address(&bind(ANY).unwrap());
+        let here = place("a", free);
+        let listeners = Listeners::default();
+        drop(listeners.at(&here).unwrap());
+        drop(listeners.give().unwrap());
+        assert!(listeners.have_ceased() && listeners.at(&here).is_err());
+        let _client = TcpStream::connect(free).await.unwrap();
+        listeners.take_back();
+        assert!(!listeners.have_ceased());
+        let listener = listeners.at(&here).unwrap();
+        assert!(listener.accept().await.is_ok());
+        assert_eq!(listeners.give().unwrap().len(), 1);
     }
 
     /// What one backend takes all clients are told, and no less for the sake of one that takes very little.
@@ -326,7 +370,7 @@ mod tests {
             (place("a", vip), stream.into()),
             (place("b", elsewhere), listener.into_std().unwrap().into()),
         ];
-        assert!(Listeners::new(inherited).give().is_empty());
+        assert!(Listeners::new(inherited).give().unwrap().is_empty());
     }
 
     /// It would listen where no client comes any more.
@@ -348,7 +392,7 @@ mod tests {
         listeners.at(&here).unwrap();
         let near = SocketAddrV4::new(ANY.ip().to_owned(), vip.port());
         assert!(TcpStream::connect(near).await.is_ok());
-        let given = listeners.give();
+        let given = listeners.give().unwrap();
         assert_eq!(given.len(), 1);
         assert!(namespace::is_here(&given[0].1).unwrap());
     }
@@ -367,8 +411,9 @@ mod tests {
         listeners.wait_for(&[&open, &never]);
         assert!(start.elapsed() >= OPENS);
         // Who was told to give them away opens none any more.
-        listeners.give();
+        drop(listeners.give().unwrap());
         assert!(listeners.at(&open).is_err());
-        assert!(listeners.give().is_empty());
+        listeners.let_go();
+        assert!(listeners.give().unwrap().is_empty());
     }
 }

@@ -14,6 +14,7 @@
 //! A connection that has a backend is a leg: it has a flow's record, and is logged, listed, counted,
 //! idle and cut as one. One that is handed over is a flow.
 
+mod agreed;
 mod announced;
 mod carry;
 mod counts;
@@ -23,6 +24,7 @@ mod front;
 mod handoff;
 pub mod hello;
 mod http;
+mod info;
 mod leases;
 pub mod legs;
 pub mod listeners;
@@ -37,15 +39,17 @@ mod repair;
 pub mod routes;
 mod said;
 mod setup;
+mod share;
 mod sni;
 mod sockets;
 mod syn;
 
 pub use self::{
-    counts::{Counted, Counts},
+    counts::{Counted, Counts, Requests},
     front::Front,
     leases::{Leases, Tables},
     legs::Legs,
     listeners::Listeners,
     setup::Setup,
+    share::{Had, Shares},
 };

@@ -16,8 +16,6 @@ const OF_SOURCE: Limit = Limit {
     clients: 256,
     bytes: 4 << 20,
 };
-/// The address of those who come through a proxy: its own says nothing of them.
-const PROXIED: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 /// The most of one network.
 const OF_NETWORK: Limit = Limit {
     clients: 4096,
@@ -98,13 +96,6 @@ impl Pending {
             number,
             goes,
         }
-    }
-}
-
-impl Pending {
-    /// Admits a client of a proxy, which brings as many as there may be.
-    pub(super) fn admit_proxied(&self) -> Ticket {
-        self.admit(PROXIED)
     }
 }
 
@@ -215,7 +206,7 @@ impl Known {
         let is_full = self.clients.len() > self.most || self.bytes > OF_ALL.bytes;
         let greatest = || self.networks.values().max_by_key(|network| network.share());
         let group = source
-            .filter(|source| place.1 != PROXIED && source.exceeds(OF_SOURCE))
+            .filter(|source| source.exceeds(OF_SOURCE))
             .or_else(|| network.filter(|network| network.exceeds(OF_NETWORK)))
             .or_else(|| is_full.then(greatest).flatten());
         group?.numbers.first().copied()
@@ -277,18 +268,6 @@ mod tests {
         let first = u32::from(Ipv4Addr::new(10, 1, 0, 0));
         let sources = (first..).map(Ipv4Addr::from).take(count);
         sources.map(|source| pending.admit(source)).collect()
-    }
-
-    #[tokio::test]
-    async fn a_proxy_brings_as_many_as_there_may_be() {
-        let pending = Everywhere::up_to(OF_ALL.clients).of("a");
-        let admit =
-            |count| -> Vec<Ticket> { (0..count).map(|_| pending.admit_proxied()).collect() };
-        let tickets = admit(OF_NETWORK.clients);
-        tickets[0].keeps(OF_SOURCE.bytes + 1);
-        assert!(gone(&tickets).await.is_empty());
-        let _newer = admit(1);
-        assert_eq!(gone(&tickets).await, [0]);
     }
 
     #[tokio::test]

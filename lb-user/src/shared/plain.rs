@@ -7,13 +7,13 @@ use lb_common::maglev;
 use tokio::net::TcpStream;
 
 use super::{
+    agreed::Offer,
     carry::{Connected, go_on},
     front::Shared,
-    reach::{Addresses, Candidates, Carriage, Unreached},
+    reach::{Addresses, Candidates, Unreached},
     said::Said,
     setup::Service,
     sockets::reset_at_close,
-    syn,
 };
 
 /// The label of who goes for a newer one.
@@ -59,16 +59,9 @@ async fn connect(
     pool: &str,
     shared: &Shared,
 ) -> Result<Connected, Unreached> {
-    let syn = syn::saved(client).ok().flatten();
     let key = addresses.key(service);
     let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
-    let reached = candidates.connect(
-        &key,
-        service,
-        None,
-        Carriage::Either(syn.map(|syn| syn.takes())),
-        shared,
-    );
+    let reached = candidates.connect(&key, service, None, Offer::of(client), shared);
     let reached = reached.await?;
     let said = Said {
         preface: reached.preface(addresses.ends(), None, None)?,
@@ -77,7 +70,6 @@ async fn connect(
     Ok(Connected {
         service: Arc::clone(service),
         reached,
-        syn,
         said,
     })
 }

@@ -50,6 +50,11 @@ impl Pool {
         self.backends.contains_key(&backend)
     }
 
+    /// Whether a backend of it is there.
+    pub fn is_at(&self, address: SocketAddrV4) -> bool {
+        self.backends.values().any(|backend| *backend == address)
+    }
+
     /// The backends for this hash, in the order in which they are to be tried: the one that XDP would
     /// send a flow with that hash to, then the others. None: nobody serves the pool.
     pub fn choose(&self, hash: u32) -> impl Iterator<Item = (u32, SocketAddrV4)> {

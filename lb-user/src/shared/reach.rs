@@ -10,13 +10,17 @@ use lb_common::{addr::Be16, maps::flow::FlowKey};
 use tokio::net::TcpStream;
 
 use super::{
-    dial::Dialled,
+    agreed::Offer,
+    dial::{Dialled, Undialled},
     front::Shared,
+    handoff::Stays,
     leases::{Lease, Purpose},
     legs::{Guard, NewLeg, NotBegun},
     pools::Pool,
     proxy,
     setup::Service,
+    share::Spent,
+    syn::Syn,
 };
 use crate::config::ProxyProtocol;
 
@@ -61,6 +65,10 @@ pub(super) enum Unreached {
     Unreachable,
     /// No descriptors are left.
     NoDescriptors,
+    /// No port is left to reach them from.
+    NoPorts,
+    /// Clients of the same network have their share of descriptors or ports.
+    Share,
 }
 
 impl Unreached {
@@ -71,6 +79,28 @@ impl Unreached {
             Self::NoBackend => "no_backend",
             Self::Unreachable => "unreachable",
             Self::NoDescriptors => "no_descriptors",
+            Self::NoPorts => "no_ports",
+            Self::Share => "network_share",
+        }
+    }
+}
+
+impl Unreached {
+    /// Why a client has no descriptor.
+    pub(super) const fn without_descriptor(spent: Spent) -> Self {
+        match spent {
+            Spent::All => Self::NoDescriptors,
+            Spent::Share => Self::Share,
+        }
+    }
+}
+
+impl From<Undialled> for Unreached {
+    fn from(undialled: Undialled) -> Self {
+        match undialled {
+            Undialled::NoPort(Spent::All) => Self::NoPorts,
+            Undialled::NoPort(Spent::Share) => Self::Share,
+            Undialled::Failed => Self::Unreachable,
         }
     }
 }
@@ -82,6 +112,8 @@ pub(super) struct Reached {
     pub(super) guard: Guard,
     /// The flow whose port it has.
     pub(super) lease: Option<Lease>,
+    /// How the client's connection began, if it may be handed over; or why it may not.
+    pub(super) syn: Result<Syn, Stays>,
     /// How the backend is told whose it is.
     proxy_protocol: Option<ProxyProtocol>,
 }
@@ -109,24 +141,9 @@ impl Reached {
     }
 }
 
-/// Whether a connection to a backend may be handed over to the data plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carriage {
-    /// It may: its bytes are the client's, who takes segments of this size if that is known.
-    Either(Option<u16>),
-    /// It may not: each request is looked at.
-    Copy,
-}
-
-impl Carriage {
-    /// The segment size of a client whose connection may be handed over.
-    const fn mss(self) -> Option<Option<u16>> {
-        match self {
-            Self::Either(mss) => Some(mss),
-            Self::Copy => None,
-        }
-    }
-}
+/// Whether a client's connection may be handed over to the data plane, as far as that is known before it has
+/// a backend: if not, why.
+pub(super) type Carriage = Result<Offer, Stays>;
 
 /// Who of a pool may serve a client: at least one.
 #[derive(Debug)]
@@ -169,31 +186,36 @@ impl Candidates {
         carriage: Carriage,
         shared: &Shared,
     ) -> Result<Reached, Unreached> {
-        if !shared.legs.has_room(service) {
+        let has_ports = shared.legs.has_ports(service.network, self.pool.network_id);
+        if !has_ports || !shared.legs.has_room(service) {
             return Err(Unreached::Budget);
         }
-        let descriptor = shared
-            .descriptors
-            .socket()
-            .ok_or(Unreached::NoDescriptors)?;
+        let descriptor = shared.descriptors.socket(service.network);
+        let descriptor = descriptor.map_err(Unreached::without_descriptor)?;
+        let mut why = Unreached::Unreachable;
         let start = Instant::now();
         let backends = self.backends();
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
         for (tried, (id, address)) in in_time.enumerate() {
-            let purpose = carriage.mss().map(|mss| Purpose {
+            let syn = carriage.and_then(|offer| shared.agreed.fits(offer, address));
+            let purpose = Purpose {
                 key: *key,
                 service: service.id,
                 backend: (id, address),
-                mss,
-            });
-            let dialled = shared.dialers.dial(&self.pool.network, address, purpose);
-            let Ok(dialled) = dialled.await else {
-                continue;
+                mss: syn.ok().map(|syn| syn.takes()),
             };
+            let dialled = shared.dialers.dial(&self.pool.network, purpose);
             let Dialled {
                 stream: backend,
                 lease,
-            } = dialled;
+                port,
+            } = match dialled.await {
+                Ok(dialled) => dialled,
+                Err(undialled) => {
+                    why = undialled.into();
+                    continue;
+                }
+            };
             if tried > 0 {
                 let counts = &shared.counts;
                 counts.of(&service.name, |counted| counted.redispatched += 1);
@@ -219,8 +241,9 @@ impl Candidates {
                 Ok(guard) => {
                     return Ok(Reached {
                         backend,
-                        guard: guard.with(descriptor),
+                        guard: guard.with([descriptor].into_iter().chain(port).collect()),
                         lease,
+                        syn,
                         proxy_protocol: pool.proxy_protocol,
                     });
                 }
@@ -228,7 +251,7 @@ impl Candidates {
                 Err(NotBegun::Cut) => {}
             }
         }
-        Err(Unreached::Unreachable)
+        Err(why)
     }
 }
 

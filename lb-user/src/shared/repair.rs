@@ -22,6 +22,8 @@ use nix::{
 };
 use tokio::net::TcpStream;
 
+use super::info::{ECN, Info, SACK, TIMESTAMPS};
+
 /// Values of `TCP_REPAIR` (`include/uapi/linux/tcp.h`, as all that is defined here). To leave with 0
 /// would send a window probe.
 const ON: c_int = 1;
@@ -31,14 +33,6 @@ const OFF_WITHOUT_PROBE: c_int = -1;
 const NO_QUEUE: c_int = 0;
 const RECEIVE_QUEUE: c_int = 1;
 const SEND_QUEUE: c_int = 2;
-
-/// Bits of `tcpi_options`.
-const TIMESTAMPS: u8 = 1;
-const SACK: u8 = 2;
-const ECN: u8 = 8;
-
-/// Value of `tcpi_state`.
-const ESTABLISHED: u8 = 1;
 
 /// Whether a socket is in repair.
 #[derive(Clone, Copy, Debug)]
@@ -88,61 +82,6 @@ getsockopt_impl!(
     GetStruct<u32>
 );
 
-/// The beginning of `struct tcp_info`, as far as it is needed: every kernel since 4.6 has that much,
-/// while libc's grows, and nix panics where a kernel has less.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Info {
-    state: u8,
-    _congestion: [u8; 4],
-    options: u8,
-    scales: u8,
-    _bits: u8,
-    _timeouts: [u32; 2],
-    _sizes: [u32; 2],
-    unacked: u32,
-    _measured: [u32; 8],
-    path_mtu: u32,
-    _windows: [u32; 5],
-    advertised_mss: u32,
-    _counted: [u32; 14],
-    unsent: u32,
-}
-
-const _: () = assert!(
-    mem::offset_of!(Info, options) == mem::offset_of!(libc::tcp_info, tcpi_options)
-        && mem::offset_of!(Info, scales) == mem::offset_of!(libc::tcp_info, tcpi_snd_rcv_wscale)
-        && mem::offset_of!(Info, unacked) == mem::offset_of!(libc::tcp_info, tcpi_unacked)
-        && mem::offset_of!(Info, path_mtu) == mem::offset_of!(libc::tcp_info, tcpi_pmtu)
-        && mem::offset_of!(Info, advertised_mss) == mem::offset_of!(libc::tcp_info, tcpi_advmss)
-        && mem::offset_of!(Info, unsent) == mem::offset_of!(libc::tcp_info, tcpi_notsent_bytes)
-);
-
-impl Info {
-    /// The peer's scale and ours: two fields of four bits, which begin at the lowest bit only where
-    /// bytes do as well.
-    fn scales(&self) -> (u8, u8) {
-        let (low, high) = (self.scales & 15, self.scales >> 4);
-        if cfg!(target_endian = "little") {
-            (low, high)
-        } else {
-            (high, low)
-        }
-    }
-}
-
-/// What is known of the connection.
-#[derive(Clone, Copy, Debug)]
-struct Known;
-
-getsockopt_impl!(
-    Known,
-    libc::IPPROTO_TCP,
-    libc::TCP_INFO,
-    Info,
-    GetStruct<Info>
-);
-
 /// A socket in repair, until this is dropped. Nothing is sent either time.
 #[derive(Debug)]
 pub(super) struct Repair<'s> {
@@ -166,22 +105,22 @@ impl<'s> Repair<'s> {
     ///
     /// What the kernel says; nothing is known that would make it refuse.
     pub(super) fn snapshot(&self) -> io::Result<Snapshot> {
-        let info = getsockopt(&self.socket, Known)?;
+        let info = Info::of(&self.socket)?;
         let (send_scale, receive_scale) = info.scales();
-        let time = (info.options & TIMESTAMPS != 0).then(|| self.time());
+        let time = info.has(TIMESTAMPS).then(|| self.time());
         Ok(Snapshot {
             sent: self.sequence(SEND_QUEUE)?,
             received: self.received()?,
             time: time.transpose()?,
-            has_sack: info.options & SACK != 0,
-            has_ecn: info.options & ECN != 0,
+            has_sack: info.has(SACK),
+            has_ecn: info.has(ECN),
             send_scale,
             receive_scale,
             unacked: info.unacked,
             unsent: info.unsent,
             path_mtu: info.path_mtu,
             advertised_mss: info.advertised_mss,
-            is_established: info.state == ESTABLISHED,
+            is_established: info.is_established(),
         })
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Who asks for no name takes the first route for such clients that is for him and his protocols.
 //!
-//! Who is of a cluster, as a proxy in front says, takes the first route for it in the same way, before
+//! A client of a cluster, as a proxy in front says that may, takes the first route for it in the same way, before
 //! anybody looks at a name.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
@@ -31,6 +31,8 @@ pub struct Routes {
 
 #[derive(Debug)]
 struct Route {
+    /// Proxies that may say that a client is of its clusters.
+    proxies: Vec<IpNet>,
     alpn: Vec<String>,
     from: Vec<IpNet>,
     to: To,
@@ -62,11 +64,13 @@ impl Routes {
                 expressions,
                 no_name,
                 clusters,
+                proxies,
                 alpn,
                 from,
                 to,
             } = route;
             let route = Arc::new(Route {
+                proxies: proxies.clone(),
                 alpn: alpn.clone(),
                 from: from.clone(),
                 to: to.clone(),
@@ -93,10 +97,20 @@ impl Routes {
         }
     }
 
-    /// Where `client` of this cluster goes, which offers `alpn`; none: as if it were of none.
-    pub fn of_cluster(&self, cluster: &[u8], alpn: &Alpn, client: IpAddr) -> Option<Way<'_>> {
+    /// Where `client` goes, which offers `alpn`, if `proxy` says that it is of this cluster; none: as if it were of
+    /// none. Denied to proxies that may not say so, whatever the client asks for.
+    pub fn of_cluster(
+        &self,
+        (cluster, proxy): (&[u8], IpAddr),
+        alpn: &Alpn,
+        client: IpAddr,
+    ) -> Option<Way<'_>> {
         let routes = self.clusters.get(cluster)?;
-        first(routes, alpn, client)?.way(None)
+        if !routes.iter().any(|route| route.hears(proxy)) {
+            return Some(Way::Denied);
+        }
+        let heard = routes.iter().filter(|route| route.hears(proxy));
+        first(heard, alpn, client)?.way(None)
     }
 
     /// Where `client` goes, which asks for `name`, or for none, and offers `alpn`: by a route, or else
@@ -124,7 +138,7 @@ impl Routes {
         client: IpAddr,
     ) -> Option<Way<'r>> {
         let Some(name) = name else {
-            return first(&self.no_name, alpn, client)?.way(None);
+            return first(self.no_name.iter(), alpn, client)?.way(None);
         };
         for routes in self.names.of(name) {
             if !routes.iter().any(|route| route.is_for(client)) {
@@ -142,8 +156,11 @@ impl Routes {
 }
 
 /// The first of them that is for this client and its protocols.
-fn first<'r>(routes: &'r [Arc<Route>], alpn: &Alpn, client: IpAddr) -> Option<&'r Route> {
-    let mut routes = routes.iter();
+fn first<'r>(
+    mut routes: impl Iterator<Item = &'r Arc<Route>>,
+    alpn: &Alpn,
+    client: IpAddr,
+) -> Option<&'r Route> {
     let found = routes.find(|route| route.speaks(alpn) && route.is_for(client))?;
     Some(found)
 }
@@ -155,6 +172,11 @@ impl Route {
             To::Pool(pool) => Some(Way::Pool(pool)),
             To::Https => name.map(Way::Https),
         }
+    }
+
+    /// Whether this proxy may say that a client is of its clusters.
+    fn hears(&self, proxy: IpAddr) -> bool {
+        self.proxies.is_empty() || self.proxies.iter().any(|prefix| prefix.contains(&proxy))
     }
 
     fn speaks(&self, alpn: &Alpn) -> bool {

@@ -96,6 +96,10 @@ pub struct Http {
     pub balance: Balance,
     /// How long a client may take for the head of a request.
     pub timeout: Duration,
+    /// How long nothing may come of the body of one.
+    pub body_timeout: Duration,
+    /// How long a backend may take to begin its answer, and a client to read more of it.
+    pub response_timeout: Duration,
     /// The most bytes of such a head.
     pub max_bytes: usize,
 }
@@ -120,6 +124,8 @@ impl Routing {
                 no_match: http.no_match.clone(),
                 balance: http.balance,
                 timeout: http.header_timeout,
+                body_timeout: http.body_timeout,
+                response_timeout: http.response_timeout,
                 max_bytes: size(http.max_header),
             })),
         }
@@ -176,6 +182,18 @@ impl Setup {
             let pools = self.pools.entry(name.clone());
             pools.or_insert_with(|| pool.clone());
         }
+    }
+
+    /// Whether a backend of `network` is at that address.
+    pub(super) fn dials(&self, network: &str, address: SocketAddrV4) -> bool {
+        let mut pools = self.pools.values();
+        pools.any(|pool| pool.network == network && pool.is_at(address))
+    }
+
+    /// How many networks have clients of shared VIPs.
+    pub(super) fn client_networks(&self) -> usize {
+        let networks = self.services.keys().map(|(network, _)| network);
+        networks.collect::<BTreeSet<_>>().len()
     }
 
     /// The shared VIPs of a network.
@@ -246,6 +264,7 @@ pub(super) mod tests {
             expressions: Vec::new(),
             no_name: false,
             clusters: Vec::new(),
+            proxies: Vec::new(),
             alpn: Vec::new(),
             from: from.parse().into_iter().collect(),
             to: pool.map_or(To::Https, |pool| To::Pool(pool.to_owned())),

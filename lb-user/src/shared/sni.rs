@@ -6,17 +6,17 @@ use lb_common::maglev;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use super::{
+    agreed::Offer,
     announced::{self, Announced},
     carry::{Connected, go_on},
     front::Shared,
     hello::{self, Hello, Reading, Refusal, Verdict},
     pending::Ticket,
-    reach::{Addresses, Candidates, Carriage, Unreached},
+    reach::{Addresses, Candidates, Unreached},
     routes,
     said::Said,
     setup::{Routing, Service, Sni},
     sockets::{LAST_WORDS, hear_out},
-    syn,
 };
 use crate::config::Ech;
 
@@ -120,10 +120,8 @@ pub(super) async fn serve(
 ) {
     let counts = &shared.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
-    let ticket = match sni.is_proxy(*addresses.client.ip()) {
-        true => shared.pending.admit_proxied(),
-        false => shared.pending.admit(*addresses.client.ip()),
-    };
+    // Of a proxy too: what it says of its client is its word alone.
+    let ticket = shared.pending.admit(*addresses.client.ip());
     let connected = tokio::select! {
         biased;
         // Who has a backend goes for nobody.
@@ -182,16 +180,9 @@ async fn connect(
     }
     let pool = route(&hello, &announced, addresses, sni)?;
     let key = addresses.key(service);
-    let syn = syn::saved(client).ok().flatten();
     let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
     let name = hello.name.map(|name| name.to_string());
-    let reached = candidates.connect(
-        &key,
-        service,
-        name,
-        Carriage::Either(syn.map(|syn| syn.takes())),
-        shared,
-    );
+    let reached = candidates.connect(&key, service, name, Offer::of(client), shared);
     let reached = reached.await?;
     let name = reached.guard.leg.name.as_deref();
     let ends = announced.ends.unwrap_or_else(|| addresses.ends());
@@ -199,7 +190,6 @@ async fn connect(
     Ok(Connected {
         service: Arc::clone(service),
         reached,
-        syn,
         said: Said {
             bytes,
             for_us: announced.length,
@@ -292,13 +282,14 @@ fn route<'s>(
     addresses: Addresses,
     sni: &'s Sni,
 ) -> Result<&'s str, Refused> {
+    let proxy = (*addresses.client.ip()).into();
     let client = match announced.ends {
         Some((client, _)) => client.ip().to_canonical(),
-        None => (*addresses.client.ip()).into(),
+        None => proxy,
     };
     let cluster = announced.cluster.as_deref();
     let of_cluster =
-        cluster.and_then(|cluster| sni.routes.of_cluster(cluster, &hello.alpn, client));
+        cluster.and_then(|cluster| sni.routes.of_cluster((cluster, proxy), &hello.alpn, client));
     let name = hello.name.as_ref();
     let by_name = || {
         let otherwise = match name {

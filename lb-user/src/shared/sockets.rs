@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{hello::MAX_STREAM, legs::Leg, setup::Service};
+use super::{hello::MAX_STREAM, info::Info, legs::Leg, setup::Service};
 
 /// How long a client may take to close, once it has been told why it gets nothing.
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(250);
@@ -22,6 +22,11 @@ const PROBES: u32 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a leg is looked at for being idle, at least: it may have been closed on one side meanwhile.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// How long until it is looked whether a peer has acknowledged something: first, and then longer and longer, up to
+/// this.
+pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
+pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(200);
 
 /// Sets an end of a leg up.
 pub(super) fn prepare(end: &TcpStream, service: &Service) {
@@ -54,6 +59,15 @@ pub(super) fn reset_at_close(end: &TcpStream) {
     };
     // Refused only for a socket that is no TCP socket.
     let _refused = setsockopt(end, sockopt::Linger, &now);
+}
+
+/// Waits until the kernel has nothing to do any more for a connection of which both sides are closed.
+pub(super) async fn is_closed(end: &TcpStream) {
+    let mut look = FIRST_LOOK;
+    while Info::of(end).is_ok_and(|info| !info.is_closed()) {
+        sleep(look).await;
+        look = (look * 2).min(LONGEST_LOOK);
+    }
 }
 
 /// Closes our side, and waits shortly until the client has heard what it was told: who closes with bytes

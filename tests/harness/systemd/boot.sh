@@ -1,6 +1,6 @@
 #!/bin/sh
 # Becomes systemd, as process 1 of namespaces of its own (`unshare --propagation unchanged`). It shares
-# /run/netns, /run/lb and bpffs with the machine, knows only the units of the folder $1/units and the users
+# /run/netns, /run/lb, /var/lib/lb and bpffs with the machine, knows only the units of the folder $1/units and the users
 # of $1/users, and can write to nothing else.
 set -eu
 site=$1
@@ -10,13 +10,15 @@ while read -r _ _ _ _ place _; do
     case $place in /run/netns | /run/netns/*) ;; *) mount --make-private "$place" ;; esac
 done < /proc/self/mountinfo
 
-mkdir -p /run/lb "$site/run"
+mkdir -p /run/lb /var/lib/lb "$site/run"
 mount -t tmpfs -o mode=755 run "$site/run"
 mkdir "$site/run/netns" "$site/run/lb" "$site/run/site"
 mount --rbind /run/netns "$site/run/netns"
 mount --bind /run/lb "$site/run/lb"
 mount --bind "$site" "$site/run/site"
 mount -n --move "$site/run" /run
+mount --bind /var/lib/lb /var/lib/lb
+mount -t tmpfs log /var/log
 mount -t tmpfs -o mode=1777 tmp /tmp
 mount -t tmpfs -o mode=1777 tmp /var/tmp
 mkdir -p "$site"

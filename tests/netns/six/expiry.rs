@@ -1,9 +1,15 @@
 //! Idle flows of IPv6 end, loudly: FEATURES A7.
 
-use anyhow::Result;
+use std::{
+    io::Write as _,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     lb::Lb,
-    pair::{say, wait_for_reset},
+    pair::{reset, say, wait_for_reset},
     six::{check, read},
     topology::{SNAT6, VIP6},
     wire::Wire,
@@ -50,4 +56,29 @@ fn a7_an_idle_connection_of_ipv6_is_reset_at_both_ends() -> Result<()> {
     // The way is free for the next one.
     let pair = open(&topology)?;
     say(&pair.client, &pair.server, b"request")
+}
+
+/// An abort behind data that the backend has not acknowledged is found by a probe.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn an_abort_of_ipv6_behind_data_in_flight_ends_soon() -> Result<()> {
+    let topology = topology()?;
+    let lb = Lb::start(&topology, &Words::default().config())?;
+    let pair = open(&topology)?;
+    say(&pair.client, &pair.server, b"request")?;
+    say(&pair.server, &pair.client, b"reply")?;
+    let node = &topology.nodes[0].netns;
+    node.run("nft add table ip6 quiet")?;
+    let chain = "nft add chain ip6 quiet in { type filter hook input priority 0 ; policy drop ; }";
+    node.run(chain)?;
+
+    (&pair.client).write_all(b"in flight").context("send")?;
+    // It has left when the reset is sent.
+    thread::sleep(Duration::from_millis(100));
+    let aborted = Instant::now();
+    reset(pair.client)?;
+    ensure_all_ids_are_free(&topology, &lb)?;
+    let elapsed = aborted.elapsed();
+    ensure!(elapsed < Duration::from_secs(5), "ended after {elapsed:?}");
+    Ok(())
 }

@@ -6,5 +6,6 @@ mod expiry;
 mod flows;
 mod given;
 mod mtu;
+mod resolve;
 mod serve;
 mod trace;

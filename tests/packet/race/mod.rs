@@ -2,4 +2,5 @@
 
 mod duel;
 mod mix;
+mod reuse;
 mod stage;

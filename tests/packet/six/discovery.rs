@@ -1,14 +1,20 @@
-//! Neighbour discovery goes into the cell that owns the target, and out of the cell that speaks for its own.
+//! Solicitations for our addresses are answered, answers to ours go into the cell, and out of a cell goes what speaks
+//! for its own.
 
 use lb_common::addr::Mac;
-use lb_tests::six::{
-    Extension, Frame,
-    discovery::{
-        OVERRIDE, SOLICITED, advertisement, group_mac, redirect, router_advertisement,
-        solicitation, solicitation_to, solicited_node,
+use lb_tests::{
+    packet::{check, tag, untagged},
+    six::{
+        Extension, Frame,
+        discovery::{
+            OVERRIDE, SOLICITED, advertisement, group_mac, redirect, router_advertisement,
+            solicitation, solicitation_to, solicited_node,
+        },
+        icmp,
     },
-    icmp,
 };
+
+use lb_user::dataplane::attach::Mode;
 
 use super::given::*;
 
@@ -28,26 +34,259 @@ fn assert_sent(lb: &mut DataPlane, port: Port, frame: &Frame, counted: [&'static
     assert_eq!(lb.receive(port, &frame.bytes()), wanted);
 }
 
+/// Asserts that a solicitation becomes the advertisement of `target` to the station that sent it.
+fn assert_answered(lb: &mut DataPlane, port: Port, asks: &[u8], target: &str, to: (Mac, &str)) {
+    let (nic, network) = match port {
+        Port::Mgmt => (MGMT_NIC, "mgmt"),
+        _ => (TENANT_NIC, "tenant-a"),
+    };
+    let flags = match to.1 {
+        "ff02::1" => OVERRIDE,
+        _ => SOLICITED | OVERRIDE,
+    };
+    let outcome = lb.receive(port, asks);
+    let counted = ("nic", network.to_owned(), "transmitted");
+    assert_eq!(
+        (outcome.action, outcome.counted),
+        (Action::Transmit, counted)
+    );
+    assert_frame(
+        &outcome.frame,
+        &advertisement(nic, target, target, to, flags),
+    );
+    assert_eq!(check(&outcome.frame), Ok(()));
+}
+
+/// All nodes, and their MAC.
+fn all_nodes() -> (Mac, &'static str) {
+    (group_mac("ff02::1".parse().expect("an address")), "ff02::1")
+}
+
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn a_question_for_our_addresses_goes_into_the_cell() {
+fn a_solicitation_for_an_address_of_ours_is_answered() {
     let mut lb = DataPlane::new(CONFIG);
-    let tenant = link_local(TENANT_NIC);
-    let delivered = ["nic", "tenant-a", "delivered"];
-    for sender in [HOST, CLIENT_LINK, "::"] {
-        for target in [VIP, &tenant] {
-            let asks = solicitation(CLIENT, sender, target);
-            assert_sent(&mut lb, Port::Tenant, &asks, delivered);
+    let [tenant, mgmt] = [TENANT_NIC, MGMT_NIC].map(link_local);
+    for target in [VIP, &tenant] {
+        for sender in [HOST, CLIENT_LINK] {
+            let asks = solicitation(CLIENT, sender, target).bytes();
+            assert_answered(&mut lb, Port::Tenant, &asks, target, (CLIENT, sender));
+            // Whether it is still there.
+            let asks = solicitation_to(CLIENT, sender, target, (TENANT_NIC, target)).bytes();
+            assert_answered(&mut lb, Port::Tenant, &asks, target, (CLIENT, sender));
+        }
+        // A station that looks whether the address is in use hears it by the group of all.
+        let asks = solicitation(CLIENT, "::", target).bytes();
+        assert_answered(&mut lb, Port::Tenant, &asks, target, all_nodes());
+    }
+    for target in [SNAT, &mgmt] {
+        let asks = solicitation(KAS_MAC, NODE, target).bytes();
+        assert_answered(&mut lb, Port::Mgmt, &asks, target, (KAS_MAC, NODE));
+    }
+}
+
+/// A local stack may be behind the NIC, and a veth may lose `XDP_TX`.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn an_answer_to_a_local_stack_is_redirected() {
+    for mode in [Mode::Native, Mode::Generic] {
+        let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
+        let asks = solicitation(CLIENT, HOST, VIP).bytes();
+        let outcome = lb.receive(Port::Tenant, &asks);
+        let counted = ("nic", "tenant-a".to_owned(), "returned");
+        assert_eq!(
+            (outcome.action, outcome.counted),
+            (Action::Redirect, counted),
+            "{mode:?}"
+        );
+        let answer = advertisement(TENANT_NIC, VIP, VIP, (CLIENT, HOST), SOLICITED | OVERRIDE);
+        assert_frame(&outcome.frame, &answer);
+    }
+}
+
+/// A solicitation with this body behind its target.
+fn with_options(sender: &str, to: (Mac, &str), options: &[u8]) -> Frame {
+    let target: std::net::Ipv6Addr = VIP.parse().expect("an address");
+    let body = [target.octets().as_slice(), options].concat();
+    let message = icmp(sender, to.1, (135, 0), 0).hops(255).payload(&body);
+    message.between(CLIENT, to.0)
+}
+
+/// Without a MAC the frame is too short for the answer, with a nonce too long.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_answer_has_its_own_length() {
+    let mut lb = DataPlane::new(CONFIG);
+    let group = solicited_node(VIP);
+    let to = (group_mac(group), &*group.to_string());
+    let mac = [&[1, 1], CLIENT.bytes().as_slice()].concat();
+    let nonce = [14, 1, 1, 2, 3, 4, 5, 6];
+    for options in [
+        vec![],
+        mac.clone(),
+        [mac.as_slice(), &nonce].concat(),
+        [nonce.as_slice(), &mac].concat(),
+        nonce.repeat(8),
+    ] {
+        let asks = with_options(HOST, to, &options).bytes();
+        assert_answered(&mut lb, Port::Tenant, &asks, VIP, (CLIENT, HOST));
+        let asks = with_options(HOST, (TENANT_NIC, VIP), &options).bytes();
+        assert_answered(&mut lb, Port::Tenant, &asks, VIP, (CLIENT, HOST));
+        let padded = [asks, vec![7; 40]].concat();
+        assert_answered(&mut lb, Port::Tenant, &padded, VIP, (CLIENT, HOST));
+    }
+    let asks = with_options("::", to, &nonce).bytes();
+    assert_answered(&mut lb, Port::Tenant, &asks, VIP, all_nodes());
+    let signed = with_options(HOST, to, &nonce.repeat(9)).bytes();
+    assert_dropped(&mut lb, Port::Tenant, &signed, "unsupported_protocol");
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_vip_is_answered_for_without_a_cell_and_with_its_tag() {
+    let tagged = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
+    for (config, vlan) in [(CONFIG, None), (&*tagged, Some(2003))] {
+        let mut lb = DataPlane::new(config);
+        let id = lb.ids.get(lb_user::control::ids::Kind::Network, "tenant-a");
+        let id = id.expect("a network of the configuration");
+        let mut network = lb.maps.networks.get(&id, 0).expect("the network");
+        network.cell_ifindex = 0;
+        lb.maps.networks.set(id, &network, 0).expect("a write");
+        for sender in [HOST, "::"] {
+            let asks = solicitation(CLIENT, sender, VIP).bytes();
+            let asks = vlan.map_or_else(|| asks.clone(), |vlan| tag(&asks, vlan));
+            let outcome = lb.receive(Port::Tenant, &asks);
+            assert_eq!(outcome.action, Action::Transmit);
+            let (tci, frame) = untagged(&outcome.frame);
+            assert_eq!((tci, check(&frame)), (vlan, Ok(())));
+            assert_eq!(frame.len(), 86);
         }
     }
-    // Whether it is still there.
-    let asks = solicitation_to(CLIENT, HOST, VIP, (TENANT_NIC, VIP));
-    assert_sent(&mut lb, Port::Tenant, &asks, delivered);
-    let mgmt = link_local(MGMT_NIC);
-    for target in [SNAT, &mgmt] {
-        let asks = solicitation(KAS_MAC, NODE, target);
-        assert_sent(&mut lb, Port::Mgmt, &asks, ["nic", "mgmt", "delivered"]);
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn what_is_no_valid_solicitation_is_not_answered() {
+    let mut lb = DataPlane::new(CONFIG);
+    let group = solicited_node(VIP);
+    let to = (group_mac(group), &*group.to_string());
+    let mac = [&[1, 1], CLIENT.bytes().as_slice()].concat();
+    let mut dropped = |frame: Vec<u8>, reason| {
+        assert_dropped(&mut lb, Port::Tenant, &frame, reason);
+    };
+    let malformed = "malformed";
+    dropped(with_options("::", to, &mac).bytes(), malformed);
+    dropped(
+        with_options("::", (TENANT_NIC, VIP), &[]).bytes(),
+        malformed,
+    );
+    dropped(with_options("::", all_nodes(), &[]).bytes(), malformed);
+    dropped(
+        with_options(HOST, to, &[1, 0, 0, 0, 0, 0, 0, 0]).bytes(),
+        malformed,
+    );
+    dropped(
+        with_options(HOST, to, &[14, 2, 0, 0, 0, 0, 0, 0]).bytes(),
+        malformed,
+    );
+    dropped(with_options(HOST, to, &mac[..4]).bytes(), malformed);
+    let mut wrong = solicitation(CLIENT, HOST, VIP).bytes();
+    wrong[57] ^= 1;
+    dropped(wrong, malformed);
+
+    let forged = "neighbour_forged";
+    let other = [&[1, 1], KAS_MAC.bytes().as_slice()].concat();
+    dropped(with_options(HOST, to, &other).bytes(), forged);
+    for station in [Mac::default(), Mac::BROADCAST, to.0] {
+        let mut frame = with_options(HOST, to, &[]).bytes();
+        frame[6..12].copy_from_slice(&station.bytes());
+        dropped(frame, "group_source");
     }
+    // Another network, what no host has, any router's address of the link.
+    for sender in [
+        NODE,
+        "2001:db8::1",
+        "::1",
+        "ff02::1",
+        "fd00:203::",
+        "::ffff:192.0.2.9",
+    ] {
+        dropped(solicitation(CLIENT, sender, VIP).bytes(), forged);
+    }
+    // A router may have been on the way.
+    let far = solicitation(CLIENT, HOST, VIP).hops(254).bytes();
+    dropped(far, "group_address");
+}
+
+/// A station with an address of ours is heard by the cell's kernel, and not answered.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_station_with_an_address_of_ours_is_not_answered() {
+    let mut lb = DataPlane::new(CONFIG);
+    let tenant = link_local(TENANT_NIC);
+    for (sender, target) in [(VIP, &*tenant), (&tenant, VIP)] {
+        let asks = solicitation(CLIENT, sender, target);
+        assert_sent(
+            &mut lb,
+            Port::Tenant,
+            &asks,
+            ["nic", "tenant-a", "delivered"],
+        );
+    }
+}
+
+/// A station that opens no flows may be on the link all the same: backends and gateways.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_station_that_is_no_source_is_answered() {
+    let narrow = r#"prefixes: ["fd00:203::/64"], sources: ["fd00:203::1:0/112"]"#;
+    let mut lb = DataPlane::new(&CONFIG.replace(r#"prefixes: ["fd00:203::/64"]"#, narrow));
+    for sender in [HOST, "fd00:203::1:7"] {
+        let asks = solicitation(CLIENT, sender, VIP).bytes();
+        assert_answered(&mut lb, Port::Tenant, &asks, VIP, (CLIENT, sender));
+    }
+    let syn = request(CLIENT_A, API, SYN_ONLY).bytes();
+    assert_dropped(&mut lb, Port::Tenant, &syn, "spoofed");
+}
+
+/// Each kind has a bucket of its own, and each network.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn answers_have_a_rate_and_what_enters_the_cell_has_others() {
+    const FLOOD: u32 = 40_000;
+    let mut lb = DataPlane::new(CONFIG);
+    let asks = solicitation(CLIENT, HOST, VIP).bytes();
+    for _ in 0..FLOOD {
+        lb.run(Port::Tenant, &asks, 1);
+    }
+    let count = |lb: &DataPlane, verdict| {
+        let key = ("nic", "tenant-a".to_owned(), verdict);
+        lb.counters().get(&key).copied().unwrap_or(0)
+    };
+    let answered = count(&lb, "transmitted");
+    assert!((4096..u64::from(FLOOD)).contains(&answered), "{answered}");
+    assert_eq!(answered + count(&lb, "rate_limited"), u64::from(FLOOD));
+
+    let flags = SOLICITED | OVERRIDE;
+    let kinds = [
+        of_groups((CLIENT, CLIENT_LINK), "ff02::1", 130),
+        advertisement(CLIENT, HOST, HOST, all_nodes(), OVERRIDE),
+        advertisement(CLIENT, HOST, HOST, (TENANT_NIC, VIP), flags),
+    ];
+    for frame in &kinds {
+        assert_sent(
+            &mut lb,
+            Port::Tenant,
+            frame,
+            ["nic", "tenant-a", "delivered"],
+        );
+        lb.run(Port::Tenant, &frame.bytes(), FLOOD);
+    }
+    let entered = count(&lb, "delivered");
+    assert_eq!(entered + count(&lb, "cell_rate"), u64::from(3 * FLOOD + 3));
+    assert!(entered < u64::from(FLOOD), "{entered}");
+    let asks = solicitation(KAS_MAC, NODE, SNAT).bytes();
+    assert_answered(&mut lb, Port::Mgmt, &asks, SNAT, (KAS_MAC, NODE));
 }
 
 #[test]
@@ -76,19 +315,19 @@ fn a_question_to_a_group_may_come_in_a_frame_to_us_alone() {
         let group = solicited_node(target).to_string();
         solicitation_to(from, sender, target, (nic, &group))
     };
-    let tenant = asks(CLIENT, HOST, VIP, TENANT_NIC);
-    let delivered = ["nic", "tenant-a", "delivered"];
-    assert_sent(&mut lb, Port::Tenant, &tenant, delivered);
+    let tenant = asks(CLIENT, HOST, VIP, TENANT_NIC).bytes();
+    assert_answered(&mut lb, Port::Tenant, &tenant, VIP, (CLIENT, HOST));
     let link = link_local(MGMT_NIC);
     for target in [SNAT, &link] {
-        let mgmt = asks(KAS_MAC, NODE, target, MGMT_NIC);
-        assert_sent(&mut lb, Port::Mgmt, &mgmt, ["nic", "mgmt", "delivered"]);
+        let mgmt = asks(KAS_MAC, NODE, target, MGMT_NIC).bytes();
+        assert_answered(&mut lb, Port::Mgmt, &mgmt, target, (KAS_MAC, NODE));
     }
     let others = asks(CLIENT, HOST, OWN, TENANT_NIC).bytes();
     assert_dropped(&mut lb, Port::Tenant, &others, "arp_not_ours");
     let hosts = asks(KAS_MAC, NODE, OWN, MGMT_NIC).bytes();
     assert_passed(&mut lb, Port::Mgmt, &hosts);
     let says = advertisement(CLIENT, HOST, HOST, (TENANT_NIC, "ff02::1"), OVERRIDE);
+    let delivered = ["nic", "tenant-a", "delivered"];
     assert_sent(&mut lb, Port::Tenant, &says, delivered);
 }
 
@@ -273,8 +512,7 @@ fn a_cell_says_which_groups_it_is_in() {
 fn a_truncated_message_reaches_nobody() {
     let mut lb = DataPlane::new(CONFIG);
     let whole = solicitation(CLIENT, HOST, VIP).bytes();
-    // The target ends at 78; what is behind it is an option, which the cell's kernel judges.
-    for length in 14..78 {
+    for length in 14..whole.len() {
         let outcome = lb.receive(Port::Tenant, &whole[..length]);
         assert_eq!(outcome.action, Action::Drop, "{length} bytes: {outcome:?}");
     }

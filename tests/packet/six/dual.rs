@@ -4,7 +4,7 @@ use lb_tests::{packet, six};
 
 use super::{super::given as four, given::*};
 
-const BOTH: &str = r#"
+pub(super) const BOTH: &str = r#"
 version: 1
 networks:
   mgmt:

@@ -1,7 +1,9 @@
 //! Fragments: the first one makes the way, the others follow it, and nothing passes without it.
 
-use lb_common::{conntrack::Word, maps::fragment::Fragmented};
+use lb_common::{conntrack::Word, maps::fragment::Datagram};
 use lb_tests::six::{Cut, Extension, Frame, check, cut, pieces, read, tcp, udp};
+
+use lb_user::dataplane::attach::Mode;
 
 use super::given::*;
 
@@ -90,6 +92,35 @@ fn a15_all_fragments_take_the_way_of_the_first_one() {
         let sent = pieces(&reply_datagram().bytes(), ID, &PLACES);
         assert_translated(&mut lb, Port::Mgmt, &sent, &order, &to_client());
         assert_eq!(lb.fragmented().len(), 0, "complete, and so forgotten");
+    }
+}
+
+/// As for IPv4: the checksum of a first fragment covers the others, whatever it is equal to.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_checksum_of_a_first_fragment_is_never_open() {
+    for mode in [Mode::Native, Mode::Generic] {
+        let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
+        establish(&mut lb, CLIENT_A, 1024);
+        let segment = |frame: Frame, bytes: usize, word: u16| {
+            let mut payload = vec![7; bytes];
+            payload[..2].copy_from_slice(&word.to_be_bytes());
+            let frame = frame.numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+            frame.payload(&payload)
+        };
+        let sent = |bytes, word| segment(request(CLIENT_A, API, ACK_ONLY), bytes, word);
+        let open = &sent(28, 0).open_checksum()[70..72];
+        let word = (0..=u16::MAX)
+            .find(|word| sent(88, *word).bytes()[70..72] == *open)
+            .expect("such data");
+        let left: Vec<Vec<u8>> = pieces(&sent(88, word).bytes(), ID, &[48])
+            .iter()
+            .map(|piece| passed_on(&mut lb, Port::Tenant, piece))
+            .collect();
+        let wanted = segment(tcp(&snat(1024), KAS, ACK_ONLY), 88, word).hops(63);
+        let wanted = wanted.between(MGMT_NIC, KAS_MAC).bytes();
+        assert_eq!(check(&wanted), Ok(()));
+        assert_eq!(left, pieces(&wanted, identification(&left[0]), &[48]));
     }
 }
 
@@ -299,6 +330,40 @@ fn reliability_18_a_first_fragment_without_checksum_is_dropped() {
     assert_dropped(&mut lb, Port::Tenant, &sent[1], "fragment_early");
 }
 
+/// However many datagrams a tenant begins, in either direction, those of another are followed.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn one_tenants_fragments_cost_another_nothing() {
+    const MANY: u32 = 20_000;
+    let tagged = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
+    let other = "  tenant-b: { role: tenant, interface: eth0, vlan: 2004, prefixes: [\"fd00:203::/64\"] }\npools:";
+    let other = tagged.replace("pools:", other);
+    let service =
+        format!("  dns-b: {{ network: tenant-b, listen: [\"{DNS}/udp\"], pool: dns-a }}\n");
+    let mut lb = DataPlane::alone(&(other + &service));
+    let [a, b] = [2003, 2004].map(|vlan| move |frame: &[u8]| lb_tests::packet::tag(frame, vlan));
+    let passes = |lb: &mut DataPlane, port, bytes: &[u8]| {
+        let ((action, _), _) = lb.run(port, bytes, 1);
+        assert_eq!(action, Action::Redirect);
+    };
+    let halves =
+        |frame: &Frame, id| pieces(&frame.clone().payload(&payload(100)).bytes(), id, &[48]);
+    let query = query(CLIENT_A);
+    let own = halves(&query, ID);
+    passes(&mut lb, Port::Tenant, &b(&own[0]));
+    for id in 0..MANY {
+        passes(&mut lb, Port::Tenant, &a(&halves(&query, id)[0]));
+    }
+    passes(&mut lb, Port::Tenant, &b(&own[1]));
+    // The flow of b is that of port 1024.
+    let own = halves(&answer(1024), ID);
+    passes(&mut lb, Port::Mgmt, &own[0]);
+    for id in 0..MANY {
+        passes(&mut lb, Port::Mgmt, &halves(&answer(1025), id)[0]);
+    }
+    passes(&mut lb, Port::Mgmt, &own[1]);
+}
+
 /// 30 seconds after the first one, or behind a flow that is gone.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
@@ -327,13 +392,13 @@ fn a_fragment_that_comes_too_late_is_dropped() {
 }
 
 /// Changes the only record.
-fn age(lb: &mut DataPlane, change: impl Fn(&mut Fragmented)) {
+fn age(lb: &mut DataPlane, change: impl Fn(&mut Datagram)) {
     let records = lb.fragmented();
-    let [(key, mut record)] = records[..] else {
+    let [(place, mut record)] = records[..] else {
         panic!("one record expected: {records:?}");
     };
     change(&mut record);
-    lb.set_fragmented(&key, &record);
+    lb.set_fragmented(place, &record);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! IPv6 VIPs with IPv6 backends.
 
 mod answer;
+mod blind;
 mod checksum;
 mod clients;
 mod discovery;
@@ -15,4 +16,5 @@ mod partial;
 mod policy;
 mod reply;
 mod request;
+mod ring;
 mod vlan;

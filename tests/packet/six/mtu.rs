@@ -106,7 +106,7 @@ fn what_must_not_be_answered_is_not() {
     assert_dropped(&mut lb, Port::Tenant, &reset.hops(1).bytes(), "ttl_expired");
     let group = lb_common::addr::Mac::new([0x33, 0x33, 0, 0, 0, 1]);
     let bytes = data(1300).between(group, TENANT_NIC).bytes();
-    assert_dropped(&mut lb, Port::Tenant, &bytes, "too_big");
+    assert_dropped(&mut lb, Port::Tenant, &bytes, "group_source");
     let closed = request(CLIENT_A, "[fd00:203::110]:22", SYN_ONLY).hops(1);
     assert_dropped(&mut lb, Port::Tenant, &closed.bytes(), "no_service");
     let spoofed = request("[fd00:204::1]:40000", API, SYN_ONLY).hops(1);

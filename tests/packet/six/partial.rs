@@ -36,3 +36,24 @@ fn a_whole_checksum_stays_right() {
     let wanted = tcp(&snat(1024), KAS, SYN_ONLY).payload(b"odd").hops(63);
     assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
 }
+
+/// In generic mode a reset is open where the segment was, as for IPv4.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_19_a_reset_of_an_open_segment_is_open_in_generic_mode() {
+    const EMPTY: &str = "[fd00:203::110]:80";
+    let syn = request(CLIENT_A, EMPTY, SYN_ONLY)
+        .numbers(1000, 0)
+        .payload(b"odd");
+    let wanted = tcp(EMPTY, CLIENT_A, RST_ACK).numbers(0, 1004).window(0);
+    let wanted = wanted.between(TENANT_NIC, CLIENT);
+    for (mode, sent, left) in [
+        (Mode::Generic, syn.open_checksum(), wanted.open_checksum()),
+        (Mode::Generic, syn.bytes(), wanted.bytes()),
+        (Mode::Native, syn.open_checksum(), wanted.bytes()),
+    ] {
+        let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
+        let ((action, frame), _) = lb.run(Port::Tenant, &sent, 1);
+        assert_eq!((action, frame), (Action::Transmit, left));
+    }
+}

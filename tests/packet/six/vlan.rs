@@ -2,7 +2,10 @@
 
 use lb_tests::{
     packet::{tag, untagged},
-    six::{discovery::solicitation, tcp},
+    six::{
+        discovery::{OVERRIDE, SOLICITED, advertisement, solicitation},
+        tcp,
+    },
 };
 
 use super::given::*;
@@ -29,7 +32,14 @@ fn reliability_21_a_tagged_network_keeps_its_tag() {
     let outcome = lb.receive(Port::Tenant, &tag(&asks, 2003));
     assert_eq!(
         (outcome.action, outcome.counted.2),
-        (Action::Redirect, "delivered")
+        (Action::Transmit, "transmitted")
+    );
+    let (tci, answer) = untagged(&outcome.frame);
+    assert_eq!(tci, Some(2003));
+    let flags = SOLICITED | OVERRIDE;
+    assert_frame(
+        &answer,
+        &advertisement(TENANT_NIC, VIP, VIP, (CLIENT, HOST), flags),
     );
     // A tenant of another VLAN is a stranger.
     let outcome = lb.receive(Port::Tenant, &tag(&syn.bytes(), 2004));

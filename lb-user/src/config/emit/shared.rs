@@ -42,6 +42,8 @@ fn write_http(out: &mut String, http: &Http) -> fmt::Result {
         no_match,
         balance,
         header_timeout,
+        body_timeout,
+        response_timeout,
         max_header,
     } = http;
     out.push_str("    http:\n");
@@ -49,6 +51,8 @@ fn write_http(out: &mut String, http: &Http) -> fmt::Result {
     writeln!(out, "      no_match: {}", otherwise(no_match))?;
     writeln!(out, "      balance: {balance}")?;
     writeln!(out, "      header_timeout: {}", text(*header_timeout))?;
+    writeln!(out, "      body_timeout: {}", text(*body_timeout))?;
+    writeln!(out, "      response_timeout: {}", text(*response_timeout))?;
     writeln!(out, "      max_header: {max_header}")
 }
 
@@ -60,6 +64,7 @@ fn write_routes(out: &mut String, routes: &[NameRoute]) -> fmt::Result {
             expressions,
             no_name,
             clusters,
+            proxies,
             alpn,
             from,
             to,
@@ -78,6 +83,9 @@ fn write_routes(out: &mut String, routes: &[NameRoute]) -> fmt::Result {
                 let texts = texts.iter().map(|text| scalar(text));
                 keys.push(format!("{key}: {}", flow(texts)));
             }
+        }
+        if !proxies.is_empty() {
+            keys.push(format!("proxies: {}", nets(proxies)));
         }
         if !from.is_empty() {
             keys.push(format!("from: {}", nets(from)));

@@ -45,6 +45,7 @@ fn only(names: &[At<String>], pool: At<String>) -> At<RawShared> {
         expressions: whole(Vec::new()),
         no_name: None,
         clusters: whole(Vec::new()),
+        proxies: None,
         alpn: whole(Vec::new()),
         from: None,
         pool: Some(pool),

@@ -20,6 +20,8 @@ pub(in crate::config) struct RawShared {
     pub(in crate::config) ech: Option<At<String>>,
     pub(in crate::config) balance: Option<At<String>>,
     pub(in crate::config) timeout: Option<At<String>>,
+    pub(in crate::config) body_timeout: Option<At<String>>,
+    pub(in crate::config) response_timeout: Option<At<String>>,
     pub(in crate::config) max_bytes: Option<At<u64>>,
     pub(in crate::config) proxies: Option<At<Sources>>,
 }
@@ -31,6 +33,7 @@ pub(in crate::config) struct RawNameRoute {
     pub(in crate::config) expressions: List<At<String>>,
     pub(in crate::config) no_name: Option<At<bool>>,
     pub(in crate::config) clusters: List<At<String>>,
+    pub(in crate::config) proxies: Option<At<Sources>>,
     pub(in crate::config) alpn: List<At<String>>,
     pub(in crate::config) from: Option<At<Sources>>,
     pub(in crate::config) pool: Option<At<String>>,
@@ -58,19 +61,22 @@ const SNI: [&str; 7] = [
     "proxy_protocol_from",
 ];
 
-const HTTP: [&str; 5] = [
+const HTTP: [&str; 7] = [
     "routes",
     "no_match",
     "balance",
     "header_timeout",
+    "body_timeout",
+    "response_timeout",
     "max_header",
 ];
 
-const OF_SNI: [&str; 7] = [
+const OF_SNI: [&str; 8] = [
     "names",
     "regex",
     "no_name",
     "cluster_ids",
+    "proxies",
     "alpn",
     "from",
     "pool",
@@ -94,6 +100,8 @@ pub(super) fn http(node: &Node, place: Place, findings: &mut Findings) -> Option
     let mut value = shared(&keys, &OF_HTTP, findings);
     value.balance = keys.optional("balance", findings, text);
     value.timeout = keys.optional("header_timeout", findings, text);
+    value.body_timeout = keys.optional("body_timeout", findings, text);
+    value.response_timeout = keys.optional("response_timeout", findings, text);
     value.max_bytes = keys.optional("max_header", findings, whole_number);
     Some(At { place, value })
 }
@@ -129,6 +137,7 @@ fn name_route(
         names: texts("names", findings),
         expressions: texts("regex", findings),
         clusters: texts("cluster_ids", findings),
+        proxies: keys.optional("proxies", findings, sources),
         alpn: texts("alpn", findings),
         from: keys.optional("from", findings, sources),
         pool: keys.optional("pool", findings, text),

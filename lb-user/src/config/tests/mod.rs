@@ -13,6 +13,7 @@ mod networks;
 mod nodes;
 mod on_disk;
 mod pools;
+mod quota;
 mod robust;
 mod routes;
 mod rules;

@@ -29,6 +29,7 @@ fn a_vip_of_routes_with_hostnames_leads_to_these_alone() {
         vec![NameRoute {
             no_name: false,
             clusters: Vec::new(),
+            proxies: Vec::new(),
             names: ["oauth.a.example.com", "konnectivity.a.example.com"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -61,6 +62,8 @@ fn a_vip_of_routes_with_hostnames_leads_to_these_alone() {
         no_match: Otherwise::Alert,
         balance: Balance::Client,
         header_timeout: Duration::from_secs(5),
+        body_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
         max_header: 16_384,
     };
     assert_eq!(

@@ -39,6 +39,7 @@ fn to(names: &[&str], pool: &str) -> NameRoute {
         expressions: Vec::new(),
         no_name: false,
         clusters: Vec::new(),
+        proxies: Vec::new(),
         alpn: Vec::new(),
         from: Vec::new(),
         to: To::Pool(pool.to_owned()),
@@ -74,6 +75,8 @@ fn what_is_left_out_has_its_default() {
         no_match: Otherwise::Alert,
         balance: Balance::Client,
         header_timeout: Duration::from_secs(5),
+        body_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
         max_header: 16_384,
     };
     assert_eq!(http, Target::Http(expected));
@@ -84,7 +87,7 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
     let text = with(
         "sni: { routes: [{ names: [a.example.com], regex: [\"[^.]+\\\\.b\\\\.example\"], alpn: [h2, acme-tls/1], \
          from: [192.168.203.0/25], pool: kas-a }, { no_name: true, alpn: [h2], from: [192.168.203.128/25], pool: kas-a }, \
-         { cluster_ids: [8f3c, \"b c\"], pool: kas-a }], proxy_protocol_from: [192.168.203.7/32, 10.0.0.0/8], \
+         { cluster_ids: [8f3c, \"b c\"], proxies: [10.1.0.0/16], pool: kas-a }], proxy_protocol_from: [192.168.203.7/32, 10.0.0.0/8], \
          no_name: { pool: kas-a }, no_match: close, ech: deny, \
          hello_timeout: 300ms, max_hello: 2048 }",
     );
@@ -105,6 +108,7 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
             },
             NameRoute {
                 clusters: vec!["8f3c".to_owned(), "b c".to_owned()],
+                proxies: vec!["10.1.0.0/16".parse().unwrap()],
                 ..to(&[], "kas-a")
             },
         ],
@@ -123,7 +127,7 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
         "lb.yaml",
         &with(
             "http: { routes: [{ regex: [\".*\"], redirect: https }], no_match: { pool: kas-a }, balance: host, \
-             header_timeout: 1s, max_header: 4096 }",
+             header_timeout: 1s, body_timeout: 2s, response_timeout: 1h, max_header: 4096 }",
         ),
     );
     let clusters = parse("three-clusters.yaml", CLUSTERS);
@@ -292,8 +296,8 @@ fn the_rest_has_few_words() {
         ("ech: no", "ech", "expected route, count or deny"),
         ("hello_timeout: 99ms", "hello_timeout", "100ms"),
         ("hello_timeout: 61s", "hello_timeout", "1m"),
-        ("max_hello: 1023", "max_hello", "expected 1024 to 65536"),
-        ("max_hello: 65537", "max_hello", "expected 1024 to 65536"),
+        ("max_hello: 1023", "max_hello", "expected 1024 to 131396"),
+        ("max_hello: 131397", "max_hello", "expected 1024 to 131396"),
         ("balance: host", "balance", "unknown key"),
     ] {
         refused_target(&with(rest), &format!(".sni.{key}"), piece);
@@ -308,6 +312,16 @@ fn the_rest_has_few_words() {
         ".http.routes[0].redirect",
         "one of pool and redirect",
     );
+    for (time, least) in [
+        ("body_timeout: 99ms", "100ms"),
+        ("body_timeout: 25h", "1d"),
+        ("response_timeout: 99ms", "100ms"),
+        ("response_timeout: never", "never"),
+    ] {
+        let key = time.split(':').next().unwrap_or_default();
+        let http = format!("http: {{ routes: [{{ names: [a.b], pool: kas-a }}], {time} }}");
+        refused_target(&http, &format!(".http.{key}"), least);
+    }
     refused_target(
         "http: { routes: [{ names: [a.b], pool: kas-a }], balance: source }",
         ".http.balance",
@@ -339,7 +353,7 @@ fn only_proxies_say_of_which_cluster_somebody_is() {
         "expected proxy_protocol_from",
     );
     for other in ["names: [a.b]", "regex: [a]", "no_name: true"] {
-        let both = format!("{{ cluster_ids: [a, b], {other}, pool: kas-a }}");
+        let both = format!("{{ cluster_ids: [a], {other}, pool: kas-a }}");
         refused_target(&with(&both, "10.0.0.0/8"), cluster, "one route for each");
     }
     let empty = a.replace("[a]", "[\"\"]");
@@ -366,6 +380,27 @@ fn only_proxies_say_of_which_cluster_somebody_is() {
     );
     let some = a.replace("pool", "alpn: [h2], pool");
     target(&with(&format!("{some}, {a}"), "10.0.0.0/8"));
+}
+
+#[test]
+fn of_several_clusters_each_has_its_proxies() {
+    let with =
+        |routes: &str| format!("sni: {{ routes: [{routes}], proxy_protocol_from: [10.0.0.0/8] }}");
+    let a = "{ cluster_ids: [a], proxies: [10.1.0.0/16], pool: kas-a }";
+    let b = a.replace("[a]", "[b]").replace("10.1.", "10.2.");
+    let open = |text: &str| text.replace("proxies: [10.1.0.0/16], ", "");
+    target(&with(&format!("{a}, {b}")));
+    target(&with(&open(a)));
+    let cluster = ".sni.routes[0].cluster_ids[0]";
+    let words = "network tenant-a has 2 clusters";
+    refused_target(&with(&format!("{}, {b}", open(a))), cluster, words);
+    refused_target(&with(&open(&a.replace("[a]", "[a, b]"))), cluster, words);
+    let proxies = ".sni.routes[0].proxies";
+    let named = a.replace("cluster_ids: [a]", "names: [a.b]");
+    refused_target(&with(&named), proxies, "expected cluster_ids");
+    let elsewhere = a.replace("10.1.0.0/16", "11.0.0.0/16");
+    let words = "11.0.0.0/16 is not in proxy_protocol_from";
+    refused_target(&with(&elsewhere), &format!("{proxies}[0]"), words);
 }
 
 #[test]

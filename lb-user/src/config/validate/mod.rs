@@ -12,6 +12,7 @@ mod network;
 mod pool;
 mod prefixes;
 mod proxy;
+mod quota;
 mod service;
 mod shared;
 
@@ -50,14 +51,16 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     let limits = limits(&raw.limits, findings);
     check_capacities(raw, limits, findings);
 
-    let (networks, known) = network::validate(&raw.networks, findings);
+    let (mut networks, known) = network::validate(&raw.networks, findings);
     let pool_names = Names::new("pool", &raw.pools);
     let (services, usage) = service::validate(&raw.services, &known, &pool_names, findings);
     let pools = pool::validate(&raw.pools, &known, &usage, findings);
     service::check_directions(&raw.services, &known, &pool_names, &raw.pools, findings);
+    shared::check_claims(&raw.services, findings);
     proxy::check_listeners(&raw.services, &pool_names, &raw.pools, findings);
     family::check(&raw.services, &pool_names, &raw.pools, findings);
     network::check_gateways(&known, &usage, findings);
+    quota::size_rings(&raw.networks, &mut networks, &pools, &services);
     let config = Config {
         networks,
         pools,
@@ -73,6 +76,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         ),
     };
     check_rules(&config, findings);
+    quota::check(&config, &raw.networks, findings);
     family::check_name_lengths(&config, &raw.pools, findings);
     config
 }
@@ -83,14 +87,15 @@ fn check_rules(config: &Config, findings: &mut Findings) {
         .networks
         .iter()
         .filter(|network| network.role == Role::Tenant);
-    let tenant_prefixes: usize = tenants.map(|tenant| tenant.prefixes.len()).sum();
+    let reach = |network: &Network| network.prefixes.len() + network.routes.len();
+    let of_tenants: usize = tenants.map(reach).sum();
     let of_network = |network: &Network| {
         let destinations = match network.role {
             Role::Tenant => 0,
-            Role::Mgmt | Role::Uplink => tenant_prefixes,
+            Role::Mgmt | Role::Uplink => of_tenants,
         };
-        // Of a link, the network and broadcast addresses are denied.
-        network.sources.len() + 2 * network.prefixes.len() + destinations
+        // Of a link, the network and broadcast addresses are denied, and its stations have a rule.
+        network.sources.len() + 3 * network.prefixes.len() + reach(network) + destinations
     };
     let networks: usize = config.networks.iter().map(of_network).sum();
     let services: usize = config

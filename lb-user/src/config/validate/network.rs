@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, ops::RangeInclusive};
 
+use lb_common::maps::ring::DEFAULT_PLACES;
+
 use super::{
     facts::{Facts, Known},
     life::max_flows,
@@ -9,10 +11,11 @@ use super::{
     service::Usage,
 };
 use crate::config::{
-    model::{Network, PLACES, Role, TCP_IP_BYTES},
+    model::{Network, Role, TCP_IP_BYTES},
     names::Names,
     place::{At, quote},
     problem::Findings,
+    quota::MIN_PLACES,
     schema::{List, Named, RawNetwork},
 };
 
@@ -24,7 +27,7 @@ const VLAN_IDS: RangeInclusive<u16> = 1..=4094;
 
 /// How many places a ring may have: fewer are churned by a few clients that come at once, and more
 /// could be most of the flows there are.
-const RING: RangeInclusive<u32> = 64..=65_536;
+const RING: RangeInclusive<u32> = MIN_PLACES..=65_536;
 
 /// How much data a segment may have: less makes no connection that is of use, and more is in no IP
 /// packet.
@@ -65,8 +68,8 @@ pub(super) fn validate<'r>(
                 snat: known.snat.clone(),
                 reject: named.value.reject.as_ref().is_some_and(|at| at.value),
                 max_flows: max_flows(&named.value.max_flows, findings),
-                half_open: limit(&named.value.half_open, RING, PLACES, findings),
-                udp_flows: limit(&named.value.udp_flows, RING, PLACES, findings),
+                half_open: limit(&named.value.half_open, RING, DEFAULT_PLACES, findings),
+                udp_flows: limit(&named.value.udp_flows, RING, DEFAULT_PLACES, findings),
                 mss: mss(&named.value.mss, findings),
             });
         }

@@ -1,6 +1,11 @@
 //! Services that share a VIP: names, and where who asks for them goes.
 
-use std::{collections::HashMap, net::Ipv4Addr, ops::RangeInclusive, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::Ipv4Addr,
+    ops::RangeInclusive,
+    time::Duration,
+};
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -18,8 +23,8 @@ use crate::{
         problem::Findings,
         schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawShared, Sources},
         shared::{
-            Balance, Ech, HELLO_TIMEOUT, Http, MAX_HEADER, MAX_HELLO, NameRoute, Otherwise, Sni,
-            Target, To,
+            BODY_TIMEOUT, Balance, Ech, HELLO_TIMEOUT, Http, LONGEST_HEADER, LONGEST_HELLO,
+            MAX_HEADER, MAX_HELLO, NameRoute, Otherwise, Sni, Target, To,
         },
     },
     shared::names::whole,
@@ -27,6 +32,10 @@ use crate::{
 
 /// How long a client may take to say what it wants.
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+
+/// How long nothing may come of a body or an answer.
+const PROGRESS: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(24 * 60 * 60);
 
 /// The most bytes of one, at least.
 const LEAST_BYTES: u32 = 1 << 10;
@@ -57,7 +66,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
         let proxies = proxies(named, value.proxies.as_ref(), findings);
         check_clusters(value, findings);
         return Some(Target::Sni(Sni {
-            routes: routes(named, value, findings),
+            routes: routes(named, value, &proxies, findings),
             no_name: otherwise(value.no_name.as_ref(), findings),
             no_match: otherwise(value.no_match.as_ref(), findings),
             ech: one_of(
@@ -68,7 +77,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
             hello_timeout: time(value.timeout.as_ref(), TIMEOUT, findings).unwrap_or(HELLO_TIMEOUT),
             max_hello: limit(
                 &value.max_bytes,
-                LEAST_BYTES..=MAX_HELLO,
+                LEAST_BYTES..=LONGEST_HELLO,
                 MAX_HELLO,
                 findings,
             ),
@@ -78,14 +87,18 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
     if let Some(At { value, .. }) = http {
         let balance = value.balance.as_ref();
         return Some(Target::Http(Http {
-            routes: routes(named, value, findings),
+            routes: routes(named, value, &[], findings),
             no_match: otherwise(value.no_match.as_ref(), findings),
             balance: one_of(balance, &[Balance::Client, Balance::Host], findings),
             header_timeout: time(value.timeout.as_ref(), TIMEOUT, findings)
                 .unwrap_or(HELLO_TIMEOUT),
+            body_timeout: time(value.body_timeout.as_ref(), PROGRESS, findings)
+                .unwrap_or(BODY_TIMEOUT),
+            response_timeout: time(value.response_timeout.as_ref(), PROGRESS, findings)
+                .unwrap_or(BODY_TIMEOUT),
             max_header: limit(
                 &value.max_bytes,
-                LEAST_BYTES..=MAX_HELLO,
+                LEAST_BYTES..=LONGEST_HEADER,
                 MAX_HEADER,
                 findings,
             ),
@@ -123,7 +136,12 @@ pub(super) fn check_listen(
     }
 }
 
-fn routes(named: &Named<RawService>, raw: &RawShared, findings: &mut Findings) -> Vec<NameRoute> {
+fn routes(
+    named: &Named<RawService>,
+    raw: &RawShared,
+    all: &[IpNet],
+    findings: &mut Findings,
+) -> Vec<NameRoute> {
     let mut routes = Vec::new();
     let mut taken = Taken::default();
     // A proxy may have clients of both families.
@@ -150,12 +168,14 @@ fn routes(named: &Named<RawService>, raw: &RawShared, findings: &mut Findings) -
         let expressions = expressions.collect();
         let no_name = no_name(value, is_for_all, &mut taken, findings);
         let clusters = clusters(value, is_for_all, &mut taken, findings);
+        let proxies = claimants(named, all, value, findings);
         routes.extend(to(value, place, findings).map(|to| {
             NameRoute {
                 names,
                 expressions,
                 no_name,
                 clusters,
+                proxies,
                 alpn,
                 from: from
                     .iter()
@@ -269,6 +289,65 @@ fn check_clusters(raw: &RawShared, findings: &mut Findings) {
         let words =
             "only a proxy says of which cluster its client is; expected proxy_protocol_from";
         findings.add(&first.place, words);
+    }
+}
+
+/// Which of the proxies may say that a client is of the clusters of a route.
+fn claimants(
+    named: &Named<RawService>,
+    all: &[IpNet],
+    route: &RawNameRoute,
+    findings: &mut Findings,
+) -> Vec<IpNet> {
+    let Some(at) = &route.proxies else {
+        return Vec::new();
+    };
+    if route.clusters.elements.is_empty() {
+        let words = "says which proxies may name a cluster; expected cluster_ids beside it";
+        findings.add(&at.place, words);
+    }
+    let mut claimants = Vec::new();
+    for (prefix, place) in prefixes(Some(at), &IPV4, findings) {
+        if !all.iter().any(|proxies| proxies.contains(&prefix)) {
+            let words = format!(
+                "{prefix} is not in proxy_protocol_from of service {}",
+                named.name
+            );
+            findings.add(place, words);
+        }
+        claimants.push(prefix);
+    }
+    claimants
+}
+
+/// Where a network has more than one cluster, the proxies of one must not name another.
+pub(super) fn check_claims(services: &List<Named<RawService>>, findings: &mut Findings) {
+    let mut of_networks: HashMap<&str, (BTreeSet<&str>, Vec<&Place>)> = HashMap::new();
+    for Named { value, .. } in &services.elements {
+        let (Some(network), Some(sni)) = (&value.network, &value.sni) else {
+            continue;
+        };
+        let (clusters, open) = of_networks.entry(&network.value).or_default();
+        for At { value: route, .. } in &sni.value.routes.elements {
+            let ids = &route.clusters.elements;
+            clusters.extend(ids.iter().map(|id| id.value.as_str()));
+            if route.proxies.is_none() {
+                open.extend(ids.first().map(|id| &id.place));
+            }
+        }
+    }
+    for (network, (clusters, open)) in of_networks {
+        if clusters.len() < 2 {
+            continue;
+        }
+        for place in open {
+            let words = format!(
+                "network {network} has {} clusters, and any proxy may say that its client is of this one; \
+                 expected proxies: [PREFIX] beside it, where those of the cluster are",
+                clusters.len()
+            );
+            findings.add(place, words);
+        }
     }
 }
 

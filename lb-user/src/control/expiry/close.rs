@@ -114,7 +114,7 @@ mod tests {
     };
 
     use lb_common::{
-        conntrack::{self, Direction, State, Step},
+        conntrack::{self, Direction, Numbers, State, Step},
         wire::header::{ACK, RST},
     };
 
@@ -152,7 +152,8 @@ mod tests {
         };
         let mut word = table.word(id).unwrap();
         for _ in 0..4 {
-            let Step::Change(next) = conntrack::tcp(word, Direction::Request, &segment, 1, 1)
+            let numbers = Numbers::acknowledged(1, 1);
+            let Step::Change(next) = conntrack::tcp(word, Direction::Request, &segment, &numbers)
             else {
                 break;
             };
@@ -209,7 +210,7 @@ mod tests {
         let table = table(established(), 0);
         let marked = mark(&table, ID, established(), Cause::Idle).unwrap();
         assert!(!packet(&table, ID, || 0, RST));
-        assert_eq!(table.word(ID), Some(established().close()));
+        assert_eq!(table.word(ID), Some(established().reset()));
         assert_eq!(settle(&table, &marked, idle(TIMEOUT)), None);
     }
 

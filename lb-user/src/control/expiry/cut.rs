@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use lb_common::{
     conntrack::Word,
     maps::{
-        event::{CUT_BACKEND, CUT_OPERATOR, CUT_POLICY},
+        event::{CUT_BACKEND, CUT_DISABLED, CUT_DRAINED, CUT_OPERATOR, CUT_POLICY},
         flow::Flow,
         rule::ALLOW,
         service::ServiceKey,
@@ -27,7 +27,11 @@ pub const FIRST_LEG: u32 = 1 << 31;
 /// Which flows end at once, however busy they are; both ends are told. A flow ends if any of it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// All of these backends.
+    /// All of these backends, which an operator has disabled.
+    pub disabled: BTreeSet<u32>,
+    /// All of these, whose drain timeout is over.
+    pub drained: BTreeSet<u32>,
+    /// All of these, which are dead.
     pub backends: BTreeSet<u32>,
     /// Those of these listeners, which are gone.
     pub listeners: HashSet<ServiceKey>,
@@ -64,7 +68,11 @@ pub struct Choice {
 /// Why a flow is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its backend is dead, or disabled.
+    /// An operator has disabled its backend.
+    Disabled,
+    /// The drain timeout of its backend is over.
+    Drained,
+    /// Its backend is dead.
     Backend,
     /// Its service is gone, or its client may not use it any more.
     Policy,
@@ -76,6 +84,8 @@ impl Why {
     /// The kind of the flow's last event.
     pub const fn event(self) -> u32 {
         match self {
+            Self::Disabled => CUT_DISABLED,
+            Self::Drained => CUT_DRAINED,
             Self::Backend => CUT_BACKEND,
             Self::Policy => CUT_POLICY,
             Self::Operator => CUT_OPERATOR,
@@ -87,6 +97,8 @@ impl Cut {
     /// Whether it cuts nothing.
     pub fn is_empty(&self) -> bool {
         let Self {
+            disabled,
+            drained,
             backends,
             listeners,
             legs,
@@ -95,7 +107,9 @@ impl Cut {
             strangers,
             chosen,
         } = self;
-        backends.is_empty()
+        disabled.is_empty()
+            && drained.is_empty()
+            && backends.is_empty()
             && listeners.is_empty()
             && legs.is_empty()
             && open.is_none()
@@ -108,6 +122,8 @@ impl Cut {
     /// open listeners those of before: they are the ones that hold now.
     pub fn merge(&mut self, later: Self) {
         let Self {
+            disabled,
+            drained,
             backends,
             listeners,
             legs,
@@ -116,6 +132,8 @@ impl Cut {
             strangers,
             chosen,
         } = later;
+        self.disabled.extend(disabled);
+        self.drained.extend(drained);
         self.backends.extend(backends);
         self.listeners.extend(listeners);
         self.legs.extend(legs);
@@ -130,8 +148,14 @@ impl Cut {
     /// knows is none that any rules allow.
     pub fn holds(&self, flow: &Flow, id: u32, client: Option<IpAddr>) -> Option<Why> {
         let denies = |rules: Option<&Rules>| rules.is_some_and(|rules| denies(rules, client));
-        if self.backends.contains(&flow.backend_id) {
-            return Some(Why::Backend);
+        for (backends, why) in [
+            (&self.disabled, Why::Disabled),
+            (&self.drained, Why::Drained),
+            (&self.backends, Why::Backend),
+        ] {
+            if backends.contains(&flow.backend_id) {
+                return Some(why);
+            }
         }
         let listener = listener(flow);
         let is_closed = |open: &HashSet<ServiceKey>| !open.contains(&listener);
@@ -270,6 +294,8 @@ mod tests {
     #[test]
     fn a_reason_has_its_own_event() {
         assert_eq!(Why::Backend.event(), CUT_BACKEND);
+        assert_eq!(Why::Disabled.event(), CUT_DISABLED);
+        assert_eq!(Why::Drained.event(), CUT_DRAINED);
         assert_eq!(Why::Policy.event(), CUT_POLICY);
         assert_eq!(Why::Operator.event(), CUT_OPERATOR);
     }
@@ -307,6 +333,34 @@ mod tests {
         assert_eq!(why(&listeners(|key| key.network += 1)), None);
         assert_eq!(why(&listeners(|key| key.vip = Be32::new(7))), None);
         assert_eq!(why(&listeners(|key| key.port = Be16::new(9))), None);
+    }
+
+    /// Also where it is dead as well: orders that wait are merged.
+    #[test]
+    fn what_an_operator_does_to_a_backend_is_no_death() {
+        let ours = || BTreeSet::from([3, 7]);
+        let mut cut = Cut {
+            backends: ours(),
+            ..Cut::default()
+        };
+        assert_eq!(why(&cut), Some(Why::Backend));
+        cut.merge(Cut {
+            drained: ours(),
+            ..Cut::default()
+        });
+        assert_eq!(why(&cut), Some(Why::Drained));
+        cut.merge(Cut {
+            disabled: ours(),
+            ..Cut::default()
+        });
+        assert_eq!(why(&cut), Some(Why::Disabled));
+        let other = Cut {
+            disabled: BTreeSet::from([2]),
+            drained: BTreeSet::from([5]),
+            ..Cut::default()
+        };
+        assert_eq!(why(&other), None);
+        assert!(!other.is_empty());
     }
 
     #[test]
@@ -521,6 +575,8 @@ mod tests {
             ..ServiceKey::default()
         };
         let mut cut = Cut {
+            disabled: [21].into(),
+            drained: [31].into(),
             backends: [1].into(),
             listeners: [gone(2)].into(),
             legs: [gone(1)].into(),
@@ -538,6 +594,8 @@ mod tests {
             ..Choice::default()
         };
         cut.merge(Cut {
+            disabled: [22].into(),
+            drained: [32].into(),
             backends: [11].into(),
             listeners: [gone(12)].into(),
             legs: [gone(11)].into(),
@@ -547,6 +605,8 @@ mod tests {
             chosen: vec![one.clone()],
         });
         let wanted = Cut {
+            disabled: [21, 22].into(),
+            drained: [31, 32].into(),
             backends: [1, 11].into(),
             listeners: [gone(2), gone(12)].into(),
             legs: [gone(1), gone(11)].into(),

@@ -62,6 +62,9 @@ impl Times {
 /// shorter than the minute for which an end of a connection rests (TIME_WAIT).
 pub const LEASE: Duration = Duration::from_secs(120);
 
+/// How long both ends of a flow that is doubted may leave probes without an answer until it ends.
+pub const DOUBT: Duration = Duration::from_secs(10);
+
 /// How long every flow may be idle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -146,9 +149,14 @@ impl Policy {
             && timeout.is_some_and(|timeout| age(now, last_seen) >= timeout)
     }
 
-    /// After how much idleness both ends of a flow with this word are probed.
+    /// After how much idleness both ends of a flow with this word are probed; of one that is doubted, how long they
+    /// are at most.
     pub fn keepalive(&self, word: Word, service: u16) -> Option<Ticks> {
-        let probed = word.in_use() && !word.is_udp() && !word.is_half_closed() && !word.is_held();
+        let is_open = word.in_use() && !word.is_udp() && !word.is_held();
+        if is_open && word.is_doubted() {
+            return Some(ticks(DOUBT));
+        }
+        let probed = is_open && !word.is_half_closed();
         probed.then(|| self.times(service).keepalive).flatten()
     }
 
@@ -187,7 +195,7 @@ impl Policy {
 #[cfg(test)]
 pub(super) mod words {
     use lb_common::{
-        conntrack::{self, Direction, Segment, Step, Word},
+        conntrack::{self, Direction, Numbers, Segment, Step, Word},
         wire::header::{ACK, FIN, SYN},
     };
 
@@ -198,7 +206,7 @@ pub(super) mod words {
             acknowledgment: 1,
             payload: 0,
         };
-        match conntrack::tcp(word, direction, &segment, 1, 1) {
+        match conntrack::tcp(word, direction, &segment, &Numbers::acknowledged(1, 1)) {
             Step::Change(word) => word,
             other => panic!("{flags:#x} gives {other:?}"),
         }
@@ -300,6 +308,24 @@ mod tests {
         ] {
             assert_eq!(policy.keepalive(word, NEVER), None, "{word:?}");
         }
+    }
+
+    #[test]
+    fn a_doubted_flow_is_probed_whatever_its_service_says_and_lives_as_long_as_before() {
+        let policy = policy();
+        for word in [established(), half_closed()] {
+            for service in [SERVICE, NEVER, RETIRED] {
+                let doubted = word.doubted();
+                assert_eq!(policy.keepalive(doubted, service), Some(ticks(DOUBT)));
+                let timeout = policy.timeout(word, service);
+                assert_eq!(policy.timeout(doubted, service), timeout);
+            }
+        }
+        assert_eq!(policy.keepalive(replied().doubted(), NEVER), None);
+        assert_eq!(
+            policy.keepalive(established().doubted().hold(), NEVER),
+            None
+        );
     }
 
     #[test]

@@ -7,6 +7,10 @@
 //! The silence of an end that has never answered a probe says nothing: it may drop segments without
 //! timestamps (RFC 7323 section 3.2), or a filter in between does. It is mute: from then on only it is
 //! asked, which moves nobody's last seen, and its flow falls under an idle time, until it answers.
+//!
+//! A flow that is doubted is probed as well. An end that has aborted answers with a reset that is exact, which closes
+//! the flow in the data plane; any other answer of either end takes the doubt off. When neither has answered, the flow
+//! ends.
 
 use lb_common::{
     conntrack::{State, Word},
@@ -46,6 +50,11 @@ impl Probed {
         }
     }
 
+    const fn stop_asking(&mut self) {
+        self.client.silent = None;
+        self.backend.silent = None;
+    }
+
     const fn is_asking(&self) -> bool {
         self.client.silent.is_some() || self.backend.silent.is_some()
     }
@@ -71,6 +80,8 @@ pub enum Judgement {
     Ask(Vec<(End, Step)>),
     /// This end is dead: the flow is to be ended.
     Dead(End),
+    /// An end of a doubted flow has answered.
+    Trusted,
 }
 
 /// What is known of the flows that have been probed, by id: 80 bytes for each id, taken a page at a
@@ -96,6 +107,15 @@ impl Keepalive {
         probed.acknowledged = acknowledged(flow);
         for end in End::BOTH {
             probed.end(end).silent = Some(Silent::new(bytes(flow, end)));
+        }
+    }
+
+    /// What was asked of the flow before is of no meaning any more.
+    pub fn begin_anew(&mut self, id: u32, word: Word) {
+        let generation = word.generation();
+        let probed = self.get_mut(id);
+        if let Some(probed) = probed.filter(|probed| probed.generation == generation) {
+            probed.stop_asking();
         }
     }
 
@@ -129,26 +149,40 @@ impl Keepalive {
             *probed = Probed::default();
             return Judgement::Over;
         }
-        let mut steps = Vec::new();
-        let mut dead = None;
+        let is_doubted = word.is_doubted();
         let is_quiet = probed.acknowledged == acknowledged(flow);
+        let (mut steps, mut dead, mut answers) = (Vec::new(), Vec::new(), 0);
         for end in End::BOTH {
             let known = probed.end(end);
             let Some(silent) = known.silent else {
                 continue;
             };
-            match silent.turn(bytes(flow, end), known.answers, now, keepalive) {
+            match silent.turn(
+                bytes(flow, end),
+                known.answers || is_doubted,
+                now,
+                keepalive,
+            ) {
                 Turn::Answered => {
                     known.answers |= is_quiet && silent.is_asked();
                     known.silent = None;
+                    answers += 1;
                 }
                 Turn::Wait => {}
                 Turn::Step(step) => steps.push((end, step)),
-                Turn::Dead => dead = Some(end),
+                Turn::Dead => dead.push(end),
             }
         }
-        match dead {
-            Some(end) => Judgement::Dead(end),
+        if is_doubted {
+            if answers > 0 {
+                probed.stop_asking();
+                return Judgement::Trusted;
+            }
+            // It takes both.
+            dead.truncate(dead.len() / 2);
+        }
+        match dead.first() {
+            Some(&end) => Judgement::Dead(end),
             None if probed.is_asking() => Judgement::Ask(steps),
             None => Judgement::Over,
         }
@@ -362,6 +396,60 @@ mod tests {
             }
             assert!(keepalive.is_dead(ID, established(), &flow, Some(K), now + 3 * GAP));
         }
+    }
+
+    #[test]
+    fn one_answer_takes_a_doubt_off_and_two_silent_ends_end_the_flow() {
+        let doubted = established().doubted();
+        let judge = |keepalive: &mut Keepalive, flow: &Flow, now| {
+            let judgement = keepalive.judge(ID, doubted, flow, Some(K), now);
+            if let Judgement::Ask(steps) = &judgement {
+                let probes = steps.iter().filter(|(_, step)| *step != Step::Seek);
+                for &(end, _) in probes {
+                    keepalive.probed(ID, end, true, now);
+                }
+            }
+            judgement
+        };
+        for end in End::BOTH {
+            let (mut keepalive, mut flow) = (begun(), flow());
+            assert_eq!(judge(&mut keepalive, &flow, 0), both(Step::Probe));
+            assert_eq!(judge(&mut keepalive, &flow, GAP), both(Step::ProbeAgain));
+            answer(&mut flow, end);
+            assert_eq!(judge(&mut keepalive, &flow, GAP + 1), Judgement::Trusted);
+            assert!(!keepalive.is_asking(ID, doubted), "neither end");
+        }
+        let (mut keepalive, flow) = (begun(), flow());
+        for now in [0, GAP, 2 * GAP, 3 * GAP - 1] {
+            assert!(matches!(
+                judge(&mut keepalive, &flow, now),
+                Judgement::Ask(_)
+            ));
+        }
+        // One probe that did not leave says nothing of its end.
+        let mut other = Keepalive(keepalive.0.clone());
+        other.probed(ID, End::Client, false, 2 * GAP);
+        assert!(matches!(
+            judge(&mut other, &flow, 3 * GAP),
+            Judgement::Ask(_)
+        ));
+        assert!(keepalive.is_dead(ID, doubted, &flow, Some(K), 3 * GAP));
+    }
+
+    #[test]
+    fn what_was_asked_before_the_doubt_answers_nothing() {
+        let (mut keepalive, mut flow) = (begun(), flow());
+        round(&mut keepalive, &flow, 0);
+        // The reset that is doubted.
+        answer(&mut flow, End::Client);
+        let next = established().close().claim(false).publish();
+        keepalive.begin_anew(ID, next);
+        assert!(keepalive.is_asking(ID, established()), "another flow");
+        let doubted = established().doubted();
+        keepalive.begin_anew(ID, doubted);
+        keepalive.begin(ID, doubted, &flow);
+        let judgement = keepalive.judge(ID, doubted, &flow, Some(K), 1);
+        assert_eq!(judgement, both(Step::Probe));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A thread of its own walks the flow table in memory. [`idle`] says how long a flow may be idle;
 //! [`close`] ends one beside the data plane, which ends flows as well; [`keepalive`] finds dead
-//! peers; [`cut`] says which flows end at once, and [`sever`] ends them; `post` tells both ends;
+//! peers, also of flows that the data plane doubts; [`cut`] says which flows end at once, and [`sever`] ends them; `post` tells both ends;
 //! [`usage`] counts what lives. No netlink message and no log line delays it, and it delays none.
 //!
 //! CPU is spent in batches of less than a millisecond of the thread's clock. To look at a flow takes
@@ -13,6 +13,7 @@ mod claims;
 pub mod close;
 pub mod cut;
 mod cuts;
+pub mod doubts;
 pub mod ends;
 pub mod idle;
 pub mod keepalive;
@@ -105,6 +106,9 @@ enum Order {
     Policy(Policy),
     Follow(BTreeMap<u16, Way>),
     Cut(Box<Cut>, oneshot::Sender<Done>),
+    /// It drops this when it rests.
+    Rest(oneshot::Sender<()>),
+    GoOn,
 }
 
 /// The running thread. It ends when this is dropped.
@@ -161,6 +165,20 @@ impl Expiry {
         let (done, answer) = oneshot::channel();
         self.order(Order::Cut(Box::new(cut), done));
         answer
+    }
+
+    /// Has the thread make the cuts that it was told, and then do nothing until it is to [go on](Self::go_on):
+    /// another process ends flows meanwhile.
+    pub async fn rest(&self) {
+        let (begun, begins) = oneshot::channel();
+        self.order(Order::Rest(begun));
+        // Nothing is ever sent.
+        let _rests = begins.await;
+    }
+
+    /// Has a thread that rests begin as a new one would.
+    pub fn go_on(&self) {
+        self.order(Order::GoOn);
     }
 
     fn order(&self, order: Order) {

@@ -18,7 +18,7 @@ use std::{
 
 use lb_common::{
     addr::Be32,
-    conntrack::{self, Direction, Segment, State, Step, Word},
+    conntrack::{self, Direction, Numbers, Segment, State, Step, Word},
     maps::{flow::Flow, rule::ALLOW, service::ServiceKey, usage},
     wire::header::{ACK, FIN, RST, SYN},
 };
@@ -249,10 +249,10 @@ impl Ground {
             if !word.translates() {
                 return;
             }
-            let (request, reply) = (flow.ack_request.get(), flow.ack_reply.get());
+            let numbers = Numbers::acknowledged(flow.ack_request.get(), flow.ack_reply.get());
             let step = match word.is_udp() {
                 true => conntrack::udp(word, direction),
-                false => conntrack::tcp(word, direction, &segment, request, reply),
+                false => conntrack::tcp(word, direction, &segment, &numbers),
             };
             let Step::Change(next) = step else { return };
             dice.pause();
@@ -320,8 +320,7 @@ impl Ground {
     }
 
     fn count(&self, amount: i32) {
-        self.usage.add(usage::network(NETWORK), amount);
-        self.usage.add(usage::service(SERVICE), amount);
+        self.usage.count(0, (NETWORK, SERVICE), amount);
     }
 
     fn grace(&self) {

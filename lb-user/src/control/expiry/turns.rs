@@ -105,7 +105,7 @@ mod tests {
                     keepalive.begin(id, established(), flow);
                 }
                 match keepalive.judge(id, established(), flow, Some(KEEPALIVE), now) {
-                    Judgement::Over => {}
+                    Judgement::Over | Judgement::Trusted => {}
                     Judgement::Dead(_) => panic!("{id} lives"),
                     Judgement::Ask(steps) => {
                         for (end, _) in steps {

@@ -7,11 +7,12 @@
 
 use lb_common::{conntrack::Word, maps::usage};
 
-/// What a look at all entries saw, by the indexes of [`lb_common::maps::usage`].
+/// What a look at all entries saw, by the indexes of [`lb_common::maps::usage`], or of
+/// [`lb_common::maps::quota`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look(Vec<Seen>);
 
-/// Flows of one network or service.
+/// Flows of one network, service or quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     live: u32,
@@ -28,14 +29,19 @@ impl Look {
 
     /// Notes an entry: a flow, or what is left of one.
     pub fn note(&mut self, network: u16, service: u16, id: u32, word: Word) {
+        for index in [usage::network(network), usage::service(service)] {
+            self.note_at(index, id, word);
+        }
+    }
+
+    /// Notes an entry that counts at this index.
+    pub fn note_at(&mut self, index: u32, id: u32, word: Word) {
         let state = word.generation() << 3 | word.state() as u32;
         let print = scatter(u64::from(id) << 32 | u64::from(state));
-        for index in [usage::network(network), usage::service(service)] {
-            let index = usize::try_from(index).unwrap_or(usize::MAX);
-            if let Some(seen) = self.0.get_mut(index) {
-                seen.live += u32::from(word.in_use());
-                seen.print = seen.print.wrapping_add(print);
-            }
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        if let Some(seen) = self.0.get_mut(index) {
+            seen.live += u32::from(word.in_use());
+            seen.print = seen.print.wrapping_add(print);
         }
     }
 }

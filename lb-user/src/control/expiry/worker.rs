@@ -18,11 +18,12 @@ use lb_common::{
     maps::{
         event::FlowEvent,
         flow::Flow,
+        quota,
         snat::{FLOWS_PER_ADDRESS, base},
-        usage,
     },
 };
 use nix::time::ClockId;
+use tokio::sync::oneshot;
 
 use super::{
     Counts, Order,
@@ -30,6 +31,7 @@ use super::{
     claims::Claims,
     close::{Closed, Marked, Marks, mark, settle},
     cuts::Cuts,
+    doubts::Doubts,
     ends::End,
     idle::{Policy, Ticks, age, duration},
     keepalive::{Judgement, Keepalive},
@@ -68,7 +70,7 @@ const PASSES_PER_TIMEOUT: u32 = 4;
 /// How often live flows are counted anew.
 const RECOUNT: Duration = Duration::from_secs(60);
 
-/// The handle is gone.
+/// The handle is gone, or the thread is to rest.
 struct Stopped;
 
 /// Where the recount stands.
@@ -76,10 +78,13 @@ enum Recount {
     /// Nothing to do until then.
     At(Instant),
     /// This pass is the first look.
-    First(Look),
-    /// The first look, the usage after it, and this pass's look.
-    Second(Look, Vec<u32>, Look),
+    First(Looks),
+    /// The first look, the numbers after it, and this pass's look.
+    Second(Looks, [Vec<u32>; 2], Looks),
 }
+
+/// What a look saw of the usage, and of the quotas.
+type Looks = [Look; 2];
 
 pub(super) struct Worker {
     table: FlowTable,
@@ -92,6 +97,7 @@ pub(super) struct Worker {
     counts: Arc<Counts>,
     post: Post,
     keepalive: Keepalive,
+    doubts: Doubts,
     turns: Turns,
     /// Whether it has been said that there are too many flows to probe.
     said_late: bool,
@@ -102,6 +108,8 @@ pub(super) struct Worker {
     recount: Recount,
     batch: Duration,
     now: Ticks,
+    /// How it says that it rests, if it is to.
+    rest: Option<oneshot::Sender<()>>,
 }
 
 impl Worker {
@@ -125,6 +133,7 @@ impl Worker {
             now,
             counts,
             keepalive: Keepalive::default(),
+            doubts: Doubts::default(),
             turns: Turns::new(now),
             said_late: false,
             letters: 0,
@@ -133,14 +142,44 @@ impl Worker {
             // At once: an earlier process may have died between a close and what belongs to it.
             recount: Recount::At(Instant::now()),
             batch: Duration::ZERO,
+            rest: None,
         })
     }
 
-    /// Works until the handle is dropped.
+    /// Works until the handle is dropped, but for the times when it is to rest.
     pub(super) fn run(mut self) {
-        self.batch = cpu_time();
-        while let Ok(()) = self.pass().and_then(|began| self.pause(began)) {}
-        self.finish_cuts();
+        loop {
+            self.batch = cpu_time();
+            while let Ok(()) = self.pass().and_then(|began| self.pause(began)) {}
+            self.finish_cuts();
+            let Some(begun) = self.rest.take() else {
+                return;
+            };
+            drop(begun);
+            if !self.orders.iter().any(|order| matches!(order, Order::GoOn)) {
+                return;
+            }
+            self = self.begun_anew();
+        }
+    }
+
+    /// Without what it was in the middle of: another process has ended flows meanwhile.
+    fn begun_anew(self) -> Self {
+        let now = coarse_now().unwrap_or(self.now);
+        Self {
+            cuts: Cuts::default(),
+            post: Post::new(Arc::clone(&self.counts), now),
+            now,
+            keepalive: Keepalive::default(),
+            doubts: Doubts::default(),
+            turns: Turns::new(now),
+            said_late: false,
+            letters: 0,
+            marked: Marks::default(),
+            claims: Claims::default(),
+            recount: Recount::At(Instant::now()),
+            ..self
+        }
     }
 
     /// One walk over all entries, and what follows from it.
@@ -171,6 +210,7 @@ impl Worker {
         self.settle()?;
         self.end_round();
         self.claims.end_pass();
+        self.doubts.end_pass();
         self.go_on_recounting();
         self.counts.passes.add(1);
         let (ended, lost) = (
@@ -196,8 +236,10 @@ impl Worker {
             return;
         };
         let word = glance.word;
-        if let Recount::First(look) | Recount::Second(_, _, look) = &mut self.recount {
-            look.note(glance.network, glance.service, id, word);
+        if let Recount::First(looks) | Recount::Second(_, _, looks) = &mut self.recount {
+            let [usage, quotas] = looks;
+            usage.note(glance.network, glance.service, id, word);
+            quotas.note_at(self.usage.quotas().index(glance.network, id), id, word);
         }
         match word.state() {
             State::Free | State::Closed | State::Ended => return,
@@ -221,11 +263,23 @@ impl Worker {
         {
             self.marked.add(mark(&self.table, id, word, Cause::Idle));
         } else if let Some(keepalive) = policy.keepalive(word, service)
-            && (age(now, last_seen) >= keepalive || self.keepalive.is_asking(id, word))
+            && self.is_to_ask(id, word, age(now, last_seen) >= keepalive)
             && let Some((word, flow)) = self.table.flow(id)
         {
             self.ask(id, word, &flow, keepalive);
         }
+    }
+
+    /// Whether the ends of a flow that may be probed are asked in this pass.
+    fn is_to_ask(&mut self, id: u32, word: Word, is_idle: bool) -> bool {
+        if !word.is_doubted() {
+            return is_idle || self.keepalive.is_asking(id, word);
+        }
+        let is_old = self.doubts.is_old(id, word);
+        if !is_old {
+            self.keepalive.begin_anew(id, word);
+        }
+        is_old
     }
 
     /// Waits for one grace period, then closes what is still to end.
@@ -264,8 +318,8 @@ impl Worker {
         count.add(1);
         let time = self.clock();
         if alive.in_use() {
-            self.usage.add(usage::network(flow.network), -1);
-            self.usage.add(usage::service(flow.service), -1);
+            self.usage
+                .count(marked.id, (flow.network, flow.service), -1);
         }
         self.report(marked.id, flow, marked.cause.event(), time);
         if is_loud(*alive) {
@@ -306,6 +360,10 @@ impl Worker {
         let now = self.clock();
         match self.keepalive.judge(id, word, flow, Some(keepalive), now) {
             Judgement::Over => {}
+            Judgement::Trusted => {
+                // If this fails, it has another word now: the next pass looks again.
+                self.table.swap(id, word, word.trusted());
+            }
             Judgement::Dead(end) if self.post.has_carrier(id, flow, end, &mut self.records) => {
                 self.marked.add(mark(&self.table, id, word, Cause::Dead));
             }
@@ -363,8 +421,13 @@ impl Worker {
 
     fn begin_recount(&mut self) {
         if matches!(self.recount, Recount::At(when) if when <= Instant::now()) {
-            self.recount = Recount::First(Look::new(self.usage.len()));
+            self.recount = Recount::First(self.new_looks());
         }
+    }
+
+    fn new_looks(&self) -> Looks {
+        let quotas = usize::try_from(quota::ENTRIES).unwrap_or_default();
+        [self.usage.len(), quotas].map(Look::new)
     }
 
     fn go_on_recounting(&mut self) {
@@ -374,15 +437,30 @@ impl Worker {
             Recount::First(first) => {
                 // A flow that was seen live may not have been added yet.
                 grace::wait();
-                let between = (0..).map_while(|index| self.usage.get(index)).collect();
-                Recount::Second(first, between, Look::new(self.usage.len()))
+                let usage = (0..).map_while(|index| self.usage.get(index)).collect();
+                let quotas = (0..quota::ENTRIES).map(|index| self.usage.quotas().get(index).live);
+                let between = [usage, quotas.collect()];
+                Recount::Second(first, between, self.new_looks())
             }
             Recount::Second(first, between, second) => {
-                for (index, amount) in corrections(&first, &between, &second) {
-                    self.usage.add(index, amount);
-                    self.counts.corrections.add(1);
+                let [usage, quotas] =
+                    [0, 1].map(|of| corrections(&first[of], &between[of], &second[of]));
+                for (index, amount) in &usage {
+                    self.usage.add(*index, *amount);
                     tracing::info!(index, amount, "the number of live flows was wrong");
                 }
+                for (index, amount) in &quotas {
+                    self.usage.quotas().add(*index, *amount);
+                    tracing::info!(
+                        index,
+                        amount,
+                        "the number of live flows of a quota was wrong"
+                    );
+                }
+                let wrong = usage.len() + quotas.len();
+                self.counts
+                    .corrections
+                    .add(u64::try_from(wrong).unwrap_or_default());
                 Recount::At(Instant::now() + RECOUNT)
             }
         };
@@ -438,6 +516,12 @@ impl Worker {
             Ok(Order::Policy(policy)) => self.policy = policy,
             Ok(Order::Follow(networks)) => self.records.follow(networks),
             Ok(Order::Cut(cut, done)) => self.cuts.ask(*cut, done),
+            Ok(Order::Rest(begun)) => {
+                self.rest = Some(begun);
+                return Err(Stopped);
+            }
+            // It does not rest.
+            Ok(Order::GoOn) => {}
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
         }

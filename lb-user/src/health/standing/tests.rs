@@ -272,6 +272,7 @@ fn any_number_of_flaps_has_a_hold() {
         verdict: Dead,
         against: 0,
         flaps: u32::MAX,
+        good_ms: 0,
     };
     let mut story = Story::from(&health(), &saved);
     assert_eq!(story.all(&[Up; 300]), [Dead; 300]);
@@ -286,6 +287,7 @@ fn what_was_saved_goes_on() {
         verdict,
         against,
         flaps,
+        good_ms: 0,
     };
     let mut story = Story::from(&health(), &saved(Up, 2, 0));
     assert_eq!(story.verdict(), Up);
@@ -344,4 +346,25 @@ fn first_checks_are_spread_over_a_second_at_most() {
     assert_eq!(first(5000, 0.0), Duration::ZERO);
     assert_eq!(first(5000, 0.75), Duration::from_millis(750));
     assert_eq!(first(200, 0.75), Duration::from_millis(150));
+}
+
+/// A backend that is held back goes on with its time in the next process, as long as its checks are good.
+#[test]
+fn a_hold_goes_on_in_the_next_process() {
+    let flapping = Standing {
+        verdict: Dead,
+        flaps: 3,
+        ..Standing::default()
+    };
+    let mut story = Story::from(&health(), &flapping);
+    assert_eq!(story.all(&[Up; 20]), [Dead; 20]);
+    let saved = story.course.standing().clone();
+    let mut next = Story::from(&health(), &saved);
+    assert_eq!(next.all(&[Up; 10]), [Dead; 10]);
+    assert_eq!(next.says(Up), Up, "30 s in both");
+    // What was not good in between begins it anew.
+    let mut next = Story::from(&health(), &saved);
+    assert_eq!(next.says(Dead), Dead);
+    assert_eq!(next.all(&[Up; 30]), [Dead; 30]);
+    assert_eq!(next.says(Up), Up);
 }

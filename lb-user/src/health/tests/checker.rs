@@ -49,7 +49,8 @@ fn start_on(nic: u32, cell: Option<&str>, commons: Commons) -> anyhow::Result<Ch
         cell: cell.map(str::to_owned),
         interface: "lo".to_owned(),
     };
-    Checker::start(side, nic, "test", commons)
+    let (asks, _) = tokio::sync::mpsc::channel(1);
+    Checker::start(side, nic, "test", (commons, asks))
 }
 
 /// A target that is asked often.
@@ -92,6 +93,7 @@ async fn every_check_is_one_report() {
         verdict,
         against,
         flaps,
+        good_ms: 0,
     };
     for changed in [true, false, false] {
         let report = next(&mut reports).await;
@@ -154,7 +156,7 @@ async fn a_target_is_known_again() {
     let up = Standing {
         verdict: Verdict::Up,
         against: 1,
-        flaps: 0,
+        ..Standing::default()
     };
     let mut target = Target {
         saved: up,

@@ -51,6 +51,7 @@ fn target(address: SocketAddrV4, health: Health) -> Target {
         address: address.into(),
         is_told: false,
         source: SOURCE.into(),
+        next_hop: (*address.ip()).into(),
         health,
         saved: Standing::default(),
     }

@@ -15,7 +15,7 @@ use crate::network::{link, resident::Resident};
 impl Cell {
     /// VIPs and SNAT addresses; with IPv6 first the one that it asks for neighbours from, and joins the
     /// groups of the others (RFC 3810 section 5).
-    fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
+    pub(super) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let link_local = self.speaks_ipv6().then(|| link_local(self.mac).into());
         link_local.into_iter().chain(self.addresses.iter().copied())
     }

@@ -37,24 +37,37 @@ impl Cell {
     }
 
     pub(super) async fn remove_routes(&self, handle: &Handle, ifindex: u32) -> Result<()> {
-        let families = [
-            RouteMessageBuilder::<Ipv4Addr>::new().build(),
-            RouteMessageBuilder::<Ipv6Addr>::new().build(),
-        ];
-        for family in families {
-            let mut all = handle.route().get(family).execute();
-            while let Some(route) = all.try_next().await.context("list the cell's routes")? {
-                let Some(to) = unicast(&route, ifindex) else {
-                    continue;
-                };
-                if !self.all_routes().any(|(prefix, _)| prefix == to) {
-                    let removed = handle.route().del(route).execute().await;
-                    removed.with_context(|| format!("remove the route to {to}"))?;
-                }
+        for (to, route) in present(handle, ifindex).await? {
+            if !self.all_routes().any(|(prefix, _)| prefix.trunc() == to) {
+                let removed = handle.route().del(route).execute().await;
+                removed.with_context(|| format!("remove the route to {to}"))?;
             }
         }
         Ok(())
     }
+
+    pub(super) async fn missing_routes(&self, handle: &Handle, ifindex: u32) -> Result<Vec<IpNet>> {
+        let present = present(handle, ifindex).await?;
+        let all = self.all_routes().map(|(to, _)| to.trunc());
+        let missing = all.filter(|to| !present.iter().any(|(found, _)| found == to));
+        Ok(missing.collect())
+    }
+}
+
+/// The destinations of the ordinary routes over `ifindex`, each with the message that it can be removed by.
+async fn present(handle: &Handle, ifindex: u32) -> Result<Vec<(IpNet, RouteMessage)>> {
+    let families = [
+        RouteMessageBuilder::<Ipv4Addr>::new().build(),
+        RouteMessageBuilder::<Ipv6Addr>::new().build(),
+    ];
+    let mut present = Vec::new();
+    for family in families {
+        let mut all = handle.route().get(family).execute();
+        while let Some(route) = all.try_next().await.context("list the cell's routes")? {
+            present.extend(unicast(&route, ifindex).map(|to| (to, route)));
+        }
+    }
+    Ok(present)
 }
 
 /// The message that a route is added by.

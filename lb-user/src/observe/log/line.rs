@@ -10,8 +10,8 @@ use lb_common::{
     conntrack::Word,
     maps::{
         event::{
-            BEGAN, CUT_BACKEND, CUT_OPERATOR, CUT_POLICY, DEAD, EXPIRED, FINISHED, FlowEvent,
-            RECYCLED, REMOVED, RESET_BY_BACKEND, RESET_BY_CLIENT,
+            BEGAN, CUT_BACKEND, CUT_DISABLED, CUT_DRAINED, CUT_OPERATOR, CUT_POLICY, DEAD, EXPIRED,
+            FINISHED, FlowEvent, RECYCLED, REMOVED, RESET_BY_BACKEND, RESET_BY_CLIENT,
         },
         label,
     },
@@ -189,6 +189,8 @@ fn reason(kind: u32) -> Option<&'static str> {
         CUT_BACKEND => Some("backend_down"),
         CUT_POLICY => Some("not_allowed"),
         CUT_OPERATOR => Some("killed"),
+        CUT_DISABLED => Some("disabled"),
+        CUT_DRAINED => Some("drained"),
         _ => Some("unknown"),
     }
 }
@@ -325,13 +327,13 @@ mod tests {
 
     #[test]
     fn every_end_has_a_reason() {
-        let reasons = (FINISHED..=CUT_OPERATOR).map(|kind| reason(kind).unwrap());
+        let reasons = (FINISHED..=CUT_DRAINED).map(|kind| reason(kind).unwrap());
         let mut reasons: Vec<_> = reasons.collect();
         assert_eq!((reason(BEGAN), reason(99)), (None, Some("unknown")));
         assert!(!reasons.contains(&"unknown"));
         reasons.sort_unstable();
         reasons.dedup();
-        assert_eq!(reasons.len(), 10);
+        assert_eq!(reasons.len(), 12);
     }
 
     #[test]

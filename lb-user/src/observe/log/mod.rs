@@ -113,6 +113,16 @@ impl FlowLog {
         self.events = None;
     }
 
+    /// Reads the events of the data plane again, from the maps in `folder`. Needs a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read.
+    pub fn take_data_plane_back(&mut self, folder: &Path) -> Result<()> {
+        self.events = Some(FlowEvents::open(folder)?);
+        Ok(())
+    }
+
     /// Waits for an event, and writes those that are there. Nothing is lost if this is not awaited
     /// to its end.
     ///

@@ -47,7 +47,7 @@ pub struct Hello {
     /// The protocols that it offers to speak inside.
     pub alpn: Alpn,
     /// Whether it may ask for another server in an encrypted hello. Nobody but the holder of the key
-    /// can tell that from GREASE, which browsers send to any server.
+    /// can tell that from GREASE, which browsers send to any server, or from what is malformed.
     pub ech: bool,
     /// Whether it offers TLS 1.3.
     pub tls13: bool,

@@ -4,10 +4,11 @@ use std::{borrow::Cow, iter, ops::RangeInclusive};
 
 use super::{Refusal, Verdict, body};
 
-/// The longest hello, in bytes of the message without its header.
-pub const MAX_HELLO: usize = 64 * 1024;
+/// The longest hello that there can be, in bytes of the message without its header: version, random, and
+/// the longest vectors of RFC 8446 section 4.1.2, with their lengths. OpenSSL takes as much.
+pub const MAX_HELLO: usize = 2 + 32 + (1 + 32) + (2 + 0xfffe) + (1 + 0xff) + (2 + 0xffff);
 /// The longest stream to the end of a hello, headers of records and message included: room for the
-/// longest hello in records of 6 bytes and more, and for any of 21 kB in whatever records.
+/// longest hello in records of 6 bytes and more, and for any of 43 kB in whatever records.
 pub const MAX_STREAM: usize = 2 * MAX_HELLO;
 
 const HEADER: usize = 5;

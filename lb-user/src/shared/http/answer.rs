@@ -20,6 +20,8 @@ use crate::shared::{hello::ServerName, reach::Unreached};
 pub(super) enum Refused {
     /// It cannot be told what it asks for.
     Bad,
+    /// Its body is in codings that are not for us.
+    Coding,
     /// Its name, or its lack of one, goes nowhere.
     Nothing(Option<String>),
     /// The same, and it is not told.
@@ -37,6 +39,7 @@ impl Refused {
     pub(super) const fn label(&self) -> &'static str {
         match self {
             Self::Bad => "bad_request",
+            Self::Coding => "transfer_encoding",
             Self::Nothing(_) | Self::Close(_) => "no_match",
             Self::Denied(_) => "deny_tenant_name",
             Self::Unreached(unreached) => unreached.label(),
@@ -48,9 +51,14 @@ impl Refused {
     pub(super) const fn status(&self) -> Option<StatusCode> {
         Some(match self {
             Self::Bad => StatusCode::BAD_REQUEST,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::Nothing(_) | Self::Denied(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::Unreached(
-                Unreached::Budget | Unreached::NoBackend | Unreached::NoDescriptors,
+                Unreached::Budget
+                | Unreached::NoBackend
+                | Unreached::NoDescriptors
+                | Unreached::NoPorts
+                | Unreached::Share,
             ) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unreached(Unreached::Unreachable) | Self::NoAnswer => StatusCode::BAD_GATEWAY,
             Self::Close(_) => return None,
@@ -61,7 +69,7 @@ impl Refused {
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::Nothing(name) | Self::Close(name) | Self::Denied(name) => name.as_deref(),
-            Self::Bad | Self::Unreached(_) | Self::NoAnswer => None,
+            Self::Bad | Self::Coding | Self::Unreached(_) | Self::NoAnswer => None,
         }
     }
 }

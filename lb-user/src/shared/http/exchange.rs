@@ -2,9 +2,9 @@
 
 use http_body_util::{Either, Empty};
 use hyper::{
-    Request, Response, StatusCode,
+    Request, Response, StatusCode, Uri,
     body::{Body as _, Incoming},
-    header::{CONTENT_LENGTH, HeaderValue},
+    header::{CONNECTION, CONTENT_LENGTH, HeaderValue},
     http::request::Parts,
     upgrade::{self, OnUpgrade},
 };
@@ -16,14 +16,16 @@ use super::{
     answer::{Answer, Refused},
     head::{self, Framing},
     host::{Asked, Way, way},
+    lines::Line,
     stage::Turn,
-    upstream::{ToBackend, Upstream},
+    upstream::{Sent, ToBackend, Upstream},
 };
 use crate::{
     config::Balance,
     shared::{
+        handoff::Stays,
         legs,
-        reach::{Candidates, Carriage, Reached, Unreached},
+        reach::{Candidates, Reached, Unreached},
         setup::{Http, Routing, Service},
         sockets::prepare,
     },
@@ -45,28 +47,42 @@ pub(super) async fn exchange(
     talk: &Talk,
 ) -> Result<Response<Answer>, Closed> {
     let turn = talk.stages.asked();
+    // Of each request, whatever becomes of it: they are counted off.
+    let line = talk.lines.next(&request.body().size_hint());
     // The service as it is now: it may have changed since the client has connected.
     let service = talk.shared.service(talk.addresses.vip).ok_or(Closed)?;
     let Routing::Http(http) = &service.routing else {
         return Err(Closed);
     };
     let counts = &talk.shared.counts;
-    let refused = match answer(request, (&service, http), talk).await {
+    let answered = answer(request, line, (&service, http), talk).await;
+    talk.stages.answered();
+    let refused = match answered {
         Ok(Answered::Backend(answer)) => {
-            counts.of(&service.name, |counted| counted.routed += 1);
+            let is_first = !talk.is_routed.replace(true);
+            counts.of(&service.name, |counted| {
+                counted.routed += u64::from(is_first);
+                counted.requests.routed += 1;
+            });
             return Ok(answer.map(|body| Answer::of_backend(body, turn)));
         }
         Ok(Answered::Https(redirect)) => return Ok(redirect(turn)),
         Err(refused) => refused,
     };
     counts.of(&service.name, |counted| {
-        counted.refuse(refused.label());
+        counted.refuse_request(refused.label());
         if let Some(name) = refused.name() {
             counted.unrouted(name);
         }
     });
     let status = refused.status().ok_or(Closed)?;
-    Ok(Answer::status(status, turn))
+    let mut answer = Answer::status(status, turn);
+    if refused == Refused::Coding {
+        // Where such a body ends others may see differently.
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(CONNECTION, close);
+    }
+    Ok(answer)
 }
 
 /// What a client gets that is not refused.
@@ -79,12 +95,19 @@ enum Answered {
 
 async fn answer(
     request: Request<Incoming>,
+    line: Option<Line>,
     (service, http): (&Service, &Http),
     talk: &Talk,
 ) -> Result<Answered, Refused> {
     let (method, uri) = (request.method(), request.uri());
-    let asked = Asked::of(method, request.version(), uri, request.headers());
+    let sent = line.as_ref().and_then(|line| line.target(method));
+    let sent = sent.ok_or(Refused::Bad)?;
+    let asked = Asked::of(method, request.version(), uri, sent, request.headers());
     let Asked { name: asked, host } = asked.map_err(|_| Refused::Bad)?;
+    if !head::is_decoded(request.headers()) {
+        return Err(Refused::Coding);
+    }
+    let target = head::target(method, uri, sent);
     let name = asked.as_ref().map(ToString::to_string);
     let pool = match way(asked.as_ref(), http, *talk.addresses.client.ip()) {
         Way::Pool(pool) => pool,
@@ -108,7 +131,10 @@ async fn answer(
         hash,
         name,
     };
-    client.ask(request, host).await.map(Answered::Backend)
+    client
+        .ask(request, target, host)
+        .await
+        .map(Answered::Backend)
 }
 
 /// A client whose request goes to a pool.
@@ -125,13 +151,19 @@ impl Client<'_> {
     async fn ask(
         &self,
         mut request: Request<Incoming>,
+        target: Uri,
         host: Option<HeaderValue>,
     ) -> Result<Response<Incoming>, Refused> {
         let version = request.version();
         let upgrade =
             head::wishes_upgrade(version, request.headers()).then(|| upgrade::on(&mut request));
-        let (parts, body) = request.into_parts();
-        let mut answer = self.send(self.forwarded(parts, &body, host)?, body).await?;
+        let (mut parts, body) = request.into_parts();
+        parts.uri = target;
+        let sent = self.send(self.forwarded(parts, &body, host)?, body).await;
+        let mut answer = sent.map_err(|refused| match refused {
+            Refused::NoAnswer if self.talk.stages.has_torn_body() => Refused::Bad,
+            refused => refused,
+        })?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             // Nobody may turn to what was not wished for.
             let client = upgrade.ok_or(Refused::NoAnswer)?;
@@ -168,7 +200,7 @@ impl Client<'_> {
         };
         head::forward(&mut headers, host, *addresses.client.ip(), framing);
         let mut request = Request::new(());
-        *request.uri_mut() = head::target(&method, &uri);
+        *request.uri_mut() = uri;
         *request.method_mut() = method;
         *request.headers_mut() = headers;
         Ok(request)
@@ -182,6 +214,7 @@ impl Client<'_> {
     ) -> Result<Response<Incoming>, Refused> {
         let is_harmless = request.method().is_idempotent() && body.is_end_stream();
         let again = is_harmless.then(|| request.clone().map(|()| Either::Right(Empty::new())));
+        let body = Sent::new(body, self.talk.stages.clone());
         let mut request: Request<ToBackend> = request.map(|()| Either::Left(body));
         let mut upstream = match self.kept().await? {
             Some(upstream) => upstream,
@@ -239,7 +272,8 @@ impl Client<'_> {
         } = self.talk;
         let (key, name) = (addresses.key(self.service), self.name.clone());
         let candidates = self.candidates()?;
-        let connect = candidates.connect(&key, self.service, name.clone(), Carriage::Copy, shared);
+        let carriage = Err(Stays::Requests);
+        let connect = candidates.connect(&key, self.service, name.clone(), carriage, shared);
         let reached = connect.await?;
         // What a request asks for stands in its head.
         let preface = reached.preface(addresses.ends(), None, None)?;

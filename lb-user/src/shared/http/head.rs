@@ -55,10 +55,21 @@ pub(super) fn give_back(status: StatusCode, headers: &mut HeaderMap) {
     }
 }
 
-/// The target in origin form, or `*`.
-pub(super) fn target(method: &Method, uri: &Uri) -> Uri {
-    let is_of_server =
-        *method == Method::OPTIONS && uri.authority().is_some() && uri.path().is_empty();
+/// Whether a body has no other coding than chunks, once (RFC 9112 section 6.1): the backend gets it in chunks of
+/// ours, and must not take for the body what is one in another coding.
+pub(super) fn is_decoded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_none_or(is_chunked) && codings.next().is_none()
+}
+
+/// The target in origin form, or `*`: an OPTIONS of a server as a whole was `sent` without a path (RFC 9112 section
+/// 3.2.4).
+pub(super) fn target(method: &Method, uri: &Uri, sent: &[u8]) -> Uri {
+    let is_of_server = *method == Method::OPTIONS
+        && uri
+            .authority()
+            .is_some_and(|authority| sent.len() == "http://".len() + authority.as_str().len());
     match uri.path_and_query() {
         _ if is_of_server => Uri::from_static("*"),
         Some(path) => Uri::from(path.clone()),

@@ -28,14 +28,16 @@ pub(super) struct Bad;
 
 impl Asked {
     /// What a request asks for: the authority in its target, or else its Host, of which there is exactly
-    /// one in HTTP/1.1 in any case (RFC 9112 section 3.2).
+    /// one in HTTP/1.1 in any case (RFC 9112 section 3.2). `sent` is the target as it came.
     pub(super) fn of(
         method: &Method,
         version: Version,
         uri: &Uri,
+        sent: &[u8],
         headers: &HeaderMap,
     ) -> Result<Self, Bad> {
-        if *method == Method::CONNECT {
+        // A fragment is none of a server's business (RFC 9110 section 7.1), and is lost in the URI.
+        if *method == Method::CONNECT || sent.contains(&b'#') {
             return Err(Bad);
         }
         let mut hosts = headers.get_all(HOST).iter();

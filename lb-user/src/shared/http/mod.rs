@@ -7,11 +7,20 @@ mod answer;
 mod exchange;
 mod head;
 mod host;
+mod lines;
 mod stage;
 mod upstream;
 mod wire;
 
-use std::{cell::RefCell, error::Error as _, fmt, pin::pin, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    error::Error as _,
+    fmt,
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -26,9 +35,10 @@ use tokio::{
 pub(super) use self::upstream::KEPT;
 use self::{
     exchange::{Joined, exchange},
-    stage::{Lapse, Stages, Wait},
+    lines::Lines,
+    stage::{Lapse, Stages, Times, Wait},
     upstream::{Fate, Upstreams},
-    wire::Wire,
+    wire::{FromClient, Wire},
 };
 use super::{
     front::Shared,
@@ -44,13 +54,22 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What a client is told that has begun a request and does not go on.
 const TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+/// What one is told that speaks HTTP/2.
+const BAD_REQUEST: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+/// What one is told whose backend does not answer.
+const GATEWAY_TIMEOUT: &[u8] =
+    b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// What the requests of a client share.
 struct Talk {
     addresses: Addresses,
     shared: Rc<Shared>,
     stages: Stages,
+    lines: Lines,
     upstreams: Upstreams,
+    /// Whether a backend has answered one of them.
+    is_routed: Cell<bool>,
     /// What this connection turns into, once a backend has agreed.
     joined: RefCell<Option<Joined>>,
 }
@@ -74,10 +93,21 @@ enum End {
     Peace,
     /// Without a word.
     Silence,
-    /// It has not sent all of a head in its time, but some of it.
-    Late,
+    /// Something has taken too long of a request that has no answer: the client gets this one. Its backends hear of
+    /// the end as this in [`event`](lb_common::maps::event).
+    Late(&'static [u8], u32),
     /// With a reset, for this reason in [`event`](lb_common::maps::event).
     Reset(u32),
+}
+
+/// What is refused at the end of a connection, by the value of a metric's label, which stays the same from one version
+/// to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// What was no request, or none yet.
+    Connection(&'static str),
+    /// The request that was served.
+    Request(&'static str),
 }
 
 /// Serves a client that has just connected.
@@ -97,14 +127,18 @@ pub(super) async fn serve(
         addresses,
         shared,
         stages: stages.clone(),
+        lines: Lines::default(),
         upstreams: Upstreams::new(fate.clone(), stages),
+        is_routed: Cell::default(),
         joined: RefCell::default(),
     };
     let (end, refused) = converse(Arc::clone(&client), &service, &http, &talk, &fate).await;
     drop(talk);
-    if let Some(label) = refused {
-        counts.of(&service.name, |counted| counted.refuse(label));
-    }
+    counts.of(&service.name, |counted| match refused {
+        Some(Refusal::Connection(label)) => counted.refuse(label),
+        Some(Refusal::Request(label)) => counted.refuse_request(label),
+        None => {}
+    });
     match end {
         End::Reset(kind) => {
             reset_at_close(&client);
@@ -117,16 +151,16 @@ pub(super) async fn serve(
             fate.end(FINISHED);
             hear_out(&client).await;
         }
-        End::Late => {
-            fate.end(FINISHED);
-            tell_late(client).await;
+        End::Late(answer, kind) => {
+            fate.end(kind);
+            tell_late(client, answer).await;
         }
     }
 }
 
-async fn tell_late(client: Arc<TcpStream>) {
+async fn tell_late(client: Arc<TcpStream>, answer: &[u8]) {
     if let Some(mut client) = Arc::into_inner(client)
-        && let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(TIMEOUT)).await
+        && let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(answer)).await
     {
         hear_out(&client).await;
     }
@@ -140,13 +174,20 @@ async fn converse(
     http: &Http,
     talk: &Talk,
     fate: &Fate,
-) -> (End, Option<&'static str>) {
+) -> (End, Option<Refusal>) {
     let source = *talk.addresses.client.ip();
     let admit = |wait| match wait {
         Wait::Head => talk.shared.pending.admit(source),
         Wait::Next => talk.shared.kept.admit(source),
     };
-    let wire = Wire::new(Arc::clone(&client), talk.stages.clone());
+    let times = Times {
+        head: http.timeout,
+        body: http.body_timeout,
+        response: http.response_timeout,
+        idle: service.idle,
+    };
+    let note = FromClient(talk.stages.clone(), talk.lines.clone());
+    let wire = Wire::new(Arc::clone(&client), note);
     let connection = http1::Builder::new()
         // The stages know how long a client may take.
         .header_read_timeout(None)
@@ -174,22 +215,38 @@ async fn converse(
         biased;
         kind = fate.is_doomed() => return (End::Reset(kind), None),
         result = connection => result,
-        lapse = talk.stages.lapse(http.timeout, service.idle) => return match lapse {
-            Lapse::Head => (End::Late, Some("timeout")),
-            Lapse::Silent => (End::Silence, Some("timeout")),
-            Lapse::Answer => (End::Reset(EXPIRED), None),
-            Lapse::Idle => (End::Peace, None),
-        },
+        lapse = talk.stages.lapse(times) => return lapsed(lapse),
         () = has_reset(&client) => return gone(talk),
         () = has_left(&client, talk, service.half_closed) => return (End::Reset(EXPIRED), None),
         wait = talk.stages.recycled(admit) => return match wait {
-            Wait::Head => (End::Silence, Some("recycled")),
+            Wait::Head => (End::Silence, Some(Refusal::Connection("recycled"))),
             Wait::Next => (End::Peace, None),
         },
     };
     match result {
         Err(error) => ended(&error, talk),
         Ok(()) => (join(talk, fate).await, None),
+    }
+}
+
+/// What it means that something has taken too long.
+const fn lapsed(lapse: Lapse) -> (End, Option<Refusal>) {
+    match lapse {
+        Lapse::Head => (
+            End::Late(TIMEOUT, FINISHED),
+            Some(Refusal::Connection("timeout")),
+        ),
+        Lapse::Silent => (End::Silence, Some(Refusal::Connection("timeout"))),
+        Lapse::Body(false) => (
+            End::Late(TIMEOUT, EXPIRED),
+            Some(Refusal::Request("body_timeout")),
+        ),
+        Lapse::Response => (
+            End::Late(GATEWAY_TIMEOUT, EXPIRED),
+            Some(Refusal::Request("response_timeout")),
+        ),
+        Lapse::Body(true) | Lapse::Answer => (End::Reset(EXPIRED), None),
+        Lapse::Idle => (End::Peace, None),
     }
 }
 
@@ -232,11 +289,18 @@ async fn join(talk: &Talk, fate: &Fate) -> End {
 }
 
 /// What it means that hyper has given up.
-fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<&'static str>) {
+fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<Refusal>) {
     let cause = error.source();
     if cause.is_some_and(|cause| cause.is::<Closed>()) {
         // It is counted by who asked for that.
         return (End::Silence, None);
+    }
+    if error.is_parse_version_h2() {
+        // HTTP/2 without TLS, which is not spoken here; the one answer that hyper leaves to us.
+        return (
+            End::Late(BAD_REQUEST, FINISHED),
+            Some(Refusal::Connection("bad_request")),
+        );
     }
     if error.is_parse() {
         // The client has been answered.
@@ -244,7 +308,7 @@ fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<&'static str>) {
             true => "header_too_large",
             false => "bad_request",
         };
-        return (End::Peace, Some(label));
+        return (End::Peace, Some(Refusal::Connection(label)));
     }
     if error.is_user() {
         // The rest of a body did not come.
@@ -254,11 +318,11 @@ fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<&'static str>) {
 }
 
 /// What it means that the client has.
-fn gone(talk: &Talk) -> (End, Option<&'static str>) {
+fn gone(talk: &Talk) -> (End, Option<Refusal>) {
     let is_first = talk.stages.is_first();
     (
         End::Reset(RESET_BY_CLIENT),
-        is_first.then_some("client_gone"),
+        is_first.then_some(Refusal::Connection("client_gone")),
     )
 }
 

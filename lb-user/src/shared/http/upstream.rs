@@ -3,16 +3,18 @@
 use std::{
     cell::{Cell, RefCell},
     convert::Infallible,
+    pin::Pin,
     rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
 };
 
 use http_body_util::{Either, Empty};
 use hyper::{
-    body::{Bytes, Incoming},
+    body::{Body, Bytes, Frame, Incoming, SizeHint},
     client::conn::http1::{Builder, SendRequest},
 };
 use hyper_util::rt::TokioIo;
@@ -43,7 +45,50 @@ pub(in crate::shared) const KEPT: usize = 4;
 const MOST_HEAD: usize = 1 << 16;
 
 /// What a request brings along.
-pub(super) type ToBackend = Either<Incoming, Empty<Bytes>>;
+pub(super) type ToBackend = Either<Sent, Empty<Bytes>>;
+
+/// The body of a request, which says when more of it is waited for.
+pub(super) struct Sent {
+    body: Incoming,
+    stages: Stages,
+}
+
+impl Sent {
+    pub(super) const fn new(body: Incoming, stages: Stages) -> Self {
+        Self { body, stages }
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        self.stages.waits_for_body(frame.is_pending());
+        if let Poll::Ready(Some(Err(_))) = frame {
+            self.stages.tore_body();
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.stages.waits_for_body(false);
+    }
+}
 
 /// What the connections to backends and that of their client know of each other's end.
 #[derive(Clone, Debug, Default)]
@@ -148,12 +193,14 @@ impl Upstreams {
         guard: Guard,
         name: Option<String>,
     ) -> hyper::Result<Upstream> {
+        guard.carried();
         let leg = Arc::clone(&guard.leg);
         let stream = Arc::new(stream);
         let broken = Arc::new(AtomicBool::new(false));
         let (held, is_free) = oneshot::channel();
         let note = ToLeg {
             leg: Arc::clone(&leg),
+            stages: self.stages.clone(),
             broken: Arc::clone(&broken),
             _held: held,
         };
@@ -218,7 +265,11 @@ impl Carried {
         let is_joined = Cell::new(false);
         let over = async {
             if connection.await.is_err() {
-                return RESET_BY_BACKEND;
+                let is_clients = stages.is_served_by(leg.id) && stages.has_torn_body();
+                return match is_clients {
+                    true => RESET_BY_CLIENT,
+                    false => RESET_BY_BACKEND,
+                };
             }
             // It may have become something else, and go on.
             is_joined.set(true);
@@ -260,19 +311,21 @@ impl Carried {
 /// What goes through the wire to a backend, for its leg.
 struct ToLeg {
     leg: Arc<Leg>,
+    stages: Stages,
     broken: Arc<AtomicBool>,
     _held: oneshot::Sender<Infallible>,
 }
 
 impl Note for ToLeg {
-    fn read(&self, bytes: usize) {
-        match bytes {
+    fn read(&self, bytes: &[u8]) {
+        match bytes.len() {
             0 => self.leg.note_half_closed(),
             bytes => self.leg.note(Way::ToClient, bytes),
         }
     }
 
     fn written(&self, bytes: usize) {
+        self.stages.sent_on();
         self.leg.note(Way::ToBackend, bytes);
     }
 

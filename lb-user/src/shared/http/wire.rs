@@ -14,12 +14,16 @@ use tokio::{
     net::TcpStream,
 };
 
+use super::{lines::Lines, stage::Stages};
+
 /// Who is told what goes through a wire.
 pub(super) trait Note: Unpin + Send + 'static {
-    /// So many bytes came; none: the other end has closed its side.
-    fn read(&self, bytes: usize);
+    /// These bytes came; none: the other end has closed its side.
+    fn read(&self, bytes: &[u8]);
     /// So many bytes went.
     fn written(&self, bytes: usize);
+    /// Nothing goes until the other end has read more.
+    fn blocked(&self) {}
     /// All that was to go has gone.
     fn flushed(&self) {}
     /// We have closed our side.
@@ -60,7 +64,9 @@ impl<N: Note> AsyncRead for Wire<N> {
             match self.stream.try_read(buffer.initialize_unfilled()) {
                 Ok(bytes) => {
                     buffer.advance(bytes);
-                    self.note.read(bytes);
+                    let came = buffer.filled().len() - bytes;
+                    self.note
+                        .read(buffer.filled().get(came..).unwrap_or_default());
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -85,8 +91,13 @@ impl<N: Note> AsyncWrite for Wire<N> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            if let Err(error) = ready!(self.stream.poll_write_ready(context)) {
-                return self.note(Err(error));
+            match self.stream.poll_write_ready(context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return self.note(Err(error)),
+                Poll::Pending => {
+                    self.note.blocked();
+                    return Poll::Pending;
+                }
             }
             match self.stream.try_write_vectored(pieces) {
                 Ok(bytes) => {
@@ -111,5 +122,27 @@ impl<N: Note> AsyncWrite for Wire<N> {
     fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.note.closed();
         Poll::Ready(shutdown(self.stream.as_raw_fd(), Shutdown::Write).map_err(io::Error::from))
+    }
+}
+
+/// What comes from a client, for its stage and for the lines of its requests.
+pub(super) struct FromClient(pub(super) Stages, pub(super) Lines);
+
+impl Note for FromClient {
+    fn read(&self, bytes: &[u8]) {
+        self.0.read(bytes);
+        self.1.came(bytes);
+    }
+
+    fn written(&self, bytes: usize) {
+        self.0.written(bytes);
+    }
+
+    fn blocked(&self) {
+        self.0.blocked();
+    }
+
+    fn flushed(&self) {
+        self.0.flushed();
     }
 }

@@ -11,10 +11,13 @@ use crate::{
     observe::log,
     shared::{
         Counts, Legs, Listeners, Setup,
+        agreed::{Agreed, tests::offer},
         descriptors::Descriptors,
-        dial::{Dial, Dialers, Dialled},
+        dial::{Dial, Dialers, Dialled, Undialled},
+        info::Options,
         pending::Everywhere,
         pump::Pipes,
+        share::Shares,
     },
 };
 
@@ -28,6 +31,8 @@ struct Site {
     shared: Shared,
     /// Who was asked for, in that order.
     asked: Rc<RefCell<Vec<SocketAddrV4>>>,
+    /// Of these the ones that were to have a flow's port.
+    lent: Rc<RefCell<Vec<SocketAddrV4>>>,
     _setup: watch::Sender<Arc<Setup>>,
 }
 
@@ -44,23 +49,30 @@ impl Site {
         }));
         let (dialer, mut dials) = mpsc::unbounded_channel();
         let asked: Rc<RefCell<Vec<_>>> = Rc::default();
-        let all = Rc::clone(&asked);
+        let lent: Rc<RefCell<Vec<_>>> = Rc::default();
+        let (all, ports) = (Rc::clone(&asked), Rc::clone(&lent));
         spawn_local(async move {
-            while let Some(Dial { to, answer, .. }) = dials.recv().await {
+            while let Some(dial) = dials.recv().await {
+                let Dial { purpose, answer } = dial;
+                let to = purpose.backend.1;
                 all.borrow_mut().push(to);
+                ports.borrow_mut().extend(purpose.mss.map(|_| to));
                 let is_there = Some(to) == serving.map(at);
                 let stream = match is_there {
                     true => TcpStream::connect(there).await.unwrap().into_std(),
                     false => Err(io::ErrorKind::ConnectionRefused.into()),
                 };
-                let lease = None;
-                let dialled = stream.map(|stream| Dialled { stream, lease });
-                answer.send(dialled).unwrap();
+                let dialled = stream.map(|stream| Dialled {
+                    stream,
+                    lease: None,
+                    port: None,
+                });
+                answer.send(dialled.map_err(Undialled::from)).unwrap();
             }
             drop(listener);
         });
         let (reporter, _reports) = log::channel();
-        let descriptors = Descriptors::of_this_process();
+        let descriptors = Descriptors::of_this_process(Shares::default());
         let shared = Shared {
             setup,
             dialers: Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into())),
@@ -70,12 +82,14 @@ impl Site {
             pending: Everywhere::up_to(descriptors.waiting()).of(NETWORK),
             kept: Everywhere::up_to(descriptors.kept()).of(NETWORK),
             pipes: Pipes::new(&descriptors),
+            agreed: Agreed::default(),
             descriptors,
             network: NETWORK.to_owned(),
         };
         Self {
             shared,
             asked,
+            lent,
             _setup: sender,
         }
     }
@@ -83,7 +97,8 @@ impl Site {
     /// Connects to the pool; the id of the backend.
     async fn connect(&self, candidates: Candidates) -> Result<u32, Unreached> {
         let (service, key) = (service(None, None), FlowKey::default());
-        let connected = candidates.connect(&key, &service, None, Carriage::Copy, &self.shared);
+        let carriage = Ok(offer(Options::default()));
+        let connected = candidates.connect(&key, &service, None, carriage, &self.shared);
         let Reached { guard, .. } = connected.await?;
         Ok(guard.leg.flow().backend_id)
     }
@@ -128,5 +143,23 @@ fn all_are_tried_until_one_is_there() {
                 assert_eq!(site.redispatched(), u64::from(tried > 1));
             }
         }
+    });
+}
+
+/// Backends that are known to agree on something else than the client get nothing that flows could have.
+#[test]
+fn who_is_going_to_be_copied_takes_no_port_of_a_flow() {
+    run(async {
+        let site = Site::start(None).await;
+        for id in 1..=COUNT / 2 {
+            site.shared.agreed.note(at(id), Options::ALL);
+        }
+        let candidates = Candidates::of(POOL, 0, &site.shared).unwrap();
+        assert_eq!(site.connect(candidates).await, Err(Unreached::Unreachable));
+        let mut lent = site.lent.borrow().clone();
+        lent.sort_unstable();
+        let alike: Vec<SocketAddrV4> = (COUNT / 2 + 1..=COUNT).map(at).collect();
+        assert_eq!(lent, alike);
+        assert_eq!(site.asked.borrow().len(), 10);
     });
 }

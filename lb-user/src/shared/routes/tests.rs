@@ -44,6 +44,7 @@ fn route(pattern: &str, pool: &str) -> NameRoute {
         expressions: Vec::new(),
         no_name: false,
         clusters: Vec::new(),
+        proxies: Vec::new(),
         alpn: Vec::new(),
         from: Vec::new(),
         to: To::Pool(pool.to_owned()),
@@ -417,7 +418,8 @@ fn clusters_come_before_names() {
         of("b", "b"),
     ]);
     let find = |cluster: &str, offered: &[&str], client: IpAddr| {
-        let way = routes.of_cluster(cluster.as_bytes(), &alpn(offered), client);
+        let proxy = "10.5.0.1".parse().unwrap();
+        let way = routes.of_cluster((cluster.as_bytes(), proxy), &alpn(offered), client);
         way.map(|way| match way {
             Way::Pool(pool) => pool.to_owned(),
             other => panic!("{other:?}"),
@@ -434,5 +436,39 @@ fn clusters_come_before_names() {
     assert_eq!(found("b", &[], "10.0.1.1"), "b");
     for unknown in ["", "A", "ab", "a.test"] {
         assert_eq!(found(unknown, &[], "10.0.1.1"), "", "{unknown}");
+    }
+}
+
+/// A node of one cluster cannot say that its client is of another.
+#[test]
+fn a_cluster_is_named_by_its_own_proxies() {
+    let of = |cluster: &str, proxies: &[&str]| NameRoute {
+        names: Vec::new(),
+        clusters: vec![cluster.to_owned()],
+        proxies: proxies
+            .iter()
+            .map(|prefix| prefix.parse().unwrap())
+            .collect(),
+        ..route("", cluster)
+    };
+    let routes = Routes::new(&[
+        of("a", &["10.5.1.0/24"]),
+        of("b", &["10.5.2.0/24", "10.5.3.1/32"]),
+        of("c", &[]),
+    ]);
+    for (proxy, ways) in [
+        ("10.5.1.9", [true, false, true]),
+        ("10.5.2.9", [false, true, true]),
+        ("10.5.3.1", [false, true, true]),
+        ("10.5.3.2", [false, false, true]),
+    ] {
+        for (cluster, may) in ["a", "b", "c"].into_iter().zip(ways) {
+            let proxy: IpAddr = proxy.parse().unwrap();
+            // Whatever it says of the client.
+            let client = "10.5.2.9".parse().unwrap();
+            let way = routes.of_cluster((cluster.as_bytes(), proxy), &alpn(&[]), client);
+            let wanted = if may { Way::Pool(cluster) } else { Way::Denied };
+            assert_eq!(way, Some(wanted), "{proxy} {cluster}");
+        }
     }
 }

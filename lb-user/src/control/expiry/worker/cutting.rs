@@ -4,10 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use lb_common::maps::{
-    snat::{FLOWS_PER_ADDRESS, base},
-    usage,
-};
+use lb_common::maps::snat::{FLOWS_PER_ADDRESS, base};
 
 use super::{
     super::{
@@ -99,8 +96,7 @@ impl Worker {
     fn note_severed(&mut self, severed: Severed, network: u16, service: u16) {
         self.counts.cut.add(1);
         if severed.alive.in_use() {
-            self.usage.add(usage::network(network), -1);
-            self.usage.add(usage::service(service), -1);
+            self.usage.count(severed.id, (network, service), -1);
         }
         if !self.cuts.add(severed) {
             grace::wait();

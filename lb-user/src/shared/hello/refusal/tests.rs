@@ -51,7 +51,7 @@ fn alerts_and_labels() {
         Refusal::Scattered,
         47,
         "scattered",
-        "a hello that takes more than 131072 bytes with its records",
+        "a hello that takes more than 262792 bytes with its records",
     );
     told(
         Refusal::Version(2),

@@ -155,7 +155,7 @@ fn parts_that_are_cut_or_wrong() {
 /// The type is known from the first byte of the message, its length from four, in whatever records.
 #[test]
 fn head_over_records() {
-    refused_at_last(&records(&[1, 1, 0, 1], |_| 1), Refusal::Long);
+    refused_at_last(&records(&[1, 2, 1, 0x45], |_| 1), Refusal::Long);
     refused_at_last(
         &records(&[1, 0xff, 0, 0], |left| if left == 4 { 3 } else { 1 }),
         Refusal::Long,

@@ -114,7 +114,36 @@ fn the_target_is_in_origin_form() {
         (Method::GET, "http://a.lab", "/"),
         (Method::GET, "/x", "/x"),
         (Method::OPTIONS, "*", "*"),
+        (Method::OPTIONS, "http://a.lab", "*"),
+        (Method::OPTIONS, "http://a.lab:80", "*"),
+        (Method::OPTIONS, "http://a.lab/", "/"),
+        (Method::OPTIONS, "http://a.lab?y=//a.lab", "/?y=//a.lab"),
+        (Method::OPTIONS, "/x", "/x"),
     ] {
-        assert_eq!(target(&method, &Uri::from_static(uri)), expected, "{uri}");
+        let found = target(&method, &Uri::from_static(uri), uri.as_bytes());
+        assert_eq!(found.to_string(), expected, "{method} {uri}");
+    }
+}
+
+#[test]
+fn a_body_is_chunked_once_or_not_at_all() {
+    let is_good = |codings: &[&'static str]| {
+        let lines = codings.iter().map(|coding| ("transfer-encoding", *coding));
+        is_decoded(&headers(&lines.collect::<Vec<_>>()))
+    };
+    assert!(is_good(&[]) && is_good(&["chunked"]) && is_good(&["Chunked"]));
+    for codings in [
+        &["gzip, chunked"][..],
+        &["identity, chunked"],
+        &["chunked, chunked"],
+        &[", chunked"],
+        &["chunked,"],
+        &["x", "chunked"],
+        &["chunked", "chunked"],
+        &["gzip"],
+        &["chunked;a"],
+        &[""],
+    ] {
+        assert!(!is_good(codings), "{codings:?}");
     }
 }

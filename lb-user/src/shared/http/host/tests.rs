@@ -13,7 +13,8 @@ fn ask(target: &str, version: Version, hosts: &[&str]) -> Result<(String, String
         request = request.header(HOST, *host);
     }
     let (parts, ()) = request.body(()).unwrap().into_parts();
-    let asked = Asked::of(&parts.method, parts.version, &parts.uri, &parts.headers)?;
+    let (method, sent) = (&parts.method, target.as_bytes());
+    let asked = Asked::of(method, parts.version, &parts.uri, sent, &parts.headers)?;
     let name = asked
         .name
         .map_or_else(|| "-".to_owned(), |name| name.to_string());
@@ -110,6 +111,10 @@ fn the_target_comes_before_the_host() {
         ("http://b.lab/", &["a..lab"]),
         ("https://b.lab/", &["b.lab"]),
         ("http://user@b.lab/", &["b.lab"]),
+        ("http://b.lab#x", &["b.lab"]),
+        ("http://b.lab/#x", &["b.lab"]),
+        ("/x#y", &["b.lab"]),
+        ("/x?y#z", &["b.lab"]),
         ("b.lab:80", &["b.lab"]),
     ] {
         assert_eq!(ask(target, Version::HTTP_11, hosts), Err(Bad), "{target}");
@@ -120,7 +125,8 @@ fn the_target_comes_before_the_host() {
 fn nothing_is_tunnelled() {
     let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("a.lab:80"))]);
     let uri = Uri::from_static("a.lab:80");
-    let asked = Asked::of(&Method::CONNECT, Version::HTTP_11, &uri, &headers);
+    let sent = b"a.lab:80";
+    let asked = Asked::of(&Method::CONNECT, Version::HTTP_11, &uri, sent, &headers);
     assert_eq!(asked, Err(Bad));
 }
 
@@ -136,6 +142,8 @@ fn each_name_has_its_way() {
         no_match: Otherwise::Alert,
         balance: Balance::Client,
         timeout: std::time::Duration::from_secs(1),
+        body_timeout: std::time::Duration::from_secs(1),
+        response_timeout: std::time::Duration::from_secs(1),
         max_bytes: 1 << 14,
     };
     let name = |name: &str| ServerName::read(name.as_bytes()).unwrap();

@@ -11,7 +11,7 @@ use nix::{
     sys::socket::{setsockopt, sockopt::Linger},
 };
 use tokio::{
-    io::AsyncWriteExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     task,
     time::{sleep, timeout},
 };
@@ -152,6 +152,86 @@ fn nothing_is_said_in_the_middle_of_an_answer() {
         for heard in heard.collect::<Vec<_>>() {
             heard.await.unwrap();
         }
+    });
+}
+
+/// How long a body, or an answer, may take where these are tested.
+const WAIT: Duration = Duration::from_millis(400);
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    run(async {
+        let site = Site::start(&["a"], |_, http| http.body_timeout = WAIT).await;
+        let mut client = site.connect().await;
+        let head = "POST /hears/10 HTTP/1.1\r\nHost: a.lab\r\nContent-Length: 10\r\n\r\n12";
+        client.0.write_all(head.as_bytes()).await.unwrap();
+        // As long as something comes all is well.
+        for _ in 0..3 {
+            sleep(WAIT * 2 / 3).await;
+            client.0.write_all(b"3").await.unwrap();
+        }
+        let start = Instant::now();
+        assert_eq!(client.hear().await.status(), 408);
+        let took = start.elapsed();
+        assert!(took >= WAIT * 2 / 3 && took < 3 * WAIT, "{took:?}");
+        assert_eq!(client.rest().await.unwrap(), "");
+        assert_eq!(site.refused("body_timeout"), 1);
+        all_legs_end(&site).await;
+        // One that comes is served, however long its answer has to be waited for.
+        let mut client = site.connect().await;
+        client.0.write_all(head.as_bytes()).await.unwrap();
+        sleep(WAIT / 2).await;
+        client.0.write_all(b"34567890").await.unwrap();
+        assert_eq!(client.hear().await.body, "a");
+    });
+}
+
+#[test]
+fn a_backend_that_does_not_answer_is_not_waited_for() {
+    run(async {
+        let site = Site::start(&["a"], |_, http| http.response_timeout = WAIT).await;
+        let start = Instant::now();
+        let mut client = waiting(&site).await;
+        assert_eq!(client.hear().await.status(), 504);
+        let took = start.elapsed();
+        assert!(took >= WAIT && took < 3 * WAIT, "{took:?}");
+        assert_eq!(client.rest().await.unwrap(), "");
+        assert_eq!(site.refused("response_timeout"), 1);
+        all_legs_end(&site).await;
+        // What has begun may stop for longer: it falls under the idle time.
+        let mut client = site.connect().await;
+        assert_eq!(client.get("a.lab", "/halting").await.body, "12");
+        // So does what is not HTTP any more.
+        let mut client = site.connect().await;
+        assert_eq!(client.ask(UPGRADE).await.status(), 101);
+        sleep(2 * WAIT).await;
+        client.0.write_all(b"word").await.unwrap();
+        let mut echo = [0; 4];
+        client.0.read_exact(&mut echo).await.unwrap();
+        assert_eq!(echo, *b"word");
+    });
+}
+
+/// However long a leg may be idle.
+#[test]
+fn an_answer_that_is_not_read_has_its_time() {
+    run(async {
+        let site = Site::start(&["a"], |_, http| http.response_timeout = WAIT).await;
+        let mut client = site.connect_tight().await;
+        let ask = b"GET /bytes/4000000 HTTP/1.1\r\nHost: a.lab\r\n\r\n";
+        client.0.write_all(ask).await.unwrap();
+        // As long as it reads all is well.
+        let mut some = vec![0; 100_000];
+        for _ in 0..4 {
+            sleep(WAIT * 2 / 3).await;
+            client.0.read_exact(&mut some).await.unwrap();
+        }
+        assert_eq!(site.shared.legs.all().len(), 1);
+        let start = Instant::now();
+        all_legs_end(&site).await;
+        assert!(start.elapsed() < 3 * WAIT);
+        let end = client.rest().await.unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
     });
 }
 

@@ -124,11 +124,6 @@ fn nobody_disagrees_where_a_request_ends() {
             let answer = site.connect().await.ask(request).await;
             assert_eq!(answer.status(), status, "{request}");
         }
-        // HTTP/2 is not spoken, and has no answer in HTTP/1.
-        let mut client = site.connect().await;
-        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-        client.0.write_all(preface).await.unwrap();
-        assert_eq!(client.rest().await.unwrap(), "");
         assert!(site.backends[0].heads.borrow().is_empty());
         // Of both the chunks count, and the connection ends with the answer.
         let both = "POST / HTTP/1.1\r\nHost: a.lab\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
@@ -138,6 +133,113 @@ fn nobody_disagrees_where_a_request_ends() {
         let head = site.backends[0].heads.borrow()[0].clone();
         assert!(head.contains("transfer-encoding: chunked\r\n"), "{head}");
         assert!(!head.contains("content-length"), "{head}");
+    });
+}
+
+/// HTTP/2 is not spoken, and a client that begins with it hears so in HTTP/1, as nginx says it.
+#[test]
+fn http2_has_an_answer() {
+    run(async {
+        let site = Site::start(&["a"], |_, _| {}).await;
+        let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        for behind in ["", "\0\0\0\u{4}\0\0\0\0\0"] {
+            let mut client = site.connect().await;
+            let answer = client.ask(&format!("{preface}{behind}")).await;
+            assert_eq!(answer.status(), 400, "{answer:?}");
+            assert_eq!(client.rest().await.unwrap(), "");
+        }
+        assert!(site.backends[0].heads.borrow().is_empty());
+        assert_eq!(site.refused("bad_request"), 2);
+    });
+}
+
+#[test]
+fn a_body_in_other_codings_than_chunks_does_not_go_on() {
+    run(async {
+        let site = Site::start(&["a"], |_, _| {}).await;
+        for codings in [
+            "gzip, chunked",
+            "identity, chunked",
+            "chunked, chunked",
+            "x\r\nTransfer-Encoding: chunked",
+        ] {
+            let request = format!(
+                "POST / HTTP/1.1\r\nHost: a.lab\r\nTransfer-Encoding: {codings}\r\n\r\n0\r\n\r\n"
+            );
+            let mut client = site.connect().await;
+            assert_eq!(client.ask(&request).await.status(), 501, "{codings}");
+            assert_eq!(client.rest().await.unwrap(), "");
+        }
+        assert!(site.backends[0].heads.borrow().is_empty());
+        assert_eq!(site.refused("transfer_encoding"), 4);
+    });
+}
+
+#[test]
+fn a_body_that_is_no_chunks_is_the_clients_fault() {
+    run(async {
+        let site = Site::start(&["a"], |_, _| {}).await;
+        let head = "POST /hears/100 HTTP/1.1\r\nHost: a.lab\r\nTransfer-Encoding: chunked\r\n\r\n";
+        for body in [
+            "zz\r\n",
+            "fffffffffffffffff\r\n",
+            "1\r\nxx\r\n",
+            "1\r\nx\r\nzz\r\n",
+        ] {
+            let mut client = site.connect().await;
+            let answer = client.ask(&format!("{head}{body}")).await;
+            assert_eq!(answer.status(), 400, "{body:?}");
+            assert_eq!(client.rest().await.unwrap(), "");
+        }
+        assert_eq!(site.refused("bad_request"), 4);
+        assert_eq!(site.refused("no_answer"), 0);
+    });
+}
+
+/// Also behind another request, in the same segment.
+#[test]
+fn a_target_has_no_fragment() {
+    run(async {
+        let site = Site::start(&["a"], |_, _| {}).await;
+        let chunked = "POST /hears/15 HTTP/1.1\r\nHost: a.lab\r\nTransfer-Encoding: chunked\r\n\r\n\
+            5\r\nGET #\r\n0\r\n\r\n";
+        for target in [
+            "http://a.lab#x",
+            "http://a.lab/#x",
+            "/x#y",
+            "http://u@a.lab/",
+        ] {
+            let mut client = site.connect().await;
+            let bad = format!("GET {target} HTTP/1.1\r\nHost: a.lab\r\n\r\n");
+            let good = "GET /?# HTTP/1.1\r\nHost: a.lab\r\n\r\n".replace('#', "%23");
+            let all = [chunked, &bad, chunked, &good].concat();
+            client.0.write_all(all.as_bytes()).await.unwrap();
+            let mut said = Vec::new();
+            for _ in 0..4 {
+                said.push(client.hear().await.status());
+            }
+            assert_eq!(said, [200, 400, 200, 200], "{target}");
+        }
+        let heads = site.backends[0].heads.borrow();
+        assert!(
+            heads.iter().all(|head| !head.contains("GET  ")),
+            "{heads:?}"
+        );
+        assert_eq!(site.refused("bad_request"), 4);
+    });
+}
+
+#[test]
+fn a_server_as_a_whole_has_options() {
+    run(async {
+        let site = Site::start(&["a"], |_, _| {}).await;
+        for (target, expected) in [("", "*"), ("/", "/"), ("/x", "/x"), ("?y", "/?y")] {
+            let request = format!("OPTIONS http://a.lab{target} HTTP/1.1\r\nHost: a.lab\r\n\r\n");
+            assert_eq!(site.connect().await.ask(&request).await.status(), 200);
+            let head = site.backends[0].heads.borrow_mut().pop().unwrap();
+            let line = format!("OPTIONS {expected} HTTP/1.1\r\n");
+            assert!(head.starts_with(&line), "{target}: {head}");
+        }
     });
 }
 

@@ -23,6 +23,7 @@ use crate::{
     observe::log,
     shared::{
         Counted, Counts, Legs, Listeners, Setup,
+        agreed::Agreed,
         descriptors::Descriptors,
         dial::{Dialers, Origin, Ports, Sources, open},
         front::Shared,
@@ -32,12 +33,15 @@ use crate::{
         pump::Pipes,
         reach::Addresses,
         setup::{Http, Routing, Service, tests as setup},
+        share::Shares,
     },
 };
 
 const NETWORK: &str = "n";
 /// How long anything may take here.
 const SOON: Duration = Duration::from_secs(10);
+/// How long nothing may come of a body or an answer, where a test does not say so.
+const KEEP: Duration = Duration::from_secs(60);
 /// How long a head may take.
 pub(super) const HEAD: Duration = Duration::from_millis(300);
 
@@ -82,7 +86,7 @@ impl Backend {
     }
 }
 
-/// Answers requests without a body as their paths say.
+/// Answers requests as their paths say; a body is heard before that only where its path says so.
 async fn talk(mut stream: TcpStream, name: &'static str, heads: Rc<RefCell<Vec<String>>>) {
     let mut is_first = true;
     while let Some(head) = head(&mut stream).await {
@@ -106,6 +110,21 @@ async fn talk(mut stream: TcpStream, name: &'static str, heads: Rc<RefCell<Vec<S
                 whole(name)
             }
             path if path.starts_with("/bytes/") => whole(&"x".repeat(path[7..].parse().unwrap())),
+            // It reads a body of that length, whenever it comes.
+            path if path.starts_with("/hears/") => {
+                let mut body = vec![0; path[7..].parse().unwrap()];
+                if stream.read_exact(&mut body).await.is_err() {
+                    return;
+                }
+                whole(name)
+            }
+            // It begins an answer, and goes on after a while.
+            "/halting" => {
+                let begin = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n1";
+                stream.write_all(begin).await.unwrap();
+                sleep(2 * HEAD).await;
+                "2".to_owned()
+            }
             "/silent" => return std::future::pending().await,
             _ => whole(name),
         };
@@ -175,6 +194,8 @@ impl Site {
             no_match: Otherwise::Alert,
             balance: Balance::Client,
             timeout: HEAD,
+            body_timeout: KEEP,
+            response_timeout: KEEP,
             max_bytes: 4096,
         };
         let mut service = setup::service(None, None);
@@ -206,7 +227,7 @@ impl Site {
         };
         let (sender, setup) = watch::channel(Arc::new(setup));
         let (reporter, _reports) = log::channel();
-        let descriptors = Descriptors::of_this_process();
+        let descriptors = Descriptors::of_this_process(Shares::default());
         let shared = Rc::new(Shared {
             setup,
             dialers: dialers(),
@@ -216,6 +237,7 @@ impl Site {
             pending: Everywhere::up_to(descriptors.waiting()).of(NETWORK),
             kept: Everywhere::up_to(descriptors.kept()).of(NETWORK),
             pipes: Pipes::new(&descriptors),
+            agreed: Agreed::default(),
             descriptors,
             network: NETWORK.to_owned(),
         });
@@ -252,9 +274,11 @@ impl Site {
         self.shared.counts.read().remove("s").unwrap_or_default()
     }
 
+    /// Connections and requests that were refused for this reason.
     pub(super) fn refused(&self, label: &str) -> u64 {
-        let refused = self.counted().refused;
-        refused.get(label).copied().unwrap_or_default()
+        let counted = self.counted();
+        let both = [counted.refused, counted.requests.refused];
+        both.iter().filter_map(|refused| refused.get(label)).sum()
     }
 }
 
@@ -279,6 +303,8 @@ fn dialers() -> Dialers {
         let ports = RefCell::new(Ports::default());
         while let Some(dial) = asked.recv().await {
             let sources = Sources {
+                network: &NETWORK.into(),
+                shares: &Shares::default(),
                 origin: Origin::Host,
                 addresses: &[Ipv4Addr::LOCALHOST],
                 slots: &[],

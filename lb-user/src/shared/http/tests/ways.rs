@@ -24,7 +24,9 @@ fn two_hosts_of_one_connection_reach_two_pools() {
         let legs = site.shared.legs.all();
         let names: Vec<Option<&str>> = legs.iter().map(|leg| leg.name.as_deref()).collect();
         assert_eq!(names, [Some("a.lab"), Some("b.lab")]);
-        assert_eq!((site.counted().accepted, site.counted().routed), (1, 6));
+        let counted = site.counted();
+        let of_connections = (counted.accepted, counted.routed);
+        assert_eq!((of_connections, counted.requests.routed), ((1, 1), 6));
         let flow = legs[1].flow();
         assert_eq!(flow.bytes_request, 3 * u64::try_from(head.len()).unwrap());
     });
@@ -68,6 +70,11 @@ fn who_goes_nowhere_is_told_so() {
             "no_backend",
         ];
         assert_eq!(labels.map(|label| site.refused(label)), [1, 3, 1, 1, 1]);
+        // The client that asked was connected.
+        let counted = site.counted();
+        let of_connections = (counted.accepted, counted.routed, counted.refused);
+        assert_eq!(of_connections, (7, 1, [].into()));
+        assert_eq!(counted.requests.routed, 1);
         // An address is no name.
         let names = [("d.lab", 2), ("theirs.lab", 1)];
         let names = names.map(|(name, times)| (name.to_owned(), times));

@@ -10,7 +10,6 @@ use lb_common::{
         flow::Flow,
         snat::{PAGE, base},
         splice::{Numbers, Splice},
-        usage,
     },
 };
 use lb_tests::{
@@ -62,9 +61,7 @@ pub(super) fn hand_over(stand: &mut Stand) -> Result<[Frame; 2]> {
     set.context("no place for the numbers")?;
     let spliced = change(held.splice())?;
     let counts = UsageTable::open(&stand.plane.maps_folder())?;
-    for index in [usage::network(flow.network), usage::service(flow.service)] {
-        counts.add(index, 1);
-    }
+    counts.count(id, (flow.network, flow.service), 1);
     change(spliced.release())?;
 
     let times = |own: u32, other: u32| {

@@ -82,7 +82,7 @@ pub(super) fn paths(stand: &mut Stand, packets: u32) -> Result<Vec<Path>> {
     add("TCP request, one-arm", one_arm(stand)?, LEG);
     add("UDP fragments, first and last", fragments(), LEG);
     add("ICMP error to a client", icmp_error(stand)?, LEG);
-    add("ARP into a cell", arp_in(), LEG);
+    add("ARP answered", arp_in(), ANSWERS);
     add("ARP out of a cell (lb_cell)", arp_out(), LEG);
     let closed = "192.168.203.110:7443";
     add("denied by a rule", denied(closed, "denied"), LEG);
@@ -273,8 +273,8 @@ fn arp_in() -> Leg {
         Mac::default(),
         "192.168.203.110",
     );
-    let counted = ("nic", "tenant-a", "delivered");
-    same(Port::Tenant, asks, Action::Redirect, counted)
+    let counted = ("nic", "tenant-a", "transmitted");
+    same(Port::Tenant, asks, Action::Transmit, counted)
 }
 
 fn arp_out() -> Leg {

@@ -1,0 +1,92 @@
+//! What a control plane does that has handed over: nothing, until the next process is up; then it leaves what
+//! serves shared VIPs, which finishes what it carries. If the next one dies before, it goes on, by what the maps
+//! say: how far the next one had got is not known.
+
+use std::{io, os::fd::OwnedFd};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    places::remove_stale_links, running::Running, serve::Control, start::applied, state::State,
+};
+use crate::{
+    dataplane::version::{Pinned, pinned},
+    shared::{Front, Legs, listeners::Place},
+};
+
+/// What is said of a process that has taken over and dies before it is up.
+const GOES_ON: &str = "the process that was taking over ended before it was up: this one goes on";
+
+impl Control {
+    /// Rests: from now on the maps are the next process's. What must outlive this one is written. The text of what
+    /// is applied.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read what is applied.
+    pub async fn rest(&mut self) -> Result<String> {
+        let applied = applied(self.running.pins())?;
+        self.save();
+        self.running.checks.rest();
+        self.running.expiry.rest().await;
+        Ok(applied)
+    }
+
+    /// Duplicates of the listeners of shared VIPs; nothing is accepted here any more.
+    ///
+    /// # Errors
+    ///
+    /// If the process has too many open files.
+    pub fn give(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
+        self.running.front.give()
+    }
+
+    /// How many connections of shared VIPs it carries.
+    pub fn carried(&self) -> usize {
+        self.running.legs.all().len()
+    }
+
+    /// The next process is up: ends the control plane, and leaves what serves shared VIPs.
+    pub fn leave(self) -> (Front, Legs) {
+        self.running.front.let_go();
+        self.running.leave()
+    }
+
+    /// The next process is gone: goes on with what was `applied`.
+    ///
+    /// # Errors
+    ///
+    /// If the maps are not those of this process any more, or what was applied cannot be applied anew.
+    pub async fn go_on(&mut self, applied: &str) -> Result<()> {
+        // Clients have waited long enough.
+        self.running.front.take_back();
+        self.running.read_anew().context("read what is live")?;
+        self.running.expiry.go_on();
+        self.apply(applied).await?;
+        // What the next process has written is not what this one knows.
+        self.saved = State::default();
+        self.save();
+        tracing::error!("{GOES_ON}");
+        self.event("take-over", "control plane", GOES_ON, None);
+        Ok(())
+    }
+}
+
+impl Running {
+    /// Takes ids, tables and cells as they stand now.
+    fn read_anew(&mut self) -> Result<()> {
+        ensure!(
+            pinned(&self.pins)? == Pinned::Ours,
+            "a switch to the pinned state of another version has begun"
+        );
+        remove_stale_links(&self.pins, &self.places)?;
+        self.live.let_go()?;
+        self.ids = self.live.ids()?;
+        self.live
+            .recover(&self.object, &self.ids, &self.pins.maps())?;
+        self.go_by_maps()?;
+        // Each is built anew.
+        self.cells.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! What something else may take away from a process that runs: programs, the pins of links and maps, what is in the
+//! cells, and sockets. All is looked at every few seconds, a part at a time, mended, and told.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    attach::{Stand, attach_to, stands},
+    running::Running,
+    serve::Control,
+};
+use crate::network::link;
+
+/// How often each thing is looked at.
+pub const MEND_INTERVAL: Duration = Duration::from_secs(2);
+/// In so many parts: nothing else waits for all of it.
+const PARTS: u32 = 8;
+
+/// What there is to be looked at.
+enum Thing {
+    Maps,
+    Link(Stand),
+    /// Of the network with this name.
+    Cell(String),
+}
+
+/// What came of a look.
+enum Found {
+    /// It is as it must be.
+    Well,
+    /// It was not, in these words, and is mended.
+    Mended(String),
+    /// Its NIC is to be taken in as if it had just come.
+    NoPair,
+}
+
+/// What is to be remembered of it.
+#[derive(Debug, Default)]
+pub(super) struct Mending {
+    looked: Option<Instant>,
+    /// The part that was looked at last.
+    part: u32,
+    /// What could not be mended, by what it is of.
+    wrong: BTreeMap<String, String>,
+}
+
+impl Mending {
+    /// What could not be mended, by what it is of.
+    pub(super) const fn wrong(&self) -> &BTreeMap<String, String> {
+        &self.wrong
+    }
+}
+
+impl Control {
+    /// Looks at the next part, if it is time. Before the links are pinned there is nothing that stays.
+    pub(super) fn tick_mending(&mut self) {
+        let looked = self.mending.looked;
+        let is_due = looked.is_none_or(|looked| looked.elapsed() >= MEND_INTERVAL / PARTS);
+        if !is_due || !self.running.is_kept {
+            return;
+        }
+        self.mending.looked = Some(Instant::now());
+        self.mending.part = (self.mending.part + 1) % PARTS;
+        let part = self.mending.part;
+        self.mend(|number| u32::try_from(number).is_ok_and(|number| number % PARTS == part));
+    }
+
+    /// Looks at those things whose numbers are chosen, mends them, and says so. What cannot be mended is said
+    /// once.
+    fn mend(&mut self, is_chosen: impl Fn(usize) -> bool) {
+        let stands = stands(&self.running.config, &self.running.places);
+        self.running.forget_links(&stands);
+        let cells: Vec<String> = self.running.cells.keys().cloned().collect();
+        let cells = cells.into_iter().map(Thing::Cell);
+        let things = stands.into_iter().map(Thing::Link).chain(cells);
+        let things = things.chain([Thing::Maps]).enumerate();
+        for (_, thing) in things.filter(|(number, _)| is_chosen(*number)) {
+            let (object, found) = match thing {
+                Thing::Maps => ("maps".to_owned(), self.running.mend_maps()),
+                Thing::Link(stand) => {
+                    let object = format!("interface {}", stand.interface);
+                    (object, self.running.mend_link(&stand))
+                }
+                Thing::Cell(network) => {
+                    let found = self.running.mend_cell(&network);
+                    if matches!(found, Ok(Found::NoPair))
+                        && let Some(network) = self.running.config.network(&network)
+                    {
+                        self.nics.take_in_anew(&network.interface);
+                    }
+                    (format!("network {network}"), found)
+                }
+            };
+            self.note_found(&object, found);
+        }
+    }
+
+    fn note_found(&mut self, object: &str, found: Result<Found>) {
+        let words = match found {
+            Ok(Found::Well) => {
+                self.mending.wrong.remove(object);
+                return;
+            }
+            Ok(Found::Mended(words)) => words,
+            Ok(Found::NoPair) => "the pair of its cell was gone, and is made anew".to_owned(),
+            Err(error) => {
+                let words = format!("{error:#}; trying again");
+                let before = self.mending.wrong.insert(object.to_owned(), words.clone());
+                if before.as_ref() != Some(&words) {
+                    tracing::error!(object, "{words}");
+                    self.event("mend", object, &words, None);
+                }
+                return;
+            }
+        };
+        self.mending.wrong.remove(object);
+        tracing::warn!(object, "{words}");
+        self.event("mend", object, &words, None);
+    }
+
+    /// Says that a socket of this process was gone, and what came of making another.
+    pub fn note_socket(&mut self, socket: &str, opened: Result<()>) {
+        let mended = |()| Found::Mended("it was gone, and is made anew".to_owned());
+        self.note_found(&format!("socket {socket}"), opened.map(mended));
+    }
+}
+
+impl Running {
+    /// Lets go of the links that no program of a network has any more.
+    fn forget_links(&mut self, stands: &[Stand]) {
+        let pins = stands.iter();
+        let pins = pins.map(|stand| self.pins.link(stand.program, stand.ifindex));
+        let pins: Vec<_> = pins.collect();
+        self.held.retain(|pin| pins.iter().any(|used| used == pin));
+    }
+
+    /// Has a program attached, and its link pinned. The link goes on without its pin, as long as it is held.
+    fn mend_link(&mut self, stand: &Stand) -> Result<Found> {
+        let Stand {
+            program,
+            ifindex,
+            ref network,
+            ..
+        } = *stand;
+        let now = link::with_netlink(async |handle| link::find_index(&handle, ifindex).await)?;
+        let Some(now) = now else {
+            // It is gone, which is noticed elsewhere.
+            return Ok(Found::Well);
+        };
+        let pin = self.pins.link(program, ifindex);
+        self.pins.create()?;
+        if now.xdp.is_some() {
+            return Ok(match self.held.keep(&pin)? {
+                true => Found::Mended(format!("the pin of {program} was gone, and is there again")),
+                false => Found::Well,
+            });
+        }
+        self.held.forget(&pin);
+        let place = self.places.get(network).cloned();
+        let place = place.context("the network has no place")?;
+        let places = BTreeMap::from([(network.clone(), place)]);
+        let (pins, object) = (&self.pins, &mut self.object);
+        let links = attach_to(&self.config, pins, &places, object, self.mode)
+            .with_context(|| format!("{program} is detached"))?;
+        self.links.extend(links);
+        self.keep()?;
+        let words = format!("{program} was detached, and is attached again");
+        Ok(Found::Mended(words))
+    }
+
+    /// Has every map pinned: without its pin the next process would not find it.
+    fn mend_maps(&self) -> Result<Found> {
+        self.pins.create()?;
+        let names = self.object.pin_again(&self.pins)?;
+        if names.is_empty() {
+            return Ok(Found::Well);
+        }
+        let names = names.join(", ");
+        let words = format!("pins were gone, and are there again: {names}");
+        Ok(Found::Mended(words))
+    }
+
+    /// Has a cell as it was made.
+    fn mend_cell(&self, network: &str) -> Result<Found> {
+        let place = self.places.get(network);
+        let cell = self.cells.get(network);
+        let Some(cell) = cell.filter(|_| place.is_some_and(|place| place.is_there)) else {
+            return Ok(Found::Well);
+        };
+        let resident = self.resident(network)?;
+        let Some(amiss) = cell.amiss(resident)? else {
+            return Ok(Found::NoPair);
+        };
+        if amiss.is_empty() {
+            return Ok(Found::Well);
+        }
+        let amiss = amiss.join(", ");
+        cell.build(resident)
+            .with_context(|| format!("in its cell {amiss}"))?;
+        Ok(Found::Mended(format!("its cell is mended: {amiss}")))
+    }
+}

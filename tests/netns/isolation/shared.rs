@@ -1,0 +1,147 @@
+//! Attacks on what shared VIPs need: SNAT ports of hand-overs, descriptors, the kernel of a cell.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, SocketAddrV4, TcpStream},
+    sync::Mutex,
+    time::Duration,
+};
+
+use anyhow::{Result, anyhow};
+use lb_common::wire::header::ACK;
+use lb_tests::{flood::Flood, hello::named, packet, pair, topology::Trunk};
+
+use super::{
+    attack::{Attack, NOWHERE, connect, nowhere},
+    endures,
+    kind::Kind,
+    scene::{ABSENT, NAME, SHARED, Scene, WEB, Words},
+    victim::Victim,
+};
+
+/// Segments per second.
+const FLOOD: u32 = 10_000;
+/// Hellos per second, and for how long: more than there are SNAT ports.
+const HELLOS: u32 = 450;
+const LEAD: Duration = Duration::from_secs(3);
+
+/// SYNs to a shared VIP that no ACK follows.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn syns_to_a_shared_vip() -> Result<()> {
+    let trunk = Trunk::build()?;
+    let scene = Scene::start(&trunk, Words::default())?;
+    let mut victim = Victim::start(&scene)?;
+    let [_, next] = scene.hops()?;
+    let flood = Flood::new([NOWHERE, next], nowhere(), SHARED);
+    let attack = Attack::flood("SYNs to a shared VIP", FLOOD, scene.attacker(), flood)?;
+    endures(&scene, &mut victim, &attack)
+}
+
+/// ACKs of no connection: the kernel of the cell answers each with a RST.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn acks_to_a_shared_vip() -> Result<()> {
+    let trunk = Trunk::build()?;
+    let scene = Scene::start(&trunk, Words::default())?;
+    let mut victim = Victim::start(&scene)?;
+    let [_, next] = scene.hops()?;
+    let frame = |port: u16| {
+        let source = SocketAddrV4::new(nowhere()[usize::from(port % 100)], port);
+        packet::tcp(&source.to_string(), &SHARED.to_string(), ACK)
+            .numbers(port.into(), 1)
+            .between(NOWHERE, next)
+            .bytes()
+    };
+    let frames = (1024..9216).map(frame).collect();
+    let attack = Attack::frames("ACKs to a shared VIP", FLOOD, scene.attacker(), frames)?;
+    endures(&scene, &mut victim, &attack)
+}
+
+/// A hello, and at once the end of the client's side: such a connection is not handed over.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn half_closed_hellos() -> Result<()> {
+    hellos("half-closed hellos", NAME, |mut stream| {
+        stream.shutdown(Shutdown::Write)?;
+        stream.read_to_end(&mut Vec::new())?;
+        Ok(())
+    })
+}
+
+/// A hello, and at once a RST.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn hellos_that_are_reset() -> Result<()> {
+    hellos("hellos that are reset", NAME, pair::reset)
+}
+
+/// Hellos whose backend does not answer.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn hellos_to_a_backend_that_is_not_there() -> Result<()> {
+    let held = Mutex::new(Vec::new());
+    hellos("hellos without a backend", ABSENT, |stream| {
+        let mut held = held.lock().map_err(|_| anyhow!("a step panicked"))?;
+        held.push(stream);
+        Ok(())
+    })
+}
+
+fn hellos(
+    what: &'static str,
+    name: &str,
+    then: impl Fn(TcpStream) -> Result<()> + Sync,
+) -> Result<()> {
+    let trunk = Trunk::build()?;
+    let scene = Scene::start(&trunk, Words::default())?;
+    let mut victim = Victim::start(&scene)?;
+    let hello = named(name.as_bytes());
+    let attack = Attack::new(what, HELLOS, |_| {
+        // The attacker's share may be used up.
+        let _refused: Result<()> = (|| {
+            let mut stream = connect(SHARED)?;
+            stream.write_all(&hello)?;
+            then(stream)
+        })();
+        Ok(())
+    });
+    endures(&scene, &mut victim, &attack.by(16).after(LEAD))
+}
+
+/// Descriptors that `lb` may have: fewer than the connections of the attack need, and more than two tenants
+/// need otherwise.
+const DESCRIPTORS: &[&str] = &["prlimit", "--nofile=2048"];
+/// Requests per second.
+const REQUESTS: u32 = 300;
+
+/// Requests whose bodies come byte by byte, and never to their end.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn slow_bodies() -> Result<()> {
+    let trunk = Trunk::build()?;
+    let words = Words {
+        through: DESCRIPTORS,
+        ..Words::default()
+    };
+    let scene = Scene::start(&trunk, words)?;
+    let mut victim = Victim::start(&scene)?.with(Kind::Web);
+    let request = format!("POST / HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 1000000\r\n\r\nx");
+    let held = Mutex::new(Vec::new());
+    let attack = Attack::new("slow bodies", REQUESTS, |number| {
+        let mut held = held.lock().map_err(|_| anyhow!("a step panicked"))?;
+        let opened = || -> Result<TcpStream> {
+            let mut stream = connect(WEB)?;
+            stream.write_all(request.as_bytes())?;
+            Ok(stream)
+        };
+        held.extend(opened().ok());
+        // One of those that stand says a byte; it may be closed.
+        let turn = usize::try_from(number)? % held.len().max(1);
+        if let Some(stream) = held.get_mut(turn) {
+            let _closed = stream.write_all(b"x");
+        }
+        Ok(())
+    });
+    endures(&scene, &mut victim, &attack.after(LEAD))
+}

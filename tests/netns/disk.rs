@@ -54,6 +54,16 @@ fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
     site.health[0].answer(200);
     wait_for(&lb, &["up", "up"], LIMIT)?;
 
+    // A start over it takes in an edited file all the same.
+    lb.kill()?;
+    let edited = config.replace("listen: [", "idle_timeout: 1h, listen: [");
+    ensure!(edited != config, "{config}");
+    lb.restart(&edited)?;
+    flows.iter().try_for_each(alive)?;
+    let applied = fs::read_to_string(format!("/var/lib/lb/{}/applied.yaml", topology.run()))?;
+    ensure!(applied.contains("idle_timeout: 1h"), "{applied}");
+    assert_eq!(site.who(20)?.len(), 1, "{drained} is drained still");
+
     lb.kill()?;
     let state = format!("{folder}/state.json");
     let text = fs::read(&state)?;

@@ -34,6 +34,7 @@ mod endure;
 mod exempt;
 mod expiry;
 mod extension;
+mod faults;
 mod flap;
 mod flood;
 mod forged;

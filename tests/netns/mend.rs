@@ -10,16 +10,16 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use lb_common::addr::Mac;
 use lb_tests::{
-    dice::{Dice, SEED},
     echo::EchoServer,
     lb::Lb,
     links::{detach, links, pins},
     load::Load,
+    netns::Netns,
     observe, poll, process,
     topology::{ECHO, ECHO_NODE_PORT, MGMT_NIC, SNAT, TENANT_NIC, Topology},
 };
-use lb_user::dataplane::object::MAPS;
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -28,15 +28,11 @@ use crate::{
 };
 
 /// From the fault until it is mended and told.
-const MENDED: Duration = Duration::from_secs(4);
-/// Connections, or turns of one, that show that traffic goes on.
-const FEW: u64 = 10;
-/// A SYN that was lost while a program was detached is sent again after 1, 3 and 7 s (RFC 6298).
-const SENT_AGAIN: Duration = Duration::from_secs(8);
+pub(crate) const MENDED: Duration = Duration::from_secs(4);
 /// The longest that those get no answer whose backend is at another MAC: two checks, and what TCP waits.
 const MOVED: Duration = Duration::from_secs(6);
 /// How many connections talk all the time.
-const STREAMS: usize = 8;
+pub(crate) const STREAMS: usize = 8;
 
 /// The latest event of something mended, if it has these words.
 fn mended(lb: &Lb<'_>, words: &[&str]) -> Result<Option<String>> {
@@ -68,7 +64,7 @@ fn ensure_mended(
 }
 
 /// The names of the pins of all links, and the folder that they are in.
-fn link_pins(topology: &Topology) -> Result<(PathBuf, Vec<String>)> {
+pub(crate) fn link_pins(topology: &Topology) -> Result<(PathBuf, Vec<String>)> {
     let folder = pins(topology.run()).join("links");
     Ok((folder, links(topology.run())?.into_keys().collect()))
 }
@@ -158,7 +154,7 @@ fn a_detached_program_is_attached_again() -> Result<()> {
 }
 
 /// Runs a command in the cell of a network.
-fn cell(topology: &Topology, network: &str, words: &[&str]) -> Result<String> {
+pub(crate) fn cell(topology: &Topology, network: &str, words: &[&str]) -> Result<String> {
     let cell = format!("--net=/run/netns/lb.{}.{network}", topology.run());
     process::succeed(Command::new("nsenter").arg(cell).args(words))
 }
@@ -291,7 +287,7 @@ fn a_removed_map_pin_is_there_again() -> Result<()> {
 }
 
 /// The folder of the pinned maps.
-fn maps(topology: &Topology) -> Result<PathBuf> {
+pub(crate) fn maps(topology: &Topology) -> Result<PathBuf> {
     let entries = fs::read_dir(pins(topology.run()))?;
     let folders = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let mut maps = folders.filter(|folder| Path::ends_with(folder, "v6"));
@@ -355,6 +351,14 @@ fn a_removed_admin_socket_is_made_anew() -> Result<()> {
     before.wait_for_end(LIMIT).map(drop)
 }
 
+/// Gives a node another MAC, of which it says nothing: it knows where we are, so it asks for nothing either.
+pub(crate) fn move_silently(node: &Netns, ours: Mac, last: u8) -> Result<()> {
+    node.ip_batch(&format!(
+        "link set eth0 address 02:00:00:00:99:{last:02x}\n\
+         neigh replace {SNAT} lladdr {ours} dev eth0 nud permanent\n"
+    ))
+}
+
 /// A backend is at another MAC, and does not say so: checks that are faster than the kernel's look there first,
 /// so none of its connections is reset.
 #[test]
@@ -374,10 +378,7 @@ fn a_backend_at_another_mac_is_asked_there_before_it_is_dead() -> Result<()> {
         // Long enough that the kernel does not ask by chance just then.
         thread::sleep(Duration::from_secs(1));
         load.take();
-        node.ip_batch(&format!(
-            "link set eth0 address 02:00:00:00:99:0{last}\n\
-             neigh replace {SNAT} lladdr {ours} dev eth0 nud permanent\n"
-        ))?;
+        move_silently(node, ours, last)?;
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(20) {
             thread::sleep(Duration::from_millis(200));
@@ -451,107 +452,4 @@ fn status_from_another_namespace_knows_the_nics() -> Result<()> {
     );
     ensure!(said.contains("another network namespace"), "{said}");
     Ok(())
-}
-
-/// Faults one after the other, in an order that the printed seed gives, while connections talk: none is lost, and
-/// in the end nothing is left to mend and every id is free.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
-fn random_faults_lose_nothing() -> Result<()> {
-    let faults = match std::env::var_os("LB_TEST_LONG") {
-        Some(_) => 200,
-        None => 12,
-    };
-    let topology = Topology::poc()?;
-    let node = &topology.nodes[0];
-    let at = SocketAddrV4::new(node.address, ECHO_NODE_PORT);
-    let echo = EchoServer::start(&node.netns, at, node.name)?;
-    let config = Words::default().config();
-    let mut lb = Lb::start(&topology, &config)?;
-    let loads = [
-        Load::streams(topology.client(), ECHO, STREAMS)?,
-        Load::connects("new connections", topology.client(), ECHO)?,
-    ];
-    let mut dice = Dice::from_environment();
-    println!("{SEED}={}", dice.seed());
-    let maps = maps(&topology)?;
-    let (folder, pins) = link_pins(&topology)?;
-    let runtime = PathBuf::from("/run/lb").join(topology.run());
-    let one_of = |dice: &mut Dice, count: usize| -> Result<usize> {
-        Ok(usize::try_from(dice.below(u32::try_from(count)?))?)
-    };
-    let in_cells = [
-        ("tenant-a", "ip addr del 192.168.203.110/32 dev cell"),
-        ("mgmt", "ip addr del 10.32.96.50/32 dev cell"),
-        ("mgmt", "ip link set cell down"),
-        ("tenant-a", "ip link set cell down"),
-        ("mgmt", "ip route del 10.32.96.0/20"),
-        ("mgmt", "sysctl -qw net.ipv4.conf.all.arp_ignore=0"),
-        ("tenant-a", "ip link del cell"),
-    ];
-    for number in 1..=faults {
-        let fault = match dice.below(6) {
-            0 => {
-                let pin = &pins[one_of(&mut dice, pins.len())?];
-                // A pair that was made anew has another index.
-                let _other = fs::remove_file(folder.join(pin));
-                format!("rm {pin}")
-            }
-            1 => {
-                let pin = &pins[one_of(&mut dice, pins.len())?];
-                let _other = detach(&folder.join(pin));
-                format!("detach {pin}")
-            }
-            2 => {
-                let names = ["FLOWS", "REGISTRY", "FREE_IDS", "SPLICES", "VERDICTS"];
-                let map = names[one_of(&mut dice, names.len())?];
-                fs::remove_file(maps.join(map))?;
-                format!("rm {map}")
-            }
-            3 => {
-                let socket = ["lb.sock", "heirs.sock"][one_of(&mut dice, 2)?];
-                fs::remove_file(runtime.join(socket))?;
-                format!("rm {socket}")
-            }
-            4 => {
-                lb.kill()?;
-                lb.restart(&config)?;
-                "kill -9".to_owned()
-            }
-            _ => {
-                let (network, fault) = in_cells[one_of(&mut dice, in_cells.len())?];
-                let words: Vec<&str> = fault.split(' ').collect();
-                cell(&topology, network, &words)?;
-                format!("{network}: {fault}")
-            }
-        };
-        thread::sleep(MENDED);
-        for load in &loads {
-            let mut tally = load.take();
-            if tally.failed == 0 && tally.done <= FEW {
-                thread::sleep(SENT_AGAIN);
-                tally = load.take();
-            }
-            ensure!(
-                tally.failed == 0 && tally.done > FEW,
-                "{number}, {fault}: {}: {tally:?}",
-                load.name
-            );
-            println!(
-                "{number}, {fault}: {}: longest {:?}",
-                load.name, tally.longest
-            );
-        }
-    }
-    let missing: Vec<&str> = MAPS
-        .into_iter()
-        .filter(|map| !maps.join(map).exists())
-        .collect();
-    ensure!(missing.is_empty(), "{missing:?}");
-    assert_eq!(links(topology.run())?.len(), pins.len());
-    ensure!(echo.mixed_up().is_empty(), "{:?}", echo.mixed_up());
-    for load in loads {
-        load.end()?;
-    }
-    ensure_all_ids_are_free(&topology, &lb)
 }

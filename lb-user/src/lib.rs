@@ -9,6 +9,7 @@
 #![warn(missing_docs)]
 
 pub mod admin;
+pub mod api;
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -16,6 +17,7 @@ pub mod dataplane;
 pub mod health;
 pub mod host;
 mod limits;
+pub mod model;
 pub mod network;
 pub mod observe;
 pub mod panics;

@@ -13,11 +13,9 @@ use lb_common::maps::{
     snat::{PAGE, base},
 };
 use lb_user::{
-    control::{
-        apply::read_ids,
-        ids::{Ids, Kind},
-    },
+    control::apply::read_ids,
     dataplane::{maps::Maps, pins::Pins},
+    model::registry::{Ids, Kind},
 };
 
 /// What an entry begins with that is a local peer: one that nothing talks to any more stays for a while.

@@ -8,8 +8,9 @@ use lb_common::{
     verdict::{DropReason, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
 };
 use lb_user::{
-    control::{apply::read_ids, ids::Kind},
+    control::apply::read_ids,
     dataplane::{maps::Maps, pins::Pins},
+    model::registry::Kind,
 };
 
 /// Counts by what was counted: `nic tenant-a dropped no_service`, `nic tenant-a total`.

@@ -9,12 +9,11 @@ use lb_user::{
     control::{
         apply::Live,
         desired::{Desired, Place, desired},
-        ids::Ids,
         layers::Layers,
         plan::plan,
-        snat::SnatSlot,
     },
     dataplane::{attach::Mode, maps::Maps, object::Object, pins::Pins},
+    model::{registry::Ids, snat::SnatSlot},
     network::{link::Link, neighbour::Resolved},
 };
 use tokio::{runtime::Builder, sync::mpsc};

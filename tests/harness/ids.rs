@@ -7,12 +7,13 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{MapData, Queue};
 use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, base};
 use lb_user::{
-    control::{apply::read_ids, ids::Kind},
+    control::apply::read_ids,
     dataplane::{
         flows::{FlowTable, UsageTable},
         maps::Maps,
         pins::Pins,
     },
+    model::registry::Kind,
 };
 
 /// Every id that waits in a queue of the instance, those of one SNAT address after those of another.

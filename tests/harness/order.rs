@@ -9,8 +9,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_user::{
-    control::{apply::read_ids, ids::Kind},
+    control::apply::read_ids,
     dataplane::{maps::Maps, pins::Pins},
+    model::registry::Kind,
 };
 use serde::de::DeserializeOwned;
 

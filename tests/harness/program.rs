@@ -26,10 +26,7 @@ use lb_common::{
 };
 use lb_user::{
     config::{self, Config},
-    control::{
-        desired::Desired,
-        ids::{Ids, Kind},
-    },
+    control::desired::Desired,
     dataplane::{
         attach::Mode,
         events::FlowEvents,
@@ -39,6 +36,7 @@ use lb_user::{
         pins::Pins,
         splices::SpliceTable,
     },
+    model::registry::{Ids, Kind},
 };
 use tokio::runtime::Builder;
 

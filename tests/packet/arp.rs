@@ -6,7 +6,7 @@ use lb_tests::{
     packet::{arp, flags::SYN_ONLY},
     program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
 };
-use lb_user::{control::ids::Kind, dataplane::attach::Mode};
+use lb_user::{dataplane::attach::Mode, model::registry::Kind};
 
 use super::given::*;
 

@@ -26,16 +26,14 @@ use lb_tests::{
 };
 use lb_user::{
     config,
-    control::{
-        expiry::{
-            Done, Expiry,
-            cut::{Choice, Cut},
-            idle::Policy,
-            ways::Ways,
-        },
-        ids::Kind,
+    control::expiry::{
+        Done, Expiry,
+        cut::{Choice, Cut},
+        idle::Policy,
+        ways::Ways,
     },
     dataplane::maps::Maps,
+    model::registry::Kind,
     observe::log::{self, Reports},
 };
 use nix::{

@@ -18,7 +18,7 @@ const HEADERS: usize = 40;
 
 /// Says that the network with this name carries packets of `mtu` bytes; 0 says that nobody knows.
 fn set_mtu(lb: &mut DataPlane, name: &str, mtu: u16) {
-    let id = lb.ids.get(lb_user::control::ids::Kind::Network, name);
+    let id = lb.ids.get(lb_user::model::registry::Kind::Network, name);
     let id = id.expect("a network of the configuration");
     let mut network = lb.maps.networks.get(&id, 0).expect("the network");
     network.mtu = mtu;

@@ -15,8 +15,8 @@ use lb_tests::{
     program::{Action, DataPlane, MGMT_NIC, Port},
 };
 use lb_user::{
-    control::ids::Kind,
     dataplane::{object::Object, peers::LocalPeers},
+    model::registry::Kind,
 };
 
 use super::given::{KAS, KAS_MAC, assert_dropped, assert_dropped_on, assert_refused};

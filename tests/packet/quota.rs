@@ -6,7 +6,7 @@ use lb_tests::{
     program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
     six,
 };
-use lb_user::control::ids::Kind;
+use lb_user::model::registry::Kind;
 
 use super::{given, six::given as given6};
 

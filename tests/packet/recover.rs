@@ -14,7 +14,8 @@ use lb_tests::{
 };
 use lb_user::{
     config::Snat,
-    control::{ids::Ids, recover::recover, snat::SnatSlot},
+    control::recover::recover,
+    model::{registry::Ids, snat::SnatSlot},
 };
 
 use super::given::*;

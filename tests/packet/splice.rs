@@ -18,12 +18,12 @@ use lb_tests::{
     program::{Action, CLIENT, DataPlane, IDS, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
 use lb_user::{
-    control::ids::Kind,
     dataplane::{
         attach::Mode,
         flows::{FlowTable, UsageTable, coarse_now},
         splices::SpliceTable,
     },
+    model::registry::Kind,
 };
 
 use super::given::{

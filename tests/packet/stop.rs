@@ -6,7 +6,7 @@ use lb_tests::{
     packet::{arp, flags::*, tcp, udp},
     program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
-use lb_user::control::{apply::Live, ids::Kind};
+use lb_user::{control::apply::Live, model::registry::Kind};
 
 use super::given::*;
 

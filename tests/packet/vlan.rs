@@ -10,7 +10,7 @@ use lb_tests::{
     packet::{Frame, arp, check, flags::*, tag, tcp, untagged},
     program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
-use lb_user::control::ids::Kind;
+use lb_user::model::registry::Kind;
 
 use super::given::{API, CLIENT_A, assert_dropped_on, assert_frame, snat};
 

@@ -18,11 +18,12 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{net::UnixStream, time};
 
-use super::{
-    PATH,
+use super::PATH;
+use crate::{
     api::{Answer, Request},
+    dataplane::pins::Pins,
+    host::Lock,
 };
-use crate::{dataplane::pins::Pins, host::Lock};
 
 /// Bytes of an answer: as many backends as there can be, and then some.
 const ANSWER_BYTES: usize = 64 * 1024 * 1024;

@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::api::Event;
+use crate::api::Event;
 
 /// How many events are kept.
 const KEPT: usize = 1000;

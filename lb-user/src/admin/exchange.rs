@@ -22,9 +22,9 @@ use tokio::{
 
 use super::{
     PATH,
-    api::{Answer, Request},
     server::{Order, Peer},
 };
+use crate::api::{Answer, Request};
 
 /// Bytes of a request's body: a path, and a few names.
 const BODY_BYTES: usize = 64 * 1024;

@@ -1,10 +1,9 @@
 //! The admin socket: what a running control plane can be asked and told, on this host only.
 //!
-//! HTTP/1.1 over a unix socket: `POST /v1/request` with a [`Request`](api::Request) as JSON, answered
-//! with an [`Answer`](api::Answer); one request for each connection. The [`server`] hands requests to
+//! HTTP/1.1 over a unix socket: `POST /v1/request` with a [`Request`](crate::api::Request) as JSON, answered
+//! with an [`Answer`](crate::api::Answer); one request for each connection. The [`server`] hands requests to
 //! the control loop, which carries them out; the [`client`] is the command line's end.
 
-pub mod api;
 pub mod client;
 pub mod events;
 mod exchange;

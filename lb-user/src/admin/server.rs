@@ -27,10 +27,8 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::{
-    api::{Answer, Request},
-    exchange::{self, Caller},
-};
+use super::exchange::{self, Caller};
+use crate::api::{Answer, Request};
 
 /// Connections at a time; of those that have not asked anything the oldest goes for one more.
 const CONNECTIONS: usize = 16;

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::admin::api;
+use crate::api;
 
 #[derive(Debug, Parser)]
 #[command(

@@ -13,11 +13,8 @@ use super::{
     changes, print,
 };
 use crate::{
-    admin::{
-        api::{Answer, ControlStatus, Filter, Request},
-        client::{self, Failure},
-    },
-    observe::FlowLine,
+    admin::client::{self, Failure},
+    api::{Answer, ControlStatus, Filter, FlowLine, Request},
 };
 
 /// The control plane, or the command line itself, has refused.

@@ -16,7 +16,7 @@ use super::{
     table,
 };
 use crate::{
-    admin::api::{BackendHealth, ControlStatus, LastCheck, Override, Request},
+    api::{BackendHealth, ControlStatus, LastCheck, Override, Request},
     health::{Outcome, Verdict},
     observe::{BackendLine, Observer},
 };
@@ -161,7 +161,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::admin::api::ConfigStatus;
+    use crate::api::ConfigStatus;
 
     fn health(id: u32, verdict: Verdict) -> BackendHealth {
         BackendHealth {

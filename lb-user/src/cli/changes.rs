@@ -12,7 +12,7 @@ use super::{
     ask::{self, command},
 };
 use crate::{
-    admin::api::{Changes, Request},
+    api::{Changes, Request},
     control::migrate::refused_start,
     dataplane::pins::Pins,
 };

@@ -13,10 +13,8 @@ use super::{
     print,
 };
 use crate::{
-    admin::{
-        api::{Answer, Event, Request},
-        client::{self, Failure},
-    },
+    admin::client::{self, Failure},
+    api::{Answer, Event, Request},
     observe::log::Stamp,
 };
 

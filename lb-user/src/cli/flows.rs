@@ -10,9 +10,9 @@ use super::{
     print, table,
 };
 use crate::{
-    admin::api::{Filter, Request},
+    api::{Filter, FlowLine, Request},
     config::time_text,
-    observe::{FlowLine, Observer, WhoLine},
+    observe::{Observer, WhoLine},
 };
 
 /// The live flows that are meant.

@@ -12,7 +12,7 @@ use super::{
     table,
 };
 use crate::{
-    admin::api::{ConfigStatus, ControlStatus},
+    api::{ConfigStatus, ControlStatus},
     network::namespace,
     observe::{MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
     shared::{Counted, Had},

@@ -19,15 +19,17 @@ use tokio::{sync::mpsc::UnboundedReceiver, time};
 
 use super::{
     describe::describe,
-    ids::{Ids, Kind},
     plan::{Current, Operation},
     recover,
-    snat::{SnatSlot, parse_name},
 };
 use crate::{
     config::Limits,
     dataplane::{
         flows::FlowTable, grace, ids::shuffled, ipv6::Ipv6Maps, maps::Maps, object::Object,
+    },
+    model::{
+        registry::{Ids, Kind},
+        snat::{SnatSlot, parse_name},
     },
     network::neighbour::Resolved,
 };

@@ -9,7 +9,6 @@ use super::{
     desired::{Desired, Place, desired},
     ends::{Ends, ends},
     expiry::{cut::Cut, idle::Policy, ways::Way},
-    ids::{Ids, Kind},
     layers::Layers,
     places::{build_cell, cell_of},
     plan::{Operation, plan},
@@ -24,6 +23,7 @@ use crate::{
     dataplane::object::NIC,
     health::Verdict,
     host,
+    model::registry::{Ids, Kind},
     network::cell::Cell,
     shared::Setup,
 };

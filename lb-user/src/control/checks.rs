@@ -15,14 +15,14 @@ use tokio::{
 use super::{
     desired::backend_name,
     heard::{self, Heard},
-    ids::{Ids, Kind},
     layers::{Layers, Said},
     state::State,
 };
 use crate::{
-    admin::api::{LastCheck, Override},
+    api::{LastCheck, Override},
     config::{Config, Network, Pool},
     health::{Checker, Commons, Report, Standing, Target, Verdict, turns},
+    model::registry::{Ids, Kind},
     network::neighbour::Side,
 };
 

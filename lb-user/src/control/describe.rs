@@ -7,11 +7,11 @@ use lb_common::maps::{
     service::{SERVICE_CELL, Service, ServiceKey},
 };
 
-use super::{
-    ids::{Ids, Kind},
-    plan::Operation,
+use super::plan::Operation;
+use crate::{
+    config::Protocol,
+    model::registry::{Ids, Kind},
 };
-use crate::config::Protocol;
 
 /// What an operation does, with the names that `ids` has.
 pub fn describe(operation: &Operation, ids: &Ids) -> String {

@@ -24,14 +24,16 @@ use lb_common::{
 };
 
 use super::{
-    ids::{Ids, Kind},
     layers::Layers,
     rules::{self, Rules},
-    snat::{SnatSlot, draining, snat_name},
 };
 use crate::{
     config::{self, Config, Protocol, Role, TCP_IP_BYTES},
     dataplane::attach::Mode,
+    model::{
+        registry::{Ids, Kind},
+        snat::{SnatSlot, draining, snat_name},
+    },
     network::{cell, link::Link},
 };
 

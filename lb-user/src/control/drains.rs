@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{desired::backend_name, layers::Layers, state::Uptime};
 use crate::{
-    admin::api::Override,
+    api::Override,
     config::{Config, DRAIN_TIMEOUT, OnDead},
     health::Verdict,
 };

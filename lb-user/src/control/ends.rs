@@ -7,13 +7,11 @@ use lb_common::maps::{
     service::{Service, ServiceKey},
 };
 
-use super::{
-    desired::Desired,
-    expiry::cut::Cut,
-    ids::{Ids, Kind},
-    plan::Current,
+use super::{desired::Desired, expiry::cut::Cut, plan::Current};
+use crate::{
+    control::describe::listener,
+    model::registry::{Ids, Kind},
 };
-use crate::control::describe::listener;
 
 /// The flows that end, and the same in words, a line for each reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

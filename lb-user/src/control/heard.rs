@@ -13,10 +13,10 @@ use lb_common::{
     maps::peer::PeerKey,
 };
 
-use super::ids::{Ids, Kind};
 use crate::{
     config::{Backend, Config, Health},
     dataplane::peers::LocalPeers,
+    model::registry::{Ids, Kind},
     shared::Legs,
 };
 

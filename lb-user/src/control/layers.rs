@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    admin::api::Override,
+    api::Override,
     config::{Backend, BelowMinUp, Config, Pool},
     control::desired::backend_name,
     health::Verdict,

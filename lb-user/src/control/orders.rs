@@ -8,20 +8,19 @@ use tokio::sync::oneshot;
 use super::{
     desired::backend_name,
     expiry::cut::{Choice, Cut},
-    ids::Kind,
     serve::{Control, Refusal},
 };
 use crate::{
-    admin::{
-        api::{
-            Answer, BackendHealth, Changes, ConfigStatus, ControlStatus, Filter, Override, Request,
-        },
-        server::Order,
+    admin::server::Order,
+    api::{
+        Answer, BackendHealth, Changes, ConfigStatus, ControlStatus, Filter, FlowLine, Override,
+        Request,
     },
     config::Pool,
     health::Verdict,
+    model::registry::Kind,
     network::namespace,
-    observe::{FlowLine, choose},
+    observe::choose,
 };
 
 impl Control {

@@ -16,10 +16,8 @@ use lb_common::{
 use super::{
     attach::{leaves_checksums, with_below},
     desired::Place,
-    ids::{Ids, Kind},
     plan::Current,
     running::Residents,
-    snat::draining,
     start::applied,
 };
 use crate::{
@@ -29,6 +27,10 @@ use crate::{
         pins::Pins,
     },
     host,
+    model::{
+        registry::{Ids, Kind},
+        snat::draining,
+    },
     network::{
         cell::{self, Cell},
         link::{self, Link, XdpMode},

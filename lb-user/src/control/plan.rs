@@ -20,8 +20,8 @@ use lb_common::{
 use super::{
     desired::Desired,
     rules::{self, Choice, Rules},
-    snat::SnatSlot,
 };
+use crate::model::snat::SnatSlot;
 
 /// What the maps hold.
 #[derive(Clone, Debug, Default)]
@@ -343,12 +343,10 @@ mod tests {
     };
 
     use super::{
-        super::{
-            desired::tests::{BOTH, CONFIG, build},
-            ids::Ids,
-        },
+        super::desired::tests::{BOTH, CONFIG, build},
         *,
     };
+    use crate::model::registry::Ids;
 
     /// What the maps hold after a plan; next hops resolved.
     pub(in crate::control) fn carry_out(mut current: Current, plan: &[Operation]) -> Current {

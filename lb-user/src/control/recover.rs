@@ -4,8 +4,10 @@
 use anyhow::Result;
 use lb_common::conntrack::{State, Word};
 
-use super::snat::SnatSlot;
-use crate::dataplane::{flows::FlowTable, grace, ids::Met, maps::Maps, object::Object};
+use crate::{
+    dataplane::{flows::FlowTable, grace, ids::Met, maps::Maps, object::Object},
+    model::snat::SnatSlot,
+};
 
 /// Puts back every id of a SNAT address that no flow has and that is not in the queue of free ids,
 /// while the data plane goes on taking and returning ids. Returns how many there were.

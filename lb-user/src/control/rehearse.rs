@@ -7,7 +7,6 @@ use anyhow::{Result, ensure};
 use super::{
     apply::Live,
     desired::{Place, desired},
-    ids::Ids,
     layers::Layers,
     migrate::{Migration, lost},
     places::{find_nics, without_nic},
@@ -22,6 +21,7 @@ use crate::{
         version::{Pinned, pinned},
     },
     host::prepare,
+    model::registry::Ids,
     network::link::Link,
 };
 

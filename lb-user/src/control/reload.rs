@@ -16,7 +16,7 @@ use super::{
     unconfirmed::Unconfirmed,
 };
 use crate::{
-    admin::api::Changes,
+    api::Changes,
     config::{self, Config, Loaded, Warning, time_text},
 };
 

@@ -18,11 +18,15 @@ use lb_common::{
 use super::{
     desired::{Desired, backend_name, parse_backend},
     expiry::idle::age,
-    ids::{Ids, Kind},
     plan::Current,
-    snat::{parse_name, snat_name},
 };
-use crate::config::Config;
+use crate::{
+    config::Config,
+    model::{
+        registry::{Ids, Kind},
+        snat::{parse_name, snat_name},
+    },
+};
 
 /// Ids that wait for the last flow that refers to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

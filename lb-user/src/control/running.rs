@@ -20,7 +20,6 @@ use super::{
     checks::{Backend, Checks},
     desired::{Place, parse_backend, table},
     expiry::{Done, Expiry, cut::Cut},
-    ids::{Ids, Kind},
     layers::Layers,
     plan::Operation,
     retire::Retired,
@@ -28,13 +27,14 @@ use super::{
     tables::in_use,
 };
 use crate::{
-    admin::api::{InterfaceStatus, Override},
+    api::{InterfaceStatus, Override},
     config::Config,
     dataplane::{
         attach::{Held, Mode, NewLink},
         object::Object,
         pins::Pins,
     },
+    model::registry::{Ids, Kind},
     network::{
         cell::{self, Cell},
         neighbour::{Resolved, Targets},

@@ -13,7 +13,6 @@ use super::{
     checks::Turn,
     expiry::cut::Cut,
     files::Files,
-    ids::Kind,
     layers::Layers,
     mend::Mending,
     nics::Nics,
@@ -21,9 +20,11 @@ use super::{
     state::{State, Uptime},
 };
 use crate::{
-    admin::{api::Override, events::Events},
+    admin::events::Events,
+    api::Override,
     config::{Config, OnDead},
     health::{Report, Verdict},
+    model::registry::Kind,
 };
 
 /// A control plane between changes.

@@ -30,7 +30,6 @@ use super::{
         ways::{Way, Ways},
     },
     heard::Heard,
-    ids::{Ids, Kind},
     migrate::Migration,
     places::{
         build_cells, find_nics, places_without_nics, remove_stale_cells, remove_stale_links,
@@ -47,6 +46,7 @@ use crate::{
     config::{self, Config},
     dataplane::{attach::Held, flows::UsageTable, maps::Maps, object::Object, pins::Pins},
     host::neighbours,
+    model::registry::{Ids, Kind},
     network::{
         cell, changes,
         link::Link,

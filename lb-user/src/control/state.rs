@@ -15,7 +15,7 @@ use nix::time::ClockId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{drains::Drains, unconfirmed::Unconfirmed};
-use crate::{admin::api::Override, dataplane::pins::Pins, health::Standing};
+use crate::{api::Override, dataplane::pins::Pins, health::Standing};
 
 /// The state; backends by their names in the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

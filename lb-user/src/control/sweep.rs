@@ -18,15 +18,17 @@ use lb_common::{
 
 use super::{
     apply::Live,
-    ids::{Ids, Kind},
     retire::{Judgement, Retired},
-    snat::{SnatSlot, parse_name},
 };
 use crate::{
     dataplane::{
         flows::{FlowTable, UsageTable, coarse_now},
         labels::Labels,
         maps::Maps,
+    },
+    model::{
+        registry::{Ids, Kind},
+        snat::{SnatSlot, parse_name},
     },
     observe::log::Reporter,
     shared::Legs,

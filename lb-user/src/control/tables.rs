@@ -10,12 +10,11 @@ use lb_common::maps::{
     service::{Service, ServiceKey},
 };
 
-use super::{
-    desired::Desired,
-    ids::{Ids, Kind},
-    plan::Current,
+use super::{desired::Desired, plan::Current};
+use crate::{
+    config::Config,
+    model::registry::{Ids, Kind},
 };
-use crate::config::Config;
 
 /// Has each pool of `config` use one of its tables: the one that it uses already, if that has what is
 /// wanted, or if nothing else changes of the services that go by it; else the other one.

@@ -310,7 +310,7 @@ pub(crate) mod twin {
         }
     }
 
-    pub(in super::super) fn memory(length: usize) -> Arc<MmapRaw> {
+    pub(in crate::dataplane) fn memory(length: usize) -> Arc<MmapRaw> {
         Arc::new(MmapOptions::new().len(length).map_anon().unwrap().into())
     }
 }

@@ -128,7 +128,7 @@ pub(super) mod twin {
     use super::{super::flows::twin::memory, *};
 
     impl Quotas {
-        pub(in super::super) fn anonymous() -> Self {
+        pub(in crate::dataplane) fn anonymous() -> Self {
             let bytes = |values: u32| usize::try_from(values).unwrap() * STRIDE;
             Self {
                 quotas: memory(bytes(quota::ENTRIES)),

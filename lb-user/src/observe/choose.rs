@@ -10,10 +10,10 @@ use lb_common::maps::flow::Flow;
 
 use super::flows::flow_id;
 use crate::{
-    admin::api::Filter,
-    control::{
-        expiry::cut::Choice,
-        ids::{Ids, Kind},
+    api::Filter,
+    control::expiry::cut::Choice,
+    model::{
+        registry::{Ids, Kind},
         snat::{self, SnatSlot},
     },
 };

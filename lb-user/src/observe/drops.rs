@@ -7,8 +7,7 @@ use lb_common::{
 };
 
 use super::{DropLine, Observer, Packet, SampleLine, millis_since};
-use crate::control::ids::Kind;
-use crate::dataplane::flows::coarse_now;
+use crate::{dataplane::flows::coarse_now, model::registry::Kind};
 
 impl Observer {
     /// Counted drops and refusals, without the reasons that have none.

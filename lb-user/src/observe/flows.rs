@@ -13,21 +13,18 @@ use lb_common::{
 };
 
 use super::{
-    FlowLine, Observer, WhoLine,
+    Observer, WhoLine,
     choose::{choose, meant},
     millis_since,
 };
 use crate::{
-    admin::api::Filter,
-    control::{
-        expiry::{
-            cut::Choice,
-            idle::{self, Policy},
-        },
-        ids::Kind,
-        snat::SnatSlot,
+    api::{Filter, FlowLine},
+    control::expiry::{
+        cut::Choice,
+        idle::{self, Policy},
     },
     dataplane::{flows::coarse_now, labels::Labels},
+    model::{registry::Kind, snat::SnatSlot},
 };
 
 impl Observer {
@@ -232,8 +229,7 @@ mod tests {
     use lb_common::maps::snat::base;
 
     use super::*;
-    use crate::config::Snat;
-    use crate::control::ids::Ids;
+    use crate::{config::Snat, model::registry::Ids};
 
     #[test]
     fn a_snat_port_is_the_id_of_its_flow() {

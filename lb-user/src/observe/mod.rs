@@ -21,22 +21,19 @@ use lb_common::{
 
 use crate::{
     config::{self, Config},
-    control::{
-        apply::read_ids,
-        desired::backend_name,
-        ids::{Ids, Kind},
-        migrate::unreadable,
-        snat::{self, SnatSlot},
-        start,
-    },
+    control::{apply::read_ids, desired::backend_name, migrate::unreadable, start},
     dataplane::{flows::FlowTable, labels::Labels, maps::Maps, pins::Pins},
+    model::{
+        registry::{Ids, Kind},
+        snat::{self, SnatSlot},
+    },
 };
 
 pub use choose::{backends, choose};
 pub use packet::Packet;
 pub use records::{
-    BackendLine, DropLine, FlowIds, FlowLine, MISSING, NetworkStatus, QuotaStatus, RingStatus,
-    SampleLine, ServiceLine, SnatStatus, Status, Verdicts, WhoLine,
+    BackendLine, DropLine, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus, SampleLine,
+    ServiceLine, SnatStatus, Status, Verdicts, WhoLine,
 };
 
 /// An instance as an observer sees it.

@@ -1,10 +1,11 @@
 //! What the questions answer, as it stands in JSON.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Packet;
+use crate::api::FlowLine;
 
 /// `lb status`.
 #[derive(Debug, Serialize)]
@@ -190,37 +191,6 @@ pub struct BackendLine {
     pub share: f64,
     /// MAC of its next hop, if it is known.
     pub next_hop: Option<String>,
-}
-
-/// One line of `lb flows`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FlowLine {
-    /// Network of the client.
-    pub network: String,
-    /// Its service.
-    pub service: String,
-    /// `tcp` or `udp`.
-    pub protocol: Cow<'static, str>,
-    /// Client address and port.
-    pub client: String,
-    /// VIP and port.
-    pub vip: String,
-    /// SNAT address and port.
-    pub snat: String,
-    /// Backend address and port.
-    pub backend: String,
-    /// `new`, `replied`, `established`, `half_closed` or, of `lb who`, `closed` or `ended`.
-    pub state: Cow<'static, str>,
-    /// The name that the client asked for, if that decided where it went.
-    pub name: Option<String>,
-    /// Bytes of frames from the client; of a connection of a shared VIP, of what is in them.
-    pub bytes_request: u64,
-    /// Bytes of frames to the client.
-    pub bytes_reply: u64,
-    /// Since the last packet.
-    pub idle_seconds: u64,
-    /// Until it is ended for being idle; none for one that is not, or is closed.
-    pub expires_in_seconds: Option<u64>,
 }
 
 /// One line of `lb who`.

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     config,
-    control::ids::Kind,
     dataplane::flows::coarse_now,
+    model::registry::Kind,
     network::{
         carrier::Carrier,
         cell,

@@ -29,7 +29,7 @@ use super::{
     leases::{Lease, Leases, Purpose},
     share::{Part, Resource, Shares, Spent},
 };
-use crate::control::snat::SnatSlot;
+use crate::model::snat::SnatSlot;
 
 /// Ports of flows that are tried at one address.
 const LENT_TRIES: usize = 4;

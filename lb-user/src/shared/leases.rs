@@ -27,15 +27,13 @@ use lb_common::{
 
 use super::share::{Part, Resource, Shares, Spent};
 use crate::{
-    control::{
-        expiry::idle::{age, ticks},
-        snat::SnatSlot,
-    },
+    control::expiry::idle::{age, ticks},
     dataplane::{
         flows::{FlowTable, UsageTable, coarse_now},
         maps::Maps,
         splices::SpliceTable,
     },
+    model::snat::SnatSlot,
 };
 
 /// How often this process says that it has its ports.

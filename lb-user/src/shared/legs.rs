@@ -28,17 +28,17 @@ use tokio::{
 
 use super::{setup::Service, share::Part};
 use crate::{
-    admin::api::Filter,
+    api::{Filter, FlowLine},
     control::{
         expiry::{
             cut::{Choice, Cut, FIRST_LEG, Why},
             idle::{age, duration},
         },
         heard::peer,
-        ids::{Ids, Kind},
     },
     dataplane::flows::{UsageTable, coarse_now},
-    observe::{FlowLine, choose, log::Reporter},
+    model::registry::{Ids, Kind},
+    observe::{choose, log::Reporter},
 };
 
 /// Cuts that are remembered, for those who were dialling meanwhile.

@@ -12,9 +12,9 @@ use ipnet::IpNet;
 use super::{pools::Pool, routes::Routes};
 use crate::{
     config::{self, Balance, Config, Ech, Otherwise, Target},
-    control::{
-        desired::backend_name,
-        ids::{Ids, Kind},
+    control::desired::backend_name,
+    model::{
+        registry::{Ids, Kind},
         snat::{SnatSlot, snat_name},
     },
 };

@@ -147,7 +147,9 @@ fn a_vip_is_answered_for_without_a_cell_and_with_its_tag() {
     let tagged = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
     for (config, vlan) in [(CONFIG, None), (&*tagged, Some(2003))] {
         let mut lb = DataPlane::new(config);
-        let id = lb.ids.get(lb_user::control::ids::Kind::Network, "tenant-a");
+        let id = lb
+            .ids
+            .get(lb_user::model::registry::Kind::Network, "tenant-a");
         let id = id.expect("a network of the configuration");
         let mut network = lb.maps.networks.get(&id, 0).expect("the network");
         network.cell_ifindex = 0;

@@ -5,7 +5,7 @@ use lb_common::{
     maps::{label, snat::base},
 };
 use lb_tests::six::{Frame, tcp};
-use lb_user::control::snat::SnatSlot;
+use lb_user::model::snat::SnatSlot;
 
 use super::{
     super::{

@@ -7,10 +7,12 @@ use std::{
 };
 
 use super::stage::{PATIENCE, Stage};
-use crate::admin::{
+use crate::{
+    admin::{
+        client::{Failure, ask_at},
+        server::Times,
+    },
     api::{Answer, Event, Request},
-    client::{Failure, ask_at},
-    server::Times,
 };
 
 fn ask(socket: &Path, patience: Duration) -> Failure {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::stage::{PATIENCE, Stage, echoed, post, reply, rest, short};
-use crate::admin::{api::Request, server::Times};
+use crate::{admin::server::Times, api::Request};
 
 const CONFIRM: &str = r#"{"command":"confirm"}"#;
 

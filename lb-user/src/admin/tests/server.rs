@@ -12,9 +12,9 @@ use std::{
 use tokio::net::UnixStream as TokioStream;
 
 use super::stage::{PATIENCE, Stage, echoed, post, reply, rest};
-use crate::admin::{
+use crate::{
+    admin::server::{self, Peer, Server, Times},
     api::{Answer, Filter, Override, Request},
-    server::{self, Peer, Server, Times},
 };
 
 #[test]

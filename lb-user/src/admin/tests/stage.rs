@@ -11,10 +11,12 @@ use std::{
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::admin::{
+use crate::{
+    admin::{
+        client::{self, Failure},
+        server::{Order, Server, Times},
+    },
     api::{Answer, Request},
-    client::{self, Failure},
-    server::{Order, Server, Times},
 };
 
 /// Longer than anything takes that does not hang.

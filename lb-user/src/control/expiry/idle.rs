@@ -7,8 +7,10 @@ use lb_common::{
     maps::flow::TIME_SHIFT,
 };
 
-use crate::config::{Config, Protocol, Service, TCP_IDLE, Timeouts, UDP_IDLE};
-use crate::control::ids::{Ids, Kind};
+use crate::{
+    config::{Config, Protocol, Service, TCP_IDLE, Timeouts, UDP_IDLE},
+    model::registry::{Ids, Kind},
+};
 
 /// A time in units of `Flow::last_seen`, about a millisecond each.
 pub type Ticks = u32;

@@ -20,8 +20,8 @@ use serde::Serialize;
 
 use super::clock::Clock;
 use crate::{
-    control::ids::{Ids, Kind},
     dataplane::labels::Labels,
+    model::registry::{Ids, Kind},
     observe::{flows::protocol, millis_since},
 };
 

@@ -24,8 +24,8 @@ use tokio::sync::mpsc;
 pub(crate) use self::clock::Stamp;
 use self::{clock::Clock, line::Lines, merge::Heads, writer::Writer};
 use crate::{
-    control::ids::Ids,
     dataplane::{events::FlowEvents, labels::Labels},
+    model::registry::Ids,
 };
 
 /// Events that wait at most: as many as one batch of an expiry, and then some.

@@ -17,8 +17,8 @@ use lb_tests::{
     program::{Action, CLIENT, MGMT_NIC, Port},
 };
 use lb_user::{
-    control::ids::Kind,
     dataplane::flows::{UsageTable, coarse_now},
+    model::registry::Kind,
 };
 
 use super::{

@@ -160,7 +160,7 @@ impl Stand {
         let id = self
             .plane
             .ids
-            .get(lb_user::control::ids::Kind::Network, name);
+            .get(lb_user::model::registry::Kind::Network, name);
         let id = id.with_context(|| format!("network {name} has no id"))?;
         Ok(u16::try_from(id)?)
     }

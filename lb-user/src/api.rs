@@ -1,12 +1,11 @@
 //! What goes over the admin socket, as it stands in JSON.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{borrow::Cow, collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     health::{Outcome, Verdict},
-    observe::FlowLine,
     shared::{Counted, Had},
 };
 
@@ -389,4 +388,35 @@ mod tests {
         assert!(read(r#"{"command":"kill","all":true}"#).is_ok());
         assert!(read(r#"{"command":"plan","file":"/lb.yaml"}"#).is_ok());
     }
+}
+
+/// One line of `lb flows`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowLine {
+    /// Network of the client.
+    pub network: String,
+    /// Its service.
+    pub service: String,
+    /// `tcp` or `udp`.
+    pub protocol: Cow<'static, str>,
+    /// Client address and port.
+    pub client: String,
+    /// VIP and port.
+    pub vip: String,
+    /// SNAT address and port.
+    pub snat: String,
+    /// Backend address and port.
+    pub backend: String,
+    /// `new`, `replied`, `established`, `half_closed` or, of `lb who`, `closed` or `ended`.
+    pub state: Cow<'static, str>,
+    /// The name that the client asked for, if that decided where it went.
+    pub name: Option<String>,
+    /// Bytes of frames from the client; of a connection of a shared VIP, of what is in them.
+    pub bytes_request: u64,
+    /// Bytes of frames to the client.
+    pub bytes_reply: u64,
+    /// Since the last packet.
+    pub idle_seconds: u64,
+    /// Until it is ended for being idle; none for one that is not, or is closed.
+    pub expires_in_seconds: Option<u64>,
 }

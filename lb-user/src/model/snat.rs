@@ -10,7 +10,7 @@ use lb_common::{
     },
 };
 
-use super::ids::{Ids, Kind};
+use super::registry::{Ids, Kind};
 use crate::config::{Config, Snat};
 
 /// A SNAT address and the slot that holds its ids.

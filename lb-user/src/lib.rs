@@ -14,6 +14,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod dataplane;
+pub mod flows;
 pub mod health;
 pub mod host;
 mod limits;

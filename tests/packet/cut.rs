@@ -26,15 +26,15 @@ use lb_tests::{
 };
 use lb_user::{
     config,
-    control::expiry::{
-        Done, Expiry,
-        cut::{Choice, Cut},
-        idle::Policy,
-        ways::Ways,
-    },
     dataplane::maps::Maps,
+    flows::{
+        Done, Expiry,
+        evict::selector::{Choice, Cut},
+        idle::Policy,
+        keepalive::next_hops::Ways,
+        log::{self, Reports},
+    },
     model::registry::Kind,
-    observe::log::{self, Reports},
 };
 use nix::{
     net::if_::if_nametoindex,

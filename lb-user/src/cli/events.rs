@@ -15,7 +15,7 @@ use super::{
 use crate::{
     admin::client::{self, Failure},
     api::{Answer, Event, Request},
-    observe::log::Stamp,
+    flows::log::Stamp,
 };
 
 /// How often somebody who follows asks for more.

@@ -8,7 +8,6 @@ use super::{
     describe::describe,
     desired::{Desired, Place, desired},
     ends::{Ends, ends},
-    expiry::{cut::Cut, idle::Policy, ways::Way},
     layers::Layers,
     places::{build_cell, cell_of},
     plan::{Operation, plan},
@@ -21,6 +20,7 @@ use super::{
 use crate::{
     config::{self, Config},
     dataplane::object::NIC,
+    flows::{evict::selector::Cut, idle::Policy, keepalive::next_hops::Way},
     health::Verdict,
     host,
     model::registry::{Ids, Kind},

@@ -457,7 +457,7 @@ fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::control) const CONFIG: &str = "
+    pub(crate) const CONFIG: &str = "
 version: 1
 networks:
   mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
@@ -468,7 +468,7 @@ services:
   api-a: { network: tenant-a, listen: [\"192.168.203.110:6443/tcp\", \"192.168.203.110:6443/udp\"], pool: kas-a }
 ";
 
-    pub(in crate::control) fn places() -> BTreeMap<String, Place> {
+    pub(crate) fn places() -> BTreeMap<String, Place> {
         let place = |ifindex: u32| Place {
             nic: Link {
                 ifindex,
@@ -492,7 +492,7 @@ services:
     }
 
     /// The same with a service of IPv6 beside it.
-    pub(in crate::control) const BOTH: &str = "
+    pub(crate) const BOTH: &str = "
 version: 1
 networks:
   mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20, fd00:96::/64], snat: [fd00:96::50, 10.32.96.50, fd00:96::51] }
@@ -594,7 +594,7 @@ services:
         assert_eq!(mapped, [12, 3, 13]);
     }
 
-    pub(in crate::control) fn build(text: &str, ids: &mut Ids) -> Desired {
+    pub(crate) fn build(text: &str, ids: &mut Ids) -> Desired {
         let config = config::parse("test.yaml", text).unwrap();
         desired(&config, &places(), &Layers::default(), ids).unwrap()
     }

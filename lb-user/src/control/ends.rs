@@ -7,9 +7,10 @@ use lb_common::maps::{
     service::{Service, ServiceKey},
 };
 
-use super::{desired::Desired, expiry::cut::Cut, plan::Current};
+use super::{desired::Desired, plan::Current};
 use crate::{
     control::describe::listener,
+    flows::evict::selector::Cut,
     model::registry::{Ids, Kind},
 };
 
@@ -136,12 +137,12 @@ mod tests {
     use super::{
         super::{
             desired::tests::{BOTH, CONFIG, build},
-            expiry::cut::{FIRST_LEG, Why},
             plan::{carried_out, plan},
             rules::Rules,
         },
         *,
     };
+    use crate::flows::evict::selector::{FIRST_LEG, Why};
 
     const ALLOWED: &str = ", allow: [192.168.203.50/32] }";
 

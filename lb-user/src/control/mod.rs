@@ -16,7 +16,6 @@ pub mod describe;
 pub mod desired;
 pub mod drains;
 pub mod ends;
-pub mod expiry;
 mod files;
 pub mod give_way;
 pub mod handover;

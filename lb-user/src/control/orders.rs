@@ -7,7 +7,6 @@ use tokio::sync::oneshot;
 
 use super::{
     desired::backend_name,
-    expiry::cut::{Choice, Cut},
     serve::{Control, Refusal},
 };
 use crate::{
@@ -17,10 +16,13 @@ use crate::{
         Request,
     },
     config::Pool,
+    flows::{
+        evict::selector::{Choice, Cut},
+        filter::choose,
+    },
     health::Verdict,
     model::registry::Kind,
     network::namespace,
-    observe::choose,
 };
 
 impl Control {

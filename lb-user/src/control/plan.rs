@@ -349,7 +349,7 @@ mod tests {
     use crate::model::registry::Ids;
 
     /// What the maps hold after a plan; next hops resolved.
-    pub(in crate::control) fn carry_out(mut current: Current, plan: &[Operation]) -> Current {
+    pub(crate) fn carry_out(mut current: Current, plan: &[Operation]) -> Current {
         for operation in plan {
             match operation.clone() {
                 Operation::WriteRules(set, rules) => drop(current.rules.insert(set, rules)),

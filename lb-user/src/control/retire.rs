@@ -17,11 +17,11 @@ use lb_common::{
 
 use super::{
     desired::{Desired, backend_name, parse_backend},
-    expiry::idle::age,
     plan::Current,
 };
 use crate::{
     config::Config,
+    flows::idle::age,
     model::{
         registry::{Ids, Kind},
         snat::{parse_name, snat_name},

@@ -19,7 +19,6 @@ use super::{
     apply::Live,
     checks::{Backend, Checks},
     desired::{Place, parse_backend, table},
-    expiry::{Done, Expiry, cut::Cut},
     layers::Layers,
     plan::Operation,
     retire::Retired,
@@ -34,13 +33,13 @@ use crate::{
         object::Object,
         pins::Pins,
     },
+    flows::{Done, Expiry, evict::selector::Cut, log::Reporter},
     model::registry::{Ids, Kind},
     network::{
         cell::{self, Cell},
         neighbour::{Resolved, Targets},
         resident::Resident,
     },
-    observe::log::Reporter,
     shared::{Counts, Front, Had, Legs, Setup, Shares},
 };
 

@@ -11,7 +11,6 @@ use anyhow::Result;
 
 use super::{
     checks::Turn,
-    expiry::cut::Cut,
     files::Files,
     layers::Layers,
     mend::Mending,
@@ -23,6 +22,7 @@ use crate::{
     admin::events::Events,
     api::Override,
     config::{Config, OnDead},
+    flows::evict::selector::Cut,
     health::{Report, Verdict},
     model::registry::Kind,
 };

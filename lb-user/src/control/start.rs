@@ -24,11 +24,6 @@ use super::{
     checks::Checks,
     desired::{Desired, Place, desired},
     ends::{ends, not_admitted},
-    expiry::{
-        Expiry,
-        idle::Policy,
-        ways::{Way, Ways},
-    },
     heard::Heard,
     migrate::Migration,
     places::{
@@ -45,6 +40,12 @@ use super::{
 use crate::{
     config::{self, Config},
     dataplane::{attach::Held, flows::UsageTable, maps::Maps, object::Object, pins::Pins},
+    flows::{
+        Expiry,
+        idle::Policy,
+        keepalive::next_hops::{Way, Ways},
+        log::Reporter,
+    },
     host::neighbours,
     model::registry::{Ids, Kind},
     network::{
@@ -54,7 +55,6 @@ use crate::{
         neighbour::{self, Inquiry, QUESTIONS, Resolved, Side},
         nic,
     },
-    observe::log::Reporter,
     shared::{Counts, Front, Leases, Legs, Listeners, Setup, Shares, Tables},
     supervisor,
 };

@@ -26,11 +26,11 @@ use crate::{
         labels::Labels,
         maps::Maps,
     },
+    flows::log::Reporter,
     model::{
         registry::{Ids, Kind},
         snat::{SnatSlot, parse_name},
     },
-    observe::log::Reporter,
     shared::Legs,
 };
 
@@ -249,7 +249,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{config::Snat, observe::log::channel};
+    use crate::{config::Snat, flows::log::channel};
 
     #[test]
     fn the_end_of_a_flow_gives_its_budget_back_and_is_reported() {

@@ -28,9 +28,9 @@ use super::{
     flows::FlowTable,
     labels::{Labels, twin::KEY},
 };
-use crate::control::expiry::{
-    cause::Cause,
-    close::{mark, settle},
+use crate::flows::{
+    expire::{mark, settle},
+    reason::Cause,
 };
 
 const IDS: u32 = 4;

@@ -12,18 +12,15 @@ use lb_common::{
     maps::flow::Flow,
 };
 
-use super::{
-    Observer, WhoLine,
-    choose::{choose, meant},
-    millis_since,
-};
+use super::{Observer, WhoLine, millis_since};
 use crate::{
     api::{Filter, FlowLine},
-    control::expiry::{
-        cut::Choice,
+    dataplane::{flows::coarse_now, labels::Labels},
+    flows::{
+        evict::selector::Choice,
+        filter::{choose, meant},
         idle::{self, Policy},
     },
-    dataplane::{flows::coarse_now, labels::Labels},
     model::{registry::Kind, snat::SnatSlot},
 };
 
@@ -186,7 +183,7 @@ fn port(slot: &SnatSlot, id: u32) -> u16 {
 }
 
 /// The flow id of a SNAT port, if this address in this slot has it.
-pub(super) fn flow_id(slot: &SnatSlot, tuple: SocketAddr) -> Option<u32> {
+pub(crate) fn flow_id(slot: &SnatSlot, tuple: SocketAddr) -> Option<u32> {
     let here = slot.snat.address == tuple.ip().to_canonical();
     slot.address().flow_id(tuple.port()).filter(|_| here)
 }
@@ -212,7 +209,7 @@ const fn state(word: Word) -> &'static str {
 }
 
 /// The name of a flow's protocol.
-pub(super) const fn protocol(word: Word) -> &'static str {
+pub(crate) const fn protocol(word: Word) -> &'static str {
     if word.is_udp() { "udp" } else { "tcp" }
 }
 

@@ -1,9 +1,7 @@
 //! What is live, read from the pins: right whether a control plane is running or not.
 
-mod choose;
 mod drops;
-mod flows;
-pub mod log;
+pub(crate) mod flows;
 mod packet;
 mod records;
 mod status;
@@ -29,7 +27,6 @@ use crate::{
     },
 };
 
-pub use choose::{backends, choose};
 pub use packet::Packet;
 pub use records::{
     BackendLine, DropLine, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus, SampleLine,
@@ -229,7 +226,7 @@ fn millis(from: u32, to: u32) -> u64 {
 }
 
 /// Milliseconds since `seen`. A packet that came since `now` was read came just now.
-fn millis_since(seen: u32, now: u32) -> u64 {
+pub(crate) fn millis_since(seen: u32, now: u32) -> u64 {
     if seen.wrapping_sub(now) < JUST_NOW {
         0
     } else {

@@ -74,7 +74,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Of a client with these options.
-    pub(in crate::shared) fn offer(options: Options) -> Offer {
+    pub(crate) fn offer(options: Options) -> Offer {
         let syn = Syn {
             source_mac: None,
             sequence: 1,

@@ -27,12 +27,12 @@ use lb_common::{
 
 use super::share::{Part, Resource, Shares, Spent};
 use crate::{
-    control::expiry::idle::{age, ticks},
     dataplane::{
         flows::{FlowTable, UsageTable, coarse_now},
         maps::Maps,
         splices::SpliceTable,
     },
+    flows::idle::{age, ticks},
     model::snat::SnatSlot,
 };
 

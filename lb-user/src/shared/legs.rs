@@ -29,16 +29,15 @@ use tokio::{
 use super::{setup::Service, share::Part};
 use crate::{
     api::{Filter, FlowLine},
-    control::{
-        expiry::{
-            cut::{Choice, Cut, FIRST_LEG, Why},
-            idle::{age, duration},
-        },
-        heard::peer,
-    },
+    control::heard::peer,
     dataplane::flows::{UsageTable, coarse_now},
+    flows::{
+        evict::selector::{Choice, Cut, FIRST_LEG, Why},
+        filter::choose,
+        idle::{age, duration},
+        log::Reporter,
+    },
     model::registry::{Ids, Kind},
-    observe::{choose, log::Reporter},
 };
 
 /// Cuts that are remembered, for those who were dialling meanwhile.
@@ -552,9 +551,9 @@ pub(super) mod tests {
     use lb_common::maps::event::FINISHED;
 
     use super::*;
-    use crate::{observe::log, shared::setup};
+    use crate::{flows::log, shared::setup};
 
-    pub(in crate::shared) fn key(port: u16) -> FlowKey {
+    pub(crate) fn key(port: u16) -> FlowKey {
         FlowKey {
             client_port: Be16::new(port),
             network: 3,

@@ -258,7 +258,7 @@ pub(super) mod tests {
     use crate::config::{NameRoute, To};
 
     /// Routes for these names; one that goes nowhere else goes to https. The last element is who may ask.
-    pub(in crate::shared) fn routes(routes: &[(&str, Option<&str>, &str)]) -> Routes {
+    pub(crate) fn routes(routes: &[(&str, Option<&str>, &str)]) -> Routes {
         let routes = routes.iter().map(|(name, pool, from)| NameRoute {
             names: vec![(*name).to_owned()],
             expressions: Vec::new(),
@@ -273,10 +273,7 @@ pub(super) mod tests {
     }
 
     /// A service of the network 3 with these budgets.
-    pub(in crate::shared) fn service(
-        max_flows: Option<u32>,
-        network_max_flows: Option<u32>,
-    ) -> Service {
+    pub(crate) fn service(max_flows: Option<u32>, network_max_flows: Option<u32>) -> Service {
         Service {
             name: "s".to_owned(),
             id: 5,

@@ -31,7 +31,7 @@ use super::{
     wire::{Note, Wire},
 };
 use crate::{
-    control::expiry::cut::Why,
+    flows::evict::selector::Why,
     panics::spawn_connection,
     shared::{
         legs::{Guard, Leg, Way},
@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// Connections that are kept for later requests of a client.
-pub(in crate::shared) const KEPT: usize = 4;
+pub(crate) const KEPT: usize = 4;
 /// The longest head of an answer.
 const MOST_HEAD: usize = 1 << 16;
 

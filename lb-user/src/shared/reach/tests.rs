@@ -8,7 +8,7 @@ use tokio::{
 
 use super::{super::setup::tests::service, *};
 use crate::{
-    observe::log,
+    flows::log,
     shared::{
         Counts, Legs, Listeners, Setup,
         agreed::{Agreed, tests::offer},

@@ -18,7 +18,7 @@ use tokio::{
 
 use super::site::{Client, HEAD, Site, run};
 use crate::{
-    control::expiry::cut::Cut,
+    flows::evict::selector::Cut,
     shared::pending::{Pending, Ticket},
 };
 

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     config::{Balance, Otherwise},
-    observe::log,
+    flows::log,
     shared::{
         Counted, Counts, Legs, Listeners, Setup,
         agreed::Agreed,

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{cut::Cut, sever::Severed};
+use super::{selector::Cut, terminate::Severed};
 
 /// Severed flows that wait at most; when there are more, those that wait are let go first.
 const MOST: usize = 1 << 20;
@@ -39,7 +39,7 @@ pub(super) struct Wanted {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Cuts {
+pub(crate) struct Cuts {
     wanted: Option<Wanted>,
     severed: VecDeque<Severed>,
     /// Those at the front of `severed` whose grace period is over.
@@ -52,7 +52,7 @@ pub(super) struct Cuts {
 
 impl Cuts {
     /// Takes an order.
-    pub(super) fn ask(&mut self, cut: Cut, done: oneshot::Sender<Done>) {
+    pub(crate) fn ask(&mut self, cut: Cut, done: oneshot::Sender<Done>) {
         let wanted = self.wanted.get_or_insert_with(|| Wanted {
             cut: Cut::default(),
             flows: 0,
@@ -137,10 +137,8 @@ impl Cuts {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{cut::Why, idle::words::*},
-        *,
-    };
+    use super::{super::selector::Why, *};
+    use crate::flows::idle::words::*;
 
     fn severed(id: u32) -> Severed {
         Severed {

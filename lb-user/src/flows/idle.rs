@@ -214,23 +214,23 @@ pub(super) mod words {
         }
     }
 
-    pub(in crate::control) fn new() -> Word {
+    pub(crate) fn new() -> Word {
         Word::default().claim(false).publish()
     }
 
-    pub(in crate::control) fn replied() -> Word {
+    pub(crate) fn replied() -> Word {
         step(new(), Direction::Reply, SYN | ACK)
     }
 
-    pub(in crate::control) fn established() -> Word {
+    pub(crate) fn established() -> Word {
         step(replied(), Direction::Request, ACK)
     }
 
-    pub(in crate::control) fn half_closed() -> Word {
+    pub(crate) fn half_closed() -> Word {
         step(established(), Direction::Reply, FIN | ACK)
     }
 
-    pub(in crate::control) fn udp(replied: bool) -> Word {
+    pub(crate) fn udp(replied: bool) -> Word {
         let new = Word::default().claim(true).publish();
         match conntrack::udp(new, Direction::Reply) {
             Step::Change(established) if replied => established,

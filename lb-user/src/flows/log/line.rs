@@ -203,7 +203,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::observe::log::clock::tests::clock;
+    use crate::flows::log::clock::tests::clock;
 
     fn lines() -> Lines {
         let mut ids = Ids::default();

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::idle::{Ticks, age};
+use crate::flows::idle::{Ticks, age};
 
 /// Whose turn it is when there are more probes than may be sent: a pass goes on where the one before
 /// had to stop.
@@ -50,12 +50,12 @@ mod tests {
     use lb_common::maps::flow::Flow;
 
     use super::{
-        super::{
-            ends::{End, Pace},
-            idle::words::*,
-            keepalive::{Judgement, Keepalive},
-        },
+        super::{Judgement, Keepalive},
         *,
+    };
+    use crate::flows::{
+        idle::words::*,
+        reset::segments::{End, Pace},
     };
 
     #[test]

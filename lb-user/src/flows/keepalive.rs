@@ -12,15 +12,19 @@
 //! the flow in the data plane; any other answer of either end takes the doubt off. When neither has answered, the flow
 //! ends.
 
+pub mod next_hops;
+pub mod probe;
+pub mod round_robin;
+
 use lb_common::{
     conntrack::{State, Word},
     maps::{flow::Flow, snat::PAGE},
 };
 
 use super::{
-    ends::End,
     idle::Ticks,
-    silence::{Silent, Step, Turn},
+    keepalive::probe::{Silent, Step, Turn},
+    reset::segments::End,
 };
 
 /// What is known of an end.

@@ -1,6 +1,6 @@
 //! Silence: how long an end that is asked may say nothing, and what is done meanwhile. Pure.
 
-use super::idle::{Ticks, age};
+use crate::flows::idle::{Ticks, age};
 
 /// Probes without an answer that make an end dead.
 const TRIES: u8 = 3;

@@ -59,7 +59,7 @@ impl Cause {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{ends::End, idle::words::*, keepalive::Judgement},
+        super::{idle::words::*, keepalive::Judgement, reset::segments::End},
         *,
     };
 

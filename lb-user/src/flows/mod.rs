@@ -8,25 +8,20 @@
 //! CPU is spent in batches of less than a millisecond of the thread's clock. To look at a flow takes
 //! no system call; to end one takes one, because its id goes back into a queue of the kernel.
 
-pub mod cause;
-mod claims;
-pub mod close;
-pub mod cut;
-mod cuts;
 pub mod doubts;
-pub mod ends;
+pub mod evict;
+pub mod expire;
+pub(crate) mod filter;
 pub mod idle;
 pub mod keepalive;
-mod outbox;
-mod post;
-mod records;
-pub mod sever;
-pub mod silence;
+pub mod log;
+mod map_cache;
+pub mod reason;
+pub mod reset;
 #[cfg(test)]
 mod stress;
-pub mod turns;
-pub mod usage;
-pub mod ways;
+mod stuck_claims;
+pub mod usage_recount;
 mod worker;
 
 use std::{
@@ -43,14 +38,14 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::sync::oneshot;
 
-pub use self::cuts::Done;
+pub use self::evict::queue::Done;
 use self::{
-    cut::Cut,
+    evict::selector::Cut,
     idle::Policy,
-    ways::{Way, Ways},
+    keepalive::next_hops::{Way, Ways},
     worker::Worker,
 };
-use crate::{dataplane::maps::Maps, network::resident, observe::log::Reporter};
+use crate::{dataplane::maps::Maps, flows::log::Reporter, network::resident};
 
 /// What the thread has done since it started.
 #[derive(Debug, Default)]

@@ -7,14 +7,14 @@ use anyhow::Result;
 use lb_common::maps::snat::{FLOWS_PER_ADDRESS, base};
 
 use super::{
-    super::{
-        cuts::{Done, Wanted},
-        post::is_loud,
-        sever::{Severed, Stroke, sever},
-    },
-    BATCH, LOOKS, REST, Stopped, Worker, cpu_time,
+    super::reset::sender::is_loud,
+    queue::{Done, Wanted},
+    terminate::{Severed, Stroke, sever},
 };
-use crate::dataplane::grace;
+use crate::{
+    dataplane::grace,
+    flows::worker::{BATCH, LOOKS, REST, Stopped, Worker, cpu_time},
+};
 
 /// Rest between two batches while there is anything to cut: half of one CPU at most.
 const SHORT: Duration = Duration::from_micros(500);
@@ -27,17 +27,17 @@ const LAST: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Whether flows are being cut, or their ends told.
-    pub(super) fn is_cutting(&self) -> bool {
+    pub(crate) fn is_cutting(&self) -> bool {
         self.cuts.is_busy() || self.post.has_outgoing()
     }
 
-    pub(super) fn shortest_rest(&self) -> Duration {
+    pub(crate) fn shortest_rest(&self) -> Duration {
         if self.is_cutting() { SHORT } else { REST }
     }
 
     /// Makes the cuts that are asked for, also when the thread is to end: then without a rest, and the
     /// largest table is walked in about a second.
-    pub(super) fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         while let Some(mut wanted) = self.cuts.begin() {
             if !wanted.cut.is_empty() {
                 // Flows that packets have opened by the maps as they were before the order are there
@@ -112,7 +112,7 @@ impl Worker {
 
     /// Lets some of the severed flows go, and sends resets whose turn it is; whether there are more
     /// that may go.
-    pub(super) fn let_go(&mut self) -> bool {
+    pub(crate) fn let_go(&mut self) -> bool {
         let mut left = LET_GO;
         while left > 0 && self.post.has_room() {
             let Some(severed) = self.cuts.next() else {
@@ -154,7 +154,7 @@ impl Worker {
     }
 
     /// Before the thread ends: no cut and no id is lost, and resets go out as far as that takes no time.
-    pub(super) fn finish_cuts(&mut self) {
+    pub(crate) fn finish_cuts(&mut self) {
         self.cut();
         if self.cuts.is_busy() {
             grace::wait();

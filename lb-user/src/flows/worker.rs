@@ -1,7 +1,5 @@
 //! The thread: passes over the table, in batches of CPU time.
 
-mod cutting;
-
 use std::{
     mem,
     path::Path,
@@ -27,20 +25,19 @@ use tokio::sync::oneshot;
 
 use super::{
     Counts, Order,
-    cause::Cause,
-    claims::Claims,
-    close::{Closed, Marked, Marks, mark, settle},
-    cuts::Cuts,
     doubts::Doubts,
-    ends::End,
+    evict::queue::Cuts,
+    expire::{Closed, Marked, Marks, mark, settle},
     idle::{Policy, Ticks, age, duration},
-    keepalive::{Judgement, Keepalive},
-    post::{Post, is_loud},
-    records::Records,
-    silence::Step,
-    turns::Turns,
-    usage::{Look, corrections},
-    ways::Ways,
+    keepalive::{Judgement, Keepalive, next_hops::Ways, probe::Step, round_robin::Turns},
+    map_cache::Records,
+    reason::Cause,
+    reset::{
+        segments::End,
+        sender::{Post, is_loud},
+    },
+    stuck_claims::Claims,
+    usage_recount::{Look, corrections},
 };
 use crate::{
     dataplane::{
@@ -49,15 +46,15 @@ use crate::{
         labels::Labels,
         maps::Maps,
     },
-    observe::log::Reporter,
+    flows::log::Reporter,
 };
 
 /// CPU time after which a batch ends. It is looked at every few steps, so a batch has some more.
-const BATCH: Duration = Duration::from_micros(500);
+pub(crate) const BATCH: Duration = Duration::from_micros(500);
 /// Rest between two batches.
-const REST: Duration = Duration::from_millis(2);
+pub(crate) const REST: Duration = Duration::from_millis(2);
 /// Entries that are looked at between two looks at the CPU clock, which is a system call.
-const LOOKS: u32 = 512;
+pub(crate) const LOOKS: u32 = 512;
 /// Flows that are closed between two of those.
 const CLOSES: usize = 8;
 /// Flows whose ends are sent something between two of those.
@@ -71,7 +68,7 @@ const PASSES_PER_TIMEOUT: u32 = 4;
 const RECOUNT: Duration = Duration::from_secs(60);
 
 /// The handle is gone, or the thread is to rest.
-struct Stopped;
+pub(crate) struct Stopped;
 
 /// Where the recount stands.
 enum Recount {
@@ -87,15 +84,15 @@ enum Recount {
 type Looks = [Look; 2];
 
 pub(super) struct Worker {
-    table: FlowTable,
-    usage: UsageTable,
-    records: Records,
+    pub(crate) table: FlowTable,
+    pub(crate) usage: UsageTable,
+    pub(crate) records: Records,
     policy: Policy,
     orders: Receiver<Order>,
-    cuts: Cuts,
+    pub(crate) cuts: Cuts,
     reporter: Reporter,
-    counts: Arc<Counts>,
-    post: Post,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) post: Post,
     keepalive: Keepalive,
     doubts: Doubts,
     turns: Turns,
@@ -106,7 +103,7 @@ pub(super) struct Worker {
     marked: Marks,
     claims: Claims,
     recount: Recount,
-    batch: Duration,
+    pub(crate) batch: Duration,
     now: Ticks,
     /// How it says that it rests, if it is to.
     rest: Option<oneshot::Sender<()>>,
@@ -330,7 +327,7 @@ impl Worker {
     }
 
     /// Reports a flow that has ended, with its last word.
-    fn report(&self, id: u32, flow: &Flow, kind: u32, time: Ticks) {
+    pub(crate) fn report(&self, id: u32, flow: &Flow, kind: u32, time: Ticks) {
         if let Some(page) = self.records.page(id) {
             self.reporter.report(FlowEvent {
                 flow: *flow,
@@ -346,7 +343,7 @@ impl Worker {
     }
 
     /// Puts the id of a flow that has ended back into its queue.
-    fn give_back(&mut self, id: u32) {
+    pub(crate) fn give_back(&mut self, id: u32) {
         if !self.records.free(id) {
             self.counts.ids_lost.add(1);
             tracing::error!(id, "a free flow id is lost until the next start");
@@ -506,7 +503,7 @@ impl Worker {
     }
 
     /// Ends the batch: sleeps, or until there is an order.
-    fn sleep(&mut self, time: Duration) -> Result<(), Stopped> {
+    pub(crate) fn sleep(&mut self, time: Duration) -> Result<(), Stopped> {
         let spent = u64::try_from(cpu_time().saturating_sub(self.batch).as_micros());
         self.counts.cpu_us.add(spent.unwrap_or(u64::MAX));
         self.counts
@@ -530,7 +527,7 @@ impl Worker {
     }
 
     /// The data plane's time, read without a system call.
-    fn clock(&mut self) -> Ticks {
+    pub(crate) fn clock(&mut self) -> Ticks {
         // The clock is always there; were it not, time would stand still and nothing expire.
         self.now = coarse_now().unwrap_or(self.now);
         self.now
@@ -538,7 +535,7 @@ impl Worker {
 }
 
 /// CPU time of this thread.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     // The clock of one's own thread is always there.
     let time = ClockId::CLOCK_THREAD_CPUTIME_ID.now();
     time.map(Duration::from).unwrap_or_default()

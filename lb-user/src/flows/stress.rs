@@ -24,11 +24,13 @@ use lb_common::{
 };
 
 use super::{
-    cause::Cause,
-    close::{mark, settle},
-    cut::{Cut, Why},
+    evict::{
+        selector::{Cut, Why},
+        terminate::{Severed, Stroke, sever},
+    },
+    expire::{mark, settle},
     idle::words::established,
-    sever::{Severed, Stroke, sever},
+    reason::Cause,
 };
 use crate::dataplane::{
     flows::{FlowTable, UsageTable},

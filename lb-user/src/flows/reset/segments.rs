@@ -10,8 +10,10 @@ use lb_common::{
     wire::header::{ACK, RST},
 };
 
-use super::idle::{Ticks, age};
-use crate::dataplane::labels::Labels;
+use crate::{
+    dataplane::labels::Labels,
+    flows::idle::{Ticks, age},
+};
 
 /// One end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

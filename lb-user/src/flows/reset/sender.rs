@@ -12,14 +12,12 @@ use lb_common::{
 };
 
 use super::{
-    Counts,
-    ends::{End, Pace, Tuple, address},
-    idle::Ticks,
-    outbox::{Letter, Outbox, Tally},
-    records::Records,
+    queue::{Letter, Outbox, Tally},
+    segments::{End, Pace, Tuple, address},
 };
 use crate::{
     dataplane::flows::FlowTable,
+    flows::{Counts, idle::Ticks, map_cache::Records},
     network::raw::{Nics, Sent},
 };
 
@@ -41,7 +39,7 @@ struct Farewell {
 }
 
 /// The frames on their way.
-pub(super) struct Post {
+pub(crate) struct Post {
     nics: Nics,
     resets: Pace,
     probes: Pace,
@@ -51,12 +49,12 @@ pub(super) struct Post {
 }
 
 /// Whether the ends of a flow that was `alive` are told of its end: somebody has a connection then.
-pub(super) fn is_loud(alive: Word) -> bool {
+pub(crate) fn is_loud(alive: Word) -> bool {
     !alive.is_udp() && matches!(alive.state(), State::Replied | State::Established)
 }
 
 impl Post {
-    pub(super) fn new(counts: Arc<Counts>, now: Ticks) -> Self {
+    pub(crate) fn new(counts: Arc<Counts>, now: Ticks) -> Self {
         Self {
             nics: Nics::default(),
             resets: Pace::new(RESETS.0, RESETS.1, now),
@@ -68,22 +66,22 @@ impl Post {
     }
 
     /// Whether resets wait.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Whether those of flows that were cut wait.
-    pub(super) fn has_outgoing(&self) -> bool {
+    pub(crate) fn has_outgoing(&self) -> bool {
         !self.outbox.is_empty()
     }
 
     /// Whether there is room for those of one more.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.outbox.has_room()
     }
 
     /// Makes the resets of a flow that was cut, whose id nobody else has yet.
-    pub(super) fn bid_farewell(&mut self, id: u32, flow: &Flow, records: &mut Records) {
+    pub(crate) fn bid_farewell(&mut self, id: u32, flow: &Flow, records: &mut Records) {
         for end in End::BOTH {
             let letter = letter(id, flow, (end, false), records, |tuple| tuple.reset(end));
             let waits = letter.is_some_and(|letter| self.outbox.add(end, letter));
@@ -92,7 +90,7 @@ impl Post {
     }
 
     /// Sends those whose turn it is.
-    pub(super) fn send_outgoing(&mut self, now: Ticks) {
+    pub(crate) fn send_outgoing(&mut self, now: Ticks) {
         let nics = &mut self.nics;
         let Tally { sent, unsent } = self.outbox.send(now, |frames| {
             let (sent, last) = nics.send_all(frames);
@@ -107,7 +105,7 @@ impl Post {
     }
 
     /// Takes a flow that has been closed, with the word that it has now.
-    pub(super) fn farewell(&mut self, id: u32, word: Word, sought: bool) {
+    pub(crate) fn farewell(&mut self, id: u32, word: Word, sought: bool) {
         if self.waiting.len() < MOST {
             self.waiting.push_back(Farewell { id, word, sought });
         } else {
@@ -116,7 +114,7 @@ impl Post {
     }
 
     /// Sends the resets of one flow, if it is their turn; whether there may be more.
-    pub(super) fn reset_next(
+    pub(crate) fn reset_next(
         &mut self,
         table: &FlowTable,
         records: &mut Records,
@@ -148,7 +146,7 @@ impl Post {
 
     /// Sends a probe to one end, which may have been `sought`. None if it is not its turn yet; else
     /// whether it went out.
-    pub(super) fn probe(
+    pub(crate) fn probe(
         &mut self,
         id: u32,
         flow: &Flow,
@@ -171,7 +169,7 @@ impl Post {
     }
 
     /// Whether frames to this end can leave now.
-    pub(super) fn has_carrier(
+    pub(crate) fn has_carrier(
         &mut self,
         id: u32,
         flow: &Flow,
@@ -226,7 +224,8 @@ fn letter(
 
 #[cfg(test)]
 mod tests {
-    use super::{super::idle::words::*, *};
+    use super::*;
+    use crate::flows::idle::words::*;
 
     #[test]
     fn whoever_has_a_connection_is_told() {

@@ -8,14 +8,14 @@ use std::{
 use ipnet::IpNet;
 use lb_common::maps::flow::Flow;
 
-use super::flows::flow_id;
 use crate::{
     api::Filter,
-    control::expiry::cut::Choice,
+    flows::evict::selector::Choice,
     model::{
         registry::{Ids, Kind},
         snat::{self, SnatSlot},
     },
+    observe::flows::flow_id,
 };
 
 /// The most names that are listed as the known ones.
@@ -26,7 +26,7 @@ const LISTED: usize = 8;
 /// # Errors
 ///
 /// What is no name or address of anything that flows have, in words.
-pub fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> {
+pub(crate) fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> {
     let Filter {
         network,
         service,
@@ -58,7 +58,7 @@ pub fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> {
 }
 
 /// Whether a flow is meant, the one with this id and this client.
-pub(super) fn meant(choices: &[Choice], id: u32, flow: &Flow, client: Option<IpAddr>) -> bool {
+pub(crate) fn meant(choices: &[Choice], id: u32, flow: &Flow, client: Option<IpAddr>) -> bool {
     choices.iter().any(|choice| choice.holds(flow, id, client))
 }
 
@@ -68,7 +68,7 @@ pub(super) fn meant(choices: &[Choice], id: u32, flow: &Flow, client: Option<IpA
 /// # Errors
 ///
 /// If there is none, or backends of several pools have the name.
-pub fn backends(name: &str, ids: &Ids) -> Result<Vec<u32>, String> {
+pub(crate) fn backends(name: &str, ids: &Ids) -> Result<Vec<u32>, String> {
     let (pool, backend) = match name.split_once('/') {
         Some((pool, backend)) => (Some(pool), backend),
         None => (None, name),

@@ -23,11 +23,11 @@ use lb_common::{
     maps::flow::Flow,
 };
 
-use super::{
-    cut::{Cut, Why},
-    idle::Ticks,
+use super::selector::{Cut, Why};
+use crate::{
+    dataplane::{flows::FlowTable, labels::Labels},
+    flows::idle::Ticks,
 };
-use crate::dataplane::{flows::FlowTable, labels::Labels};
 
 /// Swaps that are tried in one go; each that fails was another packet's.
 const SWAPS: u32 = 64;
@@ -113,7 +113,8 @@ impl Severed {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::idle::words::*, *};
+    use super::*;
+    use crate::flows::idle::words::*;
 
     const ID: u32 = 3;
     const BACKEND: u32 = 7;

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 
 use lb_common::segment::{BareSegment, Frame};
 
-use super::{
-    ends::{End, Pace},
-    idle::{Ticks, age},
+use super::segments::{End, Pace};
+use crate::{
+    flows::idle::{Ticks, age},
+    network::raw::Sent,
 };
-use crate::network::raw::Sent;
 
 /// Resets to one kind of end that wait at most; whoever has more of them waits.
 const MOST: usize = 1 << 17;

@@ -15,7 +15,7 @@ use std::mem;
 
 use lb_common::{conntrack::Word, maps::flow::Flow};
 
-use super::cause::Cause;
+use super::reason::Cause;
 use crate::dataplane::flows::FlowTable;
 
 /// A flow with the mark, not settled yet.

@@ -73,7 +73,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A clock that says `coarse` at `millis` after 1970.
-    pub(in crate::observe::log) fn clock(coarse: u32, millis: u64) -> Clock {
+    pub(in crate::flows::log) fn clock(coarse: u32, millis: u64) -> Clock {
         Clock {
             coarse,
             wall: UNIX_EPOCH + Duration::from_millis(millis),

@@ -16,13 +16,13 @@ use lb_common::{
 };
 
 use super::{
-    ends::End,
-    ways::{Way, Ways},
+    keepalive::next_hops::{Way, Ways},
+    reset::segments::End,
 };
 use crate::dataplane::{labels::Labels, maps::Maps};
 
 /// The maps, and what has been read of them in this pass.
-pub(super) struct Records {
+pub(crate) struct Records {
     maps: Maps,
     labels: Labels,
     ways: Ways,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     health::{Outcome, Verdict},
-    shared::{Counted, Had},
+    proxy::{Counted, Had},
 };
 
 /// What the control plane is asked to do.

@@ -23,5 +23,6 @@ pub mod network;
 pub mod observe;
 pub mod panics;
 pub mod privileges;
-pub mod shared;
+pub mod proxy;
+pub mod proxy_protocol;
 pub mod supervisor;

@@ -13,7 +13,7 @@ use std::{
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 
-use crate::shared::listeners::Place;
+use crate::proxy::listeners::Place;
 
 /// The longest time between two signs of life. A process that has taken over is not told what its
 /// supervisor wants, so it gives this one.

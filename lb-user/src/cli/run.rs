@@ -37,7 +37,7 @@ use crate::{
     host::{self, prepare},
     network::resident,
     privileges,
-    shared::{Front, Legs, Listeners},
+    proxy::{Front, Legs, Listeners},
     supervisor::{self, Account},
 };
 

@@ -15,7 +15,7 @@ use crate::{
     api::{ConfigStatus, ControlStatus},
     network::namespace,
     observe::{MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
-    shared::{Counted, Had},
+    proxy::{Counted, Had},
 };
 
 /// The answer of `-o json`.

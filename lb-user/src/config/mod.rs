@@ -32,6 +32,7 @@ mod suggest;
 mod validate;
 mod yaml;
 
+pub mod server_names;
 #[cfg(test)]
 mod tests;
 

@@ -25,7 +25,7 @@ use crate::{
     host,
     model::registry::{Ids, Kind},
     network::cell::Cell,
-    shared::Setup,
+    proxy::Setup,
 };
 
 /// A change that has been found possible; nothing is done yet.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     dataplane::version::{Pinned, pinned},
-    shared::{Front, Legs, listeners::Place},
+    proxy::{Front, Legs, listeners::Place},
 };
 
 /// What is said of a process that has taken over and dies before it is up.

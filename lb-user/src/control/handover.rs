@@ -38,7 +38,7 @@ use crate::{
     admin::server::{SocketFile, bind},
     dataplane::pins::Pins,
     host::{self, Lock},
-    shared::listeners::Place,
+    proxy::listeners::Place,
     supervisor,
 };
 

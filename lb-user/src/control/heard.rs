@@ -17,7 +17,7 @@ use crate::{
     config::{Backend, Config, Health},
     dataplane::peers::LocalPeers,
     model::registry::{Ids, Kind},
-    shared::Legs,
+    proxy::Legs,
 };
 
 /// Where checks ask: the name of a network, and the address and port there.

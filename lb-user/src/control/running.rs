@@ -40,7 +40,7 @@ use crate::{
         neighbour::{Resolved, Targets},
         resident::Resident,
     },
-    shared::{Counts, Front, Had, Legs, Setup, Shares},
+    proxy::{Counts, Front, Had, Legs, Setup, Shares},
 };
 
 /// How long after a change no packet opens a flow by the maps of before.

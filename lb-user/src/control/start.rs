@@ -55,7 +55,7 @@ use crate::{
         neighbour::{self, Inquiry, QUESTIONS, Resolved, Side},
         nic,
     },
-    shared::{Counts, Front, Leases, Legs, Listeners, Setup, Shares, Tables},
+    proxy::{Counts, Front, Leases, Legs, Listeners, Setup, Shares, Tables},
     supervisor,
 };
 

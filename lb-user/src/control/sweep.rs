@@ -31,7 +31,7 @@ use crate::{
         registry::{Ids, Kind},
         snat::{SnatSlot, parse_name},
     },
-    shared::Legs,
+    proxy::Legs,
 };
 
 /// A SNAT address that is free again: its cell need not answer for it any more.

@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 use super::{Outcome, Target, Verdict, http, tcp, tls};
 use crate::{
     config::{self, Get, time_text},
-    shared::proxy,
+    proxy_protocol::encode,
 };
 
 /// Characters of an outcome's words at most: some are a server's.
@@ -140,7 +140,7 @@ impl<'a> Question<'a> {
         self.step.set(CONNECTION);
         let mut stream = tcp::connect(self.source, self.address).await?;
         if self.is_told {
-            let header = proxy::local().context("say that a check is nobody's");
+            let header = encode::local().context("say that a check is nobody's");
             tcp::say(&mut stream, &header.map_err(Fault::Ours)?).await?;
         }
         match self.check {

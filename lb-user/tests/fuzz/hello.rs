@@ -1,6 +1,6 @@
 //! Hellos out of any bytes.
 
-use lb_user::shared::hello::{Reading, ServerName, Verdict, parse};
+use lb_user::proxy::client_hello::{Reading, ServerName, Verdict, parse};
 
 use crate::each_input;
 

@@ -15,19 +15,17 @@ use super::{
     limit,
     service::prefixes,
 };
-use crate::{
-    config::{
-        model::{Listen, Protocol, any},
-        names,
-        place::{At, Place, quote},
-        problem::Findings,
-        schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawShared, Sources},
-        shared::{
-            BODY_TIMEOUT, Balance, Ech, HELLO_TIMEOUT, Http, LONGEST_HEADER, LONGEST_HELLO,
-            MAX_HEADER, MAX_HELLO, NameRoute, Otherwise, Sni, Target, To,
-        },
+use crate::config::{
+    model::{Listen, Protocol, any},
+    names,
+    place::{At, Place, quote},
+    problem::Findings,
+    schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawShared, Sources},
+    server_names::whole,
+    shared::{
+        BODY_TIMEOUT, Balance, Ech, HELLO_TIMEOUT, Http, LONGEST_HEADER, LONGEST_HELLO, MAX_HEADER,
+        MAX_HELLO, NameRoute, Otherwise, Sni, Target, To,
     },
-    shared::names::whole,
 };
 
 /// How long a client may take to say what it wants.

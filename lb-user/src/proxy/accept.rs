@@ -1,0 +1,424 @@
+//! The front: a thread in a network's cell. It accepts the connections of the network's shared VIPs, and
+//! opens those to its backends.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::{SocketAddr, SocketAddrV4},
+    os::fd::OwnedFd,
+    rc::Rc,
+    sync::Arc,
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, watch},
+    task::{self, AbortHandle, LocalSet, yield_now},
+    time::sleep,
+};
+
+use super::{
+    Counts, Legs, Listeners, Setup,
+    admission::{Everywhere, Pending},
+    dial::{
+        connect::{Dial, Dialers, Origin, Ports, Sources, open},
+        select::{Addresses, Unreached},
+    },
+    fair_share::Shares,
+    fd_budget::Descriptors,
+    http,
+    listeners::Place,
+    passthrough,
+    relay::pipe::Pipes,
+    snapshot::{Routing, Service},
+    sni,
+    sockets::reset_at_close,
+    splice::{
+        negotiated::Agreed,
+        port_lease::{Leases, PUT_BACK_INTERVAL, SAID},
+    },
+};
+use crate::{
+    network::{neighbour::Side, resident},
+    panics::spawn_connection,
+};
+
+/// How long until an address that could not be had is tried again, and until a front that has no
+/// descriptors left accepts again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The fronts of all networks. They end with it.
+#[derive(Debug)]
+pub struct Front {
+    setup: Option<watch::Sender<Arc<Setup>>>,
+    threads: Vec<JoinHandle<()>>,
+    shares: Shares,
+    listeners: Listeners,
+    pending: Everywhere,
+    kept: Everywhere,
+}
+
+impl Front {
+    /// Starts a front for each network, by its name. They have nothing to do until they are told. What
+    /// of `listeners` is open already is not opened again.
+    ///
+    /// # Errors
+    ///
+    /// If a cell cannot be entered, or a thread not be started.
+    pub fn start(
+        sides: BTreeMap<String, (Side, Option<Leases>)>,
+        (legs, counts, shares): (&Legs, &Counts, &Shares),
+        listeners: Listeners,
+    ) -> Result<Self> {
+        let (setup, follow) = watch::channel(Arc::default());
+        let mut dialers = BTreeMap::new();
+        let mut dials = Vec::new();
+        for (network, (side, leases)) in sides {
+            let (dialer, asked) = mpsc::unbounded_channel();
+            dialers.insert(network.clone(), dialer);
+            dials.push((network, side, leases, asked));
+        }
+        let dialers = Dialers(Arc::new(dialers));
+        listeners.retain_networks(|network| dialers.0.contains_key(network));
+        let descriptors = Descriptors::of_this_process(shares.clone());
+        let mut front = Self {
+            shares: shares.clone(),
+            setup: Some(setup),
+            threads: Vec::new(),
+            listeners,
+            pending: Everywhere::up_to(descriptors.waiting()),
+            kept: Everywhere::up_to(descriptors.kept()),
+        };
+        for (network, side, leases, asked) in dials {
+            let work = Work {
+                listeners: front.listeners.clone(),
+                pending: front.pending.of(&network),
+                kept: front.kept.of(&network),
+                network: network.clone(),
+                setup: follow.clone(),
+                dialers: dialers.clone(),
+                legs: legs.clone(),
+                counts: counts.clone(),
+                shares: shares.clone(),
+                descriptors: descriptors.clone(),
+                leases,
+            };
+            let thread = spawn(work, side, asked)
+                .with_context(|| format!("serve the shared VIPs of network {network}"))?;
+            front.threads.push(thread);
+        }
+        Ok(front)
+    }
+
+    /// From now on new connections go where this says. Listeners that are not in it are closed, and new
+    /// ones that can be had are open when this returns; legs go on.
+    pub fn set(&self, setup: Setup) {
+        if let Some(sender) = &self.setup {
+            let setup = Arc::new(setup);
+            self.shares.divide_among(setup.client_networks());
+            let before = sender.send_replace(Arc::clone(&setup));
+            let places = setup.services.keys();
+            let added = places.filter(|place| !before.services.contains_key(*place));
+            self.listeners.wait_for(&added.collect::<Vec<_>>());
+        }
+    }
+
+    /// As [`Self::set`], but what is not wanted any more goes on beside it: the data plane may still send
+    /// clients there.
+    pub fn add(&self, mut setup: Setup) {
+        if let Some(sender) = &self.setup {
+            let before = Arc::clone(&sender.borrow());
+            setup.keep(&before);
+            self.set(setup);
+        }
+    }
+
+    /// Duplicates of the listeners, for the next process. Clients that are here already are served to their
+    /// end, and no others unless the listeners are [taken back](Self::take_back).
+    ///
+    /// # Errors
+    ///
+    /// If the process has too many open files.
+    pub fn give(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
+        let listeners = self.listeners.give();
+        self.look_again();
+        listeners
+    }
+
+    /// Accepts again: there will be no next process.
+    pub fn take_back(&self) {
+        self.listeners.take_back();
+        self.look_again();
+    }
+
+    /// The next process accepts.
+    pub fn let_go(&self) {
+        self.listeners.let_go();
+    }
+
+    /// Has each thread look at what it has to listen at.
+    fn look_again(&self) {
+        if let Some(sender) = &self.setup {
+            sender.send_modify(|_| {});
+        }
+    }
+
+    /// Whether no client waits for a backend, or for its next request.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.kept.is_empty()
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        // Threads see that nobody will tell them anything any more.
+        drop(self.setup.take());
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the shared VIPs has panicked");
+            }
+        }
+    }
+}
+
+/// What a thread has to do, before it runs.
+struct Work {
+    network: String,
+    setup: watch::Receiver<Arc<Setup>>,
+    dialers: Dialers,
+    legs: Legs,
+    counts: Counts,
+    listeners: Listeners,
+    pending: Pending,
+    kept: Pending,
+    shares: Shares,
+    descriptors: Descriptors,
+    leases: Option<Leases>,
+}
+
+fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
+    let name = format!("vip-{}", work.network);
+    let cell = side.cell.clone();
+    resident::start_listener(name, cell.as_deref(), move |runtime| {
+        LocalSet::new().block_on(&runtime, serve(work, &side, asked));
+    })
+}
+
+/// What all connections of a network share.
+pub(crate) struct Shared {
+    pub(super) setup: watch::Receiver<Arc<Setup>>,
+    pub(super) dialers: Dialers,
+    pub(super) legs: Legs,
+    pub(super) counts: Counts,
+    pub(super) listeners: Listeners,
+    /// Who has no backend yet.
+    pub(super) pending: Pending,
+    /// Who has been answered, and may ask again.
+    pub(super) kept: Pending,
+    pub(super) descriptors: Descriptors,
+    pub(super) pipes: Pipes,
+    /// What backends agree on.
+    pub(super) agreed: Agreed,
+    pub(super) network: String,
+}
+
+impl Shared {
+    /// The service of a VIP here, as it is now.
+    pub(super) fn service(&self, vip: SocketAddrV4) -> Option<Arc<Service>> {
+        let key = (self.network.clone(), vip);
+        self.setup.borrow().services.get(&key).cloned()
+    }
+}
+
+/// Follows what is wanted until nobody wants anything any more.
+async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
+    let Work {
+        network,
+        mut setup,
+        dialers,
+        legs,
+        counts,
+        listeners,
+        pending,
+        kept,
+        shares,
+        descriptors,
+        leases,
+    } = work;
+    let origin = match side.cell {
+        Some(_) => Origin::Cell,
+        None => Origin::Host,
+    };
+    if let Some(leases) = leases.clone() {
+        task::spawn_local(say(leases.clone()));
+        task::spawn_local(put_back(leases));
+    }
+    let from = (network.as_str().into(), origin, leases);
+    task::spawn_local(dial_all(asked, from, shares, setup.clone()));
+    let shared = Rc::new(Shared {
+        setup: setup.clone(),
+        dialers,
+        legs,
+        counts,
+        listeners,
+        pending,
+        kept,
+        pipes: Pipes::new(&descriptors),
+        descriptors,
+        agreed: Agreed::default(),
+        network,
+    });
+    let mut accepted = BTreeMap::new();
+    while setup.changed().await.is_ok() {
+        let now = Arc::clone(&setup.borrow_and_update());
+        let vips = match shared.listeners.have_ceased() {
+            true => BTreeSet::new(),
+            false => now.vips(&shared.network),
+        };
+        let is_wanted = |vip: &SocketAddrV4| vips.contains(vip);
+        accepted.retain(|vip, _| is_wanted(vip));
+        shared
+            .listeners
+            .retain(&shared.network, |vip| is_wanted(&vip));
+        for vip in vips {
+            let listen = || listen(vip, &shared);
+            accepted.entry(vip).or_insert_with(listen);
+        }
+    }
+}
+
+/// A listener that is accepted from until this is dropped.
+struct Listening(AbortHandle);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn listen(address: SocketAddrV4, shared: &Rc<Shared>) -> Listening {
+    let accept = accept(address, Rc::clone(shared));
+    Listening(task::spawn_local(accept).abort_handle())
+}
+
+/// Accepts connections to a VIP as long as this is wanted, whatever comes in between.
+async fn accept(vip: SocketAddrV4, shared: Rc<Shared>) {
+    let mut listener = None;
+    let mut was_said = false;
+    loop {
+        let Err(error) = accept_one(&mut listener, vip, &shared).await else {
+            was_said = false;
+            continue;
+        };
+        if !was_said {
+            tracing::error!(network = shared.network, address = %vip, "no new connections: {error}");
+        }
+        was_said = true;
+        sleep(AGAIN).await;
+    }
+}
+
+/// Serves the next client that connects to a VIP, with a task of its own; first makes the listener if
+/// there is none.
+async fn accept_one(
+    listener: &mut Option<TcpListener>,
+    vip: SocketAddrV4,
+    shared: &Rc<Shared>,
+) -> io::Result<()> {
+    let listener = match listener {
+        Some(listener) => listener,
+        None => listener.insert(shared.listeners.at(&(shared.network.clone(), vip))?),
+    };
+    match listener.accept().await {
+        Ok((stream, SocketAddr::V4(client))) => {
+            begin(stream, Addresses { client, vip }, shared);
+            // Those who have to go for it do so before the next one comes.
+            yield_now().await;
+        }
+        Ok(_) => {}
+        // One that is gone before it is accepted says nothing of the next one.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Serves a client, in a task of its own, if there is a descriptor for it.
+fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
+    let Some(service) = shared.service(addresses.vip) else {
+        return;
+    };
+    let descriptor = match shared.descriptors.socket(service.network) {
+        Ok(descriptor) => descriptor,
+        Err(spent) => {
+            shared.counts.of(&service.name, |counted| {
+                counted.accepted += 1;
+                counted.refuse(Unreached::without_descriptor(spent).label());
+            });
+            reset_at_close(&client);
+            return;
+        }
+    };
+    let shared = Rc::clone(shared);
+    spawn_connection(async move {
+        match service.routing.clone() {
+            Routing::Sni(sni) => sni::serve(client, addresses, service, sni, shared).await,
+            Routing::Http(http) => http::serve(client, addresses, service, http, shared).await,
+            Routing::Pool(pool) => {
+                passthrough::serve(client, addresses, service, &pool, shared).await
+            }
+        }
+        drop(descriptor);
+    });
+}
+
+/// Says of the ports that are lent that they are in use, for ever.
+async fn say(leases: Leases) {
+    loop {
+        leases.say();
+        sleep(SAID).await;
+    }
+}
+
+/// Puts ports back that were left a moment ago, for ever.
+async fn put_back(leases: Leases) {
+    loop {
+        sleep(PUT_BACK_INTERVAL).await;
+        leases.put_back();
+    }
+}
+
+/// Opens the connections that are wished for.
+async fn dial_all(
+    mut asked: mpsc::UnboundedReceiver<Dial>,
+    (network, origin, leases): (Arc<str>, Origin, Option<Leases>),
+    shares: Shares,
+    mut setup: watch::Receiver<Arc<Setup>>,
+) {
+    let ports = Rc::new(RefCell::new(Ports::default()));
+    while let Some(dial) = asked.recv().await {
+        if setup.has_changed().unwrap_or_default() {
+            let now = Arc::clone(&setup.borrow_and_update());
+            ports.borrow_mut().retain(|to| now.dials(&network, to));
+        }
+        let setup = Arc::clone(&setup.borrow());
+        let (network, leases, ports) = (Arc::clone(&network), leases.clone(), Rc::clone(&ports));
+        let shares = shares.clone();
+        spawn_connection(async move {
+            let name: &str = &network;
+            let sources = Sources {
+                network: &network,
+                shares: &shares,
+                origin,
+                addresses: setup.sources.get(name).map_or(&[][..], Vec::as_slice),
+                slots: setup.slots.get(name).map_or(&[][..], Vec::as_slice),
+                leases: leases.as_ref(),
+            };
+            open(dial, sources, &ports).await;
+        });
+    }
+}

@@ -1,0 +1,197 @@
+//! The way to the hello through TLS records (RFC 8446 section 5.1).
+
+use std::{borrow::Cow, iter, ops::RangeInclusive};
+
+use super::{Refusal, Verdict, message};
+
+/// The longest hello that there can be, in bytes of the message without its header: version, random, and
+/// the longest vectors of RFC 8446 section 4.1.2, with their lengths. OpenSSL takes as much.
+pub const MAX_HELLO: usize = 2 + 32 + (1 + 32) + (2 + 0xfffe) + (1 + 0xff) + (2 + 0xffff);
+/// The longest stream to the end of a hello, headers of records and message included: room for the
+/// longest hello in records of 6 bytes and more, and for any of 43 kB in whatever records.
+pub const MAX_STREAM: usize = 2 * MAX_HELLO;
+
+const HEADER: usize = 5;
+/// Type and length of a message.
+const HEAD: usize = 4;
+/// The longest fragment of a record.
+const MAX_FRAGMENT: usize = 1 << 14;
+/// Content types: those that a TLS record can have, and the one of a hello.
+const CONTENTS: RangeInclusive<u8> = 20..=24;
+const HANDSHAKE: u8 = 22;
+/// A message type, of SSL 2 as well.
+const CLIENT_HELLO: u8 = 1;
+/// SSL 3 and every TLS.
+const MAJOR: u8 = 3;
+
+/// A stream on the way to its hello. It remembers which records it has passed, so that a client that
+/// sends byte after byte costs as much as its bytes do.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The longest message, without its header.
+    most: usize,
+    /// Where in the stream the record begins that was not whole yet.
+    record: usize,
+    /// Bytes of the message in the records before it.
+    passed: usize,
+    /// The head of the message, as much as is known.
+    head: [u8; HEAD],
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self::up_to(MAX_HELLO)
+    }
+}
+
+impl Reading {
+    /// For hellos of at most that many bytes, and never more than [`MAX_HELLO`]. In whatever records
+    /// they come, six times as much of the stream is enough.
+    #[must_use]
+    pub fn up_to(most: usize) -> Self {
+        Self {
+            most: most.min(MAX_HELLO),
+            record: 0,
+            passed: 0,
+            head: [0; HEAD],
+        }
+    }
+
+    /// The verdict on `stream`: all bytes from the first one of the client, as many as before or more.
+    pub fn go_on(&mut self, stream: &[u8]) -> Verdict {
+        match self.walk(stream) {
+            Ok(Reached::Within { at_least }) => Verdict::Incomplete { at_least },
+            Ok(Reached::End(end)) => {
+                let message = message(stream.get(..end).unwrap_or_default());
+                match message::read(message.get(HEAD..).unwrap_or_default(), end) {
+                    Ok(hello) => Verdict::Found(hello),
+                    Err(refusal) => Verdict::Refused(refusal),
+                }
+            }
+            Err(refusal) => Verdict::Refused(refusal),
+        }
+    }
+
+    fn walk(&mut self, stream: &[u8]) -> Result<Reached, Refusal> {
+        loop {
+            let rest = stream.get(self.record..).unwrap_or_default();
+            let Some(length) = fragment_length(rest, self.record == 0)? else {
+                let left = self.total(self.passed).unwrap_or(HEAD) - self.passed;
+                let at_least = missing(left, 0) - rest.len();
+                return Ok(Reached::Within { at_least });
+            };
+            let fragment = rest.get(HEADER..).unwrap_or_default();
+            let fragment = fragment.get(..length).unwrap_or(fragment);
+            self.note_head(fragment)?;
+            let here = self.passed + fragment.len();
+            let total = self.total(here);
+            if let Some(total) = total {
+                // It ends here, or behind.
+                let end = self.record + HEADER + total - self.passed;
+                if end > MAX_STREAM {
+                    return Err(Refusal::Scattered);
+                }
+                if here >= total {
+                    return Ok(Reached::End(end));
+                }
+            }
+            if fragment.len() < length {
+                let at_least = missing(total.unwrap_or(HEAD) - here, length - fragment.len());
+                return Ok(Reached::Within { at_least });
+            }
+            self.record += HEADER + length;
+            self.passed = here;
+        }
+    }
+
+    /// Takes what `fragment` has of the head of the message, and looks at the type.
+    fn note_head(&mut self, fragment: &[u8]) -> Result<(), Refusal> {
+        let unknown = self.head.iter_mut().skip(self.passed);
+        for (byte, &sent) in unknown.zip(fragment) {
+            *byte = sent;
+        }
+        let is_known = self.passed + fragment.len() > 0;
+        let [kind, ..] = self.head;
+        if is_known && kind != CLIENT_HELLO {
+            return Err(Refusal::MessageType(kind));
+        }
+        if self.total(self.passed + fragment.len()) > Some(HEAD + self.most) {
+            return Err(Refusal::Long);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the whole message, if `known` of them tell.
+    fn total(&self, known: usize) -> Option<usize> {
+        let [_, length @ ..] = self.head.map(usize::from);
+        let length = length.iter().fold(0, |length, byte| length << 8 | byte);
+        (known >= HEAD).then_some(HEAD + length)
+    }
+}
+
+enum Reached {
+    /// Not the end of the hello.
+    Within { at_least: usize },
+    /// The end of the hello, which is there in the stream.
+    End(usize),
+}
+
+/// Bytes of the stream that `message` bytes take, of which `left` fit in the record that has begun.
+const fn missing(message: usize, left: usize) -> usize {
+    let records = message.saturating_sub(left).div_ceil(MAX_FRAGMENT);
+    message + records * HEADER
+}
+
+/// The length of the fragment in the record that `rest` begins with, if the header of the record is
+/// there; refused as soon as it is not one with a part of a hello.
+fn fragment_length(rest: &[u8], is_first: bool) -> Result<Option<usize>, Refusal> {
+    let Some(&content) = rest.first() else {
+        return Ok(None);
+    };
+    if content != HANDSHAKE {
+        return match rest {
+            _ if !is_first || CONTENTS.contains(&content) => Err(Refusal::RecordType(content)),
+            // A length with its first bit set; the other kind of SSL 2 header is for what is encrypted.
+            [0x80..=0xff, _, CLIENT_HELLO, ..] => Err(Refusal::Ssl2),
+            [0x80..=0xff] | [0x80..=0xff, _] => Ok(None),
+            _ => Err(Refusal::NotTls(content)),
+        };
+    }
+    // The version means nothing else: clients of TLS 1.3 say 3.1, and RFC 5246 appendix E.1 has servers
+    // take any 3.x.
+    if let Some(&major) = rest.get(1)
+        && major != MAJOR
+    {
+        return Err(Refusal::RecordVersion(major));
+    }
+    let Some(&[.., high, low]) = rest.first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    match u16::from_be_bytes([high, low]).into() {
+        0 => Err(Refusal::RecordEmpty),
+        length @ 1..=MAX_FRAGMENT => Ok(Some(length)),
+        _ => Err(Refusal::RecordLong),
+    }
+}
+
+/// The message in records that have been walked; copied only if they are more than one.
+fn message(records: &[u8]) -> Cow<'_, [u8]> {
+    let mut fragments = fragments(records);
+    let first = fragments.next().unwrap_or_default();
+    let mut message = Cow::Borrowed(first);
+    for fragment in fragments {
+        message.to_mut().extend_from_slice(fragment);
+    }
+    message
+}
+
+/// What is in the records, the last of which may be cut off.
+fn fragments(mut records: &[u8]) -> impl Iterator<Item = &[u8]> {
+    iter::from_fn(move || {
+        let (&[.., high, low], rest) = records.split_first_chunk::<HEADER>()?;
+        let length = u16::from_be_bytes([high, low]).into();
+        let (fragment, rest) = rest.split_at_checked(length).unwrap_or((rest, &[]));
+        records = rest;
+        Some(fragment)
+    })
+}

@@ -1,0 +1,265 @@
+//! Reach: from a pool to a connection with one of its backends, which is a leg from then on.
+
+use std::{
+    net::{SocketAddr, SocketAddrV4},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use lb_common::{addr::Be16, maps::flow::FlowKey};
+use tokio::net::TcpStream;
+
+use super::{
+    candidates::Pool,
+    connect::{Dialled, Undialled},
+};
+use crate::{
+    config::ProxyProtocol,
+    proxy::{
+        accept::Shared,
+        connections::{Guard, NewLeg, NotBegun},
+        fair_share::Spent,
+        snapshot::Service,
+        splice::{
+            handoff::Stays,
+            negotiated::Offer,
+            port_lease::{Lease, Purpose},
+            saved_syn::Syn,
+        },
+    },
+    proxy_protocol::encode,
+};
+
+/// How long there is a next backend to be tried, from the first one on. Who refuses costs no time, so
+/// that all of a pool may; of those that are silent there are three.
+const TRYING: Duration = Duration::from_secs(5);
+
+/// The ends of a client's connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addresses {
+    pub(crate) client: SocketAddrV4,
+    pub(crate) vip: SocketAddrV4,
+}
+
+impl Addresses {
+    /// Both ends, as a header has them.
+    pub(crate) fn ends(self) -> (SocketAddr, SocketAddr) {
+        (self.client.into(), self.vip.into())
+    }
+
+    /// The key that a flow of `service` would have.
+    pub(crate) fn key(self, service: &Service) -> FlowKey {
+        FlowKey {
+            client: (*self.client.ip()).into(),
+            vip: (*self.vip.ip()).into(),
+            client_port: Be16::new(self.client.port()),
+            vip_port: Be16::new(self.vip.port()),
+            network: service.network,
+            protocol: 6,
+        }
+    }
+}
+
+/// Why there is no backend for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreached {
+    /// There are as many legs as there may be.
+    Budget,
+    /// Nobody serves the pool.
+    NoBackend,
+    /// Those who do cannot be reached.
+    Unreachable,
+    /// No descriptors are left.
+    NoDescriptors,
+    /// No port is left to reach them from.
+    NoPorts,
+    /// Clients of the same network have their share of descriptors or ports.
+    Share,
+}
+
+impl Unreached {
+    /// The value of a metric's label. It stays the same from one version to the next.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Budget => "budget_spent",
+            Self::NoBackend => "no_backend",
+            Self::Unreachable => "unreachable",
+            Self::NoDescriptors => "no_descriptors",
+            Self::NoPorts => "no_ports",
+            Self::Share => "network_share",
+        }
+    }
+}
+
+impl Unreached {
+    /// Why a client has no descriptor.
+    pub(crate) const fn without_descriptor(spent: Spent) -> Self {
+        match spent {
+            Spent::All => Self::NoDescriptors,
+            Spent::Share => Self::Share,
+        }
+    }
+}
+
+impl From<Undialled> for Unreached {
+    fn from(undialled: Undialled) -> Self {
+        match undialled {
+            Undialled::NoPort(Spent::All) => Self::NoPorts,
+            Undialled::NoPort(Spent::Share) => Self::Share,
+            Undialled::Failed => Self::Unreachable,
+        }
+    }
+}
+
+/// A connection with a backend, which is a leg.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) backend: TcpStream,
+    pub(crate) guard: Guard,
+    /// The flow whose port it has.
+    pub(crate) lease: Option<Lease>,
+    /// How the client's connection began, if it may be handed over; or why it may not.
+    pub(crate) syn: Result<Syn, Stays>,
+    /// How the backend is told whose it is.
+    proxy_protocol: Option<ProxyProtocol>,
+}
+
+impl Reached {
+    /// What the backend gets first: the header that says whose connection it has, which name that one has
+    /// asked for, and what it is called if that is known already; nothing if it expects none.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for it: the backend would take what comes instead for one.
+    pub(crate) fn preface(
+        &self,
+        (source, destination): (SocketAddr, SocketAddr),
+        authority: Option<&str>,
+        unique_id: Option<&[u8]>,
+    ) -> Result<Vec<u8>, Unreached> {
+        let Some(ProxyProtocol::V2) = self.proxy_protocol else {
+            return Ok(Vec::new());
+        };
+        let own = encode::unique_id(self.guard.leg.snat, SystemTime::now());
+        let id = unique_id.unwrap_or(own.as_bytes());
+        let header = encode::header(source, destination, authority, id);
+        header.map_err(|_| Unreached::Unreachable)
+    }
+}
+
+/// Whether a client's connection may be handed over to the data plane, as far as that is known before it has
+/// a backend: if not, why.
+pub(super) type Carriage = Result<Offer, Stays>;
+
+/// Who of a pool may serve a client: at least one.
+#[derive(Debug)]
+pub(crate) struct Candidates {
+    name: String,
+    pool: Arc<Pool>,
+    hash: u32,
+    /// [`Legs::cuts`](crate::proxy::Legs::cuts) when they were chosen.
+    cuts: u64,
+}
+
+impl Candidates {
+    /// Those of the pool with this name for a hash.
+    pub(crate) fn of(name: &str, hash: u32, shared: &Shared) -> Result<Self, Unreached> {
+        let cuts = shared.legs.cuts();
+        let setup = shared.setup.borrow();
+        let pool = setup.pools.get(name).ok_or(Unreached::NoBackend)?;
+        let candidates = Self {
+            name: name.to_owned(),
+            pool: Arc::clone(pool),
+            hash,
+            cuts,
+        };
+        let first = candidates.backends().next();
+        first.map(|_| ()).ok_or(Unreached::NoBackend)?;
+        Ok(candidates)
+    }
+
+    /// Ids and addresses, in the order in which they are tried.
+    pub(crate) fn backends(&self) -> impl Iterator<Item = (u32, SocketAddrV4)> {
+        self.pool.choose(self.hash)
+    }
+
+    /// Opens a connection to the first that answers, for a client who asks for `name`.
+    pub(crate) async fn connect(
+        self,
+        key: &FlowKey,
+        service: &Service,
+        name: Option<String>,
+        carriage: Carriage,
+        shared: &Shared,
+    ) -> Result<Reached, Unreached> {
+        let has_ports = shared.legs.has_ports(service.network, self.pool.network_id);
+        if !has_ports || !shared.legs.has_room(service) {
+            return Err(Unreached::Budget);
+        }
+        let descriptor = shared.descriptors.socket(service.network);
+        let descriptor = descriptor.map_err(Unreached::without_descriptor)?;
+        let mut why = Unreached::Unreachable;
+        let start = Instant::now();
+        let backends = self.backends();
+        let in_time = backends.take_while(|_| start.elapsed() < TRYING);
+        for (tried, (id, address)) in in_time.enumerate() {
+            let syn = carriage.and_then(|offer| shared.agreed.fits(offer, address));
+            let purpose = Purpose {
+                key: *key,
+                service: service.id,
+                backend: (id, address),
+                mss: syn.ok().map(|syn| syn.takes()),
+            };
+            let dialled = shared.dialers.dial(&self.pool.network, purpose);
+            let Dialled {
+                stream: backend,
+                lease,
+                port,
+            } = match dialled.await {
+                Ok(dialled) => dialled,
+                Err(undialled) => {
+                    why = undialled.into();
+                    continue;
+                }
+            };
+            if tried > 0 {
+                let counts = &shared.counts;
+                counts.of(&service.name, |counted| counted.redispatched += 1);
+            }
+            let Ok(SocketAddr::V4(snat)) = backend.local_addr() else {
+                continue;
+            };
+            // It may have been taken out, or cut, while it was dialled.
+            let setup = Arc::clone(&shared.setup.borrow());
+            let pool = setup.pools.get(&self.name);
+            let Some(pool) = pool.filter(|pool| pool.has(id)) else {
+                continue;
+            };
+            let new = NewLeg {
+                key,
+                service,
+                backend: (id, address),
+                network: self.pool.network_id,
+                snat,
+                name: name.clone(),
+            };
+            match shared.legs.begin(new, self.cuts) {
+                Ok(guard) => {
+                    return Ok(Reached {
+                        backend,
+                        guard: guard.with([descriptor].into_iter().chain(port).collect()),
+                        lease,
+                        syn,
+                        proxy_protocol: pool.proxy_protocol,
+                    });
+                }
+                Err(NotBegun::NoRoom) => return Err(Unreached::Budget),
+                Err(NotBegun::Cut) => {}
+            }
+        }
+        Err(why)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use std::{cell::RefCell, collections::BTreeMap, io, net::Ipv4Addr, rc::Rc};
+
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::{LocalSet, spawn_local},
+};
+
+use super::*;
+use crate::{
+    flows::log,
+    proxy::{
+        Counts, Legs, Listeners, Setup,
+        admission::Everywhere,
+        dial::connect::{Dial, Dialers, Dialled, Undialled},
+        fair_share::Shares,
+        fd_budget::Descriptors,
+        relay::pipe::Pipes,
+        snapshot::tests::service,
+        splice::negotiated::{Agreed, tests::offer},
+        tcp_info::Options,
+    },
+};
+
+const NETWORK: &str = "n";
+const POOL: &str = "p";
+/// More than are tried where each takes its time.
+const COUNT: u32 = 10;
+
+/// Ten backends and who opens connections to them: to the one with this id, and to nobody else.
+struct Site {
+    shared: Shared,
+    /// Who was asked for, in that order.
+    asked: Rc<RefCell<Vec<SocketAddrV4>>>,
+    /// Of these the ones that were to have a flow's port.
+    lent: Rc<RefCell<Vec<SocketAddrV4>>>,
+    _setup: watch::Sender<Arc<Setup>>,
+}
+
+impl Site {
+    async fn start(serving: Option<u32>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let backends: BTreeMap<u32, SocketAddrV4> = (1..=COUNT).map(|id| (id, at(id))).collect();
+        let table = backends.keys().copied().cycle().take(509).collect();
+        let pool = Pool::new((NETWORK.to_owned(), 3), table, backends, None);
+        let (sender, setup) = watch::channel(Arc::new(Setup {
+            pools: [(POOL.to_owned(), Arc::new(pool))].into(),
+            ..Setup::default()
+        }));
+        let (dialer, mut dials) = mpsc::unbounded_channel();
+        let asked: Rc<RefCell<Vec<_>>> = Rc::default();
+        let lent: Rc<RefCell<Vec<_>>> = Rc::default();
+        let (all, ports) = (Rc::clone(&asked), Rc::clone(&lent));
+        spawn_local(async move {
+            while let Some(dial) = dials.recv().await {
+                let Dial { purpose, answer } = dial;
+                let to = purpose.backend.1;
+                all.borrow_mut().push(to);
+                ports.borrow_mut().extend(purpose.mss.map(|_| to));
+                let is_there = Some(to) == serving.map(at);
+                let stream = match is_there {
+                    true => TcpStream::connect(there).await.unwrap().into_std(),
+                    false => Err(io::ErrorKind::ConnectionRefused.into()),
+                };
+                let dialled = stream.map(|stream| Dialled {
+                    stream,
+                    lease: None,
+                    port: None,
+                });
+                answer.send(dialled.map_err(Undialled::from)).unwrap();
+            }
+            drop(listener);
+        });
+        let (reporter, _reports) = log::channel();
+        let descriptors = Descriptors::of_this_process(Shares::default());
+        let shared = Shared {
+            setup,
+            dialers: Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into())),
+            legs: Legs::new(reporter),
+            counts: Counts::default(),
+            listeners: Listeners::default(),
+            pending: Everywhere::up_to(descriptors.waiting()).of(NETWORK),
+            kept: Everywhere::up_to(descriptors.kept()).of(NETWORK),
+            pipes: Pipes::new(&descriptors),
+            agreed: Agreed::default(),
+            descriptors,
+            network: NETWORK.to_owned(),
+        };
+        Self {
+            shared,
+            asked,
+            lent,
+            _setup: sender,
+        }
+    }
+
+    /// Connects to the pool; the id of the backend.
+    async fn connect(&self, candidates: Candidates) -> Result<u32, Unreached> {
+        let (service, key) = (service(None, None), FlowKey::default());
+        let carriage = Ok(offer(Options::default()));
+        let connected = candidates.connect(&key, &service, None, carriage, &self.shared);
+        let Reached { guard, .. } = connected.await?;
+        Ok(guard.leg.flow().backend_id)
+    }
+
+    fn redispatched(&self) -> u64 {
+        let counted = self.shared.counts.read();
+        counted.values().map(|counted| counted.redispatched).sum()
+    }
+}
+
+fn at(id: u32) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from(0x0a00_0000 + id), 443)
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+/// Each is asked once, however many have refused before.
+#[test]
+fn all_are_tried_until_one_is_there() {
+    run(async {
+        for hash in [0, 1 << 31, u32::MAX] {
+            let nobody = Site::start(None).await;
+            let candidates = Candidates::of(POOL, hash, &nobody.shared).unwrap();
+            let order: Vec<(u32, SocketAddrV4)> = candidates.backends().collect();
+            assert_eq!(order.len(), 10);
+            let found = nobody.connect(candidates).await;
+            assert_eq!(found, Err(Unreached::Unreachable));
+            let addresses: Vec<_> = order.iter().map(|(_, address)| *address).collect();
+            assert_eq!(*nobody.asked.borrow(), addresses);
+            assert_eq!(nobody.redispatched(), 0);
+
+            for tried in [1, 2, 4, 10] {
+                let id = order[tried - 1].0;
+                let site = Site::start(Some(id)).await;
+                let candidates = Candidates::of(POOL, hash, &site.shared).unwrap();
+                assert_eq!(site.connect(candidates).await, Ok(id));
+                assert_eq!(*site.asked.borrow(), addresses[..tried]);
+                assert_eq!(site.redispatched(), u64::from(tried > 1));
+            }
+        }
+    });
+}
+
+/// Backends that are known to agree on something else than the client get nothing that flows could have.
+#[test]
+fn who_is_going_to_be_copied_takes_no_port_of_a_flow() {
+    run(async {
+        let site = Site::start(None).await;
+        for id in 1..=COUNT / 2 {
+            site.shared.agreed.note(at(id), Options::ALL);
+        }
+        let candidates = Candidates::of(POOL, 0, &site.shared).unwrap();
+        assert_eq!(site.connect(candidates).await, Err(Unreached::Unreachable));
+        let mut lent = site.lent.borrow().clone();
+        lent.sort_unstable();
+        let alike: Vec<SocketAddrV4> = (COUNT / 2 + 1..=COUNT).map(at).collect();
+        assert_eq!(lent, alike);
+        assert_eq!(site.asked.borrow().len(), 10);
+    });
+}

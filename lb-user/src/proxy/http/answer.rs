@@ -1,0 +1,143 @@
+//! Answers of our own, and the body of any answer.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http_body_util::{Either, Full};
+use hyper::{
+    Response, StatusCode, Uri,
+    body::{Body, Bytes, Frame, Incoming, SizeHint},
+    header::{CONTENT_TYPE, HeaderValue, LOCATION},
+};
+
+use super::timeouts::Turn;
+use crate::proxy::{client_hello::ServerName, dial::select::Unreached};
+
+/// Why a request gets no answer of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It cannot be told what it asks for.
+    Bad,
+    /// Its body is in codings that are not for us.
+    Coding,
+    /// Its name, or its lack of one, goes nowhere.
+    Nothing(Option<String>),
+    /// The same, and it is not told.
+    Close(Option<String>),
+    /// The name is not for this client.
+    Denied(Option<String>),
+    /// There is no backend to be had.
+    Unreached(Unreached),
+    /// The backend has not answered, or not in HTTP.
+    NoAnswer,
+}
+
+impl Refused {
+    /// The value of a metric's label. It stays the same from one version to the next.
+    pub(super) const fn label(&self) -> &'static str {
+        match self {
+            Self::Bad => "bad_request",
+            Self::Coding => "transfer_encoding",
+            Self::Nothing(_) | Self::Close(_) => "no_match",
+            Self::Denied(_) => "deny_tenant_name",
+            Self::Unreached(unreached) => unreached.label(),
+            Self::NoAnswer => "no_answer",
+        }
+    }
+
+    /// What the client is told; none: the connection is closed.
+    pub(super) const fn status(&self) -> Option<StatusCode> {
+        Some(match self {
+            Self::Bad => StatusCode::BAD_REQUEST,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
+            Self::Nothing(_) | Self::Denied(_) => StatusCode::MISDIRECTED_REQUEST,
+            Self::Unreached(
+                Unreached::Budget
+                | Unreached::NoBackend
+                | Unreached::NoDescriptors
+                | Unreached::NoPorts
+                | Unreached::Share,
+            ) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unreached(Unreached::Unreachable) | Self::NoAnswer => StatusCode::BAD_GATEWAY,
+            Self::Close(_) => return None,
+        })
+    }
+
+    /// The name that goes nowhere.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Nothing(name) | Self::Close(name) | Self::Denied(name) => name.as_deref(),
+            Self::Bad | Self::Coding | Self::Unreached(_) | Self::NoAnswer => None,
+        }
+    }
+}
+
+impl From<Unreached> for Refused {
+    fn from(unreached: Unreached) -> Self {
+        Self::Unreached(unreached)
+    }
+}
+
+/// The body of an answer. The client's turn ends with it.
+pub(super) struct Answer {
+    body: Either<Incoming, Full<Bytes>>,
+    _turn: Turn,
+}
+
+impl Answer {
+    pub(super) const fn of_backend(body: Incoming, turn: Turn) -> Self {
+        Self {
+            body: Either::Left(body),
+            _turn: turn,
+        }
+    }
+
+    /// Says a status, and nothing else.
+    pub(super) fn status(status: StatusCode, turn: Turn) -> Response<Self> {
+        let reason = status.canonical_reason().unwrap_or_default();
+        let text = format!("{} {reason}\n", status.as_u16());
+        let mut answer = Response::new(Self {
+            body: Either::Right(Full::from(text)),
+            _turn: turn,
+        });
+        *answer.status_mut() = status;
+        let plain = HeaderValue::from_static("text/plain");
+        answer.headers_mut().insert(CONTENT_TYPE, plain);
+        answer
+    }
+
+    /// Says that the same place is there by https, for good and for whatever method.
+    pub(super) fn https(name: &ServerName, target: &Uri, turn: Turn) -> Response<Self> {
+        let mut answer = Self::status(StatusCode::PERMANENT_REDIRECT, turn);
+        let path = target.path_and_query().map_or("/", |path| path.as_str());
+        let path = if path == "*" { "/" } else { path };
+        let location = format!("https://{name}{path}");
+        // A target that was read can stand there.
+        if let Ok(location) = HeaderValue::from_bytes(location.as_bytes()) {
+            answer.headers_mut().insert(LOCATION, location);
+        }
+        answer
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,290 @@
+//! One request and its answer.
+
+use http_body_util::{Either, Empty};
+use hyper::{
+    Request, Response, StatusCode, Uri,
+    body::{Body as _, Incoming},
+    header::{CONNECTION, CONTENT_LENGTH, HeaderValue},
+    http::request::Parts,
+    upgrade::{self, OnUpgrade},
+};
+use lb_common::maglev;
+use tokio::io::AsyncWriteExt as _;
+
+use super::{
+    Closed, Talk,
+    answer::{Answer, Refused},
+    head::{self, Framing},
+    host::{Asked, Way, way},
+    lines::Line,
+    timeouts::Turn,
+    upstream::{Sent, ToBackend, Upstream},
+};
+use crate::{
+    config::Balance,
+    proxy::{
+        connections,
+        dial::select::{Candidates, Reached, Unreached},
+        snapshot::{Http, Routing, Service},
+        sockets::prepare,
+        splice::handoff::Stays,
+    },
+};
+
+/// The two ends of a connection that turns into something else than HTTP.
+pub(super) struct Joined {
+    pub(super) client: OnUpgrade,
+    pub(super) backend: OnUpgrade,
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// If the connection is to end without an answer.
+pub(super) async fn exchange(
+    request: Request<Incoming>,
+    talk: &Talk,
+) -> Result<Response<Answer>, Closed> {
+    let turn = talk.stages.asked();
+    // Of each request, whatever becomes of it: they are counted off.
+    let line = talk.lines.next(&request.body().size_hint());
+    // The service as it is now: it may have changed since the client has connected.
+    let service = talk.shared.service(talk.addresses.vip).ok_or(Closed)?;
+    let Routing::Http(http) = &service.routing else {
+        return Err(Closed);
+    };
+    let counts = &talk.shared.counts;
+    let answered = answer(request, line, (&service, http), talk).await;
+    talk.stages.answered();
+    let refused = match answered {
+        Ok(Answered::Backend(answer)) => {
+            let is_first = !talk.is_routed.replace(true);
+            counts.of(&service.name, |counted| {
+                counted.routed += u64::from(is_first);
+                counted.requests.routed += 1;
+            });
+            return Ok(answer.map(|body| Answer::of_backend(body, turn)));
+        }
+        Ok(Answered::Https(redirect)) => return Ok(redirect(turn)),
+        Err(refused) => refused,
+    };
+    counts.of(&service.name, |counted| {
+        counted.refuse_request(refused.label());
+        if let Some(name) = refused.name() {
+            counted.unrouted(name);
+        }
+    });
+    let status = refused.status().ok_or(Closed)?;
+    let mut answer = Answer::status(status, turn);
+    if refused == Refused::Coding {
+        // Where such a body ends others may see differently.
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(CONNECTION, close);
+    }
+    Ok(answer)
+}
+
+/// What a client gets that is not refused.
+enum Answered {
+    /// What a backend says.
+    Backend(Response<Incoming>),
+    /// That the place is elsewhere.
+    Https(Box<dyn FnOnce(Turn) -> Response<Answer>>),
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    line: Option<Line>,
+    (service, http): (&Service, &Http),
+    talk: &Talk,
+) -> Result<Answered, Refused> {
+    let (method, uri) = (request.method(), request.uri());
+    let sent = line.as_ref().and_then(|line| line.target(method));
+    let sent = sent.ok_or(Refused::Bad)?;
+    let asked = Asked::of(method, request.version(), uri, sent, request.headers());
+    let Asked { name: asked, host } = asked.map_err(|_| Refused::Bad)?;
+    if !head::is_decoded(request.headers()) {
+        return Err(Refused::Coding);
+    }
+    let target = head::target(method, uri, sent);
+    let name = asked.as_ref().map(ToString::to_string);
+    let pool = match way(asked.as_ref(), http, *talk.addresses.client.ip()) {
+        Way::Pool(pool) => pool,
+        Way::Https(name) => {
+            let (name, uri) = (name.clone(), uri.clone());
+            let redirect = move |turn| Answer::https(&name, &uri, turn);
+            return Ok(Answered::Https(Box::new(redirect)));
+        }
+        Way::Denied => return Err(Refused::Denied(name)),
+        Way::Nothing => return Err(Refused::Nothing(name)),
+        Way::Close => return Err(Refused::Close(name)),
+    };
+    let hash = match (http.balance, &name) {
+        (Balance::Host, Some(name)) => maglev::hash_of_name(name),
+        (Balance::Host | Balance::Client, _) => maglev::hash(&talk.addresses.key(service)),
+    };
+    let client = Client {
+        talk,
+        service,
+        pool,
+        hash,
+        name,
+    };
+    client
+        .ask(request, target, host)
+        .await
+        .map(Answered::Backend)
+}
+
+/// A client whose request goes to a pool.
+struct Client<'r> {
+    talk: &'r Talk,
+    service: &'r Service,
+    pool: &'r str,
+    hash: u32,
+    name: Option<String>,
+}
+
+impl Client<'_> {
+    /// What a backend answers.
+    async fn ask(
+        &self,
+        mut request: Request<Incoming>,
+        target: Uri,
+        host: Option<HeaderValue>,
+    ) -> Result<Response<Incoming>, Refused> {
+        let version = request.version();
+        let upgrade =
+            head::wishes_upgrade(version, request.headers()).then(|| upgrade::on(&mut request));
+        let (mut parts, body) = request.into_parts();
+        parts.uri = target;
+        let sent = self.send(self.forwarded(parts, &body, host)?, body).await;
+        let mut answer = sent.map_err(|refused| match refused {
+            Refused::NoAnswer if self.talk.stages.has_torn_body() => Refused::Bad,
+            refused => refused,
+        })?;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // Nobody may turn to what was not wished for.
+            let client = upgrade.ok_or(Refused::NoAnswer)?;
+            let backend = upgrade::on(&mut answer);
+            self.talk.joined.replace(Some(Joined { client, backend }));
+        }
+        let status = answer.status();
+        head::give_back(status, answer.headers_mut());
+        Ok(answer)
+    }
+
+    /// The head of the request for the backend.
+    fn forwarded(
+        &self,
+        parts: Parts,
+        body: &Incoming,
+        host: Option<HeaderValue>,
+    ) -> Result<Request<()>, Refused> {
+        let Parts {
+            method,
+            uri,
+            mut headers,
+            ..
+        } = parts;
+        let framing = match body.is_end_stream() || headers.contains_key(CONTENT_LENGTH) {
+            true => Framing::Length,
+            false => Framing::Chunks,
+        };
+        let addresses = self.talk.addresses;
+        // Who names nobody asks for what he has connected to.
+        let host = match host {
+            Some(host) => host,
+            None => HeaderValue::from_str(&addresses.vip.to_string()).map_err(|_| Refused::Bad)?,
+        };
+        head::forward(&mut headers, host, *addresses.client.ip(), framing);
+        let mut request = Request::new(());
+        *request.uri_mut() = uri;
+        *request.method_mut() = method;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    /// Sends it, once more where the backend has closed a connection that was kept for it meanwhile.
+    async fn send(
+        &self,
+        request: Request<()>,
+        body: Incoming,
+    ) -> Result<Response<Incoming>, Refused> {
+        let is_harmless = request.method().is_idempotent() && body.is_end_stream();
+        let again = is_harmless.then(|| request.clone().map(|()| Either::Right(Empty::new())));
+        let body = Sent::new(body, self.talk.stages.clone());
+        let mut request: Request<ToBackend> = request.map(|()| Either::Left(body));
+        let mut upstream = match self.kept().await? {
+            Some(upstream) => upstream,
+            None => self.fresh().await?,
+        };
+        let is_used = upstream.is_used;
+        let heard = upstream.heard();
+        match upstream.sender().try_send_request(request).await {
+            Ok(answer) => return Ok(self.keep(upstream, answer)),
+            Err(mut error) => {
+                let unsent = error.take_message();
+                let is_unheard = upstream.heard() == heard;
+                let again = again.filter(|_| is_unheard);
+                request = unsent
+                    .or(again)
+                    .filter(|_| is_used)
+                    .ok_or(Refused::NoAnswer)?;
+            }
+        }
+        let mut upstream = self.fresh().await?;
+        match upstream.sender().send_request(request).await {
+            Ok(answer) => Ok(self.keep(upstream, answer)),
+            Err(_) => Err(Refused::NoAnswer),
+        }
+    }
+
+    fn keep(&self, upstream: Upstream, answer: Response<Incoming>) -> Response<Incoming> {
+        self.talk.upstreams.keep(upstream);
+        answer
+    }
+
+    fn candidates(&self) -> Result<Candidates, Unreached> {
+        Candidates::of(self.pool, self.hash, &self.talk.shared)
+    }
+
+    /// A connection that was kept for this.
+    async fn kept(&self) -> Result<Option<Upstream>, Unreached> {
+        let candidates = self.candidates()?;
+        for (backend, _) in candidates.backends() {
+            let kept = self.talk.upstreams.take(backend, self.name.as_deref());
+            if let Some(upstream) = kept.await {
+                return Ok(Some(upstream));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A new connection.
+    async fn fresh(&self) -> Result<Upstream, Refused> {
+        let Talk {
+            addresses,
+            shared,
+            upstreams,
+            ..
+        } = self.talk;
+        let (key, name) = (addresses.key(self.service), self.name.clone());
+        let candidates = self.candidates()?;
+        let carriage = Err(Stays::Requests);
+        let connect = candidates.connect(&key, self.service, name.clone(), carriage, shared);
+        let reached = connect.await?;
+        // What a request asks for stands in its head.
+        let preface = reached.preface(addresses.ends(), None, None)?;
+        let Reached {
+            mut backend, guard, ..
+        } = reached;
+        prepare(&backend, self.service);
+        let told = backend.write_all(&preface).await;
+        told.map_err(|_| Refused::NoAnswer)?;
+        guard.leg.note(connections::Way::ToBackend, preface.len());
+        let begun = upstreams.begin(backend, guard, name).await;
+        begun.map_err(|_| Refused::NoAnswer)
+    }
+}

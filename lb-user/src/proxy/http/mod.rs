@@ -1,0 +1,330 @@
+//! A connection of a service that is routed by the Host of each request, from its first byte to its last.
+//!
+//! Its requests are served one after the other. Connections to backends are its own, and end with it: no
+//! client hears what was meant for another one.
+
+mod answer;
+mod exchange;
+mod head;
+mod host;
+mod lines;
+mod upstream;
+mod wire;
+
+use std::{
+    cell::{Cell, RefCell},
+    error::Error as _,
+    fmt,
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use lb_common::maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT};
+use tokio::{
+    io::{AsyncWriteExt as _, Interest, copy_bidirectional},
+    net::TcpStream,
+    select,
+    time::{sleep, timeout},
+};
+
+pub(super) use self::upstream::KEPT;
+use self::{
+    exchange::{Joined, exchange},
+    lines::Lines,
+    timeouts::{Lapse, Stages, Times, Wait},
+    upstream::{Fate, Upstreams},
+    wire::{FromClient, Wire},
+};
+use super::{
+    accept::Shared,
+    dial::select::Addresses,
+    snapshot::{Http, Service},
+    sockets::{LAST_WORDS, hear_out, prepare, reset_at_close},
+};
+
+/// The least that hyper takes for the bytes it holds.
+const LEAST_BUFFER: usize = 8192;
+/// How often it is looked whether a client that sends more than is read has closed its side.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a client is told that has begun a request and does not go on.
+const TIMEOUT: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+/// What one is told that speaks HTTP/2.
+const BAD_REQUEST: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+/// What one is told whose backend does not answer.
+const GATEWAY_TIMEOUT: &[u8] =
+    b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+/// What the requests of a client share.
+struct Talk {
+    addresses: Addresses,
+    shared: Rc<Shared>,
+    stages: Stages,
+    lines: Lines,
+    upstreams: Upstreams,
+    /// Whether a backend has answered one of them.
+    is_routed: Cell<bool>,
+    /// What this connection turns into, once a backend has agreed.
+    joined: RefCell<Option<Joined>>,
+}
+
+/// The connection ends without a word.
+#[derive(Clone, Copy, Debug)]
+struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("closed")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// How a client's connection ends.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// In peace: whatever it was told, it is waited for until it has heard it.
+    Peace,
+    /// Without a word.
+    Silence,
+    /// Something has taken too long of a request that has no answer: the client gets this one. Its backends hear of
+    /// the end as this in [`event`](lb_common::maps::event).
+    Late(&'static [u8], u32),
+    /// With a reset, for this reason in [`event`](lb_common::maps::event).
+    Reset(u32),
+}
+
+/// What is refused at the end of a connection, by the value of a metric's label, which stays the same from one version
+/// to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// What was no request, or none yet.
+    Connection(&'static str),
+    /// The request that was served.
+    Request(&'static str),
+}
+
+/// Serves a client that has just connected.
+pub(super) async fn serve(
+    client: TcpStream,
+    addresses: Addresses,
+    service: Arc<Service>,
+    http: Arc<Http>,
+    shared: Rc<Shared>,
+) {
+    let counts = shared.counts.clone();
+    counts.of(&service.name, |counted| counted.accepted += 1);
+    prepare(&client, &service);
+    let client = Arc::new(client);
+    let (fate, stages) = (Fate::default(), Stages::default());
+    let talk = Talk {
+        addresses,
+        shared,
+        stages: stages.clone(),
+        lines: Lines::default(),
+        upstreams: Upstreams::new(fate.clone(), stages),
+        is_routed: Cell::default(),
+        joined: RefCell::default(),
+    };
+    let (end, refused) = converse(Arc::clone(&client), &service, &http, &talk, &fate).await;
+    drop(talk);
+    counts.of(&service.name, |counted| match refused {
+        Some(Refusal::Connection(label)) => counted.refuse(label),
+        Some(Refusal::Request(label)) => counted.refuse_request(label),
+        None => {}
+    });
+    match end {
+        End::Reset(kind) => {
+            reset_at_close(&client);
+            drop(client);
+            // Backends end after the client.
+            fate.end(kind);
+        }
+        End::Silence => fate.end(FINISHED),
+        End::Peace => {
+            fate.end(FINISHED);
+            hear_out(&client).await;
+        }
+        End::Late(answer, kind) => {
+            fate.end(kind);
+            tell_late(client, answer).await;
+        }
+    }
+}
+
+async fn tell_late(client: Arc<TcpStream>, answer: &[u8]) {
+    if let Some(mut client) = Arc::into_inner(client)
+        && let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(answer)).await
+    {
+        hear_out(&client).await;
+    }
+}
+
+/// Answers requests until the client, the time or somebody ends it; how, and as what it is counted if
+/// the client was refused.
+async fn converse(
+    client: Arc<TcpStream>,
+    service: &Service,
+    http: &Http,
+    talk: &Talk,
+    fate: &Fate,
+) -> (End, Option<Refusal>) {
+    let source = *talk.addresses.client.ip();
+    let admit = |wait| match wait {
+        Wait::Head => talk.shared.pending.admit(source),
+        Wait::Next => talk.shared.kept.admit(source),
+    };
+    let times = Times {
+        head: http.timeout,
+        body: http.body_timeout,
+        response: http.response_timeout,
+        idle: service.idle,
+    };
+    let note = FromClient(talk.stages.clone(), talk.lines.clone());
+    let wire = Wire::new(Arc::clone(&client), note);
+    let connection = http1::Builder::new()
+        // The stages know how long a client may take.
+        .header_read_timeout(None)
+        // Who says no more may still hear.
+        .half_close(true)
+        .max_header_size(http.max_bytes)
+        .max_buf_size(http.max_bytes.max(LEAST_BUFFER))
+        .serve_connection(
+            TokioIo::new(wire),
+            service_fn(|request| exchange(request, talk)),
+        )
+        .with_upgrades();
+    let connection = async {
+        let mut connection = pin!(connection);
+        select! {
+            biased;
+            result = connection.as_mut() => return result,
+            () = talk.shared.listeners.cease() => {}
+        }
+        // Its next request is for the next process.
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    };
+    let result = select! {
+        biased;
+        kind = fate.is_doomed() => return (End::Reset(kind), None),
+        result = connection => result,
+        lapse = talk.stages.lapse(times) => return lapsed(lapse),
+        () = has_reset(&client) => return gone(talk),
+        () = has_left(&client, talk, service.half_closed) => return (End::Reset(EXPIRED), None),
+        wait = talk.stages.recycled(admit) => return match wait {
+            Wait::Head => (End::Silence, Some(Refusal::Connection("recycled"))),
+            Wait::Next => (End::Peace, None),
+        },
+    };
+    match result {
+        Err(error) => ended(&error, talk),
+        Ok(()) => (join(talk, fate).await, None),
+    }
+}
+
+/// What it means that something has taken too long.
+const fn lapsed(lapse: Lapse) -> (End, Option<Refusal>) {
+    match lapse {
+        Lapse::Head => (
+            End::Late(TIMEOUT, FINISHED),
+            Some(Refusal::Connection("timeout")),
+        ),
+        Lapse::Silent => (End::Silence, Some(Refusal::Connection("timeout"))),
+        Lapse::Body(false) => (
+            End::Late(TIMEOUT, EXPIRED),
+            Some(Refusal::Request("body_timeout")),
+        ),
+        Lapse::Response => (
+            End::Late(GATEWAY_TIMEOUT, EXPIRED),
+            Some(Refusal::Request("response_timeout")),
+        ),
+        Lapse::Body(true) | Lapse::Answer => (End::Reset(EXPIRED), None),
+        Lapse::Idle => (End::Peace, None),
+    }
+}
+
+/// Waits until the client has reset the connection: nobody reads while a request is served.
+async fn has_reset(client: &TcpStream) {
+    // What fails otherwise is over as well.
+    let _ready = client.ready(Interest::ERROR).await;
+}
+
+/// Waits until the client has closed its side, and nothing has come or gone for `most`.
+async fn has_left(client: &TcpStream, talk: &Talk, most: Duration) {
+    while let Ok(ready) = client.ready(Interest::READABLE).await
+        && !ready.is_read_closed()
+    {
+        sleep(LOOK).await;
+    }
+    talk.stages.quiet(most).await;
+}
+
+/// Carries bytes both ways if the connection has turned into something else than HTTP.
+async fn join(talk: &Talk, fate: &Fate) -> End {
+    let Some(joined) = talk.joined.take() else {
+        return End::Peace;
+    };
+    let carry = async {
+        let Ok((client, backend)) = tokio::try_join!(joined.client, joined.backend) else {
+            return End::Reset(RESET_BY_BACKEND);
+        };
+        let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+        match copy_bidirectional(&mut client, &mut backend).await {
+            Ok(_) => End::Peace,
+            Err(_) => End::Reset(RESET_BY_CLIENT),
+        }
+    };
+    select! {
+        biased;
+        kind = fate.is_doomed() => End::Reset(kind),
+        end = carry => end,
+    }
+}
+
+/// What it means that hyper has given up.
+fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<Refusal>) {
+    let cause = error.source();
+    if cause.is_some_and(|cause| cause.is::<Closed>()) {
+        // It is counted by who asked for that.
+        return (End::Silence, None);
+    }
+    if error.is_parse_version_h2() {
+        // HTTP/2 without TLS, which is not spoken here; the one answer that hyper leaves to us.
+        return (
+            End::Late(BAD_REQUEST, FINISHED),
+            Some(Refusal::Connection("bad_request")),
+        );
+    }
+    if error.is_parse() {
+        // The client has been answered.
+        let label = match error.is_parse_too_large() {
+            true => "header_too_large",
+            false => "bad_request",
+        };
+        return (End::Peace, Some(Refusal::Connection(label)));
+    }
+    if error.is_user() {
+        // The rest of a body did not come.
+        return (End::Reset(RESET_BY_BACKEND), None);
+    }
+    gone(talk)
+}
+
+/// What it means that the client has.
+fn gone(talk: &Talk) -> (End, Option<Refusal>) {
+    let is_first = talk.stages.is_first();
+    (
+        End::Reset(RESET_BY_CLIENT),
+        is_first.then_some(Refusal::Connection("client_gone")),
+    )
+}
+
+#[cfg(test)]
+mod tests;
+mod timeouts;

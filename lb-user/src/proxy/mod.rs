@@ -1,0 +1,44 @@
+//! The shared VIP: connections that end in the cells, because what a client asks for decides where they
+//! go. Nothing of TLS is opened.
+//!
+//! ```text
+//! accept (a thread in each cell: accepts, dials) -> admission (clients without a backend yet)
+//!   -> sni: proxy_protocol::decode (what a proxy says of the client), client_hello -> route (the pool)
+//!        -> dial (a connection to one of its backends)
+//!        -> splice (the header of proxy_protocol::encode first, if the pool wants one: the data plane goes on),
+//!           or relay (this process does)
+//!   -> passthrough: the pool is known without a question, and its backends get the header
+//!   -> http: the same for each request, and connections to backends that are kept for the next one
+//! ```
+//!
+//! A connection that has a backend is a leg: it has a flow's record, and is logged, listed, counted,
+//! idle and cut as one. One that is handed over is a flow.
+
+mod accept;
+mod admission;
+pub mod client_hello;
+pub mod connections;
+pub mod dial;
+mod fair_share;
+mod fd_budget;
+mod http;
+pub mod listeners;
+mod passthrough;
+mod relay;
+pub mod route;
+mod snapshot;
+mod sni;
+mod sockets;
+pub mod splice;
+mod stats;
+mod tcp_info;
+
+pub use self::{
+    accept::Front,
+    connections::Legs,
+    fair_share::{Had, Shares},
+    listeners::Listeners,
+    snapshot::Setup,
+    splice::port_lease::{Leases, Tables},
+    stats::{Counted, Counts, Requests},
+};

@@ -1,0 +1,74 @@
+//! A connection of a service with one pool, whose backends are told whose it is, until it has a backend.
+//! Nothing of the client is waited for: who speaks first is theirs to say.
+
+use std::{rc::Rc, sync::Arc};
+
+use lb_common::maglev;
+use tokio::net::TcpStream;
+
+use super::{
+    accept::Shared,
+    dial::select::{Addresses, Candidates, Unreached},
+    relay::{Connected, go_on},
+    snapshot::Service,
+    sockets::reset_at_close,
+    splice::{negotiated::Offer, prelude::Said},
+};
+
+/// The label of who goes for a newer one.
+const RECYCLED: &str = "recycled";
+
+/// Serves a client that has just connected.
+pub(super) async fn serve(
+    client: TcpStream,
+    addresses: Addresses,
+    service: Arc<Service>,
+    pool: &str,
+    shared: Rc<Shared>,
+) {
+    let counts = &shared.counts;
+    counts.of(&service.name, |counted| counted.accepted += 1);
+    let ticket = shared.pending.admit(*addresses.client.ip());
+    let connected = tokio::select! {
+        biased;
+        // Who has a backend goes for nobody.
+        connected = connect(&client, addresses, &service, pool, &shared) => {
+            connected.map_err(Unreached::label)
+        }
+        () = ticket.goes() => Err(RECYCLED),
+    };
+    drop(ticket);
+    match connected {
+        Ok(connected) => {
+            counts.of(&service.name, |counted| counted.routed += 1);
+            go_on(client, connected, &shared).await;
+        }
+        Err(label) => {
+            counts.of(&service.name, |counted| counted.refuse(label));
+            // As the data plane refuses who has no backend.
+            reset_at_close(&client);
+        }
+    }
+}
+
+async fn connect(
+    client: &TcpStream,
+    addresses: Addresses,
+    service: &Arc<Service>,
+    pool: &str,
+    shared: &Shared,
+) -> Result<Connected, Unreached> {
+    let key = addresses.key(service);
+    let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
+    let reached = candidates.connect(&key, service, None, Offer::of(client), shared);
+    let reached = reached.await?;
+    let said = Said {
+        preface: reached.preface(addresses.ends(), None, None)?,
+        ..Said::default()
+    };
+    Ok(Connected {
+        service: Arc::clone(service),
+        reached,
+        said,
+    })
+}

@@ -1,0 +1,162 @@
+//! Carry: what becomes of a client that has a backend, to its last byte.
+
+pub(crate) mod pipe;
+
+use std::{cell::Cell, net::SocketAddr, sync::Arc};
+
+use lb_common::maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+
+use super::{
+    accept::Shared,
+    connections::{Guard, Leg, Way},
+    dial::select::Reached,
+    relay::pipe::{Failed, pump},
+    snapshot::Service,
+    sockets::{idle, is_closed, prepare, reset_at_close},
+    splice::{
+        handoff::{Ends, Stays, hand_over},
+        port_lease::Lease,
+        prelude::Said,
+    },
+    tcp_info::Info,
+};
+
+/// A client with its backend, which has not had a byte yet.
+pub(super) struct Connected {
+    pub(super) service: Arc<Service>,
+    pub(super) reached: Reached,
+    pub(super) said: Said,
+}
+
+/// Gives a connection to the data plane; or carries it, if that cannot take it.
+pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
+    let Connected {
+        service,
+        reached:
+            Reached {
+                backend,
+                guard,
+                lease,
+                syn,
+                ..
+            },
+        mut said,
+    } = connected;
+    let mut lease = lease;
+    let spliced = match (&mut lease, syn) {
+        (_, Err(why)) => Err(why),
+        (None, Ok(_)) => Err(Stays::NoPort),
+        (Some(lease), Ok(syn)) => {
+            let mut ends = Ends {
+                client: &client,
+                backend: &backend,
+                said: &mut said,
+            };
+            let spliced = ends.splice(lease, &guard.leg, syn);
+            if spliced == Err(Stays::BackendTakesLess) {
+                tell_mss(lease, &guard.leg, shared);
+            }
+            spliced
+        }
+    };
+    match (spliced, lease) {
+        (Ok(()), Some(lease)) => {
+            let counts = &shared.counts;
+            counts.of(&service.name, |counted| counted.handed_over += 1);
+            // It is a flow from here on.
+            guard.hand_over(lease.id, lease.word());
+            let handed = hand_over(client, backend, said, lease);
+            handed.finish().await;
+        }
+        (spliced, lease) => {
+            let why = spliced.err().unwrap_or(Stays::NoPort);
+            let counts = &shared.counts;
+            counts.of(&service.name, |counted| counted.copy(why.label()));
+            note_agreed(&backend, shared);
+            carry(client, (service, backend, guard, said), lease, shared).await;
+        }
+    }
+}
+
+/// The next clients of a VIP are told to send what this backend takes.
+fn tell_mss(lease: &Lease, leg: &Leg, shared: &Shared) {
+    let (_, mss) = lease.opening();
+    let place = (shared.network.clone(), leg.vip());
+    shared.listeners.tell_mss(&place, mss);
+}
+
+/// The next clients that differ from what this backend agrees on are copied without a try.
+fn note_agreed(backend: &TcpStream, shared: &Shared) {
+    if let (Ok(SocketAddr::V4(address)), Ok(info)) = (backend.peer_addr(), Info::of(backend)) {
+        shared.agreed.note(address, info.options());
+    }
+}
+
+/// Carries bytes both ways until one of the ends, the time or somebody ends it. All but an end in peace
+/// is a reset for both.
+async fn carry(
+    client: TcpStream,
+    (service, mut backend, guard, said): (Arc<Service>, TcpStream, Guard, Said),
+    mut lease: Option<Lease>,
+    shared: &Shared,
+) {
+    guard.carried();
+    let leg = Arc::clone(&guard.leg);
+    for end in [&client, &backend] {
+        prepare(end, &service);
+    }
+    let kind = tokio::select! {
+        kind = exchange(&client, &mut backend, said, (&leg, lease.as_mut()), shared) => kind,
+        () = idle(&leg) => EXPIRED,
+        why = leg.is_cut() => why.event(),
+    };
+    if kind != FINISHED {
+        for end in [&client, &backend] {
+            reset_at_close(end);
+        }
+    }
+    // Both have been told before anybody hears that it is over.
+    drop((client, backend));
+    guard.end(kind);
+}
+
+/// Moves all bytes until both ends have closed; how it ended, as an event's kind.
+async fn exchange(
+    client: &TcpStream,
+    backend: &mut TcpStream,
+    said: Said,
+    (leg, lease): (&Leg, Option<&mut Lease>),
+    shared: &Shared,
+) -> u32 {
+    let sent_on = said.into_sent_on();
+    if backend.write_all(&sent_on).await.is_err() {
+        return RESET_BY_BACKEND;
+    }
+    leg.note(Way::ToBackend, sent_on.len());
+    drop(sent_on);
+    let backend = &*backend;
+    let first = Cell::new(None);
+    let one_way = async |from, to, way| {
+        let result = pump(from, to, &shared.pipes, |bytes| leg.note(way, bytes)).await;
+        first.set(first.get().or(Some(way)));
+        leg.note_half_closed();
+        result.map_err(|failed| match (failed, way) {
+            (Failed::From, Way::ToBackend) | (Failed::To, Way::ToClient) => RESET_BY_CLIENT,
+            (Failed::To, Way::ToBackend) | (Failed::From, Way::ToClient) => RESET_BY_BACKEND,
+        })
+    };
+    let there = one_way(client, backend, Way::ToBackend);
+    let back = one_way(backend, client, Way::ToClient);
+    if let Err(kind) = tokio::try_join!(there, back) {
+        return kind;
+    }
+    if let Some(lease) = lease {
+        // Its port is put back soon.
+        is_closed(backend).await;
+        if first.get() == Some(Way::ToClient) {
+            lease.backend_rests();
+        }
+    }
+    FINISHED
+}

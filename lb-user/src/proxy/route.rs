@@ -1,0 +1,190 @@
+//! Where who asks for a name goes: the routes of a service. Pure.
+//!
+//! The most exact name decides. A route that is for some protocols only is not there for a client that
+//! offers none of them: a less exact name may take it. A name that is not for a client is denied to it,
+//! whatever it offers and a less exact one says: no tenant gets at a name of another by a wildcard.
+//!
+//! Who asks for no name takes the first route for such clients that is for him and his protocols.
+//!
+//! A client of a cluster, as a proxy in front says that may, takes the first route for it in the same way, before
+//! anybody looks at a name.
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
+
+use super::client_hello::{Alpn, ServerName};
+use crate::config::{NameRoute, Otherwise, To, server_names::Names};
+
+/// The routes of a service.
+#[derive(Debug)]
+pub struct Routes {
+    names: Names<Arc<Route>>,
+    /// Of who asks for no name, in their order.
+    no_name: Vec<Arc<Route>>,
+    /// Of clusters, in their order.
+    clusters: HashMap<Vec<u8>, Vec<Arc<Route>>>,
+}
+
+#[derive(Debug)]
+struct Route {
+    /// Proxies that may say that a client is of its clusters.
+    proxies: Vec<IpNet>,
+    alpn: Vec<String>,
+    from: Vec<IpNet>,
+    to: To,
+}
+
+/// Where somebody goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way<'r> {
+    /// To this pool.
+    Pool(&'r str),
+    /// To the same place by https.
+    Https(&'r ServerName),
+    /// Nowhere: the name is not for him.
+    Denied,
+    /// Nowhere, and he is told so.
+    Nothing,
+    /// Nowhere, and nothing is said.
+    Close,
+}
+
+impl Routes {
+    /// The routes of a valid configuration.
+    pub fn new(routes: &[NameRoute]) -> Self {
+        let (mut names, mut nameless) = (Names::default(), Vec::new());
+        let mut of_clusters: HashMap<Vec<u8>, Vec<Arc<Route>>> = HashMap::new();
+        for route in routes {
+            let NameRoute {
+                names: patterns,
+                expressions,
+                no_name,
+                clusters,
+                proxies,
+                alpn,
+                from,
+                to,
+            } = route;
+            let route = Arc::new(Route {
+                proxies: proxies.clone(),
+                alpn: alpn.clone(),
+                from: from.clone(),
+                to: to.clone(),
+            });
+            for pattern in patterns {
+                names.add(pattern, Arc::clone(&route));
+            }
+            for expression in expressions {
+                // What the configuration was checked with.
+                let _valid = names.add_expression(expression, Arc::clone(&route));
+            }
+            for cluster in clusters {
+                let routes = of_clusters.entry(cluster.clone().into_bytes());
+                routes.or_default().push(Arc::clone(&route));
+            }
+            if *no_name {
+                nameless.push(route);
+            }
+        }
+        Self {
+            names,
+            no_name: nameless,
+            clusters: of_clusters,
+        }
+    }
+
+    /// Where `client` goes, which offers `alpn`, if `proxy` says that it is of this cluster; none: as if it were of
+    /// none. Denied to proxies that may not say so, whatever the client asks for.
+    pub fn of_cluster(
+        &self,
+        (cluster, proxy): (&[u8], IpAddr),
+        alpn: &Alpn,
+        client: IpAddr,
+    ) -> Option<Way<'_>> {
+        let routes = self.clusters.get(cluster)?;
+        if !routes.iter().any(|route| route.hears(proxy)) {
+            return Some(Way::Denied);
+        }
+        let heard = routes.iter().filter(|route| route.hears(proxy));
+        first(heard, alpn, client)?.way(None)
+    }
+
+    /// Where `client` goes, which asks for `name`, or for none, and offers `alpn`: by a route, or else
+    /// as `otherwise` says.
+    pub fn way<'r>(
+        &'r self,
+        name: Option<&'r ServerName>,
+        alpn: &Alpn,
+        client: IpAddr,
+        otherwise: &'r Otherwise,
+    ) -> Way<'r> {
+        let routed = self.find(name, alpn, client);
+        routed.unwrap_or(match otherwise {
+            Otherwise::Alert => Way::Nothing,
+            Otherwise::Close => Way::Close,
+            Otherwise::Pool(pool) => Way::Pool(pool),
+        })
+    }
+
+    /// The same; none: no route is there for that.
+    fn find<'r>(
+        &'r self,
+        name: Option<&'r ServerName>,
+        alpn: &Alpn,
+        client: IpAddr,
+    ) -> Option<Way<'r>> {
+        let Some(name) = name else {
+            return first(self.no_name.iter(), alpn, client)?.way(None);
+        };
+        for routes in self.names.of(name) {
+            if !routes.iter().any(|route| route.is_for(client)) {
+                return Some(Way::Denied);
+            }
+            let mut spoken = routes.iter().filter(|route| route.speaks(alpn)).peekable();
+            if spoken.peek().is_none() {
+                continue;
+            }
+            let found = spoken.find(|route| route.is_for(client));
+            return found.map_or(Some(Way::Denied), |route| route.way(Some(name)));
+        }
+        None
+    }
+}
+
+/// The first of them that is for this client and its protocols.
+fn first<'r>(
+    mut routes: impl Iterator<Item = &'r Arc<Route>>,
+    alpn: &Alpn,
+    client: IpAddr,
+) -> Option<&'r Route> {
+    let found = routes.find(|route| route.speaks(alpn) && route.is_for(client))?;
+    Some(found)
+}
+
+impl Route {
+    /// Where it leads who asks for `name`; none: nowhere without one.
+    fn way<'r>(&'r self, name: Option<&'r ServerName>) -> Option<Way<'r>> {
+        match &self.to {
+            To::Pool(pool) => Some(Way::Pool(pool)),
+            To::Https => name.map(Way::Https),
+        }
+    }
+
+    /// Whether this proxy may say that a client is of its clusters.
+    fn hears(&self, proxy: IpAddr) -> bool {
+        self.proxies.is_empty() || self.proxies.iter().any(|prefix| prefix.contains(&proxy))
+    }
+
+    fn speaks(&self, alpn: &Alpn) -> bool {
+        let mut protocols = self.alpn.iter();
+        self.alpn.is_empty() || protocols.any(|protocol| alpn.offers(protocol.as_bytes()))
+    }
+
+    fn is_for(&self, client: IpAddr) -> bool {
+        self.from.is_empty() || self.from.iter().any(|prefix| prefix.contains(&client))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,317 @@
+//! A connection of a service that is routed by SNI, until it has a backend.
+
+use std::{io, rc::Rc, sync::Arc};
+
+use lb_common::maglev;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+
+use super::{
+    accept::Shared,
+    admission::Ticket,
+    client_hello::{self, Hello, Reading, Refusal, Verdict},
+    dial::select::{Addresses, Candidates, Unreached},
+    relay::{Connected, go_on},
+    route,
+    snapshot::{Routing, Service, Sni},
+    sockets::{LAST_WORDS, hear_out},
+    splice::{negotiated::Offer, prelude::Said},
+};
+use crate::{
+    config::Ech,
+    proxy_protocol::decode::{self, Announced},
+};
+
+/// Bytes that are read of a hello in one go: most hellos are shorter.
+const CHUNK: usize = 2048;
+
+/// Why a client gets no backend.
+#[derive(Debug)]
+enum Refused {
+    /// It has closed, or reset.
+    Gone,
+    /// It is a proxy, and does not say who its client is in a way that can be read.
+    Header,
+    /// It says so, and is no proxy that may.
+    NoProxy,
+    /// It took too long.
+    Timeout,
+    /// A newer one has its place.
+    Recycled,
+    /// Its bytes are no hello that may be routed.
+    Hello(Refusal),
+    /// Its name, or its lack of one, goes nowhere.
+    Nothing(Option<String>),
+    /// The same, and it is not told.
+    Close(Option<String>),
+    /// Its name is not for it.
+    Denied(Option<String>),
+    /// It says its real name encrypted.
+    Ech,
+    /// There is no backend to be had.
+    Unreached(Unreached),
+}
+
+impl From<Unreached> for Refused {
+    fn from(unreached: Unreached) -> Self {
+        Self::Unreached(unreached)
+    }
+}
+
+impl Refused {
+    /// The value of a metric's label. It stays the same from one version to the next.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Gone => "client_gone",
+            Self::Header => "proxy_header",
+            Self::NoProxy => "no_proxy",
+            Self::Timeout => "timeout",
+            Self::Recycled => "recycled",
+            Self::Hello(refusal) => refusal.label(),
+            Self::Nothing(Some(_)) | Self::Close(Some(_)) => "no_match",
+            Self::Nothing(None) | Self::Close(None) => "no_name",
+            Self::Denied(_) => "deny_tenant_name",
+            Self::Ech => "ech",
+            Self::Unreached(unreached) => unreached.label(),
+        }
+    }
+
+    /// The alert that tells the client; none where silence is asked for, or nobody listens.
+    const fn alert(&self) -> Option<u8> {
+        match self {
+            Self::Gone
+            | Self::Header
+            | Self::NoProxy
+            | Self::Timeout
+            | Self::Recycled
+            | Self::Close(_) => None,
+            Self::Hello(refusal) => Some(refusal.alert()),
+            Self::Nothing(_) | Self::Denied(_) => Some(client_hello::UNRECOGNIZED_NAME),
+            Self::Ech => Some(ILLEGAL_PARAMETER),
+            Self::Unreached(_) => Some(INTERNAL_ERROR),
+        }
+    }
+
+    /// The name that goes nowhere.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Nothing(name) | Self::Close(name) | Self::Denied(name) => name.as_deref(),
+            Self::Gone
+            | Self::Header
+            | Self::NoProxy
+            | Self::Timeout
+            | Self::Recycled
+            | Self::Hello(_)
+            | Self::Ech
+            | Self::Unreached(_) => None,
+        }
+    }
+}
+
+// RFC 8446 section 6.
+const ILLEGAL_PARAMETER: u8 = 47;
+const INTERNAL_ERROR: u8 = 80;
+
+/// Serves a client that has just connected.
+pub(super) async fn serve(
+    mut client: TcpStream,
+    addresses: Addresses,
+    service: Arc<Service>,
+    sni: Arc<Sni>,
+    shared: Rc<Shared>,
+) {
+    let counts = &shared.counts;
+    counts.of(&service.name, |counted| counted.accepted += 1);
+    // Of a proxy too: what it says of its client is its word alone.
+    let ticket = shared.pending.admit(*addresses.client.ip());
+    let connected = tokio::select! {
+        biased;
+        // Who has a backend goes for nobody.
+        connected = connect(&mut client, addresses, &sni, &shared, &ticket) => connected,
+        () = ticket.goes() => Err(Refused::Recycled),
+    };
+    drop(ticket);
+    match connected {
+        Ok(connected) => {
+            counts.of(&service.name, |counted| counted.routed += 1);
+            go_on(client, connected, &shared).await;
+        }
+        Err(refused) => {
+            counts.of(&service.name, |counted| {
+                counted.refuse(refused.label());
+                if let Some(name) = refused.name() {
+                    counted.unrouted(name);
+                }
+            });
+            if let Some(alert) = refused.alert() {
+                tell(client, alert).await;
+            }
+        }
+    }
+}
+
+async fn connect(
+    client: &mut TcpStream,
+    addresses: Addresses,
+    sni: &Sni,
+    shared: &Shared,
+    ticket: &Ticket,
+) -> Result<Connected, Refused> {
+    let is_proxy = sni.is_proxy(*addresses.client.ip());
+    let heard = timeout(sni.timeout, read(client, is_proxy, sni.max_bytes, ticket));
+    let Heard {
+        announced,
+        hello,
+        bytes,
+    } = heard.await.unwrap_or(Err(Refused::Timeout))?;
+    // The service as it is now: it may have changed since the client has connected.
+    let service = &shared.service(addresses.vip).ok_or(Refused::Gone)?;
+    let Routing::Sni(sni) = &service.routing else {
+        return Err(Refused::Gone);
+    };
+    if sni.is_proxy(*addresses.client.ip()) != is_proxy {
+        return Err(Refused::Gone);
+    }
+    if hello.ech {
+        let counts = &shared.counts;
+        match sni.ech {
+            Ech::Route => {}
+            Ech::Count => counts.of(&service.name, |counted| counted.ech += 1),
+            Ech::Deny => return Err(Refused::Ech),
+        }
+    }
+    let pool = route(&hello, &announced, addresses, sni)?;
+    let key = addresses.key(service);
+    let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
+    let name = hello.name.map(|name| name.to_string());
+    let reached = candidates.connect(&key, service, name, Offer::of(client), shared);
+    let reached = reached.await?;
+    let name = reached.guard.leg.name.as_deref();
+    let ends = announced.ends.unwrap_or_else(|| addresses.ends());
+    let preface = reached.preface(ends, name, announced.unique_id.as_deref())?;
+    Ok(Connected {
+        service: Arc::clone(service),
+        reached,
+        said: Said {
+            bytes,
+            for_us: announced.length,
+            preface,
+        },
+    })
+}
+
+/// What a client has said.
+struct Heard {
+    /// By the proxy in front of it, if there is one.
+    announced: Announced,
+    hello: Hello,
+    /// All of it, and what has come with it.
+    bytes: Vec<u8>,
+}
+
+/// Reads the hello; of a proxy first who its client is.
+async fn read(
+    client: &mut TcpStream,
+    is_proxy: bool,
+    most: usize,
+    ticket: &Ticket,
+) -> Result<Heard, Refused> {
+    let mut bytes = Vec::new();
+    let announced = match is_proxy {
+        true => read_header(client, &mut bytes, ticket).await?,
+        false => Announced::default(),
+    };
+    let mut reading = Reading::up_to(most);
+    loop {
+        let said = bytes.get(announced.length..).unwrap_or_default();
+        match reading.go_on(said) {
+            Verdict::Found(hello) => {
+                return Ok(Heard {
+                    announced,
+                    hello,
+                    bytes,
+                });
+            }
+            Verdict::Refused(_) if decode::is_header(said) => return Err(Refused::NoProxy),
+            Verdict::Refused(refusal) => return Err(Refused::Hello(refusal)),
+            Verdict::Incomplete { .. } => keep(&mut bytes, ticket),
+        }
+        read_more(client, &mut bytes).await?;
+    }
+}
+
+/// Reads what a proxy says of its client.
+async fn read_header(
+    client: &mut TcpStream,
+    bytes: &mut Vec<u8>,
+    ticket: &Ticket,
+) -> Result<Announced, Refused> {
+    loop {
+        read_more(client, bytes).await?;
+        match decode::read(bytes) {
+            decode::Reading::Found(announced) => return Ok(announced),
+            decode::Reading::Wrong => return Err(Refused::Header),
+            decode::Reading::Incomplete => keep(bytes, ticket),
+        }
+    }
+}
+
+/// Reads once, as soon as there is something.
+async fn read_more(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<(), Refused> {
+    loop {
+        client.readable().await.map_err(|_| Refused::Gone)?;
+        // Nothing is kept for who has not sent anything.
+        bytes.reserve(CHUNK);
+        match client.try_read_buf(bytes) {
+            Ok(0) => return Err(Refused::Gone),
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return Err(Refused::Gone),
+        }
+    }
+}
+
+/// Keeps what is not whole yet.
+fn keep(bytes: &mut Vec<u8>, ticket: &Ticket) {
+    bytes.shrink_to_fit();
+    ticket.keeps(bytes.len());
+}
+
+/// The pool for a hello.
+fn route<'s>(
+    hello: &'s Hello,
+    announced: &Announced,
+    addresses: Addresses,
+    sni: &'s Sni,
+) -> Result<&'s str, Refused> {
+    let proxy = (*addresses.client.ip()).into();
+    let client = match announced.ends {
+        Some((client, _)) => client.ip().to_canonical(),
+        None => proxy,
+    };
+    let cluster = announced.cluster.as_deref();
+    let of_cluster =
+        cluster.and_then(|cluster| sni.routes.of_cluster((cluster, proxy), &hello.alpn, client));
+    let name = hello.name.as_ref();
+    let by_name = || {
+        let otherwise = match name {
+            Some(_) => &sni.no_match,
+            None => &sni.no_name,
+        };
+        sni.routes.way(name, &hello.alpn, client, otherwise)
+    };
+    let shown = || name.map(ToString::to_string);
+    match of_cluster.unwrap_or_else(by_name) {
+        route::Way::Pool(pool) => Ok(pool),
+        route::Way::Https(_) | route::Way::Nothing => Err(Refused::Nothing(shown())),
+        route::Way::Close => Err(Refused::Close(shown())),
+        route::Way::Denied => Err(Refused::Denied(shown())),
+    }
+}
+
+/// Tells a client why it gets nothing.
+async fn tell(mut client: TcpStream, alert: u8) {
+    let alert = client_hello::alert_record(alert);
+    if let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(&alert)).await {
+        hear_out(&client).await;
+    }
+}

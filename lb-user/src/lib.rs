@@ -1,10 +1,12 @@
 //! The control plane of `lb`.
 //!
-//! A change: load -> validate -> desired -> plan -> apply. [`config`] loads and validates,
-//! [`control`] does the rest; [`dataplane`] is the kernel side, [`network`] and [`mod@host`] the
-//! host's, [`health`] checks backends, [`observe`] reads what is live, [`admin`] is the socket of a
-//! running control plane, [`supervisor`] is who starts it again, [`panics`] says what a
-//! panic ends, [`cli`] is the command line, and [`privileges`] says what each may.
+//! A change: load -> validate -> desired -> plan -> apply. [`config`] loads and validates, [`control`] does the rest,
+//! and [`sources`] says where the text comes from. [`daemon`] is `lb run`, [`cli`] the command line, [`observe`] reads
+//! what is live, [`admin`] is the socket of a running control plane, and [`api`] has its messages.
+//!
+//! [`proxy`] serves shared VIPs, with headers of [`proxy_protocol`]; [`flows`] ends flows, [`health`] checks backends.
+//! [`dataplane`] is the kernel side, [`network`] and [`mod@host`] the host's, [`process`] this process's; [`model`]
+//! has the words for all of them.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -13,16 +15,15 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod dataplane;
 pub mod flows;
 pub mod health;
 pub mod host;
-mod limits;
 pub mod model;
 pub mod network;
 pub mod observe;
-pub mod panics;
-pub mod privileges;
+pub mod process;
 pub mod proxy;
 pub mod proxy_protocol;
-pub mod supervisor;
+pub mod sources;

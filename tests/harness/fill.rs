@@ -8,8 +8,8 @@ use lb_user::{
     config::{self, Config, Limits},
     control::{
         apply::Live,
+        backend_weights::Layers,
         desired::{Desired, Place, desired},
-        layers::Layers,
         plan::plan,
     },
     dataplane::{attach::Mode, maps::Maps, object::Object, pins::Pins},

@@ -14,7 +14,7 @@ use lb_tests::{
 };
 use lb_user::{
     config::Snat,
-    control::recover::recover,
+    control::reclaim::lost_ids::recover,
     model::{registry::Ids, snat::SnatSlot},
 };
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{Changes, Request},
-    control::migrate::refused_start,
+    daemon::migrate::refused_start,
     dataplane::pins::Pins,
 };
 

@@ -3,11 +3,7 @@
 use anyhow::{Context as _, Error, Result};
 
 use super::init_log;
-use crate::{
-    control::{start, state::State},
-    dataplane::pins::Pins,
-    host,
-};
+use crate::{control::persisted_state::State, daemon::startup, dataplane::pins::Pins, host};
 
 /// Removes everything of an instance that no process controls.
 pub(super) fn down(instance: &str) -> Result<()> {
@@ -17,7 +13,7 @@ pub(super) fn down(instance: &str) -> Result<()> {
     let lock = host::Lock::take(&pins).map_err(stop_first)?;
     let existed = pins.exist();
     let overrides = State::of_operators(&pins);
-    start::remove(&pins)?;
+    startup::remove(&pins)?;
     pins.remove_state()
         .with_context(|| format!("remove {}", pins.state().display()))?;
     drop(lock);

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::{USAGE, failed, init_log};
 use crate::{
     config::{self, Config},
-    control::start,
+    daemon::startup,
     dataplane::pins::Pins,
     host::prepare,
 };
@@ -38,7 +38,7 @@ pub(super) fn prepare(file: &Path, instance: &str, user: &str) -> ExitCode {
 }
 
 fn applied(pins: &Pins) -> Option<Config> {
-    let text = start::applied(pins).ok()?;
+    let text = startup::applied(pins).ok()?;
     config::parse("applied.yaml", &text).ok()
 }
 

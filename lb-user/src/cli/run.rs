@@ -24,21 +24,23 @@ use crate::{
     config::{self, Config, Loaded, OnStop, Problems},
     control::{
         apply::read_ids,
-        handover::{self, Door, Fate, Giver, Heir, Inheritance},
+        confirm::{self, Chosen, Source},
+        control_loop::Control,
         mend::MEND_INTERVAL,
-        rehearse,
-        serve::Control,
-        start::{self, Manner},
-        state::State,
-        unconfirmed::{self, Chosen, Source},
+        persisted_state::State,
+    },
+    daemon::{
+        preflight,
+        startup::{self, Manner},
+        systemd::{self, Account},
+        takeover::{self, Door, Fate, Giver, Heir, Inheritance},
     },
     dataplane::{maps::Maps, object::Object, pins::Pins},
     flows::log::{self, FlowLog, Reports},
     host::{self, prepare},
     network::resident,
-    privileges,
+    process::privileges,
     proxy::{Front, Legs, Listeners},
-    supervisor::{self, Account},
 };
 
 /// What `lb run` was asked for.
@@ -101,7 +103,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         Err(problems) => {
             eprintln!("{problems}");
             // What was applied, or waits to be confirmed, goes on whatever the file says.
-            if options.takeover || start::applied(&Pins::new(&options.instance)).is_err() {
+            if options.takeover || startup::applied(&Pins::new(&options.instance)).is_err() {
                 return ExitCode::from(USAGE);
             }
         }
@@ -137,12 +139,12 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     );
     let state = kept_state(&pins);
     let refused = file.as_ref().err().map(|error| format!("{error:#}"));
-    let applied = start::applied(&pins).ok();
+    let applied = startup::applied(&pins).ok();
     let Chosen {
         config,
         text,
         source,
-    } = unconfirmed::choose(file, &state, applied.as_deref())?;
+    } = confirm::choose(file, &state, applied.as_deref())?;
     refuse_access_interfaces(options, &pins, &config)?;
     let before = applied
         .as_ref()
@@ -157,7 +159,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
         .confirm
         .map(|patience| time::Instant::now() + patience);
     let (reporter, reports) = log::channel();
-    let mut running = start::start(
+    let mut running = startup::start(
         &config,
         &text,
         &pins,
@@ -193,7 +195,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     if let Some(giver) = &giver {
         giver.prepare();
     }
-    supervisor::is_ready(&control.summary());
+    systemd::is_ready(&control.summary());
     if let Some(giver) = giver {
         giver.hear();
     }
@@ -221,14 +223,14 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
             .await?
             {
                 Stop::End(End::Unconfirmed) => {
-                    supervisor::stops();
+                    systemd::stops();
                     drop(control);
-                    start::remove(&pins)?;
-                    start::put_back(&pins, applied.as_deref())?;
+                    startup::remove(&pins)?;
+                    startup::put_back(&pins, applied.as_deref())?;
                     return Ok(End::Unconfirmed);
                 }
                 Stop::End(end) => {
-                    supervisor::stops();
+                    systemd::stops();
                     stop(&mut control)?;
                     return Ok(end);
                 }
@@ -239,7 +241,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
                         Some(holds) => (control, lock) = holds,
                     }
                     sources = (listen(&pins)?, Door::open(&pins)?);
-                    supervisor::is_ready(&control.summary());
+                    systemd::is_ready(&control.summary());
                     // It was confirmed before.
                     deadline = None;
                 }
@@ -261,15 +263,15 @@ fn accepted(
     let mut rehearse = |config: &Config| match options.takeover {
         true => {
             refuse_access_interfaces(options, pins, config)?;
-            object = rehearse::take_over(config, pins, manner)?;
+            object = preflight::take_over(config, pins, manner)?;
             Ok(())
         }
-        false => rehearse::start(config, pins),
+        false => preflight::start(config, pins),
     };
     let file = file
         .map_err(Error::from)
         .and_then(|loaded| rehearse(&loaded.config).map(|()| loaded));
-    let goes_on = !options.takeover && start::applied(pins).is_ok();
+    let goes_on = !options.takeover && startup::applied(pins).is_ok();
     match file {
         Err(error) if !goes_on => Err(error),
         file => Ok((file, object)),
@@ -278,7 +280,7 @@ fn accepted(
 
 /// Refuses interfaces that carry this session or the default route, where that may lock the operator out.
 fn refuse_access_interfaces(options: &Options, pins: &Pins, config: &Config) -> Result<()> {
-    let was_applied = pins.exist() || start::applied(pins).is_ok();
+    let was_applied = pins.exist() || startup::applied(pins).is_ok();
     let careful = is_careful(options.careful, io::stdin().is_terminal(), was_applied);
     if !careful || options.confirm.is_some() {
         return Ok(());
@@ -312,13 +314,13 @@ fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option
             lock,
             listeners,
             giver,
-        }) = handover::inherit(pins)?
+        }) = takeover::inherit(pins)?
     {
         // Nobody else says so any more.
-        supervisor::is_alive();
+        systemd::is_alive();
         return Ok((lock, Listeners::new(listeners), Some(giver)));
     }
-    let kept = supervisor::kept();
+    let kept = systemd::kept();
     Ok((host::Lock::take(pins)?, Listeners::new(kept), None))
 }
 
@@ -364,7 +366,7 @@ async fn give_way(
     }
     if fate != Fate::Up {
         // It starts the next one only when this one has ended.
-        ensure!(!supervisor::is_there(), NO_HEIR);
+        ensure!(!systemd::is_there(), NO_HEIR);
         tracing::error!("{NO_HEIR}");
     }
     // Only the next process has it any more.

@@ -20,7 +20,7 @@ use tokio::{sync::mpsc::UnboundedReceiver, time};
 use super::{
     describe::describe,
     plan::{Current, Operation},
-    recover,
+    reclaim::lost_ids,
 };
 use crate::{
     config::Limits,
@@ -161,7 +161,7 @@ impl Live {
                 self.maps
                     .set_free_ids(u32::from(slot.slot), u32::from(snat.ports))?;
             }
-            let recovered = recover::recover(&self.maps, object, &table, &slot)?;
+            let recovered = lost_ids::recover(&self.maps, object, &table, &slot)?;
             if recovered > 0 {
                 tracing::info!(
                     address = name,

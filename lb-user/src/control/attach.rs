@@ -21,7 +21,7 @@ use crate::{
 
 /// Attaches everything in one mode: native, or generic where any interface refuses that, because a
 /// frame that is redirected in native mode is lost at an interface without it. Gives the mode too.
-pub(super) fn attach_all(
+pub(crate) fn attach_all(
     config: &Config,
     pins: &Pins,
     places: &BTreeMap<String, Place>,
@@ -55,7 +55,7 @@ pub(super) fn attach_all(
 }
 
 /// Attaches to these places in the mode that all others run in.
-pub(super) fn attach_to(
+pub(crate) fn attach_to(
     config: &Config,
     pins: &Pins,
     places: &BTreeMap<String, Place>,

@@ -5,20 +5,20 @@ use std::{collections::BTreeMap, fs, time::Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::{
+    backend_weights::Layers,
     describe::describe,
     desired::{Desired, Place, desired},
-    ends::{Ends, ends},
-    layers::Layers,
-    places::{build_cell, cell_of},
+    evictions::{Ends, ends},
+    maglev_tables::choose,
+    network_setup::{build_cell, cell_of},
+    persisted_state,
     plan::{Operation, plan},
-    retire::Retired,
+    reclaim::retired::Retired,
     running::Running,
-    start::applied_path,
-    state,
-    tables::choose,
 };
 use crate::{
     config::{self, Config},
+    daemon::startup::applied_path,
     dataplane::object::NIC,
     flows::{evict::selector::Cut, idle::Policy, keepalive::next_hops::Way},
     health::Verdict,
@@ -148,7 +148,7 @@ impl Running {
     /// before it stay.
     pub async fn change(&mut self, change: Change, text: &str) -> Result<()> {
         let applied = applied_path(&self.pins);
-        let beside = state::write_beside(&applied, text.as_bytes())
+        let beside = persisted_state::write_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
         self.carry_out(change, || beside.put(&applied)).await
     }
@@ -336,7 +336,7 @@ fn check_networks(running: &Config, wanted: &Config) -> Result<()> {
 }
 
 /// How another process takes over from this one.
-pub(super) const ANOTHER: &str = "`lb prepare` if root does not run it, then `lb run --takeover` with this file; \
+pub(crate) const ANOTHER: &str = "`lb prepare` if root does not run it, then `lb run --takeover` with this file; \
                        under systemd `systemctl reload lb`";
 
 /// Refuses shared VIPs at low ports of the host that are not open already: they may be opened at the
@@ -357,7 +357,7 @@ fn check_ports(running: &Config, wanted: &Config) -> Result<()> {
 }
 
 /// The first port of the host that needs no capability.
-pub(super) fn first_port() -> u16 {
+pub(crate) fn first_port() -> u16 {
     let port = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let port = port.ok().and_then(|port| port.trim().parse().ok());
     port.unwrap_or(1024)

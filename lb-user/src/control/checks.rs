@@ -13,10 +13,10 @@ use tokio::{
 };
 
 use super::{
+    backend_weights::{Layers, Said},
+    cell_peers::{self, Heard},
     desired::backend_name,
-    heard::{self, Heard},
-    layers::{Layers, Said},
-    state::State,
+    persisted_state::State,
 };
 use crate::{
     api::{LastCheck, Override},
@@ -142,7 +142,7 @@ impl Checks {
                 continue;
             };
             for backend in &pool.backends {
-                let address = heard::address(health, backend);
+                let address = cell_peers::address(health, backend);
                 let Some(source) = source(network, address.ip()) else {
                     continue;
                 };

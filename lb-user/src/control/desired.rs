@@ -24,8 +24,8 @@ use lb_common::{
 };
 
 use super::{
-    layers::Layers,
-    rules::{self, Rules},
+    backend_weights::Layers,
+    rule_sets::{self, Rules},
 };
 use crate::{
     config::{self, Config, Protocol, Role, TCP_IP_BYTES},
@@ -183,8 +183,8 @@ impl Desired {
         if place.cell_ifindex != 0 {
             self.map_network(place.cell_ifindex, 0, id);
         }
-        self.add_rules(Owner::Sources(id), rules::sources(network));
-        let destinations = rules::destinations(network, &config.networks);
+        self.add_rules(Owner::Sources(id), rule_sets::sources(network));
+        let destinations = rule_sets::destinations(network, &config.networks);
         self.add_rules(Owner::Destinations(id), destinations);
         Ok(())
     }
@@ -355,7 +355,7 @@ impl Desired {
             };
             self.add_address(network, address, vip);
         }
-        self.add_rules(Owner::Service(id), rules::clients(service));
+        self.add_rules(Owner::Service(id), rule_sets::clients(service));
         Ok(())
     }
 

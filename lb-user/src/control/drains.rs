@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{desired::backend_name, layers::Layers, state::Uptime};
+use super::{backend_weights::Layers, desired::backend_name, persisted_state::Uptime};
 use crate::{
     api::Override,
     config::{Config, DRAIN_TIMEOUT, OnDead},
@@ -90,7 +90,7 @@ impl Drains {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config, control::layers::Said};
+    use crate::{config, control::backend_weights::Said};
 
     const NAME: &str = "p/10.0.0.1:1@mgmt/10.0.0.1";
     const GONE: &str = "old/x@mgmt/10.0.0.7";

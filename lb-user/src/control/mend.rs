@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result};
 
 use super::{
     attach::{Stand, attach_to, stands},
+    control_loop::Control,
     running::Running,
-    serve::Control,
 };
 use crate::network::link;
 

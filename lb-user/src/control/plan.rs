@@ -19,7 +19,7 @@ use lb_common::{
 
 use super::{
     desired::Desired,
-    rules::{self, Choice, Rules},
+    rule_sets::{self, Choice, Rules},
 };
 use crate::model::snat::SnatSlot;
 
@@ -209,7 +209,7 @@ fn choose_rules(current: &Current, desired: &Desired) -> BTreeMap<Owner, Choice>
     let services = current.services.values().map(|service| service.rules);
     let used: Vec<u32> = networks.chain(services).collect();
     let choose = |(owner, rules): (&Owner, &Rules)| {
-        let choice = rules::choose(*owner, rules, &current.rules, |set| used.contains(&set));
+        let choice = rule_sets::choose(*owner, rules, &current.rules, |set| used.contains(&set));
         (*owner, choice)
     };
     desired.rules.iter().map(choose).collect()

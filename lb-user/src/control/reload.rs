@@ -8,16 +8,16 @@ use std::{
 
 use super::{
     change::Change,
+    confirm::Unconfirmed,
+    control_loop::{Control, Refusal},
     desired::backend_name,
-    files::Files,
-    serve::{Control, Refusal},
-    start::applied,
-    state::Uptime,
-    unconfirmed::Unconfirmed,
+    persisted_state::Uptime,
 };
 use crate::{
     api::Changes,
     config::{self, Config, Loaded, Warning, time_text},
+    daemon::startup::applied,
+    sources::file::Files,
 };
 
 /// How long after a rollback that failed it is tried again.
@@ -193,7 +193,7 @@ impl Control {
     }
 
     /// Applies a configuration that was applied before, as text.
-    pub(super) async fn apply(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(crate) async fn apply(&mut self, text: &str) -> anyhow::Result<()> {
         let config = config::parse("applied.yaml", text)?;
         let applied = match self.prepare(&config).await {
             Ok(change) => self.carry_out(change, text).await.map(drop),

@@ -17,13 +17,12 @@ use tokio::{
 
 use super::{
     apply::Live,
+    backend_weights::Layers,
     checks::{Backend, Checks},
     desired::{Place, parse_backend, table},
-    layers::Layers,
+    maglev_tables::in_use,
     plan::Operation,
-    retire::Retired,
-    sweep::Sweeper,
-    tables::in_use,
+    reclaim::{retired::Retired, sweep::Sweeper},
 };
 use crate::{
     api::{InterfaceStatus, Override},
@@ -50,16 +49,16 @@ const SETTLES: Duration = Duration::from_secs(5);
 const CUT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The thread that resolves the neighbours of a network.
-pub(super) struct Neighbours {
+pub(crate) struct Neighbours {
     /// Whom it always resolves.
-    pub(super) targets: Targets,
+    pub(crate) targets: Targets,
     /// Where to ask for somebody else.
-    pub(super) questions: Sender<IpAddr>,
+    pub(crate) questions: Sender<IpAddr>,
 }
 
 /// Who works in the cell of each network, by its name. They are there from the start on: afterwards
 /// nobody may enter a cell.
-pub(super) type Residents = BTreeMap<String, Resident>;
+pub(crate) type Residents = BTreeMap<String, Resident>;
 
 /// See the module.
 pub struct Running {
@@ -76,47 +75,47 @@ pub struct Running {
     /// The checks of backends.
     pub checks: Checks,
     /// The threads that serve shared VIPs.
-    pub(super) front: Front,
+    pub(crate) front: Front,
     /// The connections that they carry.
-    pub(super) legs: Legs,
+    pub(crate) legs: Legs,
     /// What became of their clients.
-    pub(super) counts: Counts,
+    pub(crate) counts: Counts,
     /// What clients of each network have of what is divided among them.
-    pub(super) divided: Shares,
+    pub(crate) divided: Shares,
     /// What is applied; its limits are those of the maps.
-    pub(super) config: Config,
+    pub(crate) config: Config,
     /// Where its networks are.
-    pub(super) places: BTreeMap<String, Place>,
-    pub(super) mode: Mode,
-    pub(super) cells: BTreeMap<String, Cell>,
-    pub(super) residents: Residents,
+    pub(crate) places: BTreeMap<String, Place>,
+    pub(crate) mode: Mode,
+    pub(crate) cells: BTreeMap<String, Cell>,
+    pub(crate) residents: Residents,
     /// Who resolves the neighbours of each network, by its id.
-    pub(super) neighbours: BTreeMap<u16, Neighbours>,
-    pub(super) links: Vec<NewLink>,
+    pub(crate) neighbours: BTreeMap<u16, Neighbours>,
+    pub(crate) links: Vec<NewLink>,
     /// Those that are pinned.
-    pub(super) held: Held,
+    pub(crate) held: Held,
     /// Whether links outlive the process.
-    pub(super) is_kept: bool,
-    pub(super) pins: Pins,
-    pub(super) ids: Ids,
+    pub(crate) is_kept: bool,
+    pub(crate) pins: Pins,
+    pub(crate) ids: Ids,
     /// Tables of the pools, by id, as they stand in the map.
-    pub(super) tables: BTreeMap<u32, Vec<u32>>,
+    pub(crate) tables: BTreeMap<u32, Vec<u32>>,
     /// Everybody who is in one of them.
-    pub(super) serving: BTreeSet<u32>,
+    pub(crate) serving: BTreeSet<u32>,
     /// The shares that they were made of, by the pools' names.
-    pub(super) shares: BTreeMap<String, Vec<u32>>,
-    pub(super) retired: Retired,
+    pub(crate) shares: BTreeMap<String, Vec<u32>>,
+    pub(crate) retired: Retired,
     /// Whether ids have other names than those that were asked for last.
-    pub(super) renamed: bool,
+    pub(crate) renamed: bool,
     /// When the maps were changed.
-    pub(super) changed: Instant,
+    pub(crate) changed: Instant,
     /// Cuts that go on.
-    pub(super) cuts: Vec<oneshot::Receiver<Done>>,
+    pub(crate) cuts: Vec<oneshot::Receiver<Done>>,
     /// The cut of the latest change, or of the start.
-    pub(super) policy: Option<oneshot::Receiver<Done>>,
+    pub(crate) policy: Option<oneshot::Receiver<Done>>,
     /// What was known of backends before those of a change that is not made yet were asked.
-    pub(super) known: Option<BTreeMap<String, Backend>>,
-    pub(super) reporter: Reporter,
+    pub(crate) known: Option<BTreeMap<String, Backend>>,
+    pub(crate) reporter: Reporter,
 }
 
 impl Running {
@@ -231,7 +230,7 @@ impl Running {
     }
 
     /// Goes by what the maps say: a change may have got half of the way.
-    pub(super) fn go_by_maps(&mut self) -> Result<()> {
+    pub(crate) fn go_by_maps(&mut self) -> Result<()> {
         let current = self.live.current(&self.ids)?;
         self.tables = in_use(&current, &mut self.ids);
         self.note_tables();
@@ -299,7 +298,7 @@ impl Running {
     }
 
     /// Notes the tables as they stand in the map.
-    pub(super) fn note_tables(&mut self) {
+    pub(crate) fn note_tables(&mut self) {
         self.serving = self.tables.values().flatten().copied().collect();
     }
 
@@ -312,7 +311,7 @@ impl Running {
     }
 
     /// Ends the flows that a change does not let in any more.
-    pub(super) fn cut_by_policy(&mut self, cut: Cut) {
+    pub(crate) fn cut_by_policy(&mut self, cut: Cut) {
         if !cut.is_empty() {
             self.legs.cut(&cut);
             self.policy = Some(self.cut_and_tell(cut));

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::limits;
+use crate::process::fd_limit;
 
 /// A turn for each check that may be on its way: each backend has one at most, so there are enough for
 /// all wherever a process may have eight times as many files open. Who needs one then waits for nobody,
 /// however many are dead and take all of their time.
 pub fn turns() -> Arc<Semaphore> {
-    let most = limits::of_checks().max(1);
+    let most = fd_limit::of_checks().max(1);
     Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)))
 }

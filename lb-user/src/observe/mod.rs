@@ -19,7 +19,8 @@ use lb_common::{
 
 use crate::{
     config::{self, Config},
-    control::{apply::read_ids, desired::backend_name, migrate::unreadable, start},
+    control::{apply::read_ids, desired::backend_name},
+    daemon::{migrate::unreadable, startup},
     dataplane::{flows::FlowTable, labels::Labels, maps::Maps, pins::Pins},
     model::{
         registry::{Ids, Kind},
@@ -64,7 +65,7 @@ impl Observer {
         }
         let maps = Maps::open(&pins.maps())?;
         let ids = read_ids(&maps)?;
-        let text = start::applied(&pins)?;
+        let text = startup::applied(&pins)?;
         let config = config::parse("applied.yaml", &text)
             .with_context(|| format!("the applied configuration of instance {instance}"))?;
         let table = FlowTable::open(&pins.maps())?;

@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     network::{neighbour::Side, resident},
-    panics::spawn_connection,
+    process::panics::spawn_connection,
 };
 
 /// How long until an address that could not be had is tried again, and until a front that has no

@@ -29,7 +29,7 @@ use tokio::{
 use super::{fair_share::Part, snapshot::Service};
 use crate::{
     api::{Filter, FlowLine},
-    control::heard::peer,
+    control::cell_peers::peer,
     dataplane::flows::{UsageTable, coarse_now},
     flows::{
         evict::selector::{Choice, Cut, FIRST_LEG, Why},

@@ -8,7 +8,7 @@ use super::{
     fair_share::{Part, Resource, Shares, Spent},
     http::KEPT,
 };
-use crate::limits;
+use crate::process::fd_limit;
 
 /// The least that there are for sockets, however few the process may have.
 const LEAST_SOCKETS: usize = 16;
@@ -32,7 +32,7 @@ struct Limit {
 impl Descriptors {
     /// Divides what shared VIPs may have beside all that is open now.
     pub(super) fn of_this_process(shares: Shares) -> Self {
-        Self::divide(limits::of_shared_vips(), shares)
+        Self::divide(fd_limit::of_shared_vips(), shares)
     }
 
     /// A third is for sockets. Each of them may have a pipe, of two descriptors, for as long as the other

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::splice::saved_syn;
-use crate::{network::namespace, supervisor};
+use crate::{daemon::systemd, network::namespace};
 
 /// Connections that the kernel has made and nobody has accepted yet. The kernel takes no more than
 /// `net.core.somaxconn`, 4096 where nobody has changed it.
@@ -70,7 +70,7 @@ impl Listeners {
                 known.inherited.insert(place, descriptor.into());
             } else {
                 tracing::error!(network, address = %vip, "what was inherited is no listener there");
-                supervisor::forget(&place);
+                systemd::forget(&place);
             }
         }
         Self(Arc::new(Shared {
@@ -97,7 +97,7 @@ impl Listeners {
         // Nobody waits for the lock meanwhile.
         let listener = bind(place.1)?.into_std()?;
         self.add(place, listener.try_clone()?)?;
-        supervisor::keep(place, &listener);
+        systemd::keep(place, &listener);
         TcpListener::from_std(listener)
     }
 
@@ -178,7 +178,7 @@ impl Listeners {
         let inherited = inherited.extract_if(.., |place, _| is_unwanted(place));
         let closed: Vec<Place> = open.chain(inherited).map(|(place, _)| place).collect();
         drop(known);
-        closed.iter().for_each(supervisor::forget);
+        closed.iter().for_each(systemd::forget);
     }
 
     /// Duplicates of all of them, for the next process. From now on nothing is accepted here any more, unless
@@ -205,7 +205,7 @@ impl Listeners {
         let lent = std::mem::take(&mut known.lent);
         for (place, listener) in &lent {
             // The next process may have had some of them forgotten.
-            supervisor::keep(place, listener);
+            systemd::keep(place, listener);
         }
         known.open.extend(lent);
         self.0.ceased.send_replace(false);
@@ -251,7 +251,7 @@ fn replace(place: &Place) {
         address = %vip,
         "the inherited listener is of another network namespace, where no client comes: a new one is opened"
     );
-    supervisor::forget(place);
+    systemd::forget(place);
 }
 
 fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     flows::evict::selector::Why,
-    panics::spawn_connection,
+    process::panics::spawn_connection,
     proxy::{
         connections::{Guard, Leg, Way},
         sockets::{LAST_WORDS, idle, reset_at_close},

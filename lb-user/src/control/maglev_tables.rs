@@ -125,10 +125,10 @@ mod tests {
 
     use super::{
         super::{
+            backend_weights::Layers,
             desired::{desired, tests::places},
-            layers::Layers,
             plan::{carried_out, plan},
-            rules::Rules,
+            rule_sets::Rules,
         },
         *,
     };

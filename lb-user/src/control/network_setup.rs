@@ -18,10 +18,10 @@ use super::{
     desired::Place,
     plan::Current,
     running::Residents,
-    start::applied,
 };
 use crate::{
     config::{self, Config},
+    daemon::{startup::applied, systemd},
     dataplane::{
         object::{CELL, NIC},
         pins::Pins,
@@ -37,7 +37,6 @@ use crate::{
         namespace, nic,
         resident::Resident,
     },
-    supervisor,
 };
 
 /// The MTU of a NIC that nothing is known of.
@@ -48,7 +47,7 @@ const MTU: u32 = 1500;
 /// # Errors
 ///
 /// Everything that the host refuses.
-pub(super) fn find_nics(config: &Config, pins: &Pins) -> Result<BTreeMap<String, Link>> {
+pub(crate) fn find_nics(config: &Config, pins: &Pins) -> Result<BTreeMap<String, Link>> {
     let ours = |ifindex| pins.link(NIC, ifindex).exists();
     let text = applied(pins).ok().filter(|_| pins.exist());
     let applied = text.and_then(|text| config::parse("applied.yaml", &text).ok());
@@ -66,7 +65,7 @@ pub(super) fn find_nics(config: &Config, pins: &Pins) -> Result<BTreeMap<String,
 }
 
 /// The places of the networks that lack their NICs.
-pub(super) fn places_without_nics(
+pub(crate) fn places_without_nics(
     config: &Config,
     nics: &BTreeMap<String, Link>,
     pins: &Pins,
@@ -85,7 +84,7 @@ pub(super) fn places_without_nics(
 }
 
 /// The place of a network without its NIC, as its record has it: what a NIC that comes will change.
-pub(super) fn without_nic(record: Option<&Network>, pins: &Pins) -> Place {
+pub(crate) fn without_nic(record: Option<&Network>, pins: &Pins) -> Place {
     let has = |flag| record.is_some_and(|record| record.flags & flag != 0);
     let cell = record.map(|record| record.cell_ifindex);
     let cell = cell.filter(|cell| pins.link(CELL, *cell).exists());
@@ -113,7 +112,7 @@ pub(super) fn without_nic(record: Option<&Network>, pins: &Pins) -> Place {
 
 /// Makes the cells of the networks that have a NIC among `nics`, and finds their places. Who lives in a cell
 /// lives there from the start, whether there is a NIC or not.
-pub(super) fn build_cells(
+pub(crate) fn build_cells(
     config: &Config,
     pins: &Pins,
     nics: &BTreeMap<String, Link>,
@@ -123,7 +122,7 @@ pub(super) fn build_cells(
     let mut places = BTreeMap::new();
     let mut cells = BTreeMap::new();
     for network in &config.networks {
-        supervisor::is_alive();
+        systemd::is_alive();
         if !network.host
             && let Entry::Vacant(place) = residents.entry(network.name.clone())
         {
@@ -196,7 +195,7 @@ fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<
 }
 
 /// Only now that our programs run there: before, the host's stack would answer.
-pub(super) fn set_up_nics(config: &Config, places: &BTreeMap<String, Place>) -> Result<()> {
+pub(crate) fn set_up_nics(config: &Config, places: &BTreeMap<String, Place>) -> Result<()> {
     for network in &config.networks {
         let place = places.get(&network.name);
         let place = place.filter(|place| place.is_there && !place.nic.up);
@@ -209,7 +208,7 @@ pub(super) fn set_up_nics(config: &Config, places: &BTreeMap<String, Place>) -> 
 }
 
 /// Removes links of networks that are no longer configured, and of NICs that are gone.
-pub(super) fn remove_stale_links(pins: &Pins, places: &BTreeMap<String, Place>) -> Result<()> {
+pub(crate) fn remove_stale_links(pins: &Pins, places: &BTreeMap<String, Place>) -> Result<()> {
     for program in [CELL, NIC] {
         for ifindex in pins.linked(program) {
             let used = places.values().any(|place| match program {
@@ -232,7 +231,7 @@ pub(super) fn remove_stale_links(pins: &Pins, places: &BTreeMap<String, Place>) 
 
 /// Removes cells of networks that are no longer configured, and from those that stay what they need no
 /// more.
-pub(super) fn remove_stale_cells(
+pub(crate) fn remove_stale_cells(
     config: &Config,
     pins: &Pins,
     cells: &BTreeMap<String, Cell>,

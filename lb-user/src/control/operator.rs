@@ -6,8 +6,8 @@ use anyhow::{Result, bail, ensure};
 use tokio::sync::oneshot;
 
 use super::{
+    control_loop::{Control, Refusal},
     desired::backend_name,
-    serve::{Control, Refusal},
 };
 use crate::{
     admin::server::Order,

@@ -16,11 +16,9 @@ use lb_common::{
     },
 };
 
-use super::{
-    apply::Live,
-    retire::{Judgement, Retired},
-};
+use super::retired::{Judgement, Retired};
 use crate::{
+    control::apply::Live,
     dataplane::{
         flows::{FlowTable, UsageTable, coarse_now},
         labels::Labels,

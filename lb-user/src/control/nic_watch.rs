@@ -10,11 +10,11 @@ use anyhow::{Error, Result};
 
 use super::{
     attach::attach_to,
+    backend_weights::Layers,
+    control_loop::Control,
     desired::Place,
-    layers::Layers,
-    places::{build_cells, remove_stale_links, set_up_nics},
+    network_setup::{build_cells, remove_stale_links, set_up_nics},
     running::Running,
-    serve::Control,
 };
 use crate::{
     config::Network,

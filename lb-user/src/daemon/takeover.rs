@@ -36,10 +36,10 @@ use tokio::{io::AsyncReadExt as _, time};
 
 use crate::{
     admin::server::{SocketFile, bind},
+    daemon::systemd,
     dataplane::pins::Pins,
     host::{self, Lock},
     proxy::listeners::Place,
-    supervisor,
 };
 
 /// How long the other process may take for its next message.
@@ -276,7 +276,7 @@ impl Door {
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        if supervisor::is_others(pid) {
+        if systemd::is_others(pid) {
             send(&stream, &Part::Refusal(SUPERVISED.to_owned()), None)?;
             bail!(
                 "process {} is not the supervisor's",
@@ -344,7 +344,7 @@ impl Heir {
         let is_gone = self.is_gone().await;
         let is_versioned = self.version.is_some();
         // Of these nothing is known that a supervisor may have been told.
-        let starts_another = supervisor::is_there() && (!is_versioned || said.contains(&MAIN));
+        let starts_another = systemd::is_there() && (!is_versioned || said.contains(&MAIN));
         match (is_gone, is_versioned || said.contains(&TAKEN)) {
             (true, _) if starts_another => Fate::Lost,
             (true, _) => Fate::Gone,

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{drains::Drains, unconfirmed::Unconfirmed};
+use super::{confirm::Unconfirmed, drains::Drains};
 use crate::{api::Override, dataplane::pins::Pins, health::Standing};
 
 /// The state; backends by their names in the registry.

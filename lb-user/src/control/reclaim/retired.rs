@@ -15,12 +15,12 @@ use lb_common::{
     },
 };
 
-use super::{
-    desired::{Desired, backend_name, parse_backend},
-    plan::Current,
-};
 use crate::{
     config::Config,
+    control::{
+        desired::{Desired, backend_name, parse_backend},
+        plan::Current,
+    },
     flows::idle::age,
     model::{
         registry::{Ids, Kind},

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::state::{State, Uptime};
+use super::persisted_state::{State, Uptime};
 use crate::config::{self, Config, Loaded};
 
 /// A change that must be confirmed.

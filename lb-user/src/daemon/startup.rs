@@ -17,28 +17,28 @@ use tokio::{
     },
 };
 
-use super::{
-    apply::Live,
-    attach::{attach_all, attach_to},
-    change::{ANOTHER, first_port},
-    checks::Checks,
-    desired::{Desired, Place, desired},
-    ends::{ends, not_admitted},
-    heard::Heard,
-    migrate::Migration,
-    places::{
-        build_cells, find_nics, places_without_nics, remove_stale_cells, remove_stale_links,
-        set_up_nics,
-    },
-    plan::{Current, Operation, plan},
-    retire::Retired,
-    running::{Neighbours, Residents, Running},
-    state::{self, State},
-    sweep::Sweeper,
-    tables::choose,
-};
+use super::migrate::Migration;
 use crate::{
     config::{self, Config},
+    control::{
+        apply::Live,
+        attach::{attach_all, attach_to},
+        cell_peers::Heard,
+        change::{ANOTHER, first_port},
+        checks::Checks,
+        desired::{Desired, Place, desired},
+        evictions::{ends, not_admitted},
+        maglev_tables::choose,
+        network_setup::{
+            build_cells, find_nics, places_without_nics, remove_stale_cells, remove_stale_links,
+            set_up_nics,
+        },
+        persisted_state::{self, State},
+        plan::{Current, Operation, plan},
+        reclaim::{retired::Retired, sweep::Sweeper},
+        running::{Neighbours, Residents, Running},
+    },
+    daemon::systemd,
     dataplane::{attach::Held, flows::UsageTable, maps::Maps, object::Object, pins::Pins},
     flows::{
         Expiry,
@@ -56,7 +56,6 @@ use crate::{
         nic,
     },
     proxy::{Counts, Front, Leases, Legs, Listeners, Setup, Shares, Tables},
-    supervisor,
 };
 
 /// The name of the applied configuration.
@@ -96,7 +95,7 @@ pub fn start(
         let migration = Migration::of(pins, manner.migrate)?;
         migration.announce();
         migration.make_folders(pins)?;
-        let beside = state::change_beside(&applied, text.as_bytes())
+        let beside = persisted_state::change_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
         let object = match loaded.filter(|object| object.is_of(pins)) {
             Some(object) => Ok(object),
@@ -132,7 +131,7 @@ pub fn start(
 /// If it cannot be written.
 pub fn put_back(pins: &Pins, before: Option<&str>) -> Result<()> {
     match before {
-        Some(text) => state::write(&applied_path(pins), text.as_bytes()),
+        Some(text) => persisted_state::write(&applied_path(pins), text.as_bytes()),
         None => Ok(pins.remove_state()?),
     }
 }
@@ -194,7 +193,7 @@ fn bring_up(
 ) -> Result<Running> {
     // First: they raise the limit of open files.
     let mut checks = Checks::default();
-    supervisor::is_alive();
+    systemd::is_alive();
     if let Some(done) = neighbours::provide(pins) {
         tracing::info!("{done}");
     }
@@ -238,14 +237,14 @@ fn bring_up(
         Some(mode) => (Vec::new(), mode),
         None => attach_all(&config, pins, &places, &mut object)?,
     };
-    supervisor::is_alive();
+    systemd::is_alive();
     wanted.run_in(mode);
     let current = live.current(&ids)?;
     let mut first = plan(&current, &wanted);
     let _later = first.split_off(first.iter().take_while(|step| is_of_networks(step)).count());
     let (report, mut resolved) = mpsc::unbounded_channel();
     runtime.block_on(live.apply(first, (&ids, &object), &mut resolved))?;
-    supervisor::is_alive();
+    systemd::is_alive();
     if switches.is_none() {
         set_up_nics(&config, &places)?;
     }
@@ -257,9 +256,9 @@ fn bring_up(
     let (counts, divided) = (Counts::default(), Shares::default());
     let of_clients = (&legs, &counts, &divided);
     let front = front(&config, pins, &live, of_clients, listeners.clone())?;
-    supervisor::is_alive();
+    systemd::is_alive();
     runtime.block_on(checks.wait());
-    supervisor::is_alive();
+    systemd::is_alive();
 
     let checked = layers(&checks, &ids);
     let mut wanted = desired(&config, &places, &checked, &mut ids)?;
@@ -274,7 +273,7 @@ fn bring_up(
     listen_on_host(&config, &setup, &listeners, runtime)?;
     front.set(setup);
     runtime.block_on(live.apply(plan(&current, &wanted), (&ids, &object), &mut resolved))?;
-    supervisor::is_alive();
+    systemd::is_alive();
     if let Some(mode) = switches {
         links = attach_to(&config, pins, &places, &mut object, mode)?;
         set_up_nics(&config, &places)?;
@@ -491,7 +490,7 @@ const fn is_of_networks(step: &Operation) -> bool {
 
 /// Where the text of the applied configuration is, so that other processes know the names behind the
 /// ids.
-pub(super) fn applied_path(pins: &Pins) -> PathBuf {
+pub(crate) fn applied_path(pins: &Pins) -> PathBuf {
     pins.state().join(APPLIED)
 }
 

@@ -21,7 +21,7 @@ type Mark = Option<(u64, i64, i64, u64)>;
 
 /// What the files were like when they were applied, and what they are like now.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(crate) struct Files {
     applied: BTreeMap<PathBuf, Mark>,
     latest: BTreeMap<PathBuf, Mark>,
     since: Instant,
@@ -30,7 +30,7 @@ pub(super) struct Files {
 
 impl Files {
     /// Looks at a configuration that is being applied.
-    pub(super) fn look(file: &Path) -> Self {
+    pub(crate) fn look(file: &Path) -> Self {
         let applied = marks(file);
         Self {
             latest: applied.clone(),
@@ -42,7 +42,7 @@ impl Files {
 
     /// Whether the files are others than those that were looked at first, and nobody writes to them any
     /// more.
-    pub(super) fn have_changed(&mut self, file: &Path) -> bool {
+    pub(crate) fn have_changed(&mut self, file: &Path) -> bool {
         if self.looked.elapsed() < LOOK {
             return false;
         }

@@ -138,7 +138,7 @@ mod tests {
         super::{
             desired::tests::{BOTH, CONFIG, build},
             plan::{carried_out, plan},
-            rules::Rules,
+            rule_sets::Rules,
         },
         *,
     };

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail};
 use lb_common::abi::ABI_VERSION;
 
-use super::desired::Place;
 use crate::{
+    control::desired::Place,
     dataplane::{
         attach::Mode,
         object::MAPS,

@@ -10,13 +10,12 @@ use std::{
 use anyhow::Result;
 
 use super::{
+    backend_weights::Layers,
     checks::Turn,
-    files::Files,
-    layers::Layers,
     mend::Mending,
-    nics::Nics,
+    nic_watch::Nics,
+    persisted_state::{State, Uptime},
     running::Running,
-    state::{State, Uptime},
 };
 use crate::{
     admin::events::Events,
@@ -25,6 +24,7 @@ use crate::{
     flows::evict::selector::Cut,
     health::{Report, Verdict},
     model::registry::Kind,
+    sources::file::Files,
 };
 
 /// A control plane between changes.
@@ -33,7 +33,7 @@ pub struct Control {
     pub running: Running,
     pub(super) state: State,
     /// As it is on the disk.
-    pub(super) saved: State,
+    pub(crate) saved: State,
     /// Why it is not kept there.
     unkept: Unkept,
     pub(super) events: Events,
@@ -330,7 +330,7 @@ impl Control {
     }
 
     /// Writes what must outlive the process, if it has changed.
-    pub(super) fn save(&mut self) {
+    pub(crate) fn save(&mut self) {
         self.state.standings = self.running.checks.standings();
         let stored = self.store();
         if let Some(words) = self.unkept.note(&stored) {
@@ -355,7 +355,7 @@ impl Control {
         Ok(())
     }
 
-    pub(super) fn event(&mut self, kind: &str, object: &str, words: &str, by: Option<String>) {
+    pub(crate) fn event(&mut self, kind: &str, object: &str, words: &str, by: Option<String>) {
         self.events.push(kind, object, words, by);
     }
 }

@@ -6,10 +6,12 @@ use std::{io, os::fd::OwnedFd};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{
-    places::remove_stale_links, running::Running, serve::Control, start::applied, state::State,
-};
+use super::startup::applied;
 use crate::{
+    control::{
+        control_loop::Control, network_setup::remove_stale_links, persisted_state::State,
+        running::Running,
+    },
     dataplane::version::{Pinned, pinned},
     proxy::{Front, Legs, listeners::Place},
 };

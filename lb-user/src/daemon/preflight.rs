@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 
 use super::{
-    apply::Live,
-    desired::{Place, desired},
-    layers::Layers,
     migrate::{Migration, lost},
-    places::{find_nics, without_nic},
-    start::{Manner, applied},
+    startup::{Manner, applied},
 };
 use crate::{
     config::Config,
+    control::{
+        apply::Live,
+        backend_weights::Layers,
+        desired::{Place, desired},
+        network_setup::{find_nics, without_nic},
+    },
     dataplane::{
         maps::Maps,
         object::Object,

@@ -38,7 +38,7 @@ use crate::{
     dataplane::{maps::Maps, object::Object, pins::Pins},
     flows::log::{self, FlowLog, Reports},
     host::{self, prepare},
-    network::resident,
+    network::cell_thread,
     process::privileges,
     proxy::{Front, Legs, Listeners},
 };
@@ -617,7 +617,7 @@ fn ask(patience: Duration) -> Result<oneshot::Receiver<bool>> {
             thread::sleep(patience);
         }
     };
-    resident::start("confirm".to_owned(), None, || Ok(()), work)
+    cell_thread::start("confirm".to_owned(), None, || Ok(()), work)
         .context("start the thread that waits for Enter")?;
     Ok(asked)
 }

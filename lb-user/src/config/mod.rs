@@ -28,10 +28,10 @@ mod problem;
 mod quota;
 mod schema;
 mod shared;
-mod suggest;
 mod validate;
 mod yaml;
 
+mod did_you_mean;
 pub mod server_names;
 #[cfg(test)]
 mod tests;

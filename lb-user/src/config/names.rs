@@ -9,10 +9,10 @@ use lb_common::maps::registry::NAME_BYTES;
 
 use super::{
     address::number,
+    did_you_mean::closest,
     place::{At, Place, quote},
     problem::Findings,
     schema::{List, Named},
-    suggest::closest,
 };
 
 /// The longest name of a network, node, pool or service, in characters.

@@ -33,9 +33,9 @@ use crate::{
     },
     network::{
         cell::{self, Cell},
+        cell_thread::Resident,
         link::{self, Link, XdpMode},
         namespace, nic,
-        resident::Resident,
     },
 };
 

@@ -36,8 +36,8 @@ use crate::{
     model::registry::{Ids, Kind},
     network::{
         cell::{self, Cell},
+        cell_thread::Resident,
         neighbour::{Resolved, Targets},
-        resident::Resident,
     },
     proxy::{Counts, Front, Had, Legs, Setup, Shares},
 };

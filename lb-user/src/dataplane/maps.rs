@@ -30,8 +30,8 @@ use lb_common::{
 
 use super::{
     flows::coarse_now,
-    inner::{Held, Inner, Outer},
     ipv6::Ipv6Maps,
+    map_of_maps::{Held, Inner, Outer},
     object::names,
     quotas::Quotas,
 };

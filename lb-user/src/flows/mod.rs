@@ -45,7 +45,7 @@ use self::{
     keepalive::next_hops::{Way, Ways},
     worker::Worker,
 };
-use crate::{dataplane::maps::Maps, flows::log::Reporter, network::resident};
+use crate::{dataplane::maps::Maps, flows::log::Reporter, network::cell_thread};
 
 /// What the thread has done since it started.
 #[derive(Debug, Default)]
@@ -134,7 +134,7 @@ impl Expiry {
         let told = (policy, orders, ways);
         let worker = Worker::open(folder, maps, told, reporter, Arc::clone(&counts))?;
         let work = move |()| worker.run();
-        let thread = resident::start("expiry".to_owned(), None, || Ok(()), work);
+        let thread = cell_thread::start("expiry".to_owned(), None, || Ok(()), work);
         Ok(Self {
             orders: Some(sender),
             thread: Some(thread.context("start the expiry thread")?),

@@ -22,13 +22,13 @@ use tokio::{
 
 use super::{
     Outcome, Report, Target, Verdict,
+    carrier_gate::{LOOK, Line},
     check::{Checked, Question},
-    line::{LOOK, Line},
     pace::Pace,
-    standing::Course,
+    state::Course,
     tls,
 };
-use crate::network::{carrier::Carrier, neighbour::Side, resident};
+use crate::network::{carrier::Carrier, cell_thread, neighbour::Side};
 
 /// How long a neighbour has to say where it is, before it is checked again.
 const RESOLVES: Duration = Duration::from_millis(300);
@@ -71,7 +71,7 @@ impl Checker {
             LocalSet::new().block_on(&runtime, run(name, line, wanted, (commons, neighbours)));
         };
         let thread = format!("health-{network}");
-        let thread = resident::start_listener(thread, cell.as_deref(), work)
+        let thread = cell_thread::start_listener(thread, cell.as_deref(), work)
             .with_context(|| format!("check the backends of network {network}"))?;
         Ok(Self {
             targets: Some(targets),

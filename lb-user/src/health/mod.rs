@@ -6,13 +6,13 @@
 mod check;
 mod checker;
 mod http;
-mod line;
 mod pace;
-mod standing;
 mod tcp;
 mod tls;
-mod turns;
 
+mod carrier_gate;
+pub(crate) mod concurrency;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     checker::{Checker, Commons},
-    turns::turns,
+    concurrency::turns,
 };
 use crate::config::Health;
 

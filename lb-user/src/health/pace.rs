@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::line::LOOK;
+use super::carrier_gate::LOOK;
 
 /// A check that has lost that part of its time is none: a backend has had as much as its usual answers take.
 const PART: u32 = 4;

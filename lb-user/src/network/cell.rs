@@ -29,10 +29,9 @@ use rtnetlink::{
 pub use self::addresses::remove_address;
 
 use super::{
+    cell_thread::Resident,
     link::{self, Link},
-    namespace, offload,
-    resident::Resident,
-    sysctl,
+    namespace, offload, sysctl,
 };
 use crate::config::Route;
 

@@ -2,13 +2,13 @@
 
 pub mod carrier;
 pub mod cell;
+pub mod cell_thread;
 pub mod changes;
-mod gratuitous;
+mod garp_listener;
 pub mod link;
 pub mod namespace;
 pub mod neighbour;
 pub mod nic;
 mod offload;
 pub mod raw;
-pub mod resident;
 mod sysctl;

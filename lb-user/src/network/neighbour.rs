@@ -36,8 +36,9 @@ use tokio::{
 };
 
 use super::{
-    gratuitous::{self, Ears, Registered},
-    link, resident,
+    cell_thread,
+    garp_listener::{self, Ears, Registered},
+    link,
 };
 
 /// How often an unresolved neighbour is asked for.
@@ -103,7 +104,7 @@ pub fn resolve(
     mut inquiry: Inquiry,
 ) -> Result<()> {
     // A host's own table hears it.
-    let hears = side.cell.is_some().then(gratuitous::open).transpose();
+    let hears = side.cell.is_some().then(garp_listener::open).transpose();
     let hears = hears.context("listen for those who say that they moved")?;
     let cell = side.cell.clone();
     let work = move |()| {
@@ -121,7 +122,7 @@ pub fn resolve(
         }
     };
     let name = format!("neighbours-{network}");
-    resident::start(name, cell.as_deref(), || Ok(()), work)
+    cell_thread::start(name, cell.as_deref(), || Ok(()), work)
         .map(drop)
         .with_context(|| format!("watch the neighbours of network {network}"))
 }
@@ -134,7 +135,7 @@ fn run(
     report: &mpsc::UnboundedSender<Resolved>,
     Inquiry { questions, answers }: &mut Inquiry,
 ) -> Result<()> {
-    resident::runtime()?.block_on(async {
+    cell_thread::runtime()?.block_on(async {
         // Two sockets: an answer must not be lost among events.
         let (connection, handle, _) = new_connection().context("open a netlink socket")?;
         tokio::spawn(connection);

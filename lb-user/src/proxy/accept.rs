@@ -43,7 +43,7 @@ use super::{
     },
 };
 use crate::{
-    network::{neighbour::Side, resident},
+    network::{cell_thread, neighbour::Side},
     process::panics::spawn_connection,
 };
 
@@ -203,7 +203,7 @@ struct Work {
 fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
     let name = format!("vip-{}", work.network);
     let cell = side.cell.clone();
-    resident::start_listener(name, cell.as_deref(), move |runtime| {
+    cell_thread::start_listener(name, cell.as_deref(), move |runtime| {
         LocalSet::new().block_on(&runtime, serve(work, &side, asked));
     })
 }

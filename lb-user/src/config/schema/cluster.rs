@@ -1,10 +1,10 @@
 //! The keys of a cluster: what a hosted control plane publishes, and how.
 
 use super::{
-    care::{self, Care, care},
-    life::{Life, life},
+    health_and_drain::{self, Care, care},
     reader::{Mapping, Preset, text, whole_number},
     service::{Sources, sources},
+    timeouts::{Life, life},
 };
 use crate::config::{
     place::{At, Place},
@@ -100,7 +100,7 @@ const KEYS: [&str; 14] = [
     "base_domain",
 ];
 const COMPONENT: [&str; 11] = {
-    let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
+    let [health, drain_timeout, slow_start, min_up, below_min_up] = health_and_drain::KEYS;
     [
         "publish",
         "node_port",
@@ -116,7 +116,7 @@ const COMPONENT: [&str; 11] = {
     ]
 };
 const ROUTES: [&str; 7] = {
-    let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
+    let [health, drain_timeout, slow_start, min_up, below_min_up] = health_and_drain::KEYS;
     [
         "https",
         "http",
@@ -128,7 +128,7 @@ const ROUTES: [&str; 7] = {
     ]
 };
 const APPS: [&str; 11] = {
-    let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
+    let [health, drain_timeout, slow_start, min_up, below_min_up] = health_and_drain::KEYS;
     [
         "nodes",
         "https",

@@ -8,24 +8,24 @@
 //! A text may be written with or without quotes, and is never taken for anything else: `no` and
 //! `1.10` are texts where a text is expected. A number must be written without quotes.
 
-mod care;
 mod cluster;
-mod life;
+mod health_and_drain;
 mod network;
 mod pool;
 mod reader;
 mod service;
 mod shared;
+mod timeouts;
 
 use self::reader::{Mapping, Preset, boolean, section, texts_not_empty, whole_number};
 pub(super) use self::{
-    care::{Care, CheckKind, RawCheck, RawHealth},
     cluster::{Apps, Cluster, Component, Routes},
-    life::RawTimeouts,
+    health_and_drain::{Care, CheckKind, RawCheck, RawHealth},
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::{RawService, Sources},
     shared::{RawNameRoute, RawOtherwise, RawShared},
+    timeouts::RawTimeouts,
 };
 use super::{
     place::{At, MAIN, Place},
@@ -151,9 +151,9 @@ pub(super) fn read(tree: &Node, findings: &mut Findings) -> Option<(RawFile, Mai
         .optional("limits", findings, limits)
         .unwrap_or_default();
     raw.timeouts = file
-        .optional("timeouts", findings, life::timeouts)
+        .optional("timeouts", findings, timeouts::timeouts)
         .unwrap_or_default();
-    raw.flow_log = file.optional("log", findings, life::log);
+    raw.flow_log = file.optional("log", findings, timeouts::log);
     raw.watch = file.optional("watch", findings, boolean);
     raw.on_stop = file.optional("on_stop", findings, reader::text);
     if file.is_absent("include") {

@@ -2,7 +2,7 @@
 
 use super::{
     List,
-    care::{self, Care, care},
+    health_and_drain::{self, Care, care},
     reader::{Mapping, Preset, list, list_not_empty, text, whole_number},
 };
 use crate::config::{
@@ -74,7 +74,7 @@ pub(in crate::config) struct RawNode {
 
 /// The keys, first those that can have a default.
 const KEYS: [&str; 9] = {
-    let [health, drain_timeout, slow_start, min_up, below_min_up] = care::KEYS;
+    let [health, drain_timeout, slow_start, min_up, below_min_up] = health_and_drain::KEYS;
     [
         "network",
         "balance",

@@ -3,9 +3,9 @@
 use super::{List, Named};
 use crate::config::{
     address::number,
+    did_you_mean::closest,
     place::{At, Place, child, element, quote},
     problem::Findings,
-    suggest::closest,
     yaml::{Entry, Kind, Node},
 };
 

@@ -2,9 +2,9 @@
 
 use super::{
     List,
-    life::{Life, life},
     reader::{Mapping, Preset, prefixes, text, texts_not_empty, whole_number},
     shared::{self, RawShared},
+    timeouts::{Life, life},
 };
 use crate::config::{
     place::{At, Place},

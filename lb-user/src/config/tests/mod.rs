@@ -1,13 +1,13 @@
 //! Each rule of the configuration, by the exact place and the words of its refusal.
 
-mod asked;
 mod authorities;
-mod care;
+mod check_requests;
+mod check_timing;
 mod clusters;
 mod family;
 mod health;
+mod health_and_drain;
 mod keys;
-mod life;
 mod model;
 mod networks;
 mod nodes;
@@ -20,7 +20,7 @@ mod rules;
 mod secrets;
 mod services;
 mod shared;
-mod soon;
+mod timeouts;
 
 use std::{net::IpAddr, path::Path};
 

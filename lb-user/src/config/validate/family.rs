@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use lb_common::maps::registry::NAME_BYTES;
 
-use super::{life::is_own, pool::wants_header};
+use super::{pool::wants_header, timeouts::is_own};
 use crate::config::{
     address::{self, family},
     model::{Config, Pool},

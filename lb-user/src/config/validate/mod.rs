@@ -4,10 +4,9 @@
 //! before a backend or a gateway can be found to be one, then pools. The result is whole only if
 //! there was no problem; what could not be read is absent from it, and the caller drops it.
 
-mod care;
-mod facts;
+mod address_index;
 mod family;
-mod life;
+mod health_and_drain;
 mod network;
 mod pool;
 mod prefixes;
@@ -15,6 +14,7 @@ mod proxy;
 mod quota;
 mod service;
 mod shared;
+mod timeouts;
 
 use std::ops::RangeInclusive;
 
@@ -66,10 +66,10 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         pools,
         services,
         limits,
-        timeouts: life::timeouts(&raw.timeouts, findings),
-        flow_log: life::flow_log(raw.flow_log.as_ref(), findings),
+        timeouts: timeouts::timeouts(&raw.timeouts, findings),
+        flow_log: timeouts::flow_log(raw.flow_log.as_ref(), findings),
         watch: raw.watch.as_ref().is_some_and(|at| at.value),
-        on_stop: care::one_of(
+        on_stop: health_and_drain::one_of(
             raw.on_stop.as_ref(),
             &[OnStop::Forward, OnStop::Drop],
             findings,

@@ -5,10 +5,10 @@ use std::{collections::HashMap, ops::RangeInclusive};
 use lb_common::maps::ring::DEFAULT_PLACES;
 
 use super::{
-    facts::{Facts, Known},
-    life::max_flows,
+    address_index::{Facts, Known},
     limit,
     service::Usage,
+    timeouts::max_flows,
 };
 use crate::config::{
     model::{Network, Role, TCP_IP_BYTES},

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    care::{Care, Library},
-    facts::Known,
+    address_index::Known,
+    health_and_drain::{Care, Library},
     service::{Mention, Usage},
 };
 use crate::config::{

@@ -9,10 +9,10 @@ use ipnet::IpNet;
 use lb_common::maps;
 
 use super::{
-    facts::Known,
+    address_index::Known,
     family::check_family,
-    life::{Life, is_own, max_flows},
     shared::{self, check_listen},
+    timeouts::{Life, is_own, max_flows},
 };
 use crate::config::{
     address,

@@ -10,8 +10,8 @@ use std::{
 use ipnet::{IpNet, Ipv4Net};
 
 use super::{
-    care::{one_of, time},
     family::check_family,
+    health_and_drain::{one_of, time},
     limit,
     service::prefixes,
 };

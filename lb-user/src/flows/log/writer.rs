@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::network::resident;
+use crate::network::cell_thread;
 
 /// Who may read the file: root, and its group.
 const MODE: u32 = 0o640;
@@ -49,7 +49,7 @@ impl Writer {
             // Nobody waits for it if the process has ended already.
             let _late: Result<(), mpsc::SendError<()>> = finished.send(());
         };
-        resident::start("lb-flow-log".to_owned(), None, || Ok(()), work)
+        cell_thread::start("lb-flow-log".to_owned(), None, || Ok(()), work)
             .context("start the thread of the flow log")?;
         Ok(Self {
             lines: Some(lines),

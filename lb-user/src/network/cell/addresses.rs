@@ -10,7 +10,7 @@ use rtnetlink::{
 };
 
 use super::{Cell, INNER, link_local};
-use crate::network::{link, resident::Resident};
+use crate::network::{cell_thread::Resident, link};
 
 impl Cell {
     /// VIPs and SNAT addresses; with IPv6 first the one that it asks for neighbours from, and joins the

@@ -5,8 +5,8 @@ use rtnetlink::Handle;
 
 use super::{Cell, INNER, addresses::addresses};
 use crate::network::{
+    cell_thread::Resident,
     link::{self, Link},
-    resident::Resident,
     sysctl,
 };
 

@@ -19,9 +19,8 @@ use tokio::{
 
 use super::{addresses, *};
 use crate::network::{
-    gratuitous, namespace,
+    cell_thread, garp_listener, namespace,
     neighbour::{self, Inquiry, Resolved, Side},
-    resident,
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -256,11 +255,11 @@ fn a_cell_and_a_node_find_each_other_by_ipv6() {
 fn a_cell_says_where_its_ipv6_addresses_are() {
     Lab::run("announce", |lab| {
         lab.build();
-        let ears = gratuitous::open().unwrap();
+        let ears = garp_listener::open().unwrap();
         lab.cell.announce(&lab.resident).unwrap();
         let mut heard = BTreeSet::new();
         let all = strings(&["10.0.0.9", VIP, "fe80::6c:6200:7"]);
-        resident::runtime().unwrap().block_on(async {
+        cell_thread::runtime().unwrap().block_on(async {
             let ears = ears.register().unwrap();
             while heard != all {
                 let said = timeout(LIMIT, ears.next()).await;
@@ -293,7 +292,7 @@ fn an_ipv6_neighbour_is_resolved_and_followed() {
             address: node,
             mac,
         };
-        resident::runtime().unwrap().block_on(async {
+        cell_thread::runtime().unwrap().block_on(async {
             let first = timeout(LIMIT, resolved.recv()).await;
             assert_eq!(first.expect("in time"), Some(at(outer.mac)));
 

@@ -5,8 +5,8 @@ use std::{
 };
 
 use super::{
-    life::{file, is_own},
     limit,
+    timeouts::{file, is_own},
 };
 use crate::config::{
     address::number,

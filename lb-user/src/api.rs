@@ -4,10 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    health::{Outcome, Verdict},
-    proxy::{Counted, Had},
-};
+use crate::health::{Outcome, Verdict};
 
 /// What the control plane is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -302,6 +299,60 @@ pub struct Event {
     pub words: String,
     /// Who asked for it: user id and process, if somebody did.
     pub by: Option<String>,
+}
+
+/// What became of the connections of a service since the process began, and of the requests on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Those that were taken to a backend, or had a request that was.
+    pub routed: u64,
+    /// Of those the ones that the data plane carries.
+    #[serde(default)]
+    pub handed_over: u64,
+    /// Those that this process copies instead, by the reason.
+    #[serde(default)]
+    pub copied: BTreeMap<String, u64>,
+    /// Those, or requests, that were taken to another one than the first, which did not answer.
+    pub redispatched: u64,
+    /// Hellos with an encrypted one in them.
+    pub ech: u64,
+    /// Those that were refused, by the reason; not those that had a request.
+    pub refused: BTreeMap<String, u64>,
+    /// Requests, where each is routed by its Host.
+    #[serde(default, skip_serializing_if = "Requests::is_empty")]
+    pub requests: Requests,
+    /// Of those that were refused, and of such requests, the names that go nowhere, or not for their client.
+    pub unrouted_names: BTreeMap<String, u64>,
+}
+
+/// What became of the requests of a service, but for those that were redirected to HTTPS.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Those that a backend has answered.
+    pub routed: u64,
+    /// Those that were refused, by the reason.
+    pub refused: BTreeMap<String, u64>,
+}
+
+impl Requests {
+    /// Whether there were none, as where connections are not HTTP.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.routed == 0 && self.refused.is_empty()
+    }
+}
+
+/// What clients of a network have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Had {
+    /// Sockets of shared VIPs.
+    pub descriptors: usize,
+    /// Ports of flows that sockets have, or had a moment ago.
+    pub flow_ports: usize,
+    /// Ports of connections that are never handed over.
+    pub leg_ports: usize,
 }
 
 #[cfg(test)]

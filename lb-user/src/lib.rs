@@ -23,7 +23,7 @@ pub mod host;
 pub mod model;
 pub mod network;
 pub mod observe;
-pub mod process;
 pub mod proxy;
 pub mod proxy_protocol;
 pub mod sources;
+pub mod system;

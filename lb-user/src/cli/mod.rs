@@ -33,7 +33,7 @@ use self::{
     arguments::{Cli, Command, Format},
     ask::Refused,
 };
-use crate::process::panics;
+use crate::system::panics;
 
 /// Exit code of a wrong command line or configuration.
 const USAGE: u8 = 2;

@@ -7,7 +7,6 @@ use anyhow::Result;
 use super::{USAGE, failed, init_log};
 use crate::{
     config::{self, Config},
-    daemon::startup,
     dataplane::pins::Pins,
     host::prepare,
 };
@@ -38,7 +37,7 @@ pub(super) fn prepare(file: &Path, instance: &str, user: &str) -> ExitCode {
 }
 
 fn applied(pins: &Pins) -> Option<Config> {
-    let text = startup::applied(pins).ok()?;
+    let text = crate::control::applied::applied(pins).ok()?;
     config::parse("applied.yaml", &text).ok()
 }
 

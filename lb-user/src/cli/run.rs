@@ -32,15 +32,17 @@ use crate::{
     daemon::{
         preflight,
         startup::{self, Manner},
-        systemd::{self, Account},
         takeover::{self, Door, Fate, Giver, Heir, Inheritance},
     },
     dataplane::{maps::Maps, object::Object, pins::Pins},
     flows::log::{self, FlowLog, Reports},
     host::{self, prepare},
     network::cell_thread,
-    process::privileges,
     proxy::{Front, Legs, Listeners},
+    system::{
+        privileges,
+        systemd::{self, Account},
+    },
 };
 
 /// What `lb run` was asked for.
@@ -103,7 +105,9 @@ pub(super) fn run(options: &Options) -> ExitCode {
         Err(problems) => {
             eprintln!("{problems}");
             // What was applied, or waits to be confirmed, goes on whatever the file says.
-            if options.takeover || startup::applied(&Pins::new(&options.instance)).is_err() {
+            if options.takeover
+                || crate::control::applied::applied(&Pins::new(&options.instance)).is_err()
+            {
                 return ExitCode::from(USAGE);
             }
         }
@@ -139,7 +143,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     );
     let state = kept_state(&pins);
     let refused = file.as_ref().err().map(|error| format!("{error:#}"));
-    let applied = startup::applied(&pins).ok();
+    let applied = crate::control::applied::applied(&pins).ok();
     let Chosen {
         config,
         text,
@@ -271,7 +275,7 @@ fn accepted(
     let file = file
         .map_err(Error::from)
         .and_then(|loaded| rehearse(&loaded.config).map(|()| loaded));
-    let goes_on = !options.takeover && startup::applied(pins).is_ok();
+    let goes_on = !options.takeover && crate::control::applied::applied(pins).is_ok();
     match file {
         Err(error) if !goes_on => Err(error),
         file => Ok((file, object)),
@@ -280,7 +284,7 @@ fn accepted(
 
 /// Refuses interfaces that carry this session or the default route, where that may lock the operator out.
 fn refuse_access_interfaces(options: &Options, pins: &Pins, config: &Config) -> Result<()> {
-    let was_applied = pins.exist() || startup::applied(pins).is_ok();
+    let was_applied = pins.exist() || crate::control::applied::applied(pins).is_ok();
     let careful = is_careful(options.careful, io::stdin().is_terminal(), was_applied);
     if !careful || options.confirm.is_some() {
         return Ok(());
@@ -507,10 +511,7 @@ async fn watch(
     deadline: Option<time::Instant>,
 ) -> Result<Stop> {
     let mut logger = match options.trace_drops {
-        true => Some(
-            aya_log::EbpfLogger::init(control.running.object.ebpf())
-                .context("read the programs' log")?,
-        ),
+        true => Some(control.running.object.log()?),
         false => None,
     };
     let mut log = time::interval(LOG_POLL);
@@ -553,7 +554,7 @@ async fn watch(
             }
             _ = sockets.tick() => mend_sockets(control, &mut orders, &mut door),
             _ = log.tick(), if logger.is_some() => {
-                if let Some(logger) = &mut logger { logger.flush(); }
+                if let Some(flush) = &mut logger { flush(); }
             }
             () = drain(flow_log), if flow_log.is_some() => {}
             _ = sweep.tick(), if control.running.has_retired() => {

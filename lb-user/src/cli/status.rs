@@ -12,10 +12,9 @@ use super::{
     table,
 };
 use crate::{
-    api::{ConfigStatus, ControlStatus},
+    api::{ConfigStatus, ControlStatus, Counted, Had},
     network::namespace,
     observe::{MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
-    proxy::{Counted, Had},
 };
 
 /// The answer of `-o json`.

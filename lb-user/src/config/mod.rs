@@ -32,6 +32,7 @@ mod validate;
 mod yaml;
 
 mod did_you_mean;
+pub mod server_name;
 pub mod server_names;
 #[cfg(test)]
 mod tests;

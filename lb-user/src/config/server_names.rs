@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use crate::proxy::client_hello::ServerName;
+use crate::config::server_name::ServerName;
 
 /// Most memory that one expression takes compiled, and while it matches.
 const MAX_EXPRESSION: usize = 256 * 1024;

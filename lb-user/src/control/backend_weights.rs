@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     api::Override,
     config::{Backend, BelowMinUp, Config, Pool},
-    control::desired::backend_name,
     health::Verdict,
+    model::names::backend_name,
 };
 
 /// What is said of one backend.

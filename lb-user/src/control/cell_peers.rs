@@ -1,5 +1,11 @@
 //! Whom the cells hear: the answers of who is checked are let in, and no others.
 
+use crate::{
+    config::{Backend, Config, Health},
+    dataplane::peers::{LocalPeers, peer},
+    model::registry::{Ids, Kind},
+    proxy::Legs,
+};
 use std::{
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
@@ -8,17 +14,7 @@ use std::{
 };
 
 use anyhow::Result;
-use lb_common::{
-    addr::{Be16, Be32},
-    maps::peer::PeerKey,
-};
-
-use crate::{
-    config::{Backend, Config, Health},
-    dataplane::peers::LocalPeers,
-    model::registry::{Ids, Kind},
-    proxy::Legs,
-};
+use lb_common::maps::peer::PeerKey;
 
 /// Where checks ask: the name of a network, and the address and port there.
 pub type Asked<'c> = (&'c str, SocketAddr);
@@ -104,15 +100,6 @@ fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
     wanted
 }
 
-/// The key of somebody in the network with this id: `address` as in records, `port` in host order.
-pub const fn peer(network: u16, address: Be32, port: u16) -> PeerKey {
-    PeerKey {
-        address,
-        port: Be16::new(port),
-        network,
-    }
-}
-
 fn words(unheard: &BTreeSet<Asked<'_>>) -> String {
     let words = unheard.iter();
     let words = words.map(|(network, address)| format!("{address} in network {network}"));
@@ -150,7 +137,7 @@ services:
         ids.insert(Kind::Network, "host", 6);
         let key = |last, port| PeerKey {
             address: std::net::Ipv4Addr::new(10, 0, 0, last).into(),
-            port: Be16::new(port),
+            port: lb_common::addr::Be16::new(port),
             network: 5,
         };
         let at = |text: &str| ("mgmt", text.parse().unwrap());

@@ -11,14 +11,13 @@ use super::{
     evictions::{Ends, ends},
     maglev_tables::choose,
     network_setup::{build_cell, cell_of},
-    persisted_state,
     plan::{Operation, plan},
     reclaim::retired::Retired,
     running::Running,
 };
 use crate::{
     config::{self, Config},
-    daemon::startup::applied_path,
+    control::applied::applied_path,
     dataplane::object::NIC,
     flows::{evict::selector::Cut, idle::Policy, keepalive::next_hops::Way},
     health::Verdict,
@@ -148,7 +147,7 @@ impl Running {
     /// before it stay.
     pub async fn change(&mut self, change: Change, text: &str) -> Result<()> {
         let applied = applied_path(&self.pins);
-        let beside = persisted_state::write_beside(&applied, text.as_bytes())
+        let beside = crate::system::files::write_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
         self.carry_out(change, || beside.put(&applied)).await
     }

@@ -15,14 +15,16 @@ use tokio::{
 use super::{
     backend_weights::{Layers, Said},
     cell_peers::{self, Heard},
-    desired::backend_name,
     persisted_state::State,
 };
 use crate::{
     api::{LastCheck, Override},
     config::{Config, Network, Pool},
     health::{Checker, Commons, Report, Standing, Target, Verdict, turns},
-    model::registry::{Ids, Kind},
+    model::{
+        names::backend_name,
+        registry::{Ids, Kind},
+    },
     network::neighbour::Side,
 };
 

@@ -312,7 +312,7 @@ impl Control {
             .iter()
             .flat_map(|pool| {
                 let names = pool.backends.iter();
-                names.map(move |backend| super::desired::backend_name(pool, backend))
+                names.map(move |backend| crate::model::names::backend_name(pool, backend))
             })
             .filter_map(|name| ids.get(Kind::Backend, &name))
             .collect();

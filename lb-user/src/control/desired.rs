@@ -1,5 +1,17 @@
 //! desired: the validated configuration, with ids and facts of the host, as records of the maps.
 
+use crate::{
+    config::{self, Config, Role, TCP_IP_BYTES},
+    dataplane::attach::Mode,
+    model::{
+        names::{backend_name, parse_backend, protocol_number},
+        registry::{Ids, Kind},
+        rules::Rules,
+        snat::{SnatSlot, draining, snat_name},
+    },
+    network::{cell, link::Link},
+};
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
@@ -23,19 +35,7 @@ use lb_common::{
     },
 };
 
-use super::{
-    backend_weights::Layers,
-    rule_sets::{self, Rules},
-};
-use crate::{
-    config::{self, Config, Protocol, Role, TCP_IP_BYTES},
-    dataplane::attach::Mode,
-    model::{
-        registry::{Ids, Kind},
-        snat::{SnatSlot, draining, snat_name},
-    },
-    network::{cell, link::Link},
-};
+use super::{backend_weights::Layers, rule_sets};
 
 /// Where a network is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -421,28 +421,6 @@ pub fn table(pool: &config::Pool, layers: &Layers, ids: &Ids) -> Result<Vec<u32>
         }
     }
     Ok(maglev::build(&members))
-}
-
-/// The registry's name of a backend: in another network or under another address it is another
-/// backend, because its flows cannot follow it there; under another port it is the same.
-pub fn backend_name(pool: &config::Pool, backend: &config::Backend) -> String {
-    let (name, address) = (&backend.name, backend.address);
-    format!("{}/{name}@{}/{address}", pool.name, pool.network)
-}
-
-/// Network and address in the registry's name of a backend.
-pub(super) fn parse_backend(name: &str) -> Option<(&str, IpAddr)> {
-    let (_, place) = name.rsplit_once('@')?;
-    let (network, address) = place.split_once('/')?;
-    Some((network, address.parse().ok()?))
-}
-
-/// The IP protocol number.
-pub const fn protocol_number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-    }
 }
 
 fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {

@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{backend_weights::Layers, desired::backend_name, persisted_state::Uptime};
+use super::{backend_weights::Layers, persisted_state::Uptime};
 use crate::{
     api::Override,
     config::{Config, DRAIN_TIMEOUT, OnDead},
     health::Verdict,
+    model::names::backend_name,
 };
 
 /// One backend that drains.

@@ -138,11 +138,13 @@ mod tests {
         super::{
             desired::tests::{BOTH, CONFIG, build},
             plan::{carried_out, plan},
-            rule_sets::Rules,
         },
         *,
     };
-    use crate::flows::evict::selector::{FIRST_LEG, Why};
+    use crate::{
+        flows::evict::selector::{FIRST_LEG, Why},
+        model::rules::Rules,
+    };
 
     const ALLOWED: &str = ", allow: [192.168.203.50/32] }";
 

@@ -128,11 +128,10 @@ mod tests {
             backend_weights::Layers,
             desired::{desired, tests::places},
             plan::{carried_out, plan},
-            rule_sets::Rules,
         },
         *,
     };
-    use crate::config;
+    use crate::{config, model::rules::Rules};
 
     const BEFORE: &str = "
 version: 1

@@ -7,6 +7,7 @@
 //! interfaces, `mend` what else can be taken away, [`drains`] says until when drained flows go on,
 //! [`persisted_state`] outlives the process. [`reclaim`] frees ids of what is configured no more.
 
+pub mod applied;
 pub mod apply;
 pub(crate) mod attach;
 pub mod backend_weights;

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     config::{self, Config},
-    daemon::{startup::applied, systemd},
+    control::applied::applied,
     dataplane::{
         object::{CELL, NIC},
         pins::Pins,
@@ -37,6 +37,7 @@ use crate::{
         link::{self, Link, XdpMode},
         namespace, nic,
     },
+    system::systemd,
 };
 
 /// The MTU of a NIC that nothing is known of.

@@ -5,10 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Result, bail, ensure};
 use tokio::sync::oneshot;
 
-use super::{
-    control_loop::{Control, Refusal},
-    desired::backend_name,
-};
+use super::control_loop::{Control, Refusal};
 use crate::{
     admin::server::Order,
     api::{
@@ -21,7 +18,7 @@ use crate::{
         filter::choose,
     },
     health::Verdict,
-    model::registry::Kind,
+    model::{names::backend_name, registry::Kind},
     network::namespace,
 };
 

@@ -19,9 +19,9 @@ use lb_common::{
 
 use super::{
     desired::Desired,
-    rule_sets::{self, Choice, Rules},
+    rule_sets::{self, Choice},
 };
-use crate::model::snat::SnatSlot;
+use crate::model::{rules::Rules, snat::SnatSlot};
 
 /// What the maps hold.
 #[derive(Clone, Debug, Default)]

@@ -10,13 +10,13 @@ use super::{
     change::Change,
     confirm::Unconfirmed,
     control_loop::{Control, Refusal},
-    desired::backend_name,
     persisted_state::Uptime,
 };
 use crate::{
     api::Changes,
     config::{self, Config, Loaded, Warning, time_text},
-    daemon::startup::applied,
+    control::applied::applied,
+    model::names::backend_name,
     sources::file::Files,
 };
 

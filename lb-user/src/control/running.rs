@@ -19,13 +19,13 @@ use super::{
     apply::Live,
     backend_weights::Layers,
     checks::{Backend, Checks},
-    desired::{Place, parse_backend, table},
+    desired::{Place, table},
     maglev_tables::in_use,
     plan::Operation,
     reclaim::{retired::Retired, sweep::Sweeper},
 };
 use crate::{
-    api::{InterfaceStatus, Override},
+    api::{Had, InterfaceStatus, Override},
     config::Config,
     dataplane::{
         attach::{Held, Mode, NewLink},
@@ -33,13 +33,16 @@ use crate::{
         pins::Pins,
     },
     flows::{Done, Expiry, evict::selector::Cut, log::Reporter},
-    model::registry::{Ids, Kind},
+    model::{
+        names::parse_backend,
+        registry::{Ids, Kind},
+    },
     network::{
         cell::{self, Cell},
         cell_thread::Resident,
         neighbour::{Resolved, Targets},
     },
-    proxy::{Counts, Front, Had, Legs, Setup, Shares},
+    proxy::{Counts, Front, Legs, Setup, Shares},
 };
 
 /// How long after a change no packet opens a flow by the maps of before.

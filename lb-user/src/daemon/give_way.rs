@@ -6,14 +6,14 @@ use std::{io, os::fd::OwnedFd};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::startup::applied;
 use crate::{
     control::{
-        control_loop::Control, network_setup::remove_stale_links, persisted_state::State,
-        running::Running,
+        applied::applied, control_loop::Control, network_setup::remove_stale_links,
+        persisted_state::State, running::Running,
     },
     dataplane::version::{Pinned, pinned},
-    proxy::{Front, Legs, listeners::Place},
+    proxy::{Front, Legs},
+    system::systemd::Place,
 };
 
 /// What is said of a process that has taken over and dies before it is up.

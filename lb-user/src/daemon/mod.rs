@@ -8,5 +8,4 @@ pub mod give_way;
 pub mod migrate;
 pub mod preflight;
 pub mod startup;
-pub mod systemd;
 pub mod takeover;

@@ -6,11 +6,12 @@ use anyhow::{Result, ensure};
 
 use super::{
     migrate::{Migration, lost},
-    startup::{Manner, applied},
+    startup::Manner,
 };
 use crate::{
     config::Config,
     control::{
+        applied::applied,
         apply::Live,
         backend_weights::Layers,
         desired::{Place, desired},

@@ -1,26 +1,9 @@
 //! From a configuration to a live data plane: the steps of `lb run`, in order.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    io::{self, ErrorKind},
-    path::PathBuf,
-    time::Instant,
-};
-
-use anyhow::{Context as _, Result, ensure};
-use tokio::{
-    runtime::Runtime,
-    sync::{
-        mpsc::{self, UnboundedSender},
-        watch,
-    },
-};
-
-use super::migrate::Migration;
 use crate::{
     config::{self, Config},
     control::{
+        applied::{self, applied_path},
         apply::Live,
         attach::{attach_all, attach_to},
         cell_peers::Heard,
@@ -33,12 +16,11 @@ use crate::{
             build_cells, find_nics, places_without_nics, remove_stale_cells, remove_stale_links,
             set_up_nics,
         },
-        persisted_state::{self, State},
+        persisted_state::State,
         plan::{Current, Operation, plan},
         reclaim::{retired::Retired, sweep::Sweeper},
         running::{Neighbours, Residents, Running},
     },
-    daemon::systemd,
     dataplane::{attach::Held, flows::UsageTable, maps::Maps, object::Object, pins::Pins},
     flows::{
         Expiry,
@@ -56,10 +38,26 @@ use crate::{
         nic,
     },
     proxy::{Counts, Front, Leases, Legs, Listeners, Setup, Shares, Tables},
+    system::systemd,
 };
 
-/// The name of the applied configuration.
-const APPLIED: &str = "applied.yaml";
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, ErrorKind},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::{
+    runtime::Runtime,
+    sync::{
+        mpsc::{self, UnboundedSender},
+        watch,
+    },
+};
+
+use super::migrate::Migration;
 
 /// How a start is to be made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +93,7 @@ pub fn start(
         let migration = Migration::of(pins, manner.migrate)?;
         migration.announce();
         migration.make_folders(pins)?;
-        let beside = persisted_state::change_beside(&applied, text.as_bytes())
+        let beside = crate::system::files::change_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
         let object = match loaded.filter(|object| object.is_of(pins)) {
             Some(object) => Ok(object),
@@ -131,14 +129,14 @@ pub fn start(
 /// If it cannot be written.
 pub fn put_back(pins: &Pins, before: Option<&str>) -> Result<()> {
     match before {
-        Some(text) => persisted_state::write(&applied_path(pins), text.as_bytes()),
+        Some(text) => crate::system::files::write(&applied_path(pins), text.as_bytes()),
         None => Ok(pins.remove_state()?),
     }
 }
 
 /// Removes where versions of before had the applied configuration: what is there is theirs, and the latest.
 fn remove_before(pins: &Pins) -> Result<()> {
-    let path = before_path(pins);
+    let path = applied::before_path(pins);
     match fs::remove_file(&path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("remove {}", path.display()))
@@ -165,22 +163,6 @@ pub fn remove(pins: &Pins) -> Result<()> {
     }
     neighbours::release(pins);
     Ok(())
-}
-
-/// The configuration file of the last successful start, as text.
-///
-/// # Errors
-///
-/// If the instance never started.
-pub fn applied(pins: &Pins) -> Result<String> {
-    let read = |path: &PathBuf| fs::read_to_string(path);
-    let text = read(&before_path(pins)).or_else(|_| read(&applied_path(pins)));
-    text.with_context(|| {
-        format!(
-            "instance {} has no applied configuration; is it up?",
-            pins.instance()
-        )
-    })
 }
 
 fn bring_up(
@@ -486,15 +468,4 @@ const fn is_of_networks(step: &Operation) -> bool {
         Operation::SetAddress(_, address) => !address.is_vip(),
         _ => false,
     }
-}
-
-/// Where the text of the applied configuration is, so that other processes know the names behind the
-/// ids.
-pub(crate) fn applied_path(pins: &Pins) -> PathBuf {
-    pins.state().join(APPLIED)
-}
-
-/// Where versions of before had it, which a reboot empties.
-fn before_path(pins: &Pins) -> PathBuf {
-    pins.runtime().join(APPLIED)
 }

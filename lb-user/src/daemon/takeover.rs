@@ -36,10 +36,9 @@ use tokio::{io::AsyncReadExt as _, time};
 
 use crate::{
     admin::server::{SocketFile, bind},
-    daemon::systemd,
     dataplane::pins::Pins,
     host::{self, Lock},
-    proxy::listeners::Place,
+    system::systemd::{self, Place},
 };
 
 /// How long the other process may take for its next message.

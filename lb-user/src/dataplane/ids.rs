@@ -6,7 +6,10 @@
 use std::{mem, ops::Range};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
+use aya::{
+    maps::{MapData, Queue},
+    programs::{SchedClassifier, TestRun as _, TestRunOptions},
+};
 use lb_common::{
     batch::{Batch, FAILED, MAX_IDS},
     maps::snat::{FLOWS_PER_ADDRESS, base},
@@ -17,6 +20,9 @@ use rustix::{
 };
 
 use super::object::{FILL, Object, TURN};
+
+/// The queue of free ids of a SNAT address.
+pub type FreeIds = Queue<MapData, u32>;
 
 impl Object {
     /// Puts `ids` at the end of the queue of the SNAT address in this slot, in order.

@@ -1,6 +1,6 @@
 //! Typed handles of the pinned maps.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
+use std::{collections::BTreeMap, io::ErrorKind, net::Ipv4Addr, path::Path};
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
@@ -319,6 +319,21 @@ impl Maps {
             Samples::None => None,
         };
         Ok(found.filter(|sample| sample.seen != 0))
+    }
+
+    /// Takes a flow out of the request index; that another CPU has done so already is no error.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses it.
+    pub fn unindex(&mut self, key: &FlowKey) -> Result<()> {
+        match self.flow_index.remove(key) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The queue of free ids of a SNAT address, or `None` if the slot has none that can be used.

@@ -1,6 +1,6 @@
 //! The kernel side as userspace sees it: the object, its pins, its maps, its links.
 //!
-//! Only this module knows aya, but for the queues of free ids, which are used where ids come and go.
+//! Only this module knows aya.
 
 pub mod attach;
 pub mod events;

@@ -11,6 +11,7 @@ use aya::{
     maps::{Map, MapData},
     programs::{Program, ProgramError, ProgramInfo, Xdp},
 };
+use aya_log::EbpfLogger;
 use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, snat::flow_entries, usage};
 
 use super::pins::Pins;
@@ -201,9 +202,15 @@ impl Object {
         Ok(program.try_into()?)
     }
 
-    /// The object as aya knows it; for aya-log.
-    pub fn ebpf(&mut self) -> &mut Ebpf {
-        &mut self.ebpf
+    /// The programs' log: each call writes to ours what has come since.
+    ///
+    /// # Errors
+    ///
+    /// If the programs have none.
+    pub fn log(&mut self) -> Result<impl FnMut() + use<>> {
+        let log = EbpfLogger::init(&mut self.ebpf);
+        let mut log = log.context("read the programs' log")?;
+        Ok(move || log.flush())
     }
 }
 

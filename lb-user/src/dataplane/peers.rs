@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use aya::maps::{Map, MapData};
-use lb_common::maps::peer::{IS_PEER, PeerKey};
+use lb_common::{
+    addr::{Be16, Be32},
+    maps::peer::{IS_PEER, PeerKey},
+};
 
 /// How long a peer stays that nothing talks to any more: its last words are still on their way.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -83,5 +86,14 @@ impl LocalPeers {
             }
             stays
         });
+    }
+}
+
+/// The key of somebody in the network with this id: `address` as in records, `port` in host order.
+pub const fn peer(network: u16, address: Be32, port: u16) -> PeerKey {
+    PeerKey {
+        address,
+        port: Be16::new(port),
+        network,
     }
 }

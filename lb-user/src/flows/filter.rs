@@ -6,7 +6,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use lb_common::maps::flow::Flow;
+use lb_common::{conntrack::Word, maps::flow::Flow};
 
 use crate::{
     api::Filter,
@@ -15,7 +15,6 @@ use crate::{
         registry::{Ids, Kind},
         snat::{self, SnatSlot},
     },
-    observe::flows::flow_id,
 };
 
 /// The most names that are listed as the known ones.
@@ -164,6 +163,17 @@ fn snat_ids(tuple: &str, ids: &Ids) -> Result<Vec<u32>, String> {
         ));
     }
     Ok(found)
+}
+
+/// The flow id of a SNAT port, if this address in this slot has it.
+pub(crate) fn flow_id(slot: &SnatSlot, tuple: SocketAddr) -> Option<u32> {
+    let here = slot.snat.address == tuple.ip().to_canonical();
+    slot.address().flow_id(tuple.port()).filter(|_| here)
+}
+
+/// The name of a flow's protocol.
+pub(crate) const fn protocol(word: Word) -> &'static str {
+    if word.is_udp() { "udp" } else { "tcp" }
 }
 
 #[cfg(test)]

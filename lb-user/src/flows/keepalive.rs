@@ -259,8 +259,7 @@ fn place(id: u32) -> Option<(usize, usize)> {
 mod tests {
     use lb_common::addr::Be32;
 
-    use super::super::idle::words::*;
-    use super::*;
+    use super::{super::idle::words::*, *};
 
     const K: Ticks = 6000;
     const GAP: Ticks = 2000;

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
-use aya::maps::{MapData, Queue};
 use lb_common::{
     addr::Mac,
     conntrack::Word,
@@ -19,7 +18,7 @@ use super::{
     keepalive::next_hops::{Way, Ways},
     reset::segments::End,
 };
-use crate::dataplane::{labels::Labels, maps::Maps};
+use crate::dataplane::{ids::FreeIds, labels::Labels, maps::Maps};
 
 /// The maps, and what has been read of them in this pass.
 pub(crate) struct Records {
@@ -29,7 +28,7 @@ pub(crate) struct Records {
     pages: HashMap<u16, SnatPage>,
     networks: HashMap<u16, Option<Network>>,
     backends: HashMap<u32, Option<Backend>>,
-    queues: HashMap<u16, Option<Queue<MapData, u32>>>,
+    queues: HashMap<u16, Option<FreeIds>>,
 }
 
 /// The slot of the SNAT address that a flow id belongs to.

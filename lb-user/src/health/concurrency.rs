@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::process::fd_limit;
+use crate::system::fd_limit;
 
 /// A turn for each check that may be on its way: each backend has one at most, so there are enough for
 /// all wherever a process may have eight times as many files open. Who needs one then waits for nobody,

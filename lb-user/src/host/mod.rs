@@ -28,7 +28,7 @@ use crate::{
     config::{self, Config, TCP_IP_BYTES},
     dataplane::pins::BPFFS,
     network::link::{self, Bridge, Link},
-    process::privileges,
+    system::privileges,
 };
 
 /// The oldest kernel with all that the data plane needs: that of RHEL 9. Compare-and-swap in BPF

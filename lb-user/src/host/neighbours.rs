@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::{control::persisted_state, dataplane::pins::Pins};
+use crate::dataplane::pins::Pins;
 
 /// The least that is raised to: entries up to which nothing is collected, above which entries live for 5 s
 /// when others come, and that there are at most. An entry takes about 400 bytes.
@@ -204,7 +204,7 @@ impl Tables {
 
     fn save(&self, record: &Record) -> Result<()> {
         let text = serde_json::to_vec_pretty(record).context("write a record as JSON")?;
-        persisted_state::write(&self.runtime.join(RECORD), &text)
+        crate::system::files::write(&self.runtime.join(RECORD), &text)
     }
 
     /// A limit; none where the kernel has not got the family, or the calling thread's namespace has not got

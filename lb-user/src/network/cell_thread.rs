@@ -12,7 +12,7 @@ use rustix::thread::CapabilitySet;
 use tokio::runtime::Runtime;
 
 use super::namespace;
-use crate::process::privileges::{self, KEPT, KEPT_BY_LISTENERS};
+use crate::system::privileges::{self, KEPT, KEPT_BY_LISTENERS};
 
 /// Starts a thread that lives in `cell`, or in the calling thread's namespace. When this returns it is
 /// there, has what `prepare` has made there, and works.

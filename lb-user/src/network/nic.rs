@@ -14,7 +14,6 @@ use anyhow::{Context as _, Result, bail};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use super::{link, offload};
-use crate::control::persisted_state;
 
 /// What must be off on every NIC, by kernel name, and what it does if it stays on. Stripped service
 /// tags would hide the tag behind them as well.
@@ -187,7 +186,7 @@ fn restore(record: &Path, ifindex: u32) -> Result<()> {
     if left.is_empty() {
         return fs::remove_file(record).with_context(|| format!("remove {}", record.display()));
     }
-    persisted_state::write(record, left.as_bytes())
+    crate::system::files::write(record, left.as_bytes())
 }
 
 fn remember(record: &Path, interface: &str, feature: &str) -> Result<()> {
@@ -196,7 +195,7 @@ fn remember(record: &Path, interface: &str, feature: &str) -> Result<()> {
     if before.lines().any(|known| known == line) {
         return Ok(());
     }
-    persisted_state::write(record, format!("{before}{line}\n").as_bytes())
+    crate::system::files::write(record, format!("{before}{line}\n").as_bytes())
 }
 
 #[cfg(test)]

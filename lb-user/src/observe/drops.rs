@@ -6,8 +6,8 @@ use lb_common::{
     verdict::{DropReason, Hook, Verdict, counter, refusal_slot},
 };
 
-use super::{DropLine, Observer, Packet, SampleLine, millis_since};
-use crate::{dataplane::flows::coarse_now, model::registry::Kind};
+use super::{DropLine, Observer, Packet, SampleLine};
+use crate::{dataplane::flows::coarse_now, flows::log::clock::millis_since, model::registry::Kind};
 
 impl Observer {
     /// Counted drops and refusals, without the reasons that have none.

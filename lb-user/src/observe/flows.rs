@@ -1,5 +1,17 @@
 //! `lb flows` and `lb who`: the flows, live or closed.
 
+use crate::{
+    api::{Filter, FlowLine},
+    dataplane::{flows::coarse_now, labels::Labels},
+    flows::{
+        evict::selector::Choice,
+        filter::{choose, flow_id, meant, protocol},
+        idle::{self, Policy},
+        log::clock::millis_since,
+    },
+    model::{registry::Kind, snat::SnatSlot},
+};
+
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
@@ -12,17 +24,7 @@ use lb_common::{
     maps::flow::Flow,
 };
 
-use super::{Observer, WhoLine, millis_since};
-use crate::{
-    api::{Filter, FlowLine},
-    dataplane::{flows::coarse_now, labels::Labels},
-    flows::{
-        evict::selector::Choice,
-        filter::{choose, meant},
-        idle::{self, Policy},
-    },
-    model::{registry::Kind, snat::SnatSlot},
-};
+use super::{Observer, WhoLine};
 
 impl Observer {
     /// What `filter` means here.
@@ -182,12 +184,6 @@ fn port(slot: &SnatSlot, id: u32) -> u16 {
     slot.snat.first_port.wrapping_add(offset)
 }
 
-/// The flow id of a SNAT port, if this address in this slot has it.
-pub(crate) fn flow_id(slot: &SnatSlot, tuple: SocketAddr) -> Option<u32> {
-    let here = slot.snat.address == tuple.ip().to_canonical();
-    slot.address().flow_id(tuple.port()).filter(|_| here)
-}
-
 const fn is_live(word: Word) -> bool {
     matches!(
         word.state(),
@@ -206,11 +202,6 @@ const fn state(word: Word) -> &'static str {
         State::Ended => "ended",
         State::Free | State::Claimed | State::Local => "none",
     }
-}
-
-/// The name of a flow's protocol.
-pub(crate) const fn protocol(word: Word) -> &'static str {
-    if word.is_udp() { "udp" } else { "tcp" }
 }
 
 /// Address and port in words.

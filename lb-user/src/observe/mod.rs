@@ -14,15 +14,16 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_common::{
     maglev,
-    maps::{MAX_NETWORKS, backend::Backend, flow::TIME_SHIFT},
+    maps::{MAX_NETWORKS, backend::Backend},
 };
 
 use crate::{
     config::{self, Config},
-    control::{apply::read_ids, desired::backend_name},
-    daemon::{migrate::unreadable, startup},
+    control::apply::read_ids,
+    daemon::migrate::unreadable,
     dataplane::{flows::FlowTable, labels::Labels, maps::Maps, pins::Pins},
     model::{
+        names::backend_name,
         registry::{Ids, Kind},
         snat::{self, SnatSlot},
     },
@@ -65,7 +66,7 @@ impl Observer {
         }
         let maps = Maps::open(&pins.maps())?;
         let ids = read_ids(&maps)?;
-        let text = startup::applied(&pins)?;
+        let text = crate::control::applied::applied(&pins)?;
         let config = config::parse("applied.yaml", &text)
             .with_context(|| format!("the applied configuration of instance {instance}"))?;
         let table = FlowTable::open(&pins.maps())?;
@@ -221,23 +222,6 @@ fn next_hop(record: &Backend) -> Option<String> {
     mac.map(|mac| mac.to_string())
 }
 
-/// Milliseconds from one [time](coarse_now) to a later one, right over the wrap.
-fn millis(from: u32, to: u32) -> u64 {
-    (u64::from(to.wrapping_sub(from)) << TIME_SHIFT) / 1_000_000
-}
-
-/// Milliseconds since `seen`. A packet that came since `now` was read came just now.
-pub(crate) fn millis_since(seen: u32, now: u32) -> u64 {
-    if seen.wrapping_sub(now) < JUST_NOW {
-        0
-    } else {
-        millis(seen, now)
-    }
-}
-
-/// How far ahead of a reader's clock a packet can be that came while it read: about a minute.
-const JUST_NOW: u32 = 1 << 16;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,16 +233,5 @@ mod tests {
         assert!(near(percent(1, 65_521), 0.01));
         assert!(near(percent(170, 509), 33.4));
         assert!(near(percent(509, 509), 100.0));
-    }
-
-    #[test]
-    fn times_are_right_over_the_wrap() {
-        assert_eq!(millis(0, 1000), 1048);
-        assert_eq!(millis(u32::MAX, 999), 1048);
-        assert_eq!(millis_since(5, 5), 0);
-        assert_eq!(millis_since(6, 5), 0, "it came meanwhile");
-        assert_eq!(millis_since(0, u32::MAX), 0, "over the wrap as well");
-        let month = u32::try_from((30u64 * 86_400 * 1_000_000_000) >> TIME_SHIFT).unwrap();
-        assert_eq!(millis_since(7, month + 7) / 86_400_000, 29);
     }
 }

@@ -16,11 +16,12 @@ use rtnetlink::Handle;
 
 use super::{
     FlowIds, MISSING, NetworkStatus, Observer, QuotaStatus, RingStatus, SnatStatus, Status,
-    Verdicts, millis_since,
+    Verdicts,
 };
 use crate::{
     config,
     dataplane::flows::coarse_now,
+    flows::log::clock::millis_since,
     model::registry::Kind,
     network::{
         carrier::Carrier,

@@ -30,9 +30,7 @@ use super::{
     },
     fair_share::Shares,
     fd_budget::Descriptors,
-    http,
-    listeners::Place,
-    passthrough,
+    http, passthrough,
     relay::pipe::Pipes,
     snapshot::{Routing, Service},
     sni,
@@ -44,7 +42,7 @@ use super::{
 };
 use crate::{
     network::{cell_thread, neighbour::Side},
-    process::panics::spawn_connection,
+    system::{panics::spawn_connection, systemd::Place},
 };
 
 /// How long until an address that could not be had is tried again, and until a front that has no

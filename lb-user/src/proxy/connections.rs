@@ -29,8 +29,10 @@ use tokio::{
 use super::{fair_share::Part, snapshot::Service};
 use crate::{
     api::{Filter, FlowLine},
-    control::cell_peers::peer,
-    dataplane::flows::{UsageTable, coarse_now},
+    dataplane::{
+        flows::{UsageTable, coarse_now},
+        peers::peer,
+    },
     flows::{
         evict::selector::{Choice, Cut, FIRST_LEG, Why},
         filter::choose,

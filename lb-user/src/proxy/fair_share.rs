@@ -5,6 +5,7 @@
 //! before, and nothing is set aside for networks that ask for nothing. Where no other network has
 //! clients all is for the one.
 
+use crate::api::Had;
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     net::SocketAddrV4,
@@ -13,8 +14,6 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-
-use serde::{Deserialize, Serialize};
 
 /// What is divided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,17 +42,6 @@ const fn may_have(has: usize, left: usize, is_alone: bool) -> Result<(), Spent> 
         (left, has) if is_alone || has < left => Ok(()),
         _ => Err(Spent::Share),
     }
-}
-
-/// What clients of a network have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Had {
-    /// Sockets of shared VIPs.
-    pub descriptors: usize,
-    /// Ports of flows that sockets have, or had a moment ago.
-    pub flow_ports: usize,
-    /// Ports of connections that are never handed over.
-    pub leg_ports: usize,
 }
 
 /// What has been divided so far; shared by all threads.

@@ -8,7 +8,7 @@ use super::{
     fair_share::{Part, Resource, Shares, Spent},
     http::KEPT,
 };
-use crate::process::fd_limit;
+use crate::system::fd_limit;
 
 /// The least that there are for sockets, however few the process may have.
 const LEAST_SOCKETS: usize = 16;

@@ -18,7 +18,10 @@ use tokio::{
 };
 
 use super::splice::saved_syn;
-use crate::{daemon::systemd, network::namespace};
+use crate::{
+    network::namespace,
+    system::systemd::{self, Place},
+};
 
 /// Connections that the kernel has made and nobody has accepted yet. The kernel takes no more than
 /// `net.core.somaxconn`, 4096 where nobody has changed it.
@@ -30,9 +33,6 @@ const OPENS: Duration = Duration::from_millis(200);
 /// The least segment size that clients are held to for the sake of one backend: what every path of IPv6
 /// carries, and nearly every one of IPv4.
 const LEAST_MSS: u16 = 1220;
-
-/// Where a listener is: the name of a network, and the VIP and port there.
-pub type Place = (String, SocketAddrV4);
 
 /// All of them, for all threads.
 #[derive(Clone, Debug)]

@@ -36,9 +36,9 @@ mod tcp_info;
 pub use self::{
     accept::Front,
     connections::Legs,
-    fair_share::{Had, Shares},
+    fair_share::Shares,
     listeners::Listeners,
     snapshot::Setup,
     splice::port_lease::{Leases, Tables},
-    stats::{Counted, Counts, Requests},
+    stats::Counts,
 };

@@ -13,8 +13,8 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 
-use super::client_hello::{Alpn, ServerName};
-use crate::config::{NameRoute, Otherwise, To, server_names::Names};
+use super::client_hello::Alpn;
+use crate::config::{NameRoute, Otherwise, To, server_name::ServerName, server_names::Names};
 
 /// The routes of a service.
 #[derive(Debug)]

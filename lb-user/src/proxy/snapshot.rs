@@ -12,8 +12,8 @@ use ipnet::IpNet;
 use super::{dial::candidates::Pool, route::Routes};
 use crate::{
     config::{self, Balance, Config, Ech, Otherwise, Target},
-    control::desired::backend_name,
     model::{
+        names::backend_name,
         registry::{Ids, Kind},
         snat::{SnatSlot, snat_name},
     },

@@ -1,11 +1,10 @@
 //! What became of the clients of each service.
 
+use crate::api::Counted;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-
-use serde::{Deserialize, Serialize};
 
 /// Names that are told apart, in all; what others ask for is counted as one.
 const NAMES: usize = 100;
@@ -15,49 +14,6 @@ const OTHERS: &str = "(others)";
 /// Counters of all services, by their names; shared by all threads.
 #[derive(Clone, Debug, Default)]
 pub struct Counts(Arc<Mutex<BTreeMap<String, Counted>>>);
-
-/// What became of the connections of a service since the process began, and of the requests on them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
-    /// Connections that were accepted.
-    pub accepted: u64,
-    /// Those that were taken to a backend, or had a request that was.
-    pub routed: u64,
-    /// Of those the ones that the data plane carries.
-    #[serde(default)]
-    pub handed_over: u64,
-    /// Those that this process copies instead, by the reason.
-    #[serde(default)]
-    pub copied: BTreeMap<String, u64>,
-    /// Those, or requests, that were taken to another one than the first, which did not answer.
-    pub redispatched: u64,
-    /// Hellos with an encrypted one in them.
-    pub ech: u64,
-    /// Those that were refused, by the reason; not those that had a request.
-    pub refused: BTreeMap<String, u64>,
-    /// Requests, where each is routed by its Host.
-    #[serde(default, skip_serializing_if = "Requests::is_empty")]
-    pub requests: Requests,
-    /// Of those that were refused, and of such requests, the names that go nowhere, or not for their client.
-    pub unrouted_names: BTreeMap<String, u64>,
-}
-
-/// What became of the requests of a service, but for those that were redirected to HTTPS.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Requests {
-    /// Those that a backend has answered.
-    pub routed: u64,
-    /// Those that were refused, by the reason.
-    pub refused: BTreeMap<String, u64>,
-}
-
-impl Requests {
-    /// Whether there were none, as where connections are not HTTP.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.routed == 0 && self.refused.is_empty()
-    }
-}
 
 impl Counts {
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Counted>> {

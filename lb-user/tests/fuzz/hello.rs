@@ -1,6 +1,9 @@
 //! Hellos out of any bytes.
 
-use lb_user::proxy::client_hello::{Reading, ServerName, Verdict, parse};
+use lb_user::{
+    config::server_name::ServerName,
+    proxy::client_hello::{Reading, Verdict, parse},
+};
 
 use crate::each_input;
 

@@ -17,12 +17,10 @@ use lb_common::{
 
 use crate::{
     config::Config,
-    control::{
-        desired::{Desired, backend_name, parse_backend},
-        plan::Current,
-    },
+    control::{desired::Desired, plan::Current},
     flows::idle::age,
     model::{
+        names::{backend_name, parse_backend},
         registry::{Ids, Kind},
         snat::{parse_name, snat_name},
     },

@@ -3,7 +3,6 @@
 use std::{io::ErrorKind, net::IpAddr, path::Path};
 
 use anyhow::Result;
-use aya::maps::MapError;
 use lb_common::{
     conntrack::{State, Word},
     maps::{
@@ -227,12 +226,7 @@ impl Sweeper {
 fn forget_key(maps: &mut Maps, word: Word, flow: &Flow, id: u32) -> Result<()> {
     let key = flow.key(word.is_udp());
     if maps.flow_index.get(&key, 0).ok() == Some(id) {
-        match maps.flow_index.remove(&key) {
-            Ok(()) | Err(MapError::KeyNotFound) => {}
-            // Another CPU was faster.
-            Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
+        maps.unindex(&key)?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use lb_common::{
 
 use crate::{
     config::Protocol,
-    control::{desired::protocol_number, rule_sets::Rules},
+    model::{names::protocol_number, rules::Rules},
 };
 
 /// The first id of a leg: no flow of the table has one as high.

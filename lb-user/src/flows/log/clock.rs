@@ -6,8 +6,9 @@ use std::{
 };
 
 use anyhow::Result;
+use lb_common::maps::flow::TIME_SHIFT;
 
-use crate::{dataplane::flows::coarse_now, observe::millis_since};
+use crate::dataplane::flows::coarse_now;
 
 /// Both clocks, read at once.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,23 @@ const fn date(days: u64) -> (u64, u64, u64) {
     let month = if march < 10 { march + 3 } else { march - 9 };
     let year = 400 * era + year + (month <= 2) as u64;
     (year, month, day)
+}
+
+/// How far ahead of a reader's clock a packet can be that came while it read: about a minute.
+const JUST_NOW: u32 = 1 << 16;
+
+/// Milliseconds from one [time](coarse_now) to a later one, right over the wrap.
+fn millis(from: u32, to: u32) -> u64 {
+    (u64::from(to.wrapping_sub(from)) << TIME_SHIFT) / 1_000_000
+}
+
+/// Milliseconds since `seen`. A packet that came since `now` was read came just now.
+pub(crate) fn millis_since(seen: u32, now: u32) -> u64 {
+    if seen.wrapping_sub(now) < JUST_NOW {
+        0
+    } else {
+        millis(seen, now)
+    }
 }
 
 #[cfg(test)]
@@ -135,5 +153,16 @@ pub(super) mod tests {
         let clock = Clock::now().unwrap();
         let Stamp(now) = clock.at(clock.coarse);
         assert!(before <= now && now <= SystemTime::now());
+    }
+
+    #[test]
+    fn times_are_right_over_the_wrap() {
+        assert_eq!(millis(0, 1000), 1048);
+        assert_eq!(millis(u32::MAX, 999), 1048);
+        assert_eq!(millis_since(5, 5), 0);
+        assert_eq!(millis_since(6, 5), 0, "it came meanwhile");
+        assert_eq!(millis_since(0, u32::MAX), 0, "over the wrap as well");
+        let month = u32::try_from((30u64 * 86_400 * 1_000_000_000) >> TIME_SHIFT).unwrap();
+        assert_eq!(millis_since(7, month + 7) / 86_400_000, 29);
     }
 }

@@ -21,8 +21,8 @@ use serde::Serialize;
 use super::clock::Clock;
 use crate::{
     dataplane::labels::Labels,
+    flows::{filter::protocol, log::clock::millis_since},
     model::registry::{Ids, Kind},
-    observe::{flows::protocol, millis_since},
 };
 
 /// The most flows whose beginning is remembered; those above have no duration in the log.

@@ -3,7 +3,7 @@
 //! Events come from the data plane, and from whoever ends flows in this process. The file is written
 //! by a thread of its own: a slow or full disk costs lines, which are counted, and nothing else.
 
-mod clock;
+pub(crate) mod clock;
 mod line;
 mod merge;
 mod writer;

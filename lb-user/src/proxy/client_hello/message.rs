@@ -3,7 +3,8 @@
 //! What the backend alone can judge, as ciphers and key shares, is left to it: only that each vector
 //! is whole is looked at.
 
-use super::{Alpn, Hello, Refusal, ServerName, bytes::Bytes};
+use super::{Alpn, Hello, Refusal, bytes::Bytes};
+use crate::config::server_name::ServerName;
 
 /// SSL 3; older versions have no such hello.
 const OLDEST: u16 = 0x0300;

@@ -10,7 +10,6 @@
 
 mod alpn;
 mod bytes;
-mod name;
 mod refusal;
 
 mod message;
@@ -20,10 +19,10 @@ mod tests;
 
 pub use self::{
     alpn::Alpn,
-    name::{NameFault, ServerName},
     record_layer::{MAX_HELLO, MAX_STREAM, Reading},
     refusal::{Refusal, UNRECOGNIZED_NAME, alert_record},
 };
+pub use crate::config::server_name::{NameFault, ServerName};
 
 /// What the bytes of a client are, as far as they have come.
 #[derive(Clone, Debug, PartialEq, Eq)]

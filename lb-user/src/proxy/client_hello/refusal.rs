@@ -2,7 +2,8 @@
 
 use std::{error::Error, fmt};
 
-use super::{MAX_STREAM, NameFault};
+use super::MAX_STREAM;
+use crate::config::server_name::NameFault;
 
 // Alert descriptions, RFC 8446 section 6.
 const UNEXPECTED_MESSAGE: u8 = 10;

@@ -13,7 +13,7 @@ use hyper::{
 };
 
 use super::timeouts::Turn;
-use crate::proxy::{client_hello::ServerName, dial::select::Unreached};
+use crate::{config::server_name::ServerName, proxy::dial::select::Unreached};
 
 /// Why a request gets no answer of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]

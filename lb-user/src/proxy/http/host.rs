@@ -8,9 +8,9 @@ use hyper::{
 };
 
 pub(super) use crate::proxy::route::Way;
-use crate::proxy::{
-    client_hello::{Alpn, NameFault, ServerName},
-    snapshot::Http,
+use crate::{
+    config::server_name::{NameFault, ServerName},
+    proxy::{client_hello::Alpn, snapshot::Http},
 };
 
 /// What a request asks for.

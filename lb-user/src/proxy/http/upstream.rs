@@ -32,11 +32,11 @@ use super::{
 };
 use crate::{
     flows::evict::selector::Why,
-    process::panics::spawn_connection,
     proxy::{
         connections::{Guard, Leg, Way},
         sockets::{LAST_WORDS, idle, reset_at_close},
     },
+    system::panics::spawn_connection,
 };
 
 /// Connections that are kept for later requests of a client.

@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
     rc::Rc,
     time::Duration,
 };
@@ -14,7 +14,7 @@ use nix::{
     sys::socket::{Shutdown, shutdown},
     unistd::pipe2,
 };
-use std::os::fd::AsRawFd as _;
+
 use tokio::{io::Interest, net::TcpStream, task::consume_budget, time::sleep};
 
 use crate::proxy::fd_budget::Descriptors;

@@ -1,9 +1,10 @@
 use std::net::Ipv4Addr;
 
 use super::{
-    super::client_hello::{self, NameFault, Verdict},
+    super::client_hello::{self, Verdict},
     *,
 };
+use crate::config::server_name::NameFault;
 
 mod bytes;
 

@@ -15,7 +15,6 @@ use std::{
 };
 
 use anyhow::Result;
-use aya::maps::{MapData, Queue};
 use lb_common::{
     addr::{Be16, Be32, Mac},
     conntrack::{State, Word},
@@ -28,6 +27,7 @@ use lb_common::{
 use crate::{
     dataplane::{
         flows::{FlowTable, UsageTable, coarse_now},
+        ids::FreeIds,
         maps::Maps,
         splices::SpliceTable,
     },
@@ -250,7 +250,7 @@ impl Leases {
         &self,
         (id, slot): (u32, &SnatSlot),
         purpose: &Purpose,
-        queue: &mut Queue<MapData, u32>,
+        queue: &mut FreeIds,
         is_last: bool,
     ) -> Option<Lease> {
         let table = &self.mapped().table;
@@ -307,7 +307,7 @@ impl Leases {
 }
 
 /// The tail of the queue: whoever is there waits longest.
-fn put_back(queue: &mut Queue<MapData, u32>, id: u32) {
+fn put_back(queue: &mut FreeIds, id: u32) {
     // It has room for every id. One that is lost all the same is found by the next start.
     let _full = queue.push(&id, 0);
 }

@@ -1,9 +1,10 @@
 //! What the extensions say, and those that are refused.
 
 use super::{
-    super::{Alpn, NameFault, Refusal, ServerName},
+    super::{Alpn, Refusal},
     Draft, Verdict, long, malformed, refused, short,
 };
+use crate::config::server_name::{NameFault, ServerName};
 
 #[test]
 fn the_same_extension_twice() {

@@ -6,7 +6,8 @@ mod mutations;
 mod rules;
 mod splits;
 
-use super::{Hello, MAX_HELLO, Reading, Refusal, ServerName, Verdict, parse};
+use super::{Hello, MAX_HELLO, Reading, Refusal, Verdict, parse};
+use crate::config::server_name::ServerName;
 
 /// Xorshift: the same numbers in each run.
 pub(super) struct Chance(u64);

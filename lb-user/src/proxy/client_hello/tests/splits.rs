@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::{MAX_STREAM, Refusal};
 use super::{
+    super::{MAX_STREAM, Refusal},
     Chance, Draft, MAX_HELLO, Reading, Verdict, body_of, captures, in_segments, message, parse,
     record, records, stream,
 };

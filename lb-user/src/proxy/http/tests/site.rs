@@ -19,10 +19,11 @@ use tokio::{
 };
 
 use crate::{
+    api::Counted,
     config::{Balance, Otherwise},
     flows::log,
     proxy::{
-        Counted, Counts, Legs, Listeners, Setup,
+        Counts, Legs, Listeners, Setup,
         accept::Shared,
         admission::Everywhere,
         dial::{

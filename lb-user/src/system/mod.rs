@@ -2,5 +2,7 @@
 //! ends ([`panics`]).
 
 pub(crate) mod fd_limit;
+pub mod files;
 pub mod panics;
 pub mod privileges;
+pub mod systemd;

@@ -13,8 +13,6 @@ use std::{
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 
-use crate::proxy::listeners::Place;
-
 /// The longest time between two signs of life. A process that has taken over is not told what its
 /// supervisor wants, so it gives this one.
 const BEAT: Duration = Duration::from_secs(1);
@@ -176,6 +174,9 @@ impl Account {
         }
     }
 }
+
+/// Where a listener is: the name of a network, and the VIP and port there.
+pub type Place = (String, SocketAddrV4);
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,26 @@
+//! Names of the registry, and numbers of protocols.
+
+use crate::config::{self, Protocol};
+
+use std::net::IpAddr;
+/// The registry's name of a backend: in another network or under another address it is another
+/// backend, because its flows cannot follow it there; under another port it is the same.
+pub fn backend_name(pool: &config::Pool, backend: &config::Backend) -> String {
+    let (name, address) = (&backend.name, backend.address);
+    format!("{}/{name}@{}/{address}", pool.name, pool.network)
+}
+
+/// Network and address in the registry's name of a backend.
+pub(crate) fn parse_backend(name: &str) -> Option<(&str, IpAddr)> {
+    let (_, place) = name.rsplit_once('@')?;
+    let (network, address) = place.split_once('/')?;
+    Some((network, address.parse().ok()?))
+}
+
+/// The IP protocol number.
+pub const fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+    }
+}

@@ -24,7 +24,8 @@ Usage: cargo xtask <command>
   bench [--quick] [--yes] [WORDS]
                          set up, build, and measure lb beside what would be used instead of it;
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
-  check                  format, lints, docs, licences and dependencies; no root needed
+  check                  format, floors, lints, docs, licences and dependencies; no root needed
+  floors [FOLDER]        how the modules of a crate (lb-user/src, or that of FOLDER) need one another
   help                   this text
 
 --yes installs without asking. Without a terminal, or with CI set, nothing is asked either.
@@ -39,6 +40,8 @@ pub(crate) enum Request {
         yes: bool,
     },
     Check,
+    /// Of lb-user, or of the crate whose root is in this folder.
+    Floors(Option<String>),
     Help,
     /// `test --kernels`.
     Kernels {
@@ -108,6 +111,10 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
         "help" | "-h" | "--help" => Ok(Request::Help),
         "bench" => Ok(bench(words)),
         "check" => flags("check", words, []).map(|[]| Request::Check),
+        "floors" => match (words.next(), words.next()) {
+            (folder, None) => Ok(Request::Floors(folder)),
+            (_, Some(word)) => Err(format!("`floors` does not take `{word}`")),
+        },
         "setup" => flags("setup", words, ["--yes"]).map(|[yes]| Request::Setup { yes }),
         "test" => test(words),
         "run" => run(words).map(Request::Run),

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{
     cmd::{Cmd, text_of},
-    setup,
+    floors, setup,
     steps::{Outcome, Steps},
     stock::Purpose,
     workspace::Workspace,
@@ -40,6 +40,7 @@ pub(crate) fn all(workspace: &Workspace, steps: &mut Steps) {
     steps.run("format", || {
         workspace.cargo().args(["fmt", "--all", "--check"]).run()
     });
+    steps.run("floors", || floors::check(workspace));
     steps.run("lints, host", || clippy_host(workspace).run());
     steps.run("lints, eBPF", || clippy_ebpf(workspace).run());
     steps.run("docs", || docs(workspace).run());

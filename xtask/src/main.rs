@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod cmd;
 mod finding;
+mod floors;
 mod host;
 mod kernels;
 mod linker;
@@ -51,6 +52,7 @@ fn dispatch(request: &Request) -> Result<ExitCode> {
     match request {
         Request::Bench { words, yes } => bench::bench(words, *yes),
         Request::Check => check::check(),
+        Request::Floors(folder) => floors::print(folder.as_deref()).map(|()| ExitCode::SUCCESS),
         Request::Help => {
             println!("{}", args::HELP);
             Ok(ExitCode::SUCCESS)

@@ -5,7 +5,7 @@
 //! what is live, [`admin`] is the socket of a running control plane, and [`api`] has its messages.
 //!
 //! [`proxy`] serves shared VIPs, with headers of [`proxy_protocol`]; [`flows`] ends flows, [`health`] checks backends.
-//! [`dataplane`] is the kernel side, [`network`] and [`mod@host`] the host's, [`process`] this process's; [`model`]
+//! [`dataplane`] is the kernel side, [`network`] and [`mod@host`] the host's, [`system`] this process's; [`model`]
 //! has the words for all of them.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

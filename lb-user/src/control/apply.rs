@@ -145,7 +145,7 @@ impl Live {
     }
 
     /// Puts back the free flow ids of all SNAT addresses that another process lost when it was killed; see
-    /// [`recover::recover`]. `folder` has the pinned maps.
+    /// [`lost_ids::recover`]. `folder` has the pinned maps.
     ///
     /// # Errors
     ///

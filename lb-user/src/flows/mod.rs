@@ -1,9 +1,9 @@
 //! Expiry: ends flows that are idle for too long, those whose peer has died, and those that are cut.
 //!
 //! A thread of its own walks the flow table in memory. [`idle`] says how long a flow may be idle;
-//! [`close`] ends one beside the data plane, which ends flows as well; [`keepalive`] finds dead
-//! peers, also of flows that the data plane doubts; [`cut`] says which flows end at once, and [`sever`] ends them; `post` tells both ends;
-//! [`usage`] counts what lives. No netlink message and no log line delays it, and it delays none.
+//! [`expire`] ends one beside the data plane, which ends flows as well; [`keepalive`] finds dead
+//! peers, also of flows that the data plane doubts; [`evict`] ends flows at once, and [`reset`] tells both ends;
+//! [`usage_recount`] counts what lives. No netlink message and no log line delays it, and it delays none.
 //!
 //! CPU is spent in batches of less than a millisecond of the thread's clock. To look at a flow takes
 //! no system call; to end one takes one, because its id goes back into a queue of the kernel.

@@ -31,7 +31,7 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// As [`choose`].
+    /// As `flows::filter::choose`.
     pub fn choose(&self, filter: &Filter) -> Result<Vec<Choice>, String> {
         choose(filter, &self.ids)
     }

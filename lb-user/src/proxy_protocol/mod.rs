@@ -1,5 +1,5 @@
 //! The PROXY protocol, version 2 (<https://www.haproxy.org/download/2.6/doc/proxy-protocol.txt>): [`encode`]
-//! writes the header that a backend gets, [`decode`] reads that of a proxy in front. Pure.
+//! writes the header that a backend gets, `decode` reads that of a proxy in front. Pure.
 
 pub(crate) mod decode;
 pub mod encode;

@@ -1,4 +1,4 @@
-//! This process: what it may do ([`privileges`]), how many descriptors it may have ([`fd_limit`]), and what a panic
+//! This process: what it may do ([`privileges`]), how many descriptors it may have (`fd_limit`), and what a panic
 //! ends ([`panics`]).
 
 pub(crate) mod fd_limit;

@@ -1,6 +1,6 @@
 //! The sweep over the flow table that frees retired ids which no flow holds any more.
 
-use std::{io::ErrorKind, net::IpAddr, path::Path};
+use std::{net::IpAddr, path::Path};
 
 use anyhow::Result;
 use lb_common::{

@@ -1,8 +1,8 @@
 //! The hand-over of a connection to the data plane, which translates its sequence numbers from then on.
 //!
-//! [`handoff`] has the steps. They need a flow's port for the backend's socket ([`port_lease`]), the client's SYN
-//! ([`saved_syn`]), what both sockets have agreed on ([`negotiated`]) and where they stand (`tcp_repair`), and what the
-//! client has sent before it had a backend ([`prelude`]).
+//! `handoff` has the steps. They need a flow's port for the backend's socket (`port_lease`), the client's SYN
+//! (`saved_syn`), what both sockets have agreed on (`negotiated`) and where they stand (`tcp_repair`), and what the
+//! client has sent before it had a backend (`prelude`).
 
 pub(crate) mod handoff;
 pub(crate) mod negotiated;

@@ -1,4 +1,4 @@
-//! answer: a frame that cannot be served becomes the refusal of its own sender.
+//! A frame that cannot be served becomes the refusal of its own sender.
 //!
 //! XDP makes one frame of one frame, so an answer is written into the frame that it answers. Answers
 //! have a rate of their own per CPU, and none is made for a reset or for a group address.

@@ -1,4 +1,4 @@
-//! answer6: as `answer`, for IPv6: a frame that cannot be served becomes the refusal of its own sender.
+//! As `answer`, for IPv6: a frame that cannot be served becomes the refusal of its own sender.
 //!
 //! Answers have no extension headers, whatever the frame had. They share the rate of those of IPv4.
 

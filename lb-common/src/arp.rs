@@ -1,4 +1,4 @@
-//! arp: a request for an address of ours becomes its own reply (RFC 826), and what else there is of ARP is judged.
+//! A request for an address of ours becomes its own reply (RFC 826), and what else there is of ARP is judged.
 
 use crate::{
     addr::{Be16, Mac},

@@ -1,4 +1,4 @@
-//! contact: the ends that the sockets of a cell have spoken to lately, so that their segments are known from
+//! The ends that the sockets of a cell have spoken to lately, so that their segments are known from
 //! those of strangers without a look at the sockets.
 //!
 //! The outer end of the cell notes the tuple of what leaves, and the NIC looks for that of what comes in. A note

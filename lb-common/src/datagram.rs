@@ -1,4 +1,4 @@
-//! datagram: where the record of a datagram in pieces stands, and the word that says which datagram it is of.
+//! Where the record of a datagram in pieces stands, and the word that says which datagram it is of.
 //!
 //! A record has one of the [`PLACES`] of a set, which the datagram's key says. No network has more than
 //! [`SHARE`] of them while there are others that are in use: with one more it gives up its own oldest. So a

@@ -1,4 +1,4 @@
-//! discovery: a neighbour solicitation for an address of ours becomes the advertisement that answers it (RFC 4861
+//! A neighbour solicitation for an address of ours becomes the advertisement that answers it (RFC 4861
 //! sections 7.2.3 and 7.2.4).
 
 use network_types::ip::IpProto;

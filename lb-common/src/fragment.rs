@@ -1,4 +1,4 @@
-//! fragment: which bytes of a datagram have passed, and whether one more fragment may.
+//! Which bytes of a datagram have passed, and whether one more fragment may.
 //!
 //! No byte passes twice: what a fragment could overwrite at the receiver has been judged by the first
 //! one (RFC 3128). Fragments may come with one hole at a time, so that a pair that was swapped on the

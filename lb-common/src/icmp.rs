@@ -1,4 +1,4 @@
-//! icmp: an echo request becomes its own reply, and an error goes on to the end that had sent what
+//! An echo request becomes its own reply, and an error goes on to the end that had sent what
 //! it quotes, with the quote as that end had sent it (RFC 5508 section 4).
 //!
 //! Nothing here verifies a checksum: a wrong one stays wrong, as in `parse`.

@@ -1,4 +1,4 @@
-//! icmp6: ICMPv6 (RFC 4443), as `icmp` is for IPv4: an echo request becomes its own reply, and an error goes
+//! ICMPv6 (RFC 4443), as `icmp` is for IPv4: an echo request becomes its own reply, and an error goes
 //! on to the end that had sent what it quotes, with the quote as that end had sent it.
 //!
 //! The checksum covers the addresses of the message's own packet as well (RFC 8200 section 8.1). Neighbour

@@ -1,4 +1,4 @@
-//! select: Maglev consistent hashing (Eisenbud et al., NSDI 2016, section 3.4).
+//! Maglev consistent hashing (Eisenbud et al., NSDI 2016, section 3.4).
 //!
 //! Both sides share the hash and the index; the table is built in userspace.
 //!

@@ -1,4 +1,4 @@
-//! mss: what a SYN may ask for, held to what both networks carry.
+//! What a SYN may ask for, held to what both networks carry.
 //!
 //! Whoever opens or accepts a connection says how much data a segment to it may have (RFC 9293
 //! section 3.7.1). It knows its own link only; the other end may be on one that carries less, and a

@@ -1,4 +1,4 @@
-//! rewrite: a translation applied to a frame, with every checksum updated in place (RFC 1624).
+//! A translation applied to a frame, with every checksum updated in place (RFC 1624).
 
 use crate::{
     addr::{Be16, Be32, Be128, Mac},

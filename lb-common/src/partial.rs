@@ -1,4 +1,4 @@
-//! partial: checksums that a kernel's stack has left to the interface.
+//! Checksums that a kernel's stack has left to the interface.
 //!
 //! A stack that sends over veth, virtio or tap writes the sum of the pseudo-header alone, for the
 //! interface to add the rest. That this is still to be done stands beside the frame, where an XDP

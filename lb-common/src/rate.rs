@@ -1,4 +1,4 @@
-//! rate: how often a thing may happen in a network, on one CPU: token buckets.
+//! How often a thing may happen in a network, on one CPU: token buckets.
 //!
 //! Each kind has a bucket of its own, so that a flood of one keeps no other waiting, and each network has its own
 //! ones, so that it harms itself alone.

@@ -1,4 +1,4 @@
-//! segment: whole TCP frames without data, for what XDP cannot do because it has no timer: resets
+//! Whole TCP frames without data, for what XDP cannot do because it has no timer: resets
 //! of flows that ended, and keepalive probes. Over IPv4, or over IPv6 (RFC 8200).
 
 use core::net::IpAddr;

@@ -1,4 +1,4 @@
-//! splice: a segment of one connection becomes one of another.
+//! A segment of one connection becomes one of another.
 //!
 //! Our sockets answered the client and asked the backend, each end with numbers of its own. Once the
 //! ends are handed to the data plane, what differs between the two connections is these numbers alone:

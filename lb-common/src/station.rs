@@ -1,4 +1,4 @@
-//! station: how many stations of its link a network may have its cell look for.
+//! How many stations of its link a network may have its cell look for.
 //!
 //! Before a cell answers a station of its link, the kernel has to know where that is, and the kernel has one table
 //! of neighbours for all namespaces of a machine. Linux keeps what was looked for within 5 s, whatever comes

@@ -1,5 +1,8 @@
 //! The outer end of a cell: only what a cell must send gets out.
 
+pub(crate) mod enter;
+mod station;
+
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     maps::network::Network,
@@ -12,7 +15,7 @@ use lb_common::{
 };
 use network_types::eth::EtherType;
 
-use crate::{count, emit, enter, lookup, neighbour, parse::Xdp, sample, splice};
+use crate::{count, drop_sample, emit, flow::splice, frame::xdp::Xdp, ip::v6, lookup};
 
 /// `lb_cell`.
 #[inline(always)]
@@ -35,7 +38,7 @@ pub(crate) fn cell(ctx: &XdpContext) -> u32 {
 #[inline(never)]
 extern "C" fn lb_stay(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
     let ctx = &XdpContext::new(ctx);
-    sample::keep(ctx, Hook::Cell, id, reason);
+    drop_sample::keep(ctx, Hook::Cell, id, reason);
     let verdict = Verdict::Dropped(count::reason(reason));
     count::finish(ctx, Hook::Cell, id as u16, verdict)
 }
@@ -54,7 +57,7 @@ fn leave(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
             .ok_or(DropReason::Malformed)?;
         lookup::address(id, arp.sender.get()).is_some()
     } else if ethertype == EtherType::Ipv6 as u16 {
-        neighbour::may_leave(xdp, id).is_some() || is_local6(xdp, id, ethernet).is_some()
+        v6::neighbour::may_leave(xdp, id).is_some() || is_local6(xdp, id, ethernet).is_some()
     } else {
         ethertype == EtherType::Ipv4 as u16 && is_local(xdp, id, ethernet).is_some()
     };

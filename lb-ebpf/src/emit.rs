@@ -1,4 +1,4 @@
-//! emit: out of a NIC or into a cell, to a next hop that is already known.
+//! Out of a NIC or into a cell, to a next hop that is already known.
 
 use aya_ebpf::{helpers::bpf_redirect, programs::XdpContext};
 use lb_common::{
@@ -8,7 +8,7 @@ use lb_common::{
     wire::{Frame, Ip, Tag},
 };
 
-use crate::{answer, maps::NETWORKS, tag};
+use crate::{frame::vlan, maps::NETWORKS, reject};
 
 /// Whether the frame may go on to the network with this id. To be asked before the frame does anything
 /// to a flow, and not before it has one or is let into a service: who asks for anything else learns
@@ -24,7 +24,7 @@ pub(crate) fn check<I: Ip>(frame: &Frame<'_, I>, id: u16) -> Result<(), DropReas
     if size == 0 {
         return Ok(());
     }
-    answer::note_mtu(mtu);
+    reject::v4::note_mtu(mtu);
     Err(DropReason::TooBig)
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn network(id: u16) -> Result<&'static Network, DropReason> {
 #[inline(always)]
 pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
     if network.vlan != 0 {
-        tag::put_on(ctx, Tag::of(network.vlan))?;
+        vlan::put_on(ctx, Tag::of(network.vlan))?;
     }
     if network.ifindex == ctx.ingress_ifindex() as u32 {
         return Ok(Verdict::Transmitted);
@@ -55,7 +55,7 @@ pub(crate) fn back(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropR
         return out(ctx, network);
     }
     if network.vlan != 0 {
-        tag::put_on(ctx, Tag::of(network.vlan))?;
+        vlan::put_on(ctx, Tag::of(network.vlan))?;
     }
     redirect(network.ifindex)?;
     Ok(Verdict::Returned)

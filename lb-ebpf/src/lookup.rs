@@ -1,4 +1,4 @@
-//! lookup: which network a frame came from, what its address is, which service listens there; whom a cell
+//! Which network a frame came from, what its address is, which service listens there; whom a cell
 //! talks to.
 
 use lb_common::{

@@ -2,7 +2,7 @@
 //! every cell; and the programs that userspace runs on its queues of free ids, `lb_fill` and `lb_turn`.
 //!
 //! A packet: parse -> conntrack -> rewrite -> emit; where conntrack knows no flow, lookup ->
-//! policy -> select -> allocate come in between. Each word is a module; every decision that needs no map is
+//! policy -> select -> allocate come in between. Each word is a module or a file; every decision that needs no map is
 //! in `lb-common`.
 #![no_std]
 #![no_main]
@@ -16,47 +16,19 @@
     clippy::panic
 )]
 
-mod advance;
-mod allocate;
-mod answer;
-mod answer6;
-mod arp;
-mod atomic;
 mod cell;
-mod claim;
-mod conntrack;
 mod count;
-mod datagram;
+mod drop_sample;
 mod emit;
-mod end;
-mod enter;
-mod entry;
-mod family;
-mod forward;
-mod forward6;
-mod fragment;
-mod fragment6;
-mod icmp;
-mod icmp6;
-mod ids;
-mod ipv6;
+mod flow;
+mod frame;
+mod ip;
 mod lookup;
 mod maps;
-mod neighbour;
-mod open;
-mod options;
-mod parse;
+mod new_flow;
 mod pipeline;
-mod policy;
-mod rewrite;
-mod ring;
-mod sample;
-mod select;
-mod splice;
-mod station;
-mod stop;
-mod tag;
-mod usage;
+mod reject;
+mod stopped;
 
 use aya_ebpf::{
     macros::{classifier, xdp},
@@ -78,13 +50,13 @@ pub fn lb_cell(ctx: XdpContext) -> u32 {
 /// Run by userspace: free ids into the queue of their SNAT address.
 #[classifier]
 fn lb_fill(mut ctx: TcContext) -> i32 {
-    ids::fill(&mut ctx).cast_signed()
+    flow::free_ids::fill(&mut ctx).cast_signed()
 }
 
 /// Run by userspace: the queue of free ids of a SNAT address turned around.
 #[classifier]
 fn lb_turn(mut ctx: TcContext) -> i32 {
-    ids::turn(&mut ctx).cast_signed()
+    flow::free_ids::turn(&mut ctx).cast_signed()
 }
 
 #[panic_handler]

@@ -14,8 +14,12 @@ use lb_common::{
 use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
-    answer, arp, count, family::Family, forward, fragment, icmp, ipv6, lookup, options, parse::Xdp,
-    policy, stop, tag,
+    count,
+    frame::{ip_options, vlan, xdp::Xdp},
+    ip::{v4, v6, version::Family},
+    lookup,
+    new_flow::policy,
+    reject, stopped,
 };
 
 /// `lb_nic`.
@@ -28,7 +32,7 @@ pub(crate) fn nic(ctx: &XdpContext) -> u32 {
     };
     match end {
         Ok(verdict) => count::finish(ctx, Hook::Nic, id, verdict),
-        Err(reason) => answer::lb_refuse(ctx.ctx, u32::from(id), reason as u32),
+        Err(reason) => reject::v4::lb_refuse(ctx.ctx, u32::from(id), reason as u32),
     }
 }
 
@@ -74,7 +78,7 @@ fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
         return Err((id, Some(DropReason::GroupSource)));
     }
     if is_tagged {
-        tag::take_off(ctx).map_err(|reason| (id, Some(reason)))?;
+        vlan::take_off(ctx).map_err(|reason| (id, Some(reason)))?;
     }
     Ok(Door {
         id,
@@ -89,7 +93,7 @@ fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
 fn inside(ctx: &XdpContext, door: &Door) -> Result<Verdict, DropReason> {
     let verdict = frame(ctx, &Xdp::new(ctx), door.id, door.network)?;
     if matches!(verdict, Verdict::Passed) && door.is_tagged {
-        tag::put_on(ctx, door.tag)?;
+        vlan::put_on(ctx, door.tag)?;
     }
     Ok(verdict)
 }
@@ -102,9 +106,9 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     if ethertype == EtherType::Ipv4 as u16 {
         ipv4(ctx, xdp, id, network, ethernet)
     } else if ethertype == EtherType::Ipv6 as u16 {
-        ipv6::ipv6(ctx, id)
+        v6::chain::ipv6(ctx, id)
     } else if ethertype == EtherType::Arp as u16 {
-        count::end(arp::lb_arp(ctx.ctx, u32::from(id)))
+        count::end(v4::arp::lb_arp(ctx.ctx, u32::from(id)))
     } else if network.is_tenant() && !is_link_control(ethernet.ethertype.get().get()) {
         Err(DropReason::NotDeclared)
     } else {
@@ -136,18 +140,18 @@ fn ipv4(
     };
     if network.is_stopped() {
         let flags = u32::from(network.flags);
-        return count::end(stop::lb_stopped(ctx.ctx, u32::from(id), flags));
+        return count::end(stopped::lb_stopped(ctx.ctx, u32::from(id), flags));
     }
-    if let Err(reason) = options::check(ctx, ip) {
+    if let Err(reason) = ip_options::check(ctx, ip) {
         return network.undeclared(reason);
     }
     if ip.is_later_fragment() {
-        return count::end(fragment::lb_fragment(ctx.ctx, u32::from(id)));
+        return count::end(v4::fragment::lb_fragment(ctx.ctx, u32::from(id)));
     }
     if ip.protocol.get() == IpProto::Icmp as u8 {
-        return count::end(icmp::lb_icmp(ctx.ctx, u32::from(id)));
+        return count::end(v4::icmp::lb_icmp(ctx.ctx, u32::from(id)));
     }
-    forward::forward(ctx, id, address)
+    v4::forward::forward(ctx, id, address)
 }
 
 /// IP to none of our addresses: from a tenant to nobody, else to the host, but not through it.

@@ -1,4 +1,4 @@
-//! conntrack: what a packet does to its flow's word.
+//! What a packet does to its flow's word.
 //!
 //! The word is the only truth about a flow entry: state (3 bits), flags (7), generation (22). Every
 //! change is a compare-and-swap of the whole word, so whoever wins one transition has done it

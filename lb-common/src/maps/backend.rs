@@ -1,4 +1,4 @@
-//! Backends: where a service's flows go, and their next-hop slots.
+//! Where a service's flows go, and their next-hop slots.
 
 use crate::{
     addr::{Be16, Be32, Mac},

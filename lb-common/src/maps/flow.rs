@@ -1,4 +1,4 @@
-//! Flows: one entry for both directions, and the key of the request index.
+//! One entry for both directions, and the key of the request index.
 
 use crate::{
     addr::{Be16, Be32, Mac},

@@ -1,4 +1,4 @@
-//! Labels: what stands for an IPv6 address where an IPv4 one would stand.
+//! What stands for an IPv6 address where an IPv4 one would stand.
 //!
 //! Every record but two has room for 32 bits of address. An IPv6 address that is configured (a VIP, a SNAT
 //! address, a backend), or that a cell has for itself, has a label instead, which the control plane gives out

@@ -1,4 +1,4 @@
-//! Networks: where a frame came from, and how to send one there.
+//! Where a frame came from, and how to send one there.
 
 use crate::{
     addr::{Be32, Mac},

@@ -1,4 +1,4 @@
-//! Quotas: how many flows a network's clients have on a bank, and how many they may have.
+//! How many flows a network's clients have on a bank, and how many they may have.
 //!
 //! A bank is the SNAT addresses of one family in a network: their ports are what all flows to backends there
 //! have, whatever network their clients are in. So each pair of clients' network and bank has a quota of its own.

@@ -1,4 +1,4 @@
-//! Services: what a VIP listens on.
+//! What a VIP listens on.
 
 use crate::{
     addr::{Be16, Be32},

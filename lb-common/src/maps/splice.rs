@@ -1,4 +1,4 @@
-//! Splices: what the segments of a connection become whose ends were opened to us and by us, and then
+//! What the segments of a connection become whose ends were opened to us and by us, and then
 //! handed to the data plane.
 
 use super::flow::Flow;

@@ -1,4 +1,4 @@
-//! Usage: how many live flows each network's clients and each service have.
+//! How many live flows each network's clients and each service have.
 //!
 //! Whoever publishes a flow adds one to both, whoever wins its close takes one off; userspace counts
 //! the entries anew from time to time, so what a crash in between has lost is found again.

@@ -1,4 +1,4 @@
-//! chain: the extension headers between an IPv6 header and layer 4 (RFC 8200 section 4).
+//! The extension headers between an IPv6 header and layer 4 (RFC 8200 section 4).
 //!
 //! Carried as they are: hop-by-hop and destination options, and the fragment header. Everything else stops a
 //! packet here, because what is behind it cannot be judged: routing headers go where their sender wants

@@ -1,4 +1,4 @@
-//! parse: what a frame says, and whether its headers agree with its length.
+//! What a frame says, and whether its headers agree with its length.
 //!
 //! Assumes Ethernet without a VLAN tag. Does not verify checksums: a wrong one stays wrong through
 //! an incremental update, so the receiver still sees it.

@@ -1,4 +1,4 @@
-//! Times: whole numbers with units, such as `2h10m` or `500ms`.
+//! Whole numbers with units, such as `2h10m` or `500ms`.
 
 use std::{ops::RangeInclusive, time::Duration};
 

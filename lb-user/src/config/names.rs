@@ -1,4 +1,4 @@
-//! Names: how they are spelt, and which one is meant by a reference.
+//! How they are spelt, and which one is meant by a reference.
 
 use std::{
     collections::HashMap,

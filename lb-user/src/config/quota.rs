@@ -1,4 +1,4 @@
-//! Quotas: what each network's clients may have of the SNAT ports that others use too, with nothing configured.
+//! What each network's clients may have of the SNAT ports that others use too, with nothing configured.
 //! Pure.
 //!
 //! The SNAT addresses of one family in a network are a bank, whose ports all networks share whose services have

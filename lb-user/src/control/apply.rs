@@ -1,4 +1,4 @@
-//! apply: carries a plan out, operation by operation, and keeps the next hops. It decides nothing.
+//! Carries a plan out, operation by operation, and keeps the next hops. It decides nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},

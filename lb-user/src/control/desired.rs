@@ -1,4 +1,4 @@
-//! desired: the validated configuration, with ids and facts of the host, as records of the maps.
+//! The validated configuration, with ids and facts of the host, as records of the maps.
 
 use crate::{
     config::{self, Config, Role, TCP_IP_BYTES},

@@ -1,4 +1,4 @@
-//! Drains: until when backends that get no new flows may keep those that they have. Pure.
+//! Until when backends that get no new flows may keep those that they have. Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Reload: another file, or the same one anew. A file that is wrong changes nothing.
+//! Another file, or the same one anew. A file that is wrong changes nothing.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Links: attached once, pinned, and replaced in place by every later process.
+//! Attached once, pinned, and replaced in place by every later process.
 
 use std::{
     collections::BTreeMap,

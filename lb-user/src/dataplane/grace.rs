@@ -1,4 +1,4 @@
-//! Grace: waiting until every packet that the data plane was handling has been dealt with.
+//! Waiting until every packet that the data plane was handling has been dealt with.
 //!
 //! XDP runs with bottom halves disabled, which is an RCU read-side critical section. So after a
 //! grace period every run of a program that could have read something older has ended, and its

@@ -1,4 +1,4 @@
-//! Keepalive: idle flows are probed at both ends, and one whose end has died is found. Pure.
+//! Idle flows are probed at both ends, and one whose end has died is found. Pure.
 //!
 //! Each end is judged by its own bytes. The answer of one end moves the flow's last seen, and it
 //! reaches the other end as an acknowledgment of nothing new, which is not answered. So a live end

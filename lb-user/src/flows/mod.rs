@@ -1,4 +1,4 @@
-//! Expiry: ends flows that are idle for too long, those whose peer has died, and those that are cut.
+//! Ends flows that are idle for too long, those whose peer has died, and those that are cut.
 //!
 //! A thread of its own walks the flow table in memory. [`idle`] says how long a flow may be idle;
 //! [`expire`] ends one beside the data plane, which ends flows as well; [`keepalive`] finds dead

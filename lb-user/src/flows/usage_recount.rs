@@ -1,4 +1,4 @@
-//! Usage: flows in full use counted anew from the entries, so that what a crash has lost is found. Pure.
+//! Flows in full use counted anew from the entries, so that what a crash has lost is found. Pure.
 //!
 //! Flows come and go while they are counted, so one count proves nothing. The usage is read between
 //! two looks at all entries. Where both saw the same flows, those were live in between, all of them

@@ -1,4 +1,4 @@
-//! Turns: how many checks of all networks may be on their way at a time.
+//! How many checks of all networks may be on their way at a time.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Health: whether backends can serve, found out by asking them.
+//! Whether backends can serve, found out by asking them.
 //!
 //! Each network has a thread in its cell that checks the network's backends on their schedules, from a
 //! SNAT address, as their flows come. What follows from a verdict is not decided here.

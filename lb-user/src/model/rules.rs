@@ -1,4 +1,4 @@
-//! Rules: prefixes, and what each says.
+//! Prefixes, and what each says.
 
 use std::collections::BTreeMap;
 

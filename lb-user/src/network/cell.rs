@@ -1,4 +1,4 @@
-//! Cells: a network's own piece of kernel stack, in a namespace of its own.
+//! A network's own piece of kernel stack, in a namespace of its own.
 //!
 //! A cell answers ARP and neighbour solicitations for the network's VIPs and SNAT addresses and resolves
 //! its neighbours. Its inner veth end `cell` has the NIC's MAC and these addresses; the outer end carries

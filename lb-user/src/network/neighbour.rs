@@ -1,4 +1,4 @@
-//! Neighbours: each network's cell resolves its next hops, and a thread in the cell reads them. The
+//! Each network's cell resolves its next hops, and a thread in the cell reads them. The
 //! host does it where the network has its addresses.
 //!
 //! Traffic that bypasses the kernel does not keep its neighbours fresh, so the thread asks the

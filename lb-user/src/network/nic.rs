@@ -1,4 +1,4 @@
-//! NICs: their settings while our program runs on them, and how they were before.
+//! Their settings while our program runs on them, and how they were before.
 //!
 //! A NIC that strips VLAN tags would make a tenant's frames look untagged, one that filters VLANs
 //! drops those of tenants, and one that joins frames makes what no switch would have sent. One with IPv6

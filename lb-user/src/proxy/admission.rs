@@ -1,4 +1,4 @@
-//! Pending: clients that are waited for, because they have no backend yet, or may ask for something else.
+//! Clients that are waited for, because they have no backend yet, or may ask for something else.
 //! Each is one of few, and so are the bytes that are kept of their hellos: whoever brings more loses the
 //! oldest of his own.
 

@@ -1,4 +1,4 @@
-//! Legs: connections of shared VIPs that have a backend, with the record that a flow has.
+//! Connections of shared VIPs that have a backend, with the record that a flow has.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry},

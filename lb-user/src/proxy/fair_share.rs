@@ -1,4 +1,4 @@
-//! Share: how much clients of one network may have of what there is a limited number of.
+//! How much clients of one network may have of what there is a limited number of.
 //!
 //! A network has no more than what is left for the others. Alone it gets half of all, of two that want all each gets
 //! a third, of three a quarter: the next network finds something, however much those want that were there

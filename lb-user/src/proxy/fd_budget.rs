@@ -1,4 +1,4 @@
-//! Descriptors: how many of those that this process may have open go to clients of shared VIPs and their
+//! How many of those that this process may have open go to clients of shared VIPs and their
 //! backends. Who comes when all are taken is refused, so that whatever clients do the admin socket is
 //! answered, backends are checked and files are read.
 

@@ -1,4 +1,4 @@
-//! Carry: what becomes of a client that has a backend, to its last byte.
+//! What becomes of a client that has a backend, to its last byte.
 
 pub(crate) mod pipe;
 

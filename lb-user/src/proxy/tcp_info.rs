@@ -1,4 +1,4 @@
-//! Info: what the kernel tells of any connection, whatever its socket is doing.
+//! What the kernel tells of any connection, whatever its socket is doing.
 
 use std::{io, mem, os::fd::AsFd};
 

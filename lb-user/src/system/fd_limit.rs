@@ -1,4 +1,4 @@
-//! Limits: how many descriptors the kernel lets this process have, and who may have how many of them.
+//! How many descriptors the kernel lets this process have, and who may have how many of them.
 //!
 //! An eighth is for checks, five eighths are for shared VIPs, less what is open already when they begin. What
 //! is left is for all that must go on whatever clients do: the admin socket, files, interfaces.

@@ -1,4 +1,4 @@
-//! Panics: one in a connection's task ends that connection, one anywhere else ends the process.
+//! One in a connection's task ends that connection, one anywhere else ends the process.
 //!
 //! A process without one of its control threads looks alive and does half of its work. Its supervisor
 //! starts a whole one instead, and no flow of the data plane notices.

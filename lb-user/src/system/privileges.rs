@@ -1,4 +1,4 @@
-//! Privileges: what a process that runs needs, and how a thread gives up what only a start needs.
+//! What a process that runs needs, and how a thread gives up what only a start needs.
 
 use anyhow::{Context as _, Result};
 use rustix::{

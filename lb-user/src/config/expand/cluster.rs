@@ -1,4 +1,4 @@
-//! Clusters: the pools and services of a hosted control plane, by the way each part is published.
+//! The pools and services of a hosted control plane, by the way each part is published.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Expand: what stands for several things is written out, so that the rules see literal entries only.
+//! What stands for several things is written out, so that the rules see literal entries only.
 //!
 //! Groups of nodes become backends, and clusters become pools and services. Every part keeps the
 //! place that it comes from, and is blamed there.

@@ -1,4 +1,4 @@
-//! Routes: components behind one ingress shard, which may share a VIP and be told apart by name.
+//! Components behind one ingress shard, which may share a VIP and be told apart by name.
 
 use std::iter;
 

@@ -1,4 +1,4 @@
-//! Clusters: what they are written out as, and their rules.
+//! What they are written out as, and their rules.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Families: what a service listens at, where its flows go and where they come from are of one.
+//! What a service listens at, where its flows go and where they come from are of one.
 
 use std::net::IpAddr;
 

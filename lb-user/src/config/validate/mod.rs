@@ -1,4 +1,4 @@
-//! Validate: the second word of a change. Typed values become a [`Config`], or the reasons why not.
+//! The second word of a change. Typed values become a [`Config`], or the reasons why not.
 //!
 //! Every entry is literal here. Networks come first, then services, because a VIP must be known
 //! before a backend or a gateway can be found to be one, then pools. The result is whole only if

@@ -1,4 +1,4 @@
-//! Networks: where they are, who is on them, and which addresses may be used there.
+//! Where they are, who is on them, and which addresses may be used there.
 
 use std::{collections::HashMap, ops::RangeInclusive};
 

@@ -1,4 +1,4 @@
-//! Pools: backends that can be reached, and that are not this load balancer itself.
+//! Backends that can be reached, and that are not this load balancer itself.
 
 use std::{
     collections::{HashMap, hash_map},

@@ -1,4 +1,4 @@
-//! Services: which network's clients reach which pool, and at which VIPs.
+//! Which network's clients reach which pool, and at which VIPs.
 
 use std::{
     collections::{HashMap, hash_map},

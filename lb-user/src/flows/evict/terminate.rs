@@ -1,4 +1,4 @@
-//! Severing: a flow that is cut ends at once, though the data plane may be using it at this moment.
+//! A flow that is cut ends at once, though the data plane may be using it at this moment.
 //!
 //! 1. [`sever`]: the word becomes ENDED, by a swap from exactly the word that was judged. There is no
 //!    mark before, as for an idle flow (see `close`): no packet may keep this one. A packet that

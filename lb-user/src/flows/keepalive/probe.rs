@@ -1,4 +1,4 @@
-//! Silence: how long an end that is asked may say nothing, and what is done meanwhile. Pure.
+//! How long an end that is asked may say nothing, and what is done meanwhile. Pure.
 
 use crate::flows::idle::{Ticks, age};
 

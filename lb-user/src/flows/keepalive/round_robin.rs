@@ -1,4 +1,4 @@
-//! Fairness: who is probed when there are more idle flows than probes. Pure.
+//! Who is probed when there are more idle flows than probes. Pure.
 
 use std::mem;
 

@@ -1,4 +1,4 @@
-//! Dial: connections to backends, opened in the cell of their network, from the ports of its SNAT
+//! Connections to backends, opened in the cell of their network, from the ports of its SNAT
 //! addresses that are kept for legs.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Reach: from a pool to a connection with one of its backends, which is a leg from then on.
+//! From a pool to a connection with one of its backends, which is a leg from then on.
 
 use std::{
     net::{SocketAddr, SocketAddrV4},

@@ -1,4 +1,4 @@
-//! Agreed: what the ends of a connection have agreed on when it was opened. A client's connection can be handed
+//! What the ends of a connection have agreed on when it was opened. A client's connection can be handed
 //! over only if its backend agrees on the same, so what backends agree on is remembered: a connection that is
 //! going to be copied is known before it is dialled, and takes no port from flows.
 

@@ -1,4 +1,4 @@
-//! Leases: ports of a network's flows that are lent to sockets of its cell, so that the data plane can
+//! Ports of a network's flows that are lent to sockets of its cell, so that the data plane can
 //! take a connection over where it stands.
 //!
 //! A port is taken by one swap of its word, and is `LOCAL` from then on. As long as this

@@ -1,4 +1,4 @@
-//! Repair: what the kernel knows of a connection, told while its socket is in TCP repair mode, and a
+//! What the kernel knows of a connection, told while its socket is in TCP repair mode, and a
 //! close that the peer does not hear of. That mode needs `CAP_NET_ADMIN` in the user namespace that owns
 //! the socket's network.
 //!

@@ -1,0 +1,279 @@
+//! The flow of a packet, and what the packet does to it.
+
+use lb_common::{
+    addr::{Be16, Be32, Be128, Mac},
+    conntrack::{self, Direction, Segment, State, Word},
+    maps::{
+        event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
+        flow::FlowKey,
+    },
+    verdict::DropReason,
+    wire::{
+        Frame, Ip, L4,
+        header::{ACK, RST, SYN},
+    },
+};
+
+use crate::{
+    count, emit,
+    flow::{
+        advance, allocate,
+        entry::{Entry, now},
+        events, splice,
+    },
+    ip::version::Family,
+    lookup,
+    maps::{BACKENDS, FLOW_INDEX},
+};
+
+/// A flow as it was when its packet came.
+#[derive(Clone, Copy)]
+pub(crate) struct Hit {
+    pub(crate) entry: Entry,
+    pub(crate) key: FlowKey,
+    pub(crate) backend: Be32,
+    pub(crate) backend_port: Be16,
+    pub(crate) backend_id: u32,
+    pub(crate) client_mac: Mac,
+    /// Generation of the entry.
+    pub(crate) generation: u32,
+}
+
+impl Hit {
+    /// Whether nobody has claimed the entry since it was read.
+    #[inline(always)]
+    pub(crate) fn still(&self) -> bool {
+        self.entry.word().generation() == self.generation
+    }
+
+    /// The client of a flow of IPv6.
+    #[inline(always)]
+    pub(crate) fn client6(&self) -> Option<Be128> {
+        lookup::client6(self.entry.id).filter(|_| self.still())
+    }
+
+    /// The entry's fields, if nobody claims it while they are read.
+    #[inline(always)]
+    pub(crate) fn read(entry: Entry, word: Word) -> Option<Self> {
+        let key = entry.key(word);
+        let (backend, backend_port) = entry.backend();
+        let (backend_id, client_mac) = (entry.backend_id(), entry.client_mac());
+        let same = entry.word().generation() == word.generation();
+        same.then_some(Self {
+            entry,
+            key,
+            backend,
+            backend_port,
+            backend_id,
+            client_mac,
+            generation: word.generation(),
+        })
+    }
+}
+
+/// The flow whose requests have this key, if its packets are translated.
+#[inline(always)]
+pub(crate) fn by_key(key: &FlowKey) -> Option<Hit> {
+    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
+    let &id = unsafe { FLOW_INDEX.get(key) }?;
+    by_id(id).filter(|hit| hit.key == *key)
+}
+
+/// The flow with this id, if its packets are translated.
+#[inline(always)]
+pub(crate) fn by_id(id: u32) -> Option<Hit> {
+    let entry = Entry::at(id)?;
+    let word = entry.word();
+    if !word.translates() {
+        return None;
+    }
+    Hit::read(entry, word)
+}
+
+/// Whether userspace has ended the flow whose requests have this key and come from the source of this packet,
+/// and nothing has taken its entry since.
+#[inline(always)]
+pub(crate) fn was_ended(key: &FlowKey, ip: &impl Family) -> bool {
+    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
+    let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
+        return false;
+    };
+    Entry::at(id).is_some_and(|entry| {
+        let word = entry.word();
+        let is_of_flow = |hit: Hit| hit.key == *key && ip.is_of_client(&hit);
+        // The word again: another flow's tuple is none of this one's.
+        matches!(word.state(), State::Ended)
+            && Hit::read(entry, word).is_some_and(is_of_flow)
+            && entry.word() == word
+    })
+}
+
+/// The flow of a request, or `None` if the packet needs a new one.
+#[inline(always)]
+pub(crate) fn request<I: Family>(
+    frame: &Frame<'_, I>,
+    key: &FlowKey,
+) -> Result<Option<Hit>, DropReason> {
+    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
+    let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
+        return Ok(None);
+    };
+    let Some(entry) = Entry::at(id) else {
+        return Ok(None);
+    };
+    let word = entry.word();
+    if !word.translates() && !word.is_held() {
+        return Ok(None);
+    }
+    let Some(hit) = Hit::read(entry, word) else {
+        return Ok(None);
+    };
+    if hit.key != *key || !frame.ip.is_of_client(&hit) {
+        return Ok(None);
+    }
+    if word.is_held() {
+        return Err(DropReason::Held);
+    }
+    let mut segment = segment(frame);
+    if matches!(word.state(), State::Closed) && (!frame.is_tcp() || segment.opens()) {
+        return match frame.is_tcp() && is_late_syn(&entry, word, segment.sequence) {
+            true => Err(DropReason::LateSyn),
+            false => Ok(None),
+        };
+    }
+    let next = BACKENDS
+        .get(hit.backend_id)
+        .ok_or(DropReason::RecordMissing)?;
+    emit::check(frame, next.network)?;
+    if !I::IS_IPV6 && frame.is_tcp() && word.is_spliced() {
+        segment = splice::as_backend(&entry, word, segment)?;
+    }
+    let closed = advance(frame, &hit, word, Direction::Request, segment)?;
+    let mac = frame.ethernet.source.get();
+    if hit.client_mac != mac && may_move(&entry, word, frame.is_tcp(), &segment, mac) {
+        entry.set_client_mac(mac);
+    }
+    entry.touch_request(frame_bytes(frame));
+    finish(frame, &hit, closed, Direction::Request);
+    Ok(Some(hit))
+}
+
+/// Whether answers to the client go to another station from now on, because of this packet. Of a datagram nothing
+/// says that it is not the client's.
+#[inline(always)]
+fn may_move(entry: &Entry, word: Word, is_tcp: bool, segment: &Segment, mac: Mac) -> bool {
+    let (_, ack_reply) = entry.acks();
+    mac.is_of_station() && (!is_tcp || conntrack::is_of_client(word, segment, ack_reply))
+}
+
+/// Whether a client's SYN with this number is of the connection of a closed flow, and not of its next one.
+#[inline(always)]
+fn is_late_syn(entry: &Entry, word: Word, sequence: u32) -> bool {
+    let (to_backend, _) = splice::sequences(entry);
+    let (_, ack_reply) = entry.acks();
+    let idle = now().wrapping_sub(entry.last_seen());
+    conntrack::is_late_syn(word, sequence.wrapping_add(to_backend), ack_reply, idle)
+}
+
+/// The flow of a reply to the SNAT port of `id`.
+#[inline(always)]
+pub(crate) fn reply<I: Family>(frame: &Frame<'_, I>, id: u32) -> Result<Hit, DropReason> {
+    let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
+    let word = entry.word();
+    if !word.translates() {
+        return Err(DropReason::ReplyMismatch);
+    }
+    let hit = Hit::read(entry, word).ok_or(DropReason::ReplyMismatch)?;
+    let (source_port, _) = frame.l4.ports();
+    let from_backend = frame.ip.is_from(hit.backend)
+        && source_port == hit.backend_port
+        && u16::from(frame.l4.protocol()) == hit.key.protocol;
+    if !from_backend {
+        return Err(DropReason::ReplyMismatch);
+    }
+    emit::check(frame, hit.key.network)?;
+    let closed = advance(frame, &hit, word, Direction::Reply, segment(frame))?;
+    entry.touch_reply(frame_bytes(frame));
+    finish(frame, &hit, closed, Direction::Reply);
+    Ok(hit)
+}
+
+/// The frame's length on the wire, without padding.
+#[inline(always)]
+pub(crate) fn frame_bytes<I: Ip>(frame: &Frame<'_, I>) -> u64 {
+    14 + u64::from(frame.ip.bytes())
+}
+
+/// The TCP segment of a frame; for UDP one of zeros. Not `None`: the compiler moves its fields before it
+/// asks whether they are there, and Linux before 6.3 refuses that ("invalid read from stack").
+#[inline(always)]
+pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Segment {
+    match frame.l4 {
+        L4::Tcp(tcp) => Segment {
+            flags: tcp.flags.get(),
+            sequence: tcp.sequence.get().get(),
+            acknowledgment: tcp.acknowledgment.get().get(),
+            payload: frame.payload,
+        },
+        L4::Udp(_) => Segment::default(),
+    }
+}
+
+/// Carries out what the packet means for the flow's word, and gives the word that closed the flow if
+/// it did. Its segment may have got other numbers.
+#[inline(always)]
+fn advance<I>(
+    frame: &Frame<'_, I>,
+    hit: &Hit,
+    word: Word,
+    direction: Direction,
+    segment: Segment,
+) -> Result<Option<Word>, DropReason> {
+    let mut word = word;
+    let mut closed = None;
+    if !conntrack::stays(word, segment.flags) {
+        let packet = advance::described(frame.is_tcp(), direction, &segment);
+        let (sequence, acknowledgment) = (segment.sequence, segment.acknowledgment);
+        let said = advance::lb_advance(hit.entry.id, word.raw(), packet, sequence, acknowledgment);
+        word = Word::from_raw(said as u32);
+        match (said >> 32) as u32 {
+            advance::KEPT => {}
+            advance::CLOSED => closed = Some(word),
+            advance::ANSWERED => allocate::reindex(&hit.entry, &hit.key),
+            reason => return Err(count::reason(reason)),
+        }
+    }
+    note_numbers(hit, word, direction, &segment);
+    Ok(closed)
+}
+
+/// What follows when this packet has closed the flow; after everything else that is written to its
+/// entry, because the id is free then.
+#[inline(always)]
+fn finish<I>(frame: &Frame<'_, I>, hit: &Hit, closed: Option<Word>, direction: Direction) {
+    let Some(word) = closed else {
+        return;
+    };
+    let is_reset = segment(frame).flags & RST != 0;
+    let kind = match direction {
+        Direction::Request if is_reset => RESET_BY_CLIENT,
+        Direction::Reply if is_reset => RESET_BY_BACKEND,
+        _ => FINISHED,
+    };
+    events::ended(&hit.entry, word, kind);
+}
+
+/// Keeps the numbers that a later segment is judged by; those of a SYN [`numbers`] has kept.
+#[inline(always)]
+fn note_numbers(hit: &Hit, word: Word, direction: Direction, segment: &Segment) {
+    // A reset that did not close the flow was not believed; nor are its numbers.
+    let counts = segment.flags & (ACK | RST | SYN) == ACK;
+    if !matches!(word.state(), State::Replied | State::Established) || !counts {
+        return;
+    }
+    match direction {
+        Direction::Request if matches!(word.state(), State::Replied) => {}
+        Direction::Request => hit.entry.set_ack_request(segment.acknowledgment),
+        Direction::Reply => hit.entry.set_ack_reply(segment.acknowledgment),
+    }
+}

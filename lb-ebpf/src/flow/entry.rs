@@ -1,0 +1,216 @@
+//! One flow entry in the map: the only code that touches its memory.
+
+use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
+use lb_common::{
+    addr::{Be16, Be32, Mac},
+    conntrack::Word,
+    maps::flow::{Flow, FlowKey, TIME_SHIFT},
+};
+use network_types::ip::IpProto;
+
+use crate::{flow::atomic, maps::FLOWS};
+
+/// A flow entry. Other CPUs read and write it at the same time; see the races in `Flow`.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) id: u32,
+    flow: *mut Flow,
+}
+
+macro_rules! load {
+    ($entry:expr, $($field:tt)+) => {{
+        // SAFETY: `flow` points to a live value of an array map, which is never freed; the field
+        // is aligned and any bits are valid for it.
+        unsafe { (&raw const (*$entry.flow).$($field)+).read_volatile() }
+    }};
+}
+
+macro_rules! store {
+    ($entry:expr, $field:ident, $value:expr) => {{
+        // SAFETY: as for `load!`; a racing store of another CPU costs one update (see `Flow`).
+        unsafe { (&raw mut (*$entry.flow).$field).write_volatile($value) }
+    }};
+}
+
+impl Entry {
+    #[inline(always)]
+    pub(crate) fn at(id: u32) -> Option<Self> {
+        Some(Self {
+            id,
+            flow: FLOWS.get_ptr_mut(id)?,
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn word(&self) -> Word {
+        Word::from_raw(load!(self, word))
+    }
+
+    /// Changes the word if nobody else did since it was read as `old`.
+    #[inline(always)]
+    pub(crate) fn swap(&self, old: Word, new: Word) -> bool {
+        // SAFETY: the field is inside the map value that `flow` points to.
+        let word = unsafe { &raw mut (*self.flow).word };
+        // SAFETY: the word is the entry's first field, aligned to eight bytes.
+        unsafe { atomic::compare_and_swap(word, old.raw(), new.raw()) }
+    }
+
+    /// The request tuple; `word` says the protocol.
+    #[inline(always)]
+    pub(crate) fn key(&self, word: Word) -> FlowKey {
+        let protocol = if word.is_udp() {
+            IpProto::Udp
+        } else {
+            IpProto::Tcp
+        };
+        FlowKey {
+            client: load!(self, client),
+            vip: load!(self, vip),
+            client_port: load!(self, client_port),
+            vip_port: load!(self, vip_port),
+            network: load!(self, network),
+            protocol: protocol as u16,
+        }
+    }
+
+    /// Backend address and port.
+    #[inline(always)]
+    pub(crate) fn backend(&self) -> (Be32, Be16) {
+        (load!(self, backend), load!(self, backend_port))
+    }
+
+    #[inline(always)]
+    pub(crate) fn backend_id(&self) -> u32 {
+        load!(self, backend_id)
+    }
+
+    #[inline(always)]
+    pub(crate) fn client_mac(&self) -> Mac {
+        load!(self, client_mac)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_client_mac(&self, mac: Mac) {
+        store!(self, client_mac, mac);
+    }
+
+    /// Last acknowledgment of client and backend, host order.
+    #[inline(always)]
+    pub(crate) fn acks(&self) -> (u32, u32) {
+        (load!(self, ack_request).get(), load!(self, ack_reply).get())
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_ack_request(&self, ack: u32) {
+        store!(self, ack_request, Be32::new(ack));
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_ack_reply(&self, ack: u32) {
+        store!(self, ack_reply, Be32::new(ack));
+    }
+
+    /// Network of the client, and service.
+    #[inline(always)]
+    pub(crate) fn owners(&self) -> (u16, u16) {
+        (load!(self, network), load!(self, service))
+    }
+
+    /// Coarse time of the last packet.
+    #[inline(always)]
+    pub(crate) fn last_seen(&self) -> u32 {
+        load!(self, last_seen)
+    }
+
+    /// Address of the VIP.
+    #[inline(always)]
+    pub(crate) fn vip(&self) -> Be32 {
+        load!(self, vip)
+    }
+
+    /// Copies the whole entry, with `word` as its word. Eight bytes at a time: all fields at once would be a
+    /// third of the stack.
+    ///
+    /// # Safety
+    ///
+    /// A flow may be written to `to`.
+    #[inline(always)]
+    pub(crate) unsafe fn copy(&self, word: Word, to: *mut Flow) {
+        const EIGHTS: usize = size_of::<Flow>() / size_of::<u64>();
+        for index in 0..EIGHTS {
+            let from = self.flow.cast::<u64>().wrapping_add(index);
+            // SAFETY: as for `load!`; the entry is so many times eight bytes, and aligned to them.
+            let eight = unsafe { from.read_volatile() };
+            // SAFETY: as above, and any bits are valid for a flow.
+            unsafe { to.cast::<u64>().wrapping_add(index).write(eight) };
+        }
+        // SAFETY: the caller vouches for `to`; the word is the first field.
+        unsafe { to.cast::<u32>().write(word.raw()) };
+    }
+
+    /// Counts a request of `bytes`.
+    #[inline(always)]
+    pub(crate) fn touch_request(&self, bytes: u64) {
+        let total = load!(self, bytes_request).wrapping_add(bytes);
+        store!(self, bytes_request, total);
+        store!(self, last_seen, now());
+    }
+
+    /// Counts a reply of `bytes`.
+    #[inline(always)]
+    pub(crate) fn touch_reply(&self, bytes: u64) {
+        let total = load!(self, bytes_reply).wrapping_add(bytes);
+        store!(self, bytes_reply, total);
+        store!(self, last_seen, now());
+    }
+
+    /// Writes a claimed entry's fields; the word stays as it is.
+    #[inline(always)]
+    pub(crate) fn fill(&self, key: &FlowKey, flow: &NewFlow) {
+        let NewFlow {
+            backend,
+            backend_port,
+            backend_id,
+            service,
+            client_mac,
+            isn,
+            bytes,
+        } = *flow;
+        store!(self, client, key.client);
+        store!(self, vip, key.vip);
+        store!(self, client_port, key.client_port);
+        store!(self, vip_port, key.vip_port);
+        store!(self, network, key.network);
+        store!(self, backend, backend);
+        store!(self, backend_port, backend_port);
+        store!(self, backend_id, backend_id);
+        store!(self, service, service);
+        store!(self, client_mac, client_mac);
+        store!(self, last_seen, now());
+        store!(self, ack_request, Be32::new(0));
+        // What the backend's SYN-ACK must acknowledge.
+        store!(self, ack_reply, Be32::new(isn.wrapping_add(1)));
+        store!(self, bytes_request, bytes);
+        store!(self, bytes_reply, 0);
+    }
+}
+
+/// The fields of a new flow beside its key. `isn` in host order, 0 for UDP.
+#[derive(Clone, Copy)]
+pub(crate) struct NewFlow {
+    pub(crate) backend: Be32,
+    pub(crate) backend_port: Be16,
+    pub(crate) backend_id: u32,
+    pub(crate) service: u16,
+    pub(crate) client_mac: Mac,
+    pub(crate) isn: u32,
+    pub(crate) bytes: u64,
+}
+
+/// Coarse monotonic time in units of 2^`TIME_SHIFT` ns.
+#[inline(always)]
+pub(crate) fn now() -> u32 {
+    // SAFETY: the helper has no arguments and no preconditions (Linux 5.11).
+    let ns = unsafe { bpf_ktime_get_coarse_ns() };
+    (ns >> TIME_SHIFT) as u32
+}

@@ -1,0 +1,18 @@
+//! A flow: its entry, what a packet does to it, and the budgets that it is in.
+//!
+//! `conntrack` finds the flow of a packet, and `advance` is the rare packet that changes it; `rewrite` and `splice`
+//! translate the frame. `claim` and `allocate` give a new flow its id and take it back, `half_open` and `budget` bound
+//! how many there are, and `events` is what userspace hears of them. `entry` alone touches a flow's memory.
+
+mod advance;
+pub(crate) mod allocate;
+pub(crate) mod atomic;
+pub(crate) mod budget;
+mod claim;
+pub(crate) mod conntrack;
+pub(crate) mod entry;
+mod events;
+pub(crate) mod free_ids;
+mod half_open;
+pub(crate) mod rewrite;
+pub(crate) mod splice;

@@ -1,0 +1,289 @@
+//! Flows whose connection userspace has opened at both ends and handed over. Their segments get
+//! the numbers that the other end expects; until the backend has what our socket sent it, that socket
+//! hears its acknowledgments.
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use lb_common::{
+    addr::{Be16, Be32},
+    conntrack::{Segment, State, Word},
+    icmp::Quote,
+    maps::{
+        flow::FlowKey,
+        fragment::FROM_BACKEND,
+        splice::{DRAINED, Numbers, Splice},
+    },
+    splice::{self, Opening},
+    verdict::{DropReason, Verdict},
+    wire::{
+        Ipv4Frame, L4,
+        checksum::Delta,
+        header::{ACK, FIN, RST, SYN},
+    },
+};
+use network_types::ip::IpProto;
+
+use crate::{
+    count, emit,
+    flow::{conntrack::frame_bytes, entry::Entry},
+    frame::xdp::Xdp,
+    maps::{FLOW_INDEX, SPLICES},
+};
+
+/// Whether the flow with this id has a splice.
+#[inline(always)]
+pub(crate) fn is_of(flow_id: u32) -> bool {
+    Entry::at(flow_id).is_some_and(|entry| entry.word().is_spliced())
+}
+
+/// The splice of the flow whose word is this.
+#[inline(always)]
+fn of(entry: &Entry, word: Word) -> Option<&'static Splice> {
+    let splice = SPLICES.get(entry.id)?;
+    (splice.generation == word.generation()).then_some(splice)
+}
+
+/// What is added to the sequence numbers of requests and replies; nothing without a splice.
+#[inline(always)]
+pub(crate) fn sequences(entry: &Entry) -> (u32, u32) {
+    let word = entry.word();
+    match of(entry, word).filter(|_| word.is_spliced()) {
+        Some(splice) => (splice.to_backend.sequence, splice.to_client.sequence),
+        None => (0, 0),
+    }
+}
+
+/// A client's segment with the numbers that the backend knows: those of the entry.
+///
+/// What our socket still sends the backend is not the client's to repeat: a proxy's header may stand there
+/// instead of the client's own bytes.
+#[inline(always)]
+pub(crate) fn as_backend(
+    entry: &Entry,
+    word: Word,
+    segment: Segment,
+) -> Result<Segment, DropReason> {
+    let splice = of(entry, word).ok_or(DropReason::RecordMissing)?;
+    let (sequence, acknowledgment) = (segment.sequence, segment.acknowledgment);
+    let sequence = sequence.wrapping_add(splice.to_backend.sequence);
+    let is_before_end = (sequence.wrapping_sub(splice.sent_end) as i32) < 0;
+    if is_before_end && segment.payload > 0 && splice.state & DRAINED == 0 {
+        return Err(DropReason::Held);
+    }
+    Ok(Segment {
+        sequence,
+        acknowledgment: acknowledgment.wrapping_sub(splice.to_client.sequence),
+        ..segment
+    })
+}
+
+/// Whether a segment to the flow's port is for a socket of the cell: it is the socket's, or the backend has
+/// not got all yet of what that has sent, and says nothing but so. Notes when it has.
+#[inline(always)]
+pub(crate) fn is_for_socket(frame: &Ipv4Frame<'_>, flow_id: u32) -> Result<bool, DropReason> {
+    let (Some(entry), L4::Tcp(tcp)) = (Entry::at(flow_id), frame.l4) else {
+        return Ok(false);
+    };
+    let word = entry.word();
+    let is_either = word.is_local() || word.is_spliced() && word.translates();
+    if !is_either || entry.backend() != (frame.ip.source.get(), tcp.source.get()) {
+        return Ok(false);
+    }
+    if word.is_local() {
+        entry.touch_reply(frame_bytes(frame));
+        return Ok(true);
+    }
+    let splice = of(&entry, word).ok_or(DropReason::RecordMissing)?;
+    if splice.state & DRAINED != 0 {
+        return Ok(false);
+    }
+    let flags = tcp.flags.get();
+    let ahead = tcp.acknowledgment.get().get().wrapping_sub(splice.sent_end) as i32;
+    if flags & ACK != 0 && ahead >= 0 {
+        drained(&entry);
+        return Ok(false);
+    }
+    Ok(frame.payload == 0 && flags & (FIN | RST) == 0)
+}
+
+#[inline(always)]
+fn drained(entry: &Entry) {
+    if let Some(splice) = SPLICES.get_ptr_mut(entry.id) {
+        // SAFETY: a live value of an array map.
+        let state = unsafe { &raw mut (*splice).state };
+        // SAFETY: as above; nobody else writes the field while the flow lives.
+        unsafe { state.write_volatile(DRAINED) };
+    }
+}
+
+/// Bits of a [`way`].
+const WAY: u32 = 1 << 31;
+const TO_CLIENT: u32 = 1 << 30;
+const OPEN: u32 = 1 << 29;
+
+/// The way on of a segment whose numbers are to be translated: into the network `to`, and what
+/// [`lb_splice`] must know of it. Never zero. `direction` is one of `maps::fragment`'s; `is_open` says that
+/// its checksum is still to be computed.
+#[inline(always)]
+pub(crate) const fn way(to: u16, direction: u16, is_open: bool) -> u32 {
+    let direction = if direction == FROM_BACKEND {
+        TO_CLIENT
+    } else {
+        0
+    };
+    let open = if is_open { OPEN } else { 0 };
+    WAY | direction | open | to as u32
+}
+
+/// Gives a segment that has been translated the numbers of its flow's splice, and sends it on its way. Says
+/// how that ended, as [`count::number`]. A function of its own for the verifier, as `lb_refuse`; and not
+/// called by `lb_flow`, whose stack leaves no room for it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_splice(ctx: *mut xdp_md, flow_id: u32, way: u32) -> u32 {
+    count::number(send(&XdpContext::new(ctx), flow_id, way))
+}
+
+#[inline(always)]
+fn send(ctx: &XdpContext, flow_id: u32, way: u32) -> Result<Verdict, DropReason> {
+    let (own, other) = numbers(flow_id, way).ok_or(DropReason::RecordMissing)?;
+    let option = |at| match lb_splice_option(ctx.ctx, flow_id, way, at as u32) {
+        BROKEN => None,
+        delta => Some(Delta::from_raw(delta)),
+    };
+    splice::translate_by(option, &Xdp::new(ctx), own, other, way & OPEN != 0)
+        .ok_or(DropReason::Malformed)?;
+    emit::out(ctx, emit::network(way as u16)?)
+}
+
+/// The numbers of a segment's sender, and those of the opposite direction.
+#[inline(always)]
+fn numbers(flow_id: u32, way: u32) -> Option<(&'static Numbers, &'static Numbers)> {
+    let splice = SPLICES.get(flow_id)?;
+    Some(match way & TO_CLIENT {
+        0 => (&splice.to_backend, &splice.to_client),
+        _ => (&splice.to_client, &splice.to_backend),
+    })
+}
+
+/// What [`lb_splice_option`] says of an option that is not there; a sum of changes is far less.
+const BROKEN: u64 = u64::MAX;
+
+/// [`splice::translate_option`], as `Delta::raw`. A function of its own for the verifier, which walks it once
+/// and not once for each place and each way to it; few lists need it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_splice_option(
+    ctx: *mut xdp_md,
+    flow_id: u32,
+    way: u32,
+    at: u32,
+) -> u64 {
+    let xdp = Xdp::new(&XdpContext::new(ctx));
+    let delta = numbers(flow_id, way)
+        .and_then(|(own, other)| splice::translate_option(&xdp, own, other, at as usize));
+    delta.map_or(BROKEN, Delta::raw)
+}
+
+/// Notes of a backend's SYN-ACK what userspace cannot ask its socket for. A function of its own for the
+/// verifier.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_note_opening(ctx: *mut xdp_md, flow_id: u32) -> u32 {
+    let said = splice::opening(&Xdp::new(&XdpContext::new(ctx)));
+    if let (Some(Opening { time, mss }), Some(splice)) = (said, SPLICES.get_ptr_mut(flow_id)) {
+        // SAFETY: a live value of an array map.
+        let noted = unsafe { &raw mut (*splice).backend_mss };
+        // SAFETY: as above; its reader waits until the connection stands.
+        unsafe { noted.write_volatile(mss) };
+        if let Some(time) = time {
+            // SAFETY: as above.
+            let noted = unsafe { &raw mut (*splice).backend_time };
+            // SAFETY: as above.
+            unsafe { noted.write_volatile(time) };
+        }
+    }
+    0
+}
+
+/// Whether a segment of a cell's socket may leave from a flow's port: the socket has the flow, or says what
+/// it had to say before that was handed over. What it says beyond that would go into somebody's connection;
+/// and what has come to it at the last moment the client has not got, so the segment does not acknowledge
+/// that any more.
+#[inline(always)]
+pub(crate) fn may_send(frame: &Ipv4Frame<'_>, flow_id: u32) -> bool {
+    let (Some(entry), L4::Tcp(tcp)) = (Entry::at(flow_id), frame.l4) else {
+        return false;
+    };
+    let word = entry.word();
+    if entry.backend() != (frame.ip.destination.get(), tcp.destination.get()) {
+        return false;
+    }
+    if word.is_local() {
+        return true;
+    }
+    let is_live = matches!(word.state(), State::Established);
+    let Some(splice) = of(&entry, word).filter(|_| is_live && word.is_spliced()) else {
+        return false;
+    };
+    if splice.state & DRAINED != 0 {
+        return false;
+    }
+    let end = tcp
+        .sequence
+        .get()
+        .get()
+        .wrapping_add(u32::from(frame.payload));
+    let is_repeated = tcp.flags.get() & (SYN | FIN | RST | ACK) == ACK
+        && end.wrapping_sub(splice.sent_end) as i32 <= 0;
+    if is_repeated {
+        let (old, new) = (tcp.acknowledgment.get(), Be32::new(splice.received));
+        let delta = Delta::default().change32(old, new);
+        tcp.acknowledgment.set(new);
+        tcp.checksum.set(delta.apply(tcp.checksum.get()));
+    }
+    is_repeated
+}
+
+/// Whether what is quoted may be of a socket that has the flow's port, or had it and still repeats this.
+#[inline(always)]
+pub(crate) fn is_sent_by_socket(quote: &Quote<'_>, flow_id: u32) -> bool {
+    let Some(entry) = Entry::at(flow_id) else {
+        return false;
+    };
+    let word = entry.word();
+    let is_to_backend = quote.ip.protocol.get() == IpProto::Tcp as u8
+        && entry.backend() == (quote.ip.destination.get(), quote.l4.destination.get());
+    if !is_to_backend || word.is_local() {
+        return is_to_backend;
+    }
+    let is_live = word.is_spliced() && matches!(word.state(), State::Established);
+    of(&entry, word).filter(|_| is_live).is_some_and(|splice| {
+        let ahead = quote.l4.rest.get().get().wrapping_sub(splice.sent_end) as i32;
+        splice.state & DRAINED == 0 && ahead < 0
+    })
+}
+
+/// Whether the connection that a cell's segment from a shared VIP belongs to has been handed over, or is
+/// being so: its socket has nothing to say any more.
+#[inline(always)]
+pub(crate) fn is_taken(frame: &Ipv4Frame<'_>, network: u16) -> bool {
+    let (vip_port, client_port): (Be16, Be16) = frame.l4.ports();
+    let (vip, client): (Be32, Be32) = (frame.ip.source.get(), frame.ip.destination.get());
+    let key = FlowKey {
+        client,
+        vip,
+        client_port,
+        vip_port,
+        network,
+        protocol: IpProto::Tcp as u16,
+    };
+    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
+    let Some(&id) = (unsafe { FLOW_INDEX.get(&key) }) else {
+        return false;
+    };
+    Entry::at(id).is_some_and(|entry| {
+        let word = entry.word();
+        let is_live = word.is_spliced() && matches!(word.state(), State::Established);
+        (is_live || word.is_held()) && entry.key(word) == key
+    })
+}

@@ -1,0 +1,150 @@
+//! What happens to a frame of IPv6 for us: neighbour discovery, ICMP, pieces, flows.
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use lb_common::{
+    addr::Be32,
+    verdict::{DropReason, Verdict},
+    wire::{
+        Chain, Packet,
+        header::{Ethernet, Ipv6},
+    },
+};
+
+use crate::{
+    count, emit,
+    frame::xdp::Xdp,
+    ip::v6::{forward, fragment, icmp, neighbour},
+    lookup, pipeline,
+};
+
+/// ICMPv6 (RFC 4443).
+pub(crate) const ICMP: u8 = 58;
+/// What [`lb_chain`] says of a packet that may not go on is above all chains.
+const REFUSED: u32 = 1 << 24;
+
+/// What is next for a packet, beside its end: in the upper eight bits of what [`lb_ipv6`] says, which then has
+/// `Chain::raw` in the next 24 and the label of our address in the lower half.
+const FLOW: u64 = 1;
+/// As [`FLOW`]: ICMP.
+const MESSAGE: u64 = 2;
+/// As [`FLOW`]: a fragment other than the first.
+const FRAGMENT: u64 = 3;
+/// As [`FLOW`]: to a group, or of neighbour discovery.
+const NEIGHBOUR: u64 = 4;
+
+/// The end of a packet of IPv6 from the network `id`.
+#[inline(always)]
+pub(crate) fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+    let (ctx, id) = (ctx.ctx, u32::from(id));
+    let said = lb_ipv6(ctx, id);
+    let (chain, label) = ((said >> 32) as u32 & (REFUSED - 1), said as u32);
+    match said >> 56 {
+        FLOW => forward::forward6(ctx, id, label, chain),
+        MESSAGE => count::end(icmp::lb_icmp6(ctx, id, chain)),
+        FRAGMENT => count::end(fragment::lb_fragment6(ctx, id, chain)),
+        NEIGHBOUR => count::end(neighbour::lb_neighbour(ctx, id)),
+        _ => count::end(said as u32),
+    }
+}
+
+/// What is next for a packet of IPv6 from the network `id`, or its end as [`count::number`]. A function of its
+/// own for the verifier, as `lb_refuse`; what is next is called from the way in, because stacks add up.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_ipv6(ctx: *mut xdp_md, id: u32) -> u64 {
+    let ctx = &XdpContext::new(ctx);
+    match door(ctx, id as u16) {
+        Ok(Next::Way { what, chain, label }) => {
+            what << 56 | u64::from(chain.raw()) << 32 | u64::from(label.raw())
+        }
+        Ok(Next::End(verdict)) => u64::from(count::number(Ok(verdict))),
+        Err(reason) => u64::from(count::number(Err(reason))),
+    }
+}
+
+/// What is next for a packet.
+enum Next {
+    /// Nothing.
+    End(Verdict),
+    /// To the address of ours with this label.
+    Way {
+        what: u64,
+        chain: Chain,
+        label: Be32,
+    },
+}
+
+impl Next {
+    const NEIGHBOUR: Self = Self::Way {
+        what: NEIGHBOUR,
+        chain: Chain::none(ICMP),
+        label: Be32::from_raw(0),
+    };
+}
+
+#[inline(always)]
+fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
+    let network = emit::network(id)?;
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
+    let ip: &Ipv6 = xdp
+        .header(size_of::<Ethernet>())
+        .ok_or(DropReason::Malformed)?;
+    // A switch that knows who is in a group may send to each of them alone (RFC 6085).
+    if ethernet.destination.get().is_group() || ip.destination.get().is_group() {
+        return Ok(Next::NEIGHBOUR);
+    }
+    let label = lookup::label(ip.destination.get());
+    let ours = label.filter(|&label| lookup::labelled(id, label).is_some());
+    match ours {
+        Some(_) if network.is_stopped() => Err(DropReason::Stopped),
+        Some(label) => to_us(ctx, label),
+        None => pipeline::elsewhere(network, ip).map(Next::End),
+    }
+}
+
+/// To the address of ours with this label.
+#[inline(always)]
+fn to_us(ctx: &XdpContext, label: Be32) -> Result<Next, DropReason> {
+    let chain = chain(ctx)?;
+    let xdp = Xdp::new(ctx);
+    let is_later = chain
+        .fragment(&xdp)
+        .is_some_and(|fragment| fragment.offset() != 0);
+    let what = if is_later {
+        FRAGMENT
+    } else if chain.protocol() != ICMP {
+        FLOW
+    } else if neighbour::is_asked(&xdp, chain) {
+        return Ok(Next::NEIGHBOUR);
+    } else {
+        MESSAGE
+    };
+    Ok(Next::Way { what, chain, label })
+}
+
+/// What is behind the IPv6 header.
+#[inline(always)]
+pub(crate) fn chain(ctx: &XdpContext) -> Result<Chain, DropReason> {
+    let said = lb_chain(ctx.ctx);
+    if said >= REFUSED {
+        return Err(count::reason(said - REFUSED));
+    }
+    Ok(Chain::from_raw(said))
+}
+
+/// Walks the extension headers: [`Chain::raw`], or [`REFUSED`] and the number of a reason. A function of its
+/// own for the verifier.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_chain(ctx: *mut xdp_md) -> u32 {
+    let xdp = Xdp::new(&XdpContext::new(ctx));
+    let ip: Option<&Ipv6> = xdp.header(size_of::<Ethernet>());
+    let walked = ip
+        .ok_or(DropReason::Malformed)
+        .and_then(|ip| Chain::walk(&xdp, ip));
+    match walked {
+        Ok(chain) => chain.raw(),
+        Err(reason) => REFUSED + reason as u32,
+    }
+}

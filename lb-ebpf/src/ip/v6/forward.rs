@@ -1,0 +1,283 @@
+//! A packet of TCP or UDP over IPv6 goes the way of its flow.
+//!
+//! As `forward`, in two steps, because two addresses of sixteen bytes more do not fit on the stack of one:
+//! conntrack says which flow, and [`lb_rewrite6`] makes of the packet what the flow's other end expects.
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use lb_common::{
+    addr::{Be16, Be32, Be128, Mac},
+    maps::{
+        fragment::{FROM_BACKEND, FROM_CLIENT},
+        network::{Address, KIND_VIP, NETWORK_GENERIC, NETWORK_PARTIAL, Network},
+    },
+    mss,
+    nat::{self, Translation},
+    partial::{self, OPEN, TOO_LONG},
+    verdict::{DropReason, Verdict},
+    wire::{
+        Chain, Ipv6Frame, Packet,
+        header::{Ethernet, Ipv6},
+        parse_ipv6,
+    },
+};
+
+use crate::{
+    cell::enter,
+    count, emit,
+    flow::{
+        allocate,
+        conntrack::{self, Hit},
+    },
+    frame::xdp::Xdp,
+    ip::{v4::forward::OPENS, v6::fragment, version},
+    lookup,
+    maps::BACKENDS,
+    new_flow,
+};
+
+/// What [`lb_flow6`] says of a packet that belongs to a flow: this, whether it is a reply, and the
+/// generation of the flow's entry in the upper half, and the flow's id in the lower one.
+const OF_FLOW: u32 = 1 << 31;
+const IS_REPLY: u32 = 1 << 30;
+
+/// Bytes that an IPv6 header is longer than one of IPv4.
+const LONGER: u16 = 20;
+/// No layer-4 header begins beyond: see [`Chain`].
+const OFFSETS: usize = 511;
+
+/// The end of a packet to the address of ours with this label, in the network `id`.
+#[inline(always)]
+pub(crate) fn forward6(
+    ctx: *mut xdp_md,
+    id: u32,
+    label: u32,
+    chain: u32,
+) -> Result<Verdict, DropReason> {
+    let mut said = lb_flow6(ctx, id, label, chain);
+    if said == OPENS {
+        said = new_flow::lb_open6(ctx, id, label, chain);
+    }
+    let (way, flow_id) = ((said >> 32) as u32, said as u32);
+    if way & OF_FLOW == 0 {
+        return count::end(flow_id);
+    }
+    count::end(lb_rewrite6(ctx, id, flow_id, way, chain))
+}
+
+/// What is next for a packet of this flow.
+#[inline(always)]
+pub(crate) fn of_flow(flow_id: u32, generation: u32, direction: u16) -> u64 {
+    let reply = if direction == FROM_BACKEND {
+        IS_REPLY
+    } else {
+        0
+    };
+    u64::from(OF_FLOW | reply | generation) << 32 | u64::from(flow_id)
+}
+
+/// The flow of a packet to the address of ours with this label in the network `id`, as [`of_flow`]; or its
+/// end as [`count::number`], or [`OPENS`]. `chain` is [`Chain::raw`].
+///
+/// A function of its own for the verifier, as `lb_flow`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_flow6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> u64 {
+    let (label, chain) = (Be32::from_raw(label), Chain::from_raw(chain));
+    match flow(&XdpContext::new(ctx), id as u16, label, chain) {
+        Ok(said) => said,
+        Err(reason) => reason as u64,
+    }
+}
+
+#[inline(always)]
+fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
+    let network = emit::network(id)?;
+    let address = lookup::labelled(id, label).ok_or(DropReason::NotDeclared)?;
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
+    let ip: &Ipv6 = xdp
+        .header(size_of::<Ethernet>())
+        .ok_or(DropReason::Malformed)?;
+    let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
+    let (_, port) = frame.l4.ports();
+    match address.flow_id(port.get()) {
+        Some(flow_id) => {
+            let hit = conntrack::reply(&frame, flow_id)?;
+            Ok(of_flow(flow_id, hit.generation, FROM_BACKEND))
+        }
+        None if address.kind & KIND_VIP != 0 => request(&frame, label, id),
+        None => {
+            let peer = local_peer(&frame, id, address).ok_or(DropReason::ReplyMismatch)?;
+            enter::check(&frame, (peer, label), id)?;
+            local(ctx, &frame, network)
+        }
+    }
+}
+
+/// Client to VIP.
+#[inline(always)]
+fn request(frame: &Ipv6Frame<'_>, vip: Be32, id: u16) -> Result<u64, DropReason> {
+    let key = version::key(frame, vip, id).ok_or(DropReason::RecordMissing)?;
+    let hit = conntrack::request(frame, &key)?;
+    Ok(hit.map_or(OPENS, |hit| {
+        of_flow(hit.entry.id, hit.generation, FROM_CLIENT)
+    }))
+}
+
+/// The label of the source of a frame to `address`, if that is for a socket of the network's cell, as for IPv4.
+#[inline(always)]
+fn local_peer(frame: &Ipv6Frame<'_>, id: u16, address: &Address) -> Option<Be32> {
+    let (from, port) = frame.l4.ports();
+    if !address.is_local(port.get()) || !frame.is_plain_tcp() || frame.asks() {
+        return None;
+    }
+    lookup::label(frame.ip.source.get()).filter(|&peer| lookup::is_local_peer(id, peer, from))
+}
+
+/// What a socket of the cell has to do with.
+#[inline(always)]
+fn local(ctx: &XdpContext, frame: &Ipv6Frame<'_>, network: &Network) -> Result<u64, DropReason> {
+    let _open = complete(ctx, frame, network)?;
+    let verdict = emit::to_cell(network)?;
+    Ok(u64::from(count::number(Ok(verdict))))
+}
+
+/// Makes the checksum of a frame that came `from` a network whole, as `rewrite::complete`.
+#[inline(always)]
+fn complete(ctx: &XdpContext, frame: &Ipv6Frame<'_>, from: &Network) -> Result<bool, DropReason> {
+    if from.flags & NETWORK_PARTIAL == 0 {
+        return Ok(false);
+    }
+    let keep = u32::from(from.flags & NETWORK_GENERIC != 0);
+    let protocol = u32::from(frame.l4.protocol());
+    match lb_complete6(ctx.ctx, protocol, frame.at as u32, keep) {
+        TOO_LONG => Err(DropReason::PartialChecksum),
+        state => Ok(state == OPEN),
+    }
+}
+
+/// [`partial::complete6`], as a function of its own for the verifier; the header of `protocol` begins at
+/// `first`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_complete6(
+    ctx: *mut xdp_md,
+    protocol: u32,
+    first: u32,
+    keep: u32,
+) -> u32 {
+    let xdp = Xdp::new(&XdpContext::new(ctx));
+    partial::complete6(&xdp, protocol as u8, first as usize & OFFSETS, keep != 0)
+}
+
+/// [`mss::clamp_at`], as [`lb_complete6`]. Returns whether it wrote.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_clamp6(ctx: *mut xdp_md, first: u32, most: u32) -> u32 {
+    let xdp = Xdp::new(&XdpContext::new(ctx));
+    u32::from(mss::clamp_at(&xdp, first as usize & OFFSETS, most as u16).is_some())
+}
+
+/// Sends a packet that came from the network `id` on to the other end of its flow. `way` is the upper half
+/// of what [`lb_flow6`] said. Returns [`count::number`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_rewrite6(
+    ctx: *mut xdp_md,
+    id: u32,
+    flow_id: u32,
+    way: u32,
+    chain: u32,
+) -> u32 {
+    let ctx = &XdpContext::new(ctx);
+    count::number(rewrite(
+        ctx,
+        id as u16,
+        (flow_id, way),
+        Chain::from_raw(chain),
+    ))
+}
+
+#[inline(always)]
+fn rewrite(
+    ctx: &XdpContext,
+    id: u16,
+    (flow_id, way): (u32, u32),
+    chain: Chain,
+) -> Result<Verdict, DropReason> {
+    let from = emit::network(id)?;
+    let hit = conntrack::by_id(flow_id).ok_or(DropReason::FlowRace)?;
+    if hit.generation != way & !(OF_FLOW | IS_REPLY) {
+        return Err(DropReason::FlowRace);
+    }
+    let is_reply = way & IS_REPLY != 0;
+    let direction = if is_reply { FROM_BACKEND } else { FROM_CLIENT };
+    let (network, next_hop) = next(&hit, is_reply)?;
+    let out = emit::network(network)?;
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
+    let ip: &Ipv6 = xdp
+        .header(size_of::<Ethernet>())
+        .ok_or(DropReason::Malformed)?;
+    let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
+    let open = if chain.fragment_at().is_some() {
+        let network = fragment::both(id, direction);
+        let _written = fragment::lb_identify6(ctx.ctx, network, flow_id, chain.raw());
+        // What is cut was whole before: see `partial`.
+        false
+    } else {
+        complete(ctx, &frame, from)?
+    };
+    nat::translate6(&frame, &translation(&hit, is_reply)?);
+    if mss::is_asked(&frame) {
+        let most = if from.mss < out.mss {
+            from.mss
+        } else {
+            out.mss
+        };
+        lb_clamp6(
+            ctx.ctx,
+            frame.at as u32,
+            u32::from(most.saturating_sub(LONGER)),
+        );
+    }
+    if open {
+        partial::reopen6(&frame);
+    }
+    nat::address_frame(ethernet, out.mac, next_hop);
+    emit::out(ctx, out)
+}
+
+/// The network of the flow's other end, and its next hop.
+#[inline(always)]
+fn next(hit: &Hit, is_reply: bool) -> Result<(u16, Mac), DropReason> {
+    if is_reply {
+        return Ok((hit.key.network, hit.client_mac));
+    }
+    let backend = BACKENDS
+        .get(hit.backend_id)
+        .ok_or(DropReason::RecordMissing)?;
+    Ok((backend.network, backend.next_hop))
+}
+
+/// What the packet's tuple becomes.
+#[inline(always)]
+fn translation(hit: &Hit, is_reply: bool) -> Result<Translation<Be128>, DropReason> {
+    let address = |label| lookup::unlabel(label).ok_or(DropReason::RecordMissing);
+    if is_reply {
+        return Ok(Translation {
+            source: address(hit.key.vip)?,
+            destination: hit.client6().ok_or(DropReason::FlowRace)?,
+            source_port: hit.key.vip_port,
+            destination_port: hit.key.client_port,
+        });
+    }
+    let flow_id = hit.entry.id;
+    let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
+    Ok(Translation {
+        source: address(page.address)?,
+        destination: address(hit.backend)?,
+        source_port: Be16::new(page.port(flow_id)),
+        destination_port: hit.backend_port,
+    })
+}

@@ -1,0 +1,4 @@
+//! A frame that cannot be served becomes the TCP reset or the ICMP error to its sender, at a rate.
+
+pub(crate) mod v4;
+mod v6;

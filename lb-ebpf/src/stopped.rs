@@ -1,0 +1,41 @@
+//! While nobody is served, only what is the host's own passes.
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use lb_common::{
+    maps::{flow::FlowKey, network::NETWORK_HOST},
+    verdict::{DropReason, Verdict},
+    wire::{
+        Packet,
+        header::{Ethernet, Ipv4},
+        parse_ipv4,
+    },
+};
+
+use crate::{count, frame::xdp::Xdp, lookup};
+
+/// The end of a packet to one of our addresses in the stopped network `id`, which has these `flags`, as
+/// [`count::number`]. A function of its own for the verifier, as `lb_refuse`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_stopped(ctx: *mut xdp_md, id: u32, flags: u32) -> u32 {
+    let is_host = flags & u32::from(NETWORK_HOST) != 0;
+    let is_ours = !is_host || is_declared(&XdpContext::new(ctx), id as u16).is_some();
+    count::number(match is_ours {
+        true => Err(DropReason::Stopped),
+        false => Ok(Verdict::Passed),
+    })
+}
+
+/// Whether a packet to an address of the host is for a service, or for a port of a flow.
+#[inline(always)]
+fn is_declared(ctx: &XdpContext, id: u16) -> Option<()> {
+    let xdp = Xdp::new(ctx);
+    let ethernet: &Ethernet = xdp.header(0)?;
+    let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
+    let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
+    let (_, port) = frame.l4.ports();
+    let address = lookup::address(id, ip.destination.get())?;
+    let is_declared = address.flow_id(port.get()).is_some()
+        || lookup::service(&FlowKey::of_request(&frame, id)).is_some();
+    is_declared.then_some(())
+}

@@ -9,7 +9,7 @@
 
 use crate::{
     addr::{Be16, Be32, Be128},
-    maps::label::HashKey,
+    maps::addr6::HashKey,
 };
 
 /// Places in the table: a power of two.

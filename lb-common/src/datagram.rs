@@ -166,7 +166,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{fragment::Piece, maps::label::HashKey};
+    use crate::{fragment::Piece, maps::addr6::HashKey};
 
     const START: Extents = Extents::first(1480);
 

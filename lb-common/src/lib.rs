@@ -8,12 +8,11 @@
 
 pub mod abi;
 pub mod addr;
-pub mod answer;
-pub mod answer6;
 pub mod arp;
 pub mod batch;
 pub mod conntrack;
 pub mod contact;
+pub mod csum_partial;
 pub mod datagram;
 pub mod discovery;
 pub mod fragment;
@@ -23,11 +22,11 @@ pub mod maglev;
 pub mod maps;
 pub mod mss;
 pub mod nat;
-pub mod partial;
 mod pod;
 pub mod rate;
-pub mod segment;
+pub mod reject;
 pub mod splice;
 pub mod station;
+pub mod tcp_frame;
 pub mod verdict;
 pub mod wire;

@@ -4,7 +4,7 @@
 //!
 //! Without a secret, because the data plane, userspace (of shared VIPs) and another balancer with the same table must
 //! choose the same backend for a tuple. So a client can choose among the backends of its pool; what is not its own
-//! pool's, such as the SNAT address, goes by [`HashKey::tuple`](crate::maps::label::HashKey::tuple).
+//! pool's, such as the SNAT address, goes by [`HashKey::tuple`](crate::maps::addr6::HashKey::tuple).
 
 #[cfg(any(test, feature = "user"))]
 use std::collections::BTreeMap;

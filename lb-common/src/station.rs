@@ -10,7 +10,7 @@
 use crate::{
     addr::{Be16, Be32},
     contact::{Contact, Ends, UNIT_SHIFT},
-    maps::label::HashKey,
+    maps::addr6::HashKey,
 };
 
 /// Places in the table of those that were added: a power of two.

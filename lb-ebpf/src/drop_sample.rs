@@ -2,7 +2,7 @@
 
 use aya_ebpf::programs::XdpContext;
 use lb_common::{
-    maps::sample::{INTERVAL, SAMPLE_WORDS, Sample, index},
+    maps::drop_sample::{INTERVAL, SAMPLE_WORDS, Sample, index},
     verdict::Hook,
     wire::{N32, Packet},
 };

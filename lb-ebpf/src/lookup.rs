@@ -4,10 +4,10 @@
 use lb_common::{
     addr::{Be16, Be32, Be128},
     maps::{
+        addr6,
+        cell_peer::PeerKey,
         flow::FlowKey,
-        label,
         network::{Address, AddressKey, Network, NetworkKey},
-        peer::PeerKey,
         service::{Service, ServiceKey},
     },
 };
@@ -67,13 +67,13 @@ pub(crate) fn label(address: Be128) -> Option<Be32> {
     // SAFETY: the value is a plain integer; a label is given to another address only when no flow and no
     // record has it any more.
     let &index = unsafe { LABELS.get(&address) }?;
-    Some(label::label(index))
+    Some(addr6::label(index))
 }
 
 /// The IPv6 address that a label stands for.
 #[inline(always)]
 pub(crate) fn unlabel(label: Be32) -> Option<Be128> {
-    ADDRESSES6.get(label::index(label)?).copied()
+    ADDRESSES6.get(addr6::index(label)?).copied()
 }
 
 /// The client of the IPv6 flow with this id. Its entry's generation is to be read again afterwards.

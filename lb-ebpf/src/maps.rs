@@ -7,29 +7,29 @@ use aya_ebpf::{
 };
 use lb_common::{
     addr::Be128,
-    answer::Answers,
     contact,
     maps::{
         DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES,
         MAX_SNAT_ADDRESSES,
+        addr6::HashKey,
         backend::Backend,
+        cell_peer::PeerKey,
+        drop_sample::{self, Sample},
         event::{BUFFER_BYTES, FlowEvent},
         flow::{Flow, FlowKey},
         fragment::{self, Datagram},
-        label::HashKey,
         network::{Address, AddressKey, Network, NetworkKey},
-        peer::PeerKey,
         pending::Pending,
         quota::{self, Quota},
         registry::RegistryKey,
         rule::{RuleKey, RuleKey6},
-        sample::{self, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
         splice::Splice,
         usage,
     },
     rate::Rates,
+    reject::v4::Answers,
     station,
     verdict::Counters,
 };
@@ -114,7 +114,7 @@ pub(crate) static RINGS: ArrayOfMaps<
 pub(crate) static FLOW_EVENTS: RingBuf<FlowEvent, { BUFFER_BYTES as usize }> = RingBuf::new();
 /// The latest dropped packets, by `sample::index`. One for all CPUs: for each it would be 1.1 MB more.
 #[btf_map]
-pub(crate) static DROP_SAMPLES: Array<Sample, { sample::ENTRIES as usize }> = Array::new();
+pub(crate) static DROP_SAMPLES: Array<Sample, { drop_sample::ENTRIES as usize }> = Array::new();
 /// What a CPU keeps for its answers in each network: so that no network's clients use up those of
 /// another.
 #[btf_map]

@@ -6,9 +6,9 @@ use std::{collections::BTreeSet, fs, net::Ipv4Addr, path::Path};
 use anyhow::{Context as _, Result};
 use aya::maps::{HashMap, Map, MapData};
 use lb_common::maps::{
+    cell_peer::PeerKey,
+    half_open,
     network::{Address, Network},
-    peer::PeerKey,
-    ring,
     service::Service,
     snat::{PAGE, base},
 };
@@ -122,7 +122,8 @@ impl View {
                 .map(|slot| self.name(Kind::Snat, u32::from(slot) + 1))
                 .collect();
             let short = u16::try_from(id)?;
-            let places = [false, true].map(|udp| self.maps.ring_places(ring::index(short, udp)));
+            let places =
+                [false, true].map(|udp| self.maps.ring_places(half_open::index(short, udp)));
             let [sources, destinations] =
                 [network.sources, network.destinations].map(|set| self.rules(set));
             let record = Network {

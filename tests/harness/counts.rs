@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, iter};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
-    maps::ring::{self, HEAD},
+    maps::half_open::{self, HEAD},
     verdict::{DropReason, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
 };
 use lb_user::{
@@ -34,7 +34,7 @@ impl Counts {
                 counts.add_hook(&maps, (network, id), hook)?;
             }
             for (name, udp) in [("half_open", false), ("udp_flows", true)] {
-                let ring = maps.ring(ring::index(id, udp))?.unwrap_or_default();
+                let ring = maps.ring(half_open::index(id, udp))?.unwrap_or_default();
                 let taken = ring.get(usize::try_from(HEAD)?).copied();
                 counts.add(format!("{network} {name}"), taken.unwrap_or_default());
             }

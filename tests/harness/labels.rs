@@ -8,7 +8,7 @@ use aya::{
 };
 use lb_common::{
     addr::{Be32, Be128},
-    maps::label::{HashKey, label},
+    maps::addr6::{HashKey, label},
 };
 
 use crate::program::DataPlane;

@@ -14,7 +14,6 @@ use aya::{
 };
 use lb_common::{
     addr::Mac,
-    answer::Answers,
     datagram::Word,
     maps::{
         event::FlowEvent,
@@ -22,6 +21,7 @@ use lb_common::{
         snat::{FLOWS_PER_ADDRESS, base},
     },
     rate::{Bucket, QUESTIONS, REFUSALS, Rates},
+    reject::v4::Answers,
     verdict::{DropReason, Hook, MTU_RAISED, SLOTS, Verdict, counter, refusal_slot},
 };
 use lb_user::{

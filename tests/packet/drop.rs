@@ -7,7 +7,7 @@ use aya::{
     util::nr_cpus,
 };
 use lb_common::{
-    maps::sample::{REASONS, Sample},
+    maps::drop_sample::{REASONS, Sample},
     verdict::{DropReason, Hook, SLOTS},
 };
 use lb_tests::{

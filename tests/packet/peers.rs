@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lb_common::{addr::Be16, maps::peer::PeerKey};
+use lb_common::{addr::Be16, maps::cell_peer::PeerKey};
 use lb_tests::{
     icmp::icmp,
     packet::{Frame, flags::*, tag, tcp},

@@ -20,11 +20,11 @@
 //! it does not translate. UDP goes from NEW to ESTABLISHED with the first reply.
 
 mod numbers;
-mod step;
+mod transition;
 mod word;
 
 pub use numbers::{Numbers, asks_pending, is_of_client, pending};
-pub use step::{
+pub use transition::{
     Direction, LATE_SYN_TIMEOUT, Segment, Step, believes_syn, is_late_syn, stays, tcp, udp,
 };
 pub use word::{State, Word};

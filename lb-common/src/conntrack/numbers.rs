@@ -4,7 +4,7 @@
 //! segment was right shows in what the other end acknowledges, or answers to a probe.
 
 use super::{
-    step::{Direction, Segment},
+    transition::{Direction, Segment},
     word::{State, Word},
 };
 use crate::{

@@ -6,7 +6,7 @@
 //! the other two combinations are the doubt. A program that does not know it sees an established flow, and at
 //! worst lets its id rest. Of a closed flow the same says that a reset has closed it.
 
-use super::step::Direction;
+use super::transition::Direction;
 
 /// State, flags and generation of a flow entry.
 #[repr(transparent)]

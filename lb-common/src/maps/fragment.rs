@@ -9,7 +9,7 @@ use crate::{
 pod_struct! {
     /// What the fragments of a datagram have in common (RFC 791 section 3.2), and where they came
     /// from. 16 bytes. Of IPv6 (RFC 8200 section 4.5): the addresses are what stands for them
-    /// ([`label`](super::label)), and the identification is in two halves.
+    /// ([`label`](super::addr6)), and the identification is in two halves.
     pub struct FragmentKey {
         /// Source address, as received.
         pub source: Be32,

@@ -3,19 +3,19 @@
 //! Ids are allocated once by name (see [`registry`]) and are stable over restarts. Zero is "none"
 //! for every id, so a zeroed record never points anywhere.
 
+pub mod addr6;
 pub mod backend;
+pub mod cell_peer;
+pub mod drop_sample;
 pub mod event;
 pub mod flow;
 pub mod fragment;
-pub mod label;
+pub mod half_open;
 pub mod network;
-pub mod peer;
 pub mod pending;
 pub mod quota;
 pub mod registry;
-pub mod ring;
 pub mod rule;
-pub mod sample;
 pub mod service;
 pub mod snat;
 pub mod splice;

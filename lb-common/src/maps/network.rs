@@ -2,7 +2,7 @@
 
 use crate::{
     addr::{Be32, Mac},
-    maps::{label, snat::FIRST_LEG_PORT},
+    maps::{addr6, snat::FIRST_LEG_PORT},
     pod::pod_struct,
     verdict::{DropReason, Verdict},
 };
@@ -160,7 +160,7 @@ impl AddressKey {
     /// The key of an address, or the label of one, in the network with this id.
     #[inline(always)]
     pub const fn new(address: Be32, network: u16) -> Self {
-        let version = if label::index(address).is_some() {
+        let version = if addr6::index(address).is_some() {
             6
         } else {
             0

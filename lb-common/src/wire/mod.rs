@@ -8,7 +8,7 @@ pub mod header;
 pub mod options;
 mod packet;
 mod parse;
-mod tag;
+mod vlan;
 
 pub use chain::Chain;
 pub use ethertype::is_link_control;
@@ -18,4 +18,4 @@ pub(crate) use parse::{FRAGMENT_MASK, OFFSET_MASK};
 pub use parse::{
     Frame, Ip, Ipv4Frame, Ipv6Frame, L4, ipv4_lengths, ipv6_length, parse_ipv4, parse_ipv6,
 };
-pub use tag::{Tag, Tagging, tagging};
+pub use vlan::{Tag, Tagging, tagging};

@@ -3,10 +3,13 @@
 use std::panic::RefUnwindSafe;
 
 use lb_common::{
-    answer6::{self, ICMP6_BYTES, Icmp6Error, RESET6_BYTES},
+    csum_partial,
     icmp::Kind,
     nat::{self, Translation},
-    partial,
+    reject::{
+        self,
+        v6::{ICMP6_BYTES, Icmp6Error, RESET6_BYTES},
+    },
     verdict::DropReason,
     wire::{Chain, Packet as _, Slice},
 };
@@ -195,18 +198,18 @@ fn partial_checksum() {
             let fragment = walked(&before).ok()?.fragment;
             let piece = fragment.is_some_and(|at| before[at + 3] & 1 != 0);
             let protocol = frame.l4.protocol();
-            (!piece).then(|| partial::complete6(packet, protocol, frame.at, keep))
+            (!piece).then(|| csum_partial::complete6(packet, protocol, frame.at, keep))
         });
         let Ok(Some(state)) = is_whole else {
             assert_eq!(*frame, before);
             return false;
         };
-        assert_ne!(state, partial::TOO_LONG);
+        assert_ne!(state, csum_partial::TOO_LONG);
         if *frame != before {
-            assert_eq!((state, sum(frame)), (partial::WHOLE, 0));
+            assert_eq!((state, sum(frame)), (csum_partial::WHOLE, 0));
         }
-        if state == partial::OPEN {
-            parsed(frame, |_, frame| partial::reopen6(frame)).expect("a frame as before");
+        if state == csum_partial::OPEN {
+            parsed(frame, |_, frame| csum_partial::reopen6(frame)).expect("a frame as before");
             assert_eq!(*frame, before, "nothing was translated");
         }
         true
@@ -222,15 +225,15 @@ fn answers() {
         };
         let before = frame.clone();
         let made = parsed(frame, |packet, frame| {
-            let is_quotable = answer6::is_quotable(frame, error);
-            (is_quotable, answer6::reset(packet, frame))
+            let is_quotable = reject::v6::is_quotable(frame, error);
+            (is_quotable, reject::v6::reset(packet, frame))
         });
         if let Ok((_, Some(()))) = made {
             assert_eq!(sum(&frame[..RESET6_BYTES]), 0);
         }
         if let Ok((true, _)) = made {
             let mut bytes = [vec![0; ICMP6_BYTES], before.clone()].concat();
-            answer6::error(&Slice::new(&mut bytes), error).expect("a quotable frame");
+            reject::v6::error(&Slice::new(&mut bytes), error).expect("a quotable frame");
             assert_eq!(sum(&bytes[..error.frame_bytes()]), 0);
             assert_eq!(bytes[HEADERS + 8..], before[14..]);
         }

@@ -25,8 +25,11 @@ use std::{
 use bolero::{check, generator::produce};
 use frames::{Parts, is_bare, long, parsed, sums, translation, tuple, without_hops};
 use lb_common::{
-    answer::{self, ERROR_BYTES, ICMP_BYTES, IcmpError, RESET_BYTES},
-    mss, nat, partial,
+    csum_partial, mss, nat,
+    reject::{
+        self,
+        v4::{ERROR_BYTES, ICMP_BYTES, IcmpError, RESET_BYTES},
+    },
     wire::{Packet as _, Slice, checksum::full, tagging},
 };
 
@@ -189,17 +192,17 @@ fn partial_checksum() {
     each_frame(|input, frame| {
         let keep = input.first().is_some_and(|byte| byte & 1 != 0);
         let before = frame.clone();
-        let state = partial::complete(&Slice::new(frame), keep);
+        let state = csum_partial::complete(&Slice::new(frame), keep);
         let whole = parsed(frame, |_, frame| !frame.ip.is_fragment());
         if whole != Ok(true) {
             return false;
         }
-        assert_ne!(state, partial::TOO_LONG);
+        assert_ne!(state, csum_partial::TOO_LONG);
         if *frame != before {
-            assert_eq!((state, sums(frame).1), (partial::WHOLE, 0));
+            assert_eq!((state, sums(frame).1), (csum_partial::WHOLE, 0));
         }
-        if state == partial::OPEN {
-            parsed(frame, |_, frame| partial::reopen(frame)).expect("a frame as before");
+        if state == csum_partial::OPEN {
+            parsed(frame, |_, frame| csum_partial::reopen(frame)).expect("a frame as before");
             assert_eq!(*frame, before, "nothing was translated");
         }
         true
@@ -210,7 +213,10 @@ fn partial_checksum() {
 fn answers() {
     each_frame(|_, frame| {
         let ok = parsed(frame, |packet, frame| {
-            (answer::is_quotable(frame), answer::reset(packet, frame))
+            (
+                reject::v4::is_quotable(frame),
+                reject::v4::reset(packet, frame),
+            )
         });
         match ok {
             Ok((_, Some(()))) => {
@@ -221,7 +227,7 @@ fn answers() {
                 let mut room = vec![0; ICMP_BYTES];
                 room.extend_from_slice(frame);
                 let error = IcmpError::too_big(u16::from_be_bytes([frame[0], frame[1]]));
-                answer::error(&Slice::new(&mut room), error).expect("a quotable frame");
+                reject::v4::error(&Slice::new(&mut room), error).expect("a quotable frame");
                 let room = &room[..ERROR_BYTES];
                 assert_eq!(full(&room[14..34], 0).raw(), 0);
                 assert_eq!(full(&room[34..], 0).raw(), 0);

@@ -3,10 +3,12 @@
 
 use lb_common::{
     addr::{Be16, Be128},
-    answer6::{self, ICMP6_BYTES, Icmp6Error, RESET6_BYTES},
-    mss,
+    csum_partial, mss,
     nat::{self, Translation},
-    partial,
+    reject::{
+        self,
+        v6::{ICMP6_BYTES, Icmp6Error, RESET6_BYTES},
+    },
     wire::{Slice, checksum::full, header::RST},
 };
 
@@ -128,8 +130,8 @@ fn an_open_checksum_becomes_the_computed_one() {
         // Not inverted: `full` inverts what it is given.
         let pseudo = !full(&[], frames::ipv6::pseudo(&sealed)).get();
         frames::put(&mut open, checksum, pseudo);
-        let whole = partial::complete6(&Slice::new(&mut open), protocol, l4, false);
-        assert_eq!(whole, partial::WHOLE);
+        let whole = csum_partial::complete6(&Slice::new(&mut open), protocol, l4, false);
+        assert_eq!(whole, csum_partial::WHOLE);
         assert_eq!(open, sealed);
     });
 }
@@ -146,7 +148,7 @@ fn a_reset_has_the_checksum_of_what_stands_there() {
     let mut answered = 0;
     every_packet(24, |_, before| {
         let mut bytes = before.clone();
-        let made = parsed(&mut bytes, |packet, frame| answer6::reset(packet, frame));
+        let made = parsed(&mut bytes, |packet, frame| reject::v6::reset(packet, frame));
         let Parts { protocol, l4, .. } = Parts::of(&before);
         let is_from_one = before[6] & 1 == 0 && !frames::ipv6::address(&before, SOURCE).is_bogon();
         let wanted = protocol == 6 && before[l4 + 13] & RST == 0 && is_from_one;
@@ -175,13 +177,15 @@ fn an_error_has_the_checksum_of_what_it_quotes() {
             1 => Icmp6Error::TIME_EXCEEDED,
             _ => Icmp6Error::too_big(u32::from_be_bytes(spread.bytes())),
         };
-        let quotable = parsed(&mut before, |_, frame| answer6::is_quotable(frame, error));
+        let quotable = parsed(&mut before, |_, frame| {
+            reject::v6::is_quotable(frame, error)
+        });
         if !quotable.unwrap() {
             return;
         }
         answered += 1;
         let mut bytes = [spread.data(ICMP6_BYTES), before.clone()].concat();
-        answer6::error(&Slice::new(&mut bytes), error).expect("a quotable frame");
+        reject::v6::error(&Slice::new(&mut bytes), error).expect("a quotable frame");
         bytes.truncate(error.frame_bytes());
         assert_eq!(
             [&bytes[..14], &bytes[SOURCE..HEADERS]].concat(),

@@ -25,9 +25,8 @@ use frames::{
 };
 use lb_common::{
     addr::Be16,
-    mss,
+    csum_partial, mss,
     nat::{self, Translation},
-    partial,
     wire::{Packet as _, Slice, checksum::full},
 };
 use spread::Spread;
@@ -167,8 +166,8 @@ fn an_open_checksum_becomes_the_computed_one() {
         let sum = !full(&[], pseudo(&sealed)).get();
         open[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         assert_eq!(
-            partial::complete(&Slice::new(&mut open), false),
-            partial::WHOLE
+            csum_partial::complete(&Slice::new(&mut open), false),
+            csum_partial::WHOLE
         );
         let mut wanted = sealed;
         wanted[at + 1] |= u8::from(wanted[at..at + 2] == [0, 0]);

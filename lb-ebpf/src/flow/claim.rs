@@ -9,8 +9,8 @@ use lb_common::{
     maglev,
     maps::{
         flow::{FlowKey, TIME_SHIFT},
+        half_open::place,
         network::{MAX_SNAT_PER_NETWORK, Network},
-        ring::place,
     },
     verdict::{DropReason, UNRESTED},
 };

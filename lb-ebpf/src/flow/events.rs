@@ -4,8 +4,8 @@ use lb_common::{
     addr::Be128,
     conntrack::Word,
     maps::{
+        addr6,
         event::{BEGAN, FlowEvent},
-        label,
         network::NETWORK_EVENTS,
     },
     verdict::UNREPORTED,
@@ -74,7 +74,7 @@ pub(crate) fn report(entry: &Entry, word: Word, kind: u32, network: u16) {
         port: u32::from(page.port(entry.id)),
         time: now(),
         _reserved: 0,
-        client: match label::index(entry.vip()) {
+        client: match addr6::index(entry.vip()) {
             Some(_) => lookup::client6(entry.id).unwrap_or_default(),
             None => Be128::default(),
         },

@@ -6,7 +6,7 @@ use lb_common::{
     maps::{
         event::RECYCLED,
         flow::TIME_SHIFT,
-        ring::{self, FIRST, HEAD, SIZE},
+        half_open::{self, FIRST, HEAD, SIZE},
     },
 };
 
@@ -38,7 +38,7 @@ impl Turn {
     /// where it is the newest again.
     #[inline(always)]
     pub(crate) fn take(network: u16, udp: bool) -> Option<Self> {
-        let index = ring::index(network, udp);
+        let index = half_open::index(network, udp);
         let mut turn = Self::next(index)?;
         for _ in 1..CHANCES {
             if !is_busy(turn.oldest) {
@@ -76,7 +76,7 @@ impl Turn {
 /// The flow that took a place, if it is still there, and its word.
 #[inline(always)]
 fn flow(place: u64) -> Option<(Entry, Word)> {
-    let (id, generation) = ring::flow(place);
+    let (id, generation) = half_open::flow(place);
     let entry = Entry::at(id)?;
     let word = entry.word();
     (word.generation() == generation).then_some((entry, word))

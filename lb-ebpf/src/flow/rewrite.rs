@@ -3,10 +3,10 @@
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
+    csum_partial::{self, OPEN, TOO_LONG, WHOLE},
     maps::network::{NETWORK_GENERIC, NETWORK_PARTIAL, Network},
     mss,
     nat::{self, Translation},
-    partial::{self, OPEN, TOO_LONG, WHOLE},
     verdict::DropReason,
     wire::Ipv4Frame,
 };
@@ -30,7 +30,7 @@ pub(crate) fn rewrite(
         lb_clamp(ctx.ctx, u32::from(most));
     }
     if open {
-        partial::reopen(frame);
+        csum_partial::reopen(frame);
     }
     Ok(open)
 }
@@ -61,7 +61,7 @@ pub(crate) const fn is_noted(state: u32, from: &Network) -> bool {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_complete(ctx: *mut xdp_md, keep: u32) -> u32 {
-    partial::complete(&Xdp::new(&XdpContext::new(ctx)), keep != 0)
+    csum_partial::complete(&Xdp::new(&XdpContext::new(ctx)), keep != 0)
 }
 
 /// [`mss::clamp`], as [`lb_complete`]. Returns whether it wrote.

@@ -7,13 +7,16 @@ use aya_ebpf::{
 };
 use lb_common::{
     addr::Be32,
-    answer::{self, Answers, ERROR_BYTES, ICMP_BYTES, IcmpError, RESET_BYTES},
     maps::{
         flow::FlowKey,
         network::{NETWORK_REJECT, Network},
         service::SERVICE_REJECT,
     },
     rate::REFUSALS,
+    reject::{
+        self,
+        v4::{Answers, ERROR_BYTES, ICMP_BYTES, IcmpError, RESET_BYTES},
+    },
     verdict::{DropReason, Hook},
     wire::{
         Frame, L4, Packet, Tag,
@@ -93,7 +96,7 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
     if !must_know(&frame, ip.destination.get(), (id, network), reason) {
         return None;
     }
-    if reason == DropReason::TooBig as u32 && !answer::must_stay_whole(ip) {
+    if reason == DropReason::TooBig as u32 && !reject::v4::must_stay_whole(ip) {
         return None;
     }
     match frame.l4 {
@@ -103,7 +106,7 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
                 return None;
             }
             let (state, version_ihl) = (lb_complete(ctx.ctx, 1), ip.version_ihl.get());
-            answer::reset(&xdp, &frame)?;
+            reject::v4::reset(&xdp, &frame)?;
             if !is_noted(state, network) {
                 return cut(ctx, xdp.len(), SHORTEST);
             }
@@ -111,11 +114,11 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
             if version_ihl != 0x45 {
                 return None;
             }
-            answer::reopen(&xdp)?;
+            reject::v4::reopen(&xdp)?;
             cut(ctx, xdp.len(), RESET_BYTES)
         }
         _ => {
-            if !answer::is_quotable(&frame) || !token(id) {
+            if !reject::v4::is_quotable(&frame) || !token(id) {
                 return None;
             }
             // SAFETY: the context is that of the running program; no reference into the frame is
@@ -125,7 +128,7 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
                 return None;
             }
             let xdp = Xdp::new(ctx);
-            answer::error(&xdp, error(reason)?)?;
+            reject::v4::error(&xdp, error(reason)?)?;
             cut(ctx, xdp.len(), ERROR_BYTES)
         }
     }

@@ -1,9 +1,12 @@
-//! As `answer`, for IPv6, by the same rules and at the same rate.
+//! As for IPv4, by the same rules and at the same rate.
 
 use aya_ebpf::{bindings::xdp_md, helpers::bpf_xdp_adjust_head, programs::XdpContext};
 use lb_common::{
-    answer6::{self, ICMP6_BYTES, Icmp6Error, RESET6_BYTES},
     maps::network::Network,
+    reject::{
+        self,
+        v6::{ICMP6_BYTES, Icmp6Error, RESET6_BYTES},
+    },
     verdict::DropReason,
     wire::{
         L4, Packet,
@@ -56,19 +59,19 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
             }
             let (protocol, first) = (frame.l4.protocol(), frame.at);
             let state = lb_complete6(ctx.ctx, protocol.into(), first as u32, 1);
-            answer6::reset(&xdp, &frame)?;
+            reject::v6::reset(&xdp, &frame)?;
             if is_noted(state, network) {
                 // As for IPv4: nothing may have stood before the header.
                 if first != RESET6_BYTES - size_of::<Tcp>() {
                     return None;
                 }
-                answer6::reopen(&xdp)?;
+                reject::v6::reopen(&xdp)?;
             }
             cut(ctx, xdp.len(), RESET6_BYTES)
         }
         _ => {
             let error = error(reason);
-            if !answer6::is_quotable(&frame, error) || !token(id) {
+            if !reject::v6::is_quotable(&frame, error) || !token(id) {
                 return None;
             }
             // SAFETY: the context is that of the running program; no reference into the frame is
@@ -78,7 +81,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
                 return None;
             }
             let xdp = Xdp::new(ctx);
-            answer6::error(&xdp, error)?;
+            reject::v6::error(&xdp, error)?;
             cut(ctx, xdp.len(), error.frame_bytes())
         }
     }

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use lb_common::maps::ring::DEFAULT_PLACES;
+use lb_common::maps::half_open::DEFAULT_PLACES;
 use serde::Serialize;
 
 use super::model::{Config, Network, Pool, Protocol, Service};

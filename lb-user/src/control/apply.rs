@@ -10,9 +10,9 @@ use std::{
 use anyhow::{Context as _, Result};
 use lb_common::maps::{
     backend::Backend,
+    half_open,
     network::NETWORK_STOPPED,
     registry::RegistryKey,
-    ring,
     snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
 };
 use tokio::{sync::mpsc::UnboundedReceiver, time};
@@ -205,7 +205,7 @@ impl Live {
             let id = u16::try_from(id)?;
             let record = maps.networks.get(&u32::from(id), 0)?;
             current.networks.insert(id, record);
-            for index in [false, true].map(|udp| ring::index(id, udp)) {
+            for index in [false, true].map(|udp| half_open::index(id, udp)) {
                 if let Some(places) = maps.ring_places(index)? {
                     current.rings.insert(index, places);
                 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::Result;
-use lb_common::maps::peer::PeerKey;
+use lb_common::maps::cell_peer::PeerKey;
 
 /// Where checks ask: the name of a network, and the address and port there.
 pub type Asked<'c> = (&'c str, SocketAddr);

@@ -1,8 +1,9 @@
 //! The operations of a plan in words, for `lb plan`. Pure.
 
 use lb_common::maps::{
+    half_open,
     network::{Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, Network, NetworkKey},
-    quota, ring,
+    quota,
     rule::Owner,
     service::{SERVICE_CELL, Service, ServiceKey},
 };
@@ -179,8 +180,8 @@ fn ring_of(index: u32, ids: &Ids) -> String {
     let rings = ids.of(Kind::Network).flat_map(|(name, id)| {
         let id = u16::try_from(id).unwrap_or_default();
         [
-            (ring::index(id, false), name, "half-open flows"),
-            (ring::index(id, true), name, "UDP flows"),
+            (half_open::index(id, false), name, "half-open flows"),
+            (half_open::index(id, true), name, "UDP flows"),
         ]
     });
     let mut rings = rings;

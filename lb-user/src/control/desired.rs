@@ -24,12 +24,13 @@ use lb_common::{
     maps::{
         MAX_NETWORKS,
         backend::Backend,
+        half_open,
         network::{
             Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK,
             NETWORK_EVENTS, NETWORK_GENERIC, NETWORK_HOST, NETWORK_PARTIAL, NETWORK_REJECT,
             Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
-        quota, ring,
+        quota,
         rule::Owner,
         service::{SERVICE_CELL, SERVICE_REJECT, Service, ServiceKey},
     },
@@ -175,7 +176,7 @@ impl Desired {
         ));
         self.add_link(network, place, id, ids)?;
         for (udp, places) in [(false, network.half_open), (true, network.udp_flows)] {
-            self.rings.push((ring::index(id, udp), places));
+            self.rings.push((half_open::index(id, udp), places));
         }
         if place.is_there {
             self.map_network(place.nic.ifindex, vlan, id);

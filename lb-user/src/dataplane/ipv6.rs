@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv6Net};
 use lb_common::{
     addr::Be128,
     maps::{
-        label::HashKey,
+        addr6::HashKey,
         rule::{RuleKey6, SET_BITS},
     },
 };

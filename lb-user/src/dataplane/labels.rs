@@ -17,8 +17,8 @@ use aya::maps::{Array, Map, MapData};
 use lb_common::{
     addr::{Be32, Be128},
     maps::{
+        addr6::{HashKey, index},
         flow::Flow,
-        label::{HashKey, index},
     },
 };
 use memmap2::MmapRaw;
@@ -156,7 +156,7 @@ impl std::fmt::Debug for Labels {
 /// Labels and clients in memory that no kernel knows.
 #[cfg(test)]
 pub(crate) mod twin {
-    use lb_common::maps::label::label;
+    use lb_common::maps::addr6::label;
     use memmap2::MmapOptions;
 
     use super::*;
@@ -222,7 +222,7 @@ pub(crate) mod twin {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::maps::label::label;
+    use lb_common::maps::addr6::label;
 
     use super::*;
 

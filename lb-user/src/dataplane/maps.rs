@@ -15,12 +15,12 @@ use lb_common::{
     conntrack::Word,
     maps::{
         backend::Backend,
+        drop_sample::{self, Sample},
         flow::{Flow, FlowKey},
+        half_open,
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
-        ring,
         rule::{RuleKey, SET_BITS},
-        sample::{self, Sample},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
         splice::Splice,
@@ -249,8 +249,8 @@ impl Maps {
     ///
     /// If the kernel refuses the map or its update.
     pub fn set_ring(&mut self, index: u32, places: u32) -> Result<()> {
-        let mut inner = Array::<MapData, u64>::create(ring::FIRST + places, BPF_F_INNER_MAP)?;
-        inner.set(ring::SIZE, &u64::from(places), 0)?;
+        let mut inner = Array::<MapData, u64>::create(half_open::FIRST + places, BPF_F_INNER_MAP)?;
+        inner.set(half_open::SIZE, &u64::from(places), 0)?;
         self.rings
             .set(index, &inner)
             .with_context(|| format!("set the ring of flows {index}"))
@@ -277,7 +277,7 @@ impl Maps {
         Ok(match self.rings.get(index)? {
             Inner::None => None,
             Inner::Closed => Some(0),
-            Inner::Open(ring) => Some(u32::try_from(ring.get(&ring::SIZE, 0)?)?),
+            Inner::Open(ring) => Some(u32::try_from(ring.get(&half_open::SIZE, 0)?)?),
         })
     }
 
@@ -308,7 +308,9 @@ impl Maps {
     /// If the kernel refuses the look-up.
     pub fn sample(&self, network: u16, reason: u32) -> Result<Option<Sample>> {
         let found = match &self.samples {
-            Samples::Each(samples) => Some(samples.get(&sample::index(network.into(), reason), 0)?),
+            Samples::Each(samples) => {
+                Some(samples.get(&drop_sample::index(network.into(), reason), 0)?)
+            }
             Samples::Older(samples) => {
                 let now = coarse_now()?;
                 let each = samples.get(&reason, 0)?;

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use aya::maps::{Map, MapData};
 use lb_common::{
     addr::{Be16, Be32},
-    maps::peer::{IS_PEER, PeerKey},
+    maps::cell_peer::{IS_PEER, PeerKey},
 };
 
 /// How long a peer stays that nothing talks to any more: its last words are still on their way.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lb_common::{addr::Be32, maps::label};
+use lb_common::{addr::Be32, maps::addr6};
 
 /// What an id is for. Ids of different kinds are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -208,13 +208,13 @@ impl Ids {
             IpAddr::V4(address) => Some(address.into()),
             IpAddr::V6(address) => self
                 .get(Kind::Label, &address.to_string())
-                .map(label::label),
+                .map(addr6::label),
         }
     }
 
     /// The address that this stands for in a record; none for a label that was taken back.
     pub fn address(&self, record: Be32) -> Option<IpAddr> {
-        match label::index(record) {
+        match addr6::index(record) {
             None => Some(IpAddr::V4(record.into())),
             Some(index) => self.name(Kind::Label, index)?.parse().ok(),
         }
@@ -296,11 +296,11 @@ mod tests {
         let (a, b) = (address("fd00::1"), address("2001:db8::5"));
         assert_eq!(ids.stands_for(a), None);
         let first = ids.give(a).unwrap();
-        assert_eq!((first, ids.give(a).unwrap()), (label::label(1), first));
-        assert_eq!(ids.give(b).unwrap(), label::label(2));
+        assert_eq!((first, ids.give(a).unwrap()), (addr6::label(1), first));
+        assert_eq!(ids.give(b).unwrap(), addr6::label(2));
         assert_eq!(ids.stands_for(a), Some(first));
         assert_eq!(
-            (ids.address(first), ids.address(label::label(2))),
+            (ids.address(first), ids.address(addr6::label(2))),
             (Some(a), Some(b))
         );
         let error = ids.give(address("fd00::2")).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use lb_common::{
-    maps::sample::Sample,
+    maps::drop_sample::Sample,
     verdict::{DropReason, Hook, Verdict, counter, refusal_slot},
 };
 

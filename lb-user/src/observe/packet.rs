@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use lb_common::{
     addr::Be16,
-    maps::sample::Sample,
+    maps::drop_sample::Sample,
     verdict::DropReason,
     wire::{
         L4, Packet as _, Slice, Tagging,
@@ -215,7 +215,7 @@ fn tcp_flags(flags: u8) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::maps::sample::SAMPLE_WORDS;
+    use lb_common::maps::drop_sample::SAMPLE_WORDS;
 
     use super::*;
 

@@ -6,9 +6,8 @@ use anyhow::Result;
 use lb_common::{
     conntrack::{State, Word},
     maps::{
-        quota,
-        ring::{self, FIRST, HEAD, SIZE},
-        usage,
+        half_open::{self, FIRST, HEAD, SIZE},
+        quota, usage,
     },
     verdict::{DropReason, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
 };
@@ -145,7 +144,7 @@ impl Observer {
     }
 
     fn ring(&self, network: u16, udp: bool, configured: u32, now: u32) -> Result<RingStatus> {
-        let Some(ring) = self.maps.ring(ring::index(network, udp))? else {
+        let Some(ring) = self.maps.ring(half_open::index(network, udp))? else {
             return Ok(RingStatus {
                 places: configured,
                 ..RingStatus::default()
@@ -219,7 +218,7 @@ fn ring_status(ring: &[u64], age: impl Fn(u32, u32) -> Option<u64>) -> RingStatu
     let turn = usize::try_from(taken.checked_rem(size).unwrap_or_default()).unwrap_or_default();
     let (newer, older) = places.split_at(turn.min(places.len()));
     let oldest = older.iter().chain(newer).find_map(|&place| {
-        let (id, generation) = ring::flow(place);
+        let (id, generation) = half_open::flow(place);
         if place == 0 {
             None
         } else {
@@ -242,7 +241,7 @@ mod tests {
         let mut ring = vec![4, taken, 0, 0, 0, 0];
         for turn in 0..taken {
             let place = usize::try_from(turn % 4).unwrap();
-            ring[FIRST as usize + place] = ring::place(u32::try_from(turn).unwrap() + 1, 7);
+            ring[FIRST as usize + place] = half_open::place(u32::try_from(turn).unwrap() + 1, 7);
         }
         ring
     }

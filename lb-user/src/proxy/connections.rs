@@ -15,9 +15,9 @@ use lb_common::{
     addr::Be16,
     conntrack::Word,
     maps::{
+        cell_peer::PeerKey,
         event::{BEGAN, FlowEvent},
         flow::{Flow, FlowKey},
-        peer::PeerKey,
         quota, usage,
     },
 };

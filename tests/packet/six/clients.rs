@@ -1,6 +1,6 @@
 //! Clients whose addresses have the same hash: one of them has a flow, and nobody gets into it.
 
-use lb_common::{addr::Be128, maps::label::HashKey};
+use lb_common::{addr::Be128, maps::addr6::HashKey};
 use lb_tests::six::{pieces, tcp};
 
 use super::given::*;

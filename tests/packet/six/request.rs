@@ -1,6 +1,6 @@
 //! Client to VIP.
 
-use lb_common::{addr::Be128, maps::label};
+use lb_common::{addr::Be128, maps::addr6};
 use lb_tests::six::{tcp, udp};
 
 use super::given::*;
@@ -30,7 +30,7 @@ fn a_flow_has_labels_for_addresses_of_ours_and_its_clients_hash() {
     assert_eq!(flow.client, lb.hash_key().client(Be128::from(client)));
     assert_eq!(lb.client6(id), client);
     for address in [VIP, NODE, SNAT] {
-        let index = label::index(lb.label(address)).expect("a label");
+        let index = addr6::index(lb.label(address)).expect("a label");
         assert_eq!(lb.labelled(index).to_string(), address);
     }
 }

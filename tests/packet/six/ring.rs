@@ -2,7 +2,7 @@
 
 use lb_common::{
     conntrack::{State, Word},
-    maps::{label, snat::base},
+    maps::{addr6, snat::base},
 };
 use lb_tests::six::{Frame, tcp};
 use lb_user::model::snat::SnatSlot;
@@ -69,7 +69,7 @@ fn a_flood_takes_its_own_ids_again() {
 fn no_family_takes_an_id_of_the_other() {
     let mut lb = DataPlane::new(&small(BOTH));
     let slot = |is_6| {
-        let of_family = |snat: &&SnatSlot| label::index(snat.record).is_some() == is_6;
+        let of_family = |snat: &&SnatSlot| addr6::index(snat.record).is_some() == is_6;
         lb.desired
             .snat
             .iter()

@@ -4,9 +4,9 @@ use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::{Be16, Be32},
     maps::{
+        addr6,
         flow::FlowKey,
         fragment::{FROM_BACKEND, FROM_CLIENT},
-        label,
         network::{Address, KIND_VIP, Network},
     },
     nat::{self, Translation},
@@ -216,7 +216,7 @@ fn is_local(frame: &Ipv4Frame<'_>, (id, network): (u16, &Network), address: &Add
         && !network.is_host()
         && frame.is_plain_tcp()
         && !frame.asks()
-        && label::index(frame.ip.source.get()).is_none()
+        && addr6::index(frame.ip.source.get()).is_none()
         && lookup::is_local_peer(id, frame.ip.source.get(), from)
 }
 

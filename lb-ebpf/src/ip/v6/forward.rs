@@ -6,13 +6,13 @@
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
+    csum_partial::{self, OPEN, TOO_LONG},
     maps::{
         fragment::{FROM_BACKEND, FROM_CLIENT},
         network::{Address, KIND_VIP, NETWORK_GENERIC, NETWORK_PARTIAL, Network},
     },
     mss,
     nat::{self, Translation},
-    partial::{self, OPEN, TOO_LONG},
     verdict::{DropReason, Verdict},
     wire::{
         Chain, Ipv6Frame, Packet,
@@ -167,7 +167,7 @@ pub(crate) extern "C" fn lb_complete6(
     keep: u32,
 ) -> u32 {
     let xdp = Xdp::new(&XdpContext::new(ctx));
-    partial::complete6(&xdp, protocol as u8, first as usize & OFFSETS, keep != 0)
+    csum_partial::complete6(&xdp, protocol as u8, first as usize & OFFSETS, keep != 0)
 }
 
 /// [`mss::clamp_at`], as [`lb_complete6`]. Returns whether it wrote.
@@ -242,7 +242,7 @@ fn rewrite(
         );
     }
     if open {
-        partial::reopen6(&frame);
+        csum_partial::reopen6(&frame);
     }
     nat::address_frame(ethernet, out.mac, next_hop);
     emit::out(ctx, out)

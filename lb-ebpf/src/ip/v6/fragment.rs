@@ -8,8 +8,8 @@ use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
     fragment::{Extents, Piece},
     maps::{
+        addr6::HashKey,
         fragment::{FROM_CLIENT, FragmentKey},
-        label::HashKey,
         network::Network,
     },
     nat,

@@ -1,4 +1,4 @@
-//! As `icmp`, for IPv6: echo requests to a VIP are answered, errors of either side are translated to
+//! Echo requests to a VIP are answered, errors of either side are translated to
 //! the other. Neighbour discovery went elsewhere before.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};

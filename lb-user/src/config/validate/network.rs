@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ops::RangeInclusive};
 
-use lb_common::maps::ring::DEFAULT_PLACES;
+use lb_common::maps::half_open::DEFAULT_PLACES;
 
 use super::{
     address_index::{Facts, Known},

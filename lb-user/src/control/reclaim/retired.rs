@@ -9,8 +9,8 @@ use std::{
 use lb_common::{
     conntrack::{State, Word},
     maps::{
+        addr6,
         flow::{Flow, TIME_SHIFT},
-        label,
         network::{AddressKey, KIND_VIP},
     },
 };
@@ -226,7 +226,7 @@ impl Retired {
         let snat = ids.of(Kind::Snat).filter(|(_, id)| !is_free(*id));
         let snat = snat.filter_map(|(name, _)| Some(parse_name(name)?.1.address));
         let stay = backends.chain(snat);
-        let stay = stay.filter_map(|address| label::index(ids.stands_for(address)?));
+        let stay = stay.filter_map(|address| addr6::index(ids.stands_for(address)?));
         let stay: BTreeSet<u32> = stay.collect();
         self.labels.retain(|index| !stay.contains(index));
     }
@@ -236,7 +236,7 @@ impl Retired {
 fn labels_of(flow: &Flow) -> impl Iterator<Item = u32> + use<> {
     [flow.vip, flow.backend]
         .into_iter()
-        .filter_map(label::index)
+        .filter_map(addr6::index)
 }
 
 /// What the maps refer to.
@@ -271,7 +271,7 @@ impl Referred {
             tables: tables.map(|service| service.pool).collect(),
             backends: current.tables.values().flatten().copied().collect(),
             networks: mapped,
-            labels: labels.filter_map(label::index).collect(),
+            labels: labels.filter_map(addr6::index).collect(),
         }
     }
 }
@@ -434,8 +434,8 @@ mod tests {
     fn a_label_is_free_when_no_flow_and_no_name_has_its_address() {
         let live = Word::default().claim(false).publish();
         let of_6 = |vip, backend| Flow {
-            vip: label::label(vip),
-            backend: label::label(backend),
+            vip: addr6::label(vip),
+            backend: addr6::label(backend),
             ..flow(1, 10, 11)
         };
         let judge = |word, flow: Flow| retired().judge(word, &flow, 0, 1000);

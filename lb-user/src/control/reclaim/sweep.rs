@@ -6,10 +6,10 @@ use anyhow::Result;
 use lb_common::{
     conntrack::{State, Word},
     maps::{
+        addr6,
         backend::Backend,
         event::{FlowEvent, REMOVED},
         flow::Flow,
-        label,
         network::{AddressKey, Network},
         snat::{SnatPage, base},
     },
@@ -186,7 +186,7 @@ impl Sweeper {
                     free.release(&flow, slot.slot);
                 } else if judgement == Judgement::End {
                     self.ended((id, slot), word, flow)?;
-                    if label::index(flow.vip).is_some() {
+                    if addr6::index(flow.vip).is_some() {
                         // Who is told of its end may have to ask what its labels stand for.
                         free.release(&flow, slot.slot);
                     }

@@ -250,7 +250,7 @@ mod tests {
 
     use lb_common::{
         addr::{Be16, Be32},
-        maps::{label::label, rule::DENY},
+        maps::{addr6::label, rule::DENY},
     };
 
     use super::*;

@@ -9,11 +9,11 @@ use lb_common::{
     addr::Be16,
     conntrack::Word,
     maps::{
+        addr6,
         event::{
             BEGAN, CUT_BACKEND, CUT_DISABLED, CUT_DRAINED, CUT_OPERATOR, CUT_POLICY, DEAD, EXPIRED,
             FINISHED, FlowEvent, RECYCLED, REMOVED, RESET_BY_BACKEND, RESET_BY_CLIENT,
         },
-        label,
     },
 };
 use serde::Serialize;
@@ -169,7 +169,7 @@ impl Lines {
 
 /// The client of an event's flow; none if whoever reported it did not know it any more.
 fn client(event: &FlowEvent) -> Option<IpAddr> {
-    if label::index(event.flow.vip).is_none() {
+    if addr6::index(event.flow.vip).is_none() {
         return Some(Ipv4Addr::from(event.flow.client).into());
     }
     let client = Ipv6Addr::from(event.client);

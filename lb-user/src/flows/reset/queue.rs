@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use lb_common::segment::{BareSegment, Frame};
+use lb_common::tcp_frame::{BareSegment, Frame};
 
 use super::segments::{End, Pace};
 use crate::{

@@ -6,7 +6,7 @@
 use lb_common::{
     addr::{Be16, Be32, Mac},
     maps::{flow::Flow, network::Network, snat::SnatPage},
-    segment::{Addresses, BareSegment},
+    tcp_frame::{Addresses, BareSegment},
     wire::header::{ACK, RST},
 };
 

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc};
 use lb_common::{
     conntrack::{State, Word},
     maps::flow::Flow,
-    segment::BareSegment,
+    tcp_frame::BareSegment,
 };
 
 use super::{

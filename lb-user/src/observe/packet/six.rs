@@ -149,7 +149,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::maps::sample::SAMPLE_WORDS;
+    use lb_common::maps::drop_sample::SAMPLE_WORDS;
 
     use super::*;
 

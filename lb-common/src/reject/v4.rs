@@ -285,9 +285,9 @@ pub fn error<P: Packet>(packet: &P, error: IcmpError) -> Option<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::rate::REFUSALS;
     use crate::{
         addr::Mac,
+        rate::REFUSALS,
         wire::{
             Slice,
             checksum::{full, pseudo_header},

@@ -7,7 +7,7 @@ use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
     addr::{Be16, Be32, Be128, Mac},
-    answer::{Ends, write_ip},
+    reject::v4::{Ends, write_ip},
     wire::{
         Packet as _, Slice, Tag,
         checksum::Sum,

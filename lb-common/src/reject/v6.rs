@@ -1,4 +1,4 @@
-//! As `answer`, for IPv6: a frame that cannot be served becomes the refusal of its own sender.
+//! As for IPv4: a frame that cannot be served becomes the refusal of its own sender.
 //!
 //! Answers have no extension headers, whatever the frame had. They share the rate of those of IPv4.
 
@@ -6,7 +6,7 @@ use network_types::ip::IpProto;
 
 use crate::{
     addr::{Be16, Be32},
-    answer::{Reset, TCP_BYTES, TTL, pseudo},
+    reject::v4::{Reset, TCP_BYTES, TTL, pseudo},
     wire::{
         Ipv6Frame, L4, Packet,
         checksum::Sum,
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use crate::{
         addr::Be128,
-        answer::tests::tcp,
+        reject::v4::tests::tcp,
         wire::{
             Chain, Slice,
             checksum::{full, pseudo_header6},

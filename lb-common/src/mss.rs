@@ -18,7 +18,7 @@ const END: u8 = 0;
 const PADDING: u8 = 1;
 const MAXIMUM: u8 = 2;
 /// Most bytes of options: fifteen words less the header's five.
-const MOST_OPTIONS: usize = 40;
+const MAX_OPTIONS: usize = 40;
 /// A mask of the places of options.
 const PLACES: usize = 63;
 
@@ -54,7 +54,7 @@ pub fn clamp_at<P: Packet>(packet: &P, offset: usize, most: u16) -> Option<()> {
     // came before it, the verifier knows the same at each place, and walks each once: so the bytes are
     // checked also where no option begins, and an option's length is cut. A length that is longer than
     // every list stays in `beyond`.
-    for at in 0..=MOST_OPTIONS - size_of::<Mss>() {
+    for at in 0..=MAX_OPTIONS - size_of::<Mss>() {
         if at + size_of::<Mss>() > bytes {
             return None;
         }

@@ -22,11 +22,11 @@ const SIZE: u8 = 2;
 const SACK: u8 = 5;
 const TIMES: u8 = 8;
 /// Most bytes of options: fifteen words less the header's five.
-const MOST_OPTIONS: usize = 40;
+const MAX_OPTIONS: usize = 40;
 /// A mask of the places of options.
 const PLACES: usize = 63;
 /// Most blocks that there is room for.
-const MOST_BLOCKS: usize = 4;
+const MAX_BLOCKS: usize = 4;
 /// No window is shifted further (RFC 7323 section 2.3); a mask of the shift, so that none overflows.
 const SHIFT: u16 = 15;
 
@@ -299,7 +299,7 @@ impl List {
             return Some(delta);
         }
         delta = self.translate_times(packet, PLAIN_TIMES_AT, add, delta)?;
-        for index in 0..MOST_BLOCKS - 1 {
+        for index in 0..MAX_BLOCKS - 1 {
             let at = PLAIN_BLOCKS_AT + index * size_of::<SackBlock>();
             if size_of::<Tcp>() + at + size_of::<SackBlock>() > self.end {
                 break;
@@ -322,7 +322,7 @@ impl List {
         mut then: impl FnMut(usize, &TcpOption) -> Option<usize>,
     ) -> Option<()> {
         let (mut at, mut faulty) = (0, 0);
-        for _ in 0..MOST_OPTIONS {
+        for _ in 0..MAX_OPTIONS {
             if size_of::<Tcp>() + at >= self.end {
                 break;
             }
@@ -366,7 +366,7 @@ impl List {
             _ => return Some(delta),
         }
         let length = usize::from(option.length.get());
-        for index in 0..MOST_BLOCKS {
+        for index in 0..MAX_BLOCKS {
             let block = size_of::<TcpOption>() + index * size_of::<SackBlock>();
             if block + size_of::<SackBlock>() > length {
                 break;

@@ -17,7 +17,7 @@ use crate::{
 
 const TCP_BYTES: u16 = 20;
 /// The longest frame.
-const MOST: usize = size_of::<TaggedEthernet>() + size_of::<Ipv6>() + size_of::<Tcp>();
+const MAX_FRAME: usize = size_of::<TaggedEthernet>() + size_of::<Ipv6>() + size_of::<Tcp>();
 const _: () = assert!(size_of::<Tcp>() == TCP_BYTES as usize);
 
 /// Hops of an IPv6 packet, as of an IPv4 one.
@@ -122,7 +122,7 @@ pub struct BareSegment {
 /// The bytes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    bytes: [u8; MOST],
+    bytes: [u8; MAX_FRAME],
     length: usize,
 }
 
@@ -135,7 +135,7 @@ impl AsRef<[u8]> for Frame {
 impl BareSegment {
     /// The frame, with right checksums.
     pub fn frame(&self) -> Frame {
-        let mut bytes = [0; MOST];
+        let mut bytes = [0; MAX_FRAME];
         // The buffer has room for every header, so there is always a frame.
         let written = self.write(&Slice::new(&mut bytes));
         debug_assert!(written.is_some(), "a header beyond the end of the frame");

@@ -19,7 +19,7 @@ pub enum Request {
     Reload {
         /// The configuration file, absolute.
         file: Option<PathBuf>,
-        /// Goes back to what was before after so many seconds, at most [`MOST_CONFIRM_SECONDS`],
+        /// Goes back to what was before after so many seconds, at most [`MAX_CONFIRM_SECONDS`],
         /// unless [`Self::Confirm`] comes.
         confirm_seconds: Option<u64>,
     },
@@ -46,7 +46,7 @@ pub enum Request {
 }
 
 /// The longest time that a change may wait for its confirmation: a day.
-pub const MOST_CONFIRM_SECONDS: u64 = 24 * 60 * 60;
+pub const MAX_CONFIRM_SECONDS: u64 = 24 * 60 * 60;
 
 impl Request {
     /// Whether it can mean something at all. Names are looked up by whoever carries it out.
@@ -68,8 +68,8 @@ impl Request {
             Self::Reload {
                 confirm_seconds: Some(seconds),
                 ..
-            } if !(1..=MOST_CONFIRM_SECONDS).contains(seconds) => Err(format!(
-                "found {seconds} seconds to confirm in, expected 1 to {MOST_CONFIRM_SECONDS}"
+            } if !(1..=MAX_CONFIRM_SECONDS).contains(seconds) => Err(format!(
+                "found {seconds} seconds to confirm in, expected 1 to {MAX_CONFIRM_SECONDS}"
             )),
             Self::Backend {
                 change: Override::Weight { weight },

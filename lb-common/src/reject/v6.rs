@@ -23,12 +23,12 @@ pub const RESET6_BYTES: usize = HEADERS + size_of::<Tcp>();
 const HEADERS: usize = size_of::<Ethernet>() + size_of::<Ipv6>();
 
 /// Bytes that an error quotes of a packet that may be short: the IPv6 header and eight bytes.
-const SHORT: usize = size_of::<Ipv6>() + 8;
+const MIN_QUOTE: usize = size_of::<Ipv6>() + 8;
 /// Bytes that "too big" quotes: such a packet has them, whatever extension headers we carry for it. More would
 /// be better (RFC 4443 section 3.2), but nobody needs it, and it has to be summed.
-const LONG: usize = 128;
-/// Most bytes of extension headers, so that [`LONG`] has eight bytes of layer 4 behind them.
-const MOST_EXTENSIONS: usize = LONG - SHORT;
+const MAX_QUOTE: usize = 128;
+/// Most bytes of extension headers, so that [`MAX_QUOTE`] has eight bytes of layer 4 behind them.
+const MAX_EXTENSIONS: usize = MAX_QUOTE - MIN_QUOTE;
 
 /// The error of an ICMPv6 message (RFC 4443 section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,11 @@ impl Icmp6Error {
     /// Bytes that it quotes.
     #[inline(always)]
     const fn quoted(self) -> usize {
-        if self.kind == TOO_BIG { LONG } else { SHORT }
+        if self.kind == TOO_BIG {
+            MAX_QUOTE
+        } else {
+            MIN_QUOTE
+        }
     }
 }
 
@@ -133,7 +137,7 @@ fn is_from_one(frame: &Ipv6Frame<'_>) -> bool {
 pub fn is_quotable(frame: &Ipv6Frame<'_>, error: Icmp6Error) -> bool {
     let is_reset = matches!(frame.l4, L4::Tcp(tcp) if tcp.flags.get() & RST != 0);
     let most = if error.kind == TOO_BIG {
-        MOST_EXTENSIONS
+        MAX_EXTENSIONS
     } else {
         0
     };
@@ -152,9 +156,9 @@ pub fn error<P: Packet>(packet: &P, error: Icmp6Error) -> Option<()> {
     ethernet.ethertype.set(Be16::new(0x86dd));
     let at = size_of::<Ethernet>() + ICMP6_BYTES;
     let quoted = if error.kind == TOO_BIG {
-        packet.sum::<LONG>(at)?
+        packet.sum::<MAX_QUOTE>(at)?
     } else {
-        packet.sum::<SHORT>(at)?
+        packet.sum::<MIN_QUOTE>(at)?
     };
     #[expect(clippy::cast_possible_truncation, reason = "far below 2^16")]
     let length = (size_of::<Icmp>() + error.quoted()) as u16;

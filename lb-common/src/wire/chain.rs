@@ -11,9 +11,9 @@ use super::{
 use crate::verdict::DropReason;
 
 /// One more than the extension headers that there may be: the last look is at layer 4.
-const MOST_HEADERS: usize = 9;
+const MAX_HEADERS: usize = 9;
 /// Most bytes of all of them.
-const MOST_BYTES: usize = 255;
+const MAX_BYTES: usize = 255;
 /// Where the IPv6 header ends, in bytes from the frame's first.
 const FIRST: usize = size_of::<Ethernet>() + size_of::<Ipv6>();
 
@@ -29,7 +29,7 @@ pub struct Chain(u32);
 
 impl Chain {
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "at most MOST_BYTES")]
+    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BYTES")]
     const fn new(protocol: u8, bytes: usize, fragment: usize) -> Self {
         Self(protocol as u32 | (bytes as u32 & 0xff) << 8 | (fragment as u32 & 0xff) << 16)
     }
@@ -98,7 +98,7 @@ impl Chain {
     #[inline(always)]
     pub fn walk<P: Packet>(packet: &P, ip: &Ipv6) -> Result<Self, DropReason> {
         let (mut next, mut at, mut fragment) = (ip.next_header.get(), 0, 0);
-        for place in 0..MOST_HEADERS {
+        for place in 0..MAX_HEADERS {
             let known = matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION);
             if !known {
                 return Ok(Self::new(next, at, fragment));
@@ -112,7 +112,7 @@ impl Chain {
                 FRAGMENT => size_of::<FragmentHeader>(),
                 _ => (usize::from(here.length.get()) + 1) * 8,
             };
-            if at + bytes > MOST_BYTES {
+            if at + bytes > MAX_BYTES {
                 return Err(DropReason::UnsupportedProtocol);
             }
             let is_fragment = next == FRAGMENT;
@@ -238,9 +238,9 @@ mod tests {
     fn a_chain_has_an_end() {
         let unsupported = Err(DropReason::UnsupportedProtocol);
         let many = |count| vec![options(DESTINATION, 8); count];
-        assert_eq!(found(&many(MOST_HEADERS - 1), 6), Ok((6, 64, None)));
-        assert_eq!(found(&many(MOST_HEADERS), 6), unsupported);
-        assert_eq!(found(&many(MOST_HEADERS + 5), 6), unsupported);
+        assert_eq!(found(&many(MAX_HEADERS - 1), 6), Ok((6, 64, None)));
+        assert_eq!(found(&many(MAX_HEADERS), 6), unsupported);
+        assert_eq!(found(&many(MAX_HEADERS + 5), 6), unsupported);
         let long = |first| [options(HOP_BY_HOP, first), options(DESTINATION, 128)];
         assert_eq!(found(&long(120), 6), Ok((6, 248, None)));
         assert_eq!(found(&long(128), 6), unsupported);

@@ -14,7 +14,7 @@ use crate::{
 
 /// Swaps that are tried when another CPU changes the same word; the loser of all of them has
 /// missed a FIN, which the peer repeats.
-const SWAPS: u32 = 4;
+const MAX_SWAPS: u32 = 4;
 
 /// What [`lb_advance`] says of a word in its upper half; no reason has these numbers.
 pub(crate) const KEPT: u32 = count::FIRST_VERDICT;
@@ -70,7 +70,7 @@ fn change(
     mut word: Word,
     judge: impl Fn(Word) -> Result<Word, DropReason>,
 ) -> Result<(Word, u32), DropReason> {
-    for _ in 0..SWAPS {
+    for _ in 0..MAX_SWAPS {
         let next = judge(word)?;
         if next == word {
             break;

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Swaps that are tried to withdraw a flow that replies change; one that stays is half-open, and expires.
-const SWAPS: u32 = 4;
+const MAX_SWAPS: u32 = 4;
 /// What the index says of a tuple while its word is being removed. No flow has this id, or the next one.
 const LEAVING: u32 = 1;
 /// What it says where the kernel has not removed it: the next flow of that tuple takes the word.
@@ -67,7 +67,7 @@ pub(crate) fn allocate<I: Family>(
 #[inline(always)]
 fn withdraw(entry: &Entry, published: Word) -> bool {
     let mut word = published;
-    for _ in 0..SWAPS {
+    for _ in 0..MAX_SWAPS {
         if entry.swap(word, word.withdraw()) {
             return true;
         }

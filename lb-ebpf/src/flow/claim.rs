@@ -98,7 +98,7 @@ extern "C" fn lb_claim(networks: u32, range: u32, backend: u32, port: u32) -> u6
 /// What [`lb_take_over`] and [`lb_take`] say where there is nothing to claim.
 const MISSED: u64 = 0;
 /// What [`lb_take`] says of an id that rests.
-const RESTS: u64 = 1;
+const IN_TIME_WAIT: u64 = 1;
 
 /// Claims the id of the flow with the place `oldest`, if that has to leave, and the new flow may have its id; as
 /// [`lb_claim`].
@@ -166,8 +166,8 @@ extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -
         let queue = slot(network, first + offset).and_then(|slot| FREE_IDS.get(slot));
         match queue.map(|queue| queue.pop()) {
             Some(Ok(Some(id))) => match lb_take(id, backend, port, NO_REST) {
-                RESTS if kept == NONE => kept = id,
-                RESTS => release(id),
+                IN_TIME_WAIT if kept == NONE => kept = id,
+                IN_TIME_WAIT => release(id),
                 MISSED => {}
                 taken => {
                     said = taken;
@@ -198,7 +198,7 @@ extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -
 const ANY: u32 = 0;
 const NO_REST: u32 = 1;
 
-/// Claims an id that was taken from its queue; [`RESTS`] if it is left alone for that, [`MISSED`] if it is another
+/// Claims an id that was taken from its queue; [`IN_TIME_WAIT`] if it is left alone for that, [`MISSED`] if it is another
 /// flow's.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -208,7 +208,7 @@ extern "C" fn lb_take(id: u32, backend: u32, port: u32, what: u32) -> u64 {
     };
     let word = entry.word();
     if what == NO_REST && rests(&entry, word, backend, port) {
-        return RESTS;
+        return IN_TIME_WAIT;
     }
     let claimed = word.claim(port >> 16 != 0);
     if word.claimable() && entry.swap(word, claimed) {

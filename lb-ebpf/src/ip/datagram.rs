@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Swaps that are tried while other CPUs add fragments of the same datagram.
-const SWAPS: u32 = 4;
+const MAX_SWAPS: u32 = 4;
 /// No place.
 const NONE: u32 = u32::MAX;
 /// Beside the first place of a set: it has no such datagram.
@@ -226,7 +226,7 @@ impl Followed {
     #[inline(always)]
     pub(crate) fn add(&self, piece: &Piece) -> Result<(), DropReason> {
         let mut word = self.word;
-        for _ in 0..SWAPS {
+        for _ in 0..MAX_SWAPS {
             let extents = word.extents().ok_or(DropReason::FragmentEarly)?;
             let (next, end) = match extents.add(piece) {
                 Ok(next) if next.is_complete() => (word.vacate(), Ok(())),

@@ -28,7 +28,7 @@ use crate::{
 /// Bytes of an answer: as many backends as there can be, and then some.
 const ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// What changes something may take a minute, and the server says itself that it takes longer.
-const PATIENCE: Duration = Duration::from_secs(75);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(75);
 /// What only looks is answered between two other things that the control plane does.
 const SHORT_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -112,7 +112,7 @@ pub fn ask(instance: &str, request: &Request) -> Result<Answer, Failure> {
         | Request::Reload { .. }
         | Request::Confirm
         | Request::Backend { .. }
-        | Request::Kill(_) => PATIENCE,
+        | Request::Kill(_) => ANSWER_TIMEOUT,
     };
     ask_at(&Pins::new(instance).socket(), instance, request, patience)
 }

@@ -8,7 +8,7 @@ use std::{
 use crate::api::Event;
 
 /// How many events are kept.
-const KEPT: usize = 1000;
+const MAX_EVENTS: usize = 1000;
 
 /// The latest events, in order.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Events {
         words: String,
         by: Option<String>,
     ) {
-        if self.kept.len() >= KEPT {
+        if self.kept.len() >= MAX_EVENTS {
             self.kept.pop_front();
         }
         self.latest += 1;
@@ -112,11 +112,11 @@ mod tests {
 
     #[test]
     fn the_oldest_go_and_numbers_stay() {
-        let many = KEPT as u64 + 10;
+        let many = MAX_EVENTS as u64 + 10;
         let events = events(many);
         let kept = numbers(&events.after(0));
-        assert_eq!(kept.len(), KEPT);
-        assert_eq!((kept[0], kept[KEPT - 1]), (11, many));
+        assert_eq!(kept.len(), MAX_EVENTS);
+        assert_eq!((kept[0], kept[MAX_EVENTS - 1]), (11, many));
         assert_eq!(events.after(0)[0].object, "backend 11");
         assert_eq!(numbers(&events.after(5)), kept, "6 to 10 are gone");
     }

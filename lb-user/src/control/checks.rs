@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How long flows wait for checks that do not end.
-const PATIENCE: Duration = Duration::from_secs(4);
+const FIRST_CHECKS_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The threads that check, and where every backend stands.
 pub struct Checks {
@@ -225,7 +225,7 @@ impl Checks {
     /// Waits until every backend was asked once, or has had its time: who connects then is not refused
     /// because nobody was asked.
     pub async fn wait(&mut self) {
-        let deadline = time::Instant::now() + PATIENCE;
+        let deadline = time::Instant::now() + FIRST_CHECKS_TIMEOUT;
         while self.are_pending() {
             match time::timeout_at(deadline, self.reports.recv()).await {
                 Ok(Some(report)) => drop(self.note(report)),

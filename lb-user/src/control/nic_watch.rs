@@ -31,7 +31,7 @@ const ANNOUNCE: [Duration; 3] = [
     Duration::from_secs(3),
 ];
 /// How often NICs are looked at while not all of them are as they must be.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What has become of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Control {
     pub(super) async fn tick_nics(&mut self) {
         self.announce();
         let looked = self.nics.looked;
-        let is_due = looked.is_none_or(|looked| looked.elapsed() >= AGAIN);
+        let is_due = looked.is_none_or(|looked| looked.elapsed() >= RETRY_INTERVAL);
         if is_due && !self.nics.said.is_empty() {
             self.look().await;
         }

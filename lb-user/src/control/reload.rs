@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How long after a rollback that failed it is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
+const ROLLBACK_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// What is said of a configuration that nobody has confirmed.
 const UNCONFIRMED: &str =
     "the last reload was not confirmed in time: what was before it runs again";
@@ -234,7 +234,7 @@ impl Control {
                 tracing::error!("{words}");
                 self.event("rollback", "configuration", &words, None);
                 self.stale = Some(words);
-                let until = Uptime::now().after(AGAIN);
+                let until = Uptime::now().after(ROLLBACK_RETRY_INTERVAL);
                 self.state.unconfirmed = Some(Unconfirmed {
                     until,
                     ..unconfirmed

@@ -34,7 +34,7 @@ use crate::{
         cell, changes,
         link::Link,
         namespace,
-        neighbour::{self, Inquiry, QUESTIONS, Resolved, Side},
+        neighbour::{self, Inquiry, MAX_INQUIRIES, Resolved, Side},
         nic,
     },
     proxy::{Counts, Front, Leases, Legs, Listeners, Setup, Shares, Tables},
@@ -318,12 +318,12 @@ fn resolve(
 ) -> Result<(BTreeMap<u16, Neighbours>, Ways)> {
     let mut ways = BTreeMap::new();
     let mut neighbours = BTreeMap::new();
-    let (answers, answered) = mpsc::channel(QUESTIONS);
+    let (answers, answered) = mpsc::channel(MAX_INQUIRIES);
     for network in &config.networks {
         let id = ids.get(Kind::Network, &network.name).unwrap_or_default();
         let id = u16::try_from(id)?;
         let (targets, followed) = watch::channel(desired.neighbours(id));
-        let (questions, asked) = mpsc::channel(QUESTIONS);
+        let (questions, asked) = mpsc::channel(MAX_INQUIRIES);
         let inquiry = Inquiry {
             questions: asked,
             answers: answers.clone(),

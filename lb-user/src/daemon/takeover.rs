@@ -42,19 +42,19 @@ use crate::{
 };
 
 /// How long the other process may take for its next message.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a process is told whose supervisor would be left with none.
 const SUPERVISED: &str = "it runs under a supervisor, which would start it anew beside this process: \
                           `systemctl reload lb` takes over";
 /// Bytes of a message at most.
-const LONGEST: usize = 4096;
+const MAX_MESSAGE: usize = 4096;
 
 /// How long a new process may take to say its version. One from before there were versions says none.
 const FIRST_WORD: Duration = Duration::from_millis(200);
 /// How long a new process that has closed its end may take to be gone.
 const LEAVES: Duration = Duration::from_secs(3);
 /// How often that is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a message is about.
 #[derive(Debug, Serialize, Deserialize)]
@@ -174,7 +174,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 fn take(stream: UnixStream) -> Result<Asked> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(MESSAGE_TIMEOUT))?;
     let (mut version, mut lock) = (None, None);
     let mut listeners = Vec::new();
     let mut next = receive(&stream)?;
@@ -274,7 +274,7 @@ impl Door {
         let pid = stream.peer_cred()?.pid();
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
         if systemd::is_others(pid) {
             send(&stream, &Part::Refusal(SUPERVISED.to_owned()), None)?;
             bail!(
@@ -377,7 +377,7 @@ impl Heir {
             if begun.elapsed() > LEAVES {
                 return false;
             }
-            time::sleep(LOOK).await;
+            time::sleep(POLL_INTERVAL).await;
         }
         true
     }
@@ -432,7 +432,7 @@ fn receive(mut stream: &UnixStream) -> Result<Option<(Part, Option<OwnedFd>)>> {
         stream.read_exact(rest)?;
     }
     let length = usize::try_from(u32::from_be_bytes(length))?;
-    ensure!(length <= LONGEST, "a message of {length} bytes");
+    ensure!(length <= MAX_MESSAGE, "a message of {length} bytes");
     let mut text = vec![0; length];
     stream.read_exact(&mut text)?;
     Ok(Some((serde_json::from_slice(&text)?, descriptor)))

@@ -15,7 +15,7 @@ use lb_common::{
 };
 
 /// How long a peer stays that nothing talks to any more: its last words are still on their way.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LINGER_TIME: Duration = Duration::from_secs(5);
 
 /// The pinned map of them, which only this process writes.
 pub struct LocalPeers {
@@ -64,7 +64,7 @@ impl LocalPeers {
 
     /// Takes out who has left long enough before `now`, and is not `held`.
     pub fn forget(&mut self, now: Instant, held: impl Fn(&PeerKey) -> bool) {
-        let is_over = |since| now.saturating_duration_since(since) >= LAST_WORDS;
+        let is_over = |since| now.saturating_duration_since(since) >= LINGER_TIME;
         self.remove(|key, since| is_over(since) && !held(key));
     }
 

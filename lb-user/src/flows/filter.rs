@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The most names that are listed as the known ones.
-const LISTED: usize = 8;
+const MAX_NAMES_LISTED: usize = 8;
 
 /// What `filter` means to flows that have these ids: a flow is meant if any of the choices holds.
 ///
@@ -111,9 +111,9 @@ fn id(ids: &Ids, kind: Kind, name: &str) -> Result<u16, String> {
     let id = ids.get(kind, name).and_then(|id| u16::try_from(id).ok());
     id.ok_or_else(|| {
         let known: Vec<&str> = ids.of(kind).map(|(name, _)| name).collect();
-        let few = known.iter().take(LISTED).copied();
+        let few = known.iter().take(MAX_NAMES_LISTED).copied();
         let mut few: Vec<&str> = few.collect();
-        if known.len() > LISTED {
+        if known.len() > MAX_NAMES_LISTED {
             few.push("...");
         }
         let kind = kind.label();

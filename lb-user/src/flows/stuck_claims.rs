@@ -8,9 +8,9 @@ use lb_common::conntrack::Word;
 use super::idle::{Ticks, age, ticks};
 
 /// How long is too long.
-const LONG: Duration = Duration::from_secs(60);
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(60);
 /// Claims that are watched at a time.
-const MOST: usize = 1024;
+const MAX_CLAIMS: usize = 1024;
 
 /// An entry that was found claimed.
 #[derive(Clone, Copy, Debug)]
@@ -36,9 +36,9 @@ impl Claims {
             since: now,
             reported: false,
         });
-        let report = !claim.reported && age(now, claim.since) >= ticks(LONG);
+        let report = !claim.reported && age(now, claim.since) >= ticks(CLAIM_TIMEOUT);
         claim.reported |= report;
-        if self.now.len() < MOST {
+        if self.now.len() < MAX_CLAIMS {
             self.now.insert(id, claim);
         }
         report
@@ -59,7 +59,7 @@ mod tests {
     /// Passes that find the entry claimed with `words`, every half minute; which of them report it.
     fn reported(words: &[Option<Word>]) -> Vec<usize> {
         let mut claims = Claims::default();
-        let half = ticks(LONG / 2);
+        let half = ticks(CLAIM_TIMEOUT / 2);
         let mut reported = Vec::new();
         let mut now = Ticks::MAX - half;
         for (pass, word) in words.iter().enumerate() {
@@ -89,9 +89,9 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut claims = Claims::default();
-        for id in 0..2 * u32::try_from(MOST).unwrap() {
+        for id in 0..2 * u32::try_from(MAX_CLAIMS).unwrap() {
             claims.note(id, Word::default().claim(false), 0);
         }
-        assert_eq!(claims.now.len(), MOST);
+        assert_eq!(claims.now.len(), MAX_CLAIMS);
     }
 }

@@ -52,13 +52,13 @@ use crate::{
 /// CPU time after which a batch ends. It is looked at every few steps, so a batch has some more.
 pub(crate) const BATCH: Duration = Duration::from_micros(500);
 /// Rest between two batches.
-pub(crate) const REST: Duration = Duration::from_millis(2);
+pub(crate) const BATCH_PAUSE: Duration = Duration::from_millis(2);
 /// Entries that are looked at between two looks at the CPU clock, which is a system call.
-pub(crate) const LOOKS: u32 = 512;
+pub(crate) const ENTRIES_PER_CLOCK: u32 = 512;
 /// Flows that are closed between two of those.
 const CLOSES: usize = 8;
 /// Flows whose ends are sent something between two of those.
-const LETTERS: usize = 4;
+const FRAMES_PER_CLOCK: usize = 4;
 /// Marked flows that share a grace period.
 const MARKS: usize = 1 << 15;
 /// A pass begins that long after the last one did, or after a part of the shortest timeout.
@@ -195,7 +195,7 @@ impl Worker {
             let first = base(slot);
             for id in first..first + u32::from(FLOWS_PER_ADDRESS) {
                 self.look(id);
-                if id % LOOKS == 0 || self.letters >= LETTERS {
+                if id % ENTRIES_PER_CLOCK == 0 || self.letters >= FRAMES_PER_CLOCK {
                     self.letters = 0;
                     self.breathe()?;
                 }
@@ -493,7 +493,7 @@ impl Worker {
         self.sleep(time)?;
         self.cut();
         self.let_go();
-        for _ in 0..LETTERS {
+        for _ in 0..FRAMES_PER_CLOCK {
             let now = self.clock();
             if !self.post.reset_next(&self.table, &mut self.records, now) {
                 break;

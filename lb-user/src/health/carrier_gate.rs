@@ -9,7 +9,7 @@ use std::{
 use crate::network::carrier::Carrier;
 
 /// How often it is looked at, whatever checks say.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(super) const CARRIER_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long nobody looks again: less than any check may take.
 const FRESH: Duration = Duration::from_millis(10);
 /// A check that began so soon after the carrier was away counts only if it is answered: kernels and

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Characters of an outcome's words at most: some are a server's.
-const MOST_WORDS: usize = 200;
+const MAX_WORDS: usize = 200;
 
 /// The step until the backend is heard.
 const CONNECTION: &str = "connection";
@@ -195,5 +195,5 @@ impl<'a> Question<'a> {
 /// Words without what a terminal might obey, and not too many.
 fn clean(words: &str) -> String {
     let words = words.chars().filter(|letter| !letter.is_control());
-    words.take(MOST_WORDS).collect()
+    words.take(MAX_WORDS).collect()
 }

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     Outcome, Report, Target, Verdict,
-    carrier_gate::{LOOK, Line},
+    carrier_gate::{CARRIER_POLL_INTERVAL, Line},
     check::{Checked, Question},
     pace::Pace,
     state::Course,
@@ -162,7 +162,7 @@ async fn run(
         said: Cell::new(false),
     });
     let mut running = BTreeMap::new();
-    let mut looks = interval(LOOK);
+    let mut looks = interval(CARRIER_POLL_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {

@@ -29,7 +29,7 @@ use crate::config::Get;
 
 const US: &str = concat!("lb/", env!("CARGO_PKG_VERSION"));
 /// The longest head of an answer, in bytes; its body is not read.
-const MOST_HEAD: usize = 64 * 1024;
+const MAX_HEAD: usize = 64 * 1024;
 
 type Body = Empty<&'static [u8]>;
 
@@ -61,7 +61,7 @@ pub(super) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let failed = |error: &hyper::Error| failed(error, heard.get());
     let mut builder = http1::Builder::new();
-    builder.max_buf_size(MOST_HEAD).max_header_size(MOST_HEAD);
+    builder.max_buf_size(MAX_HEAD).max_header_size(MAX_HEAD);
     let shaken = builder.handshake(TokioIo::new(stream)).await;
     let (mut sender, mut connection) = shaken.map_err(|error| failed(&error))?;
     let status = {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::carrier_gate::LOOK;
+use super::carrier_gate::CARRIER_POLL_INTERVAL;
 
 /// A check that has lost that part of its time is none: a backend has had as much as its usual answers take.
 const PART: u32 = 4;
@@ -32,14 +32,14 @@ impl Pace {
 
     /// There was no look for a while, and none was due.
     pub(super) fn begin(&self, now: Instant) {
-        self.due.set(now + LOOK);
+        self.due.set(now + CARRIER_POLL_INTERVAL);
     }
 
-    /// The thread runs; to be called at least every [`LOOK`]. All the time that it was late until now.
+    /// The thread runs; to be called at least every [`CARRIER_POLL_INTERVAL`]. All the time that it was late until now.
     pub(super) fn look(&self, now: Instant) -> Duration {
         let late = now.saturating_duration_since(self.due.get());
         self.lost.set(self.lost.get() + late);
-        self.due.set(now + LOOK);
+        self.due.set(now + CARRIER_POLL_INTERVAL);
         self.lost.get()
     }
 
@@ -74,7 +74,7 @@ mod tests {
         let pace = Pace::new(now);
         pace.begin(now);
         for _ in 0..100 {
-            now += LOOK;
+            now += CARRIER_POLL_INTERVAL;
             assert_eq!(pace.look(now), Duration::ZERO);
         }
     }
@@ -85,13 +85,19 @@ mod tests {
         let pace = Pace::new(begun);
         pace.begin(begun);
         let late = Duration::from_millis(250);
-        assert_eq!(pace.look(begun + LOOK + late), late);
-        assert_eq!(pace.look(begun + 2 * LOOK + 2 * late), 2 * late);
-        // Looks in between say that it runs.
-        assert_eq!(pace.look(begun + 2 * LOOK + 2 * late), 2 * late);
-        pace.begin(begun + 100 * LOOK);
+        assert_eq!(pace.look(begun + CARRIER_POLL_INTERVAL + late), late);
         assert_eq!(
-            pace.look(begun + 101 * LOOK),
+            pace.look(begun + 2 * CARRIER_POLL_INTERVAL + 2 * late),
+            2 * late
+        );
+        // Looks in between say that it runs.
+        assert_eq!(
+            pace.look(begun + 2 * CARRIER_POLL_INTERVAL + 2 * late),
+            2 * late
+        );
+        pace.begin(begun + 100 * CARRIER_POLL_INTERVAL);
+        assert_eq!(
+            pace.look(begun + 101 * CARRIER_POLL_INTERVAL),
             2 * late,
             "it was not to look"
         );
@@ -99,7 +105,10 @@ mod tests {
 
     #[test]
     fn a_check_without_its_time_is_none() {
-        for (ago, was_kept) in [(LOOK, true), (LOOK + TIMEOUT / 2, false)] {
+        for (ago, was_kept) in [
+            (CARRIER_POLL_INTERVAL, true),
+            (CARRIER_POLL_INTERVAL + TIMEOUT / 2, false),
+        ] {
             let now = Instant::now();
             let Some(begun) = now.checked_sub(ago) else {
                 return;

@@ -14,7 +14,7 @@ const MEMORY: Duration = Duration::from_secs(300);
 /// Flaps from which on a backend is held back.
 const HELD_FROM: u32 = DEPARTURES as u32 + 1;
 /// The longest that it is held back, but for a longer `flap_hold`.
-const LONGEST_HOLD: Duration = Duration::from_secs(300);
+const MAX_HOLD: Duration = Duration::from_secs(300);
 /// First checks are spread over this time, or over an interval if that is less.
 const FIRST_SPREAD: Duration = Duration::from_secs(1);
 /// The part of an interval that a check may be early or late, so that checks that began together do
@@ -138,7 +138,7 @@ impl Course {
             return Duration::ZERO;
         };
         let doubled = 2_u32.saturating_pow(beyond);
-        let longest = LONGEST_HOLD.max(self.flap_hold);
+        let longest = MAX_HOLD.max(self.flap_hold);
         self.flap_hold.saturating_mul(doubled).min(longest)
     }
 

@@ -17,9 +17,9 @@ use tokio::{
 use super::check::Fault;
 
 /// How long a backend may take to close its side as well, before nobody waits any more.
-pub(super) const LAST_WORDS: Duration = Duration::from_millis(250);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Bytes that it may still send meanwhile. What comes after that is met with a reset.
-const MOST_UNREAD: usize = 256 * 1024;
+const MAX_UNREAD: usize = 256 * 1024;
 
 /// Opens a connection to `address` from `source`, or from anywhere if that is unspecified.
 pub(super) async fn connect(source: IpAddr, address: SocketAddr) -> Result<TcpStream, Fault> {
@@ -91,7 +91,7 @@ pub(super) async fn close(mut stream: TcpStream) {
     let last_words = async {
         stream.shutdown().await?;
         let mut unread = [0; 4096];
-        let mut left = MOST_UNREAD;
+        let mut left = MAX_UNREAD;
         while left > 0 {
             match stream.read(&mut unread).await? {
                 0 => break,
@@ -101,5 +101,5 @@ pub(super) async fn close(mut stream: TcpStream) {
         io::Result::Ok(())
     };
     // Closed with the socket in any case.
-    let _gone = timeout(LAST_WORDS, last_words).await;
+    let _gone = timeout(CLOSE_TIMEOUT, last_words).await;
 }

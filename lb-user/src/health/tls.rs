@@ -17,7 +17,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{
     check::Fault,
-    tcp::{self, LAST_WORDS},
+    tcp::{self, CLOSE_TIMEOUT},
 };
 use crate::config::{Authorities, Check};
 
@@ -73,7 +73,7 @@ pub(super) async fn handshake(
 /// Tells the server that nothing more will come, and closes the connection.
 pub(super) async fn close(mut stream: TlsStream<TcpStream>) {
     // Whether it heard it or not, the rest is TCP's.
-    let _told = timeout(LAST_WORDS, stream.shutdown()).await;
+    let _told = timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
     let (stream, _) = stream.into_inner();
     tcp::close(stream).await;
 }

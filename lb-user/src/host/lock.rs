@@ -21,7 +21,7 @@ use crate::dataplane::pins::Pins;
 /// what it had open, or the lock is on its way from one process to the next.
 const LEAVING: Duration = Duration::from_secs(3);
 /// How often that is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A user that may open the file may lock it, and keep every control plane from starting.
 const MODE: u32 = 0o600;
 
@@ -118,7 +118,7 @@ impl Lock {
                         let instance = instance.to_owned();
                         bail!(IsRunning { instance, process });
                     }
-                    thread::sleep(LOOK);
+                    thread::sleep(POLL_INTERVAL);
                 }
                 Err(TryLockError::Error(error)) => {
                     return Err(error).with_context(|| format!("lock {}", path.display()));
@@ -204,7 +204,7 @@ mod tests {
     /// It is let go soon; and taken.
     fn is_waited_for(path: &Path, held: Lock) {
         let leaves = thread::spawn(move || {
-            thread::sleep(2 * LOOK);
+            thread::sleep(2 * POLL_INTERVAL);
             drop(held);
         });
         Lock::at(path, "a").unwrap();

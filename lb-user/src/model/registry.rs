@@ -65,7 +65,7 @@ impl Kind {
 }
 
 /// The most labels that there can be: see [`label::label`].
-const MOST_LABELS: u32 = (1 << 28) - 2;
+const MAX_LABELS: u32 = (1 << 28) - 2;
 
 /// All ids that have been given out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -194,7 +194,7 @@ impl Ids {
     /// If no label is left for an IPv6 address.
     pub fn give(&mut self, address: IpAddr) -> Result<Be32> {
         if let IpAddr::V6(address) = address {
-            let most = self.labels.unwrap_or(MOST_LABELS);
+            let most = self.labels.unwrap_or(MAX_LABELS);
             self.assign(Kind::Label, &address.to_string(), most)?;
         }
         self.stands_for(address)

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 /// How long after the first event it is told: one change is several events.
-const REST: Duration = Duration::from_millis(20);
+const SETTLE_TIME: Duration = Duration::from_millis(20);
 /// Pause after netlink has failed.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -43,7 +43,7 @@ async fn run(tell: &Sender<()>) -> Result<()> {
         if events.next().await.is_none() {
             bail!("the netlink socket was closed");
         }
-        sleep(REST).await;
+        sleep(SETTLE_TIME).await;
         while events.try_recv().is_ok() {}
     }
 }

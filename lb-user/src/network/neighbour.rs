@@ -47,10 +47,10 @@ const ASK: Duration = Duration::from_secs(1);
 const REFRESH_ROUNDS: u32 = 5;
 
 /// Questions that wait for their turn; more are not asked.
-pub const QUESTIONS: usize = 256;
+pub const MAX_INQUIRIES: usize = 256;
 /// How long a neighbour that was asked for is reported, and how many are at a time.
 const ASKED_FOR: Duration = Duration::from_secs(10);
-const MOST_ASKED: usize = 1024;
+const MAX_ASKED: usize = 1024;
 
 /// Pause between two whole reads because events were lost.
 const REREAD: Duration = Duration::from_millis(100);
@@ -304,7 +304,7 @@ impl Watch<'_> {
     async fn inquire(&mut self, address: IpAddr) -> bool {
         let asked = self.asked.get(&address);
         let is_known = asked.is_some_and(|at| at.elapsed() < ASK);
-        if is_known || (asked.is_none() && self.asked.len() >= MOST_ASKED) {
+        if is_known || (asked.is_none() && self.asked.len() >= MAX_ASKED) {
             return false;
         }
         self.asked.insert(address, Instant::now());

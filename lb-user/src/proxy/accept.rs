@@ -37,7 +37,7 @@ use super::{
     sockets::reset_at_close,
     splice::{
         negotiated::Agreed,
-        port_lease::{Leases, PUT_BACK_INTERVAL, SAID},
+        port_lease::{LEASE_HEARTBEAT, Leases, PUT_BACK_INTERVAL},
     },
 };
 use crate::{
@@ -47,7 +47,7 @@ use crate::{
 
 /// How long until an address that could not be had is tried again, and until a front that has no
 /// descriptors left accepts again.
-const AGAIN: Duration = Duration::from_secs(1);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The fronts of all networks. They end with it.
 #[derive(Debug)]
@@ -316,7 +316,7 @@ async fn accept(vip: SocketAddrV4, shared: Rc<Shared>) {
             tracing::error!(network = shared.network, address = %vip, "no new connections: {error}");
         }
         was_said = true;
-        sleep(AGAIN).await;
+        sleep(ACCEPT_RETRY_INTERVAL).await;
     }
 }
 
@@ -378,7 +378,7 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
 async fn say(leases: Leases) {
     loop {
         leases.say();
-        sleep(SAID).await;
+        sleep(LEASE_HEARTBEAT).await;
     }
 }
 

@@ -45,8 +45,8 @@ use crate::{
 /// Cuts that are remembered, for those who were dialling meanwhile.
 const REMEMBERED: usize = 64;
 /// How long a change waits for the ends of what it cuts to be told, and how often it looks.
-const TOLD: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(5);
+const CUT_TIMEOUT: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// All legs; shared by all threads.
 #[derive(Clone, Debug)]
@@ -279,14 +279,14 @@ impl Legs {
         if self.cut(cut) == 0 {
             return;
         }
-        let deadline = Instant::now() + TOLD;
+        let deadline = Instant::now() + CUT_TIMEOUT;
         let goes_on = |legs: &Self| {
             let known = legs.known();
             let mut legs = known.legs.values();
             legs.any(|leg| leg.why(cut).is_some())
         };
         while goes_on(self) && Instant::now() < deadline {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Once};
 
 use super::{
     fair_share::{Part, Resource, Shares, Spent},
-    http::KEPT,
+    http::MAX_IDLE_UPSTREAMS,
 };
 use crate::system::fd_limit;
 
@@ -15,7 +15,7 @@ const LEAST_SOCKETS: usize = 16;
 /// Pipes that a thread keeps for later, at most.
 const SPARE_PIPES: usize = 64;
 /// Sockets of a client between two requests: its own, and those of the backends that are kept for it.
-const SOCKETS_OF_KEPT: usize = 1 + KEPT;
+const SOCKETS_OF_KEPT: usize = 1 + MAX_IDLE_UPSTREAMS;
 
 /// Those of all networks.
 #[derive(Clone, Debug)]

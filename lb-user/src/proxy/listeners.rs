@@ -28,7 +28,7 @@ use crate::{
 const BACKLOG: u32 = 4096;
 
 /// How long a listener takes to be opened at most; one that is not by then has been refused.
-const OPENS: Duration = Duration::from_millis(200);
+const OPEN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The least segment size that clients are held to for the sake of one backend: what every path of IPv6
 /// carries, and nearly every one of IPv4.
@@ -136,7 +136,10 @@ impl Listeners {
     /// Waits until those at these places are open, or may never be.
     pub(super) fn wait_for(&self, places: &[&Place]) {
         let lacks = |known: &mut Known| places.iter().any(|place| !known.open.contains_key(*place));
-        let waited = self.0.opened.wait_timeout_while(self.known(), OPENS, lacks);
+        let waited = self
+            .0
+            .opened
+            .wait_timeout_while(self.known(), OPEN_TIMEOUT, lacks);
         drop(waited);
     }
 
@@ -407,9 +410,9 @@ mod tests {
         assert!(listeners.at(&never).is_err());
         let start = Instant::now();
         listeners.wait_for(&[&open]);
-        assert!(start.elapsed() < OPENS);
+        assert!(start.elapsed() < OPEN_TIMEOUT);
         listeners.wait_for(&[&open, &never]);
-        assert!(start.elapsed() >= OPENS);
+        assert!(start.elapsed() >= OPEN_TIMEOUT);
         // Who was told to give them away opens none any more.
         drop(listeners.give().unwrap());
         assert!(listeners.at(&open).is_err());

@@ -13,7 +13,7 @@ use super::{
     relay::{Connected, go_on},
     route,
     snapshot::{Routing, Service, Sni},
-    sockets::{LAST_WORDS, hear_out},
+    sockets::{CLOSE_TIMEOUT, hear_out},
     splice::{negotiated::Offer, prelude::Said},
 };
 use crate::{
@@ -311,7 +311,7 @@ fn route<'s>(
 /// Tells a client why it gets nothing.
 async fn tell(mut client: TcpStream, alert: u8) {
     let alert = client_hello::alert_record(alert);
-    if let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(&alert)).await {
+    if let Ok(Ok(())) = timeout(CLOSE_TIMEOUT, client.write_all(&alert)).await {
         hear_out(&client).await;
     }
 }

@@ -14,19 +14,19 @@ use tokio::{
 use super::{client_hello::MAX_STREAM, connections::Leg, snapshot::Service, tcp_info::Info};
 
 /// How long a client may take to close, once it has been told why it gets nothing.
-pub(super) const LAST_WORDS: Duration = Duration::from_millis(250);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Bytes that are thrown away in one go.
 const CHUNK: usize = 2048;
 /// Unanswered probes after which an end is gone, and from one to the next.
 const PROBES: u32 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a leg is looked at for being idle, at least: it may have been closed on one side meanwhile.
-const LOOK: Duration = Duration::from_secs(2);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long until it is looked whether a peer has acknowledged something: first, and then longer and longer, up to
 /// this.
-pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
-pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(200);
+pub(super) const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(1);
+pub(super) const MAX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Sets an end of a leg up.
 pub(super) fn prepare(end: &TcpStream, service: &Service) {
@@ -63,10 +63,10 @@ pub(super) fn reset_at_close(end: &TcpStream) {
 
 /// Waits until the kernel has nothing to do any more for a connection of which both sides are closed.
 pub(super) async fn is_closed(end: &TcpStream) {
-    let mut look = FIRST_LOOK;
+    let mut look = FIRST_POLL_INTERVAL;
     while Info::of(end).is_ok_and(|info| !info.is_closed()) {
         sleep(look).await;
-        look = (look * 2).min(LONGEST_LOOK);
+        look = (look * 2).min(MAX_POLL_INTERVAL);
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) async fn hear_out(client: &TcpStream) {
         Ok(())
     };
     // Closed with the socket in any case.
-    let _gone = timeout(LAST_WORDS, last_words).await;
+    let _gone = timeout(CLOSE_TIMEOUT, last_words).await;
 }
 
 /// Waits until nothing has gone either way for too long.
@@ -97,10 +97,10 @@ pub(super) async fn idle(leg: &Leg) {
     loop {
         let left = leg
             .most_idle()
-            .map_or(LOOK, |most| most.saturating_sub(leg.idle()));
+            .map_or(IDLE_POLL_INTERVAL, |most| most.saturating_sub(leg.idle()));
         if left.is_zero() {
             return;
         }
-        sleep(left.min(LOOK)).await;
+        sleep(left.min(IDLE_POLL_INTERVAL)).await;
     }
 }

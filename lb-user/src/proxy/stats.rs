@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Names that are told apart, in all; what others ask for is counted as one.
-const NAMES: usize = 100;
+const MAX_NAMES: usize = 100;
 /// What stands for the names above that.
 const OTHERS: &str = "(others)";
 
@@ -55,7 +55,7 @@ impl Counted {
     /// all memory with them.
     pub fn unrouted(&mut self, name: &str) {
         let names = &mut self.unrouted_names;
-        let is_known = names.len() < NAMES || names.contains_key(name);
+        let is_known = names.len() < MAX_NAMES || names.contains_key(name);
         add(names, if is_known { name } else { OTHERS });
     }
 }
@@ -75,11 +75,11 @@ mod tests {
     fn as_many_names_are_told_apart_as_there_is_room_for() {
         let counts = Counts::default();
         for round in 0..2 {
-            for name in 0..NAMES + 7 {
+            for name in 0..MAX_NAMES + 7 {
                 counts.of("s", |counted| counted.unrouted(&format!("n{name}")));
             }
             let names = &counts.read()["s"].unrouted_names;
-            assert_eq!(names.len(), NAMES + 1);
+            assert_eq!(names.len(), MAX_NAMES + 1);
             assert_eq!(names[OTHERS], 7 * (round + 1));
             assert_eq!(names["n99"], round + 1);
         }

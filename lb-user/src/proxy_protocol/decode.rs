@@ -6,9 +6,9 @@ use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use ppp::v2::{Addresses, Command, Header, PROTOCOL_PREFIX, ParseError, Protocol};
 
 /// The most bytes of a header: what others take as well.
-const MOST: usize = 4096;
+const MAX_HEADER: usize = 4096;
 /// The most bytes of an id (section 2.2.5).
-const MOST_ID: usize = 128;
+const MAX_ID: usize = 128;
 
 /// Bytes that tell a header from a text that begins with empty lines.
 const TELLING: usize = 5;
@@ -47,11 +47,11 @@ pub(crate) enum Reading {
 
 /// Reads the header that a connection begins with.
 pub(crate) fn read(bytes: &[u8]) -> Reading {
-    let beginning = bytes.get(..MOST).unwrap_or(bytes);
+    let beginning = bytes.get(..MAX_HEADER).unwrap_or(bytes);
     let header = match Header::try_from(beginning) {
         Ok(header) => header,
         Err(ParseError::Incomplete(_)) => return Reading::Incomplete,
-        Err(ParseError::Partial(_, length)) if FIXED + length <= MOST => {
+        Err(ParseError::Partial(_, length)) if FIXED + length <= MAX_HEADER => {
             return Reading::Incomplete;
         }
         Err(_) => return Reading::Wrong,
@@ -96,7 +96,7 @@ fn announced(header: &Header<'_>) -> Option<Announced> {
     for found in header.tlvs() {
         let found = found.ok()?;
         match found.kind {
-            UNIQUE_ID if found.value.len() <= MOST_ID => {
+            UNIQUE_ID if found.value.len() <= MAX_ID => {
                 announced.unique_id = Some(found.value.into_owned());
             }
             UNIQUE_ID => return None,
@@ -200,12 +200,12 @@ mod tests {
             with(&[0x20]),
             with(&tlv(5, &[7; 129])),
             // Longer than anybody needs, from its first bytes on.
-            header(0x21, 0x11, &[0; MOST - 15])[..16].to_vec(),
+            header(0x21, 0x11, &[0; MAX_HEADER - 15])[..16].to_vec(),
         ] {
             assert_eq!(read(&bytes), Reading::Wrong, "{bytes:?}");
         }
-        let longest = with(&tlv(4, &[0; MOST - 16 - 12 - 3]));
-        assert_eq!(found(&longest).length, MOST);
+        let longest = with(&tlv(4, &[0; MAX_HEADER - 16 - 12 - 3]));
+        assert_eq!(found(&longest).length, MAX_HEADER);
     }
 
     #[test]

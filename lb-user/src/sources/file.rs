@@ -11,10 +11,10 @@ use std::{
 use crate::config;
 
 /// How long the files must stay as they are before they are read: who writes one has done so by then.
-const REST: Duration = Duration::from_secs(1);
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// How often they are looked at.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What tells one state of a file from another: where it is, when it was changed, its size.
 type Mark = Option<(u64, i64, i64, u64)>;
@@ -43,7 +43,7 @@ impl Files {
     /// Whether the files are others than those that were looked at first, and nobody writes to them any
     /// more.
     pub(crate) fn have_changed(&mut self, file: &Path) -> bool {
-        if self.looked.elapsed() < LOOK {
+        if self.looked.elapsed() < POLL_INTERVAL {
             return false;
         }
         self.looked = Instant::now();
@@ -52,7 +52,7 @@ impl Files {
             self.latest = now;
             self.since = Instant::now();
         }
-        self.latest != self.applied && self.since.elapsed() >= REST
+        self.latest != self.applied && self.since.elapsed() >= SETTLE_TIME
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
         assert!(!files.have_changed(&path), "not at once");
         let changed = Instant::now();
         wait_for_change(&mut files, &path);
-        assert!(changed.elapsed() >= REST);
+        assert!(changed.elapsed() >= SETTLE_TIME);
         let mut files = Files::look(&path);
         fs::remove_file(&path).unwrap();
         wait_for_change(&mut files, &path);

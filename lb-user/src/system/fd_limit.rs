@@ -8,7 +8,7 @@ use std::{fs, sync::OnceLock};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Descriptors that every process may have, if nobody says otherwise.
-const FEW: u64 = 1024;
+const DEFAULT_DESCRIPTORS: u64 = 1024;
 
 /// The most that checks may have open.
 pub(crate) fn of_checks() -> usize {
@@ -26,7 +26,7 @@ fn all() -> usize {
     *ALL.get_or_init(|| {
         let most = raise().unwrap_or_else(|error| {
             tracing::warn!("the limit of open files stays as it is: {error}");
-            FEW
+            DEFAULT_DESCRIPTORS
         });
         usize::try_from(most).unwrap_or(usize::MAX)
     })

@@ -18,7 +18,7 @@ use sd_notify::NotifyState;
 const BEAT: Duration = Duration::from_secs(1);
 
 /// The most characters of what is said in words: a supervisor takes no message of more than 4096 bytes.
-const LONGEST: usize = 500;
+const MAX_STATUS: usize = 500;
 
 /// Says that this process is ready, and the one to be watched from now on, whoever was it until now.
 pub fn is_ready(words: &str) {
@@ -65,7 +65,7 @@ pub fn stops() {
 /// Words as a supervisor takes them: what is on a line of its own would mean something else.
 fn line(words: &str) -> String {
     let line = words.replace(char::is_control, " ");
-    line.chars().take(LONGEST).collect()
+    line.chars().take(MAX_STATUS).collect()
 }
 
 fn tell(states: &[NotifyState<'_>]) {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::stage::{PATIENCE, Stage};
+use super::stage::{Stage, TEST_TIMEOUT};
 use crate::{
     admin::{
         client::{Failure, ask_at},
@@ -24,11 +24,11 @@ fn it_says_that_nobody_listens() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("lb.sock");
     let words = "instance lab has no running control plane: start it with `lb run`";
-    let failure = ask(&socket, PATIENCE);
+    let failure = ask(&socket, TEST_TIMEOUT);
     assert!(matches!(failure, Failure::NotRunning { .. }), "{failure:?}");
     assert_eq!(failure.to_string(), words);
     drop(UnixListener::bind(&socket).unwrap());
-    let failure = ask(&socket, PATIENCE);
+    let failure = ask(&socket, TEST_TIMEOUT);
     assert!(matches!(failure, Failure::NotRunning { .. }), "{failure:?}");
 }
 
@@ -73,7 +73,7 @@ fn whatever_answers_it_is_an_answer_or_an_error() {
             assert!(stream.read(&mut request).unwrap() > 0);
             stream.write_all(text.as_bytes()).unwrap();
         });
-        let failure = ask(&socket, PATIENCE).to_string();
+        let failure = ask(&socket, TEST_TIMEOUT).to_string();
         assert!(failure.contains(words), "{said}: {failure}");
         server.join().unwrap();
     }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::stage::{PATIENCE, Stage, echoed, post, reply, rest, short};
+use super::stage::{Stage, TEST_TIMEOUT, echoed, post, reply, rest, short};
 use crate::{admin::server::Times, api::Request};
 
 const CONFIRM: &str = r#"{"command":"confirm"}"#;
@@ -161,7 +161,7 @@ fn who_writes_slowly_is_cut_off() {
             if stream.write_all(&[*byte]).is_err() {
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "it is never cut off");
+            assert!(begun.elapsed() < TEST_TIMEOUT, "it is never cut off");
             thread::sleep(Duration::from_millis(10));
         }
         assert!(begun.elapsed() >= short().read);
@@ -195,18 +195,18 @@ fn who_hangs_up_before_the_answer_is_not_waited_for() {
     let stage = Stage::start(Times::default(), move |order| sender.send(order).unwrap());
     let mut stream = stage.connect();
     stream.write_all(&post(CONFIRM)).unwrap();
-    let order = orders.recv_timeout(PATIENCE).unwrap();
+    let order = orders.recv_timeout(TEST_TIMEOUT).unwrap();
     assert!(!order.reply.is_closed());
     drop(stream);
     let begun = Instant::now();
     while !order.reply.is_closed() {
-        assert!(begun.elapsed() < PATIENCE, "nobody notices");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "nobody notices");
         thread::sleep(Duration::from_millis(5));
     }
     reply(order, echoed);
     let mut stream = stage.connect();
     stream.write_all(&post(CONFIRM)).unwrap();
-    reply(orders.recv_timeout(PATIENCE).unwrap(), echoed);
+    reply(orders.recv_timeout(TEST_TIMEOUT).unwrap(), echoed);
     assert!(rest(stream).starts_with("HTTP/1.1 200 "));
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::net::UnixStream as TokioStream;
 
-use super::stage::{PATIENCE, Stage, echoed, post, reply, rest};
+use super::stage::{Stage, TEST_TIMEOUT, echoed, post, reply, rest};
 use crate::{
     admin::server::{self, Peer, Server, Times},
     api::{Answer, Filter, Override, Request},
@@ -116,7 +116,7 @@ fn a_stranger_is_refused() {
         pid: Some(9),
     };
     let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     theirs.set_nonblocking(true).unwrap();
     io::Write::write_all(&mut &ours, &post(r#"{"command":"kill","all":true}"#)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -147,16 +147,16 @@ fn no_more_than_sixteen_are_served_at_a_time() {
         })
         .collect();
     let mut waiting: Vec<_> = (0..AT_A_TIME)
-        .map(|_| orders.recv_timeout(PATIENCE).unwrap())
+        .map(|_| orders.recv_timeout(TEST_TIMEOUT).unwrap())
         .collect();
     let one_more = orders.recv_timeout(Duration::from_millis(200));
     assert!(one_more.is_err(), "a seventeenth");
     // One that is done makes room for another.
     reply(waiting.remove(0), echoed);
-    waiting.push(orders.recv_timeout(PATIENCE).unwrap());
+    waiting.push(orders.recv_timeout(TEST_TIMEOUT).unwrap());
     waiting.into_iter().for_each(|order| reply(order, echoed));
     for _ in 0..3 {
-        reply(orders.recv_timeout(PATIENCE).unwrap(), echoed);
+        reply(orders.recv_timeout(TEST_TIMEOUT).unwrap(), echoed);
     }
     for stream in streams.drain(..) {
         let said = rest(stream);

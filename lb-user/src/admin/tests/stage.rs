@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Longer than anything takes that does not hang.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running server; it ends with the value.
 pub(super) struct Stage {
@@ -70,12 +70,12 @@ impl Stage {
     }
 
     pub(super) fn ask(&self, request: &Request) -> Result<Answer, Failure> {
-        client::ask_at(&self.socket(), "test", request, PATIENCE)
+        client::ask_at(&self.socket(), "test", request, TEST_TIMEOUT)
     }
 
     pub(super) fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.socket()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream
     }
 

@@ -16,10 +16,10 @@ use crate::config::{
 };
 
 /// The longest suffix that a part puts behind the name of its cluster.
-const LONGEST_SUFFIX: &str = "-routes-https-3";
+const MAX_SUFFIX: &str = "-routes-https-3";
 
 /// The longest name of a cluster, in characters.
-pub(super) const MAX_NAME: usize = names::MAX_NAME - LONGEST_SUFFIX.len();
+pub(super) const MAX_NAME: usize = names::MAX_NAME - MAX_SUFFIX.len();
 
 // Where clients expect each part.
 const API: u16 = 6443;

@@ -23,8 +23,8 @@ use crate::config::{
     schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawShared, Sources},
     server_names::whole,
     shared::{
-        BODY_TIMEOUT, Balance, Ech, HELLO_TIMEOUT, Http, LONGEST_HEADER, LONGEST_HELLO, MAX_HEADER,
-        MAX_HELLO, NameRoute, Otherwise, Sni, Target, To,
+        BODY_TIMEOUT, Balance, DEFAULT_MAX_HEADER, DEFAULT_MAX_HELLO, Ech, HELLO_TIMEOUT, Http,
+        MAX_HEADER, MAX_HELLO, NameRoute, Otherwise, Sni, Target, To,
     },
 };
 
@@ -75,8 +75,8 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
             hello_timeout: time(value.timeout.as_ref(), TIMEOUT, findings).unwrap_or(HELLO_TIMEOUT),
             max_hello: limit(
                 &value.max_bytes,
-                LEAST_BYTES..=LONGEST_HELLO,
-                MAX_HELLO,
+                LEAST_BYTES..=MAX_HELLO,
+                DEFAULT_MAX_HELLO,
                 findings,
             ),
             proxies,
@@ -96,8 +96,8 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
                 .unwrap_or(BODY_TIMEOUT),
             max_header: limit(
                 &value.max_bytes,
-                LEAST_BYTES..=LONGEST_HEADER,
-                MAX_HEADER,
+                LEAST_BYTES..=MAX_HEADER,
+                DEFAULT_MAX_HEADER,
                 findings,
             ),
         }));

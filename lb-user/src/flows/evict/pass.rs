@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     dataplane::grace,
-    flows::worker::{BATCH, LOOKS, REST, Stopped, Worker, cpu_time},
+    flows::worker::{BATCH, BATCH_PAUSE, ENTRIES_PER_CLOCK, Stopped, Worker, cpu_time},
 };
 
 /// Rest between two batches while there is anything to cut: half of one CPU at most.
@@ -21,7 +21,7 @@ const SHORT: Duration = Duration::from_micros(500);
 /// Severed flows that are let go in one batch.
 const LET_GO: usize = 256;
 /// How long until what could not be read is read again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long resets may take when the thread is to end.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -32,7 +32,11 @@ impl Worker {
     }
 
     pub(crate) fn shortest_rest(&self) -> Duration {
-        if self.is_cutting() { SHORT } else { REST }
+        if self.is_cutting() {
+            SHORT
+        } else {
+            BATCH_PAUSE
+        }
     }
 
     /// Makes the cuts that are asked for, also when the thread is to end: then without a rest, and the
@@ -44,7 +48,7 @@ impl Worker {
                 // now, and no packet opens another one.
                 grace::wait();
                 let read = |worker: &mut Self| worker.records.refresh();
-                let Some(slots) = insist(self, read, |worker| worker.sleep(AGAIN)) else {
+                let Some(slots) = insist(self, read, |worker| worker.sleep(RETRY_INTERVAL)) else {
                     // The next start cuts what it does not let in.
                     continue;
                 };
@@ -80,7 +84,7 @@ impl Worker {
                         self.note_severed(severed, network, service);
                     }
                 }
-                if id % LOOKS == 0 {
+                if id % ENTRIES_PER_CLOCK == 0 {
                     if cpu_time().saturating_sub(self.batch) >= BATCH {
                         self.nap();
                         self.let_go();

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::{selector::Cut, terminate::Severed};
 
 /// Severed flows that wait at most; when there are more, those that wait are let go first.
-const MOST: usize = 1 << 20;
+const MAX_WAITING: usize = 1 << 20;
 
 /// What a cut has done. Of orders that were merged each gets all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Cuts {
     pub(super) fn add(&mut self, severed: Severed) -> bool {
         self.severed.push_back(severed);
         self.total.0 += 1;
-        self.severed.len() < MOST
+        self.severed.len() < MAX_WAITING
     }
 
     /// A grace period has begun after the last flow was added, and is over.

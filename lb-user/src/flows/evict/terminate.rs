@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Swaps that are tried in one go; each that fails was another packet's.
-const SWAPS: u32 = 64;
+const MAX_SWAPS: u32 = 64;
 
 /// A live flow that was ended. Its id is in no queue yet, so its fields stay as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ fn sever_if(
     mut holds: impl FnMut(&Flow) -> Option<Why>,
     now: Ticks,
 ) -> Stroke {
-    for _ in 0..SWAPS {
+    for _ in 0..MAX_SWAPS {
         // What changes while it is read is claimed for a new flow, which is none of those to be cut.
         let read = table.flow(id).filter(|(word, _)| word.translates());
         let Some((alive, flow)) = read else {

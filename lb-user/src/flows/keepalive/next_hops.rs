@@ -14,9 +14,9 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use crate::{config::Network, network::neighbour::Resolved};
 
 /// Next hops that are known at a time; when there are more, all are asked for anew.
-const MOST: usize = 4096;
+const MAX_NEXT_HOPS: usize = 4096;
 /// How long an answer holds: it comes just before the probe that it is for.
-const HOLDS: Duration = Duration::from_secs(60);
+const NEXT_HOP_LIFETIME: Duration = Duration::from_secs(60);
 
 /// Who knows the next hops of a network.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Ways {
         Self {
             networks,
             answers,
-            known: HashMap::with_capacity(MOST),
+            known: HashMap::with_capacity(MAX_NEXT_HOPS),
         }
     }
 
@@ -69,17 +69,17 @@ impl Ways {
         let way = self.networks.get(&network)?;
         let next_hop = way.network.next_hop(client);
         let (mac, at) = self.known.get(&(network, next_hop))?;
-        (at.elapsed() < HOLDS).then_some(*mac)
+        (at.elapsed() < NEXT_HOP_LIFETIME).then_some(*mac)
     }
 
     fn hear(&mut self) {
         // No more than what one network may ask for: this is a part of a batch.
-        for _ in 0..MOST {
+        for _ in 0..MAX_NEXT_HOPS {
             let Ok(resolved) = self.answers.try_recv() else {
                 return;
             };
             let key = (resolved.network, resolved.address);
-            if self.known.len() >= MOST && !self.known.contains_key(&key) {
+            if self.known.len() >= MAX_NEXT_HOPS && !self.known.contains_key(&key) {
                 self.known.clear();
             }
             self.known.insert(key, (resolved.mac, Instant::now()));
@@ -106,7 +106,7 @@ networks:
 ";
         let network = crate::config::parse("f", text).unwrap().networks.remove(0);
         let (questions, asked) = mpsc::channel(room);
-        let (answer, answers) = mpsc::channel(2 * MOST);
+        let (answer, answers) = mpsc::channel(2 * MAX_NEXT_HOPS);
         let way = Way { network, questions };
         (Ways::new([(TENANT, way)].into(), answers), asked, answer)
     }
@@ -169,7 +169,7 @@ networks:
         let routed = IpAddr::from([10, 9, 8, 7]);
         assert!(ways.mac(TENANT, routed).is_some());
         for (_, at) in ways.known.values_mut() {
-            *at = at.checked_sub(HOLDS).unwrap();
+            *at = at.checked_sub(NEXT_HOP_LIFETIME).unwrap();
         }
         assert_eq!(ways.mac(TENANT, routed), None);
     }
@@ -177,12 +177,12 @@ networks:
     #[test]
     fn memory_is_bounded() {
         let (mut ways, _asked, answer) = ways(1);
-        for host in 0..u32::try_from(MOST).unwrap() + 10 {
+        for host in 0..u32::try_from(MAX_NEXT_HOPS).unwrap() + 10 {
             let address = Ipv4Addr::from_bits(GATEWAY.to_bits() + host);
             answer.try_send(resolved(address, 1)).unwrap();
         }
         ways.hear();
-        assert_eq!(ways.known.len(), MOST);
+        assert_eq!(ways.known.len(), MAX_NEXT_HOPS);
         ways.hear();
         assert_eq!(ways.known.len(), 10);
     }

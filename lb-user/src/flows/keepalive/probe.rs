@@ -3,7 +3,7 @@
 use crate::flows::idle::{Ticks, age};
 
 /// Probes without an answer that make an end dead.
-const TRIES: u8 = 3;
+const MAX_PROBES: u8 = 3;
 /// At least so long from one probe to the next, about a second: Linux answers old sequence numbers
 /// of a connection twice a second at most (`net.ipv4.tcp_invalid_ratelimit`).
 const SHORTEST_GAP: Ticks = 1000;
@@ -67,7 +67,7 @@ impl Silent {
             return Turn::Step(Step::Probe);
         };
         let gap = gap(keepalive);
-        let tried = self.tries >= TRIES;
+        let tried = self.tries >= MAX_PROBES;
         let rest = if tried && !answers {
             keepalive.max(gap)
         } else {
@@ -113,7 +113,7 @@ impl Silent {
 
     /// Whether all its probes have had their time.
     pub(super) const fn is_tried(&self) -> bool {
-        self.tries > TRIES
+        self.tries > MAX_PROBES
     }
 }
 

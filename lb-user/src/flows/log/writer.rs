@@ -24,7 +24,7 @@ const WAITING: usize = 8 << 20;
 /// How often lost lines are reported.
 const REPORT: Duration = Duration::from_secs(60);
 /// How long the end of the process waits for the disk.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes lines to a file, without ever waiting for it.
 pub(super) struct Writer {
@@ -77,7 +77,7 @@ impl Drop for Writer {
     /// What is there is written, if the disk takes it soon.
     fn drop(&mut self) {
         drop(self.lines.take());
-        let _in_time: Result<(), RecvTimeoutError> = self.done.recv_timeout(PATIENCE);
+        let _in_time: Result<(), RecvTimeoutError> = self.done.recv_timeout(FLUSH_TIMEOUT);
     }
 }
 

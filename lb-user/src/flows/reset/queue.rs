@@ -12,13 +12,13 @@ use crate::{
 };
 
 /// Resets to one kind of end that wait at most; whoever has more of them waits.
-const MOST: usize = 1 << 17;
+const MAX_RESETS_WAITING: usize = 1 << 17;
 /// Resets: per tick, about 90,000 in a second, and in one go.
 const PACE: (u32, u32) = (96, 1024);
 /// Those that are sent between two rests of the thread, in about a quarter of a millisecond.
 const BATCH: usize = 256;
 /// How long, about a second, a NIC may take none before it gets none.
-const PATIENCE: Ticks = 1000;
+const NIC_TIMEOUT: Ticks = 1000;
 
 /// A reset and the NIC that it leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Outbox {
 
     /// Whether there is room for those of one flow.
     pub(super) fn has_room(&self) -> bool {
-        self.clients.len() < MOST && self.backends.len() < MOST
+        self.clients.len() < MAX_RESETS_WAITING && self.backends.len() < MAX_RESETS_WAITING
     }
 
     /// Takes one; whether there was room for it.
@@ -67,7 +67,7 @@ impl Outbox {
             End::Client => &mut self.clients,
             End::Backend => &mut self.backends,
         };
-        let room = queue.len() < MOST;
+        let room = queue.len() < MAX_RESETS_WAITING;
         if room {
             queue.push_back(letter);
         }
@@ -126,7 +126,7 @@ impl Outbox {
     /// Gives up what is for a NIC that has taken none for too long; how many those were.
     fn lose_patience(&mut self, ifindex: u32, now: Ticks) -> u64 {
         let since = *self.full.get_or_insert(now);
-        if age(now, since) < PATIENCE {
+        if age(now, since) < NIC_TIMEOUT {
             return 0;
         }
         self.full = None;
@@ -236,13 +236,13 @@ mod tests {
         let none = Tally::default();
         // One goes out in between: the time begins anew.
         assert_eq!(outbox.send(10, full), none);
-        let tally = outbox.send(10 + PATIENCE, |_| (1, Sent::Full));
+        let tally = outbox.send(10 + NIC_TIMEOUT, |_| (1, Sent::Full));
         assert_eq!((tally.sent, tally.unsent), (1, 0));
-        assert_eq!(outbox.send(9 + 2 * PATIENCE, full), none);
-        let tally = outbox.send(10 + 2 * PATIENCE, full);
+        assert_eq!(outbox.send(9 + 2 * NIC_TIMEOUT, full), none);
+        let tally = outbox.send(10 + 2 * NIC_TIMEOUT, full);
         assert_eq!((tally.sent, tally.unsent), (0, 3));
         assert_eq!(
-            send(&mut outbox, 11 + 2 * PATIENCE),
+            send(&mut outbox, 11 + 2 * NIC_TIMEOUT),
             frames(&[letter(3, 3), letter(3, 6)])
         );
     }
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut outbox = Outbox::new(0);
-        for number in 0..MOST {
+        for number in 0..MAX_RESETS_WAITING {
             assert!(outbox.has_room());
             assert!(outbox.add(End::Backend, letter(2, number % 100)));
         }

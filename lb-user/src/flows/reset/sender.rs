@@ -27,7 +27,7 @@ const RESETS: (u32, u32) = (2, 256);
 /// spread them.
 const PROBES: (u32, u32) = (2, 2048);
 /// Flows whose ends wait for their resets; more are closed without.
-const MOST: usize = 1 << 16;
+const MAX_FLOWS_WAITING: usize = 1 << 16;
 
 /// A flow that has ended, and whose ends do not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Post {
 
     /// Takes a flow that has been closed, with the word that it has now.
     pub(crate) fn farewell(&mut self, id: u32, word: Word, sought: bool) {
-        if self.waiting.len() < MOST {
+        if self.waiting.len() < MAX_FLOWS_WAITING {
             self.waiting.push_back(Farewell { id, word, sought });
         } else {
             self.counts.resets_unsent.add(2);

@@ -11,7 +11,7 @@ use super::{Packet, ends, protocol, tcp_flags};
 const AT: usize = 14;
 const BYTES: usize = 40;
 /// Extension headers that are looked behind; nobody has more.
-const MOST: usize = 8;
+const MAX_EXTENSION_HEADERS: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
 const TCP: u8 = 6;
@@ -66,7 +66,7 @@ fn payload(known: &[u8], first: u8) -> Payload {
         at: AT + BYTES,
         is_fragment: false,
     };
-    for _ in 0..MOST {
+    for _ in 0..MAX_EXTENSION_HEADERS {
         let at = payload.at;
         let eighths = |add: u8, unit: usize| {
             let length = known.get(at + 1)?;

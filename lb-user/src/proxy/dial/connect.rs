@@ -36,7 +36,7 @@ use crate::{
 /// Ports of flows that are tried at one address.
 const LENT_TRIES: usize = 4;
 /// How long a backend may take to answer a SYN: one that got lost is sent again after a second.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Ports of one address: all are tried for a backend before the next address is.
 const PORTS: u16 = FIRST_LOCAL_PORT - FIRST_LEG_PORT;
 /// Those that a host gives to its own connections, with the default of `ip_local_port_range`.
@@ -213,7 +213,7 @@ pub(crate) async fn open(mut dial: Dial, sources: Sources<'_>, ports: &RefCell<P
         biased;
         // Who has gone takes no port from others.
         () = dial.answer.closed() => return,
-        dialled = timeout(PATIENCE, connect_any(&dial.purpose, sources, ports)) => dialled,
+        dialled = timeout(CONNECT_TIMEOUT, connect_any(&dial.purpose, sources, ports)) => dialled,
     };
     let dialled = stream.unwrap_or(Err(Undialled::Failed));
     let dialled = dialled.and_then(|dialled| dialled.try_map(TcpStream::into_std));

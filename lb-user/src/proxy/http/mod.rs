@@ -31,7 +31,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub(super) use self::upstream::KEPT;
+pub(super) use self::upstream::MAX_IDLE_UPSTREAMS;
 use self::{
     exchange::{Joined, exchange},
     lines::Lines,
@@ -43,13 +43,13 @@ use super::{
     accept::Shared,
     dial::select::Addresses,
     snapshot::{Http, Service},
-    sockets::{LAST_WORDS, hear_out, prepare, reset_at_close},
+    sockets::{CLOSE_TIMEOUT, hear_out, prepare, reset_at_close},
 };
 
 /// The least that hyper takes for the bytes it holds.
 const LEAST_BUFFER: usize = 8192;
 /// How often it is looked whether a client that sends more than is read has closed its side.
-const LOOK: Duration = Duration::from_secs(1);
+const HALF_CLOSE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// What a client is told that has begun a request and does not go on.
 const TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
@@ -159,7 +159,7 @@ pub(super) async fn serve(
 
 async fn tell_late(client: Arc<TcpStream>, answer: &[u8]) {
     if let Some(mut client) = Arc::into_inner(client)
-        && let Ok(Ok(())) = timeout(LAST_WORDS, client.write_all(answer)).await
+        && let Ok(Ok(())) = timeout(CLOSE_TIMEOUT, client.write_all(answer)).await
     {
         hear_out(&client).await;
     }
@@ -260,7 +260,7 @@ async fn has_left(client: &TcpStream, talk: &Talk, most: Duration) {
     while let Ok(ready) = client.ready(Interest::READABLE).await
         && !ready.is_read_closed()
     {
-        sleep(LOOK).await;
+        sleep(HALF_CLOSE_POLL_INTERVAL).await;
     }
     talk.stages.quiet(most).await;
 }

@@ -34,15 +34,15 @@ use crate::{
     flows::evict::selector::Why,
     proxy::{
         connections::{Guard, Leg, Way},
-        sockets::{LAST_WORDS, idle, reset_at_close},
+        sockets::{CLOSE_TIMEOUT, idle, reset_at_close},
     },
     system::panics::spawn_connection,
 };
 
 /// Connections that are kept for later requests of a client.
-pub(crate) const KEPT: usize = 4;
+pub(crate) const MAX_IDLE_UPSTREAMS: usize = 4;
 /// The longest head of an answer.
-const MOST_HEAD: usize = 1 << 16;
+const MAX_HEAD: usize = 1 << 16;
 
 /// What a request brings along.
 pub(super) type ToBackend = Either<Sent, Empty<Bytes>>;
@@ -168,7 +168,7 @@ impl Upstreams {
             kept.remove(found)
         };
         // Its last answer has been read: it is ready at once, or never.
-        let ready = timeout(LAST_WORDS, upstream.sender.ready()).await;
+        let ready = timeout(CLOSE_TIMEOUT, upstream.sender.ready()).await;
         let upstream = matches!(ready, Ok(Ok(()))).then_some(upstream)?;
         self.stages.served_by(upstream.leg.id);
         Some(upstream)
@@ -177,7 +177,7 @@ impl Upstreams {
     /// Keeps one for later. The one that was used least lately goes for it if there are too many.
     pub(super) fn keep(&self, upstream: Upstream) {
         let mut kept = self.kept.borrow_mut();
-        if kept.len() >= KEPT {
+        if kept.len() >= MAX_IDLE_UPSTREAMS {
             kept.remove(0);
         }
         kept.push(Upstream {
@@ -206,7 +206,7 @@ impl Upstreams {
         };
         let wire = TokioIo::new(Wire::new(Arc::clone(&stream), note));
         let mut builder = Builder::new();
-        builder.max_buf_size(MOST_HEAD).max_header_size(MOST_HEAD);
+        builder.max_buf_size(MAX_HEAD).max_header_size(MAX_HEAD);
         let (sender, connection) = builder.handshake(wire).await?;
         let carried = Carried {
             stream,

@@ -20,9 +20,9 @@ use tokio::{io::Interest, net::TcpStream, task::consume_budget, time::sleep};
 use crate::proxy::fd_budget::Descriptors;
 
 /// Bytes that are moved at most in one go: what a pipe holds.
-const MOST: usize = 1 << 16;
+const PIPE_BYTES: usize = 1 << 16;
 /// How long until a pipe that could not be had is tried again.
-const AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Pipes that nothing is in. A connection has one only while bytes are on their way.
 #[derive(Clone, Debug)]
@@ -95,10 +95,12 @@ pub(super) async fn pump(
         consume_budget().await;
         let Ok(pipe) = pipes.take() else {
             // No descriptors are left: the bytes wait in the socket.
-            sleep(AGAIN).await;
+            sleep(RETRY_INTERVAL).await;
             continue;
         };
-        let read = from.try_io(Interest::READABLE, || move_bytes(from, &pipe.into, MOST));
+        let read = from.try_io(Interest::READABLE, || {
+            move_bytes(from, &pipe.into, PIPE_BYTES)
+        });
         match read {
             Ok(0) => {
                 pipes.give_back(pipe);

@@ -32,13 +32,13 @@ use super::{
 };
 use crate::proxy::{
     connections::Leg,
-    sockets::{FIRST_LOOK, LONGEST_LOOK},
+    sockets::{FIRST_POLL_INTERVAL, MAX_POLL_INTERVAL},
 };
 
 /// How often what has come meanwhile is read of a client that goes on sending.
 const READS: usize = 4;
 /// Most bytes that are sent on in one go; more are copied.
-const MOST: usize = 1 << 16;
+const MAX_PRELUDE: usize = 1 << 16;
 /// Bytes of the headers of IPv4 and TCP without options.
 const HEADERS: u32 = 40;
 /// Bytes of a segment that its timestamps take (RFC 7323 appendix A).
@@ -179,9 +179,9 @@ impl<'s> Ends<'s> {
     /// Reads what is there.
     fn read(&mut self) -> io::Result<()> {
         let bytes = &mut self.said.bytes;
-        while bytes.len() < MOST {
+        while bytes.len() < MAX_PRELUDE {
             bytes.reserve(CHUNK);
-            let left = MOST - bytes.len();
+            let left = MAX_PRELUDE - bytes.len();
             let mut chunk = [0; CHUNK];
             let most = left.min(CHUNK);
             let Some(room) = chunk.get_mut(..most) else {
@@ -294,10 +294,10 @@ impl Handed {
         // Who has reset it has told the client as well.
         let _reset = backend.write_all(&sent_on).await;
         drop(sent_on);
-        let mut look = FIRST_LOOK;
+        let mut look = FIRST_POLL_INTERVAL;
         while !lease.is_done() {
             sleep(look).await;
-            look = (look * 2).min(LONGEST_LOOK);
+            look = (look * 2).min(MAX_POLL_INTERVAL);
         }
         if let Err(error) = close_silently(backend) {
             tracing::debug!("the backend's socket could not be closed in silence: {error}");

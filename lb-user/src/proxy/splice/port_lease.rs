@@ -37,18 +37,18 @@ use crate::{
 };
 
 /// How often this process says that it has its ports.
-pub(crate) const SAID: Duration = Duration::from_secs(20);
+pub(crate) const LEASE_HEARTBEAT: Duration = Duration::from_secs(20);
 /// How often ports are put back that were left a moment ago.
 pub(crate) const PUT_BACK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a port is still the cell's when its socket is gone: what comes late of its backend, as the SYN-ACK of
 /// one that was given up, is answered there with a reset.
-const LATE: Duration = Duration::from_secs(1);
+const LATE_SEGMENT_TIME: Duration = Duration::from_secs(1);
 /// Of how many ports of flows sockets may have one.
 const OF_PORTS: usize = 2;
 /// Ids that are tried until one is free and has rested.
 const ATTEMPTS: usize = 8;
 /// How long a backend's end of a connection rests (TIME_WAIT on Linux).
-const REST: Duration = Duration::from_secs(60);
+const TIME_WAIT: Duration = Duration::from_secs(60);
 
 /// The tables of flows, mapped once for all networks.
 #[derive(Clone)]
@@ -118,7 +118,7 @@ struct Left {
 impl Lent {
     /// Takes out what was left so long ago that nothing comes there any more.
     fn take_left(&mut self, now: Instant) -> Vec<Left> {
-        let is_late = |left: &Left| now.saturating_duration_since(left.since) >= LATE;
+        let is_late = |left: &Left| now.saturating_duration_since(left.since) >= LATE_SEGMENT_TIME;
         let count = self.left.partition_point(is_late);
         self.left.drain(..count).collect()
     }
@@ -323,7 +323,7 @@ fn was_silenced(before: Word, now: Word) -> bool {
 fn rests(word: Word, flow: &Flow, backend: SocketAddrV4) -> bool {
     let same =
         (flow.backend, flow.backend_port) == (Be32::from(*backend.ip()), Be16::new(backend.port()));
-    word.backend_closed_first() && same && age(now(), flow.last_seen) < ticks(REST)
+    word.backend_closed_first() && same && age(now(), flow.last_seen) < ticks(TIME_WAIT)
 }
 
 fn record(purpose: &Purpose) -> Flow {
@@ -539,7 +539,11 @@ mod tests {
             since: start + after,
             _part: None,
         };
-        let all = [left(1, Duration::ZERO), left(2, LATE / 2), left(3, LATE)];
+        let all = [
+            left(1, Duration::ZERO),
+            left(2, LATE_SEGMENT_TIME / 2),
+            left(3, LATE_SEGMENT_TIME),
+        ];
         let mut lent = Lent {
             left: all.into(),
             ..Lent::default()
@@ -548,10 +552,10 @@ mod tests {
             let left = lent.take_left(now);
             left.iter().map(|left| left.id).collect()
         };
-        assert_eq!(taken(start + LATE / 2), [0; 0]);
-        assert_eq!(taken(start + LATE * 3 / 2), [1, 2]);
-        assert_eq!(taken(start + LATE * 3 / 2), [0; 0]);
-        assert_eq!(taken(start + LATE * 2), [3]);
+        assert_eq!(taken(start + LATE_SEGMENT_TIME / 2), [0; 0]);
+        assert_eq!(taken(start + LATE_SEGMENT_TIME * 3 / 2), [1, 2]);
+        assert_eq!(taken(start + LATE_SEGMENT_TIME * 3 / 2), [0; 0]);
+        assert_eq!(taken(start + LATE_SEGMENT_TIME * 2), [3]);
     }
 
     #[test]
@@ -571,7 +575,7 @@ mod tests {
         let other = SocketAddrV4::new(*backend.ip(), 444);
         assert!(!rests(first, &flow, other));
         let long_ago = Flow {
-            last_seen: flow.last_seen.wrapping_sub(ticks(REST)),
+            last_seen: flow.last_seen.wrapping_sub(ticks(TIME_WAIT)),
             ..flow
         };
         assert!(!rests(first, &long_ago, backend));

@@ -41,7 +41,7 @@ const MAXIMUM: u8 = 2;
 const SCALE: u8 = 3;
 const TIMESTAMPS: u8 = 8;
 /// The largest shift there is (RFC 7323 section 2.3): the kernel takes any larger one for it.
-const MOST_SCALE: u8 = 14;
+const MAX_SCALE: u8 = 14;
 
 /// Whether SYNs are kept.
 #[derive(Clone, Copy, Debug)]
@@ -56,12 +56,12 @@ setsockopt_impl!(
 );
 
 /// Most bytes of a SYN's headers: a link's (Ethernet's have 14), and the longest ones of IP and TCP.
-const MOST: usize = 40 + 60 + 60;
+const MAX_SYN: usize = 40 + 60 + 60;
 
 /// The bytes of the SYN that is kept for a socket, of which there are none if no SYN is.
 fn headers(socket: &impl AsFd) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; MOST];
-    let mut length = libc::socklen_t::try_from(MOST).map_err(io::Error::other)?;
+    let mut bytes = vec![0; MAX_SYN];
+    let mut length = libc::socklen_t::try_from(MAX_SYN).map_err(io::Error::other)?;
     // SAFETY: the kernel writes at most `length` bytes, which is how many there are, and says how many.
     let done = unsafe {
         libc::getsockopt(
@@ -169,7 +169,7 @@ impl Syn {
                         [MAXIMUM, _, high, low] if (high, low) != (0, 0) => {
                             self.mss = Some(u16::from_be_bytes([high, low]));
                         }
-                        [SCALE, _, shift] => self.scale = Some(shift.min(MOST_SCALE)),
+                        [SCALE, _, shift] => self.scale = Some(shift.min(MAX_SCALE)),
                         [TIMESTAMPS, _, a, b, c, d, _, _, _, _] => {
                             self.time = Some(u32::from_be_bytes([a, b, c, d]));
                         }
@@ -277,7 +277,7 @@ mod tests {
         ] {
             assert_eq!(parse(&[], options), some, "{options:?}");
         }
-        let scale = Some(MOST_SCALE);
+        let scale = Some(MAX_SCALE);
         assert_eq!(parse(&[], &[3, 3, 200, 0]), Some(Syn { scale, ..BARE }));
     }
 

@@ -203,10 +203,10 @@ pub struct ControlStatus {
     /// Every backend of every pool, in the order of the file; then those that only finish flows.
     pub backends: Vec<BackendHealth>,
     /// What became of the clients of each shared VIP, by the names of their services.
-    pub shared: BTreeMap<String, Counted>,
+    pub shared: BTreeMap<String, ServiceStats>,
     /// What the clients of each network have of what shared VIPs divide among them.
     #[serde(default)]
-    pub divided: BTreeMap<String, Had>,
+    pub divided: BTreeMap<String, ShareUse>,
     /// What something has taken away or changed, and could not be mended yet: of what, and why.
     #[serde(default)]
     pub wrong: BTreeMap<String, String>,
@@ -303,7 +303,7 @@ pub struct Event {
 
 /// What became of the connections of a service since the process began, and of the requests on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct ServiceStats {
     /// Connections that were accepted.
     pub accepted: u64,
     /// Those that were taken to a backend, or had a request that was.
@@ -346,7 +346,7 @@ impl Requests {
 
 /// What clients of a network have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Had {
+pub struct ShareUse {
     /// Sockets of shared VIPs.
     pub descriptors: usize,
     /// Ports of flows that sockets have, or had a moment ago.

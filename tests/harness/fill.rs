@@ -9,7 +9,7 @@ use lb_user::{
     control::{
         apply::Live,
         backend_weights::Layers,
-        desired::{Desired, Place, desired},
+        desired::{Attachment, Desired, desired},
         plan::plan,
     },
     dataplane::{attach::Mode, maps::Maps, object::Object, pins::Pins},
@@ -94,8 +94,8 @@ fn places(
     loaded: &Loaded,
     config: &Config,
     partial: bool,
-) -> (BTreeMap<String, Place>, BTreeMap<String, u32>) {
-    let place = |nic: u32, cell_ifindex: u32, mac: Mac| Place {
+) -> (BTreeMap<String, Attachment>, BTreeMap<String, u32>) {
+    let place = |nic: u32, cell_ifindex: u32, mac: Mac| Attachment {
         nic: Link {
             ifindex: nic,
             mac,

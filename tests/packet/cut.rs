@@ -29,9 +29,9 @@ use lb_user::{
     dataplane::maps::Maps,
     flows::{
         Done, Expiry,
-        evict::selector::{Choice, Cut},
+        evict::selector::{Choice, EvictSelector},
         idle::Policy,
-        keepalive::next_hops::Ways,
+        keepalive::next_hops::NextHops,
         log::{self, Reports},
     },
     model::registry::Kind,
@@ -60,7 +60,7 @@ fn start(lb: &DataPlane) -> (Expiry, Reports) {
     let (_, answers) = mpsc::channel(1);
     let (reporter, reports) = log::channel();
     let policy = Policy::new(&config, &lb.ids);
-    let ways = Ways::new(BTreeMap::new(), answers);
+    let ways = NextHops::new(BTreeMap::new(), answers);
     let folder = lb.maps_folder();
     let maps = Maps::open(&folder).expect("the maps");
     // The thread gives up the right to open them later.
@@ -69,7 +69,7 @@ fn start(lb: &DataPlane) -> (Expiry, Reports) {
     (expiry.expect("the thread starts"), reports)
 }
 
-fn cut(expiry: &Expiry, cut: Cut) -> Done {
+fn cut(expiry: &Expiry, cut: EvictSelector) -> Done {
     let answer = expiry.cut(cut).blocking_recv();
     answer.expect("the thread cuts")
 }
@@ -165,9 +165,9 @@ fn what_is_cut_ends_and_both_ends_are_told_and_nothing_else_happens() {
         client: Some("192.168.203.50/32".parse().expect("a prefix")),
         ..Choice::default()
     };
-    let order = Cut {
+    let order = EvictSelector {
         chosen: vec![client],
-        ..Cut::default()
+        ..EvictSelector::default()
     };
     let done = cut(&expiry, order.clone());
     assert_eq!((done.flows, done.silenced), (3, 1));
@@ -274,9 +274,9 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
     let wires = Wires::listen();
     let began = Instant::now();
     let cpu = expiry.counts().cpu_us.get();
-    let answer = expiry.cut(Cut {
+    let answer = expiry.cut(EvictSelector {
         backends: [backend].into(),
-        ..Cut::default()
+        ..EvictSelector::default()
     });
     let mut told = Vec::new();
     let mut events = Vec::new();

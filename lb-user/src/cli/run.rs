@@ -31,14 +31,14 @@ use crate::{
     },
     daemon::{
         preflight,
-        startup::{self, Manner},
-        takeover::{self, Door, Fate, Giver, Heir, Inheritance},
+        startup::{self, StartOptions},
+        takeover::{self, Fate, Handoff, Predecessor, Successor, TakeoverListener},
     },
     dataplane::{maps::Maps, object::Object, pins::Pins},
     flows::log::{self, FlowLog, Reports},
     host::{self, prepare},
     network::cell_thread,
-    proxy::{Front, Legs, Listeners},
+    proxy::{Acceptors, Legs, Listeners},
     system::{
         privileges,
         systemd::{self, Account},
@@ -73,7 +73,7 @@ enum Stop {
     /// A signal, or nobody confirmed.
     End(End),
     /// The next process has asked.
-    Heir(Heir),
+    Heir(Successor),
 }
 
 /// What is said of a process that has taken over and is gone.
@@ -126,7 +126,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
     let begun = Instant::now();
     host::check()?;
     let pins = Pins::new(&options.instance);
-    let manner = Manner {
+    let manner = StartOptions {
         log_level: if options.trace_drops { TRACE_DROPS } else { 0 },
         migrate: options.migrate,
     };
@@ -189,7 +189,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
         Source::Before => control.went_back(),
     }
     let inside = runtime.enter();
-    let mut sources = (listen(&pins)?, Door::open(&pins)?);
+    let mut sources = (listen(&pins)?, TakeoverListener::open(&pins)?);
     let mut flow_log = (config.flow_log.as_ref()).and_then(|path| open_log(path, &pins, reports));
     drop(inside);
     let rest = begun
@@ -244,7 +244,7 @@ fn run_file(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
                         None => return Ok(End::GaveWay),
                         Some(holds) => (control, lock) = holds,
                     }
-                    sources = (listen(&pins)?, Door::open(&pins)?);
+                    sources = (listen(&pins)?, TakeoverListener::open(&pins)?);
                     systemd::is_ready(&control.summary());
                     // It was confirmed before.
                     deadline = None;
@@ -261,7 +261,7 @@ fn accepted(
     options: &Options,
     file: Result<Loaded, Problems>,
     pins: &Pins,
-    manner: Manner,
+    manner: StartOptions,
 ) -> Result<(Result<Loaded>, Option<Object>)> {
     let mut object = None;
     let mut rehearse = |config: &Config| match options.takeover {
@@ -312,9 +312,9 @@ fn is_careful(asked: Option<bool>, on_terminal: bool, was_applied: bool) -> bool
 
 /// Makes this process the control plane of the instance; with `--takeover`, in the place of the one that is
 /// it now.
-fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option<Giver>)> {
+fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option<Predecessor>)> {
     if options.takeover
-        && let Some(Inheritance {
+        && let Some(Handoff {
             lock,
             listeners,
             giver,
@@ -332,7 +332,7 @@ fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option
 /// the next process dies before it is up, this one has everything back.
 async fn give_way(
     (mut control, lock): (Control, host::Lock),
-    heir: Heir,
+    heir: Successor,
     flow_log: &mut Option<FlowLog>,
     signals: &mut Signals,
 ) -> Result<Option<(Control, host::Lock)>> {
@@ -381,7 +381,7 @@ async fn give_way(
 
 /// Goes on until the connections that this process carries have ended.
 async fn finish(
-    (front, legs): (Front, Legs),
+    (front, legs): (Acceptors, Legs),
     pins: &Pins,
     flow_log: &mut Option<FlowLog>,
     signals: &mut Signals,
@@ -441,14 +441,18 @@ fn listen(pins: &Pins) -> Result<mpsc::Receiver<Order>> {
 }
 
 /// Makes the sockets anew that something has removed.
-fn mend_sockets(control: &mut Control, orders: &mut mpsc::Receiver<Order>, door: &mut Door) {
+fn mend_sockets(
+    control: &mut Control,
+    orders: &mut mpsc::Receiver<Order>,
+    door: &mut TakeoverListener,
+) {
     let pins = control.running.pins().clone();
     if !pins.socket().exists() {
         let opened = listen(&pins).map(|opened| *orders = opened);
         control.note_socket(&pins.socket().display().to_string(), opened);
     }
     if !door.is_there() {
-        let opened = Door::open(&pins).map(|opened| *door = opened);
+        let opened = TakeoverListener::open(&pins).map(|opened| *door = opened);
         control.note_socket(&pins.heirs().display().to_string(), opened);
     }
 }
@@ -505,7 +509,10 @@ async fn drain(flow_log: &mut Option<FlowLog>) {
 /// Keeps everything up to date until a signal comes, or until `deadline` if nobody confirms before.
 async fn watch(
     control: &mut Control,
-    (flow_log, (mut orders, mut door)): (&mut Option<FlowLog>, (mpsc::Receiver<Order>, Door)),
+    (flow_log, (mut orders, mut door)): (
+        &mut Option<FlowLog>,
+        (mpsc::Receiver<Order>, TakeoverListener),
+    ),
     options: &Options,
     signals: &mut Signals,
     deadline: Option<time::Instant>,

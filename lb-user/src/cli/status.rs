@@ -12,7 +12,7 @@ use super::{
     table,
 };
 use crate::{
-    api::{ConfigStatus, ControlStatus, Counted, Had},
+    api::{ConfigStatus, ControlStatus, ServiceStats, ShareUse},
     network::namespace,
     observe::{MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
 };
@@ -27,9 +27,9 @@ struct Object {
     /// What something has taken away or changed, and could not be mended yet: of what, and why.
     wrong: BTreeMap<String, String>,
     /// What became of the clients of each shared VIP, by the names of their services.
-    shared: BTreeMap<String, Counted>,
+    shared: BTreeMap<String, ServiceStats>,
     /// What the clients of each network have of what shared VIPs divide among them.
-    divided: BTreeMap<String, Had>,
+    divided: BTreeMap<String, ShareUse>,
 }
 
 pub(super) fn show(show: &Show) -> Result<()> {
@@ -290,11 +290,11 @@ const SHARED: [&str; 10] = [
 const REQUESTS: [&str; 4] = ["REQUESTS TO", "ROUTED", "REFUSED", "WHY REFUSED"];
 
 /// Connections.
-fn print_shared(shared: &BTreeMap<String, Counted>) -> Result<()> {
+fn print_shared(shared: &BTreeMap<String, ServiceStats>) -> Result<()> {
     table::print(SHARED, shared.iter().map(shared_row))
 }
 
-fn shared_row((service, counted): (&String, &Counted)) -> [String; SHARED.len()] {
+fn shared_row((service, counted): (&String, &ServiceStats)) -> [String; SHARED.len()] {
     [
         service.clone(),
         counted.accepted.to_string(),
@@ -310,7 +310,7 @@ fn shared_row((service, counted): (&String, &Counted)) -> [String; SHARED.len()]
 }
 
 /// Requests, where there are any.
-fn print_requests(shared: BTreeMap<String, Counted>) -> Result<()> {
+fn print_requests(shared: BTreeMap<String, ServiceStats>) -> Result<()> {
     let mut rows = shared.into_iter().filter_map(requests_row).peekable();
     if rows.peek().is_none() {
         return Ok(());
@@ -319,7 +319,7 @@ fn print_requests(shared: BTreeMap<String, Counted>) -> Result<()> {
     print::line("")
 }
 
-fn requests_row((service, counted): (String, Counted)) -> Option<[String; REQUESTS.len()]> {
+fn requests_row((service, counted): (String, ServiceStats)) -> Option<[String; REQUESTS.len()]> {
     let requests = counted.requests;
     (!requests.is_empty()).then(|| {
         [
@@ -347,7 +347,7 @@ fn reasons(counted: &BTreeMap<String, u64>) -> String {
     }
 }
 
-fn print_divided(divided: BTreeMap<String, Had>) -> Result<()> {
+fn print_divided(divided: BTreeMap<String, ShareUse>) -> Result<()> {
     table::print(
         ["CLIENTS OF", "DESCRIPTORS", "PORTS OF FLOWS", "OTHER PORTS"],
         divided.into_iter().map(|(network, had)| {
@@ -447,10 +447,10 @@ mod tests {
 
     #[test]
     fn refusals_and_copies_are_apart_and_so_are_connections_and_requests() {
-        let mut counted = Counted {
+        let mut counted = ServiceStats {
             accepted: 9,
             routed: 5,
-            ..Counted::default()
+            ..ServiceStats::default()
         };
         counted.copy("requests");
         counted.refuse("timeout");

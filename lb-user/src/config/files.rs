@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    place::{MAIN, Place, quote},
+    place::{Location, MAIN, quote},
     problem::Findings,
     schema::{self, List, Main, Named, RawFile},
     yaml,
@@ -165,12 +165,15 @@ fn text_of(path: &Path, file: usize, room: &mut usize, findings: &mut Findings) 
             .read_to_end(&mut bytes)
     });
     if let Err(error) = read {
-        findings.add(&Place::of_line(file, 0), format!("cannot be read: {error}"));
+        findings.add(
+            &Location::of_line(file, 0),
+            format!("cannot be read: {error}"),
+        );
         return None;
     }
     if bytes.len() > *room {
         let words = format!("more than {} MiB in all files", MAX_BYTES >> 20);
-        findings.add(&Place::of_line(file, 0), words);
+        findings.add(&Location::of_line(file, 0), words);
         return None;
     }
     *room -= bytes.len();
@@ -184,13 +187,16 @@ pub(super) fn into_text(bytes: Vec<u8>, file: usize, findings: &mut Findings) ->
             "more than {} MiB; is it a configuration?",
             MAX_FILE_BYTES >> 20
         );
-        findings.add(&Place::of_line(file, 0), words);
+        findings.add(&Location::of_line(file, 0), words);
         return None;
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let (valid, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
         let line = 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
-        findings.add(&Place::of_line(file, line), "this line is not UTF-8 text");
+        findings.add(
+            &Location::of_line(file, line),
+            "this line is not UTF-8 text",
+        );
     });
     text.ok()
 }
@@ -238,7 +244,7 @@ fn unite(raw: &mut RawFile, main: &Main, findings: &mut Findings) {
 
 /// Within a file the YAML reader has seen to it.
 fn unique<T>(section: &mut List<Named<T>>, findings: &mut Findings) {
-    let mut first: HashMap<String, Place> = HashMap::new();
+    let mut first: HashMap<String, Location> = HashMap::new();
     section
         .elements
         .retain(|named| match first.entry(named.name.clone()) {

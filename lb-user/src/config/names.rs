@@ -10,7 +10,7 @@ use lb_common::maps::registry::NAME_BYTES;
 use super::{
     address::number,
     did_you_mean::closest,
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{List, Named},
 };
@@ -96,21 +96,27 @@ pub(super) fn listed(words: impl ExactSizeIterator<Item = String>) -> String {
 }
 
 /// Names become parts of file names, metrics and tables: `[a-z0-9][a-z0-9-]*`.
-pub(super) fn check(name: &str, most: usize, place: &Place, findings: &mut Findings) {
+pub(super) fn check(name: &str, most: usize, place: &Location, findings: &mut Findings) {
     check_letters(name, b"-", most, place, findings);
 }
 
 /// A node may have a host name or an address as its name, and a backend a port behind it.
-pub(super) fn check_backend(name: &str, place: &Place, findings: &mut Findings) {
+pub(super) fn check_backend(name: &str, place: &Location, findings: &mut Findings) {
     check_letters(name, b"-.:", MAX_BACKEND_NAME, place, findings);
 }
 
 /// As `check`, with dots.
-pub(super) fn check_node(name: &str, place: &Place, findings: &mut Findings) {
+pub(super) fn check_node(name: &str, place: &Location, findings: &mut Findings) {
     check_letters(name, b"-.", MAX_NAME, place, findings);
 }
 
-fn check_letters(name: &str, others: &[u8], most: usize, place: &Place, findings: &mut Findings) {
+fn check_letters(
+    name: &str,
+    others: &[u8],
+    most: usize,
+    place: &Location,
+    findings: &mut Findings,
+) {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let starts_well = name.bytes().next().is_some_and(letter);
     let others_are_known = name
@@ -134,7 +140,7 @@ fn check_letters(name: &str, others: &[u8], most: usize, place: &Place, findings
 }
 
 /// A DNS name in lower case (RFC 1123 section 2.1), without a dot at the end.
-pub(super) fn check_domain(name: &str, place: &Place, findings: &mut Findings) {
+pub(super) fn check_domain(name: &str, place: &Location, findings: &mut Findings) {
     if !is_domain(name) {
         let words = format!(
             "{} is not a DNS name; expected one such as tenant-a.example.com, in lower case",
@@ -146,7 +152,7 @@ pub(super) fn check_domain(name: &str, place: &Place, findings: &mut Findings) {
 
 /// Whom an HTTP request is for: a DNS name in lower case, an IPv4 address or an IPv6 address in brackets,
 /// and a port or none (RFC 9110 section 7.2).
-pub(super) fn check_authority(text: &str, place: &Place, findings: &mut Findings) {
+pub(super) fn check_authority(text: &str, place: &Location, findings: &mut Findings) {
     let after = text.rfind(']').unwrap_or_default();
     let colon = text.bytes().skip(after).position(|byte| byte == b':');
     let (host, port) = colon

@@ -8,7 +8,7 @@ pub(super) const MAIN: usize = 0;
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     /// Index of the file, [`MAIN`] or behind it.
     pub(super) file: usize,
     /// Line, from 1.
@@ -19,7 +19,7 @@ pub(super) struct Place {
     pub(super) key: String,
 }
 
-impl Place {
+impl Location {
     /// The value of the whole file.
     pub(super) fn root(file: usize) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Place {
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct At<T> {
-    pub(super) place: Place,
+    pub(super) place: Location,
     pub(super) value: T,
 }
 
@@ -111,14 +111,14 @@ mod tests {
 
     #[test]
     fn a_default_is_not_inside_of_what_it_is_for() {
-        let at = |key: &str| Place::root(MAIN).with_key(key.to_owned());
+        let at = |key: &str| Location::root(MAIN).with_key(key.to_owned());
         let pool = at("pools.kas-a");
         assert!(at("pools.kas-a").is_inside(&pool));
         assert!(at("pools.kas-a.network").is_inside(&pool));
         assert!(!at("defaults.pool.network").is_inside(&pool));
         assert!(!at("pools.kas-ab.network").is_inside(&pool));
         assert!(
-            !Place {
+            !Location {
                 file: 1,
                 ..pool.clone()
             }

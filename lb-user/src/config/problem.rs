@@ -4,7 +4,7 @@ use std::{collections::HashSet, error::Error, fmt, mem};
 
 use serde::Serialize;
 
-use super::place::{MAIN, Place};
+use super::place::{Location, MAIN};
 
 /// Every problem of a configuration, in the order of its files and lines; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -83,9 +83,9 @@ pub(super) struct Findings {
     files: Vec<String>,
     /// Whether the files that the text names are no matter of it.
     is_text: bool,
-    found: Vec<(Place, String)>,
+    found: Vec<(Location, String)>,
     /// Each with its name.
-    warnings: Vec<(Place, &'static str, String)>,
+    warnings: Vec<(Location, &'static str, String)>,
 }
 
 impl Findings {
@@ -118,7 +118,7 @@ impl Findings {
     }
 
     /// Where `other` stands, for the words of a problem in `place`: `line 3`, or `tenants.yaml:3`.
-    pub(super) fn line(&self, other: &Place, place: &Place) -> String {
+    pub(super) fn line(&self, other: &Location, place: &Location) -> String {
         if other.file == place.file {
             format!("line {}", other.line)
         } else {
@@ -127,30 +127,30 @@ impl Findings {
     }
 
     /// Where `place` is, for whoever reads the result without a file at hand.
-    pub(super) fn file_and_line(&self, place: &Place) -> String {
+    pub(super) fn file_and_line(&self, place: &Location) -> String {
         let file = self.files.get(place.file).map_or("", String::as_str);
         format!("{file}:{}", place.line)
     }
 
     /// Notes a problem with what stands at `place`.
-    pub(super) fn add(&mut self, place: &Place, words: impl Into<String>) {
+    pub(super) fn add(&mut self, place: &Location, words: impl Into<String>) {
         self.found.push((place.clone(), words.into()));
     }
 
     /// Notes a problem with the file that is named at `place`.
-    pub(super) fn add_of_file(&mut self, place: &Place, words: impl Into<String>) {
+    pub(super) fn add_of_file(&mut self, place: &Location, words: impl Into<String>) {
         if !self.is_text {
             self.add(place, words);
         }
     }
 
     /// Notes the problem of `result`, if it is one, and gives the value otherwise.
-    pub(super) fn check<T>(&mut self, place: &Place, result: Result<T, String>) -> Option<T> {
+    pub(super) fn check<T>(&mut self, place: &Location, result: Result<T, String>) -> Option<T> {
         result.map_err(|words| self.add(place, words)).ok()
     }
 
     /// Notes that what stands at `place` is hardly what was meant.
-    pub(super) fn warn(&mut self, place: &Place, name: &'static str, words: impl Into<String>) {
+    pub(super) fn warn(&mut self, place: &Location, name: &'static str, words: impl Into<String>) {
         self.warnings.push((place.clone(), name, words.into()));
     }
 
@@ -165,7 +165,7 @@ impl Findings {
         warnings.collect()
     }
 
-    fn problem(&self, place: Place, words: String) -> Problem {
+    fn problem(&self, place: Location, words: String) -> Problem {
         Problem {
             file: self.files.get(place.file).cloned().unwrap_or_default(),
             line: place.line,
@@ -182,14 +182,14 @@ impl Findings {
             }
             // Every stage that gives no value says why. Should one forget it, the file is still
             // refused, and the list of problems still not empty.
-            self.add(&Place::root(MAIN), "this is not a configuration");
+            self.add(&Location::root(MAIN), "this is not a configuration");
         }
         self.found
             .sort_by_key(|(place, _)| (place.file, place.line, place.column));
         // A default, or a node of a group, is looked at by everybody who uses it.
         let mut seen = HashSet::new();
         self.found.retain(|(place, words)| {
-            let Place {
+            let Location {
                 file,
                 line,
                 column,
@@ -226,7 +226,7 @@ mod tests {
     fn problems_come_in_the_order_of_files_and_each_once() {
         let mut findings = Findings::new("main.yaml");
         let other = findings.add_file("tenants.yaml");
-        let at = |file: usize, line: usize| Place::of_line(file, line);
+        let at = |file: usize, line: usize| Location::of_line(file, line);
         assert_eq!(findings.line(&at(other, 3), &at(MAIN, 9)), "tenants.yaml:3");
         assert_eq!(findings.line(&at(MAIN, 3), &at(MAIN, 9)), "line 3");
         for (file, line) in [(other, 1), (MAIN, 2), (other, 1), (MAIN, 1)] {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail, ensure};
 
-use super::desired::Place;
+use super::desired::Attachment;
 use crate::{
     config::Config,
     dataplane::{
@@ -24,11 +24,11 @@ use crate::{
 pub(crate) fn attach_all(
     config: &Config,
     pins: &Pins,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, Attachment>,
     object: &mut Object,
 ) -> Result<(Vec<NewLink>, Mode)> {
     prepare_nics(config, pins, places, Mode::Native)?;
-    let generic = |place: &Place| place.nic.xdp == Some(XdpMode::Generic);
+    let generic = |place: &Attachment| place.nic.xdp == Some(XdpMode::Generic);
     if places.values().any(generic) {
         tracing::warn!(
             "the programs run in generic mode since the first start and stay so, also if native XDP \
@@ -38,7 +38,7 @@ pub(crate) fn attach_all(
         match attach_in(Mode::Native, config, pins, places, object)? {
             AllAttached::Yes(links) => return Ok((links, Mode::Native)),
             AllAttached::NoNative { interface, cause } => {
-                let native = |place: &Place| place.nic.xdp == Some(XdpMode::Native);
+                let native = |place: &Attachment| place.nic.xdp == Some(XdpMode::Native);
                 ensure!(!places.values().any(native), no_native(&interface, &cause));
                 tracing::warn!(
                     interface,
@@ -58,7 +58,7 @@ pub(crate) fn attach_all(
 pub(crate) fn attach_to(
     config: &Config,
     pins: &Pins,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, Attachment>,
     object: &mut Object,
     mode: Mode,
 ) -> Result<Vec<NewLink>> {
@@ -105,7 +105,7 @@ pub(super) fn leaves_checksums(interface: &str, nic: u32) -> Result<bool> {
 fn prepare_nics(
     config: &Config,
     pins: &Pins,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, Attachment>,
     mode: Mode,
 ) -> Result<()> {
     let mut seen = BTreeSet::new();
@@ -150,7 +150,7 @@ pub(super) struct Stand {
 
 /// The programs of a configuration. Cells first: what a NIC's program delivers must have somewhere to go. A
 /// NIC with several networks has one.
-pub(super) fn stands(config: &Config, places: &BTreeMap<String, Place>) -> Vec<Stand> {
+pub(super) fn stands(config: &Config, places: &BTreeMap<String, Attachment>) -> Vec<Stand> {
     let mut seen = BTreeSet::new();
     let mut stands = Vec::new();
     for program in [CELL, NIC] {
@@ -184,7 +184,7 @@ fn attach_in(
     mode: Mode,
     config: &Config,
     pins: &Pins,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, Attachment>,
     object: &mut Object,
 ) -> Result<AllAttached> {
     let mut links = Vec::new();

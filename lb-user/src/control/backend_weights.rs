@@ -14,7 +14,7 @@ use crate::{
 
 /// What is said of one backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct BackendStatus {
     /// By its checks.
     pub verdict: Verdict,
     /// By the operator.
@@ -25,7 +25,7 @@ pub struct Said {
 
 /// What is said of all backends, by their names in the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layers(pub BTreeMap<String, Said>);
+pub struct Layers(pub BTreeMap<String, BackendStatus>);
 
 /// The percentage of its share that a backend begins with when it comes back, and of each step to
 /// the whole.
@@ -60,10 +60,10 @@ impl Layers {
     }
 
     /// What is said of a backend of `pool`.
-    pub fn of(&self, pool: &Pool, backend: &Backend) -> Said {
+    pub fn of(&self, pool: &Pool, backend: &Backend) -> BackendStatus {
         let said = self.0.get(&backend_name(pool, backend)).copied();
         let said = said.unwrap_or_default();
-        Said {
+        BackendStatus {
             verdict: match pool.health {
                 Some(_) => said.verdict,
                 None => Verdict::Up,
@@ -74,8 +74,8 @@ impl Layers {
 
     /// Who gets how much of a pool's new flows.
     pub fn shares<'p>(&self, pool: &'p Pool) -> Shares<'p> {
-        let said: Vec<Said> = pool.backends.iter().map(|one| self.of(pool, one)).collect();
-        let taken_part: Vec<&Said> = said.iter().filter(|said| !is_out(said)).collect();
+        let said: Vec<BackendStatus> = pool.backends.iter().map(|one| self.of(pool, one)).collect();
+        let taken_part: Vec<&BackendStatus> = said.iter().filter(|said| !is_out(said)).collect();
         let up = taken_part.iter().filter(|said| said.verdict == Verdict::Up);
         let up = up.count();
         let asked = taken_part
@@ -86,7 +86,7 @@ impl Layers {
         // Who has never been asked may be what is missing.
         let is_known = asked == taken_part.len();
         let all = below && is_known && pool.below_min_up == BelowMinUp::All;
-        let share = |backend: &Backend, said: &Said| {
+        let share = |backend: &Backend, said: &BackendStatus| {
             let counts = all || !below && said.verdict == Verdict::Up;
             if is_out(said) || !counts {
                 return 0;
@@ -108,11 +108,11 @@ impl Layers {
 }
 
 /// Whether the operator has taken it out.
-const fn is_out(said: &Said) -> bool {
+const fn is_out(said: &BackendStatus) -> bool {
     matches!(said.overridden, Some(Override::Drain | Override::Disable))
 }
 
-const fn weight(backend: &Backend, said: &Said) -> u16 {
+const fn weight(backend: &Backend, said: &BackendStatus) -> u16 {
     match said.overridden {
         Some(Override::Weight { weight }) => weight,
         _ => backend.weight,
@@ -120,7 +120,7 @@ const fn weight(backend: &Backend, said: &Said) -> u16 {
 }
 
 /// How much of its share a backend has, in percent: after it came back it grows in steps.
-fn ramp(said: &Said, slow_start: Duration) -> u32 {
+fn ramp(said: &BackendStatus, slow_start: Duration) -> u32 {
     match said.back_for {
         Some(back_for) if back_for < slow_start && said.verdict == Verdict::Up => {
             let percent = back_for.as_millis() * u128::from(WHOLE) / slow_start.as_millis();
@@ -152,19 +152,19 @@ pools:
         pool
     }
 
-    fn layers(pool: &Pool, said: &[Said]) -> Layers {
+    fn layers(pool: &Pool, said: &[BackendStatus]) -> Layers {
         let names = pool.backends.iter().map(|one| backend_name(pool, one));
         Layers(names.zip(said.iter().copied()).collect())
     }
 
-    fn verdicts(verdicts: [Verdict; 4]) -> [Said; 4] {
-        verdicts.map(|verdict| Said {
+    fn verdicts(verdicts: [Verdict; 4]) -> [BackendStatus; 4] {
+        verdicts.map(|verdict| BackendStatus {
             verdict,
-            ..Said::default()
+            ..BackendStatus::default()
         })
     }
 
-    fn shares(pool: &Pool, said: &[Said]) -> (Vec<u32>, bool) {
+    fn shares(pool: &Pool, said: &[BackendStatus]) -> (Vec<u32>, bool) {
         let layers = layers(pool, said);
         let Shares { backends, below } = layers.shares(pool);
         (

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     backend_weights::Layers,
     describe::describe,
-    desired::{Desired, Place, desired},
+    desired::{Attachment, Desired, desired},
     evictions::{Ends, ends},
     maglev_tables::choose,
     network_setup::{build_cell, cell_of},
@@ -19,18 +19,18 @@ use crate::{
     config::{self, Config},
     control::applied::applied_path,
     dataplane::object::NIC,
-    flows::{evict::selector::Cut, idle::Policy, keepalive::next_hops::Way},
+    flows::{evict::selector::EvictSelector, idle::Policy, keepalive::next_hops::NextHop},
     health::Verdict,
     host,
     model::registry::{Ids, Kind},
     network::cell::Cell,
-    proxy::Setup,
+    proxy::ProxyConfig,
 };
 
 /// A change that has been found possible; nothing is done yet.
 pub struct Change {
     config: Config,
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, Attachment>,
     cells: BTreeMap<String, Cell>,
     ids: Ids,
     desired: Desired,
@@ -114,7 +114,7 @@ impl Running {
     pub(super) fn prepare_at(
         &mut self,
         config: Config,
-        places: BTreeMap<String, Place>,
+        places: BTreeMap<String, Attachment>,
         layers: &Layers,
     ) -> Result<Change> {
         let mut ids = self.ids.clone();
@@ -191,7 +191,7 @@ impl Running {
         // Who is to be accepted must be listened for, and who is to be dialled must be heard, before the
         // first packet comes.
         self.checks.heard.set(&config, &ids);
-        self.front.add(Setup::new(&config, &ids, &tables));
+        self.front.add(ProxyConfig::new(&config, &ids, &tables));
         self.legs.end_cut(&ends.cut).await;
         let made = self.make(plan, &ids, ends.cut, &built).await;
         if let Err(error) = made.and_then(|()| applied()) {
@@ -218,7 +218,7 @@ impl Running {
         &mut self,
         plan: Vec<Operation>,
         ids: &Ids,
-        cut: Cut,
+        cut: EvictSelector,
         built: &[(&String, &Cell)],
     ) -> Result<()> {
         let made = self
@@ -290,13 +290,13 @@ impl Running {
     }
 
     /// Who knows the next hops of each network, by its id.
-    fn ways(&self, config: &Config, ids: &Ids) -> BTreeMap<u16, Way> {
+    fn ways(&self, config: &Config, ids: &Ids) -> BTreeMap<u16, NextHop> {
         let ways = config.networks.iter().filter_map(|network| {
             let id = ids.get(Kind::Network, &network.name)?;
             let id = u16::try_from(id).ok()?;
             let questions = self.neighbours.get(&id)?.questions.clone();
             let network = network.clone();
-            Some((id, Way { network, questions }))
+            Some((id, NextHop { network, questions }))
         });
         ways.collect()
     }
@@ -380,7 +380,7 @@ fn host_listeners(config: &Config) -> Vec<(&str, config::Listen)> {
 
 fn cells(
     config: &Config,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, Attachment>,
     pins: &crate::dataplane::pins::Pins,
     ids: &Ids,
 ) -> BTreeMap<String, Cell> {

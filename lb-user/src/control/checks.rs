@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    backend_weights::{Layers, Said},
+    backend_weights::{BackendStatus, Layers},
     cell_peers::{self, Heard},
     persisted_state::State,
 };
@@ -273,7 +273,7 @@ impl Checks {
                 let stays =
                     pool.health.is_some() && verdict == Verdict::Unknown && id.is_some_and(&serves);
                 let back = known.and_then(|known| known.back);
-                let said = Said {
+                let said = BackendStatus {
                     verdict: if stays { Verdict::Up } else { verdict },
                     overridden: overrides.get(&name).copied(),
                     back_for: back.map(|back| now - back),

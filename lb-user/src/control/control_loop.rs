@@ -21,7 +21,7 @@ use crate::{
     admin::events::Events,
     api::Override,
     config::{Config, OnDead},
-    flows::evict::selector::Cut,
+    flows::evict::selector::EvictSelector,
     health::{Report, Verdict},
     model::registry::Kind,
     sources::file::Files,
@@ -198,9 +198,9 @@ impl Control {
                 self.event("drain", &object, "its time is over: its flows end", None);
             }
             let drained = self.backend_ids(over.iter().map(String::as_str));
-            self.running.cut(Cut {
+            self.running.cut(EvictSelector {
                 drained,
-                ..Cut::default()
+                ..EvictSelector::default()
             });
         }
         let unconfirmed = self.state.unconfirmed.as_ref().map(|one| one.until);
@@ -283,9 +283,9 @@ impl Control {
                 && self.on_dead(name) == Some(OnDead::Reset)
         });
         let backends = dead.filter_map(|(name, _)| ids.get(Kind::Backend, &name));
-        let cut = Cut {
+        let cut = EvictSelector {
             backends: backends.collect(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         self.running.cut(cut);
     }
@@ -294,10 +294,10 @@ impl Control {
     fn finish_cuts(&mut self) {
         let overrides = self.state.overrides.iter();
         let disabled = overrides.filter(|(_, said)| **said == Override::Disable);
-        let cut = Cut {
+        let cut = EvictSelector {
             disabled: self.backend_ids(disabled.map(|(name, _)| name.as_str())),
             drained: self.backend_ids(self.state.drains.over()),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         self.running.cut(cut);
     }

@@ -40,7 +40,7 @@ use super::{backend_weights::Layers, rule_sets};
 
 /// Where a network is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Attachment {
     /// Its NIC, or that of before while there is none.
     pub nic: Link,
     /// Whether the NIC is there.
@@ -92,7 +92,7 @@ pub struct Desired {
 /// that still finishes flows is to be something else.
 pub fn desired(
     config: &Config,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, Attachment>,
     layers: &Layers,
     ids: &mut Ids,
 ) -> Result<Desired> {
@@ -119,7 +119,7 @@ impl Desired {
     fn add_network(
         &mut self,
         network: &config::Network,
-        place: &Place,
+        place: &Attachment,
         config: &Config,
         ids: &mut Ids,
     ) -> Result<()> {
@@ -194,7 +194,7 @@ impl Desired {
     fn add_link(
         &mut self,
         network: &config::Network,
-        place: &Place,
+        place: &Attachment,
         id: u16,
         ids: &mut Ids,
     ) -> Result<()> {
@@ -391,7 +391,7 @@ fn service_flags(service: &config::Service, is_of_cell: bool) -> u32 {
     reject | cell
 }
 
-fn network_flags(network: &config::Network, place: &Place, config: &Config) -> u16 {
+fn network_flags(network: &config::Network, place: &Attachment, config: &Config) -> u16 {
     let host = if network.host { NETWORK_HOST } else { 0 };
     let reject = if network.reject { NETWORK_REJECT } else { 0 };
     let partial = if place.partial { NETWORK_PARTIAL } else { 0 };
@@ -447,8 +447,8 @@ services:
   api-a: { network: tenant-a, listen: [\"192.168.203.110:6443/tcp\", \"192.168.203.110:6443/udp\"], pool: kas-a }
 ";
 
-    pub(crate) fn places() -> BTreeMap<String, Place> {
-        let place = |ifindex: u32| Place {
+    pub(crate) fn places() -> BTreeMap<String, Attachment> {
+        let place = |ifindex: u32| Attachment {
             nic: Link {
                 ifindex,
                 mac: Mac::new([2, 0, 0, 0, 0, 1]),
@@ -542,7 +542,7 @@ services:
         let config = CONFIG.replace("role: mgmt, ", "role: mgmt, mss: 1460, ");
         let config = config::parse("test.yaml", &config).unwrap();
         let mut places = places();
-        let network = |places: &BTreeMap<String, Place>| {
+        let network = |places: &BTreeMap<String, Attachment>| {
             let built = desired(&config, places, &Layers::default(), &mut Ids::default());
             built.unwrap().networks[0].1
         };

@@ -91,7 +91,7 @@ impl Drains {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config, control::backend_weights::Said};
+    use crate::{config, control::backend_weights::BackendStatus};
 
     const NAME: &str = "p/10.0.0.1:1@mgmt/10.0.0.1";
     const GONE: &str = "old/x@mgmt/10.0.0.7";
@@ -110,7 +110,7 @@ pools:
     }
 
     fn said(verdict: Verdict, overridden: Option<Override>) -> Layers {
-        let said = Said {
+        let said = BackendStatus {
             verdict,
             overridden,
             back_for: None,

@@ -10,7 +10,7 @@ use lb_common::maps::{
 use super::{desired::Desired, plan::Current};
 use crate::{
     control::describe::listener,
-    flows::evict::selector::Cut,
+    flows::evict::selector::EvictSelector,
     model::registry::{Ids, Kind},
 };
 
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
     /// The flows.
-    pub cut: Cut,
+    pub cut: EvictSelector,
     /// A line each.
     pub words: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub fn ends(current: &Current, desired: &Desired, ids: &Ids) -> Ends {
 
 /// The flows that `desired` alone does not let in, whenever they came: what is cut at a start, because
 /// a process may have been killed between a change and its cut.
-pub fn not_admitted(desired: &Desired) -> Cut {
+pub fn not_admitted(desired: &Desired) -> EvictSelector {
     let rules = |owner| desired.rules.get(&owner).cloned();
     let services = desired.services.iter();
     let denied = services
@@ -61,11 +61,11 @@ pub fn not_admitted(desired: &Desired) -> Cut {
         .filter_map(|(key, service)| Some((*key, rules(Owner::Service(service.id))?)));
     let networks = desired.networks.iter();
     let strangers = networks.filter_map(|(id, _)| Some((*id, rules(Owner::Sources(*id))?)));
-    Cut {
+    EvictSelector {
         denied: denied.collect(),
         strangers: strangers.collect(),
         open: Some(services.map(|(key, _)| *key).collect()),
-        ..Cut::default()
+        ..EvictSelector::default()
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
         *,
     };
     use crate::{
-        flows::evict::selector::{FIRST_LEG, Why},
+        flows::evict::selector::{EndReason, FIRST_LEG},
         model::rules::Rules,
     };
 
@@ -189,9 +189,9 @@ mod tests {
         let without = CONFIG.replace(", \"192.168.203.110:6443/udp\"", "");
         let Ends { cut, words } = between(CONFIG, &without);
         let gone = listener_of(17);
-        let wanted = Cut {
+        let wanted = EvictSelector {
             listeners: [gone].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         assert_eq!(cut, wanted);
         assert_eq!(
@@ -217,9 +217,9 @@ mod tests {
         assert_eq!(between(&by_name, &by_host), Ends::default());
         assert_eq!(between(&tcp, &by_name), Ends::default(), "flows go on");
         let Ends { cut, words } = between(&by_name, &tcp);
-        let wanted = Cut {
+        let wanted = EvictSelector {
             legs: [listener_of(6)].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         assert_eq!(cut, wanted);
         assert_eq!(
@@ -234,7 +234,7 @@ mod tests {
             vip_port: Be16::new(6443),
             ..Flow::default()
         };
-        assert_eq!(cut.holds(&flow, FIRST_LEG, None), Some(Why::Policy));
+        assert_eq!(cut.holds(&flow, FIRST_LEG, None), Some(EndReason::Policy));
         assert_eq!(cut.holds(&flow, FIRST_LEG - 1, None), None);
     }
 
@@ -252,11 +252,11 @@ mod tests {
     fn whoever_is_not_let_in_any_more_ends() {
         let Ends { cut, words } = between(CONFIG, &allowing());
         let only: Rules = [("192.168.203.50/32".parse().unwrap(), ALLOW)].into();
-        let wanted = Cut {
+        let wanted = EvictSelector {
             denied: [6, 17]
                 .map(|protocol| (listener_of(protocol), only.clone()))
                 .into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         assert_eq!(cut, wanted);
         assert_eq!(
@@ -313,18 +313,19 @@ mod tests {
             backend_id: 99,
             ..Flow::default()
         };
-        let why = |cut: &Cut, client: &str| cut.holds(&flow, 1, Some(client.parse().unwrap()));
+        let why =
+            |cut: &EvictSelector, client: &str| cut.holds(&flow, 1, Some(client.parse().unwrap()));
         for client in ["fd00:203::50", "fd00:203::51"] {
             assert_eq!(why(&cut, client), None, "{client}");
         }
-        assert_eq!(why(&cut, "fd00:204::50"), Some(Why::Policy));
+        assert_eq!(why(&cut, "fd00:204::50"), Some(EndReason::Policy));
         assert_eq!(why(&stricter, "fd00:203::50"), None);
-        assert_eq!(why(&stricter, "fd00:203::51"), Some(Why::Policy));
-        assert_eq!(cut.holds(&flow, 1, None), Some(Why::Policy));
+        assert_eq!(why(&stricter, "fd00:203::51"), Some(EndReason::Policy));
+        assert_eq!(cut.holds(&flow, 1, None), Some(EndReason::Policy));
     }
 
     /// By [`not_admitted`], why a flow of this client to this VIP's TCP listener is cut.
-    fn at_a_start(config: &str, network: u16, client: &str, vip: &str) -> Option<Why> {
+    fn at_a_start(config: &str, network: u16, client: &str, vip: &str) -> Option<EndReason> {
         let cut = not_admitted(&build(config, &mut Ids::default()));
         let address = |text: &str| text.parse::<Ipv4Addr>().unwrap().into();
         let flow = Flow {
@@ -346,11 +347,11 @@ mod tests {
         for (config, network, client, vip, why) in [
             (CONFIG, 2, one, vip, None),
             (CONFIG, 2, other, vip, None),
-            (CONFIG, 2, stranger, vip, Some(Why::Policy)),
-            (CONFIG, 2, one, "192.168.203.111", Some(Why::Policy)),
-            (CONFIG, 3, one, vip, Some(Why::Policy)),
+            (CONFIG, 2, stranger, vip, Some(EndReason::Policy)),
+            (CONFIG, 2, one, "192.168.203.111", Some(EndReason::Policy)),
+            (CONFIG, 3, one, vip, Some(EndReason::Policy)),
             (&allowing(), 2, one, vip, None),
-            (&allowing(), 2, other, vip, Some(Why::Policy)),
+            (&allowing(), 2, other, vip, Some(EndReason::Policy)),
         ] {
             assert_eq!(
                 at_a_start(config, network, client, vip),

@@ -15,7 +15,7 @@ use lb_common::{
 
 use super::{
     attach::{leaves_checksums, with_below},
-    desired::Place,
+    desired::Attachment,
     plan::Current,
     running::Residents,
 };
@@ -71,7 +71,7 @@ pub(crate) fn places_without_nics(
     nics: &BTreeMap<String, Link>,
     pins: &Pins,
     (current, ids): (&Current, &Ids),
-) -> BTreeMap<String, Place> {
+) -> BTreeMap<String, Attachment> {
     let lack = |network: &&config::Network| !nics.contains_key(&network.name);
     let networks = config.networks.iter().filter(lack);
     let place = |name: &str| {
@@ -85,7 +85,7 @@ pub(crate) fn places_without_nics(
 }
 
 /// The place of a network without its NIC, as its record has it: what a NIC that comes will change.
-pub(crate) fn without_nic(record: Option<&Network>, pins: &Pins) -> Place {
+pub(crate) fn without_nic(record: Option<&Network>, pins: &Pins) -> Attachment {
     let has = |flag| record.is_some_and(|record| record.flags & flag != 0);
     let cell = record.map(|record| record.cell_ifindex);
     let cell = cell.filter(|cell| pins.link(CELL, *cell).exists());
@@ -93,7 +93,7 @@ pub(crate) fn without_nic(record: Option<&Network>, pins: &Pins) -> Place {
         true => XdpMode::Generic,
         false => XdpMode::Native,
     };
-    Place {
+    Attachment {
         nic: Link {
             ifindex: 0,
             mac: record.map_or_else(Mac::default, |record| record.mac),
@@ -119,7 +119,7 @@ pub(crate) fn build_cells(
     nics: &BTreeMap<String, Link>,
     ids: &Ids,
     residents: &mut Residents,
-) -> Result<(BTreeMap<String, Place>, BTreeMap<String, Cell>)> {
+) -> Result<(BTreeMap<String, Attachment>, BTreeMap<String, Cell>)> {
     let mut places = BTreeMap::new();
     let mut cells = BTreeMap::new();
     for network in &config.networks {
@@ -144,7 +144,7 @@ pub(crate) fn build_cells(
             0
         };
         let nic = nic.clone();
-        let place = Place {
+        let place = Attachment {
             partial: leaves_checksums(&network.interface, nic.ifindex)?,
             nic,
             is_there: true,
@@ -196,7 +196,7 @@ fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<
 }
 
 /// Only now that our programs run there: before, the host's stack would answer.
-pub(crate) fn set_up_nics(config: &Config, places: &BTreeMap<String, Place>) -> Result<()> {
+pub(crate) fn set_up_nics(config: &Config, places: &BTreeMap<String, Attachment>) -> Result<()> {
     for network in &config.networks {
         let place = places.get(&network.name);
         let place = place.filter(|place| place.is_there && !place.nic.up);
@@ -209,7 +209,7 @@ pub(crate) fn set_up_nics(config: &Config, places: &BTreeMap<String, Place>) -> 
 }
 
 /// Removes links of networks that are no longer configured, and of NICs that are gone.
-pub(crate) fn remove_stale_links(pins: &Pins, places: &BTreeMap<String, Place>) -> Result<()> {
+pub(crate) fn remove_stale_links(pins: &Pins, places: &BTreeMap<String, Attachment>) -> Result<()> {
     for program in [CELL, NIC] {
         for ifindex in pins.linked(program) {
             let used = places.values().any(|place| match program {

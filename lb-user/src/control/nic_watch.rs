@@ -12,7 +12,7 @@ use super::{
     attach::attach_to,
     backend_weights::Layers,
     control_loop::Control,
-    desired::Place,
+    desired::Attachment,
     network_setup::{build_cells, remove_stale_links, set_up_nics},
     running::Running,
 };
@@ -35,7 +35,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What has become of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum NicEvent {
     /// There is none any more.
     Gone,
     /// There is one again, or another one.
@@ -44,7 +44,7 @@ enum Turn {
     Changed,
 }
 
-impl Turn {
+impl NicEvent {
     const fn words(self) -> &'static str {
         match self {
             Self::Gone => {
@@ -110,7 +110,7 @@ impl Control {
             .filter(|interface| self.running.nic(interface).is_none())
             .collect();
         for interface in missing {
-            self.note_turn(&interface, Ok(Some(Turn::Gone)));
+            self.note_turn(&interface, Ok(Some(NicEvent::Gone)));
         }
     }
 
@@ -134,7 +134,7 @@ impl Control {
     }
 
     /// Says what has become of a NIC, or why it is of no use, once.
-    fn note_turn(&mut self, interface: &str, turn: Result<Option<Turn>>) {
+    fn note_turn(&mut self, interface: &str, turn: Result<Option<NicEvent>>) {
         let is_gone = self.running.nic(interface).is_none();
         let (words, is_bad) = match turn {
             Ok(None) => {
@@ -143,7 +143,7 @@ impl Control {
                 }
                 return;
             }
-            Ok(Some(turn)) => (turn.words().to_owned(), turn == Turn::Gone),
+            Ok(Some(turn)) => (turn.words().to_owned(), turn == NicEvent::Gone),
             Err(error) => (format!("{error:#}; trying again"), true),
         };
         if !is_bad {
@@ -272,19 +272,19 @@ impl Running {
         (interface, now): (&str, Option<Link>),
         is_anew: bool,
         layers: &Layers,
-    ) -> Result<Option<Turn>> {
+    ) -> Result<Option<NicEvent>> {
         let known = self.nic(interface).cloned();
         let turn = match (&known, &now) {
             (None, None) => return Ok(None),
-            (Some(_), None) => Turn::Gone,
-            (None, Some(_)) => Turn::TakenIn,
+            (Some(_), None) => NicEvent::Gone,
+            (None, Some(_)) => NicEvent::TakenIn,
             (Some(known), Some(now))
                 if is_anew || known.ifindex != now.ifindex || now.xdp.is_none() =>
             {
-                Turn::TakenIn
+                NicEvent::TakenIn
             }
             (Some(known), Some(now)) if (known.mac, known.mtu) != (now.mac, now.mtu) => {
-                Turn::Changed
+                NicEvent::Changed
             }
             (Some(_), Some(now)) => {
                 self.set_nic(interface, now);
@@ -292,7 +292,7 @@ impl Running {
             }
         };
         match (turn, now) {
-            (Turn::TakenIn, Some(now)) => self.take_in(interface, &now, layers).await?,
+            (NicEvent::TakenIn, Some(now)) => self.take_in(interface, &now, layers).await?,
             (_, now) => {
                 let mut places = self.places.clone();
                 for network in self.on_interface(interface) {
@@ -353,7 +353,11 @@ impl Running {
         remove_stale_links(&self.pins, &self.places)
     }
 
-    async fn move_to(&mut self, places: BTreeMap<String, Place>, layers: &Layers) -> Result<()> {
+    async fn move_to(
+        &mut self,
+        places: BTreeMap<String, Attachment>,
+        layers: &Layers,
+    ) -> Result<()> {
         let change = self.prepare_at(self.config.clone(), places, layers)?;
         for operation in change.operations() {
             tracing::info!("{operation}");

@@ -14,7 +14,7 @@ use crate::{
     },
     config::Pool,
     flows::{
-        evict::selector::{Choice, Cut},
+        evict::selector::{Choice, EvictSelector},
         filter::choose,
     },
     health::Verdict,
@@ -95,9 +95,9 @@ impl Control {
         self.share().await?;
         if change == Override::Disable {
             let disabled = self.backend_ids([name.as_str()].into_iter());
-            self.running.cut(Cut {
+            self.running.cut(EvictSelector {
                 disabled,
-                ..Cut::default()
+                ..EvictSelector::default()
             });
         }
         let config = self.running.config().clone();
@@ -153,9 +153,9 @@ impl Control {
         by: Option<String>,
         reply: oneshot::Sender<Answer>,
     ) {
-        let cut = Cut {
+        let cut = EvictSelector {
             chosen,
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         let legs = self.running.legs().cut(&cut);
         let finished = self.running.cut_and_tell(cut);

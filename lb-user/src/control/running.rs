@@ -19,20 +19,20 @@ use super::{
     apply::Live,
     backend_weights::Layers,
     checks::{Backend, Checks},
-    desired::{Place, table},
+    desired::{Attachment, table},
     maglev_tables::in_use,
     plan::Operation,
     reclaim::{retired::Retired, sweep::Sweeper},
 };
 use crate::{
-    api::{Had, InterfaceStatus, Override},
+    api::{InterfaceStatus, Override, ShareUse},
     config::Config,
     dataplane::{
         attach::{Held, Mode, NewLink},
         object::Object,
         pins::Pins,
     },
-    flows::{Done, Expiry, evict::selector::Cut, log::Reporter},
+    flows::{Done, Expiry, evict::selector::EvictSelector, log::Reporter},
     model::{
         names::parse_backend,
         registry::{Ids, Kind},
@@ -42,7 +42,7 @@ use crate::{
         cell_thread::Resident,
         neighbour::{Resolved, Targets},
     },
-    proxy::{Counts, Front, Legs, Setup, Shares},
+    proxy::{Acceptors, Counts, Legs, ProxyConfig, Shares},
 };
 
 /// How long after a change no packet opens a flow by the maps of before.
@@ -78,7 +78,7 @@ pub struct Running {
     /// The checks of backends.
     pub checks: Checks,
     /// The threads that serve shared VIPs.
-    pub(crate) front: Front,
+    pub(crate) front: Acceptors,
     /// The connections that they carry.
     pub(crate) legs: Legs,
     /// What became of their clients.
@@ -88,7 +88,7 @@ pub struct Running {
     /// What is applied; its limits are those of the maps.
     pub(crate) config: Config,
     /// Where its networks are.
-    pub(crate) places: BTreeMap<String, Place>,
+    pub(crate) places: BTreeMap<String, Attachment>,
     pub(crate) mode: Mode,
     pub(crate) cells: BTreeMap<String, Cell>,
     pub(crate) residents: Residents,
@@ -147,7 +147,7 @@ impl Running {
     }
 
     /// Ends everything but what serves shared VIPs.
-    pub fn leave(self) -> (Front, Legs) {
+    pub fn leave(self) -> (Acceptors, Legs) {
         let Self { front, legs, .. } = self;
         (front, legs)
     }
@@ -245,7 +245,7 @@ impl Running {
 
     /// Has the shared VIPs served as it stands now.
     pub(super) fn steer(&self) {
-        let setup = Setup::new(&self.config, &self.ids, &self.tables);
+        let setup = ProxyConfig::new(&self.config, &self.ids, &self.tables);
         self.front.set(setup);
     }
 
@@ -265,7 +265,7 @@ impl Running {
     }
 
     /// What the clients of each network have of what shared VIPs divide among them, by its name.
-    pub fn divided(&self) -> BTreeMap<String, Had> {
+    pub fn divided(&self) -> BTreeMap<String, ShareUse> {
         let name = |id: u16| self.ids.name(Kind::Network, id.into());
         let all = self.divided.read().into_iter();
         all.map(|(id, had)| (name(id).unwrap_or("-").to_owned(), had))
@@ -275,7 +275,7 @@ impl Running {
     /// The interfaces of the networks that have theirs.
     pub fn interfaces(&self) -> BTreeMap<String, InterfaceStatus> {
         let places = self.places.iter().filter(|(_, place)| place.is_there);
-        let status = |place: &Place| InterfaceStatus {
+        let status = |place: &Attachment| InterfaceStatus {
             mode: self.mode.to_string(),
             carrier: place.nic.running,
         };
@@ -306,7 +306,7 @@ impl Running {
     }
 
     /// Ends flows at once.
-    pub(super) fn cut(&mut self, cut: Cut) {
+    pub(super) fn cut(&mut self, cut: EvictSelector) {
         if !cut.is_empty() {
             self.legs.cut(&cut);
             self.cuts.push(self.expiry.cut(cut));
@@ -314,7 +314,7 @@ impl Running {
     }
 
     /// Ends the flows that a change does not let in any more.
-    pub(crate) fn cut_by_policy(&mut self, cut: Cut) {
+    pub(crate) fn cut_by_policy(&mut self, cut: EvictSelector) {
         if !cut.is_empty() {
             self.legs.cut(&cut);
             self.policy = Some(self.cut_and_tell(cut));
@@ -353,10 +353,10 @@ impl Running {
     }
 
     /// Ends flows at once, and says when it is done.
-    pub(super) fn cut_and_tell(&mut self, cut: Cut) -> oneshot::Receiver<Done> {
+    pub(super) fn cut_and_tell(&mut self, cut: EvictSelector) -> oneshot::Receiver<Done> {
         let done = self.expiry.cut(cut);
         // Done after it: nobody sweeps before.
-        self.cuts.push(self.expiry.cut(Cut::default()));
+        self.cuts.push(self.expiry.cut(EvictSelector::default()));
         done
     }
 

@@ -12,8 +12,8 @@ use crate::{
         persisted_state::State, running::Running,
     },
     dataplane::version::{Pinned, pinned},
-    proxy::{Front, Legs},
-    system::systemd::Place,
+    proxy::{Acceptors, Legs},
+    system::systemd::ListenerKey,
 };
 
 /// What is said of a process that has taken over and dies before it is up.
@@ -39,7 +39,7 @@ impl Control {
     /// # Errors
     ///
     /// If the process has too many open files.
-    pub fn give(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
+    pub fn give(&self) -> io::Result<Vec<(ListenerKey, OwnedFd)>> {
         self.running.front.give()
     }
 
@@ -49,7 +49,7 @@ impl Control {
     }
 
     /// The next process is up: ends the control plane, and leaves what serves shared VIPs.
-    pub fn leave(self) -> (Front, Legs) {
+    pub fn leave(self) -> (Acceptors, Legs) {
         self.running.front.let_go();
         self.running.leave()
     }

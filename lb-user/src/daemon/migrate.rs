@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use lb_common::abi::ABI_VERSION;
 
 use crate::{
-    control::desired::Place,
+    control::desired::Attachment,
     dataplane::{
         attach::Mode,
         object::MAPS,
@@ -94,7 +94,7 @@ impl Migration {
 
     /// The mode in which the links are switched once everything is written; none where they are attached
     /// before, as at any other start.
-    pub(super) fn switches_in(&self, places: &BTreeMap<String, Place>) -> Option<Mode> {
+    pub(super) fn switches_in(&self, places: &BTreeMap<String, Attachment>) -> Option<Mode> {
         if !matches!(self, Self::Whole(_) | Self::Anew(_)) {
             return None;
         }

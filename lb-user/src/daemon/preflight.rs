@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{
     migrate::{Migration, lost},
-    startup::Manner,
+    startup::StartOptions,
 };
 use crate::{
     config::Config,
@@ -14,7 +14,7 @@ use crate::{
         applied::applied,
         apply::Live,
         backend_weights::Layers,
-        desired::{Place, desired},
+        desired::{Attachment, desired},
         network_setup::{find_nics, without_nic},
     },
     dataplane::{
@@ -43,7 +43,7 @@ pub fn start(config: &Config, pins: &Pins) -> Result<()> {
 /// # Errors
 ///
 /// Why not.
-pub fn take_over(config: &Config, pins: &Pins, manner: Manner) -> Result<Option<Object>> {
+pub fn take_over(config: &Config, pins: &Pins, manner: StartOptions) -> Result<Option<Object>> {
     // That process frees what is not used any more.
     check(config, pins, Live::ids)?;
     if !pins.exist() {
@@ -80,10 +80,14 @@ fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&Live) -> Result<Ids>)
 }
 
 /// Where the networks would be, as far as it can be known.
-fn places(config: &Config, nics: &BTreeMap<String, Link>, pins: &Pins) -> BTreeMap<String, Place> {
+fn places(
+    config: &Config,
+    nics: &BTreeMap<String, Link>,
+    pins: &Pins,
+) -> BTreeMap<String, Attachment> {
     let networks = config.networks.iter();
     let place = |name: &String| match nics.get(name) {
-        Some(nic) => Place {
+        Some(nic) => Attachment {
             nic: nic.clone(),
             is_there: true,
             cell_ifindex: 0,

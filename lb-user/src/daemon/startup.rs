@@ -9,7 +9,7 @@ use crate::{
         cell_peers::Heard,
         change::{ANOTHER, first_port},
         checks::Checks,
-        desired::{Desired, Place, desired},
+        desired::{Attachment, Desired, desired},
         evictions::{ends, not_admitted},
         maglev_tables::choose,
         network_setup::{
@@ -25,7 +25,7 @@ use crate::{
     flows::{
         Expiry,
         idle::Policy,
-        keepalive::next_hops::{Way, Ways},
+        keepalive::next_hops::{NextHop, NextHops},
         log::Reporter,
     },
     host::neighbours,
@@ -37,7 +37,7 @@ use crate::{
         neighbour::{self, Inquiry, MAX_INQUIRIES, Resolved, Side},
         nic,
     },
-    proxy::{Counts, Front, Leases, Legs, Listeners, Setup, Shares, Tables},
+    proxy::{Acceptors, Counts, Legs, Listeners, PortLeases, ProxyConfig, Shares, Tables},
     system::systemd,
 };
 
@@ -61,7 +61,7 @@ use super::migrate::Migration;
 
 /// How a start is to be made.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct StartOptions {
     /// Level of aya-log in the programs.
     pub log_level: u8,
     /// Whether flows may be lost to leave the pinned maps of another version.
@@ -82,7 +82,7 @@ pub fn start(
     config: &Config,
     text: &str,
     pins: &Pins,
-    manner: Manner,
+    manner: StartOptions,
     runtime: &Runtime,
     loaded: Option<Object>,
     with: (Reporter, &State, Listeners),
@@ -251,7 +251,7 @@ fn bring_up(
     let words = ends(&current, &wanted, &ids).words;
     let cut = not_admitted(&wanted);
     let tables: BTreeMap<u32, Vec<u32>> = wanted.tables.iter().cloned().collect();
-    let setup = Setup::new(&config, &ids, &tables);
+    let setup = ProxyConfig::new(&config, &ids, &tables);
     listen_on_host(&config, &setup, &listeners, runtime)?;
     front.set(setup);
     runtime.block_on(live.apply(plan(&current, &wanted), (&ids, &object), &mut resolved))?;
@@ -315,7 +315,7 @@ fn resolve(
     ids: &Ids,
     pins: &Pins,
     report: &UnboundedSender<Resolved>,
-) -> Result<(BTreeMap<u16, Neighbours>, Ways)> {
+) -> Result<(BTreeMap<u16, Neighbours>, NextHops)> {
     let mut ways = BTreeMap::new();
     let mut neighbours = BTreeMap::new();
     let (answers, answered) = mpsc::channel(MAX_INQUIRIES);
@@ -335,9 +335,9 @@ fn resolve(
         };
         neighbours.insert(id, neighbour);
         let network = network.clone();
-        ways.insert(id, Way { network, questions });
+        ways.insert(id, NextHop { network, questions });
     }
-    Ok((neighbours, Ways::new(ways, answered)))
+    Ok((neighbours, NextHops::new(ways, answered)))
 }
 
 /// Starts a thread for each network that serves its shared VIPs.
@@ -347,7 +347,7 @@ fn front(
     live: &Live,
     of_clients: (&Legs, &Counts, &Shares),
     listeners: Listeners,
-) -> Result<Front> {
+) -> Result<Acceptors> {
     let mut sides = BTreeMap::new();
     let tables = Tables::open(&pins.maps())?;
     for network in &config.networks {
@@ -356,20 +356,20 @@ fn front(
             Some(_) => {
                 let (maps, (_, _, divided)) = (live.beside(&pins.maps())?, of_clients);
                 let (tables, divided) = (tables.clone(), divided.clone());
-                Some(Leases::new(&network.name, tables, maps, divided))
+                Some(PortLeases::new(&network.name, tables, maps, divided))
             }
             None => None,
         };
         sides.insert(network.name.clone(), (side, leases));
     }
-    Front::start(sides, of_clients, listeners)
+    Acceptors::start(sides, of_clients, listeners)
 }
 
 /// Opens the listeners at the host's own addresses: low ports may be had at the start only, so one that is
 /// busy now is not had before the next. High ones are tried again by the front.
 fn listen_on_host(
     config: &Config,
-    setup: &Setup,
+    setup: &ProxyConfig,
     listeners: &Listeners,
     runtime: &Runtime,
 ) -> Result<()> {
@@ -401,7 +401,7 @@ fn listen_on_host(
 /// Starts a thread for each network that checks its backends.
 fn check(
     config: &Config,
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, Attachment>,
     ids: &Ids,
     pins: &Pins,
     (current, neighbours): (&Current, &BTreeMap<u16, Neighbours>),

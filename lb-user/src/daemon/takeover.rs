@@ -38,7 +38,7 @@ use crate::{
     admin::server::{SocketFile, bind},
     dataplane::pins::Pins,
     host::{self, Lock},
-    system::systemd::{self, Place},
+    system::systemd::{self, ListenerKey},
 };
 
 /// How long the other process may take for its next message.
@@ -86,25 +86,25 @@ const MAIN: u8 = 3;
 
 /// What the process before has given.
 #[derive(Debug)]
-pub struct Inheritance {
+pub struct Handoff {
     /// The lock of the instance.
     pub lock: Lock,
     /// The listeners of its shared VIPs.
-    pub listeners: Vec<(Place, OwnedFd)>,
+    pub listeners: Vec<(ListenerKey, OwnedFd)>,
     /// Where it waits to hear that this process is up.
-    pub giver: Giver,
+    pub giver: Predecessor,
 }
 
 /// The process before, which waits to hear that this one is up. It knows that this will never be when this
 /// is dropped.
 #[derive(Debug)]
-pub struct Giver {
+pub struct Predecessor {
     stream: UnixStream,
     /// None: from before there were versions.
     version: Option<u8>,
 }
 
-impl Giver {
+impl Predecessor {
     /// Says that the supervisor is about to take this process for the main one.
     pub fn prepare(&self) {
         if self.version.is_some() {
@@ -128,7 +128,7 @@ impl Giver {
 /// # Errors
 ///
 /// If it does not give it.
-pub fn inherit(pins: &Pins) -> Result<Option<Inheritance>> {
+pub fn inherit(pins: &Pins) -> Result<Option<Handoff>> {
     let path = pins.heirs();
     let ask = |word: &[u8]| -> Result<Asked> {
         let mut stream = match UnixStream::connect(&path) {
@@ -159,7 +159,7 @@ pub fn inherit(pins: &Pins) -> Result<Option<Inheritance>> {
 /// What came of asking.
 #[derive(Debug)]
 enum Asked {
-    Given(Box<Inheritance>),
+    Given(Box<Handoff>),
     /// It has closed without a word.
     TurnedAway,
     /// There is no such process.
@@ -195,9 +195,9 @@ fn take(stream: UnixStream) -> Result<Asked> {
         next = receive(&stream)?;
     }
     let lock = lock.context("the lock did not come")?;
-    let giver = Giver { stream, version };
+    let giver = Predecessor { stream, version };
     giver.say(TAKEN);
-    Ok(Asked::Given(Box::new(Inheritance {
+    Ok(Asked::Given(Box::new(Handoff {
         lock,
         listeners,
         giver,
@@ -206,14 +206,14 @@ fn take(stream: UnixStream) -> Result<Asked> {
 
 /// Where the next process asks.
 #[derive(Debug)]
-pub struct Door {
+pub struct TakeoverListener {
     listener: tokio::net::UnixListener,
     file: SocketFile,
 }
 
 /// The next process, which has asked.
 #[derive(Debug)]
-pub struct Heir {
+pub struct Successor {
     stream: UnixStream,
     /// None where its processes are not visible from here.
     pid: Option<i32>,
@@ -232,7 +232,7 @@ pub enum Fate {
     Lost,
 }
 
-impl Door {
+impl TakeoverListener {
     /// Opens it, for this user and root only. Needs a tokio runtime.
     ///
     /// # Errors
@@ -254,7 +254,7 @@ impl Door {
     }
 
     /// Waits for the next process.
-    pub async fn heir(&self) -> Heir {
+    pub async fn heir(&self) -> Successor {
         loop {
             match self.accept().await {
                 Ok(heir) => return heir,
@@ -266,7 +266,7 @@ impl Door {
         }
     }
 
-    async fn accept(&self) -> Result<Heir> {
+    async fn accept(&self) -> Result<Successor> {
         let (stream, _) = self.listener.accept().await?;
         let uid = stream.peer_cred()?.uid();
         let own = nix::unistd::geteuid().as_raw();
@@ -282,7 +282,7 @@ impl Door {
                 pid.unwrap_or_default()
             );
         }
-        Ok(Heir {
+        Ok(Successor {
             stream,
             pid,
             version: None,
@@ -290,7 +290,7 @@ impl Door {
     }
 }
 
-impl Heir {
+impl Successor {
     /// Waits for its first word, which is its version; none if it has gone already. Needs a tokio runtime.
     pub async fn greeted(mut self) -> Option<Self> {
         let read = async {
@@ -314,7 +314,11 @@ impl Heir {
     /// # Errors
     ///
     /// If it has gone, or does not take it; it hears no more then.
-    pub fn give(&self, lock: &Lock, listeners: io::Result<Vec<(Place, OwnedFd)>>) -> Result<()> {
+    pub fn give(
+        &self,
+        lock: &Lock,
+        listeners: io::Result<Vec<(ListenerKey, OwnedFd)>>,
+    ) -> Result<()> {
         let give = || {
             let stream = &self.stream;
             let listeners = listeners.context("duplicate the listeners")?;
@@ -444,12 +448,12 @@ mod tests {
 
     use super::*;
 
-    fn place(network: &str, address: &str) -> Place {
+    fn place(network: &str, address: &str) -> ListenerKey {
         (network.to_owned(), address.parse().unwrap())
     }
 
     /// What the old process gives it, and what it has got.
-    fn given(version: Option<u8>) -> (Heir, Inheritance, tempfile::TempDir) {
+    fn given(version: Option<u8>) -> (Successor, Handoff, tempfile::TempDir) {
         let (heir, new) = pair(version);
         let folder = tempfile::tempdir().unwrap();
         let lock = Lock::at(&folder.path().join("lock"), "i").unwrap();
@@ -459,9 +463,9 @@ mod tests {
     }
 
     /// The next process, at both ends; it is no process that can be looked at.
-    fn pair(version: Option<u8>) -> (Heir, UnixStream) {
+    fn pair(version: Option<u8>) -> (Successor, UnixStream) {
         let (stream, new) = UnixStream::pair().unwrap();
-        let heir = Heir {
+        let heir = Successor {
             stream,
             pid: None,
             version,
@@ -469,7 +473,7 @@ mod tests {
         (heir, new)
     }
 
-    fn taken(new: UnixStream) -> Inheritance {
+    fn taken(new: UnixStream) -> Handoff {
         match take(new).unwrap() {
             Asked::Given(inheritance) => *inheritance,
             other => panic!("{other:?}"),
@@ -495,13 +499,13 @@ mod tests {
             heir.give(&lock, Ok(listeners)).unwrap();
             (heir, lock)
         });
-        let Inheritance {
+        let Handoff {
             lock,
             listeners,
             giver: before,
         } = taken(new);
         let (heir, kept) = giver.join().unwrap();
-        let places: Vec<&Place> = listeners.iter().map(|(place, _)| place).collect();
+        let places: Vec<&ListenerKey> = listeners.iter().map(|(place, _)| place).collect();
         assert_eq!(
             places,
             [&place("a", "10.0.0.1:443"), &place("b", "10.0.0.1:443")]
@@ -564,7 +568,7 @@ mod tests {
             let (heir, mut new) = pair(version);
             new.write_all(said).unwrap();
             drop(new);
-            let heir = Heir { pid: own, ..heir };
+            let heir = Successor { pid: own, ..heir };
             assert_eq!(fate(heir), fated, "{version:?} {said:?}");
         }
     }
@@ -611,7 +615,7 @@ mod tests {
         }
     }
 
-    fn fate(heir: Heir) -> Fate {
+    fn fate(heir: Successor) -> Fate {
         in_runtime(heir.fate())
     }
 

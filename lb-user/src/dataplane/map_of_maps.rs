@@ -16,12 +16,12 @@ use aya::maps::{Array, ArrayOfMaps, FromMapData, InnerMap, Map, MapData, MapErro
 /// The inner maps that this process holds, by the outer one's name and their place in it. Clones are of
 /// the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held(Arc<Mutex<BTreeMap<Place, OwnedFd>>>);
+pub(super) struct Held(Arc<Mutex<BTreeMap<InnerKey, OwnedFd>>>);
 
-type Place = (&'static str, u32);
+type InnerKey = (&'static str, u32);
 
 impl Held {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Place, OwnedFd>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<InnerKey, OwnedFd>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,16 +15,16 @@ use lb_common::{
 };
 
 use super::{
-    keepalive::next_hops::{Way, Ways},
+    keepalive::next_hops::{NextHop, NextHops},
     reset::segments::End,
 };
 use crate::dataplane::{ids::FreeIds, labels::Labels, maps::Maps};
 
 /// The maps, and what has been read of them in this pass.
-pub(crate) struct Records {
+pub(crate) struct MapCache {
     maps: Maps,
     labels: Labels,
-    ways: Ways,
+    ways: NextHops,
     pages: HashMap<u16, SnatPage>,
     networks: HashMap<u16, Option<Network>>,
     backends: HashMap<u32, Option<Backend>>,
@@ -36,8 +36,8 @@ fn slot(id: u32) -> Option<u16> {
     u16::try_from(id.checked_sub(PAGE)? / u32::from(FLOWS_PER_ADDRESS)).ok()
 }
 
-impl Records {
-    pub(super) fn new(maps: Maps, labels: Labels, ways: Ways) -> Self {
+impl MapCache {
+    pub(super) fn new(maps: Maps, labels: Labels, ways: NextHops) -> Self {
         Self {
             maps,
             labels,
@@ -110,7 +110,7 @@ impl Records {
     }
 
     /// Other ways into the networks.
-    pub(super) fn follow(&mut self, networks: BTreeMap<u16, Way>) {
+    pub(super) fn follow(&mut self, networks: BTreeMap<u16, NextHop>) {
         self.ways.replace(networks);
     }
 

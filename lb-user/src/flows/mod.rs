@@ -40,9 +40,9 @@ use tokio::sync::oneshot;
 
 pub use self::evict::queue::Done;
 use self::{
-    evict::selector::Cut,
+    evict::selector::EvictSelector,
     idle::Policy,
-    keepalive::next_hops::{Way, Ways},
+    keepalive::next_hops::{NextHop, NextHops},
     worker::Worker,
 };
 use crate::{dataplane::maps::Maps, flows::log::Reporter, network::cell_thread};
@@ -99,8 +99,8 @@ impl Count {
 #[derive(Debug)]
 enum Order {
     Policy(Policy),
-    Follow(BTreeMap<u16, Way>),
-    Cut(Box<Cut>, oneshot::Sender<Done>),
+    Follow(BTreeMap<u16, NextHop>),
+    Cut(Box<EvictSelector>, oneshot::Sender<Done>),
     /// It drops this when it rests.
     Rest(oneshot::Sender<()>),
     GoOn,
@@ -126,7 +126,7 @@ impl Expiry {
         folder: &Path,
         maps: Maps,
         policy: Policy,
-        ways: Ways,
+        ways: NextHops,
         reporter: Reporter,
     ) -> Result<Self> {
         let (sender, orders) = mpsc::channel();
@@ -149,14 +149,14 @@ impl Expiry {
 
     /// From now on these are the networks, by id, and who knows their next hops. The answers go where
     /// they went before.
-    pub fn follow(&self, networks: BTreeMap<u16, Way>) {
+    pub fn follow(&self, networks: BTreeMap<u16, NextHop>) {
         self.order(Order::Follow(networks));
     }
 
     /// Ends the flows that `cut` says, at once. To be called when no new flow can come to be one of
     /// them: after the maps were changed. What the answer comes to is [`Done`]; it is an error only if
     /// the thread ends before. Whoever does not want to know drops it.
-    pub fn cut(&self, cut: Cut) -> oneshot::Receiver<Done> {
+    pub fn cut(&self, cut: EvictSelector) -> oneshot::Receiver<Done> {
         let (done, answer) = oneshot::channel();
         self.order(Order::Cut(Box::new(cut), done));
         answer

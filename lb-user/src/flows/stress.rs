@@ -25,8 +25,8 @@ use lb_common::{
 
 use super::{
     evict::{
-        selector::{Cut, Why},
-        terminate::{Severed, Stroke, sever},
+        selector::{EndReason, EvictSelector},
+        terminate::{Severed, Termination, sever},
     },
     expire::{mark, settle},
     idle::words::established,
@@ -148,9 +148,9 @@ impl Cutter {
     /// Cuts all of a backend that gets no new flows any more; afterwards there is none left.
     fn cut(&mut self, ground: &Ground, dice: &mut Dice) {
         let backend = 1 + dice.below(BACKENDS);
-        let cut = Cut {
+        let cut = EvictSelector {
             backends: [backend].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         ground.down.store(backend, Ordering::SeqCst);
         ground.grace();
@@ -158,10 +158,10 @@ impl Cutter {
         let mut all = Vec::new();
         for id in 0..IDS {
             match sever((&ground.table, &labels), id, &cut, 0) {
-                Stroke::Spared => {}
-                Stroke::Missed => panic!("{id} is missed: a packet is not as fast as that"),
-                Stroke::Silenced => self.silenced += 1,
-                Stroke::Severed(severed, network, service) => {
+                Termination::Spared => {}
+                Termination::Missed => panic!("{id} is missed: a packet is not as fast as that"),
+                Termination::Silenced => self.silenced += 1,
+                Termination::Severed(severed, network, service) => {
                     assert_eq!((network, service), (NETWORK, SERVICE));
                     if severed.alive.in_use() {
                         ground.count(-1);
@@ -182,7 +182,7 @@ impl Cutter {
             self.severed += 1;
             let Severed { id, alive, why, .. } = severed;
             let flow = severed.flow(&ground.table).unwrap();
-            assert_eq!((flow.backend_id, why), (backend, Why::Backend));
+            assert_eq!((flow.backend_id, why), (backend, EndReason::Backend));
             let generation = alive.generation();
             assert_eq!(flow, ground.flow(id, generation, backend, alive.end()));
             ground.ended(id, generation);
@@ -413,19 +413,24 @@ fn the_time_of_a_pass_over_a_million_flows() {
         protocol: 6,
         ..ServiceKey::default()
     };
-    let denied = Cut {
+    let denied = EvictSelector {
         denied: [(key, rules)].into(),
-        ..Cut::default()
+        ..EvictSelector::default()
     };
-    let all = Cut {
+    let all = EvictSelector {
         backends: (1..=BACKENDS).collect(),
-        ..Cut::default()
+        ..EvictSelector::default()
     };
     let labels = Labels::anonymous(0);
     for (what, cut, wanted) in [("rules", denied, 0), ("all", all, FLOWS)] {
         let began = Instant::now();
         let cut = (0..FLOWS)
-            .filter(|id| matches!(sever((&table, &labels), *id, &cut, 0), Stroke::Severed(..)))
+            .filter(|id| {
+                matches!(
+                    sever((&table, &labels), *id, &cut, 0),
+                    Termination::Severed(..)
+                )
+            })
             .count();
         println!("{what}: {FLOWS} entries in {:?}", began.elapsed());
         assert_eq!(cut, wanted as usize);

@@ -17,7 +17,7 @@ const FRESH: Duration = Duration::from_millis(10);
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The line of a network, as far as it was looked at.
-pub(super) struct Line {
+pub(super) struct CarrierGate {
     network: String,
     carrier: Carrier,
     was_there: Cell<bool>,
@@ -26,7 +26,7 @@ pub(super) struct Line {
     absent: Cell<Option<Instant>>,
 }
 
-impl Line {
+impl CarrierGate {
     pub(super) const fn new(network: String, carrier: Carrier) -> Self {
         Self {
             network,

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     Outcome, Report, Target, Verdict,
-    carrier_gate::{CARRIER_POLL_INTERVAL, Line},
+    carrier_gate::{CARRIER_POLL_INTERVAL, CarrierGate},
     check::{Checked, Question},
     pace::Pace,
     state::Course,
@@ -64,7 +64,7 @@ impl Checker {
         (commons, neighbours): (Commons, mpsc::Sender<IpAddr>),
     ) -> Result<Self> {
         let carrier = Carrier::open(nic).context("ask for the carrier of a NIC")?;
-        let line = Line::new(network.to_owned(), carrier.clone());
+        let line = CarrierGate::new(network.to_owned(), carrier.clone());
         let (targets, wanted) = watch::channel(Vec::new());
         let (name, cell) = (network.to_owned(), side.cell);
         let work = move |runtime| {
@@ -108,7 +108,7 @@ impl Drop for Checker {
 /// What all checks of the network share.
 struct Shared {
     network: String,
-    line: Line,
+    line: CarrierGate,
     pace: Pace,
     commons: Commons,
     /// Where to ask for a neighbour anew.
@@ -149,7 +149,7 @@ impl Drop for Running {
 /// Follows what is wanted until nobody wants anything any more.
 async fn run(
     network: String,
-    line: Line,
+    line: CarrierGate,
     mut wanted: watch::Receiver<Vec<Target>>,
     (commons, neighbours): (Commons, mpsc::Sender<IpAddr>),
 ) {

@@ -22,11 +22,11 @@ use tokio::{
 };
 
 use super::{
-    Counts, Legs, Listeners, Setup,
-    admission::{Everywhere, Pending},
+    Counts, Legs, Listeners, ProxyConfig,
+    admission::{Admission, Pending},
     dial::{
         connect::{Dial, Dialers, Origin, Ports, Sources, open},
-        select::{Addresses, Unreached},
+        select::{Addresses, NoBackend},
     },
     fair_share::Shares,
     fd_budget::Descriptors,
@@ -37,12 +37,12 @@ use super::{
     sockets::reset_at_close,
     splice::{
         negotiated::Agreed,
-        port_lease::{LEASE_HEARTBEAT, Leases, PUT_BACK_INTERVAL},
+        port_lease::{LEASE_HEARTBEAT, PUT_BACK_INTERVAL, PortLeases},
     },
 };
 use crate::{
     network::{cell_thread, neighbour::Side},
-    system::{panics::spawn_connection, systemd::Place},
+    system::{panics::spawn_connection, systemd::ListenerKey},
 };
 
 /// How long until an address that could not be had is tried again, and until a front that has no
@@ -51,16 +51,16 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The fronts of all networks. They end with it.
 #[derive(Debug)]
-pub struct Front {
-    setup: Option<watch::Sender<Arc<Setup>>>,
+pub struct Acceptors {
+    setup: Option<watch::Sender<Arc<ProxyConfig>>>,
     threads: Vec<JoinHandle<()>>,
     shares: Shares,
     listeners: Listeners,
-    pending: Everywhere,
-    kept: Everywhere,
+    pending: Admission,
+    kept: Admission,
 }
 
-impl Front {
+impl Acceptors {
     /// Starts a front for each network, by its name. They have nothing to do until they are told. What
     /// of `listeners` is open already is not opened again.
     ///
@@ -68,7 +68,7 @@ impl Front {
     ///
     /// If a cell cannot be entered, or a thread not be started.
     pub fn start(
-        sides: BTreeMap<String, (Side, Option<Leases>)>,
+        sides: BTreeMap<String, (Side, Option<PortLeases>)>,
         (legs, counts, shares): (&Legs, &Counts, &Shares),
         listeners: Listeners,
     ) -> Result<Self> {
@@ -88,8 +88,8 @@ impl Front {
             setup: Some(setup),
             threads: Vec::new(),
             listeners,
-            pending: Everywhere::up_to(descriptors.waiting()),
-            kept: Everywhere::up_to(descriptors.kept()),
+            pending: Admission::up_to(descriptors.waiting()),
+            kept: Admission::up_to(descriptors.kept()),
         };
         for (network, side, leases, asked) in dials {
             let work = Work {
@@ -114,7 +114,7 @@ impl Front {
 
     /// From now on new connections go where this says. Listeners that are not in it are closed, and new
     /// ones that can be had are open when this returns; legs go on.
-    pub fn set(&self, setup: Setup) {
+    pub fn set(&self, setup: ProxyConfig) {
         if let Some(sender) = &self.setup {
             let setup = Arc::new(setup);
             self.shares.divide_among(setup.client_networks());
@@ -127,7 +127,7 @@ impl Front {
 
     /// As [`Self::set`], but what is not wanted any more goes on beside it: the data plane may still send
     /// clients there.
-    pub fn add(&self, mut setup: Setup) {
+    pub fn add(&self, mut setup: ProxyConfig) {
         if let Some(sender) = &self.setup {
             let before = Arc::clone(&sender.borrow());
             setup.keep(&before);
@@ -141,7 +141,7 @@ impl Front {
     /// # Errors
     ///
     /// If the process has too many open files.
-    pub fn give(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
+    pub fn give(&self) -> io::Result<Vec<(ListenerKey, OwnedFd)>> {
         let listeners = self.listeners.give();
         self.look_again();
         listeners
@@ -171,7 +171,7 @@ impl Front {
     }
 }
 
-impl Drop for Front {
+impl Drop for Acceptors {
     fn drop(&mut self) {
         // Threads see that nobody will tell them anything any more.
         drop(self.setup.take());
@@ -186,7 +186,7 @@ impl Drop for Front {
 /// What a thread has to do, before it runs.
 struct Work {
     network: String,
-    setup: watch::Receiver<Arc<Setup>>,
+    setup: watch::Receiver<Arc<ProxyConfig>>,
     dialers: Dialers,
     legs: Legs,
     counts: Counts,
@@ -195,7 +195,7 @@ struct Work {
     kept: Pending,
     shares: Shares,
     descriptors: Descriptors,
-    leases: Option<Leases>,
+    leases: Option<PortLeases>,
 }
 
 fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
@@ -207,8 +207,8 @@ fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result
 }
 
 /// What all connections of a network share.
-pub(crate) struct Shared {
-    pub(super) setup: watch::Receiver<Arc<Setup>>,
+pub(crate) struct Context {
+    pub(super) setup: watch::Receiver<Arc<ProxyConfig>>,
     pub(super) dialers: Dialers,
     pub(super) legs: Legs,
     pub(super) counts: Counts,
@@ -224,7 +224,7 @@ pub(crate) struct Shared {
     pub(super) network: String,
 }
 
-impl Shared {
+impl Context {
     /// The service of a VIP here, as it is now.
     pub(super) fn service(&self, vip: SocketAddrV4) -> Option<Arc<Service>> {
         let key = (self.network.clone(), vip);
@@ -257,7 +257,7 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
     }
     let from = (network.as_str().into(), origin, leases);
     task::spawn_local(dial_all(asked, from, shares, setup.clone()));
-    let shared = Rc::new(Shared {
+    let shared = Rc::new(Context {
         setup: setup.clone(),
         dialers,
         legs,
@@ -298,13 +298,13 @@ impl Drop for Listening {
     }
 }
 
-fn listen(address: SocketAddrV4, shared: &Rc<Shared>) -> Listening {
+fn listen(address: SocketAddrV4, shared: &Rc<Context>) -> Listening {
     let accept = accept(address, Rc::clone(shared));
     Listening(task::spawn_local(accept).abort_handle())
 }
 
 /// Accepts connections to a VIP as long as this is wanted, whatever comes in between.
-async fn accept(vip: SocketAddrV4, shared: Rc<Shared>) {
+async fn accept(vip: SocketAddrV4, shared: Rc<Context>) {
     let mut listener = None;
     let mut was_said = false;
     loop {
@@ -325,7 +325,7 @@ async fn accept(vip: SocketAddrV4, shared: Rc<Shared>) {
 async fn accept_one(
     listener: &mut Option<TcpListener>,
     vip: SocketAddrV4,
-    shared: &Rc<Shared>,
+    shared: &Rc<Context>,
 ) -> io::Result<()> {
     let listener = match listener {
         Some(listener) => listener,
@@ -346,7 +346,7 @@ async fn accept_one(
 }
 
 /// Serves a client, in a task of its own, if there is a descriptor for it.
-fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
+fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Context>) {
     let Some(service) = shared.service(addresses.vip) else {
         return;
     };
@@ -355,7 +355,7 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
         Err(spent) => {
             shared.counts.of(&service.name, |counted| {
                 counted.accepted += 1;
-                counted.refuse(Unreached::without_descriptor(spent).label());
+                counted.refuse(NoBackend::without_descriptor(spent).label());
             });
             reset_at_close(&client);
             return;
@@ -375,7 +375,7 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Shared>) {
 }
 
 /// Says of the ports that are lent that they are in use, for ever.
-async fn say(leases: Leases) {
+async fn say(leases: PortLeases) {
     loop {
         leases.say();
         sleep(LEASE_HEARTBEAT).await;
@@ -383,7 +383,7 @@ async fn say(leases: Leases) {
 }
 
 /// Puts ports back that were left a moment ago, for ever.
-async fn put_back(leases: Leases) {
+async fn put_back(leases: PortLeases) {
     loop {
         sleep(PUT_BACK_INTERVAL).await;
         leases.put_back();
@@ -393,9 +393,9 @@ async fn put_back(leases: Leases) {
 /// Opens the connections that are wished for.
 async fn dial_all(
     mut asked: mpsc::UnboundedReceiver<Dial>,
-    (network, origin, leases): (Arc<str>, Origin, Option<Leases>),
+    (network, origin, leases): (Arc<str>, Origin, Option<PortLeases>),
     shares: Shares,
-    mut setup: watch::Receiver<Arc<Setup>>,
+    mut setup: watch::Receiver<Arc<ProxyConfig>>,
 ) {
     let ports = Rc::new(RefCell::new(Ports::default()));
     while let Some(dial) = asked.recv().await {

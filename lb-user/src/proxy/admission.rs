@@ -36,24 +36,24 @@ struct Limit {
 
 /// Those of all networks.
 #[derive(Clone, Debug)]
-pub(super) struct Everywhere(Arc<Mutex<Known>>);
+pub(super) struct Admission(Arc<Mutex<Known>>);
 
 /// Those of a network.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
-    everywhere: Everywhere,
+    everywhere: Admission,
     network: Arc<str>,
 }
 
 /// A client that is pending until this is dropped.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    everywhere: Everywhere,
+pub(super) struct Permit {
+    everywhere: Admission,
     number: u64,
     goes: Arc<Notify>,
 }
 
-impl Everywhere {
+impl Admission {
     /// Nobody yet, and so many clients of all networks at most.
     pub(super) fn up_to(clients: usize) -> Self {
         let known = Known {
@@ -83,7 +83,7 @@ impl Everywhere {
 
 impl Pending {
     /// Admits a client. Others go for it if there are too many.
-    pub(super) fn admit(&self, source: Ipv4Addr) -> Ticket {
+    pub(super) fn admit(&self, source: Ipv4Addr) -> Permit {
         let goes = Arc::new(Notify::new());
         let client = Client {
             place: (Arc::clone(&self.network), source),
@@ -91,7 +91,7 @@ impl Pending {
             goes: Arc::clone(&goes),
         };
         let number = self.everywhere.known().admit(client);
-        Ticket {
+        Permit {
             everywhere: self.everywhere.clone(),
             number,
             goes,
@@ -99,7 +99,7 @@ impl Pending {
     }
 }
 
-impl Ticket {
+impl Permit {
     /// So many bytes are kept for it now. Others go for them if they are too many, or itself.
     pub(super) fn keeps(&self, bytes: usize) {
         self.everywhere.known().keeps(self.number, bytes);
@@ -111,7 +111,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.everywhere.known().remove(self.number);
     }
@@ -251,7 +251,7 @@ mod tests {
     const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
     /// Those of these that must go.
-    async fn gone(tickets: &[Ticket]) -> Vec<usize> {
+    async fn gone(tickets: &[Permit]) -> Vec<usize> {
         let mut gone = Vec::new();
         for (number, ticket) in tickets.iter().enumerate() {
             tokio::select! {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     /// Clients of as many addresses.
-    fn strangers(pending: &Pending, count: usize) -> Vec<Ticket> {
+    fn strangers(pending: &Pending, count: usize) -> Vec<Permit> {
         let first = u32::from(Ipv4Addr::new(10, 1, 0, 0));
         let sources = (first..).map(Ipv4Addr::from).take(count);
         sources.map(|source| pending.admit(source)).collect()
@@ -272,9 +272,9 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_brings_too_many_loses_his_oldest() {
-        let pending = Everywhere::up_to(OF_ALL.clients).of("a");
+        let pending = Admission::up_to(OF_ALL.clients).of("a");
         let other = [pending.admit(Ipv4Addr::new(10, 0, 0, 2))];
-        let tickets: Vec<Ticket> = (0..OF_SOURCE.clients)
+        let tickets: Vec<Permit> = (0..OF_SOURCE.clients)
             .map(|_| pending.admit(SOURCE))
             .collect();
         assert!(gone(&tickets).await.is_empty());
@@ -285,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_network_that_is_full_the_oldest_goes() {
-        let everywhere = Everywhere::up_to(OF_ALL.clients);
+        let everywhere = Admission::up_to(OF_ALL.clients);
         let pending = everywhere.of("a");
         let other = strangers(&everywhere.of("b"), 1);
         let tickets = strangers(&pending, OF_NETWORK.clients);
@@ -298,7 +298,7 @@ mod tests {
     /// A tenant who opens all that there are takes nothing from those who open few.
     #[tokio::test]
     async fn of_all_networks_the_greatest_loses_its_oldest() {
-        let everywhere = Everywhere::up_to(OF_ALL.clients);
+        let everywhere = Admission::up_to(OF_ALL.clients);
         let few = strangers(&everywhere.of("few"), 3);
         let mut many = Vec::new();
         let networks = ["a", "b", "c", "d"].map(|name| everywhere.of(name));
@@ -320,8 +320,8 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_are_limited_like_clients() {
-        let pending = Everywhere::up_to(OF_ALL.clients).of("a");
-        let tickets: Vec<Ticket> = (0..3).map(|_| pending.admit(SOURCE)).collect();
+        let pending = Admission::up_to(OF_ALL.clients).of("a");
+        let tickets: Vec<Permit> = (0..3).map(|_| pending.admit(SOURCE)).collect();
         tickets[0].keeps(OF_SOURCE.bytes / 2);
         tickets[2].keeps(OF_SOURCE.bytes / 2);
         tickets[2].keeps(OF_SOURCE.bytes / 2);
@@ -345,9 +345,9 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_those_that_have_gone() {
-        let everywhere = Everywhere::up_to(OF_ALL.clients);
+        let everywhere = Admission::up_to(OF_ALL.clients);
         let pending = everywhere.of("a");
-        let tickets: Vec<Ticket> = (0..OF_SOURCE.clients + 3)
+        let tickets: Vec<Permit> = (0..OF_SOURCE.clients + 3)
             .map(|_| {
                 let ticket = pending.admit(SOURCE);
                 ticket.keeps(7);

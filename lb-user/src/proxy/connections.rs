@@ -34,7 +34,7 @@ use crate::{
         peers::peer,
     },
     flows::{
-        evict::selector::{Choice, Cut, FIRST_LEG, Why},
+        evict::selector::{Choice, EndReason, EvictSelector, FIRST_LEG},
         filter::choose,
         idle::{age, duration},
         log::Reporter,
@@ -65,7 +65,7 @@ struct Known {
     /// How often legs have been cut.
     cuts: u64,
     /// The latest of these cuts, the last one at the end.
-    latest: VecDeque<Cut>,
+    latest: VecDeque<EvictSelector>,
     last: u32,
     legs: BTreeMap<u32, Arc<Leg>>,
     of_service: HashMap<u16, u32>,
@@ -94,7 +94,7 @@ pub struct Leg {
     half_closed: AtomicBool,
     idle_most: Option<Duration>,
     half_closed_most: Duration,
-    cut: watch::Sender<Option<Why>>,
+    cut: watch::Sender<Option<EndReason>>,
 }
 
 /// Why a leg does not begin.
@@ -108,7 +108,7 @@ pub enum NotBegun {
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From the client.
     ToBackend,
     /// From the backend.
@@ -253,7 +253,7 @@ impl Legs {
     }
 
     /// Ends those that a cut is for, loudly; how many these are.
-    pub fn cut(&self, cut: &Cut) -> u64 {
+    pub fn cut(&self, cut: &EvictSelector) -> u64 {
         if cut.is_empty() {
             return 0;
         }
@@ -275,7 +275,7 @@ impl Legs {
 
     /// As [`Self::cut`], and waits until their ends have been told: as long as the data plane still lets out
     /// what comes from their VIPs.
-    pub async fn end_cut(&self, cut: &Cut) {
+    pub async fn end_cut(&self, cut: &EvictSelector) {
         if self.cut(cut) == 0 {
             return;
         }
@@ -342,7 +342,7 @@ impl Known {
     /// Whether a leg has been cut since there were `cuts` of them.
     fn have_cut(&self, leg: &Leg, cuts: u64) -> bool {
         let since = usize::try_from(self.cuts - cuts).unwrap_or(usize::MAX);
-        let is_cut = |cut: &Cut| leg.why(cut).is_some();
+        let is_cut = |cut: &EvictSelector| leg.why(cut).is_some();
         since > self.latest.len() || self.latest.iter().rev().take(since).any(is_cut)
     }
 
@@ -365,7 +365,7 @@ impl Known {
 
 impl Leg {
     /// Why a cut ends it.
-    fn why(&self, cut: &Cut) -> Option<Why> {
+    fn why(&self, cut: &EvictSelector) -> Option<EndReason> {
         cut.holds(&self.flow, self.id, self.client())
     }
 
@@ -375,10 +375,10 @@ impl Leg {
     }
 
     /// Notes that so many bytes went that way.
-    pub fn note(&self, way: Way, bytes: usize) {
+    pub fn note(&self, way: Direction, bytes: usize) {
         let counter = match way {
-            Way::ToBackend => &self.to_backend,
-            Way::ToClient => &self.to_client,
+            Direction::ToBackend => &self.to_backend,
+            Direction::ToClient => &self.to_client,
         };
         counter.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.last_seen.store(now(), Ordering::Relaxed);
@@ -467,7 +467,7 @@ impl Leg {
     }
 
     /// Waits until it is cut.
-    pub async fn is_cut(&self) -> Why {
+    pub async fn is_cut(&self) -> EndReason {
         let mut cut = self.cut.subscribe();
         loop {
             if let Some(why) = *cut.borrow_and_update() {
@@ -588,12 +588,12 @@ pub(super) mod tests {
         let legs = Legs::new(reporter);
         let service = snapshot::tests::service(None, None);
         let (cuts, key) = (legs.cuts(), key(1));
-        legs.cut(&Cut::default());
+        legs.cut(&EvictSelector::default());
         let begins = |backend, cuts| legs.begin(new(&key, &service, backend), cuts).err();
         assert_eq!(begins(7, cuts), None);
-        let cut = |backend| Cut {
+        let cut = |backend| EvictSelector {
             backends: [backend].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         assert_eq!(legs.cut(&cut(9)), 0);
         assert_eq!(legs.cut(&cut(10)), 0);
@@ -624,8 +624,8 @@ pub(super) mod tests {
         let ids: Vec<u32> = legs.all().iter().map(|leg| leg.id).collect();
         assert_eq!(ids, [first.leg.id, second.leg.id]);
         assert!(ids.iter().all(|id| *id >= FIRST_LEG));
-        first.leg.note(Way::ToBackend, 5);
-        first.leg.note(Way::ToClient, 11);
+        first.leg.note(Direction::ToBackend, 5);
+        first.leg.note(Direction::ToClient, 11);
         first.end(FINISHED);
         assert!(legs.has_room(&service));
         drop(second);
@@ -703,18 +703,21 @@ pub(super) mod tests {
         let legs = Legs::new(reporter);
         let service = snapshot::tests::service(None, None);
         let guards = [7, 8, 9].map(|backend| begin(&legs, &service, 1, backend));
-        legs.cut(&Cut {
+        legs.cut(&EvictSelector {
             backends: [7].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         });
-        legs.cut(&Cut {
+        legs.cut(&EvictSelector {
             chosen: vec![Choice {
                 id: Some(guards[2].leg.id),
                 ..Choice::default()
             }],
-            ..Cut::default()
+            ..EvictSelector::default()
         });
         let cut = guards.each_ref().map(|guard| *guard.leg.cut.borrow());
-        assert_eq!(cut, [Some(Why::Backend), None, Some(Why::Operator)]);
+        assert_eq!(
+            cut,
+            [Some(EndReason::Backend), None, Some(EndReason::Operator)]
+        );
     }
 }

@@ -5,7 +5,7 @@
 //! before, and nothing is set aside for networks that ask for nothing. Where no other network has
 //! clients all is for the one.
 
-use crate::api::Had;
+use crate::api::ShareUse;
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     net::SocketAddrV4,
@@ -111,8 +111,8 @@ impl Shares {
     }
 
     /// What the clients of each network have, by its id.
-    pub fn read(&self) -> BTreeMap<u16, Had> {
-        let mut networks: BTreeMap<u16, Had> = BTreeMap::new();
+    pub fn read(&self) -> BTreeMap<u16, ShareUse> {
+        let mut networks: BTreeMap<u16, ShareUse> = BTreeMap::new();
         for (resource, taken) in &*self.taken() {
             for (network, count) in &taken.of_network {
                 let had = networks.entry(*network).or_default();
@@ -223,7 +223,7 @@ mod tests {
         let parts: Vec<Part> = resources.iter().flat_map(take).collect();
         assert_eq!(parts.len(), 4);
         assert!(resources.iter().all(|resource| take(resource).is_err()));
-        let had = Had {
+        let had = ShareUse {
             descriptors: 1,
             flow_ports: 1,
             leg_ports: 2,

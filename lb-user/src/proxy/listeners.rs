@@ -20,7 +20,7 @@ use tokio::{
 use super::splice::saved_syn;
 use crate::{
     network::namespace,
-    system::systemd::{self, Place},
+    system::systemd::{self, ListenerKey},
 };
 
 /// Connections that the kernel has made and nobody has accepted yet. The kernel takes no more than
@@ -50,19 +50,19 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Known {
     /// Those that clients are accepted from.
-    open: BTreeMap<Place, std::net::TcpListener>,
+    open: BTreeMap<ListenerKey, std::net::TcpListener>,
     /// Those that were inherited, and that nobody in their network has looked at yet.
-    inherited: BTreeMap<Place, std::net::TcpListener>,
+    inherited: BTreeMap<ListenerKey, std::net::TcpListener>,
     /// Those that the next process has got as well, and accepts from once it is up.
-    lent: BTreeMap<Place, std::net::TcpListener>,
+    lent: BTreeMap<ListenerKey, std::net::TcpListener>,
     /// The segment sizes that clients of some are told.
-    told: BTreeMap<Place, u16>,
+    told: BTreeMap<ListenerKey, u16>,
 }
 
 impl Listeners {
     /// Those that were inherited, which the supervisor keeps already. What is no listener at its place is
     /// left out.
-    pub fn new(inherited: Vec<(Place, OwnedFd)>) -> Self {
+    pub fn new(inherited: Vec<(ListenerKey, OwnedFd)>) -> Self {
         let mut known = Known::default();
         for (place, descriptor) in inherited {
             let (network, vip) = &place;
@@ -90,7 +90,7 @@ impl Listeners {
     /// # Errors
     ///
     /// What the kernel says, or that all were given away.
-    pub fn at(&self, place: &Place) -> io::Result<TcpListener> {
+    pub fn at(&self, place: &ListenerKey) -> io::Result<TcpListener> {
         if let Some(open) = self.open_at(place)? {
             return TcpListener::from_std(open);
         }
@@ -103,7 +103,7 @@ impl Listeners {
 
     /// The one at that place, if it is open. One that was inherited may be of a namespace that the network
     /// has left since: nobody comes there any more.
-    fn open_at(&self, place: &Place) -> io::Result<Option<std::net::TcpListener>> {
+    fn open_at(&self, place: &ListenerKey) -> io::Result<Option<std::net::TcpListener>> {
         let mut known = self.known();
         let inherited = known.inherited.get(place);
         if let Some(is_here) = inherited.map(namespace::is_here).transpose()?
@@ -122,7 +122,7 @@ impl Listeners {
     }
 
     /// From now on it is known as open.
-    fn add(&self, place: &Place, listener: std::net::TcpListener) -> io::Result<()> {
+    fn add(&self, place: &ListenerKey, listener: std::net::TcpListener) -> io::Result<()> {
         let mut known = self.known();
         // They may have been given away since nobody has held the lock.
         if self.have_ceased() {
@@ -134,7 +134,7 @@ impl Listeners {
     }
 
     /// Waits until those at these places are open, or may never be.
-    pub(super) fn wait_for(&self, places: &[&Place]) {
+    pub(super) fn wait_for(&self, places: &[&ListenerKey]) {
         let lacks = |known: &mut Known| places.iter().any(|place| !known.open.contains_key(*place));
         let waited = self
             .0
@@ -145,7 +145,7 @@ impl Listeners {
 
     /// From now on clients there are told to send no larger segments than a backend takes, if they were told
     /// otherwise.
-    pub(super) fn tell_mss(&self, place: &Place, mss: u16) {
+    pub(super) fn tell_mss(&self, place: &ListenerKey, mss: u16) {
         let mut known = self.known();
         let is_news = known.told.get(place).is_none_or(|told| mss < *told);
         if mss < LEAST_MSS || !is_news {
@@ -168,7 +168,7 @@ impl Listeners {
         self.close(|(of, _)| !is_configured(of));
     }
 
-    fn close(&self, is_unwanted: impl Fn(&Place) -> bool) {
+    fn close(&self, is_unwanted: impl Fn(&ListenerKey) -> bool) {
         let mut known = self.known();
         let Known {
             open,
@@ -179,7 +179,7 @@ impl Listeners {
         told.retain(|place, _| !is_unwanted(place));
         let open = open.extract_if(.., |place, _| is_unwanted(place));
         let inherited = inherited.extract_if(.., |place, _| is_unwanted(place));
-        let closed: Vec<Place> = open.chain(inherited).map(|(place, _)| place).collect();
+        let closed: Vec<ListenerKey> = open.chain(inherited).map(|(place, _)| place).collect();
         drop(known);
         closed.iter().for_each(systemd::forget);
     }
@@ -190,7 +190,7 @@ impl Listeners {
     /// # Errors
     ///
     /// If the process has too many open files.
-    pub fn give(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
+    pub fn give(&self) -> io::Result<Vec<(ListenerKey, OwnedFd)>> {
         self.0.ceased.send_replace(true);
         let mut known = self.known();
         let Known {
@@ -247,7 +247,7 @@ fn listens(descriptor: &OwnedFd, vip: SocketAddrV4) -> bool {
 }
 
 /// Says that another one than the inherited one will be there.
-fn replace(place: &Place) {
+fn replace(place: &ListenerKey) {
     let (network, vip) = place;
     tracing::warn!(
         network,
@@ -281,7 +281,7 @@ mod tests {
 
     const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 78, 0, 1), 0);
 
-    fn place(network: &str, vip: SocketAddrV4) -> Place {
+    fn place(network: &str, vip: SocketAddrV4) -> ListenerKey {
         (network.to_owned(), vip)
     }
 

@@ -34,11 +34,11 @@ mod stats;
 mod tcp_info;
 
 pub use self::{
-    accept::Front,
+    accept::Acceptors,
     connections::Legs,
     fair_share::Shares,
     listeners::Listeners,
-    snapshot::Setup,
-    splice::port_lease::{Leases, Tables},
+    snapshot::ProxyConfig,
+    splice::port_lease::{PortLeases, Tables},
     stats::Counts,
 };

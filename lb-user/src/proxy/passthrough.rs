@@ -7,12 +7,12 @@ use lb_common::maglev;
 use tokio::net::TcpStream;
 
 use super::{
-    accept::Shared,
-    dial::select::{Addresses, Candidates, Unreached},
+    accept::Context,
+    dial::select::{Addresses, Candidates, NoBackend},
     relay::{Connected, go_on},
     snapshot::Service,
     sockets::reset_at_close,
-    splice::{negotiated::Offer, prelude::Said},
+    splice::{negotiated::Offer, prelude::Prelude},
 };
 
 /// The label of who goes for a newer one.
@@ -24,7 +24,7 @@ pub(super) async fn serve(
     addresses: Addresses,
     service: Arc<Service>,
     pool: &str,
-    shared: Rc<Shared>,
+    shared: Rc<Context>,
 ) {
     let counts = &shared.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
@@ -33,7 +33,7 @@ pub(super) async fn serve(
         biased;
         // Who has a backend goes for nobody.
         connected = connect(&client, addresses, &service, pool, &shared) => {
-            connected.map_err(Unreached::label)
+            connected.map_err(NoBackend::label)
         }
         () = ticket.goes() => Err(RECYCLED),
     };
@@ -56,15 +56,15 @@ async fn connect(
     addresses: Addresses,
     service: &Arc<Service>,
     pool: &str,
-    shared: &Shared,
-) -> Result<Connected, Unreached> {
+    shared: &Context,
+) -> Result<Connected, NoBackend> {
     let key = addresses.key(service);
     let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
     let reached = candidates.connect(&key, service, None, Offer::of(client), shared);
     let reached = reached.await?;
-    let said = Said {
+    let said = Prelude {
         preface: reached.preface(addresses.ends(), None, None)?,
-        ..Said::default()
+        ..Prelude::default()
     };
     Ok(Connected {
         service: Arc::clone(service),

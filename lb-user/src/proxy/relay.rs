@@ -8,16 +8,16 @@ use lb_common::maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIEN
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use super::{
-    accept::Shared,
-    connections::{Guard, Leg, Way},
+    accept::Context,
+    connections::{Direction, Guard, Leg},
     dial::select::Reached,
     relay::pipe::{Failed, pump},
     snapshot::Service,
     sockets::{idle, is_closed, prepare, reset_at_close},
     splice::{
-        handoff::{Ends, Stays, hand_over},
-        port_lease::Lease,
-        prelude::Said,
+        handoff::{Ends, NotSpliced, hand_over},
+        port_lease::PortLease,
+        prelude::Prelude,
     },
     tcp_info::Info,
 };
@@ -26,11 +26,11 @@ use super::{
 pub(super) struct Connected {
     pub(super) service: Arc<Service>,
     pub(super) reached: Reached,
-    pub(super) said: Said,
+    pub(super) said: Prelude,
 }
 
 /// Gives a connection to the data plane; or carries it, if that cannot take it.
-pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shared) {
+pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Context) {
     let Connected {
         service,
         reached:
@@ -46,7 +46,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shar
     let mut lease = lease;
     let spliced = match (&mut lease, syn) {
         (_, Err(why)) => Err(why),
-        (None, Ok(_)) => Err(Stays::NoPort),
+        (None, Ok(_)) => Err(NotSpliced::NoPort),
         (Some(lease), Ok(syn)) => {
             let mut ends = Ends {
                 client: &client,
@@ -54,7 +54,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shar
                 said: &mut said,
             };
             let spliced = ends.splice(lease, &guard.leg, syn);
-            if spliced == Err(Stays::BackendTakesLess) {
+            if spliced == Err(NotSpliced::BackendTakesLess) {
                 tell_mss(lease, &guard.leg, shared);
             }
             spliced
@@ -70,7 +70,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shar
             handed.finish().await;
         }
         (spliced, lease) => {
-            let why = spliced.err().unwrap_or(Stays::NoPort);
+            let why = spliced.err().unwrap_or(NotSpliced::NoPort);
             let counts = &shared.counts;
             counts.of(&service.name, |counted| counted.copy(why.label()));
             note_agreed(&backend, shared);
@@ -80,14 +80,14 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Shar
 }
 
 /// The next clients of a VIP are told to send what this backend takes.
-fn tell_mss(lease: &Lease, leg: &Leg, shared: &Shared) {
+fn tell_mss(lease: &PortLease, leg: &Leg, shared: &Context) {
     let (_, mss) = lease.opening();
     let place = (shared.network.clone(), leg.vip());
     shared.listeners.tell_mss(&place, mss);
 }
 
 /// The next clients that differ from what this backend agrees on are copied without a try.
-fn note_agreed(backend: &TcpStream, shared: &Shared) {
+fn note_agreed(backend: &TcpStream, shared: &Context) {
     if let (Ok(SocketAddr::V4(address)), Ok(info)) = (backend.peer_addr(), Info::of(backend)) {
         shared.agreed.note(address, info.options());
     }
@@ -97,9 +97,9 @@ fn note_agreed(backend: &TcpStream, shared: &Shared) {
 /// is a reset for both.
 async fn carry(
     client: TcpStream,
-    (service, mut backend, guard, said): (Arc<Service>, TcpStream, Guard, Said),
-    mut lease: Option<Lease>,
-    shared: &Shared,
+    (service, mut backend, guard, said): (Arc<Service>, TcpStream, Guard, Prelude),
+    mut lease: Option<PortLease>,
+    shared: &Context,
 ) {
     guard.carried();
     let leg = Arc::clone(&guard.leg);
@@ -125,15 +125,15 @@ async fn carry(
 async fn exchange(
     client: &TcpStream,
     backend: &mut TcpStream,
-    said: Said,
-    (leg, lease): (&Leg, Option<&mut Lease>),
-    shared: &Shared,
+    said: Prelude,
+    (leg, lease): (&Leg, Option<&mut PortLease>),
+    shared: &Context,
 ) -> u32 {
     let sent_on = said.into_sent_on();
     if backend.write_all(&sent_on).await.is_err() {
         return RESET_BY_BACKEND;
     }
-    leg.note(Way::ToBackend, sent_on.len());
+    leg.note(Direction::ToBackend, sent_on.len());
     drop(sent_on);
     let backend = &*backend;
     let first = Cell::new(None);
@@ -142,19 +142,23 @@ async fn exchange(
         first.set(first.get().or(Some(way)));
         leg.note_half_closed();
         result.map_err(|failed| match (failed, way) {
-            (Failed::From, Way::ToBackend) | (Failed::To, Way::ToClient) => RESET_BY_CLIENT,
-            (Failed::To, Way::ToBackend) | (Failed::From, Way::ToClient) => RESET_BY_BACKEND,
+            (Failed::From, Direction::ToBackend) | (Failed::To, Direction::ToClient) => {
+                RESET_BY_CLIENT
+            }
+            (Failed::To, Direction::ToBackend) | (Failed::From, Direction::ToClient) => {
+                RESET_BY_BACKEND
+            }
         })
     };
-    let there = one_way(client, backend, Way::ToBackend);
-    let back = one_way(backend, client, Way::ToClient);
+    let there = one_way(client, backend, Direction::ToBackend);
+    let back = one_way(backend, client, Direction::ToClient);
     if let Err(kind) = tokio::try_join!(there, back) {
         return kind;
     }
     if let Some(lease) = lease {
         // Its port is put back soon.
         is_closed(backend).await;
-        if first.get() == Some(Way::ToClient) {
+        if first.get() == Some(Direction::ToClient) {
             lease.backend_rests();
         }
     }

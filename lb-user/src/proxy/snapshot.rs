@@ -21,7 +21,7 @@ use crate::{
 
 /// All that a front needs to know of the configuration.
 #[derive(Debug, Default)]
-pub struct Setup {
+pub struct ProxyConfig {
     /// Services by listener: the network's name, and the VIP and port there.
     pub services: BTreeMap<(String, SocketAddrV4), Arc<Service>>,
     /// Pools by name.
@@ -141,7 +141,7 @@ impl Sni {
     }
 }
 
-impl Setup {
+impl ProxyConfig {
     /// What `config` says; `ids` has its names, and `tables` are the Maglev tables of its pools by id.
     pub fn new(config: &Config, ids: &Ids, tables: &BTreeMap<u32, Vec<u32>>) -> Self {
         let mut setup = Self::default();

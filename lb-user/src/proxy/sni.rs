@@ -6,15 +6,15 @@ use lb_common::maglev;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use super::{
-    accept::Shared,
-    admission::Ticket,
+    accept::Context,
+    admission::Permit,
     client_hello::{self, Hello, Reading, Refusal, Verdict},
-    dial::select::{Addresses, Candidates, Unreached},
+    dial::select::{Addresses, Candidates, NoBackend},
     relay::{Connected, go_on},
     route,
     snapshot::{Routing, Service, Sni},
     sockets::{CLOSE_TIMEOUT, hear_out},
-    splice::{negotiated::Offer, prelude::Said},
+    splice::{negotiated::Offer, prelude::Prelude},
 };
 use crate::{
     config::Ech,
@@ -48,11 +48,11 @@ enum Refused {
     /// It says its real name encrypted.
     Ech,
     /// There is no backend to be had.
-    Unreached(Unreached),
+    Unreached(NoBackend),
 }
 
-impl From<Unreached> for Refused {
-    fn from(unreached: Unreached) -> Self {
+impl From<NoBackend> for Refused {
+    fn from(unreached: NoBackend) -> Self {
         Self::Unreached(unreached)
     }
 }
@@ -117,7 +117,7 @@ pub(super) async fn serve(
     addresses: Addresses,
     service: Arc<Service>,
     sni: Arc<Sni>,
-    shared: Rc<Shared>,
+    shared: Rc<Context>,
 ) {
     let counts = &shared.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
@@ -153,8 +153,8 @@ async fn connect(
     client: &mut TcpStream,
     addresses: Addresses,
     sni: &Sni,
-    shared: &Shared,
-    ticket: &Ticket,
+    shared: &Context,
+    ticket: &Permit,
 ) -> Result<Connected, Refused> {
     let is_proxy = sni.is_proxy(*addresses.client.ip());
     let heard = timeout(sni.timeout, read(client, is_proxy, sni.max_bytes, ticket));
@@ -191,7 +191,7 @@ async fn connect(
     Ok(Connected {
         service: Arc::clone(service),
         reached,
-        said: Said {
+        said: Prelude {
             bytes,
             for_us: announced.length,
             preface,
@@ -213,7 +213,7 @@ async fn read(
     client: &mut TcpStream,
     is_proxy: bool,
     most: usize,
-    ticket: &Ticket,
+    ticket: &Permit,
 ) -> Result<Heard, Refused> {
     let mut bytes = Vec::new();
     let announced = match is_proxy {
@@ -243,7 +243,7 @@ async fn read(
 async fn read_header(
     client: &mut TcpStream,
     bytes: &mut Vec<u8>,
-    ticket: &Ticket,
+    ticket: &Permit,
 ) -> Result<Announced, Refused> {
     loop {
         read_more(client, bytes).await?;
@@ -271,7 +271,7 @@ async fn read_more(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<(), Re
 }
 
 /// Keeps what is not whole yet.
-fn keep(bytes: &mut Vec<u8>, ticket: &Ticket) {
+fn keep(bytes: &mut Vec<u8>, ticket: &Permit) {
     bytes.shrink_to_fit();
     ticket.keeps(bytes.len());
 }

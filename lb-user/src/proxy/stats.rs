@@ -1,6 +1,6 @@
 //! What became of the clients of each service.
 
-use crate::api::Counted;
+use crate::api::ServiceStats;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -13,15 +13,15 @@ const OTHERS: &str = "(others)";
 
 /// Counters of all services, by their names; shared by all threads.
 #[derive(Clone, Debug, Default)]
-pub struct Counts(Arc<Mutex<BTreeMap<String, Counted>>>);
+pub struct Counts(Arc<Mutex<BTreeMap<String, ServiceStats>>>);
 
 impl Counts {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Counted>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, ServiceStats>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the counters of a service.
-    pub fn of(&self, service: &str, change: impl FnOnce(&mut Counted)) {
+    pub fn of(&self, service: &str, change: impl FnOnce(&mut ServiceStats)) {
         let mut all = self.all();
         match all.get_mut(service) {
             Some(counted) => change(counted),
@@ -30,12 +30,12 @@ impl Counts {
     }
 
     /// Those of all services.
-    pub fn read(&self) -> BTreeMap<String, Counted> {
+    pub fn read(&self) -> BTreeMap<String, ServiceStats> {
         self.all().clone()
     }
 }
 
-impl Counted {
+impl ServiceStats {
     /// Counts a client that is refused for a reason that is called `label`.
     pub fn refuse(&mut self, label: &str) {
         add(&mut self.refused, label);

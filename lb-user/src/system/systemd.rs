@@ -79,7 +79,7 @@ fn said(result: io::Result<()>, words: &str) {
 }
 
 /// Has a listener kept until it is [forgotten](forget).
-pub fn keep(place: &Place, listener: impl AsFd) {
+pub fn keep(place: &ListenerKey, listener: impl AsFd) {
     let name = name(place);
     let states = [NotifyState::FdStore, NotifyState::FdName(&name)];
     let kept = sd_notify::notify_with_fds(&states, &[listener.as_fd()]);
@@ -87,7 +87,7 @@ pub fn keep(place: &Place, listener: impl AsFd) {
 }
 
 /// Has a listener kept no longer.
-pub fn forget(place: &Place) {
+pub fn forget(place: &ListenerKey) {
     forget_name(&name(place));
 }
 
@@ -97,7 +97,7 @@ fn forget_name(name: &str) {
 
 /// The listeners that were kept from an earlier process. Only the first call gets them, which must come
 /// before there is a second thread.
-pub fn kept() -> Vec<(Place, OwnedFd)> {
+pub fn kept() -> Vec<(ListenerKey, OwnedFd)> {
     // Those for a process that is not this one are none.
     let names = match sd_notify::listen_fds_with_names() {
         Ok(names) => names.map(|(_, name)| name).collect::<Vec<_>>(),
@@ -124,11 +124,11 @@ pub fn kept() -> Vec<(Place, OwnedFd)> {
 }
 
 /// What a listener is kept as: `NETWORK/VIP/PORT`, at most 85 characters, none of them a colon.
-fn name((network, vip): &Place) -> String {
+fn name((network, vip): &ListenerKey) -> String {
     format!("{network}/{}/{}", vip.ip(), vip.port())
 }
 
-fn place(name: &str) -> Option<Place> {
+fn place(name: &str) -> Option<ListenerKey> {
     let mut parts = name.split('/');
     let (network, ip, port) = (parts.next()?, parts.next()?, parts.next()?);
     let vip = SocketAddrV4::new(ip.parse().ok()?, port.parse().ok()?);
@@ -176,7 +176,7 @@ impl Account {
 }
 
 /// Where a listener is: the name of a network, and the VIP and port there.
-pub type Place = (String, SocketAddrV4);
+pub type ListenerKey = (String, SocketAddrV4);
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::config::{
     address, names,
-    place::{At, Place, child},
+    place::{At, Location, child},
     problem::Findings,
     schema::{Apps, Care, Cluster, Component, List, Named, RawPool, RawService, Sources},
 };
@@ -32,7 +32,7 @@ pub(super) struct Part<'r> {
     /// Behind the name of the cluster.
     pub(super) suffix: String,
     /// The component that it is for.
-    pub(super) place: &'r Place,
+    pub(super) place: &'r Location,
     pub(super) vip: &'r Vip<'r>,
     pub(super) port: u16,
     pub(super) asks: Asks<'r>,
@@ -44,7 +44,7 @@ pub(super) struct Part<'r> {
 /// A VIP that could be read, and who may use it.
 pub(super) struct Vip<'r> {
     pub(super) address: IpAddr,
-    place: &'r Place,
+    place: &'r Location,
     allow: Option<&'r At<Sources>>,
     deny: Option<&'r At<Sources>>,
 }
@@ -211,7 +211,7 @@ impl Expansion<'_> {
         network: Option<&At<String>>,
     ) {
         let name = format!("{}-{}", named.name, part.suffix);
-        let at = |place: &Place, value: String| At {
+        let at = |place: &Location, value: String| At {
             place: place.clone(),
             value,
         };
@@ -274,6 +274,6 @@ fn has_network(group: &Group<'_>, nodes: Option<&At<String>>, findings: &mut Fin
 }
 
 /// Where a key that is missing at `place` is reported.
-pub(super) fn missing(place: &Place, key: &str) -> Place {
+pub(super) fn missing(place: &Location, key: &str) -> Location {
     place.with_key(child(&place.key, key))
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use self::nodes::Groups;
 use super::{
     names::{self, MAX_NAME, Names},
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{
         List, Member, Named, RawBackend, RawFile, RawLimits, RawNetwork, RawPool, RawService,
@@ -106,7 +106,7 @@ fn check_names(file: &RawFile, findings: &mut Findings) {
 }
 
 impl<T> Named<T> {
-    fn name_and_place(&self) -> (&str, &Place) {
+    fn name_and_place(&self) -> (&str, &Location) {
         (&self.name, &self.place)
     }
 }
@@ -179,7 +179,7 @@ impl Expansion<'_> {
 struct Section<T> {
     kind: &'static str,
     elements: Vec<Named<T>>,
-    places: HashMap<String, Place>,
+    places: HashMap<String, Location>,
 }
 
 impl<T> Section<T> {

@@ -8,7 +8,7 @@ use std::{
 use crate::config::{
     address,
     names::{self, Names},
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{List, Named, NodesOf, RawBackend, RawGroup, RawNode},
 };
@@ -23,7 +23,7 @@ pub(super) struct Groups<'r> {
 pub(super) struct Group<'r> {
     pub(super) name: &'r str,
     /// Where it is defined.
-    pub(super) place: &'r Place,
+    pub(super) place: &'r Location,
     /// The network that the nodes are on, if it says so and the network is there.
     pub(super) network: Option<&'r At<String>>,
     /// Whether it does not say on which network the nodes are.
@@ -35,7 +35,7 @@ pub(super) struct Group<'r> {
 struct Node<'r> {
     name: String,
     address: IpAddr,
-    place: &'r Place,
+    place: &'r Location,
 }
 
 impl<'r> Groups<'r> {
@@ -120,7 +120,7 @@ impl<'r> Group<'r> {
         &self,
         port: u16,
         weight: Option<&At<u64>>,
-        reference: &Place,
+        reference: &Location,
     ) -> List<At<RawBackend>> {
         let backend = |node: &Node<'_>| {
             let place = match self.network {
@@ -151,7 +151,7 @@ impl<'r> Group<'r> {
 /// A node, unless it cannot be read or is listed already.
 fn node<'r>(
     raw: &'r RawNode,
-    known: &mut HashMap<String, &'r Place>,
+    known: &mut HashMap<String, &'r Location>,
     findings: &mut Findings,
 ) -> Option<Node<'r>> {
     let At { place, value } = raw.address.as_ref()?;

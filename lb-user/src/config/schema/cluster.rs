@@ -7,7 +7,7 @@ use super::{
     timeouts::{Life, life},
 };
 use crate::config::{
-    place::{At, Place},
+    place::{At, Location},
     problem::Findings,
     yaml::Node,
 };
@@ -146,7 +146,7 @@ const APPS: [&str; 11] = {
 
 pub(super) fn read_defaults(
     node: &Node,
-    place: Place,
+    place: Location,
     findings: &mut Findings,
 ) -> Option<Preset<Cluster>> {
     let keys = Mapping::open(node, place, &KEYS[..13], findings)?.lenient();
@@ -180,7 +180,7 @@ pub(super) fn read_defaults(
 
 pub(super) fn read(
     node: &Node,
-    place: Place,
+    place: Location,
     defaults: &Preset<Cluster>,
     findings: &mut Findings,
 ) -> Option<Cluster> {
@@ -271,7 +271,7 @@ fn component(
     }
 }
 
-fn routes(node: &Node, place: Place, findings: &mut Findings) -> Option<At<Routes>> {
+fn routes(node: &Node, place: Location, findings: &mut Findings) -> Option<At<Routes>> {
     let keys = Mapping::open(node, place.clone(), &ROUTES, findings)?;
     let value = Routes {
         care: care(&keys, &Preset::default(), |care: &Care| care, findings),

@@ -3,7 +3,7 @@
 
 use super::reader::{Mapping, Preset, text, whole_number};
 use crate::config::{
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     yaml::{Kind, Node},
 };
@@ -21,7 +21,7 @@ pub(in crate::config) struct Care {
 
 impl Care {
     /// Where its keys stand.
-    pub(in crate::config) fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(in crate::config) fn places(&self) -> impl Iterator<Item = &Location> {
         let Self {
             health,
             drain_timeout,
@@ -145,7 +145,7 @@ fn own_or<T: Clone>(
     key: &str,
     default: &Option<T>,
     findings: &mut Findings,
-    read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
+    read: impl FnOnce(&Node, Location, &mut Findings) -> Option<T>,
 ) -> Option<T> {
     if keys.is_absent(key) {
         default.clone()
@@ -156,7 +156,7 @@ fn own_or<T: Clone>(
 
 fn health(
     node: &Node,
-    place: Place,
+    place: Location,
     default: &RawHealth,
     outer: &Mapping<'_>,
     findings: &mut Findings,

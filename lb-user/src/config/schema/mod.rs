@@ -28,7 +28,7 @@ pub(super) use self::{
     timeouts::RawTimeouts,
 };
 use super::{
-    place::{At, MAIN, Place},
+    place::{At, Location, MAIN},
     problem::Findings,
     yaml::{Kind, Node},
 };
@@ -53,7 +53,7 @@ pub(super) struct RawFile {
 #[derive(Debug)]
 pub(super) struct Main {
     /// The other files, and the place of that key.
-    pub(super) include: Option<(Place, List<At<String>>)>,
+    pub(super) include: Option<(Location, List<At<String>>)>,
     pub(super) defaults: Defaults,
 }
 
@@ -70,13 +70,13 @@ pub(super) struct Defaults {
 #[derive(Clone, Debug)]
 pub(super) struct Named<T> {
     pub(super) name: String,
-    pub(super) place: Place,
+    pub(super) place: Location,
     pub(super) value: T,
 }
 
 impl<T> Named<T> {
     /// Where a problem is reported that `place`, which may be a default, has only in this entry.
-    pub(super) fn blame<'p>(&'p self, place: &'p Place) -> &'p Place {
+    pub(super) fn blame<'p>(&'p self, place: &'p Location) -> &'p Location {
         if place.is_inside(&self.place) {
             place
         } else {
@@ -135,7 +135,7 @@ const SECTIONS: [&str; 13] = [
 
 /// The typed values of the main file; nothing if it is not a mapping.
 pub(super) fn read(tree: &Node, findings: &mut Findings) -> Option<(RawFile, Main)> {
-    let file = Mapping::open(tree, Place::root(MAIN), &SECTIONS, findings)?;
+    let file = Mapping::open(tree, Location::root(MAIN), &SECTIONS, findings)?;
     let main = Main {
         include: file.optional("include", findings, |node, place, findings| {
             Some((place.clone(), one_or_more(node, place, findings)?))
@@ -178,7 +178,7 @@ pub(super) fn read_included(
     defaults: &Defaults,
     findings: &mut Findings,
 ) -> Option<RawFile> {
-    let keys = Mapping::open(tree, Place::root(file), &SECTIONS, findings)?;
+    let keys = Mapping::open(tree, Location::root(file), &SECTIONS, findings)?;
     for key in OF_MAIN {
         if keys.has(key) {
             let words = "only the main file can have this section";
@@ -215,7 +215,7 @@ fn sections(file: &Mapping<'_>, defaults: &Defaults, findings: &mut Findings) ->
     clippy::needless_pass_by_value,
     reason = "the signature that `Mapping` calls"
 )]
-fn defaults(node: &Node, place: Place, findings: &mut Findings) -> Option<Defaults> {
+fn defaults(node: &Node, place: Location, findings: &mut Findings) -> Option<Defaults> {
     let known = ["network", "pool", "service", "cluster"];
     let keys = Mapping::open(node, place.clone(), &known, findings)?;
     Some(Defaults {
@@ -235,7 +235,7 @@ fn defaults(node: &Node, place: Place, findings: &mut Findings) -> Option<Defaul
 }
 
 /// A list of texts, or one of them alone.
-fn one_or_more(node: &Node, place: Place, findings: &mut Findings) -> Option<List<At<String>>> {
+fn one_or_more(node: &Node, place: Location, findings: &mut Findings) -> Option<List<At<String>>> {
     if let Kind::Scalar { .. } = node.kind {
         return Some(List {
             elements: vec![reader::text(node, place, findings)?],
@@ -245,7 +245,7 @@ fn one_or_more(node: &Node, place: Place, findings: &mut Findings) -> Option<Lis
     texts_not_empty(node, place, findings)
 }
 
-fn limits(node: &Node, place: Place, findings: &mut Findings) -> Option<RawLimits> {
+fn limits(node: &Node, place: Location, findings: &mut Findings) -> Option<RawLimits> {
     let known = ["snat_addresses", "services", "backends", "pools"];
     let keys = Mapping::open(node, place, &known, findings)?;
     Some(RawLimits {

@@ -6,7 +6,7 @@ use super::{
     service::{Sources, sources},
 };
 use crate::config::{
-    place::{At, Place},
+    place::{At, Location},
     problem::Findings,
     yaml::{Kind, Node},
 };
@@ -65,7 +65,7 @@ const KEYS: [&str; 14] = [
 
 pub(super) fn read_defaults(
     node: &Node,
-    place: Place,
+    place: Location,
     findings: &mut Findings,
 ) -> Option<Preset<RawNetwork>> {
     let keys = Mapping::open(node, place, &KEYS[..10], findings)?.lenient();
@@ -75,7 +75,7 @@ pub(super) fn read_defaults(
 
 pub(super) fn read(
     node: &Node,
-    place: Place,
+    place: Location,
     defaults: &Preset<RawNetwork>,
     findings: &mut Findings,
 ) -> Option<RawNetwork> {
@@ -149,7 +149,7 @@ fn network(
     }
 }
 
-fn route(node: &Node, place: Place, findings: &mut Findings) -> Option<RawRoute> {
+fn route(node: &Node, place: Location, findings: &mut Findings) -> Option<RawRoute> {
     let keys = Mapping::open(node, place, &["to", "via"], findings)?;
     Some(RawRoute {
         to: keys.required("to", findings, text),
@@ -157,7 +157,7 @@ fn route(node: &Node, place: Place, findings: &mut Findings) -> Option<RawRoute>
     })
 }
 
-fn snat(node: &Node, place: Place, findings: &mut Findings) -> Option<At<RawSnat>> {
+fn snat(node: &Node, place: Location, findings: &mut Findings) -> Option<At<RawSnat>> {
     let value = if let Kind::Mapping(_) = node.kind {
         let keys = Mapping::open(node, place.clone(), &["address", "ports"], findings)?;
         RawSnat {

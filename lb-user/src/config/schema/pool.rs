@@ -6,7 +6,7 @@ use super::{
     reader::{Mapping, Preset, list, list_not_empty, text, whole_number},
 };
 use crate::config::{
-    place::{At, Place},
+    place::{At, Location},
     problem::Findings,
     yaml::{Kind, Node},
 };
@@ -90,7 +90,7 @@ const KEYS: [&str; 9] = {
 
 pub(super) fn read_defaults(
     node: &Node,
-    place: Place,
+    place: Location,
     findings: &mut Findings,
 ) -> Option<Preset<RawPool<Member>>> {
     let keys = Mapping::open(node, place, &KEYS[..8], findings)?.lenient();
@@ -100,7 +100,7 @@ pub(super) fn read_defaults(
 
 pub(super) fn read(
     node: &Node,
-    place: Place,
+    place: Location,
     defaults: &Preset<RawPool<Member>>,
     findings: &mut Findings,
 ) -> Option<RawPool<Member>> {
@@ -131,7 +131,7 @@ fn pool(
 }
 
 /// A list, or `{ nodes: GROUP, port: N }` alone.
-fn members(node: &Node, place: Place, findings: &mut Findings) -> Option<List<Member>> {
+fn members(node: &Node, place: Location, findings: &mut Findings) -> Option<List<Member>> {
     if let Kind::Mapping(_) = node.kind {
         let nodes = nodes_of(node, place, findings)?;
         return Some(List {
@@ -142,7 +142,7 @@ fn members(node: &Node, place: Place, findings: &mut Findings) -> Option<List<Me
     Some(list(node, &place, findings, member))
 }
 
-fn member(node: &Node, place: Place, findings: &mut Findings) -> Option<Member> {
+fn member(node: &Node, place: Location, findings: &mut Findings) -> Option<Member> {
     match &node.kind {
         Kind::Mapping(entries) if entries.iter().any(|entry| entry.key == "nodes") => {
             nodes_of(node, place, findings).map(Member::Nodes)
@@ -169,7 +169,7 @@ fn member(node: &Node, place: Place, findings: &mut Findings) -> Option<Member> 
     }
 }
 
-fn nodes_of(node: &Node, place: Place, findings: &mut Findings) -> Option<At<NodesOf>> {
+fn nodes_of(node: &Node, place: Location, findings: &mut Findings) -> Option<At<NodesOf>> {
     let known = ["nodes", "port", "weight"];
     let keys = Mapping::open(node, place.clone(), &known, findings)?;
     let value = NodesOf {
@@ -180,7 +180,11 @@ fn nodes_of(node: &Node, place: Place, findings: &mut Findings) -> Option<At<Nod
     Some(At { place, value })
 }
 
-pub(super) fn read_group(node: &Node, place: Place, findings: &mut Findings) -> Option<RawGroup> {
+pub(super) fn read_group(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<RawGroup> {
     let keys = Mapping::open(node, place, &["network", "addresses"], findings)?;
     Some(RawGroup {
         network: keys.optional("network", findings, text),
@@ -192,7 +196,7 @@ pub(super) fn read_group(node: &Node, place: Place, findings: &mut Findings) -> 
     })
 }
 
-fn group_node(node: &Node, place: Place, findings: &mut Findings) -> Option<RawNode> {
+fn group_node(node: &Node, place: Location, findings: &mut Findings) -> Option<RawNode> {
     if let Kind::Mapping(_) = node.kind {
         let keys = Mapping::open(node, place, &["name", "address"], findings)?;
         Some(RawNode {

@@ -4,7 +4,7 @@ use super::{List, Named};
 use crate::config::{
     address::number,
     did_you_mean::closest,
-    place::{At, Place, child, element, quote},
+    place::{At, Location, child, element, quote},
     problem::Findings,
     yaml::{Entry, Kind, Node},
 };
@@ -15,7 +15,7 @@ const MAX_PREFIXES: usize = 1024;
 /// A mapping with known keys.
 pub(super) struct Mapping<'n> {
     /// Of the key whose value this is: where its missing keys are reported.
-    place: Place,
+    place: Location,
     entries: &'n [Entry],
     /// The known keys that unknown ones were taken for: they are not missing as well.
     meant: Vec<&'static str>,
@@ -49,7 +49,7 @@ impl<T> Preset<T> {
 impl<'n> Mapping<'n> {
     pub(super) fn open(
         node: &'n Node,
-        place: Place,
+        place: Location,
         known: &[&'static str],
         findings: &mut Findings,
     ) -> Option<Self> {
@@ -103,7 +103,7 @@ impl<'n> Mapping<'n> {
         &self,
         key: &str,
         findings: &mut Findings,
-        read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
+        read: impl FnOnce(&Node, Location, &mut Findings) -> Option<T>,
     ) -> Option<T> {
         if self.is_absent(key) && !self.lenient {
             findings.add(&self.place_of_key(key), "missing; this key is required");
@@ -118,7 +118,7 @@ impl<'n> Mapping<'n> {
         defaults: &Preset<D>,
         default: impl FnOnce(&D) -> &Option<T>,
         findings: &mut Findings,
-        read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
+        read: impl FnOnce(&Node, Location, &mut Findings) -> Option<T>,
     ) -> Option<T> {
         if defaults.says(key) {
             self.optional_or(key, defaults, default, findings, read)
@@ -134,7 +134,7 @@ impl<'n> Mapping<'n> {
         defaults: &Preset<D>,
         default: impl FnOnce(&D) -> &Option<T>,
         findings: &mut Findings,
-        read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
+        read: impl FnOnce(&Node, Location, &mut Findings) -> Option<T>,
     ) -> Option<T> {
         if self.is_absent(key) {
             default(&defaults.value).clone()
@@ -144,7 +144,7 @@ impl<'n> Mapping<'n> {
     }
 
     /// The place of a key that is there, or where a missing one is reported.
-    pub(super) fn place_of_key(&self, key: &str) -> Place {
+    pub(super) fn place_of_key(&self, key: &str) -> Location {
         match self.entries.iter().find(|entry| entry.key == key) {
             Some(entry) => place_of(entry, &self.place),
             None => self.place.with_key(child(&self.place.key, key)),
@@ -155,7 +155,7 @@ impl<'n> Mapping<'n> {
         &self,
         key: &str,
         findings: &mut Findings,
-        read: impl FnOnce(&Node, Place, &mut Findings) -> Option<T>,
+        read: impl FnOnce(&Node, Location, &mut Findings) -> Option<T>,
     ) -> Option<T> {
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
         let place = entry
@@ -180,7 +180,7 @@ pub(super) fn section<T: Default>(
     file: &Mapping<'_>,
     key: &str,
     findings: &mut Findings,
-    read: impl Fn(&Node, Place, &mut Findings) -> Option<T>,
+    read: impl Fn(&Node, Location, &mut Findings) -> Option<T>,
 ) -> List<Named<T>> {
     let section = file.optional(key, findings, |node, place, findings| {
         Some(named(node, &place, findings, read))
@@ -192,9 +192,9 @@ pub(super) fn section<T: Default>(
 /// what refers to it is not blamed as well.
 fn named<T: Default>(
     node: &Node,
-    place: &Place,
+    place: &Location,
     findings: &mut Findings,
-    read: impl Fn(&Node, Place, &mut Findings) -> Option<T>,
+    read: impl Fn(&Node, Location, &mut Findings) -> Option<T>,
 ) -> List<Named<T>> {
     let Some(entries) = entries(node, place, findings) else {
         return List::default();
@@ -214,7 +214,7 @@ fn named<T: Default>(
 }
 
 /// The entries of a mapping. No value at all is an empty one: all entries may be comments.
-fn entries<'n>(node: &'n Node, place: &Place, findings: &mut Findings) -> Option<&'n [Entry]> {
+fn entries<'n>(node: &'n Node, place: &Location, findings: &mut Findings) -> Option<&'n [Entry]> {
     match &node.kind {
         Kind::Mapping(entries) => Some(entries),
         Kind::Null => Some(&[]),
@@ -225,8 +225,8 @@ fn entries<'n>(node: &'n Node, place: &Place, findings: &mut Findings) -> Option
     }
 }
 
-fn place_of(entry: &Entry, parent: &Place) -> Place {
-    Place {
+fn place_of(entry: &Entry, parent: &Location) -> Location {
+    Location {
         line: entry.line,
         column: entry.column,
         ..parent.with_key(child(&parent.key, &entry.key))
@@ -239,7 +239,7 @@ fn place_of(entry: &Entry, parent: &Place) -> Place {
 )]
 pub(super) fn texts_not_empty(
     node: &Node,
-    place: Place,
+    place: Location,
     findings: &mut Findings,
 ) -> Option<List<At<String>>> {
     list_not_empty(node, &place, findings, text)
@@ -248,7 +248,7 @@ pub(super) fn texts_not_empty(
 /// A list of prefixes: each one is compared with others, so there must not be too many.
 pub(super) fn prefixes(
     node: &Node,
-    place: Place,
+    place: Location,
     findings: &mut Findings,
 ) -> Option<List<At<String>>> {
     bounded(node, &place, findings)?;
@@ -256,7 +256,7 @@ pub(super) fn prefixes(
 }
 
 /// Nothing if the list is too long.
-pub(super) fn bounded(node: &Node, place: &Place, findings: &mut Findings) -> Option<()> {
+pub(super) fn bounded(node: &Node, place: &Location, findings: &mut Findings) -> Option<()> {
     match &node.kind {
         Kind::Sequence(nodes) if nodes.len() > MAX_PREFIXES => {
             let words = format!(
@@ -272,9 +272,9 @@ pub(super) fn bounded(node: &Node, place: &Place, findings: &mut Findings) -> Op
 
 pub(super) fn list_not_empty<T>(
     node: &Node,
-    place: &Place,
+    place: &Location,
     findings: &mut Findings,
-    read: impl Fn(&Node, Place, &mut Findings) -> Option<T>,
+    read: impl Fn(&Node, Location, &mut Findings) -> Option<T>,
 ) -> Option<List<T>> {
     if matches!(&node.kind, Kind::Sequence(nodes) if nodes.is_empty()) {
         findings.add(place, "found an empty list, expected at least one element");
@@ -285,9 +285,9 @@ pub(super) fn list_not_empty<T>(
 
 pub(super) fn list<T>(
     node: &Node,
-    place: &Place,
+    place: &Location,
     findings: &mut Findings,
-    read: impl Fn(&Node, Place, &mut Findings) -> Option<T>,
+    read: impl Fn(&Node, Location, &mut Findings) -> Option<T>,
 ) -> List<T> {
     let Kind::Sequence(nodes) = &node.kind else {
         wrong_type(node, place, "a list such as [a, b]", findings);
@@ -302,7 +302,7 @@ pub(super) fn list<T>(
     List { elements, whole }
 }
 
-pub(super) fn text(node: &Node, place: Place, findings: &mut Findings) -> Option<At<String>> {
+pub(super) fn text(node: &Node, place: Location, findings: &mut Findings) -> Option<At<String>> {
     let Kind::Scalar { text, .. } = &node.kind else {
         wrong_type(node, &place, "a text", findings);
         return None;
@@ -311,7 +311,11 @@ pub(super) fn text(node: &Node, place: Place, findings: &mut Findings) -> Option
     Some(At { place, value })
 }
 
-pub(super) fn whole_number(node: &Node, place: Place, findings: &mut Findings) -> Option<At<u64>> {
+pub(super) fn whole_number(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<At<u64>> {
     let value = match &node.kind {
         Kind::Scalar { text, plain: true } => number(text),
         _ => None,
@@ -323,7 +327,7 @@ pub(super) fn whole_number(node: &Node, place: Place, findings: &mut Findings) -
     Some(At { place, value })
 }
 
-pub(super) fn boolean(node: &Node, place: Place, findings: &mut Findings) -> Option<At<bool>> {
+pub(super) fn boolean(node: &Node, place: Location, findings: &mut Findings) -> Option<At<bool>> {
     let value = match &node.kind {
         Kind::Scalar { text, plain: true } => text.parse().ok(),
         _ => None,
@@ -335,7 +339,7 @@ pub(super) fn boolean(node: &Node, place: Place, findings: &mut Findings) -> Opt
     Some(At { place, value })
 }
 
-fn wrong_type(node: &Node, place: &Place, expected: &str, findings: &mut Findings) {
+fn wrong_type(node: &Node, place: &Location, expected: &str, findings: &mut Findings) {
     let found = match &node.kind {
         Kind::Invalid => return,
         Kind::Mapping(_) => "a mapping".to_owned(),

@@ -7,7 +7,7 @@ use super::{
     timeouts::{Life, life},
 };
 use crate::config::{
-    place::{At, Place},
+    place::{At, Location},
     problem::Findings,
     yaml::{Kind, Node},
 };
@@ -50,7 +50,7 @@ const KEYS: [&str; 11] = [
 
 pub(super) fn read_defaults(
     node: &Node,
-    place: Place,
+    place: Location,
     findings: &mut Findings,
 ) -> Option<Preset<RawService>> {
     let keys = Mapping::open(node, place, &KEYS[..8], findings)?.lenient();
@@ -60,7 +60,7 @@ pub(super) fn read_defaults(
 
 pub(super) fn read(
     node: &Node,
-    place: Place,
+    place: Location,
     defaults: &Preset<RawService>,
     findings: &mut Findings,
 ) -> Option<RawService> {
@@ -113,7 +113,11 @@ fn service(
 
 /// A list of prefixes, or `any`. One that cannot be read is one of unknown content: it must not
 /// look as if nobody had been named.
-pub(super) fn sources(node: &Node, place: Place, findings: &mut Findings) -> Option<At<Sources>> {
+pub(super) fn sources(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<At<Sources>> {
     let any = matches!(&node.kind, Kind::Scalar { text, .. } if text == "any");
     let value = if any {
         Sources::Any

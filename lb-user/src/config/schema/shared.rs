@@ -6,7 +6,7 @@ use super::{
     service::{Sources, sources},
 };
 use crate::config::{
-    place::{At, Place},
+    place::{At, Location},
     problem::Findings,
     yaml::{Kind, Node},
 };
@@ -84,7 +84,7 @@ const OF_SNI: [&str; 8] = [
 
 const OF_HTTP: [&str; 5] = ["names", "regex", "from", "pool", "redirect"];
 
-pub(super) fn sni(node: &Node, place: Place, findings: &mut Findings) -> Option<At<RawShared>> {
+pub(super) fn sni(node: &Node, place: Location, findings: &mut Findings) -> Option<At<RawShared>> {
     let keys = Mapping::open(node, place.clone(), &SNI, findings)?;
     let mut value = shared(&keys, &OF_SNI, findings);
     value.no_name = keys.optional("no_name", findings, otherwise);
@@ -95,7 +95,7 @@ pub(super) fn sni(node: &Node, place: Place, findings: &mut Findings) -> Option<
     Some(At { place, value })
 }
 
-pub(super) fn http(node: &Node, place: Place, findings: &mut Findings) -> Option<At<RawShared>> {
+pub(super) fn http(node: &Node, place: Location, findings: &mut Findings) -> Option<At<RawShared>> {
     let keys = Mapping::open(node, place.clone(), &HTTP, findings)?;
     let mut value = shared(&keys, &OF_HTTP, findings);
     value.balance = keys.optional("balance", findings, text);
@@ -122,7 +122,7 @@ fn shared(keys: &Mapping<'_>, known: &[&'static str], findings: &mut Findings) -
 
 fn name_route(
     node: &Node,
-    place: Place,
+    place: Location,
     known: &[&'static str],
     findings: &mut Findings,
 ) -> Option<At<RawNameRoute>> {
@@ -153,7 +153,7 @@ fn name_route(
 }
 
 /// A word, or `{ pool: NAME }`.
-fn otherwise(node: &Node, place: Place, findings: &mut Findings) -> Option<At<RawOtherwise>> {
+fn otherwise(node: &Node, place: Location, findings: &mut Findings) -> Option<At<RawOtherwise>> {
     let value = match &node.kind {
         Kind::Mapping(_) => {
             let keys = Mapping::open(node, place.clone(), &["pool"], findings)?;

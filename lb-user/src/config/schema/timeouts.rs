@@ -2,7 +2,7 @@
 
 use super::reader::{Mapping, Preset, boolean, text};
 use crate::config::{
-    place::{At, Place},
+    place::{At, Location},
     problem::Findings,
     yaml::Node,
 };
@@ -58,7 +58,11 @@ pub(in crate::config) struct RawTimeouts {
     pub(in crate::config) udp: Option<At<String>>,
 }
 
-pub(super) fn timeouts(node: &Node, place: Place, findings: &mut Findings) -> Option<RawTimeouts> {
+pub(super) fn timeouts(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<RawTimeouts> {
     let keys = Mapping::open(node, place, &["half_open", "half_closed", "udp"], findings)?;
     Some(RawTimeouts {
         half_open: keys.optional("half_open", findings, text),
@@ -68,7 +72,7 @@ pub(super) fn timeouts(node: &Node, place: Place, findings: &mut Findings) -> Op
 }
 
 /// The section `log`: the file of the flows.
-pub(super) fn log(node: &Node, place: Place, findings: &mut Findings) -> Option<At<String>> {
+pub(super) fn log(node: &Node, place: Location, findings: &mut Findings) -> Option<At<String>> {
     let keys = Mapping::open(node, place, &["flows"], findings)?;
     keys.optional("flows", findings, text)
 }

@@ -17,7 +17,7 @@ use crate::config::{
     address::{self, family},
     model::{Listen, Role, Route, Snat, any, has_ipv6, reachable},
     names::{Names, listed},
-    place::{At, Place},
+    place::{At, Location},
     problem::Findings,
     schema::{List, Named, RawNetwork, RawRoute, RawSnat, Sources},
 };
@@ -51,7 +51,7 @@ impl<'r> Known<'r> {
 pub(super) struct Facts<'r> {
     pub(super) name: &'r str,
     /// Of its name.
-    pub(super) place: &'r Place,
+    pub(super) place: &'r Location,
     role: Option<Role>,
     host: bool,
     pub(super) prefixes: Vec<IpNet>,
@@ -59,7 +59,7 @@ pub(super) struct Facts<'r> {
     whole: bool,
     pub(super) routes: Vec<Route>,
     /// The places of the gateways in `routes`.
-    pub(super) gateways: Vec<&'r Place>,
+    pub(super) gateways: Vec<&'r Location>,
     pub(super) sources: Vec<IpNet>,
     /// Whether these are all the prefixes that clients may have.
     sources_whole: bool,
@@ -69,7 +69,7 @@ pub(super) struct Facts<'r> {
     /// In the order of the file: they are used in this order.
     pub(super) snat: Vec<Snat>,
     /// SNAT address -> its ports, unless they could not be read, and its place.
-    snat_places: HashMap<IpAddr, (Option<RangeInclusive<u16>>, &'r Place)>,
+    snat_places: HashMap<IpAddr, (Option<RangeInclusive<u16>>, &'r Location)>,
     /// Whether `snat` is all that was written there.
     snat_whole: bool,
 }
@@ -208,7 +208,7 @@ impl<'r> Facts<'r> {
     }
 
     /// The place where `address` is a SNAT address of this network, if it is one.
-    pub(super) fn snat_place(&self, address: IpAddr) -> Option<&'r Place> {
+    pub(super) fn snat_place(&self, address: IpAddr) -> Option<&'r Location> {
         self.snat_places.get(&address).map(|(_, place)| *place)
     }
 
@@ -216,7 +216,7 @@ impl<'r> Facts<'r> {
     pub(super) fn snat_conflict(
         &self,
         entry: Listen,
-        place: &Place,
+        place: &Location,
         findings: &Findings,
     ) -> Option<String> {
         let (ports, snat_place) = self.snat_places.get(&entry.address)?;
@@ -356,7 +356,7 @@ impl<'r> Facts<'r> {
     fn snat_ports(
         &self,
         raw: &RawSnat,
-        place: &Place,
+        place: &Location,
         findings: &mut Findings,
     ) -> Option<RangeInclusive<u16>> {
         let all = FIRST_FLOW_PORT..=FIRST_LEG_PORT - 1;

@@ -10,7 +10,7 @@ use crate::config::{
     address::{self, family},
     model::{Config, Pool},
     names::Names,
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{List, Named, RawPool, RawService},
 };
@@ -53,7 +53,7 @@ pub(super) fn check(
 }
 
 /// The addresses of the backends that can be read, and their places.
-fn backends(raw: &RawPool) -> impl Iterator<Item = (IpAddr, &Place)> {
+fn backends(raw: &RawPool) -> impl Iterator<Item = (IpAddr, &Location)> {
     raw.backends.elements.iter().filter_map(|at| {
         let At { place, value } = at.value.address.as_ref()?;
         let (address, _) = address::address_and_port(value).ok()?;
@@ -161,7 +161,7 @@ fn check_service(named: &Named<RawService>, is_shared: bool, findings: &mut Find
 /// A list of prefixes that are all of another family than `everybody` who may come is a mistake.
 pub(super) fn check_family(
     named: &Named<RawService>,
-    list: &[(IpNet, &Place)],
+    list: &[(IpNet, &Location)],
     everybody: &[IpNet],
     findings: &mut Findings,
 ) {
@@ -188,7 +188,7 @@ pub(super) fn check_family(
 }
 
 /// The VIPs that can be read, and their places.
-fn listen(raw: &RawService) -> impl Iterator<Item = (IpAddr, &Place)> {
+fn listen(raw: &RawService) -> impl Iterator<Item = (IpAddr, &Location)> {
     raw.listen
         .elements
         .iter()

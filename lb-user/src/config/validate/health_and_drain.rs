@@ -15,7 +15,7 @@ use crate::config::{
     health::{Check, Get, Health, OnDead, Tls},
     model::{BelowMinUp, DRAIN_TIMEOUT},
     names,
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{CheckKind, Named, RawCheck, RawHealth, RawPool},
 };
@@ -114,7 +114,7 @@ impl Care {
 /// Warns of checks that are too slow for an API of OpenShift.
 fn check_openshift(
     named: &Named<RawPool>,
-    place: &Place,
+    place: &Location,
     health: &Health,
     findings: &mut Findings,
 ) {
@@ -177,7 +177,7 @@ fn health(raw: &RawHealth, library: &mut Library, findings: &mut Findings) -> Op
 struct Interval<'r> {
     time: Duration,
     /// Where it was written, readable or not.
-    place: Option<&'r Place>,
+    place: Option<&'r Location>,
     /// Whether it is what was meant.
     known: bool,
 }

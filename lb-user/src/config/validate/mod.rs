@@ -24,7 +24,7 @@ use super::{
     expand::Expanded,
     model::{Config, Limits, Network, OnStop, Role},
     names::Names,
-    place::{At, MAIN, Place},
+    place::{At, Location, MAIN},
     problem::Findings,
     schema::RawLimits,
 };
@@ -105,7 +105,7 @@ fn check_rules(config: &Config, findings: &mut Findings) {
         .sum();
     let total = networks + services;
     if total > MAX_PREFIXES {
-        let place = Place::root(MAIN).with_key("services".to_owned());
+        let place = Location::root(MAIN).with_key("services".to_owned());
         let words = format!(
             "{total} prefixes in allow, deny and sources of all, but there is room for {MAX_PREFIXES}"
         );
@@ -159,7 +159,7 @@ fn check_capacities(raw: &Expanded, limits: Limits, findings: &mut Findings) {
         .flat_map(|network| &network.value.snat.elements);
     let backends = pools.clone().flat_map(|pool| &pool.value.backends.elements);
     let listen = services.flat_map(|service| &service.value.listen.elements);
-    let mut check = |places: Vec<&Place>, what: &str, limit: u32, source: &str| {
+    let mut check = |places: Vec<&Location>, what: &str, limit: u32, source: &str| {
         let first_beyond = usize::try_from(limit)
             .ok()
             .and_then(|limit| places.get(limit));

@@ -14,7 +14,7 @@ use crate::config::{
     address::{self, family},
     model::{Backend, Pool, ProxyProtocol},
     names,
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{List, Named, RawBackend, RawPool},
 };
@@ -106,7 +106,7 @@ pub(super) fn wants_header(raw: &RawPool) -> Option<&At<String>> {
 /// the backends' network, of their family, there is none.
 fn check_snat(
     named: &Named<RawPool>,
-    (place, like): (&Place, Option<IpAddr>),
+    (place, like): (&Location, Option<IpAddr>),
     (network, user): (usize, Option<&Mention<'_>>),
     networks: &Known<'_>,
     findings: &mut Findings,
@@ -120,7 +120,7 @@ fn check_snat(
         Some(like) => format!("{} ", family(like)),
         None => String::new(),
     };
-    let without = |place: &Place, findings: &Findings| {
+    let without = |place: &Location, findings: &Findings| {
         let line = findings.line(facts.place, place);
         format!(
             "network {} in {line} has no {family}snat address",
@@ -150,7 +150,7 @@ fn check_snat(
 }
 
 /// The backends that could be read, each with the place of its address.
-fn backends<'r>(raw: &'r RawPool, findings: &mut Findings) -> Vec<(Backend, &'r Place)> {
+fn backends<'r>(raw: &'r RawPool, findings: &mut Findings) -> Vec<(Backend, &'r Location)> {
     let mut backends = Vec::new();
     let mut tuples = HashMap::new();
     let mut names = written_names(raw, findings);
@@ -186,7 +186,7 @@ fn backends<'r>(raw: &'r RawPool, findings: &mut Findings) -> Vec<(Backend, &'r 
 }
 
 /// The names that are written for single backends, and their places.
-fn written_names<'r>(raw: &'r RawPool, findings: &mut Findings) -> HashMap<String, &'r Place> {
+fn written_names<'r>(raw: &'r RawPool, findings: &mut Findings) -> HashMap<String, &'r Location> {
     let mut names = HashMap::new();
     for At { value: raw, .. } in &raw.backends.elements {
         let Some(At { place, value }) = &raw.name else {
@@ -211,7 +211,7 @@ fn written_names<'r>(raw: &'r RawPool, findings: &mut Findings) -> HashMap<Strin
 fn name<'r>(
     raw: &'r RawBackend,
     (address, port): (IpAddr, u16),
-    names: &mut HashMap<String, &'r Place>,
+    names: &mut HashMap<String, &'r Location>,
 ) -> String {
     match (&raw.name, &raw.node, &raw.address) {
         (Some(name), ..) => name.value.clone(),
@@ -242,7 +242,7 @@ fn check_reachable(
     network: usize,
     networks: &Known<'_>,
     usage: &Usage<'_>,
-    place: &Place,
+    place: &Location,
     findings: &Findings,
 ) -> Result<(), String> {
     let facts = networks.facts(network);

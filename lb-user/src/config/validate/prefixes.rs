@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::config::{
     address,
-    place::{At, Place},
+    place::{At, Location},
     problem::Findings,
     schema::List,
 };
@@ -15,7 +15,7 @@ use crate::config::{
 pub(super) fn any_prefixes<'r>(
     list: &'r List<At<String>>,
     findings: &mut Findings,
-) -> Vec<(IpNet, &'r Place)> {
+) -> Vec<(IpNet, &'r Location)> {
     let mut known = HashMap::new();
     let mut placed = Vec::new();
     for At { place, value } in &list.elements {
@@ -34,9 +34,9 @@ pub(super) fn any_prefixes<'r>(
 
 /// Prefixes are disjoint or one contains the other. Sorted by first address, shortest first, each
 /// one can therefore only be inside the last one that was outside of all before.
-pub(super) fn check_disjoint(mut placed: Vec<(IpNet, &Place)>, findings: &mut Findings) {
+pub(super) fn check_disjoint(mut placed: Vec<(IpNet, &Location)>, findings: &mut Findings) {
     placed.sort_by_key(|(prefix, _)| (prefix.network(), prefix.prefix_len()));
-    let mut cover: Option<(IpNet, &Place)> = None;
+    let mut cover: Option<(IpNet, &Location)> = None;
     for (prefix, place) in placed {
         match cover {
             Some((outer, outer_place)) if outer.contains(&prefix) => {

@@ -2,7 +2,7 @@
 
 use crate::config::{
     model::{Config, Network, Pool, Service},
-    place::Place,
+    place::Location,
     problem::Findings,
     quota::{self, Bank, User, Written, banks},
     schema::{List, Named, RawNetwork},
@@ -45,7 +45,7 @@ pub(super) fn check(config: &Config, raw: &Raw, findings: &mut Findings) {
 }
 
 /// What is written of the network that may have most, or else where the SNAT addresses are.
-fn place<'r>(bank: &Bank<'_>, users: &[&User<'_>], raw: &'r Raw) -> Option<&'r Place> {
+fn place<'r>(bank: &Bank<'_>, users: &[&User<'_>], raw: &'r Raw) -> Option<&'r Location> {
     let written = users.iter().find_map(|user| {
         let named = find(raw, &user.network.name)?;
         let RawNetwork {

@@ -18,7 +18,7 @@ use crate::config::{
     address,
     model::{Listen, Role, Rule, Service, any},
     names::Names,
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{List, Named, RawPool, RawService, Sources},
 };
@@ -32,7 +32,7 @@ const _: () = assert!(MAX_ADDRESSES == maps::MAX_ADDRESSES as usize);
 #[derive(Clone, Copy)]
 pub(super) struct Mention<'r> {
     pub(super) service: &'r str,
-    pub(super) place: &'r Place,
+    pub(super) place: &'r Location,
 }
 
 /// What the services use, for the pools to be checked against.
@@ -173,7 +173,7 @@ pub(super) fn prefixes<'r>(
     raw: Option<&'r At<Sources>>,
     everybody: &[IpNet],
     findings: &mut Findings,
-) -> Vec<(IpNet, &'r Place)> {
+) -> Vec<(IpNet, &'r Location)> {
     match raw {
         None => Vec::new(),
         Some(At {
@@ -229,7 +229,7 @@ impl<'r> Usage<'r> {
         &mut self,
         (network, entry): (usize, Listen),
         service: &'r str,
-        place: &'r Place,
+        place: &'r Location,
         networks: &Known<'r>,
         findings: &mut Findings,
     ) {

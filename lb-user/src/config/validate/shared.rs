@@ -18,7 +18,7 @@ use super::{
 use crate::config::{
     model::{Listen, Protocol, any},
     names,
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawShared, Sources},
     server_names::whole,
@@ -124,7 +124,7 @@ pub(super) fn pools(raw: &RawService) -> impl Iterator<Item = &At<String>> {
 pub(super) fn check_listen(
     raw: &RawService,
     listen: Listen,
-    place: &Place,
+    place: &Location,
     findings: &mut Findings,
 ) {
     let is_shared = raw.sni.is_some() || raw.http.is_some();
@@ -189,9 +189,9 @@ fn routes(
 /// What leads somewhere for all clients already, and where that is written.
 #[derive(Default)]
 struct Taken {
-    names: HashMap<String, Place>,
-    no_name: Option<Place>,
-    clusters: HashMap<String, Place>,
+    names: HashMap<String, Location>,
+    no_name: Option<Location>,
+    clusters: HashMap<String, Location>,
 }
 
 fn names(
@@ -320,7 +320,7 @@ fn claimants(
 
 /// Where a network has more than one cluster, the proxies of one must not name another.
 pub(super) fn check_claims(services: &List<Named<RawService>>, findings: &mut Findings) {
-    let mut of_networks: HashMap<&str, (BTreeSet<&str>, Vec<&Place>)> = HashMap::new();
+    let mut of_networks: HashMap<&str, (BTreeSet<&str>, Vec<&Location>)> = HashMap::new();
     for Named { value, .. } in &services.elements {
         let (Some(network), Some(sni)) = (&value.network, &value.sni) else {
             continue;
@@ -369,7 +369,7 @@ fn proxies(
     proxies
 }
 
-fn to(raw: &RawNameRoute, place: &Place, findings: &mut Findings) -> Option<To> {
+fn to(raw: &RawNameRoute, place: &Location, findings: &mut Findings) -> Option<To> {
     if raw.leads_nowhere {
         findings.add(place, "leads nowhere; expected a pool");
     }

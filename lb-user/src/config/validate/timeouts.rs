@@ -6,7 +6,7 @@ use super::limit;
 use crate::config::{
     duration::{self, NEVER},
     model::{Listen, Protocol, TCP_IDLE, Timeouts, UDP_IDLE},
-    place::{At, Place, quote},
+    place::{At, Location, quote},
     problem::Findings,
     schema::{Named, RawService, RawTimeouts},
 };
@@ -21,8 +21,8 @@ pub(super) struct Life {
 /// What was written, as far as it could be read.
 struct Written<'r> {
     /// None in it: for ever.
-    idle: Option<(Option<Duration>, &'r Place)>,
-    keepalive: Option<(Duration, &'r Place)>,
+    idle: Option<(Option<Duration>, &'r Location)>,
+    keepalive: Option<(Duration, &'r Location)>,
 }
 
 impl Life {
@@ -152,7 +152,7 @@ fn too_late(keepalive: Duration, idle: Duration) -> String {
 }
 
 /// Whether this was written for the entry itself, and not among the defaults.
-pub(super) fn is_own(place: &Place) -> bool {
+pub(super) fn is_own(place: &Location) -> bool {
     !place.key.starts_with("defaults.")
 }
 

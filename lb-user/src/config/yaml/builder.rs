@@ -6,7 +6,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::{Entry, Kind, Node};
 use crate::config::{
-    place::{Place, child, element},
+    place::{Location, child, element},
     problem::Findings,
 };
 
@@ -62,7 +62,7 @@ struct Builder<'f> {
 }
 
 struct Open {
-    place: Place,
+    place: Location,
     inside: Inside,
 }
 
@@ -206,7 +206,7 @@ impl Builder<'_> {
 
     fn syntax_error(&mut self, error: &ScanError) {
         let column = error.marker().col() + 1;
-        let place = Place {
+        let place = Location {
             file: self.file,
             line: error.marker().line(),
             column,
@@ -262,7 +262,7 @@ fn position(span: Span) -> Node {
     }
 }
 
-fn into_key(node: Node, parent: &Place, findings: &mut Findings) -> Key {
+fn into_key(node: Node, parent: &Location, findings: &mut Findings) -> Key {
     let (line, column) = (node.line, node.column);
     let text = match node.kind {
         Kind::Scalar { text, .. } => Some(text),
@@ -298,7 +298,7 @@ fn insert(
     entries: &mut Vec<Entry>,
     known: &mut HashMap<String, usize>,
     entry: Entry,
-    parent: &Place,
+    parent: &Location,
     outermost: bool,
     findings: &mut Findings,
 ) {
@@ -309,7 +309,7 @@ fn insert(
         }
         hash_map::Entry::Occupied(occupied) => {
             let first = &mut entries[*occupied.get()];
-            let place = Place {
+            let place = Location {
                 line: entry.line,
                 column: entry.column,
                 ..parent.with_key(child(&parent.key, &entry.key))
@@ -330,7 +330,7 @@ fn insert(
     }
 }
 
-fn merge(entries: &mut Vec<Entry>, more: Vec<Entry>, parent: &Place, findings: &mut Findings) {
+fn merge(entries: &mut Vec<Entry>, more: Vec<Entry>, parent: &Location, findings: &mut Findings) {
     let keys = entries.iter().map(|entry| entry.key.clone()).zip(0..);
     let mut known = keys.collect();
     for entry in more {

@@ -6,7 +6,7 @@
 mod builder;
 
 pub(super) use self::builder::read;
-use super::place::Place;
+use super::place::Location;
 
 /// One value of the file.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub(super) struct Node {
 
 impl Node {
     /// The place of this node, which is the value of `key` in `file`.
-    pub(super) fn place(&self, file: usize, key: String) -> Place {
-        Place {
+    pub(super) fn place(&self, file: usize, key: String) -> Location {
+        Location {
             file,
             line: self.line,
             column: self.column,

@@ -9,7 +9,7 @@ use lb_common::maps::snat::{FLOWS_PER_ADDRESS, base};
 use super::{
     super::reset::sender::is_loud,
     queue::{Done, Wanted},
-    terminate::{Severed, Stroke, sever},
+    terminate::{Severed, Termination, sever},
 };
 use crate::{
     dataplane::grace,
@@ -76,10 +76,10 @@ impl Worker {
             for id in first..first + u32::from(FLOWS_PER_ADDRESS) {
                 let labels = self.records.labels();
                 match sever((&self.table, labels), id, &wanted.cut, now) {
-                    Stroke::Spared => {}
-                    Stroke::Silenced => wanted.silenced += 1,
-                    Stroke::Missed => missed = true,
-                    Stroke::Severed(severed, network, service) => {
+                    Termination::Spared => {}
+                    Termination::Silenced => wanted.silenced += 1,
+                    Termination::Missed => missed = true,
+                    Termination::Severed(severed, network, service) => {
                         wanted.flows += 1;
                         self.note_severed(severed, network, service);
                     }

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{selector::Cut, terminate::Severed};
+use super::{selector::EvictSelector, terminate::Severed};
 
 /// Severed flows that wait at most; when there are more, those that wait are let go first.
 const MAX_WAITING: usize = 1 << 20;
@@ -30,7 +30,7 @@ pub struct Done {
 /// A cut that is to be made, or is being made.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    pub(super) cut: Cut,
+    pub(super) cut: EvictSelector,
     pub(super) flows: u64,
     pub(super) silenced: u64,
     since: Instant,
@@ -52,9 +52,9 @@ pub(crate) struct Cuts {
 
 impl Cuts {
     /// Takes an order.
-    pub(crate) fn ask(&mut self, cut: Cut, done: oneshot::Sender<Done>) {
+    pub(crate) fn ask(&mut self, cut: EvictSelector, done: oneshot::Sender<Done>) {
         let wanted = self.wanted.get_or_insert_with(|| Wanted {
-            cut: Cut::default(),
+            cut: EvictSelector::default(),
             flows: 0,
             silenced: 0,
             since: Instant::now(),
@@ -137,22 +137,22 @@ impl Cuts {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::selector::Why, *};
+    use super::{super::selector::EndReason, *};
     use crate::flows::idle::words::*;
 
     fn severed(id: u32) -> Severed {
         Severed {
             id,
             alive: established(),
-            why: Why::Backend,
+            why: EndReason::Backend,
             time: 0,
         }
     }
 
-    fn backend(id: u32) -> Cut {
-        Cut {
+    fn backend(id: u32) -> EvictSelector {
+        EvictSelector {
             backends: [id].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         }
     }
 

@@ -26,7 +26,7 @@ pub const FIRST_LEG: u32 = 1 << 31;
 
 /// Which flows end at once, however busy they are; both ends are told. A flow ends if any of it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
+pub struct EvictSelector {
     /// All of these backends, which an operator has disabled.
     pub disabled: BTreeSet<u32>,
     /// All of these, whose drain timeout is over.
@@ -67,7 +67,7 @@ pub struct Choice {
 
 /// Why a flow is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum EndReason {
     /// An operator has disabled its backend.
     Disabled,
     /// The drain timeout of its backend is over.
@@ -80,7 +80,7 @@ pub enum Why {
     Operator,
 }
 
-impl Why {
+impl EndReason {
     /// The kind of the flow's last event.
     pub const fn event(self) -> u32 {
         match self {
@@ -93,7 +93,7 @@ impl Why {
     }
 }
 
-impl Cut {
+impl EvictSelector {
     /// Whether it cuts nothing.
     pub fn is_empty(&self) -> bool {
         let Self {
@@ -144,14 +144,14 @@ impl Cut {
     }
 
     /// Why a flow, the one with this id and this client, is cut; none if it is not. What it is decides,
-    /// never its state. Of several reasons the first in the order of [`Why`]. A client that nobody
+    /// never its state. Of several reasons the first in the order of [`EndReason`]. A client that nobody
     /// knows is none that any rules allow.
-    pub fn holds(&self, flow: &Flow, id: u32, client: Option<IpAddr>) -> Option<Why> {
+    pub fn holds(&self, flow: &Flow, id: u32, client: Option<IpAddr>) -> Option<EndReason> {
         let denies = |rules: Option<&Rules>| rules.is_some_and(|rules| denies(rules, client));
         for (backends, why) in [
-            (&self.disabled, Why::Disabled),
-            (&self.drained, Why::Drained),
-            (&self.backends, Why::Backend),
+            (&self.disabled, EndReason::Disabled),
+            (&self.drained, EndReason::Drained),
+            (&self.backends, EndReason::Backend),
         ] {
             if backends.contains(&flow.backend_id) {
                 return Some(why);
@@ -165,13 +165,13 @@ impl Cut {
             || denies(self.denied.get(&listener))
             || denies(self.strangers.get(&flow.network))
         {
-            return Some(Why::Policy);
+            return Some(EndReason::Policy);
         }
         let chosen = self
             .chosen
             .iter()
             .any(|choice| choice.holds(flow, id, client));
-        chosen.then_some(Why::Operator)
+        chosen.then_some(EndReason::Operator)
     }
 }
 
@@ -287,48 +287,48 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
-    fn why(cut: &Cut) -> Option<Why> {
+    fn why(cut: &EvictSelector) -> Option<EndReason> {
         cut.holds(&flow(), ID, client("10.1.2.3"))
     }
 
     #[test]
     fn a_reason_has_its_own_event() {
-        assert_eq!(Why::Backend.event(), CUT_BACKEND);
-        assert_eq!(Why::Disabled.event(), CUT_DISABLED);
-        assert_eq!(Why::Drained.event(), CUT_DRAINED);
-        assert_eq!(Why::Policy.event(), CUT_POLICY);
-        assert_eq!(Why::Operator.event(), CUT_OPERATOR);
+        assert_eq!(EndReason::Backend.event(), CUT_BACKEND);
+        assert_eq!(EndReason::Disabled.event(), CUT_DISABLED);
+        assert_eq!(EndReason::Drained.event(), CUT_DRAINED);
+        assert_eq!(EndReason::Policy.event(), CUT_POLICY);
+        assert_eq!(EndReason::Operator.event(), CUT_OPERATOR);
     }
 
     #[test]
     fn an_empty_cut_holds_for_no_flow_and_an_empty_choice_for_every_one() {
-        assert!(Cut::default().is_empty());
-        assert_eq!(why(&Cut::default()), None);
-        let all = Cut {
+        assert!(EvictSelector::default().is_empty());
+        assert_eq!(why(&EvictSelector::default()), None);
+        let all = EvictSelector {
             chosen: vec![Choice::default()],
-            ..Cut::default()
+            ..EvictSelector::default()
         };
-        assert_eq!(why(&all), Some(Why::Operator));
+        assert_eq!(why(&all), Some(EndReason::Operator));
         assert!(!all.is_empty());
     }
 
     #[test]
     fn a_backend_or_a_listener_is_cut_as_a_whole() {
-        let backends = |backends: &[u32]| Cut {
+        let backends = |backends: &[u32]| EvictSelector {
             backends: backends.iter().copied().collect(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         let listeners = |change: fn(&mut ServiceKey)| {
             let mut key = listener(&flow());
             change(&mut key);
-            Cut {
+            EvictSelector {
                 listeners: [key].into(),
-                ..Cut::default()
+                ..EvictSelector::default()
             }
         };
-        assert_eq!(why(&backends(&[3, 7])), Some(Why::Backend));
+        assert_eq!(why(&backends(&[3, 7])), Some(EndReason::Backend));
         assert_eq!(why(&backends(&[2, 5, ID])), None);
-        assert_eq!(why(&listeners(|_| {})), Some(Why::Policy));
+        assert_eq!(why(&listeners(|_| {})), Some(EndReason::Policy));
         assert_eq!(why(&listeners(|key| key.protocol = 17)), None);
         assert_eq!(why(&listeners(|key| key.network += 1)), None);
         assert_eq!(why(&listeners(|key| key.vip = Be32::new(7))), None);
@@ -339,25 +339,25 @@ mod tests {
     #[test]
     fn what_an_operator_does_to_a_backend_is_no_death() {
         let ours = || BTreeSet::from([3, 7]);
-        let mut cut = Cut {
+        let mut cut = EvictSelector {
             backends: ours(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
-        assert_eq!(why(&cut), Some(Why::Backend));
-        cut.merge(Cut {
+        assert_eq!(why(&cut), Some(EndReason::Backend));
+        cut.merge(EvictSelector {
             drained: ours(),
-            ..Cut::default()
+            ..EvictSelector::default()
         });
-        assert_eq!(why(&cut), Some(Why::Drained));
-        cut.merge(Cut {
+        assert_eq!(why(&cut), Some(EndReason::Drained));
+        cut.merge(EvictSelector {
             disabled: ours(),
-            ..Cut::default()
+            ..EvictSelector::default()
         });
-        assert_eq!(why(&cut), Some(Why::Disabled));
-        let other = Cut {
+        assert_eq!(why(&cut), Some(EndReason::Disabled));
+        let other = EvictSelector {
             disabled: BTreeSet::from([2]),
             drained: BTreeSet::from([5]),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         assert_eq!(why(&other), None);
         assert!(!other.is_empty());
@@ -365,40 +365,40 @@ mod tests {
 
     #[test]
     fn what_is_not_open_is_closed_and_nothing_open_is_all() {
-        let open = |open: Option<HashSet<ServiceKey>>| Cut {
+        let open = |open: Option<HashSet<ServiceKey>>| EvictSelector {
             open,
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         assert_eq!(why(&open(None)), None);
         assert_eq!(why(&open(Some([at(2), at(5)].into()))), None);
-        assert_eq!(why(&open(Some([at(5)].into()))), Some(Why::Policy));
-        assert_eq!(why(&open(Some(HashSet::new()))), Some(Why::Policy));
+        assert_eq!(why(&open(Some([at(5)].into()))), Some(EndReason::Policy));
+        assert_eq!(why(&open(Some(HashSet::new()))), Some(EndReason::Policy));
         assert!(!open(Some(HashSet::new())).is_empty());
     }
 
     #[test]
     fn rules_are_those_of_the_flows_own_listener_or_network() {
         let deny = rules([("10.0.0.0/8", DENY)]);
-        let denied = |network| Cut {
+        let denied = |network| EvictSelector {
             denied: [(at(network), deny.clone())].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
-        let strangers = |network| Cut {
+        let strangers = |network| EvictSelector {
             strangers: [(network, deny.clone())].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
-        assert_eq!(why(&denied(2)), Some(Why::Policy));
+        assert_eq!(why(&denied(2)), Some(EndReason::Policy));
         assert_eq!(why(&denied(5)), None);
-        assert_eq!(why(&strangers(2)), Some(Why::Policy));
+        assert_eq!(why(&strangers(2)), Some(EndReason::Policy));
         assert_eq!(why(&strangers(5)), None);
     }
 
     #[test]
     fn the_longest_match_decides_and_no_match_denies_unless_there_are_no_rules() {
         let is_cut = |rules: Rules| {
-            let cut = Cut {
+            let cut = EvictSelector {
                 denied: [(at(2), rules)].into(),
-                ..Cut::default()
+                ..EvictSelector::default()
             };
             assert!(!cut.is_empty());
             why(&cut).is_some()
@@ -435,13 +435,13 @@ mod tests {
         let key = listener(&flow);
         assert_eq!(key.vip, label(3), "the label is the VIP");
         let is_cut = |rules: Rules, its: Option<IpAddr>| {
-            let denied = Cut {
+            let denied = EvictSelector {
                 denied: [(key, rules.clone())].into(),
-                ..Cut::default()
+                ..EvictSelector::default()
             };
-            let strangers = Cut {
+            let strangers = EvictSelector {
                 strangers: [(flow.network, rules)].into(),
-                ..Cut::default()
+                ..EvictSelector::default()
             };
             let both = [denied, strangers].map(|cut| cut.holds(&flow, ID, its).is_some());
             assert_eq!(both[0], both[1]);
@@ -559,13 +559,13 @@ mod tests {
                 ..whole.clone()
             },
         ];
-        let mut cut = Cut {
+        let mut cut = EvictSelector {
             chosen: others.to_vec(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         assert_eq!(why(&cut), None);
         cut.chosen.push(whole);
-        assert_eq!(why(&cut), Some(Why::Operator));
+        assert_eq!(why(&cut), Some(EndReason::Operator));
     }
 
     #[test]
@@ -574,7 +574,7 @@ mod tests {
             network,
             ..ServiceKey::default()
         };
-        let mut cut = Cut {
+        let mut cut = EvictSelector {
             disabled: [21].into(),
             drained: [31].into(),
             backends: [1].into(),
@@ -593,7 +593,7 @@ mod tests {
             id: Some(ID),
             ..Choice::default()
         };
-        cut.merge(Cut {
+        cut.merge(EvictSelector {
             disabled: [22].into(),
             drained: [32].into(),
             backends: [11].into(),
@@ -604,7 +604,7 @@ mod tests {
             strangers: [(4, rules([]))].into(),
             chosen: vec![one.clone()],
         });
-        let wanted = Cut {
+        let wanted = EvictSelector {
             disabled: [21, 22].into(),
             drained: [31, 32].into(),
             backends: [1, 11].into(),
@@ -620,9 +620,9 @@ mod tests {
             chosen: vec![Choice::default(), one],
         };
         assert_eq!(cut, wanted);
-        cut.merge(Cut {
+        cut.merge(EvictSelector {
             open: Some([at(4)].into()),
-            ..Cut::default()
+            ..EvictSelector::default()
         });
         assert_eq!(cut.open, Some([at(4)].into()));
     }

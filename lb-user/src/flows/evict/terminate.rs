@@ -23,7 +23,7 @@ use lb_common::{
     maps::flow::Flow,
 };
 
-use super::selector::{Cut, Why};
+use super::selector::{EndReason, EvictSelector};
 use crate::{
     dataplane::{flows::FlowTable, labels::Labels},
     flows::idle::Ticks,
@@ -40,14 +40,14 @@ pub struct Severed {
     /// Its word while it lived.
     pub alive: Word,
     /// Why.
-    pub why: Why,
+    pub why: EndReason,
     /// When.
     pub time: Ticks,
 }
 
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stroke {
+pub enum Termination {
     /// It is not to be cut, or nothing of it is left.
     Spared,
     /// It was a live flow, of the client's network and the service with these ids.
@@ -59,7 +59,12 @@ pub enum Stroke {
 }
 
 /// Ends the flow with this id if `cut` says so, whatever its packets do meanwhile.
-pub fn sever((table, labels): (&FlowTable, &Labels), id: u32, cut: &Cut, now: Ticks) -> Stroke {
+pub fn sever(
+    (table, labels): (&FlowTable, &Labels),
+    id: u32,
+    cut: &EvictSelector,
+    now: Ticks,
+) -> Termination {
     // A client that is another flow's by now is judged in vain: the swap fails.
     let holds = |flow: &Flow| cut.holds(flow, id, labels.client(id, flow));
     sever_if(table, id, holds, now)
@@ -68,23 +73,23 @@ pub fn sever((table, labels): (&FlowTable, &Labels), id: u32, cut: &Cut, now: Ti
 fn sever_if(
     table: &FlowTable,
     id: u32,
-    mut holds: impl FnMut(&Flow) -> Option<Why>,
+    mut holds: impl FnMut(&Flow) -> Option<EndReason>,
     now: Ticks,
-) -> Stroke {
+) -> Termination {
     for _ in 0..MAX_SWAPS {
         // What changes while it is read is claimed for a new flow, which is none of those to be cut.
         let read = table.flow(id).filter(|(word, _)| word.translates());
         let Some((alive, flow)) = read else {
-            return Stroke::Spared;
+            return Termination::Spared;
         };
         let Some(why) = holds(&flow) else {
-            return Stroke::Spared;
+            return Termination::Spared;
         };
         if !table.swap(id, alive, alive.end()) {
             continue;
         }
         if matches!(alive.state(), State::Closed) {
-            return Stroke::Silenced;
+            return Termination::Silenced;
         }
         let severed = Severed {
             id,
@@ -92,9 +97,9 @@ fn sever_if(
             why,
             time: now,
         };
-        return Stroke::Severed(severed, flow.network, flow.service);
+        return Termination::Severed(severed, flow.network, flow.service);
     }
-    Stroke::Missed
+    Termination::Missed
 }
 
 impl Severed {
@@ -133,15 +138,15 @@ mod tests {
         table
     }
 
-    fn cut(backend: u32) -> Cut {
-        Cut {
+    fn cut(backend: u32) -> EvictSelector {
+        EvictSelector {
             backends: [backend].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         }
     }
 
     /// Severs by a cut that knows no labels.
-    fn sever(table: &FlowTable, id: u32, cut: &Cut, now: Ticks) -> Stroke {
+    fn sever(table: &FlowTable, id: u32, cut: &EvictSelector, now: Ticks) -> Termination {
         super::sever((table, &Labels::anonymous(0)), id, cut, now)
     }
 
@@ -149,7 +154,7 @@ mod tests {
         Severed {
             id: ID,
             alive,
-            why: Why::Backend,
+            why: EndReason::Backend,
             time: NOW,
         }
     }
@@ -169,12 +174,12 @@ mod tests {
             let wanted = severed(alive.woken());
             assert_eq!(
                 sever(&table, ID, &cut(BACKEND), NOW),
-                Stroke::Severed(wanted, 2, 5)
+                Termination::Severed(wanted, 2, 5)
             );
             assert_eq!(table.word(ID), Some(alive.end()), "without the mark");
             let flow = wanted.flow(&table).unwrap();
             assert_eq!((flow.word, flow.backend_id), (alive.end().raw(), BACKEND));
-            assert_eq!(sever(&table, ID, &cut(BACKEND), NOW), Stroke::Spared);
+            assert_eq!(sever(&table, ID, &cut(BACKEND), NOW), Termination::Spared);
         }
     }
 
@@ -182,7 +187,7 @@ mod tests {
     fn one_that_is_over_and_translates_is_silenced_and_keeps_its_generation() {
         let closed = half_closed().close();
         let table = table(closed);
-        assert_eq!(sever(&table, ID, &cut(BACKEND), NOW), Stroke::Silenced);
+        assert_eq!(sever(&table, ID, &cut(BACKEND), NOW), Termination::Silenced);
         assert_eq!(table.word(ID), Some(closed.end()));
         assert!(!closed.end().translates() && closed.end().claimable());
         assert_eq!(closed.end().generation(), closed.generation());
@@ -200,23 +205,23 @@ mod tests {
             (established().end(), BACKEND),
         ] {
             let table = table(word);
-            assert_eq!(sever(&table, ID, &cut(backend), NOW), Stroke::Spared);
+            assert_eq!(sever(&table, ID, &cut(backend), NOW), Termination::Spared);
             assert_eq!(table.word(ID), Some(word), "{word:?}");
         }
         let table = table(established());
-        assert_eq!(sever(&table, 8, &cut(BACKEND), NOW), Stroke::Spared);
+        assert_eq!(sever(&table, 8, &cut(BACKEND), NOW), Termination::Spared);
     }
 
     /// What a stroke does to an established flow whose word `packet` changes each time that it has
     /// been judged.
-    fn met(packet: impl Fn(u32, Word) -> Word) -> (Stroke, Word) {
+    fn met(packet: impl Fn(u32, Word) -> Word) -> (Termination, Word) {
         let table = table(established());
         let mut times = 0;
         let holds = |flow: &Flow| {
             times += 1;
             let word = table.word(ID).unwrap();
             assert!(table.swap(ID, word, packet(times, word)));
-            (flow.backend_id == BACKEND).then_some(Why::Backend)
+            (flow.backend_id == BACKEND).then_some(EndReason::Backend)
         };
         let stroke = sever_if(&table, ID, holds, NOW);
         (stroke, table.word(ID).unwrap())
@@ -230,10 +235,10 @@ mod tests {
             2 => established(),
             _ => half,
         });
-        assert_eq!(stroke, Stroke::Severed(severed(half), 2, 5));
+        assert_eq!(stroke, Termination::Severed(severed(half), 2, 5));
         assert_eq!(word, half.end());
         let closed = half.close();
-        assert_eq!(met(|_, _| closed), (Stroke::Silenced, closed.end()));
+        assert_eq!(met(|_, _| closed), (Termination::Silenced, closed.end()));
     }
 
     #[test]
@@ -242,7 +247,7 @@ mod tests {
             0 => established(),
             _ => half_closed(),
         });
-        assert_eq!((stroke, word), (Stroke::Missed, established()));
+        assert_eq!((stroke, word), (Termination::Missed, established()));
     }
 
     #[test]
@@ -256,11 +261,15 @@ mod tests {
             |_| {
                 times += 1;
                 table.swap(ID, established(), next);
-                (times == 1).then_some(Why::Backend)
+                (times == 1).then_some(EndReason::Backend)
             },
             NOW,
         );
-        assert_eq!((stroke, times), (Stroke::Spared, 2), "it is judged anew");
+        assert_eq!(
+            (stroke, times),
+            (Termination::Spared, 2),
+            "it is judged anew"
+        );
         assert_eq!(table.word(ID), Some(next));
     }
 

@@ -20,7 +20,7 @@ const NEXT_HOP_LIFETIME: Duration = Duration::from_secs(60);
 
 /// Who knows the next hops of a network.
 #[derive(Debug)]
-pub struct Way {
+pub struct NextHop {
     /// The network.
     pub network: Network,
     /// Where to ask for one.
@@ -29,15 +29,15 @@ pub struct Way {
 
 /// The ways into all networks.
 #[derive(Debug)]
-pub struct Ways {
-    networks: BTreeMap<u16, Way>,
+pub struct NextHops {
+    networks: BTreeMap<u16, NextHop>,
     answers: Receiver<Resolved>,
     known: HashMap<(u16, IpAddr), (Mac, Instant)>,
 }
 
-impl Ways {
+impl NextHops {
     /// The ways into `networks`, by id; answers to their questions come from `answers`.
-    pub fn new(networks: BTreeMap<u16, Way>, answers: Receiver<Resolved>) -> Self {
+    pub fn new(networks: BTreeMap<u16, NextHop>, answers: Receiver<Resolved>) -> Self {
         Self {
             networks,
             answers,
@@ -47,7 +47,7 @@ impl Ways {
 
     /// The ways into these networks are the ones now. What is known may be another network's, or by
     /// way of a gateway that is none any more.
-    pub fn replace(&mut self, networks: BTreeMap<u16, Way>) {
+    pub fn replace(&mut self, networks: BTreeMap<u16, NextHop>) {
         self.hear();
         self.known.clear();
         self.networks = networks;
@@ -98,7 +98,7 @@ mod tests {
     const TENANT: u16 = 3;
     const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-    fn ways(room: usize) -> (Ways, Receiver<IpAddr>, Sender<Resolved>) {
+    fn ways(room: usize) -> (NextHops, Receiver<IpAddr>, Sender<Resolved>) {
         let text = "
 version: 1
 networks:
@@ -107,8 +107,12 @@ networks:
         let network = crate::config::parse("f", text).unwrap().networks.remove(0);
         let (questions, asked) = mpsc::channel(room);
         let (answer, answers) = mpsc::channel(2 * MAX_NEXT_HOPS);
-        let way = Way { network, questions };
-        (Ways::new([(TENANT, way)].into(), answers), asked, answer)
+        let way = NextHop { network, questions };
+        (
+            NextHops::new([(TENANT, way)].into(), answers),
+            asked,
+            answer,
+        )
     }
 
     fn resolved(address: Ipv4Addr, last: u8) -> Resolved {

@@ -22,7 +22,7 @@ const NIC_TIMEOUT: Ticks = 1000;
 
 /// A reset and the NIC that it leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Letter {
+pub(super) struct PendingReset {
     pub(super) ifindex: u32,
     pub(super) segment: BareSegment,
 }
@@ -34,15 +34,15 @@ pub(super) struct Tally {
     pub(super) unsent: u64,
 }
 
-pub(super) struct Outbox {
-    clients: VecDeque<Letter>,
-    backends: VecDeque<Letter>,
+pub(super) struct ResetQueue {
+    clients: VecDeque<PendingReset>,
+    backends: VecDeque<PendingReset>,
     pace: Pace,
     /// Since when the NIC of the first one has been full.
     full: Option<Ticks>,
 }
 
-impl Outbox {
+impl ResetQueue {
     pub(super) fn new(now: Ticks) -> Self {
         Self {
             clients: VecDeque::new(),
@@ -62,7 +62,7 @@ impl Outbox {
     }
 
     /// Takes one; whether there was room for it.
-    pub(super) fn add(&mut self, end: End, letter: Letter) -> bool {
+    pub(super) fn add(&mut self, end: End, letter: PendingReset) -> bool {
         let queue = match end {
             End::Client => &mut self.clients,
             End::Backend => &mut self.backends,
@@ -149,21 +149,21 @@ mod tests {
 
     use super::*;
 
-    fn letter(ifindex: u32, number: usize) -> Letter {
+    fn letter(ifindex: u32, number: usize) -> PendingReset {
         let segment = BareSegment {
             destination_port: Be16::new(u16::try_from(number).unwrap()),
             ..BareSegment::default()
         };
-        Letter { ifindex, segment }
+        PendingReset { ifindex, segment }
     }
 
-    fn frames(letters: &[Letter]) -> Vec<(u32, Frame)> {
-        let frame = |letter: &Letter| (letter.ifindex, letter.segment.frame());
+    fn frames(letters: &[PendingReset]) -> Vec<(u32, Frame)> {
+        let frame = |letter: &PendingReset| (letter.ifindex, letter.segment.frame());
         letters.iter().map(frame).collect()
     }
 
-    fn outbox(clients: &[Letter], backends: &[Letter]) -> Outbox {
-        let mut outbox = Outbox::new(0);
+    fn outbox(clients: &[PendingReset], backends: &[PendingReset]) -> ResetQueue {
+        let mut outbox = ResetQueue::new(0);
         for (end, letters) in [(End::Backend, backends), (End::Client, clients)] {
             assert!(letters.iter().all(|letter| outbox.add(end, *letter)));
         }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// Sends all that may be sent at this time; which those were.
-    fn send(outbox: &mut Outbox, now: Ticks) -> Vec<(u32, Frame)> {
+    fn send(outbox: &mut ResetQueue, now: Ticks) -> Vec<(u32, Frame)> {
         let mut out = Vec::new();
         loop {
             let tally = outbox.send(now, |frames| {
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_burst_goes_out_at_once_and_the_rest_by_its_pace() {
-        let letters: Vec<Letter> = (0..3000).map(|number| letter(2, number)).collect();
+        let letters: Vec<PendingReset> = (0..3000).map(|number| letter(2, number)).collect();
         let mut outbox = outbox(&letters, &[]);
         assert_eq!(send(&mut outbox, 0), frames(&letters[..1024]));
         assert_eq!(send(&mut outbox, 0), []);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_given_up_and_the_rest_goes_on() {
-        let letters: Vec<Letter> = (0..6).map(|number| letter(2, number)).collect();
+        let letters: Vec<PendingReset> = (0..6).map(|number| letter(2, number)).collect();
         let mut outbox = outbox(&letters, &[]);
         let mut calls = Vec::new();
         let tally = outbox.send(0, |frames| {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut outbox = Outbox::new(0);
+        let mut outbox = ResetQueue::new(0);
         for number in 0..MAX_RESETS_WAITING {
             assert!(outbox.has_room());
             assert!(outbox.add(End::Backend, letter(2, number % 100)));

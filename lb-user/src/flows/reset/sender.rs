@@ -12,12 +12,12 @@ use lb_common::{
 };
 
 use super::{
-    queue::{Letter, Outbox, Tally},
+    queue::{PendingReset, ResetQueue, Tally},
     segments::{End, Pace, Tuple, address},
 };
 use crate::{
     dataplane::flows::FlowTable,
-    flows::{Counts, idle::Ticks, map_cache::Records},
+    flows::{Counts, idle::Ticks, map_cache::MapCache},
     network::raw::{Nics, Sent},
 };
 
@@ -39,12 +39,12 @@ struct Farewell {
 }
 
 /// The frames on their way.
-pub(crate) struct Post {
+pub(crate) struct ResetSender {
     nics: Nics,
     resets: Pace,
     probes: Pace,
     waiting: VecDeque<Farewell>,
-    outbox: Outbox,
+    outbox: ResetQueue,
     counts: Arc<Counts>,
 }
 
@@ -53,14 +53,14 @@ pub(crate) fn is_loud(alive: Word) -> bool {
     !alive.is_udp() && matches!(alive.state(), State::Replied | State::Established)
 }
 
-impl Post {
+impl ResetSender {
     pub(crate) fn new(counts: Arc<Counts>, now: Ticks) -> Self {
         Self {
             nics: Nics::default(),
             resets: Pace::new(RESETS.0, RESETS.1, now),
             probes: Pace::new(PROBES.0, PROBES.1, now),
             waiting: VecDeque::new(),
-            outbox: Outbox::new(now),
+            outbox: ResetQueue::new(now),
             counts,
         }
     }
@@ -81,7 +81,7 @@ impl Post {
     }
 
     /// Makes the resets of a flow that was cut, whose id nobody else has yet.
-    pub(crate) fn bid_farewell(&mut self, id: u32, flow: &Flow, records: &mut Records) {
+    pub(crate) fn bid_farewell(&mut self, id: u32, flow: &Flow, records: &mut MapCache) {
         for end in End::BOTH {
             let letter = letter(id, flow, (end, false), records, |tuple| tuple.reset(end));
             let waits = letter.is_some_and(|letter| self.outbox.add(end, letter));
@@ -117,7 +117,7 @@ impl Post {
     pub(crate) fn reset_next(
         &mut self,
         table: &FlowTable,
-        records: &mut Records,
+        records: &mut MapCache,
         now: Ticks,
     ) -> bool {
         let Some(&Farewell { id, word, sought }) = self.waiting.front() else {
@@ -151,7 +151,7 @@ impl Post {
         id: u32,
         flow: &Flow,
         (end, sought): (End, bool),
-        records: &mut Records,
+        records: &mut MapCache,
         now: Ticks,
     ) -> Option<bool> {
         if !self.probes.take(now) {
@@ -174,7 +174,7 @@ impl Post {
         id: u32,
         flow: &Flow,
         end: End,
-        records: &mut Records,
+        records: &mut MapCache,
     ) -> bool {
         let way = records.way(id, flow, end, false);
         way.is_some_and(|(network, _)| self.nics.has_carrier(network.ifindex))
@@ -185,11 +185,11 @@ impl Post {
         id: u32,
         flow: &Flow,
         (end, sought): (End, bool),
-        records: &mut Records,
+        records: &mut MapCache,
         make: impl FnOnce(&Tuple<'_>) -> BareSegment,
     ) -> bool {
         let letter = letter(id, flow, (end, sought), records, make);
-        let Some(Letter { ifindex, segment }) = letter else {
+        let Some(PendingReset { ifindex, segment }) = letter else {
             return false;
         };
         match self.nics.send(ifindex, segment.frame().as_ref()) {
@@ -208,15 +208,15 @@ fn letter(
     id: u32,
     flow: &Flow,
     (end, sought): (End, bool),
-    records: &mut Records,
+    records: &mut MapCache,
     make: impl FnOnce(&Tuple<'_>) -> BareSegment,
-) -> Option<Letter> {
+) -> Option<PendingReset> {
     let page = records.page(id)?;
     let (network, next_hop) = records.way(id, flow, end, sought)?;
     let flow = records.numbers(id, flow, end)?;
     let tuple = Tuple::new(id, &flow, &page, records.labels())?;
     let segment = address(make(&tuple), &network, next_hop)?;
-    Some(Letter {
+    Some(PendingReset {
         ifindex: network.ifindex,
         segment,
     })

@@ -29,7 +29,7 @@ use crate::{
     model::snat::SnatSlot,
     proxy::{
         fair_share::{Part, Resource, Shares, Spent},
-        splice::port_lease::{Lease, Leases, Purpose},
+        splice::port_lease::{PortLease, PortLeases, Purpose},
     },
 };
 
@@ -54,7 +54,7 @@ pub(crate) struct Dial {
 #[derive(Debug)]
 pub(super) struct Dialled<S> {
     pub(super) stream: S,
-    pub(super) lease: Option<Lease>,
+    pub(super) lease: Option<PortLease>,
     pub(super) port: Option<Part>,
 }
 
@@ -204,7 +204,7 @@ pub(crate) struct Sources<'s> {
     pub(crate) origin: Origin,
     pub(crate) addresses: &'s [Ipv4Addr],
     pub(crate) slots: &'s [SnatSlot],
-    pub(crate) leases: Option<&'s Leases>,
+    pub(crate) leases: Option<&'s PortLeases>,
 }
 
 /// Opens a connection and tells who wished for it.

@@ -16,14 +16,14 @@ use super::{
 use crate::{
     config::ProxyProtocol,
     proxy::{
-        accept::Shared,
+        accept::Context,
         connections::{Guard, NewLeg, NotBegun},
         fair_share::Spent,
         snapshot::Service,
         splice::{
-            handoff::Stays,
+            handoff::NotSpliced,
             negotiated::Offer,
-            port_lease::{Lease, Purpose},
+            port_lease::{PortLease, Purpose},
             saved_syn::Syn,
         },
     },
@@ -62,7 +62,7 @@ impl Addresses {
 
 /// Why there is no backend for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unreached {
+pub(crate) enum NoBackend {
     /// There are as many legs as there may be.
     Budget,
     /// Nobody serves the pool.
@@ -77,7 +77,7 @@ pub(crate) enum Unreached {
     Share,
 }
 
-impl Unreached {
+impl NoBackend {
     /// The value of a metric's label. It stays the same from one version to the next.
     pub(crate) const fn label(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Unreached {
     }
 }
 
-impl Unreached {
+impl NoBackend {
     /// Why a client has no descriptor.
     pub(crate) const fn without_descriptor(spent: Spent) -> Self {
         match spent {
@@ -101,7 +101,7 @@ impl Unreached {
     }
 }
 
-impl From<Undialled> for Unreached {
+impl From<Undialled> for NoBackend {
     fn from(undialled: Undialled) -> Self {
         match undialled {
             Undialled::NoPort(Spent::All) => Self::NoPorts,
@@ -117,9 +117,9 @@ pub(crate) struct Reached {
     pub(crate) backend: TcpStream,
     pub(crate) guard: Guard,
     /// The flow whose port it has.
-    pub(crate) lease: Option<Lease>,
+    pub(crate) lease: Option<PortLease>,
     /// How the client's connection began, if it may be handed over; or why it may not.
-    pub(crate) syn: Result<Syn, Stays>,
+    pub(crate) syn: Result<Syn, NotSpliced>,
     /// How the backend is told whose it is.
     proxy_protocol: Option<ProxyProtocol>,
 }
@@ -136,20 +136,20 @@ impl Reached {
         (source, destination): (SocketAddr, SocketAddr),
         authority: Option<&str>,
         unique_id: Option<&[u8]>,
-    ) -> Result<Vec<u8>, Unreached> {
+    ) -> Result<Vec<u8>, NoBackend> {
         let Some(ProxyProtocol::V2) = self.proxy_protocol else {
             return Ok(Vec::new());
         };
         let own = encode::unique_id(self.guard.leg.snat, SystemTime::now());
         let id = unique_id.unwrap_or(own.as_bytes());
         let header = encode::header(source, destination, authority, id);
-        header.map_err(|_| Unreached::Unreachable)
+        header.map_err(|_| NoBackend::Unreachable)
     }
 }
 
 /// Whether a client's connection may be handed over to the data plane, as far as that is known before it has
 /// a backend: if not, why.
-pub(super) type Carriage = Result<Offer, Stays>;
+pub(super) type Carriage = Result<Offer, NotSpliced>;
 
 /// Who of a pool may serve a client: at least one.
 #[derive(Debug)]
@@ -163,10 +163,10 @@ pub(crate) struct Candidates {
 
 impl Candidates {
     /// Those of the pool with this name for a hash.
-    pub(crate) fn of(name: &str, hash: u32, shared: &Shared) -> Result<Self, Unreached> {
+    pub(crate) fn of(name: &str, hash: u32, shared: &Context) -> Result<Self, NoBackend> {
         let cuts = shared.legs.cuts();
         let setup = shared.setup.borrow();
-        let pool = setup.pools.get(name).ok_or(Unreached::NoBackend)?;
+        let pool = setup.pools.get(name).ok_or(NoBackend::NoBackend)?;
         let candidates = Self {
             name: name.to_owned(),
             pool: Arc::clone(pool),
@@ -174,7 +174,7 @@ impl Candidates {
             cuts,
         };
         let first = candidates.backends().next();
-        first.map(|_| ()).ok_or(Unreached::NoBackend)?;
+        first.map(|_| ()).ok_or(NoBackend::NoBackend)?;
         Ok(candidates)
     }
 
@@ -190,15 +190,15 @@ impl Candidates {
         service: &Service,
         name: Option<String>,
         carriage: Carriage,
-        shared: &Shared,
-    ) -> Result<Reached, Unreached> {
+        shared: &Context,
+    ) -> Result<Reached, NoBackend> {
         let has_ports = shared.legs.has_ports(service.network, self.pool.network_id);
         if !has_ports || !shared.legs.has_room(service) {
-            return Err(Unreached::Budget);
+            return Err(NoBackend::Budget);
         }
         let descriptor = shared.descriptors.socket(service.network);
-        let descriptor = descriptor.map_err(Unreached::without_descriptor)?;
-        let mut why = Unreached::Unreachable;
+        let descriptor = descriptor.map_err(NoBackend::without_descriptor)?;
+        let mut why = NoBackend::Unreachable;
         let start = Instant::now();
         let backends = self.backends();
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
@@ -253,7 +253,7 @@ impl Candidates {
                         proxy_protocol: pool.proxy_protocol,
                     });
                 }
-                Err(NotBegun::NoRoom) => return Err(Unreached::Budget),
+                Err(NotBegun::NoRoom) => return Err(NoBackend::Budget),
                 Err(NotBegun::Cut) => {}
             }
         }

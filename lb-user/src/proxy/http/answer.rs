@@ -13,7 +13,7 @@ use hyper::{
 };
 
 use super::timeouts::Turn;
-use crate::{config::server_name::ServerName, proxy::dial::select::Unreached};
+use crate::{config::server_name::ServerName, proxy::dial::select::NoBackend};
 
 /// Why a request gets no answer of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) enum Refused {
     /// The name is not for this client.
     Denied(Option<String>),
     /// There is no backend to be had.
-    Unreached(Unreached),
+    Unreached(NoBackend),
     /// The backend has not answered, or not in HTTP.
     NoAnswer,
 }
@@ -54,13 +54,13 @@ impl Refused {
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::Nothing(_) | Self::Denied(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::Unreached(
-                Unreached::Budget
-                | Unreached::NoBackend
-                | Unreached::NoDescriptors
-                | Unreached::NoPorts
-                | Unreached::Share,
+                NoBackend::Budget
+                | NoBackend::NoBackend
+                | NoBackend::NoDescriptors
+                | NoBackend::NoPorts
+                | NoBackend::Share,
             ) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Unreached(Unreached::Unreachable) | Self::NoAnswer => StatusCode::BAD_GATEWAY,
+            Self::Unreached(NoBackend::Unreachable) | Self::NoAnswer => StatusCode::BAD_GATEWAY,
             Self::Close(_) => return None,
         })
     }
@@ -74,8 +74,8 @@ impl Refused {
     }
 }
 
-impl From<Unreached> for Refused {
-    fn from(unreached: Unreached) -> Self {
+impl From<NoBackend> for Refused {
+    fn from(unreached: NoBackend) -> Self {
         Self::Unreached(unreached)
     }
 }

@@ -24,10 +24,10 @@ use crate::{
     config::Balance,
     proxy::{
         connections,
-        dial::select::{Candidates, Reached, Unreached},
+        dial::select::{Candidates, NoBackend, Reached},
         snapshot::{Http, Routing, Service},
         sockets::prepare,
-        splice::handoff::Stays,
+        splice::handoff::NotSpliced,
     },
 };
 
@@ -246,12 +246,12 @@ impl Client<'_> {
         answer
     }
 
-    fn candidates(&self) -> Result<Candidates, Unreached> {
+    fn candidates(&self) -> Result<Candidates, NoBackend> {
         Candidates::of(self.pool, self.hash, &self.talk.shared)
     }
 
     /// A connection that was kept for this.
-    async fn kept(&self) -> Result<Option<Upstream>, Unreached> {
+    async fn kept(&self) -> Result<Option<Upstream>, NoBackend> {
         let candidates = self.candidates()?;
         for (backend, _) in candidates.backends() {
             let kept = self.talk.upstreams.take(backend, self.name.as_deref());
@@ -272,7 +272,7 @@ impl Client<'_> {
         } = self.talk;
         let (key, name) = (addresses.key(self.service), self.name.clone());
         let candidates = self.candidates()?;
-        let carriage = Err(Stays::Requests);
+        let carriage = Err(NotSpliced::Requests);
         let connect = candidates.connect(&key, self.service, name.clone(), carriage, shared);
         let reached = connect.await?;
         // What a request asks for stands in its head.
@@ -283,7 +283,9 @@ impl Client<'_> {
         prepare(&backend, self.service);
         let told = backend.write_all(&preface).await;
         told.map_err(|_| Refused::NoAnswer)?;
-        guard.leg.note(connections::Way::ToBackend, preface.len());
+        guard
+            .leg
+            .note(connections::Direction::ToBackend, preface.len());
         let begun = upstreams.begin(backend, guard, name).await;
         begun.map_err(|_| Refused::NoAnswer)
     }

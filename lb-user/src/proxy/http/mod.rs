@@ -40,7 +40,7 @@ use self::{
     wire::{FromClient, Wire},
 };
 use super::{
-    accept::Shared,
+    accept::Context,
     dial::select::Addresses,
     snapshot::{Http, Service},
     sockets::{CLOSE_TIMEOUT, hear_out, prepare, reset_at_close},
@@ -63,7 +63,7 @@ const GATEWAY_TIMEOUT: &[u8] =
 /// What the requests of a client share.
 struct Talk {
     addresses: Addresses,
-    shared: Rc<Shared>,
+    shared: Rc<Context>,
     stages: Stages,
     lines: Lines,
     upstreams: Upstreams,
@@ -115,7 +115,7 @@ pub(super) async fn serve(
     addresses: Addresses,
     service: Arc<Service>,
     http: Arc<Http>,
-    shared: Rc<Shared>,
+    shared: Rc<Context>,
 ) {
     let counts = shared.counts.clone();
     counts.of(&service.name, |counted| counted.accepted += 1);

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::wire::Note;
-use crate::proxy::admission::Ticket;
+use crate::proxy::admission::Permit;
 
 /// The longest that a connection waits for its next request.
 const KEEP: Duration = Duration::from_secs(60);
@@ -232,7 +232,7 @@ impl Stages {
 
     /// Waits until the client has to go for another one, and says what it was waited for. `admit` gives it
     /// its place each time that something else is.
-    pub(super) async fn recycled(&self, admit: impl Fn(Wait) -> Ticket) -> Wait {
+    pub(super) async fn recycled(&self, admit: impl Fn(Wait) -> Permit) -> Wait {
         let mut stages = self.0.subscribe();
         loop {
             let wait = stages.borrow_and_update().stage.wait();

@@ -31,9 +31,9 @@ use super::{
     wire::{Note, Wire},
 };
 use crate::{
-    flows::evict::selector::Why,
+    flows::evict::selector::EndReason,
     proxy::{
-        connections::{Guard, Leg, Way},
+        connections::{Direction, Guard, Leg},
         sockets::{CLOSE_TIMEOUT, idle, reset_at_close},
     },
     system::panics::spawn_connection,
@@ -281,7 +281,7 @@ impl Carried {
             why = leg.is_cut() => {
                 // One that nobody uses goes alone, unless its client may not go on at all.
                 let is_used = is_joined.get() || stages.is_served_by(leg.id);
-                if is_used || why == Why::Policy {
+                if is_used || why == EndReason::Policy {
                     fate.doom(why.event()).await;
                 }
                 why.event()
@@ -320,13 +320,13 @@ impl Note for ToLeg {
     fn read(&self, bytes: &[u8]) {
         match bytes.len() {
             0 => self.leg.note_half_closed(),
-            bytes => self.leg.note(Way::ToClient, bytes),
+            bytes => self.leg.note(Direction::ToClient, bytes),
         }
     }
 
     fn written(&self, bytes: usize) {
         self.stages.sent_on();
-        self.leg.note(Way::ToBackend, bytes);
+        self.leg.note(Direction::ToBackend, bytes);
     }
 
     fn closed(&self) {

@@ -25,8 +25,8 @@ use nix::{
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::sleep};
 
 use super::{
-    port_lease::Lease,
-    prelude::Said,
+    port_lease::PortLease,
+    prelude::Prelude,
     saved_syn::Syn,
     tcp_repair::{Repair, Snapshot, close_silently},
 };
@@ -48,7 +48,7 @@ const CHUNK: usize = 4096;
 
 /// Why a connection stays with its sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stays {
+pub(crate) enum NotSpliced {
     /// Its backend's socket has no port of a flow: there was none, or a network is the host's.
     NoPort,
     /// Its first segment is not known.
@@ -73,7 +73,7 @@ pub(crate) enum Stays {
     Requests,
 }
 
-impl Stays {
+impl NotSpliced {
     /// The value of a metric's label. It stays the same from one version to the next.
     pub(crate) const fn label(self) -> &'static str {
         match self {
@@ -96,30 +96,35 @@ impl Stays {
 pub(crate) struct Handed {
     backend: TcpStream,
     sent_on: Vec<u8>,
-    lease: Lease,
+    lease: PortLease,
 }
 
 /// The two ends, and what the client has said so far.
 pub(crate) struct Ends<'s> {
     pub(crate) client: &'s TcpStream,
     pub(crate) backend: &'s TcpStream,
-    pub(crate) said: &'s mut Said,
+    pub(crate) said: &'s mut Prelude,
 }
 
 impl<'s> Ends<'s> {
-    /// Does what comes before step 4. Afterwards the client's packets are dropped until [`Lease::release`],
+    /// Does what comes before step 4. Afterwards the client's packets are dropped until [`PortLease::release`],
     /// and its socket is in repair.
-    pub(crate) fn splice(&mut self, lease: &mut Lease, leg: &Leg, syn: Syn) -> Result<(), Stays> {
+    pub(crate) fn splice(
+        &mut self,
+        lease: &mut PortLease,
+        leg: &Leg,
+        syn: Syn,
+    ) -> Result<(), NotSpliced> {
         let back = Repair::enter(self.backend).and_then(|repair| repair.snapshot());
-        let back = back.map_err(|_| Stays::Refused)?;
+        let back = back.map_err(|_| NotSpliced::Refused)?;
         if !is_silent(self.backend) || back.unacked > 0 || !back.is_established {
-            return Err(Stays::Backend);
+            return Err(NotSpliced::Backend);
         }
         // Known before anything is held.
         if syn.time.is_none() && back.time.is_some() {
-            return Err(Stays::Options);
+            return Err(NotSpliced::Options);
         }
-        let held = lease.hold().map_err(|_| Stays::Taken);
+        let held = lease.hold().map_err(|_| NotSpliced::Taken);
         let spliced = held.and_then(|()| self.splice_held(lease, &syn, &back, leg));
         if spliced.is_err() {
             lease.let_go();
@@ -129,18 +134,18 @@ impl<'s> Ends<'s> {
 
     fn splice_held(
         &mut self,
-        lease: &mut Lease,
+        lease: &mut PortLease,
         syn: &Syn,
         back: &Snapshot,
         leg: &Leg,
-    ) -> Result<(), Stays> {
+    ) -> Result<(), NotSpliced> {
         let (front, repair) = self.settle(syn)?;
         let splice = splice(syn, &front, back, lease.opening(), self.said);
         let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
-        let mac = syn.source_mac.ok_or(Stays::NoSyn)?;
+        let mac = syn.source_mac.ok_or(NotSpliced::NoSyn)?;
         let expected = (back.received, back.sent);
         let spliced = lease.splice(splice, mac, expected);
-        spliced.map_err(|_| Stays::Taken)?;
+        spliced.map_err(|_| NotSpliced::Taken)?;
         let received = Repair::enter(self.backend).and_then(|repair| repair.received());
         // A cut looks at legs first: who is not cut now will be found as a flow.
         let why = match received {
@@ -148,8 +153,8 @@ impl<'s> Ends<'s> {
                 repair.stay();
                 return Ok(());
             }
-            Ok(_) if leg.was_cut() => Stays::Cut,
-            _ => Stays::Backend,
+            Ok(_) if leg.was_cut() => NotSpliced::Cut,
+            _ => NotSpliced::Backend,
         };
         lease.unsplice();
         Err(why)
@@ -160,20 +165,20 @@ impl<'s> Ends<'s> {
     /// If it is handed over, it stays in repair to its end: a socket that leaves repair does not share the VIP's
     /// port until it is told so again. Of who is killed in between, the next process could not listen there for
     /// minutes, as nothing that this socket says leaves the cell.
-    fn settle(&mut self, syn: &Syn) -> Result<(Snapshot, Repair<'s>), Stays> {
+    fn settle(&mut self, syn: &Syn) -> Result<(Snapshot, Repair<'s>), NotSpliced> {
         for _ in 0..READS {
-            self.read().map_err(|_| Stays::Client)?;
-            let repair = Repair::enter(self.client).map_err(|_| Stays::Refused)?;
-            let front = repair.snapshot().map_err(|_| Stays::Refused)?;
-            let read = u32::try_from(self.said.bytes.len()).map_err(|_| Stays::Client)?;
+            self.read().map_err(|_| NotSpliced::Client)?;
+            let repair = Repair::enter(self.client).map_err(|_| NotSpliced::Refused)?;
+            let front = repair.snapshot().map_err(|_| NotSpliced::Refused)?;
+            let read = u32::try_from(self.said.bytes.len()).map_err(|_| NotSpliced::Client)?;
             if front.received == begin(syn).wrapping_add(read) && front.is_established {
                 return match (front.unacked, front.unsent) {
                     (0, 0) => Ok((front, repair)),
-                    _ => Err(Stays::Client),
+                    _ => Err(NotSpliced::Client),
                 };
             }
         }
-        Err(Stays::Client)
+        Err(NotSpliced::Client)
     }
 
     /// Reads what is there.
@@ -216,26 +221,26 @@ fn splice(
     front: &Snapshot,
     back: &Snapshot,
     (backend_time, backend_mss): (u32, u16),
-    said: &Said,
-) -> Result<Splice, Stays> {
+    said: &Prelude,
+) -> Result<Splice, NotSpliced> {
     let (there, again) = match (syn.time, front.time, back.time) {
         (Some(syn), Some(front), Some(back)) => {
             (back.wrapping_sub(syn), front.wrapping_sub(backend_time))
         }
         (_, None, None) => (0, 0),
-        _ => return Err(Stays::Options),
+        _ => return Err(NotSpliced::Options),
     };
     if front.has_sack != back.has_sack || front.has_ecn != back.has_ecn {
-        return Err(Stays::Options);
+        return Err(NotSpliced::Options);
     }
     if front.advertised_mss > takes(back, backend_mss) {
-        return Err(Stays::BackendTakesLess);
+        return Err(NotSpliced::BackendTakesLess);
     }
     if back.advertised_mss > takes(front, syn.takes()) {
-        return Err(Stays::ClientTakesLess);
+        return Err(NotSpliced::ClientTakesLess);
     }
-    let sent_on = u32::try_from(said.sent_on()).map_err(|_| Stays::Client)?;
-    let shift = said.shift().ok_or(Stays::Client)?;
+    let sent_on = u32::try_from(said.sent_on()).map_err(|_| NotSpliced::Client)?;
+    let shift = said.shift().ok_or(NotSpliced::Client)?;
     Ok(Splice {
         sent_end: back.sent.wrapping_add(sent_on),
         received: back.received,
@@ -268,8 +273,8 @@ fn takes(end: &Snapshot, mss: u16) -> u32 {
 pub(crate) fn hand_over(
     client: TcpStream,
     backend: TcpStream,
-    said: Said,
-    mut lease: Lease,
+    said: Prelude,
+    mut lease: PortLease,
 ) -> Handed {
     // If the backend has reset it meanwhile, the client knows that already.
     let _over = lease.release();
@@ -334,10 +339,10 @@ mod tests {
         }
     }
 
-    fn hello() -> Said {
-        Said {
+    fn hello() -> Prelude {
+        Prelude {
             bytes: vec![0; 500],
-            ..Said::default()
+            ..Prelude::default()
         }
     }
 
@@ -380,7 +385,7 @@ mod tests {
     #[test]
     fn headers_of_proxies_move_the_numbers() {
         let (front, back) = ends();
-        let said = Said {
+        let said = Prelude {
             for_us: 28,
             preface: vec![1; 70],
             ..hello()
@@ -409,12 +414,12 @@ mod tests {
             ..back
         };
         for (front, back, why) in [
-            (front, without(back), Stays::Options),
-            (without(front), back, Stays::Options),
-            (sack, back, Stays::Options),
-            (front, ecn, Stays::Options),
-            (small(front), back, Stays::ClientTakesLess),
-            (front, small(back), Stays::BackendTakesLess),
+            (front, without(back), NotSpliced::Options),
+            (without(front), back, NotSpliced::Options),
+            (sack, back, NotSpliced::Options),
+            (front, ecn, NotSpliced::Options),
+            (small(front), back, NotSpliced::ClientTakesLess),
+            (front, small(back), NotSpliced::BackendTakesLess),
         ] {
             assert_eq!(splice(&SYN, &front, &back, (70, 1460), &hello()), Err(why));
         }
@@ -440,11 +445,14 @@ mod tests {
         assert_eq!(joined(front, back, [1460, 1460]), None);
         // The backend takes less than the client was told; and the same where it was told so.
         let less = [1460, 1360];
-        assert_eq!(joined(front, back, less), Some(Stays::BackendTakesLess));
+        assert_eq!(
+            joined(front, back, less),
+            Some(NotSpliced::BackendTakesLess)
+        );
         assert_eq!(joined(told(1348, front), back, less), None);
         // The same with a client who takes less.
         let less = [1200, 1460];
-        assert_eq!(joined(front, back, less), Some(Stays::ClientTakesLess));
+        assert_eq!(joined(front, back, less), Some(NotSpliced::ClientTakesLess));
         assert_eq!(joined(front, told(1188, back), less), None);
         // Both would take more than our own networks carry.
         let large = [8960, 8960];
@@ -453,10 +461,10 @@ mod tests {
             path_mtu: 9000,
             ..told(8948, front)
         };
-        assert_eq!(joined(far, back, large), Some(Stays::BackendTakesLess));
+        assert_eq!(joined(far, back, large), Some(NotSpliced::BackendTakesLess));
         // Who says nothing takes little.
         let silent = Syn { mss: None, ..SYN };
         let said = splice(&silent, &front, &back, (70, 1460), &hello());
-        assert_eq!(said, Err(Stays::ClientTakesLess));
+        assert_eq!(said, Err(NotSpliced::ClientTakesLess));
     }
 }

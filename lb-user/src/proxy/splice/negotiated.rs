@@ -7,7 +7,7 @@ use std::{cell::RefCell, collections::HashMap, net::SocketAddrV4};
 use tokio::net::TcpStream;
 
 use super::{
-    handoff::Stays,
+    handoff::NotSpliced,
     saved_syn::{self, Syn},
 };
 use crate::proxy::tcp_info::{Info, Options};
@@ -29,14 +29,14 @@ impl Offer {
     /// # Errors
     ///
     /// Why the connection stays with its sockets, whichever its backend is.
-    pub(crate) fn of(client: &TcpStream) -> Result<Self, Stays> {
+    pub(crate) fn of(client: &TcpStream) -> Result<Self, NotSpliced> {
         let syn = saved_syn::saved(client).ok().flatten();
         let syn = syn.filter(|syn| syn.source_mac.is_some());
-        let syn = syn.ok_or(Stays::NoSyn)?;
-        let info = Info::of(client).map_err(|_| Stays::Refused)?;
+        let syn = syn.ok_or(NotSpliced::NoSyn)?;
+        let info = Info::of(client).map_err(|_| NotSpliced::Refused)?;
         let options = info.options();
         let offer = info.is_established().then_some(Self { syn, options });
-        offer.ok_or(Stays::Client)
+        offer.ok_or(NotSpliced::Client)
     }
 }
 
@@ -49,10 +49,10 @@ impl Agreed {
     ///
     /// # Errors
     ///
-    /// [`Stays::Options`].
-    pub(crate) fn fits(&self, offer: Offer, backend: SocketAddrV4) -> Result<Syn, Stays> {
+    /// [`NotSpliced::Options`].
+    pub(crate) fn fits(&self, offer: Offer, backend: SocketAddrV4) -> Result<Syn, NotSpliced> {
         match self.0.borrow().get(&backend) {
-            Some(options) if *options != offer.options => Err(Stays::Options),
+            Some(options) if *options != offer.options => Err(NotSpliced::Options),
             _ => Ok(offer.syn),
         }
     }
@@ -102,11 +102,11 @@ pub(crate) mod tests {
             let fits = agreed.fits(offer(options), backend(number));
             fits.map(drop)
         };
-        assert_eq!(differs(without, 1), Err(Stays::Options));
+        assert_eq!(differs(without, 1), Err(NotSpliced::Options));
         assert_eq!((differs(with, 1), differs(without, 2)), (Ok(()), Ok(())));
         // It may be another one by now.
         agreed.note(backend(1), without);
-        assert_eq!(differs(with, 1), Err(Stays::Options));
+        assert_eq!(differs(with, 1), Err(NotSpliced::Options));
         assert_eq!(differs(without, 1), Ok(()));
     }
 

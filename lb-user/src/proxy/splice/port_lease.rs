@@ -77,9 +77,9 @@ impl Tables {
 
 /// The flows of a network, as far as sockets may have them.
 #[derive(Clone)]
-pub struct Leases(Arc<Shared>);
+pub struct PortLeases(Arc<Shared>);
 
-impl std::fmt::Debug for Leases {
+impl std::fmt::Debug for PortLeases {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_tuple("Leases").finish_non_exhaustive()
     }
@@ -139,8 +139,8 @@ pub(crate) struct Purpose {
 
 /// A port that a socket has. Dropped, it is put back a moment later, unless it is a flow's by then.
 #[derive(Debug)]
-pub(crate) struct Lease {
-    leases: Leases,
+pub(crate) struct PortLease {
+    leases: PortLeases,
     /// The flow that it is of.
     pub(crate) id: u32,
     slot: u16,
@@ -160,7 +160,7 @@ pub(crate) struct Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost;
 
-impl Leases {
+impl PortLeases {
     /// Those of `network`, on these maps, of which `tables` are some; divided among the networks of clients.
     pub fn new(network: &str, tables: Tables, maps: Maps, shares: Shares) -> Self {
         Self(Arc::new(Shared {
@@ -220,7 +220,7 @@ impl Leases {
         slot: &SnatSlot,
         slots: &[SnatSlot],
         purpose: &Purpose,
-    ) -> Result<Option<Lease>, Spent> {
+    ) -> Result<Option<PortLease>, Spent> {
         let ports = slots.iter().map(|slot| usize::from(slot.snat.ports));
         let resource = Resource::FlowPorts(Arc::clone(&self.0.network));
         let most = ports.sum::<usize>() / OF_PORTS;
@@ -232,7 +232,7 @@ impl Leases {
         Ok(lease)
     }
 
-    fn lend_any(&self, slot: &SnatSlot, purpose: &Purpose) -> Option<Lease> {
+    fn lend_any(&self, slot: &SnatSlot, purpose: &Purpose) -> Option<PortLease> {
         let queue = self.maps().free_ids(u32::from(slot.slot));
         let mut queue = queue.ok().flatten()?;
         for attempt in 0..ATTEMPTS {
@@ -252,7 +252,7 @@ impl Leases {
         purpose: &Purpose,
         queue: &mut FreeIds,
         is_last: bool,
-    ) -> Option<Lease> {
+    ) -> Option<PortLease> {
         let table = &self.mapped().table;
         let word = table.word(id)?;
         let before = word
@@ -285,7 +285,7 @@ impl Leases {
             .snat
             .first_port
             .wrapping_add(u16::try_from(offset).ok()?);
-        Some(Lease {
+        Some(PortLease {
             leases: self.clone(),
             id,
             slot: slot.slot,
@@ -348,7 +348,7 @@ fn record(purpose: &Purpose) -> Flow {
     }
 }
 
-impl Lease {
+impl PortLease {
     /// Gives the port back at once: nobody but us has seen it.
     pub(crate) fn give_back(mut self) {
         if self.change(self.word.withdraw()).is_ok() {
@@ -489,7 +489,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for PortLease {
     fn drop(&mut self) {
         let mut lent = self.leases.lent();
         lent.ids.remove(&self.id);

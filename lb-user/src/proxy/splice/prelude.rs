@@ -2,7 +2,7 @@
 
 /// Bytes of a client; `Vec::new()` for one that has not said anything yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct Prelude {
     /// All that was read of it.
     pub(crate) bytes: Vec<u8>,
     /// How many of these, in front, were for us: the header of a proxy.
@@ -11,7 +11,7 @@ pub(crate) struct Said {
     pub(crate) preface: Vec<u8>,
 }
 
-impl Said {
+impl Prelude {
     /// How many bytes the backend gets.
     pub(super) fn sent_on(&self) -> usize {
         self.preface.len() + self.bytes.len().saturating_sub(self.for_us)
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn the_backend_gets_the_preface_and_what_is_for_it() {
-        let said = |bytes: &str, for_us, preface: &str| Said {
+        let said = |bytes: &str, for_us, preface: &str| Prelude {
             bytes: bytes.into(),
             for_us,
             preface: preface.into(),

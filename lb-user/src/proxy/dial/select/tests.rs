@@ -10,8 +10,8 @@ use super::*;
 use crate::{
     flows::log,
     proxy::{
-        Counts, Legs, Listeners, Setup,
-        admission::Everywhere,
+        Counts, Legs, Listeners, ProxyConfig,
+        admission::Admission,
         dial::connect::{Dial, Dialers, Dialled, Undialled},
         fair_share::Shares,
         fd_budget::Descriptors,
@@ -29,12 +29,12 @@ const COUNT: u32 = 10;
 
 /// Ten backends and who opens connections to them: to the one with this id, and to nobody else.
 struct Site {
-    shared: Shared,
+    shared: Context,
     /// Who was asked for, in that order.
     asked: Rc<RefCell<Vec<SocketAddrV4>>>,
     /// Of these the ones that were to have a flow's port.
     lent: Rc<RefCell<Vec<SocketAddrV4>>>,
-    _setup: watch::Sender<Arc<Setup>>,
+    _setup: watch::Sender<Arc<ProxyConfig>>,
 }
 
 impl Site {
@@ -44,9 +44,9 @@ impl Site {
         let backends: BTreeMap<u32, SocketAddrV4> = (1..=COUNT).map(|id| (id, at(id))).collect();
         let table = backends.keys().copied().cycle().take(509).collect();
         let pool = Pool::new((NETWORK.to_owned(), 3), table, backends, None);
-        let (sender, setup) = watch::channel(Arc::new(Setup {
+        let (sender, setup) = watch::channel(Arc::new(ProxyConfig {
             pools: [(POOL.to_owned(), Arc::new(pool))].into(),
-            ..Setup::default()
+            ..ProxyConfig::default()
         }));
         let (dialer, mut dials) = mpsc::unbounded_channel();
         let asked: Rc<RefCell<Vec<_>>> = Rc::default();
@@ -74,14 +74,14 @@ impl Site {
         });
         let (reporter, _reports) = log::channel();
         let descriptors = Descriptors::of_this_process(Shares::default());
-        let shared = Shared {
+        let shared = Context {
             setup,
             dialers: Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into())),
             legs: Legs::new(reporter),
             counts: Counts::default(),
             listeners: Listeners::default(),
-            pending: Everywhere::up_to(descriptors.waiting()).of(NETWORK),
-            kept: Everywhere::up_to(descriptors.kept()).of(NETWORK),
+            pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
+            kept: Admission::up_to(descriptors.kept()).of(NETWORK),
             pipes: Pipes::new(&descriptors),
             agreed: Agreed::default(),
             descriptors,
@@ -96,7 +96,7 @@ impl Site {
     }
 
     /// Connects to the pool; the id of the backend.
-    async fn connect(&self, candidates: Candidates) -> Result<u32, Unreached> {
+    async fn connect(&self, candidates: Candidates) -> Result<u32, NoBackend> {
         let (service, key) = (service(None, None), FlowKey::default());
         let carriage = Ok(offer(Options::default()));
         let connected = candidates.connect(&key, &service, None, carriage, &self.shared);
@@ -130,7 +130,7 @@ fn all_are_tried_until_one_is_there() {
             let order: Vec<(u32, SocketAddrV4)> = candidates.backends().collect();
             assert_eq!(order.len(), 10);
             let found = nobody.connect(candidates).await;
-            assert_eq!(found, Err(Unreached::Unreachable));
+            assert_eq!(found, Err(NoBackend::Unreachable));
             let addresses: Vec<_> = order.iter().map(|(_, address)| *address).collect();
             assert_eq!(*nobody.asked.borrow(), addresses);
             assert_eq!(nobody.redispatched(), 0);
@@ -156,7 +156,7 @@ fn who_is_going_to_be_copied_takes_no_port_of_a_flow() {
             site.shared.agreed.note(at(id), Options::ALL);
         }
         let candidates = Candidates::of(POOL, 0, &site.shared).unwrap();
-        assert_eq!(site.connect(candidates).await, Err(Unreached::Unreachable));
+        assert_eq!(site.connect(candidates).await, Err(NoBackend::Unreachable));
         let mut lent = site.lent.borrow().clone();
         lent.sort_unstable();
         let alike: Vec<SocketAddrV4> = (COUNT / 2 + 1..=COUNT).map(at).collect();

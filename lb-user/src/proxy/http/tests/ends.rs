@@ -18,8 +18,8 @@ use tokio::{
 
 use super::site::{Client, HEAD, Site, run};
 use crate::{
-    flows::evict::selector::Cut,
-    proxy::admission::{Pending, Ticket},
+    flows::evict::selector::EvictSelector,
+    proxy::admission::{Pending, Permit},
 };
 
 const UPGRADE: &str =
@@ -38,7 +38,7 @@ async fn all_legs_end(site: &Site) -> Duration {
 }
 
 /// As many clients of the same address as take all places.
-fn flood(pending: &Pending) -> Vec<Ticket> {
+fn flood(pending: &Pending) -> Vec<Permit> {
     (0..MANY)
         .map(|_| pending.admit(Ipv4Addr::LOCALHOST))
         .collect()
@@ -334,9 +334,9 @@ fn a_cut_resets_the_client() {
         let mut turned = site.connect().await;
         assert_eq!(turned.ask(UPGRADE).await.status(), 101);
         assert_eq!(site.shared.legs.all().len(), 4);
-        let cut = Cut {
+        let cut = EvictSelector {
             backends: [1].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         site.shared.legs.end_cut(&cut).await;
         for client in [&mut waits, &mut turned] {
@@ -360,9 +360,9 @@ fn a_cut_of_what_is_not_used_leaves_the_answer_of_another() {
         client.0.write_all(ask).await.unwrap();
         sleep(HEAD / 4).await;
         assert_eq!(site.shared.legs.all().len(), 2);
-        let cut = Cut {
+        let cut = EvictSelector {
             backends: [1].into(),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         site.shared.legs.end_cut(&cut).await;
         assert_eq!(site.shared.legs.all().len(), 1);
@@ -376,9 +376,9 @@ fn who_may_not_go_on_is_reset_whatever_it_uses() {
     run(async {
         let site = Site::start(&["a"], |_, _| {}).await;
         let mut client = served(&site, false).await;
-        let closed = Cut {
+        let closed = EvictSelector {
             open: Some([].into()),
-            ..Cut::default()
+            ..EvictSelector::default()
         };
         site.shared.legs.end_cut(&closed).await;
         let end = client.rest().await.unwrap_err();

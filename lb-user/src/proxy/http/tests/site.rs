@@ -19,13 +19,13 @@ use tokio::{
 };
 
 use crate::{
-    api::Counted,
+    api::ServiceStats,
     config::{Balance, Otherwise},
     flows::log,
     proxy::{
-        Counts, Legs, Listeners, Setup,
-        accept::Shared,
-        admission::Everywhere,
+        Counts, Legs, Listeners, ProxyConfig,
+        accept::Context,
+        admission::Admission,
         dial::{
             candidates::Pool,
             connect::{Dialers, Origin, Ports, Sources, open},
@@ -158,9 +158,9 @@ async fn head(stream: &mut TcpStream) -> Option<String> {
 /// A service with a route for each of `a.lab`, `b.lab` and so on.
 pub(super) struct Site {
     pub(super) address: SocketAddrV4,
-    pub(super) shared: Rc<Shared>,
+    pub(super) shared: Rc<Context>,
     pub(super) backends: Vec<Backend>,
-    _setup: watch::Sender<Arc<Setup>>,
+    _setup: watch::Sender<Arc<ProxyConfig>>,
     _gone: TcpSocket,
 }
 
@@ -222,23 +222,23 @@ impl Site {
             let pool = Pool::new(network(), table, backends, None);
             pools.insert(name.to_owned(), Arc::new(pool));
         }
-        let setup = Setup {
+        let setup = ProxyConfig {
             services: [((NETWORK.to_owned(), address), Arc::new(service))].into(),
             pools,
             sources: BTreeMap::new(),
-            ..Setup::default()
+            ..ProxyConfig::default()
         };
         let (sender, setup) = watch::channel(Arc::new(setup));
         let (reporter, _reports) = log::channel();
         let descriptors = Descriptors::of_this_process(Shares::default());
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(Context {
             setup,
             dialers: dialers(),
             legs: Legs::new(reporter),
             counts: Counts::default(),
             listeners: Listeners::default(),
-            pending: Everywhere::up_to(descriptors.waiting()).of(NETWORK),
-            kept: Everywhere::up_to(descriptors.kept()).of(NETWORK),
+            pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
+            kept: Admission::up_to(descriptors.kept()).of(NETWORK),
             pipes: Pipes::new(&descriptors),
             agreed: Agreed::default(),
             descriptors,
@@ -273,7 +273,7 @@ impl Site {
     }
 
     /// The service's counters.
-    pub(super) fn counted(&self) -> Counted {
+    pub(super) fn counted(&self) -> ServiceStats {
         self.shared.counts.read().remove("s").unwrap_or_default()
     }
 
@@ -285,7 +285,7 @@ impl Site {
     }
 }
 
-async fn accept(listener: TcpListener, vip: SocketAddrV4, shared: Rc<Shared>) {
+async fn accept(listener: TcpListener, vip: SocketAddrV4, shared: Rc<Context>) {
     loop {
         let (stream, source) = listener.accept().await.unwrap();
         let SocketAddr::V4(client) = source else {

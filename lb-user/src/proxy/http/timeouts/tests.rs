@@ -7,7 +7,7 @@ use std::{
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::proxy::admission::{self, Everywhere};
+use crate::proxy::admission::{self, Admission};
 
 const HEAD: Duration = Duration::from_millis(80);
 const IDLE: Duration = Duration::from_millis(200);
@@ -193,7 +193,7 @@ async fn told(recycled: &mut Pin<&mut impl Future<Output = Wait>>) -> Option<Wai
 
 #[tokio::test]
 async fn a_client_has_a_place_for_what_it_makes_wait() {
-    let (heads, kept) = (Everywhere::up_to(9).of("a"), Everywhere::up_to(9).of("a"));
+    let (heads, kept) = (Admission::up_to(9).of("a"), Admission::up_to(9).of("a"));
     let source = Ipv4Addr::LOCALHOST;
     let places = RefCell::new(Vec::new());
     let admit = |wait| {
@@ -205,7 +205,7 @@ async fn a_client_has_a_place_for_what_it_makes_wait() {
     };
     let flood = |pending: &admission::Pending| {
         let tickets = (0..MANY).map(|_| pending.admit(source));
-        drop(tickets.collect::<Vec<Ticket>>());
+        drop(tickets.collect::<Vec<Permit>>());
     };
     let stages = Stages::default();
     let mut recycled = pin!(stages.recycled(admit));

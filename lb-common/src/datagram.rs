@@ -16,7 +16,7 @@ pub const SHARE: u32 = 2;
 /// the same count before and after has read one datagram's record, and a swap that succeeds is of that one.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word(u64);
+pub struct RecordState(u64);
 
 /// Bits of [`Extents`]. The 21 above count: no record is of two million datagrams while a packet is looked at.
 const COUNT: u32 = Extents::BITS;
@@ -25,7 +25,7 @@ const EXTENTS: u64 = (1 << COUNT) - 1;
 const VACANT: u64 = 0;
 const IN_WRITING: u64 = 1 << (COUNT - 1);
 
-impl Word {
+impl RecordState {
     /// From the word in the record.
     #[inline(always)]
     pub const fn from_raw(raw: u64) -> Self {
@@ -81,7 +81,7 @@ impl Word {
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// Its word, read first.
-    pub word: Word,
+    pub word: RecordState,
     /// Id of the network whose datagram it is: of the client, whichever way it goes.
     pub owner: u8,
     /// When the first fragment passed, in coarse time.
@@ -140,9 +140,9 @@ pub fn score(seen: &Seen, (owner, own): (u8, u32), now: u32) -> u64 {
 #[inline(always)]
 pub fn choose(
     first: u32,
-    word: impl Fn(u32) -> Option<Word>,
+    word: impl Fn(u32) -> Option<RecordState>,
     score: impl Fn(u32) -> u64,
-) -> Option<(u32, Word)> {
+) -> Option<(u32, RecordState)> {
     let mut best = 0;
     let mut chosen = None;
     for place in first..first + PLACES {
@@ -175,7 +175,7 @@ mod tests {
 
     impl Set {
         fn new() -> Self {
-            let word = Word::from_raw(0);
+            let word = RecordState::from_raw(0);
             let vacant = Seen {
                 word,
                 owner: 0,
@@ -205,7 +205,7 @@ mod tests {
             seen.iter().map(|seen| seen.owner).collect()
         }
 
-        fn set_word(&self, place: usize, change: impl Fn(Word) -> Word) {
+        fn set_word(&self, place: usize, change: impl Fn(RecordState) -> RecordState) {
             let word = &mut self.0.borrow_mut()[place].word;
             *word = change(*word);
         }
@@ -246,7 +246,7 @@ mod tests {
         for owner in [1, 2, 3, 4, 1, 2, 3, 4] {
             set.begin(owner, 10).unwrap();
         }
-        set.set_word(6, Word::vacate);
+        set.set_word(6, RecordState::vacate);
         assert_eq!(set.begin(1, 11), Some(0), "it has its share");
         assert_eq!(set.begin(5, 12), Some(6));
         assert_eq!(
@@ -256,14 +256,14 @@ mod tests {
         );
         // What another CPU writes is left alone, also if that is all.
         for place in 0..8 {
-            set.set_word(place, Word::take);
+            set.set_word(place, RecordState::take);
         }
         assert_eq!(set.begin(1, 20), None);
     }
 
     #[test]
     fn a_word_says_whose_turn_it_is() {
-        let mut word = Word::from_raw(0);
+        let mut word = RecordState::from_raw(0);
         for _ in 0..300 {
             assert_eq!(word.extents(), None);
             let taken = word.take();
@@ -317,8 +317,8 @@ mod tests {
         let record: [AtomicU64; 5] = array::from_fn(|_| AtomicU64::new(0));
         let [word, fields @ ..] = &record;
         let over = AtomicBool::new(false);
-        let look = || Word::from_raw(word.load(SeqCst));
-        let swap = |old: Word, new: Word| {
+        let look = || RecordState::from_raw(word.load(SeqCst));
+        let swap = |old: RecordState, new: RecordState| {
             word.compare_exchange(old.raw(), new.raw(), SeqCst, SeqCst)
                 .is_ok()
         };

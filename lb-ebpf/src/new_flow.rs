@@ -27,7 +27,7 @@ use crate::{
     frame::xdp::Xdp,
     ip::{
         v4, v6,
-        version::{self, Family},
+        version::{self, IpVersion},
     },
     lookup,
 };
@@ -99,7 +99,7 @@ fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, Dr
 
 /// lookup and policy: the service of a packet with this header and key, if its source may use it.
 #[inline(always)]
-fn admit(ip: &impl Family, key: &FlowKey, network: &Network) -> Result<Service, DropReason> {
+fn admit(ip: &impl IpVersion, key: &FlowKey, network: &Network) -> Result<Service, DropReason> {
     let service = lookup::record(key).ok_or(DropReason::NoService)?;
     policy::admit(key.network, network, &service, ip)?;
     Ok(service)
@@ -113,7 +113,7 @@ fn opens<I>(frame: &Frame<'_, I>) -> bool {
 
 /// select and allocate: the new flow's entry and its generation, and what is in it.
 #[inline(always)]
-fn begin<I: Family>(
+fn begin<I: IpVersion>(
     frame: &Frame<'_, I>,
     key: &FlowKey,
     network: &Network,

@@ -16,7 +16,7 @@ use network_types::{eth::EtherType, ip::IpProto};
 use crate::{
     count,
     frame::{ip_options, vlan, xdp::Xdp},
-    ip::{v4, v6, version::Family},
+    ip::{v4, v6, version::IpVersion},
     lookup,
     new_flow::policy,
     reject, stopped,
@@ -37,7 +37,7 @@ pub(crate) fn nic(ctx: &XdpContext) -> u32 {
 }
 
 /// The network that a frame came in by.
-struct Door {
+struct Ingress {
     id: u16,
     network: &'static Network,
     /// The tag that was taken off, if there was one.
@@ -48,7 +48,7 @@ struct Door {
 /// Finds the network of a frame and takes its tag off; or gives the network that the frame is counted
 /// for and why it is dropped, or nothing if it is not for us and passes as it came.
 #[inline(always)]
-fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
+fn enter(ctx: &XdpContext) -> Result<Ingress, (u16, Option<DropReason>)> {
     let xdp = Xdp::new(ctx);
     let malformed = (0, Some(DropReason::Malformed));
     let ethernet: &Ethernet = xdp.header(0).ok_or(malformed)?;
@@ -80,7 +80,7 @@ fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
     if is_tagged {
         vlan::take_off(ctx).map_err(|reason| (id, Some(reason)))?;
     }
-    Ok(Door {
+    Ok(Ingress {
         id,
         network,
         tag,
@@ -90,7 +90,7 @@ fn enter(ctx: &XdpContext) -> Result<Door, (u16, Option<DropReason>)> {
 
 /// What happens to a frame for us. One that passes gets its tag back.
 #[inline(always)]
-fn inside(ctx: &XdpContext, door: &Door) -> Result<Verdict, DropReason> {
+fn inside(ctx: &XdpContext, door: &Ingress) -> Result<Verdict, DropReason> {
     let verdict = frame(ctx, &Xdp::new(ctx), door.id, door.network)?;
     if matches!(verdict, Verdict::Passed) && door.is_tagged {
         vlan::put_on(ctx, door.tag)?;
@@ -156,7 +156,7 @@ fn ipv4(
 
 /// IP to none of our addresses: from a tenant to nobody, else to the host, but not through it.
 #[inline(always)]
-pub(crate) fn elsewhere(network: &Network, ip: &impl Family) -> Result<Verdict, DropReason> {
+pub(crate) fn elsewhere(network: &Network, ip: &impl IpVersion) -> Result<Verdict, DropReason> {
     if network.is_tenant() {
         Err(DropReason::NotDeclared)
     } else if policy::may_pass(network, ip) {

@@ -14,7 +14,7 @@ use aya::{
 };
 use lb_common::{
     addr::Mac,
-    datagram::Word,
+    datagram::RecordState,
     maps::{
         event::FlowEvent,
         fragment::Datagram,
@@ -378,7 +378,7 @@ impl DataPlane {
         let records = self.datagrams();
         (0..records.len())
             .map(|place| (place, records.get(&place, 0).expect("a record")))
-            .filter(|(_, record)| Word::from_raw(record.word).extents().is_some())
+            .filter(|(_, record)| RecordState::from_raw(record.word).extents().is_some())
             .collect()
     }
 

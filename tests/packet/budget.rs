@@ -1,7 +1,7 @@
 //! Budgets, rings of flows, and ids that rest.
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::usage,
 };
 use lb_tests::{
@@ -15,13 +15,13 @@ fn syn(client_port: u16) -> Frame {
     request(&format!("192.168.203.50:{client_port}"), API, SYN_ONLY).numbers(CLIENT_ISN, 0)
 }
 
-fn word(lb: &DataPlane, port: u16) -> Word {
+fn word(lb: &DataPlane, port: u16) -> FlowState {
     let flow = lb
         .maps
         .flows
         .get(&DataPlane::flow_id(port), 0)
         .expect("an entry");
-    Word::from_raw(flow.word)
+    FlowState::from_raw(flow.word)
 }
 
 fn live(lb: &DataPlane) -> [u32; 2] {
@@ -94,7 +94,7 @@ fn half_open_flows_recycle_each_other() {
     assert_eq!(word(&lb, 1024).state(), State::Established);
     assert_eq!(live(&lb), [1, 1], "the established one");
     // Its place was taken by a flow with an id of its own; from then on there are 64, over and over.
-    let words: Vec<Word> = (1025..1025 + 64).map(|port| word(&lb, port)).collect();
+    let words: Vec<FlowState> = (1025..1025 + 64).map(|port| word(&lb, port)).collect();
     assert!(words.iter().all(|word| word.state() == State::New));
     let claims = words.iter().map(|word| word.generation());
     assert_eq!(claims.sum::<u32>(), 1000);
@@ -104,7 +104,7 @@ fn half_open_flows_recycle_each_other() {
         let query = udp(&format!("192.168.203.50:{}", 30_000 + client), DNS);
         forwarded(&mut lb, Port::Tenant, &query.between(CLIENT, TENANT_NIC));
     }
-    let words: Vec<Word> = (1089..1089 + 64).map(|port| word(&lb, port)).collect();
+    let words: Vec<FlowState> = (1089..1089 + 64).map(|port| word(&lb, port)).collect();
     assert!(words.iter().all(|word| word.state() == State::New));
     let claims = words.iter().map(|word| word.generation());
     assert_eq!(claims.sum::<u32>(), 200);
@@ -303,7 +303,7 @@ fn a_packet_of_either_side_wakes_a_flow_that_is_about_to_expire() {
     for (port, frame) in [(Port::Tenant, data), (Port::Mgmt, answer)] {
         let id = DataPlane::flow_id(1024);
         let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
-        flow.word = Word::from_raw(flow.word).expiring().raw();
+        flow.word = FlowState::from_raw(flow.word).expiring().raw();
         lb.maps.flows.set(id, &flow, 0).expect("a write");
         assert!(word(&lb, 1024).is_expiring());
         forwarded(&mut lb, port, &frame);
@@ -320,7 +320,7 @@ fn an_ended_flow_is_no_flow_for_either_end() {
     establish(&mut lb, CLIENT_A, 1024);
     let id = DataPlane::flow_id(1024);
     let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
-    flow.word = Word::from_raw(flow.word).end().raw();
+    flow.word = FlowState::from_raw(flow.word).end().raw();
     lb.maps.flows.set(id, &flow, 0).expect("a write");
     let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
     assert_refused(&mut lb, Port::Tenant, &data.bytes(), "no_flow");

@@ -1,6 +1,6 @@
 //! The end of a flow: its id is free at once, still translates, and is taken again oldest first.
 
-use lb_common::conntrack::{LATE_SYN_TIMEOUT, State, Word};
+use lb_common::conntrack::{FlowState, LATE_SYN_TIMEOUT, State};
 use lb_tests::{
     packet::{Frame, flags::*, tcp},
     program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
@@ -14,7 +14,7 @@ fn state(lb: &DataPlane, port: u16) -> State {
         .flows
         .get(&DataPlane::flow_id(port), 0)
         .expect("an entry");
-    Word::from_raw(flow.word).state()
+    FlowState::from_raw(flow.word).state()
 }
 
 fn finish(lb: &mut DataPlane, client: &str, port: u16) {
@@ -186,7 +186,7 @@ fn a_recycled_id_belongs_to_its_new_flow_alone() {
         .flows
         .get(&DataPlane::flow_id(1024), 0)
         .expect("an entry");
-    assert_eq!(Word::from_raw(flow.word).generation(), 2);
+    assert_eq!(FlowState::from_raw(flow.word).generation(), 2);
     assert_eq!(
         lb.maps.flow_index.keys().count(),
         1,

@@ -10,7 +10,7 @@ use std::{
 
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         event::{CUT_BACKEND, CUT_OPERATOR, FlowEvent},
         flow::Flow,
@@ -74,9 +74,9 @@ fn cut(expiry: &Expiry, cut: EvictSelector) -> Done {
     answer.expect("the thread cuts")
 }
 
-fn word(lb: &DataPlane, port: u16) -> Word {
+fn word(lb: &DataPlane, port: u16) -> FlowState {
     let flow = lb.maps.flows.get(&DataPlane::flow_id(port), 0);
-    Word::from_raw(flow.expect("an entry").word)
+    FlowState::from_raw(flow.expect("an entry").word)
 }
 
 /// Live flows of the clients' network, as the budgets count them.
@@ -134,7 +134,7 @@ impl Wires {
 /// Kind, id and SNAT port of each report, and the state in it.
 fn facts(reports: &mut Reports) -> Vec<(u32, u32, u32, State)> {
     let fact = |event: FlowEvent| {
-        let state = Word::from_raw(event.flow.word).state();
+        let state = FlowState::from_raw(event.flow.word).state();
         (event.kind, event.id, event.port, state)
     };
     std::iter::from_fn(|| reports.take()).map(fact).collect()
@@ -240,7 +240,7 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
         .find(|(_, address)| **address == Ipv4Addr::new(10, 32, 96, 105))
         .expect("the backend");
     let mut maps = Maps::open(&lb.maps_folder()).expect("the maps");
-    let established = Word::from_raw(State::Established as u32 | 1 << 10);
+    let established = FlowState::from_raw(State::Established as u32 | 1 << 10);
     let now = lb_user::dataplane::flows::coarse_now().expect("a clock");
     for (number, id) in (0..FLOWS).zip(taken) {
         let flow = Flow {
@@ -319,7 +319,7 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
     assert_eq!((told.len(), ends.len()), (both, both));
     let states = taken
         .iter()
-        .map(|id| Word::from_raw(lb.maps.flows.get(id, 0).expect("an entry").word).state());
+        .map(|id| FlowState::from_raw(lb.maps.flows.get(id, 0).expect("an entry").word).state());
     assert_eq!(
         states.filter(|state| *state == State::Ended).count(),
         usize::from(FLOWS)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lb_common::{conntrack::Word, maps::fragment::Datagram};
+use lb_common::{conntrack::FlowState, maps::fragment::Datagram};
 use lb_tests::{
     packet::{Decoded, Frame, check, flags::*, tcp, udp},
     program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
@@ -407,13 +407,14 @@ fn age(lb: &mut DataPlane, change: impl Fn(&mut Datagram)) {
 fn fragments_of_a_flow_that_is_gone_are_dropped() {
     let id = DataPlane::flow_id(1024);
     let sent = fragments(&datagram().bytes());
-    let changes: [fn(Word) -> Word; 2] = [Word::end, |word| word.claim(true).publish()];
+    let changes: [fn(FlowState) -> FlowState; 2] =
+        [FlowState::end, |word| word.claim(true).publish()];
     for change in changes {
         let mut lb = DataPlane::new(CONFIG);
         passed(&mut lb, Port::Tenant, &sent[0]);
         let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
         let word = flow.word;
-        flow.word = change(Word::from_raw(word)).raw();
+        flow.word = change(FlowState::from_raw(word)).raw();
         lb.maps.flows.set(id, &flow, 0).expect("a write");
         assert_dropped(&mut lb, Port::Tenant, &sent[1], "fragment_early");
         flow.word = word;

@@ -527,7 +527,9 @@ fn an_error_about_no_flow_is_dropped() {
     assert_becomes(&mut lb, Port::Mgmt, &sent, &wanted);
     let id = DataPlane::flow_id(1024);
     let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
-    flow.word = lb_common::conntrack::Word::from_raw(flow.word).end().raw();
+    flow.word = lb_common::conntrack::FlowState::from_raw(flow.word)
+        .end()
+        .raw();
     lb.maps.flows.set(id, &flow, 0).expect("a write");
     assert_dropped(&mut lb, Port::Mgmt, &sent.bytes(), "icmp_unrelated");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::usage,
 };
 use lb_tests::{
@@ -25,7 +25,7 @@ fn a_marked_flow_that_is_recycled_ends_once() {
     forwarded(&mut lb, Port::Tenant, &syn(CLIENT_A, API));
     let id = DataPlane::flow_id(1024);
     let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
-    flow.word = Word::from_raw(flow.word).expiring().raw();
+    flow.word = FlowState::from_raw(flow.word).expiring().raw();
     lb.maps.flows.set(id, &flow, 0).expect("a write");
     // Those of another network of backends, which do not take its id.
     for port in 0..PLACES {
@@ -33,7 +33,7 @@ fn a_marked_flow_that_is_recycled_ends_once() {
         forwarded(&mut lb, Port::Tenant, &syn(&client, FAR_API));
     }
     let word = lb.maps.flows.get(&id, 0).expect("an entry").word;
-    assert_eq!(Word::from_raw(word).state(), State::Closed);
+    assert_eq!(FlowState::from_raw(word).state(), State::Closed);
 
     let ack = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
     for _ in 0..2 {

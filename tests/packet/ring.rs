@@ -1,7 +1,7 @@
 //! Rings: a flood takes its own ids again, and those of the queues stay where they are.
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         event::{BEGAN, RECYCLED},
         snat::base,
@@ -70,8 +70,8 @@ fn answer(port: u16) -> Frame {
     udp(RESOLVER, &snat(port)).between(RESOLVER_MAC, MGMT_NIC)
 }
 
-fn word(lb: &DataPlane, id: u32) -> Word {
-    Word::from_raw(lb.maps.flows.get(&id, 0).expect("an entry").word)
+fn word(lb: &DataPlane, id: u32) -> FlowState {
+    FlowState::from_raw(lb.maps.flows.get(&id, 0).expect("an entry").word)
 }
 
 /// Ids in the queue of the SNAT address in this slot, in order.
@@ -266,7 +266,7 @@ fn a_marked_flow_is_taken_over() {
     opened(&mut lb, &syn(0, API));
     let id = DataPlane::flow_id(1024);
     let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
-    flow.word = Word::from_raw(flow.word).expiring().raw();
+    flow.word = FlowState::from_raw(flow.word).expiring().raw();
     lb.maps.flows.set(id, &flow, 0).expect("a write");
     for number in 1..PLACES {
         opened(&mut lb, &syn(number, API));
@@ -292,7 +292,7 @@ fn a_flow_that_is_taken_over_is_reported() {
     let facts: Vec<_> = of_id
         .iter()
         .map(|event| {
-            let word = Word::from_raw(event.flow.word);
+            let word = FlowState::from_raw(event.flow.word);
             let port = event.flow.client_port.get();
             (event.kind, word.state(), word.generation(), port)
         })

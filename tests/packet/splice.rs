@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         flow::Flow,
         splice::{Numbers, Splice},
@@ -280,7 +280,7 @@ struct Lease {
     splices: SpliceTable,
     usage: UsageTable,
     id: u32,
-    word: Word,
+    word: FlowState,
     flow: Flow,
 }
 
@@ -364,7 +364,7 @@ impl Lease {
         lease
     }
 
-    fn change(&mut self, next: Word) {
+    fn change(&mut self, next: FlowState) {
         assert!(self.table.swap(self.id, self.word, next), "{next:?}");
         self.word = next;
     }

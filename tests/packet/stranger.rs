@@ -1,6 +1,6 @@
 //! What strangers and floods send takes nothing from anybody else.
 
-use lb_common::conntrack::{State, Word};
+use lb_common::conntrack::{FlowState, State};
 use lb_tests::{
     packet::{flags::*, udp},
     program::{Action, CLIENT, DataPlane, Port, TENANT_NIC},
@@ -17,7 +17,7 @@ use super::{
 
 fn state(lb: &DataPlane, port: u16) -> State {
     let flow = lb.maps.flows.get(&DataPlane::flow_id(port), 0);
-    Word::from_raw(flow.expect("an entry").word).state()
+    FlowState::from_raw(flow.expect("an entry").word).state()
 }
 
 fn with(keys: &str) -> DataPlane {

@@ -19,12 +19,12 @@
 //! same client takes a new id, and a late one of the flow itself is dropped. A flow that userspace ends becomes ENDED instead, from any live state:
 //! it does not translate. UDP goes from NEW to ESTABLISHED with the first reply.
 
+mod flow_state;
 mod numbers;
 mod transition;
-mod word;
 
+pub use flow_state::{FlowState, State};
 pub use numbers::{Numbers, asks_pending, is_of_client, pending};
 pub use transition::{
-    Direction, LATE_SYN_TIMEOUT, Segment, Step, believes_syn, is_late_syn, stays, tcp, udp,
+    Direction, LATE_SYN_TIMEOUT, Segment, Transition, believes_syn, is_late_syn, stays, tcp, udp,
 };
-pub use word::{State, Word};

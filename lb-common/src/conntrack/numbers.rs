@@ -4,8 +4,8 @@
 //! segment was right shows in what the other end acknowledges, or answers to a probe.
 
 use super::{
+    flow_state::{FlowState, State},
     transition::{Direction, Segment},
-    word::{State, Word},
 };
 use crate::{
     maps::pending::Pending,
@@ -86,7 +86,7 @@ impl Numbers {
 /// Whether what is pending matters for this segment, or changes by it: for few.
 #[inline(always)]
 pub const fn asks_pending(
-    word: Word,
+    word: FlowState,
     direction: Direction,
     segment: &Segment,
     numbers: &Numbers,
@@ -101,7 +101,7 @@ pub const fn asks_pending(
 /// port again. So a SYN is never taken for a FIN.
 #[inline(always)]
 pub const fn pending(
-    word: Word,
+    word: FlowState,
     direction: Direction,
     segment: &Segment,
     numbers: &Numbers,
@@ -143,7 +143,7 @@ pub const fn pending(
 /// Whether a client's segment is one of its connection, as far as its numbers say, so that its answers may go to
 /// the station that sent it. `ack_reply` is the entry's.
 #[inline(always)]
-pub const fn is_of_client(word: Word, segment: &Segment, ack_reply: u32) -> bool {
+pub const fn is_of_client(word: FlowState, segment: &Segment, ack_reply: u32) -> bool {
     let is_near = segment.sequence.wrapping_sub(ack_reply).wrapping_add(NEAR) < 2 * NEAR;
     is_near && (matches!(word.state(), State::New) || !segment.has(SYN | RST))
 }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_client_moves_by_what_is_near() {
-        let new = Word::default().claim(false).publish();
+        let new = FlowState::default().claim(false).publish();
         let established = new.with_state(State::Established);
         for (ahead, is_near) in [
             (0, true),

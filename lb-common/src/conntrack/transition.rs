@@ -1,8 +1,8 @@
 //! What a packet means for its flow.
 
 use super::{
+    flow_state::{FIN_REPLY, FIN_REQUEST, FlowState, State},
     numbers::Numbers,
-    word::{FIN_REPLY, FIN_REQUEST, State, Word},
 };
 use crate::{
     maps::flow::TIME_SHIFT,
@@ -76,11 +76,11 @@ impl Segment {
 
 /// What a packet means for its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Transition {
     /// Translate; the word stays.
     Keep,
     /// Translate, and change the word.
-    Change(Word),
+    Change(FlowState),
     /// A late packet of an earlier flow on this id, or a backend acknowledges something on a connection that a reset has
     /// closed, such as that reset (RFC 5961 section 3.2): do not translate.
     Refuse,
@@ -97,7 +97,12 @@ pub const LATE_SYN_TIMEOUT: u32 = 500_000_000 >> TIME_SHIFT;
 
 /// Judges a TCP segment of a live or closed flow.
 #[inline(always)]
-pub const fn tcp(word: Word, direction: Direction, segment: &Segment, numbers: &Numbers) -> Step {
+pub const fn tcp(
+    word: FlowState,
+    direction: Direction,
+    segment: &Segment,
+    numbers: &Numbers,
+) -> Transition {
     let step = judge(word.woken(), direction, segment, numbers);
     wake(word, step)
 }
@@ -105,27 +110,32 @@ pub const fn tcp(word: Word, direction: Direction, segment: &Segment, numbers: &
 /// Whether a packet with these TCP flags (UDP has none) changes nothing about a flow's word in either direction,
 /// as nearly every one: an answer that [`tcp`] and [`udp`] would give more slowly.
 #[inline(always)]
-pub const fn stays(word: Word, flags: u8) -> bool {
+pub const fn stays(word: FlowState, flags: u8) -> bool {
     flags & (SYN | FIN | RST) == 0 && word.is_settled()
 }
 
 /// Any packet that is translated wakes a flow that was about to expire.
 #[inline(always)]
-const fn wake(word: Word, step: Step) -> Step {
+const fn wake(word: FlowState, step: Transition) -> Transition {
     match step {
-        Step::Keep if word.is_expiring() => Step::Change(word.woken()),
+        Transition::Keep if word.is_expiring() => Transition::Change(word.woken()),
         step => step,
     }
 }
 
 #[inline(always)]
-const fn judge(word: Word, direction: Direction, segment: &Segment, numbers: &Numbers) -> Step {
+const fn judge(
+    word: FlowState,
+    direction: Direction,
+    segment: &Segment,
+    numbers: &Numbers,
+) -> Transition {
     let state = word.state();
     if matches!(state, State::Closed | State::Ended | State::Local) {
         let goes_on = matches!(direction, Direction::Reply) && segment.is_bare();
         return match word.is_reset() && goes_on {
-            true => Step::Refuse,
-            false => Step::Keep,
+            true => Transition::Refuse,
+            false => Transition::Keep,
         };
     }
     if segment.has(RST) {
@@ -135,15 +145,15 @@ const fn judge(word: Word, direction: Direction, segment: &Segment, numbers: &Nu
         (State::New, Direction::Reply) => {
             if segment.has(SYN) {
                 if believes_syn(word, direction, segment, numbers) {
-                    Step::Change(word.with_state(State::Replied))
+                    Transition::Change(word.with_state(State::Replied))
                 } else {
-                    Step::Refuse
+                    Transition::Refuse
                 }
             } else if segment.payload == 0 && !segment.has(FIN) {
                 // A challenge ACK of the backend's TIME_WAIT: the client must see and reset it.
-                Step::Keep
+                Transition::Keep
             } else {
-                Step::Refuse
+                Transition::Refuse
             }
         }
         (State::Replied, Direction::Request)
@@ -161,7 +171,7 @@ const fn judge(word: Word, direction: Direction, segment: &Segment, numbers: &Nu
         (State::Replied | State::Established, _) => {
             closing(word, word, direction, segment, numbers)
         }
-        _ => Step::Keep,
+        _ => Transition::Keep,
     }
 }
 
@@ -172,7 +182,7 @@ const fn judge(word: Word, direction: Direction, segment: &Segment, numbers: &Nu
 /// connection that it does not know.
 #[inline(always)]
 pub const fn believes_syn(
-    word: Word,
+    word: FlowState,
     direction: Direction,
     segment: &Segment,
     numbers: &Numbers,
@@ -195,7 +205,12 @@ pub const fn believes_syn(
 /// an end that aborts behind data in flight, or a blind one, or that of a client which would like not to be counted:
 /// the flow goes on and is doubted.
 #[inline(always)]
-const fn reset(word: Word, direction: Direction, segment: &Segment, numbers: &Numbers) -> Step {
+const fn reset(
+    word: FlowState,
+    direction: Direction,
+    segment: &Segment,
+    numbers: &Numbers,
+) -> Transition {
     let state = word.state();
     let is_exact = match (state, direction) {
         // RFC 9293 section 3.5.2: in SYN-SENT a reset is acceptable if it acknowledges the SYN.
@@ -214,11 +229,11 @@ const fn reset(word: Word, direction: Direction, segment: &Segment, numbers: &Nu
         _ => segment.sequence == numbers.expected(direction),
     };
     if is_exact {
-        Step::Change(word.reset())
+        Transition::Change(word.reset())
     } else if matches!(state, State::Established) && numbers.has_room(direction, segment) {
         changed(word, word.doubted())
     } else {
-        Step::Keep
+        Transition::Keep
     }
 }
 
@@ -230,7 +245,7 @@ const fn reset(word: Word, direction: Direction, segment: &Segment, numbers: &Nu
 /// connection's end yet, would lose it to a reset. For some clients a new connection begins with any number:
 /// theirs opens when they send it again.
 #[inline(always)]
-pub const fn is_late_syn(word: Word, sequence: u32, ack_reply: u32, idle: u32) -> bool {
+pub const fn is_late_syn(word: FlowState, sequence: u32, ack_reply: u32, idle: u32) -> bool {
     let is_finished =
         matches!(word.state(), State::Closed) && word.has_flags(FIN_REQUEST | FIN_REPLY);
     let is_before = (sequence.wrapping_sub(ack_reply) as i32) < 0;
@@ -241,12 +256,12 @@ pub const fn is_late_syn(word: Word, sequence: u32, ack_reply: u32, idle: u32) -
 /// it, else when that has acknowledged it; both close.
 #[inline(always)]
 const fn closing(
-    word: Word,
-    next: Word,
+    word: FlowState,
+    next: FlowState,
     direction: Direction,
     segment: &Segment,
     numbers: &Numbers,
-) -> Step {
+) -> Transition {
     let mut next = next;
     if word.is_doubted() && numbers.confirms(direction, segment) {
         if !numbers.is_waiting(direction) {
@@ -269,21 +284,21 @@ const fn closing(
 
 /// The step from `word` to `next`.
 #[inline(always)]
-const fn changed(word: Word, next: Word) -> Step {
+const fn changed(word: FlowState, next: FlowState) -> Transition {
     if next.raw() == word.raw() {
-        Step::Keep
+        Transition::Keep
     } else {
-        Step::Change(next)
+        Transition::Change(next)
     }
 }
 
 /// Judges a UDP datagram of a live flow.
 #[inline(always)]
-pub const fn udp(word: Word, direction: Direction) -> Step {
+pub const fn udp(word: FlowState, direction: Direction) -> Transition {
     let awake = word.woken();
     let step = match (awake.state(), direction) {
-        (State::New, Direction::Reply) => Step::Change(awake.with_state(State::Established)),
-        _ => Step::Keep,
+        (State::New, Direction::Reply) => Transition::Change(awake.with_state(State::Established)),
+        _ => Transition::Keep,
     };
     wake(word, step)
 }
@@ -310,29 +325,29 @@ mod tests {
 
     /// Judged with nothing pending.
     fn tcp(
-        word: Word,
+        word: FlowState,
         direction: Direction,
         segment: &Segment,
         ack_request: u32,
         ack_reply: u32,
-    ) -> Step {
+    ) -> Transition {
         let numbers = Numbers::acknowledged(ack_request, ack_reply);
         super::tcp(word, direction, segment, &numbers)
     }
 
-    fn new_flow() -> Word {
-        Word::default().claim(false).publish()
+    fn new_flow() -> FlowState {
+        FlowState::default().claim(false).publish()
     }
 
-    fn changed(step: Step) -> Word {
+    fn changed(step: Transition) -> FlowState {
         match step {
-            Step::Change(word) => word,
+            Transition::Change(word) => word,
             other => panic!("expected a change, got {other:?}"),
         }
     }
 
     /// NEW -> REPLIED -> ESTABLISHED with the numbers above.
-    fn established() -> Word {
+    fn established() -> FlowState {
         let syn_ack = segment(SYN | ACK, PEER, ISN + 1);
         let replied = changed(tcp(new_flow(), Direction::Reply, &syn_ack, 0, ISN + 1));
         assert_eq!(replied.state(), State::Replied);
@@ -353,12 +368,12 @@ mod tests {
         let replied = changed(tcp(new_flow(), Direction::Reply, &syn_ack, 0, ISN + 1));
         assert_eq!(
             tcp(replied, Direction::Reply, &syn_ack, 0, ISN + 1),
-            Step::Keep
+            Transition::Keep
         );
         let syn = segment(SYN, ISN, 0);
         assert_eq!(
             tcp(replied, Direction::Request, &syn, 0, ISN + 1),
-            Step::Keep
+            Transition::Keep
         );
     }
 
@@ -366,9 +381,9 @@ mod tests {
     #[test]
     fn what_stays_is_kept() {
         let (mut staying, mut kept) = (0, 0);
-        for word in (0..1 << 16).map(Word::from_raw) {
+        for word in (0..1 << 16).map(FlowState::from_raw) {
             let mut look = |step| {
-                kept += u32::from(step == Step::Keep);
+                kept += u32::from(step == Transition::Keep);
                 staying += 1;
             };
             if stays(word, 0) {
@@ -408,12 +423,12 @@ mod tests {
         let late_syn_ack = segment(SYN | ACK, PEER, ISN + 1 + SYN_DATA + 1);
         assert_eq!(
             tcp(word, Direction::Reply, &late_syn_ack, 0, ISN + 1),
-            Step::Refuse
+            Transition::Refuse
         );
         let early_syn_ack = segment(SYN | ACK, PEER, ISN);
         assert_eq!(
             tcp(word, Direction::Reply, &early_syn_ack, 0, ISN + 1),
-            Step::Refuse
+            Transition::Refuse
         );
         let late_data = Segment {
             payload: 1,
@@ -421,17 +436,17 @@ mod tests {
         };
         assert_eq!(
             tcp(word, Direction::Reply, &late_data, 0, ISN + 1),
-            Step::Refuse
+            Transition::Refuse
         );
         let late_fin = segment(FIN | ACK, PEER, ISN);
         assert_eq!(
             tcp(word, Direction::Reply, &late_fin, 0, ISN + 1),
-            Step::Refuse
+            Transition::Refuse
         );
         let challenge = segment(ACK, PEER, ISN - 500);
         assert_eq!(
             tcp(word, Direction::Reply, &challenge, 0, ISN + 1),
-            Step::Keep
+            Transition::Keep
         );
     }
 
@@ -440,7 +455,7 @@ mod tests {
         let without_ack = segment(SYN, PEER, ISN + 1);
         assert_eq!(
             tcp(new_flow(), Direction::Reply, &without_ack, 0, ISN + 1),
-            Step::Refuse
+            Transition::Refuse
         );
         let with_data = segment(SYN | ACK, PEER, ISN + 1 + 1460);
         assert_eq!(
@@ -456,7 +471,7 @@ mod tests {
         let bare = segment(0, ISN + 1, 0);
         assert_eq!(
             tcp(replied, Direction::Request, &bare, 0, ISN + 1),
-            Step::Keep
+            Transition::Keep
         );
         let both = segment(SYN | ACK, ISN + 1, PEER.wrapping_add(1));
         assert_eq!(
@@ -467,7 +482,7 @@ mod tests {
                 PEER.wrapping_add(1),
                 ISN + 1
             ),
-            Step::Keep
+            Transition::Keep
         );
         for guess in [PEER, PEER.wrapping_add(2 + FIRST_DATA)] {
             let blind = segment(ACK, ISN + 1, guess);
@@ -479,7 +494,7 @@ mod tests {
                     PEER.wrapping_add(1),
                     ISN + 1
                 ),
-                Step::Keep
+                Transition::Keep
             );
         }
     }
@@ -493,7 +508,7 @@ mod tests {
                 let segment = segment(flags, ISN + 1, ISN + 1);
                 assert_eq!(
                     tcp(closed, direction, &segment, ISN + 1, ISN + 1),
-                    Step::Keep,
+                    Transition::Keep,
                     "{direction:?} {flags:#x}"
                 );
             }
@@ -511,19 +526,19 @@ mod tests {
             };
             tcp(word, direction, &segment, PEER, ISN)
         };
-        assert_eq!(judged(over, Direction::Reply, ACK, 0), Step::Refuse);
+        assert_eq!(judged(over, Direction::Reply, ACK, 0), Transition::Refuse);
         for flags in [RST, RST | ACK, FIN | ACK, SYN | ACK, 0] {
-            assert_eq!(judged(over, Direction::Reply, flags, 0), Step::Keep);
+            assert_eq!(judged(over, Direction::Reply, flags, 0), Transition::Keep);
         }
-        assert_eq!(judged(over, Direction::Reply, ACK, 1), Step::Keep);
-        assert_eq!(judged(over, Direction::Request, ACK, 0), Step::Keep);
+        assert_eq!(judged(over, Direction::Reply, ACK, 1), Transition::Keep);
+        assert_eq!(judged(over, Direction::Request, ACK, 0), Transition::Keep);
         let recycled = new_flow().close();
         let finished = established()
             .with_fin(Direction::Reply)
             .with_fin(Direction::Request)
             .close();
         for word in [recycled, finished] {
-            assert_eq!(judged(word, Direction::Reply, ACK, 0), Step::Keep);
+            assert_eq!(judged(word, Direction::Reply, ACK, 0), Transition::Keep);
         }
     }
 
@@ -547,7 +562,7 @@ mod tests {
         for [first, second] in orders {
             let half = changed(judged(established(), first));
             assert_eq!(half.state(), State::Established);
-            assert_eq!(judged(half, first), Step::Keep, "a repeated FIN");
+            assert_eq!(judged(half, first), Transition::Keep, "a repeated FIN");
             let closed = changed(judged(half, second));
             assert_eq!(closed.state(), State::Closed);
             assert!(closed.claimable() && closed.translates());
@@ -572,17 +587,20 @@ mod tests {
                 word.with_fin(Direction::Reply),
             ] {
                 let doubted = half.doubted();
-                assert_eq!(judged(half, 0), Step::Change(half.reset()));
-                assert_eq!(judged(doubted, 0), Step::Change(half.reset()));
+                assert_eq!(judged(half, 0), Transition::Change(half.reset()));
+                assert_eq!(judged(doubted, 0), Transition::Change(half.reset()));
                 for ahead in [1, 30, 100, 0x3fff_ffff] {
-                    assert_eq!(judged(half, ahead), Step::Change(doubted), "{ahead}");
-                    assert_eq!(judged(doubted, ahead), Step::Keep, "{ahead}");
+                    assert_eq!(judged(half, ahead), Transition::Change(doubted), "{ahead}");
+                    assert_eq!(judged(doubted, ahead), Transition::Keep, "{ahead}");
                 }
                 for blind in [-1, 0x4000_0000, i32::MIN] {
-                    assert_eq!(judged(half, blind), Step::Keep, "{blind}");
+                    assert_eq!(judged(half, blind), Transition::Keep, "{blind}");
                 }
             }
-            assert_eq!(judged(word.expiring(), 1), Step::Change(word.doubted()));
+            assert_eq!(
+                judged(word.expiring(), 1),
+                Transition::Change(word.doubted())
+            );
         }
     }
 
@@ -591,7 +609,10 @@ mod tests {
     fn a_half_open_flow_is_not_doubted() {
         let syn_ack = segment(SYN | ACK, PEER, ISN + 1);
         let replied = changed(tcp(new_flow(), Direction::Reply, &syn_ack, 0, ISN + 1));
-        for (ahead, step) in [(0, Step::Change(replied.reset())), (1, Step::Keep)] {
+        for (ahead, step) in [
+            (0, Transition::Change(replied.reset())),
+            (1, Transition::Keep),
+        ] {
             let reset = segment(RST, ISN + 1 + ahead, 0);
             let found = tcp(replied, Direction::Request, &reset, PEER, ISN + 1);
             assert_eq!(found, step, "{ahead}");
@@ -608,28 +629,28 @@ mod tests {
         let foreign = segment(RST | ACK, 0, ISN);
         assert_eq!(
             tcp(new_flow(), Direction::Reply, &foreign, 0, ISN + 1),
-            Step::Keep
+            Transition::Keep
         );
         // What a client answers to a challenge ACK, and what it sends when it gives up.
         let challenged = segment(RST, ISN.wrapping_add(0x4000_0000), 0);
         for (reset, closes) in [(challenged, false), (segment(RST, ISN + 1, 0), true)] {
             let step = tcp(new_flow(), Direction::Request, &reset, 0, ISN + 1);
-            assert_eq!(matches!(step, Step::Change(_)), closes, "{reset:?}");
+            assert_eq!(matches!(step, Transition::Change(_)), closes, "{reset:?}");
         }
         let without_ack = segment(RST, 0, ISN + 1);
         assert_eq!(
             tcp(new_flow(), Direction::Reply, &without_ack, 0, ISN + 1),
-            Step::Keep
+            Transition::Keep
         );
     }
 
     /// What the SYN of a client that opens its port again leaves pending.
-    fn reopening(word: Word) -> Numbers {
+    fn reopening(word: FlowState) -> Numbers {
         let before = Numbers::acknowledged(PEER, ISN);
         let syn = segment(SYN, 8999, 0);
         assert_eq!(
             super::tcp(word, Direction::Request, &syn, &before),
-            Step::Keep
+            Transition::Keep
         );
         assert!(!believes_syn(word, Direction::Request, &syn, &before));
         Numbers {
@@ -654,11 +675,14 @@ mod tests {
                 segment(ACK, 77, ISN),
             ] {
                 assert!(!believes_syn(half, reply, &other, &numbers));
-                assert_eq!(super::tcp(half, reply, &other, &numbers), Step::Keep);
+                assert_eq!(super::tcp(half, reply, &other, &numbers), Transition::Keep);
             }
             assert!(!believes_syn(half, request, &syn_ack, &numbers));
             let refused = |ack| segment(RST | ACK, PEER - 1, ack);
-            for (ack, step) in [(9000, Step::Change(half.reset())), (9001, Step::Keep)] {
+            for (ack, step) in [
+                (9000, Transition::Change(half.reset())),
+                (9001, Transition::Keep),
+            ] {
                 let found = super::tcp(half, reply, &refused(ack), &numbers);
                 assert_eq!(found, step, "{ack}");
             }
@@ -667,7 +691,10 @@ mod tests {
         let numbers = reopening(word);
         let syn_ack = segment(SYN | ACK, 77, 9000);
         assert!(believes_syn(word, reply, &syn_ack, &numbers));
-        assert_eq!(super::tcp(word, reply, &syn_ack, &numbers), Step::Keep);
+        assert_eq!(
+            super::tcp(word, reply, &syn_ack, &numbers),
+            Transition::Keep
+        );
         let spliced = word.splice();
         assert_eq!(reopening(spliced).pending, Pending::NONE);
         assert!(!believes_syn(spliced, reply, &syn_ack, &numbers));
@@ -683,14 +710,14 @@ mod tests {
             let (mut word, mut numbers) = (established(), before);
             for segment in [first, second] {
                 let next = pending(word, request, &segment, &numbers);
-                if let Step::Change(next) = super::tcp(word, request, &segment, &numbers) {
+                if let Transition::Change(next) = super::tcp(word, request, &segment, &numbers) {
                     word = next;
                 }
                 numbers.pending = next;
             }
             assert!(word.is_doubted());
             let ack = segment(ACK, PEER, ISN);
-            assert_eq!(super::tcp(word, reply, &ack, &numbers), Step::Keep);
+            assert_eq!(super::tcp(word, reply, &ack, &numbers), Transition::Keep);
         }
     }
 
@@ -725,7 +752,7 @@ mod tests {
             if asks_pending(word, direction, &segment, &numbers) {
                 numbers.pending = pending(word, direction, &segment, &numbers);
             }
-            if let Step::Change(next) = super::tcp(word, direction, &segment, &numbers) {
+            if let Transition::Change(next) = super::tcp(word, direction, &segment, &numbers) {
                 word = next;
             }
             word
@@ -776,7 +803,7 @@ mod tests {
             let fin = segment(FIN | ACK, sequence, PEER);
             let step = super::tcp(established(), Direction::Request, &fin, &numbers);
             let word = match step {
-                Step::Change(word) => word,
+                Transition::Change(word) => word,
                 _ => established(),
             };
             assert_eq!(word.is_doubted(), is_doubted, "{sequence}");
@@ -787,7 +814,7 @@ mod tests {
                 let numbers = Numbers { pending, ..numbers };
                 let segment = segment(ACK, PEER, ack);
                 let step = super::tcp(word, Direction::Reply, &segment, &numbers);
-                assert_eq!(step, Step::Keep, "{ack}");
+                assert_eq!(step, Transition::Keep, "{ack}");
             }
         }
     }
@@ -814,12 +841,12 @@ mod tests {
 
     #[test]
     fn a_udp_flow_is_established_by_its_first_reply() {
-        let word = Word::default().claim(true).publish();
+        let word = FlowState::default().claim(true).publish();
         assert!(word.is_udp());
-        assert_eq!(udp(word, Direction::Request), Step::Keep);
+        assert_eq!(udp(word, Direction::Request), Transition::Keep);
         let established = changed(udp(word, Direction::Reply));
         assert_eq!(established.state(), State::Established);
-        assert_eq!(udp(established, Direction::Reply), Step::Keep);
+        assert_eq!(udp(established, Direction::Reply), Transition::Keep);
     }
 
     #[test]
@@ -834,10 +861,10 @@ mod tests {
                 PEER.wrapping_add(1),
                 ISN + 1,
             );
-            assert_eq!(step, Step::Change(flow));
+            assert_eq!(step, Transition::Change(flow));
             assert_eq!(
                 tcp(flow, direction, &data, PEER.wrapping_add(1), ISN + 1),
-                Step::Keep
+                Transition::Keep
             );
         }
         let fin = segment(FIN | ACK, ISN + 1, PEER.wrapping_add(1));
@@ -849,10 +876,10 @@ mod tests {
             ISN + 1,
         );
         assert!(!changed(step).is_expiring() && changed(step).is_half_closed());
-        let udp_flow = Word::default().claim(true).publish();
+        let udp_flow = FlowState::default().claim(true).publish();
         assert_eq!(
             udp(udp_flow.expiring(), Direction::Request),
-            Step::Change(udp_flow)
+            Transition::Change(udp_flow)
         );
         assert_eq!(
             changed(udp(udp_flow.expiring(), Direction::Reply)).state(),

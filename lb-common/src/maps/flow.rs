@@ -38,7 +38,7 @@ pod_struct! {
     /// by one packet and nothing else. A reader takes the word, the fields, then the word again;
     /// another generation is a miss.
     pub struct Flow {
-        /// State, flags and generation: see `conntrack::Word`. The only truth about the entry.
+        /// State, flags and generation: see `conntrack::FlowState`. The only truth about the entry.
         pub word: u32,
         /// Client address.
         pub client: Be32,

@@ -69,7 +69,7 @@ pod_struct! {
     /// so no fragment goes by a record of two datagrams. Where it goes is not in here but in the entry of the
     /// flow, which is compared with the fragment's addresses.
     pub struct Datagram {
-        /// See `datagram::Word`.
+        /// See `datagram::RecordState`.
         pub word: u64,
         /// What its fragments have in common.
         pub key: FragmentKey,

@@ -1,7 +1,9 @@
 //! conntrack: blind segments of a client's tuple end no connection.
 
 use lb_common::{
-    conntrack::{self, Direction, Numbers, Segment, State, Step, Word, asks_pending, pending},
+    conntrack::{
+        self, Direction, FlowState, Numbers, Segment, State, Transition, asks_pending, pending,
+    },
     wire::header::{ACK, FIN, RST, SYN},
 };
 
@@ -9,7 +11,7 @@ use crate::{every, spread::Spread};
 
 /// A flow as the data plane keeps it.
 struct Known {
-    word: Word,
+    word: FlowState,
     numbers: Numbers,
 }
 
@@ -17,7 +19,7 @@ impl Known {
     /// Established, with the numbers of an idle connection.
     fn established(client: u32, backend: u32) -> Self {
         let mut known = Self {
-            word: Word::default().claim(false).publish(),
+            word: FlowState::default().claim(false).publish(),
             numbers: Numbers::acknowledged(backend, client),
         };
         known.judge(Direction::Reply, &segment(SYN | ACK, backend, client, 0));
@@ -31,7 +33,7 @@ impl Known {
         if asks_pending(word, direction, segment, &numbers) {
             self.numbers.pending = pending(word, direction, segment, &numbers);
         }
-        if let Step::Change(next) = conntrack::tcp(word, direction, segment, &numbers) {
+        if let Transition::Change(next) = conntrack::tcp(word, direction, segment, &numbers) {
             self.word = next;
         }
     }

@@ -1,7 +1,7 @@
 //! What a packet changes about its flow. Few do.
 
 use lb_common::{
-    conntrack::{self, Direction, Numbers, Segment, State, Step, Word},
+    conntrack::{self, Direction, FlowState, Numbers, Segment, State, Transition},
     maps::pending::Pending,
     verdict::DropReason,
 };
@@ -50,14 +50,14 @@ pub(crate) extern "C" fn lb_advance(
     sequence: u32,
     acknowledgment: u32,
 ) -> u64 {
-    let judge = |word: Word| match lb_judge(id, word.raw(), packet, sequence, acknowledgment) {
+    let judge = |word: FlowState| match lb_judge(id, word.raw(), packet, sequence, acknowledgment) {
         // The rest of a connection that is gone is answered.
         REFUSED if word.is_reset() => Err(DropReason::ReplyMismatch),
         REFUSED => Err(DropReason::ReplyUnexpected),
-        next => Ok(Word::from_raw(next as u32)),
+        next => Ok(FlowState::from_raw(next as u32)),
     };
     let entry = Entry::at(id).ok_or(DropReason::RecordMissing);
-    match entry.and_then(|entry| change(&entry, Word::from_raw(word), judge)) {
+    match entry.and_then(|entry| change(&entry, FlowState::from_raw(word), judge)) {
         Ok((word, end)) => u64::from(end) << 32 | u64::from(word.raw()),
         Err(reason) => (reason as u64) << 32,
     }
@@ -67,9 +67,9 @@ pub(crate) extern "C" fn lb_advance(
 #[inline(always)]
 fn change(
     entry: &Entry,
-    mut word: Word,
-    judge: impl Fn(Word) -> Result<Word, DropReason>,
-) -> Result<(Word, u32), DropReason> {
+    mut word: FlowState,
+    judge: impl Fn(FlowState) -> Result<FlowState, DropReason>,
+) -> Result<(FlowState, u32), DropReason> {
     for _ in 0..MAX_SWAPS {
         let next = judge(word)?;
         if next == word {
@@ -114,7 +114,7 @@ extern "C" fn lb_judge(id: u32, word: u32, packet: u32, sequence: u32, acknowled
         acknowledgment,
         payload: (packet >> 16) as u16,
     };
-    let word = Word::from_raw(word);
+    let word = FlowState::from_raw(word);
     let step = if packet & IS_TCP == 0 {
         conntrack::udp(word, direction)
     } else {
@@ -125,16 +125,16 @@ extern "C" fn lb_judge(id: u32, word: u32, packet: u32, sequence: u32, acknowled
         conntrack::tcp(word, direction, &segment, &numbers)
     };
     match step {
-        Step::Refuse => REFUSED,
-        Step::Keep => word.raw().into(),
-        Step::Change(next) => next.raw().into(),
+        Transition::Refuse => REFUSED,
+        Transition::Keep => word.raw().into(),
+        Transition::Change(next) => next.raw().into(),
     }
 }
 
 /// The numbers that a segment is judged by. Those that it has for the flow are noted: of a SYN that is believed, and
 /// of what its sender has pending then, before the word says so.
 #[inline(always)]
-fn numbers(entry: &Entry, word: Word, direction: Direction, segment: &Segment) -> Numbers {
+fn numbers(entry: &Entry, word: FlowState, direction: Direction, segment: &Segment) -> Numbers {
     let (ack_request, ack_reply) = entry.acks();
     let mut numbers = Numbers::acknowledged(ack_request, ack_reply);
     if conntrack::asks_pending(word, direction, segment, &numbers) {

@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         flow::FlowKey,
         network::Network,
@@ -17,7 +17,7 @@ use crate::{
         entry::{Entry, NewFlow},
         events,
     },
-    ip::version::Family,
+    ip::version::IpVersion,
     maps::{FLOW_INDEX, FREE_IDS, SNAT_PAGES},
 };
 
@@ -32,7 +32,7 @@ const E2BIG: i32 = 7;
 /// Claims an id in the backend's `network`, writes the flow of the packet with this header and makes it
 /// findable. Gives its entry, and that entry's generation.
 #[inline(always)]
-pub(crate) fn allocate<I: Family>(
+pub(crate) fn allocate<I: IpVersion>(
     (id, network): (u16, &Network),
     client: &I,
     key: &FlowKey,
@@ -65,7 +65,7 @@ pub(crate) fn allocate<I: Family>(
 ///
 /// Race: a late reply to the id's earlier flow may change the word of a UDP flow meanwhile.
 #[inline(always)]
-fn withdraw(entry: &Entry, published: Word) -> bool {
+fn withdraw(entry: &Entry, published: FlowState) -> bool {
     let mut word = published;
     for _ in 0..MAX_SWAPS {
         if entry.swap(word, word.withdraw()) {
@@ -101,7 +101,7 @@ pub(crate) fn release(id: u32) {
 /// Both swap the index word, so one of them wins: who finds it forgotten drops its packet, and who
 /// finds another id there leaves it alone.
 #[inline(always)]
-pub(crate) fn forget(entry: &Entry, word: Word) {
+pub(crate) fn forget(entry: &Entry, word: FlowState) {
     if word.has_flow() {
         forget_key(entry, &entry.key(word));
     }

@@ -3,7 +3,7 @@
 //! spends no budget.
 
 use lb_common::{
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{network::Network, quota, service::Service, snat, usage},
     verdict::DropReason,
 };
@@ -93,7 +93,7 @@ pub(crate) extern "C" fn lb_quota_is_spent(id: u32) -> u32 {
 
 /// Counts a flow whose word this CPU has changed from `old` to `new`.
 #[inline(always)]
-pub(crate) fn follow(entry: &Entry, old: Word, new: Word) {
+pub(crate) fn follow(entry: &Entry, old: FlowState, new: FlowState) {
     if old.in_use() == new.in_use() {
         return;
     }

@@ -5,7 +5,7 @@
 
 use lb_common::{
     addr::{Be16, Be32},
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maglev,
     maps::{
         flow::{FlowKey, TIME_SHIFT},
@@ -20,7 +20,7 @@ use crate::{
     flow::{
         allocate::{forget, release, snat_page},
         entry::{Entry, NewFlow, now},
-        half_open::{self, Turn},
+        half_open::{self, Slot},
     },
     maps::{FREE_IDS, HASH_KEY},
 };
@@ -43,7 +43,7 @@ pub(crate) fn claim(
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
-) -> Result<(Entry, Word), DropReason> {
+) -> Result<(Entry, FlowState), DropReason> {
     let hash = HASH_KEY.get(0).map_or(0, |secret| secret.tuple(key));
     let start = maglev::index(hash, addresses);
     let networks = u32::from(key.network) << 16 | u32::from(network);
@@ -56,16 +56,16 @@ pub(crate) fn claim(
 
 /// A claimed id, and above it its entry's word, as one number.
 #[inline(always)]
-const fn number(id: u32, word: Word) -> u64 {
+const fn number(id: u32, word: FlowState) -> u64 {
     (word.raw() as u64) << 32 | id as u64
 }
 
 /// What such a number says, or one that is only a reason: the word of a claim is not 0.
 #[inline(always)]
-fn claimed(number: u64) -> Result<(u32, Word), DropReason> {
+fn claimed(number: u64) -> Result<(u32, FlowState), DropReason> {
     match (number >> 32) as u32 {
         0 => Err(count::reason(number as u32)),
-        word => Ok((number as u32, Word::from_raw(word))),
+        word => Ok((number as u32, FlowState::from_raw(word))),
     }
 }
 
@@ -78,7 +78,7 @@ fn claimed(number: u64) -> Result<(u32, Word), DropReason> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_claim(networks: u32, range: u32, backend: u32, port: u32) -> u64 {
-    let Some(turn) = Turn::take((networks >> 16) as u16, port >> 16 != 0) else {
+    let Some(turn) = Slot::take((networks >> 16) as u16, port >> 16 != 0) else {
         return lb_take_free(networks, range, backend, port);
     };
     let mut said = lb_take_over(turn.oldest, networks, range, backend, port);
@@ -224,7 +224,7 @@ extern "C" fn lb_take(id: u32, backend: u32, port: u32, what: u32) -> u64 {
 /// Whether userspace, and no other claim, has changed an entry since its word was read: it must not
 /// translate any more, and its id is still the one that was taken from the queue.
 #[inline(always)]
-fn was_silenced(entry: &Entry, word: Word) -> bool {
+fn was_silenced(entry: &Entry, word: FlowState) -> bool {
     let now = entry.word();
     matches!(word.state(), State::Closed | State::Ended)
         && (now == word.end() || now == word.forget())
@@ -233,7 +233,7 @@ fn was_silenced(entry: &Entry, word: Word) -> bool {
 /// Whether the backend's end of the id's last connection may still rest in TIME_WAIT, and would not
 /// take a new connection from the same port. For another backend it is another tuple.
 #[inline(always)]
-fn rests(entry: &Entry, word: Word, backend: u32, port: u32) -> bool {
+fn rests(entry: &Entry, word: FlowState, backend: u32, port: u32) -> bool {
     word.backend_closed_first()
         && entry.backend() == (Be32::from_raw(backend), Be16::from_raw(port as u16))
         && now().wrapping_sub(entry.last_seen()) < TIME_WAIT

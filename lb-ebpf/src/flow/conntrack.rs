@@ -2,7 +2,7 @@
 
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
-    conntrack::{self, Direction, Segment, State, Word},
+    conntrack::{self, Direction, FlowState, Segment, State},
     maps::{
         event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
         flow::FlowKey,
@@ -21,7 +21,7 @@ use crate::{
         entry::{Entry, now},
         events, splice,
     },
-    ip::version::Family,
+    ip::version::IpVersion,
     lookup,
     maps::{BACKENDS, FLOW_INDEX},
 };
@@ -54,7 +54,7 @@ impl Hit {
 
     /// The entry's fields, if nobody claims it while they are read.
     #[inline(always)]
-    pub(crate) fn read(entry: Entry, word: Word) -> Option<Self> {
+    pub(crate) fn read(entry: Entry, word: FlowState) -> Option<Self> {
         let key = entry.key(word);
         let (backend, backend_port) = entry.backend();
         let (backend_id, client_mac) = (entry.backend_id(), entry.client_mac());
@@ -93,7 +93,7 @@ pub(crate) fn by_id(id: u32) -> Option<Hit> {
 /// Whether userspace has ended the flow whose requests have this key and come from the source of this packet,
 /// and nothing has taken its entry since.
 #[inline(always)]
-pub(crate) fn was_ended(key: &FlowKey, ip: &impl Family) -> bool {
+pub(crate) fn was_ended(key: &FlowKey, ip: &impl IpVersion) -> bool {
     // SAFETY: the value is a plain integer; the entry's tuple is verified below.
     let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
         return false;
@@ -110,7 +110,7 @@ pub(crate) fn was_ended(key: &FlowKey, ip: &impl Family) -> bool {
 
 /// The flow of a request, or `None` if the packet needs a new one.
 #[inline(always)]
-pub(crate) fn request<I: Family>(
+pub(crate) fn request<I: IpVersion>(
     frame: &Frame<'_, I>,
     key: &FlowKey,
 ) -> Result<Option<Hit>, DropReason> {
@@ -161,14 +161,14 @@ pub(crate) fn request<I: Family>(
 /// Whether answers to the client go to another station from now on, because of this packet. Of a datagram nothing
 /// says that it is not the client's.
 #[inline(always)]
-fn may_move(entry: &Entry, word: Word, is_tcp: bool, segment: &Segment, mac: Mac) -> bool {
+fn may_move(entry: &Entry, word: FlowState, is_tcp: bool, segment: &Segment, mac: Mac) -> bool {
     let (_, ack_reply) = entry.acks();
     mac.is_of_station() && (!is_tcp || conntrack::is_of_client(word, segment, ack_reply))
 }
 
 /// Whether a client's SYN with this number is of the connection of a closed flow, and not of its next one.
 #[inline(always)]
-fn is_late_syn(entry: &Entry, word: Word, sequence: u32) -> bool {
+fn is_late_syn(entry: &Entry, word: FlowState, sequence: u32) -> bool {
     let (to_backend, _) = splice::sequences(entry);
     let (_, ack_reply) = entry.acks();
     let idle = now().wrapping_sub(entry.last_seen());
@@ -177,7 +177,7 @@ fn is_late_syn(entry: &Entry, word: Word, sequence: u32) -> bool {
 
 /// The flow of a reply to the SNAT port of `id`.
 #[inline(always)]
-pub(crate) fn reply<I: Family>(frame: &Frame<'_, I>, id: u32) -> Result<Hit, DropReason> {
+pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<Hit, DropReason> {
     let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
     let word = entry.word();
     if !word.translates() {
@@ -225,17 +225,17 @@ pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Segment {
 fn advance<I>(
     frame: &Frame<'_, I>,
     hit: &Hit,
-    word: Word,
+    word: FlowState,
     direction: Direction,
     segment: Segment,
-) -> Result<Option<Word>, DropReason> {
+) -> Result<Option<FlowState>, DropReason> {
     let mut word = word;
     let mut closed = None;
     if !conntrack::stays(word, segment.flags) {
         let packet = advance::described(frame.is_tcp(), direction, &segment);
         let (sequence, acknowledgment) = (segment.sequence, segment.acknowledgment);
         let said = advance::lb_advance(hit.entry.id, word.raw(), packet, sequence, acknowledgment);
-        word = Word::from_raw(said as u32);
+        word = FlowState::from_raw(said as u32);
         match (said >> 32) as u32 {
             advance::KEPT => {}
             advance::CLOSED => closed = Some(word),
@@ -250,7 +250,7 @@ fn advance<I>(
 /// What follows when this packet has closed the flow; after everything else that is written to its
 /// entry, because the id is free then.
 #[inline(always)]
-fn finish<I>(frame: &Frame<'_, I>, hit: &Hit, closed: Option<Word>, direction: Direction) {
+fn finish<I>(frame: &Frame<'_, I>, hit: &Hit, closed: Option<FlowState>, direction: Direction) {
     let Some(word) = closed else {
         return;
     };
@@ -265,7 +265,7 @@ fn finish<I>(frame: &Frame<'_, I>, hit: &Hit, closed: Option<Word>, direction: D
 
 /// Keeps the numbers that a later segment is judged by; those of a SYN [`numbers`] has kept.
 #[inline(always)]
-fn note_numbers(hit: &Hit, word: Word, direction: Direction, segment: &Segment) {
+fn note_numbers(hit: &Hit, word: FlowState, direction: Direction, segment: &Segment) {
     // A reset that did not close the flow was not believed; nor are its numbers.
     let counts = segment.flags & (ACK | RST | SYN) == ACK;
     if !matches!(word.state(), State::Replied | State::Established) || !counts {

@@ -3,7 +3,7 @@
 use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    conntrack::Word,
+    conntrack::FlowState,
     maps::flow::{Flow, FlowKey, TIME_SHIFT},
 };
 use network_types::ip::IpProto;
@@ -42,13 +42,13 @@ impl Entry {
     }
 
     #[inline(always)]
-    pub(crate) fn word(&self) -> Word {
-        Word::from_raw(load!(self, word))
+    pub(crate) fn word(&self) -> FlowState {
+        FlowState::from_raw(load!(self, word))
     }
 
     /// Changes the word if nobody else did since it was read as `old`.
     #[inline(always)]
-    pub(crate) fn swap(&self, old: Word, new: Word) -> bool {
+    pub(crate) fn swap(&self, old: FlowState, new: FlowState) -> bool {
         // SAFETY: the field is inside the map value that `flow` points to.
         let word = unsafe { &raw mut (*self.flow).word };
         // SAFETY: the word is the entry's first field, aligned to eight bytes.
@@ -57,7 +57,7 @@ impl Entry {
 
     /// The request tuple; `word` says the protocol.
     #[inline(always)]
-    pub(crate) fn key(&self, word: Word) -> FlowKey {
+    pub(crate) fn key(&self, word: FlowState) -> FlowKey {
         let protocol = if word.is_udp() {
             IpProto::Udp
         } else {
@@ -135,7 +135,7 @@ impl Entry {
     ///
     /// A flow may be written to `to`.
     #[inline(always)]
-    pub(crate) unsafe fn copy(&self, word: Word, to: *mut Flow) {
+    pub(crate) unsafe fn copy(&self, word: FlowState, to: *mut Flow) {
         const EIGHTS: usize = size_of::<Flow>() / size_of::<u64>();
         for index in 0..EIGHTS {
             let from = self.flow.cast::<u64>().wrapping_add(index);

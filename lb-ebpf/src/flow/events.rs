@@ -2,7 +2,7 @@
 
 use lb_common::{
     addr::Be128,
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{
         addr6,
         event::{BEGAN, FlowEvent},
@@ -23,7 +23,7 @@ use crate::{
 
 /// Gives back what the flow held. `kind` is one of the constants of `maps::event`.
 #[inline(always)]
-pub(crate) fn ended(entry: &Entry, word: Word, kind: u32) {
+pub(crate) fn ended(entry: &Entry, word: FlowState, kind: u32) {
     let (network, _) = entry.owners();
     report(entry, word, kind, network);
     // Last: from here on another CPU may write a new flow into the entry.
@@ -32,7 +32,7 @@ pub(crate) fn ended(entry: &Entry, word: Word, kind: u32) {
 
 /// Notes a flow that began.
 #[inline(always)]
-pub(crate) fn began(entry: &Entry, word: Word) {
+pub(crate) fn began(entry: &Entry, word: FlowState) {
     let (network, _) = entry.owners();
     report(entry, word, BEGAN, network);
 }
@@ -54,7 +54,7 @@ macro_rules! write_event {
 /// Reports the flow if its clients' network wants that. A full buffer loses the record, which is
 /// counted, never a packet.
 #[inline(always)]
-pub(crate) fn report(entry: &Entry, word: Word, kind: u32, network: u16) {
+pub(crate) fn report(entry: &Entry, word: FlowState, kind: u32, network: u16) {
     let wanted = NETWORKS.get(u32::from(network));
     if wanted.is_none_or(|network| network.flags & NETWORK_EVENTS == 0) {
         return;

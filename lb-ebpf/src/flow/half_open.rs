@@ -2,7 +2,7 @@
 //! still half-open.
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         event::RECYCLED,
         flow::TIME_SHIFT,
@@ -27,13 +27,13 @@ const CHANCES: u32 = 4;
 
 /// A place that a new flow will have, and the flow that leaves the ring for it.
 #[derive(Clone, Copy)]
-pub(crate) struct Turn {
+pub(crate) struct Slot {
     place: *mut u64,
     /// As `ring::place`: a hint, 0 for none.
     pub(crate) oldest: u64,
 }
 
-impl Turn {
+impl Slot {
     /// Takes the next turn, where there is a ring. A UDP flow in its way that is not idle moves on to the next place,
     /// where it is the newest again.
     #[inline(always)]
@@ -75,7 +75,7 @@ impl Turn {
 
 /// The flow that took a place, if it is still there, and its word.
 #[inline(always)]
-fn flow(place: u64) -> Option<(Entry, Word)> {
+fn flow(place: u64) -> Option<(Entry, FlowState)> {
     let (id, generation) = half_open::flow(place);
     let entry = Entry::at(id)?;
     let word = entry.word();
@@ -91,7 +91,7 @@ fn is_busy(place: u64) -> bool {
 
 /// The flow that has to leave its place, if it is half-open or UDP, and its word.
 #[inline(always)]
-pub(crate) fn leaving(place: u64) -> Option<(Entry, Word)> {
+pub(crate) fn leaving(place: u64) -> Option<(Entry, FlowState)> {
     flow(place).filter(|(_, word)| match word.state() {
         State::New | State::Replied => true,
         State::Established => word.is_udp(),
@@ -101,7 +101,7 @@ pub(crate) fn leaving(place: u64) -> Option<(Entry, Word)> {
 
 /// Ends a flow that leaves by this word; false if it changes at this moment.
 #[inline(always)]
-pub(crate) fn end(entry: &Entry, word: Word, next: Word) -> bool {
+pub(crate) fn end(entry: &Entry, word: FlowState, next: FlowState) -> bool {
     let is_over = entry.swap(word, next);
     if is_over {
         budget::follow(entry, word, next);

@@ -5,7 +5,7 @@
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::{Be16, Be32},
-    conntrack::{Segment, State, Word},
+    conntrack::{FlowState, Segment, State},
     icmp::Quote,
     maps::{
         flow::FlowKey,
@@ -37,7 +37,7 @@ pub(crate) fn is_of(flow_id: u32) -> bool {
 
 /// The splice of the flow whose word is this.
 #[inline(always)]
-fn of(entry: &Entry, word: Word) -> Option<&'static Splice> {
+fn of(entry: &Entry, word: FlowState) -> Option<&'static Splice> {
     let splice = SPLICES.get(entry.id)?;
     (splice.generation == word.generation()).then_some(splice)
 }
@@ -59,7 +59,7 @@ pub(crate) fn sequences(entry: &Entry) -> (u32, u32) {
 #[inline(always)]
 pub(crate) fn as_backend(
     entry: &Entry,
-    word: Word,
+    word: FlowState,
     segment: Segment,
 ) -> Result<Segment, DropReason> {
     let splice = of(entry, word).ok_or(DropReason::RecordMissing)?;

@@ -2,7 +2,7 @@
 
 use lb_common::{
     addr::Be16,
-    datagram::{self, Seen, Word},
+    datagram::{self, RecordState, Seen},
     fragment::{Extents, Piece},
     maps::fragment::{Datagram, FragmentKey, PLACES},
     verdict::DropReason,
@@ -49,13 +49,13 @@ impl Record {
     }
 
     #[inline(always)]
-    fn word(self) -> Word {
-        Word::from_raw(load!(self, word))
+    fn word(self) -> RecordState {
+        RecordState::from_raw(load!(self, word))
     }
 
     /// Changes the word if no other CPU did since it was read as `old`; a full barrier either way.
     #[inline(always)]
-    fn swap(self, old: Word, new: Word) -> bool {
+    fn swap(self, old: RecordState, new: RecordState) -> bool {
         // SAFETY: the field is inside the map value that the pointer is to.
         let word = unsafe { &raw mut (*self.0).word };
         // SAFETY: the word is the record's first field, aligned to eight bytes.
@@ -197,7 +197,7 @@ pub(crate) struct Followed {
     pub(crate) identification: Be16,
     pub(crate) direction: u16,
     record: Record,
-    word: Word,
+    word: RecordState,
 }
 
 impl Followed {

@@ -12,7 +12,7 @@ use lb_common::{
 use crate::{flow::conntrack::Hit, lookup, maps::CLIENTS6, new_flow::policy};
 
 /// An IP header of one version.
-pub(crate) trait Family: Ip + Sized {
+pub(crate) trait IpVersion: Ip + Sized {
     /// Which of the two it is.
     const IS_IPV6: bool;
 
@@ -43,11 +43,11 @@ pub(crate) trait Family: Ip + Sized {
 
 /// The request tuple of a packet that came from the network `id` to this VIP.
 #[inline(always)]
-pub(crate) fn key<I: Family>(frame: &Frame<'_, I>, vip: Be32, id: u16) -> Option<FlowKey> {
+pub(crate) fn key<I: IpVersion>(frame: &Frame<'_, I>, vip: Be32, id: u16) -> Option<FlowKey> {
     Some(FlowKey::new(frame.ip.client()?, vip, frame.l4, id))
 }
 
-impl Family for Ipv4 {
+impl IpVersion for Ipv4 {
     const IS_IPV6: bool = false;
 
     #[inline(always)]
@@ -89,7 +89,7 @@ impl Family for Ipv4 {
     }
 }
 
-impl Family for Ipv6 {
+impl IpVersion for Ipv6 {
     const IS_IPV6: bool = true;
 
     #[inline(always)]

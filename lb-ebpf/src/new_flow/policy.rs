@@ -12,7 +12,7 @@ use lb_common::{
 };
 
 use crate::{
-    ip::version::Family,
+    ip::version::IpVersion,
     maps::{RULES, RULES6},
 };
 
@@ -22,7 +22,7 @@ pub(crate) fn admit(
     id: u16,
     network: &Network,
     service: &Service,
-    client: &impl Family,
+    client: &impl IpVersion,
 ) -> Result<(), DropReason> {
     check_source(id, network, client)?;
     if service.rules != 0 && client.source_rule(service.rules) != ALLOW {
@@ -33,7 +33,11 @@ pub(crate) fn admit(
 
 /// Whether a packet from the network `id` may have the source that it has.
 #[inline(always)]
-pub(crate) fn check_source(id: u16, network: &Network, ip: &impl Family) -> Result<(), DropReason> {
+pub(crate) fn check_source(
+    id: u16,
+    network: &Network,
+    ip: &impl IpVersion,
+) -> Result<(), DropReason> {
     if ip.has_bogon_source() {
         return Err(DropReason::Bogon);
     }
@@ -45,7 +49,7 @@ pub(crate) fn check_source(id: u16, network: &Network, ip: &impl Family) -> Resu
 
 /// Whether the source of a packet may come from the network `id`, and is no address of ours.
 #[inline(always)]
-pub(crate) fn is_own(id: u16, network: &Network, ip: &impl Family) -> bool {
+pub(crate) fn is_own(id: u16, network: &Network, ip: &impl IpVersion) -> bool {
     ip.source_rule(network.sources) == ALLOW && !ip.has_our_source(id)
 }
 
@@ -64,7 +68,7 @@ pub(crate) fn is_on_link(network: &Network, address: Be32) -> bool {
 /// Whether a packet from `network` that is not ours may go on to the host: not if the host could
 /// route it to a tenant.
 #[inline(always)]
-pub(crate) fn may_pass(network: &Network, ip: &impl Family) -> bool {
+pub(crate) fn may_pass(network: &Network, ip: &impl IpVersion) -> bool {
     network.destinations == 0 || ip.destination_rule(network.destinations) != DENY
 }
 

@@ -35,7 +35,7 @@ use crate::{
         rewrite::{is_noted, lb_complete},
     },
     frame::{vlan, xdp::Xdp},
-    ip::version::{self, Family},
+    ip::version::{self, IpVersion},
     lookup,
     maps::{ANSWERS, NETWORKS},
     new_flow::policy,
@@ -183,7 +183,7 @@ pub(crate) const fn is_of_the_way(reason: u32) -> bool {
 
 /// What the frame itself says about that; `vip` is its destination, or the label of that.
 #[inline(always)]
-pub(crate) fn must_know<I: Family>(
+pub(crate) fn must_know<I: IpVersion>(
     frame: &Frame<'_, I>,
     vip: Be32,
     (id, network): (u16, &Network),
@@ -208,7 +208,7 @@ pub(crate) fn must_know<I: Family>(
 
 /// Whether the configuration says that requests of this key, which policy refuses, have an answer.
 #[inline(always)]
-fn rejects(key: &FlowKey, ip: &impl Family, network: &Network, reason: u32) -> bool {
+fn rejects(key: &FlowKey, ip: &impl IpVersion, network: &Network, reason: u32) -> bool {
     if reason == DropReason::NoService as u32 {
         // Policy was not asked yet.
         return network.flags & NETWORK_REJECT != 0 && policy::is_own(key.network, network, ip);

@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use aya::maps::MapData;
 use lb_common::{
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{
         flow::{Flow, TIME_SHIFT},
         usage,
@@ -33,7 +33,7 @@ use super::quotas::Quotas;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glance {
     /// The word. The other fields are this flow's if a swap from this word succeeds.
-    pub word: Word,
+    pub word: FlowState,
     /// When the last packet came.
     pub last_seen: u32,
     /// Id of its client's network.
@@ -60,9 +60,9 @@ impl FlowTable {
     }
 
     /// The word of an entry as it is now; `None` beyond the end of the table.
-    pub fn word(&self, id: u32) -> Option<Word> {
+    pub fn word(&self, id: u32) -> Option<FlowState> {
         self.atomic_word(id)
-            .map(|word| Word::from_raw(word.load(Ordering::Acquire)))
+            .map(|word| FlowState::from_raw(word.load(Ordering::Acquire)))
     }
 
     /// A look at an entry that may change meanwhile; see [`Glance::word`].
@@ -87,7 +87,7 @@ impl FlowTable {
 
     /// A flow's fields, if it is the same flow before and after they are read, and nobody was still
     /// writing them.
-    pub fn flow(&self, id: u32) -> Option<(Word, Flow)> {
+    pub fn flow(&self, id: u32) -> Option<(FlowState, Flow)> {
         let before = self.word(id).filter(|word| word.has_flow())?;
         let entry = self.entry(id)?;
         // SAFETY: `entry` is inside the mapping and aligned; `Flow` is plain integers, so a torn
@@ -100,7 +100,7 @@ impl FlowTable {
 
     /// The fields of an entry whose word is one of `words` before and after they are read; for who ended
     /// the flow and has not put its id back, so that nobody writes another one there.
-    pub fn fields(&self, id: u32, words: [Word; 2]) -> Option<Flow> {
+    pub fn fields(&self, id: u32, words: [FlowState; 2]) -> Option<Flow> {
         self.word(id).filter(|word| words.contains(word))?;
         let entry = self.entry(id)?;
         // SAFETY: as in `flow`; the second look at the word discards what is another flow's.
@@ -111,7 +111,7 @@ impl FlowTable {
     }
 
     /// Changes an entry's word if nobody else did since it was `old`.
-    pub fn swap(&self, id: u32, old: Word, new: Word) -> bool {
+    pub fn swap(&self, id: u32, old: FlowState, new: FlowState) -> bool {
         self.atomic_word(id).is_some_and(|word| {
             let (old, new) = (old.raw(), new.raw());
             word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn a_glance_and_a_flow_say_the_same() {
         let table = FlowTable::anonymous(4);
-        let word = Word::default().claim(false).publish();
+        let word = FlowState::default().claim(false).publish();
         let flow = Flow {
             word: word.raw(),
             last_seen: 77,
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(table.flow(2), Some((word, flow)));
         assert_eq!(
             table.glance(1).map(|glance| glance.word),
-            Some(Word::default())
+            Some(FlowState::default())
         );
         assert_eq!(table.glance(4), None);
         assert!(table.swap(2, word, word.expiring()) && !table.swap(2, word, word.close()));

@@ -12,7 +12,7 @@ use aya::{
 };
 use ipnet::{IpNet, Ipv4Net};
 use lb_common::{
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{
         backend::Backend,
         drop_sample::{self, Sample},
@@ -360,7 +360,7 @@ impl Maps {
     }
 
     /// The splice of the flow with this id and word, if it has one.
-    pub fn splice(&self, id: u32, word: Word) -> Option<Splice> {
+    pub fn splice(&self, id: u32, word: FlowState) -> Option<Splice> {
         let splice = word.is_spliced().then(|| self.splices.get(&id, 0).ok());
         splice
             .flatten()

@@ -19,7 +19,7 @@ use std::{
 
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
-    conntrack::{self, Direction, Numbers, Segment, State, Step, Word},
+    conntrack::{self, Direction, FlowState, Numbers, Segment, State, Transition},
     maps::flow::Flow,
     wire::header::{ACK, FIN, RST, SYN},
 };
@@ -134,7 +134,7 @@ impl Ground {
             thread::sleep(end - Instant::now());
             done.store(true, Ordering::Relaxed);
         });
-        let words: Vec<Word> = (0..IDS).map(|id| self.table.word(id).unwrap()).collect();
+        let words: Vec<FlowState> = (0..IDS).map(|id| self.table.word(id).unwrap()).collect();
         assert!(words.iter().all(|word| word.state() != State::Claimed));
         let live = words.iter().filter(|&&word| is_live(word)).count();
         assert_eq!(self.live.load(Ordering::SeqCst), live as i64, "{self:?}");
@@ -200,7 +200,9 @@ impl Ground {
                 true => conntrack::udp(word, direction),
                 false => conntrack::tcp(word, direction, &segment, &numbers),
             };
-            let Step::Change(next) = step else { return };
+            let Transition::Change(next) = step else {
+                return;
+            };
             dice.pause();
             if self.swap(id, word, next) {
                 if next.state() == State::Closed {
@@ -229,7 +231,7 @@ impl Ground {
         };
         dice.pause();
         if let Some(closed) = settle(&self.table, &marked, |_, _| dice.below(2) == 0) {
-            self.ended(id, Word::from_raw(closed.flow.word));
+            self.ended(id, FlowState::from_raw(closed.flow.word));
         }
     }
 
@@ -244,7 +246,7 @@ impl Ground {
     }
 
     /// What the winner of a close does.
-    fn ended(&self, id: u32, word: Word) {
+    fn ended(&self, id: u32, word: FlowState) {
         let before = self.closed[id as usize].swap(word.generation(), Ordering::SeqCst);
         // Where others take an id without waiting for the queue, they may have closed their own
         // generation before this is noted; that each was closed once is in the number of live flows.
@@ -258,7 +260,7 @@ impl Ground {
     }
 
     /// A flow whose fields are all of the generation that its word says.
-    fn read(&self, id: u32) -> Option<(Word, Flow)> {
+    fn read(&self, id: u32) -> Option<(FlowState, Flow)> {
         let (word, found) = self.table.flow(id)?;
         let wanted = flow(id, word.generation());
         let found = Flow { word: 0, ..found };
@@ -266,7 +268,7 @@ impl Ground {
         match self.labels.client(id, &found) {
             Some(found) => assert_eq!(found, client(word.generation())),
             None => assert_ne!(
-                self.table.word(id).map(Word::generation),
+                self.table.word(id).map(FlowState::generation),
                 Some(word.generation())
             ),
         }
@@ -274,14 +276,14 @@ impl Ground {
         Some((word, found))
     }
 
-    fn swap(&self, id: u32, old: Word, new: Word) -> bool {
+    fn swap(&self, id: u32, old: FlowState, new: FlowState) -> bool {
         let won = self.table.swap(id, old, new);
         self.lost.fetch_add(u64::from(!won), Ordering::Relaxed);
         won
     }
 }
 
-fn is_live(word: Word) -> bool {
+fn is_live(word: FlowState) -> bool {
     word.has_flow() && !word.claimable()
 }
 

@@ -4,7 +4,7 @@
 
 use std::{collections::HashSet, mem};
 
-use lb_common::conntrack::Word;
+use lb_common::conntrack::FlowState;
 
 /// The doubted flows of this pass and of the one before, by id and generation.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct Doubts {
 
 impl Doubts {
     /// Notes a flow that is doubted; whether it was so in the pass before.
-    pub fn is_old(&mut self, id: u32, word: Word) -> bool {
+    pub fn is_old(&mut self, id: u32, word: FlowState) -> bool {
         let flow = (id, word.generation());
         self.now.insert(flow);
         self.before.contains(&flow)

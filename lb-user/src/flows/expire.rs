@@ -13,7 +13,7 @@
 
 use std::mem;
 
-use lb_common::{conntrack::Word, maps::flow::Flow};
+use lb_common::{conntrack::FlowState, maps::flow::Flow};
 
 use super::reason::Cause;
 use crate::dataplane::flows::FlowTable;
@@ -25,7 +25,7 @@ pub struct Marked {
     pub id: u32,
     /// Why.
     pub cause: Cause,
-    word: Word,
+    word: FlowState,
 }
 
 /// The flows with the mark.
@@ -62,13 +62,13 @@ impl Marks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
     /// Its word while it lived.
-    pub alive: Word,
+    pub alive: FlowState,
     /// Its fields, with the word as it is now.
     pub flow: Flow,
 }
 
 /// Marks a live flow, if its word still is `word`. One that has the mark is taken over.
-pub fn mark(table: &FlowTable, id: u32, word: Word, cause: Cause) -> Option<Marked> {
+pub fn mark(table: &FlowTable, id: u32, word: FlowState, cause: Cause) -> Option<Marked> {
     let marked = word.expiring();
     let ours = word == marked || table.swap(id, word, marked);
     ours.then_some(Marked {
@@ -82,7 +82,7 @@ pub fn mark(table: &FlowTable, id: u32, word: Word, cause: Cause) -> Option<Mark
 pub fn settle(
     table: &FlowTable,
     marked: &Marked,
-    still: impl FnOnce(Word, &Flow) -> bool,
+    still: impl FnOnce(FlowState, &Flow) -> bool,
 ) -> Option<Closed> {
     let (word, mut flow) = table.flow(marked.id)?;
     if word != marked.word {
@@ -114,7 +114,7 @@ mod tests {
     };
 
     use lb_common::{
-        conntrack::{self, Direction, Numbers, State, Step},
+        conntrack::{self, Direction, Numbers, State, Transition},
         wire::header::{ACK, RST},
     };
 
@@ -126,7 +126,7 @@ mod tests {
     const ID: u32 = 3;
     const TIMEOUT: u32 = 1000;
 
-    fn table(word: Word, last_seen: u32) -> FlowTable {
+    fn table(word: FlowState, last_seen: u32) -> FlowTable {
         let table = FlowTable::anonymous(8);
         let flow = Flow {
             word: word.raw(),
@@ -137,7 +137,7 @@ mod tests {
         table
     }
 
-    fn idle(now: u32) -> impl Fn(Word, &Flow) -> bool {
+    fn idle(now: u32) -> impl Fn(FlowState, &Flow) -> bool {
         move |_, flow| age(now, flow.last_seen) >= TIMEOUT
     }
 
@@ -153,7 +153,8 @@ mod tests {
         let mut word = table.word(id).unwrap();
         for _ in 0..4 {
             let numbers = Numbers::acknowledged(1, 1);
-            let Step::Change(next) = conntrack::tcp(word, Direction::Request, &segment, &numbers)
+            let Transition::Change(next) =
+                conntrack::tcp(word, Direction::Request, &segment, &numbers)
             else {
                 break;
             };
@@ -354,7 +355,7 @@ mod tests {
                     // The next flow on the id.
                     let closed = table.word(marked.id).unwrap();
                     assert_eq!(closed.state(), State::Ended);
-                    let next = Word::from_raw(
+                    let next = FlowState::from_raw(
                         established().raw() & 0xff | closed.claim(false).publish().raw() & !0xff,
                     );
                     table.touch(marked.id, now());

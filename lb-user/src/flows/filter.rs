@@ -6,7 +6,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use lb_common::{conntrack::Word, maps::flow::Flow};
+use lb_common::{conntrack::FlowState, maps::flow::Flow};
 
 use crate::{
     api::Filter,
@@ -172,7 +172,7 @@ pub(crate) fn flow_id(slot: &SnatSlot, tuple: SocketAddr) -> Option<u32> {
 }
 
 /// The name of a flow's protocol.
-pub(crate) const fn protocol(word: Word) -> &'static str {
+pub(crate) const fn protocol(word: FlowState) -> &'static str {
     if word.is_udp() { "udp" } else { "tcp" }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::flow::TIME_SHIFT,
 };
 
@@ -122,7 +122,7 @@ impl Policy {
     }
 
     /// How long a flow with this word may be idle; none for one that nobody may end for that.
-    pub fn timeout(&self, word: Word, service: u16) -> Option<Ticks> {
+    pub fn timeout(&self, word: FlowState, service: u16) -> Option<Ticks> {
         if word.is_local() || word.is_held() {
             return Some(ticks(LEASE));
         }
@@ -137,14 +137,14 @@ impl Policy {
     }
 
     /// Whether a flow has been idle for too long.
-    pub fn is_due(&self, word: Word, service: u16, last_seen: Ticks, now: Ticks) -> bool {
+    pub fn is_due(&self, word: FlowState, service: u16, last_seen: Ticks, now: Ticks) -> bool {
         let timeout = self.timeout(word, service);
         timeout.is_some_and(|timeout| age(now, last_seen) >= timeout)
     }
 
     /// Whether a flow that nobody may end for being idle, because its ends are probed, has been idle
     /// for too long all the same: one of them has never answered.
-    pub fn is_due_mute(&self, word: Word, service: u16, last_seen: Ticks, now: Ticks) -> bool {
+    pub fn is_due_mute(&self, word: FlowState, service: u16, last_seen: Ticks, now: Ticks) -> bool {
         let is_probed = self.keepalive(word, service).is_some();
         let timeout = self.retired.tcp.filter(|_| is_probed);
         self.timeout(word, service).is_none()
@@ -153,7 +153,7 @@ impl Policy {
 
     /// After how much idleness both ends of a flow with this word are probed; of one that is doubted, how long they
     /// are at most.
-    pub fn keepalive(&self, word: Word, service: u16) -> Option<Ticks> {
+    pub fn keepalive(&self, word: FlowState, service: u16) -> Option<Ticks> {
         let is_open = word.in_use() && !word.is_udp() && !word.is_held();
         if is_open && word.is_doubted() {
             return Some(ticks(DOUBT));
@@ -197,11 +197,11 @@ impl Policy {
 #[cfg(test)]
 pub(super) mod words {
     use lb_common::{
-        conntrack::{self, Direction, Numbers, Segment, Step, Word},
+        conntrack::{self, Direction, FlowState, Numbers, Segment, Transition},
         wire::header::{ACK, FIN, SYN},
     };
 
-    fn step(word: Word, direction: Direction, flags: u8) -> Word {
+    fn step(word: FlowState, direction: Direction, flags: u8) -> FlowState {
         let segment = Segment {
             flags,
             sequence: 1,
@@ -209,31 +209,31 @@ pub(super) mod words {
             payload: 0,
         };
         match conntrack::tcp(word, direction, &segment, &Numbers::acknowledged(1, 1)) {
-            Step::Change(word) => word,
+            Transition::Change(word) => word,
             other => panic!("{flags:#x} gives {other:?}"),
         }
     }
 
-    pub(crate) fn new() -> Word {
-        Word::default().claim(false).publish()
+    pub(crate) fn new() -> FlowState {
+        FlowState::default().claim(false).publish()
     }
 
-    pub(crate) fn replied() -> Word {
+    pub(crate) fn replied() -> FlowState {
         step(new(), Direction::Reply, SYN | ACK)
     }
 
-    pub(crate) fn established() -> Word {
+    pub(crate) fn established() -> FlowState {
         step(replied(), Direction::Request, ACK)
     }
 
-    pub(crate) fn half_closed() -> Word {
+    pub(crate) fn half_closed() -> FlowState {
         step(established(), Direction::Reply, FIN | ACK)
     }
 
-    pub(crate) fn udp(replied: bool) -> Word {
-        let new = Word::default().claim(true).publish();
+    pub(crate) fn udp(replied: bool) -> FlowState {
+        let new = FlowState::default().claim(true).publish();
         match conntrack::udp(new, Direction::Reply) {
-            Step::Change(established) if replied => established,
+            Transition::Change(established) if replied => established,
             _ => new,
         }
     }
@@ -284,8 +284,8 @@ mod tests {
             "marked or not"
         );
         for word in [
-            Word::default(),
-            Word::default().claim(false),
+            FlowState::default(),
+            FlowState::default().claim(false),
             established().close(),
             established().forget(),
         ] {

@@ -17,7 +17,7 @@ pub mod probe;
 pub mod round_robin;
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{flow::Flow, snat::PAGE},
 };
 
@@ -95,7 +95,7 @@ pub struct Keepalive(Vec<Vec<Probed>>);
 
 impl Keepalive {
     /// Begins to probe an idle flow, unless that has begun.
-    pub fn begin(&mut self, id: u32, word: Word, flow: &Flow) {
+    pub fn begin(&mut self, id: u32, word: FlowState, flow: &Flow) {
         let generation = word.generation();
         let Some(probed) = self.place(id) else {
             return;
@@ -115,7 +115,7 @@ impl Keepalive {
     }
 
     /// What was asked of the flow before is of no meaning any more.
-    pub fn begin_anew(&mut self, id: u32, word: Word) {
+    pub fn begin_anew(&mut self, id: u32, word: FlowState) {
         let generation = word.generation();
         let probed = self.get_mut(id);
         if let Some(probed) = probed.filter(|probed| probed.generation == generation) {
@@ -124,12 +124,12 @@ impl Keepalive {
     }
 
     /// Whether an end of the flow is being asked.
-    pub fn is_asking(&self, id: u32, word: Word) -> bool {
+    pub fn is_asking(&self, id: u32, word: FlowState) -> bool {
         self.get(id, word).is_some_and(Probed::is_asking)
     }
 
     /// Whether an end of the flow has been asked for long enough and has never answered.
-    pub fn is_mute(&self, id: u32, word: Word) -> bool {
+    pub fn is_mute(&self, id: u32, word: FlowState) -> bool {
         self.get(id, word).is_some_and(|probed| {
             [probed.client, probed.backend]
                 .iter()
@@ -141,7 +141,7 @@ impl Keepalive {
     pub fn judge(
         &mut self,
         id: u32,
-        word: Word,
+        word: FlowState,
         flow: &Flow,
         keepalive: Option<Ticks>,
         now: Ticks,
@@ -197,7 +197,7 @@ impl Keepalive {
     pub fn is_dead(
         &mut self,
         id: u32,
-        word: Word,
+        word: FlowState,
         flow: &Flow,
         keepalive: Option<Ticks>,
         now: Ticks,
@@ -224,7 +224,7 @@ impl Keepalive {
         self.get_mut(id)?.end(end).silent.as_mut()
     }
 
-    fn get(&self, id: u32, word: Word) -> Option<&Probed> {
+    fn get(&self, id: u32, word: FlowState) -> Option<&Probed> {
         let (page, offset) = place(id)?;
         let probed = self.0.get(page)?.get(offset)?;
         (probed.generation == word.generation()).then_some(probed)
@@ -492,7 +492,7 @@ mod tests {
 
     #[test]
     fn another_flow_on_the_id_is_not_judged_by_the_old_ones_silence() {
-        let next = Word::from_raw(established().raw() + (1 << 10));
+        let next = FlowState::from_raw(established().raw() + (1 << 10));
         assert_eq!(next.generation(), established().generation() + 1);
         let silent = || {
             let (mut keepalive, flow) = heard();

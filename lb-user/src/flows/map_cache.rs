@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::Result;
 use lb_common::{
     addr::Mac,
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{
         backend::Backend,
         flow::Flow,
@@ -51,7 +51,7 @@ impl MapCache {
 
     /// A flow with the numbers that this end of it knows; none if they are not known any more.
     pub(super) fn numbers(&self, id: u32, flow: &Flow, end: End) -> Option<Flow> {
-        let word = Word::from_raw(flow.word);
+        let word = FlowState::from_raw(flow.word);
         if end == End::Backend || !word.is_spliced() {
             return Some(*flow);
         }

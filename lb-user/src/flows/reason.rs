@@ -1,7 +1,7 @@
 //! Why flows are ended. Pure.
 
 use lb_common::{
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{
         event::{DEAD, EXPIRED},
         flow::Flow,
@@ -36,7 +36,7 @@ impl Cause {
         self,
         (policy, keepalive): (&Policy, &mut Keepalive),
         id: u32,
-        (word, flow): (Word, &Flow),
+        (word, flow): (FlowState, &Flow),
         now: Ticks,
     ) -> bool {
         let &Flow {

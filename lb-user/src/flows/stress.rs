@@ -18,7 +18,7 @@ use std::{
 
 use lb_common::{
     addr::Be32,
-    conntrack::{self, Direction, Numbers, Segment, State, Step, Word},
+    conntrack::{self, Direction, FlowState, Numbers, Segment, State, Transition},
     maps::{flow::Flow, rule::ALLOW, service::ServiceKey, usage},
     wire::header::{ACK, FIN, RST, SYN},
 };
@@ -195,7 +195,7 @@ impl Cutter {
 
 impl Ground {
     /// What the winner of a claim writes: every field that is looked at says whose it is.
-    fn flow(&self, id: u32, generation: u32, backend: u32, word: Word) -> Flow {
+    fn flow(&self, id: u32, generation: u32, backend: u32, word: FlowState) -> Flow {
         Flow {
             word: word.raw(),
             client: Be32::new(generation),
@@ -256,7 +256,9 @@ impl Ground {
                 true => conntrack::udp(word, direction),
                 false => conntrack::tcp(word, direction, &segment, &numbers),
             };
-            let Step::Change(next) = step else { return };
+            let Transition::Change(next) = step else {
+                return;
+            };
             dice.pause();
             if self.table.swap(id, word, next) {
                 dice.pause();
@@ -299,14 +301,14 @@ impl Ground {
             let still = |_, _: &Flow| dice.below(2) == 0;
             let closed = marked.and_then(|marked| settle(&self.table, &marked, still));
             if let Some(closed) = closed {
-                self.follow(closed.alive, Word::from_raw(closed.flow.word));
+                self.follow(closed.alive, FlowState::from_raw(closed.flow.word));
                 self.close(id, closed.alive);
             }
         }
     }
 
     /// What the winner of a close does.
-    fn close(&self, id: u32, word: Word) {
+    fn close(&self, id: u32, word: FlowState) {
         self.closed.fetch_add(1, Ordering::Relaxed);
         self.ended(id, word.generation());
         self.queue.lock().unwrap().push_back(id);
@@ -317,7 +319,7 @@ impl Ground {
         assert!(before < generation, "id {id} ended twice");
     }
 
-    fn follow(&self, old: Word, new: Word) {
+    fn follow(&self, old: FlowState, new: FlowState) {
         self.count(i32::from(new.in_use()) - i32::from(old.in_use()));
     }
 
@@ -336,7 +338,7 @@ impl Ground {
 
     /// Everybody is gone: every id is live or in the queue, once, and the usage is right.
     fn check(&self) {
-        let words: Vec<Word> = (0..IDS).map(|id| self.table.word(id).unwrap()).collect();
+        let words: Vec<FlowState> = (0..IDS).map(|id| self.table.word(id).unwrap()).collect();
         let mut ids: Vec<u32> = self.queue.lock().unwrap().iter().copied().collect();
         ids.extend((0..IDS).filter(|id| !words[*id as usize].claimable()));
         ids.sort_unstable();

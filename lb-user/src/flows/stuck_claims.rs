@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
-use lb_common::conntrack::Word;
+use lb_common::conntrack::FlowState;
 
 use super::idle::{Ticks, age, ticks};
 
@@ -15,7 +15,7 @@ const MAX_CLAIMS: usize = 1024;
 /// An entry that was found claimed.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
-    word: Word,
+    word: FlowState,
     since: Ticks,
     reported: bool,
 }
@@ -29,7 +29,7 @@ pub(super) struct Claims {
 
 impl Claims {
     /// Notes an entry that is claimed. Whether it is to be reported.
-    pub(super) fn note(&mut self, id: u32, word: Word, now: Ticks) -> bool {
+    pub(super) fn note(&mut self, id: u32, word: FlowState, now: Ticks) -> bool {
         let known = self.before.get(&id).filter(|claim| claim.word == word);
         let mut claim = known.copied().unwrap_or(Claim {
             word,
@@ -57,7 +57,7 @@ mod tests {
     const ID: u32 = 7;
 
     /// Passes that find the entry claimed with `words`, every half minute; which of them report it.
-    fn reported(words: &[Option<Word>]) -> Vec<usize> {
+    fn reported(words: &[Option<FlowState>]) -> Vec<usize> {
         let mut claims = Claims::default();
         let half = ticks(CLAIM_TIMEOUT / 2);
         let mut reported = Vec::new();
@@ -74,14 +74,14 @@ mod tests {
 
     #[test]
     fn a_claim_that_stays_is_reported_once() {
-        let claim = Some(Word::default().claim(false));
+        let claim = Some(FlowState::default().claim(false));
         assert_eq!(reported(&[claim; 8]), [2]);
     }
 
     #[test]
     fn claims_that_come_and_go_are_not() {
-        let claim = Some(Word::default().claim(false));
-        let next = Some(Word::default().claim(false).close().claim(false));
+        let claim = Some(FlowState::default().claim(false));
+        let next = Some(FlowState::default().claim(false).close().claim(false));
         assert_eq!(reported(&[claim, claim, next, next]), [0usize; 0]);
         assert_eq!(reported(&[claim, claim, None, claim, claim]), [0usize; 0]);
     }
@@ -90,7 +90,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut claims = Claims::default();
         for id in 0..2 * u32::try_from(MAX_CLAIMS).unwrap() {
-            claims.note(id, Word::default().claim(false), 0);
+            claims.note(id, FlowState::default().claim(false), 0);
         }
         assert_eq!(claims.now.len(), MAX_CLAIMS);
     }

@@ -5,7 +5,7 @@
 //! and no others, and the usage must be their number. Where the flows changed, the usage is wrong
 //! only if both looks say so, the same way and by far.
 
-use lb_common::{conntrack::Word, maps::usage};
+use lb_common::{conntrack::FlowState, maps::usage};
 
 /// What a look at all entries saw, by the indexes of [`lb_common::maps::usage`], or of
 /// [`lb_common::maps::quota`].
@@ -28,14 +28,14 @@ impl Look {
     }
 
     /// Notes an entry: a flow, or what is left of one.
-    pub fn note(&mut self, network: u16, service: u16, id: u32, word: Word) {
+    pub fn note(&mut self, network: u16, service: u16, id: u32, word: FlowState) {
         for index in [usage::network(network), usage::service(service)] {
             self.note_at(index, id, word);
         }
     }
 
     /// Notes an entry that counts at this index.
-    pub fn note_at(&mut self, index: u32, id: u32, word: Word) {
+    pub fn note_at(&mut self, index: u32, id: u32, word: FlowState) {
         let state = word.generation() << 3 | word.state() as u32;
         let print = scatter(u64::from(id) << 32 | u64::from(state));
         let index = usize::try_from(index).unwrap_or(usize::MAX);
@@ -95,13 +95,13 @@ mod tests {
     const NETWORK: u16 = 2;
     const SERVICE: u16 = 5;
 
-    fn live(generation: u32) -> Word {
-        let before = Word::from_raw((generation - 1) << 10);
+    fn live(generation: u32) -> FlowState {
+        let before = FlowState::from_raw((generation - 1) << 10);
         in_state(before.claim(false).publish(), State::Established)
     }
 
-    fn in_state(word: Word, state: State) -> Word {
-        Word::from_raw(word.raw() & !7 | state as u32)
+    fn in_state(word: FlowState, state: State) -> FlowState {
+        FlowState::from_raw(word.raw() & !7 | state as u32)
     }
 
     fn look(flows: impl IntoIterator<Item = (u32, u32)>) -> Look {
@@ -154,7 +154,7 @@ mod tests {
     /// It is in the usage, but neither look saw it live.
     #[test]
     fn nor_is_a_flow_that_lived_between_the_looks_only() {
-        let look = |closed: Option<Word>| {
+        let look = |closed: Option<FlowState>| {
             let mut look = look((0..100).map(|id| (id, 1)));
             if let Some(word) = closed {
                 look.note(NETWORK, SERVICE, 200, word);
@@ -183,7 +183,7 @@ mod tests {
     /// A handshake and its end may both lie between the looks.
     #[test]
     fn nor_is_one_that_was_half_open_before_and_is_over_afterwards() {
-        let look = |word: Word| {
+        let look = |word: FlowState| {
             let mut look = look((0..100).map(|id| (id, 1)));
             look.note(NETWORK, SERVICE, 200, word);
             look

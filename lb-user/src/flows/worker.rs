@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Result;
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         event::FlowEvent,
         flow::Flow,
@@ -268,7 +268,7 @@ impl Worker {
     }
 
     /// Whether the ends of a flow that may be probed are asked in this pass.
-    fn is_to_ask(&mut self, id: u32, word: Word, is_idle: bool) -> bool {
+    fn is_to_ask(&mut self, id: u32, word: FlowState, is_idle: bool) -> bool {
         if !word.is_doubted() {
             return is_idle || self.keepalive.is_asking(id, word);
         }
@@ -321,7 +321,7 @@ impl Worker {
         self.report(marked.id, flow, marked.cause.event(), time);
         if is_loud(*alive) {
             self.post
-                .farewell(marked.id, Word::from_raw(flow.word), is_dead);
+                .farewell(marked.id, FlowState::from_raw(flow.word), is_dead);
         }
         self.give_back(marked.id);
     }
@@ -352,7 +352,7 @@ impl Worker {
 
     /// Does what is to be done for the ends of a flow that may be idle for `keepalive`; a dead one is
     /// marked.
-    fn ask(&mut self, id: u32, word: Word, flow: &Flow, keepalive: Ticks) {
+    fn ask(&mut self, id: u32, word: FlowState, flow: &Flow, keepalive: Ticks) {
         self.keepalive.begin(id, word, flow);
         let now = self.clock();
         match self.keepalive.judge(id, word, flow, Some(keepalive), now) {

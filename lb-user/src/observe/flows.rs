@@ -20,7 +20,7 @@ use std::{
 use anyhow::{Result, bail};
 use lb_common::{
     addr::Be16,
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::flow::Flow,
 };
 
@@ -63,7 +63,7 @@ impl Observer {
     }
 
     /// The name that a flow's client asked for, before the data plane had it.
-    fn asked_name(&self, id: u32, word: Word) -> Option<String> {
+    fn asked_name(&self, id: u32, word: FlowState) -> Option<String> {
         let splice = self.maps.splice(id, word)?;
         let name = String::from_utf8_lossy(splice.name()).into_owned();
         Some(name).filter(|name| !name.is_empty())
@@ -146,7 +146,7 @@ impl<'o> Names<'o> {
         &self,
         (slot, client): (&SnatSlot, Option<IpAddr>),
         id: u32,
-        word: Word,
+        word: FlowState,
         flow: &Flow,
     ) -> FlowLine {
         let network = self.networks.get(&flow.network.into()).copied();
@@ -184,7 +184,7 @@ fn port(slot: &SnatSlot, id: u32) -> u16 {
     slot.snat.first_port.wrapping_add(offset)
 }
 
-const fn is_live(word: Word) -> bool {
+const fn is_live(word: FlowState) -> bool {
     matches!(
         word.state(),
         State::New | State::Replied | State::Established
@@ -192,7 +192,7 @@ const fn is_live(word: Word) -> bool {
 }
 
 /// The word for a flow's state.
-const fn state(word: Word) -> &'static str {
+const fn state(word: FlowState) -> &'static str {
     match word.state() {
         State::New => "new",
         State::Replied => "replied",
@@ -272,7 +272,7 @@ services:
             now: 10_000,
         };
         let slot = SnatSlot::new(0, config.networks[0].snat[0], &ids);
-        let line = |word: Word, service: u16, last_seen: u32| {
+        let line = |word: FlowState, service: u16, last_seen: u32| {
             let flow = Flow {
                 network: 1,
                 service,
@@ -286,8 +286,8 @@ services:
             );
             (line.service, line.idle_seconds, line.expires_in_seconds)
         };
-        let new = Word::default().claim(false).publish();
-        let established = Word::from_raw(new.raw() & !7 | State::Established as u32);
+        let new = FlowState::default().claim(false).publish();
+        let established = FlowState::from_raw(new.raw() & !7 | State::Established as u32);
         assert_eq!(line(established, 1, 0), ("s".to_owned(), 10, Some(3590)));
         assert_eq!(
             line(established, 1, 10_000),
@@ -312,13 +312,13 @@ services:
 
     #[test]
     fn states_have_names() {
-        let claimed = Word::default().claim(false);
-        assert!(!is_live(claimed) && !is_live(Word::default()));
+        let claimed = FlowState::default().claim(false);
+        assert!(!is_live(claimed) && !is_live(FlowState::default()));
         assert_eq!(state(claimed.publish()), "new");
         assert!(is_live(claimed.publish()));
         let closed = claimed.publish().close();
         assert_eq!((state(closed), is_live(closed)), ("closed", false));
         assert_eq!(protocol(closed), "tcp");
-        assert_eq!(protocol(Word::default().claim(true)), "udp");
+        assert_eq!(protocol(FlowState::default().claim(true)), "udp");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         half_open::{self, FIRST, HEAD, SIZE},
         quota, usage,
@@ -167,7 +167,7 @@ impl Observer {
                 ..FlowIds::default()
             };
             for id in slot.flow_ids() {
-                if self.table.word(id).is_some_and(Word::claimable) {
+                if self.table.word(id).is_some_and(FlowState::claimable) {
                     flows.free += 1;
                 } else {
                     flows.live += 1;
@@ -194,7 +194,7 @@ async fn needs_program(handle: &Handle, link: &Link) -> bool {
 }
 
 /// Whether the flow of a place is one that a newer flow ends.
-const fn waits(word: Word) -> bool {
+const fn waits(word: FlowState) -> bool {
     match word.state() {
         State::New | State::Replied => true,
         State::Established => word.is_udp(),
@@ -286,11 +286,11 @@ mod tests {
 
     #[test]
     fn a_place_waits_until_its_flow_is_established() {
-        let claimed = Word::default().claim(false);
+        let claimed = FlowState::default().claim(false);
         assert!(waits(claimed.publish()) && !waits(claimed));
         assert!(!waits(claimed.publish().close()));
-        assert!(!waits(Word::from_raw(State::Established as u32)));
-        let udp = Word::default().claim(true).raw() & !0x7;
-        assert!(waits(Word::from_raw(udp | State::Established as u32)));
+        assert!(!waits(FlowState::from_raw(State::Established as u32)));
+        let udp = FlowState::default().claim(true).raw() & !0x7;
+        assert!(waits(FlowState::from_raw(udp | State::Established as u32)));
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use lb_common::{
     addr::Be16,
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{
         cell_peer::PeerKey,
         event::{BEGAN, FlowEvent},
@@ -215,7 +215,7 @@ impl Legs {
             name,
             snat,
             flow: Flow {
-                word: Word::from_raw(0).claim(false).publish().raw(),
+                word: FlowState::from_raw(0).claim(false).publish().raw(),
                 client: key.client,
                 vip: key.vip,
                 client_port: key.client_port,
@@ -517,7 +517,7 @@ impl Guard {
 
     /// Reports that the flow with this id and word began when the leg did: it goes on as that one, and so its
     /// end is reported. Before any packet goes by it.
-    pub fn hand_over(self, id: u32, word: Word) {
+    pub fn hand_over(self, id: u32, word: FlowState) {
         let began = self.leg.event(BEGAN, self.leg.began);
         let word = word.raw();
         self.report(FlowEvent {
@@ -647,12 +647,12 @@ pub(super) mod tests {
         let service = snapshot::tests::service(None, None);
         let guard = begin(&legs, &service, 1, 7);
         let began = guard.leg.began;
-        let word = Word::from_raw(41 << 10).claim(false).lend();
+        let word = FlowState::from_raw(41 << 10).claim(false).lend();
         guard.hand_over(1031, word);
         assert!(legs.all().is_empty());
         let event = reports.take().unwrap();
         assert_eq!((event.id, event.kind, event.time), (1031, BEGAN, began));
-        let known = Word::from_raw(event.flow.word);
+        let known = FlowState::from_raw(event.flow.word);
         assert_eq!((known.generation(), known.is_udp()), (42, false));
         assert_eq!((event.flow.backend_id, event.port), (7, 57_344));
         assert_eq!(reports.take().map(|event| event.kind), None);

@@ -9,7 +9,7 @@ use std::{
 
 use lb_common::{
     addr::Mac,
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         flow::{Flow, FlowKey},
         usage,
@@ -160,7 +160,7 @@ fn ends(out: &[u8]) -> (SocketAddrV4, SocketAddrV4) {
     (end(26, 34), end(30, 36))
 }
 
-pub(super) fn is_live(word: Word) -> bool {
+pub(super) fn is_live(word: FlowState) -> bool {
     matches!(
         word.state(),
         State::New | State::Replied | State::Established
@@ -215,11 +215,11 @@ pub(super) fn check_tables(lb: &mut DataPlane, ids: &[u32], talks: &[Talk]) {
     }
 }
 
-pub(super) fn live_flows(lb: &DataPlane, ids: &[u32]) -> BTreeMap<u32, (Word, Flow)> {
+pub(super) fn live_flows(lb: &DataPlane, ids: &[u32]) -> BTreeMap<u32, (FlowState, Flow)> {
     let mut live = BTreeMap::new();
     for &id in ids {
         let flow = lb.maps.flows.get(&id, 0).expect("an entry");
-        let word = Word::from_raw(flow.word);
+        let word = FlowState::from_raw(flow.word);
         assert_ne!(word.state(), State::Claimed, "{id}: nobody is at it");
         if is_live(word) {
             live.insert(id, (word, flow));
@@ -228,7 +228,7 @@ pub(super) fn live_flows(lb: &DataPlane, ids: &[u32]) -> BTreeMap<u32, (Word, Fl
     live
 }
 
-fn leads_both_ways(lb: &mut DataPlane, talk: Talk, id: u32, word: Word, flow: &Flow) {
+fn leads_both_ways(lb: &mut DataPlane, talk: Talk, id: u32, word: FlowState, flow: &Flow) {
     let first = (flow.ack_reply.get(), flow.ack_request.get());
     let request = talk.request(ACK_ONLY, first.0, first.1);
     let ((action, out), _) = lb.run(Port::Tenant, &request, 1);

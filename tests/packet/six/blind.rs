@@ -2,7 +2,7 @@
 
 use lb_common::{
     addr::Mac,
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::usage,
 };
 use lb_tests::program::IDS;
@@ -13,9 +13,9 @@ use super::given::*;
 const OF_CLIENT: u32 = CLIENT_ISN + 1;
 const OF_BACKEND: u32 = BACKEND_ISN + 1;
 
-fn word(lb: &DataPlane) -> Word {
+fn word(lb: &DataPlane) -> FlowState {
     let flow = lb.maps.flows.get(&DataPlane::flow_id(1024), 0);
-    Word::from_raw(flow.expect("an entry").word)
+    FlowState::from_raw(flow.expect("an entry").word)
 }
 
 fn live(lb: &DataPlane) -> u32 {

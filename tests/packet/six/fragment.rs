@@ -1,6 +1,6 @@
 //! Fragments: the first one makes the way, the others follow it, and nothing passes without it.
 
-use lb_common::{conntrack::Word, maps::fragment::Datagram};
+use lb_common::{conntrack::FlowState, maps::fragment::Datagram};
 use lb_tests::six::{Cut, Extension, Frame, check, cut, pieces, read, tcp, udp};
 
 use lb_user::dataplane::attach::Mode;
@@ -386,7 +386,7 @@ fn a_fragment_that_comes_too_late_is_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     passed_on(&mut lb, Port::Tenant, &sent[0]);
     let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
-    flow.word = Word::from_raw(flow.word).end().raw();
+    flow.word = FlowState::from_raw(flow.word).end().raw();
     lb.maps.flows.set(id, &flow, 0).expect("a write");
     assert_dropped(&mut lb, Port::Tenant, &sent[1], "fragment_early");
 }

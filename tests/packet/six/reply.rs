@@ -69,7 +69,7 @@ fn a_flow_closes_and_opens_again() {
     forwarded(&mut lb, Port::Mgmt, &fin);
     let id = DataPlane::flow_id(1024);
     let flow = lb.maps.flows.get(&id, 0).expect("an entry");
-    let state = lb_common::conntrack::Word::from_raw(flow.word).state();
+    let state = lb_common::conntrack::FlowState::from_raw(flow.word).state();
     assert_eq!(state, lb_common::conntrack::State::Closed);
     let ack = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 2, BACKEND_ISN + 2);
     forwarded(&mut lb, Port::Tenant, &ack);

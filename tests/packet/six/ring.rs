@@ -1,7 +1,7 @@
 //! Rings, as for IPv4: a flood takes its own ids again, and a ring is one for both families.
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{addr6, snat::base},
 };
 use lb_tests::six::{Frame, tcp};
@@ -93,6 +93,6 @@ fn no_family_takes_an_id_of_the_other() {
     assert_untouched(&lb, six, PLACES, &left);
     for id in left {
         let word = lb.maps.flows.get(&id, 0).expect("an entry").word;
-        assert_eq!(Word::from_raw(word).state(), State::Closed);
+        assert_eq!(FlowState::from_raw(word).state(), State::Closed);
     }
 }

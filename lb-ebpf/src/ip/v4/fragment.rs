@@ -112,7 +112,7 @@ fn later(ctx: &XdpContext, id: u16, network: &Network) -> Result<Verdict, DropRe
     let Some(datagram) = Followed::of(&key) else {
         return network.undeclared(DropReason::FragmentEarly);
     };
-    let way = Way::of(&key, &datagram).ok_or(DropReason::FragmentEarly)?;
+    let way = Direction::of(&key, &datagram).ok_or(DropReason::FragmentEarly)?;
     if ip.ttl.get() <= 1 {
         return Err(DropReason::TtlExpired);
     }
@@ -138,7 +138,7 @@ fn later(ctx: &XdpContext, id: u16, network: &Network) -> Result<Verdict, DropRe
 }
 
 /// Where the fragments of a datagram go: where its flow goes now.
-struct Way {
+struct Direction {
     entry: Entry,
     source: Be32,
     destination: Be32,
@@ -146,7 +146,7 @@ struct Way {
     next_hop: Mac,
 }
 
-impl Way {
+impl Direction {
     /// The way of a datagram, if its flow is still the one that the first fragment belonged to.
     #[inline(always)]
     fn of(key: &FragmentKey, datagram: &Followed) -> Option<Self> {

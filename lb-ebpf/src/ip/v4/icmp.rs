@@ -40,7 +40,7 @@ pub(crate) extern "C" fn lb_icmp(ctx: *mut xdp_md, id: u32) -> u32 {
 }
 
 /// Where a translated error goes.
-struct Way {
+struct Direction {
     translation: Translation,
     /// Id of the network of the end that had sent what is quoted.
     network: u16,
@@ -137,7 +137,7 @@ fn error(
 
 /// The way of an error through the flow of what it quotes, if there is one.
 #[inline(always)]
-fn way(message: &Message<'_>, quote: &Quote<'_>, id: u16, address: &Address) -> Option<Way> {
+fn way(message: &Message<'_>, quote: &Quote<'_>, id: u16, address: &Address) -> Option<Direction> {
     let us = quote.ip.source.get();
     if us != message.ip.destination.get() {
         return None;
@@ -175,7 +175,7 @@ fn is_local(
 
 /// We had sent it from a SNAT port: a request, so its client is told.
 #[inline(always)]
-fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
+fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Direction> {
     let hit = conntrack::by_id(flow_id)?;
     let is_of_flow = quote.ip.destination.get() == hit.backend
         && quote.l4.destination.get() == hit.backend_port
@@ -185,7 +185,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
     }
     let (_, expected) = hit.entry.acks();
     let (ahead, _) = splice::sequences(&hit.entry);
-    Some(Way {
+    Some(Direction {
         translation: Translation {
             source: hit.key.client,
             destination: hit.key.vip,
@@ -202,7 +202,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
 
 /// We had sent it from a VIP: a reply, so its backend is told.
 #[inline(always)]
-fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Way> {
+fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Direction> {
     let hit = conntrack::by_key(&FlowKey {
         client: quote.ip.destination.get(),
         vip: quote.ip.source.get(),
@@ -215,7 +215,7 @@ fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Way> {
     let page = allocate::snat_page(hit.entry.id)?;
     let (expected, _) = hit.entry.acks();
     let (_, ahead) = splice::sequences(&hit.entry);
-    Some(Way {
+    Some(Direction {
         translation: Translation {
             source: hit.backend,
             destination: page.address,

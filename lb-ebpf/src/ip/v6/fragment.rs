@@ -147,7 +147,7 @@ fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason>
     let piece = Piece::read6(&xdp, ip, chain, header)?;
     let key = key(ends, header, id);
     let datagram = Followed::of(&key).ok_or(DropReason::FragmentEarly)?;
-    let way = Way::of(ip, &key, &datagram).ok_or(DropReason::FragmentEarly)?;
+    let way = Direction::of(ip, &key, &datagram).ok_or(DropReason::FragmentEarly)?;
     nat::check_hops(ip)?;
     nat::check_size(ip, way.network.mtu)?;
     datagram.add(&piece)?;
@@ -172,7 +172,7 @@ fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason>
 }
 
 /// Where the fragments of a datagram go: where its flow goes now.
-struct Way {
+struct Direction {
     entry: Entry,
     source: Be128,
     destination: Be128,
@@ -180,7 +180,7 @@ struct Way {
     next_hop: Mac,
 }
 
-impl Way {
+impl Direction {
     /// The way of a datagram, if its flow is still the one that the first fragment belonged to.
     #[inline(always)]
     fn of(ip: &Ipv6, key: &FragmentKey, datagram: &Followed) -> Option<Self> {

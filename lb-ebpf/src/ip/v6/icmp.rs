@@ -49,7 +49,7 @@ struct Ours<'a> {
 }
 
 /// Where a translated error goes.
-struct Way {
+struct Direction {
     translation: Translation<Be128>,
     /// Id of the network of the end that had sent what is quoted.
     network: u16,
@@ -135,7 +135,7 @@ fn error(
 
 /// The way of an error through the flow of what it quotes, which we had sent, if there is one.
 #[inline(always)]
-fn way(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Way> {
+fn way(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Direction> {
     match ours.address.flow_id(quote.l4.source.get().get()) {
         Some(flow_id) => to_client(quote, flow_id),
         None if ours.address.kind & KIND_VIP != 0 => to_backend(quote, ours),
@@ -157,7 +157,7 @@ fn is_local(message: &Message<'_>, quote: &Quote<'_>, ours: &Ours<'_>) -> bool {
 
 /// We had sent it from a SNAT port: a request, so its client is told.
 #[inline(always)]
-fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
+fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Direction> {
     let hit = conntrack::by_id(flow_id)?;
     let is_of_flow = lookup::unlabel(hit.backend) == Some(quote.ip.destination.get())
         && quote.l4.destination.get() == hit.backend_port
@@ -166,7 +166,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
         return None;
     }
     let (_, expected) = hit.entry.acks();
-    Some(Way {
+    Some(Direction {
         translation: Translation {
             source: hit.client6()?,
             destination: lookup::unlabel(hit.key.vip)?,
@@ -182,7 +182,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Way> {
 
 /// We had sent it from a VIP: a reply, so its backend is told.
 #[inline(always)]
-fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Way> {
+fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Direction> {
     let hit = conntrack::by_key(&FlowKey {
         client: lookup::client_hash(quote.ip.destination.get())?,
         vip: ours.label,
@@ -197,7 +197,7 @@ fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Way> {
     let backend = BACKENDS.get(hit.backend_id)?;
     let page = allocate::snat_page(hit.entry.id)?;
     let (expected, _) = hit.entry.acks();
-    Some(Way {
+    Some(Direction {
         translation: Translation {
             source: lookup::unlabel(hit.backend)?,
             destination: lookup::unlabel(page.address)?,

@@ -2,7 +2,7 @@
 //! killed in between does not.
 
 use anyhow::Result;
-use lb_common::conntrack::{State, Word};
+use lb_common::conntrack::{FlowState, State};
 
 use crate::{
     dataplane::{flows::FlowTable, grace, ids::Met, maps::Maps, object::Object},
@@ -26,7 +26,7 @@ pub fn recover(maps: &Maps, object: &Object, table: &FlowTable, slot: &SnatSlot)
         return Ok(0);
     };
     let ids = slot.flow_ids();
-    let before: Vec<(u32, Word)> = ids
+    let before: Vec<(u32, FlowState)> = ids
         .filter_map(|id| Some((id, table.word(id).filter(|word| is_free(*word))?)))
         .collect();
     let mut lost = missing(&before, &object.turn(slot.slot)?, table);
@@ -41,13 +41,13 @@ pub fn recover(maps: &Maps, object: &Object, table: &FlowTable, slot: &SnatSlot)
 }
 
 /// Whether an entry with this word is nobody's: its id belongs into the queue.
-const fn is_free(word: Word) -> bool {
+const fn is_free(word: FlowState) -> bool {
     matches!(word.state(), State::Free | State::Closed | State::Ended)
 }
 
 /// Those of `free` that are not in `queued` and have the same word still.
-fn missing(free: &[(u32, Word)], queued: &Met, table: &FlowTable) -> Vec<(u32, Word)> {
+fn missing(free: &[(u32, FlowState)], queued: &Met, table: &FlowTable) -> Vec<(u32, FlowState)> {
     let missing =
-        |(id, word): &&(u32, Word)| !queued.contains(*id) && table.word(*id) == Some(*word);
+        |(id, word): &&(u32, FlowState)| !queued.contains(*id) && table.word(*id) == Some(*word);
     free.iter().filter(missing).copied().collect()
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         addr6,
         flow::{Flow, TIME_SHIFT},
@@ -176,7 +176,7 @@ impl Retired {
     }
 
     /// `now` is in the unit of the flow's `last_seen`.
-    pub(super) fn judge(&self, word: Word, flow: &Flow, slot: u16, now: u32) -> Judgement {
+    pub(super) fn judge(&self, word: FlowState, flow: &Flow, slot: u16, now: u32) -> Judgement {
         let network_is_gone = self.networks.contains(&flow.network) || self.gone.contains(&slot);
         let refers = network_is_gone
             || self.draining.contains(&slot)
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn only_flows_of_what_is_gone_are_ended() {
-        let live = Word::default().claim(false).publish();
+        let live = FlowState::default().claim(false).publish();
         let judge = |word, flow: Flow, slot| retired().judge(word, &flow, slot, 1000);
         assert_eq!(judge(live, flow(1, 10, 11), 0), Judgement::Keep);
         assert_eq!(
@@ -426,13 +426,13 @@ mod tests {
         let half_open = |now| retired().judge(live, &flow(1, 20, 11), 0, now);
         assert_eq!(half_open(HALF_OPEN - 1), Judgement::Holds);
         assert_eq!(half_open(HALF_OPEN), Judgement::End);
-        let claimed = Word::default().claim(false);
+        let claimed = FlowState::default().claim(false);
         assert_eq!(judge(claimed, flow(2, 10, 11), 0), Judgement::Holds);
     }
 
     #[test]
     fn a_label_is_free_when_no_flow_and_no_name_has_its_address() {
-        let live = Word::default().claim(false).publish();
+        let live = FlowState::default().claim(false).publish();
         let of_6 = |vip, backend| Flow {
             vip: addr6::label(vip),
             backend: addr6::label(backend),

@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::Path};
 
 use anyhow::Result;
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         addr6,
         backend::Backend,
@@ -165,7 +165,7 @@ impl Sweeper {
         (id, slot): (u32, SnatSlot),
         now: u32,
     ) -> Result<()> {
-        let unused = |word: Word| matches!(word.state(), State::Free);
+        let unused = |word: FlowState| matches!(word.state(), State::Free);
         if self.table.word(id).is_none_or(unused) {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl Sweeper {
     }
 
     /// Gives back what a flow held that was live until now, but for its id: that goes last.
-    fn ended(&self, (id, slot): (u32, SnatSlot), word: Word, flow: Flow) -> Result<()> {
+    fn ended(&self, (id, slot): (u32, SnatSlot), word: FlowState, flow: Flow) -> Result<()> {
         if word.in_use() {
             self.usage.count(id, (flow.network, flow.service), -1);
         }
@@ -223,7 +223,7 @@ impl Sweeper {
 }
 
 /// Takes an entry that will be free out of the request index.
-fn forget_key(maps: &mut Maps, word: Word, flow: &Flow, id: u32) -> Result<()> {
+fn forget_key(maps: &mut Maps, word: FlowState, flow: &Flow, id: u32) -> Result<()> {
     let key = flow.key(word.is_udp());
     if maps.flow_index.get(&key, 0).ok() == Some(id) {
         maps.unindex(&key)?;
@@ -265,8 +265,8 @@ mod tests {
             first_port: 20_000,
             ports: 100,
         };
-        let half_open = Word::default().claim(false).publish();
-        let word = Word::from_raw(half_open.raw() & !7 | State::Established as u32);
+        let half_open = FlowState::default().claim(false).publish();
+        let word = FlowState::from_raw(half_open.raw() & !7 | State::Established as u32);
         let client: Ipv6Addr = "2001:db8::9".parse().unwrap();
         let flow = Flow {
             client: sweeper.labels.put_client(base(1) + 7, "2001:db8::9"),

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use lb_common::{
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{
         event::{CUT_BACKEND, CUT_DISABLED, CUT_DRAINED, CUT_OPERATOR, CUT_POLICY},
         flow::Flow,
@@ -198,7 +198,7 @@ impl Choice {
 
 /// Where the flow's client came in.
 fn listener(flow: &Flow) -> ServiceKey {
-    let protocol = match Word::from_raw(flow.word).is_udp() {
+    let protocol = match FlowState::from_raw(flow.word).is_udp() {
         true => Protocol::Udp,
         false => Protocol::Tcp,
     };

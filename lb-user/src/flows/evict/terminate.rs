@@ -19,7 +19,7 @@
 //! that the generation is the same, and puts it back.
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::flow::Flow,
 };
 
@@ -38,7 +38,7 @@ pub struct Severed {
     /// Its id.
     pub id: u32,
     /// Its word while it lived.
-    pub alive: Word,
+    pub alive: FlowState,
     /// Why.
     pub why: EndReason,
     /// When.
@@ -125,7 +125,7 @@ mod tests {
     const BACKEND: u32 = 7;
     const NOW: Ticks = 99;
 
-    fn table(word: Word) -> FlowTable {
+    fn table(word: FlowState) -> FlowTable {
         let table = FlowTable::anonymous(8);
         let flow = Flow {
             word: word.raw(),
@@ -150,7 +150,7 @@ mod tests {
         super::sever((table, &Labels::anonymous(0)), id, cut, now)
     }
 
-    fn severed(alive: Word) -> Severed {
+    fn severed(alive: FlowState) -> Severed {
         Severed {
             id: ID,
             alive,
@@ -199,9 +199,9 @@ mod tests {
         for (word, backend) in [
             (established(), BACKEND + 1),
             (half_closed().close(), BACKEND + 1),
-            (Word::default(), 0),
-            (Word::default(), BACKEND),
-            (Word::default().claim(false), BACKEND),
+            (FlowState::default(), 0),
+            (FlowState::default(), BACKEND),
+            (FlowState::default().claim(false), BACKEND),
             (established().end(), BACKEND),
         ] {
             let table = table(word);
@@ -214,7 +214,7 @@ mod tests {
 
     /// What a stroke does to an established flow whose word `packet` changes each time that it has
     /// been judged.
-    fn met(packet: impl Fn(u32, Word) -> Word) -> (Termination, Word) {
+    fn met(packet: impl Fn(u32, FlowState) -> FlowState) -> (Termination, FlowState) {
         let table = table(established());
         let mut times = 0;
         let holds = |flow: &Flow| {

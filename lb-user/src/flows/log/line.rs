@@ -7,7 +7,7 @@ use std::{
 
 use lb_common::{
     addr::Be16,
-    conntrack::Word,
+    conntrack::FlowState,
     maps::{
         addr6,
         event::{
@@ -103,7 +103,7 @@ impl Lines {
             time,
             ..
         } = event;
-        let word = Word::from_raw(flow.word);
+        let word = FlowState::from_raw(flow.word);
         let duration_ms = if *kind == BEGAN {
             self.begin(*id, word.generation(), *time);
             None
@@ -218,7 +218,7 @@ mod tests {
         let address = |last: u8| Be32::from(Ipv4Addr::new(10, 0, 0, last));
         FlowEvent {
             flow: Flow {
-                word: Word::from_raw((generation - 1) << 10)
+                word: FlowState::from_raw((generation - 1) << 10)
                     .claim(false)
                     .publish()
                     .raw(),

@@ -6,7 +6,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use lb_common::{
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::flow::Flow,
     tcp_frame::BareSegment,
 };
@@ -33,7 +33,7 @@ const MAX_FLOWS_WAITING: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Farewell {
     id: u32,
-    word: Word,
+    word: FlowState,
     /// Whether its ends have been sought.
     sought: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) struct ResetSender {
 }
 
 /// Whether the ends of a flow that was `alive` are told of its end: somebody has a connection then.
-pub(crate) fn is_loud(alive: Word) -> bool {
+pub(crate) fn is_loud(alive: FlowState) -> bool {
     !alive.is_udp() && matches!(alive.state(), State::Replied | State::Established)
 }
 
@@ -105,7 +105,7 @@ impl ResetSender {
     }
 
     /// Takes a flow that has been closed, with the word that it has now.
-    pub(crate) fn farewell(&mut self, id: u32, word: Word, sought: bool) {
+    pub(crate) fn farewell(&mut self, id: u32, word: FlowState, sought: bool) {
         if self.waiting.len() < MAX_FLOWS_WAITING {
             self.waiting.push_back(Farewell { id, word, sought });
         } else {

@@ -17,7 +17,7 @@ use std::{
 use anyhow::Result;
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    conntrack::{State, Word},
+    conntrack::{FlowState, State},
     maps::{
         flow::{Flow, FlowKey},
         splice::Splice,
@@ -107,9 +107,9 @@ struct Lent {
 struct Left {
     id: u32,
     slot: u16,
-    word: Word,
+    word: FlowState,
     /// The word that says so.
-    over: Word,
+    over: FlowState,
     since: Instant,
     /// Of what its client's network may have.
     _part: Option<Part>,
@@ -144,7 +144,7 @@ pub(crate) struct PortLease {
     /// The flow that it is of.
     pub(crate) id: u32,
     slot: u16,
-    word: Word,
+    word: FlowState,
     flow: Flow,
     /// Address and port.
     pub(crate) source: SocketAddrV4,
@@ -314,13 +314,13 @@ fn put_back(queue: &mut FreeIds, id: u32) {
 
 /// Whether it is our own expiry, and no other claim, that has changed a word: the id is still the one that
 /// was taken from the queue.
-fn was_silenced(before: Word, now: Word) -> bool {
+fn was_silenced(before: FlowState, now: FlowState) -> bool {
     let was_over = matches!(before.state(), State::Closed | State::Ended);
     was_over && now != before && (now == before.end() || now == before.forget())
 }
 
 /// Whether the backend's end of the last connection from this port may still be there.
-fn rests(word: Word, flow: &Flow, backend: SocketAddrV4) -> bool {
+fn rests(word: FlowState, flow: &Flow, backend: SocketAddrV4) -> bool {
     let same =
         (flow.backend, flow.backend_port) == (Be32::from(*backend.ip()), Be16::new(backend.port()));
     word.backend_closed_first() && same && age(now(), flow.last_seen) < ticks(TIME_WAIT)
@@ -458,7 +458,7 @@ impl PortLease {
     }
 
     /// The flow's word, as it was changed last.
-    pub(crate) const fn word(&self) -> Word {
+    pub(crate) const fn word(&self) -> FlowState {
         self.word
     }
 
@@ -468,13 +468,13 @@ impl PortLease {
     }
 
     /// The word, if the flow is still ours and lives.
-    fn now(&self) -> Option<Word> {
+    fn now(&self) -> Option<FlowState> {
         let word = self.leases.mapped().table.word(self.id)?;
         let is_ours = word.generation() == self.word.generation() && word.in_use();
         is_ours.then_some(word)
     }
 
-    fn change(&mut self, next: Word) -> Result<(), Lost> {
+    fn change(&mut self, next: FlowState) -> Result<(), Lost> {
         if !self.leases.mapped().table.swap(self.id, self.word, next) {
             return Err(Lost);
         }
@@ -520,7 +520,7 @@ mod tests {
 
     #[test]
     fn an_id_is_ours_still_where_its_flow_was_silenced() {
-        let closed = Word::default().claim(false).publish().close();
+        let closed = FlowState::default().claim(false).publish().close();
         assert!(was_silenced(closed, closed.end()) && was_silenced(closed, closed.forget()));
         assert!(!was_silenced(closed, closed.claim(false)));
         let ended = closed.end();
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_port_is_left_for_a_moment_before_it_is_put_back() {
-        let word = Word::default().claim(false).lend();
+        let word = FlowState::default().claim(false).lend();
         let start = Instant::now();
         let left = |id: u32, after| Left {
             id,
@@ -569,9 +569,9 @@ mod tests {
         });
         assert_eq!((flow.backend_id, flow.service), (7, 1));
         // The flags of a backend that has sent a FIN, and the first one.
-        let first = Word::from_raw(1 << 7 | 1 << 3);
+        let first = FlowState::from_raw(1 << 7 | 1 << 3);
         assert!(first.backend_closed_first() && rests(first, &flow, backend));
-        assert!(!rests(Word::default(), &flow, backend));
+        assert!(!rests(FlowState::default(), &flow, backend));
         let other = SocketAddrV4::new(*backend.ip(), 444);
         assert!(!rests(first, &flow, other));
         let long_ago = Flow {

@@ -45,7 +45,7 @@ pub(super) fn hand_over(stand: &mut Stand) -> Result<[Frame; 2]> {
     let flow = flow(stand)?;
     let table = stand.plane.flow_table();
     let mut word = table.word(id).context("no entry")?;
-    let mut change = |next: lb_common::conntrack::Word| {
+    let mut change = |next: lb_common::conntrack::FlowState| {
         ensure!(table.swap(id, word, next), "{word:?} has changed");
         word = next;
         Ok(next)

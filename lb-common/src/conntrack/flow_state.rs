@@ -11,7 +11,7 @@ use super::transition::Direction;
 /// State, flags and generation of a flow entry.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Word(u32);
+pub struct FlowState(u32);
 
 /// What an entry is. The numbers are part of the pinned layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ const SPLICED: u32 = 1 << 8;
 const HELD: u32 = 1 << 9;
 const GENERATION_SHIFT: u32 = 10;
 
-impl Word {
+impl FlowState {
     /// From the raw value in the entry.
     #[inline(always)]
     pub const fn from_raw(raw: u32) -> Self {
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn only_a_free_or_closed_entry_can_be_claimed() {
-        let zero = Word::default();
+        let zero = FlowState::default();
         assert!(zero.claimable() && !zero.translates());
         let claimed = zero.claim(false);
         assert!(!claimed.translates() && !claimed.claimable());
@@ -379,16 +379,19 @@ mod tests {
 
     #[test]
     fn a_forgotten_entry_is_free_and_of_another_generation() {
-        let live = Word::default().claim(true).publish();
+        let live = FlowState::default().claim(true).publish();
         let forgotten = live.forget();
         assert!(forgotten.claimable() && !forgotten.translates());
         assert_ne!(forgotten.generation(), live.generation());
-        assert_eq!(Word::from_raw(0xffff_fc05).forget(), Word::default());
+        assert_eq!(
+            FlowState::from_raw(0xffff_fc05).forget(),
+            FlowState::default()
+        );
     }
 
     #[test]
     fn a_socket_s_entry_that_is_over_may_be_claimed_and_says_who_closed_first() {
-        let lent = Word::default().claim(false).lend();
+        let lent = FlowState::default().claim(false).lend();
         for over in [lent.end(), lent.end_resting()] {
             assert!(over.claimable() && over.has_flow());
             assert!(!over.translates() && !over.is_local());
@@ -399,14 +402,14 @@ mod tests {
 
     #[test]
     fn a_flow_that_is_over_has_no_mark_for_a_packet_to_take_off() {
-        let live = Word::default().claim(true).publish();
+        let live = FlowState::default().claim(true).publish();
         assert_eq!(live.expiring().close(), live.close());
         assert_eq!(live.expiring().end(), live.end());
     }
 
     #[test]
     fn a_doubt_changes_neither_the_flags_of_a_flow_nor_who_closed_first() {
-        let live = Word::default().claim(false).publish();
+        let live = FlowState::default().claim(false).publish();
         let established = live.with_state(State::Established);
         let [request, reply] = [Direction::Request, Direction::Reply];
         for word in [
@@ -443,7 +446,7 @@ mod tests {
 
     #[test]
     fn the_generation_wraps_without_touching_the_state() {
-        let last = Word::from_raw(0xffff_fc05);
+        let last = FlowState::from_raw(0xffff_fc05);
         assert_eq!(
             (last.state(), last.generation()),
             (State::Closed, 0x3f_ffff)
@@ -454,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_port_is_lent_held_and_spliced_within_one_generation() {
-        let claimed = Word::default().claim(false);
+        let claimed = FlowState::default().claim(false);
         let lent = claimed.lend();
         assert!(lent.is_local() && lent.has_flow() && !lent.translates() && !lent.claimable());
         let held = lent.hold();

@@ -158,7 +158,7 @@ fn random_faults_lose_nothing() -> Result<()> {
     let _checked = Answers::start(&node.netns, at(HEALTH_PORT))?;
     let config = CONFIG
         .replace("CHECKED", &HEALTH_PORT.to_string())
-        .replace("NODE", &node.name.to_string())
+        .replace("NODE", node.name)
         .replace("BACKEND", &at(ECHO_NODE_PORT).to_string())
         .replace("VIP", &ECHO.to_string());
     let mut lb = Lb::start(&topology, &config)?;

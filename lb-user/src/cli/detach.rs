@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{failed, run::READY};
+use super::failed;
+use crate::daemon::run::READY;
 
 /// The option, which the new process does not get.
 const OPTION: &str = "--detach";

@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
             no_careful,
             trace_drops,
         } => {
-            let options = run::Options {
+            let options = crate::daemon::run::Options {
                 config,
                 instance: instance.name,
                 takeover,

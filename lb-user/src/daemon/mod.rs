@@ -1,11 +1,19 @@
 //! `lb run`: a process from its start to its end.
 //!
-//! [`preflight`] finds out whether a start is possible, and [`startup`] makes the first change. [`takeover`] gives
-//! all of it to the next process, and [`give_way`] says what this one does meanwhile; [`migrate`] leaves the pinned maps
-//! of another version. [`systemd`](crate::system::systemd) is who starts the process again.
+//! `run` is the order of it: [`preflight`] finds out whether a start is possible, [`startup`] makes the first change,
+//! `event_loop` keeps everything up to date, and `hand_over` ends a process that another one follows. [`takeover`] is
+//! what both of these say to each other, and [`give_way`] what the former does until the latter is up; [`migrate`]
+//! leaves the pinned maps of another version. `careful` and `confirmation` keep the operator's own way in.
 
+mod careful;
+mod confirmation;
+mod event_loop;
 pub mod give_way;
+mod hand_over;
 pub mod migrate;
 pub mod preflight;
+pub(crate) mod run;
+mod signals;
+mod sockets;
 pub mod startup;
 pub mod takeover;

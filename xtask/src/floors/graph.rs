@@ -82,12 +82,11 @@ impl Graph {
             .rev()
             .find(|&depth| self.0.contains_key(&path[..depth]));
         let module = &path[..depth.unwrap_or(0)];
-        let exported = path.get(module.len()).and_then(|name| {
-            let all = self.0.get(module)?.imports.iter();
-            all.filter(|import| import.is_exported)
-                .find(|import| import.path.last() == Some(name))
+        let passed_on = path.get(module.len()).and_then(|name| {
+            let all = &self.0.get(module)?.imports;
+            all.iter().find(|import| import.name == *name)
         });
-        match exported {
+        match passed_on {
             Some(import) if hops < 8 => self.place(&import.path, hops + 1),
             _ => module.to_vec(),
         }
@@ -159,9 +158,8 @@ fn module(path: &Path) -> Option<Module> {
     {
         return None;
     }
-    match module.last().map(String::as_str) {
-        Some("mod" | "lib" | "main") => drop(module.pop()),
-        _ => {}
+    if let Some("mod" | "lib" | "main") = module.last().map(String::as_str) {
+        module.pop();
     }
     Some(module)
 }

@@ -7,6 +7,8 @@
 pub(super) struct Import {
     pub(super) line: usize,
     pub(super) path: Vec<String>,
+    /// What it is called here.
+    pub(super) name: String,
     /// Whether it is said to others (`pub use`): they find it here.
     pub(super) is_exported: bool,
 }
@@ -18,18 +20,24 @@ pub(super) fn of(text: &str, module: &[&str], children: &[&str]) -> Vec<Import> 
     let mut imports = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        let Some(base) = base(&tokens, at, module, children) else {
+        let known = |name: &str| imports.iter().rfind(|one: &&Import| one.name == name);
+        let imported = known(tokens[at].text).map(|import| import.path.clone());
+        let Some(base) = base(&tokens, at, module, children)
+            .or_else(|| is_path(&tokens, at).then_some((imported?, 2)))
+        else {
             at += 1;
             continue;
         };
         let is_exported = is_exported(&tokens, at);
         let line = tokens[at].line;
         let (leaves, end) = tree(&tokens, at + base.1);
-        for leaf in leaves {
-            let path = base.0.iter().cloned().chain(leaf).collect();
+        for (leaf, name) in leaves {
+            let path: Vec<String> = base.0.iter().cloned().chain(leaf).collect();
+            let name = name.or_else(|| path.last().cloned()).unwrap_or_default();
             imports.push(Import {
                 line,
                 path,
+                name,
                 is_exported,
             });
         }
@@ -55,8 +63,7 @@ fn base(
     module: &[&str],
     children: &[&str],
 ) -> Option<(Vec<String>, usize)> {
-    let is_inside = at > 0 && (tokens[at - 1].is("::") || tokens[at - 1].is("."));
-    if is_inside || !tokens.get(at + 1)?.is("::") {
+    if !is_path(tokens, at) {
         return None;
     }
     let below = |depth: usize| {
@@ -84,6 +91,12 @@ fn base(
     }
 }
 
+/// Whether a path of several segments begins here.
+fn is_path(tokens: &[Token<'_>], at: usize) -> bool {
+    let is_inside = at > 0 && (tokens[at - 1].is("::") || tokens[at - 1].is("."));
+    !is_inside && tokens.get(at + 1).is_some_and(|next| next.is("::"))
+}
+
 /// Whether the `use` that a path follows is a public one.
 fn is_exported(tokens: &[Token<'_>], at: usize) -> bool {
     let Some(before) = at.checked_sub(1).filter(|&before| tokens[before].is("use")) else {
@@ -92,15 +105,18 @@ fn is_exported(tokens: &[Token<'_>], at: usize) -> bool {
     before > 0 && (tokens[before - 1].is("pub") || tokens[before - 1].is(")"))
 }
 
+/// A path, and the other name that it gets.
+type Leaf = (Vec<String>, Option<String>);
+
 /// The paths of a tree of imports, and the token behind it.
-fn tree(tokens: &[Token<'_>], mut at: usize) -> (Vec<Vec<String>>, usize) {
+fn tree(tokens: &[Token<'_>], mut at: usize) -> (Vec<Leaf>, usize) {
     let mut path = Vec::new();
     while let Some(token) = tokens.get(at) {
         if token.is("{") {
             let (leaves, end) = group(tokens, at + 1);
             let whole = leaves
                 .into_iter()
-                .map(|leaf| path.iter().cloned().chain(leaf).collect());
+                .map(|(leaf, name)| (path.iter().cloned().chain(leaf).collect(), name));
             return (whole.collect(), end);
         }
         if !token.is("self") && !token.is("*") {
@@ -112,17 +128,19 @@ fn tree(tokens: &[Token<'_>], mut at: usize) -> (Vec<Vec<String>>, usize) {
         }
         at += 1;
     }
-    (vec![path], at)
+    match tokens.get(at..at + 2) {
+        Some([word, name]) if word.is("as") => (vec![(path, Some(name.text.to_owned()))], at + 2),
+        _ => (vec![(path, None)], at),
+    }
 }
 
 /// What stands between braces, and the token behind them.
-fn group(tokens: &[Token<'_>], mut at: usize) -> (Vec<Vec<String>>, usize) {
+fn group(tokens: &[Token<'_>], mut at: usize) -> (Vec<Leaf>, usize) {
     let mut leaves = Vec::new();
     while let Some(token) = tokens.get(at) {
         match token.text {
             "}" => return (leaves, at + 1),
             "," => at += 1,
-            "as" => at += 2,
             _ => {
                 let (more, end) = tree(tokens, at);
                 leaves.extend(more);
@@ -247,5 +265,10 @@ mod tests {
         let exported: Vec<bool> = all.iter().map(|one| one.is_exported).collect();
         assert_eq!(exported, [true, true, false]);
         assert_eq!(all[2].line, 3);
+        let named = of("use crate::a::b;\nfn f() { b::c::d() }", &["m"], &[]);
+        assert_eq!(named[1].path, ["a", "b", "c", "d"]);
+        let renamed = of("use crate::a::{b as c, d};", &["m"], &[]);
+        let names: Vec<&str> = renamed.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["c", "d"]);
     }
 }

@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn an_import_that_goes_up_is_found() {
         let text = "use crate::{config, proxy::Front};\nuse crate::dataplane::maps::Maps;";
-        assert_eq!(problems_of("control::change", text), [String::new(); 0]);
+        assert!(problems_of("control::change", text).is_empty());
         let wanted = ["f.rs:1: model imports proxy, which is above it"];
         assert_eq!(problems_of("model::names", text), wanted);
         let wanted = ["f.rs:1: cellar imports config, which is above it"];
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn aya_and_unsafe_have_their_places() {
         let text = "use aya::maps::Map;\nfn f() { unsafe { g() } }";
-        assert_eq!(problems_of("dataplane::flows", text), [String::new(); 0]);
+        assert!(problems_of("dataplane::flows", text).is_empty());
         let wanted = [
             "f.rs:1: only dataplane knows aya",
             "f.rs:2: control::plan is not among the files that may be unsafe",

@@ -65,8 +65,8 @@ impl Addresses {
 pub(crate) enum NoBackend {
     /// There are as many legs as there may be.
     Budget,
-    /// Nobody serves the pool.
-    NoBackend,
+    /// No backend serves the pool.
+    NoneServes,
     /// Those who do cannot be reached.
     Unreachable,
     /// No descriptors are left.
@@ -82,7 +82,7 @@ impl NoBackend {
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Budget => "budget_spent",
-            Self::NoBackend => "no_backend",
+            Self::NoneServes => "no_backend",
             Self::Unreachable => "unreachable",
             Self::NoDescriptors => "no_descriptors",
             Self::NoPorts => "no_ports",
@@ -166,7 +166,7 @@ impl Candidates {
     pub(crate) fn of(name: &str, hash: u32, shared: &Context) -> Result<Self, NoBackend> {
         let cuts = shared.legs.cuts();
         let setup = shared.setup.borrow();
-        let pool = setup.pools.get(name).ok_or(NoBackend::NoBackend)?;
+        let pool = setup.pools.get(name).ok_or(NoBackend::NoneServes)?;
         let candidates = Self {
             name: name.to_owned(),
             pool: Arc::clone(pool),
@@ -174,7 +174,7 @@ impl Candidates {
             cuts,
         };
         let first = candidates.backends().next();
-        first.map(|_| ()).ok_or(NoBackend::NoBackend)?;
+        first.map(|_| ()).ok_or(NoBackend::NoneServes)?;
         Ok(candidates)
     }
 

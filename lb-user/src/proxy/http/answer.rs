@@ -55,7 +55,7 @@ impl Refused {
             Self::Nothing(_) | Self::Denied(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::Unreached(
                 NoBackend::Budget
-                | NoBackend::NoBackend
+                | NoBackend::NoneServes
                 | NoBackend::NoDescriptors
                 | NoBackend::NoPorts
                 | NoBackend::Share,

@@ -1,0 +1,140 @@
+//! What `lb run` does until a signal: one loop, and whatever happens comes to it as a message.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time;
+
+use super::{confirmation, signals::Signals, sockets::Sockets, takeover::Successor};
+use crate::{
+    control::{control_loop::Control, mend::MEND_INTERVAL},
+    flows::log::FlowLog,
+    system::{privileges, systemd::Account},
+};
+
+/// How often the programs' log is read.
+const LOG_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How often drains, ramps and files are looked at.
+pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often flows that hold ids of what is configured no more are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why nothing is kept up to date any more.
+pub(super) enum Stop {
+    /// By a signal, confirmed.
+    Signal,
+    /// Nobody confirmed in time, or a signal came before.
+    Unconfirmed,
+    /// The next process has asked.
+    Successor(Successor),
+}
+
+/// What the loop works with.
+pub(super) struct EventLoop<'r> {
+    pub(super) control: &'r mut Control,
+    pub(super) flow_log: &'r mut Option<FlowLog>,
+    pub(super) sockets: Sockets,
+    pub(super) signals: &'r mut Signals,
+    /// Whether the programs' log is read.
+    pub(super) trace_drops: bool,
+    /// Until when the operator has to confirm, if at all.
+    pub(super) deadline: Option<time::Instant>,
+}
+
+impl EventLoop<'_> {
+    /// Keeps everything up to date until a signal comes, or until the deadline if nobody confirms before.
+    ///
+    /// # Errors
+    ///
+    /// If the programs have no log that could be read, or privileges cannot be given up.
+    pub(super) async fn run(mut self) -> Result<Stop> {
+        let control = &mut *self.control;
+        let mut logger = match self.trace_drops {
+            true => Some(control.running.object.log()?),
+            false => None,
+        };
+        let mut log = time::interval(LOG_POLL_INTERVAL);
+        // Not at once: packets that were on their way when the plan was applied may still open flows.
+        let mut sweep = time::interval_at(time::Instant::now() + SWEEP_INTERVAL, SWEEP_INTERVAL);
+        let mut ticks = time::interval(TICK_INTERVAL);
+        ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        let mut sockets = time::interval(MEND_INTERVAL);
+        sockets.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        let mut confirmed = self
+            .deadline
+            .map(|deadline| confirmation::ask(deadline - time::Instant::now()))
+            .transpose()?;
+        let mut account = Account::new(control.summary());
+        let expired = time::sleep_until(self.deadline.unwrap_or_else(time::Instant::now));
+        tokio::pin!(expired);
+        loop {
+            tokio::select! {
+                // Of a session that died before anybody confirmed, a hangup is the end.
+                reload = self.signals.any() => {
+                    if !reload || confirmed.is_some() { break; }
+                    // It has been said what came of it.
+                    let _said = control.reload(None, None, Some("SIGHUP".to_owned())).await;
+                }
+                Some(neighbour) = control.running.resolved.recv() => {
+                    if let Err(error) = control.running.live.set_next_hop(&neighbour) {
+                        tracing::error!("a next hop is not as it was found: {error:#}");
+                    }
+                }
+                Some(report) = control.running.checks.reports.recv() => {
+                    said(control.report(report).await);
+                }
+                Some(order) = self.sockets.orders.recv() => control.order(order).await,
+                heir = self.sockets.takeover.heir(), if confirmed.is_none() => {
+                    if let Some(heir) = heir.greeted().await { return Ok(Stop::Successor(heir)); }
+                }
+                Some(()) = control.running.changes.recv() => control.look().await,
+                _ = ticks.tick() => {
+                    said(control.tick().await);
+                    account.go_on(|| control.summary());
+                }
+                _ = sockets.tick() => self.sockets.mend(control),
+                _ = log.tick(), if logger.is_some() => {
+                    if let Some(flush) = &mut logger { flush(); }
+                }
+                () = drain(self.flow_log), if self.flow_log.is_some() => {}
+                _ = sweep.tick(), if control.running.has_retired() => {
+                    if let Err(error) = control.running.sweep() {
+                        tracing::error!("ids of what is configured no more stay taken: {error:#}");
+                    }
+                }
+                answer = confirmation::wait(&mut confirmed), if confirmed.is_some() => {
+                    if !answer { break; }
+                    control.running.keep()?;
+                    privileges::give_up(privileges::KEPT)?;
+                    confirmed = None;
+                    println!("confirmed");
+                }
+                () = &mut expired, if confirmed.is_some() => break,
+            }
+            if let (Some(log), Some(ids)) = (self.flow_log.as_mut(), control.running.new_names()) {
+                log.set_names(ids);
+            }
+        }
+        if confirmed.is_some() {
+            return Ok(Stop::Unconfirmed);
+        }
+        Ok(Stop::Signal)
+    }
+}
+
+/// What the kernel refuses is tried again with the next change.
+fn said(result: Result<()>) {
+    if let Err(error) = result {
+        tracing::error!("a change of the pools was not made: {error:#}");
+    }
+}
+
+/// Waits for flow events and writes them; a log that fails is closed.
+pub(super) async fn drain(flow_log: &mut Option<FlowLog>) {
+    if let Some(log) = flow_log
+        && let Err(error) = log.drain().await
+    {
+        tracing::error!("flows are no longer written to a file: {error:#}");
+        *flow_log = None;
+    }
+}

@@ -1,0 +1,107 @@
+//! The end of a process that hands over: it goes on until the connections that it carries have ended.
+
+use std::future;
+
+use anyhow::{Result, ensure};
+use tokio::time;
+
+use super::{
+    event_loop::{TICK_INTERVAL, drain},
+    signals::Signals,
+    takeover::{Fate, Successor},
+};
+use crate::{
+    control::control_loop::Control,
+    dataplane::pins::Pins,
+    flows::log::FlowLog,
+    host,
+    proxy::{Acceptors, Legs},
+    system::systemd,
+};
+
+/// What is said of a process that has taken over and is gone.
+const NO_HEIR: &str = "the process that has taken over is not up: the data plane goes on, without a control \
+                       plane until the next start";
+
+/// Hands the instance over, and goes on until the connections that this process carries have ended. Where
+/// the next process dies before it is up, this one has everything back.
+pub(super) async fn hand_over(
+    (mut control, lock): (Control, host::Lock),
+    heir: Successor,
+    flow_log: &mut Option<FlowLog>,
+    signals: &mut Signals,
+) -> Result<Option<(Control, host::Lock)>> {
+    if let Some(log) = flow_log {
+        log.leave_data_plane();
+    }
+    let pins = control.running.pins().clone();
+    let applied = control.rest().await?;
+    if let Err(error) = heir.give(&lock, control.give()) {
+        tracing::error!("the next process does not take over: {error:#}");
+    }
+    tracing::info!(
+        "handed over; {} connections of shared VIPs are finished here",
+        control.carried()
+    );
+    let fate = tokio::select! {
+        fate = heir.fate() => fate,
+        () = signals.end() => return Ok(None),
+        () = drain_all(flow_log) => return Ok(None),
+    };
+    if fate == Fate::Gone {
+        match control.go_on(&applied).await {
+            Ok(()) => {
+                lock.sign();
+                if let Some(log) = flow_log
+                    && let Err(error) = log.take_data_plane_back(&pins.maps())
+                {
+                    tracing::error!("flows are no longer written to a file: {error:#}");
+                    *flow_log = None;
+                }
+                return Ok(Some((control, lock)));
+            }
+            Err(error) => tracing::error!("this process cannot go on: {error:#}"),
+        }
+    }
+    if fate != Fate::Up {
+        // It starts the next one only when this one has ended.
+        ensure!(!systemd::is_there(), NO_HEIR);
+        tracing::error!("{NO_HEIR}");
+    }
+    // Only the next process has it any more.
+    drop(lock);
+    finish(control.leave(), &pins, flow_log, signals).await;
+    Ok(None)
+}
+
+/// Goes on until the connections that this process carries have ended.
+async fn finish(
+    (acceptors, legs): (Acceptors, Legs),
+    pins: &Pins,
+    flow_log: &mut Option<FlowLog>,
+    signals: &mut Signals,
+) {
+    let mut looks = time::interval(TICK_INTERVAL);
+    let is_done = async {
+        loop {
+            looks.tick().await;
+            // Nothing goes on without the data plane.
+            if legs.all().is_empty() && acceptors.is_idle() || !pins.exist() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = is_done => {}
+        () = signals.end() => {}
+        () = drain_all(flow_log) => {}
+    }
+}
+
+/// Writes flow events, for ever.
+async fn drain_all(flow_log: &mut Option<FlowLog>) {
+    while flow_log.is_some() {
+        drain(flow_log).await;
+    }
+    future::pending().await
+}

@@ -1,0 +1,285 @@
+//! A process from its start to its end.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    path::{self, Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Error, Result, ensure};
+use rustix::stdio::dup2_stdout;
+use tokio::time;
+
+use super::{
+    careful::refuse_access_interfaces,
+    event_loop::{EventLoop, Stop},
+    hand_over::hand_over,
+    preflight,
+    signals::Signals,
+    sockets::Sockets,
+    startup::{self, StartOptions},
+    takeover::{self, Handoff, Predecessor},
+};
+use crate::{
+    config::{self, Config, Loaded, OnStop, Problems},
+    control::{
+        applied::applied,
+        apply::read_ids,
+        confirm::{self, Chosen, Source},
+        control_loop::Control,
+        persisted_state::State,
+    },
+    dataplane::{maps::Maps, object::Object, pins::Pins},
+    flows::log::{self, FlowLog, Reports},
+    host::{self, prepare},
+    proxy::Listeners,
+    system::{privileges, systemd},
+};
+
+/// What `lb run` was asked for.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) config: PathBuf,
+    pub(crate) instance: String,
+    pub(crate) takeover: bool,
+    pub(crate) migrate: bool,
+    pub(crate) confirm: Option<Duration>,
+    /// Whether to refuse interfaces of the operator's own way in; none: see [`careful`](super::careful).
+    pub(crate) careful: Option<bool>,
+    pub(crate) trace_drops: bool,
+}
+
+/// How the control plane ended.
+pub(crate) enum End {
+    /// By a signal, confirmed; the data plane goes on.
+    Stopped,
+    /// Nobody confirmed in time, or a signal came before.
+    Unconfirmed,
+    /// The next process has taken over, and what this one carried has ended.
+    GaveWay,
+}
+
+/// What the line begins with that says that all is up.
+pub(crate) const READY: &str = "ready: ";
+/// Level of aya-log in the programs: debug, where the dropped packets are.
+const TRACE_DROPS: u8 = 4;
+
+/// Runs until a signal; `file` is what was read of the configuration.
+///
+/// # Errors
+///
+/// If it cannot start, or what it must leave behind cannot be left.
+pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
+    let begun = Instant::now();
+    host::check()?;
+    let pins = Pins::new(&options.instance);
+    let manner = StartOptions {
+        log_level: if options.trace_drops { TRACE_DROPS } else { 0 },
+        migrate: options.migrate,
+    };
+    let (file, loaded) = accepted(options, file, &pins, manner)?;
+    prepare::check(&pins, None)?;
+    let (mut lock, listeners, giver) = hold(options, &pins)?;
+    prepare::take_over(&pins)?;
+    ensure!(
+        options.confirm.is_none() || !pins.exist(),
+        "--confirm undoes a first start, and instance {} is up already: run without it, or after \
+         `lb down --instance {}`",
+        options.instance,
+        options.instance
+    );
+    let state = kept_state(&pins);
+    let refused = file.as_ref().err().map(|error| format!("{error:#}"));
+    let applied = applied(&pins).ok();
+    let Chosen {
+        config,
+        text,
+        source,
+    } = confirm::choose(file, &state, applied.as_deref())?;
+    refuse_access_interfaces(options, &pins, &config)?;
+    let before = applied
+        .as_ref()
+        .and_then(|text| config::parse("applied.yaml", text).ok());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start tokio")?;
+    // Before anything is attached: from here on a signal ends `watch`, never the process.
+    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let mut deadline = options
+        .confirm
+        .map(|patience| time::Instant::now() + patience);
+    let (reporter, reports) = log::channel();
+    let mut running = startup::start(
+        &config,
+        &text,
+        &pins,
+        manner,
+        &runtime,
+        loaded,
+        (reporter, &state, listeners),
+    )?;
+    // Until somebody has confirmed it, this thread has to be able to take everything down again.
+    if deadline.is_none() {
+        running.keep()?;
+        privileges::give_up(privileges::KEPT)?;
+    }
+    let file = path::absolute(&options.config)?;
+    let before = before.as_ref().unwrap_or(&config);
+    let mut control = Control::new(running, state, &file, before);
+    if let Some(reason) = refused {
+        control.started_without(&reason);
+    }
+    match source {
+        Source::File => control.started_another(),
+        Source::After | Source::Applied => {}
+        Source::Before => control.went_back(),
+    }
+    let inside = runtime.enter();
+    let mut sockets = Sockets::open(&pins)?;
+    let mut flow_log = (config.flow_log.as_ref()).and_then(|path| open_log(path, &pins, reports));
+    drop(inside);
+    let rest = begun
+        .elapsed()
+        .saturating_sub(control.running.object.verified_in());
+    tracing::debug!("the rest of the start took {} ms", rest.as_millis());
+    if let Some(giver) = &giver {
+        giver.prepare();
+    }
+    systemd::is_ready(&control.summary());
+    if let Some(giver) = giver {
+        giver.hear();
+    }
+    println!(
+        "{READY}instance {}, {} networks, {} services",
+        options.instance,
+        config.networks.len(),
+        config.services.len()
+    );
+    io::stdout().flush().context("write to standard output")?;
+    if options.takeover {
+        // With --detach no process reads any more, and a print to a pipe like that would panic.
+        let nothing = File::options().write(true).open("/dev/null");
+        dup2_stdout(nothing.context("open /dev/null")?).context("leave standard output")?;
+    }
+    runtime.block_on(async {
+        loop {
+            let events = EventLoop {
+                control: &mut control,
+                flow_log: &mut flow_log,
+                sockets,
+                signals: &mut signals,
+                trace_drops: options.trace_drops,
+                deadline,
+            };
+            match events.run().await? {
+                Stop::Unconfirmed => {
+                    systemd::stops();
+                    drop(control);
+                    startup::remove(&pins)?;
+                    startup::put_back(&pins, applied.as_deref())?;
+                    return Ok(End::Unconfirmed);
+                }
+                Stop::Signal => {
+                    systemd::stops();
+                    stop(&mut control)?;
+                    return Ok(End::Stopped);
+                }
+                Stop::Successor(successor) => {
+                    let holds = (control, lock);
+                    match hand_over(holds, successor, &mut flow_log, &mut signals).await? {
+                        None => return Ok(End::GaveWay),
+                        Some(holds) => (control, lock) = holds,
+                    }
+                    sockets = Sockets::open(&pins)?;
+                    systemd::is_ready(&control.summary());
+                    // It was confirmed before.
+                    deadline = None;
+                }
+            }
+        }
+    })
+}
+
+/// The file, or why it cannot be used where what was applied can go on instead; and the programs, if they
+/// are loaded already. Nothing is changed yet: a process that is to be taken over from goes on where the file is
+/// refused.
+fn accepted(
+    options: &Options,
+    file: Result<Loaded, Problems>,
+    pins: &Pins,
+    manner: StartOptions,
+) -> Result<(Result<Loaded>, Option<Object>)> {
+    let mut object = None;
+    let mut rehearse = |config: &Config| match options.takeover {
+        true => {
+            refuse_access_interfaces(options, pins, config)?;
+            object = preflight::take_over(config, pins, manner)?;
+            Ok(())
+        }
+        false => preflight::start(config, pins),
+    };
+    let file = file
+        .map_err(Error::from)
+        .and_then(|loaded| rehearse(&loaded.config).map(|()| loaded));
+    let goes_on = !options.takeover && applied(pins).is_ok();
+    match file {
+        Err(error) if !goes_on => Err(error),
+        file => Ok((file, object)),
+    }
+}
+
+/// Makes this process the control plane of the instance; with `--takeover`, in the place of the one that is
+/// it now.
+fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option<Predecessor>)> {
+    if options.takeover
+        && let Some(Handoff {
+            lock,
+            listeners,
+            giver,
+        }) = takeover::inherit(pins)?
+    {
+        // Nobody else says so any more.
+        systemd::is_alive();
+        return Ok((lock, Listeners::new(listeners), Some(giver)));
+    }
+    let kept = systemd::kept();
+    Ok((host::Lock::take(pins)?, Listeners::new(kept), None))
+}
+
+/// What an earlier process has left beside its data plane; without one, after a reboot, only what operators have
+/// said.
+fn kept_state(pins: &Pins) -> State {
+    match pins.exist() {
+        true => State::load(pins),
+        false => State {
+            overrides: State::of_operators(pins),
+            ..State::default()
+        },
+    }
+}
+
+/// The flow log, or what is wrong with it: flows go on without.
+fn open_log(path: &Path, pins: &Pins, reports: Reports) -> Option<FlowLog> {
+    let open = || {
+        let ids = read_ids(&Maps::open(&pins.maps())?)?;
+        FlowLog::open(&pins.maps(), path, &ids, reports)
+    };
+    let opened: Result<FlowLog> = open();
+    opened
+        .inspect_err(|error| tracing::error!("flows are not written to a file: {error:#}"))
+        .ok()
+}
+
+/// Leaves the data plane as it is configured for that.
+fn stop(control: &mut Control) -> Result<()> {
+    match control.running.config().on_stop {
+        OnStop::Forward => tracing::info!("stopped; the data plane goes on (`lb down` ends it)"),
+        OnStop::Drop => {
+            control.running.close().context("end all service")?;
+            tracing::warn!("stopped; everything is dropped until the next start (on_stop: drop)");
+        }
+    }
+    Ok(())
+}

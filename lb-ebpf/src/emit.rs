@@ -8,14 +8,14 @@ use lb_common::{
     wire::{Frame, Ip, Tag},
 };
 
-use crate::{frame::vlan, maps::NETWORKS, reject};
+use crate::{frame::vlan, lookup::network_by_id, reject};
 
 /// Whether the frame may go on to the network with this id. To be asked before the frame does anything
 /// to a flow, and not before it has one or is let into a service: who asks for anything else learns
 /// nothing.
 #[inline(always)]
 pub(crate) fn check<I: Ip>(frame: &Frame<'_, I>, id: u16) -> Result<(), DropReason> {
-    let mtu = network(id)?.mtu;
+    let mtu = network_by_id(id)?.mtu;
     let mut size = u64::from(nat::check_size(frame.ip, mtu).is_err());
     // SAFETY: no instruction. The compiler would fold this test into those of the layer-4 header, on
     // registers that are not set on every way there.
@@ -24,17 +24,11 @@ pub(crate) fn check<I: Ip>(frame: &Frame<'_, I>, id: u16) -> Result<(), DropReas
     if size == 0 {
         return Ok(());
     }
-    reject::v4::note_mtu(mtu);
+    reject::limits::note_mtu(mtu);
     Err(DropReason::TooBig)
 }
 
-/// The network with this id.
-#[inline(always)]
-pub(crate) fn network(id: u16) -> Result<&'static Network, DropReason> {
-    NETWORKS.get(u32::from(id)).ok_or(DropReason::RecordMissing)
-}
-
-/// Sends the frame, which is addressed already, out of the NIC of `network` with its tag.
+/// Sends the frame, which is addressed already, out of the NIC of `network_by_id` with its tag.
 #[inline(always)]
 pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
     if network.vlan != 0 {
@@ -47,7 +41,7 @@ pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropRe
     Ok(Verdict::Forwarded)
 }
 
-/// Sends an answer back to the station that the question came from, out of the NIC of `network` with its tag. Where a
+/// Sends an answer back to the station that the question came from, out of the NIC of `network_by_id` with its tag. Where a
 /// local stack may be behind the NIC, by a redirect: a veth loses `XDP_TX` unless its peer has a program.
 #[inline(always)]
 pub(crate) fn back(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
@@ -61,7 +55,7 @@ pub(crate) fn back(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropR
     Ok(Verdict::Returned)
 }
 
-/// Hands the frame, as it is, to the cell of `network`.
+/// Hands the frame, as it is, to the cell of `network_by_id`.
 #[inline(always)]
 pub(crate) fn to_cell(network: &Network) -> Result<Verdict, DropReason> {
     redirect(network.cell_ifindex)?;

@@ -1,6 +1,7 @@
 //! Which network a frame came from, what its address is, which service listens there; whom a cell
 //! talks to.
 
+use aya_ebpf::maps::lpm_trie::Key;
 use lb_common::{
     addr::{Be16, Be32, Be128},
     maps::{
@@ -8,14 +9,16 @@ use lb_common::{
         cell_peer::PeerKey,
         flow::FlowKey,
         network::{Address, AddressKey, Network, NetworkKey},
+        rule::{RuleKey, RuleKey6, SET_BITS},
         service::{Service, ServiceKey},
     },
+    verdict::DropReason,
 };
-
 use network_types::ip::IpProto;
 
 use crate::maps::{
-    ADDRESSES, ADDRESSES6, CLIENTS6, HASH_KEY, LABELS, LOCAL_PEERS, NETWORK_IDS, NETWORKS, SERVICES,
+    ADDRESSES, ADDRESSES6, CLIENTS6, HASH_KEY, LABELS, LOCAL_PEERS, NETWORK_IDS, NETWORKS, RULES,
+    RULES6, SERVICES,
 };
 
 /// The network behind an interface and VLAN: its id and record.
@@ -162,4 +165,24 @@ pub(crate) fn service(key: &FlowKey) -> Option<&'static Service> {
     };
     // SAFETY: a record of plain integers, for which any bits are valid.
     unsafe { SERVICES.get(&key) }
+}
+
+/// The network with this id.
+#[inline(always)]
+pub(crate) fn network_by_id(id: u16) -> Result<&'static Network, DropReason> {
+    NETWORKS.get(u32::from(id)).ok_or(DropReason::RecordMissing)
+}
+
+/// What the longest matching prefix of `set` says; 0 where none matches.
+#[inline(always)]
+pub(crate) fn rule(set: u32, address: Be32) -> u32 {
+    let key = Key::new(SET_BITS + 32, RuleKey { set, address });
+    RULES.get(&key).copied().unwrap_or(0)
+}
+
+/// The same of IPv6.
+#[inline(always)]
+pub(crate) fn rule6(set: u32, address: Be128) -> u32 {
+    let key = Key::new(SET_BITS + 128, RuleKey6 { set, address });
+    RULES6.get(&key).copied().unwrap_or(0)
 }

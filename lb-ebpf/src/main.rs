@@ -29,6 +29,7 @@ mod new_flow;
 mod pipeline;
 mod reject;
 mod stopped;
+mod subprogram;
 
 use aya_ebpf::{
     macros::{classifier, xdp},

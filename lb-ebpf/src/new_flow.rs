@@ -21,12 +21,12 @@ use crate::{
     cell::enter,
     count, emit,
     flow::{
-        allocate, budget, conntrack,
+        allocate, budget,
         entry::{Entry, NewFlow},
     },
     frame::xdp::Xdp,
     ip::{
-        v4, v6,
+        v4,
         version::{self, IpVersion},
     },
     lookup,
@@ -53,7 +53,7 @@ pub(crate) extern "C" fn lb_open6(ctx: *mut xdp_md, id: u32, label: u32, chain: 
 
 #[inline(always)]
 fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
-    let network = emit::network(id)?;
+    let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv4 = xdp
@@ -64,7 +64,7 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let service = admit(ip, &key, network)?;
     if service.is_of_cell() {
         if opens(&frame) {
-            allocate::forget_over(&key);
+            crate::flow::index::unindex_closed(&key);
         }
         if network.is_host() {
             return Ok(Verdict::Passed);
@@ -84,7 +84,7 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
 
 #[inline(always)]
 fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
-    let network = emit::network(id)?;
+    let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv6 = xdp
@@ -94,7 +94,11 @@ fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, Dr
     let key = version::key(&frame, label, id).ok_or(DropReason::RecordMissing)?;
     let service = admit(ip, &key, network)?;
     let (entry, generation, _) = begin(&frame, &key, network, &service)?;
-    Ok(v6::forward::of_flow(entry.id, generation, FROM_CLIENT))
+    Ok(crate::subprogram::of_flow(
+        entry.id,
+        generation,
+        FROM_CLIENT,
+    ))
 }
 
 /// lookup and policy: the service of a packet with this header and key, if its source may use it.
@@ -108,7 +112,7 @@ fn admit(ip: &impl IpVersion, key: &FlowKey, network: &Network) -> Result<Servic
 /// Whether a packet may open a flow.
 #[inline(always)]
 fn opens<I>(frame: &Frame<'_, I>) -> bool {
-    !frame.is_tcp() || conntrack::segment(frame).opens()
+    !frame.is_tcp() || crate::flow::entry::segment(frame).opens()
 }
 
 /// select and allocate: the new flow's entry and its generation, and what is in it.
@@ -139,11 +143,11 @@ fn begin<I: IpVersion>(
         backend_id,
         service: service.id,
         client_mac,
-        isn: conntrack::segment(frame).sequence,
-        bytes: conntrack::frame_bytes(frame),
+        isn: crate::flow::entry::segment(frame).sequence,
+        bytes: crate::flow::entry::frame_bytes(frame),
     };
     let udp = key.protocol == IpProto::Udp as u16;
-    let to = emit::network(backend.network)?;
+    let to = crate::lookup::network_by_id(backend.network)?;
     let (entry, generation) = allocate::allocate((backend.network, to), frame.ip, key, udp, &flow)?;
     Ok((entry, generation, flow))
 }

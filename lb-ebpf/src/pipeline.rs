@@ -3,7 +3,7 @@
 
 use aya_ebpf::programs::XdpContext;
 use lb_common::{
-    maps::network::Network,
+    maps::network::{Address, Network},
     verdict::{DropReason, Hook, Verdict},
     wire::{
         self, Packet, Tag, Tagging,
@@ -15,11 +15,14 @@ use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
     count,
+    flow::splice,
     frame::{ip_options, vlan, xdp::Xdp},
-    ip::{v4, v6, version::IpVersion},
+    ip::{v4, v6},
     lookup,
-    new_flow::policy,
+    new_flow::{self, policy},
+    pipeline::{policy::not_for_us, v4::forward::lb_flow},
     reject, stopped,
+    subprogram::OPENS,
 };
 
 /// `lb_nic`.
@@ -106,7 +109,7 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     if ethertype == EtherType::Ipv4 as u16 {
         ipv4(ctx, xdp, id, network, ethernet)
     } else if ethertype == EtherType::Ipv6 as u16 {
-        v6::chain::ipv6(ctx, id)
+        v6::receive::ipv6(ctx, id)
     } else if ethertype == EtherType::Arp as u16 {
         count::end(v4::arp::lb_arp(ctx.ctx, u32::from(id)))
     } else if network.is_tenant() && !is_link_control(ethernet.ethertype.get().get()) {
@@ -136,7 +139,7 @@ fn ipv4(
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     let Some(address) = lookup::address(id, ip.destination.get()) else {
-        return elsewhere(network, ip);
+        return not_for_us(network, ip);
     };
     if network.is_stopped() {
         let flags = u32::from(network.flags);
@@ -151,17 +154,19 @@ fn ipv4(
     if ip.protocol.get() == IpProto::Icmp as u8 {
         return count::end(v4::icmp::lb_icmp(ctx.ctx, u32::from(id)));
     }
-    v4::forward::forward(ctx, id, address)
+    crate::pipeline::forward(ctx, id, address)
 }
 
-/// IP to none of our addresses: from a tenant to nobody, else to the host, but not through it.
+/// The end of a packet to `address`, one of ours in the network `id`.
 #[inline(always)]
-pub(crate) fn elsewhere(network: &Network, ip: &impl IpVersion) -> Result<Verdict, DropReason> {
-    if network.is_tenant() {
-        Err(DropReason::NotDeclared)
-    } else if policy::may_pass(network, ip) {
-        Ok(Verdict::Passed)
+pub(crate) fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
+    let ports = u32::from(address.first_port) << 16 | u32::from(address.count);
+    let said = lb_flow(ctx.ctx, u32::from(id), address.kind, address.base, ports);
+    if said == OPENS {
+        count::end(new_flow::lb_open(ctx.ctx, u32::from(id)))
+    } else if said > u64::from(u32::MAX) {
+        count::end(splice::lb_splice(ctx.ctx, said as u32, (said >> 32) as u32))
     } else {
-        Err(DropReason::ToTenant)
+        count::end(said as u32)
     }
 }

@@ -6,7 +6,6 @@ use lb_common::{
 };
 
 use crate::{
-    emit,
     flow::{atomic, entry::now},
     maps::{ADDED, HASH_KEY, STATIONS},
     new_flow::policy,
@@ -26,7 +25,7 @@ pub(crate) extern "C" fn lb_station(id: u32, address: u32) -> u32 {
 
 #[inline(always)]
 fn is_admitted(id: u16, address: Be32) -> Option<bool> {
-    let network = emit::network(id).ok()?;
+    let network = crate::lookup::network_by_id(id).ok()?;
     if !policy::is_on_link(network, address) {
         return Some(true);
     }

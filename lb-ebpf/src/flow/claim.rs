@@ -16,11 +16,12 @@ use lb_common::{
 };
 
 use crate::{
-    count, emit,
+    count,
     flow::{
-        allocate::{forget, release, snat_page},
         entry::{Entry, NewFlow, now},
         half_open::{self, Slot},
+        index::unindex,
+        snat::{release, snat_page},
     },
     maps::{FREE_IDS, HASH_KEY},
 };
@@ -115,7 +116,7 @@ extern "C" fn lb_take_over(oldest: u64, networks: u32, range: u32, backend: u32,
     if !half_open::end(&entry, word, claimed) {
         return MISSED;
     }
-    forget(&entry, word);
+    unindex(&entry, word);
     number(entry.id, claimed)
 }
 
@@ -125,7 +126,8 @@ extern "C" fn lb_take_over(oldest: u64, networks: u32, range: u32, backend: u32,
 #[inline(never)]
 extern "C" fn lb_has_id(networks: u32, range: u32, id: u32) -> u32 {
     let (first, addresses) = (range >> 8 & 0xff, range & 0xff);
-    let (Ok(network), Some(page)) = (emit::network(networks as u16), snat_page(id)) else {
+    let (Ok(network), Some(page)) = (crate::lookup::network_by_id(networks as u16), snat_page(id))
+    else {
         return 0;
     };
     // All places: a loop up to `addresses` the compiler counts down, which the verifier does not follow.
@@ -151,7 +153,7 @@ fn slot(network: &Network, place: u32) -> Option<u32> {
 #[inline(never)]
 extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -> u64 {
     let (start, first, addresses) = (range >> 16, range >> 8 & 0xff, range & 0xff);
-    let Ok(network) = emit::network(networks as u16) else {
+    let Ok(network) = crate::lookup::network_by_id(networks as u16) else {
         return DropReason::RecordMissing as u64;
     };
     let (mut empty, mut kept, mut said) = (0, NONE, MISSED);
@@ -212,7 +214,7 @@ extern "C" fn lb_take(id: u32, backend: u32, port: u32, what: u32) -> u64 {
     }
     let claimed = word.claim(port >> 16 != 0);
     if word.claimable() && entry.swap(word, claimed) {
-        forget(&entry, word);
+        unindex(&entry, word);
         return number(id, claimed);
     }
     if was_silenced(&entry, word) {

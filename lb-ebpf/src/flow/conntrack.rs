@@ -1,7 +1,7 @@
 //! The flow of a packet, and what the packet does to it.
 
 use lb_common::{
-    addr::{Be16, Be32, Be128, Mac},
+    addr::Mac,
     conntrack::{self, Direction, FlowState, Segment, State},
     maps::{
         event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
@@ -9,7 +9,7 @@ use lb_common::{
     },
     verdict::DropReason,
     wire::{
-        Frame, Ip, L4,
+        Frame,
         header::{ACK, RST, SYN},
     },
 };
@@ -17,59 +17,13 @@ use lb_common::{
 use crate::{
     count, emit,
     flow::{
-        advance, allocate,
-        entry::{Entry, now},
+        advance,
+        entry::{Entry, Hit, frame_bytes, now, segment},
         events, splice,
     },
     ip::version::IpVersion,
-    lookup,
     maps::{BACKENDS, FLOW_INDEX},
 };
-
-/// A flow as it was when its packet came.
-#[derive(Clone, Copy)]
-pub(crate) struct Hit {
-    pub(crate) entry: Entry,
-    pub(crate) key: FlowKey,
-    pub(crate) backend: Be32,
-    pub(crate) backend_port: Be16,
-    pub(crate) backend_id: u32,
-    pub(crate) client_mac: Mac,
-    /// Generation of the entry.
-    pub(crate) generation: u32,
-}
-
-impl Hit {
-    /// Whether nobody has claimed the entry since it was read.
-    #[inline(always)]
-    pub(crate) fn still(&self) -> bool {
-        self.entry.word().generation() == self.generation
-    }
-
-    /// The client of a flow of IPv6.
-    #[inline(always)]
-    pub(crate) fn client6(&self) -> Option<Be128> {
-        lookup::client6(self.entry.id).filter(|_| self.still())
-    }
-
-    /// The entry's fields, if nobody claims it while they are read.
-    #[inline(always)]
-    pub(crate) fn read(entry: Entry, word: FlowState) -> Option<Self> {
-        let key = entry.key(word);
-        let (backend, backend_port) = entry.backend();
-        let (backend_id, client_mac) = (entry.backend_id(), entry.client_mac());
-        let same = entry.word().generation() == word.generation();
-        same.then_some(Self {
-            entry,
-            key,
-            backend,
-            backend_port,
-            backend_id,
-            client_mac,
-            generation: word.generation(),
-        })
-    }
-}
 
 /// The flow whose requests have this key, if its packets are translated.
 #[inline(always)]
@@ -198,27 +152,6 @@ pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<Hit, 
     Ok(hit)
 }
 
-/// The frame's length on the wire, without padding.
-#[inline(always)]
-pub(crate) fn frame_bytes<I: Ip>(frame: &Frame<'_, I>) -> u64 {
-    14 + u64::from(frame.ip.bytes())
-}
-
-/// The TCP segment of a frame; for UDP one of zeros. Not `None`: the compiler moves its fields before it
-/// asks whether they are there, and Linux before 6.3 refuses that ("invalid read from stack").
-#[inline(always)]
-pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Segment {
-    match frame.l4 {
-        L4::Tcp(tcp) => Segment {
-            flags: tcp.flags.get(),
-            sequence: tcp.sequence.get().get(),
-            acknowledgment: tcp.acknowledgment.get().get(),
-            payload: frame.payload,
-        },
-        L4::Udp(_) => Segment::default(),
-    }
-}
-
 /// Carries out what the packet means for the flow's word, and gives the word that closed the flow if
 /// it did. Its segment may have got other numbers.
 #[inline(always)]
@@ -239,7 +172,7 @@ fn advance<I>(
         match (said >> 32) as u32 {
             advance::KEPT => {}
             advance::CLOSED => closed = Some(word),
-            advance::ANSWERED => allocate::reindex(&hit.entry, &hit.key),
+            advance::ANSWERED => crate::flow::index::reindex(&hit.entry, &hit.key),
             reason => return Err(count::reason(reason)),
         }
     }

@@ -2,13 +2,14 @@
 
 use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use lb_common::{
-    addr::{Be16, Be32, Mac},
-    conntrack::FlowState,
+    addr::{Be16, Be32, Be128, Mac},
+    conntrack::{FlowState, Segment},
     maps::flow::{Flow, FlowKey, TIME_SHIFT},
+    wire::{Frame, Ip, L4},
 };
 use network_types::ip::IpProto;
 
-use crate::{flow::atomic, maps::FLOWS};
+use crate::{flow::atomic, lookup, maps::FLOWS};
 
 /// A flow entry. Other CPUs read and write it at the same time; see the races in `Flow`.
 #[derive(Clone, Copy)]
@@ -213,4 +214,70 @@ pub(crate) fn now() -> u32 {
     // SAFETY: the helper has no arguments and no preconditions (Linux 5.11).
     let ns = unsafe { bpf_ktime_get_coarse_ns() };
     (ns >> TIME_SHIFT) as u32
+}
+
+/// A flow as it was when its packet came.
+#[derive(Clone, Copy)]
+pub(crate) struct Hit {
+    pub(crate) entry: Entry,
+    pub(crate) key: FlowKey,
+    pub(crate) backend: Be32,
+    pub(crate) backend_port: Be16,
+    pub(crate) backend_id: u32,
+    pub(crate) client_mac: Mac,
+    /// Generation of the entry.
+    pub(crate) generation: u32,
+}
+
+impl Hit {
+    /// Whether nobody has claimed the entry since it was read.
+    #[inline(always)]
+    pub(crate) fn still(&self) -> bool {
+        self.entry.word().generation() == self.generation
+    }
+
+    /// The client of a flow of IPv6.
+    #[inline(always)]
+    pub(crate) fn client6(&self) -> Option<Be128> {
+        lookup::client6(self.entry.id).filter(|_| self.still())
+    }
+
+    /// The entry's fields, if nobody claims it while they are read.
+    #[inline(always)]
+    pub(crate) fn read(entry: Entry, word: FlowState) -> Option<Self> {
+        let key = entry.key(word);
+        let (backend, backend_port) = entry.backend();
+        let (backend_id, client_mac) = (entry.backend_id(), entry.client_mac());
+        let same = entry.word().generation() == word.generation();
+        same.then_some(Self {
+            entry,
+            key,
+            backend,
+            backend_port,
+            backend_id,
+            client_mac,
+            generation: word.generation(),
+        })
+    }
+}
+
+/// The frame's length on the wire, without padding.
+#[inline(always)]
+pub(crate) fn frame_bytes<I: Ip>(frame: &Frame<'_, I>) -> u64 {
+    14 + u64::from(frame.ip.bytes())
+}
+
+/// The TCP segment of a frame; for UDP one of zeros. Not `None`: the compiler moves its fields before it
+/// asks whether they are there, and Linux before 6.3 refuses that ("invalid read from stack").
+#[inline(always)]
+pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Segment {
+    match frame.l4 {
+        L4::Tcp(tcp) => Segment {
+            flags: tcp.flags.get(),
+            sequence: tcp.sequence.get().get(),
+            acknowledgment: tcp.acknowledgment.get().get(),
+            payload: frame.payload,
+        },
+        L4::Udp(_) => Segment::default(),
+    }
 }

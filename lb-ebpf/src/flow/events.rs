@@ -13,10 +13,7 @@ use lb_common::{
 
 use crate::{
     count,
-    flow::{
-        allocate,
-        entry::{Entry, now},
-    },
+    flow::entry::{Entry, now},
     lookup,
     maps::{FLOW_EVENTS, NETWORKS},
 };
@@ -27,7 +24,7 @@ pub(crate) fn ended(entry: &Entry, word: FlowState, kind: u32) {
     let (network, _) = entry.owners();
     report(entry, word, kind, network);
     // Last: from here on another CPU may write a new flow into the entry.
-    allocate::release(entry.id);
+    crate::flow::snat::release(entry.id);
 }
 
 /// Notes a flow that began.
@@ -59,7 +56,7 @@ pub(crate) fn report(entry: &Entry, word: FlowState, kind: u32, network: u16) {
     if wanted.is_none_or(|network| network.flags & NETWORK_EVENTS == 0) {
         return;
     }
-    let Some(page) = allocate::snat_page(entry.id) else {
+    let Some(page) = crate::flow::snat::snat_page(entry.id) else {
         return;
     };
     let Some(mut record) = FLOW_EVENTS.reserve(0) else {

@@ -12,7 +12,7 @@ use lb_common::{
 
 use crate::{
     flow::{
-        allocate, atomic, budget,
+        atomic, budget,
         entry::{Entry, now},
         events,
     },
@@ -118,7 +118,7 @@ pub(crate) extern "C" fn lb_recycle(place: u64) -> u32 {
     if let Some((entry, word)) = leaving(place)
         && end(&entry, word, word.close())
     {
-        allocate::release(entry.id);
+        crate::flow::snat::release(entry.id);
     }
     0
 }

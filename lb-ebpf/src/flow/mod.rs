@@ -14,5 +14,7 @@ pub(crate) mod entry;
 mod events;
 pub(crate) mod free_ids;
 mod half_open;
+pub(crate) mod index;
 pub(crate) mod rewrite;
+pub(crate) mod snat;
 pub(crate) mod splice;

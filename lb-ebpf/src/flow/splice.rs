@@ -24,7 +24,7 @@ use network_types::ip::IpProto;
 
 use crate::{
     count, emit,
-    flow::{conntrack::frame_bytes, entry::Entry},
+    flow::entry::{Entry, frame_bytes},
     frame::xdp::Xdp,
     maps::{FLOW_INDEX, SPLICES},
 };
@@ -152,7 +152,7 @@ fn send(ctx: &XdpContext, flow_id: u32, way: u32) -> Result<Verdict, DropReason>
     };
     splice::translate_by(option, &Xdp::new(ctx), own, other, way & OPEN != 0)
         .ok_or(DropReason::Malformed)?;
-    emit::out(ctx, emit::network(way as u16)?)
+    emit::out(ctx, crate::lookup::network_by_id(way as u16)?)
 }
 
 /// The numbers of a segment's sender, and those of the opposite direction.

@@ -9,7 +9,7 @@ use lb_common::{
     },
 };
 
-use crate::{flow::conntrack::Hit, lookup, maps::CLIENTS6, new_flow::policy};
+use crate::{flow::entry::Hit, lookup, maps::CLIENTS6};
 
 /// An IP header of one version.
 pub(crate) trait IpVersion: Ip + Sized {
@@ -80,12 +80,12 @@ impl IpVersion for Ipv4 {
 
     #[inline(always)]
     fn source_rule(&self, set: u32) -> u32 {
-        policy::rule(set, self.source.get())
+        crate::lookup::rule(set, self.source.get())
     }
 
     #[inline(always)]
     fn destination_rule(&self, set: u32) -> u32 {
-        policy::rule(set, self.destination.get())
+        crate::lookup::rule(set, self.destination.get())
     }
 }
 
@@ -127,11 +127,11 @@ impl IpVersion for Ipv6 {
 
     #[inline(always)]
     fn source_rule(&self, set: u32) -> u32 {
-        policy::rule6(set, self.source.get())
+        crate::lookup::rule6(set, self.source.get())
     }
 
     #[inline(always)]
     fn destination_rule(&self, set: u32) -> u32 {
-        policy::rule6(set, self.destination.get())
+        crate::lookup::rule6(set, self.destination.get())
     }
 }

@@ -1,20 +1,16 @@
 //! Who may open a flow; asked before any state is made.
 
-use aya_ebpf::btf_maps::lpm_trie::Key;
 use lb_common::{
-    addr::{Be32, Be128},
+    addr::Be32,
     maps::{
         network::Network,
-        rule::{ALLOW, DENY, NEIGHBOUR, RuleKey, RuleKey6, SET_BITS},
+        rule::{ALLOW, DENY, NEIGHBOUR},
         service::Service,
     },
-    verdict::DropReason,
+    verdict::{DropReason, Verdict},
 };
 
-use crate::{
-    ip::version::IpVersion,
-    maps::{RULES, RULES6},
-};
+use crate::{ip::version::IpVersion, lookup::rule};
 
 /// Whether the source of a packet from the network `id` may open a flow to `service`.
 #[inline(always)]
@@ -72,16 +68,14 @@ pub(crate) fn may_pass(network: &Network, ip: &impl IpVersion) -> bool {
     network.destinations == 0 || ip.destination_rule(network.destinations) != DENY
 }
 
-/// What the longest matching prefix of `set` says; 0 where none matches.
+/// IP to none of our addresses: from a tenant to nobody, else to the host, but not through it.
 #[inline(always)]
-pub(crate) fn rule(set: u32, address: Be32) -> u32 {
-    let key = Key::new(SET_BITS + 32, RuleKey { set, address });
-    RULES.get(&key).copied().unwrap_or(0)
-}
-
-/// The same of IPv6.
-#[inline(always)]
-pub(crate) fn rule6(set: u32, address: Be128) -> u32 {
-    let key = Key::new(SET_BITS + 128, RuleKey6 { set, address });
-    RULES6.get(&key).copied().unwrap_or(0)
+pub(crate) fn not_for_us(network: &Network, ip: &impl IpVersion) -> Result<Verdict, DropReason> {
+    if network.is_tenant() {
+        Err(DropReason::NotDeclared)
+    } else if may_pass(network, ip) {
+        Ok(Verdict::Passed)
+    } else {
+        Err(DropReason::ToTenant)
+    }
 }

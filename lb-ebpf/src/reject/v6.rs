@@ -21,7 +21,10 @@ use crate::{
     ip::v6::{self, forward::lb_complete6},
     lookup,
     maps::NETWORKS,
-    reject::v4::{cut, is_of_the_way, mtu_in_hand, must_know, token},
+    reject::{
+        judge::{cut, is_of_the_way, must_know},
+        limits::{mtu_in_hand, token},
+    },
 };
 
 /// What every network of IPv6 carries (RFC 8200 section 5).
@@ -41,7 +44,7 @@ pub(crate) extern "C" fn lb_refuse6(ctx: *mut xdp_md, id: u32, reason: u32) -> u
 
 #[inline(always)]
 fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
-    let chain = v6::chain::chain(ctx).ok()?;
+    let chain = v6::headers::chain(ctx).ok()?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0)?;
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;

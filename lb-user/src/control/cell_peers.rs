@@ -1,11 +1,5 @@
 //! Whom the cells hear: the answers of who is checked are let in, and no others.
 
-use crate::{
-    config::{Backend, Config, Health},
-    dataplane::peers::{LocalPeers, peer},
-    model::registry::{Ids, Kind},
-    proxy::Legs,
-};
 use std::{
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
@@ -15,6 +9,13 @@ use std::{
 
 use anyhow::Result;
 use lb_common::maps::cell_peer::PeerKey;
+
+use crate::{
+    config::{Backend, Config, Health},
+    dataplane::peers::{LocalPeers, peer},
+    model::registry::{Ids, Kind},
+    proxy::Legs,
+};
 
 /// Where checks ask: the name of a network, and the address and port there.
 pub type Asked<'c> = (&'c str, SocketAddr);

@@ -1,17 +1,5 @@
 //! The validated configuration, with ids and facts of the host, as records of the maps.
 
-use crate::{
-    config::{self, Config, Role, TCP_IP_BYTES},
-    dataplane::attach::Mode,
-    model::{
-        names::{backend_name, parse_backend, protocol_number},
-        registry::{Ids, Kind},
-        rules::Rules,
-        snat::{SnatSlot, draining, snat_name},
-    },
-    network::{cell, link::Link},
-};
-
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
@@ -37,6 +25,17 @@ use lb_common::{
 };
 
 use super::{backend_weights::Layers, rule_sets};
+use crate::{
+    config::{self, Config, Role, TCP_IP_BYTES},
+    dataplane::attach::Mode,
+    model::{
+        names::{backend_name, parse_backend, protocol_number},
+        registry::{Ids, Kind},
+        rules::Rules,
+        snat::{SnatSlot, draining, snat_name},
+    },
+    network::{cell, link::Link},
+};
 
 /// Where a network is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]

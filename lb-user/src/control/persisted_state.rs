@@ -2,13 +2,6 @@
 //! runtime folder; overrides, which outlive a reboot, in the state folder. Each is a file, always whole, and a copy
 //! of it.
 
-use crate::{
-    api::Override,
-    dataplane::pins::Pins,
-    health::Standing,
-    system::files::{Beside, change_beside, write_beside},
-};
-
 use std::{
     collections::BTreeMap,
     fs::{self},
@@ -22,6 +15,12 @@ use nix::time::ClockId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{confirm::Unconfirmed, drains::Drains};
+use crate::{
+    api::Override,
+    dataplane::pins::Pins,
+    health::Standing,
+    system::files::{Beside, change_beside, write_beside},
+};
 
 /// The state; backends by their names in the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

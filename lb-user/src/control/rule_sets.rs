@@ -1,13 +1,14 @@
 //! Rule sets: from prefixes of the configuration to numbered sets in the map. Pure.
 
-use crate::{
-    config::{self, Role},
-    model::rules::Rules,
-};
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use lb_common::maps::rule::{ALLOW, DENY, NEIGHBOUR, Owner};
+
+use crate::{
+    config::{self, Role},
+    model::rules::Rules,
+};
 
 /// What may be a source in `network`: what the configuration says, but never the network and
 /// broadcast addresses of a link; of IPv6 it has no broadcast address, and the first one is any router's.

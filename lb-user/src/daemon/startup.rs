@@ -1,5 +1,22 @@
 //! From a configuration to a live data plane: the steps of `lb run`, in order.
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, ErrorKind},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::{
+    runtime::Runtime,
+    sync::{
+        mpsc::{self, UnboundedSender},
+        watch,
+    },
+};
+
+use super::migrate::Migration;
 use crate::{
     config::{self, Config},
     control::{
@@ -40,24 +57,6 @@ use crate::{
     proxy::{Acceptors, Counts, Legs, Listeners, PortLeases, ProxyConfig, Shares, Tables},
     system::systemd,
 };
-
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    io::{self, ErrorKind},
-    time::Instant,
-};
-
-use anyhow::{Context as _, Result, ensure};
-use tokio::{
-    runtime::Runtime,
-    sync::{
-        mpsc::{self, UnboundedSender},
-        watch,
-    },
-};
-
-use super::migrate::Migration;
 
 /// How a start is to be made.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,8 +1,9 @@
 //! Names of the registry, and numbers of protocols.
 
+use std::net::IpAddr;
+
 use crate::config::{self, Protocol};
 
-use std::net::IpAddr;
 /// The registry's name of a backend: in another network or under another address it is another
 /// backend, because its flows cannot follow it there; under another port it is the same.
 pub fn backend_name(pool: &config::Pool, backend: &config::Backend) -> String {

@@ -1,17 +1,5 @@
 //! `lb flows` and `lb who`: the flows, live or closed.
 
-use crate::{
-    api::{Filter, FlowLine},
-    dataplane::{flows::coarse_now, labels::Labels},
-    flows::{
-        evict::selector::Choice,
-        filter::{choose, flow_id, meant, protocol},
-        idle::{self, Policy},
-        log::clock::millis_since,
-    },
-    model::{registry::Kind, snat::SnatSlot},
-};
-
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
@@ -25,6 +13,17 @@ use lb_common::{
 };
 
 use super::{Observer, WhoLine};
+use crate::{
+    api::{Filter, FlowLine},
+    dataplane::{flows::coarse_now, labels::Labels},
+    flows::{
+        evict::selector::Choice,
+        filter::{choose, flow_id, meant, protocol},
+        idle::{self, Policy},
+        log::clock::millis_since,
+    },
+    model::{registry::Kind, snat::SnatSlot},
+};
 
 impl Observer {
     /// What `filter` means here.

@@ -5,7 +5,6 @@
 //! before, and nothing is set aside for networks that ask for nothing. Where no other network has
 //! clients all is for the one.
 
-use crate::api::ShareUse;
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     net::SocketAddrV4,
@@ -14,6 +13,8 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
+
+use crate::api::ShareUse;
 
 /// What is divided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

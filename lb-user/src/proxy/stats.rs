@@ -1,10 +1,11 @@
 //! What became of the clients of each service.
 
-use crate::api::ServiceStats;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use crate::api::ServiceStats;
 
 /// Names that are told apart, in all; what others ask for is counted as one.
 const MAX_NAMES: usize = 100;

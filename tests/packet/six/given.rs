@@ -3,10 +3,6 @@
 use std::net::Ipv6Addr;
 
 use lb_common::addr::Mac;
-pub(crate) use lb_tests::{
-    packet::flags::*,
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
-};
 use lb_tests::{
     packet::{Decoded, check},
     program::node_mac6,
@@ -14,6 +10,10 @@ use lb_tests::{
 };
 
 pub(crate) use super::super::given::{assert_dropped, assert_passed, assert_refused};
+pub(crate) use lb_tests::{
+    packet::flags::*,
+    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
+};
 
 /// One TCP and one UDP service with one backend each, and a service without backends.
 pub(crate) const CONFIG: &str = r#"

@@ -232,6 +232,7 @@ mod tests {
     #[test]
     fn every_way_of_writing_a_path_is_read() {
         let text = "
+
 use std::fs; // crate::not
 pub(crate) use crate::{a::{self, b::C as D, *}, e};
 use super::super::f::G;

@@ -27,7 +27,7 @@ pub(crate) extern "C" fn lb_arp(ctx: *mut xdp_md, id: u32) -> u32 {
 /// a reply.
 #[inline(always)]
 fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
-    let network = emit::network(id)?;
+    let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let arp: &Arp = xdp
@@ -59,7 +59,7 @@ fn check(ethernet: &Ethernet, arp: &Arp, (id, network): (u16, &Network)) -> Resu
     let sender = arp.sender.get();
     let is_neighbour = arp::is_probe(arp)
         || lookup::address(id, sender).is_some()
-        || !sender.is_bogon() && policy::is_neighbour(policy::rule(network.sources, sender));
+        || !sender.is_bogon() && policy::is_neighbour(crate::lookup::rule(network.sources, sender));
     if is_neighbour {
         Ok(())
     } else {
@@ -87,7 +87,8 @@ fn to_us(
                 return Err(DropReason::RateLimited);
             }
             arp::answer(ethernet, arp, network.mac);
-            reject::v4::cut(ctx, xdp.len(), reject::v4::SHORTEST).ok_or(DropReason::Malformed)?;
+            reject::judge::cut(ctx, xdp.len(), reject::judge::SHORTEST)
+                .ok_or(DropReason::Malformed)?;
             emit::back(ctx, network)
         }
         Message::Reply => {

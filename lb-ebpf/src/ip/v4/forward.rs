@@ -21,35 +21,13 @@ use lb_common::{
 use crate::{
     cell::enter,
     count, emit,
-    flow::{
-        allocate,
-        conntrack::{self, Hit},
-        rewrite, splice,
-    },
+    flow::{conntrack, entry::Hit, rewrite, splice},
     frame::{ip_options, xdp::Xdp},
     ip::v4::fragment,
     lookup,
     maps::BACKENDS,
-    new_flow,
+    subprogram::OPENS,
 };
-
-/// What [`lb_flow`] says of a packet that belongs to no flow and may open one; no reason has this
-/// number.
-pub(crate) const OPENS: u64 = count::FIRST_VERDICT as u64 - 1;
-
-/// The end of a packet to `address`, one of ours in the network `id`.
-#[inline(always)]
-pub(crate) fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
-    let ports = u32::from(address.first_port) << 16 | u32::from(address.count);
-    let said = lb_flow(ctx.ctx, u32::from(id), address.kind, address.base, ports);
-    if said == OPENS {
-        count::end(new_flow::lb_open(ctx.ctx, u32::from(id)))
-    } else if said > u64::from(u32::MAX) {
-        count::end(splice::lb_splice(ctx.ctx, said as u32, (said >> 32) as u32))
-    } else {
-        count::end(said as u32)
-    }
-}
 
 /// The end of a packet to one of our addresses in the network `id`, as [`count::number`], or [`OPENS`];
 /// or that of a flow with a splice, which has got new addresses and needs new numbers as well: its flow's
@@ -87,7 +65,7 @@ const fn said(verdict: Verdict) -> u64 {
 /// A request to a VIP, a reply to a SNAT port, a segment for the cell, or none of ours.
 #[inline(always)]
 fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<u64, DropReason> {
-    let network = emit::network(id)?;
+    let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv4 = xdp
@@ -139,14 +117,14 @@ pub(crate) fn to_backend(
     backend_id: u32,
 ) -> Result<u64, DropReason> {
     let next = BACKENDS.get(backend_id).ok_or(DropReason::RecordMissing)?;
-    let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
+    let page = crate::flow::snat::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
     let translation = Translation {
         source: page.address,
         destination: backend,
         source_port: Be16::new(page.port(flow_id)),
         destination_port: backend_port,
     };
-    let out = emit::network(next.network)?;
+    let out = crate::lookup::network_by_id(next.network)?;
     fragment::identify(ctx, frame.ip, id, flow_id, FROM_CLIENT);
     let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
     nat::address_frame(frame.ethernet, out.mac, next.next_hop);
@@ -177,7 +155,7 @@ fn reply(
         source_port: key.vip_port,
         destination_port: key.client_port,
     };
-    let out = emit::network(key.network)?;
+    let out = crate::lookup::network_by_id(key.network)?;
     ip_options::conceal(ctx, frame.ip);
     fragment::identify(ctx, frame.ip, id, flow_id, FROM_BACKEND);
     let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;

@@ -22,7 +22,10 @@ use lb_common::{
 
 use crate::{
     count, emit,
-    flow::{allocate, atomic, conntrack::Hit, entry::Entry},
+    flow::{
+        atomic,
+        entry::{Entry, Hit},
+    },
     frame::{ip_options, xdp::Xdp},
     ip::datagram::{self, First, Followed},
     maps::{BACKENDS, IP_ID_BLOCKS, IP_IDS, NETWORKS},
@@ -162,7 +165,7 @@ impl Direction {
             return None;
         }
         let hit = Hit::read(entry, word)?;
-        let snat = allocate::snat_page(flow)?.address;
+        let snat = crate::flow::snat::snat_page(flow)?.address;
         let (ends, source, destination, network, next_hop) = if direction == FROM_CLIENT {
             let next = BACKENDS.get(hit.backend_id)?;
             let ends = (hit.key.client, hit.key.vip, hit.key.network);

@@ -22,7 +22,7 @@ use network_types::ip::IpProto;
 use crate::{
     cell::enter,
     count, emit,
-    flow::{allocate, conntrack, splice},
+    flow::{conntrack, splice},
     frame::xdp::Xdp,
     lookup,
     maps::{BACKENDS, NETWORKS},
@@ -90,7 +90,7 @@ fn echo(
         return Err(DropReason::Bogon);
     }
     policy::check_source(id, network, message.ip)?;
-    if !reject::v4::take_echo(id) {
+    if !reject::limits::take_echo(id) {
         return Err(DropReason::RateLimited);
     }
     message.answer();
@@ -212,7 +212,7 @@ fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Direction> {
         protocol: u16::from(quote.ip.protocol.get()),
     })?;
     let backend = BACKENDS.get(hit.backend_id)?;
-    let page = allocate::snat_page(hit.entry.id)?;
+    let page = crate::flow::snat::snat_page(hit.entry.id)?;
     let (expected, _) = hit.entry.acks();
     let (_, ahead) = splice::sequences(&hit.entry);
     Some(Direction {

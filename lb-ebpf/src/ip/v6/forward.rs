@@ -1,6 +1,6 @@
 //! A packet of TCP or UDP over IPv6 goes the way of its flow.
 //!
-//! As `forward`, in two steps, because two addresses of sixteen bytes more do not fit on the stack of one:
+//! As over IPv4, in two steps, because two addresses of sixteen bytes more do not fit on the stack of one:
 //! conntrack says which flow, and [`lb_rewrite6`] makes of the packet what the flow's other end expects.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
@@ -24,56 +24,18 @@ use lb_common::{
 use crate::{
     cell::enter,
     count, emit,
-    flow::{
-        allocate,
-        conntrack::{self, Hit},
-    },
+    flow::{conntrack, entry::Hit},
     frame::xdp::Xdp,
-    ip::{v4::forward::OPENS, v6::fragment, version},
+    ip::{v6::fragment, version},
     lookup,
     maps::BACKENDS,
-    new_flow,
+    subprogram::{IS_REPLY, OF_FLOW, OPENS, of_flow},
 };
-
-/// What [`lb_flow6`] says of a packet that belongs to a flow: this, whether it is a reply, and the
-/// generation of the flow's entry in the upper half, and the flow's id in the lower one.
-const OF_FLOW: u32 = 1 << 31;
-const IS_REPLY: u32 = 1 << 30;
 
 /// Bytes that an IPv6 header is longer than one of IPv4.
 const LONGER: u16 = 20;
 /// No layer-4 header begins beyond: see [`Chain`].
 const OFFSETS: usize = 511;
-
-/// The end of a packet to the address of ours with this label, in the network `id`.
-#[inline(always)]
-pub(crate) fn forward6(
-    ctx: *mut xdp_md,
-    id: u32,
-    label: u32,
-    chain: u32,
-) -> Result<Verdict, DropReason> {
-    let mut said = lb_flow6(ctx, id, label, chain);
-    if said == OPENS {
-        said = new_flow::lb_open6(ctx, id, label, chain);
-    }
-    let (way, flow_id) = ((said >> 32) as u32, said as u32);
-    if way & OF_FLOW == 0 {
-        return count::end(flow_id);
-    }
-    count::end(lb_rewrite6(ctx, id, flow_id, way, chain))
-}
-
-/// What is next for a packet of this flow.
-#[inline(always)]
-pub(crate) fn of_flow(flow_id: u32, generation: u32, direction: u16) -> u64 {
-    let reply = if direction == FROM_BACKEND {
-        IS_REPLY
-    } else {
-        0
-    };
-    u64::from(OF_FLOW | reply | generation) << 32 | u64::from(flow_id)
-}
 
 /// The flow of a packet to the address of ours with this label in the network `id`, as [`of_flow`]; or its
 /// end as [`count::number`], or [`OPENS`]. `chain` is [`Chain::raw`].
@@ -91,7 +53,7 @@ pub(crate) extern "C" fn lb_flow6(ctx: *mut xdp_md, id: u32, label: u32, chain: 
 
 #[inline(always)]
 fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
-    let network = emit::network(id)?;
+    let network = crate::lookup::network_by_id(id)?;
     let address = lookup::labelled(id, label).ok_or(DropReason::NotDeclared)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
@@ -205,7 +167,7 @@ fn rewrite(
     (flow_id, way): (u32, u32),
     chain: Chain,
 ) -> Result<Verdict, DropReason> {
-    let from = emit::network(id)?;
+    let from = crate::lookup::network_by_id(id)?;
     let hit = conntrack::by_id(flow_id).ok_or(DropReason::FlowRace)?;
     if hit.generation != way & !(OF_FLOW | IS_REPLY) {
         return Err(DropReason::FlowRace);
@@ -213,7 +175,7 @@ fn rewrite(
     let is_reply = way & IS_REPLY != 0;
     let direction = if is_reply { FROM_BACKEND } else { FROM_CLIENT };
     let (network, next_hop) = next(&hit, is_reply)?;
-    let out = emit::network(network)?;
+    let out = crate::lookup::network_by_id(network)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv6 = xdp
@@ -273,7 +235,7 @@ fn translation(hit: &Hit, is_reply: bool) -> Result<Translation<Be128>, DropReas
         });
     }
     let flow_id = hit.entry.id;
-    let page = allocate::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
+    let page = crate::flow::snat::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
     Ok(Translation {
         source: address(page.address)?,
         destination: address(hit.backend)?,

@@ -22,7 +22,7 @@ use lb_common::{
 
 use crate::{
     count, emit,
-    flow::{allocate, conntrack::Hit, entry::Entry},
+    flow::entry::{Entry, Hit},
     frame::xdp::Xdp,
     ip::{
         datagram::{self, First, Followed},
@@ -196,7 +196,7 @@ impl Direction {
             return None;
         }
         let hit = Hit::read(entry, word)?;
-        let snat = allocate::snat_page(flow)?.address;
+        let snat = crate::flow::snat::snat_page(flow)?.address;
         let (backend, client) = (lookup::unlabel(hit.backend)?, lookup::client6(flow)?);
         let (ends, source, destination, network, next_hop) = if direction == FROM_CLIENT {
             let next = BACKENDS.get(hit.backend_id)?;

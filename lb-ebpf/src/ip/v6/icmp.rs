@@ -21,14 +21,8 @@ use lb_common::{
 use network_types::ip::IpProto;
 
 use crate::{
-    cell::enter,
-    count, emit,
-    flow::{allocate, conntrack},
-    frame::xdp::Xdp,
-    lookup,
-    maps::BACKENDS,
-    new_flow::policy,
-    reject,
+    cell::enter, count, emit, flow::conntrack, frame::xdp::Xdp, lookup, maps::BACKENDS,
+    new_flow::policy, reject,
 };
 
 /// The end of an ICMPv6 packet from the network `id` to one of our addresses there, as
@@ -62,7 +56,7 @@ struct Direction {
 
 #[inline(always)]
 fn message(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason> {
-    let network = emit::network(id)?;
+    let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv6 = xdp
@@ -90,7 +84,7 @@ fn echo(ctx: &XdpContext, message: &Message<'_>, ours: &Ours<'_>) -> Result<Verd
         return Err(DropReason::Bogon);
     }
     policy::check_source(ours.id, ours.network, message.ip)?;
-    if !reject::v4::take_echo(ours.id) {
+    if !reject::limits::take_echo(ours.id) {
         return Err(DropReason::RateLimited);
     }
     message.answer();
@@ -122,7 +116,7 @@ fn error(
     if !quote.is_plausible(way.expected) {
         return Err(DropReason::IcmpUnrelated);
     }
-    let network = emit::network(way.network)?;
+    let network = crate::lookup::network_by_id(way.network)?;
     nat::check_hops(message.ip)?;
     nat::check_size(message.ip, network.mtu)?;
     if way.to_backend {
@@ -195,7 +189,7 @@ fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Direction> {
         return None;
     }
     let backend = BACKENDS.get(hit.backend_id)?;
-    let page = allocate::snat_page(hit.entry.id)?;
+    let page = crate::flow::snat::snat_page(hit.entry.id)?;
     let (expected, _) = hit.entry.acks();
     Some(Direction {
         translation: Translation {

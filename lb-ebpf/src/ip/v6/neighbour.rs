@@ -13,9 +13,7 @@ use lb_common::{
     },
 };
 
-use crate::{
-    cell::enter, count, emit, frame::xdp::Xdp, ip::v6::chain, lookup, new_flow::policy, reject,
-};
+use crate::{cell::enter, count, emit, frame::xdp::Xdp, lookup, new_flow::policy, reject};
 
 /// Hop-by-hop options, with which every message about groups begins.
 const HOP_BY_HOP: u8 = 0;
@@ -38,7 +36,7 @@ pub(crate) fn is_asked(xdp: &Xdp, chain: Chain) -> bool {
 fn message(xdp: &Xdp) -> Option<&Neighbour> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
     let message: &Neighbour = xdp.header(size_of::<Ethernet>() + size_of::<Ipv6>())?;
-    let is_of_neighbours = ip.next_header.get() == chain::ICMP
+    let is_of_neighbours = ip.next_header.get() == crate::ip::v6::headers::ICMP
         && ip.hop_limit.get() == HOPS
         && matches!(message.kind.get(), SOLICITATION | ADVERTISEMENT);
     is_of_neighbours.then_some(message)
@@ -55,7 +53,7 @@ pub(crate) extern "C" fn lb_neighbour(ctx: *mut xdp_md, id: u32) -> u32 {
 /// Steers a message by its target, as ARP.
 #[inline(always)]
 fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
-    let network = emit::network(id)?;
+    let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     // A number in any case: of one that is not there the verifier would find an unset register.
     let kind = message(&xdp).map_or(NONE, |message| message.kind.get());
@@ -111,7 +109,8 @@ fn answer(
     }
     let is_neighbour = asked.is_probe()
         || discovery::is_link_local(source)
-        || !source.is_bogon() && policy::is_neighbour(policy::rule6(network.sources, source));
+        || !source.is_bogon()
+            && policy::is_neighbour(crate::lookup::rule6(network.sources, source));
     if !is_neighbour {
         return Err(DropReason::NeighbourForged);
     }
@@ -129,7 +128,7 @@ fn answer(
 #[inline(always)]
 fn resize(ctx: &XdpContext, length: usize) -> Result<(), DropReason> {
     if length >= ANSWER_BYTES {
-        return reject::v4::cut(ctx, length, ANSWER_BYTES).ok_or(DropReason::Malformed);
+        return reject::judge::cut(ctx, length, ANSWER_BYTES).ok_or(DropReason::Malformed);
     }
     let missing = (ANSWER_BYTES - length) as i32;
     // SAFETY: the context is that of the running program; no reference into the frame is used afterwards.
@@ -148,7 +147,7 @@ fn of_groups(xdp: &Xdp) -> Option<u8> {
     let options: &Extension = xdp.header(at)?;
     let message: &Icmp = xdp.header(at + EXTENSION_BYTES)?;
     let is_of_groups = ip.next_header.get() == HOP_BY_HOP
-        && options.next_header.get() == chain::ICMP
+        && options.next_header.get() == crate::ip::v6::headers::ICMP
         && options.length.get() == 0;
     is_of_groups.then_some(message.kind.get())
 }

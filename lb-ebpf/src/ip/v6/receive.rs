@@ -11,16 +11,17 @@ use lb_common::{
 };
 
 use crate::{
-    count, emit,
+    count,
     frame::xdp::Xdp,
-    ip::v6::{forward, fragment, icmp, neighbour},
-    lookup, pipeline,
+    ip::v6::{
+        forward::{lb_flow6, lb_rewrite6},
+        fragment,
+        headers::{ICMP, REFUSED, chain},
+        icmp, neighbour,
+    },
+    lookup, new_flow,
+    subprogram::{OF_FLOW, OPENS},
 };
-
-/// ICMPv6 (RFC 4443).
-pub(crate) const ICMP: u8 = 58;
-/// What [`lb_chain`] says of a packet that may not go on is above all chains.
-const REFUSED: u32 = 1 << 24;
 
 /// What is next for a packet, beside its end: in the upper eight bits of what [`lb_ipv6`] says, which then has
 /// `Chain::raw` in the next 24 and the label of our address in the lower half.
@@ -39,7 +40,7 @@ pub(crate) fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let said = lb_ipv6(ctx, id);
     let (chain, label) = ((said >> 32) as u32 & (REFUSED - 1), said as u32);
     match said >> 56 {
-        FLOW => forward::forward6(ctx, id, label, chain),
+        FLOW => crate::ip::v6::receive::forward6(ctx, id, label, chain),
         MESSAGE => count::end(icmp::lb_icmp6(ctx, id, chain)),
         FRAGMENT => count::end(fragment::lb_fragment6(ctx, id, chain)),
         NEIGHBOUR => count::end(neighbour::lb_neighbour(ctx, id)),
@@ -84,7 +85,7 @@ impl Next {
 
 #[inline(always)]
 fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
-    let network = emit::network(id)?;
+    let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ip: &Ipv6 = xdp
@@ -99,7 +100,7 @@ fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     match ours {
         Some(_) if network.is_stopped() => Err(DropReason::Stopped),
         Some(label) => to_us(ctx, label),
-        None => pipeline::elsewhere(network, ip).map(Next::End),
+        None => crate::new_flow::policy::not_for_us(network, ip).map(Next::End),
     }
 }
 
@@ -123,28 +124,21 @@ fn to_us(ctx: &XdpContext, label: Be32) -> Result<Next, DropReason> {
     Ok(Next::Way { what, chain, label })
 }
 
-/// What is behind the IPv6 header.
+/// The end of a packet to the address of ours with this label, in the network `id`.
 #[inline(always)]
-pub(crate) fn chain(ctx: &XdpContext) -> Result<Chain, DropReason> {
-    let said = lb_chain(ctx.ctx);
-    if said >= REFUSED {
-        return Err(count::reason(said - REFUSED));
+pub(crate) fn forward6(
+    ctx: *mut xdp_md,
+    id: u32,
+    label: u32,
+    chain: u32,
+) -> Result<Verdict, DropReason> {
+    let mut said = lb_flow6(ctx, id, label, chain);
+    if said == OPENS {
+        said = new_flow::lb_open6(ctx, id, label, chain);
     }
-    Ok(Chain::from_raw(said))
-}
-
-/// Walks the extension headers: [`Chain::raw`], or [`REFUSED`] and the number of a reason. A function of its
-/// own for the verifier.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn lb_chain(ctx: *mut xdp_md) -> u32 {
-    let xdp = Xdp::new(&XdpContext::new(ctx));
-    let ip: Option<&Ipv6> = xdp.header(size_of::<Ethernet>());
-    let walked = ip
-        .ok_or(DropReason::Malformed)
-        .and_then(|ip| Chain::walk(&xdp, ip));
-    match walked {
-        Ok(chain) => chain.raw(),
-        Err(reason) => REFUSED + reason as u32,
+    let (way, flow_id) = ((said >> 32) as u32, said as u32);
+    if way & OF_FLOW == 0 {
+        return count::end(flow_id);
     }
+    count::end(lb_rewrite6(ctx, id, flow_id, way, chain))
 }

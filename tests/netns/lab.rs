@@ -32,7 +32,7 @@ fn the_lab_proves_itself_once() -> Result<()> {
     Ok(())
 }
 
-/// S3: three clusters on one address, by SNI and Host, with the file that an operator starts from.
+/// Three clusters on one address, by SNI and Host, with the file that an operator starts from.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn the_lab_of_three_clusters_proves_itself_once() -> Result<()> {
@@ -48,7 +48,7 @@ fn the_lab_of_three_clusters_proves_itself_once() -> Result<()> {
     Ok(())
 }
 
-/// S1: the three load balancers of one tenant, with the file that an operator starts from.
+/// The three load balancers of one tenant, with the file that an operator starts from.
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn the_lab_of_one_tenants_three_load_balancers_proves_itself_once() -> Result<()> {

@@ -180,13 +180,13 @@ suite() {
 
 netns() {
   suite netns 1 --exact \
-    request::a_request_to_the_vip_arrives_at_the_node_port \
-    request::backends_need_no_route_to_tenants_and_see_only_the_snat_address \
-    shared::b1_three_names_have_three_certificates \
-    handoff::b15_a_connection_is_handed_over_and_is_a_flow \
-    reload::a_service_or_a_source_that_is_removed_ends_its_flows \
-    takeover::reliability_2_a_process_takes_over_and_nobody_is_refused \
-    extension::reliability_22_ipv6_extension_headers_are_dropped_and_counted
+    flows::request::a_request_to_the_vip_arrives_at_the_node_port \
+    flows::request::backends_need_no_route_to_tenants_and_see_only_the_snat_address \
+    proxy::sni::b1_three_names_have_three_certificates \
+    handoff::connections::b15_a_connection_is_handed_over_and_is_a_flow \
+    operate::reload::a_service_or_a_source_that_is_removed_ends_its_flows \
+    lifecycle::takeover::reliability_2_a_process_takes_over_and_nobody_is_refused \
+    ip::extension::reliability_22_ipv6_extension_headers_are_dropped_and_counted
 }
 
 echo "FACT kernel $(uname -r)"

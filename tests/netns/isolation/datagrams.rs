@@ -19,7 +19,7 @@ use super::{
     scene::{Scene, Words},
     victim::Victim,
 };
-use crate::allow::cut;
+use crate::policy::allow::cut;
 
 /// Frames per second.
 const FLOOD: u32 = 10_000;

@@ -20,7 +20,7 @@ use lb_tests::{
 };
 
 use super::scene::{NAME, SHARED, WEB};
-use crate::allow::cut;
+use crate::policy::allow::cut;
 
 /// In which a new connection must be answered: two lost SYNs (1 + 2 s) are no failure.
 const IN_TIME: Duration = Duration::from_secs(4);

@@ -7,9 +7,12 @@
 //! asserted: other tests run on the same CPUs.
 
 mod attack;
+mod blind;
 mod datagrams;
+mod flood;
 mod kind;
 mod neighbours;
+mod quota;
 mod scene;
 mod shared;
 mod spoofed;

@@ -16,7 +16,7 @@ use lb_tests::{
 };
 
 use super::given::{Words, at, hops, topology};
-use crate::life::LIMIT;
+use crate::flows::life::LIMIT;
 
 /// A prefix lets one client in, a longer one inside it keeps the other out; nothing of it comes to the
 /// nodes.

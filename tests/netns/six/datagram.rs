@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{lb::Lb, six::read, topology::SNAT6, wire::Wire};
 
 use super::given::{Words, receive, topology, udp_client, udp_server};
-use crate::life::LIMIT;
+use crate::flows::life::LIMIT;
 
 /// Bytes that a frame carries behind its IPv6 header, and that a kernel puts into one behind the fragment
 /// header: also into the last one, which would have room for more.

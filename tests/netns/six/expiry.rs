@@ -16,7 +16,7 @@ use lb_tests::{
 };
 
 use super::given::{Words, open, topology};
-use crate::life::{AT_ONCE, LIMIT, ensure_all_ids_are_free, only_flow};
+use crate::flows::life::{AT_ONCE, LIMIT, ensure_all_ids_are_free, only_flow};
 
 /// After its idle timeout both ends of a connection are reset, and nothing of it is left but its name.
 #[test]

@@ -15,7 +15,7 @@ use lb_tests::{
     },
 };
 
-use crate::life::LIMIT;
+use crate::flows::life::LIMIT;
 
 /// What a configuration says beyond the addresses; each is empty or begins with a comma.
 #[derive(Clone, Copy, Debug, Default)]

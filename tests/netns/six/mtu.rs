@@ -12,7 +12,7 @@ use lb_tests::{
 };
 
 use super::given::{Words, at, receive, topology, udp_client, udp_server};
-use crate::life::LIMIT;
+use crate::flows::life::LIMIT;
 
 /// The nodes' network, in bytes of an IP packet.
 const MTU: u32 = 1400;

@@ -16,9 +16,11 @@ use lb_tests::{
 
 use super::given::{Words, open, topology};
 use crate::{
-    cell::inside,
-    life::LIMIT,
-    resolve::{MANY, PACE, neighbours},
+    flows::life::LIMIT,
+    nic::{
+        cell::inside,
+        resolve::{MANY, PACE, neighbours},
+    },
 };
 
 /// A /64 has any number of stations: the kernel of the cell gets to know none of those that a host makes up.

@@ -12,7 +12,7 @@ use lb_tests::{
 };
 
 use super::given::{Words, at, hops, open, receive, topology, udp_client, udp_server};
-use crate::life::LIMIT;
+use crate::flows::life::LIMIT;
 
 /// A traceroute to a service sees the VIP at its only hop, and nothing of a node in any frame.
 #[test]

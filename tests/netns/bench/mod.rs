@@ -1,0 +1,4 @@
+//! The bench itself.
+
+mod ends;
+mod nics;

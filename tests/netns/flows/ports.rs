@@ -1,0 +1,76 @@
+//! SNAT ports cannot be foreseen: an address gives them out in an order of its own, whether a start sets it up
+//! or a reload, which may do no more than any process that runs.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use lb_common::maps::snat::{FLOWS_PER_ADDRESS, base};
+use lb_tests::{
+    ids,
+    lb::{Lb, USER},
+    topology::Topology,
+};
+
+use crate::{
+    flows::life::Words,
+    lifecycle::privileges::{ALL, KEPT, ensure_kept},
+};
+
+const ONE: &str = "10.32.96.50";
+const TWO: &str = "10.32.96.50, 10.32.96.51";
+
+/// The places of the ports that wait, in the order in which they will come; by the slot of the address. Each is
+/// there once, and hardly one comes next to its neighbour: two are to be expected of so many.
+fn waiting(topology: &Topology) -> Result<BTreeMap<u16, Vec<u32>>> {
+    let mut all = ids::by_slot(topology.run())?;
+    for (slot, places) in &mut all {
+        places.iter_mut().for_each(|id| *id -= base(*slot));
+        let mut sorted = places.clone();
+        sorted.sort_unstable();
+        ensure!(sorted.into_iter().eq(0..FLOWS_PER_ADDRESS.into()));
+        ensure!(alike(places.windows(2).map(|pair| (pair[0] + 1, pair[1]))) <= 20);
+        ensure!(alike(places.windows(2).map(|pair| (pair[0], pair[1] + 1))) <= 20);
+    }
+    Ok(all)
+}
+
+fn alike(pairs: impl Iterator<Item = (u32, u32)>) -> usize {
+    pairs.filter(|(one, other)| one == other).count()
+}
+
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn the_order_of_ports_is_another_one_for_each_address_and_each_time() -> Result<()> {
+    let topology = Topology::poc()?;
+    let config = |snat| Words {
+        snat,
+        ..Words::default()
+    };
+    let mut lb = Lb::start_unprivileged(&topology, &config(ONE).config(), ALL)?;
+    ensure_kept(&topology, lb.process().id(), USER, KEPT)?;
+    let first = waiting(&topology)?;
+    lb.reload(&config(TWO).config())?;
+    let both = waiting(&topology)?;
+    ensure!(first.len() == 1 && both.len() == 2 && first[&0] == both[&0]);
+    // One that stays as it is keeps its order, also over a restart: what was used last comes last.
+    lb.process().stop()?;
+    lb.restart(&config(TWO).config())?;
+    let mut after = waiting(&topology)?;
+    for (slot, places) in &mut after {
+        // It was turned around by one.
+        places.rotate_right(1);
+        ensure!(both[slot] == *places, "slot {slot}");
+    }
+    drop(lb);
+    let _lb = Lb::start(&topology, &config(TWO).config())?;
+    let anew = waiting(&topology)?;
+    for (one, other) in [
+        (&both[&0], &both[&1]),
+        (&both[&0], &anew[&0]),
+        (&both[&1], &anew[&1]),
+    ] {
+        let same = alike(one.iter().copied().zip(other.iter().copied()));
+        ensure!(same <= 20, "{same} ports have the same place");
+    }
+    Ok(())
+}

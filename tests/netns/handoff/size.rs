@@ -1,0 +1,81 @@
+//! Ends that take segments of different sizes are told of the smaller one, so that their connections can be
+//! handed over all the same.
+
+use anyhow::{Result, ensure};
+use lb_tests::{
+    lb::Lb,
+    topology::{Host, Topology},
+};
+use nix::sys::socket::{getsockopt, sockopt::TcpMaxSeg};
+
+use crate::{
+    handoff::connections::{copied, handed_over},
+    proxy::{
+        pipe::carry,
+        relayed::{config, fast_line},
+    },
+};
+
+/// What an end takes, as its SYN says; and what is left beside timestamps.
+const LESS: u32 = 1360;
+const STAMPS: u32 = 12;
+const BULK: u64 = 4 << 20;
+
+/// From now on what comes from that host says that it takes segments of this size.
+fn takes(host: &Host, prefix: &str, mss: u32) -> Result<()> {
+    let address = host.address;
+    let route = format!("{prefix} dev eth0 proto kernel scope link src {address} advmss {mss}");
+    host.netns.run(&format!("ip route replace {route}"))?;
+    Ok(())
+}
+
+/// How many were handed over, and how many were copied because of their segments.
+fn counts(lb: &Lb<'_>) -> Result<(u64, u64)> {
+    Ok((handed_over(lb)?, copied(lb, "segment_size")?))
+}
+
+/// A backend that takes less than the client's network carries, as pods of an overlay do: the first connection
+/// is copied, and from then on clients are told; a process that takes over goes on so.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn clients_are_told_what_the_backend_takes() -> Result<()> {
+    let topology = Topology::poc()?;
+    takes(&topology.nodes[0], "10.32.96.0/20", LESS)?;
+    let line = fast_line(&topology)?;
+    let config = config(&topology, "", "");
+    let mut lb = Lb::start(&topology, &config)?;
+    let first = line.open()?;
+    assert_eq!(counts(&lb)?, (0, 1));
+    ensure!(getsockopt(&first.client, TcpMaxSeg)? > LESS);
+    for number in 1..=3 {
+        let pair = line.open()?;
+        assert_eq!(counts(&lb)?, (number, 1));
+        assert_eq!(getsockopt(&pair.client, TcpMaxSeg)?, LESS - STAMPS);
+        carry(&pair.client, &pair.server, BULK)?;
+        carry(&pair.server, &pair.client, BULK)?;
+    }
+    carry(&first.client, &first.server, BULK)?;
+    lb.take_over(&config)?;
+    let pair = line.open()?;
+    assert_eq!(counts(&lb)?, (1, 0));
+    assert_eq!(getsockopt(&pair.client, TcpMaxSeg)?, LESS - STAMPS);
+    Ok(())
+}
+
+/// A client that takes less than the backend's network carries: its backend is told so at once.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_backend_is_told_what_its_client_takes() -> Result<()> {
+    let topology = Topology::poc()?;
+    let line = fast_line(&topology)?;
+    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    for (number, mss) in (1..).zip([LESS, 536, 100]) {
+        takes(topology.client(), "192.168.203.0/24", mss)?;
+        let pair = line.open()?;
+        assert_eq!(counts(&lb)?, (number, 0), "{mss}");
+        assert_eq!(getsockopt(&pair.server, TcpMaxSeg)?, mss - STAMPS);
+        carry(&pair.client, &pair.server, BULK / 8)?;
+        carry(&pair.server, &pair.client, BULK / 8)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! Many connections of two tenants at a time, who have the same addresses and ports and ask for the same
+//! names: FEATURES B15, and how long clients are held by a hand-over.
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lb_tests::{
+    client::open_from,
+    hello::named,
+    lb::Lb,
+    teller::{Teller, ask_on},
+    topology::{Host, Trunk},
+};
+
+use crate::{
+    handoff::connections::wait_for_no_sockets_in,
+    proxy::{
+        relayed::wait_for,
+        sni::{NAMES, PORT, SHARED},
+    },
+};
+
+/// Clients of each tenant at a time.
+const AT_ONCE: u16 = 25;
+/// The first port of a client.
+const FIRST: u16 = 20_000;
+/// The nodes serve the tenants at ports of their own.
+const TENANTS: [(&str, u16); 2] = [("t1", PORT), ("t2", PORT + 1)];
+/// What tells how long a client was held.
+const LOG: &str = "LB_LOG=info,lb_user::shared::leases=debug";
+const HELD: &str = "a client was held microseconds=";
+
+/// B15: everybody gets to whom he asks for, and nearly everybody is handed over.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b15_two_tenants_are_handed_over_side_by_side() -> Result<()> {
+    let trunk = Trunk::build()?;
+    let mut tellers = Vec::new();
+    for (tenant, port) in TENANTS {
+        for (node, name) in trunk.nodes.iter().zip(NAMES) {
+            let at = SocketAddrV4::new(node.address, port);
+            let called = format!("{name} of {tenant}");
+            tellers.push(Teller::start_listening(&node.netns, at, &called)?);
+        }
+    }
+    let mut lb = Lb::start_through(&trunk, &config(&trunk.nodes), &["env", LOG])?;
+    let all: u16 = match std::env::var_os("LB_TEST_LONG") {
+        Some(_) => 10_000,
+        None => 1000,
+    };
+    let each = all / 2 / AT_ONCE;
+    thread::scope(|scope| {
+        let load = |(tenant, number): (usize, u16)| {
+            let (called, _) = TENANTS[tenant];
+            let client = trunk.tenants[tenant].client();
+            let come = move || ask_all(client.address, called, number * each..(number + 1) * each);
+            scope.spawn(move || client.netns.inside(come)?)
+        };
+        let both = (0..AT_ONCE).flat_map(|number| [(0, number), (1, number)]);
+        let loads: Vec<_> = both.map(load).collect();
+        let mut ended = loads.into_iter().map(|load| {
+            let ended = load.join();
+            ended.map_err(|_| anyhow!("a client panicked"))?
+        });
+        ended.try_for_each(|ended| ended)
+    })?;
+
+    let status = lb.tell(&["status", "-o", "json"])?.done()?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    for (tenant, _) in TENANTS {
+        let counted = &status["shared"][format!("of-{tenant}")];
+        let of = |counter: &str| counted[counter].as_u64().context("a count");
+        let (routed, handed_over) = (of("routed")?, of("handed_over")?);
+        println!(
+            "{tenant}: {handed_over} of {routed}, copied {}",
+            counted["copied"]
+        );
+        assert_eq!(routed, u64::from(each * AT_ONCE));
+        ensure!(handed_over * 100 > routed * 99, "{handed_over} of {routed}");
+    }
+    let held = held(&lb.process().stderr())?;
+    ensure!(
+        held.len() >= usize::from(all) * 99 / 100,
+        "{} held",
+        held.len()
+    );
+    let at = |of_1000: usize| held[held.len() * of_1000 / 1000];
+    println!(
+        "held: {} times, p50 {:?}, p90 {:?}, p99 {:?}, p99.9 {:?}, most {:?}",
+        held.len(),
+        at(500),
+        at(900),
+        at(990),
+        at(999),
+        held.last().context("a client")?
+    );
+    wait_for_no_sockets_in(&trunk, &["t1", "t2", "mgmt"])?;
+    wait_for(&lb, 0)
+}
+
+/// The pools of both tenants, and a service for each on one VIP.
+fn config(nodes: &[Host]) -> String {
+    let (mut pools, mut services) = (String::new(), String::new());
+    for (tenant, port) in TENANTS {
+        let mut routes = Vec::new();
+        for (node, name) in nodes.iter().zip(NAMES) {
+            let (address, pool) = (node.address, format!("{}-{tenant}", &name[..1]));
+            pools += &format!("  {pool}: {{ network: mgmt, backends: [\"{address}:{port}\"] }}\n");
+            routes.push(format!("{{ names: [{name}], pool: {pool} }}"));
+        }
+        let routes = routes.join(", ");
+        services += &format!(
+            "  of-{tenant}: {{ network: {tenant}, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{routes}] }} }}\n"
+        );
+    }
+    format!(
+        "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
+  t1: {{ role: tenant, interface: eth0, vlan: 2003, prefixes: [192.168.203.0/24] }}
+  t2: {{ role: tenant, interface: eth0, vlan: 2004, prefixes: [192.168.203.0/24] }}
+pools:
+{pools}services:
+{services}"
+    )
+}
+
+/// One connection after the other, from one port after the other, to one name after the other.
+fn ask_all(address: Ipv4Addr, tenant: &str, numbers: std::ops::Range<u16>) -> Result<()> {
+    for number in numbers {
+        let name = NAMES[usize::from(number) % NAMES.len()];
+        let from = SocketAddrV4::new(address, FIRST + number);
+        let stream = open_from(Some(from), SHARED)?;
+        let who = ask_on(stream, &[&named(name.as_bytes())], Duration::ZERO);
+        let who = who.with_context(|| format!("{tenant}, {from}: {name}"))?;
+        let wanted = format!("{name} of {tenant}");
+        ensure!(who.as_ref() == Some(&wanted), "{who:?}, not {wanted}");
+    }
+    Ok(())
+}
+
+/// How long clients were held, the shortest first.
+fn held(log: &str) -> Result<Vec<Duration>> {
+    let micros = log.lines().filter_map(|line| line.split(HELD).nth(1));
+    let held = micros.map(|micros| Ok(Duration::from_micros(micros.trim().parse()?)));
+    let mut held = held.collect::<Result<Vec<_>>>()?;
+    held.sort_unstable();
+    Ok(held)
+}

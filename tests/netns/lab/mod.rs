@@ -1,0 +1,4 @@
+//! The labs of `cargo xtask run`.
+
+mod clusters;
+pub(crate) mod one_ip;

@@ -1,0 +1,196 @@
+//! Random faults, one after the other, while connections talk.
+
+use std::{fs, net::SocketAddrV4, path::PathBuf, thread, time::Duration};
+
+use anyhow::{Result, ensure};
+use lb_tests::{
+    answers::Answers,
+    dice::{Dice, SEED},
+    echo::EchoServer,
+    lb::Lb,
+    links::{detach, links},
+    load::Load,
+    topology::{ECHO, ECHO_NODE_PORT, MGMT_NIC, Topology},
+};
+use lb_user::dataplane::object::MAPS;
+
+use crate::{
+    flows::life::ensure_all_ids_are_free,
+    health::verdicts::HEALTH_PORT,
+    lifecycle::mend::{MENDED, STREAMS, cell, link_pins, maps, move_silently},
+};
+
+/// Connections, or turns of one, that show that traffic goes on.
+const FEW: u64 = 10;
+/// A SYN that was lost while a program was detached is sent again after 1, 3 and 7 s (RFC 6298).
+const SENT_AGAIN: Duration = Duration::from_secs(8);
+/// Maps whose pins are removed.
+const REMOVED: [&str; 5] = ["FLOWS", "REGISTRY", "FREE_IDS", "SPLICES", "VERDICTS"];
+/// What is done in cells.
+const IN_CELLS: [(&str, &str); 7] = [
+    ("tenant-a", "ip addr del 192.168.203.110/32 dev cell"),
+    ("mgmt", "ip addr del 10.32.96.50/32 dev cell"),
+    ("mgmt", "ip link set cell down"),
+    ("tenant-a", "ip link set cell down"),
+    ("mgmt", "ip route del 10.32.96.0/20"),
+    ("mgmt", "sysctl -qw net.ipv4.conf.all.arp_ignore=0"),
+    ("tenant-a", "ip link del cell"),
+];
+
+/// One backend, which a check that is faster than the kernel's neighbour probe may find dead.
+const CONFIG: &str = "version: 1
+networks:
+  mgmt: { role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
+  tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }
+pools:
+  echo-a:
+    network: mgmt
+    health:
+      tcp: { port: CHECKED }
+      interval: 1s
+      timeout: 500ms
+      fast_interval: 1s
+      rise: 2
+      fall: 3
+      on_dead: reset
+    backends: [{ name: NODE, address: \"BACKEND\" }]
+services:
+  echo-a: { network: tenant-a, listen: [\"VIP/tcp\"], pool: echo-a }
+";
+
+/// What can be done to an instance.
+struct Faults<'t> {
+    topology: &'t Topology,
+    config: String,
+    maps: PathBuf,
+    links: PathBuf,
+    pins: Vec<String>,
+    dice: Dice,
+    /// The last byte of the backend's MAC.
+    last: u8,
+}
+
+impl Faults<'_> {
+    fn one_of(&mut self, count: usize) -> Result<usize> {
+        Ok(usize::try_from(self.dice.below(u32::try_from(count)?))?)
+    }
+
+    /// Makes one, and says which.
+    fn make(&mut self, lb: &mut Lb<'_>) -> Result<String> {
+        Ok(match self.dice.below(7) {
+            0 => {
+                let pin = self.pin()?;
+                // A pair that was made anew has another index.
+                let _other = fs::remove_file(self.links.join(&pin));
+                format!("rm {pin}")
+            }
+            1 => {
+                let pin = self.pin()?;
+                let _other = detach(&self.links.join(&pin));
+                format!("detach {pin}")
+            }
+            2 => {
+                let map = REMOVED[self.one_of(REMOVED.len())?];
+                fs::remove_file(self.maps.join(map))?;
+                format!("rm {map}")
+            }
+            3 => {
+                let socket = ["lb.sock", "heirs.sock"][self.one_of(2)?];
+                let runtime = PathBuf::from("/run/lb").join(self.topology.run());
+                fs::remove_file(runtime.join(socket))?;
+                format!("rm {socket}")
+            }
+            4 => {
+                lb.kill()?;
+                lb.restart(&self.config)?;
+                "kill -9".to_owned()
+            }
+            5 => {
+                self.last = self.last % 200 + 1;
+                let ours = self.topology.mac(MGMT_NIC)?;
+                move_silently(&self.topology.nodes[0].netns, ours, self.last)?;
+                format!("the backend at another MAC, {:02x}", self.last)
+            }
+            _ => {
+                let (network, fault) = IN_CELLS[self.one_of(IN_CELLS.len())?];
+                let words: Vec<&str> = fault.split(' ').collect();
+                cell(self.topology, network, &words)?;
+                format!("{network}: {fault}")
+            }
+        })
+    }
+
+    fn pin(&mut self) -> Result<String> {
+        let index = self.one_of(self.pins.len())?;
+        Ok(self.pins[index].clone())
+    }
+}
+
+/// Traffic goes on after a fault, and nothing of it was lost.
+fn ensure_goes_on(load: &Load, fault: &str) -> Result<()> {
+    let mut tally = load.take();
+    if tally.failed == 0 && tally.done <= FEW {
+        thread::sleep(SENT_AGAIN);
+        tally = load.take();
+    }
+    ensure!(
+        tally.failed == 0 && tally.done > FEW,
+        "{fault}: {}: {tally:?}",
+        load.name
+    );
+    println!("{fault}: {}: longest {:?}", load.name, tally.longest);
+    Ok(())
+}
+
+/// Faults in an order that the printed seed gives: no connection is lost, no byte is wrong, and in the end nothing is
+/// left to mend and every id is free.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn random_faults_lose_nothing() -> Result<()> {
+    let faults = match std::env::var_os("LB_TEST_LONG") {
+        Some(_) => 200,
+        None => 12,
+    };
+    let topology = Topology::poc()?;
+    let node = &topology.nodes[0];
+    let at = |port| SocketAddrV4::new(node.address, port);
+    let echo = EchoServer::start(&node.netns, at(ECHO_NODE_PORT), node.name)?;
+    let _checked = Answers::start(&node.netns, at(HEALTH_PORT))?;
+    let config = CONFIG
+        .replace("CHECKED", &HEALTH_PORT.to_string())
+        .replace("NODE", node.name)
+        .replace("BACKEND", &at(ECHO_NODE_PORT).to_string())
+        .replace("VIP", &ECHO.to_string());
+    let mut lb = Lb::start(&topology, &config)?;
+    let loads = [
+        Load::streams(topology.client(), ECHO, STREAMS)?,
+        Load::connects("new connections", topology.client(), ECHO)?,
+    ];
+    let (links_folder, pins) = link_pins(&topology)?;
+    let mut random = Faults {
+        topology: &topology,
+        config,
+        maps: maps(&topology)?,
+        links: links_folder,
+        pins,
+        dice: Dice::from_environment(),
+        last: 0,
+    };
+    println!("{SEED}={}", random.dice.seed());
+    for number in 1..=faults {
+        let fault = format!("{number}, {}", random.make(&mut lb)?);
+        thread::sleep(MENDED);
+        for load in &loads {
+            ensure_goes_on(load, &fault)?;
+        }
+    }
+    let is_lost = |map: &&str| !random.maps.join(map).exists();
+    let lost: Vec<&str> = MAPS.into_iter().filter(is_lost).collect();
+    ensure!(lost.is_empty(), "{lost:?}");
+    assert_eq!(links(topology.run())?.len(), random.pins.len());
+    ensure!(echo.mixed_up().is_empty(), "{:?}", echo.mixed_up());
+    for load in loads {
+        load.end()?;
+    }
+    ensure_all_ids_are_free(&topology, &lb)
+}

@@ -1,0 +1,718 @@
+//! A change that is cut short by a kill, before one of its steps: what is served meanwhile is of the one
+//! configuration or of the other, and the next start makes the change complete. RELIABILITY 3.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead as _, BufReader, ErrorKind, Write as _},
+    net::{Ipv4Addr, SocketAddrV4, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    canonical,
+    dice::{Dice, SEED},
+    doom::{self, Doom, Followed, Moment},
+    echo::EchoServer,
+    hello::named,
+    ids,
+    lb::Lb,
+    pair::{Line, Pair},
+    poll,
+    teller::{Teller, ask},
+    topology::{Host, Topology, VIP},
+};
+
+use crate::flows::life::LIMIT;
+
+const PORT: u16 = 30700;
+const OTHER_PORT: u16 = 30701;
+const TLS_PORT: u16 = 31443;
+/// Where the connections go that outlive all kills, and where their backend listens.
+const KEPT: SocketAddrV4 = SocketAddrV4::new(VIP, 7010);
+const KEPT_PORT: u16 = 30710;
+const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
+/// Ports of each SNAT address, from 1024 on.
+const PORTS: usize = 1024;
+/// How long a VIP has that one configuration does not know.
+const SHORT: Duration = Duration::from_millis(300);
+/// Connections of each client to each VIP.
+const TRIES: usize = 6;
+
+/// A VIP, and who answers each of the two clients there: names of backends, `refused`, or nobody.
+struct Case {
+    at: SocketAddrV4,
+    before: [&'static str; 2],
+    after: [&'static str; 2],
+}
+
+const REFUSED: &str = "refused";
+const NOBODY: &str = "nobody";
+
+fn cases() -> [Case; 8] {
+    let at = |last, port| SocketAddrV4::new(Ipv4Addr::new(192, 168, 203, last), port);
+    let case = |at, before, after| Case { at, before, after };
+    [
+        // Weights and budget.
+        case(at(110, 7000), ["n1 n2"; 2], ["n1 n2"; 2]),
+        // Other backends, for fewer clients, and for more.
+        case(at(110, 7001), ["n1 n2"; 2], ["n3 n4", REFUSED]),
+        case(at(110, 7002), ["n1", REFUSED], ["n3"; 2]),
+        // The same backend at another port. A backend keeps its identity then, and several of them change
+        // one after the other: so this is about one.
+        case(at(110, 7003), ["n1"; 2], ["n1+"; 2]),
+        // Under another name, another pool.
+        case(at(110, 7004), ["n2"; 2], ["n3"; 2]),
+        // One of two backends is another one.
+        case(at(110, 7005), ["n1 n2"; 2], ["n1 n3"; 2]),
+        case(at(111, 7000), ["n1"; 2], [NOBODY; 2]),
+        case(at(112, 7000), [NOBODY; 2], ["n1"; 2]),
+    ]
+}
+
+fn backends(nodes: &[u8], port: u16) -> String {
+    let backends = nodes
+        .iter()
+        .map(|node| format!("\"10.32.96.{}:{port}\"", 104 + node));
+    backends.collect::<Vec<_>>().join(", ")
+}
+
+/// The configuration before and the one after.
+fn configs() -> [String; 2] {
+    let [one, all] = ["192.168.203.50/32", "192.168.203.0/24"];
+    let pool = |name: &str, nodes: &[u8], port: u16, more: &str| {
+        let backends = backends(nodes, port);
+        format!("  {name}: {{ network: mgmt, backends: [{backends}]{more} }}\n")
+    };
+    let service = |name: &str, listen: &str, pool: &str, more: &str| {
+        format!(
+            "  {name}: {{ network: tenant-a, listen: [\"192.168.203.{listen}/tcp\"], pool: {pool}, reject: true{more} }}\n"
+        )
+    };
+    let config = |snat: &str, half_open: &str, pools: [String; 8], services: [String; 9]| {
+        format!(
+            "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [{snat}] }}
+  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24], reject: true{half_open} }}
+pools:
+{}services:
+{}",
+            pools.concat(),
+            services.concat(),
+        )
+    };
+    let ports = "ports: 1024-2047";
+    let first = format!("{{ address: 10.32.96.50, {ports} }}");
+    let second = format!("{{ address: 10.32.96.51, {ports} }}");
+    let check = format!(", health: {{ tcp: {{ port: {PORT} }}, interval: 1s, timeout: 500ms }}");
+    let shared = |name: &str, pool: &str| {
+        format!(
+            "  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{{ names: [{name}], pool: {pool} }}] }} }}\n"
+        )
+    };
+    let before = config(
+        &first,
+        "",
+        [
+            pool("stays", &[1, 2], PORT, ""),
+            pool("narrow", &[1, 2], PORT, ""),
+            pool("wide", &[1], PORT, ""),
+            pool("port", &[1], PORT, ""),
+            pool("out", &[2], PORT, ""),
+            pool("half", &[1, 2], PORT, ""),
+            pool("kept", &[1], KEPT_PORT, ""),
+            pool("tls", &[1], TLS_PORT, ""),
+        ],
+        [
+            service("stays", "110:7000", "stays", ""),
+            service("narrow", "110:7001", "narrow", &format!(", allow: [{all}]")),
+            service("wide", "110:7002", "wide", &format!(", allow: [{one}]")),
+            service("port", "110:7003", "port", ""),
+            service("old", "110:7004", "out", ""),
+            service("half", "110:7005", "half", ""),
+            service("kept", "110:7010", "kept", ""),
+            service("gone", "111:7000", "wide", ""),
+            shared("a.lab", "tls"),
+        ],
+    );
+    let weights = format!(
+        "  stays: {{ network: mgmt{check}, backends: [{{ address: \"10.32.96.105:{PORT}\", weight: 3 }}, {{ address: \"10.32.96.106:{PORT}\" }}] }}\n"
+    );
+    let after = config(
+        &format!("{first}, {second}"),
+        ", half_open: 4096, max_flows: 900",
+        [
+            weights,
+            pool("narrow", &[3, 4], PORT, ""),
+            pool("wide", &[3], PORT, ""),
+            pool("port", &[1], OTHER_PORT, ""),
+            pool("in", &[3], PORT, &check),
+            pool("half", &[1, 3], PORT, ""),
+            pool("kept", &[1], KEPT_PORT, ", drain_timeout: 1m"),
+            pool("tls", &[2], TLS_PORT, ""),
+        ],
+        [
+            service("stays", "110:7000", "stays", ", max_flows: 500"),
+            service("narrow", "110:7001", "narrow", &format!(", allow: [{one}]")),
+            service("wide", "110:7002", "wide", &format!(", allow: [{all}]")),
+            service("port", "110:7003", "port", ", idle_timeout: 1h"),
+            service("new", "110:7004", "in", ""),
+            service("half", "110:7005", "half", ""),
+            service("kept", "110:7010", "kept", ", max_flows: 700"),
+            service("added", "112:7000", "another", ""),
+            shared("b.lab", "tls"),
+        ],
+    );
+    let another = pool("another", &[1], PORT, "");
+    [
+        before,
+        after.replace("services:\n", &format!("{another}services:\n")),
+    ]
+}
+
+/// Nodes that say who they are, and at which port.
+struct Site<'t> {
+    topology: &'t Topology,
+    _echo: Vec<EchoServer<'t>>,
+    _tellers: Vec<Teller>,
+}
+
+impl<'t> Site<'t> {
+    fn new(topology: &'t Topology) -> Result<Self> {
+        let (mut echo, mut tellers) = (Vec::new(), Vec::new());
+        for node in &topology.nodes {
+            for (port, more) in [(PORT, ""), (OTHER_PORT, "+")] {
+                let name = format!("{}{more}", node.name);
+                let at = SocketAddrV4::new(node.address, port);
+                echo.push(EchoServer::start(&node.netns, at, &name)?);
+            }
+            let at = SocketAddrV4::new(node.address, TLS_PORT);
+            tellers.push(Teller::start_listening(&node.netns, at, node.name)?);
+        }
+        Ok(Self {
+            topology,
+            _echo: echo,
+            _tellers: tellers,
+        })
+    }
+
+    fn clients(&self) -> [&'t Host; 2] {
+        [0, 1].map(|index| &self.topology.clients[index])
+    }
+
+    /// Who answers the clients at a VIP.
+    fn answers(&self, at: SocketAddrV4, limit: Duration) -> Result<[String; 2]> {
+        let mut answers = [String::new(), String::new()];
+        for (client, answer) in self.clients().into_iter().zip(&mut answers) {
+            let asked = client.netns.inside(|| who_answers(at, limit))?;
+            *answer = asked.with_context(|| format!("{} at {at}", client.name))?;
+        }
+        Ok(answers)
+    }
+
+    /// Each service is wholly of one configuration, or of the other; how many are of the new one.
+    fn ensure_whole(&self) -> Result<usize> {
+        let mut new = 0;
+        for case in cases() {
+            let comes_or_goes = case.before[0] == NOBODY || case.after[0] == NOBODY;
+            let limit = if comes_or_goes { SHORT } else { LIMIT };
+            let answers = self.answers(case.at, limit)?;
+            let is = |wanted: [&str; 2]| {
+                answers.iter().zip(wanted).all(|(answer, wanted)| {
+                    let of_wanted = |name: &str| wanted.split(' ').any(|one| one == name);
+                    // One that is not there yet, or no more.
+                    let is_closed = comes_or_goes && (answer == REFUSED || answer == NOBODY);
+                    is_closed || answer.split(' ').all(of_wanted)
+                })
+            };
+            ensure!(
+                is(case.before) || is(case.after),
+                "{}: {answers:?}, neither {:?} nor {:?}",
+                case.at,
+                case.before,
+                case.after
+            );
+            new += usize::from(!is(case.before));
+        }
+        Ok(new)
+    }
+
+    /// Everything is as in this configuration.
+    fn ensure_is(&self, side: usize) -> Result<()> {
+        for case in cases() {
+            let wanted = [case.before, case.after][side];
+            let is_closed = wanted[0] == NOBODY;
+            let answers = self.answers(case.at, if is_closed { SHORT } else { LIMIT })?;
+            for (answer, wanted) in answers.iter().zip(wanted) {
+                let closed = is_closed && (answer == REFUSED || answer == NOBODY);
+                let of_wanted = |name: &str| wanted.split(' ').any(|one| one == name);
+                ensure!(
+                    closed || answer.split(' ').all(of_wanted),
+                    "{}: {answers:?}, not {wanted}",
+                    case.at
+                );
+            }
+        }
+        let hello = named(["a.lab", "b.lab"][side].as_bytes());
+        let client = self.topology.client();
+        let who = client
+            .netns
+            .inside(|| ask(SHARED, &[&hello], Duration::ZERO))??;
+        let wanted = self.topology.nodes[side].name;
+        ensure!(who.as_deref() == Some(wanted), "shared: {who:?}");
+        Ok(())
+    }
+}
+
+/// The names that answer at a VIP, without those of others in between.
+fn who_answers(at: SocketAddrV4, limit: Duration) -> Result<String> {
+    let mut names = BTreeSet::new();
+    for _ in 0..TRIES {
+        let name = answer(at, limit)?;
+        let is_closed = name == NOBODY;
+        names.insert(name);
+        if is_closed {
+            break;
+        }
+    }
+    let names: Vec<String> = names.into_iter().collect();
+    Ok(names.join(" "))
+}
+
+fn answer(at: SocketAddrV4, limit: Duration) -> Result<String> {
+    let stream = match TcpStream::connect_timeout(&at.into(), limit) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(REFUSED.to_owned()),
+        Err(error) if is_silence(error.kind()) => return Ok(NOBODY.to_owned()),
+        stream => stream.context("connect")?,
+    };
+    stream.set_read_timeout(Some(LIMIT))?;
+    (&stream).write_all(b"who\n").context("ask")?;
+    let mut line = String::new();
+    BufReader::new(&stream)
+        .read_line(&mut line)
+        .context("hear the answer")?;
+    let name = line.split(' ').next().unwrap_or_default();
+    Ok(name.to_owned())
+}
+
+fn is_silence(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::WouldBlock
+    )
+}
+
+/// How the change is made that is cut short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Reload,
+    Start,
+    TakeOver,
+}
+
+/// What a fresh instance has with each of the configurations.
+struct Fresh {
+    entries: [BTreeSet<String>; 2],
+    names: [BTreeSet<String>; 2],
+    folders: BTreeSet<String>,
+}
+
+struct Bed<'t> {
+    site: &'t Site<'t>,
+    lb: Lb<'t>,
+    configs: [String; 2],
+    fresh: Fresh,
+    pairs: Vec<Pair>,
+    /// How many take-overs were begun on the way there.
+    take_overs: usize,
+}
+
+impl<'t> Bed<'t> {
+    fn new(site: &'t Site<'t>) -> Result<Self> {
+        let configs = configs();
+        let run = site.topology.run();
+        let mut fresh = Vec::new();
+        for (side, config) in configs.iter().enumerate() {
+            let lb = Lb::start(site.topology, config)?;
+            poll::until("all answer", LIMIT, || Ok(site.ensure_is(side).ok()))
+                .with_context(|| format!("{:?}", site.ensure_is(side)))?;
+            fresh.push((
+                canonical::entries(run)?,
+                canonical::names(run)?,
+                canonical::folders(run),
+            ));
+            lb.down()?;
+        }
+        let lb = Lb::start(site.topology, &configs[0])?;
+        let folders = canonical::folders(run);
+        let side = |index: usize| (fresh[index].0.clone(), fresh[index].1.clone());
+        let [(before, old_names), (after, new_names)] = [side(0), side(1)];
+        Ok(Self {
+            site,
+            lb,
+            configs,
+            fresh: Fresh {
+                entries: [before, after].map(without_links),
+                names: [old_names, new_names],
+                folders,
+            },
+            pairs: Vec::new(),
+            take_overs: 0,
+        })
+    }
+
+    /// Makes a change, kills who makes it before a step, sees what is served, starts anew, and sees
+    /// that all is as in a fresh instance. What was done, and how much of the old was left.
+    fn kill(&mut self, way: Way, to: usize, at: Moment) -> Result<(Followed, usize)> {
+        let config = self.configs[to].clone();
+        let followed = match way {
+            Way::Reload => self.reload_and_die(&config, at)?,
+            Way::Start => {
+                self.lb.kill()?;
+                self.lb.begin_restart(&config)?;
+                let (run, pid) = (self.site.topology.run(), self.lb.process().id());
+                self.die(doom::kill_before(run, pid, at)?)?
+            }
+            Way::TakeOver => self.take_over_and_die(&config, to, at)?,
+        };
+        let new = self.look(&followed)?;
+        self.lb.kill()?;
+        self.lb.restart(&config)?;
+        self.ensure_fresh(to)
+            .with_context(|| format!("after the start that follows {followed:?}"))?;
+        Ok((followed, new))
+    }
+
+    /// What is served when nobody is there.
+    fn look(&self, followed: &Followed) -> Result<usize> {
+        let words = || {
+            format!(
+                "killed before {:?}, after {:?}",
+                followed.killed, followed.steps
+            )
+        };
+        let new = self.site.ensure_whole().with_context(words)?;
+        self.pairs
+            .iter()
+            .try_for_each(Pair::talk)
+            .with_context(words)?;
+        Ok(new)
+    }
+
+    fn reload_and_die(&mut self, config: &str, at: Moment) -> Result<Followed> {
+        self.lb.write(config)?;
+        let doom = doom::kill_before(self.site.topology.run(), self.lb.process().id(), at)?;
+        let _said = self.lb.tell(&["reload"])?;
+        doom.end()
+    }
+
+    /// Until the process is killed, or ready.
+    fn die(&mut self, doom: Doom) -> Result<Followed> {
+        let begun = Instant::now();
+        while !doom.is_over() && !self.lb.process().stdout().contains("ready") {
+            ensure!(begun.elapsed() < 3 * LIMIT, "neither killed nor ready");
+            thread::sleep(Duration::from_millis(5));
+        }
+        doom.end()
+    }
+
+    /// In turn both processes are killed at the moment, or only the one that takes over: then the one before goes on
+    /// with what it has applied until it is killed, too.
+    fn take_over_and_die(&mut self, config: &str, to: usize, at: Moment) -> Result<Followed> {
+        let goes_on = self.take_overs.is_multiple_of(2) == (to == 0);
+        self.take_overs += to;
+        let mut before = self.lb.begin_take_over(config, &[])?;
+        let run = self.site.topology.run();
+        let next = self.lb.process().id();
+        let doom = if goes_on {
+            doom::kill_before(run, next, at)?
+        } else {
+            doom::kill_both_before(run, next, before.id(), at)?
+        };
+        let followed = self.die(doom)?;
+        if followed.killed.is_some() && goes_on {
+            poll::until("the process before goes on", LIMIT, || {
+                Ok(before.stderr().contains("this one goes on").then_some(()))
+            })?;
+            let is_whole = self.site.ensure_is(1 - to);
+            let is_whole = is_whole.and_then(|()| self.ensure_no_id_is_lost());
+            is_whole.with_context(|| format!("gone on after {followed:?}"))?;
+        }
+        before.signal(nix::sys::signal::Signal::SIGKILL)?;
+        before.wait_for_end(LIMIT)?;
+        Ok(followed)
+    }
+
+    fn ensure_fresh(&self, side: usize) -> Result<()> {
+        // A client that has looked for a VIP before it was there gives up between its last probe and the end of its
+        // patience, whatever is there by then.
+        for client in self.site.clients() {
+            client.netns.run("ip neigh flush dev eth0")?;
+        }
+        self.site.ensure_is(side)?;
+        self.pairs.iter().try_for_each(Pair::talk)?;
+        let run = self.site.topology.run();
+        let wanted = &self.fresh.entries[side];
+        let same = || {
+            let now = without_links(canonical::entries(run)?);
+            let more: Vec<_> = now
+                .difference(wanted)
+                .filter(|entry| !leaves(entry))
+                .collect();
+            let less: Vec<_> = wanted.difference(&now).collect();
+            ensure!(
+                more.is_empty() && less.is_empty(),
+                "too much: {more:#?}, missing: {less:#?}"
+            );
+            Ok(())
+        };
+        poll::until("the maps of a fresh instance", LIMIT, || Ok(same().ok()))
+            .or_else(|_| same())?;
+        let folders = canonical::folders(run);
+        let differ: Vec<_> = folders.symmetric_difference(&self.fresh.folders).collect();
+        ensure!(differ.is_empty(), "left or gone: {differ:?}");
+        self.ensure_no_id_is_lost()
+    }
+
+    /// Each flow id is in the queue, and once, or a flow has it.
+    fn ensure_no_id_is_lost(&self) -> Result<()> {
+        let counted = || ids::counted(self.site.topology.run());
+        // A flow that ends is neither for a moment.
+        let all = poll::until("the ids of all flows", LIMIT, || {
+            let is_whole = |count: &[usize; 2]| *count == [PORTS, 0];
+            Ok(counted()?.iter().all(is_whole).then_some(()))
+        });
+        all.with_context(|| format!("{:?}", counted()))
+    }
+
+    /// When nothing drains any more, the names are those of a fresh instance, too.
+    fn ensure_nothing_leaks(&mut self, side: usize) -> Result<()> {
+        self.pairs.clear();
+        let run = self.site.topology.run();
+        let wanted = &self.fresh.names[side];
+        let gone = poll::until("the ids of what is gone", 3 * LIMIT, || {
+            Ok((canonical::names(run)? == *wanted).then_some(()))
+        });
+        gone.with_context(|| format!("{:?}, not {wanted:?}", canonical::names(run)))?;
+        let entries = || canonical::entries(run).map(without_links);
+        poll::until("entries of nothing else", LIMIT, || {
+            Ok((entries()? == self.fresh.entries[side]).then_some(()))
+        })
+        .with_context(|| format!("{:#?}", entries()))?;
+        poll::until("the end of every flow", LIMIT, || {
+            let flows = self.lb.status()?.flows;
+            Ok((flows.live == 0).then_some(()))
+        })
+        .with_context(|| format!("{:?}", self.lb.status()))?;
+        self.ensure_no_id_is_lost()
+    }
+}
+
+/// Interfaces of cells have other numbers in another instance.
+fn without_links(entries: BTreeSet<String>) -> BTreeSet<String> {
+    let word = |word: &str| !word.starts_with("cell_ifindex") && !word.contains("ifindex:");
+    let entries = entries.into_iter();
+    entries
+        .map(|entry| {
+            let mut after_link = false;
+            let words = entry.split(' ').filter(|now| {
+                let keep = word(now) && !after_link;
+                after_link = now.ends_with("ifindex:");
+                keep
+            });
+            words.collect::<Vec<_>>().join(" ")
+        })
+        .collect()
+}
+
+/// Whether an entry may be of a SNAT address that finishes its flows, or of a peer to whom the last words are
+/// on their way.
+fn leaves(entry: &str) -> bool {
+    entry.contains("10.32.96.51") || entry.starts_with(canonical::PEER)
+}
+
+/// The moments of one test. In the long tier each has steps of the whole change, too.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    moments: &'static [Moment],
+    /// Whether such a kill leaves some services new and others old.
+    is_partly: bool,
+}
+
+/// Before what is pointed to is written: no service is another one yet.
+const TARGETS: Part = Part {
+    moments: &[
+        Moment::Of("bpf 2 of SNAT_PAGES", 0),
+        Moment::Of("bpf 2 of NETWORKS", 1),
+        Moment::Of("bpf 2 of BACKENDS", 2),
+    ],
+    is_partly: false,
+};
+/// While what points to it is written: services, VIPs and names.
+const REFERENCES: Part = Part {
+    moments: &[
+        Moment::Of("bpf 2 of SERVICES", 4),
+        Moment::Of("bpf 2 of ADDRESSES", 1),
+        Moment::Of("bpf 3 of ADDRESSES", 0),
+        Moment::Of("bpf 2 of REGISTRY", 1),
+    ],
+    is_partly: true,
+};
+
+/// In the long tier also: steps so far apart; each run has others. The two parts have one half of them each.
+const APART: u32 = 2 * 16;
+
+/// When to kill, one moment after the other.
+fn moments(part: Part, dice: &mut Dice) -> Result<Box<dyn Iterator<Item = Moment>>> {
+    let moments = part.moments.iter().copied();
+    if !is_long() {
+        return Ok(Box::new(moments));
+    }
+    let first = usize::try_from(dice.below(APART))?;
+    let apart = usize::try_from(APART)?;
+    let steps = (first..).step_by(apart).map(Moment::Step);
+    Ok(Box::new(moments.chain(steps)))
+}
+
+fn is_long() -> bool {
+    std::env::var_os("LB_TEST_LONG").is_some()
+}
+
+/// Kills a change at all moments of a part.
+fn kill_everywhere(way: Way, part: Part) -> Result<()> {
+    let mut dice = Dice::from_environment();
+    let again = format!("{SEED}={}", dice.seed());
+    println!("{again}");
+    let moments = moments(part, &mut dice)?;
+    kill_at(way, moments, part.is_partly).context(again)
+}
+
+/// Kills a change at one moment after the other, in turn there and back; whether some of them must leave
+/// a part of the services new.
+fn kill_at(way: Way, moments: impl Iterator<Item = Moment>, is_partly: bool) -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let mut bed = Bed::new(&site)?;
+    let line = Line::new(topology.client(), KEPT, &topology.nodes[0], KEPT_PORT)?;
+    bed.pairs = line.open_many(10)?;
+    let (mut kills, mut partly) = (0, 0);
+    let mut done = [false; 2];
+    let mut side = 0;
+    for at in moments {
+        let kills_before = kills;
+        for _ in 0..2 {
+            side = 1 - side;
+            if done[side] {
+                bed.lb.reload(&bed.configs[side].clone())?;
+                continue;
+            }
+            let (followed, new) = bed
+                .kill(way, side, at)
+                .with_context(|| format!("{way:?} to {side}, {at:?}"))?;
+            match followed.killed {
+                Some(step) => {
+                    println!("{way:?} to {side}: killed at {at:?}, {step}: {new} new");
+                    kills += 1;
+                }
+                None => {
+                    println!("{way:?} to {side}: {:#?}", followed.steps);
+                    done[side] = matches!(at, Moment::Step(_));
+                }
+            }
+            partly += usize::from((1..6).contains(&new));
+        }
+        // On the way back there may be less to do: only what the change before has done until it was killed.
+        let came = kills > kills_before || matches!(at, Moment::Step(_));
+        ensure!(came, "{at:?} never came");
+        if done == [true; 2] {
+            break;
+        }
+    }
+    println!("{way:?}: {kills} kills, {partly} of them in the middle");
+    ensure!(kills > 2, "{kills} kills");
+    ensure!(partly > 0 || !is_partly, "none in the middle");
+    bed.ensure_nothing_leaks(side)
+}
+
+/// A reload.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_3_a_reload_that_is_killed_before_its_targets_is_completed() -> Result<()> {
+    kill_everywhere(Way::Reload, TARGETS)
+}
+
+/// The same, killed while services, VIPs and names change.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_3_a_reload_that_is_killed_among_its_references_is_completed() -> Result<()> {
+    kill_everywhere(Way::Reload, REFERENCES)
+}
+
+/// A start over what another configuration has left.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_3_a_start_that_is_killed_before_its_targets_is_completed() -> Result<()> {
+    kill_everywhere(Way::Start, TARGETS)
+}
+
+/// The same, killed while services, VIPs and names change.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_3_a_start_that_is_killed_among_its_references_is_completed() -> Result<()> {
+    kill_everywhere(Way::Start, REFERENCES)
+}
+
+/// A take-over with another configuration: the process that takes over is killed, and the one before with it, or after
+/// it has gone on.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_3_a_take_over_that_is_killed_before_its_targets_is_completed() -> Result<()> {
+    kill_everywhere(Way::TakeOver, TARGETS)
+}
+
+/// The same, killed while services, VIPs and names change.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_3_a_take_over_that_is_killed_among_its_references_is_completed() -> Result<()> {
+    kill_everywhere(Way::TakeOver, REFERENCES)
+}
+
+/// At any moment of a change, by time.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn reliability_3_a_change_is_killed_at_random() -> Result<()> {
+    let kills = if is_long() { 200 } else { 6 };
+    let mut dice = Dice::from_environment();
+    let again = format!("{SEED}={}", dice.seed());
+    println!("{again}");
+    let mut run = || -> Result<()> {
+        let topology = Topology::poc()?;
+        let site = Site::new(&topology)?;
+        let mut bed = Bed::new(&site)?;
+        let line = Line::new(topology.client(), KEPT, &topology.nodes[0], KEPT_PORT)?;
+        bed.pairs = line.open_many(10)?;
+        let begun = Instant::now();
+        bed.lb.reload(&bed.configs[1].clone())?;
+        let takes = begun.elapsed();
+        bed.lb.reload(&bed.configs[0].clone())?;
+        let mut side = 0;
+        for kill in 0..kills {
+            side = 1 - side;
+            let config = bed.configs[side].clone();
+            let moment = dice.up_to(takes);
+            bed.lb.write(&config)?;
+            let mut reload = bed.lb.begin(&["reload"])?;
+            thread::sleep(moment);
+            bed.lb.kill()?;
+            reload.wait()?;
+            let words = || format!("kill {kill}, after {moment:?} of {takes:?}");
+            bed.look(&Followed::default()).with_context(words)?;
+            bed.lb.restart(&config)?;
+            bed.ensure_fresh(side).with_context(words)?;
+        }
+        bed.ensure_nothing_leaks(side)
+    };
+    run().context(again)
+}

@@ -1,0 +1,21 @@
+//! A process and its data plane: starts, kills, take-overs, stops, and what is taken away from it.
+
+pub(crate) mod alone;
+mod bad_start;
+mod clock;
+mod confirm;
+mod disk;
+mod faults;
+mod killed;
+mod mend;
+mod migrate;
+pub(crate) mod privileges;
+mod remains;
+mod replace;
+mod restart;
+mod stop;
+mod survive;
+pub(crate) mod takeover;
+mod through;
+mod undone;
+mod unit;

@@ -1,0 +1,460 @@
+//! One load through all that can happen to the product: upgrades, kills, changes that are cut short, links
+//! and backends that come and go. RELIABILITY 1 to 3, 5, 26. Beside it, the same through HAProxy.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddrV4},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    dice::{Dice, SEED},
+    echo::EchoServer,
+    lb::Lb,
+    load::{Load, Mirror, Tally},
+    poll,
+    process::Process,
+    teller::Teller,
+    topology::{Host, MGMT_NIC, TENANT_NIC, Topology, VIP},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::flows::life::LIMIT;
+
+/// Ports of VIPs, and of what is behind them.
+const LONG: u16 = 7010;
+const SHORT: u16 = 7011;
+const FLAPS: u16 = 7012;
+const SHARED: u16 = 443;
+const ECHO_PORT: u16 = 30700;
+const FLAPS_PORT: u16 = 30712;
+const UDP_PORT: u16 = 30053;
+const TLS_PORT: u16 = 31443;
+const NAME: &str = "a.lab";
+const STREAMS: usize = 10;
+/// Between two of what happens.
+const REST: Duration = Duration::from_millis(200);
+/// How long a link is down.
+const DOWN: Duration = Duration::from_millis(300);
+
+/// The longest time in which a connection of the data plane may hear nothing, where nothing happens to its
+/// links: less than it takes to send a lost SYN again.
+const GAP: Duration = Duration::from_secs(1);
+
+/// How many of each.
+#[derive(Clone, Copy, Debug)]
+struct Tier {
+    upgrades: u32,
+    kills: u32,
+    changes: u32,
+    flaps: u32,
+}
+
+fn tier() -> Tier {
+    match std::env::var_os("LB_TEST_LONG") {
+        Some(_) => Tier {
+            upgrades: 20,
+            kills: 20,
+            changes: 200,
+            flaps: 10,
+        },
+        None => Tier {
+            upgrades: 3,
+            kills: 3,
+            changes: 5,
+            flaps: 1,
+        },
+    }
+}
+
+/// What a kind of load may lose while something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum May {
+    Nothing,
+    /// Shared VIPs are refused while no process is there.
+    LoseShared,
+    /// Packets are lost with the link.
+    LoseDatagrams,
+    /// A backend of that pool refuses who comes.
+    LoseFlapping,
+    /// A SYN to a backend of that pool is lost with the backend's link, and sent again.
+    DelayFlapping,
+}
+
+struct Loads {
+    streams: Load,
+    connects: Load,
+    flapping: Load,
+    shared: Load,
+    datagrams: Option<Load>,
+}
+
+impl Loads {
+    fn start(client: &Host, at: Ipv4Addr, with_datagrams: bool) -> Result<Self> {
+        let at = |port| SocketAddrV4::new(at, port);
+        let datagrams = with_datagrams.then(|| Load::datagrams(client, at(SHORT)));
+        Ok(Self {
+            streams: Load::streams(client, at(LONG), STREAMS)?,
+            connects: Load::connects("connections", client, at(SHORT))?,
+            flapping: Load::connects("connections where a backend flaps", client, at(FLAPS))?,
+            shared: Load::named(client, at(SHARED), NAME)?,
+            datagrams: datagrams.transpose()?,
+        })
+    }
+
+    fn all(&self) -> Vec<&Load> {
+        let Self {
+            streams,
+            connects,
+            flapping,
+            shared,
+            datagrams,
+        } = self;
+        let mut all = vec![streams, connects, flapping, shared];
+        all.extend(datagrams);
+        all
+    }
+
+    /// Says what has come of each kind; in the order of [`Self::all`].
+    fn report(&self, what: &str) -> Vec<Tally> {
+        println!("{what}:");
+        let tallies = self.all().into_iter().map(|load| {
+            let tally = load.take();
+            let Tally {
+                done,
+                failed,
+                longest,
+                why,
+            } = &tally;
+            let why = why.as_deref().unwrap_or_default();
+            println!(
+                "  {:<34} {done:>7} done {failed:>4} failed, longest gap {longest:>8.1?} {why}",
+                load.name
+            );
+            tally
+        });
+        tallies.collect()
+    }
+
+    /// The same, and fails if more was lost than may be.
+    fn ensure(&self, what: &str, may: May) -> Result<()> {
+        let tallies = self.report(what);
+        for (tally, load) in tallies.iter().zip(self.all()) {
+            let may_fail = match load.name {
+                name if name == self.shared.name => may == May::LoseShared,
+                name if name == self.flapping.name => may == May::LoseFlapping,
+                "datagrams" => may == May::LoseDatagrams,
+                _ => false,
+            };
+            ensure!(
+                tally.failed == 0 || may_fail,
+                "{what}: {}: {tally:?}",
+                load.name
+            );
+            ensure!(tally.done > 0, "{what}: {}: {tally:?}", load.name);
+            let may_wait = match may {
+                May::Nothing | May::LoseShared => load.name == self.shared.name,
+                May::DelayFlapping => [self.shared.name, self.flapping.name].contains(&load.name),
+                May::LoseDatagrams | May::LoseFlapping => true,
+            };
+            ensure!(
+                may_wait || tally.longest < GAP,
+                "{what}: {}: {tally:?}",
+                load.name
+            );
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<()> {
+        let Self {
+            streams,
+            connects,
+            flapping,
+            shared,
+            datagrams,
+        } = self;
+        let all = [streams, connects, flapping, shared].into_iter();
+        all.chain(datagrams).try_for_each(Load::end)
+    }
+}
+
+/// The servers: the first node stays, the second one flaps.
+struct Servers<'t> {
+    _echo: Vec<EchoServer<'t>>,
+    flapping: Option<EchoServer<'t>>,
+    _teller: Teller,
+    _mirror: Mirror,
+    other: &'t Host,
+}
+
+impl<'t> Servers<'t> {
+    fn start(topology: &'t Topology) -> Result<Self> {
+        let [one, other] = [0, 1].map(|index| &topology.nodes[index]);
+        let at = |port| SocketAddrV4::new(one.address, port);
+        let echo = |port| EchoServer::start(&one.netns, at(port), one.name);
+        Ok(Self {
+            _echo: vec![echo(ECHO_PORT)?, echo(FLAPS_PORT)?],
+            flapping: Some(Self::flapping(other)?),
+            _teller: Teller::start(&one.netns, at(TLS_PORT), one.name)?,
+            _mirror: Mirror::start(one, UDP_PORT)?,
+            other,
+        })
+    }
+
+    fn flapping(other: &'t Host) -> Result<EchoServer<'t>> {
+        let at = SocketAddrV4::new(other.address, FLAPS_PORT);
+        EchoServer::start(&other.netns, at, other.name)
+    }
+
+    /// The other node's server ends, and after this begins anew.
+    fn die_for(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.flapping = None;
+        work()?;
+        self.flapping = Some(Self::flapping(self.other)?);
+        Ok(())
+    }
+}
+
+/// With another weight it is another configuration.
+fn config(topology: &Topology, weight: u32) -> String {
+    let [one, other] = [0, 1].map(|index| topology.nodes[index].address);
+    let check = format!(
+        "health: {{ tcp: {{ port: {FLAPS_PORT} }}, interval: 200ms, timeout: 150ms, fast_interval: 100ms, flap_hold: 0s }}"
+    );
+    format!(
+        "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: {MGMT_NIC}, prefixes: [10.32.96.0/20], snat: [{{ address: 10.32.96.50, ports: 1024-9215 }}] }}
+  tenant-a: {{ role: tenant, interface: {TENANT_NIC}, prefixes: [192.168.203.0/24], reject: true }}
+pools:
+  stays: {{ network: mgmt, backends: [\"{one}:{ECHO_PORT}\"] }}
+  dns: {{ network: mgmt, backends: [\"{one}:{UDP_PORT}\"] }}
+  tls: {{ network: mgmt, backends: [\"{one}:{TLS_PORT}\"] }}
+  flaps: {{ network: mgmt, {check}, backends: [{{ address: \"{one}:{FLAPS_PORT}\", weight: {weight} }}, \"{other}:{FLAPS_PORT}\"] }}
+services:
+  long: {{ network: tenant-a, listen: [\"{VIP}:{LONG}/tcp\"], pool: stays }}
+  short: {{ network: tenant-a, listen: [\"{VIP}:{SHORT}/tcp\"], pool: stays, max_flows: {} }}
+  dns: {{ network: tenant-a, listen: [\"{VIP}:{SHORT}/udp\"], pool: dns }}
+  flaps: {{ network: tenant-a, listen: [\"{VIP}:{FLAPS}/tcp\"], pool: flaps, allow: [192.168.203.{}/31, 192.168.203.0/26] }}
+  shared: {{ network: tenant-a, listen: [\"{VIP}:{SHARED}/tcp\"], reject: true, sni: {{ routes: [{{ names: [{NAME}], pool: tls }}] }} }}
+",
+        1000 + weight,
+        2 * weight,
+    )
+}
+
+/// RELIABILITY 1, 2, 3, 5, 26: no connection is lost and none fails, whatever happens.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn nothing_is_lost_through_all_that_can_happen() -> Result<()> {
+    let mut dice = Dice::from_environment();
+    let again = format!("{SEED}={}", dice.seed());
+    println!("{again}");
+    go_through(&mut dice).context(again)
+}
+
+fn go_through(dice: &mut Dice) -> Result<()> {
+    let topology = Topology::poc()?;
+    let tier = tier();
+    let mut servers = Servers::start(&topology)?;
+    let configs = [1, 2].map(|weight| config(&topology, weight));
+    let mut lb = Lb::start(&topology, &configs[0])?;
+    let loads = Loads::start(topology.client(), VIP, true)?;
+    thread::sleep(REST);
+    loads.ensure("nothing happens", May::Nothing)?;
+
+    let mut before = Vec::new();
+    for _ in 0..tier.upgrades {
+        before.push(lb.take_over(&configs[0])?);
+        thread::sleep(REST);
+    }
+    loads.ensure(&format!("{} upgrades", tier.upgrades), May::Nothing)?;
+
+    for _ in 0..tier.kills {
+        lb.kill()?;
+        thread::sleep(REST);
+        lb.restart(&configs[0])?;
+        thread::sleep(REST);
+    }
+    loads.ensure(
+        &format!("{} kills, each with a start", tier.kills),
+        May::LoseShared,
+    )?;
+
+    let begun = Instant::now();
+    lb.reload(&configs[1])?;
+    let takes = begun.elapsed();
+    for change in 0..tier.changes {
+        let config = &configs[usize::from(change % 2 == 1)];
+        lb.write(config)?;
+        let mut reload = lb.begin(&["reload"])?;
+        thread::sleep(dice.up_to(takes));
+        lb.kill()?;
+        reload.wait()?;
+        lb.restart(config)?;
+    }
+    loads.ensure(
+        &format!("{} kills within the {takes:.0?} of a change", tier.changes),
+        May::LoseShared,
+    )?;
+
+    for _ in 0..tier.flaps {
+        for nic in [TENANT_NIC, MGMT_NIC] {
+            topology.lb.run(&format!("ip link set {nic} down"))?;
+            thread::sleep(DOWN);
+            topology.lb.run(&format!("ip link set {nic} up"))?;
+            // Until TCP has tried again.
+            thread::sleep(2 * Duration::from_secs(1));
+        }
+    }
+    loads.ensure(
+        &format!("{} flaps of each link", tier.flaps),
+        May::LoseDatagrams,
+    )?;
+
+    flap_backend(&topology, &lb, &mut servers, &loads, tier.flaps)?;
+    let last = loads.streams.take();
+    ensure!(last.failed == 0, "{last:?}");
+    loads.end()
+}
+
+/// A backend's server ends and begins anew, then its link does. Who comes to it before that is known is
+/// refused by it; afterwards nobody is.
+fn flap_backend(
+    topology: &Topology,
+    lb: &Lb<'_>,
+    servers: &mut Servers<'_>,
+    loads: &Loads,
+    flaps: u32,
+) -> Result<()> {
+    let node = &topology.nodes[1];
+    let wait = |verdict: &str| {
+        poll::until(verdict, LIMIT, || {
+            let health = lb.health()?;
+            let address = node.address.to_string();
+            let found = health.iter().find(|one| one.name.contains(&address));
+            Ok(found
+                .is_some_and(|one| one.verdict == verdict)
+                .then_some(()))
+        })
+    };
+    for _ in 0..flaps {
+        wait("up")?;
+        thread::sleep(5 * REST);
+        loads.ensure("a backend is there", May::Nothing)?;
+        servers.die_for(|| {
+            wait("dead")?;
+            loads.ensure("until a dead backend is known", May::LoseFlapping)?;
+            thread::sleep(5 * REST);
+            loads.ensure("a dead backend is known", May::Nothing)
+        })?;
+        wait("up")?;
+        node.netns.run("ip link set eth0 down")?;
+        wait("dead")?;
+        node.netns.run("ip link set eth0 up")?;
+        wait("up")?;
+        thread::sleep(10 * REST);
+        loads.ensure("a backend's link was down", May::DelayFlapping)?;
+    }
+    Ok(())
+}
+
+/// The same connections through HAProxy, whose worker is told to reload and then killed. Nothing is asked
+/// of it but that it ran and carried them.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn what_haproxy_loses_is_printed() -> Result<()> {
+    let topology = Topology::poc()?;
+    let tier = tier();
+    let _servers = Servers::start(&topology)?;
+    let (beside, client) = (&topology.nodes[3], &topology.nodes[2]);
+    let mut haproxy = haproxy(&topology, beside)?;
+    let loads = Loads::start(client, beside.address, false)?;
+    thread::sleep(REST);
+    loads.ensure("HAProxy, nothing happens", May::Nothing)?;
+    for _ in 0..tier.upgrades {
+        haproxy.signal(Signal::SIGUSR2)?;
+        thread::sleep(5 * REST);
+    }
+    let reloaded = loads.report(&format!("HAProxy, {} reloads", tier.upgrades));
+    for _ in 0..tier.kills {
+        kill(worker(&haproxy)?, Signal::SIGKILL).context("kill the worker")?;
+        // Its master ends as well.
+        haproxy.wait_for_end(LIMIT)?;
+        thread::sleep(REST);
+        haproxy = self::haproxy(&topology, beside)?;
+        thread::sleep(5 * REST);
+    }
+    let killed = loads.report(&format!(
+        "HAProxy, {} kills of its worker, each with a start",
+        tier.kills
+    ));
+    for tally in reloaded.iter().chain(killed.iter().skip(1)) {
+        ensure!(tally.done > 0, "{tally:?}");
+    }
+    loads.end()
+}
+
+/// The worker that the master has started last.
+fn worker(master: &Process) -> Result<Pid> {
+    let id = master.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+    let last = children.split_whitespace().next_back();
+    Ok(Pid::from_raw(last.context("a worker")?.parse()?))
+}
+
+/// HAProxy with a master and a worker, as packages start it; it listens when this returns.
+fn haproxy(topology: &Topology, host: &Host) -> Result<Process> {
+    let (address, one, other) = (
+        host.address,
+        topology.nodes[0].address,
+        topology.nodes[1].address,
+    );
+    let file = format!(
+        "global
+  maxconn 4000
+defaults
+  mode tcp
+  timeout connect 10s
+  timeout client 1m
+  timeout server 1m
+listen long
+  bind {address}:{LONG}
+  server one {one}:{ECHO_PORT}
+listen short
+  bind {address}:{SHORT}
+  server one {one}:{ECHO_PORT}
+listen flaps
+  bind {address}:{FLAPS}
+  server one {one}:{FLAPS_PORT} check
+  server other {other}:{FLAPS_PORT} check
+frontend shared
+  bind {address}:{SHARED}
+  tcp-request inspect-delay 5s
+  tcp-request content accept if {{ req_ssl_hello_type 1 }}
+  use_backend tls if {{ req_ssl_sni -i {NAME} }}
+backend tls
+  server one {one}:{TLS_PORT}
+"
+    );
+    let file = topology.write("haproxy.cfg", &file)?;
+    let args = ["-W", "-f", &file.to_string_lossy()];
+    let process = Process::start(
+        &host.netns.path(),
+        topology.dir(),
+        "haproxy",
+        "haproxy",
+        &args,
+    )?;
+    poll::until("HAProxy listens", LIMIT, || {
+        let sockets = host.netns.run("ss -Hltn")?;
+        Ok(sockets.contains(&format!(":{LONG} ")).then_some(()))
+    })?;
+    Ok(process)
+}

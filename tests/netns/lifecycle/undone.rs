@@ -1,0 +1,155 @@
+//! What a process has begun and not done when it ends: the cut of a change.
+
+use std::{
+    io::Write as _,
+    net::{Ipv4Addr, SocketAddrV4, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    client,
+    freeze::freeze,
+    lb::Lb,
+    pair::wait_for_reset,
+    topology::{ECHO, Host, Topology},
+};
+use nix::sys::signal::Signal;
+
+use crate::{
+    flows::life::{LIMIT, Words, ensure_all_ids_are_free, line},
+    health::verdicts::{Site, alive},
+};
+
+/// The thread that ends flows.
+const EXPIRY: &str = "expiry";
+
+/// A process that is killed between a change and its cut leaves the cut to the next one: a listener
+/// that is gone, with its VIP and service, and a client that may not come any more. Others notice
+/// neither the kill nor the start, also those of a backend and a SNAT address that drain.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_cut_that_a_kill_has_prevented_is_made_at_the_next_start() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _site = Site::new(&topology, 2)?;
+    let [one, other] = [0, 1].map(|index| &topology.clients[index]);
+    let before = Words {
+        snat: "10.32.96.50, 10.32.96.51",
+        nodes: "10.32.96.105 10.32.96.106",
+        top: "  echo-b: { network: tenant-a, listen: [\"192.168.203.111:7000/tcp\"], pool: echo-a }",
+        ..Words::default()
+    };
+    let after = Words {
+        tcp: &format!(", allow: [{}/32]", one.address),
+        ..Words::default()
+    };
+    let mut lb = Lb::start(&topology, &before.config())?;
+    let to_b = SocketAddrV4::new(Ipv4Addr::new(192, 168, 203, 111), ECHO.port());
+    let stay = connect(one, ECHO)?;
+    let (closed, denied) = (connect(one, to_b)?, connect(other, ECHO)?);
+
+    settle(&lb, &before.config())?;
+    let frozen = freeze(lb.process(), EXPIRY)?;
+    lb.reload(&after.config())?;
+    lb.process().signal(Signal::SIGKILL)?;
+    drop(frozen);
+    lb.kill()?;
+    // Whose VIP is gone reaches nobody.
+    stay.iter()
+        .chain(&denied)
+        .try_for_each(alive)
+        .context("nobody has cut them")?;
+
+    lb.restart(&after.config())?;
+    for connection in closed.iter().chain(&denied) {
+        wait_for_reset(connection, LIMIT)?;
+    }
+    stay.iter().try_for_each(alive)?;
+    lb.kill()?;
+    lb.restart(&after.config())?;
+    stay.iter().try_for_each(alive)
+}
+
+/// Waits until the cut of the start is made: a reload does, also one that changes nothing.
+fn settle(lb: &Lb<'_>, config: &str) -> Result<()> {
+    let begun = Instant::now();
+    lb.reload(config)?;
+    println!("the cut of the start is made {:?} later", begun.elapsed());
+    Ok(())
+}
+
+/// Connections to echo servers.
+fn connect(client: &Host, to: SocketAddrV4) -> Result<Vec<TcpStream>> {
+    let open = |_| -> Result<TcpStream> {
+        let connection = client.netns.inside(|| client::open(None, to))??;
+        (&connection)
+            .write_all(b"echo\n")
+            .context("say what it is for")?;
+        alive(&connection)?;
+        Ok(connection)
+    };
+    (0..20).map(open).collect()
+}
+
+/// A process that is told to end in the middle of a cut makes it to its end. The table is as large as
+/// that of one network may be, and flows are everywhere in it.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_stop_in_the_middle_of_a_cut_makes_it() -> Result<()> {
+    let topology = Topology::poc()?;
+    let addresses: Vec<String> = (50..66).map(|last| format!("10.32.96.{last}")).collect();
+    let words = Words {
+        snat: &addresses.join(", "),
+        top: "limits: { snat_addresses: 16 }",
+        ..Words::default()
+    };
+    let config = words.config();
+    let closed: String = config
+        .lines()
+        .filter(|line| !line.contains(" listen: [\"192.168.203.110:7000"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let mut lb = Lb::start(&topology, &config)?;
+    let pairs = line(&topology)?.open_many(64)?;
+    settle(&lb, &config)?;
+    let frozen = freeze(lb.process(), EXPIRY)?;
+    lb.reload(&closed)?;
+    lb.process().signal(Signal::SIGTERM)?;
+    // Until nobody is left who could order anything.
+    thread::sleep(Duration::from_millis(500));
+    drop(frozen);
+    lb.process().wait_for_end(LIMIT)?;
+    for pair in &pairs {
+        pair.wait_for_resets(LIMIT)?;
+    }
+    lb.restart(&closed)?;
+    ensure_all_ids_are_free(&topology, &lb)
+}
+
+/// A change does not open what the cut of the one before still goes through: it waits, or is refused.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn a_change_does_not_overtake_the_cut_of_the_one_before() -> Result<()> {
+    let topology = Topology::poc()?;
+    let open = Words::default().config();
+    let closed = Words {
+        tcp: ", allow: [192.168.203.1/32]",
+        ..Words::default()
+    };
+    let mut lb = Lb::start(&topology, &open)?;
+    let line = line(&topology)?;
+    let old = line.open()?;
+    settle(&lb, &open)?;
+    let frozen = freeze(lb.process(), EXPIRY)?;
+    lb.reload(&closed.config())?;
+    lb.write(&open)?;
+    let said = lb.tell(&["reload"])?;
+    assert_eq!(said.code, Some(1), "{said:?}");
+    ensure!(said.stderr.contains("nothing is changed"), "{said:?}");
+    drop(frozen);
+    lb.tell(&["reload"])?.done()?;
+    let new = line.open()?;
+    old.wait_for_resets(LIMIT)?;
+    new.talk()
+}

@@ -1,0 +1,11 @@
+//! NICs, cells, and the kernel's table of neighbours.
+
+mod announce;
+pub(crate) mod cell;
+mod crowded;
+mod exempt;
+mod hotplug;
+mod mode;
+mod neighbours;
+pub(crate) mod resolve;
+mod room;

@@ -1,0 +1,8 @@
+//! What an operator does: changes, reloads, orders, and what is reported.
+
+mod admin;
+mod change;
+pub(crate) mod churn;
+mod order;
+mod reload;
+mod reports;

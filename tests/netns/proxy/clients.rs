@@ -1,0 +1,124 @@
+//! Programs that people use, through a shared VIP routed by SNI, to nginx: FEATURES B1.
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use lb_tests::{
+    identity::Identity,
+    lb::Lb,
+    peers::{Peers, Serves},
+    poll,
+    topology::{ADDRESS, GATEWAY, Host, OneIp, SNAT, Site, Topology},
+    traffic::{Named, Tls, curl_tls, python_tls},
+};
+
+use crate::{
+    lab::one_ip,
+    proxy::sni::{NAMES, PORT, ROUTES, SHARED, config},
+};
+
+/// How long nginx may take to write down what it has answered.
+const SOON: Duration = Duration::from_secs(5);
+/// How clients choose a version of HTTP, and how nginx calls it.
+const HTTP: [(&str, &str); 2] = [("2", "HTTP/2.0"), ("1.1", "HTTP/1.1")];
+
+/// curl in HTTP/2 and HTTP/1.1, and Python, each in TLS 1.2 and TLS 1.3, are served by who has the name
+/// that they ask for, and by nobody else.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b1_real_clients_reach_the_server_of_the_name() -> Result<()> {
+    let topology = Topology::poc()?;
+    let servers = servers(&topology, &topology.nodes)?;
+    let _lb = Lb::start(&topology, &config(&topology, ROUTES))?;
+    ensure_served(&[topology.client()], SHARED, &servers, SNAT)
+}
+
+/// The same where the VIP is the host's only address: for clients beside it and behind a router.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn b1_names_of_the_hosts_only_address_reach_their_servers() -> Result<()> {
+    let one = OneIp::build()?;
+    let servers = servers(&one, &one.backends)?;
+    let _lb = Lb::start_with(&one, &on_the_only_address(&one), &["--no-careful"])?;
+    let clients = [&one.clients[0], &one.clients[1], &one.far.host];
+    let shared = SocketAddrV4::new(ADDRESS, SHARED.port());
+    ensure_served(&clients, shared, &servers, GATEWAY)
+}
+
+/// A server for each of the names, with a certificate of its own.
+fn servers<'t>(site: &Site, hosts: &'t [Host]) -> Result<Vec<Peers<'t>>> {
+    let start = |(name, host): (&&str, &'t Host)| {
+        let serves = Serves {
+            name: (*name).to_owned(),
+            https: Some(PORT),
+            http2: true,
+            ..Serves::default()
+        };
+        Peers::start_on(site, Identity::create(site, name, &[])?, [(host, serves)])
+    };
+    NAMES.iter().zip(hosts).map(start).collect()
+}
+
+/// Asks for each name as each client in every way. Each answer says who has answered; and in the end each
+/// server has had what was for it, and nothing else.
+fn ensure_served(
+    clients: &[&Host],
+    at: SocketAddrV4,
+    servers: &[Peers<'_>],
+    seen_as: Ipv4Addr,
+) -> Result<()> {
+    let mut expected = Vec::new();
+    for (name, peers) in NAMES.into_iter().zip(servers) {
+        let certificate = peers.certificate();
+        let to = Named {
+            name,
+            at,
+            certificate,
+        };
+        let mut requests = Vec::new();
+        for (client, tls) in clients
+            .iter()
+            .flat_map(|client| [(client, Tls::V12), (client, Tls::V13)])
+        {
+            let asked = || format!("{name} by {tls:?} from {}", client.name);
+            for (http, logged) in HTTP {
+                let (answer, spoken) = curl_tls(client, &to, tls, http).with_context(asked)?;
+                let who = (&answer.node[..], *answer.peer.ip(), &spoken[..]);
+                assert_eq!(who, (name, seen_as, http), "{}", asked());
+                requests.push(format!("/version {logged} {} {name}", tls.name()));
+            }
+            let answer = python_tls(client, &to, tls).with_context(asked)?;
+            let who = (&answer.node[..], *answer.peer.ip());
+            assert_eq!(who, (name, seen_as), "{}", asked());
+            requests.push(format!("/version HTTP/1.1 {} {name}", tls.name()));
+        }
+        expected.push(requests);
+    }
+    for (peers, expected) in servers.iter().zip(expected) {
+        let server = &peers.nodes()[0];
+        let logged = poll::until("all requests are logged", SOON, || {
+            let logged = server.http_requests()?;
+            Ok((logged.len() >= expected.len()).then_some(logged))
+        })?;
+        assert_eq!(logged, expected);
+    }
+    Ok(())
+}
+
+/// The configuration of [`one_ip`], and the names at its address.
+fn on_the_only_address(one: &OneIp) -> String {
+    let pools = ["a", "b", "c"].iter().zip(&one.backends);
+    let pools = pools
+        .map(|(pool, host)| format!("  {pool}: {{ backends: [\"{}:{PORT}\"] }}\n", host.address));
+    let pools: String = pools.collect();
+    let service = format!(
+        "  shared: {{ listen: [\"{ADDRESS}:{}/tcp\"], sni: {{ {ROUTES} }} }}\n",
+        SHARED.port()
+    );
+    one_ip::CONFIG
+        .replace("pools:\n", &format!("pools:\n{pools}"))
+        .replace("services:\n", &format!("services:\n{service}"))
+}

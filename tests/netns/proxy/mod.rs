@@ -1,0 +1,23 @@
+//! Shared VIPs, by SNI and by Host: routes, limits, the PROXY protocol, real clients and servers.
+
+mod clients;
+mod guard;
+mod hosts;
+mod hosts_routes;
+mod limits;
+mod oracle_http;
+mod oracle_http_cases;
+mod oracle_sni;
+mod oracle_sni_cases;
+mod pending;
+mod pieces;
+pub(crate) mod pipe;
+mod proxy_in;
+mod proxy_out;
+mod proxy_out_plain;
+mod reach;
+pub(crate) mod relayed;
+mod share;
+mod silence;
+pub(crate) mod sni;
+mod tenants;

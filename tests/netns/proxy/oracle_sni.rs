@@ -1,0 +1,277 @@
+//! A shared VIP beside HAProxy with a real site's configuration, on the same bytes: both go to the same
+//! backend, or to none, but for what is listed in [`DIFFERENCES`]. FEATURES B1 to B7.
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddrV4,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    lb::Lb,
+    poll,
+    process::Process,
+    teller::{self, Teller},
+    topology::{Host, Topology, VIP},
+};
+
+use crate::proxy::oracle_sni_cases::{API, APPS, Case, all};
+
+/// Where the backends listen, and how long until one must.
+const PORT: u16 = 31443;
+const SOON: Duration = Duration::from_secs(10);
+/// Between two segments of a hello, and between the first and the last: both have three seconds for it, because a
+/// hello of single bytes takes a thousand turns on a machine that may have others to run.
+const PAUSE: Duration = Duration::from_millis(3);
+const MOST: Duration = Duration::from_millis(100);
+/// The backends, each on a node of its own; the last one for the name in captured hellos.
+pub(crate) const POOLS: [&str; 4] = ["hub", "managed1", "managed2", "captured"];
+
+/// Where the two do not agree, by the kind of the case: whom HAProxy goes to, and why we do not.
+const DIFFERENCES: [(&str, Option<&str>, &str); 15] = [
+    (
+        "records",
+        None,
+        "a hello may be in any number of records; HAProxy finds names in the first one",
+    ),
+    (
+        "long",
+        None,
+        "a hello may be longer than the buffer of HAProxy, which takes 15 KiB",
+    ),
+    (
+        "SSL 3",
+        None,
+        "which versions are spoken is the backend's business",
+    ),
+    ("dot", None, "to DNS it is the same name"),
+    ("labels", None, "a star stands for one label or several"),
+    (
+        "other type",
+        None,
+        "the only host name, although not the first name",
+    ),
+    (
+        "unanchored",
+        Some("hub"),
+        "the site forgot the end of its expression: any domain may follow",
+    ),
+    (
+        "unanchored expression",
+        Some("managed1"),
+        "the same expression is anchored here",
+    ),
+    (
+        "bytes",
+        Some("hub"),
+        "no host name, and some end it at a NUL",
+    ),
+    (
+        "label",
+        Some("hub"),
+        "no host name: DNS has 63 bytes between dots",
+    ),
+    (
+        "two names",
+        Some("hub"),
+        "forbidden, and the backend may take the other one",
+    ),
+    (
+        "same extension",
+        Some("hub"),
+        "forbidden, and the backend may take the other one",
+    ),
+    (
+        "malformed",
+        Some("hub"),
+        "the backend may read it in another way",
+    ),
+    ("record version", Some("hub"), "no TLS"),
+    (
+        "cut",
+        Some("hub"),
+        "not whole; HAProxy does not miss the last four bytes",
+    ),
+];
+
+/// A hello, whatever it is and in whatever pieces, goes to the same backend through both, or nowhere;
+/// and every byte of it arrives.
+#[test]
+#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+fn verdicts_are_those_of_haproxy_or_listed() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _tellers = tellers(&topology)?;
+    let beside = &topology.nodes[3];
+    let _haproxy = haproxy(&topology, beside)?;
+    let _lb = Lb::start(&topology, &config(&topology))?;
+    let (start, cases) = (Instant::now(), all()?);
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let said = (|| {
+            let ours = ask(topology.client(), VIP, case).context("lb")?;
+            let theirs = ask(beside, beside.address, case).context("HAProxy")?;
+            anyhow::Ok((ours, theirs))
+        })();
+        let (ours, theirs) = match said {
+            Ok(said) => said,
+            Err(error) => {
+                wrong.push(format!("{}: {error:#}", case.what));
+                continue;
+            }
+        };
+        let expected = (case.ours, expected_of_haproxy(case));
+        if (ours.as_deref(), theirs.as_deref()) != expected {
+            let words = format!(
+                "{} ({}): lb {ours:?}, HAProxy {theirs:?}",
+                case.what, case.kind
+            );
+            wrong.push(format!("{words}, not {expected:?}"));
+        }
+    }
+    println!("{} hellos each in {:.1?}", cases.len(), start.elapsed());
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// What is listed is there once, differs, and occurs.
+#[test]
+fn differences_occur() -> Result<()> {
+    let cases = all()?;
+    let mut kinds = BTreeSet::new();
+    for (kind, theirs, _) in DIFFERENCES {
+        ensure!(kinds.insert(kind), "{kind} is listed twice");
+        let mut of_kind = cases.iter().filter(|case| case.kind == kind).peekable();
+        ensure!(of_kind.peek().is_some(), "{kind} does not occur");
+        ensure!(
+            of_kind.all(|case| case.ours != theirs),
+            "{kind} is no difference"
+        );
+    }
+    Ok(())
+}
+
+fn expected_of_haproxy(case: &Case) -> Option<&'static str> {
+    let listed = DIFFERENCES.iter().find(|(kind, ..)| *kind == case.kind);
+    listed.map_or(case.ours, |(_, theirs, _)| *theirs)
+}
+
+fn ask(from: &Host, address: std::net::Ipv4Addr, case: &Case) -> Result<Option<String>> {
+    let to = SocketAddrV4::new(address, case.port);
+    let pieces: Vec<&[u8]> = case.pieces.iter().map(Vec::as_slice).collect();
+    let pause = PAUSE.min(MOST / u32::try_from(pieces.len())?);
+    from.netns.inside(|| teller::ask(to, &pieces, pause))?
+}
+
+fn tellers(topology: &Topology) -> Result<Vec<Teller>> {
+    let nodes = topology.nodes.iter().zip(POOLS);
+    let start = |(node, pool): (&Host, &str)| {
+        Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), pool)
+    };
+    nodes.map(start).collect()
+}
+
+/// HAProxy with the lines of <https://linuxera.org/exposing-multiple-kubernetes-clusters-single-lb-and-ip/>
+/// that route by SNI, unchanged but for the delay and the name in the captures.
+fn haproxy(topology: &Topology, host: &Host) -> Result<Process> {
+    let backends = topology.nodes.iter().zip(POOLS).map(|(node, pool)| {
+        format!(
+            "backend be_{pool}\n  mode tcp\n  server {pool} {}:{PORT}\n",
+            node.address
+        )
+    });
+    let backends: String = backends.collect();
+    let address = host.address;
+    let text = format!(
+        r"global
+  maxconn 4000
+defaults
+  mode tcp
+  retries 3
+  timeout connect 10s
+  timeout client 1m
+  timeout server 1m
+  maxconn 3000
+frontend apis-6443
+  bind {address}:{API}
+  mode tcp
+  tcp-request inspect-delay 3s
+  tcp-request content accept if {{ req_ssl_hello_type 1 }}
+  acl ACL_hub req_ssl_sni -i api.hub-cluster.linuxera.lab
+  acl ACL_managed1 req_ssl_sni -i api.managed1.linuxera.lab
+  acl ACL_managed2 req_ssl_sni -i api.managed2.linuxera.lab
+  acl ACL_captured req_ssl_sni -i hub.example.test
+  use_backend be_hub if ACL_hub
+  use_backend be_managed1 if ACL_managed1
+  use_backend be_managed2 if ACL_managed2
+  use_backend be_captured if ACL_captured
+frontend routers-https-443
+  bind {address}:{APPS}
+  mode tcp
+  tcp-request inspect-delay 3s
+  tcp-request content accept if {{ req_ssl_hello_type 1 }}
+  acl ACL_hub req_ssl_sni -m reg -i ^[^\.]+\.apps\.hub\.linuxera\.lab
+  acl ACL_managed1 req_ssl_sni -m reg -i ^[^\.]+\.apps\.managed1\.linuxera\.lab
+  acl ACL_managed2 req_ssl_sni -m reg -i ^[^\.]+\.apps\.managed2\.linuxera\.lab
+  use_backend be_hub if ACL_hub
+  use_backend be_managed1 if ACL_managed1
+  use_backend be_managed2 if ACL_managed2
+{backends}"
+    );
+    let file = topology.write("haproxy.cfg", &text)?;
+    let file = file.to_str().context("a path")?;
+    let dir = topology.dir();
+    let process = Process::start(
+        &host.netns.path(),
+        dir,
+        "haproxy",
+        "haproxy",
+        &["-db", "-f", file],
+    )?;
+    let listens = || {
+        let sockets = host.netns.run("ss -Hltn")?;
+        let is_there = |port: u16| sockets.contains(&format!("{address}:{port} "));
+        Ok([API, APPS].into_iter().all(is_there).then_some(()))
+    };
+    poll::until("HAProxy listens", SOON, listens).with_context(|| process.stderr())?;
+    Ok(process)
+}
+
+/// The same site for `lb`: two of its clusters by a name with a star, one by its expression.
+fn config(topology: &Topology) -> String {
+    let pools = topology.nodes.iter().zip(POOLS).map(|(node, pool)| {
+        format!(
+            "  {pool}: {{ network: mgmt, backends: [\"{}:{PORT}\"] }}\n",
+            node.address
+        )
+    });
+    let pools: String = pools.collect();
+    format!(
+        r#"version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
+  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
+pools:
+{pools}services:
+  apis:
+    network: tenant-a
+    listen: ["{VIP}:{API}/tcp"]
+    sni:
+      hello_timeout: 3s
+      routes:
+        - {{ names: [api.hub-cluster.linuxera.lab], pool: hub }}
+        - {{ names: [api.managed1.linuxera.lab], pool: managed1 }}
+        - {{ names: [api.managed2.linuxera.lab], pool: managed2 }}
+        - {{ names: [hub.example.test], pool: captured }}
+  apps:
+    network: tenant-a
+    listen: ["{VIP}:{APPS}/tcp"]
+    sni:
+      hello_timeout: 3s
+      routes:
+        - {{ names: ["*.apps.hub.linuxera.lab"], pool: hub }}
+        - {{ names: ["*.apps.managed2.linuxera.lab"], pool: managed2 }}
+        - {{ regex: ['^[^\.]+\.apps\.managed1\.linuxera\.lab'], pool: managed1 }}
+"#
+    )
+}

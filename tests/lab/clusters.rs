@@ -4,12 +4,14 @@ use std::{collections::BTreeSet, io::Write, net::SocketAddrV4, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    identity::Identity,
-    interrupt::Interrupt,
-    lb::{Lb, binary},
-    peers::{Peers, Serves},
+    fault::interrupt::Interrupt,
+    product::lb::{Lb, binary},
+    servers::{
+        identity::Identity,
+        peers::{Peers, Serves},
+    },
     topology::{CLUSTERS_CONFIG, Cluster, Clusters, Host, ONE_ADDRESS, ONE_SNAT},
-    traffic,
+    traffic::programs,
 };
 
 use crate::{
@@ -136,7 +138,7 @@ fn answers(
     let mut nodes = BTreeSet::new();
     for _ in 0..REQUESTS {
         let certificate = peers.certificate();
-        nodes.insert(traffic::curl_name(&site.client, certificate, (scheme, name), to)?.node);
+        nodes.insert(programs::curl_name(&site.client, certificate, (scheme, name), to)?.node);
     }
     let own = format!("{}/", cluster.name);
     let holds = nodes.iter().all(|node| node.starts_with(&own));

@@ -21,10 +21,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use lb_tests::{
-    interrupt::{self, Interrupt},
-    lb::{Lb, binary},
-    peers::{DNS_NAME, Peers},
+    fault::interrupt::{self, Interrupt},
     process,
+    product::lb::{Lb, binary},
+    servers::peers::{DNS_NAME, Peers},
     topology::{API, APPS_HTTPS, DNS, ECHO, LAB_CONFIG, Trunk, VIP},
 };
 use nix::unistd::Uid;

@@ -9,15 +9,17 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    identity::Identity,
-    interrupt::Interrupt,
-    lb::{Lb, binary},
-    peers::{Peers, Serves},
+    fault::interrupt::Interrupt,
+    product::lb::{Lb, binary},
+    servers::{
+        identity::Identity,
+        peers::{Peers, Serves},
+    },
     topology::{
         API, API_NODE_PORT, APPS_HTTP, APPS_HTTP_NODE_PORT, APPS_HTTPS, APPS_HTTPS_NODE_PORT, Host,
         POC_CONFIG, SNAT, TENANT_SNAT, Tenant, Trunk, VIP,
     },
-    traffic::{self, ApiAnswer},
+    traffic::programs::{self, ApiAnswer},
 };
 
 use crate::{
@@ -143,7 +145,7 @@ impl Lab<'_> {
         let mut rows = vec![row(
             &format!("curl https://{API}"),
             &several("api", VIP),
-            self.answers("api", |host| traffic::curl(host, api.certificate(), API)),
+            self.answers("api", |host| programs::curl(host, api.certificate(), API)),
         )];
         for (scheme, to) in [("https", ROUTES_HTTPS), ("http", ROUTES_HTTP)] {
             rows.extend(NAMES.map(|name| self.by_name(("shard", shard), (scheme, name), to)));
@@ -166,7 +168,7 @@ impl Lab<'_> {
             &format!("curl {scheme}://{name}"),
             &several(what, *to.ip()),
             self.answers(what, |host| {
-                traffic::curl_name(host, peers.certificate(), (scheme, name), to)
+                programs::curl_name(host, peers.certificate(), (scheme, name), to)
             }),
         )
     }
@@ -230,7 +232,7 @@ impl Lab<'_> {
 
     fn misdirected(&self, client: &Host) -> Seen {
         let certificate = self.servers.shard.certificate();
-        let answer = traffic::curl_name(client, certificate, ("http", FOREIGN), ROUTES_HTTP);
+        let answer = programs::curl_name(client, certificate, ("http", FOREIGN), ROUTES_HTTP);
         Ok(match answer {
             Ok(answer) => (format!("answered by {}", answer.node), false),
             Err(error) => {

@@ -13,17 +13,21 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    capture::{Capture, Frame},
-    client,
-    lb::Lb,
-    ledger::Ledger,
     netns::Netns,
-    observe,
-    peers::Peers,
-    ping::{Ping, ping},
-    secret::SecretFlow,
+    oracle::{
+        capture::{Capture, Frame},
+        observe,
+        packet_accounting::Ledger,
+    },
+    product::lb::Lb,
+    servers::peers::Peers,
     topology::{API, APPS_HTTPS, ECHO, MGMT_NIC, SNAT, TENANT_NIC, TENANT_SNAT, Trunk, VIP},
-    traffic,
+    traffic::{
+        client,
+        ping::{Ping, ping},
+        programs,
+        secret::SecretFlow,
+    },
 };
 
 use crate::{
@@ -177,7 +181,7 @@ impl Lab<'_> {
     fn foreign_authority(&self) -> Seen {
         let [_, b] = &self.trunk.tenants;
         let [of_a, _] = self.peers;
-        let answer = traffic::curl(b.client(), of_a.certificate(), API);
+        let answer = programs::curl(b.client(), of_a.certificate(), API);
         let (seen, holds) = match answer {
             Ok(answer) => (format!("answered by {}", answer.node), false),
             Err(error) => {
@@ -295,7 +299,7 @@ impl Lab<'_> {
         let mut routes = 0;
         for node in &self.trunk.nodes {
             for &address in &addresses {
-                routes += usize::from(traffic::has_route(node, address)?);
+                routes += usize::from(programs::has_route(node, address)?);
             }
         }
         Ok((format!("{routes} routes"), routes == 0))

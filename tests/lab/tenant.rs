@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use lb_tests::{
-    peers::{DNS_NAME, Peers},
+    servers::peers::{DNS_NAME, Peers},
     topology::{API, APPS_HTTP, APPS_HTTPS, DNS, Host, TENANT_SNAT, Tenant},
-    traffic,
+    traffic::programs,
 };
 
 use crate::{
@@ -24,7 +24,7 @@ impl OneTenant<'_> {
         let mut answers = Count::default();
         for client in self.everybody() {
             for _ in 0..REQUESTS {
-                answers.add(traffic::curl(client, self.peers.certificate(), API)?.node);
+                answers.add(programs::curl(client, self.peers.certificate(), API)?.node);
             }
         }
         self.judge(&answers)
@@ -34,7 +34,7 @@ impl OneTenant<'_> {
         let mut answers = Count::default();
         for client in self.everybody() {
             for _ in 0..REQUESTS {
-                let names = traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+                let names = programs::dig(client, DNS, DNS_NAME, "TXT")?;
                 names.into_iter().for_each(|name| answers.add(name));
             }
         }
@@ -46,8 +46,8 @@ impl OneTenant<'_> {
         for host in self.everybody() {
             for _ in 0..REQUESTS {
                 let certificate = self.peers.certificate();
-                answers.add(traffic::curl(host, certificate, APPS_HTTPS)?.node);
-                answers.add(traffic::curl_plain(host, APPS_HTTP)?.node);
+                answers.add(programs::curl(host, certificate, APPS_HTTPS)?.node);
+                answers.add(programs::curl_plain(host, APPS_HTTP)?.node);
             }
         }
         self.judge(&answers)

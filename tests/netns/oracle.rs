@@ -5,10 +5,10 @@ use std::{net::Ipv4Addr, path::Path, time::Duration};
 use anyhow::{Result, ensure};
 use lb_tests::{
     netns::Netns,
-    peers::DNS_NAME,
+    oracle::wire::{self, Wire},
+    servers::peers::DNS_NAME,
     topology::{DNS, Host, LB_PORT},
-    traffic,
-    wire::{self, Wire},
+    traffic::programs,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -66,7 +66,7 @@ impl<'t> Oracle<'t> {
     }
 
     fn see_a_query(&mut self) -> Result<()> {
-        traffic::dig(self.client, DNS, DNS_NAME, "TXT")?;
+        programs::dig(self.client, DNS, DNS_NAME, "TXT")?;
         self.queries += 1;
         let port = self.node_port;
         self.wire

@@ -5,17 +5,18 @@ use std::{collections::BTreeSet, net::SocketAddrV4, time::Duration};
 use anyhow::Result;
 use lb_common::addr::Mac;
 use lb_tests::{
-    capture::Capture,
-    client, observe,
-    peers::{DNS_NAME, Peers},
-    ping::{Ping, ping},
-    raw::{self, DOT1AD, DOT1Q, RawPort},
+    frames::raw::{self, DOT1AD, DOT1Q, RawPort},
+    oracle::{capture::Capture, observe, wire::Wire},
+    servers::peers::{DNS_NAME, Peers},
     topology::{
         ADDRESS, API_NODE_PORT, APPS_HTTP_NODE_PORT, APPS_HTTPS_NODE_PORT, DNS_NODE_PORT,
         ECHO_NODE_PORT, LB_PORT, MGMT_NIC, OneIp, TENANT_NIC, Topology, Trunk, VIP, mac_of,
     },
-    traffic,
-    wire::Wire,
+    traffic::{
+        client,
+        ping::{Ping, ping},
+        programs,
+    },
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -52,10 +53,10 @@ fn every_node_answers_its_neighbours() -> Result<()> {
     let from = &topology.nodes[0];
     for node in &topology.nodes {
         let at = |port| SocketAddrV4::new(node.address, port);
-        let verified = traffic::openssl(from, peers.certificate(), at(API_NODE_PORT))?;
+        let verified = programs::openssl(from, peers.certificate(), at(API_NODE_PORT))?;
         assert_eq!(verified, "Verification: OK");
         assert_eq!(
-            traffic::dig(from, at(DNS_NODE_PORT), DNS_NAME, "TXT")?,
+            programs::dig(from, at(DNS_NODE_PORT), DNS_NAME, "TXT")?,
             [node.name]
         );
         let echo = at(ECHO_NODE_PORT);
@@ -110,23 +111,23 @@ fn tenants_with_the_same_addresses_are_apart() -> Result<()> {
         let at = |port| SocketAddrV4::new(worker.address, port);
         let own = format!("{}/{}", tenant.name, worker.name);
         // A client and a worker on one bridge; the other tenant's worker has the same address.
-        let answer = traffic::curl_plain(tenant.client(), at(APPS_HTTP_NODE_PORT))?;
+        let answer = programs::curl_plain(tenant.client(), at(APPS_HTTP_NODE_PORT))?;
         assert_eq!(answer.node, own);
         assert_eq!(*answer.peer.ip(), tenant.client().address);
         let node = &trunk.nodes[0];
         let api = SocketAddrV4::new(node.address, tenant.ports.api);
-        traffic::openssl(&trunk.nodes[1], peers.certificate(), api)?;
+        programs::openssl(&trunk.nodes[1], peers.certificate(), api)?;
         assert_eq!(
             ping(&tenant.client().netns, trunk.outsider.address)?,
             Ping::Lost
         );
-        assert!(!traffic::has_route(tenant.client(), node.address)?);
+        assert!(!programs::has_route(tenant.client(), node.address)?);
         assert_eq!(peers.on(worker)?.http_sources()?.len(), 1);
         let https = at(APPS_HTTPS_NODE_PORT);
-        traffic::openssl(tenant.client(), peers.certificate(), https)?;
+        programs::openssl(tenant.client(), peers.certificate(), https)?;
     }
     let api = SocketAddrV4::new(trunk.nodes[0].address, a.ports.api);
-    let foreign = traffic::openssl(&trunk.nodes[1], peers_b.certificate(), api);
+    let foreign = programs::openssl(&trunk.nodes[1], peers_b.certificate(), api);
     assert!(foreign.is_err(), "{foreign:?}");
     Ok(())
 }

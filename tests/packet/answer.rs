@@ -1,8 +1,8 @@
 //! Who cannot be served is told so; who is denied is not, unless the configuration says so.
 
 use lb_tests::{
-    packet::{flags::*, tag, tcp, udp, untagged},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{flags::*, tag, tcp, udp, untagged},
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;
@@ -136,7 +136,7 @@ fn answers_have_a_rate() {
 
 /// A reset as it must be but for what the test's own builder fills in otherwise: identification and
 /// window; what stands behind it is padding.
-fn assert_reset(found: &[u8], wanted: &lb_tests::packet::Frame) {
+fn assert_reset(found: &[u8], wanted: &lb_tests::frames::packet::Frame) {
     let wanted = wanted.bytes();
     let fields = [0..18, 20..24, 26..48];
     for field in fields {

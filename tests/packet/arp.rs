@@ -8,8 +8,8 @@ use lb_common::{
     rate::{NOTICES, QUESTIONS, REPLIES},
 };
 use lb_tests::{
-    packet::{arp, flags::SYN_ONLY},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
+    frames::packet::{arp, flags::SYN_ONLY},
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
 };
 use lb_user::{dataplane::attach::Mode, model::registry::Kind};
 

@@ -7,8 +7,8 @@ use lb_common::{
     maps::usage,
 };
 use lb_tests::{
-    packet::{Frame, flags::*, tcp, udp},
-    program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{Frame, flags::*, tcp, udp},
+    product::program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;

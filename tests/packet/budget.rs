@@ -5,8 +5,8 @@ use lb_common::{
     maps::usage,
 };
 use lb_tests::{
-    packet::{Frame, flags::*, udp},
-    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{Frame, flags::*, udp},
+    product::program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;
@@ -254,7 +254,7 @@ fn an_id_that_rests_at_the_backend_is_taken_last() {
     let ((action, frame), _) = lb.run(Port::Tenant, &syn(50_001).bytes(), 1);
     assert_eq!(
         (action, port(&frame)),
-        (lb_tests::program::Action::Redirect, 1024)
+        (lb_tests::product::program::Action::Redirect, 1024)
     );
     assert_eq!(lb.counters()[&unrested()], 1, "counted beside the verdict");
     assert_eq!(before.get(&unrested()), None);

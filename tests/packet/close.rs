@@ -2,8 +2,8 @@
 
 use lb_common::conntrack::{FlowState, LATE_SYN_TIMEOUT, State};
 use lb_tests::{
-    packet::{Frame, flags::*, tcp},
-    program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{Frame, flags::*, tcp},
+    product::program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;

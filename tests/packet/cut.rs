@@ -19,10 +19,9 @@ use lb_common::{
     wire::header::{ACK, RST},
 };
 use lb_tests::{
-    packet::flags::*,
+    frames::{packet::flags::*, segment::Segment},
     poll,
-    program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
-    segment::Segment,
+    product::program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
 };
 use lb_user::{
     config,

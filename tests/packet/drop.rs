@@ -11,8 +11,8 @@ use lb_common::{
     verdict::{DropReason, Hook, SLOTS},
 };
 use lb_tests::{
-    packet::{flags::*, tcp, udp},
-    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{flags::*, tcp, udp},
+    product::program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 use lb_user::dataplane::{maps::Maps, object::Object};
 
@@ -44,7 +44,7 @@ fn a_tenant_reaches_nothing_but_declared_services() {
     }
     assert_eq!(
         lb.drain_free_ids().len(),
-        lb_tests::program::IDS,
+        lb_tests::product::program::IDS,
         "no state was made"
     );
 }

@@ -8,8 +8,8 @@ use lb_common::{
     maps::{network::AddressKey, rule::DENY, service::ServiceKey},
 };
 use lb_tests::{
-    packet::{Frame, flags::*, tcp},
-    program::{CLIENT, DataPlane, Port, TENANT_NIC},
+    frames::packet::{Frame, flags::*, tcp},
+    product::program::{CLIENT, DataPlane, Port, TENANT_NIC},
 };
 
 use super::given::*;

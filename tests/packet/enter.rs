@@ -14,9 +14,11 @@ use lb_common::{
     station::MAX_STATIONS,
 };
 use lb_tests::{
-    icmp::icmp,
-    packet::{flags::*, tag, tcp},
-    program::{Action, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
+    frames::{
+        icmp::icmp,
+        packet::{flags::*, tag, tcp},
+    },
+    product::program::{Action, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
 };
 
 use super::{

@@ -4,8 +4,8 @@ use std::{thread, time::Duration};
 
 use lb_common::maps::event::{BEGAN, FINISHED, FlowEvent, RESET_BY_CLIENT};
 use lb_tests::{
-    packet::flags::*,
-    program::{DataPlane, Port},
+    frames::packet::flags::*,
+    product::program::{DataPlane, Port},
 };
 use lb_user::dataplane::flows::coarse_now;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use lb_common::{conntrack::FlowState, maps::fragment::Datagram};
 use lb_tests::{
-    packet::{Decoded, Frame, check, flags::*, tcp, udp},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
+    frames::packet::{Decoded, Frame, check, flags::*, tcp, udp},
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
 };
 
 use lb_user::dataplane::{attach::Mode, object::Object};
@@ -560,7 +560,8 @@ fn two_tenants() -> String {
 fn one_tenants_fragments_cost_another_nothing() {
     const MANY: u16 = 20_000;
     let mut lb = DataPlane::alone(&two_tenants());
-    let [a, b] = [2003, 2004].map(|vlan| move |frame: &[u8]| lb_tests::packet::tag(frame, vlan));
+    let [a, b] =
+        [2003, 2004].map(|vlan| move |frame: &[u8]| lb_tests::frames::packet::tag(frame, vlan));
     let halves = |whole: &[u8]| [cut(whole, 0, 16), cut(whole, 16, BYTES)];
     let begun = |lb: &mut DataPlane, port, bytes: &[u8]| {
         let ((action, _), _) = lb.run(port, bytes, 1);
@@ -630,7 +631,7 @@ fn fragments_of_a_tagged_network_keep_its_tag() {
         "role: tenant, interface: eth0, vlan: 2003",
     );
     let mut lb = DataPlane::new(&config);
-    let tag = |frame: &[u8]| lb_tests::packet::tag(frame, 2003);
+    let tag = |frame: &[u8]| lb_tests::frames::packet::tag(frame, 2003);
     let sent: Vec<_> = fragments(&datagram().bytes())
         .iter()
         .map(|frame| tag(frame))
@@ -647,7 +648,7 @@ fn fragments_of_a_tagged_network_keep_its_tag() {
         .iter()
         .map(|answer| passed(&mut lb, Port::Mgmt, answer))
         .collect();
-    let (tci, first) = lb_tests::packet::untagged(&left[0]);
+    let (tci, first) = lb_tests::frames::packet::untagged(&left[0]);
     assert_eq!(tci, Some(2003));
     let wanted = fragments(&identified(&to_client().bytes(), identification(&first)));
     let wanted: Vec<_> = wanted.iter().map(|frame| tag(frame)).collect();

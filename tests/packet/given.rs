@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    packet::{Decoded, Frame, check, flags::*, tcp, udp},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
+    frames::packet::{Decoded, Frame, check, flags::*, tcp, udp},
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
 
 /// One TCP and one UDP service with one backend each, and a service without backends.

@@ -4,9 +4,11 @@ use std::net::Ipv4Addr;
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    icmp::icmp,
-    packet::{arp, flags::*, tcp, udp},
-    program::{CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
+    frames::{
+        icmp::icmp,
+        packet::{arp, flags::*, tcp, udp},
+    },
+    product::program::{CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
 
 use super::given::{assert_dropped_on, assert_frame, assert_passed, assert_refused};
@@ -75,7 +77,7 @@ fn an_address_may_be_a_vip_and_a_snat_address() {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn everything_else_to_the_host_passes_untouched() {
     let mut lb = DataPlane::new(CONFIG);
-    let to_host = |l4: lb_tests::packet::Frame| l4.between(CLIENT, TENANT_NIC).bytes();
+    let to_host = |l4: lb_tests::frames::packet::Frame| l4.between(CLIENT, TENANT_NIC).bytes();
     assert_passed(
         &mut lb,
         Port::Tenant,
@@ -140,7 +142,7 @@ fn icmp_is_the_hosts_but_for_errors_about_a_flow() {
         let sent = icmp("192.168.126.11", "192.168.126.1", kind, 1280);
         sent.between(KAS_MAC, MGMT_NIC).body(body)
     };
-    let quote = |frame: lb_tests::packet::Frame| frame.bytes()[14..42].to_vec();
+    let quote = |frame: lb_tests::frames::packet::Frame| frame.bytes()[14..42].to_vec();
     let ours = quote(tcp(SNAT, KAS, SYN_ONLY));
     for (kind, body) in [
         ((8, 0), &b"ping"[..]),

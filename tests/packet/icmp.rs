@@ -2,9 +2,11 @@
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    icmp::{Icmp, icmp},
-    packet::{Decoded, Frame, check, flags::*, tag, tcp, udp, untagged},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
+    frames::{
+        icmp::{Icmp, icmp},
+        packet::{Decoded, Frame, check, flags::*, tag, tcp, udp, untagged},
+    },
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
 };
 
 use super::given::*;

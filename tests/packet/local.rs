@@ -4,9 +4,11 @@ use std::net::Ipv4Addr;
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    icmp::icmp,
-    packet::{Frame, L4, flags::*, tag, tcp, udp},
-    program::{Action, DataPlane, MGMT_NIC, Outcome, Port, node_mac},
+    frames::{
+        icmp::icmp,
+        packet::{Frame, L4, flags::*, tag, tcp, udp},
+    },
+    product::program::{Action, DataPlane, MGMT_NIC, Outcome, Port, node_mac},
 };
 use lb_user::dataplane::attach::Mode;
 

@@ -1,8 +1,8 @@
 //! RELIABILITY 24: truncated and lying headers: a verdict, a counter, no mis-parse, at every length.
 
 use lb_tests::{
-    packet::{Decoded, L4, check, flags::*, udp},
-    program::{Action, CLIENT, DataPlane, Port, TENANT_NIC},
+    frames::packet::{Decoded, L4, check, flags::*, udp},
+    product::program::{Action, CLIENT, DataPlane, Port, TENANT_NIC},
 };
 
 use super::given::*;

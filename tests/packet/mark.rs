@@ -7,8 +7,8 @@ use lb_common::{
     maps::usage,
 };
 use lb_tests::{
-    packet::flags::*,
-    program::{DataPlane, IDS, Port},
+    frames::packet::flags::*,
+    product::program::{DataPlane, IDS, Port},
 };
 
 use super::{

@@ -1,8 +1,8 @@
 //! What a SYN asks for is held to what both networks carry.
 
 use lb_tests::{
-    packet::{flags::*, tcp},
-    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{flags::*, tcp},
+    product::program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;

@@ -1,9 +1,11 @@
 //! Packets that are too big for the way on or have spent their hops: their sender is told.
 
 use lb_tests::{
-    icmp::icmp,
-    packet::{Frame, flags::*, tag, tcp, udp, untagged},
-    program::{Action, CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
+    frames::{
+        icmp::icmp,
+        packet::{Frame, flags::*, tag, tcp, udp, untagged},
+    },
+    product::program::{Action, CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;

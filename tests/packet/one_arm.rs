@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    packet::{Frame, flags::*, tag, tcp, untagged},
-    program::{Action, CLIENT, DataPlane, Outcome, Port, TENANT_NIC, node_mac},
+    frames::packet::{Frame, flags::*, tag, tcp, untagged},
+    product::program::{Action, CLIENT, DataPlane, Outcome, Port, TENANT_NIC, node_mac},
 };
 
 use super::given::{assert_dropped, assert_frame};

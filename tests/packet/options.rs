@@ -1,8 +1,8 @@
 //! IP options: carried, but for source routes and broken lists, and for what would show a client the way.
 
 use lb_tests::{
-    packet::{flags::*, tcp},
-    program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{flags::*, tcp},
+    product::program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;

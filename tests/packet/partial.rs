@@ -1,8 +1,8 @@
 //! Frames of a kernel's stack that has left their checksums to the interface.
 
 use lb_tests::{
-    packet::{Decoded, Frame, check, flags::*, tcp, udp},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{Decoded, Frame, check, flags::*, tcp, udp},
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 use lb_user::dataplane::attach::Mode;
 

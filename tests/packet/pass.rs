@@ -2,8 +2,8 @@
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    packet::{flags::*, tcp, udp},
-    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{flags::*, tcp, udp},
+    product::program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;

@@ -10,9 +10,11 @@ use std::{
 
 use lb_common::{addr::Be16, maps::cell_peer::PeerKey};
 use lb_tests::{
-    icmp::icmp,
-    packet::{Frame, flags::*, tag, tcp},
-    program::{Action, DataPlane, MGMT_NIC, Port},
+    frames::{
+        icmp::icmp,
+        packet::{Frame, flags::*, tag, tcp},
+    },
+    product::program::{Action, DataPlane, MGMT_NIC, Port},
 };
 use lb_user::{
     dataplane::{object::Object, peers::LocalPeers},

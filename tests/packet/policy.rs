@@ -1,8 +1,8 @@
 //! Who may open a flow, and what mgmt may reach: every refusal before any state is made.
 
 use lb_tests::{
-    packet::{flags::*, tcp, udp},
-    program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{flags::*, tcp, udp},
+    product::program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;
@@ -155,7 +155,7 @@ fn a_backend_behind_a_gateway_is_reached_by_the_gateways_mac() {
             "snat: [10.32.96.50], routes: [{ to: 10.40.0.0/16, via: 10.32.96.1 }] }",
         )
         .replace("10.32.96.105:30918", "10.40.1.5:30918");
-    let gateway = lb_tests::program::node_mac(std::net::Ipv4Addr::new(10, 32, 96, 1));
+    let gateway = lb_tests::product::program::node_mac(std::net::Ipv4Addr::new(10, 32, 96, 1));
     let mut lb = DataPlane::new(&config);
     let sent = forwarded(&mut lb, Port::Tenant, &request(CLIENT_A, API, SYN_ONLY));
     let wanted = tcp(&snat(1024), "10.40.1.5:30918", SYN_ONLY).ttl(63);

@@ -1,7 +1,7 @@
 //! Queues of free ids, as userspace fills them and turns them around.
 
 use lb_common::{batch::MAX_IDS, maps::snat::base};
-use lb_tests::program::{DataPlane, IDS};
+use lb_tests::product::program::{DataPlane, IDS};
 use lb_user::dataplane::ids::shuffled;
 
 use super::given::*;

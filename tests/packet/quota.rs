@@ -2,9 +2,11 @@
 
 use lb_common::maps::quota;
 use lb_tests::{
-    packet::{self, flags::*, tag, udp, untagged},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
-    six,
+    frames::{
+        packet::{self, flags::*, tag, udp, untagged},
+        six,
+    },
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 use lb_user::model::registry::Kind;
 

@@ -9,8 +9,8 @@ use std::{
 use anyhow::Result;
 use lb_common::{conntrack::State, maps::snat::FIRST_FLOW_PORT};
 use lb_tests::{
-    packet::flags::*,
-    program::{Action, DataPlane, IDS, Port},
+    frames::packet::flags::*,
+    product::program::{Action, DataPlane, IDS, Port},
 };
 use lb_user::{
     config::Snat,

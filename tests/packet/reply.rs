@@ -1,8 +1,8 @@
 //! Backend to SNAT port.
 
 use lb_tests::{
-    packet::{flags::*, tcp, udp},
-    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+    frames::packet::{flags::*, tcp, udp},
+    product::program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 
 use super::given::*;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use aya::maps::MapInfo;
-use lb_tests::{content::Content, program::DataPlane};
+use lb_tests::{oracle::map_content::Content, product::program::DataPlane};
 use lb_user::dataplane::object::{MAPS, PROGRAMS};
 
 use super::{given::*, six};

@@ -3,9 +3,11 @@
 use std::net::Ipv4Addr;
 
 use lb_tests::{
-    icmp::icmp,
-    packet::{flags::*, tcp},
-    program::{Action, DataPlane, Outcome, Port, TENANT_NIC, node_mac},
+    frames::{
+        icmp::icmp,
+        packet::{flags::*, tcp},
+    },
+    product::program::{Action, DataPlane, Outcome, Port, TENANT_NIC, node_mac},
 };
 
 use super::given::{API, CLIENT_A, CLIENT_B, assert_dropped, assert_passed, request};

@@ -13,9 +13,13 @@ use lb_common::{
     },
 };
 use lb_tests::{
-    icmp::{Icmp, icmp},
-    packet::{Decoded, Frame, check, flags::*, tcp, udp},
-    program::{Action, CLIENT, DataPlane, IDS, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
+    frames::{
+        icmp::{Icmp, icmp},
+        packet::{Decoded, Frame, check, flags::*, tcp, udp},
+    },
+    product::program::{
+        Action, CLIENT, DataPlane, IDS, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac,
+    },
 };
 use lb_user::{
     dataplane::{

@@ -2,9 +2,11 @@
 
 use lb_common::{addr::Mac, maps::network::NETWORK_STOPPED};
 use lb_tests::{
-    icmp::icmp,
-    packet::{arp, flags::*, tcp, udp},
-    program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+    frames::{
+        icmp::icmp,
+        packet::{arp, flags::*, tcp, udp},
+    },
+    product::program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 use lb_user::{control::apply::Live, model::registry::Kind};
 
@@ -117,7 +119,8 @@ fn what_is_not_ours_goes_as_before() {
 fn the_host_keeps_what_is_its_own() {
     let mut lb = DataPlane::new(super::host::CONFIG);
     stop(&lb);
-    let at_tenant = |frame: lb_tests::packet::Frame| frame.between(CLIENT, TENANT_NIC).bytes();
+    let at_tenant =
+        |frame: lb_tests::frames::packet::Frame| frame.between(CLIENT, TENANT_NIC).bytes();
     let client = "198.51.100.7:40000";
     for flags in [SYN_ONLY, ACK_ONLY] {
         let declared = at_tenant(tcp(client, "203.0.113.10:6443", flags));

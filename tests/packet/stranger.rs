@@ -2,8 +2,8 @@
 
 use lb_common::conntrack::{FlowState, State};
 use lb_tests::{
-    packet::{flags::*, udp},
-    program::{Action, CLIENT, DataPlane, Port, TENANT_NIC},
+    frames::packet::{flags::*, udp},
+    product::program::{Action, CLIENT, DataPlane, Port, TENANT_NIC},
 };
 use nix::{
     sched::{CpuSet, sched_setaffinity},
@@ -146,7 +146,7 @@ fn a_spoofed_source_is_not_answered_for_a_port_without_service() {
 fn a_group_mac_as_source_gets_no_answer() {
     let mut lb = DataPlane::new(CONFIG);
     let group = lb_common::addr::Mac::new([3, 0, 0, 0, 0, 1]);
-    let stray = lb_tests::packet::tcp(CLIENT_A, API, ACK_ONLY)
+    let stray = lb_tests::frames::packet::tcp(CLIENT_A, API, ACK_ONLY)
         .between(group, TENANT_NIC)
         .bytes();
     assert_dropped(&mut lb, Port::Tenant, &stray, "group_source");

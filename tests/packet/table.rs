@@ -8,8 +8,8 @@ use lb_common::{
     maps::flow::FlowKey,
 };
 use lb_tests::{
-    packet::{flags::*, tcp},
-    program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port},
+    frames::packet::{flags::*, tcp},
+    product::program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port},
 };
 
 use super::given::*;

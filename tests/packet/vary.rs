@@ -3,9 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use lb_tests::{
-    packet::{Frame, flags::*, tcp, udp},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
-    vary::{Packets, Turn, Varied, Vary, padded},
+    frames::packet::{Frame, flags::*, tcp, udp},
+    product::{
+        program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
+        vary_prog_run::{Packets, Turn, Varied, Vary, padded},
+    },
 };
 
 use super::given::*;

@@ -7,8 +7,8 @@ use lb_common::{
     verdict::{DropReason, Hook},
 };
 use lb_tests::{
-    packet::{Frame, arp, check, flags::*, tag, tcp, untagged},
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
+    frames::packet::{Frame, arp, check, flags::*, tag, tcp, untagged},
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
 use lb_user::model::registry::Kind;
 

@@ -11,7 +11,7 @@ mod frames;
 mod stack;
 mod written;
 
-use lb_tests::{budget, program::DataPlane};
+use lb_tests::product::{budget, program::DataPlane};
 
 const CONFIG: &str = "
 version: 1

@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use lb_tests::{
-    interrupt::{self, Interrupt},
+    fault::interrupt::{self, Interrupt},
     process,
 };
 use nix::unistd::Uid;

@@ -10,6 +10,7 @@ pub mod path;
 mod poc;
 mod router;
 mod six;
+pub mod switch;
 mod trunk;
 
 use std::{
@@ -39,7 +40,7 @@ pub use self::{
         MGMT_VLAN, NodePorts, POC_CONFIG, TENANT_SNAT, Tenant, Trunk,
     },
 };
-use crate::{leftovers::Run, netns::Netns, poll, process, switch::Switch};
+use crate::{leftovers::Run, netns::Netns, poll, process, topology::switch::Switch};
 
 /// The NIC of the load balancer towards tenants.
 pub const TENANT_NIC: &str = "eth0";

@@ -19,7 +19,7 @@ use super::{
     Host, LB_PORT, MGMT_NIC, MGMT_PREFIX_BITS, NODES, Routed, Site, Switch, TENANT_NIC,
     TENANT_PREFIX_BITS, join_hosts, router, settle,
 };
-use crate::{netns::Netns, trouble::Trouble};
+use crate::{fault::netem::Trouble, netns::Netns};
 
 /// A configuration for exactly this topology.
 pub const CONFIG: &str = include_str!("poc.yaml");

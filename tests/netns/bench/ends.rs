@@ -4,7 +4,7 @@
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::Result;
-use lb_tests::{lb::binary, leftovers, poll, process::Process, topology::path};
+use lb_tests::{leftovers, poll, process::Process, product::lb::binary, topology::path};
 use nix::sys::signal::Signal;
 
 /// The most connections that the machine tracks.

@@ -15,10 +15,14 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    cpu,
-    lb::{Failure, binary},
-    leftovers, observe, poll,
+    leftovers,
+    oracle::observe,
+    poll,
     process::Process,
+    product::{
+        cpu,
+        lb::{Failure, binary},
+    },
     topology::path::{Path, address},
 };
 use nix::sys::signal::Signal;

@@ -12,15 +12,16 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::wire::header::{ACK, SYN};
 use lb_tests::{
-    ids,
-    lb::Lb,
-    ledger::Ledger,
-    packet,
-    pair::{self, Pair, refused},
+    frames::{packet, raw::RawPort},
+    oracle::{
+        ids,
+        packet_accounting::Ledger,
+        wire::{self, Wire},
+    },
     poll,
-    raw::RawPort,
+    product::lb::Lb,
     topology::{ECHO, Host, SNAT, TENANT_NIC, Topology, VIP, mac_of},
-    wire::{self, Wire},
+    traffic::conn_pair::{self, Pair, refused},
 };
 use serde::Deserialize;
 
@@ -136,11 +137,11 @@ fn g4_a_thousand_connections_are_in_the_flow_log() -> Result<()> {
     }
     for _ in 0..OTHERS {
         let Pair { client, server, .. } = noted(line.open()?, "reset_by_client", &mut note)?;
-        pair::reset(client)?;
-        pair::wait_for_reset(&server, LIMIT)?;
+        conn_pair::reset(client)?;
+        conn_pair::wait_for_reset(&server, LIMIT)?;
         let Pair { client, server, .. } = noted(line.open()?, "reset_by_backend", &mut note)?;
-        pair::reset(server)?;
-        pair::wait_for_reset(&client, LIMIT)?;
+        conn_pair::reset(server)?;
+        conn_pair::wait_for_reset(&client, LIMIT)?;
     }
     for pair in line.open_many(OTHERS)? {
         noted(pair, "expired", &mut note)?.wait_for_resets(LIMIT)?;

@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
-    pair::wait_for_reset,
     poll,
+    product::lb::Lb,
     topology::{Host, Topology},
+    traffic::conn_pair::wait_for_reset,
 };
 use serde::Deserialize;
 

@@ -11,12 +11,14 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    dice::{Dice, SEED},
-    flood::Flood,
-    lb::Lb,
-    pair::{Line, Pair},
-    raw::RawPort,
+    frames::raw::RawPort,
+    product::lb::Lb,
+    seeded_rng::{Dice, SEED},
     topology::{DNS_NODE_PORT, TENANT_NIC, Topology, VIP},
+    traffic::{
+        conn_pair::{Line, Pair},
+        flood::Flood,
+    },
 };
 
 use crate::flows::life::{LIMIT, Words, ensure_all_ids_are_free, line};

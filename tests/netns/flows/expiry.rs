@@ -10,14 +10,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::wire::header::{ACK, RST, SYN};
 use lb_tests::{
-    lb::Lb,
-    packet,
-    pair::{refused, say, wait_for_reset},
+    frames::{packet, raw::RawPort, segment::Segment},
+    oracle::wire::Wire,
     poll,
-    raw::RawPort,
-    segment::Segment,
+    product::lb::Lb,
     topology::{ECHO, ECHO_NODE_PORT, MGMT_NIC, SNAT, TENANT_NIC, Topology, mac_of},
-    wire::Wire,
+    traffic::conn_pair::{refused, say, wait_for_reset},
 };
 
 use crate::flows::life::{

@@ -8,12 +8,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::wire::header::ACK;
 use lb_tests::{
-    lb::Lb,
-    pair::wait_for_reset,
+    frames::segment::Segment,
+    oracle::wire::Wire,
     poll,
-    segment::Segment,
+    product::lb::Lb,
     topology::{Host, Topology},
-    wire::Wire,
+    traffic::conn_pair::wait_for_reset,
 };
 
 use crate::flows::life::{

@@ -7,12 +7,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    ids,
-    lb::Lb,
-    pair::Line,
+    oracle::{ids, query::Flow},
     poll,
-    query::Flow,
+    product::lb::Lb,
     topology::{DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, Host, Topology, VIP},
+    traffic::conn_pair::Line,
 };
 
 /// Long against anything that must happen, short against a default timeout.

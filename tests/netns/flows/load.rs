@@ -12,15 +12,15 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    capture::Capture,
-    client::{self, Transfer},
-    ids,
-    lb::Lb,
-    ledger::Ledger,
-    peers::{DNS_NAME, Peers},
+    oracle::{capture::Capture, ids, packet_accounting::Ledger},
     poll,
+    product::lb::Lb,
+    servers::peers::{DNS_NAME, Peers},
     topology::{API, CONFIG, DNS, ECHO, Host, SNAT, Topology},
-    traffic,
+    traffic::{
+        client::{self, Transfer},
+        programs,
+    },
 };
 
 const CONNECTIONS: usize = 10_000;
@@ -88,8 +88,8 @@ fn bulk_data_is_identical_at_both_ends_and_every_packet_is_counted() -> Result<(
 
     // The other services, and what is refused, are in the sums as well.
     for _ in 0..20 {
-        traffic::curl(client, peers.certificate(), API)?;
-        traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+        programs::curl(client, peers.certificate(), API)?;
+        programs::dig(client, DNS, DNS_NAME, "TXT")?;
     }
     let after = Ledger::read(&topology, &lb)?;
     println!("{after}");

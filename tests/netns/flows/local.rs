@@ -9,11 +9,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT};
 use lb_tests::{
-    capture::Capture,
-    client,
-    lb::Lb,
-    peers::Peers,
+    oracle::capture::Capture,
+    product::lb::Lb,
+    servers::peers::Peers,
     topology::{CONFIG, ECHO_NODE_PORT, LB_PORT, SNAT, Topology},
+    traffic::client,
 };
 use lb_user::network::{cell, namespace};
 

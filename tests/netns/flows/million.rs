@@ -16,11 +16,11 @@ use lb_common::{
     wire::header::{ACK, SYN},
 };
 use lb_tests::{
-    flood::Flood,
-    lb::Lb,
-    packet, poll,
-    raw::RawPort,
+    frames::{packet, raw::RawPort},
+    poll,
+    product::lb::Lb,
     topology::{ECHO_NODE_PORT, Host, MGMT_NIC, TENANT_NIC, Topology, VIP, mac_of},
+    traffic::flood::Flood,
 };
 use lb_user::dataplane::{flows::FlowTable, maps::Maps, pins::Pins};
 

@@ -4,15 +4,17 @@ use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
 
 use anyhow::Result;
 use lb_tests::{
-    capture::Capture,
-    identity::Identity,
-    lb::Lb,
-    peers::{Peers, Serves},
+    oracle::capture::Capture,
+    product::lb::Lb,
+    servers::{
+        identity::Identity,
+        peers::{Peers, Serves},
+    },
     topology::{
         APPS, APPS_HTTP, APPS_HTTP_NODE_PORT, APPS_HTTPS, APPS_HTTPS_NODE_PORT, Host, LAB_CONFIG,
         Site, TENANT_SNAT, Topology, Trunk,
     },
-    traffic,
+    traffic::programs,
 };
 
 /// More than enough connections for both workers to get one: the chance of a miss is 2^-40.
@@ -137,8 +139,8 @@ fn prove(
 fn answers(from: &Host, certificate: &Path) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for _ in 0..CONNECTIONS / 2 {
-        names.insert(traffic::curl(from, certificate, APPS_HTTPS)?.node);
-        names.insert(traffic::curl_plain(from, APPS_HTTP)?.node);
+        names.insert(programs::curl(from, certificate, APPS_HTTPS)?.node);
+        names.insert(programs::curl_plain(from, APPS_HTTP)?.node);
     }
     Ok(names)
 }

@@ -4,10 +4,10 @@ use std::net::SocketAddrV4;
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    lb::Lb,
-    peers::Peers,
-    secret::SecretFlow,
+    product::lb::Lb,
+    servers::peers::Peers,
     topology::{CONFIG, ECHO, LAB_CONFIG, Tenant, Topology, Trunk},
+    traffic::secret::SecretFlow,
 };
 
 const ROUNDS: u16 = 200;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use lb_common::maps::snat::{FLOWS_PER_ADDRESS, base};
 use lb_tests::{
-    ids,
-    lb::{Lb, USER},
+    oracle::ids,
+    product::lb::{Lb, USER},
     topology::Topology,
 };
 

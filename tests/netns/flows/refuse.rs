@@ -9,13 +9,15 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_common::wire::header::SYN;
 use lb_tests::{
-    lb::Lb,
-    packet::{self, Frame},
-    pair::{Pair, refused},
+    frames::{
+        packet::{self, Frame},
+        raw::RawPort,
+    },
+    oracle::wire::Wire,
     poll,
-    raw::RawPort,
+    product::lb::Lb,
     topology::{DNS, ECHO, Host, TENANT_NIC, Topology, VIP, mac_of},
-    wire::Wire,
+    traffic::conn_pair::{Pair, refused},
 };
 
 use crate::flows::life::{

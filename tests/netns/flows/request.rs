@@ -9,12 +9,11 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    capture::Capture,
-    client,
-    lb::Lb,
-    peers::{DNS_NAME, Peers},
+    oracle::capture::Capture,
+    product::lb::Lb,
+    servers::peers::{DNS_NAME, Peers},
     topology::{API, API_NODE_PORT, CONFIG, DNS, ECHO, SNAT, Topology},
-    traffic,
+    traffic::{client, programs},
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -28,7 +27,7 @@ fn a_request_to_the_vip_arrives_at_the_node_port() -> Result<()> {
     let _lb = Lb::start(&topology, CONFIG)?;
     let captures = capture_requests(&topology)?;
 
-    let answer = traffic::curl(topology.client(), peers.certificate(), API)?;
+    let answer = programs::curl(topology.client(), peers.certificate(), API)?;
 
     assert_eq!(*answer.peer.ip(), SNAT, "the source that nginx saw");
     for (node, capture) in topology.nodes.iter().zip(captures) {
@@ -61,12 +60,12 @@ fn backends_need_no_route_to_tenants_and_see_only_the_snat_address() -> Result<(
 
     for node in &topology.nodes {
         for client in &topology.clients {
-            assert!(!traffic::has_route(node, client.address)?, "{}", node.name);
+            assert!(!programs::has_route(node, client.address)?, "{}", node.name);
         }
     }
     for client in &topology.clients {
-        traffic::curl(client, peers.certificate(), API)?;
-        traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+        programs::curl(client, peers.certificate(), API)?;
+        programs::dig(client, DNS, DNS_NAME, "TXT")?;
         client.netns.inside(|| client::who(None, ECHO))??;
     }
 
@@ -94,7 +93,7 @@ fn a_dns_answer_comes_from_the_vip() -> Result<()> {
     let filter = format!("ip dst host {}", client.address);
     let capture = Capture::start(&client.netns, "eth0", &filter, topology.dir())?;
 
-    let answers = traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+    let answers = programs::dig(client, DNS, DNS_NAME, "TXT")?;
 
     let [node] = answers.as_slice() else {
         panic!("one node answers, not {answers:?}")

@@ -2,12 +2,13 @@
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    client,
-    identity::Identity,
-    lb::Lb,
-    peers::{DNS_NAME, Peers, Serves},
+    product::lb::Lb,
+    servers::{
+        identity::Identity,
+        peers::{DNS_NAME, Peers, Serves},
+    },
     topology::{API, CONFIG, DNS, ECHO, ECHO_NODE_PORT, SNAT, Topology},
-    traffic,
+    traffic::{client, programs},
 };
 
 #[test]
@@ -19,7 +20,7 @@ fn a_client_behind_a_tenant_router_is_served() -> Result<()> {
     {
         // Without the route in the configuration nobody may come from there.
         let lb = Lb::start(&topology, CONFIG)?;
-        let refused = traffic::dig(&far.host, DNS, DNS_NAME, "TXT");
+        let refused = programs::dig(&far.host, DNS, DNS_NAME, "TXT");
         ensure!(refused.is_err(), "{refused:?}");
         ensure!(lb.dropped("spoofed")? > 0, "{:?}", lb.drops()?);
         lb.down()?;
@@ -34,7 +35,7 @@ fn a_client_behind_a_tenant_router_is_served() -> Result<()> {
     let _lb = Lb::start(&topology, &config)?;
 
     for host in [&far.host, topology.client()] {
-        let answer = traffic::curl(host, peers.certificate(), API)?;
+        let answer = programs::curl(host, peers.certificate(), API)?;
         assert_eq!(*answer.peer.ip(), SNAT, "{}", host.name);
         host.netns.inside(|| client::who(None, ECHO))??;
     }

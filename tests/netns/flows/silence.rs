@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
-    pair::{Pair, wait_for_reset},
     poll,
+    product::lb::Lb,
     topology::{Host, Topology},
+    traffic::conn_pair::{Pair, wait_for_reset},
 };
 
 use crate::flows::life::{AT_ONCE, LIMIT, Words, ensure_all_ids_are_free, line};

@@ -4,9 +4,9 @@ use std::{net::SocketAddrV4, time::Duration};
 
 use anyhow::Result;
 use lb_tests::{
-    brief::{Closer, Load, Outcome, Server},
-    lb::Lb,
+    product::lb::Lb,
     topology::{ECHO, ECHO_NODE_PORT, Topology},
+    traffic::short_conns::{Closer, Load, Outcome, Server},
 };
 
 use crate::{

@@ -10,12 +10,15 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    cpu::{self, Dice},
-    ids,
-    lb::Lb,
-    observe,
-    packet::{self, flags::*},
-    raw::RawPort,
+    frames::{
+        packet::{self, flags::*},
+        raw::RawPort,
+    },
+    oracle::{ids, observe},
+    product::{
+        cpu::{self, Dice},
+        lb::Lb,
+    },
     topology::{LB_PORT, MGMT_NIC, SNAT, TENANT_NIC, Topology, mac_of},
 };
 

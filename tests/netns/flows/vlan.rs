@@ -5,19 +5,20 @@ use std::{net::Ipv4Addr, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    client,
-    lb::Lb,
+    frames::{
+        packet,
+        raw::{self, DOT1AD, DOT1Q, RawPort},
+    },
     netns::Netns,
-    packet,
-    peers::{DNS_NAME, Peers},
+    oracle::wire::{self, Wire},
     poll,
-    raw::{self, DOT1AD, DOT1Q, RawPort},
+    product::lb::Lb,
+    servers::peers::{DNS_NAME, Peers},
     topology::{
         API, APPS_HTTPS, CONFIG, DNS, DNS_NODE_PORT, ECHO, LAB_CONFIG, LB_PORT, MGMT_VLAN,
         TENANT_NIC, Topology, Trunk, VIP, mac_of,
     },
-    traffic,
-    wire::{self, Wire},
+    traffic::{client, programs},
 };
 
 use crate::oracle::Oracle;
@@ -50,14 +51,14 @@ fn each_tenant_of_a_trunk_reaches_its_own_control_plane() -> Result<()> {
 
         for (tenant, peers) in [(a, &of_a), (b, &of_b)] {
             for client in tenant.clients.iter().chain(&tenant.workers) {
-                let answer = traffic::curl(client, peers.certificate(), API)?;
+                let answer = programs::curl(client, peers.certificate(), API)?;
                 let own = format!("{}/n", tenant.name);
                 assert!(
                     answer.node.starts_with(&own),
                     "{answer:?} to {}",
                     client.name
                 );
-                let names = traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+                let names = programs::dig(client, DNS, DNS_NAME, "TXT")?;
                 assert!(names[0].starts_with(&own), "{names:?} to {}", client.name);
             }
         }
@@ -165,10 +166,10 @@ fn the_hub_may_be_on_the_same_trunk() -> Result<()> {
         let peers = peers?;
         for host in [tenant.client(), tenant.worker()] {
             for to in [API, APPS_HTTPS] {
-                let answer = traffic::curl(host, peers.certificate(), to)?;
+                let answer = programs::curl(host, peers.certificate(), to)?;
                 assert!(answer.node.starts_with(tenant.name), "{answer:?}");
             }
-            let names = traffic::dig(host, DNS, DNS_NAME, "TXT")?;
+            let names = programs::dig(host, DNS, DNS_NAME, "TXT")?;
             assert!(names[0].starts_with(tenant.name), "{names:?}");
         }
         let client = &tenant.client().netns;

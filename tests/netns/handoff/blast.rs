@@ -5,11 +5,11 @@ use std::{net::SocketAddrV4, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    dice::Dice,
-    hello::named,
-    lb::Lb,
-    teller::{Teller, ask},
+    product::lb::Lb,
+    seeded_rng::Dice,
+    servers::teller::{Teller, ask},
     topology::Topology,
+    traffic::hello::named,
 };
 
 use crate::{

@@ -13,13 +13,15 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FIRST_LOCAL_PORT};
 use lb_tests::{
-    client::open,
-    hello::named,
-    lb::Lb,
-    pair::{Pair, reset, wait_for_reset},
     poll,
-    teller::{Teller, ask},
+    product::lb::Lb,
+    servers::teller::{Teller, ask},
     topology::{SNAT, Site, Topology},
+    traffic::{
+        client::open,
+        conn_pair::{Pair, reset, wait_for_reset},
+        hello::named,
+    },
 };
 use nix::sys::{signal::Signal, socket};
 

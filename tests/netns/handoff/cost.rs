@@ -11,12 +11,14 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    hello::named,
-    lb::Lb,
-    pair::{Line, Pair},
     poll,
     process::Process,
+    product::lb::Lb,
     topology::{Host, SNAT, Topology, VIP},
+    traffic::{
+        conn_pair::{Line, Pair},
+        hello::named,
+    },
 };
 use nix::unistd::{SysconfVar, sysconf};
 

@@ -10,16 +10,18 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    client::{open, was_reset},
-    doom::{self, Followed, Moment},
-    exchange::Exchange,
-    hello::named,
-    ids,
-    lb::Lb,
-    pair::Line,
+    fault::kill_at_step::{self, Followed, Moment},
+    oracle::ids,
     poll,
-    teller::{Teller, ask},
+    product::lb::Lb,
+    servers::teller::{Teller, ask},
     topology::{Host, Topology},
+    traffic::{
+        client::{open, was_reset},
+        conn_pair::Line,
+        exchange::Exchange,
+        hello::named,
+    },
 };
 use nix::errno::Errno;
 
@@ -193,7 +195,7 @@ fn kill_at(moments: impl Iterator<Item = Moment>, after: After) -> Result<Vec<En
 
 /// One connection, and the process killed before this step of it.
 fn one(topology: &Topology, lb: &mut Lb<'_>, moment: Moment) -> Result<(Followed, Ended)> {
-    let doom = doom::kill_in_hand_over(topology.run(), lb.process().id(), moment)?;
+    let doom = kill_at_step::kill_in_hand_over(topology.run(), lb.process().id(), moment)?;
     let ended = topology.client().netns.inside(talk)??;
     // What remains to be done after the last byte.
     let begun = Instant::now();

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::{lb::Lb, topology::Topology};
+use lb_tests::{product::lb::Lb, topology::Topology};
 
 use crate::{
     handoff::connections::{handed_over, wait_for_no_sockets},

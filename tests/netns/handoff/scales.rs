@@ -10,12 +10,10 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    client::open_with_room,
-    hello::named,
-    lb::Lb,
     netns::Netns,
-    pair::hear,
+    product::lb::Lb,
     topology::{Host, Topology},
+    traffic::{client::open_with_room, conn_pair::hear, hello::named},
 };
 use nix::sys::socket::{setsockopt, sockopt};
 

@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
+    product::lb::Lb,
     topology::{Host, Topology},
 };
 

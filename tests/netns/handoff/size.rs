@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    lb::Lb,
+    product::lb::Lb,
     topology::{Host, Topology},
 };
 use nix::sys::socket::{getsockopt, sockopt::TcpMaxSeg};

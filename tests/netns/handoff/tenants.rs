@@ -9,11 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    client::open_from,
-    hello::named,
-    lb::Lb,
-    teller::{Teller, ask_on},
+    product::lb::Lb,
+    servers::teller::{Teller, ask_on},
     topology::{Host, Trunk},
+    traffic::{client::open_from, hello::named},
 };
 
 use crate::{

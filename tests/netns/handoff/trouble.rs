@@ -9,12 +9,14 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    hello::named,
-    lb::Lb,
-    observe,
-    pair::{Line, Pair},
-    teller::{Teller, ask},
+    oracle::observe,
+    product::lb::Lb,
+    servers::teller::{Teller, ask},
     topology::{Host, Topology},
+    traffic::{
+        conn_pair::{Line, Pair},
+        hello::named,
+    },
 };
 
 use crate::{

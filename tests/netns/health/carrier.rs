@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use anyhow::Result;
-use lb_tests::{lb::Lb, poll, topology::Topology};
+use lb_tests::{poll, product::lb::Lb, topology::Topology};
 
 use crate::{
     flows::life::LIMIT,

@@ -9,13 +9,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    answers::Answers,
-    echo::EchoServer,
-    lb::Lb,
     netns::Netns,
     poll,
-    secret::SecretFlow,
+    product::lb::Lb,
+    servers::{answers::Answers, echo::EchoServer},
     topology::{ECHO_NODE_PORT, MGMT_NIC, TENANT_NIC, Topology, VIP},
+    traffic::secret::SecretFlow,
 };
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lb_tests::{lb::Lb, topology::Topology};
+use lb_tests::{product::lb::Lb, topology::Topology};
 
 use crate::{
     flows::life::LIMIT,

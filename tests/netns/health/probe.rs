@@ -7,15 +7,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    answers::Answers,
-    identity::Identity,
-    lb::Lb,
-    pair::refused,
-    peers::Peers,
+    oracle::wire::{Wire, ipv4},
     poll,
     process::Process,
+    product::lb::Lb,
+    servers::{answers::Answers, identity::Identity, peers::Peers},
     topology::{API_NODE_PORT, ECHO, SNAT, Topology},
-    wire::{Wire, ipv4},
+    traffic::conn_pair::refused,
 };
 
 use crate::{

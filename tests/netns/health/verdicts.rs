@@ -10,14 +10,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    answers::Answers,
-    client,
-    echo::EchoServer,
-    lb::Lb,
-    pair::refused,
+    oracle::wire::Wire,
     poll,
+    product::lb::Lb,
+    servers::{answers::Answers, echo::EchoServer},
     topology::{ECHO, ECHO_NODE_PORT, Topology},
-    wire::Wire,
+    traffic::{client, conn_pair::refused},
 };
 use nix::sys::signal::Signal;
 
@@ -347,7 +345,7 @@ fn e10_the_connections_of_a_dead_backend_are_reset() -> Result<()> {
         .zip(&doomed)
         .filter(|(_, doomed)| **doomed)
     {
-        lb_tests::pair::wait_for_reset(connection, LIMIT)?;
+        lb_tests::traffic::conn_pair::wait_for_reset(connection, LIMIT)?;
     }
     let took = verdict.elapsed();
     println!("{count} clients knew {took:?} after the verdict was seen");

@@ -9,18 +9,20 @@ use lb_common::{
     wire::header::{ACK, SYN},
 };
 use lb_tests::{
-    lb::Lb,
-    observe, packet,
-    pair::Line,
-    peers::Peers,
+    frames::{
+        packet,
+        raw::{self, RawPort},
+        segment::Segment,
+    },
+    oracle::{observe, wire::Wire},
     poll,
-    raw::{self, RawPort},
-    segment::Segment,
+    product::lb::Lb,
+    servers::peers::Peers,
     topology::{
         CONFIG, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, Host, MGMT_NIC, SNAT, TENANT_NIC, Topology,
         VIP, mac_of,
     },
-    wire::Wire,
+    traffic::conn_pair::Line,
 };
 
 use crate::{

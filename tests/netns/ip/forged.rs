@@ -5,13 +5,11 @@ use std::net::Ipv4Addr;
 use anyhow::{Context as _, Result};
 use lb_common::wire::header::ACK;
 use lb_tests::{
-    lb::Lb,
-    message::Message,
-    observe, packet, poll,
-    raw::RawPort,
-    segment::Segment,
+    frames::{icmp_message::Message, packet, raw::RawPort, segment::Segment},
+    oracle::{observe, wire::Wire},
+    poll,
+    product::lb::Lb,
     topology::{ECHO, ECHO_NODE_PORT, Host, MGMT_NIC, SNAT, TENANT_NIC, Topology, VIP, mac_of},
-    wire::Wire,
 };
 
 use crate::flows::life::{LIMIT, Words, line};

@@ -8,11 +8,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{addr::Mac, wire::header::SYN};
 use lb_tests::{
-    lb::Lb,
-    packet, poll,
-    raw::RawPort,
+    frames::{packet, raw::RawPort},
+    oracle::wire::Wire,
+    poll,
+    product::lb::Lb,
     topology::{DNS, ECHO, Host, LB_PORT, SNAT, TENANT_NIC, Topology, mac_of},
-    wire::Wire,
 };
 
 use crate::{

@@ -9,17 +9,24 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{addr::Mac, wire::header::SYN};
 use lb_tests::{
-    lb::Lb,
-    message::{ECHO_REPLY, ECHO_REQUEST, Message, PORT_UNREACHABLE, QUOTED, TIME_EXCEEDED},
-    observe, packet,
-    ping::{Ping, ping},
+    frames::{
+        icmp_message::{
+            ECHO_REPLY, ECHO_REQUEST, Message, PORT_UNREACHABLE, QUOTED, TIME_EXCEEDED,
+        },
+        packet,
+        raw::RawPort,
+        segment::Segment,
+    },
+    oracle::{
+        observe,
+        wire::{self, Wire},
+    },
     poll,
-    raw::RawPort,
-    segment::Segment,
+    product::lb::Lb,
     topology::{
         ADDRESS, DNS, ECHO, ECHO_NODE_PORT, Host, OneIp, SNAT, TENANT_NIC, Topology, VIP, mac_of,
     },
-    wire::{self, Wire},
+    traffic::ping::{Ping, ping},
 };
 
 use crate::flows::life::{LIMIT, Words, line, udp_client};
@@ -84,7 +91,7 @@ fn reliability_17_a_traceroute_sees_nothing_but_the_vip() -> Result<()> {
     };
     let lb = Lb::start(&topology, &config.config())?;
     let client = topology.client();
-    let _line = lb_tests::pair::Line::new(client, ECHO, &far.host, ECHO_NODE_PORT)?;
+    let _line = lb_tests::traffic::conn_pair::Line::new(client, ECHO, &far.host, ECHO_NODE_PORT)?;
     let hops = hops(&topology, client)?;
     let port = RawPort::open(&client.netns, "eth0")?;
     let at_client = Wire::received(&client.netns, "eth0", "", topology.dir())?;

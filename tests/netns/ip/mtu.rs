@@ -9,21 +9,24 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::wire::header::ACK;
 use lb_tests::{
-    client,
-    identity::Identity,
-    lb::Lb,
-    message::{Message, TOO_BIG},
+    frames::{
+        icmp_message::{Message, TOO_BIG},
+        packet::{self, Frame},
+        raw::RawPort,
+        segment,
+    },
     netns::Netns,
-    observe,
-    packet::{self, Frame},
-    peers::{Peers, Serves},
+    oracle::{observe, wire::Wire},
     poll,
-    raw::RawPort,
-    segment,
+    product::lb::Lb,
+    servers::{
+        identity::Identity,
+        peers::{Peers, Serves},
+    },
     topology::{
         DNS, ECHO, ECHO_NODE_PORT, Host, MGMT_NIC, Routed, SNAT, TENANT_NIC, Topology, VIP, mac_of,
     },
-    wire::Wire,
+    traffic::client,
 };
 
 use crate::{

@@ -7,17 +7,17 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client,
-    echo::EchoServer,
-    lb::Lb,
+    frames::{packet, raw::RawPort},
     netns::Netns,
-    packet, pair, poll,
-    raw::RawPort,
+    oracle::wire::Wire,
+    poll,
+    product::lb::Lb,
+    servers::echo::EchoServer,
     topology::{
         ADDRESS, BRIDGE, DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, LB_PORT, MGMT_NIC, OneIp, SNAT,
         TENANT_NIC, Topology, mac_of,
     },
-    wire::Wire,
+    traffic::{client, conn_pair},
 };
 
 use crate::flows::life::{AT_ONCE, LIMIT, Words, udp_client, udp_server};
@@ -110,7 +110,7 @@ fn reliability_19_a_refusal_in_generic_mode_is_whole_for_who_leaves_checksums_op
     topology.lb.run(&format!("ethtool -K {TENANT_NIC} tx on"))?;
     for tx in ["on", "off"] {
         set(&topology.tenant_lan, "p-c1", &format!("tx {tx}"))?;
-        let time = pair::refused(client, ECHO).with_context(|| format!("tx {tx}"))?;
+        let time = conn_pair::refused(client, ECHO).with_context(|| format!("tx {tx}"))?;
         ensure!(time < AT_ONCE, "{time:?} with tx {tx}");
     }
     assert_eq!(lb.refused("no_backend")?, 2, "{:?}", lb.drops()?);
@@ -250,7 +250,7 @@ fn first_segment(listener: &TcpListener, length: usize) -> Result<()> {
     arrives(&server, &request).context("the request")?;
     (&server).write_all(&reply).context("send the reply")?;
     arrives(&client, &reply).context("the reply")?;
-    pair::reset(client)
+    conn_pair::reset(client)
 }
 
 fn arrives(mut to: &TcpStream, data: &[u8]) -> Result<()> {

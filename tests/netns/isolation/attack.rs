@@ -10,10 +10,12 @@ use std::{
 use anyhow::{Result, anyhow, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    flood::Flood,
-    pace::{Done, Pace},
-    raw::RawPort,
+    frames::raw::RawPort,
     topology::{ECHO, Host},
+    traffic::{
+        flood::Flood,
+        pace::{Done, Pace},
+    },
 };
 
 /// The station of addresses that no host has: what is sent there reaches no stack.

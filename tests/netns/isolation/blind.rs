@@ -8,14 +8,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::wire::header::{ACK, FIN, RST, SYN};
 use lb_tests::{
-    lb::Lb,
-    packet,
-    pair::{Pair, refused, reset, wait_for_reset},
+    frames::{packet, raw::RawPort, segment::Segment},
+    oracle::wire::Wire,
     poll,
-    raw::RawPort,
-    segment::Segment,
+    product::lb::Lb,
     topology::{ECHO, Host, TENANT_NIC, Topology, mac_of},
-    wire::Wire,
+    traffic::conn_pair::{Pair, refused, reset, wait_for_reset},
 };
 
 use crate::flows::{

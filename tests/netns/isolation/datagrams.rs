@@ -7,8 +7,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    message::{Message, PORT_UNREACHABLE, TOO_BIG},
-    observe, packet,
+    frames::{
+        icmp_message::{Message, PORT_UNREACHABLE, TOO_BIG},
+        packet,
+    },
+    oracle::observe,
     topology::{DNS, SNAT, Trunk, VIP},
 };
 

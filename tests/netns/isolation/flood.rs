@@ -10,13 +10,15 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    client,
-    flood::Flood,
-    lb::Lb,
-    pair::{Line, Pair},
+    frames::raw::RawPort,
     poll,
-    raw::RawPort,
+    product::lb::Lb,
     topology::{ECHO, LAB_CONFIG, TENANT_NIC, Topology, Trunk},
+    traffic::{
+        client,
+        conn_pair::{Line, Pair},
+        flood::Flood,
+    },
 };
 
 use crate::flows::life::{LIMIT, Words, ensure_all_ids_are_free, line};

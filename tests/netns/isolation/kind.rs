@@ -12,11 +12,10 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    hello::named,
-    packet,
-    raw::RawPort,
-    teller,
+    frames::{packet, raw::RawPort},
+    servers::teller,
     topology::{DNS, ECHO, ECHO6, Host},
+    traffic::hello::named,
 };
 
 use super::scene::{NAME, SHARED, WEB};

@@ -5,9 +5,8 @@ use std::{net::Ipv6Addr, time::Duration};
 
 use anyhow::Result;
 use lb_tests::{
-    neighbours::{Changed, Limits},
-    packet,
-    six::discovery,
+    frames::{packet, six::discovery},
+    oracle::neighbours::{Changed, Limits},
     topology::{Trunk, VIP, VIP6},
 };
 

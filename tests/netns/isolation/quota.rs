@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client, ids,
-    lb::Lb,
-    peers::Peers,
+    oracle::{ids, query::Quota},
     poll,
-    query::Quota,
-    secret::SecretFlow,
+    product::lb::Lb,
+    servers::peers::Peers,
     topology::{ECHO, LAB_CONFIG, Tenant, Trunk},
+    traffic::{client, secret::SecretFlow},
 };
 
 /// SNAT ports of the hub, for both tenants.

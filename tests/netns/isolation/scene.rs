@@ -6,13 +6,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddrV4};
 use anyhow::Result;
 use lb_common::addr::Mac;
 use lb_tests::{
-    echo::EchoServer,
-    lb::Lb,
-    load::Mirror,
-    observe,
-    teller::Teller,
+    oracle::observe,
+    product::lb::Lb,
+    servers::{echo::EchoServer, teller::Teller, web::Web},
     topology::{DNS, ECHO, ECHO6, Host, TENANT_NIC, Trunk, VIP, address6, mac_of},
-    web::Web,
+    traffic::load::Mirror,
 };
 
 /// The VIP that is shared by SNI, and the one that is shared by Host.

@@ -9,7 +9,11 @@ use std::{
 
 use anyhow::{Result, anyhow};
 use lb_common::wire::header::ACK;
-use lb_tests::{flood::Flood, hello::named, packet, pair, topology::Trunk};
+use lb_tests::{
+    frames::packet,
+    topology::Trunk,
+    traffic::{conn_pair, flood::Flood, hello::named},
+};
 
 use super::{
     attack::{Attack, NOWHERE, connect, nowhere},
@@ -73,7 +77,7 @@ fn half_closed_hellos() -> Result<()> {
 #[test]
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn hellos_that_are_reset() -> Result<()> {
-    hellos("hellos that are reset", NAME, pair::reset)
+    hellos("hellos that are reset", NAME, conn_pair::reset)
 }
 
 /// Hellos whose backend does not answer.

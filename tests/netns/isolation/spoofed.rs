@@ -5,8 +5,7 @@ use std::{net::SocketAddrV4, time::Duration};
 use anyhow::Result;
 use lb_common::wire::header::{ACK, FIN, RST, SYN};
 use lb_tests::{
-    packet,
-    raw::RawPort,
+    frames::{packet, raw::RawPort},
     topology::{ECHO, Trunk},
 };
 

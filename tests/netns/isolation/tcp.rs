@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    flood::Flood,
-    shadow::{Shadow, Then},
     topology::{ECHO, Trunk},
+    traffic::{
+        flood::Flood,
+        shadow::{Shadow, Then},
+    },
 };
 
 use super::{

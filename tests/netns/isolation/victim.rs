@@ -11,8 +11,8 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     netns::Netns,
-    secret::SecretFlow,
     topology::{ECHO, Host, TENANT_NIC, mac_of},
+    traffic::secret::SecretFlow,
 };
 use lb_user::network::cell;
 

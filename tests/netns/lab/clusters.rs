@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
-use lb_tests::{lb::binary, netns, process::Process};
+use lb_tests::{netns, process::Process, product::lb::binary};
 use nix::sys::signal::Signal;
 
 /// The lab builds its networks, loads the programs and drives its traffic in this time.

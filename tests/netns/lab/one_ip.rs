@@ -9,20 +9,24 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    client,
-    echo::EchoServer,
-    identity::Identity,
-    lb::Lb,
-    observe::{self, Xdp},
-    peers::{DNS_NAME, Peers, Serves},
-    ping::{Ping, ping},
+    oracle::observe::{self, Xdp},
     poll,
-    secret::SecretFlow,
+    product::lb::Lb,
+    servers::{
+        echo::EchoServer,
+        identity::Identity,
+        peers::{DNS_NAME, Peers, Serves},
+    },
     topology::{
         ADDRESS, API_NODE_PORT, BRIDGE, DNS_NODE_PORT, ECHO_NODE_PORT, GATEWAY, Host, OneIp,
         TENANT_NIC,
     },
-    traffic,
+    traffic::{
+        client,
+        ping::{Ping, ping},
+        programs,
+        secret::SecretFlow,
+    },
 };
 
 pub(crate) const CONFIG: &str = r#"
@@ -86,10 +90,10 @@ fn the_hosts_only_address_serves_and_stays_the_hosts() -> Result<()> {
     for client in &clients {
         let mut names = BTreeSet::new();
         for _ in 0..20 {
-            names.insert(traffic::curl(client, peers.certificate(), API)?.node);
+            names.insert(programs::curl(client, peers.certificate(), API)?.node);
         }
         assert!(names.len() > 1, "{names:?} for {}", client.name);
-        traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+        programs::dig(client, DNS, DNS_NAME, "TXT")?;
     }
     let up = clients[0]
         .netns

@@ -4,9 +4,9 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    brief::{Closer, Load, Server},
-    lb::Lb,
+    product::lb::Lb,
     topology::{ECHO, ECHO_NODE_PORT, Host, Topology},
+    traffic::short_conns::{Closer, Load, Server},
 };
 
 use crate::flows::life::{Words, ensure_all_ids_are_free};

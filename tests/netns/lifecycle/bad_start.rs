@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use lb_tests::{
-    client,
-    lb::{Failure, Lb, start_fails, start_fails_without_privileges},
     leftovers::{self, Run},
-    observe::{self, Link},
-    peers::Peers,
+    oracle::observe::{self, Link},
+    product::lb::{Failure, Lb, start_fails, start_fails_without_privileges},
+    servers::peers::Peers,
     topology::{CONFIG, ECHO, MGMT_NIC, SNAT, TENANT_NIC, Topology},
+    traffic::client,
 };
 
 const FAILED: i32 = 1;

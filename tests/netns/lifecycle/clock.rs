@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::{lb::Lb, topology::Topology};
+use lb_tests::{product::lb::Lb, topology::Topology};
 
 use crate::{
     flows::life::LIMIT,

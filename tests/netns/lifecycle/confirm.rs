@@ -9,12 +9,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client,
-    lb::{Lb, binary, start_fails_with},
-    leftovers, observe,
-    peers::Peers,
+    leftovers,
+    oracle::observe,
     poll, process,
+    product::lb::{Lb, binary, start_fails_with},
+    servers::peers::Peers,
     topology::{CONFIG, ECHO, MGMT_NIC, TENANT_NIC, Topology},
+    traffic::client,
 };
 use nix::{
     sys::signal::{Signal, kill},

@@ -4,13 +4,12 @@ use std::{fs, net::SocketAddrV4, path::PathBuf, thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    answers::Answers,
-    dice::{Dice, SEED},
-    echo::EchoServer,
-    lb::Lb,
-    links::{detach, links},
-    load::Load,
+    oracle::links::{detach, links},
+    product::lb::Lb,
+    seeded_rng::{Dice, SEED},
+    servers::{answers::Answers, echo::EchoServer},
     topology::{ECHO, ECHO_NODE_PORT, MGMT_NIC, Topology},
+    traffic::load::Load,
 };
 use lb_user::dataplane::object::MAPS;
 

@@ -11,17 +11,20 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    canonical,
-    dice::{Dice, SEED},
-    doom::{self, Doom, Followed, Moment},
-    echo::EchoServer,
-    hello::named,
-    ids,
-    lb::Lb,
-    pair::{Line, Pair},
+    fault::kill_at_step::{self, Doom, Followed, Moment},
+    oracle::{ids, map_snapshot},
     poll,
-    teller::{Teller, ask},
+    product::lb::Lb,
+    seeded_rng::{Dice, SEED},
+    servers::{
+        echo::EchoServer,
+        teller::{Teller, ask},
+    },
     topology::{Host, Topology, VIP},
+    traffic::{
+        conn_pair::{Line, Pair},
+        hello::named,
+    },
 };
 
 use crate::flows::life::LIMIT;
@@ -339,14 +342,14 @@ impl<'t> Bed<'t> {
             poll::until("all answer", LIMIT, || Ok(site.ensure_is(side).ok()))
                 .with_context(|| format!("{:?}", site.ensure_is(side)))?;
             fresh.push((
-                canonical::entries(run)?,
-                canonical::names(run)?,
-                canonical::folders(run),
+                map_snapshot::entries(run)?,
+                map_snapshot::names(run)?,
+                map_snapshot::folders(run),
             ));
             lb.down()?;
         }
         let lb = Lb::start(site.topology, &configs[0])?;
-        let folders = canonical::folders(run);
+        let folders = map_snapshot::folders(run);
         let side = |index: usize| (fresh[index].0.clone(), fresh[index].1.clone());
         let [(before, old_names), (after, new_names)] = [side(0), side(1)];
         Ok(Self {
@@ -373,7 +376,7 @@ impl<'t> Bed<'t> {
                 self.lb.kill()?;
                 self.lb.begin_restart(&config)?;
                 let (run, pid) = (self.site.topology.run(), self.lb.process().id());
-                self.die(doom::kill_before(run, pid, at)?)?
+                self.die(kill_at_step::kill_before(run, pid, at)?)?
             }
             Way::TakeOver => self.take_over_and_die(&config, to, at)?,
         };
@@ -403,7 +406,7 @@ impl<'t> Bed<'t> {
 
     fn reload_and_die(&mut self, config: &str, at: Moment) -> Result<Followed> {
         self.lb.write(config)?;
-        let doom = doom::kill_before(self.site.topology.run(), self.lb.process().id(), at)?;
+        let doom = kill_at_step::kill_before(self.site.topology.run(), self.lb.process().id(), at)?;
         let _said = self.lb.tell(&["reload"])?;
         doom.end()
     }
@@ -427,9 +430,9 @@ impl<'t> Bed<'t> {
         let run = self.site.topology.run();
         let next = self.lb.process().id();
         let doom = if goes_on {
-            doom::kill_before(run, next, at)?
+            kill_at_step::kill_before(run, next, at)?
         } else {
-            doom::kill_both_before(run, next, before.id(), at)?
+            kill_at_step::kill_both_before(run, next, before.id(), at)?
         };
         let followed = self.die(doom)?;
         if followed.killed.is_some() && goes_on {
@@ -456,7 +459,7 @@ impl<'t> Bed<'t> {
         let run = self.site.topology.run();
         let wanted = &self.fresh.entries[side];
         let same = || {
-            let now = without_links(canonical::entries(run)?);
+            let now = without_links(map_snapshot::entries(run)?);
             let more: Vec<_> = now
                 .difference(wanted)
                 .filter(|entry| !leaves(entry))
@@ -470,7 +473,7 @@ impl<'t> Bed<'t> {
         };
         poll::until("the maps of a fresh instance", LIMIT, || Ok(same().ok()))
             .or_else(|_| same())?;
-        let folders = canonical::folders(run);
+        let folders = map_snapshot::folders(run);
         let differ: Vec<_> = folders.symmetric_difference(&self.fresh.folders).collect();
         ensure!(differ.is_empty(), "left or gone: {differ:?}");
         self.ensure_no_id_is_lost()
@@ -493,10 +496,10 @@ impl<'t> Bed<'t> {
         let run = self.site.topology.run();
         let wanted = &self.fresh.names[side];
         let gone = poll::until("the ids of what is gone", 3 * LIMIT, || {
-            Ok((canonical::names(run)? == *wanted).then_some(()))
+            Ok((map_snapshot::names(run)? == *wanted).then_some(()))
         });
-        gone.with_context(|| format!("{:?}, not {wanted:?}", canonical::names(run)))?;
-        let entries = || canonical::entries(run).map(without_links);
+        gone.with_context(|| format!("{:?}, not {wanted:?}", map_snapshot::names(run)))?;
+        let entries = || map_snapshot::entries(run).map(without_links);
         poll::until("entries of nothing else", LIMIT, || {
             Ok((entries()? == self.fresh.entries[side]).then_some(()))
         })
@@ -530,7 +533,7 @@ fn without_links(entries: BTreeSet<String>) -> BTreeSet<String> {
 /// Whether an entry may be of a SNAT address that finishes its flows, or of a peer to whom the last words are
 /// on their way.
 fn leaves(entry: &str) -> bool {
-    entry.contains("10.32.96.51") || entry.starts_with(canonical::PEER)
+    entry.contains("10.32.96.51") || entry.starts_with(map_snapshot::PEER)
 }
 
 /// The moments of one test. In the long tier each has steps of the whole change, too.

@@ -12,13 +12,16 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    echo::EchoServer,
-    lb::Lb,
-    links::{detach, links, pins},
-    load::Load,
     netns::Netns,
-    observe, poll, process,
+    oracle::{
+        links::{detach, links, pins},
+        observe,
+    },
+    poll, process,
+    product::lb::Lb,
+    servers::echo::EchoServer,
     topology::{ECHO, ECHO_NODE_PORT, MGMT_NIC, SNAT, TENANT_NIC, Topology},
+    traffic::load::Load,
 };
 use nix::sys::signal::Signal;
 

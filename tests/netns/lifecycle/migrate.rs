@@ -13,14 +13,16 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_common::abi::ABI_VERSION;
 use lb_tests::{
-    client,
-    hello::named,
-    lb::{Lb, start_fails, start_fails_with},
-    links::{Monitor, links, pins},
-    pair::{Line, Pair, wait_for_reset},
+    oracle::links::{Monitor, links, pins},
     poll,
-    teller::{Teller, ask_on},
+    product::lb::{Lb, start_fails, start_fails_with},
+    servers::teller::{Teller, ask_on},
     topology::Topology,
+    traffic::{
+        client,
+        conn_pair::{Line, Pair, wait_for_reset},
+        hello::named,
+    },
 };
 
 use crate::{

@@ -14,15 +14,18 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    client,
-    hello::named,
-    lb::{Lb, USER, prepare, start_fails_unprivileged},
-    leftovers, observe,
-    pair::{Line, Pair},
+    leftovers,
+    oracle::observe,
     poll,
     process::{self, Process},
-    teller::{Teller, ask},
+    product::lb::{Lb, USER, prepare, start_fails_unprivileged},
+    servers::teller::{Teller, ask},
     topology::{Host, TENANT_NIC, Topology, VIP},
+    traffic::{
+        client,
+        conn_pair::{Line, Pair},
+        hello::named,
+    },
 };
 
 use crate::{

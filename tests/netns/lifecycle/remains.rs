@@ -8,9 +8,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    counts::Counts,
-    lb::Lb,
-    query::{BackendHealth, Drop as DropCount},
+    oracle::{
+        counts::Counts,
+        query::{BackendHealth, Drop as DropCount},
+    },
+    product::lb::Lb,
     topology::Topology,
 };
 

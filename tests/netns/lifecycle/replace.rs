@@ -9,12 +9,14 @@ use std::{
 
 use anyhow::{Result, anyhow, ensure};
 use lb_tests::{
-    client,
-    echo::EchoServer,
-    lb::Lb,
-    links::{Monitor, links},
-    observe::tcp_resets,
+    oracle::{
+        links::{Monitor, links},
+        observe::tcp_resets,
+    },
+    product::lb::Lb,
+    servers::echo::EchoServer,
     topology::{ECHO, ECHO_NODE_PORT, Topology},
+    traffic::client,
 };
 
 use crate::flows::life::{Words, ensure_all_ids_are_free, only_flow};
@@ -62,7 +64,7 @@ fn a27_ten_replacements_in_the_middle_of_a_transfer() -> Result<()> {
                     ensure!(before.wait_for_end(crate::flows::life::LIMIT)?.success());
                 }
                 let now = links(topology.run())?;
-                let ids = |links: &std::collections::BTreeMap<_, lb_tests::links::Link>| {
+                let ids = |links: &std::collections::BTreeMap<_, lb_tests::oracle::links::Link>| {
                     links.values().map(|link| link.id).collect::<Vec<_>>()
                 };
                 assert_eq!(ids(&now), ids(&first), "round {round}");

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client,
-    lb::{Lb, binary, start_fails},
-    leftovers, observe,
-    peers::Peers,
+    leftovers,
+    oracle::observe,
     process,
+    product::lb::{Lb, binary, start_fails},
+    servers::peers::Peers,
     topology::{CONFIG, ECHO, TENANT_NIC, Topology},
+    traffic::client,
 };
 
 /// A NIC that was removed and came back is another one: its cell gets a new pair of veths.

@@ -4,9 +4,9 @@ use std::{net::TcpStream, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
-    observe::ip_in_receives,
+    oracle::observe::ip_in_receives,
     poll,
+    product::lb::Lb,
     topology::{ECHO, Topology, VIP},
 };
 

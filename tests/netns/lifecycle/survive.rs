@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
-    links::links,
-    pair::refused,
+    oracle::links::links,
+    product::lb::Lb,
     topology::{DNS, DNS_NODE_PORT, ECHO, TENANT_NIC, Topology, VIP},
+    traffic::conn_pair::refused,
 };
 
 use crate::{

@@ -10,16 +10,18 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_common::maps::snat::FLOWS_PER_ADDRESS;
 use lb_tests::{
-    client,
-    doom::{self, Moment},
-    hello::named,
-    ids,
-    lb::{Lb, start_fails_with},
-    pair::{Line, Pair},
+    fault::kill_at_step::{self, Moment},
+    oracle::ids,
     poll,
     process::Process,
-    teller::{Teller, ask},
+    product::lb::{Lb, start_fails_with},
+    servers::teller::{Teller, ask},
     topology::{TENANT_NIC, Topology, VIP},
+    traffic::{
+        client,
+        conn_pair::{Line, Pair},
+        hello::named,
+    },
 };
 
 use crate::{
@@ -260,7 +262,7 @@ fn a_process_goes_on_when_its_heir_dies() -> Result<()> {
     {
         let words = || format!("heir {round}");
         let before = lb.begin_take_over(file, &[])?;
-        let doom = doom::kill_before(topology.run(), lb.process().id(), moment)?;
+        let doom = kill_at_step::kill_before(topology.run(), lb.process().id(), moment)?;
         let end = poll::until("its end", 3 * LIMIT, || Ok(doom.is_over().then_some(())));
         let followed = doom.end()?;
         ensure!(

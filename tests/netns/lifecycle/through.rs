@@ -10,14 +10,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    dice::{Dice, SEED},
-    echo::EchoServer,
-    lb::Lb,
-    load::{Load, Mirror, Tally},
     poll,
     process::Process,
-    teller::Teller,
+    product::lb::Lb,
+    seeded_rng::{Dice, SEED},
+    servers::{echo::EchoServer, teller::Teller},
     topology::{Host, MGMT_NIC, TENANT_NIC, Topology, VIP},
+    traffic::load::{Load, Mirror, Tally},
 };
 use nix::{
     sys::signal::{Signal, kill},

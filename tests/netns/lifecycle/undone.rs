@@ -9,11 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client,
-    freeze::freeze,
-    lb::Lb,
-    pair::wait_for_reset,
+    fault::stop_thread::freeze,
+    product::lb::Lb,
     topology::{ECHO, Host, Topology},
+    traffic::{client, conn_pair::wait_for_reset},
 };
 use nix::sys::signal::Signal;
 

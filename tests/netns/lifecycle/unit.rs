@@ -10,13 +10,15 @@ use std::{
 
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use lb_tests::{
-    client,
-    hello::named,
-    pair::{Line, Pair, refused},
     poll,
-    systemd::Systemd,
-    teller::{Teller, ask},
+    product::systemd::Systemd,
+    servers::teller::{Teller, ask},
     topology::Topology,
+    traffic::{
+        client,
+        conn_pair::{Line, Pair, refused},
+        hello::named,
+    },
 };
 
 use crate::{

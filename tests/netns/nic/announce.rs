@@ -10,13 +10,14 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    hello::named,
-    lb::Lb,
-    observe,
-    pair::{Line, Pair, hear},
+    oracle::{observe, wire::Wire},
     poll,
+    product::lb::Lb,
     topology::{MGMT_NIC, SNAT, TENANT_NIC, Topology, VIP},
-    wire::Wire,
+    traffic::{
+        conn_pair::{Line, Pair, hear},
+        hello::named,
+    },
 };
 
 use crate::{

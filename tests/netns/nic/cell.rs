@@ -4,11 +4,11 @@ use std::{process::Command, time::Duration};
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    client,
-    lb::Lb,
-    peers::Peers,
     poll, process,
+    product::lb::Lb,
+    servers::peers::Peers,
     topology::{CONFIG, ECHO, MGMT_NIC, SNAT, Site, TENANT_NIC, Topology, VIP},
+    traffic::client,
 };
 
 /// A backend that changes its MAC in silence is found again in this time.

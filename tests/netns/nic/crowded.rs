@@ -10,16 +10,15 @@ use std::{
 use anyhow::{Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    client,
-    crowd::Crowd,
-    echo::EchoServer,
-    flood::Flood,
-    lb::Lb,
+    fault::crowd::Crowd,
+    frames::raw::RawPort,
     process,
-    raw::RawPort,
+    product::lb::Lb,
+    servers::echo::EchoServer,
     topology::{
         ECHO, ECHO_NODE_PORT, Host, MGMT_NIC, SNAT, SNAT6, TENANT_NIC, Topology, VIP, address6,
     },
+    traffic::{client, flood::Flood},
 };
 use lb_user::network::cell::link_local;
 

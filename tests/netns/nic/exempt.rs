@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
     poll,
+    product::lb::Lb,
     topology::{DNS, ECHO, Topology, address6},
 };
 

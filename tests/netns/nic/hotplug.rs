@@ -9,12 +9,14 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    hello::named,
-    lb::Lb,
-    observe,
-    pair::{Line, Pair, hear},
+    oracle::observe,
     poll,
+    product::lb::Lb,
     topology::{MGMT_NIC, TENANT_NIC, Topology},
+    traffic::{
+        conn_pair::{Line, Pair, hear},
+        hello::named,
+    },
 };
 use lb_user::control::mend::MEND_INTERVAL;
 

@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use lb_tests::{
-    lb::Lb,
-    observe::{self, Xdp},
-    peers::{DNS_NAME, Peers},
+    oracle::observe::{self, Xdp},
+    product::lb::Lb,
+    servers::peers::{DNS_NAME, Peers},
     topology::{API, CONFIG, DNS, MGMT_NIC, TENANT_NIC, Topology},
-    traffic,
+    traffic::programs,
 };
 
 /// A veth with jumbo frames refuses a program without fragments. A frame that is redirected natively
@@ -45,8 +45,8 @@ fn an_interface_without_native_xdp_makes_all_of_them_generic() -> Result<()> {
     assert!(log.contains("generic mode") && log.contains("MTU"), "{log}");
     assert!(log.contains(&format!("interface=\"{MGMT_NIC}\"")), "{log}");
     for client in &topology.clients {
-        traffic::curl(client, peers.certificate(), API)?;
-        assert!(!traffic::dig(client, DNS, DNS_NAME, "TXT")?.is_empty());
+        programs::curl(client, peers.certificate(), API)?;
+        assert!(!programs::dig(client, DNS, DNS_NAME, "TXT")?.is_empty());
     }
     Ok(())
 }

@@ -9,12 +9,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    freeze::freeze,
-    lb::Lb,
+    fault::stop_thread::freeze,
     netns::Netns,
-    pair::{Line, Pair},
     poll, process,
+    product::lb::Lb,
     topology::{ECHO, ECHO_NODE_PORT, Routed, Topology},
+    traffic::conn_pair::{Line, Pair},
 };
 
 use crate::flows::life::{LIMIT, Words, line};

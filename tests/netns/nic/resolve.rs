@@ -6,13 +6,12 @@ use std::{net::Ipv4Addr, thread, time::Duration};
 use anyhow::{Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    client,
-    lb::Lb,
-    packet::arp,
-    peers::Peers,
-    raw::RawPort,
+    frames::{packet::arp, raw::RawPort},
+    oracle::wire::Wire,
+    product::lb::Lb,
+    servers::peers::Peers,
     topology::{CONFIG, ECHO, LAB_CONFIG, Site, TENANT_NIC, Topology, Trunk, VIP, mac_of},
-    wire::Wire,
+    traffic::client,
 };
 
 use crate::{flows::life::LIMIT, nic::cell::inside};

@@ -5,10 +5,10 @@ use std::{io::Write as _, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::{self, USER},
     leftovers::{self, Run},
-    neighbours::{self, Changed, DEFAULTS, Limits},
+    oracle::neighbours::{self, Changed, DEFAULTS, Limits},
     process,
+    product::lb::{self, USER},
     topology::CONFIG,
 };
 

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    lb::{Lb, start_fails},
+    product::lb::{Lb, start_fails},
     topology::Topology,
 };
 

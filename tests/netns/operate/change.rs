@@ -11,13 +11,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::maps::snat::base;
 use lb_tests::{
-    ids,
-    lb::{Lb, start_fails},
-    peers::Peers,
-    ping::ping,
+    oracle::ids,
     poll,
-    secret::SecretFlow,
+    product::lb::{Lb, start_fails},
+    servers::peers::Peers,
     topology::{ECHO, Host, Tenant, Trunk},
+    traffic::{ping::ping, secret::SecretFlow},
 };
 
 /// Connections of each client.

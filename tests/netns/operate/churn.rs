@@ -9,10 +9,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client,
-    lb::{Lb, start_fails},
-    memory, poll,
+    oracle::memory,
+    poll,
+    product::lb::{Lb, start_fails},
     topology::{ECHO, Topology},
+    traffic::client,
 };
 use nix::sys::signal::Signal;
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::{lb::Lb, pair::wait_for_reset, poll, topology::Topology};
+use lb_tests::{poll, product::lb::Lb, topology::Topology, traffic::conn_pair::wait_for_reset};
 
 use crate::{
     flows::life::LIMIT,

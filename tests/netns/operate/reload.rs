@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
-    pair::{Line, Pair, wait_for_reset},
     poll,
+    product::lb::Lb,
     topology::{ECHO, ECHO_NODE_PORT, Topology},
+    traffic::conn_pair::{Line, Pair, wait_for_reset},
 };
 
 use crate::flows::life::{LIMIT, Words, ensure_all_ids_are_free, line};
@@ -260,7 +260,7 @@ fn a_service_or_a_source_that_is_removed_ends_its_flows() -> Result<()> {
     let pairs = line.open_many(20)?;
     let theirs = other
         .netns
-        .inside(|| lb_tests::client::open(None, ECHO))??;
+        .inside(|| lb_tests::traffic::client::open(None, ECHO))??;
 
     let said = lb.reload(&allow(&format!("{}/32", other.address)))?;
     ensure!(said.contains("does not allow any more"), "{said}");

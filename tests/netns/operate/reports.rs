@@ -9,12 +9,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client,
-    echo::EchoServer,
-    freeze::freeze,
-    lb::Lb,
+    fault::stop_thread::freeze,
     poll,
+    product::lb::Lb,
+    servers::echo::EchoServer,
     topology::{ECHO, ECHO_NODE_PORT, ECHO6, LB_PORT, TENANT_NIC, Topology, VIP},
+    traffic::client,
 };
 use nix::sys::signal::Signal;
 

@@ -15,14 +15,16 @@ use lb_common::{
     },
 };
 use lb_tests::{
-    client,
-    lb::{Lb, check},
-    packet::{self, Frame},
-    peers::Peers,
+    frames::{
+        packet::{self, Frame},
+        raw::{self, RawPort},
+    },
+    oracle::wire::{self, Wire},
     poll,
-    raw::{self, RawPort},
+    product::lb::{Lb, check},
+    servers::peers::Peers,
     topology::{CONFIG, DNS_NODE_PORT, ECHO, Host, LB_PORT, TENANT_NIC, Topology, VIP, mac_of},
-    wire::{self, Wire},
+    traffic::client,
 };
 
 use crate::oracle::Oracle;

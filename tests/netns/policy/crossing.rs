@@ -5,18 +5,22 @@ use std::{net::Ipv4Addr, time::Duration};
 use anyhow::{Result, ensure};
 use lb_common::{addr::Mac, wire::header::SYN};
 use lb_tests::{
-    lb::Lb,
+    frames::{
+        packet,
+        raw::{self, DOT1AD, DOT1Q, RawPort},
+    },
     netns::Netns,
-    packet,
-    peers::{DNS_NAME, Peers},
-    ping::{Ping, ping},
-    raw::{self, DOT1AD, DOT1Q, RawPort},
+    oracle::wire::{self, Wire},
+    product::lb::Lb,
+    servers::peers::{DNS_NAME, Peers},
     topology::{
         CONFIG, DNS, DNS_NODE_PORT, ECHO_NODE_PORT, Host, LAB_CONFIG, LB_PORT, MGMT_NIC, SNAT,
         TENANT_NIC, Topology, Trunk, VIP, mac_of,
     },
-    traffic,
-    wire::{self, Wire},
+    traffic::{
+        ping::{Ping, ping},
+        programs,
+    },
 };
 
 use crate::oracle::{self, Oracle};
@@ -215,7 +219,7 @@ fn send_everything(
 }
 
 fn see_an_answer(to_tenant: &Wire, client: &Host, count: usize) -> Result<()> {
-    traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+    programs::dig(client, DNS, DNS_NAME, "TXT")?;
     to_tenant.wait_for("an answer to a client", count, LIMIT, is_answer)
 }
 

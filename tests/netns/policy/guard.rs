@@ -1,7 +1,7 @@
 //! A configuration may only program backends that belong where it says: FEATURES C11.
 
 use anyhow::Result;
-use lb_tests::{lb::check, topology::LAB_CONFIG};
+use lb_tests::{product::lb::check, topology::LAB_CONFIG};
 
 const CONFIGURATION: i32 = 2;
 const POOL: &str = "kas-a:  { network: mgmt, backends: { nodes: hub, port: 30918 } }";

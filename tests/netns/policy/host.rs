@@ -8,19 +8,23 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    capture::Capture,
-    client,
-    lb::Lb,
     leftovers,
     netns::Netns,
-    observe::{self, Xdp},
-    peers::{DNS_NAME, Peers},
-    ping::{Ping, ping},
+    oracle::{
+        capture::Capture,
+        observe::{self, Xdp},
+    },
     poll,
+    product::lb::Lb,
+    servers::peers::{DNS_NAME, Peers},
     topology::{
         API, CONFIG, DNS, ECHO, ECHO_NODE_PORT, Host, MGMT_NIC, SNAT, TENANT_NIC, Topology, VIP,
     },
-    traffic,
+    traffic::{
+        client,
+        ping::{Ping, ping},
+        programs,
+    },
 };
 
 /// A2: it is done in XDP in the driver, and nothing else of the kernel takes part.
@@ -31,7 +35,7 @@ fn it_is_done_in_native_xdp_without_a_packet_filter() -> Result<()> {
     let peers = Peers::start(&topology)?;
     let lb = Lb::start(&topology, CONFIG)?;
 
-    traffic::curl(topology.client(), peers.certificate(), API)?;
+    programs::curl(topology.client(), peers.certificate(), API)?;
 
     for nic in [TENANT_NIC, MGMT_NIC] {
         let link = observe::link(&topology.lb, nic)?;
@@ -64,8 +68,8 @@ fn the_hosts_own_stack_sees_no_tenant_packet() -> Result<()> {
     let handled = lb.status()?.verdicts.nic.forwarded;
 
     for client in &topology.clients {
-        traffic::curl(client, peers.certificate(), API)?;
-        traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+        programs::curl(client, peers.certificate(), API)?;
+        programs::dig(client, DNS, DNS_NAME, "TXT")?;
         client.netns.inside(|| client::who(None, ECHO))??;
         // Neither does what nobody declared: other ports, other addresses, ICMP.
         let closed = SocketAddrV4::new(VIP, 22);
@@ -93,12 +97,12 @@ fn there_is_no_way_around_the_vip() -> Result<()> {
     let peers = Peers::start(&topology)?;
     let _lb = Lb::start(&topology, CONFIG)?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
-    traffic::curl(client, peers.certificate(), API)?;
+    programs::curl(client, peers.certificate(), API)?;
     let at_node = capture_from(node, client.address, &topology)?;
     let at_client = capture_from(client, node.address, &topology)?;
 
     assert_eq!(topology.lb.sysctl("ipv4/ip_forward")?, "0");
-    assert!(!traffic::has_route(client, node.address)?);
+    assert!(!programs::has_route(client, node.address)?);
     assert_eq!(ping(&client.netns, node.address)?, Ping::NoRoute);
 
     client
@@ -122,7 +126,7 @@ fn there_is_no_way_around_the_vip() -> Result<()> {
         "a node port answers a tenant directly"
     );
 
-    traffic::curl(client, peers.certificate(), API)?;
+    programs::curl(client, peers.certificate(), API)?;
     for capture in [at_node, at_client] {
         assert_eq!(capture.stop()?, []);
     }

@@ -9,16 +9,17 @@ use std::{
 use anyhow::{Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    client,
-    echo::EchoServer,
-    lb::Lb,
-    peers::Peers,
-    ping::{Ping, ping},
+    frames::raw::{self, RawPort},
+    oracle::wire::Wire,
     poll,
-    raw::{self, RawPort},
-    secret::SecretFlow,
+    product::lb::Lb,
+    servers::{echo::EchoServer, peers::Peers},
     topology::{CONFIG, ECHO, LB_PORT, MGMT_NIC, Topology},
-    wire::Wire,
+    traffic::{
+        client,
+        ping::{Ping, ping},
+        secret::SecretFlow,
+    },
 };
 
 /// The operator's way in.

@@ -10,13 +10,12 @@ use std::{
 use anyhow::Result;
 use lb_common::{addr::Mac, wire::header::SYN};
 use lb_tests::{
-    lb::Lb,
-    packet,
-    peers::{DNS_NAME, Peers},
-    raw::RawPort,
+    frames::{packet, raw::RawPort},
+    oracle::wire::{self, Wire},
+    product::lb::Lb,
+    servers::peers::{DNS_NAME, Peers},
     topology::{API, CONFIG, DNS, ECHO, Host, MGMT_NIC, SNAT, TENANT_NIC, Topology, VIP, mac_of},
-    traffic,
-    wire::{self, Wire},
+    traffic::programs,
 };
 
 /// Frames between two pauses: the switch's queues are short.
@@ -66,7 +65,7 @@ fn only_the_declared_udp_port_of_a_vip_answers() -> Result<()> {
         let probe = packet::udp(&from, &format!("{VIP}:{to}")).between(hops[0], hops[1]);
         port.send(&probe.payload(b"probe").bytes())?;
     }
-    traffic::dig(client, DNS, DNS_NAME, "TXT")?;
+    programs::dig(client, DNS, DNS_NAME, "TXT")?;
 
     answers.wait_for("the answer of DNS", 1, LIMIT, |_| true)?;
     thread::sleep(LATE);

@@ -5,15 +5,17 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use anyhow::Result;
 use lb_common::{addr::Mac, wire::header::SYN};
 use lb_tests::{
-    lb::Lb,
-    packet,
-    peers::Peers,
-    raw::{self, RawPort},
+    frames::{
+        packet,
+        raw::{self, RawPort},
+    },
+    oracle::wire::Wire,
+    product::lb::Lb,
+    servers::peers::Peers,
     topology::{
         CONFIG, DNS_NODE_PORT, ECHO, Host, LAB_CONFIG, MGMT_NIC, SNAT, Site, TENANT_NIC,
         TENANT_SNAT, Topology, Trunk, VIP, mac_of,
     },
-    wire::Wire,
 };
 
 use crate::oracle::{self, Oracle};

@@ -7,12 +7,14 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    identity::Identity,
-    lb::Lb,
-    peers::{Peers, Serves},
     poll,
+    product::lb::Lb,
+    servers::{
+        identity::Identity,
+        peers::{Peers, Serves},
+    },
     topology::{ADDRESS, GATEWAY, Host, OneIp, SNAT, Site, Topology},
-    traffic::{Named, Tls, curl_tls, python_tls},
+    traffic::programs::{Named, Tls, curl_tls, python_tls},
 };
 
 use crate::{

@@ -12,14 +12,17 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    client::open,
-    flood::Flood,
-    hello::{CAPTURED_NAME, captured, named},
-    lb::Lb,
-    memory, process,
-    raw::RawPort,
-    teller::{self, Teller},
+    frames::raw::RawPort,
+    oracle::memory,
+    process,
+    product::lb::Lb,
+    servers::teller::{self, Teller},
     topology::{Host, TENANT_NIC, Topology},
+    traffic::{
+        client::open,
+        flood::Flood,
+        hello::{CAPTURED_NAME, captured, named},
+    },
 };
 use lb_user::network::{cell, namespace};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -45,8 +48,8 @@ fn b8_what_becomes_of_an_encrypted_hello() -> Result<()> {
     let client = topology.client();
     let (with, without): (Vec<_>, Vec<_>) = captured()?
         .into_iter()
-        .filter(lb_tests::hello::Captured::has_name)
-        .partition(lb_tests::hello::Captured::has_ech);
+        .filter(lb_tests::traffic::hello::Captured::has_name)
+        .partition(lb_tests::traffic::hello::Captured::has_ech);
     ensure!(
         with.len() >= 3 && !without.is_empty(),
         "{} captures",

@@ -11,11 +11,11 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    client::open,
-    lb::Lb,
     poll,
     process::Process,
+    product::lb::Lb,
     topology::{self, Host, SNAT, Topology, VIP},
+    traffic::client::open,
 };
 
 /// Where each node speaks HTTP.

@@ -10,8 +10,8 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_common::maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT};
 use lb_tests::{
-    lb::Lb,
     poll,
+    product::lb::Lb,
     topology::{ADDRESS, GATEWAY, Host, OneIp, SNAT, Topology},
 };
 

@@ -12,13 +12,15 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    cgroup::Memory,
-    client::{open, was_reset},
-    hello::{CAPTURED_NAME, TLS12, hello, named},
-    lb::Lb,
+    fault::cgroup::Memory,
     poll,
-    teller::{self, Teller},
+    product::lb::Lb,
+    servers::teller::{self, Teller},
     topology::Topology,
+    traffic::{
+        client::{open, was_reset},
+        hello::{CAPTURED_NAME, TLS12, hello, named},
+    },
 };
 use nix::sys::signal::Signal;
 

@@ -10,11 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client::open,
-    lb::Lb,
     poll,
     process::Process,
+    product::lb::Lb,
     topology::{Host, Topology},
+    traffic::client::open,
 };
 
 use crate::proxy::{

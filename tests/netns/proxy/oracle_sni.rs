@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
     poll,
     process::Process,
-    teller::{self, Teller},
+    product::lb::Lb,
+    servers::teller::{self, Teller},
     topology::{Host, Topology, VIP},
 };
 

@@ -1,7 +1,7 @@
 //! What [`crate::proxy::oracle_sni`] sends, and where `lb` takes it.
 
 use anyhow::Result;
-use lb_tests::hello::{
+use lb_tests::traffic::hello::{
     CAPTURED_NAME, SERVER_NAME, TLS12, captured, hello, in_records, in_records_of, named, names,
 };
 

@@ -9,11 +9,14 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use lb_tests::{
-    client::open,
-    hello::{CAPTURED_NAME, SERVER_NAME, TLS12, captured_of, hello, names},
-    lb::Lb,
-    poll, teller,
+    poll,
+    product::lb::Lb,
+    servers::teller,
     topology::{Host, Topology},
+    traffic::{
+        client::open,
+        hello::{CAPTURED_NAME, SERVER_NAME, TLS12, captured_of, hello, names},
+    },
 };
 
 use crate::proxy::{

@@ -4,10 +4,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    hello::{CAPTURED_NAME, Captured, captured, captured_of, in_records, with_name_last},
-    lb::Lb,
-    teller,
+    product::lb::Lb,
+    servers::teller,
     topology::Topology,
+    traffic::hello::{CAPTURED_NAME, Captured, captured, captured_of, in_records, with_name_last},
 };
 
 use crate::proxy::{

@@ -10,13 +10,15 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    hello::named,
-    lb::Lb,
-    pair::Pair,
-    pattern::{Pattern, copy_digest},
     poll,
     process::Process,
+    product::lb::Lb,
     topology::Topology,
+    traffic::{
+        conn_pair::Pair,
+        hello::named,
+        pattern::{Pattern, copy_digest},
+    },
 };
 
 use crate::proxy::relayed;

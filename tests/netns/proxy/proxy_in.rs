@@ -8,13 +8,15 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client::open,
-    hello::{TLS12, hello as nameless, named},
-    lb::Lb,
     poll,
     process::Process,
-    teller::{Teller, ask_on},
+    product::lb::Lb,
+    servers::teller::{Teller, ask_on},
     topology::{Host, Topology},
+    traffic::{
+        client::open,
+        hello::{TLS12, hello as nameless, named},
+    },
 };
 
 use crate::proxy::{

@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    identity::Identity,
-    lb::Lb,
     poll,
     process::Process,
+    product::lb::Lb,
+    servers::identity::Identity,
     topology::{Host, SNAT, Topology, VIP},
 };
 

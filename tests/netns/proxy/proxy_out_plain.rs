@@ -10,11 +10,13 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use lb_tests::{
-    client::open,
-    lb::Lb,
-    pair::{Pair, hear, say, wait_for_reset},
     poll,
+    product::lb::Lb,
     topology::{ADDRESS, Host, OneIp, Topology, VIP},
+    traffic::{
+        client::open,
+        conn_pair::{Pair, hear, say, wait_for_reset},
+    },
 };
 
 use crate::proxy::{

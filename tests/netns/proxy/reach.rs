@@ -10,11 +10,10 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    client::open,
-    hello::named,
-    lb::Lb,
-    teller,
+    product::lb::Lb,
+    servers::teller,
     topology::{Host, Topology},
+    traffic::{client::open, hello::named},
 };
 
 use crate::{

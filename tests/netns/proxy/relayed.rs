@@ -12,13 +12,15 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FIRST_LOCAL_PORT};
 use lb_tests::{
-    answers::Answers,
-    client::open,
-    hello::named,
-    lb::Lb,
-    pair::{Line, Pair},
     poll,
+    product::lb::Lb,
+    servers::answers::Answers,
     topology::{SNAT, Topology, VIP},
+    traffic::{
+        client::open,
+        conn_pair::{Line, Pair},
+        hello::named,
+    },
 };
 
 use crate::health::verdicts::{FAST, HEALTH_PORT};
@@ -170,11 +172,11 @@ fn a_leg_ends_with_its_ends_and_when_it_is_idle() -> Result<()> {
     ensure!(took >= Duration::from_millis(1500), "after {took:?}");
     // An end that is reset takes the other with it.
     let Pair { client, server, .. } = line.open()?;
-    lb_tests::pair::reset(server)?;
-    lb_tests::pair::wait_for_reset(&client, SOON)?;
+    lb_tests::traffic::conn_pair::reset(server)?;
+    lb_tests::traffic::conn_pair::wait_for_reset(&client, SOON)?;
     let Pair { client, server, .. } = line.open()?;
-    lb_tests::pair::reset(client)?;
-    lb_tests::pair::wait_for_reset(&server, SOON)?;
+    lb_tests::traffic::conn_pair::reset(client)?;
+    lb_tests::traffic::conn_pair::wait_for_reset(&server, SOON)?;
     wait_for(&lb, 0)
 }
 
@@ -218,8 +220,8 @@ fn the_port_of_a_copied_connection_is_back_soon_after_it() -> Result<()> {
             true => (client, server),
             false => (server, client),
         };
-        lb_tests::pair::reset(first)?;
-        lb_tests::pair::wait_for_reset(&second, SOON)?;
+        lb_tests::traffic::conn_pair::reset(first)?;
+        lb_tests::traffic::conn_pair::wait_for_reset(&second, SOON)?;
         are_back(if by_client {
             "the client resets"
         } else {
@@ -303,7 +305,7 @@ fn a_backend_may_close_its_side_first() -> Result<()> {
             server.set_read_timeout(Some(SOON))?;
             ensure!(server.read(&mut [0])? == 0, "no end at the server");
         } else {
-            lb_tests::pair::wait_for_reset(&server, SOON)?;
+            lb_tests::traffic::conn_pair::wait_for_reset(&server, SOON)?;
             let took = start.elapsed();
             let time = HALF_CLOSED..HALF_CLOSED + SEEN;
             ensure!(time.contains(&took), "reset after {took:?}");

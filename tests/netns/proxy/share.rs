@@ -9,13 +9,15 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    client::{open, was_reset},
-    hello::named,
-    lb::Lb,
-    pair::reset,
     poll,
-    teller::{self, Teller},
+    product::lb::Lb,
+    servers::teller::{self, Teller},
     topology::{Host, Trunk, VIP},
+    traffic::{
+        client::{open, was_reset},
+        conn_pair::reset,
+        hello::named,
+    },
 };
 
 use crate::proxy::hosts::{self, http_servers};

@@ -10,11 +10,13 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use lb_tests::{
-    client::open,
-    hello::captured_of,
-    lb::Lb,
-    pair::{Pair, wait_for_reset},
+    product::lb::Lb,
     topology::{Host, Topology},
+    traffic::{
+        client::open,
+        conn_pair::{Pair, wait_for_reset},
+        hello::captured_of,
+    },
 };
 
 use crate::{

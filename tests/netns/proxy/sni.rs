@@ -10,13 +10,15 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    client::open,
-    hello::{TLS12, hello as nameless, named},
-    identity::Identity,
-    lb::Lb,
     poll,
     process::Process,
+    product::lb::Lb,
+    servers::identity::Identity,
     topology::{self, Host, SNAT, Topology, VIP},
+    traffic::{
+        client::open,
+        hello::{TLS12, hello as nameless, named},
+    },
 };
 
 /// Where each node speaks TLS.

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    lb::Lb,
+    product::lb::Lb,
     topology::{Host, Topology, Trunk},
 };
 use serde_json::{Value, json};

@@ -4,15 +4,13 @@ use std::{net::TcpStream, time::Duration};
 
 use anyhow::Result;
 use lb_tests::{
-    client,
-    echo::EchoServer,
-    lb::Lb,
-    packet::flags::SYN_ONLY,
+    frames::{packet::flags::SYN_ONLY, raw::RawPort, six},
+    oracle::wire::Wire,
     poll,
-    raw::RawPort,
-    six,
+    product::lb::Lb,
+    servers::echo::EchoServer,
     topology::{ECHO_NODE_PORT, ECHO6, LB_PORT},
-    wire::Wire,
+    traffic::client,
 };
 
 use super::given::{Words, at, hops, topology};

@@ -1,7 +1,7 @@
 //! FEATURES A15: datagrams in parts to an IPv6 VIP.
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::{lb::Lb, six::read, topology::SNAT6, wire::Wire};
+use lb_tests::{frames::six::read, oracle::wire::Wire, product::lb::Lb, topology::SNAT6};
 
 use super::given::{Words, receive, topology, udp_client, udp_server};
 use crate::flows::life::LIMIT;

@@ -8,11 +8,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
-    pair::{reset, say, wait_for_reset},
-    six::{check, read},
+    frames::six::{check, read},
+    oracle::wire::Wire,
+    product::lb::Lb,
     topology::{SNAT6, VIP6},
-    wire::Wire,
+    traffic::conn_pair::{reset, say, wait_for_reset},
 };
 
 use super::given::{Words, open, topology};

@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    lb::Lb,
-    pair::say,
+    product::lb::Lb,
     topology::{DNS_NODE_PORT, DNS6, ECHO_NODE_PORT, ECHO6, SNAT6},
+    traffic::conn_pair::say,
 };
 
 use super::given::{Words, at, open, receive, topology, udp_client, udp_server};

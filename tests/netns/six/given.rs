@@ -8,11 +8,12 @@ use std::{
 use anyhow::{Context as _, Result};
 use lb_common::addr::Mac;
 use lb_tests::{
-    client, poll,
+    poll,
     topology::{
         DNS_NODE_PORT, DNS6, ECHO_NODE_PORT, ECHO6, Host, SNAT6, TENANT_NIC, Topology, address6,
         mac_of,
     },
+    traffic::client,
 };
 
 use crate::flows::life::LIMIT;

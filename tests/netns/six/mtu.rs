@@ -2,13 +2,13 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client,
-    echo::EchoServer,
-    lb::Lb,
-    observe, poll,
-    six::{number, read},
+    frames::six::{number, read},
+    oracle::{observe, wire::Wire},
+    poll,
+    product::lb::Lb,
+    servers::echo::EchoServer,
     topology::{ECHO_NODE_PORT, ECHO6, Host, MGMT_NIC, Topology, VIP6},
-    wire::Wire,
+    traffic::client,
 };
 
 use super::given::{Words, at, receive, topology, udp_client, udp_server};
@@ -99,7 +99,7 @@ fn maximum(frame: &[u8]) -> Option<u16> {
 
 #[test]
 fn a_syn_says_its_maximum() -> Result<()> {
-    let syn = |flags| lb_tests::six::tcp("[fd00::1]:1", "[fd00::2]:2", flags);
+    let syn = |flags| lb_tests::frames::six::tcp("[fd00::1]:1", "[fd00::2]:2", flags);
     let options = [2, 4, 5, 0x3c, 1, 1, 1, 1];
     ensure!(maximum(&syn(2).tcp_options(&options).bytes()) == Some(1340));
     ensure!(maximum(&syn(16).tcp_options(&options).bytes()).is_none());

@@ -5,13 +5,15 @@ use std::{net::Ipv6Addr, thread};
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
-    lb::Lb,
+    frames::{
+        raw::RawPort,
+        six::discovery::{OVERRIDE, SOLICITED, advertisement, group_mac, solicitation},
+    },
     netns::Netns,
+    oracle::wire::Wire,
     poll,
-    raw::RawPort,
-    six::discovery::{OVERRIDE, SOLICITED, advertisement, group_mac, solicitation},
+    product::lb::Lb,
     topology::{MGMT_NIC, TENANT_NIC, VIP6, mac_of},
-    wire::Wire,
 };
 
 use super::given::{Words, open, topology};

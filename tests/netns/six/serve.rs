@@ -2,13 +2,14 @@
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    answers::Answers,
-    client,
-    echo::EchoServer,
-    lb::Lb,
-    pair::{hear, say},
+    oracle::wire::Wire,
+    product::lb::Lb,
+    servers::{answers::Answers, echo::EchoServer},
     topology::{ECHO_NODE_PORT, ECHO6, MGMT_NIC, SNAT6, TENANT_NIC, VIP6, address6},
-    wire::Wire,
+    traffic::{
+        client,
+        conn_pair::{hear, say},
+    },
 };
 
 use super::given::{Words, at, open, topology};

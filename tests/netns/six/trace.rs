@@ -2,13 +2,15 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    lb::Lb,
-    packet::flags::{SYN_ACK, SYN_ONLY},
-    pair::say,
-    raw::RawPort,
-    six::{check, number, read, tcp, udp},
+    frames::{
+        packet::flags::{SYN_ACK, SYN_ONLY},
+        raw::RawPort,
+        six::{check, number, read, tcp, udp},
+    },
+    oracle::wire::Wire,
+    product::lb::Lb,
     topology::{DNS6, ECHO6, SNAT6, VIP6, address6},
-    wire::Wire,
+    traffic::conn_pair::say,
 };
 
 use super::given::{Words, at, hops, open, receive, topology, udp_client, udp_server};

@@ -13,9 +13,11 @@ use std::{
 
 use lb_common::maps::snat::FIRST_FLOW_PORT;
 use lb_tests::{
-    cpu::{self, Dice, Meeting, Nic, Seat},
-    packet::flags::*,
-    program::{Action, DataPlane, Port},
+    frames::packet::flags::*,
+    product::{
+        cpu::{self, Dice, Meeting, Nic, Seat},
+        program::{Action, DataPlane, Port},
+    },
 };
 use lb_user::dataplane::flows::FlowTable;
 

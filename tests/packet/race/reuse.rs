@@ -10,9 +10,11 @@ use std::{
 };
 
 use lb_tests::{
-    cpu,
-    packet::flags::*,
-    program::{Action, Port},
+    frames::packet::flags::*,
+    product::{
+        cpu,
+        program::{Action, Port},
+    },
 };
 
 use super::stage::{Talk, data_plane, duration};

@@ -16,8 +16,8 @@ use lb_common::{
     },
 };
 use lb_tests::{
-    packet::{Decoded, Frame, check, flags::*, tcp, udp},
-    program::{Action, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
+    frames::packet::{Decoded, Frame, check, flags::*, tcp, udp},
+    product::program::{Action, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
 };
 
 pub(super) const CONFIG: &str = r#"

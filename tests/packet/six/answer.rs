@@ -1,6 +1,6 @@
 //! Who cannot be served is told so.
 
-use lb_tests::six::{Frame, IPV6, L4, icmp, tcp, udp};
+use lb_tests::frames::six::{Frame, IPV6, L4, icmp, tcp, udp};
 
 use super::given::*;
 
@@ -70,7 +70,7 @@ fn a_syn_behind_options_is_reset_or_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, EMPTY, SYN_ONLY)
         .numbers(1000, 0)
-        .extension(lb_tests::six::Extension::Destination(vec![]));
+        .extension(lb_tests::frames::six::Extension::Destination(vec![]));
     let outcome = lb.receive(Port::Tenant, &syn.bytes());
     match outcome.action {
         Action::Drop => assert_eq!(outcome.counted.2, "no_backend"),

@@ -5,7 +5,7 @@ use lb_common::{
     conntrack::{FlowState, State},
     maps::usage,
 };
-use lb_tests::program::IDS;
+use lb_tests::product::program::IDS;
 
 use super::given::*;
 

@@ -1,6 +1,6 @@
 //! Checksums at the edges of their numbers: RELIABILITY 18.
 
-use lb_tests::six::{Frame, L4, udp};
+use lb_tests::frames::six::{Frame, L4, udp};
 
 use super::given::*;
 
@@ -66,6 +66,6 @@ fn a_wrong_checksum_stays_wrong() {
         *bytes.last_mut().expect("a byte") ^= 0x10;
         let outcome = lb.receive(Port::Tenant, &bytes);
         assert_eq!(outcome.action, Action::Redirect);
-        assert!(lb_tests::six::check(&outcome.frame).is_err());
+        assert!(lb_tests::frames::six::check(&outcome.frame).is_err());
     }
 }

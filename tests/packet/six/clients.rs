@@ -1,7 +1,7 @@
 //! Clients whose addresses have the same hash: one of them has a flow, and nobody gets into it.
 
 use lb_common::{addr::Be128, maps::addr6::HashKey};
-use lb_tests::six::{pieces, tcp};
+use lb_tests::frames::six::{pieces, tcp};
 
 use super::given::*;
 
@@ -75,7 +75,7 @@ fn the_tuple_of_a_closed_flow_is_free_for_the_other() {
     forwarded(&mut lb, Port::Mgmt, &reset);
     let syn = request(TWIN, API, SYN_ONLY).numbers(77, 0);
     let sent = forwarded(&mut lb, Port::Tenant, &syn);
-    let read = lb_tests::six::read(&sent).expect("IPv6");
+    let read = lb_tests::frames::six::read(&sent).expect("IPv6");
     let [port, _] = read.ports();
     let id = DataPlane::flow_id(port);
     assert_eq!(lb.client6(id).to_string(), "fd00:203::7:0:0:50");

@@ -2,7 +2,7 @@
 //! for its own.
 
 use lb_common::addr::Mac;
-use lb_tests::{
+use lb_tests::frames::{
     packet::{check, tag, untagged},
     six::{
         Extension, Frame,
@@ -471,7 +471,7 @@ fn a_cell_says_nothing_else() {
     ] {
         assert_dropped(&mut lb, Port::Cell("mgmt"), &bytes, "cell_forbidden");
     }
-    let tcp = lb_tests::six::tcp(&snat(2000), "[fd00:32::105]:22", SYN_ONLY);
+    let tcp = lb_tests::frames::six::tcp(&snat(2000), "[fd00:32::105]:22", SYN_ONLY);
     let bytes = tcp.between(MGMT_NIC, KAS_MAC).bytes();
     assert_dropped(&mut lb, Port::Cell("mgmt"), &bytes, "cell_forbidden");
 }

@@ -1,6 +1,6 @@
 //! Networks of both families: each goes its own way, in one table of flows.
 
-use lb_tests::{packet, six};
+use lb_tests::frames::{packet, six};
 
 use super::{super::given as four, given::*};
 

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use lb_tests::six::{Extension, Frame, IPV6, L4, number, read, tcp};
+use lb_tests::frames::six::{Extension, Frame, IPV6, L4, number, read, tcp};
 
 use super::given::*;
 
@@ -156,7 +156,7 @@ fn reliability_22_an_atomic_fragment_is_a_packet() {
         let sent = forwarded(&mut lb, Port::Tenant, &datagram);
         let (field, id) = read(&sent).expect("IPv6").fragment.expect("its header");
         assert_eq!(field, 0);
-        let wanted = lb_tests::six::udp(&snat(1024), RESOLVER).payload(b"who?");
+        let wanted = lb_tests::frames::six::udp(&snat(1024), RESOLVER).payload(b"who?");
         let wanted = with(wanted, &piece(id)).hops(63);
         assert_frame(&sent, &wanted.between(MGMT_NIC, RESOLVER_MAC));
     }

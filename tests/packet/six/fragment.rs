@@ -1,7 +1,7 @@
 //! Fragments: the first one makes the way, the others follow it, and nothing passes without it.
 
 use lb_common::{conntrack::FlowState, maps::fragment::Datagram};
-use lb_tests::six::{Cut, Extension, Frame, check, cut, pieces, read, tcp, udp};
+use lb_tests::frames::six::{Cut, Extension, Frame, check, cut, pieces, read, tcp, udp};
 
 use lb_user::dataplane::attach::Mode;
 
@@ -341,7 +341,8 @@ fn one_tenants_fragments_cost_another_nothing() {
     let service =
         format!("  dns-b: {{ network: tenant-b, listen: [\"{DNS}/udp\"], pool: dns-a }}\n");
     let mut lb = DataPlane::alone(&(other + &service));
-    let [a, b] = [2003, 2004].map(|vlan| move |frame: &[u8]| lb_tests::packet::tag(frame, vlan));
+    let [a, b] =
+        [2003, 2004].map(|vlan| move |frame: &[u8]| lb_tests::frames::packet::tag(frame, vlan));
     let passes = |lb: &mut DataPlane, port, bytes: &[u8]| {
         let ((action, _), _) = lb.run(port, bytes, 1);
         assert_eq!(action, Action::Redirect);

@@ -4,15 +4,17 @@ use std::net::Ipv6Addr;
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    packet::{Decoded, check},
-    program::node_mac6,
-    six::{Frame, tcp, udp},
+    frames::{
+        packet::{Decoded, check},
+        six::{Frame, tcp, udp},
+    },
+    product::program::node_mac6,
 };
 
 pub(crate) use super::super::given::{assert_dropped, assert_passed, assert_refused};
 pub(crate) use lb_tests::{
-    packet::flags::*,
-    program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
+    frames::packet::flags::*,
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
 };
 
 /// One TCP and one UDP service with one backend each, and a service without backends.

@@ -1,7 +1,7 @@
 //! ICMPv6: pings of a VIP, and errors about packets of a flow, to the end that had sent them.
 
 use lb_common::addr::Mac;
-use lb_tests::{
+use lb_tests::frames::{
     packet::Decoded,
     six::{Extension, Frame, check, icmp, tcp, udp},
 };

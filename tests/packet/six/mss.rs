@@ -1,6 +1,6 @@
 //! What a SYN asks for is held to what both networks carry: 60 bytes less than their MTU.
 
-use lb_tests::six::tcp;
+use lb_tests::frames::six::tcp;
 
 use super::given::*;
 
@@ -79,7 +79,7 @@ fn the_option_is_found_at_every_place() {
         let client = format!("[fd00:203::50]:{port}");
         seen(&mut lb, &client, port, &list(1460), &list(1440));
     }
-    let padding = lb_tests::six::Extension::Destination(vec![]);
+    let padding = lb_tests::frames::six::Extension::Destination(vec![]);
     let syn = request(CLIENT_B, API, SYN_ONLY)
         .extension(padding.clone())
         .tcp_options(&mss(1460));

@@ -1,6 +1,6 @@
 //! Packets that are too big for the way on or have spent their hops: their sender is told.
 
-use lb_tests::six::{Frame, IPV6, icmp, read};
+use lb_tests::frames::six::{Frame, IPV6, icmp, read};
 
 use super::given::*;
 

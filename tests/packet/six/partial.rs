@@ -1,6 +1,6 @@
 //! Frames of local stacks that leave their checksum to the interface: DATA-PLANE-RULES 21.
 
-use lb_tests::six::{tcp, udp};
+use lb_tests::frames::six::{tcp, udp};
 use lb_user::dataplane::attach::Mode;
 
 use super::given::*;

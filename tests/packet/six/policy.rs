@@ -1,6 +1,6 @@
 //! Who may open a flow: every refusal before any state is made.
 
-use lb_tests::{
+use lb_tests::frames::{
     packet::arp,
     six::{tcp, udp},
 };
@@ -133,7 +133,7 @@ fn a_denied_source_is_denied_whatever_it_sends() {
 #[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
 fn a_tenant_reaches_nothing_but_declared_services() {
     let mut lb = DataPlane::new(CONFIG);
-    let group = lb_tests::six::discovery::group_mac("ff02::1".parse().expect("an address"));
+    let group = lb_tests::frames::six::discovery::group_mac("ff02::1".parse().expect("an address"));
     let cases = [
         (
             "no_service",
@@ -193,7 +193,7 @@ fn a_backend_behind_a_gateway_is_reached_by_the_gateways_mac() {
         .replace(r#"snat: ["fd00:32::50"] }"#, route)
         .replace("[fd00:32::105]:30918", "[fd00:40:0:1::5]:30918");
     let gateway: std::net::Ipv6Addr = "fd00:32::1".parse().expect("an address");
-    let gateway = lb_tests::program::node_mac6(gateway);
+    let gateway = lb_tests::product::program::node_mac6(gateway);
     let mut lb = DataPlane::new(&config);
     let sent = forwarded(&mut lb, Port::Tenant, &request(CLIENT_A, API, SYN_ONLY));
     let wanted = tcp(&snat(1024), "[fd00:40:0:1::5]:30918", SYN_ONLY).hops(63);

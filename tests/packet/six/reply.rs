@@ -1,6 +1,6 @@
 //! Backend to SNAT port.
 
-use lb_tests::six::{tcp, udp};
+use lb_tests::frames::six::{tcp, udp};
 
 use super::given::*;
 
@@ -77,7 +77,7 @@ fn a_flow_closes_and_opens_again() {
     assert_dropped(&mut lb, Port::Tenant, &late.bytes(), "late_syn");
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN + 100_000, 0);
     let sent = forwarded(&mut lb, Port::Tenant, &syn);
-    let read = lb_tests::six::read(&sent).expect("IPv6");
+    let read = lb_tests::frames::six::read(&sent).expect("IPv6");
     assert_eq!(read.destination.to_string(), NODE);
 }
 
@@ -87,7 +87,7 @@ fn a_flow_closes_and_opens_again() {
 fn ipv4_from_the_backend_is_no_reply() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
-    let frame = lb_tests::packet::tcp("10.32.96.105:30918", "10.32.96.50:1024", ACK_ONLY);
+    let frame = lb_tests::frames::packet::tcp("10.32.96.105:30918", "10.32.96.50:1024", ACK_ONLY);
     let bytes = frame.between(KAS_MAC, MGMT_NIC).bytes();
     assert_passed(&mut lb, Port::Mgmt, &bytes);
 }

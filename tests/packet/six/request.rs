@@ -1,7 +1,7 @@
 //! Client to VIP.
 
 use lb_common::{addr::Be128, maps::addr6};
-use lb_tests::six::{tcp, udp};
+use lb_tests::frames::six::{tcp, udp};
 
 use super::given::*;
 

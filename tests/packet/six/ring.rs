@@ -4,7 +4,7 @@ use lb_common::{
     conntrack::{FlowState, State},
     maps::{addr6, snat::base},
 };
-use lb_tests::six::{Frame, tcp};
+use lb_tests::frames::six::{Frame, tcp};
 use lb_user::model::snat::SnatSlot;
 
 use super::{

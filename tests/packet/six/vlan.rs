@@ -1,6 +1,6 @@
 //! A tagged network: its tag comes off and goes on again.
 
-use lb_tests::{
+use lb_tests::frames::{
     packet::{tag, untagged},
     six::{
         discovery::{OVERRIDE, SOLICITED, advertisement, solicitation},

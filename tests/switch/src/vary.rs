@@ -10,7 +10,7 @@ use aya_ebpf::{
     programs::XdpContext,
 };
 
-/// What the runs are to do; the same words in `tests/harness/vary.rs`.
+/// What the runs are to do; the same words in `tests/harness/product/vary_prog_run.rs`.
 #[repr(C)]
 struct Plan {
     /// Turns until the first one comes again.

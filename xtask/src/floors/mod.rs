@@ -59,7 +59,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let mut problems = problems(&Graph::read(&workspace.root.join("lb-user/src"))?);
     for source in WITHOUT_CIRCLES {
         let circles = Graph::read(&workspace.root.join(source))?.circles();
-        let words = circles.iter().map(|circle| names(circle));
+        let words = circles.iter().map(names);
         problems.extend(words.map(|names| format!("{source}: a circle of {names}")));
     }
     ensure!(problems.is_empty(), "{}", problems.join("\n"));

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::cpu;
+use lb_tests::product::cpu;
 use nix::sys::socket::{MsgFlags, recv};
 
 use super::{

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
-use lb_tests::interrupt::Interrupt;
+use lb_tests::fault::interrupt::Interrupt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::path::segments::{Came, Stream, Wanted};

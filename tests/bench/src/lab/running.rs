@@ -4,9 +4,9 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
-    lb::binary,
+    oracle::query::Status,
     process::{self, Process},
-    query::Status,
+    product::lb::binary,
 };
 
 /// Its own instance: one that runs on this host for real is left alone.

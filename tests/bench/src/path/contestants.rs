@@ -9,9 +9,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use aya::maps::MapData;
 use lb_tests::{
-    cpu,
-    lb::Lb,
     process,
+    product::{cpu, lb::Lb},
     topology::{
         mac_of,
         path::{self, ENDS, NICS, Path},
@@ -224,7 +223,7 @@ pub(crate) fn version(program: &str, words: &[&str]) -> Result<String> {
 
 /// The version of the lb that is measured.
 pub(crate) fn lb_version() -> Result<String> {
-    let lb = lb_tests::lb::binary("LB_BIN", "lb")?;
+    let lb = lb_tests::product::lb::binary("LB_BIN", "lb")?;
     let said = process::succeed(Command::new(lb).arg("version"))?;
     Ok(said.lines().next().unwrap_or_default().to_owned())
 }

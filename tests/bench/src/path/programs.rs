@@ -6,7 +6,7 @@ use aya::{
     maps::Map,
     programs::{Xdp, XdpMode},
 };
-use lb_tests::switch::PATH;
+use lb_tests::topology::switch::PATH;
 
 /// The programs with their maps; they leave their interfaces with this value.
 #[derive(Debug)]

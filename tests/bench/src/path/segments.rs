@@ -7,7 +7,7 @@ use aya::{
     Pod, TestRun as _, TestRunAttrs, TestRunOptions,
     maps::{Array, MapData, PerCpuArray},
 };
-use lb_tests::cpu;
+use lb_tests::product::cpu;
 use serde::{Deserialize, Serialize};
 
 use crate::{machine, path::programs::Programs};

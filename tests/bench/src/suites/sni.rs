@@ -1,7 +1,7 @@
 //! A shared VIP: short connections that begin with a ClientHello, and long ones after it.
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::{hello::CAPTURED_NAME, topology::path::Path};
+use lb_tests::{topology::path::Path, traffic::hello::CAPTURED_NAME};
 
 use crate::{
     Plan,

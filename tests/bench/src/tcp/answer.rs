@@ -1,7 +1,7 @@
 //! What both ends know: where a request says what it wants, and the bytes of every answer.
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::hello::captured_of;
+use lb_tests::traffic::hello::captured_of;
 
 /// Where in a request the wish stands: in a ClientHello these are bytes of its random.
 const PLACE: usize = 11;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::{lb::Lb, poll, process::Process, topology::path::Path};
+use lb_tests::{poll, process::Process, product::lb::Lb, topology::path::Path};
 
 use crate::{
     path::configurations::{PORT, VIP},

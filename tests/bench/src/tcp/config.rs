@@ -1,6 +1,6 @@
 //! What every carrier of connections is told, in its own language.
 
-use lb_tests::{hello::CAPTURED_NAME, topology::path};
+use lb_tests::{topology::path, traffic::hello::CAPTURED_NAME};
 
 use crate::path::configurations::{BACKENDS, NODE_PORT, PORT, VIP};
 

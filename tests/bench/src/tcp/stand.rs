@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    cpu,
     process::Process,
+    product::cpu,
     topology::path::{self, Path},
 };
 

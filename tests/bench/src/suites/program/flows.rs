@@ -11,9 +11,11 @@ use lb_common::{
     maps::{flow::FlowKey, snat::PAGE},
 };
 use lb_tests::{
-    packet::flags::*,
-    program::DataPlane,
-    vary::{Turn, Varied},
+    frames::packet::flags::*,
+    product::{
+        program::DataPlane,
+        vary_prog_run::{Turn, Varied},
+    },
 };
 
 use super::{

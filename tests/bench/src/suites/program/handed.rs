@@ -13,8 +13,8 @@ use lb_common::{
     },
 };
 use lb_tests::{
-    packet::{Frame, flags::*, tcp},
-    program::{Action, CLIENT, MGMT_NIC, Port},
+    frames::packet::{Frame, flags::*, tcp},
+    product::program::{Action, CLIENT, MGMT_NIC, Port},
 };
 use lb_user::{
     dataplane::flows::{UsageTable, coarse_now},

@@ -3,9 +3,11 @@
 use std::{net::Ipv4Addr, ops::Range};
 
 use lb_tests::{
-    packet::{Frame, flags::ACK_ONLY, tcp},
-    program::{Action, CLIENT, MGMT_NIC, Port, TENANT_NIC, node_mac},
-    vary::{Packets, Varied, padded},
+    frames::packet::{Frame, flags::ACK_ONLY, tcp},
+    product::{
+        program::{Action, CLIENT, MGMT_NIC, Port, TENANT_NIC, node_mac},
+        vary_prog_run::{Packets, Varied, padded},
+    },
 };
 
 use super::stand::Leg;

@@ -9,7 +9,7 @@ mod stand;
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
-use lb_tests::{budget, cpu, program::DataPlane};
+use lb_tests::product::{budget, cpu, program::DataPlane};
 
 use self::{
     flows::{Crowd, ROWS},

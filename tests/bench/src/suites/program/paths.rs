@@ -5,10 +5,14 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use anyhow::{Context as _, Result};
 use lb_common::addr::Mac;
 use lb_tests::{
-    icmp::icmp,
-    packet::{Frame, arp, flags::*, tag, tcp, udp, untagged},
-    program::{Action, CLIENT, MGMT_NIC, Port, TENANT_NIC, node_mac},
-    vary::{Packets, Turn, Varied, padded},
+    frames::{
+        icmp::icmp,
+        packet::{Frame, arp, flags::*, tag, tcp, udp, untagged},
+    },
+    product::{
+        program::{Action, CLIENT, MGMT_NIC, Port, TENANT_NIC, node_mac},
+        vary_prog_run::{Packets, Turn, Varied, padded},
+    },
 };
 
 use super::{

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    packet::{Decoded, check, untagged},
-    program::{Action, DataPlane, Port},
-    vary::{Packets, Vary},
+    frames::packet::{Decoded, check, untagged},
+    product::{
+        program::{Action, DataPlane, Port},
+        vary_prog_run::{Packets, Vary},
+    },
 };
 
 use crate::{machine::spent, measure::Spread};

@@ -1,0 +1,8 @@
+//! Frames by name: built from what they mean, and read as they were on a wire.
+
+pub mod icmp;
+pub mod icmp_message;
+pub mod packet;
+pub mod raw;
+pub mod segment;
+pub mod six;

@@ -1,0 +1,12 @@
+//! The product: the binary in a namespace, and its object without a NIC.
+
+pub mod budget;
+pub mod cpu;
+mod fill;
+pub mod lb;
+mod loaded;
+pub mod order;
+pub mod program;
+mod report;
+pub mod systemd;
+pub mod vary_prog_run;

@@ -1,0 +1,8 @@
+//! Real servers, and small ones of our own for what those cannot do.
+
+pub mod answers;
+pub mod echo;
+pub mod identity;
+pub mod peers;
+pub mod teller;
+pub mod web;

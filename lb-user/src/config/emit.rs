@@ -215,6 +215,7 @@ fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
         name,
         network,
         backends,
+        balance,
         proxy_protocol,
         health: checks,
         drain_timeout,
@@ -223,6 +224,9 @@ fn pool(out: &mut String, pool: &Pool) -> fmt::Result {
         below_min_up,
     } = pool;
     writeln!(out, "  {}:\n    network: {}", scalar(name), scalar(network))?;
+    if !balance.is_default() {
+        writeln!(out, "    balance: {balance}")?;
+    }
     if let Some(version) = proxy_protocol {
         writeln!(out, "    proxy_protocol: {version}")?;
     }

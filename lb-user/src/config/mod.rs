@@ -15,6 +15,7 @@
 //! applied.
 
 mod address;
+mod algorithm;
 mod authorities;
 mod duration;
 mod emit;
@@ -40,6 +41,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use self::{
+    algorithm::Algorithm,
     authorities::Authorities,
     health::{Check, Get, Health, JITTER_PERCENT, OnDead, Tls},
     model::{

@@ -11,7 +11,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES};
 use serde::{Serialize, Serializer};
 
-use super::{duration, health::Health, shared::Target};
+use super::{algorithm::Algorithm, duration, health::Health, shared::Target};
 
 /// A validated configuration, with every default filled in and every shorthand (`defaults`, `nodes`,
 /// `clusters`, `include`) written out. Lists have the order of the files, every name that is
@@ -222,6 +222,9 @@ pub struct Pool {
     pub network: String,
     /// Unique in name, and in address and port, all of one family; may be empty.
     pub backends: Vec<Backend>,
+    /// How new flows are divided among them.
+    #[serde(skip_serializing_if = "Algorithm::is_default")]
+    pub balance: Algorithm,
     /// How a backend is told whose connection it has; none: not at all. Then no UDP goes to it.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// How its backends are checked; none: they count as up.

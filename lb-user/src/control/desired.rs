@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    maglev::{self, Member},
+    maglev::Member,
     maps::{
         MAX_NETWORKS,
         backend::Backend,
@@ -401,7 +401,7 @@ fn network_flags(network: &config::Network, place: &Attachment, config: &Config)
     host | reject | partial | events
 }
 
-/// The Maglev table of a pool whose backends have ids: who gets new flows, and how many.
+/// The table of a pool whose backends have ids: who gets new flows, and how many.
 ///
 /// # Errors
 ///
@@ -420,7 +420,7 @@ pub fn table(pool: &config::Pool, layers: &Layers, ids: &Ids) -> Result<Vec<u32>
             });
         }
     }
-    Ok(maglev::build(&members))
+    Ok(pool.balance.table(&members))
 }
 
 fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {

@@ -82,7 +82,7 @@ mod tests {
     /// Runs this test again with `act`, which ends that process.
     fn play(test: &str, act: &str) -> Output {
         let itself = env::current_exe().unwrap();
-        let name = format!("panics::tests::{test}");
+        let name = format!("system::panics::tests::{test}");
         let mut command = Command::new(itself);
         command.args(["--exact", &name, "--nocapture"]);
         command.env(ACT, act).output().unwrap()

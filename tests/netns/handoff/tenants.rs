@@ -30,7 +30,7 @@ const FIRST: u16 = 20_000;
 /// The nodes serve the tenants at ports of their own.
 const TENANTS: [(&str, u16); 2] = [("t1", PORT), ("t2", PORT + 1)];
 /// What tells how long a client was held.
-const LOG: &str = "LB_LOG=info,lb_user::shared::leases=debug";
+const LOG: &str = "LB_LOG=info,lb_user::proxy::splice::port_lease=debug";
 const HELD: &str = "a client was held microseconds=";
 
 /// B15: everybody gets to whom he asks for, and nearly everybody is handed over.

@@ -342,11 +342,11 @@ pub(super) fn one_of<T: Copy + Default + Display>(
         return all[index];
     }
     let last = words.pop().unwrap_or_default();
-    let words = format!(
-        "found {}, expected {} or {last}",
-        quote(value),
-        words.join(", ")
-    );
+    let expected = match words.as_slice() {
+        [] => last,
+        words => format!("{} or {last}", words.join(", ")),
+    };
+    let words = format!("found {}, expected {expected}", quote(value));
     findings.add(place, words);
     T::default()
 }

@@ -7,10 +7,11 @@ use std::{
 
 use super::{
     address_index::Known,
-    health_and_drain::{Care, Library},
+    health_and_drain::{Care, Library, one_of},
     service::{Mention, Usage},
 };
 use crate::config::{
+    Algorithm,
     address::{self, family},
     model::{Backend, Pool, ProxyProtocol},
     names,
@@ -21,9 +22,6 @@ use crate::config::{
 
 /// The largest weight of a backend. A Maglev table has room for a few of them, not for thousands.
 const MAX_WEIGHT: u16 = 256;
-
-/// The one way of choosing a backend so far.
-const MAGLEV: &str = "maglev";
 
 /// The one version of the PROXY protocol that is spoken to backends, and what a pool says that wants none where
 /// others do by default.
@@ -40,7 +38,7 @@ pub(super) fn validate(
     let mut library = Library::default();
     let mut pools = Vec::new();
     for (index, named) in raw.elements.iter().enumerate() {
-        check_balance(&named.value, findings);
+        let balance = one_of(named.value.balance.as_ref(), &Algorithm::ALL, findings);
         let network = named.value.network.as_ref();
         let network_index = network.and_then(|network| networks.names.find(network, findings));
         let backends = backends(&named.value, findings);
@@ -69,6 +67,7 @@ pub(super) fn validate(
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
+                balance,
                 proxy_protocol: proxy_protocol(&named.value, findings),
                 health: care.health,
                 drain_timeout: care.drain_timeout,
@@ -79,13 +78,6 @@ pub(super) fn validate(
         }
     }
     pools
-}
-
-fn check_balance(raw: &RawPool, findings: &mut Findings) {
-    if let Some(balance) = raw.balance.as_ref().filter(|at| at.value != MAGLEV) {
-        let words = format!("found {}, expected {MAGLEV}", quote(&balance.value));
-        findings.add(&balance.place, words);
-    }
 }
 
 fn proxy_protocol(raw: &RawPool, findings: &mut Findings) -> Option<ProxyProtocol> {

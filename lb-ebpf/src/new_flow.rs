@@ -10,8 +10,7 @@ use lb_common::{
     maps::{flow::FlowKey, fragment::FROM_CLIENT, network::Network, quota, service::Service},
     verdict::{DropReason, Verdict},
     wire::{
-        Chain, Frame, Packet,
-        header::{Ethernet, Ipv4, Ipv6},
+        Chain, Frame,
         parse_ipv4, parse_ipv6,
     },
 };
@@ -55,10 +54,7 @@ pub(crate) extern "C" fn lb_open6(ctx: *mut xdp_md, id: u32, label: u32, chain: 
 fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv4 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv4(&xdp, ethernet, ip)?;
     let key = FlowKey::of_request(&frame, id);
     let service = admit(ip, &key, network)?;
@@ -86,10 +82,7 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
 fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv6 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     let key = version::key(&frame, label, id).ok_or(DropReason::RecordMissing)?;
     let service = admit(ip, &key, network)?;

@@ -4,11 +4,7 @@ use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     maps::{flow::FlowKey, network::NETWORK_HOST},
     verdict::{DropReason, Verdict},
-    wire::{
-        Packet,
-        header::{Ethernet, Ipv4},
-        parse_ipv4,
-    },
+    wire::parse_ipv4,
 };
 
 use crate::{count, frame::xdp::Xdp, lookup};
@@ -30,8 +26,7 @@ pub(crate) extern "C" fn lb_stopped(ctx: *mut xdp_md, id: u32, flags: u32) -> u3
 #[inline(always)]
 fn is_declared(ctx: &XdpContext, id: u16) -> Option<()> {
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0)?;
-    let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
+    let (ethernet, ip) = xdp.ipv4()?;
     let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
     let (_, port) = frame.l4.ports();
     let address = lookup::address(id, ip.destination.get())?;

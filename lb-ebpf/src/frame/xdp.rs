@@ -3,7 +3,10 @@
 use core::ptr;
 
 use aya_ebpf::{helpers::bpf_csum_diff, programs::XdpContext};
-use lb_common::wire::{Block, Packet, Wire};
+use lb_common::wire::{
+    Block, Packet, Wire,
+    header::{Ethernet, Ipv4, Ipv6},
+};
 
 /// The frame's bytes, read once: a pointer that is read again after a helper call has no checked
 /// range.
@@ -19,6 +22,18 @@ impl Xdp {
             start: ctx.data(),
             end: ctx.data_end(),
         }
+    }
+
+    /// The headers of a frame of IPv4, which has no tag any more.
+    #[inline(always)]
+    pub(crate) fn ipv4(&self) -> Option<(&Ethernet, &Ipv4)> {
+        Some((self.header(0)?, self.header(size_of::<Ethernet>())?))
+    }
+
+    /// The same of IPv6.
+    #[inline(always)]
+    pub(crate) fn ipv6(&self) -> Option<(&Ethernet, &Ipv6)> {
+        Some((self.header(0)?, self.header(size_of::<Ethernet>())?))
     }
 }
 

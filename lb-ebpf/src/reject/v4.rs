@@ -10,7 +10,7 @@ use lb_common::{
     verdict::{DropReason, Hook},
     wire::{
         L4, Packet, Tag,
-        header::{Ethernet, Ipv4, RST},
+        header::{Ethernet, RST},
         parse_ipv4,
     },
 };
@@ -73,8 +73,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
 #[inline(always)]
 fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0)?;
-    let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;
+    let (ethernet, ip) = xdp.ipv4()?;
     let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
     if !must_know(&frame, ip.destination.get(), (id, network), reason) {
         return None;

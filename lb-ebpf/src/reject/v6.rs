@@ -10,7 +10,7 @@ use lb_common::{
     verdict::DropReason,
     wire::{
         L4, Packet,
-        header::{Ethernet, Ipv6, RST, Tcp},
+        header::{RST, Tcp},
         parse_ipv6,
     },
 };
@@ -46,8 +46,7 @@ pub(crate) extern "C" fn lb_refuse6(ctx: *mut xdp_md, id: u32, reason: u32) -> u
 fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
     let chain = v6::headers::chain(ctx).ok()?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0)?;
-    let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
+    let (ethernet, ip) = xdp.ipv6()?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain).ok()?;
     // None is no service's; an option would be half undefined.
     let vip = lookup::label(ip.destination.get()).unwrap_or_default();

@@ -12,8 +12,7 @@ use lb_common::{
     nat::{self, Translation},
     verdict::{DropReason, Verdict},
     wire::{
-        Ipv4Frame, Packet,
-        header::{Ethernet, Ipv4},
+        Ipv4Frame,
         parse_ipv4,
     },
 };
@@ -67,10 +66,7 @@ const fn said(verdict: Verdict) -> u64 {
 fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<u64, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv4 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let frame = match parse_ipv4(&xdp, ethernet, ip) {
         Ok(frame) => frame,
         Err(reason) => return network.undeclared(reason).map(said),

@@ -103,10 +103,7 @@ pub(crate) extern "C" fn lb_fragment(ctx: *mut xdp_md, id: u32) -> u32 {
 #[inline(always)]
 fn later(ctx: &XdpContext, id: u16, network: &Network) -> Result<Verdict, DropReason> {
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv4 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let piece = match Piece::read(&xdp, ip) {
         Ok(piece) => piece,
         Err(reason) => return network.undeclared(reason),

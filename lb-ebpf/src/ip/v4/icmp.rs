@@ -11,10 +11,7 @@ use lb_common::{
     nat::{self, Translation},
     rate::ERRORS,
     verdict::{DropReason, MTU_RAISED, Verdict},
-    wire::{
-        Packet,
-        header::{Ethernet, Ipv4},
-    },
+    wire::header::Ipv4,
 };
 
 use network_types::ip::IpProto;
@@ -59,10 +56,7 @@ fn message(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
         .get(u32::from(id))
         .ok_or(DropReason::RecordMissing)?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv4 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let address = lookup::address(id, ip.destination.get()).ok_or(DropReason::RecordMissing)?;
     let message = match icmp::parse(&xdp, ethernet, ip) {
         Ok(message) => message,

@@ -15,8 +15,7 @@ use lb_common::{
     nat::{self, Translation},
     verdict::{DropReason, Verdict},
     wire::{
-        Chain, Ipv6Frame, Packet,
-        header::{Ethernet, Ipv6},
+        Chain, Ipv6Frame,
         parse_ipv6,
     },
 };
@@ -56,10 +55,7 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, Dro
     let network = crate::lookup::network_by_id(id)?;
     let address = lookup::labelled(id, label).ok_or(DropReason::NotDeclared)?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv6 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     let (_, port) = frame.l4.ports();
     match address.flow_id(port.get()) {
@@ -177,10 +173,7 @@ fn rewrite(
     let (network, next_hop) = next(&hit, is_reply)?;
     let out = crate::lookup::network_by_id(network)?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv6 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     let open = if chain.fragment_at().is_some() {
         let network = fragment::both(id, direction);

@@ -139,10 +139,7 @@ pub(crate) extern "C" fn lb_fragment6(ctx: *mut xdp_md, id: u32, chain: u32) -> 
 fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason> {
     let ends = lb_ends6(ctx.ctx);
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv6 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let header = chain.fragment(&xdp).ok_or(DropReason::Malformed)?;
     let piece = Piece::read6(&xdp, ip, chain, header)?;
     let key = key(ends, header, id);

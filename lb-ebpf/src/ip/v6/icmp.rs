@@ -13,10 +13,7 @@ use lb_common::{
     nat::{self, Translation},
     rate::ERRORS,
     verdict::{DropReason, Verdict},
-    wire::{
-        Chain, Packet,
-        header::{Ethernet, Ipv6},
-    },
+    wire::Chain,
 };
 use network_types::ip::IpProto;
 
@@ -58,10 +55,7 @@ struct Direction {
 fn message(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv6 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let label = lookup::label(ip.destination.get()).ok_or(DropReason::RecordMissing)?;
     let ours = Ours {
         id,

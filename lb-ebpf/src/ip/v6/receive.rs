@@ -4,10 +4,7 @@ use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::Be32,
     verdict::{DropReason, Verdict},
-    wire::{
-        Chain, Packet,
-        header::{Ethernet, Ipv6},
-    },
+    wire::Chain,
 };
 
 use crate::{
@@ -87,10 +84,7 @@ impl Next {
 fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    let ip: &Ipv6 = xdp
-        .header(size_of::<Ethernet>())
-        .ok_or(DropReason::Malformed)?;
+    let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     // A switch that knows who is in a group may send to each of them alone (RFC 6085).
     if ethernet.destination.get().is_group() || ip.destination.get().is_group() {
         return Ok(Next::NEIGHBOUR);

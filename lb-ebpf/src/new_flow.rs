@@ -9,10 +9,7 @@ use lb_common::{
     addr::Be32,
     maps::{flow::FlowKey, fragment::FROM_CLIENT, network::Network, quota, service::Service},
     verdict::{DropReason, Verdict},
-    wire::{
-        Chain, Frame,
-        parse_ipv4, parse_ipv6,
-    },
+    wire::{Chain, Frame, parse_ipv4, parse_ipv6},
 };
 use network_types::ip::IpProto;
 

@@ -2,7 +2,9 @@
 
 use std::{
     net::Ipv4Addr,
+    num::NonZeroUsize,
     ops::Range,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -97,11 +99,12 @@ fn assert_over(lb: &mut DataPlane, port: Port, network: &str, frame: &[u8], rate
     count
 }
 
-/// What a full bucket lets through in this time.
+/// What full buckets let through in this time. Each CPU has its own, and the runs of a flood may be on several.
 pub(super) fn most_within(rate: Rate, time: Duration) -> u64 {
+    let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     // The clock of packets goes on with each tick of the kernel only, every 10 ms at the latest.
     let units = 10 + u64::try_from(time.as_nanos() >> TIME_SHIFT).expect("a short time");
-    u64::from(rate.burst) + units * u64::from(rate.refill)
+    (u64::from(rate.burst) + units * u64::from(rate.refill)) * u64::try_from(cpus).expect("few")
 }
 
 /// From the cell of the tenant to a client.

@@ -11,10 +11,7 @@ use lb_common::{
     },
     nat::{self, Translation},
     verdict::{DropReason, Verdict},
-    wire::{
-        Ipv4Frame,
-        parse_ipv4,
-    },
+    wire::{Ipv4Frame, parse_ipv4},
 };
 
 use crate::{

@@ -14,10 +14,7 @@ use lb_common::{
     mss,
     nat::{self, Translation},
     verdict::{DropReason, Verdict},
-    wire::{
-        Chain, Ipv6Frame,
-        parse_ipv6,
-    },
+    wire::{Chain, Ipv6Frame, parse_ipv6},
 };
 
 use crate::{

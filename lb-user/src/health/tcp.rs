@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, UdpSocket},
     time::Duration,
 };
 
@@ -28,7 +28,7 @@ pub(super) async fn connect(source: IpAddr, address: SocketAddr) -> Result<TcpSt
         Fault::Ours(anyhow::Error::new(error).context(doing))
     })?;
     let connected = socket.connect(address).await;
-    connected.map_err(|error| failed(address, error))
+    connected.map_err(|error| failed(source, address, error))
 }
 
 /// Says this to the backend, before anything else.
@@ -50,8 +50,12 @@ pub(super) fn socket(source: IpAddr) -> io::Result<TcpSocket> {
 }
 
 /// What it means that a connection was not made. What this host lacks says nothing of a backend.
-fn failed(address: SocketAddr, error: io::Error) -> Fault {
+fn failed(source: IpAddr, address: SocketAddr, error: io::Error) -> Fault {
     use io::ErrorKind as Kind;
+    let is_unreachable = matches!(
+        error.kind(),
+        Kind::NetworkUnreachable | Kind::HostUnreachable
+    );
     let is_ours = matches!(
         error.kind(),
         Kind::AddrNotAvailable
@@ -63,11 +67,17 @@ fn failed(address: SocketAddr, error: io::Error) -> Fault {
         error.raw_os_error(),
         Some(nix::libc::EMFILE | nix::libc::ENFILE | nix::libc::ENOBUFS | nix::libc::ENETDOWN)
     );
-    if is_ours {
+    if is_ours || is_unreachable && !has_route(source, address) {
         let doing = format!("connect to {address}");
         return Fault::Ours(anyhow::Error::new(error).context(doing));
     }
     Fault::Dead(words(&error))
+}
+
+/// Whether this host, or the cell, has a way to `address`: where it has none, no router has said that the backend is
+/// unreachable. To connect a socket of UDP sends nothing.
+fn has_route(source: IpAddr, address: SocketAddr) -> bool {
+    UdpSocket::bind((source, 0)).is_ok_and(|socket| socket.connect(address).is_ok())
 }
 
 /// An error of the network in words, without its number.

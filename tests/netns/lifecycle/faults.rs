@@ -42,8 +42,8 @@ const IN_CELLS: [(&str, &str); 7] = [
     ("tenant-a", "ip link del cell"),
 ];
 
-/// One backend, which checks may find dead that are faster than the kernel's neighbour probe (15 s), but slower than
-/// what it takes to mend: of a program that is detached nothing comes back until then.
+/// One backend, which checks find dead in 10 s: faster than the kernel's neighbour probe (15 s), but slower than
+/// it takes to mend two faults in a row. Of a program that is detached nothing comes back until then.
 const CONFIG: &str = "version: 1
 networks:
   mgmt: { role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
@@ -57,7 +57,7 @@ pools:
       timeout: 500ms
       fast_interval: 2s
       rise: 2
-      fall: 3
+      fall: 5
       on_dead: reset
     backends: [{ name: NODE, address: \"BACKEND\" }]
 services:

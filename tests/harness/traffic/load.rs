@@ -169,6 +169,12 @@ impl Load {
         })
     }
 
+    /// How many came through since [`Self::take`] was asked last.
+    pub fn done(&self) -> u64 {
+        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.done
+    }
+
     /// What has come of it since this was asked last.
     pub fn take(&self) -> Tally {
         let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);

@@ -45,6 +45,9 @@ const DOWN: Duration = Duration::from_millis(300);
 /// links: less than it takes to send a lost SYN again.
 const GAP: Duration = Duration::from_secs(1);
 
+/// Longer than the client of a connection that was killed while it was handed over waits for an answer.
+const COMES_THROUGH: Duration = Duration::from_secs(30);
+
 /// How many of each.
 #[derive(Clone, Copy, Debug)]
 struct Tier {
@@ -119,6 +122,18 @@ impl Loads {
         all
     }
 
+    /// Waits until one of each kind has come through from now on. A client hears nothing for a while when its
+    /// backend speaks while its connection is being handed over, or the process was killed at that.
+    fn come_through(&self) -> Result<()> {
+        let before: Vec<u64> = self.all().into_iter().map(Load::done).collect();
+        poll::until("every load comes through", COMES_THROUGH, || {
+            let mut loads = self.all().into_iter().zip(&before);
+            Ok(loads
+                .all(|(load, before)| load.done() > *before)
+                .then_some(()))
+        })
+    }
+
     /// Says what has come of each kind; in the order of [`Self::all`].
     fn report(&self, what: &str) -> Vec<Tally> {
         println!("{what}:");
@@ -142,6 +157,9 @@ impl Loads {
 
     /// The same, and fails if more was lost than may be.
     fn ensure(&self, what: &str, may: May) -> Result<()> {
+        if may != May::Nothing {
+            self.come_through().with_context(|| what.to_owned())?;
+        }
         let tallies = self.report(what);
         for (tally, load) in tallies.iter().zip(self.all()) {
             let may_fail = match load.name {
@@ -189,7 +207,6 @@ struct Servers<'t> {
     flapping: Option<EchoServer<'t>>,
     _teller: Teller,
     _mirror: Mirror,
-    other: &'t Host,
 }
 
 impl<'t> Servers<'t> {
@@ -202,21 +219,12 @@ impl<'t> Servers<'t> {
             flapping: Some(Self::flapping(other)?),
             _teller: Teller::start(&one.netns, at(TLS_PORT), one.name)?,
             _mirror: Mirror::start(one, UDP_PORT)?,
-            other,
         })
     }
 
     fn flapping(other: &'t Host) -> Result<EchoServer<'t>> {
         let at = SocketAddrV4::new(other.address, FLAPS_PORT);
         EchoServer::start(&other.netns, at, other.name)
-    }
-
-    /// The other node's server ends, and after this begins anew.
-    fn die_for(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.flapping = None;
-        work()?;
-        self.flapping = Some(Self::flapping(self.other)?);
-        Ok(())
     }
 }
 
@@ -260,108 +268,148 @@ fn nothing_is_lost_through_all_that_can_happen() -> Result<()> {
 
 fn go_through(dice: &mut Dice) -> Result<()> {
     let topology = Topology::poc()?;
-    let tier = tier();
-    let mut servers = Servers::start(&topology)?;
     let configs = [1, 2].map(|weight| config(&topology, weight));
-    let mut lb = Lb::start(&topology, &configs[0])?;
-    let loads = Loads::start(topology.client(), VIP, true)?;
-    thread::sleep(REST);
-    loads.ensure("nothing happens", May::Nothing)?;
-
-    let mut before = Vec::new();
-    for _ in 0..tier.upgrades {
-        before.push(lb.take_over(&configs[0])?);
-        thread::sleep(REST);
+    let servers = Servers::start(&topology)?;
+    let mut course = Course {
+        topology: &topology,
+        servers,
+        lb: Lb::start(&topology, &configs[0])?,
+        loads: Loads::start(topology.client(), VIP, true)?,
+        configs,
+        tier: tier(),
+        before: Vec::new(),
+    };
+    let gone = course.go(dice);
+    if gone.is_err() {
+        println!("{:#?}", course.lb.drops());
     }
-    loads.ensure(&format!("{} upgrades", tier.upgrades), May::Nothing)?;
-
-    for _ in 0..tier.kills {
-        lb.kill()?;
-        thread::sleep(REST);
-        lb.restart(&configs[0])?;
-        thread::sleep(REST);
-    }
-    loads.ensure(
-        &format!("{} kills, each with a start", tier.kills),
-        May::LoseShared,
-    )?;
-
-    let begun = Instant::now();
-    lb.reload(&configs[1])?;
-    let takes = begun.elapsed();
-    for change in 0..tier.changes {
-        let config = &configs[usize::from(change % 2 == 1)];
-        lb.write(config)?;
-        let mut reload = lb.begin(&["reload"])?;
-        thread::sleep(dice.up_to(takes));
-        lb.kill()?;
-        reload.wait()?;
-        lb.restart(config)?;
-    }
-    loads.ensure(
-        &format!("{} kills within the {takes:.0?} of a change", tier.changes),
-        May::LoseShared,
-    )?;
-
-    for _ in 0..tier.flaps {
-        for nic in [TENANT_NIC, MGMT_NIC] {
-            topology.lb.run(&format!("ip link set {nic} down"))?;
-            thread::sleep(DOWN);
-            topology.lb.run(&format!("ip link set {nic} up"))?;
-            // Until TCP has tried again.
-            thread::sleep(2 * Duration::from_secs(1));
-        }
-    }
-    loads.ensure(
-        &format!("{} flaps of each link", tier.flaps),
-        May::LoseDatagrams,
-    )?;
-
-    flap_backend(&topology, &lb, &mut servers, &loads, tier.flaps)?;
-    let last = loads.streams.take();
-    ensure!(last.failed == 0, "{last:?}");
-    loads.end()
+    gone?;
+    course.loads.end()
 }
 
-/// A backend's server ends and begins anew, then its link does. Who comes to it before that is known is
-/// refused by it; afterwards nobody is.
-fn flap_backend(
-    topology: &Topology,
-    lb: &Lb<'_>,
-    servers: &mut Servers<'_>,
-    loads: &Loads,
-    flaps: u32,
-) -> Result<()> {
-    let node = &topology.nodes[1];
-    let wait = |verdict: &str| {
+/// All that happens, one after the other.
+struct Course<'t> {
+    topology: &'t Topology,
+    servers: Servers<'t>,
+    lb: Lb<'t>,
+    loads: Loads,
+    configs: [String; 2],
+    tier: Tier,
+    /// Processes that handed over.
+    before: Vec<Process>,
+}
+
+impl Course<'_> {
+    fn go(&mut self, dice: &mut Dice) -> Result<()> {
+        self.loads.come_through()?;
+        self.loads.ensure("nothing happens", May::Nothing)?;
+        self.upgrade()?;
+        self.kill()?;
+        self.kill_within_changes(dice)?;
+        self.flap_links()?;
+        self.flap_backend()?;
+        let last = self.loads.streams.take();
+        ensure!(last.failed == 0, "{last:?}");
+        Ok(())
+    }
+
+    fn upgrade(&mut self) -> Result<()> {
+        let upgrades = self.tier.upgrades;
+        for _ in 0..upgrades {
+            self.before.push(self.lb.take_over(&self.configs[0])?);
+            thread::sleep(REST);
+        }
+        self.loads
+            .ensure(&format!("{upgrades} upgrades"), May::Nothing)
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        let kills = self.tier.kills;
+        for _ in 0..kills {
+            self.lb.kill()?;
+            thread::sleep(REST);
+            self.lb.restart(&self.configs[0])?;
+            thread::sleep(REST);
+        }
+        self.loads.ensure(
+            &format!("{kills} kills, each with a start"),
+            May::LoseShared,
+        )
+    }
+
+    fn kill_within_changes(&mut self, dice: &mut Dice) -> Result<()> {
+        let changes = self.tier.changes;
+        let begun = Instant::now();
+        self.lb.reload(&self.configs[1])?;
+        let takes = begun.elapsed();
+        for change in 0..changes {
+            let config = &self.configs[usize::from(change % 2 == 1)];
+            self.lb.write(config)?;
+            let mut reload = self.lb.begin(&["reload"])?;
+            thread::sleep(dice.up_to(takes));
+            self.lb.kill()?;
+            reload.wait()?;
+            self.lb.restart(config)?;
+        }
+        self.loads.ensure(
+            &format!("{changes} kills within the {takes:.0?} of a change"),
+            May::LoseShared,
+        )
+    }
+
+    fn flap_links(&self) -> Result<()> {
+        let flaps = self.tier.flaps;
+        for _ in 0..flaps {
+            for nic in [TENANT_NIC, MGMT_NIC] {
+                self.topology.lb.run(&format!("ip link set {nic} down"))?;
+                thread::sleep(DOWN);
+                self.topology.lb.run(&format!("ip link set {nic} up"))?;
+                // Until TCP has tried again.
+                thread::sleep(2 * Duration::from_secs(1));
+            }
+        }
+        self.loads
+            .ensure(&format!("{flaps} flaps of each link"), May::LoseDatagrams)
+    }
+
+    /// A backend's server ends and begins anew, then its link does. Connections that come to it before that
+    /// is known are refused by it; afterwards none is.
+    fn flap_backend(&mut self) -> Result<()> {
+        let node = &self.topology.nodes[1];
+        for _ in 0..self.tier.flaps {
+            self.wait_for("up")?;
+            thread::sleep(5 * REST);
+            self.loads.ensure("a backend is there", May::Nothing)?;
+            self.servers.flapping = None;
+            self.wait_for("dead")?;
+            self.loads
+                .ensure("until a dead backend is known", May::LoseFlapping)?;
+            thread::sleep(5 * REST);
+            self.loads.ensure("a dead backend is known", May::Nothing)?;
+            self.servers.flapping = Some(Servers::flapping(node)?);
+            self.wait_for("up")?;
+            node.netns.run("ip link set eth0 down")?;
+            self.wait_for("dead")?;
+            node.netns.run("ip link set eth0 up")?;
+            self.wait_for("up")?;
+            thread::sleep(10 * REST);
+            self.loads
+                .ensure("a backend's link was down", May::DelayFlapping)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for this verdict about the backend that flaps.
+    fn wait_for(&self, verdict: &str) -> Result<()> {
+        let address = self.topology.nodes[1].address.to_string();
         poll::until(verdict, LIMIT, || {
-            let health = lb.health()?;
-            let address = node.address.to_string();
+            let health = self.lb.health()?;
             let found = health.iter().find(|one| one.name.contains(&address));
             Ok(found
                 .is_some_and(|one| one.verdict == verdict)
                 .then_some(()))
         })
-    };
-    for _ in 0..flaps {
-        wait("up")?;
-        thread::sleep(5 * REST);
-        loads.ensure("a backend is there", May::Nothing)?;
-        servers.die_for(|| {
-            wait("dead")?;
-            loads.ensure("until a dead backend is known", May::LoseFlapping)?;
-            thread::sleep(5 * REST);
-            loads.ensure("a dead backend is known", May::Nothing)
-        })?;
-        wait("up")?;
-        node.netns.run("ip link set eth0 down")?;
-        wait("dead")?;
-        node.netns.run("ip link set eth0 up")?;
-        wait("up")?;
-        thread::sleep(10 * REST);
-        loads.ensure("a backend's link was down", May::DelayFlapping)?;
     }
-    Ok(())
 }
 
 /// The same connections through HAProxy, whose worker is told to reload and then killed. Nothing is asked
@@ -375,7 +423,7 @@ fn what_haproxy_loses_is_printed() -> Result<()> {
     let (beside, client) = (&topology.nodes[3], &topology.nodes[2]);
     let mut haproxy = haproxy(&topology, beside)?;
     let loads = Loads::start(client, beside.address, false)?;
-    thread::sleep(REST);
+    loads.come_through()?;
     loads.ensure("HAProxy, nothing happens", May::Nothing)?;
     for _ in 0..tier.upgrades {
         haproxy.signal(Signal::SIGUSR2)?;

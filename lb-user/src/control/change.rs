@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, fs, time::Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::{
+    apply::Live,
     backend_weights::Layers,
     describe::describe,
     desired::{Attachment, Desired, desired},
-    evictions::{Ends, ends},
+    evictions::{Ends, ends, not_admitted},
     maglev_tables::choose,
     network_setup::{build_cell, cell_of},
     plan::{Operation, plan},
@@ -18,7 +19,7 @@ use super::{
 use crate::{
     config::{self, Config},
     control::applied::applied_path,
-    dataplane::object::NIC,
+    dataplane::{attach::Mode, object::NIC, pins::Pins},
     flows::{evict::selector::EvictSelector, idle::Policy, keepalive::next_hops::NextHop},
     health::Verdict,
     host,
@@ -39,7 +40,82 @@ pub struct Change {
     shares: BTreeMap<String, Vec<u32>>,
 }
 
+/// What a change leads to.
+pub(crate) struct Wanted<'a> {
+    /// The configuration; its limits are those of the maps.
+    pub(crate) config: Config,
+    /// Where its networks are attached, by name.
+    pub(crate) places: BTreeMap<String, Attachment>,
+    /// What is known of its backends.
+    pub(crate) layers: &'a Layers,
+    /// The mode that the programs run in.
+    pub(crate) mode: Mode,
+}
+
 impl Change {
+    /// The change of what the maps have to what is wanted; `ids` are those that have been given out.
+    ///
+    /// # Errors
+    ///
+    /// What the data plane has no room for, or a map that cannot be read.
+    pub(crate) fn to(wanted: Wanted<'_>, live: &mut Live, ids: &Ids, pins: &Pins) -> Result<Self> {
+        let Wanted {
+            config,
+            places,
+            layers,
+            mode,
+        } = wanted;
+        let mut ids = ids.clone();
+        ids.begin();
+        let mut desired = desired(&config, &places, layers, &mut ids)?;
+        desired.run_in(mode);
+        let current = live.current(&ids)?;
+        choose(&current, &mut desired, &config, &mut ids);
+        Ok(Self {
+            ends: ends(&current, &desired, &ids),
+            plan: plan(&current, &desired),
+            shares: layers.all(&config),
+            cells: cells(&config, &places, pins, &ids),
+            config,
+            places,
+            ids,
+            desired,
+        })
+    }
+
+    /// Takes the steps out that only make networks known; they come first.
+    pub(crate) fn take_network_steps(&mut self) -> Vec<Operation> {
+        let networks = self.plan.iter().take_while(|step| step.is_of_networks());
+        let later = self.plan.split_off(networks.count());
+        std::mem::replace(&mut self.plan, later)
+    }
+
+    /// Ends all flows that what is wanted does not let in, also those that nothing of this change takes the
+    /// way in from: a process may have been killed between a change and its end of flows.
+    pub(crate) fn end_all_not_admitted(&mut self) {
+        self.ends.cut = not_admitted(&self.desired);
+    }
+
+    /// The ids with it.
+    pub(crate) const fn ids(&self) -> &Ids {
+        &self.ids
+    }
+
+    /// What it wants of the maps.
+    pub(crate) const fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
+    /// How shared VIPs are served with it.
+    pub(crate) fn proxy_config(&self) -> ProxyConfig {
+        ProxyConfig::new(&self.config, &self.ids, &self.tables())
+    }
+
+    /// The tables of the pools, by id.
+    fn tables(&self) -> BTreeMap<u32, Vec<u32>> {
+        self.desired.tables.iter().cloned().collect()
+    }
+
     /// The operations in words, in their order.
     pub fn operations(&self) -> Vec<String> {
         self.plan
@@ -110,33 +186,20 @@ impl Running {
         check_ports(wanted, &self.config).context("it could not be undone without a confirmation")
     }
 
-    /// As [`Self::prepare`], with the networks at these places.
-    pub(super) fn prepare_at(
+    /// As [`Self::prepare`], with the networks attached like this.
+    pub(crate) fn prepare_at(
         &mut self,
         config: Config,
         places: BTreeMap<String, Attachment>,
         layers: &Layers,
     ) -> Result<Change> {
-        let mut ids = self.ids.clone();
-        ids.begin();
-        let mut desired = desired(&config, &places, layers, &mut ids)?;
-        desired.run_in(self.mode);
-        let current = self.live.current(&ids)?;
-        choose(&current, &mut desired, &config, &mut ids);
-        let ends = ends(&current, &desired, &ids);
-        let plan = plan(&current, &desired);
-        let shares = layers.all(&config);
-        let cells = cells(&config, &places, &self.pins, &ids);
-        Ok(Change {
+        let wanted = Wanted {
             config,
             places,
-            cells,
-            ids,
-            desired,
-            plan,
-            ends,
-            shares,
-        })
+            layers,
+            mode: self.mode,
+        };
+        Change::to(wanted, &mut self.live, &self.ids, &self.pins)
     }
 
     /// Carries a change out; `text` is the source of its configuration.
@@ -157,11 +220,12 @@ impl Running {
     /// # Errors
     ///
     /// As for [`Self::change`].
-    pub(super) async fn carry_out(
+    pub(crate) async fn carry_out(
         &mut self,
         change: Change,
         applied: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        let (setup, tables) = (change.proxy_config(), change.tables());
         let Change {
             config,
             places,
@@ -187,11 +251,9 @@ impl Running {
         }
         self.live.follow(desired.next_hops.clone());
         self.resolve(&desired, &plan);
-        let tables = desired.tables.iter().cloned().collect();
-        // Who is to be accepted must be listened for, and who is to be dialled must be heard, before the
-        // first packet comes.
+        // Clients must find a listener, and answers of backends must come in, before the first packet comes.
         self.checks.heard.set(&config, &ids);
-        self.front.add(ProxyConfig::new(&config, &ids, &tables));
+        self.front.add(setup);
         self.legs.end_cut(&ends.cut).await;
         let made = self.make(plan, &ids, ends.cut, &built).await;
         if let Err(error) = made.and_then(|()| applied()) {
@@ -381,7 +443,7 @@ fn host_listeners(config: &Config) -> Vec<(&str, config::Listen)> {
 fn cells(
     config: &Config,
     places: &BTreeMap<String, Attachment>,
-    pins: &crate::dataplane::pins::Pins,
+    pins: &Pins,
     ids: &Ids,
 ) -> BTreeMap<String, Cell> {
     let networks = config.networks.iter().filter(|network| !network.host);

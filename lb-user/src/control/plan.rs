@@ -96,6 +96,25 @@ pub enum Operation {
     AwaitPackets,
 }
 
+impl Operation {
+    /// Whether it only makes networks known; such steps are at the beginning of a plan.
+    pub const fn is_of_networks(&self) -> bool {
+        match self {
+            Self::WriteRules(..)
+            | Self::ClearRules(..)
+            | Self::OpenSnat(_)
+            | Self::SetBank(..)
+            | Self::SetQuota(..)
+            | Self::SetRing(..)
+            | Self::UnmapNetwork(_)
+            | Self::SetNetwork(..)
+            | Self::MapNetwork(..) => true,
+            Self::SetAddress(_, address) => !address.is_vip(),
+            _ => false,
+        }
+    }
+}
+
 /// The operations that lead from `current` to `desired`; none where they agree.
 pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     let choices = choose_rules(current, desired);

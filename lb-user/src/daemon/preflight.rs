@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{
     migrate::{Migration, lost},
-    startup::StartOptions,
+    stages::StartOptions,
 };
 use crate::{
     config::Config,

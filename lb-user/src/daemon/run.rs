@@ -18,7 +18,8 @@ use super::{
     preflight,
     signals::Signals,
     sockets::Sockets,
-    startup::{self, StartOptions},
+    stages::{Start, StartOptions},
+    startup,
     takeover::{self, Handoff, Predecessor},
 };
 use crate::{
@@ -112,13 +113,17 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         .map(|patience| time::Instant::now() + patience);
     let (reporter, reports) = log::channel();
     let mut running = startup::start(
-        &config,
-        &text,
-        &pins,
-        manner,
-        &runtime,
+        &Start {
+            config: &config,
+            text: &text,
+            pins: &pins,
+            options: manner,
+            runtime: &runtime,
+            reporter,
+            state: &state,
+            listeners,
+        },
         loaded,
-        (reporter, &state, listeners),
     )?;
     // Until somebody has confirmed it, this thread has to be able to take everything down again.
     if deadline.is_none() {

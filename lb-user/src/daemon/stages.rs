@@ -1,0 +1,382 @@
+//! The stages of a start: what an earlier process left -> networks -> threads -> the change to the
+//! configuration, which is the same as that of a reload.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, ErrorKind},
+    time::Instant,
+};
+
+use anyhow::{Result, ensure};
+use tokio::{
+    runtime::Runtime,
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+};
+
+use super::{migrate::Migration, threads};
+use crate::{
+    config::Config,
+    control::{
+        apply::Live,
+        attach::{attach_all, attach_to},
+        backend_weights::Layers,
+        cell_peers::Heard,
+        change::{ANOTHER, Change, Wanted, first_port},
+        checks::Checks,
+        desired::Attachment,
+        network_setup::{
+            build_cells, places_without_nics, remove_stale_cells, remove_stale_links, set_up_nics,
+        },
+        persisted_state::State,
+        plan::Current,
+        reclaim::{retired::Retired, sweep::Sweeper},
+        running::{Residents, Running},
+    },
+    dataplane::{
+        attach::{Held, Mode, NewLink},
+        flows::UsageTable,
+        maps::Maps,
+        object::Object,
+        pins::Pins,
+    },
+    flows::{Expiry, idle::Policy, log::Reporter},
+    host::neighbours,
+    model::registry::Ids,
+    network::{cell::Cell, changes, link::Link, neighbour::Resolved},
+    proxy::{Counts, Legs, Listeners, Shares},
+    system::systemd,
+};
+
+/// How a start is to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StartOptions {
+    /// Level of aya-log in the programs.
+    pub log_level: u8,
+    /// Whether flows may be lost to leave the pinned maps of another version.
+    pub migrate: bool,
+}
+
+/// What is to be started, and with what.
+pub struct Start<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Its source.
+    pub text: &'a str,
+    /// The instance.
+    pub pins: &'a Pins,
+    /// How.
+    pub options: StartOptions,
+    /// Where the changes of maps wait.
+    pub runtime: &'a Runtime,
+    /// Receives the flows that end.
+    pub reporter: Reporter,
+    /// What an earlier process knew of backends, and operators have ordered.
+    pub state: &'a State,
+    /// Listeners of shared VIPs that are open already: they are not opened again.
+    pub listeners: Listeners,
+}
+
+/// Goes through the stages.
+///
+/// # Errors
+///
+/// The first step that failed, with its object.
+pub(super) fn bring_up(
+    start: &Start<'_>,
+    nics: &BTreeMap<String, Link>,
+    object: Object,
+    migration: &Migration,
+) -> Result<Running> {
+    let mut found = Found::open(start, nics, object)?;
+    let switches = migration.switches_in(&found.places);
+    let networks = found.open_networks(switches)?;
+    let mut running = found.start_threads(networks)?;
+    start.runtime.block_on(running.checks.wait());
+    systemd::is_alive();
+    change(&mut running, start)?;
+    systemd::is_alive();
+    if let Some(mode) = switches {
+        let Running {
+            config,
+            pins,
+            places,
+            object,
+            ..
+        } = &mut running;
+        running.links = attach_to(config, pins, places, object, mode)?;
+        set_up_nics(&running.config, &running.places)?;
+    }
+    remove_stale_links(&running.pins, &running.places)?;
+    let Running {
+        config,
+        pins,
+        cells,
+        residents,
+        ..
+    } = &running;
+    remove_stale_cells(config, pins, cells, residents)?;
+    Ok(running)
+}
+
+/// Changes what the maps have to what is configured, as a reload does.
+fn change(running: &mut Running, start: &Start<'_>) -> Result<()> {
+    let config = running.config.clone();
+    let layers = running.layers(&config, &start.state.overrides);
+    let mut change = running.prepare_at(config, running.places.clone(), &layers)?;
+    change.end_all_not_admitted();
+    listen_on_host(start, &change)?;
+    let ends = change.ends().to_vec();
+    start
+        .runtime
+        .block_on(running.carry_out(change, || Ok(())))?;
+    for words in ends {
+        tracing::info!("{words}");
+    }
+    Ok(())
+}
+
+/// What an earlier process left, adopted, and the cells: nothing that runs is changed yet.
+struct Found<'a> {
+    start: &'a Start<'a>,
+    /// The configuration, with the limits of the maps.
+    config: Config,
+    object: Object,
+    live: Live,
+    ids: Ids,
+    /// What the maps have.
+    current: Current,
+    places: BTreeMap<String, Attachment>,
+    cells: BTreeMap<String, Cell>,
+    residents: Residents,
+    checks: Checks,
+}
+
+/// The networks, open; VIPs are as before.
+struct Networks {
+    links: Vec<NewLink>,
+    mode: Mode,
+    /// What remains to be changed, by what is known of backends at the start.
+    change: Change,
+    report: UnboundedSender<Resolved>,
+    resolved: UnboundedReceiver<Resolved>,
+}
+
+impl<'a> Found<'a> {
+    fn open(start: &'a Start<'a>, nics: &BTreeMap<String, Link>, object: Object) -> Result<Self> {
+        let pins = start.pins;
+        // First: they raise the limit of open files.
+        let mut checks = Checks::default();
+        systemd::is_alive();
+        if let Some(done) = neighbours::provide(pins) {
+            tracing::info!("{done}");
+        }
+        let maps = Maps::open(&pins.maps())?;
+        maps.hold()?;
+        let mut live = Live::new(maps);
+        live.make_hash_key()?;
+        let mut ids = live.ids()?;
+        if !ids.has_second_tables() {
+            tracing::warn!(
+                "the running data plane is older and has room for one table of each pool: a service whose \
+                 clients and backends change together changes in two writes; `lb down` and a new start \
+                 would change it"
+            );
+        }
+        let config = Config {
+            limits: live.limits(),
+            ..start.config.clone()
+        };
+        live.recover(&object, &ids, &pins.maps())?;
+        free_unreferenced(&mut live, &mut ids, &config, pins, &start.reporter)?;
+        let mut residents = Residents::new();
+        let (mut places, cells) = build_cells(&config, pins, nics, &ids, &mut residents)?;
+        checks.heard = Heard::open(&pins.maps())?;
+        checks.adopt(start.state);
+        let current = live.current(&ids)?;
+        places.extend(places_without_nics(&config, nics, pins, (&current, &ids)));
+        Ok(Self {
+            start,
+            config,
+            object,
+            live,
+            ids,
+            current,
+            places,
+            cells,
+            residents,
+            checks,
+        })
+    }
+
+    /// Attaches the programs, unless they are switched later, and makes the networks known. What the host may
+    /// refuse comes before the first change of what runs.
+    fn open_networks(&mut self, switches: Option<Mode>) -> Result<Networks> {
+        let pins = self.start.pins;
+        let mut change = self.change_in(switches.unwrap_or(Mode::Native))?;
+        self.live.save_ids(change.ids())?;
+        self.live.follow(change.desired().next_hops.clone());
+        let (links, mode) = match switches {
+            Some(mode) => (Vec::new(), mode),
+            None => attach_all(&self.config, pins, &self.places, &mut self.object)?,
+        };
+        systemd::is_alive();
+        if mode == Mode::Generic && switches.is_none() {
+            change = self.change_in(mode)?;
+        }
+        let (report, mut resolved) = mpsc::unbounded_channel();
+        let steps = change.take_network_steps();
+        let with = (change.ids(), &self.object);
+        let applied = self.live.apply(steps, with, &mut resolved);
+        self.start.runtime.block_on(applied)?;
+        systemd::is_alive();
+        if switches.is_none() {
+            set_up_nics(&self.config, &self.places)?;
+        }
+        Ok(Networks {
+            links,
+            mode,
+            change,
+            report,
+            resolved,
+        })
+    }
+
+    /// The change to the configuration, by what is known of backends now.
+    fn change_in(&mut self, mode: Mode) -> Result<Change> {
+        let wanted = Wanted {
+            config: self.config.clone(),
+            places: self.places.clone(),
+            layers: &self.layers(),
+            mode,
+        };
+        Change::to(wanted, &mut self.live, &self.ids, self.start.pins)
+    }
+
+    fn layers(&self) -> Layers {
+        let serves = |id| self.current.serves(id);
+        let overrides = &self.start.state.overrides;
+        self.checks
+            .layers(&self.config, &self.ids, serves, overrides)
+    }
+
+    /// Starts the threads: of next hops, checks, shared VIPs, and the end of flows.
+    fn start_threads(self, networks: Networks) -> Result<Running> {
+        let Self {
+            start,
+            config,
+            object,
+            live,
+            ids,
+            current,
+            places,
+            cells,
+            residents,
+            mut checks,
+        } = self;
+        let Networks {
+            links,
+            mode,
+            change,
+            report,
+            resolved,
+        } = networks;
+        let (pins, reporter) = (start.pins, &start.reporter);
+        let ids = change.ids().clone().with_tables_of(&ids);
+        let (neighbours, next_hops) =
+            threads::resolve(&config, change.desired(), &ids, pins, &report)?;
+        threads::check(&config, &places, &ids, pins, &neighbours, &mut checks)?;
+        checks.set(&config, &ids, |backend| current.serves(backend));
+        let flows = UsageTable::open(&pins.maps())?;
+        let legs = Legs::beside(Some(flows), reporter.clone());
+        let (counts, divided) = (Counts::default(), Shares::default());
+        let of_clients = (&legs, &counts, &divided);
+        let front = threads::front(&config, pins, &live, of_clients, start.listeners.clone())?;
+        systemd::is_alive();
+        let policy = Policy::new(&config, &ids);
+        let maps = live.beside(&pins.maps())?;
+        let expiry = Expiry::start(&pins.maps(), maps, policy, next_hops, reporter.clone())?;
+        let mut running = Running {
+            live,
+            resolved,
+            object,
+            expiry,
+            checks,
+            front,
+            legs,
+            counts,
+            divided,
+            config,
+            places,
+            mode,
+            cells,
+            residents,
+            neighbours,
+            links,
+            held: Held::default(),
+            is_kept: false,
+            changes: changes::follow(start.runtime),
+            pins: pins.clone(),
+            ids,
+            tables: current.tables.into_iter().collect(),
+            serving: BTreeSet::new(),
+            shares: BTreeMap::new(),
+            retired: Retired::default(),
+            renamed: false,
+            changed: Instant::now(),
+            cuts: Vec::new(),
+            policy: None,
+            known: None,
+            reporter: reporter.clone(),
+        };
+        running.note_tables();
+        Ok(running)
+    }
+}
+
+/// Opens the listeners at the host's own addresses: low ports may be had at the start only, so one that is
+/// busy now is not had before the next. High ones are tried again by the acceptors.
+fn listen_on_host(start: &Start<'_>, change: &Change) -> Result<()> {
+    let _inside = start.runtime.enter();
+    let setup = change.proxy_config();
+    let networks = change.config().networks.iter();
+    for network in networks.filter(|network| network.host) {
+        for vip in setup.vips(&network.name) {
+            let opened = start.listeners.at(&(network.name.clone(), vip));
+            let is_denied = |error: &io::Error| error.kind() == ErrorKind::PermissionDenied;
+            ensure!(
+                !opened.as_ref().is_err_and(is_denied),
+                "listen at {vip} of the host: that needs CAP_NET_BIND_SERVICE at the start, or a lower \
+                 net.ipv4.ip_unprivileged_port_start"
+            );
+            if let Err(error) = opened
+                && vip.port() < first_port()
+            {
+                tracing::error!(
+                    network = network.name,
+                    address = %vip,
+                    "no new connections before the next process listens here: {error}; when the port \
+                     is free: {ANOTHER}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Frees what an earlier process retired and no flow holds any more: the new configuration may need
+/// the ids.
+fn free_unreferenced(
+    live: &mut Live,
+    ids: &mut Ids,
+    config: &Config,
+    pins: &Pins,
+    reporter: &Reporter,
+) -> Result<()> {
+    let mut retired = Retired::unreferenced(ids, config, &live.current(ids)?);
+    if !retired.is_empty() {
+        let sweeper = Sweeper::open(&pins.maps(), reporter.clone())?;
+        // No connection of an earlier process's shared VIPs is left.
+        live.sweep(&sweeper, ids, &mut retired, &Legs::new(reporter.clone()))?;
+    }
+    Ok(())
+}

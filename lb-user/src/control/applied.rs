@@ -1,13 +1,53 @@
-//! The configuration that was applied last, as text, so that other processes know the names behind the ids.
+//! What is applied: the configuration with what it has become in the maps; and its source as text, so that
+//! other processes know the names behind the ids.
 
-use std::{fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+};
 
 use anyhow::{Context as _, Result};
 
-use crate::dataplane::pins::Pins;
+use super::{desired::Attachment, reclaim::retired::Retired};
+use crate::{config::Config, dataplane::pins::Pins, model::registry::Ids, network::cell::Cell};
 
 /// The name of the applied configuration.
 const APPLIED: &str = "applied.yaml";
+
+/// A configuration in the maps.
+pub(crate) struct Applied {
+    /// The configuration; its limits are those of the maps.
+    pub(crate) config: Config,
+    /// Where its networks are attached, by name.
+    pub(crate) places: BTreeMap<String, Attachment>,
+    /// The cells of those that have one.
+    pub(crate) cells: BTreeMap<String, Cell>,
+    pub(crate) ids: Ids,
+    /// Tables of the pools, by id, as they stand in the map.
+    pub(crate) tables: BTreeMap<u32, Vec<u32>>,
+    /// The backends that are in one of them: they have new flows.
+    pub(crate) serving: BTreeSet<u32>,
+    /// The shares that they were made of, by the pools' names.
+    pub(crate) shares: BTreeMap<String, Vec<u32>>,
+    /// Ids that are configured no more, and wait for their last flow.
+    pub(crate) retired: Retired,
+    /// Whether ids have other names than those that were asked for last.
+    pub(crate) renamed: bool,
+}
+
+impl Applied {
+    /// What of it belongs to the `tables`, which are those in the map.
+    pub(crate) fn note_tables(&mut self) {
+        self.serving = self.tables.values().flatten().copied().collect();
+    }
+
+    /// The ids, if any of them has another name since this was asked last.
+    pub(crate) fn new_names(&mut self) -> Option<&Ids> {
+        let renamed = std::mem::replace(&mut self.renamed, false);
+        renamed.then_some(&self.ids)
+    }
+}
 
 /// The configuration file of the last successful start, as text.
 ///

@@ -1,6 +1,6 @@
 //! A change of what runs: desired -> plan -> apply, beside the flows.
 
-use std::{collections::BTreeMap, fs, time::Instant};
+use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -164,17 +164,22 @@ impl Running {
     ///
     /// Everything that the host or the running data plane refuses.
     pub fn prepare(&mut self, config: &Config, layers: &Layers) -> Result<Change> {
-        check_networks(&self.config, config)?;
-        check_ports(&self.config, config)?;
+        check_networks(&self.applied.config, config)?;
+        check_ports(&self.applied.config, config)?;
         let config = Config {
-            limits: self.live.limits(),
+            limits: self.data_plane.live.limits(),
             ..config.clone()
         };
-        let ours = |ifindex| self.pins.link(NIC, ifindex).exists();
-        let is_gone = |name: &str| self.places.get(name).is_some_and(|place| !place.is_there);
+        let ours = |ifindex| self.data_plane.pins.link(NIC, ifindex).exists();
+        let is_gone = |name: &str| {
+            self.applied
+                .places
+                .get(name)
+                .is_some_and(|place| !place.is_there)
+        };
         // What has become of them is followed, whatever the file says.
         host::interfaces(&config, ours, is_gone)?;
-        self.prepare_at(config, self.places.clone(), layers)
+        self.prepare_at(config, self.applied.places.clone(), layers)
     }
 
     /// Refuses a configuration that this process could not go back from.
@@ -183,7 +188,8 @@ impl Running {
     ///
     /// What could not be had again, and how.
     pub fn check_way_back(&self, wanted: &Config) -> Result<()> {
-        check_ports(wanted, &self.config).context("it could not be undone without a confirmation")
+        check_ports(wanted, &self.applied.config)
+            .context("it could not be undone without a confirmation")
     }
 
     /// As [`Self::prepare`], with the networks attached like this.
@@ -197,9 +203,14 @@ impl Running {
             config,
             places,
             layers,
-            mode: self.mode,
+            mode: self.data_plane.mode,
         };
-        Change::to(wanted, &mut self.live, &self.ids, &self.pins)
+        Change::to(
+            wanted,
+            &mut self.data_plane.live,
+            &self.applied.ids,
+            &self.data_plane.pins,
+        )
     }
 
     /// Carries a change out; `text` is the source of its configuration.
@@ -209,7 +220,7 @@ impl Running {
     /// If the text cannot be kept: then nothing is changed. Else if the kernel refuses a step; those
     /// before it stay.
     pub async fn change(&mut self, change: Change, text: &str) -> Result<()> {
-        let applied = applied_path(&self.pins);
+        let applied = applied_path(&self.data_plane.pins);
         let beside = crate::system::files::write_beside(&applied, text.as_bytes())
             .context("keep the configuration; nothing is changed")?;
         self.carry_out(change, || beside.put(&applied)).await
@@ -237,40 +248,48 @@ impl Running {
             shares,
         } = change;
         self.adopt_ids(&ids)?;
-        let changed = |(name, cell): &(&String, &Cell)| self.cells.get(*name) != Some(*cell);
+        let changed =
+            |(name, cell): &(&String, &Cell)| self.applied.cells.get(*name) != Some(*cell);
         let built: Vec<(&String, &Cell)> = cells.iter().filter(changed).collect();
         for (name, cell) in &built {
             let there = self.resident(name);
-            if let Err(error) = there.and_then(|there| build_cell(cell, there, &self.pins)) {
+            if let Err(error) =
+                there.and_then(|there| build_cell(cell, there, &self.data_plane.pins))
+            {
                 // They shall answer for nothing that is not configured.
-                for (name, cell) in &self.cells {
+                for (name, cell) in &self.applied.cells {
                     let _left = self.resident(name).and_then(|there| cell.trim(there));
                 }
                 return Err(error);
             }
         }
-        self.live.follow(desired.next_hops.clone());
+        self.data_plane.live.follow(desired.next_hops.clone());
         self.resolve(&desired, &plan);
         // Clients must find a listener, and answers of backends must come in, before the first packet comes.
         self.checks.heard.set(&config, &ids);
-        self.front.add(setup);
-        self.legs.end_cut(&ends.cut).await;
+        self.shared_vips.acceptors.add(setup);
+        self.shared_vips.legs.end_cut(&ends.cut).await;
         let made = self.make(plan, &ids, ends.cut, &built).await;
         if let Err(error) = made.and_then(|()| applied()) {
             self.stay();
             return Err(error);
         }
-        self.expiry.set(Policy::new(&config, &ids));
-        self.expiry.follow(self.ways(&config, &ids));
-        self.retired = Retired::new(&ids, &config, &desired);
-        self.tables = tables;
-        self.note_tables();
-        self.shares = shares;
-        let serving = &self.serving;
+        self.ending.expiry.set(Policy::new(&config, &ids));
+        self.ending.expiry.follow(self.ways(&config, &ids));
+        self.applied.retired = Retired::new(&ids, &config, &desired);
+        self.applied.tables = tables;
+        self.applied.note_tables();
+        self.applied.shares = shares;
+        let serving = &self.applied.serving;
         self.checks
             .set(&config, &ids, |backend| serving.contains(&backend));
-        self.known = None;
-        (self.config, self.places, self.cells, self.ids) = (config, places, cells, ids);
+        self.checks.finish_trial();
+        (
+            self.applied.config,
+            self.applied.places,
+            self.applied.cells,
+            self.applied.ids,
+        ) = (config, places, cells, ids);
         self.steer();
         Ok(())
     }
@@ -284,12 +303,17 @@ impl Running {
         built: &[(&String, &Cell)],
     ) -> Result<()> {
         let made = self
+            .data_plane
             .live
-            .apply(plan, (ids, &self.object), &mut self.resolved)
+            .apply(
+                plan,
+                (ids, &self.data_plane.object),
+                &mut self.data_plane.resolved,
+            )
             .await;
-        self.changed = Instant::now();
+        self.ending.note_change();
         made?;
-        self.cut_by_policy(cut);
+        self.ending.cut_by_policy(cut);
         for (name, cell) in built {
             self.resident(name).and_then(|there| cell.trim(there))?;
         }
@@ -301,7 +325,9 @@ impl Running {
         if let Err(error) = self.go_by_maps() {
             tracing::error!("what the change has left cannot be read: {error:#}");
         }
-        self.checks.heard.set(&self.config, &self.ids);
+        self.checks
+            .heard
+            .set(&self.applied.config, &self.applied.ids);
         self.steer();
     }
 
@@ -314,28 +340,28 @@ impl Running {
     pub fn begin_checks(&mut self, change: &Change) -> Result<()> {
         self.adopt_ids(&change.ids)?;
         self.resolve(&change.desired, &change.plan);
-        let serving = &self.serving;
+        let serving = &self.applied.serving;
         let serves = |backend: u32| serving.contains(&backend);
-        self.known = Some(self.checks.known());
+        self.checks.begin_trial();
         self.checks.set(&change.config, &change.ids, serves);
         Ok(())
     }
 
     /// Takes back [`Self::begin_checks`], if that was called for a change that is not made.
     pub fn end_checks(&mut self) {
-        if let Some(known) = self.known.take() {
-            self.checks.remember(known);
-            let serving = &self.serving;
+        if self.checks.undo_trial() {
+            let serving = &self.applied.serving;
             let serves = |backend: u32| serving.contains(&backend);
-            self.checks.set(&self.config, &self.ids, serves);
+            self.checks
+                .set(&self.applied.config, &self.applied.ids, serves);
         }
     }
 
     /// From now on these ids are taken, whatever becomes of the change that needs them.
     fn adopt_ids(&mut self, ids: &Ids) -> Result<()> {
-        let saved = self.live.save_ids(ids);
-        self.ids = ids.clone().with_tables_of(&self.ids);
-        self.renamed = true;
+        let saved = self.data_plane.live.save_ids(ids);
+        self.applied.ids = ids.clone().with_tables_of(&self.applied.ids);
+        self.applied.renamed = true;
         saved
     }
 

@@ -45,6 +45,8 @@ pub struct Checks {
     names: BTreeMap<u32, String>,
     /// Whose answers come in.
     pub heard: Heard,
+    /// Where the backends stood before those of a change that is not made yet were checked.
+    before: Option<BTreeMap<String, Backend>>,
 }
 
 /// Where a backend stands.
@@ -89,6 +91,7 @@ impl Default for Checks {
             backends: BTreeMap::new(),
             names: BTreeMap::new(),
             heard: Heard::default(),
+            before: None,
         }
     }
 }
@@ -185,16 +188,25 @@ impl Checks {
         }
     }
 
-    /// Where every backend stands.
-    pub fn known(&self) -> BTreeMap<String, Backend> {
-        self.backends.clone()
+    /// From now on backends are checked for a change that may not be made.
+    pub fn begin_trial(&mut self) {
+        self.before = Some(self.backends.clone());
     }
 
-    /// Takes back what was known of backends that are nobody's now.
-    pub fn remember(&mut self, known: BTreeMap<String, Backend>) {
-        for (name, backend) in known {
+    /// The change is made: its backends stay.
+    pub fn finish_trial(&mut self) {
+        self.before = None;
+    }
+
+    /// The change is not made: what was known of backends that it does not have is known again. Says whether
+    /// there was one.
+    pub fn undo_trial(&mut self) -> bool {
+        let before = self.before.take();
+        let was_begun = before.is_some();
+        for (name, backend) in before.into_iter().flatten() {
             self.backends.entry(name).or_insert(backend);
         }
+        was_begun
     }
 
     /// Takes a report in; says so if it changed the verdict.
@@ -456,10 +468,10 @@ pools:
         let mut checks = Checks::default();
         checks.set(&before, &all, |_| false);
         checks.note(report(7, Verdict::Dead));
-        let known = checks.known();
+        checks.begin_trial();
         checks.set(&tried, &all, |_| false);
         assert_eq!(checks.note(report(7, Verdict::Up)), None);
-        checks.remember(known);
+        assert!(checks.undo_trial());
         checks.set(&before, &all, |_| true);
         let names: Vec<_> = checks.standings().into_keys().collect();
         assert_eq!(names, ["q/10.0.0.1:1@mgmt/10.0.0.1"]);

@@ -198,7 +198,7 @@ impl Control {
                 self.event("drain", &object, "its time is over: its flows end", None);
             }
             let drained = self.backend_ids(over.iter().map(String::as_str));
-            self.running.cut(EvictSelector {
+            self.running.ending.cut(EvictSelector {
                 drained,
                 ..EvictSelector::default()
             });
@@ -287,7 +287,7 @@ impl Control {
             backends: backends.collect(),
             ..EvictSelector::default()
         };
-        self.running.cut(cut);
+        self.running.ending.cut(cut);
     }
 
     /// What a killed process may not have come to: the flows of who is disabled, or has drained, end.
@@ -299,7 +299,7 @@ impl Control {
             drained: self.backend_ids(self.state.drains.over()),
             ..EvictSelector::default()
         };
-        self.running.cut(cut);
+        self.running.ending.cut(cut);
     }
 
     /// Keeps drains and what is on the disk up to date; `before` is the configuration until now.

@@ -60,7 +60,7 @@ impl Control {
     pub(super) fn tick_mending(&mut self) {
         let looked = self.mending.looked;
         let is_due = looked.is_none_or(|looked| looked.elapsed() >= MEND_INTERVAL / PARTS);
-        if !is_due || !self.running.is_kept {
+        if !is_due || !self.running.data_plane.is_kept {
             return;
         }
         self.mending.looked = Some(Instant::now());
@@ -72,9 +72,9 @@ impl Control {
     /// Looks at those things whose numbers are chosen, mends them, and says so. What cannot be mended is said
     /// once.
     fn mend(&mut self, is_chosen: impl Fn(usize) -> bool) {
-        let stands = stands(&self.running.config, &self.running.places);
+        let stands = stands(&self.running.applied.config, &self.running.applied.places);
         self.running.forget_links(&stands);
-        let cells: Vec<String> = self.running.cells.keys().cloned().collect();
+        let cells: Vec<String> = self.running.applied.cells.keys().cloned().collect();
         let cells = cells.into_iter().map(Thing::Cell);
         let things = stands.into_iter().map(Thing::Link).chain(cells);
         let things = things.chain([Thing::Maps]).enumerate();
@@ -88,7 +88,7 @@ impl Control {
                 Thing::Cell(network) => {
                     let found = self.running.mend_cell(&network);
                     if matches!(found, Ok(Found::NoPair))
-                        && let Some(network) = self.running.config.network(&network)
+                        && let Some(network) = self.running.applied.config.network(&network)
                     {
                         self.nics.take_in_anew(&network.interface);
                     }
@@ -133,9 +133,11 @@ impl Running {
     /// Lets go of the links that no program of a network has any more.
     fn forget_links(&mut self, stands: &[Stand]) {
         let pins = stands.iter();
-        let pins = pins.map(|stand| self.pins.link(stand.program, stand.ifindex));
+        let pins = pins.map(|stand| self.data_plane.pins.link(stand.program, stand.ifindex));
         let pins: Vec<_> = pins.collect();
-        self.held.retain(|pin| pins.iter().any(|used| used == pin));
+        self.data_plane
+            .held
+            .retain(|pin| pins.iter().any(|used| used == pin));
     }
 
     /// Has a program attached, and its link pinned. The link goes on without its pin, as long as it is held.
@@ -151,31 +153,37 @@ impl Running {
             // It is gone, which is noticed elsewhere.
             return Ok(Found::Well);
         };
-        let pin = self.pins.link(program, ifindex);
-        self.pins.create()?;
+        let pin = self.data_plane.pins.link(program, ifindex);
+        self.data_plane.pins.create()?;
         if now.xdp.is_some() {
-            return Ok(match self.held.keep(&pin)? {
+            return Ok(match self.data_plane.held.keep(&pin)? {
                 true => Found::Mended(format!("the pin of {program} was gone, and is there again")),
                 false => Found::Well,
             });
         }
-        self.held.forget(&pin);
-        let place = self.places.get(network).cloned();
+        self.data_plane.held.forget(&pin);
+        let place = self.applied.places.get(network).cloned();
         let place = place.context("the network has no place")?;
         let places = BTreeMap::from([(network.clone(), place)]);
-        let (pins, object) = (&self.pins, &mut self.object);
-        let links = attach_to(&self.config, pins, &places, object, self.mode)
-            .with_context(|| format!("{program} is detached"))?;
-        self.links.extend(links);
-        self.keep()?;
+        let (pins, object) = (&self.data_plane.pins, &mut self.data_plane.object);
+        let links = attach_to(
+            &self.applied.config,
+            pins,
+            &places,
+            object,
+            self.data_plane.mode,
+        )
+        .with_context(|| format!("{program} is detached"))?;
+        self.data_plane.links.extend(links);
+        self.data_plane.keep()?;
         let words = format!("{program} was detached, and is attached again");
         Ok(Found::Mended(words))
     }
 
     /// Has every map pinned: without its pin the next process would not find it.
     fn mend_maps(&self) -> Result<Found> {
-        self.pins.create()?;
-        let names = self.object.pin_again(&self.pins)?;
+        self.data_plane.pins.create()?;
+        let names = self.data_plane.object.pin_again(&self.data_plane.pins)?;
         if names.is_empty() {
             return Ok(Found::Well);
         }
@@ -186,8 +194,8 @@ impl Running {
 
     /// Has a cell as it was made.
     fn mend_cell(&self, network: &str) -> Result<Found> {
-        let place = self.places.get(network);
-        let cell = self.cells.get(network);
+        let place = self.applied.places.get(network);
+        let cell = self.applied.cells.get(network);
         let Some(cell) = cell.filter(|_| place.is_some_and(|place| place.is_there)) else {
             return Ok(Found::Well);
         };

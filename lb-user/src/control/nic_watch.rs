@@ -104,7 +104,7 @@ impl Control {
 
     /// Says which NICs are not there at the start.
     pub(super) fn note_missing(&mut self) {
-        let interfaces = self.running.config.networks.iter();
+        let interfaces = self.running.applied.config.networks.iter();
         let missing = interfaces.map(|network| network.interface.clone());
         let missing: BTreeSet<String> = missing
             .filter(|interface| self.running.nic(interface).is_none())
@@ -230,13 +230,13 @@ impl Running {
     /// networks on a NIC is wrong with the NIC.
     fn find_nics(&self) -> Result<BTreeMap<String, Result<Option<Link>>>> {
         let ours = |ifindex| {
-            let mut places = self.places.values();
+            let mut places = self.applied.places.values();
             let is_known = places.any(|place| place.is_there && place.nic.ifindex == ifindex);
-            is_known || self.pins.link(NIC, ifindex).exists()
+            is_known || self.data_plane.pins.link(NIC, ifindex).exists()
         };
         link::with_netlink(async |handle| {
             let mut nics = BTreeMap::new();
-            for network in &self.config.networks {
+            for network in &self.applied.config.networks {
                 let mut nic = host::interface(&handle, network, ours).await;
                 if let (Ok(None), Some(known)) = (&nic, self.nic(&network.interface)) {
                     // It may only have another name; our program does not care.
@@ -255,14 +255,14 @@ impl Running {
 
     /// The networks on an interface.
     fn on_interface(&self, interface: &str) -> impl Iterator<Item = &Network> {
-        let networks = self.config.networks.iter();
+        let networks = self.applied.config.networks.iter();
         networks.filter(move |network| network.interface == interface)
     }
 
     /// The NIC with this name in the file, as it is known, if it is there.
     fn nic(&self, interface: &str) -> Option<&Link> {
         let network = self.on_interface(interface).next()?;
-        let place = self.places.get(&network.name)?;
+        let place = self.applied.places.get(&network.name)?;
         place.is_there.then_some(&place.nic)
     }
 
@@ -294,7 +294,7 @@ impl Running {
         match (turn, now) {
             (NicEvent::TakenIn, Some(now)) => self.take_in(interface, &now, layers).await?,
             (_, now) => {
-                let mut places = self.places.clone();
+                let mut places = self.applied.places.clone();
                 for network in self.on_interface(interface) {
                     if let Some(place) = places.get_mut(&network.name) {
                         place.is_there = now.is_some();
@@ -312,7 +312,7 @@ impl Running {
         let networks = self.on_interface(interface);
         let networks: Vec<String> = networks.map(|network| network.name.clone()).collect();
         for network in networks {
-            if let Some(place) = self.places.get_mut(&network) {
+            if let Some(place) = self.applied.places.get_mut(&network) {
                 place.nic = now.clone();
             }
         }
@@ -326,31 +326,31 @@ impl Running {
             .map(|network| (network.name.clone(), now.clone()))
             .collect();
         let (taken, _) = build_cells(
-            &self.config,
-            &self.pins,
+            &self.applied.config,
+            &self.data_plane.pins,
             &nics,
-            &self.ids,
+            &self.applied.ids,
             &mut self.residents,
         )?;
         let links = attach_to(
-            &self.config,
-            &self.pins,
+            &self.applied.config,
+            &self.data_plane.pins,
             &taken,
-            &mut self.object,
-            self.mode,
+            &mut self.data_plane.object,
+            self.data_plane.mode,
         )?;
-        self.links.extend(links);
-        if self.is_kept {
-            self.keep()?;
+        self.data_plane.links.extend(links);
+        if self.data_plane.is_kept {
+            self.data_plane.keep()?;
         }
-        let mut places = self.places.clone();
+        let mut places = self.applied.places.clone();
         places.extend(taken.clone());
         self.move_to(places, layers).await?;
         for (network, place) in &taken {
             self.checks.follow(network, place.nic.ifindex);
         }
-        set_up_nics(&self.config, &taken)?;
-        remove_stale_links(&self.pins, &self.places)
+        set_up_nics(&self.applied.config, &taken)?;
+        remove_stale_links(&self.data_plane.pins, &self.applied.places)
     }
 
     async fn move_to(
@@ -358,7 +358,7 @@ impl Running {
         places: BTreeMap<String, Attachment>,
         layers: &Layers,
     ) -> Result<()> {
-        let change = self.prepare_at(self.config.clone(), places, layers)?;
+        let change = self.prepare_at(self.applied.config.clone(), places, layers)?;
         for operation in change.operations() {
             tracing::info!("{operation}");
         }
@@ -367,7 +367,7 @@ impl Running {
 
     /// Tells everybody on the link of a network where its addresses are.
     fn announce(&self, network: &str) -> Result<()> {
-        match (self.cells.get(network), self.residents.get(network)) {
+        match (self.applied.cells.get(network), self.residents.get(network)) {
             (Some(cell), Some(resident)) => cell.announce(resident),
             // It has the host's addresses.
             _ => Ok(()),

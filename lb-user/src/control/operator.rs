@@ -95,7 +95,7 @@ impl Control {
         self.share().await?;
         if change == Override::Disable {
             let disabled = self.backend_ids([name.as_str()].into_iter());
-            self.running.cut(EvictSelector {
+            self.running.ending.cut(EvictSelector {
                 disabled,
                 ..EvictSelector::default()
             });
@@ -158,7 +158,7 @@ impl Control {
             ..EvictSelector::default()
         };
         let legs = self.running.legs().cut(&cut);
-        let finished = self.running.cut_and_tell(cut);
+        let finished = self.running.ending.cut_and_tell(cut);
         self.event("kill", "flows", &words(filter), by);
         tokio::spawn(async move {
             let answer = match finished.await {

@@ -164,7 +164,7 @@ impl Control {
     /// Finds out whether a configuration can be applied. Where a pool would have nobody to send new
     /// flows to because nobody was asked yet, they are asked first, and flows go on as before.
     async fn prepare(&mut self, config: &Config) -> anyhow::Result<Change> {
-        self.running.finish_policy().await?;
+        self.running.ending.finish_policy().await?;
         let layers = self.running.layers(config, &self.state.overrides);
         let change = self.running.prepare(config, &layers)?;
         if !change.waits(self.running.config(), &layers) {

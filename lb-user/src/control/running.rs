@@ -1,124 +1,78 @@
 //! A live data plane with its control plane.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use anyhow::{Context as _, Result, ensure};
-use tokio::{
-    sync::{
-        mpsc::{Receiver, Sender, UnboundedReceiver},
-        oneshot::{self, error::TryRecvError},
-    },
-    time,
-};
+use anyhow::{Context as _, Result};
+use tokio::sync::mpsc::{Receiver, Sender};
 
 use super::{
-    apply::Live,
+    applied::Applied,
     backend_weights::Layers,
-    checks::{Backend, Checks},
+    checks::Checks,
+    data_plane::DataPlane,
     desired::{Attachment, table},
+    ending::Ending,
     maglev_tables::in_use,
     plan::Operation,
-    reclaim::{retired::Retired, sweep::Sweeper},
+    reclaim::sweep::Sweeper,
 };
 use crate::{
     api::{InterfaceStatus, Override, ShareUse},
     config::Config,
-    dataplane::{
-        attach::{Held, Mode, NewLink},
-        object::Object,
-        pins::Pins,
-    },
-    flows::{Done, Expiry, evict::selector::EvictSelector, log::Reporter},
+    dataplane::pins::Pins,
+    flows::log::Reporter,
     model::{
         names::parse_backend,
         registry::{Ids, Kind},
     },
-    network::{
-        cell::{self, Cell},
-        cell_thread::Resident,
-        neighbour::{Resolved, Targets},
-    },
+    network::{cell, cell_thread::Resident, neighbour::Targets},
     proxy::{Acceptors, Counts, Legs, ProxyConfig, Shares},
 };
 
-/// How long after a change no packet opens a flow by the maps of before.
-const SETTLES: Duration = Duration::from_secs(5);
-/// How long a change waits for the cut of the one before, which takes longer only where a great many
-/// flows end.
-const CUT_PATIENCE: Duration = Duration::from_secs(3);
-
 /// The thread that resolves the neighbours of a network.
 pub(crate) struct Neighbours {
-    /// Whom it always resolves.
+    /// The neighbours that it always resolves.
     pub(crate) targets: Targets,
-    /// Where to ask for somebody else.
+    /// Where to ask for another one.
     pub(crate) questions: Sender<IpAddr>,
 }
 
-/// Who works in the cell of each network, by its name. They are there from the start on: afterwards
-/// nobody may enter a cell.
+/// The thread in the cell of each network, by its name.
 pub(crate) type Residents = BTreeMap<String, Resident>;
 
 /// See the module.
 pub struct Running {
-    /// The maps.
-    pub live: Live,
-    /// Next hops as they resolve and change.
-    pub resolved: UnboundedReceiver<Resolved>,
-    /// Says that an interface may have come, gone or changed.
-    pub changes: Receiver<()>,
-    /// The loaded object.
-    pub object: Object,
-    /// The thread that ends flows.
-    pub expiry: Expiry,
+    /// The flows that end before their time.
+    pub ending: Ending,
     /// The checks of backends.
     pub checks: Checks,
-    /// The threads that serve shared VIPs.
-    pub(crate) front: Acceptors,
+    /// Shared VIPs.
+    pub(crate) shared_vips: SharedVips,
+    /// What the maps have.
+    pub(crate) applied: Applied,
+    /// The threads in the cells, by network. They are there from the start on: afterwards the process has no
+    /// privilege to enter a cell.
+    pub(crate) residents: Residents,
+    /// The threads that resolve the neighbours of each network, by its id.
+    pub(crate) neighbours: BTreeMap<u16, Neighbours>,
+    /// The maps and programs. After all threads: links that are not pinned end with it.
+    pub data_plane: DataPlane,
+    /// Says that an interface may have come, gone or changed.
+    pub changes: Receiver<()>,
+    pub(crate) reporter: Reporter,
+}
+
+/// What serves shared VIPs.
+pub(crate) struct SharedVips {
+    /// The threads.
+    pub(crate) acceptors: Acceptors,
     /// The connections that they carry.
     pub(crate) legs: Legs,
     /// What became of their clients.
     pub(crate) counts: Counts,
     /// What clients of each network have of what is divided among them.
-    pub(crate) divided: Shares,
-    /// What is applied; its limits are those of the maps.
-    pub(crate) config: Config,
-    /// Where its networks are.
-    pub(crate) places: BTreeMap<String, Attachment>,
-    pub(crate) mode: Mode,
-    pub(crate) cells: BTreeMap<String, Cell>,
-    pub(crate) residents: Residents,
-    /// Who resolves the neighbours of each network, by its id.
-    pub(crate) neighbours: BTreeMap<u16, Neighbours>,
-    pub(crate) links: Vec<NewLink>,
-    /// Those that are pinned.
-    pub(crate) held: Held,
-    /// Whether links outlive the process.
-    pub(crate) is_kept: bool,
-    pub(crate) pins: Pins,
-    pub(crate) ids: Ids,
-    /// Tables of the pools, by id, as they stand in the map.
-    pub(crate) tables: BTreeMap<u32, Vec<u32>>,
-    /// Everybody who is in one of them.
-    pub(crate) serving: BTreeSet<u32>,
-    /// The shares that they were made of, by the pools' names.
-    pub(crate) shares: BTreeMap<String, Vec<u32>>,
-    pub(crate) retired: Retired,
-    /// Whether ids have other names than those that were asked for last.
-    pub(crate) renamed: bool,
-    /// When the maps were changed.
-    pub(crate) changed: Instant,
-    /// Cuts that go on.
-    pub(crate) cuts: Vec<oneshot::Receiver<Done>>,
-    /// The cut of the latest change, or of the start.
-    pub(crate) policy: Option<oneshot::Receiver<Done>>,
-    /// What was known of backends before those of a change that is not made yet were asked.
-    pub(crate) known: Option<BTreeMap<String, Backend>>,
-    pub(crate) reporter: Reporter,
+    pub(crate) shares: Shares,
 }
 
 impl Running {
@@ -128,54 +82,40 @@ impl Running {
     ///
     /// If the kernel refuses a write.
     pub fn close(&mut self) -> Result<()> {
-        for network in &self.config.networks {
-            let id = self.ids.get(Kind::Network, &network.name);
-            self.live.close(id.unwrap_or_default())?;
+        for network in &self.applied.config.networks {
+            let id = self.applied.ids.get(Kind::Network, &network.name);
+            self.data_plane.live.close(id.unwrap_or_default())?;
         }
         Ok(())
     }
 
     /// What is applied.
     pub const fn config(&self) -> &Config {
-        &self.config
+        &self.applied.config
     }
 
-    /// Who works in the cell of a network.
+    /// The thread in the cell of a network.
     pub(super) fn resident(&self, network: &str) -> Result<&Resident> {
         let resident = self.residents.get(network);
-        resident.with_context(|| format!("nobody is in the cell of network {network}"))
+        resident.with_context(|| format!("no thread runs in the cell of network {network}"))
     }
 
     /// Ends everything but what serves shared VIPs.
     pub fn leave(self) -> (Acceptors, Legs) {
-        let Self { front, legs, .. } = self;
-        (front, legs)
-    }
-
-    /// The ids, if any of them has another name since this was asked last.
-    pub fn new_names(&mut self) -> Option<&Ids> {
-        let renamed = std::mem::replace(&mut self.renamed, false);
-        renamed.then_some(&self.ids)
+        let SharedVips {
+            acceptors, legs, ..
+        } = self.shared_vips;
+        (acceptors, legs)
     }
 
     /// The ids that have been given out.
     pub const fn ids(&self) -> &Ids {
-        &self.ids
+        &self.applied.ids
     }
 
     /// The instance.
     pub const fn pins(&self) -> &Pins {
-        &self.pins
-    }
-
-    /// Lets the new links outlive the process; until then they end with it.
-    ///
-    /// # Errors
-    ///
-    /// If bpffs refuses a pin.
-    pub fn keep(&mut self) -> Result<()> {
-        self.is_kept = true;
-        self.links.drain(..).try_for_each(NewLink::keep)
+        &self.data_plane.pins
     }
 
     /// Brings the pools' tables to what `layers` say now. Gives the names of the pools that changed.
@@ -187,10 +127,16 @@ impl Running {
         let mut changed = Vec::new();
         let mut has_new_table = false;
         let mut result = Ok(());
-        let pools = self.config.pools.iter().filter_map(|pool| {
+        let pools = self.applied.config.pools.iter().filter_map(|pool| {
             let shares = layers.shares(pool).numbers();
-            let differs = self.shares.get(&pool.name) != Some(&shares);
-            differs.then(|| (pool.name.clone(), shares, table(pool, layers, &self.ids)))
+            let differs = self.applied.shares.get(&pool.name) != Some(&shares);
+            differs.then(|| {
+                (
+                    pool.name.clone(),
+                    shares,
+                    table(pool, layers, &self.applied.ids),
+                )
+            })
         });
         for (pool, shares, table) in pools.collect::<Vec<_>>() {
             let set = match table {
@@ -200,14 +146,14 @@ impl Running {
             match set {
                 Ok(is_new) => {
                     has_new_table |= is_new;
-                    self.shares.insert(pool.clone(), shares);
+                    self.applied.shares.insert(pool.clone(), shares);
                     changed.push(pool);
                 }
                 // The others are no worse for it; this one is tried again.
                 Err(error) => result = Err(error.context(format!("the shares of pool {pool}"))),
             }
         }
-        self.note_tables();
+        self.applied.note_tables();
         if has_new_table {
             self.steer();
         }
@@ -217,16 +163,19 @@ impl Running {
     /// Writes a pool's table, to each place where flows go by it. Says whether it was another one.
     async fn set_table(&mut self, pool: &str, table: &[u32]) -> Result<bool> {
         let mut is_new = false;
-        let id = self.ids.get(Kind::Pool, pool).unwrap_or_default();
-        for number in self.ids.tables_of(id) {
-            if self.tables.get(&number).is_none_or(|known| known == table) {
+        let id = self.applied.ids.get(Kind::Pool, pool).unwrap_or_default();
+        for number in self.applied.ids.tables_of(id) {
+            if self
+                .applied
+                .tables
+                .get(&number)
+                .is_none_or(|known| known == table)
+            {
                 continue;
             }
             let set = vec![Operation::SetTable(number, table.to_vec())];
-            self.live
-                .apply(set, (&self.ids, &self.object), &mut self.resolved)
-                .await?;
-            self.tables.insert(number, table.to_vec());
+            self.data_plane.apply(set, &self.applied.ids).await?;
+            self.applied.tables.insert(number, table.to_vec());
             is_new = true;
         }
         Ok(is_new)
@@ -234,49 +183,57 @@ impl Running {
 
     /// Goes by what the maps say: a change may have got half of the way.
     pub(crate) fn go_by_maps(&mut self) -> Result<()> {
-        let current = self.live.current(&self.ids)?;
-        self.tables = in_use(&current, &mut self.ids);
-        self.note_tables();
+        let current = self.data_plane.live.current(&self.applied.ids)?;
+        self.applied.tables = in_use(&current, &mut self.applied.ids);
+        self.applied.note_tables();
         // Whose they are is not known: they are written anew.
-        self.shares.clear();
-        self.retired.keep(&current, &self.ids);
+        self.applied.shares.clear();
+        self.applied.retired.keep(&current, &self.applied.ids);
         Ok(())
     }
 
     /// Has the shared VIPs served as it stands now.
     pub(super) fn steer(&self) {
-        let setup = ProxyConfig::new(&self.config, &self.ids, &self.tables);
-        self.front.set(setup);
+        let setup = ProxyConfig::new(
+            &self.applied.config,
+            &self.applied.ids,
+            &self.applied.tables,
+        );
+        self.shared_vips.acceptors.set(setup);
     }
 
-    /// Forgets whom the cells need not hear any more.
+    /// Forgets the peers that send nothing into the cells any more.
     pub fn tidy(&mut self) {
-        self.checks.heard.tidy(&self.legs);
+        self.checks.heard.tidy(&self.shared_vips.legs);
     }
 
     /// The connections of shared VIPs.
     pub const fn legs(&self) -> &Legs {
-        &self.legs
+        &self.shared_vips.legs
     }
 
     /// What became of the clients of shared VIPs.
     pub const fn counts(&self) -> &Counts {
-        &self.counts
+        &self.shared_vips.counts
     }
 
     /// What the clients of each network have of what shared VIPs divide among them, by its name.
     pub fn divided(&self) -> BTreeMap<String, ShareUse> {
-        let name = |id: u16| self.ids.name(Kind::Network, id.into());
-        let all = self.divided.read().into_iter();
+        let name = |id: u16| self.applied.ids.name(Kind::Network, id.into());
+        let all = self.shared_vips.shares.read().into_iter();
         all.map(|(id, had)| (name(id).unwrap_or("-").to_owned(), had))
             .collect()
     }
 
     /// The interfaces of the networks that have theirs.
     pub fn interfaces(&self) -> BTreeMap<String, InterfaceStatus> {
-        let places = self.places.iter().filter(|(_, place)| place.is_there);
+        let places = self
+            .applied
+            .places
+            .iter()
+            .filter(|(_, place)| place.is_there);
         let status = |place: &Attachment| InterfaceStatus {
-            mode: self.mode.to_string(),
+            mode: self.data_plane.mode.to_string(),
             carrier: place.nic.running,
         };
         places
@@ -287,77 +244,25 @@ impl Running {
     /// What is said of the backends of `config`, with these overrides.
     pub fn layers(&self, config: &Config, overrides: &BTreeMap<String, Override>) -> Layers {
         let serves = |id| self.serves(id);
-        self.checks.layers(config, &self.ids, serves, overrides)
+        self.checks
+            .layers(config, &self.applied.ids, serves, overrides)
     }
 
     /// Whether a backend has new flows.
     pub fn serves(&self, backend: u32) -> bool {
-        self.serving.contains(&backend)
+        self.applied.serving.contains(&backend)
     }
 
-    /// Everybody who has new flows.
+    /// The backends that have new flows.
     pub const fn serving(&self) -> &BTreeSet<u32> {
-        &self.serving
-    }
-
-    /// Notes the tables as they stand in the map.
-    pub(crate) fn note_tables(&mut self) {
-        self.serving = self.tables.values().flatten().copied().collect();
-    }
-
-    /// Ends flows at once.
-    pub(super) fn cut(&mut self, cut: EvictSelector) {
-        if !cut.is_empty() {
-            self.legs.cut(&cut);
-            self.cuts.push(self.expiry.cut(cut));
-        }
-    }
-
-    /// Ends the flows that a change does not let in any more.
-    pub(crate) fn cut_by_policy(&mut self, cut: EvictSelector) {
-        if !cut.is_empty() {
-            self.legs.cut(&cut);
-            self.policy = Some(self.cut_and_tell(cut));
-        }
-    }
-
-    /// Waits until the cut of the change before is made. It goes by the listeners and rules of then,
-    /// and must not meet flows that the next change lets in.
-    ///
-    /// # Errors
-    ///
-    /// If it takes too long; nothing is changed then.
-    pub(super) async fn finish_policy(&mut self) -> Result<()> {
-        if let Some(cut) = &mut self.policy {
-            // An error is an answer as well: the thread has ended.
-            let made = time::timeout(CUT_PATIENCE, cut).await.is_ok();
-            ensure!(
-                made,
-                "the flows that the change before has ended are still being told; try again, \
-                 nothing is changed"
-            );
-            self.policy = None;
-        }
-        Ok(())
+        &self.applied.serving
     }
 
     /// Whether ids of what is configured no more wait for the last flow that holds them. Not while flows
     /// are cut: their resets need the records behind these ids.
     pub fn has_retired(&mut self) -> bool {
-        let goes_on =
-            |cut: &mut oneshot::Receiver<Done>| cut.try_recv() == Err(TryRecvError::Empty);
-        self.cuts.retain_mut(goes_on);
-        // Packets that were on their way when the plan was applied may still open flows.
-        let is_settled = self.changed.elapsed() >= SETTLES;
-        is_settled && !self.retired.is_empty() && self.cuts.is_empty()
-    }
-
-    /// Ends flows at once, and says when it is done.
-    pub(super) fn cut_and_tell(&mut self, cut: EvictSelector) -> oneshot::Receiver<Done> {
-        let done = self.expiry.cut(cut);
-        // Done after it: nobody sweeps before.
-        self.cuts.push(self.expiry.cut(EvictSelector::default()));
-        done
+        let is_settled = self.ending.is_settled();
+        is_settled && !self.applied.retired.is_empty()
     }
 
     /// Frees the ids that no flow holds any more.
@@ -366,16 +271,19 @@ impl Running {
     ///
     /// If a map cannot be changed.
     pub fn sweep(&mut self) -> Result<()> {
-        let sweeper = Sweeper::open(&self.pins.maps(), self.reporter.clone())?;
-        let freed = self
-            .live
-            .sweep(&sweeper, &mut self.ids, &mut self.retired, &self.legs)?;
-        self.renamed = true;
+        let sweeper = Sweeper::open(&self.data_plane.pins.maps(), self.reporter.clone())?;
+        let freed = self.data_plane.live.sweep(
+            &sweeper,
+            &mut self.applied.ids,
+            &mut self.applied.retired,
+            &self.shared_vips.legs,
+        )?;
+        self.applied.renamed = true;
         for snat in freed {
             if let Some(resident) = self.residents.get(&snat.network) {
                 cell::remove_address(resident, snat.address)?;
             }
-            if let Some(cell) = self.cells.get_mut(&snat.network) {
+            if let Some(cell) = self.applied.cells.get_mut(&snat.network) {
                 cell.addresses.remove(&snat.address);
             }
         }
@@ -386,10 +294,10 @@ impl Running {
     /// Stops watching the next hops that only backends had whose ids are free now.
     fn stop_watching(&self) {
         let mut used = BTreeSet::new();
-        for (name, _) in self.ids.of(Kind::Backend) {
+        for (name, _) in self.applied.ids.of(Kind::Backend) {
             if let Some((name, address)) = parse_backend(name)
-                && let Some(network) = self.config.network(name)
-                && let Some(id) = self.ids.get(Kind::Network, name)
+                && let Some(network) = self.applied.config.network(name)
+                && let Some(id) = self.applied.ids.get(Kind::Network, name)
             {
                 used.insert((id, network.next_hop(address)));
             }

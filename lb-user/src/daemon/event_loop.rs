@@ -50,7 +50,7 @@ impl EventLoop<'_> {
     pub(super) async fn run(mut self) -> Result<Stop> {
         let control = &mut *self.control;
         let mut logger = match self.trace_drops {
-            true => Some(control.running.object.log()?),
+            true => Some(control.running.data_plane.object.log()?),
             false => None,
         };
         let mut log = time::interval(LOG_POLL_INTERVAL);
@@ -75,8 +75,8 @@ impl EventLoop<'_> {
                     // It has been said what came of it.
                     let _said = control.reload(None, None, Some("SIGHUP".to_owned())).await;
                 }
-                Some(neighbour) = control.running.resolved.recv() => {
-                    if let Err(error) = control.running.live.set_next_hop(&neighbour) {
+                Some(neighbour) = control.running.data_plane.resolved.recv() => {
+                    if let Err(error) = control.running.data_plane.live.set_next_hop(&neighbour) {
                         tracing::error!("a next hop is not as it was found: {error:#}");
                     }
                 }
@@ -104,14 +104,16 @@ impl EventLoop<'_> {
                 }
                 answer = confirmation::wait(&mut confirmed), if confirmed.is_some() => {
                     if !answer { break; }
-                    control.running.keep()?;
+                    control.running.data_plane.keep()?;
                     privileges::give_up(privileges::KEPT)?;
                     confirmed = None;
                     println!("confirmed");
                 }
                 () = &mut expired, if confirmed.is_some() => break,
             }
-            if let (Some(log), Some(ids)) = (self.flow_log.as_mut(), control.running.new_names()) {
+            if let (Some(log), Some(ids)) =
+                (self.flow_log.as_mut(), control.running.applied.new_names())
+            {
                 log.set_names(ids);
             }
         }

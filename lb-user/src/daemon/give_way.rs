@@ -30,7 +30,7 @@ impl Control {
         let applied = applied(self.running.pins())?;
         self.save();
         self.running.checks.rest();
-        self.running.expiry.rest().await;
+        self.running.ending.expiry.rest().await;
         Ok(applied)
     }
 
@@ -40,17 +40,17 @@ impl Control {
     ///
     /// If the process has too many open files.
     pub fn give(&self) -> io::Result<Vec<(ListenerKey, OwnedFd)>> {
-        self.running.front.give()
+        self.running.shared_vips.acceptors.give()
     }
 
     /// How many connections of shared VIPs it carries.
     pub fn carried(&self) -> usize {
-        self.running.legs.all().len()
+        self.running.shared_vips.legs.all().len()
     }
 
     /// The next process is up: ends the control plane, and leaves what serves shared VIPs.
     pub fn leave(self) -> (Acceptors, Legs) {
-        self.running.front.let_go();
+        self.running.shared_vips.acceptors.let_go();
         self.running.leave()
     }
 
@@ -61,9 +61,9 @@ impl Control {
     /// If the maps are not those of this process any more, or what was applied cannot be applied anew.
     pub async fn go_on(&mut self, applied: &str) -> Result<()> {
         // Clients have waited long enough.
-        self.running.front.take_back();
+        self.running.shared_vips.acceptors.take_back();
         self.running.read_anew().context("read what is live")?;
-        self.running.expiry.go_on();
+        self.running.ending.expiry.go_on();
         self.apply(applied).await?;
         // What the next process has written is not what this one knows.
         self.saved = State::default();
@@ -78,17 +78,20 @@ impl Running {
     /// Takes ids, tables and cells as they stand now.
     fn read_anew(&mut self) -> Result<()> {
         ensure!(
-            pinned(&self.pins)? == Pinned::Ours,
+            pinned(&self.data_plane.pins)? == Pinned::Ours,
             "a switch to the pinned state of another version has begun"
         );
-        remove_stale_links(&self.pins, &self.places)?;
-        self.live.let_go()?;
-        self.ids = self.live.ids()?;
-        self.live
-            .recover(&self.object, &self.ids, &self.pins.maps())?;
+        remove_stale_links(&self.data_plane.pins, &self.applied.places)?;
+        self.data_plane.live.let_go()?;
+        self.applied.ids = self.data_plane.live.ids()?;
+        self.data_plane.live.recover(
+            &self.data_plane.object,
+            &self.applied.ids,
+            &self.data_plane.pins.maps(),
+        )?;
         self.go_by_maps()?;
         // Each is built anew.
-        self.cells.clear();
+        self.applied.cells.clear();
         Ok(())
     }
 }

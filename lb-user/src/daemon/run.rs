@@ -127,7 +127,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     )?;
     // Until somebody has confirmed it, this thread has to be able to take everything down again.
     if deadline.is_none() {
-        running.keep()?;
+        running.data_plane.keep()?;
         privileges::give_up(privileges::KEPT)?;
     }
     let file = path::absolute(&options.config)?;
@@ -147,7 +147,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     drop(inside);
     let rest = begun
         .elapsed()
-        .saturating_sub(control.running.object.verified_in());
+        .saturating_sub(control.running.data_plane.object.verified_in());
     tracing::debug!("the rest of the start took {} ms", rest.as_millis());
     if let Some(giver) = &giver {
         giver.prepare();

@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, ErrorKind},
-    time::Instant,
 };
 
 use anyhow::{Result, ensure};
@@ -17,20 +16,23 @@ use super::{migrate::Migration, threads};
 use crate::{
     config::Config,
     control::{
+        applied::Applied,
         apply::Live,
         attach::{attach_all, attach_to},
         backend_weights::Layers,
         cell_peers::Heard,
         change::{ANOTHER, Change, Wanted, first_port},
         checks::Checks,
+        data_plane::DataPlane,
         desired::Attachment,
+        ending::Ending,
         network_setup::{
             build_cells, places_without_nics, remove_stale_cells, remove_stale_links, set_up_nics,
         },
         persisted_state::State,
         plan::Current,
         reclaim::{retired::Retired, sweep::Sweeper},
-        running::{Residents, Running},
+        running::{Residents, Running, SharedVips},
     },
     dataplane::{
         attach::{Held, Mode, NewLink},
@@ -96,33 +98,32 @@ pub(super) fn bring_up(
     change(&mut running, start)?;
     systemd::is_alive();
     if let Some(mode) = switches {
-        let Running {
-            config,
-            pins,
-            places,
-            object,
-            ..
-        } = &mut running;
-        running.links = attach_to(config, pins, places, object, mode)?;
-        set_up_nics(&running.config, &running.places)?;
+        switch(&mut running, mode)?;
     }
-    remove_stale_links(&running.pins, &running.places)?;
-    let Running {
+    let Applied {
         config,
-        pins,
+        places,
         cells,
-        residents,
         ..
-    } = &running;
-    remove_stale_cells(config, pins, cells, residents)?;
+    } = &running.applied;
+    remove_stale_links(start.pins, places)?;
+    remove_stale_cells(config, start.pins, cells, &running.residents)?;
     Ok(running)
+}
+
+/// Switches the links from the programs of another version.
+fn switch(running: &mut Running, mode: Mode) -> Result<()> {
+    let Applied { config, places, .. } = &running.applied;
+    let DataPlane { pins, object, .. } = &mut running.data_plane;
+    running.data_plane.links = attach_to(config, pins, places, object, mode)?;
+    set_up_nics(config, places)
 }
 
 /// Changes what the maps have to what is configured, as a reload does.
 fn change(running: &mut Running, start: &Start<'_>) -> Result<()> {
-    let config = running.config.clone();
+    let config = running.applied.config.clone();
     let layers = running.layers(&config, &start.state.overrides);
-    let mut change = running.prepare_at(config, running.places.clone(), &layers)?;
+    let mut change = running.prepare_at(config, running.applied.places.clone(), &layers)?;
     change.end_all_not_admitted();
     listen_on_host(start, &change)?;
     let ends = change.ends().to_vec();
@@ -295,40 +296,44 @@ impl<'a> Found<'a> {
         let policy = Policy::new(&config, &ids);
         let maps = live.beside(&pins.maps())?;
         let expiry = Expiry::start(&pins.maps(), maps, policy, next_hops, reporter.clone())?;
-        let mut running = Running {
-            live,
-            resolved,
-            object,
-            expiry,
-            checks,
-            front,
-            legs,
-            counts,
-            divided,
+        let applied = Applied {
             config,
             places,
-            mode,
             cells,
-            residents,
-            neighbours,
-            links,
-            held: Held::default(),
-            is_kept: false,
-            changes: changes::follow(start.runtime),
-            pins: pins.clone(),
             ids,
             tables: current.tables.into_iter().collect(),
             serving: BTreeSet::new(),
             shares: BTreeMap::new(),
             retired: Retired::default(),
             renamed: false,
-            changed: Instant::now(),
-            cuts: Vec::new(),
-            policy: None,
-            known: None,
+        };
+        let data_plane = DataPlane {
+            pins: pins.clone(),
+            live,
+            resolved,
+            object,
+            mode,
+            links,
+            held: Held::default(),
+            is_kept: false,
+        };
+        let mut running = Running {
+            data_plane,
+            applied,
+            residents,
+            neighbours,
+            checks,
+            ending: Ending::new(expiry, legs.clone()),
+            shared_vips: SharedVips {
+                acceptors: front,
+                legs,
+                counts,
+                shares: divided,
+            },
+            changes: changes::follow(start.runtime),
             reporter: reporter.clone(),
         };
-        running.note_tables();
+        running.applied.note_tables();
         Ok(running)
     }
 }

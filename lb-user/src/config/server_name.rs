@@ -1,14 +1,20 @@
 //! The name of a server, as clients ask for it and as routes are written.
 
-use std::{borrow::Borrow, fmt, net::Ipv6Addr, str};
+use core::{error, fmt, net::Ipv6Addr, str};
 
 /// RFC 1035 section 2.3.4, without the length of the root.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
+/// The longest text of an IPv6 address: six groups and an IPv4 address (RFC 4291 section 2.2).
+const MAX_IPV6: usize = 45;
 
 /// A host name in lower case, without a dot at its end: labels of letters, digits, `-` and `_`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ServerName(Box<str>);
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerName {
+    /// The name, and zeros behind it.
+    bytes: [u8; MAX_NAME],
+    length: usize,
+}
 
 /// Why bytes are no [`ServerName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,31 +38,46 @@ pub enum NameFault {
 impl ServerName {
     /// Takes a name as it was sent or written.
     ///
-    /// RFC 6066 has it without a dot at the end, but clients that were given one send it. To DNS it is
-    /// the same name, so one dot is left out here. A server may still refuse it: Go's does.
+    /// RFC 6066 section 3 has it without a dot at the end, but clients that were given one send it. To DNS
+    /// it is the same name, so one dot is left out here. A server may still refuse it: Go's does.
     ///
     /// # Errors
     ///
     /// If it is no host name.
     pub fn read(sent: &[u8]) -> Result<Self, NameFault> {
-        let name = sent.strip_suffix(b".").unwrap_or(sent);
-        if name.is_empty() {
+        Self::of(sent.iter().copied())
+    }
+
+    /// The same of bytes that do not lie together.
+    ///
+    /// # Errors
+    ///
+    /// If they are no host name.
+    pub fn of(sent: impl Iterator<Item = u8> + Clone) -> Result<Self, NameFault> {
+        let (length, last) = sent
+            .clone()
+            .fold((0, None), |(count, _), byte| (count + 1, Some(byte)));
+        let length = length - usize::from(last == Some(b'.'));
+        let name = sent.take(length);
+        if length == 0 {
             return Err(NameFault::Empty);
         }
-        if name.contains(&0) {
+        if name.clone().any(|byte| byte == 0) {
             return Err(NameFault::Nul);
         }
-        if is_ipv6(name) {
+        if is_ipv6(name.clone()) {
             return Err(NameFault::Address);
         }
-        if let Some(&other) = name.iter().find(|&&byte| !is_of_name(byte)) {
+        if let Some(other) = name.clone().find(|&byte| !is_of_name(byte)) {
             return Err(NameFault::Byte(other));
         }
-        if name.len() > MAX_NAME {
-            return Err(NameFault::Long);
+        let mut bytes = [0; MAX_NAME];
+        let lower = bytes.get_mut(..length).ok_or(NameFault::Long)?;
+        for (place, byte) in lower.iter_mut().zip(name) {
+            *place = byte.to_ascii_lowercase();
         }
         let mut last: &[u8] = &[];
-        for label in name.split(|&byte| byte == b'.') {
+        for label in lower.split(|&byte| byte == b'.') {
             match label.len() {
                 0 => return Err(NameFault::EmptyLabel),
                 1..=MAX_LABEL => last = label,
@@ -66,34 +87,27 @@ impl ServerName {
         if is_number(last) {
             return Err(NameFault::Address);
         }
-        let lower = name
-            .iter()
-            .map(|byte| char::from(byte.to_ascii_lowercase()));
-        Ok(Self(lower.collect()))
+        Ok(Self { bytes, length })
     }
 
     /// The name.
     #[must_use]
-    pub const fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Borrow<str> for ServerName {
-    fn borrow(&self) -> &str {
-        &self.0
+    pub fn as_str(&self) -> &str {
+        let name = self.bytes.get(..self.length).unwrap_or_default();
+        // It is ASCII.
+        str::from_utf8(name).unwrap_or_default()
     }
 }
 
 impl fmt::Debug for ServerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
 impl fmt::Display for ServerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
@@ -111,20 +125,38 @@ impl fmt::Display for NameFault {
     }
 }
 
-impl std::error::Error for NameFault {}
+impl error::Error for NameFault {}
 
 /// Underscores are not for hosts, but names in use have them.
 const fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// With or without brackets and a zone.
-fn is_ipv6(name: &[u8]) -> bool {
-    let inside = name.strip_prefix(b"[").unwrap_or(name);
-    let inside = inside.strip_suffix(b"]").unwrap_or(inside);
-    let address = inside.split(|&byte| byte == b'%').next();
-    let address = address.and_then(|address| str::from_utf8(address).ok());
-    address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
+/// With or without brackets and a zone (RFC 4007 section 11).
+fn is_ipv6(name: impl Iterator<Item = u8>) -> bool {
+    let mut name = name.peekable();
+    let _bracket = name.next_if_eq(&b'[');
+    // The other bracket is behind the address, or behind its zone.
+    let mut text = [0; MAX_IPV6 + 1];
+    let mut length = 0;
+    let mut has_zone = false;
+    for byte in name {
+        has_zone = byte == b'%';
+        if has_zone {
+            break;
+        }
+        let Some(place) = text.get_mut(length) else {
+            return false;
+        };
+        *place = byte;
+        length += 1;
+    }
+    let text = text.get(..length).unwrap_or_default();
+    let address = match text {
+        [address @ .., b']'] if !has_zone => address,
+        _ => text,
+    };
+    str::from_utf8(address).is_ok_and(|address| address.parse::<Ipv6Addr>().is_ok())
 }
 
 /// Whether a name that ends like this is an IPv4 address: no top level domain is a number, and

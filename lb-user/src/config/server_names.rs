@@ -17,9 +17,9 @@ const MAX_EXPRESSION: usize = 256 * 1024;
 /// What is said of names.
 #[derive(Clone, Debug)]
 pub struct Names<T> {
-    exact: HashMap<ServerName, Vec<T>>,
+    exact: HashMap<Box<str>, Vec<T>>,
     /// By the name that they are under.
-    under: HashMap<ServerName, Vec<T>>,
+    under: HashMap<Box<str>, Vec<T>>,
     expressions: Vec<(Regex, Vec<T>)>,
 }
 
@@ -44,7 +44,7 @@ impl<T> Names<T> {
         let Ok(name) = ServerName::read(name.as_bytes()) else {
             return false;
         };
-        names.entry(name).or_default().push(what);
+        names.entry(name.as_str().into()).or_default().push(what);
         true
     }
 
@@ -60,7 +60,7 @@ impl<T> Names<T> {
 
     /// What is said of `name`: the most exact first, and what is as exact together.
     pub fn of<'n>(&'n self, name: &ServerName) -> impl Iterator<Item = &'n [T]> {
-        let exact = self.exact.get(name).into_iter();
+        let exact = self.exact.get(name.as_str()).into_iter();
         let under = parents(name.as_str()).filter_map(|parent| self.under.get(parent));
         let expressions = self.expressions.iter();
         let matching = expressions

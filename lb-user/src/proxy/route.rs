@@ -99,7 +99,7 @@ impl Routes {
     pub fn of_cluster(
         &self,
         (cluster, proxy): (&[u8], IpAddr),
-        alpn: &Alpn,
+        alpn: &Alpn<'_>,
         client: IpAddr,
     ) -> Option<Way<'_>> {
         let routes = self.clusters.get(cluster)?;
@@ -115,7 +115,7 @@ impl Routes {
     pub fn way<'r>(
         &'r self,
         name: Option<&'r ServerName>,
-        alpn: &Alpn,
+        alpn: &Alpn<'_>,
         client: IpAddr,
         otherwise: &'r Otherwise,
     ) -> Way<'r> {
@@ -131,7 +131,7 @@ impl Routes {
     fn find<'r>(
         &'r self,
         name: Option<&'r ServerName>,
-        alpn: &Alpn,
+        alpn: &Alpn<'_>,
         client: IpAddr,
     ) -> Option<Way<'r>> {
         let Some(name) = name else {
@@ -155,7 +155,7 @@ impl Routes {
 /// The first of them that is for this client and its protocols.
 fn first<'r>(
     mut routes: impl Iterator<Item = &'r Arc<Route>>,
-    alpn: &Alpn,
+    alpn: &Alpn<'_>,
     client: IpAddr,
 ) -> Option<&'r Route> {
     let found = routes.find(|route| route.speaks(alpn) && route.is_for(client))?;
@@ -176,7 +176,7 @@ impl Route {
         self.proxies.is_empty() || self.proxies.iter().any(|prefix| prefix.contains(&proxy))
     }
 
-    fn speaks(&self, alpn: &Alpn) -> bool {
+    fn speaks(&self, alpn: &Alpn<'_>) -> bool {
         let mut protocols = self.alpn.iter();
         self.alpn.is_empty() || protocols.any(|protocol| alpn.offers(protocol.as_bytes()))
     }

@@ -8,7 +8,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use super::{
     accept::Context,
     admission::Permit,
-    client_hello::{self, Hello, Reading, Refusal, Verdict},
+    client_hello::{self, Hello, Reached, Reading, Refusal},
     dial::select::{Addresses, Candidates, NoBackend},
     relay::{Connected, go_on},
     route,
@@ -160,9 +160,11 @@ async fn connect(
     let heard = timeout(sni.timeout, read(client, is_proxy, sni.max_bytes, ticket));
     let Heard {
         announced,
-        hello,
+        length,
         bytes,
     } = heard.await.unwrap_or(Err(Refused::Timeout))?;
+    let sent = bytes.get(announced.length..).unwrap_or_default();
+    let hello = Hello::read(sent.get(..length).unwrap_or_default()).map_err(Refused::Hello)?;
     // The service as it is now: it may have changed since the client has connected.
     let service = &shared.service(addresses.vip).ok_or(Refused::Gone)?;
     let Routing::Sni(sni) = &service.routing else {
@@ -203,7 +205,8 @@ async fn connect(
 struct Heard {
     /// By the proxy in front of it, if there is one.
     announced: Announced,
-    hello: Hello,
+    /// Bytes behind that up to the end of the hello.
+    length: usize,
     /// All of it, and what has come with it.
     bytes: Vec<u8>,
 }
@@ -223,17 +226,17 @@ async fn read(
     let mut reading = Reading::up_to(most);
     loop {
         let said = bytes.get(announced.length..).unwrap_or_default();
-        match reading.go_on(said) {
-            Verdict::Found(hello) => {
+        match reading.find_end(said) {
+            Ok(Reached::End(length)) => {
                 return Ok(Heard {
                     announced,
-                    hello,
+                    length,
                     bytes,
                 });
             }
-            Verdict::Refused(_) if decode::is_header(said) => return Err(Refused::NoProxy),
-            Verdict::Refused(refusal) => return Err(Refused::Hello(refusal)),
-            Verdict::Incomplete { .. } => keep(&mut bytes, ticket),
+            Ok(Reached::Within { .. }) => keep(&mut bytes, ticket),
+            Err(_) if decode::is_header(said) => return Err(Refused::NoProxy),
+            Err(refusal) => return Err(Refused::Hello(refusal)),
         }
         read_more(client, &mut bytes).await?;
     }
@@ -278,7 +281,7 @@ fn keep(bytes: &mut Vec<u8>, ticket: &Permit) {
 
 /// The pool for a hello.
 fn route<'s>(
-    hello: &'s Hello,
+    hello: &'s Hello<'_>,
     announced: &Announced,
     addresses: Addresses,
     sni: &'s Sni,

@@ -57,6 +57,31 @@ fn others_are_none() {
     }
 }
 
+/// An address ends at its zone, which may have any length, and a bracket behind that is not looked for.
+#[test]
+fn addresses_with_brackets_and_zones() {
+    for address in [
+        "[fe80::1%eth0]",
+        "fe80::1%25eth0]",
+        "[::1",
+        "::1]",
+        "1111:2222:3333:4444:5555:6666:255.255.255.255",
+        "[1111:2222:3333:4444:5555:6666:255.255.255.255]",
+        &format!("fe80::1%{}", "*".repeat(1000)),
+    ] {
+        assert_eq!(read(address), Err(NameFault::Address), "{address}");
+    }
+    for other in [
+        "::1]%eth0",
+        "[[::1]]",
+        "01111:2222:3333:4444:5555:6666:255.255.255.255",
+        &format!("{}::1", "1:".repeat(1000)),
+    ] {
+        let fault = read(other).unwrap_err();
+        assert!(matches!(fault, NameFault::Byte(b':' | b'[')), "{other}");
+    }
+}
+
 #[test]
 fn lengths() {
     let label = "a".repeat(MAX_LABEL);

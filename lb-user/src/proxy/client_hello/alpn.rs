@@ -1,32 +1,32 @@
 //! The protocols that a client offers (RFC 7301).
 
-use std::{fmt, iter};
+use core::{fmt, iter};
 
 use super::bytes::Bytes;
 
-/// Protocol names in the order of the client, as many as its hello had room for.
+/// Protocol names in the order of the client, as many as its hello had room for; they stay in its bytes.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Alpn(
-    /// The list as it was sent, and known to be well-formed: one allocation, whatever is in it.
-    Box<[u8]>,
+pub struct Alpn<'a>(
+    /// The list as it was sent, and known to be well-formed.
+    Bytes<'a>,
 );
 
-impl Alpn {
-    /// Takes the data of the extension, if that is well-formed.
-    pub(super) fn read(data: &[u8]) -> Option<Self> {
-        let list = Bytes::new(data).only_long()?;
-        let mut rest = Bytes::new(list);
+impl<'a> Alpn<'a> {
+    /// Takes the data of the extension (RFC 7301 section 3.1), if that is well-formed.
+    pub(super) fn read(data: Bytes<'a>) -> Option<Self> {
+        let list = data.only_long()?;
+        let mut rest = list.clone();
         while !rest.is_empty() {
             if rest.short()?.is_empty() {
                 return None;
             }
         }
-        Some(Self(list.into()))
+        Some(Self(list))
     }
 
-    /// The protocols, without those of GREASE.
-    pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = Bytes::new(&self.0);
+    /// The protocols, without those of GREASE (RFC 8701 section 2).
+    pub fn protocols(&self) -> impl Iterator<Item = Bytes<'a>> + use<'a> {
+        let mut rest = self.0.clone();
         iter::from_fn(move || rest.short()).filter(|protocol| !is_grease(protocol))
     }
 
@@ -37,16 +37,15 @@ impl Alpn {
     }
 }
 
-impl fmt::Debug for Alpn {
+impl fmt::Debug for Alpn<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = self.protocols().map(|protocol| protocol.escape_ascii());
-        f.debug_list()
-            .entries(words.map(|word| word.to_string()))
-            .finish()
+        f.debug_list().entries(self.protocols()).finish()
     }
 }
 
 /// RFC 8701 section 2: two bytes, both `0x?A` and the same.
-const fn is_grease(protocol: &[u8]) -> bool {
-    matches!(protocol, &[first, second] if first == second && first & 0x0f == 0x0a)
+fn is_grease(protocol: &Bytes<'_>) -> bool {
+    let mut bytes = protocol.clone();
+    let pair = (bytes.next(), bytes.next());
+    protocol.len() == 2 && pair.0 == pair.1 && pair.0.is_some_and(|byte| byte & 0x0f == 0x0a)
 }

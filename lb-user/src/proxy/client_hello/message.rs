@@ -3,7 +3,9 @@
 //! What the backend alone can judge, as ciphers and key shares, is left to it: only that each vector
 //! is whole is looked at.
 
-use super::{Alpn, Hello, Refusal, bytes::Bytes};
+use core::mem;
+
+use super::{Alpn, Hello, Refusal, bytes::Bytes, record_layer::HEAD};
 use crate::config::server_name::ServerName;
 
 /// SSL 3; older versions have no such hello.
@@ -24,44 +26,48 @@ const INNER: &[u8] = &[1];
 /// Name type, RFC 6066 section 3: the only one that there is.
 const HOST_NAME: u8 = 0;
 
-/// Reads a message without its head that ends `length` bytes into the stream.
-pub(super) fn read(message: &[u8], length: usize) -> Result<Hello, Refusal> {
-    let mut rest = Bytes::new(message);
-    let version = rest.u16().ok_or(Refusal::Malformed("version"))?;
-    if version < OLDEST {
-        return Err(Refusal::Version(version));
-    }
-    rest.take(RANDOM).ok_or(Refusal::Malformed("random"))?;
-    let session = rest.short().filter(|id| id.len() <= MAX_SESSION_ID);
-    session.ok_or(Refusal::Malformed("session id"))?;
-    let is_list_of_pairs = |list: &&[u8]| !list.is_empty() && list.len().is_multiple_of(2);
-    let suites = rest.long().filter(is_list_of_pairs);
-    suites.ok_or(Refusal::Malformed("cipher suites"))?;
-    let methods = rest.short().filter(|methods| !methods.is_empty());
-    methods.ok_or(Refusal::Malformed("compression methods"))?;
+impl<'a> Hello<'a> {
+    /// Reads the hello in `stream`, which ends where [`Reading::find_end`](super::Reading::find_end) has
+    /// found the hello to end.
+    ///
+    /// # Errors
+    ///
+    /// If it is malformed, or must not be routed.
+    pub fn read(stream: &'a [u8]) -> Result<Self, Refusal> {
+        let mut rest = body(stream).unwrap_or_default();
+        let version = rest.u16().ok_or(Refusal::Malformed("version"))?;
+        if version < OLDEST {
+            return Err(Refusal::Version(version));
+        }
+        rest.first(RANDOM).ok_or(Refusal::Malformed("random"))?;
+        let session = rest.short().filter(|id| id.len() <= MAX_SESSION_ID);
+        session.ok_or(Refusal::Malformed("session id"))?;
+        let is_list_of_pairs = |list: &Bytes<'_>| !list.is_empty() && list.len().is_multiple_of(2);
+        let suites = rest.long().filter(is_list_of_pairs);
+        suites.ok_or(Refusal::Malformed("cipher suites"))?;
+        let methods = rest.short().filter(|methods| !methods.is_empty());
+        methods.ok_or(Refusal::Malformed("compression methods"))?;
 
-    let mut hello = Hello {
-        length,
-        ..Hello::default()
-    };
-    // Before TLS 1.3 it may end here.
-    if !rest.is_empty() {
-        let extensions = rest.long().filter(|_| rest.is_empty());
-        hello.note(extensions.ok_or(Refusal::Malformed("extensions"))?)?;
+        let mut hello = Self {
+            length: stream.len(),
+            ..Self::default()
+        };
+        // Before TLS 1.3 it may end here.
+        if !rest.is_empty() {
+            let extensions = rest.long().filter(|_| rest.is_empty());
+            hello.note(extensions.ok_or(Refusal::Malformed("extensions"))?)?;
+        }
+        Ok(hello)
     }
-    Ok(hello)
-}
 
-impl Hello {
     /// Takes what matters of the extensions. The others, GREASE among them, must only be whole.
-    fn note(&mut self, extensions: &[u8]) -> Result<(), Refusal> {
-        let mut rest = Bytes::new(extensions);
-        let mut kinds = Vec::new();
+    fn note(&mut self, mut rest: Bytes<'a>) -> Result<(), Refusal> {
+        let mut kinds = Kinds::default();
         while !rest.is_empty() {
             let (Some(kind), Some(data)) = (rest.u16(), rest.long()) else {
                 return Err(Refusal::Malformed("extensions"));
             };
-            kinds.push(kind);
+            kinds.note(kind);
             match kind {
                 SERVER_NAME => self.name = server_name(data)?,
                 ALPN => self.alpn = Alpn::read(data).ok_or(Refusal::Malformed("ALPN"))?,
@@ -74,16 +80,52 @@ impl Hello {
                 _ => {}
             }
         }
-        all_distinct(kinds)
+        kinds.all_distinct()
     }
 }
 
-/// RFC 8446 section 4.2.
-fn all_distinct(mut kinds: Vec<u16>) -> Result<(), Refusal> {
-    kinds.sort_unstable();
-    match kinds.array_windows().find(|[one, next]| one == next) {
-        Some(&[kind, _]) => Err(Refusal::SameExtension(kind)),
-        None => Ok(()),
+/// The message in the records of `stream`, without its head.
+fn body(stream: &[u8]) -> Option<Bytes<'_>> {
+    let mut head = Bytes::new(stream, HEAD);
+    let _kind = head.u8()?;
+    let length = usize::try_from(head.u24()?).ok()?;
+    let mut message = Bytes::new(stream, HEAD + length);
+    message.first(HEAD)?;
+    Some(message)
+}
+
+/// The types of extensions in a hello: a bit for each that there can be.
+struct Kinds {
+    seen: [u64; 1 << 10],
+    /// The lowest of those that are there twice.
+    twice: Option<u16>,
+}
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Self {
+            seen: [0; 1 << 10],
+            twice: None,
+        }
+    }
+}
+
+impl Kinds {
+    fn note(&mut self, kind: u16) {
+        let bit = 1 << (kind % 64);
+        let Some(word) = self.seen.get_mut(usize::from(kind / 64)) else {
+            return;
+        };
+        if *word & bit != 0 && self.twice.is_none_or(|lowest| kind < lowest) {
+            self.twice = Some(kind);
+        }
+        *word |= bit;
+    }
+
+    /// RFC 8446 section 4.2.
+    fn all_distinct(&self) -> Result<(), Refusal> {
+        self.twice
+            .map_or(Ok(()), |kind| Err(Refusal::SameExtension(kind)))
     }
 }
 
@@ -93,29 +135,28 @@ fn all_distinct(mut kinds: Vec<u16>) -> Result<(), Refusal> {
 /// There are none in use: OpenSSL and `BoringSSL` take nothing but one host name, rustls nothing behind
 /// a name of another type, and HAProxy looks at the first name only. Whichever of these the backend is,
 /// it finds the same host name, or none.
-fn server_name(data: &[u8]) -> Result<Option<ServerName>, Refusal> {
+fn server_name(data: Bytes<'_>) -> Result<Option<ServerName>, Refusal> {
     const MALFORMED: Refusal = Refusal::Malformed("server name");
-    let mut rest = Bytes::new(Bytes::new(data).only_long().ok_or(MALFORMED)?);
+    let mut rest = data.only_long().ok_or(MALFORMED)?;
     let mut is_known = [false; 256];
     let mut host = None;
     while !rest.is_empty() {
         let (Some(kind), Some(name)) = (rest.u8(), rest.long()) else {
             return Err(MALFORMED);
         };
-        if std::mem::replace(&mut is_known[usize::from(kind)], true) {
+        if mem::replace(&mut is_known[usize::from(kind)], true) {
             return Err(Refusal::TwoNames);
         }
         if kind == HOST_NAME {
-            host = Some(ServerName::read(name).map_err(Refusal::Name)?);
+            host = Some(ServerName::of(name).map_err(Refusal::Name)?);
         }
     }
     Ok(host)
 }
 
 /// Whether TLS 1.3 is in the list, if it is one.
-fn offers_tls13(data: &[u8]) -> Option<bool> {
-    let mut rest = Bytes::new(data);
-    let mut list = Bytes::new(rest.short().filter(|list| !list.is_empty())?);
+fn offers_tls13(mut rest: Bytes<'_>) -> Option<bool> {
+    let mut list = rest.short().filter(|list| !list.is_empty())?;
     let mut found = false;
     while !list.is_empty() {
         found |= list.u16()? == TLS13;

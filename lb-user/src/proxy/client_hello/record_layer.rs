@@ -1,8 +1,8 @@
 //! The way to the hello through TLS records (RFC 8446 section 5.1).
 
-use std::{borrow::Cow, iter, ops::RangeInclusive};
+use core::ops::RangeInclusive;
 
-use super::{Refusal, Verdict, message};
+use super::{Hello, Refusal, Verdict};
 
 /// The longest hello that there can be, in bytes of the message without its header: version, random, and
 /// the longest vectors of RFC 8446 section 4.1.2, with their lengths. OpenSSL takes as much.
@@ -13,7 +13,7 @@ pub const MAX_STREAM: usize = 2 * MAX_HELLO;
 
 const HEADER: usize = 5;
 /// Type and length of a message.
-const HEAD: usize = 4;
+pub(super) const HEAD: usize = 4;
 /// The longest fragment of a record.
 const MAX_FRAGMENT: usize = 1 << 14;
 /// Content types: those that a TLS record can have, and the one of a hello.
@@ -58,21 +58,22 @@ impl Reading {
     }
 
     /// The verdict on `stream`: all bytes from the first one of the client, as many as before or more.
-    pub fn go_on(&mut self, stream: &[u8]) -> Verdict {
-        match self.walk(stream) {
-            Ok(Reached::Within { at_least }) => Verdict::Incomplete { at_least },
-            Ok(Reached::End(end)) => {
-                let message = message(stream.get(..end).unwrap_or_default());
-                match message::read(message.get(HEAD..).unwrap_or_default(), end) {
-                    Ok(hello) => Verdict::Found(hello),
-                    Err(refusal) => Verdict::Refused(refusal),
-                }
-            }
-            Err(refusal) => Verdict::Refused(refusal),
-        }
+    pub fn go_on<'s>(&mut self, stream: &'s [u8]) -> Verdict<'s> {
+        let found = match self.find_end(stream) {
+            Ok(Reached::Within { at_least }) => return Verdict::Incomplete { at_least },
+            Ok(Reached::End(end)) => Hello::read(stream.get(..end).unwrap_or_default()),
+            Err(refusal) => Err(refusal),
+        };
+        found.map_or_else(Verdict::Refused, Verdict::Found)
     }
 
-    fn walk(&mut self, stream: &[u8]) -> Result<Reached, Refusal> {
+    /// How far `stream` goes, as in [`go_on`](Self::go_on), without a look into the hello:
+    /// [`Hello::read`] has that.
+    ///
+    /// # Errors
+    ///
+    /// If these are no records with a hello.
+    pub fn find_end(&mut self, stream: &[u8]) -> Result<Reached, Refusal> {
         loop {
             let rest = stream.get(self.record..).unwrap_or_default();
             let Some(length) = fragment_length(rest, self.record == 0)? else {
@@ -129,10 +130,15 @@ impl Reading {
     }
 }
 
-enum Reached {
-    /// Not the end of the hello.
-    Within { at_least: usize },
-    /// The end of the hello, which is there in the stream.
+/// How far a stream goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// Not to the end of the hello.
+    Within {
+        /// How many bytes more a hello takes that begins like this; at least 1.
+        at_least: usize,
+    },
+    /// To the end of the hello, which is so many bytes behind the beginning of the stream.
     End(usize),
 }
 
@@ -174,24 +180,11 @@ fn fragment_length(rest: &[u8], is_first: bool) -> Result<Option<usize>, Refusal
     }
 }
 
-/// The message in records that have been walked; copied only if they are more than one.
-fn message(records: &[u8]) -> Cow<'_, [u8]> {
-    let mut fragments = fragments(records);
-    let first = fragments.next().unwrap_or_default();
-    let mut message = Cow::Borrowed(first);
-    for fragment in fragments {
-        message.to_mut().extend_from_slice(fragment);
-    }
-    message
-}
-
-/// What is in the records, the last of which may be cut off.
-fn fragments(mut records: &[u8]) -> impl Iterator<Item = &[u8]> {
-    iter::from_fn(move || {
-        let (&[.., high, low], rest) = records.split_first_chunk::<HEADER>()?;
-        let length = u16::from_be_bytes([high, low]).into();
-        let (fragment, rest) = rest.split_at_checked(length).unwrap_or((rest, &[]));
-        records = rest;
-        Some(fragment)
-    })
+/// What is in the first of these records, which may be cut off, and the records behind it.
+pub(super) fn first_fragment(records: &[u8]) -> (&[u8], &[u8]) {
+    let Some((&[.., high, low], rest)) = records.split_first_chunk::<HEADER>() else {
+        return (&[], &[]);
+    };
+    let length = u16::from_be_bytes([high, low]).into();
+    rest.split_at_checked(length).unwrap_or((rest, &[]))
 }

@@ -1,6 +1,6 @@
 //! Why a client is refused, and the alert that tells it.
 
-use std::{error::Error, fmt};
+use core::{error::Error, fmt};
 
 use super::MAX_STREAM;
 use crate::config::server_name::NameFault;

@@ -15,7 +15,7 @@ fn long(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The protocols as a client offers them.
-fn alpn(protocols: &[&str]) -> Alpn {
+fn alpn(protocols: &[&str]) -> Alpn<'static> {
     if protocols.is_empty() {
         return Alpn::default();
     }
@@ -28,7 +28,9 @@ fn alpn(protocols: &[&str]) -> Alpn {
     let fixed = [&[3, 3][..], &[0; 32], &[0], &[0, 2, 0, 1], &[1, 0]].concat();
     let body = [fixed, long(&extension)].concat();
     let message = [&[1, 0][..], &long(&body)].concat();
-    match client_hello::parse(&[&[22, 3, 1][..], &long(&message)].concat()) {
+    // It stays in the bytes.
+    let stream = [&[22, 3, 1][..], &long(&message)].concat().leak();
+    match client_hello::parse(stream) {
         Verdict::Found(hello) => hello.alpn,
         other => panic!("{other:?}"),
     }

@@ -142,13 +142,13 @@ fn read(name: &'static str, file: &'static str) -> Capture {
 }
 
 /// In the words of the files.
-fn words(hello: &Hello) -> String {
+fn words(hello: &Hello<'_>) -> String {
     let mut words = String::new();
     let name = hello.name.as_ref().map_or("-", |name| name.as_str());
     let protocols: Vec<_> = hello
         .alpn
         .protocols()
-        .map(|name| str::from_utf8(name).unwrap())
+        .map(|name| String::from_utf8(name.collect()).unwrap())
         .collect();
     let alpn = match protocols.len() {
         0 => "-".to_owned(),

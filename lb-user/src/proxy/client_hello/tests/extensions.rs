@@ -2,7 +2,7 @@
 
 use super::{
     super::{Alpn, Refusal},
-    Draft, Verdict, long, malformed, refused, short,
+    Draft, Verdict, long, malformed, message, parse, records, refused, short,
 };
 use crate::config::server_name::{NameFault, ServerName};
 
@@ -49,6 +49,40 @@ fn names() {
         fault(b"192.0.2.1"),
         refused(Refusal::Name(NameFault::Address))
     );
+}
+
+/// Whatever records a name lies in, it is the same, and so is what is wrong with it.
+#[test]
+fn names_over_records() {
+    let long_name = "a.".repeat(200);
+    for name in [
+        &b"Hub.Example.Test."[..],
+        b"a.test\0",
+        b"[fe80::1%eth0]",
+        b"a b.test",
+        b"192.0.2.1",
+        long_name.as_bytes(),
+    ] {
+        let message = message(&Draft::named(&[(0, name)]).body());
+        let expected = ServerName::read(name).map_err(Refusal::Name);
+        for length in [1, 2, 7, 60] {
+            let found = match parse(&records(&message, |_| length)) {
+                Verdict::Found(hello) => Ok(hello.name.unwrap()),
+                Verdict::Refused(refusal) => Err(refusal),
+                Verdict::Incomplete { .. } => panic!("{name:?}"),
+            };
+            assert_eq!(found, expected, "in records of {length}");
+        }
+    }
+}
+
+/// Of several types that are there twice, the lowest is refused; what is malformed comes before.
+#[test]
+fn which_extension_is_twice() {
+    let draft = Draft::with(&[(9, &[]), (7, &[]), (9, &[]), (7, &[])]);
+    assert_eq!(draft.verdict(), refused(Refusal::SameExtension(7)));
+    let draft = Draft::with(&[(9, &[]), (9, &[]), (16, &[])]);
+    assert_eq!(draft.verdict(), malformed("ALPN"));
 }
 
 #[test]

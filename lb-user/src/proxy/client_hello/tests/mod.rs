@@ -86,15 +86,15 @@ impl Draft {
         stream(&self.body())
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
-        parse(&self.stream())
+    pub(super) fn verdict(&self) -> Verdict<'static> {
+        parse(self.stream().leak())
     }
 
     /// What is found in it, but for its length.
-    pub(super) fn found(&self) -> Hello {
-        let stream = self.stream();
-        let Verdict::Found(hello) = parse(&stream) else {
-            panic!("{:?}", parse(&stream));
+    pub(super) fn found(&self) -> Hello<'static> {
+        let stream: &[u8] = self.stream().leak();
+        let Verdict::Found(hello) = parse(stream) else {
+            panic!("{:?}", parse(stream));
         };
         assert_eq!(hello.length, stream.len());
         Hello { length: 0, ..hello }
@@ -140,7 +140,7 @@ pub(super) fn records(mut message: &[u8], mut next: impl FnMut(usize) -> usize) 
 
 /// The verdict on a stream that comes in segments which end at `ends`, and then the rest. On the way
 /// there it was incomplete, and never promised to be complete too late.
-pub(super) fn in_segments(stream: &[u8], ends: impl IntoIterator<Item = usize>) -> Verdict {
+pub(super) fn in_segments(stream: &[u8], ends: impl IntoIterator<Item = usize>) -> Verdict<'_> {
     let mut reading = Reading::default();
     let last = parse(stream);
     for end in ends {
@@ -172,10 +172,10 @@ pub(super) fn body_of(length: usize) -> Vec<u8> {
     .body()
 }
 
-pub(super) fn refused(refusal: Refusal) -> Verdict {
+pub(super) fn refused(refusal: Refusal) -> Verdict<'static> {
     Verdict::Refused(refusal)
 }
 
-pub(super) fn malformed(part: &'static str) -> Verdict {
+pub(super) fn malformed(part: &'static str) -> Verdict<'static> {
     refused(Refusal::Malformed(part))
 }

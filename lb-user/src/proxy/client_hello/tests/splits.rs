@@ -9,7 +9,7 @@ use super::{
 };
 
 /// The verdict that is expected of a hello that has been put in other records.
-fn moved(verdict: &Verdict, length: usize) -> Verdict {
+fn moved<'a>(verdict: &Verdict<'a>, length: usize) -> Verdict<'a> {
     match verdict.clone() {
         Verdict::Found(mut hello) => {
             hello.length = length;

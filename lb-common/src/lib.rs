@@ -2,7 +2,7 @@
 //!
 //! The modules follow a packet: [`wire`] reads it, [`conntrack`] judges it, [`maglev`] selects for
 //! it, [`nat`] rewrites it and [`verdict`] says how it ended. [`maps`] is the layout of what the
-//! data plane looks up. Everything here runs unchanged in the kernel and under `cargo test`.
+//! data plane looks up. [`client_hello`] reads what TLS clients send first. Everything here runs unchanged in the kernel and under `cargo test`.
 #![cfg_attr(not(any(test, feature = "user")), no_std)]
 #![warn(missing_docs)]
 
@@ -10,6 +10,7 @@ pub mod abi;
 pub mod addr;
 pub mod arp;
 pub mod batch;
+pub mod client_hello;
 pub mod conntrack;
 pub mod contact;
 pub mod csum_partial;
@@ -25,6 +26,7 @@ pub mod nat;
 mod pod;
 pub mod rate;
 pub mod reject;
+pub mod server_name;
 pub mod splice;
 pub mod station;
 pub mod tcp_frame;

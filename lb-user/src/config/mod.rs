@@ -33,7 +33,6 @@ mod validate;
 mod yaml;
 
 mod did_you_mean;
-pub mod server_name;
 pub mod server_names;
 #[cfg(test)]
 mod tests;

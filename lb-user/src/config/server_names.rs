@@ -7,9 +7,8 @@
 
 use std::collections::HashMap;
 
+use lb_common::server_name::ServerName;
 use regex::bytes::{Regex, RegexBuilder};
-
-use crate::config::server_name::ServerName;
 
 /// Most memory that one expression takes compiled, and while it matches.
 const MAX_EXPRESSION: usize = 256 * 1024;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! accept (a thread in each cell: accepts, dials) -> admission (clients without a backend yet)
-//!   -> sni: proxy_protocol::decode (what a proxy says of the client), client_hello -> route (the pool)
+//!   -> sni: proxy_protocol::decode (what a proxy says of the client), lb_common::client_hello -> route (the pool)
 //!        -> dial (a connection to one of its backends)
 //!        -> splice (the header of proxy_protocol::encode first, if the pool wants one: the data plane goes on),
 //!           or relay (this process does)
@@ -16,7 +16,6 @@
 
 mod accept;
 mod admission;
-pub mod client_hello;
 pub mod connections;
 pub mod dial;
 mod fair_share;

@@ -12,9 +12,9 @@
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
+use lb_common::{client_hello::Alpn, server_name::ServerName};
 
-use super::client_hello::Alpn;
-use crate::config::{NameRoute, Otherwise, To, server_name::ServerName, server_names::Names};
+use crate::config::{NameRoute, Otherwise, To, server_names::Names};
 
 /// The routes of a service.
 #[derive(Debug)]

@@ -2,13 +2,15 @@
 
 use std::{io, rc::Rc, sync::Arc};
 
-use lb_common::maglev;
+use lb_common::{
+    client_hello::{self, Hello, Reached, Reading, Refusal},
+    maglev,
+};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use super::{
     accept::Context,
     admission::Permit,
-    client_hello::{self, Hello, Reached, Reading, Refusal},
     dial::select::{Addresses, Candidates, NoBackend},
     relay::{Connected, go_on},
     route,

@@ -2,6 +2,7 @@
 
 use std::{io, os::fd::AsRawFd as _, time::Duration};
 
+use lb_common::client_hello::MAX_STREAM;
 use nix::{
     libc::linger,
     sys::socket::{Shutdown, setsockopt, shutdown, sockopt},
@@ -11,7 +12,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{client_hello::MAX_STREAM, connections::Leg, snapshot::Service, tcp_info::Info};
+use super::{connections::Leg, snapshot::Service, tcp_info::Info};
 
 /// How long a client may take to close, once it has been told why it gets nothing.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);

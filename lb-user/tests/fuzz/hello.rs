@@ -1,8 +1,8 @@
 //! Hellos out of any bytes.
 
-use lb_user::{
-    config::server_name::ServerName,
-    proxy::client_hello::{Reading, Verdict, parse},
+use lb_common::{
+    client_hello::{Reading, Verdict, parse},
+    server_name::ServerName,
 };
 
 use crate::each_input;

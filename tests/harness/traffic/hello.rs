@@ -32,7 +32,7 @@ pub struct Captured {
 /// When the files are not there, or not in the form that they have.
 pub fn captured() -> Result<Vec<Captured>> {
     let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../lb-user/src/proxy/client_hello/tests/data");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../lb-common/src/client_hello/tests/data");
     let files = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
     let mut all = files
         .map(|file| {

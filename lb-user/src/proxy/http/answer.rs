@@ -11,9 +11,10 @@ use hyper::{
     body::{Body, Bytes, Frame, Incoming, SizeHint},
     header::{CONTENT_TYPE, HeaderValue, LOCATION},
 };
+use lb_common::server_name::ServerName;
 
 use super::timeouts::Turn;
-use crate::{config::server_name::ServerName, proxy::dial::select::NoBackend};
+use crate::proxy::dial::select::NoBackend;
 
 /// Why a request gets no answer of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]

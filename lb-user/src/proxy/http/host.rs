@@ -6,12 +6,13 @@ use hyper::{
     Method, Uri, Version,
     header::{HOST, HeaderMap, HeaderValue},
 };
+use lb_common::{
+    client_hello::Alpn,
+    server_name::{NameFault, ServerName},
+};
 
 pub(super) use crate::proxy::route::Way;
-use crate::{
-    config::server_name::{NameFault, ServerName},
-    proxy::{client_hello::Alpn, snapshot::Http},
-};
+use crate::proxy::snapshot::Http;
 
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 use std::net::Ipv4Addr;
 
-use super::{
-    super::client_hello::{self, Verdict},
-    *,
+use lb_common::{
+    client_hello::{self, Verdict},
+    server_name::NameFault,
 };
-use crate::config::server_name::NameFault;
+
+use super::*;
 
 mod bytes;
 

@@ -6,7 +6,7 @@
 use core::mem;
 
 use super::{Alpn, Hello, Refusal, bytes::Bytes, record_layer::HEAD};
-use crate::config::server_name::ServerName;
+use crate::server_name::ServerName;
 
 /// SSL 3; older versions have no such hello.
 const OLDEST: u16 = 0x0300;

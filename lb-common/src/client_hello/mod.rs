@@ -24,7 +24,7 @@ pub use self::{
     record_layer::{MAX_HELLO, MAX_STREAM, Reached, Reading},
     refusal::{Refusal, UNRECOGNIZED_NAME, alert_record},
 };
-pub use crate::config::server_name::{NameFault, ServerName};
+use crate::server_name::ServerName;
 
 /// What the bytes of a client are, as far as they have come.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::{
     super::{Alpn, Refusal},
     Draft, Verdict, long, malformed, message, parse, records, refused, short,
 };
-use crate::config::server_name::{NameFault, ServerName};
+use crate::server_name::{NameFault, ServerName};
 
 #[test]
 fn the_same_extension_twice() {

@@ -3,7 +3,7 @@
 use core::{error::Error, fmt};
 
 use super::MAX_STREAM;
-use crate::config::server_name::NameFault;
+use crate::server_name::NameFault;
 
 // Alert descriptions, RFC 8446 section 6.
 const UNEXPECTED_MESSAGE: u8 = 10;

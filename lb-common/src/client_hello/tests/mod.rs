@@ -7,7 +7,7 @@ mod rules;
 mod splits;
 
 use super::{Hello, MAX_HELLO, Reading, Refusal, Verdict, parse};
-use crate::config::server_name::ServerName;
+use crate::server_name::ServerName;
 
 /// Xorshift: the same numbers in each run.
 pub(super) struct Chance(u64);

@@ -67,8 +67,8 @@ fn leave(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     emit::out(ctx, network)
 }
 
-/// Whether this is a segment of a socket of the cell to somebody else: from a local port of a SNAT
-/// address, from a flow's port that it has, or from a shared VIP.
+/// Whether this is a segment that a socket of the cell sends to a peer on the network: from a local port of a
+/// SNAT address, from a flow's port that the socket has, or from a shared VIP.
 #[inline(always)]
 fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     let ip: &Ipv4 = xdp.header(size_of::<Ethernet>())?;

@@ -43,7 +43,7 @@ pub(crate) const fn number(end: Result<Verdict, DropReason>) -> u32 {
     }
 }
 
-/// The end of a packet that such a function said.
+/// The end of a packet that such a function returned.
 #[inline(always)]
 pub(crate) fn end(number: u32) -> Result<Verdict, DropReason> {
     match number.wrapping_sub(FIRST_VERDICT) {

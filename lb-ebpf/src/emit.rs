@@ -10,9 +10,8 @@ use lb_common::{
 
 use crate::{frame::vlan, lookup::network_by_id, reject};
 
-/// Whether the frame may go on to the network with this id. To be asked before the frame does anything
-/// to a flow, and not before it has one or is let into a service: who asks for anything else learns
-/// nothing.
+/// Whether the frame may go on to the network with this id. Call it after the frame has a flow or policy has
+/// admitted it, so that other senders cannot probe MTU and hops; and before the frame changes any flow state.
 #[inline(always)]
 pub(crate) fn check<I: Ip>(frame: &Frame<'_, I>, id: u16) -> Result<(), DropReason> {
     let mtu = network_by_id(id)?.mtu;

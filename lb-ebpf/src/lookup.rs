@@ -1,4 +1,4 @@
-//! Which network a frame came from, what its address is, which service listens there; whom a cell
+//! Which network a frame came from, what its address is, which service listens there; the peers that a cell
 //! talks to.
 
 use aya_ebpf::maps::lpm_trie::Key;
@@ -83,7 +83,7 @@ pub(crate) fn unlabel(label: Be32) -> Option<Be128> {
 #[inline(always)]
 pub(crate) fn client6(flow_id: u32) -> Option<Be128> {
     let client = CLIENTS6.get_ptr_mut(flow_id)?;
-    // SAFETY: a value of an array map, for which any bits are valid; who claims the entry meanwhile
+    // SAFETY: a value of an array map, for which any bits are valid; a flow that claims the entry meanwhile
     // changes its generation.
     Some(unsafe { client.read_volatile() })
 }
@@ -173,7 +173,7 @@ pub(crate) fn network_by_id(id: u16) -> Result<&'static Network, DropReason> {
     NETWORKS.get(u32::from(id)).ok_or(DropReason::RecordMissing)
 }
 
-/// What the longest matching prefix of `set` says; 0 where none matches.
+/// The value of the longest matching prefix of `set`; 0 where none matches.
 #[inline(always)]
 pub(crate) fn rule(set: u32, address: Be32) -> u32 {
     let key = Key::new(SET_BITS + 32, RuleKey { set, address });

@@ -1,4 +1,4 @@
-//! While nobody is served, only what is the host's own passes.
+//! While a network is stopped, only what is the host's own passes.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{

@@ -1,4 +1,4 @@
-//! What the `lb_` functions say to their callers.
+//! What the `lb_` functions return to their callers.
 //!
 //! Each is a function of its own in the object (`#[inline(never)]`, with a name that the linker keeps): the verifier
 //! walks it once, and not once for each way to it, and its stack is its own. Arguments are numbers, of which there
@@ -10,11 +10,10 @@ use lb_common::maps::fragment::FROM_BACKEND;
 
 use crate::count;
 
-/// What `lb_flow` says of a packet that belongs to no flow and may open one; no reason has this
-/// number.
+/// What `lb_flow` returns for a packet that belongs to no flow and may open one; no reason has this number.
 pub(crate) const OPENS: u64 = count::FIRST_VERDICT as u64 - 1;
 
-/// What `lb_flow6` says of a packet that belongs to a flow: this, whether it is a reply, and the
+/// What `lb_flow6` returns for a packet that belongs to a flow: this, whether it is a reply, and the
 /// generation of the flow's entry in the upper half, and the flow's id in the lower one.
 pub(crate) const OF_FLOW: u32 = 1 << 31;
 /// See [`OF_FLOW`].

@@ -57,9 +57,9 @@ pub(crate) fn check<I>(
     }
 }
 
-/// [`check`] of these ends of a segment; `ports` are ours, and the peer's in the lower half; `asks` says that it is
-/// the first one of a connection. Returns whether it may. A function of its own for the verifier, which walks it
-/// once, and so that it takes no stack of its callers.
+/// [`check`] of these ends of a segment; `ports` are ours, and the peer's in the lower half; `asks` is 1 for
+/// the SYN that opens a connection. Returns 1 if the segment may enter. A function of its own for the
+/// verifier, which walks it once, and so that it takes no stack of its callers.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_admits(id: u32, us: u32, peer: u32, ports: u32, asks: u32) -> u32 {
@@ -96,8 +96,8 @@ fn is_known(ends: Ends) -> bool {
     })
 }
 
-/// Notes that a socket of the cell of the network `id` speaks to `peer` from `us`, addresses or their labels. What
-/// any station can have the kernel say is no sign of a socket: a reset, and the answer to a SYN.
+/// Notes that a socket of the cell of the network `id` sends to `peer` from `us`, addresses or their labels.
+/// What any station can make the kernel send is no sign of a socket: a RST, and the SYN-ACK.
 #[inline(always)]
 pub(crate) fn note<I>(frame: &Frame<'_, I>, (us, peer): (Be32, Be32), id: u16) {
     let L4::Tcp(tcp) = frame.l4 else {

@@ -16,7 +16,7 @@ use crate::{
 /// missed a FIN, which the peer repeats.
 const MAX_SWAPS: u32 = 4;
 
-/// What [`lb_advance`] says of a word in its upper half; no reason has these numbers.
+/// What [`lb_advance`] returns of a word in its upper half; no reason has these numbers.
 pub(crate) const KEPT: u32 = count::FIRST_VERDICT;
 /// See [`KEPT`].
 pub(crate) const CLOSED: u32 = KEPT + 1;
@@ -63,7 +63,7 @@ pub(crate) extern "C" fn lb_advance(
     }
 }
 
-/// The word as it stays, and what has become of the flow. `judge` says what the packet makes of a word.
+/// The word as it stays, and what has become of the flow. `judge` returns what the packet makes of a word.
 #[inline(always)]
 fn change(
     entry: &Entry,
@@ -96,7 +96,7 @@ fn change(
     Ok((word, KEPT))
 }
 
-/// What [`lb_judge`] says of a packet that its flow does not take; no word has this number.
+/// What [`lb_judge`] returns for a packet that its flow does not take; no word has this number.
 const REFUSED: u64 = u64::MAX;
 
 /// The word that a packet makes of this one, of the flow with this id, or [`REFUSED`]. A function of its own for the
@@ -131,8 +131,8 @@ extern "C" fn lb_judge(id: u32, word: u32, packet: u32, sequence: u32, acknowled
     }
 }
 
-/// The numbers that a segment is judged by. Those that it has for the flow are noted: of a SYN that is believed, and
-/// of what its sender has pending then, before the word says so.
+/// The numbers that a segment is judged by. Those that it has for the flow are noted: of a SYN that is
+/// believed, and of what its sender has pending then, before the word changes.
 #[inline(always)]
 fn numbers(entry: &Entry, word: FlowState, direction: Direction, segment: &Segment) -> Numbers {
     let (ack_request, ack_reply) = entry.acks();

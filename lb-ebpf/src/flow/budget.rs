@@ -14,8 +14,8 @@ use crate::{
     maps::{BANKS, NETWORKS, QUOTAS, USAGE},
 };
 
-/// Whether the clients of `network` may open one more flow to `service`. Several CPUs that ask at
-/// once may each be told yes: the budget is exceeded by as many flows at most.
+/// Whether the clients of `network` may open one more flow to `service`. Several CPUs that check at once may
+/// each admit a flow: the budget is exceeded by as many flows at most.
 #[inline(always)]
 pub(crate) fn check(id: u16, network: &Network, service: &Service) -> Result<(), DropReason> {
     if is_spent(usage::network(id), network.budget)
@@ -61,8 +61,8 @@ pub(crate) fn check_again(entry: &Entry) -> Result<(), DropReason> {
     }
 }
 
-/// 1 if the flow with this id must not come into full use, else 0. A network or service that is gone
-/// refuses nobody. A function of its own for the verifier, as `lb_refuse`.
+/// 1 if the flow with this id must not come into full use, else 0. A network or service that is gone refuses
+/// no flow. A function of its own for the verifier, as `lb_refuse`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_budget_is_spent(id: u32) -> u32 {

@@ -35,8 +35,8 @@ const NONE: u32 = 0;
 /// How long an end of a connection rests in TIME_WAIT on Linux: 60 s, in units of coarse time.
 const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 
-/// Claims an id of one of a network's SNAT addresses: its entry, and the word that says so. With which one it begins
-/// is a secret: a client that could choose would use up one address, whose ids all networks share.
+/// Claims an id of one of a network's SNAT addresses: its entry, and the word of the claim. With which one it
+/// begins is a secret: a client that could choose would use up one address, whose ids all networks share.
 #[inline(always)]
 pub(crate) fn claim(
     network: u16,
@@ -61,7 +61,7 @@ const fn number(id: u32, word: FlowState) -> u64 {
     (word.raw() as u64) << 32 | id as u64
 }
 
-/// What such a number says, or one that is only a reason: the word of a claim is not 0.
+/// What such a number, or one that is only a reason, stands for: the word of a claim is not 0.
 #[inline(always)]
 fn claimed(number: u64) -> Result<(u32, FlowState), DropReason> {
     match (number >> 32) as u32 {
@@ -96,9 +96,9 @@ extern "C" fn lb_claim(networks: u32, range: u32, backend: u32, port: u32) -> u6
     said
 }
 
-/// What [`lb_take_over`] and [`lb_take`] say where there is nothing to claim.
+/// What [`lb_take_over`] and [`lb_take`] return where there is nothing to claim.
 const MISSED: u64 = 0;
-/// What [`lb_take`] says of an id that rests.
+/// What [`lb_take`] returns for an id that rests.
 const IN_TIME_WAIT: u64 = 1;
 
 /// Claims the id of the flow with the place `oldest`, if that has to leave, and the new flow may have its id; as

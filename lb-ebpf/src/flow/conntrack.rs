@@ -112,8 +112,8 @@ pub(crate) fn request<I: IpVersion>(
     Ok(Some(hit))
 }
 
-/// Whether answers to the client go to another station from now on, because of this packet. Of a datagram nothing
-/// says that it is not the client's.
+/// Whether answers to the client go to another station from now on, because of this packet. Nothing in a
+/// datagram shows that it is not the client's.
 #[inline(always)]
 fn may_move(entry: &Entry, word: FlowState, is_tcp: bool, segment: &Segment, mac: Mac) -> bool {
     let (_, ack_reply) = entry.acks();

@@ -47,7 +47,7 @@ impl Entry {
         FlowState::from_raw(load!(self, word))
     }
 
-    /// Changes the word if nobody else did since it was read as `old`.
+    /// Changes the word if no other writer has changed it since it was read as `old`.
     #[inline(always)]
     pub(crate) fn swap(&self, old: FlowState, new: FlowState) -> bool {
         // SAFETY: the field is inside the map value that `flow` points to.
@@ -56,7 +56,7 @@ impl Entry {
         unsafe { atomic::compare_and_swap(word, old.raw(), new.raw()) }
     }
 
-    /// The request tuple; `word` says the protocol.
+    /// The request tuple; its protocol is that of `word`.
     #[inline(always)]
     pub(crate) fn key(&self, word: FlowState) -> FlowKey {
         let protocol = if word.is_udp() {
@@ -230,7 +230,7 @@ pub(crate) struct Hit {
 }
 
 impl Hit {
-    /// Whether nobody has claimed the entry since it was read.
+    /// Whether no other flow has claimed the entry since it was read.
     #[inline(always)]
     pub(crate) fn still(&self) -> bool {
         self.entry.word().generation() == self.generation
@@ -242,7 +242,7 @@ impl Hit {
         lookup::client6(self.entry.id).filter(|_| self.still())
     }
 
-    /// The entry's fields, if nobody claims it while they are read.
+    /// The entry's fields, if no other flow claims it while they are read.
     #[inline(always)]
     pub(crate) fn read(entry: Entry, word: FlowState) -> Option<Self> {
         let key = entry.key(word);
@@ -268,7 +268,7 @@ pub(crate) fn frame_bytes<I: Ip>(frame: &Frame<'_, I>) -> u64 {
 }
 
 /// The TCP segment of a frame; for UDP one of zeros. Not `None`: the compiler moves its fields before it
-/// asks whether they are there, and Linux before 6.3 refuses that ("invalid read from stack").
+/// checks whether they are there, and Linux before 6.3 refuses that ("invalid read from stack").
 #[inline(always)]
 pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Segment {
     match frame.l4 {

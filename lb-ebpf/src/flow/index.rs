@@ -12,10 +12,10 @@ use crate::{
     maps::FLOW_INDEX,
 };
 
-/// What the index says of a tuple while its word is being removed. No flow has this id, or the next one.
+/// The id in the index for a tuple while its word is being removed. No flow has this id, or the next one.
 const LEAVING: u32 = 1;
 
-/// What it says where the kernel has not removed it: the next flow of that tuple takes the word.
+/// The id there where the kernel has not removed it: the next flow of that tuple takes the word.
 const FORGOTTEN: u32 = 0;
 
 /// The kernel's answer where a map has no room.
@@ -23,9 +23,9 @@ const E2BIG: i32 = 7;
 
 /// Takes the earlier flow of a newly claimed entry out of the request index.
 ///
-/// Another CPU may give this key a new id at the same time (the same client port is opened again).
-/// Both swap the index word, so one of them wins: who finds it forgotten drops its packet, and who
-/// finds another id there leaves it alone.
+/// Another CPU may give this key a new id at the same time (the same client port is opened again). Both swap
+/// the index word, so one of them wins: a CPU that finds it forgotten drops its packet, and one that finds
+/// another id there leaves it alone.
 #[inline(always)]
 pub(crate) fn unindex(entry: &Entry, word: FlowState) {
     if word.has_flow() {
@@ -47,8 +47,9 @@ pub(crate) fn unindex_closed(key: &FlowKey) {
     }
 }
 
-/// The kernel may not remove the word: before Linux 6.7 where this packet has interrupted a system call on a map on
-/// this CPU, so that it is no use to ask again, and since 6.15 where a lock takes too long. The word says so then.
+/// The kernel may not remove the word: before Linux 6.7 where this packet has interrupted a system call on a
+/// map on this CPU, so that it is no use to try again, and since 6.15 where a lock takes too long. The word
+/// is [`FORGOTTEN`] then.
 #[inline(always)]
 fn unindex_key(entry: &Entry, key: &FlowKey) {
     if let Some(place) = FLOW_INDEX.get_ptr_mut(key)
@@ -88,8 +89,8 @@ pub(crate) fn index(entry: &Entry, key: &FlowKey) -> Result<(), DropReason> {
 
 /// Changes an index word if it still is `old`.
 ///
-/// A removed word's memory is the map's, and may be another key's word by now: `old` tells, unless
-/// that key's new flow has taken this very id within these few instructions. Then two flows are lost
+/// A removed word's memory is the map's, and may be another key's word by now: it differs from `old` then,
+/// unless that key's new flow has taken this very id within these few instructions. Then two flows are lost
 /// from the index, and their clients begin anew.
 #[inline(always)]
 fn swap_place(place: *mut u32, old: u32, new: u32) -> bool {
@@ -100,7 +101,7 @@ fn swap_place(place: *mut u32, old: u32, new: u32) -> bool {
 /// Puts a flow back into the request index if it was lost; see [`swap_place`].
 #[inline(always)]
 pub(crate) fn reindex(entry: &Entry, key: &FlowKey) {
-    // An error says that the flow is there, or that the table is full: nothing to do either way.
+    // An error means that the flow is there, or that the table is full: nothing to do either way.
     let _there: Result<(), i64> = FLOW_INDEX
         .insert(key, &entry.id, u64::from(BPF_NOEXIST))
         .map_err(Into::into);

@@ -2,7 +2,8 @@
 //!
 //! `conntrack` finds the flow of a packet, and `advance` is the rare packet that changes it; `rewrite` and `splice`
 //! translate the frame. `claim` and `allocate` give a new flow its id and take it back, `half_open` and `budget` bound
-//! how many there are, and `events` is what userspace hears of them. `entry` alone touches a flow's memory.
+//! how many there are, and `events` reports a flow's begin and end to userspace. `entry` alone touches a
+//! flow's memory.
 
 mod advance;
 pub(crate) mod allocate;

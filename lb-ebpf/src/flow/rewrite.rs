@@ -13,7 +13,7 @@ use lb_common::{
 
 use crate::frame::xdp::Xdp;
 
-/// Translates a frame that came `from` one network and goes on to another. Says whether its checksum stays
+/// Translates a frame that came `from` one network and goes on to another. Returns whether its checksum stays
 /// open.
 #[inline(always)]
 pub(crate) fn rewrite(
@@ -35,8 +35,8 @@ pub(crate) fn rewrite(
     Ok(open)
 }
 
-/// Makes the checksum of a frame that came `from` a network whole, or says that it stays open because
-/// the kernel's stack will.
+/// Makes the checksum of a frame that came `from` a network whole, or returns true: it stays open because the
+/// kernel's stack computes it.
 #[inline(always)]
 pub(crate) fn complete(ctx: &XdpContext, from: &Network) -> Result<bool, DropReason> {
     if from.flags & NETWORK_PARTIAL == 0 {

@@ -1,6 +1,6 @@
-//! Flows whose connection userspace has opened at both ends and handed over. Their segments get
-//! the numbers that the other end expects; until the backend has what our socket sent it, that socket
-//! hears its acknowledgments.
+//! Flows whose connection userspace has opened at both ends and handed over. Their segments get the numbers
+//! that the other end expects; until the backend has what our socket sent it, that socket gets its
+//! acknowledgments.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
@@ -76,8 +76,9 @@ pub(crate) fn as_backend(
     })
 }
 
-/// Whether a segment to the flow's port is for a socket of the cell: it is the socket's, or the backend has
-/// not got all yet of what that has sent, and says nothing but so. Notes when it has.
+/// Whether a segment to the flow's port is for a socket of the cell: the socket has the flow; or the backend
+/// has not yet acknowledged all that the socket sent, and the segment is a bare ACK. Notes when all is
+/// acknowledged.
 #[inline(always)]
 pub(crate) fn is_for_socket(frame: &Ipv4Frame<'_>, flow_id: u32) -> Result<bool, DropReason> {
     let (Some(entry), L4::Tcp(tcp)) = (Entry::at(flow_id), frame.l4) else {
@@ -110,7 +111,7 @@ fn drained(entry: &Entry) {
     if let Some(splice) = SPLICES.get_ptr_mut(entry.id) {
         // SAFETY: a live value of an array map.
         let state = unsafe { &raw mut (*splice).state };
-        // SAFETY: as above; nobody else writes the field while the flow lives.
+        // SAFETY: as above; only this function writes the field while the flow lives.
         unsafe { state.write_volatile(DRAINED) };
     }
 }
@@ -134,9 +135,9 @@ pub(crate) const fn way(to: u16, direction: u16, is_open: bool) -> u32 {
     WAY | direction | open | to as u32
 }
 
-/// Gives a segment that has been translated the numbers of its flow's splice, and sends it on its way. Says
-/// how that ended, as [`count::number`]. A function of its own for the verifier, as `lb_refuse`; and not
-/// called by `lb_flow`, whose stack leaves no room for it.
+/// Gives a segment that has been translated the numbers of its flow's splice, and sends it on its way.
+/// Returns how that ended, as [`count::number`]. A function of its own for the verifier, as `lb_refuse`; and
+/// not called by `lb_flow`, whose stack leaves no room for it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_splice(ctx: *mut xdp_md, flow_id: u32, way: u32) -> u32 {
@@ -165,7 +166,7 @@ fn numbers(flow_id: u32, way: u32) -> Option<(&'static Numbers, &'static Numbers
     })
 }
 
-/// What [`lb_splice_option`] says of an option that is not there; a sum of changes is far less.
+/// What [`lb_splice_option`] returns for an option that is not there; a sum of changes is far less.
 const BROKEN: u64 = u64::MAX;
 
 /// [`splice::translate_option`], as `Delta::raw`. A function of its own for the verifier, which walks it once
@@ -184,7 +185,7 @@ pub(crate) extern "C" fn lb_splice_option(
     delta.map_or(BROKEN, Delta::raw)
 }
 
-/// Notes of a backend's SYN-ACK what userspace cannot ask its socket for. A function of its own for the
+/// Notes of a backend's SYN-ACK what userspace cannot read from its socket. A function of its own for the
 /// verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -205,10 +206,10 @@ pub(crate) extern "C" fn lb_note_opening(ctx: *mut xdp_md, flow_id: u32) -> u32 
     0
 }
 
-/// Whether a segment of a cell's socket may leave from a flow's port: the socket has the flow, or says what
-/// it had to say before that was handed over. What it says beyond that would go into somebody's connection;
-/// and what has come to it at the last moment the client has not got, so the segment does not acknowledge
-/// that any more.
+/// Whether a segment of a cell's socket may leave from a flow's port: the socket has the flow, or repeats
+/// what it sent before the hand-over. New data of the socket would go into a client's connection. What the
+/// socket received at the last moment has not reached the client, so the segment is made to acknowledge only
+/// what has.
 #[inline(always)]
 pub(crate) fn may_send(frame: &Ipv4Frame<'_>, flow_id: u32) -> bool {
     let (Some(entry), L4::Tcp(tcp)) = (Entry::at(flow_id), frame.l4) else {
@@ -264,7 +265,7 @@ pub(crate) fn is_sent_by_socket(quote: &Quote<'_>, flow_id: u32) -> bool {
 }
 
 /// Whether the connection that a cell's segment from a shared VIP belongs to has been handed over, or is
-/// being so: its socket has nothing to say any more.
+/// being so: its socket must not send any more.
 #[inline(always)]
 pub(crate) fn is_taken(frame: &Ipv4Frame<'_>, network: u16) -> bool {
     let (vip_port, client_port): (Be16, Be16) = frame.l4.ports();

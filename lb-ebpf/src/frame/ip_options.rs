@@ -10,7 +10,7 @@ use crate::frame::xdp::Xdp;
 
 /// Bytes of an IP header without options.
 const IP_BYTES: u32 = size_of::<Ipv4>() as u32;
-/// What [`lb_options`] says of options that may go on; no reason has this number.
+/// What [`lb_options`] returns for options that may go on; no reason has this number.
 const CARRIED: u32 = 64;
 
 /// Whether the packet may go on with the options that it has.
@@ -30,7 +30,7 @@ pub(crate) fn check(ctx: &XdpContext, ip: &Ipv4) -> Result<(), DropReason> {
     }
 }
 
-/// Hides from a client which way its packet came, if it says so.
+/// Hides from a client which way its packet came, if the options have recorded it.
 #[inline(always)]
 pub(crate) fn conceal(ctx: &XdpContext, ip: &Ipv4) {
     let bytes = bytes(ip);

@@ -79,7 +79,7 @@ impl Record {
     }
 }
 
-/// What the record at a place says.
+/// What the record at a place has: its word, its owner and when it began.
 #[inline(always)]
 fn seen(place: u32) -> Option<Seen> {
     let record = Record::at(place)?;
@@ -97,9 +97,9 @@ fn find(key: &FragmentKey) -> u32 {
     lb_datagram(source, destination, both, protocol)
 }
 
-/// The place of the datagram with these [`FragmentKey::words`], or the first one of its set and [`ABSENT`]. Whoever
-/// goes by the record looks at it again. A function of its own for the verifier, which does not walk what follows
-/// for each place.
+/// The place of the datagram with these [`FragmentKey::words`], or the first one of its set and [`ABSENT`].
+/// The record may change meanwhile: a caller that goes by it reads it again. A function of its own for the
+/// verifier, which does not walk what follows for each place.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_datagram(
@@ -156,7 +156,7 @@ pub(crate) extern "C" fn lb_take_record(first: u32, owner: u32, own: u32) -> u32
     }
 }
 
-/// What a first fragment says.
+/// What a first fragment tells of its datagram.
 pub(crate) struct First {
     pub(crate) flow: u32,
     pub(crate) direction: u16,

@@ -34,10 +34,10 @@ pub(crate) trait IpVersion: Ip + Sized {
     /// Whether the source is one of our addresses in the network `id`.
     fn has_our_source(&self, id: u16) -> bool;
 
-    /// What a rule set says of the source.
+    /// The longest match of a rule set for the source.
     fn source_rule(&self, set: u32) -> u32;
 
-    /// What a rule set says of the destination.
+    /// The longest match of a rule set for the destination.
     fn destination_rule(&self, set: u32) -> u32;
 }
 

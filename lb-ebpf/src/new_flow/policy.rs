@@ -1,4 +1,4 @@
-//! Who may open a flow; asked before any state is made.
+//! Which sources may open a flow; judged before any state is made.
 
 use lb_common::{
     addr::Be32,
@@ -49,7 +49,7 @@ pub(crate) fn is_own(id: u16, network: &Network, ip: &impl IpVersion) -> bool {
     ip.source_rule(network.sources) == ALLOW && !ip.has_our_source(id)
 }
 
-/// Whether an address of which the sources of a network say this may be a station of it.
+/// Whether an address for which the sources of a network have this rule may be a station of it.
 #[inline(always)]
 pub(crate) const fn is_neighbour(rule: u32) -> bool {
     matches!(rule, ALLOW | NEIGHBOUR)
@@ -68,7 +68,7 @@ pub(crate) fn may_pass(network: &Network, ip: &impl IpVersion) -> bool {
     network.destinations == 0 || ip.destination_rule(network.destinations) != DENY
 }
 
-/// IP to none of our addresses: from a tenant to nobody, else to the host, but not through it.
+/// IP to none of our addresses: from a tenant it is dropped; else it goes to the host, but not through it.
 #[inline(always)]
 pub(crate) fn not_for_us(network: &Network, ip: &impl IpVersion) -> Result<Verdict, DropReason> {
     if network.is_tenant() {

@@ -25,14 +25,15 @@ use crate::{
 /// Shortest frame on a wire without its checksum (IEEE 802.3): an answer is not made longer.
 pub(crate) const SHORTEST: usize = 60;
 
-/// Whether the reason is one of the way to the service, which a router would tell by ICMP, and not of
-/// the service itself.
+/// Whether the reason is one of the way to the service, which a router would report by ICMP, and not of the
+/// service itself.
 #[inline(always)]
 pub(crate) const fn is_of_the_way(reason: u32) -> bool {
     reason == DropReason::TooBig as u32 || reason == DropReason::TtlExpired as u32
 }
 
-/// What the frame itself says about that; `vip` is its destination, or the label of that.
+/// Whether the sender must know, as far as the frame itself decides it; `vip` is its destination, or the
+/// label of that.
 #[inline(always)]
 pub(crate) fn must_know<I: IpVersion>(
     frame: &Frame<'_, I>,
@@ -48,7 +49,7 @@ pub(crate) fn must_know<I: IpVersion>(
             || goes_on(frame) && conntrack::was_ended(&key, frame.ip);
     }
     if reason == DropReason::ReplyMismatch as u32 {
-        // The rest of a connection that is gone; who knocks at a SNAT port learns nothing.
+        // The rest of a connection that is gone; a prober of a SNAT port learns nothing.
         return match frame.l4 {
             L4::Tcp(tcp) => tcp.flags.get() & (SYN | RST | ACK) == ACK,
             L4::Udp(_) => false,
@@ -70,7 +71,7 @@ pub(crate) fn cut(ctx: &XdpContext, length: usize, wanted: usize) -> Option<()> 
     (cut == 0).then_some(())
 }
 
-/// Reasons that say nothing but that nobody serves the sender there; a change may have made them.
+/// Reasons that mean only that the sender is not served there; a change may have made them.
 pub(crate) const OF_POLICY: u32 = 1 << DropReason::NotDeclared as u32
     | 1 << DropReason::NoService as u32
     | 1 << DropReason::Spoofed as u32
@@ -86,7 +87,7 @@ pub(crate) const fn has(reasons: u32, reason: u32) -> bool {
 #[inline(always)]
 fn rejects(key: &FlowKey, ip: &impl IpVersion, network: &Network, reason: u32) -> bool {
     if reason == DropReason::NoService as u32 {
-        // Policy was not asked yet.
+        // Policy has not judged it yet.
         return network.flags & NETWORK_REJECT != 0 && policy::is_own(key.network, network, ip);
     }
     reason == DropReason::Denied as u32

@@ -28,7 +28,7 @@ pub(crate) fn take_echo(id: u16) -> bool {
 /// The network that no frame comes from: what is kept there belongs to the frame in hand.
 const IN_HAND: u16 = 0;
 
-/// Keeps the MTU that the frame in hand is too big for: its sender may have to be told.
+/// Keeps the MTU that the frame in hand is too big for: an ICMP error to its sender may need it.
 #[inline(always)]
 pub(crate) fn note_mtu(mtu: u16) {
     if let Some(answers) = answers(IN_HAND) {

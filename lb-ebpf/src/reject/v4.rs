@@ -1,4 +1,4 @@
-//! Who cannot be served is told so, in the frame that it sent.
+//! Turns a refused frame into a RST or an ICMP error to its sender, in place.
 
 use aya_ebpf::{bindings::xdp_md, helpers::bpf_xdp_adjust_head, programs::XdpContext};
 use lb_common::{
@@ -83,7 +83,7 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
     }
     match frame.l4 {
         L4::Tcp(tcp) if !is_of_the_way(reason) => {
-            // What is never answered takes no answer from anybody else.
+            // A RST is never answered, so it uses up no token of the other answers.
             if tcp.flags.get() & RST != 0 || !token(id) {
                 return None;
             }
@@ -116,8 +116,8 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
     }
 }
 
-/// Reasons that may have an answer: what is declared is never met with silence; what policy denies is,
-/// unless the configuration says `reject`, or a change has ended the sender's connection.
+/// Reasons that may have an answer: what is declared is never met with silence; what policy denies is, unless
+/// the configuration has `reject`, or a change has ended the sender's connection.
 #[inline(always)]
 const fn may_answer(reason: u32) -> bool {
     const DECLARED: u32 = 1 << DropReason::NoFlow as u32
@@ -132,7 +132,7 @@ const fn may_answer(reason: u32) -> bool {
     has(DECLARED | OF_POLICY, reason)
 }
 
-/// The error that says so.
+/// The ICMP error for the reason.
 #[inline(always)]
 fn error(reason: u32) -> Option<IcmpError> {
     if reason == DropReason::TooBig as u32 {

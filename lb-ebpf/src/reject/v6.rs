@@ -55,7 +55,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
     }
     match frame.l4 {
         L4::Tcp(tcp) if !is_of_the_way(reason) => {
-            // What is never answered takes no answer from anybody else.
+            // A RST is never answered, so it uses up no token of the other answers.
             if tcp.flags.get() & RST != 0 || !token(id) {
                 return None;
             }
@@ -89,7 +89,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
     }
 }
 
-/// The error that says so.
+/// The ICMP error for the reason.
 #[inline(always)]
 fn error(reason: u32) -> Icmp6Error {
     if reason == DropReason::TooBig as u32 {

@@ -1,5 +1,5 @@
-//! Requests for our addresses are answered here, and answers to our own go into the cell that has asked; none
-//! goes from a tenant to the host.
+//! ARP requests for our addresses are answered here, and replies to the cell's own requests go into the cell;
+//! none goes from a tenant to the host.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
@@ -23,8 +23,8 @@ pub(crate) extern "C" fn lb_arp(ctx: *mut xdp_md, id: u32) -> u32 {
     count::number(steer(&XdpContext::new(ctx), id as u16))
 }
 
-/// Steers a frame by its target: the address that a request asks for, and that of the station which has asked in
-/// a reply.
+/// Steers a frame by its target: the address that a request is for; in a reply the address that sent the
+/// request.
 #[inline(always)]
 fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
@@ -44,7 +44,7 @@ fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     if !network.is_tenant() {
         return Ok(Verdict::Passed);
     }
-    // The cell may know a station that says where it is; no other one needs to.
+    // The cell may learn the address of a station that announces it; no other station needs to.
     if !is_read || !arp::announces(arp) {
         return Err(DropReason::ArpNotOurs);
     }

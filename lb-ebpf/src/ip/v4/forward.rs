@@ -99,7 +99,7 @@ fn request(
     }
 }
 
-/// The way of a request that belongs to a flow; as [`lb_flow`] says it.
+/// Sends a request that belongs to a flow to its backend; returns what [`lb_flow`] does.
 #[inline(always)]
 pub(crate) fn to_backend(
     ctx: &XdpContext,
@@ -160,7 +160,7 @@ fn reply(
     emit::out(ctx, out).map(said)
 }
 
-/// What a backend says to a socket of the cell.
+/// Delivers a backend's segment to the socket of the cell that has the flow.
 #[inline(always)]
 fn to_socket(
     ctx: &XdpContext,
@@ -177,9 +177,9 @@ fn to_socket(
     local(ctx, network)
 }
 
-/// Whether a frame to `address` is for a socket of the network's cell: from somebody that the cell
-/// talks to. Which connection it belongs to is the cell's kernel to judge. It makes them itself, so
-/// nobody asks for one.
+/// Whether a frame to `address` is for a socket of the network's cell: plain TCP from a peer that the cell
+/// talks to. The cell only opens connections, so a bare SYN is never for it; whether the segment is of a
+/// connection, the cell's kernel judges.
 #[inline(always)]
 fn is_local(frame: &Ipv4Frame<'_>, (id, network): (u16, &Network), address: &Address) -> bool {
     let (from, port) = frame.l4.ports();

@@ -72,7 +72,7 @@ fn message(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     }
 }
 
-/// An echo request to a VIP of ours: answered by the VIP, at a rate, to whom its network may have.
+/// An echo request to a VIP of ours: answered by the VIP, at a rate, if its network may have the source.
 #[inline(always)]
 fn echo(
     ctx: &XdpContext,
@@ -167,7 +167,7 @@ fn is_local(
         }
 }
 
-/// We had sent it from a SNAT port: a request, so its client is told.
+/// We had sent it from a SNAT port: a request, so its client gets the error.
 #[inline(always)]
 fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Direction> {
     let hit = conntrack::by_id(flow_id)?;
@@ -194,7 +194,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Direction> {
     })
 }
 
-/// We had sent it from a VIP: a reply, so its backend is told.
+/// We had sent it from a VIP: a reply, so its backend gets the error.
 #[inline(always)]
 fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Direction> {
     let hit = conntrack::by_key(&FlowKey {

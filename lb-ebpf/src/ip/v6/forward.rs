@@ -1,7 +1,7 @@
 //! A packet of TCP or UDP over IPv6 goes the way of its flow.
 //!
 //! As over IPv4, in two steps, because two addresses of sixteen bytes more do not fit on the stack of one:
-//! conntrack says which flow, and [`lb_rewrite6`] makes of the packet what the flow's other end expects.
+//! conntrack finds the flow, and [`lb_rewrite6`] makes of the packet what the flow's other end expects.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
@@ -133,8 +133,8 @@ extern "C" fn lb_clamp6(ctx: *mut xdp_md, first: u32, most: u32) -> u32 {
     u32::from(mss::clamp_at(&xdp, first as usize & OFFSETS, most as u16).is_some())
 }
 
-/// Sends a packet that came from the network `id` on to the other end of its flow. `way` is the upper half
-/// of what [`lb_flow6`] said. Returns [`count::number`].
+/// Sends a packet that came from the network `id` on to the other end of its flow. `way` is the upper half of
+/// what [`lb_flow6`] returned. Returns [`count::number`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_rewrite6(

@@ -14,7 +14,7 @@ use crate::{count, frame::xdp::Xdp};
 /// ICMPv6 (RFC 4443).
 pub(crate) const ICMP: u8 = 58;
 
-/// What [`lb_chain`] says of a packet that may not go on is above all chains.
+/// What [`lb_chain`] returns for a packet that may not go on is above all chains.
 pub(crate) const REFUSED: u32 = 1 << 24;
 
 /// What is behind the IPv6 header.

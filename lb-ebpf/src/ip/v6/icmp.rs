@@ -31,7 +31,7 @@ pub(crate) extern "C" fn lb_icmp6(ctx: *mut xdp_md, id: u32, chain: u32) -> u32 
     count::number(message(ctx, id as u16, Chain::from_raw(chain)))
 }
 
-/// Whom a packet is for: one of our addresses, in the network with this id.
+/// The destination of a packet: one of our addresses, in the network with this id.
 struct Ours<'a> {
     id: u16,
     network: &'a Network,
@@ -71,7 +71,7 @@ fn message(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReaso
     }
 }
 
-/// An echo request to a VIP of ours: answered by the VIP, at a rate, to whom its network may have.
+/// An echo request to a VIP of ours: answered by the VIP, at a rate, if its network may have the source.
 #[inline(always)]
 fn echo(ctx: &XdpContext, message: &Message<'_>, ours: &Ours<'_>) -> Result<Verdict, DropReason> {
     if message.ethernet.source.get().is_group() {
@@ -131,8 +131,8 @@ fn way(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Direction> {
     }
 }
 
-/// Whether the cell may have sent what is quoted: to somebody that its checks ask. Its kernel knows whether
-/// it has.
+/// Whether the cell may have sent what is quoted: from a local port to a peer of its checks. Its kernel knows
+/// whether it has.
 #[inline(always)]
 fn is_local(message: &Message<'_>, quote: &Quote<'_>, ours: &Ours<'_>) -> bool {
     let (port, peer_port) = (quote.l4.source.get(), quote.l4.destination.get());
@@ -143,7 +143,7 @@ fn is_local(message: &Message<'_>, quote: &Quote<'_>, ours: &Ours<'_>) -> bool {
             .is_some_and(|peer| lookup::is_local_peer(ours.id, peer, peer_port))
 }
 
-/// We had sent it from a SNAT port: a request, so its client is told.
+/// We had sent it from a SNAT port: a request, so its client gets the error.
 #[inline(always)]
 fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Direction> {
     let hit = conntrack::by_id(flow_id)?;
@@ -168,7 +168,7 @@ fn to_client(quote: &Quote<'_>, flow_id: u32) -> Option<Direction> {
     })
 }
 
-/// We had sent it from a VIP: a reply, so its backend is told.
+/// We had sent it from a VIP: a reply, so its backend gets the error.
 #[inline(always)]
 fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Direction> {
     let hit = conntrack::by_key(&FlowKey {

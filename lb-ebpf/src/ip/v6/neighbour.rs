@@ -1,5 +1,5 @@
-//! Neighbour discovery (RFC 4861): solicitations for our addresses are answered here, and answers to our
-//! own go into the cell that has asked; none goes from a tenant to the host.
+//! Neighbour discovery (RFC 4861): solicitations for our addresses are answered here, and advertisements to
+//! the cell go into it; none goes from a tenant to the host.
 
 use aya_ebpf::{bindings::xdp_md, helpers::bpf_xdp_adjust_head, programs::XdpContext};
 use lb_common::{
@@ -75,7 +75,7 @@ fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
         return Ok(Verdict::Passed);
     }
     match kind {
-        // The cell may know a station that says where it is.
+        // The cell may learn the address of a station that announces it.
         ADVERTISEMENT => enter::at_rate(id, network, |rates, now| rates.notices.take(now, NOTICES)),
         SOLICITATION => Err(DropReason::ArpNotOurs),
         _ if of_groups(&xdp) == Some(QUERY) => {
@@ -160,8 +160,8 @@ fn is_of_ours(xdp: &Xdp, id: u16) -> bool {
         .is_some_and(|label| lookup::labelled(id, label).is_some())
 }
 
-/// Whether the cell of the network `id` may say this: a question or an answer of an address of ours, or which
-/// groups it has joined.
+/// Whether the cell of the network `id` may send this: a solicitation or advertisement from an address of
+/// ours, or a report of the groups that it has joined.
 #[inline(always)]
 pub(crate) fn may_leave(xdp: &Xdp, id: u16) -> Option<()> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;

@@ -20,8 +20,8 @@ use crate::{
     subprogram::{OF_FLOW, OPENS},
 };
 
-/// What is next for a packet, beside its end: in the upper eight bits of what [`lb_ipv6`] says, which then has
-/// `Chain::raw` in the next 24 and the label of our address in the lower half.
+/// What is next for a packet, beside its end: in the upper eight bits of what [`lb_ipv6`] returns, which then
+/// has `Chain::raw` in the next 24 and the label of our address in the lower half.
 const FLOW: u64 = 1;
 /// As [`FLOW`]: ICMP.
 const MESSAGE: u64 = 2;
@@ -85,7 +85,7 @@ fn door(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
-    // A switch that knows who is in a group may send to each of them alone (RFC 6085).
+    // A switch that knows the members of a group may send to each of them alone (RFC 6085).
     if ethernet.destination.get().is_group() || ip.destination.get().is_group() {
         return Ok(Next::NEIGHBOUR);
     }

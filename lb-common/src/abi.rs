@@ -7,13 +7,13 @@
 /// - 2: rule sets; longer records of networks and services; more networks; longer names.
 /// - 3: flags and budgets in those records; usage, rings of flows, flow events, drop samples; answers
 ///   have counters of their own.
-/// - 4: time of flow events; a flag of the network asks for them.
+/// - 4: time of flow events; a flag of the network that turns them on.
 /// - 5: MTU and MSS in the records of networks; fragments, IP identifications, echo replies.
 ///   Later, without a number of its own: local peers. A map that is only added is made, empty, by a
 ///   start over pins without it, and an older `lb` leaves it alone. A flag of stopped networks: an older
 ///   `lb` writes these records without it.
 /// - 6: splices, and flows that are sockets' ports: other bits of the flow's word.
-///   Before anybody had it, a splice's name gave two bytes of its length to the backend's segment size.
+///   Before any release, a splice's name gave two bytes of its length to the backend's segment size.
 ///   Later, without a number of its own: labels, clients and rules of IPv6, which are maps of their own; the
 ///   number of a network's SNAT addresses of IPv6 in its flags; the version in an address' key; the client at
 ///   the end of a flow event. An older `lb` knows nothing of it, so IPv6 goes out of the file before a downgrade.

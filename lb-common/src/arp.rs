@@ -15,12 +15,12 @@ const SIZES: (u8, u8) = (6, 4);
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 
-/// What a message says to us.
+/// What a message is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Where an address of ours is asked for.
+    /// A request for an address of ours.
     Request,
-    /// Where an address is that we have asked for.
+    /// The reply to a request of our own.
     Reply,
     /// Nothing that concerns us.
     Other,
@@ -34,7 +34,7 @@ pub fn is_of_ipv4(arp: &Arp) -> bool {
         && (arp.hardware_size.get(), arp.protocol_size.get()) == SIZES
 }
 
-/// Whether a station says with it where it is itself (RFC 5227 section 3).
+/// Whether a station announces its own address with it (RFC 5227 section 3).
 #[inline(always)]
 pub fn announces(arp: &Arp) -> bool {
     arp.sender.get() == arp.target.get()
@@ -46,7 +46,7 @@ pub fn is_probe(arp: &Arp) -> bool {
     arp.operation.get().get() == REQUEST && arp.sender.get().raw() == 0
 }
 
-/// What a message whose target is ours, and `mac` our MAC, says to us.
+/// What a message is to us whose target is ours; `mac` is our MAC.
 #[inline(always)]
 pub fn message(arp: &Arp, mac: Mac) -> Message {
     match arp.operation.get().get() {

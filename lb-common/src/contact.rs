@@ -18,9 +18,9 @@ pub const PLACES: u32 = 1 << 16;
 /// Bits of coarse time below the unit of a note: it is about a second, so that a busy connection writes one word
 /// a second.
 pub(crate) const UNIT_SHIFT: u32 = 10;
-/// The bits of a note that say when. They wrap in nine hours.
+/// The bits of a note that hold its time. They wrap in nine hours.
 const TIME: u32 = 0x7fff;
-/// The bit of a note that says that there is one.
+/// The bit of a note that is set in every one.
 const NOTED: u32 = 0x8000;
 /// Units for which an end is known: about a minute. A socket acknowledges what it gets, so one that is in use is
 /// noted far more often.
@@ -66,7 +66,7 @@ impl Contact {
         self.0 & !(PLACES - 1) | NOTED | now >> UNIT_SHIFT & TIME
     }
 
-    /// Whether `note`, which stands at its place, says that the cell has spoken to it lately.
+    /// Whether `note`, which stands at its place, is of this contact and not old.
     #[inline(always)]
     pub const fn is_known(self, note: u32, now: u32) -> bool {
         self.is_noted_within(note, now, KNOWN_FOR)

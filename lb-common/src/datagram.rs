@@ -1,6 +1,6 @@
-//! Where the record of a datagram in pieces stands, and the word that says which datagram it is of.
+//! Where the record of a datagram in pieces stands, and the word by which it is that datagram's.
 //!
-//! A record has one of the [`PLACES`] of a set, which the datagram's key says. No network has more than
+//! A record has one of the [`PLACES`] of a set, which the datagram's key selects. No network has more than
 //! [`SHARE`] of them while there are others that are in use: with one more it gives up its own oldest. So a
 //! network's datagrams, however many, take no place of another's.
 
@@ -77,7 +77,7 @@ impl RecordState {
     }
 }
 
-/// What a record says at a look.
+/// What a record has when it is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// Its word, read first.
@@ -120,9 +120,9 @@ pub fn count(first: u32, owner: u8, now: u32, look: impl Fn(u32) -> Option<Seen>
     own
 }
 
-/// How well a place whose record says this suits a new datagram of `owner`, which has `own` places of the set; 0 if it
-/// cannot be taken. Best is its own oldest one if it has its share, then a vacant one, then its own one. Where each
-/// is in use by others, of which there are four then, it is the oldest of theirs.
+/// How well a place with this record suits a new datagram of `owner`, which has `own` places of the set; 0 if
+/// it cannot be taken. Best is its own oldest one if it has its share, then a vacant one, then its own one.
+/// Where each is in use by others, of which there are four then, it is the oldest of theirs.
 #[inline(always)]
 pub fn score(seen: &Seen, (owner, own): (u8, u32), now: u32) -> u64 {
     let rank: u64 = match (seen.is_in_use(now), seen.owner == owner) {

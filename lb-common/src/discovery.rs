@@ -26,14 +26,14 @@ pub const ANSWER_BYTES: usize = OPTIONS + OPTION;
 const MESSAGE: usize = size_of::<Ethernet>() + size_of::<Ipv6>();
 /// Where the options of a message begin, in bytes from the frame's first.
 const OPTIONS: usize = MESSAGE + size_of::<Neighbour>();
-/// Bytes of an option that says a MAC, and the unit of the length of any.
+/// Bytes of an option that has a MAC, and the unit of the length of any.
 const OPTION: usize = size_of::<NeighbourOption>();
 const UNIT: u16 = 8;
 const NEIGHBOUR_BYTES: u16 = 24;
 const _: () = assert!(OPTION == UNIT as usize);
 const _: () = assert!(size_of::<Neighbour>() == NEIGHBOUR_BYTES as usize);
 
-/// The options that say a MAC (RFC 4861 section 4.6.1).
+/// The options that have a MAC (RFC 4861 section 4.6.1).
 const SOURCE_MAC: u8 = 1;
 const TARGET_MAC: u8 = 2;
 /// Most units of options. A MAC and a nonce (RFC 7527) are two; signatures (RFC 3971), which take far more,
@@ -56,7 +56,7 @@ pub struct Solicitation {
     pub station: Mac,
     /// Its address; none (`::`) where it only looks whether the target is in use.
     pub source: Be128,
-    /// The address that is asked for.
+    /// The address that is solicited.
     pub target: Be128,
 }
 
@@ -65,8 +65,9 @@ impl Solicitation {
     ///
     /// # Errors
     ///
-    /// `Malformed` where a length, the checksum or a field contradicts that; `UnsupportedProtocol` where it has
-    /// more options than are read; `NeighbourForged` where its station is none, or says another MAC.
+    /// `Malformed` where a length, the checksum or a field contradicts that; `UnsupportedProtocol` where it
+    /// has more options than are read; `NeighbourForged` where its station is none, or an option has another
+    /// MAC.
     #[inline(always)]
     pub fn read<P: Packet>(packet: &P) -> Result<Self, DropReason> {
         let ethernet: &Ethernet = packet.header(0).ok_or(DropReason::Malformed)?;
@@ -156,7 +157,7 @@ impl Solicitation {
         let ip: &Ipv6 = packet.header(size_of::<Ethernet>())?;
         let message: &Neighbour = packet.header(MESSAGE)?;
         let option: &NeighbourOption = packet.header(OPTIONS)?;
-        // A station without an address hears it by the group of all.
+        // A station without an address gets it by the group of all nodes.
         let (station, to, flags) = if self.is_probe() {
             (ALL_NODES_MAC, ALL_NODES, OVERRIDE)
         } else {

@@ -1,8 +1,8 @@
 //! Which bytes of a datagram have passed, and whether one more fragment may.
 //!
-//! No byte passes twice: what a fragment could overwrite at the receiver has been judged by the first
-//! one (RFC 3128). Fragments may come with one hole at a time, so that a pair that was swapped on the
-//! way gets through; whoever needs more than that sends the datagram again.
+//! No byte passes twice: what a fragment could overwrite at the receiver has been judged by the first one
+//! (RFC 3128). Fragments may come with one hole at a time, so that a pair that was swapped on the way gets
+//! through; a sender whose fragments come in greater disorder must send the datagram again.
 
 use network_types::ip::IpProto;
 
@@ -357,7 +357,7 @@ mod tests {
         assert!(complete > 1000, "{complete} datagrams were complete");
     }
 
-    /// A frame with an IP header of `words` words that says `total`, `field` and `protocol`, and
+    /// A frame with an IP header of `words` words whose fields are `total`, `field` and `protocol`, and
     /// `bytes` behind it.
     fn read(
         words: u8,

@@ -30,10 +30,10 @@ const UDP_CHECKSUM: usize = 6;
 /// it loses nothing: the first bytes that are not acknowledged are as large, and are quoted as well.
 const IN_FLIGHT: u32 = 1 << 24;
 
-/// The least MTU of a client's path that a backend hears of, in bytes of an IP packet: what every network of
-/// IPv6 carries (RFC 8200 section 5). A host keeps the MTU of a path by its destination, which is a SNAT address
-/// for a backend, and behind that are all clients: one of them could make the packets of all others small. A
-/// client that has less has segments that fit by the `mss` of its network.
+/// The least MTU of a client's path that is reported to a backend, in bytes of an IP packet: what every
+/// network of IPv6 carries (RFC 8200 section 5). A host keeps the MTU of a path by its destination, which is
+/// a SNAT address for a backend, and behind that are all clients: one of them could make the packets of all
+/// others small. A client that has less has segments that fit by the `mss` of its network.
 pub const MTU_FLOOR: u16 = 1280;
 
 /// What an ICMP message wants (RFC 792).
@@ -43,7 +43,7 @@ pub enum Kind {
     Echo,
     /// Unreachable, time exceeded, parameter problem.
     Error,
-    /// Redirect and source quench (RFC 6633): errors that nobody is to act on.
+    /// Redirect and source quench (RFC 6633): errors that no host should act on.
     Advice,
     /// Anything else.
     Other,
@@ -163,12 +163,12 @@ impl Message<'_> {
     }
 
     /// Bounds the MTU of an error about what was sent to a client, before [`Self::translate`]: below
-    /// [`MTU_FLOOR`] it becomes that, also where a router says none (RFC 1191 section 5). Returns whether it
-    /// was raised. Other errors than "fragmentation needed" have none.
+    /// [`MTU_FLOOR`] it becomes that, also where a router reports none (RFC 1191 section 5). Returns whether
+    /// it was raised. Other errors than "fragmentation needed" have none.
     ///
     /// # Errors
     ///
-    /// `MtuImplausible` if what is quoted fits what the backend would hear.
+    /// `MtuImplausible` if what is quoted fits the MTU that the backend would get.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     pub fn bound_mtu(&self, quote: &Quote<'_>) -> Result<bool, DropReason> {
@@ -192,9 +192,9 @@ impl Message<'_> {
         Ok(raised)
     }
 
-    /// Makes an error one of the end that `to` names: the quote becomes the packet that this end had
-    /// sent, and the error comes from where it had sent it to, whoever found it. So neither end sees
-    /// an address of the other's side. One hop goes off the time to live.
+    /// Makes an error one of the end that `to` names: the quote becomes the packet that this end had sent,
+    /// and the error's source the address that it had sent it to, whichever router reported it. So neither
+    /// end sees an address of the other's side. One hop goes off the time to live.
     ///
     /// `ahead` is taken off the sequence number: what that of a packet with a splice is ahead of what this
     /// end had sent, else 0. Extensions behind the quote (RFC 4884) stay as they are.
@@ -254,9 +254,9 @@ impl Message<'_> {
 }
 
 impl Quote<'_> {
-    /// Whether the flow may have sent this segment: its receiver has acknowledged all before
-    /// `expected` (host order). Who cannot see the flow cannot tell (RFC 5927 section 4.1). One
-    /// less than expected is the number of a SYN and of a keepalive probe. A UDP packet has none.
+    /// Whether the flow may have sent this segment: its receiver has acknowledged all before `expected` (host
+    /// order). A sender off the path cannot know the number (RFC 5927 section 4.1). One less than expected is
+    /// the number of a SYN and of a keepalive probe. A UDP packet has none.
     #[inline(always)]
     pub fn is_plausible(&self, expected: u32) -> bool {
         if self.ip.protocol.get() == IpProto::Udp as u8 {
@@ -418,8 +418,8 @@ mod tests {
         }
     }
 
-    /// For every MTU around the floor and the length that is quoted, and each other type and code: the message
-    /// is that of a router that had said the bounded MTU, with its checksum computed anew.
+    /// For every MTU around the floor and the length that is quoted, and each other type and code: the
+    /// message is that of a router that had reported the bounded MTU, with its checksum computed anew.
     #[test]
     fn an_mtu_is_bounded_by_the_floor_and_by_what_is_quoted() {
         let sent = |total: u16| {
@@ -483,7 +483,7 @@ mod tests {
         assert_eq!((kind(8, 1), kind(3, 4)), (Kind::Other, Kind::Error));
     }
 
-    /// No length of the frame, and no value of the fields that say lengths, leads beyond its end.
+    /// No length of the frame, and no value of its length fields, leads beyond its end.
     #[test]
     fn lengths_that_lie_are_malformed() {
         let segment = l4(6, [SNAT, NODE], [1024, 30918], true);

@@ -163,8 +163,9 @@ impl Message<'_> {
         })
     }
 
-    /// Judges the MTU of an error about what was sent to a client. Unlike that of IPv4 one below [`MTU_FLOOR`] is
-    /// not raised: no router says it (RFC 8200 section 5). Other errors than "packet too big" have none.
+    /// Judges the MTU of an error about what was sent to a client. Unlike that of IPv4 one below
+    /// [`MTU_FLOOR`] is not raised: no router reports it (RFC 8200 section 5). Other errors than "packet too
+    /// big" have none.
     ///
     /// # Errors
     ///
@@ -182,9 +183,9 @@ impl Message<'_> {
         Ok(())
     }
 
-    /// Makes an error one of the end that `to` names: the quote becomes the packet that this end had
-    /// sent, and the error comes from where it had sent it to, whoever found it. So neither end sees
-    /// an address of the other's side. One hop goes off the hop limit.
+    /// Makes an error one of the end that `to` names: the quote becomes the packet that this end had sent,
+    /// and the error's source the address that it had sent it to, whichever router reported it. So neither
+    /// end sees an address of the other's side. One hop goes off the hop limit.
     ///
     /// Extensions behind the quote (RFC 4884) and the MTU stay as they are.
     #[inline(always)]
@@ -513,7 +514,7 @@ mod tests {
         })
     }
 
-    /// No length of the frame, and no value of the fields that say lengths, leads beyond its end.
+    /// No length of the frame, and no value of its length fields, leads beyond its end.
     #[test]
     fn lengths_that_lie_are_malformed() {
         let ends = [ROUTER, SNAT];

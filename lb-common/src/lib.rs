@@ -1,8 +1,9 @@
 //! What both sides of `lb` must agree on: the layout of every map, and every pure decision.
 //!
-//! The modules follow a packet: [`wire`] reads it, [`conntrack`] judges it, [`maglev`] selects for
-//! it, [`nat`] rewrites it and [`verdict`] says how it ended. [`maps`] is the layout of what the
-//! data plane looks up. [`client_hello`] reads what TLS clients send first. Everything here runs unchanged in the kernel and under `cargo test`.
+//! The modules follow a packet: [`wire`] reads it, [`conntrack`] judges it, [`maglev`] selects for it,
+//! [`nat`] rewrites it and [`verdict`] is how it ended. [`maps`] is the layout of what the data plane looks
+//! up; [`client_hello`] reads what a TLS client sends first. Everything here runs unchanged in the kernel and
+//! under `cargo test`.
 #![cfg_attr(not(any(test, feature = "user")), no_std)]
 #![warn(missing_docs)]
 

@@ -1,8 +1,8 @@
-//! What a SYN may ask for, held to what both networks carry.
+//! The segment size in a SYN, held to what both networks carry.
 //!
-//! Whoever opens or accepts a connection says how much data a segment to it may have (RFC 9293
-//! section 3.7.1). It knows its own link only; the other end may be on one that carries less, and a
-//! path that loses "fragmentation needed" would lose the connection with it.
+//! Each end of a connection announces how much data a segment to it may have (RFC 9293 section 3.7.1). It
+//! knows its own link only; the other end may be on one that carries less, and a path that loses
+//! "fragmentation needed" would lose the connection with it.
 
 use crate::{
     addr::Be16,
@@ -22,7 +22,7 @@ const MAX_OPTIONS: usize = 40;
 /// A mask of the places of options.
 const PLACES: usize = 63;
 
-/// Whether a frame may say how large segments may be: a SYN, or the answer to one, with options.
+/// Whether a frame may announce how large segments may be: a SYN or a SYN-ACK, with options.
 #[inline(always)]
 pub fn is_asked<I>(frame: &Frame<'_, I>) -> bool {
     match frame.l4 {

@@ -23,7 +23,7 @@ pub struct Translation<A = Be32> {
     pub destination_port: Be16,
 }
 
-/// Whether the frame may travel one more hop; to be asked before any state is made for it.
+/// Whether the frame may travel one more hop; to be checked before any state is made for it.
 ///
 /// # Errors
 ///
@@ -37,8 +37,8 @@ pub fn check_hops(ip: &impl Ip) -> Result<(), DropReason> {
     }
 }
 
-/// Whether a network with this MTU (0: not known) carries the packet; to be asked before any state
-/// is made for it.
+/// Whether a network with this MTU (0: not known) carries the packet; to be checked before any state is made
+/// for it.
 ///
 /// # Errors
 ///

@@ -51,13 +51,13 @@ impl Bucket {
 
 /// Resets, errors and replies to echo requests: about a thousand a second.
 pub const REFUSALS: Rate = Rate::new(1, 1000);
-/// ARP requests and neighbour solicitations that are answered: 7,600 a second. All stations of a /20 may ask at
-/// once, because a VIP has just been announced.
+/// ARP requests and neighbour solicitations that are answered: 7,600 a second. All stations of a /20 may send
+/// one at once, because a VIP has just been announced.
 pub const QUESTIONS: Rate = Rate::new(8, 4096);
-/// Answers to what the cell has asked: as many as [`QUESTIONS`], because it asks for each of its backends, of
-/// which there are thousands, about every 5 s, and for all of them at a start.
+/// Answers to the cell's own requests: as many as [`QUESTIONS`], because it sends one for each of its
+/// backends, of which there are thousands, about every 5 s, and for all of them at a start.
 pub const REPLIES: Rate = QUESTIONS;
-/// Stations that say unasked where they are. The others are found by the cell's own questions.
+/// Announcements of stations that got no request. The others are found by the cell's own requests.
 pub const NOTICES: Rate = Rate::new(1, 1000);
 /// Questions for groups, of which a querier sends one in two minutes (RFC 3810 section 9.2).
 pub const QUERIES: Rate = Rate::new(1, 100);
@@ -68,7 +68,7 @@ pub const SYNS: Rate = Rate::new(64, 16_384);
 /// Segments to sockets of the cell from ends that it has not spoken to: as many. A new connection has a few until
 /// the cell's first one; of those that were silent for long, and after an upgrade of all, each has the first here.
 pub const STRANGERS: Rate = SYNS;
-/// ICMP errors about segments of the cell. One says all, and TCP does without it.
+/// ICMP errors about segments of the cell. One is enough, and TCP does without it.
 pub const ERRORS: Rate = Rate::new(1, 1000);
 
 pod_struct! {

@@ -1,8 +1,8 @@
 //! A segment of one connection becomes one of another.
 //!
-//! Our sockets answered the client and asked the backend, each end with numbers of its own. Once the
-//! ends are handed to the data plane, what differs between the two connections is these numbers alone:
-//! each segment carries those of its sender, and repeats some of the other end.
+//! Our sockets answered the client and opened a connection to the backend, each end with numbers of its own.
+//! Once the ends are handed to the data plane, what differs between the two connections is these numbers
+//! alone: each segment carries those of its sender, and repeats some of the other end.
 
 use crate::{
     addr::{Be16, Be32},
@@ -114,7 +114,7 @@ pub fn translate_option<P: Packet>(
     list.translate_option(packet, at, option, &add, Delta::default())
 }
 
-/// What the SYN-ACK of an end says that its peer's socket cannot be asked for. Host order.
+/// What the SYN-ACK of an end has that its peer's socket does not report. Host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// Its timestamp: where its sender's clock begins.
@@ -123,10 +123,10 @@ pub struct Opening {
     pub mss: u16,
 }
 
-/// What an end takes that says nothing (RFC 9293 section 3.7.1).
+/// What an end takes whose SYN has no MSS option (RFC 9293 section 3.7.1).
 pub const DEFAULT_MSS: u16 = 536;
 
-/// What a SYN-ACK says that has been parsed. `None` if its list of options is broken.
+/// What a SYN-ACK has that has been parsed. `None` if its list of options is broken.
 #[inline(always)]
 pub fn opening<P: Packet>(packet: &P) -> Option<Opening> {
     let list = List::of(packet)?;
@@ -261,7 +261,7 @@ impl List {
         (end >= size_of::<Tcp>()).then_some(Self { tcp, end })
     }
 
-    /// Whether the frame has all of the list. To be asked after all else: the compiler would take it for
+    /// Whether the frame has all of the list. To be checked after all else: the compiler would take it for
     /// the checks that the verifier wants to see.
     #[inline(always)]
     fn is_inside<P: Packet>(&self, packet: &P) -> Option<()> {
@@ -309,8 +309,9 @@ impl List {
         Some(delta)
     }
 
-    /// Hands each option with a length on, and where it stands, to say whether it is faulty: not zero.
-    /// `None` if one is, or the list is broken; options behind a length that lies may be handed on before.
+    /// Hands each option with a length on, and where it stands; `then` returns whether it is faulty: not
+    /// zero. `None` if one is, or the list is broken; options behind a length that lies may be handed on
+    /// before.
     ///
     /// From one option to the next, and not from place to place as in [`crate::mss::clamp`]: with several
     /// options to write, the verifier would walk each place once for each way that leads to it. Of `at` it

@@ -53,7 +53,7 @@ impl Station {
         self.0.note(now)
     }
 
-    /// Whether `note`, which stands at its place, says that it was added lately.
+    /// Whether `note`, which stands at its place, is of this station and not old.
     #[inline(always)]
     pub const fn is_fresh(self, note: u32, now: u32) -> bool {
         self.0.is_noted_within(note, now, FRESH_FOR)

@@ -23,7 +23,7 @@ const _: () = assert!(size_of::<Tcp>() == TCP_BYTES as usize);
 /// Hops of an IPv6 packet, as of an IPv4 one.
 const HOP_LIMIT: u8 = 64;
 
-/// Who sends to whom, of one family.
+/// Source and destination, of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
     /// Over IPv4.
@@ -103,7 +103,7 @@ pub struct BareSegment {
     pub destination_mac: Mac,
     /// 802.1Q VLAN id, 0 for an untagged frame.
     pub vlan: u16,
-    /// From whom to whom.
+    /// Source and destination.
     pub addresses: Addresses,
     /// Source port.
     pub source_port: Be16,

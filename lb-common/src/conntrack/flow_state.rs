@@ -1,10 +1,11 @@
 //! The word of a flow entry: state, flags, generation.
 //!
-//! An established flow is *doubted* while an end has said that it is over and the other one has not confirmed it
-//! (RFC 5961): a reset that is not exact, or a FIN behind data that was not acknowledged. It has no bit of its own:
-//! of a live flow [`BACKEND_FIRST`] says the same as [`FIN_REPLY`], as the flow closes with the second FIN, and
-//! the other two combinations are the doubt. A program that does not know it sees an established flow, and at
-//! worst lets its id rest. Of a closed flow the same says that a reset has closed it.
+//! An established flow is *doubted* while one end has sent what may end it and the other one has not
+//! confirmed it (RFC 5961): a reset that is not exact, or a FIN behind data that was not acknowledged. It has
+//! no bit of its own: of a live flow [`BACKEND_FIRST`] means the same as [`FIN_REPLY`], as the flow closes
+//! with the second FIN, and the other two combinations are the doubt. A program that does not know it sees an
+//! established flow, and at worst lets its id rest. Of a closed flow the same means that a reset has closed
+//! it.
 
 use super::transition::Direction;
 
@@ -19,7 +20,7 @@ pub struct FlowState(u32);
 pub enum State {
     /// Never used, or its fields have been cleared.
     Free = 0,
-    /// Somebody is writing the fields; nobody may read them.
+    /// Its owner is writing the fields; no other reads them.
     Claimed = 1,
     /// The client's first packet went to the backend.
     New = 2,
@@ -29,7 +30,7 @@ pub enum State {
     Established = 4,
     /// Over, but not claimed yet: still translates.
     Closed = 5,
-    /// Ended by userspace, which told both ends: does not translate any more.
+    /// Ended by userspace, which resets its two ends: does not translate any more.
     Ended = 6,
     /// A socket of the backend's cell has the port: what its backend sends goes there.
     Local = 7,
@@ -230,7 +231,7 @@ impl FlowState {
         self.has_flags(BACKEND_FIRST | FIN_REPLY)
     }
 
-    /// Whether an end has said that the flow is over and the other one has not confirmed it.
+    /// Whether one end has sent what may end the flow and the other one has not confirmed it.
     #[inline(always)]
     pub const fn is_doubted(self) -> bool {
         matches!(self.state(), State::Replied | State::Established) && self.is_odd()
@@ -295,7 +296,7 @@ impl FlowState {
         }
     }
 
-    /// The word of a flow that starts over: no end of the new connection has said anything of an end.
+    /// The word of a flow that starts over: no end of the new connection has sent a FIN or a reset.
     #[inline(always)]
     pub(super) const fn started_over(self) -> Self {
         self.without_flags(FIN_REQUEST | FIN_REPLY | BACKEND_FIRST)
@@ -314,8 +315,8 @@ impl FlowState {
         matches!(self.state(), State::Established)
     }
 
-    /// The end of a flow. Whoever wins the swap to this word puts the id into the queue. Without the
-    /// mark [`Self::expiring`]: a packet that took it off would close the flow once more.
+    /// The end of a flow. The winner of the swap to this word puts the id into the queue. Without the mark
+    /// [`Self::expiring`]: a packet that took it off would close the flow once more.
     #[inline(always)]
     pub const fn close(self) -> Self {
         self.trusted().woken().release().with_state(State::Closed)
@@ -327,10 +328,9 @@ impl FlowState {
         Self(self.close().0 ^ BACKEND_FIRST)
     }
 
-    /// The end of a flow that both ends are told of: whatever they send afterwards belongs to no flow.
-    /// Whoever wins the swap to this word from a live one puts the id into the queue; that of a closed
-    /// one, which must not translate any more, is there already. Without the mark, as for
-    /// [`Self::close`].
+    /// The end of a flow whose two ends are reset: whatever they send afterwards belongs to no flow. The
+    /// winner of the swap to this word from a live one puts the id into the queue; that of a closed one,
+    /// which must not translate any more, is there already. Without the mark, as for [`Self::close`].
     #[inline(always)]
     pub const fn end(self) -> Self {
         self.trusted().woken().release().with_state(State::Ended)

@@ -1,8 +1,8 @@
 //! What a packet does to its flow's word.
 //!
-//! The word is the only truth about a flow entry: state (3 bits), flags (7), generation (22). Every
-//! change is a compare-and-swap of the whole word, so whoever wins one transition has done it
-//! alone. The id of a FREE, CLOSED or ENDED entry waits in its queue of free ids.
+//! The word is the only truth about a flow entry: state (3 bits), flags (7), generation (22). Every change is
+//! a compare-and-swap of the whole word, so the winner of a transition has done it alone. The id of a FREE,
+//! CLOSED or ENDED entry waits in its queue of free ids.
 //!
 //! ```text
 //!          pop          publish       SYN-ACK            ACK

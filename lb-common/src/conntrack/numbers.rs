@@ -26,7 +26,7 @@ pub struct Numbers {
     pub ack_request: u32,
     /// Last acknowledgment of the backend.
     pub ack_reply: u32,
-    /// What each of them has not acknowledged of what the other one said.
+    /// Of each, the FIN or SYN that the other one has not acknowledged yet.
     pub pending: Pending,
 }
 

@@ -88,8 +88,8 @@ pub enum Transition {
 
 /// Most data that a SYN may carry and a SYN-ACK acknowledge (RFC 7413), in bytes.
 const SYN_DATA: u32 = 1460;
-/// Most data that a backend sends behind its SYN-ACK before the client's first acknowledgment
-/// (RFC 7413). Whoever has not seen the SYN-ACK must guess its number this closely.
+/// Most data that a backend sends behind its SYN-ACK before the client's first acknowledgment (RFC 7413). A
+/// sender that has not seen the SYN-ACK must guess its number this closely.
 const FIRST_DATA: u32 = 1 << 16;
 /// How long after a flow's last packet a SYN of it may still come, in units of `Flow::last_seen`: half of the
 /// second after which a client repeats one (RFC 6298 section 2.1).
@@ -808,7 +808,7 @@ mod tests {
             };
             assert_eq!(word.is_doubted(), is_doubted, "{sequence}");
             assert!(!word.is_half_closed());
-            // The backend says what it has already, and then goes on beyond it.
+            // The backend acknowledges what it has already, and then goes on beyond it.
             let pending = pending(established(), Direction::Request, &fin, &numbers);
             for ack in [ISN, ISN + 4, ISN + 7] {
                 let numbers = Numbers { pending, ..numbers };

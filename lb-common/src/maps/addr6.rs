@@ -3,12 +3,13 @@
 //! Every record but two has room for 32 bits of address. An IPv6 address that is configured (a VIP, a SNAT
 //! address, a backend), or that a cell has for itself, has a label instead, which the control plane gives out
 //! once; a client's is a keyed hash of its address. So a flow of IPv6 is an entry as any other, in the same
-//! table, index, rings and queues; beside it, at the same id in `CLIENTS6`, stands the client's address itself, and whoever finds a
-//! flow by the hash compares that as well. Two clients with the same hash, ports and VIP cannot both
-//! have a flow: one tuple in 2^32 has such a neighbour, and nobody can choose to be one without the key.
+//! table, index, rings and queues; beside it, at the same id in `CLIENTS6`, stands the client's address
+//! itself, and a lookup that finds a flow by the hash compares that as well. Two clients with the same hash,
+//! ports and VIP cannot both have a flow: one tuple in 2^32 has such a neighbour, and without the key no
+//! client can choose to be one.
 //!
 //! A label is an address of 240.0.0.0/4, which no IPv4 host has (RFC 1112 section 4), so the VIP of a flow
-//! says which of the two it is.
+//! shows which of the two it is.
 
 use crate::{
     addr::{Be32, Be128},
@@ -45,11 +46,11 @@ pub struct HashKey(pub [u64; 5]);
 unsafe impl aya::Pod for HashKey {}
 
 impl HashKey {
-    /// What stands for a client in its flow's tuple: a strongly universal hash, so that for any two
-    /// addresses one key in 2^32 makes them the same (multiply-shift for vectors, Thorup, "High speed
-    /// hashing for integers and strings", section 3.5). That alone is linear: who has found two addresses of
-    /// his own that are the same would know a second one for everybody else's. So its 64 bits, which nobody
-    /// sees, are mixed before half of them is shown.
+    /// What stands for a client in its flow's tuple: a strongly universal hash, so that for any two addresses
+    /// one key in 2^32 makes them the same (multiply-shift for vectors, Thorup, "High speed hashing for
+    /// integers and strings", section 3.5). That alone is linear: a client that has found two addresses of
+    /// its own that are the same would know a second one for every other client's. So its 64 bits, which no
+    /// client sees, are mixed before half of them is shown.
     #[inline(always)]
     pub const fn client(&self, address: Be128) -> Be32 {
         Be32::from_raw(self.of(address.raw()))

@@ -1,4 +1,5 @@
-//! Local peers: whom the sockets of a network's cell talk to, and nobody else reaches them.
+//! Local peers: the addresses and ports that the sockets of a network's cell talk to; no other reaches these
+//! sockets.
 
 use crate::{
     addr::{Be16, Be32},

@@ -29,7 +29,7 @@ pod_struct! {
     ///
     /// | field | written by | when |
     /// |---|---|---|
-    /// | `word` | whoever wins the compare-and-swap | every transition |
+    /// | `word` | the winner of the compare-and-swap | every transition |
     /// | tuple, backend, service | the claimer | between CLAIMED and the first live state |
     /// | `client_mac` | request path | creation, and when a frame of the flow carries another |
     /// | `last_seen`, `ack_*`, `bytes_*` | both directions, plain stores | every packet |
@@ -76,7 +76,7 @@ pod_struct! {
 const _: () = assert!(size_of::<Flow>() == 64);
 
 impl Flow {
-    /// The request tuple of the flow; the word says whether it is UDP or TCP.
+    /// The request tuple of the flow; `udp` is what its word has.
     pub const fn key(&self, udp: bool) -> FlowKey {
         FlowKey {
             client: self.client,

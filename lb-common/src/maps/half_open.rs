@@ -1,8 +1,8 @@
 //! Rings of flows: a network's latest half-open TCP flows, and its latest UDP flows.
 //!
-//! A new flow takes the ring's next place from the flow that has been there longest; if that one is
-//! still half-open, it takes its id as well. So a flood churns its own ring and its own ids, and what got
-//! established is in no danger. A place holds id and generation, so a stale one harms nobody.
+//! A new flow takes the ring's next place from the flow that has been there longest; if that one is still
+//! half-open, it takes its id as well. So a flood churns its own ring and its own ids, and what got
+//! established is in no danger. A place holds id and generation, so a stale one does no harm.
 
 /// Places of a ring unless the configuration says otherwise.
 pub const DEFAULT_PLACES: u32 = 8192;

@@ -29,7 +29,7 @@ pub const DEFAULT_SERVICES: u32 = 1024;
 pub const DEFAULT_BACKENDS: u32 = 4096;
 /// Pools, each with a Maglev table, unless `limits.pools` says otherwise.
 pub const DEFAULT_POOLS: u32 = 256;
-/// Most SNAT addresses that `limits.snat_addresses` may ask for.
+/// Most SNAT addresses that `limits.snat_addresses` may be.
 pub const MAX_SNAT_ADDRESSES: u32 = 128;
 /// VIPs, SNAT addresses and link-local ones of cells together.
 pub const MAX_ADDRESSES: u32 = 4096;

@@ -30,7 +30,7 @@ pod_struct! {
         pub mac: Mac,
         /// 802.1Q VLAN id, 0 for untagged.
         pub vlan: u16,
-        /// One of the `ROLE_` constants; 0 for a record that nobody has written.
+        /// One of the `ROLE_` constants; 0 for a record that was never written.
         pub role: u16,
         /// The `NETWORK_` flags, and above them the number of its SNAT addresses of IPv6.
         pub flags: u16,
@@ -42,7 +42,8 @@ pod_struct! {
         pub budget: u32,
         /// Bytes of the largest IP packet that it carries, host order.
         pub mtu: u16,
-        /// Most bytes in a TCP segment to or from it, host order: what a SYN may ask for. With IPv6 20 less.
+        /// Most bytes in a TCP segment to or from it, host order: the bound of a SYN's option. With IPv6 20
+        /// less.
         pub mss: u16,
         /// Number of its SNAT addresses of IPv4.
         pub snat_count: u32,
@@ -63,7 +64,7 @@ const _: () = assert!(SNAT_PLACES as usize == MAX_SNAT_PER_NETWORK);
 pub const ROLE_TENANT: u16 = 1;
 /// The management network: what is not ours passes to the host.
 pub const ROLE_MGMT: u16 = 2;
-/// The way out to everybody else: what is not ours passes to the host.
+/// The way out to all other networks: what is not ours passes to the host.
 pub const ROLE_UPLINK: u16 = 3;
 
 /// Its VIPs and SNAT addresses are the host's own addresses.
@@ -74,13 +75,13 @@ pub const NETWORK_PARTIAL: u16 = 8;
 /// Our programs run in the kernel's stack, which still knows of such a frame that its checksum is to
 /// be computed, and has that done wherever the frame leaves the host.
 pub const NETWORK_GENERIC: u16 = 16;
-/// Who asks a VIP for a port that no service listens on gets an answer instead of silence.
+/// A packet to a port of a VIP that no service listens on gets an answer instead of silence.
 pub const NETWORK_REJECT: u16 = 2;
 /// The flows of its clients are reported when they begin and end. Not a flag of the service: a flow
 /// may outlive what its VIP listens on.
 pub const NETWORK_EVENTS: u16 = 4;
-/// Nobody is served: its control plane has stopped, and is configured to take this along. What is ours
-/// is dropped.
+/// No packet is served: the network's control plane has stopped, and is configured to take this along. What
+/// is ours is dropped.
 pub const NETWORK_STOPPED: u16 = 32;
 
 impl Network {
@@ -96,7 +97,7 @@ impl Network {
         self.flags & NETWORK_HOST != 0
     }
 
-    /// Whether nobody is served until the next start.
+    /// Whether no packet is served until the next start.
     #[inline(always)]
     pub const fn is_stopped(&self) -> bool {
         self.flags & NETWORK_STOPPED != 0
@@ -123,7 +124,7 @@ impl Network {
         of(false).chain(of(true))
     }
 
-    /// The part of `flags` that says so many SNAT addresses of IPv6.
+    /// The part of `flags` that holds so many SNAT addresses of IPv6.
     pub const fn snat6(count: u16) -> u16 {
         count << SNAT6_SHIFT
     }

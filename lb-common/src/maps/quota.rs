@@ -22,8 +22,8 @@ const BANKS: u32 = 2 * MAX_NETWORKS;
 /// Entries of the map `QUOTAS`.
 pub const ENTRIES: u32 = MAX_NETWORKS * BANKS;
 
-/// The bank of a network's SNAT addresses of IPv4, or of IPv6. What the map `BANKS` says of a slot that has no
-/// network is 0, which is no network's either.
+/// The bank of a network's SNAT addresses of IPv4, or of IPv6. The map `BANKS` has 0 for a slot that has no
+/// network, which is no network's either.
 #[inline(always)]
 pub const fn bank(network: u16, is_ipv6: bool) -> u32 {
     (network as u32) << 1 | is_ipv6 as u32

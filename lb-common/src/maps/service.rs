@@ -29,7 +29,7 @@ pod_struct! {
         pub id: u16,
         /// Zero.
         pub _reserved: u16,
-        /// Rule set of its clients; 0 for whoever the network's sources let in.
+        /// Rule set of its clients; 0 for every source that the network lets in.
         pub rules: u32,
         /// The `SERVICE_` flags.
         pub flags: u32,
@@ -46,8 +46,8 @@ impl Service {
     }
 }
 
-/// Who is denied gets an answer instead of silence.
+/// A client that is denied gets an answer instead of silence.
 pub const SERVICE_REJECT: u32 = 1;
-/// Its connections are accepted in the network's cell: their pool is found by what they ask for, or its
-/// backends are told whose they are.
+/// Its connections are accepted in the network's cell: their pool is found by the requested name, or its
+/// backends get the client's address by a PROXY header.
 pub const SERVICE_CELL: u32 = 2;

@@ -24,7 +24,7 @@ const _: () = assert!(FIRST_LEG_PORT < FIRST_LOCAL_PORT);
 pod_struct! {
     /// The SNAT address that owns a page of flow ids. 12 bytes. Written by userspace only.
     pub struct SnatPage {
-        /// The address; 0 for a page that nobody owns.
+        /// The address; 0 for a page that has no owner.
         pub address: Be32,
         /// Flow id of the address's first port.
         pub base: u32,

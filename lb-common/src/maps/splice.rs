@@ -45,11 +45,11 @@ pod_struct! {
         pub to_backend: Numbers,
         /// Of the backend's segments.
         pub to_client: Numbers,
-        /// Most bytes of data that the backend takes in a segment, as its SYN-ACK says.
+        /// Most bytes of data that the backend takes in a segment, by its SYN-ACK.
         pub backend_mss: u16,
         /// Bytes of `name`.
         pub name_length: u16,
-        /// The name that the client asked for, or its beginning.
+        /// The name that the client requested, or its beginning.
         pub name: [[u8; ROW]; ROWS],
     }
 }

@@ -1,6 +1,6 @@
 //! How many live flows each network's clients and each service have.
 //!
-//! Whoever publishes a flow adds one to both, whoever wins its close takes one off; userspace counts
+//! The CPU that publishes a flow adds one to both, the winner of its close takes one off; userspace counts
 //! the entries anew from time to time, so what a crash in between has lost is found again.
 
 use super::MAX_NETWORKS;

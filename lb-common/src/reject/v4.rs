@@ -39,7 +39,7 @@ pub struct IcmpError {
 }
 
 impl IcmpError {
-    /// Nobody listens on the port. The one that makes a socket fail at once.
+    /// No socket listens on the port. The one that makes a socket fail at once.
     pub const PORT_UNREACHABLE: Self = Self::new(3, 3, 0);
     /// The time to live was used up on the way.
     pub const TIME_EXCEEDED: Self = Self::new(11, 0, 0);
@@ -75,7 +75,7 @@ pod_struct! {
     }
 }
 
-/// Who is answered: both ends of the frame.
+/// The addresses of the frame that is answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     pub(crate) from: Be32,
@@ -229,8 +229,8 @@ pub fn must_stay_whole(ip: &Ipv4) -> bool {
     ip.fragment.get().get() & DONT_FRAGMENT != 0
 }
 
-/// Whether a frame can be answered by [`error()`]: no IP options, from one station, and not the rest
-/// of a datagram (RFC 1122 section 3.2.2). Nobody answers a reset.
+/// Whether a frame can be answered by [`error()`]: no IP options, from one station, and not the rest of a
+/// datagram (RFC 1122 section 3.2.2). A reset is never answered.
 #[inline(always)]
 pub fn is_quotable(frame: &Ipv4Frame<'_>) -> bool {
     let is_reset = matches!(frame.l4, L4::Tcp(tcp) if tcp.flags.get() & RST != 0);

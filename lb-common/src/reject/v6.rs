@@ -24,8 +24,8 @@ const HEADERS: usize = size_of::<Ethernet>() + size_of::<Ipv6>();
 
 /// Bytes that an error quotes of a packet that may be short: the IPv6 header and eight bytes.
 const MIN_QUOTE: usize = size_of::<Ipv6>() + 8;
-/// Bytes that "too big" quotes: such a packet has them, whatever extension headers we carry for it. More would
-/// be better (RFC 4443 section 3.2), but nobody needs it, and it has to be summed.
+/// Bytes that "too big" quotes: such a packet has them, whatever extension headers we carry for it. More
+/// would be better (RFC 4443 section 3.2), but no host needs it, and it has to be summed.
 const MAX_QUOTE: usize = 128;
 /// Most bytes of extension headers, so that [`MAX_QUOTE`] has eight bytes of layer 4 behind them.
 const MAX_EXTENSIONS: usize = MAX_QUOTE - MIN_QUOTE;
@@ -39,12 +39,12 @@ pub struct Icmp6Error {
 }
 
 impl Icmp6Error {
-    /// Nobody listens on the port. The one that makes a socket fail at once.
+    /// No socket listens on the port. The one that makes a socket fail at once.
     pub const PORT_UNREACHABLE: Self = Self::new(1, 4, 0);
     /// The hop limit was used up on the way.
     pub const TIME_EXCEEDED: Self = Self::new(3, 0, 0);
 
-    /// The way on carries this many bytes, and nobody on the way cuts a packet (RFC 8201).
+    /// The way on carries this many bytes, and no router on it cuts a packet (RFC 8201).
     #[inline(always)]
     pub const fn too_big(mtu: u32) -> Self {
         Self::new(TOO_BIG, 0, mtu)
@@ -131,8 +131,8 @@ fn is_from_one(frame: &Ipv6Frame<'_>) -> bool {
     !frame.ethernet.source.get().is_group() && !frame.ip.source.get().is_bogon()
 }
 
-/// Whether a frame can be answered by [`error()`] with this error (RFC 4443 section 2.4). Nobody answers a
-/// reset; and what has extension headers only if it is too big, because then it is long enough.
+/// Whether a frame can be answered by [`error()`] with this error (RFC 4443 section 2.4). A reset is never
+/// answered; what has extension headers only if it is too big, because then it is long enough.
 #[inline(always)]
 pub fn is_quotable(frame: &Ipv6Frame<'_>, error: Icmp6Error) -> bool {
     let is_reset = matches!(frame.l4, L4::Tcp(tcp) if tcp.flags.get() & RST != 0);

@@ -1,8 +1,8 @@
 //! The extension headers between an IPv6 header and layer 4 (RFC 8200 section 4).
 //!
 //! Carried as they are: hop-by-hop and destination options, and the fragment header. Everything else stops a
-//! packet here, because what is behind it cannot be judged: routing headers go where their sender wants
-//! (RFC 5095), and of others nobody knows the length.
+//! packet here, because what is behind it cannot be judged: routing headers go where their sender wants (RFC
+//! 5095), and of others the length is not known.
 
 use super::{
     Packet,
@@ -269,7 +269,7 @@ mod tests {
                 assert_eq!(walk(frame(&[], number, &vec![0; bytes])), malformed);
             }
         }
-        // A fragment header is 8 bytes, whatever its second one says.
+        // A fragment header is 8 bytes, whatever its second byte is.
         assert_eq!(
             walk(frame(&[], FRAGMENT, &[6, 9, 0, 0, 1, 2, 3])),
             malformed

@@ -45,7 +45,7 @@ impl Delta {
         self.0
     }
 
-    /// The changes that this number says.
+    /// The changes that this number stands for.
     #[inline(always)]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)

@@ -1,4 +1,4 @@
-//! Ethertypes that are between a switch and the host, whoever is on the network.
+//! Ethertypes that are between a switch and the host, on any network.
 
 /// Lengths, as in IEEE 802.3 frames such as those of spanning tree, are below.
 const FIRST_ETHERTYPE: u16 = 0x600;

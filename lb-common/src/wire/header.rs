@@ -144,14 +144,14 @@ header! {
 }
 
 header! {
-    /// The beginning of an option of neighbour discovery, which is all of one that says a MAC (RFC 4861 section
-    /// 4.6).
+    /// The beginning of an option of neighbour discovery, which is all of one that has a MAC (RFC 4861
+    /// section 4.6).
     NeighbourOption [8] {
         /// 1: the MAC of the sender, 2: that of the target.
         kind: N8,
         /// Bytes of the option in units of 8.
         length: N8,
-        /// The MAC, if it says one.
+        /// The MAC, if it has one.
         mac: NMac,
     }
 }
@@ -181,7 +181,7 @@ header! {
 }
 
 header! {
-    /// The option of a TCP SYN that says how large segments may be (RFC 9293 section 3.2).
+    /// The option of a TCP SYN that announces how large segments may be (RFC 9293 section 3.2).
     Mss [4] {
         /// 2.
         kind: N8,
@@ -195,7 +195,7 @@ header! {
 header! {
     /// How a TCP option begins that is more than one byte (RFC 9293 section 3.1).
     TcpOption [2] {
-        /// Says what the rest means.
+        /// The meaning of the rest.
         kind: N8,
         /// Bytes of the option, these two included.
         length: N8,
@@ -211,7 +211,7 @@ header! {
         length: N8,
         /// The sender's clock.
         value: N32,
-        /// What the peer's clock said last; significant with ACK.
+        /// The last value of the peer's clock; significant with ACK.
         echo: N32,
     }
 }
@@ -285,7 +285,7 @@ header! {
         sender: N32,
         /// MAC of the target; undefined in a request.
         target_mac: NMac,
-        /// Address that is asked for, or that of the asker in a reply.
+        /// Address that a request is for, or that of the requester in a reply.
         target: N32,
     }
 }
@@ -298,7 +298,7 @@ pub const MORE_FRAGMENTS: u16 = 0x2000;
 pub const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 impl Ipv4 {
-    /// Bytes of the header with its options, as it says.
+    /// Bytes of the header with its options, by its length field.
     #[inline(always)]
     pub fn header_bytes(&self) -> usize {
         usize::from(self.version_ihl.get() & 15) * 4
@@ -316,7 +316,7 @@ impl Ipv4 {
         self.fragment.get().get() & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
     }
 
-    /// Whether nobody needs its identification: in one piece, and to stay so (RFC 6864 section 4).
+    /// Whether its identification is of no use: in one piece, and to stay so (RFC 6864 section 4).
     #[inline(always)]
     pub fn is_atomic(&self) -> bool {
         let flags = DONT_FRAGMENT | MORE_FRAGMENTS | FRAGMENT_OFFSET;

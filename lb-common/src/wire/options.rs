@@ -1,5 +1,5 @@
-//! IP options: carried as they are, but for those that say which way a packet must go, and those that
-//! would tell a client which way it came.
+//! IP options: carried as they are, but for those that determine which way a packet must go, and those that
+//! would show a client which way it came.
 
 use super::{
     N8, Packet,
@@ -110,7 +110,7 @@ mod tests {
         *,
     };
 
-    /// What is said of these options, with `behind` after the IP header.
+    /// The judgement of these options, with `behind` after the IP header.
     fn judge(options: &[u8], behind: &[u8]) -> Result<(), DropReason> {
         let mut bytes = [&[0; 34], options, behind].concat();
         check(&Slice::new(&mut bytes), options.len())
@@ -176,7 +176,7 @@ mod tests {
             }
             let behind_another = [148, 4, 0, 0, kind, 7, 4, 10, 32, 96, 105, 0];
             assert_eq!(judge(&behind_another, &[]), Err(DropReason::SourceRoute));
-            // Nobody reads on behind the end of the list.
+            // What is behind the end of the list is not read.
             assert_eq!(judge(&[0, kind, 3, 4], &[]), Ok(()));
         }
     }

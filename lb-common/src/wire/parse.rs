@@ -1,4 +1,4 @@
-//! What a frame says, and whether its headers agree with its length.
+//! The headers of a frame, and whether they agree with its length.
 //!
 //! Assumes Ethernet without a VLAN tag. Does not verify checksums: a wrong one stays wrong through
 //! an incremental update, so the receiver still sees it.
@@ -22,7 +22,7 @@ pub struct Frame<'a, I> {
     pub l4: L4<'a>,
     /// Where that begins, in bytes from the frame's first.
     pub at: usize,
-    /// Bytes behind the layer-4 header, as the IP length says; padding does not count.
+    /// Bytes behind the layer-4 header, by the IP length; padding does not count.
     pub payload: u16,
 }
 
@@ -163,8 +163,8 @@ pub fn ipv4_lengths<P: Packet>(packet: &P, ip: &Ipv4) -> Result<(usize, usize), 
     Ok((header_bytes, total))
 }
 
-/// Parses the layers above `ethernet`, whose ethertype says IPv4. Of a fragmented datagram only the
-/// first fragment can be parsed; its payload is what this fragment has of it.
+/// Parses the layers above `ethernet`, whose ethertype is IPv4. Of a fragmented datagram only the first
+/// fragment can be parsed; its payload is what this fragment has of it.
 ///
 /// # Errors
 ///
@@ -199,7 +199,7 @@ pub fn parse_ipv4<'a, P: Packet>(
 ///
 /// # Errors
 ///
-/// `Malformed` where they contradict the frame; also for a jumbogram (RFC 2675), which says 0.
+/// `Malformed` where they contradict the frame; also for a jumbogram (RFC 2675), whose length is 0.
 #[inline(always)]
 pub fn ipv6_length<P: Packet>(packet: &P, ip: &Ipv6) -> Result<usize, DropReason> {
     let payload = usize::from(ip.payload_length.get().get());
@@ -211,8 +211,8 @@ pub fn ipv6_length<P: Packet>(packet: &P, ip: &Ipv6) -> Result<usize, DropReason
     Ok(payload)
 }
 
-/// Parses the layers above `ethernet`, whose ethertype says IPv6, and behind whose header there is
-/// `chain`. Of a fragmented datagram as for IPv4.
+/// Parses the layers above `ethernet`, whose ethertype is IPv6, and behind whose header there is `chain`. Of
+/// a fragmented datagram as for IPv4.
 ///
 /// # Errors
 ///
@@ -297,8 +297,8 @@ fn layer4<P: Packet>(
     Ok((l4, payload))
 }
 
-/// Whether a fragment with `room` bytes behind its IP header is the first one of a datagram, and whole
-/// as [`check_whole`] says.
+/// Whether a fragment with `room` bytes behind its IP header is the first one of a datagram, and whole by
+/// [`check_whole`].
 #[inline(always)]
 fn check_first(ip: &Ipv4, room: usize) -> Result<(), DropReason> {
     if ip.is_later_fragment() {

@@ -1,4 +1,4 @@
-//! The outer VLAN tag of a frame: which network it says, and whether we look behind it.
+//! The outer VLAN tag of a frame: which network it stands for, and whether we look behind it.
 
 use network_types::eth::EtherType;
 
@@ -30,7 +30,7 @@ impl Tag {
         }
     }
 
-    /// The VLAN id; 0 says only a priority.
+    /// The VLAN id; with 0 the tag has a priority only.
     #[inline(always)]
     pub const fn vlan(self) -> u16 {
         self.tci.get() & VLAN_ID
@@ -46,7 +46,7 @@ pub enum Tagging {
     Tagged(Tag),
     /// A tag that we look behind, and another one there.
     Stacked(Tag),
-    /// A service tag with an id: somebody else's network.
+    /// A service tag with an id: another operator's network.
     Foreign,
 }
 

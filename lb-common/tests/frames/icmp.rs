@@ -69,8 +69,8 @@ impl Quoted {
         }
     }
 
-    /// What is left of the sums of the IP header and of as much of layer 4 as is quoted; nothing is
-    /// said of layer 4 without a checksum. Both zeros count as one.
+    /// What is left of the sums of the IP header and of as much of layer 4 as is quoted; `None` for a layer 4
+    /// without a checksum. Both zeros count as one.
     pub fn sums(bytes: &[u8]) -> (u16, Option<u16>) {
         let Self { ip, l4, checksum } = Self::of(bytes);
         let protocol = bytes[ip + 9];

@@ -64,8 +64,8 @@ impl Quoted {
         }
     }
 
-    /// What is left of the sum of as much of layer 4 as is quoted; nothing is said without a checksum. Both
-    /// zeros count as one.
+    /// What is left of the sum of as much of layer 4 as is quoted; `None` without a checksum. Both zeros
+    /// count as one.
     pub fn sum(bytes: &[u8]) -> Option<u16> {
         let Self {
             ip,

@@ -36,7 +36,7 @@ pub fn parsed<T>(
     Ok(then(&packet, &frame))
 }
 
-/// What the extension headers of a packet say, read one by one as they are defined.
+/// The extension headers of a packet, read one by one as they are defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// What they end with.

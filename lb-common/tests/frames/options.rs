@@ -2,7 +2,7 @@
 
 use lb_common::verdict::DropReason;
 
-/// What is to be said of IP options (RFC 791 section 3.1).
+/// The judgement of IP options by their definition (RFC 791 section 3.1).
 pub fn judge(list: &[u8]) -> Result<(), DropReason> {
     match list {
         [] | [0, ..] => Ok(()),

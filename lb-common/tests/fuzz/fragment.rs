@@ -55,7 +55,7 @@ fn fragment_headers() {
     });
 }
 
-/// The same is said as by the model, whatever comes after what.
+/// The result is the model's, in whatever order the fragments come.
 #[test]
 fn fragment_extents() {
     each_input(|how, input| {

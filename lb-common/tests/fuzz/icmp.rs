@@ -13,8 +13,8 @@ use crate::{
     },
 };
 
-/// Runs a target on frames of which many are ICMP messages, and their quotes IP packets, as the bits
-/// of the first byte say.
+/// Runs a target on frames of which many are ICMP messages, and their quotes IP packets, by the bits of the
+/// first byte.
 fn each_message(then: impl Fn(&[u8], &mut Vec<u8>) -> bool + RefUnwindSafe) {
     each_input(|how, input| {
         let mut frame = input.to_vec();

@@ -27,8 +27,8 @@ use crate::{
     icmp::changed,
 };
 
-/// Runs a target on frames that come of bytes: as they are, or with headers that let them further in, as
-/// the bits of the first byte say, and the last of which is `protocol` or one that is often.
+/// Runs a target on frames that come of bytes: as they are, or, by the bits of the first byte, with headers
+/// that let them further in, and the last of which is `protocol` or one that is often.
 fn each_frame(protocol: Option<u8>, then: impl Fn(&[u8], &mut Vec<u8>) -> bool + RefUnwindSafe) {
     each_input(|how, input| {
         let mut frame = input.to_vec();

@@ -45,8 +45,8 @@ fn each_frame(then: impl Fn(&[u8], &mut Vec<u8>) -> bool + RefUnwindSafe) {
     });
 }
 
-/// Runs a target on bytes, the first of which says what to make of the others. The target says
-/// whether they got as far as what it is about: enough of them must.
+/// Runs a target on bytes, the first of which selects what to make of the others. The target returns whether
+/// they got as far as what it is about: enough of them must.
 fn each_input(then: impl Fn(u8, &[u8]) -> bool + RefUnwindSafe) {
     // Without a length of its own a list has 64 bytes at most, which is no error and its quote.
     let bytes = produce::<Vec<u8>>().with().len(0..LONGEST);
@@ -66,7 +66,7 @@ fn each_input(then: impl Fn(u8, &[u8]) -> bool + RefUnwindSafe) {
     assert!(reached >= 50, "{reached} got far enough");
 }
 
-/// Makes the headers of a frame more likely to be taken, as the bits of `how` say.
+/// Makes the headers of a frame more likely to be taken, by the bits of `how`.
 fn lead_in(how: u8, frame: &mut [u8]) {
     let length = u16::try_from(frame.len()).expect("a short frame");
     let Some([ethernet @ .., protocol]) = frame.get_mut(..24) else {

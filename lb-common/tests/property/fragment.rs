@@ -58,7 +58,7 @@ fn datagram(spread: &mut Spread) -> Datagram {
     }
 }
 
-/// The receiver, who has every byte at most once.
+/// The receiver, which has every byte at most once.
 struct Receiver {
     extents: Extents,
     passed: Passed,
@@ -79,7 +79,7 @@ impl Receiver {
         }
     }
 
-    /// What is said of a fragment, which the model must say as well; it is received if it passes.
+    /// The result for a fragment, which must be the model's as well; it is received if it passes.
     fn take(&mut self, piece: &Piece, data: &[u8]) -> Result<bool, DropReason> {
         let relative = |unit: u64| u32::try_from(unit).unwrap() - u32::try_from(self.base).unwrap();
         let (from, to) = (relative(piece.from), relative(piece.to));
@@ -133,8 +133,8 @@ fn a_datagram_passes_with_its_neighbours_swapped() {
     });
 }
 
-/// Any order, some fragments twice, and some of somebody else's making: what passes has no byte twice
-/// and one hole, and it is complete when every byte has passed.
+/// Any order, some fragments twice, and some that another sender forged: what passes has no byte twice and
+/// one hole, and it is complete when every byte has passed.
 #[test]
 fn no_byte_passes_twice_and_no_second_hole_is_left() {
     let mut found = [0; 4];

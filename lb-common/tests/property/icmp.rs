@@ -127,7 +127,7 @@ fn a_translated_error_is_the_error_about_the_packet_before_its_translation() {
     });
 }
 
-/// There and back it is as it was, but for the hops, and for who says it.
+/// There and back it is as it was, but for the hops, and for its source.
 #[test]
 fn the_reverse_translation_gives_the_error_back() {
     every(11, |spread| {
@@ -147,7 +147,7 @@ fn the_reverse_translation_gives_the_error_back() {
     });
 }
 
-/// Whoever verifies it finds out, as it would have without us.
+/// A receiver that verifies it finds out, as it would have without us.
 #[test]
 fn a_wrong_checksum_in_an_error_stays_wrong_by_as_much() {
     every(12, |spread| {

@@ -194,7 +194,7 @@ fn an_error_has_the_checksum_of_what_it_quotes() {
         assert_eq!(sum(&bytes), 0);
         let quoted = &bytes[HEADERS + 8..];
         assert_eq!(quoted, &before[14..][..quoted.len()]);
-        // With eight bytes of layer 4 at least: whoever sent it finds its socket.
+        // With eight bytes of layer 4 at least: by these the sender finds its socket.
         assert!(Parts::of(&before).l4 + 8 - 14 <= quoted.len());
     });
     assert!(answered > 10_000, "{answered} were answered");

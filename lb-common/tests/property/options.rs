@@ -1,4 +1,4 @@
-//! IP options: what is judged and what is hidden is what the definition says.
+//! IP options: what is judged and what is hidden follows the definition.
 
 use lb_common::{
     verdict::DropReason,

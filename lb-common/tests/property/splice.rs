@@ -67,7 +67,7 @@ fn segment(spread: &mut Spread) -> Vec<u8> {
             let options = options_of(&bytes);
             let list = list(spread, options.len());
             bytes[options].copy_from_slice(&list);
-            // Half of them say nothing but that they acknowledge.
+            // Half of them are bare acknowledgments.
             let flags = Parts::of(&bytes).l4 + 13;
             if spread.below(2) == 0 {
                 bytes[flags] = ACK;

@@ -38,7 +38,7 @@ pub enum Attached {
     TookOver,
     /// In a new link, which ends with the process until it is pinned.
     New(NewLink),
-    /// It does not: native mode was asked for, and the driver refused for this cause.
+    /// It does not: native mode is configured, and the driver refused for this cause.
     NoNative(String),
 }
 
@@ -69,8 +69,8 @@ impl NewLink {
 pub struct Held(BTreeMap<PathBuf, FdLink>);
 
 impl Held {
-    /// Holds the link that is pinned there. If there is none, the link that was is pinned again, and this
-    /// says so.
+    /// Holds the link that is pinned there. If there is none, the link that was is pinned again; returns
+    /// whether it was.
     ///
     /// # Errors
     ///

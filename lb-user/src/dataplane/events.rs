@@ -26,8 +26,8 @@ impl FlowEvents {
         let map = MapData::from_pin(folder.join("FLOW_EVENTS"))
             .context("open the pinned map FLOW_EVENTS")?;
         let buffer: RingBuf<MapData> = Map::RingBuf(map).try_into()?;
-        // SAFETY: the buffer owns its map's descriptor, which is valid as long as the buffer is, and
-        // nobody replaces or closes it meanwhile.
+        // SAFETY: the buffer owns its map's descriptor, which is valid as long as the buffer is, and nothing
+        // replaces or closes it meanwhile.
         let buffer = unsafe { AsyncFd::register_with_interest(buffer, Interest::READABLE) };
         let buffer = buffer.map_err(io::Error::from);
         let buffer = buffer.context("watch the flow events")?;
@@ -77,8 +77,8 @@ fn read(record: &[u8]) -> Option<FlowEvent> {
     bytes
         .get_mut(..length)?
         .copy_from_slice(record.get(..length)?);
-    // SAFETY: `bytes` is as long as the event, which is plain integers: any bits are valid, and the
-    // read asks for no alignment.
+    // SAFETY: `bytes` is as long as the event, which is plain integers: any bits are valid, and the read
+    // needs no alignment.
     Some(unsafe { bytes.as_ptr().cast::<FlowEvent>().read_unaligned() })
 }
 

@@ -85,8 +85,8 @@ impl FlowTable {
         })
     }
 
-    /// A flow's fields, if it is the same flow before and after they are read, and nobody was still
-    /// writing them.
+    /// A flow's fields, if it is the same flow before and after they are read, and its fields were not still
+    /// being written.
     pub fn flow(&self, id: u32) -> Option<(FlowState, Flow)> {
         let before = self.word(id).filter(|word| word.has_flow())?;
         let entry = self.entry(id)?;
@@ -98,8 +98,8 @@ impl FlowTable {
         (before.generation() == after.generation()).then_some((after, flow))
     }
 
-    /// The fields of an entry whose word is one of `words` before and after they are read; for who ended
-    /// the flow and has not put its id back, so that nobody writes another one there.
+    /// The fields of an entry whose word is one of `words` before and after they are read; for a caller that
+    /// has ended the flow and not put its id back, so that no other flow is written there.
     pub fn fields(&self, id: u32, words: [FlowState; 2]) -> Option<Flow> {
         self.word(id).filter(|word| words.contains(word))?;
         let entry = self.entry(id)?;
@@ -110,7 +110,7 @@ impl FlowTable {
         Some(flow)
     }
 
-    /// Changes an entry's word if nobody else did since it was `old`.
+    /// Changes an entry's word if it still is `old`.
     pub fn swap(&self, id: u32, old: FlowState, new: FlowState) -> bool {
         self.atomic_word(id).is_some_and(|word| {
             let (old, new) = (old.raw(), new.raw());
@@ -119,8 +119,8 @@ impl FlowTable {
         })
     }
 
-    /// Writes the fields of an entry that this process has taken for a socket: nobody else makes anything
-    /// of them meanwhile.
+    /// Writes the fields of an entry that this process has taken for a socket: no program and no other thread
+    /// uses them meanwhile.
     pub fn fill(&self, id: u32, flow: &Flow) {
         self.fill_slowly(id, flow, || {});
     }
@@ -142,7 +142,7 @@ impl FlowTable {
         write!(service client_mac last_seen ack_request ack_reply bytes_request bytes_reply);
     }
 
-    /// Says that an entry was in use just now.
+    /// Notes that an entry was in use just now.
     pub fn touch(&self, id: u32, now: u32) {
         if let Some(entry) = self.entry(id) {
             // SAFETY: `entry` points to a whole, aligned entry inside the mapping.

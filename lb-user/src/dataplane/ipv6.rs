@@ -61,7 +61,7 @@ impl Ipv6Maps {
         self.addresses.len() - 1
     }
 
-    /// Gives an address its label. The way back first: whoever finds a label finds its address.
+    /// Gives an address its label. The way back first: a reader that finds a label finds its address.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ use memmap2::MmapRaw;
 
 use super::flows::map;
 
-/// The pinned maps of IPv6 addresses, for who reads records.
+/// The pinned maps of IPv6 addresses, for readers of records.
 pub struct Labels {
     /// None if the running data plane is older than IPv6: then there are no labels.
     pinned: Option<Pinned>,
@@ -102,9 +102,9 @@ impl Labels {
     /// The client of the flow with this id, as its entry was read before; none if another flow has the id
     /// by now.
     ///
-    /// The hash in the entry says whether what stands beside it is its client: an address that is half
-    /// one client's and half another's, or another's, has the same by a chance of one in 2^32. So it need not
-    /// be read between two looks at the word.
+    /// The hash in the entry shows whether what stands beside it is its client: an address that is half one
+    /// client's and half another's, or another's, has the same by a chance of one in 2^32. So it need not be
+    /// read between two looks at the word.
     pub fn client(&self, id: u32, flow: &Flow) -> Option<IpAddr> {
         match index(flow.vip) {
             None => Some(Ipv4Addr::from(flow.client).into()),
@@ -148,7 +148,7 @@ impl Labels {
 
 impl std::fmt::Debug for Labels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key: who knows it can choose a client's hash.
+        // Not the key: with it a client's hash can be chosen.
         f.debug_struct("Labels").finish_non_exhaustive()
     }
 }

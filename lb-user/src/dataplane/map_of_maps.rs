@@ -1,6 +1,6 @@
-//! Maps of maps. The kernel opens an inner map by its id only for who may administer the whole system,
-//! which a process that runs may not: so each is held from when it was made or found. One that another process
-//! has put in its place since cannot be opened, only replaced.
+//! Maps of maps. The kernel opens an inner map by its id only with the privilege to administer the whole
+//! system, which a process that runs has not: so each is held from when it was made or found. One that
+//! another process has put in its place since cannot be opened, only replaced.
 
 use std::{
     collections::BTreeMap,

@@ -44,7 +44,7 @@ const BPF_F_INNER_MAP: u32 = 1 << 12;
 const OLDER: &str =
     "the running data plane is older and counts elsewhere; `lb run` makes it count anew";
 
-/// The maps of one instance, opened from their pins: whoever may read the pins sees what the data
+/// The maps of one instance, opened from their pins: a process that may read the pins sees what the data
 /// plane sees, whether a control plane is running or not.
 pub struct Maps {
     /// Interface and VLAN to network id.
@@ -140,7 +140,7 @@ impl Maps {
             backends: backends.len() - 1,
             pools: 0,
         };
-        // An older data plane has one table for each pool: only the names say how many pools there are.
+        // An older data plane has one table for each pool: only the names show how many pools there are.
         let room = registry.info()?.max_entries();
         let pools = room.saturating_sub(names(&limits));
         let limits = Limits {
@@ -256,7 +256,7 @@ impl Maps {
             .with_context(|| format!("set the ring of flows {index}"))
     }
 
-    /// A ring of flows: size, head and places as `maps::ring` says; `None` if there is none that can be read.
+    /// A ring of flows: size, head and places as in `maps::ring`; `None` if there is none that can be read.
     ///
     /// # Errors
     ///
@@ -406,7 +406,7 @@ impl Maps {
         maps.context("the running data plane is older and has no maps of IPv6; `lb run` makes them")
     }
 
-    /// Every rule set by number: its prefixes, and what each says.
+    /// Every rule set by number: its prefixes, and the rule of each.
     ///
     /// # Errors
     ///

@@ -87,8 +87,7 @@ impl Object {
     ///
     /// # Errors
     ///
-    /// With what the kernel said: no privileges, a helper that is missing, a pinned map that does
-    /// not fit.
+    /// With the kernel's message: no privileges, a helper that is missing, a pinned map that does not fit.
     pub fn load(pins: &Pins, limits: &Limits, log_level: u8) -> Result<Self> {
         let folder = pins.maps();
         let wanted = sizes(limits);
@@ -181,7 +180,7 @@ impl Object {
     ///
     /// # Errors
     ///
-    /// If the object has no such program, or the kernel does not tell.
+    /// If the object has no such program, or the kernel refuses.
     pub fn info(&self, name: &str) -> Result<ProgramInfo> {
         let program = self.ebpf.program(name);
         let program = program.with_context(|| format!("the eBPF object has no program {name}"))?;
@@ -253,7 +252,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
         .with_context(|| format!("program {name} is not an XDP program"))
 }
 
-/// The sizes that a configuration asks for, by map. A map that is not named keeps its own.
+/// The sizes that are configured, by map. A map that is not named keeps its own.
 fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
     let flows = flow_entries(limits.snat_addresses);
     vec![

@@ -1,5 +1,5 @@
-//! Local peers: whom the sockets of the cells talk to. Of what comes to their ports the data plane lets
-//! in only what these send.
+//! Local peers: the addresses and ports that the sockets of the cells talk to. Of what comes to the cells'
+//! local ports the data plane lets in only what these send.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,8 +25,8 @@ pub struct LocalPeers {
 }
 
 impl LocalPeers {
-    /// Opens the map that is pinned in `folder`. Those that an earlier process has left stay until it is
-    /// said who is wanted.
+    /// Opens the map that is pinned in `folder`. Those that an earlier process has left stay until
+    /// [`Self::set`] has the peers that are wanted.
     ///
     /// # Errors
     ///
@@ -55,14 +55,14 @@ impl LocalPeers {
         let mut refused: Vec<PeerKey> = new.copied().collect();
         refused.retain(|key| !self.add(*key));
         if !refused.is_empty() {
-            // Those that leave have had the room: who is asked comes before who was.
+            // Peers that are wanted no more have had the room: it goes to those that are.
             self.remove(|_, _| true);
             refused.retain(|key| !self.add(*key));
         }
         refused
     }
 
-    /// Takes out who has left long enough before `now`, and is not `held`.
+    /// Takes out the peers that are wanted no more since long enough before `now`, and are not `held`.
     pub fn forget(&mut self, now: Instant, held: impl Fn(&PeerKey) -> bool) {
         let is_over = |since| now.saturating_duration_since(since) >= LINGER_TIME;
         self.remove(|key, since| is_over(since) && !held(key));
@@ -81,7 +81,7 @@ impl LocalPeers {
         there.retain(|key, leaves| {
             let stays = !leaves.is_some_and(|since| is_over(key, since));
             if !stays {
-                // Refused only if somebody else has removed it.
+                // Refused only if another process has removed it.
                 let _gone = map.remove(key);
             }
             stays
@@ -89,7 +89,7 @@ impl LocalPeers {
     }
 }
 
-/// The key of somebody in the network with this id: `address` as in records, `port` in host order.
+/// The key of a peer in the network with this id: `address` as in records, `port` in host order.
 pub const fn peer(network: u16, address: Be32, port: u16) -> PeerKey {
     PeerKey {
         address,

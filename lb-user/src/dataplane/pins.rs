@@ -88,8 +88,8 @@ impl Pins {
         remove_folder(&self.root().join(version))
     }
 
-    /// The file whose lock makes a process the control plane. It is never removed: a lock on a
-    /// removed file would exclude nobody.
+    /// The file whose lock makes a process the control plane. It is never removed: a lock on a removed file
+    /// would exclude no process.
     pub fn lock(&self) -> PathBuf {
         Path::new(RUNTIME).join("locks").join(&self.instance)
     }
@@ -99,7 +99,7 @@ impl Pins {
         self.runtime().join("lb.sock")
     }
 
-    /// The socket where the next process asks this one for what it has.
+    /// The socket where the next process gets what this one has.
     pub fn heirs(&self) -> PathBuf {
         self.runtime().join("heirs.sock")
     }
@@ -114,7 +114,7 @@ impl Pins {
         Path::new(RUNTIME).join(&self.instance)
     }
 
-    /// Folder of what outlives a reboot: the applied configuration, and what operators say of backends.
+    /// Folder of what outlives a reboot: the applied configuration, and operators' overrides of backends.
     pub fn state(&self) -> PathBuf {
         Path::new(STATE).join(&self.instance)
     }
@@ -140,7 +140,7 @@ impl Pins {
         ]
     }
 
-    /// What belongs to whoever runs the instance.
+    /// What belongs to the user that runs the instance.
     pub fn own(&self) -> [PathBuf; 4] {
         [self.root(), self.runtime(), self.state(), self.lock()]
     }
@@ -168,9 +168,8 @@ impl Pins {
         remove_folder(&self.links())
     }
 
-    /// Removes every pin, which detaches the programs and frees the maps once no process holds
-    /// them, and the runtime files. Folders that were prepared for another user than root stay if he
-    /// does it.
+    /// Removes every pin, which detaches the programs and frees the maps once no process holds them, and the
+    /// runtime files. Folders that were prepared for another user than root stay if that user does it.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ impl Quotas {
         bank.map_or(0, |bank| bank.load(Ordering::Relaxed))
     }
 
-    /// Says which bank a slot is of.
+    /// Notes which bank a slot is of.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Quotas {
         all.filter(|(_, most)| *most != 0)
     }
 
-    /// Says how many flows there may be at a time; 0 for no limit.
+    /// Sets how many flows there may be at a time; 0 for no limit.
     ///
     /// # Errors
     ///

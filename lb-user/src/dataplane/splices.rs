@@ -28,12 +28,12 @@ impl SpliceTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The splice of a flow; the generation says whether it is that flow's.
+    /// The splice of a flow; its generation shows whether it is that flow's.
     pub fn get(&self, id: u32) -> Option<Splice> {
         self.map().get(&id, 0).ok()
     }
 
-    /// Writes the splice of a flow that this process has claimed, before its word says that it has one.
+    /// Writes the splice of a flow that this process has claimed, before its word has the flag.
     ///
     /// # Errors
     ///

@@ -56,7 +56,7 @@ fn every_id_is_live_or_queued_once() {
     assert_eq!(ids, Vec::from_iter(0..IDS));
 }
 
-/// The queue is a hint: whoever else tries an id that waits there, one of them gets it, and it is not
+/// The queue is a hint: another thread may try an id that waits there; one of the two gets it, and it is not
 /// lost.
 #[test]
 fn an_id_that_many_want_is_given_to_one() {
@@ -105,7 +105,7 @@ impl Ground {
         }
     }
 
-    /// Lets all threads loose for a time; then the counts are right, and nobody is still at it.
+    /// Lets all threads loose for a time; then the counts are right, and all threads have ended.
     fn run(&self) {
         let (done, end) = (AtomicBool::new(false), Instant::now() + duration());
         thread::scope(|scope| {
@@ -259,7 +259,7 @@ impl Ground {
         self.queue.lock().unwrap().push_back(id);
     }
 
-    /// A flow whose fields are all of the generation that its word says.
+    /// A flow whose fields are all of the generation in its word.
     fn read(&self, id: u32) -> Option<(FlowState, Flow)> {
         let (word, found) = self.table.flow(id)?;
         let wanted = flow(id, word.generation());
@@ -292,7 +292,7 @@ fn client(generation: u32) -> Ipv6Addr {
     Be128::from_raw([generation; 4].map(u32::to_be)).into()
 }
 
-/// What the winner of a claim writes: every field says whose it is, and the VIP is a label.
+/// What the winner of a claim writes: every field shows which claim it is of, and the VIP is a label.
 fn flow(id: u32, generation: u32) -> Flow {
     let half = generation as u16;
     Flow {

@@ -32,7 +32,7 @@ pub enum Pinned {
 ///
 /// # Errors
 ///
-/// If the kernel does not say what a link runs.
+/// If the kernel does not report what a link runs.
 pub fn pinned(pins: &Pins) -> Result<Pinned> {
     let others = pins.other_versions();
     Ok(if others.is_empty() {

@@ -40,7 +40,7 @@ pub(super) fn own_addresses(config: &Config, lacks: impl Fn(&str) -> bool) -> Ve
     problems.into_iter().collect()
 }
 
-/// The VIPs and SNAT addresses of a network, each with who says so.
+/// The VIPs and SNAT addresses of a network, each with the object that has it.
 fn our_addresses(config: &Config, network: &Network) -> Vec<(String, IpAddr)> {
     let snat = network.snat.iter();
     let snat = snat.map(|snat| (format!("network {}: snat", network.name), snat.address));
@@ -87,7 +87,7 @@ pub(super) fn ephemeral_ports(config: &Config) -> Result<Vec<String>> {
     Ok(problems.collect())
 }
 
-/// SNAT ports of host networks that somebody on the host listens on: XDP would take what is for them.
+/// SNAT ports of host networks on which a process of the host listens: XDP would take what is for them.
 pub(super) fn listeners(config: &Config) -> Vec<String> {
     let mut listening = BTreeSet::new();
     for (protocol, state) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {

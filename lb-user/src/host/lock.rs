@@ -1,4 +1,4 @@
-//! The lock of an instance: who is its control plane.
+//! The lock of an instance: which process is its control plane.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -17,8 +17,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::dataplane::pins::Pins;
 
-/// How long the lock may be held although who signed it last is gone or about to be: the kernel still closes
-/// what it had open, or the lock is on its way from one process to the next.
+/// How long the lock may be held although the process that signed it last is gone or about to be: the kernel
+/// still closes what it had open, or the lock is on its way from one process to the next.
 const LEAVING: Duration = Duration::from_secs(3);
 /// How often that is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -90,7 +90,7 @@ impl Lock {
     /// The process that holds the lock, if one does.
     pub fn holder(pins: &Pins) -> Option<String> {
         let mut file = File::open(pins.lock()).ok()?;
-        // Shared, and let go at once: it is only asked.
+        // Shared, and let go at once: it is only a test.
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => holder(&mut file).ok(),
             Ok(()) | Err(TryLockError::Error(_)) => None,
@@ -169,7 +169,8 @@ fn holder(file: &mut File) -> io::Result<String> {
 }
 
 /// Whether there is such a process, and is not about to be gone: one that ends has no command line any more,
-/// and its files are closed after that, which takes a while for programs and maps (proc(5)). Or nobody can say.
+/// and its files are closed after that, which takes a while for programs and maps (proc(5)). Also true where
+/// `pid` is no number, so that it cannot be looked up.
 pub fn is_process(pid: &str) -> bool {
     if pid.parse::<u32>().is_err() {
         return true;
@@ -193,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// A lock of its own that is held, and says that this process has signed it.
+    /// A lock of its own that is held, and that this process has signed.
     fn signed(folder: &Path, pid: &str) -> (PathBuf, Lock) {
         let path = folder.join("lock");
         let held = Lock::at(&path, "a").unwrap();
@@ -277,7 +278,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut ended = Command::new("true").stdout(Stdio::piped()).spawn().unwrap();
         let pid = ended.id().to_string();
-        // What it had open is closed. It stays as it is until somebody asks what it has ended with.
+        // What it had open is closed. It stays as it is until its parent waits for it.
         io::read_to_string(ended.stdout.take().unwrap()).unwrap();
         assert!(!is_process(&pid));
         let (path, held) = signed(folder.path(), &pid);

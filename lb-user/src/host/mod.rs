@@ -52,7 +52,7 @@ pub fn check() -> Result<()> {
         missing.join(", ")
     );
     kernel(&uname()?.release().to_string_lossy())?;
-    // Who may not see that of another user's process cannot tell.
+    // A user that may not read this of another user's process gets no warning.
     if let Ok(first) = fs::read_link("/proc/1/ns/mnt")
         && fs::read_link("/proc/self/ns/mnt").ok() != Some(first)
     {

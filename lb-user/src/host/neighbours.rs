@@ -59,7 +59,7 @@ pub fn provide(pins: &Pins) -> Option<String> {
     }
 }
 
-/// Says that an instance needs no room any more. If none does, the limits are again what they were, but for
+/// Notes that an instance needs no room any more. If none does, the limits are again what they were, but for
 /// those that were changed by hand since. What cannot be done is logged.
 pub fn release(pins: &Pins) {
     // Another user than root cannot write the record, and has prepared nothing.

@@ -38,8 +38,8 @@ pub fn user(name: &str) -> Result<User> {
     found.ok_or_else(|| anyhow!("there is no user {name}"))
 }
 
-/// Prepares the host for `lb run` of an instance with this configuration by `user`, whether a data plane
-/// is there or not. What others have left is his afterwards. Says what it did.
+/// Prepares the host for `lb run` of an instance with this configuration by `user`, whether a data plane is
+/// there or not. What other users have left is that user's afterwards. Returns what it did, in words.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ pub fn prepare(config: &Config, pins: &Pins, user: &User) -> Result<Vec<String>>
 ///
 /// # Errors
 ///
-/// What somebody else has to give him.
+/// What is missing, which root has to make for that user.
 pub fn check(pins: &Pins, config: Option<&Config>) -> Result<()> {
     refuse_links(pins)?;
     let own = geteuid();
@@ -104,7 +104,7 @@ pub fn check(pins: &Pins, config: Option<&Config>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses links in place of what is an instance's own: they may lead to what is somebody else's.
+/// Refuses links in place of what is an instance's own: they may lead to another user's files.
 fn refuse_links(pins: &Pins) -> Result<()> {
     for path in pins.own() {
         ensure!(
@@ -116,7 +116,7 @@ fn refuse_links(pins: &Pins) -> Result<()> {
     Ok(())
 }
 
-/// Makes root, who has the lock of the instance, the owner of what another user has left: a process that
+/// Makes root, which has the lock of the instance, the owner of what another user has left: a process that
 /// runs may no more than that user.
 ///
 /// # Errors
@@ -156,7 +156,7 @@ fn is_unused(path: &PathBuf) -> bool {
     is_of_root && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Makes a folder that everybody sees, if there is none.
+/// Makes a folder that every user can look into, if there is none.
 fn make(folder: &Path) -> Result<bool> {
     let is_new = !folder.exists();
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
@@ -178,8 +178,9 @@ fn open_folder(folder: &Path, rights: u32) -> Result<bool> {
 
 /// Gives a file, or a folder with all in it, to a user; how many were another's.
 ///
-/// What is his already is not looked into. Of another's folder only what is that other's is given, never
-/// what he may have put a name to, and the folder last: so a half is completed by the next time.
+/// What is the user's already is not looked into. Of another's folder only what is that owner's is given,
+/// never what that owner may have put a name to, and the folder last: so a half is completed by the next
+/// time.
 fn give(path: &Path, user: &User) -> Result<usize> {
     let all = || -> Result<usize> {
         let owner = fs::symlink_metadata(path)?.uid();
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(error.to_string(), "there is no user no-such-user");
     }
 
-    /// What somebody has put a name to in his own folder does not become another's by it.
+    /// What a user has put a name to in a folder of their own does not become another's by it.
     #[test]
     fn only_what_belongs_to_the_owner_of_a_folder_is_given() {
         if !geteuid().is_root() {

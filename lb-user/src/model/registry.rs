@@ -165,7 +165,7 @@ impl Ids {
         self.tables.insert(pool.to_owned(), table);
     }
 
-    /// These ids, with flows that go by the tables that `before` says.
+    /// These ids, with flows that go by the tables of `before`.
     #[must_use]
     pub fn with_tables_of(self, before: &Self) -> Self {
         let tables = before.tables.clone();
@@ -234,7 +234,7 @@ impl Ids {
         }
     }
 
-    /// Forgets who has been asked for: another configuration is going to ask.
+    /// Forgets which names have been assigned: those of another configuration are about to be.
     pub fn begin(&mut self) {
         self.assigned.clear();
     }
@@ -247,7 +247,7 @@ impl Ids {
         }
     }
 
-    /// The ids that were given out before and that nobody has [asked for](Self::assign) since: kind,
+    /// The ids that were given out before and whose names have not been [assigned](Self::assign) since: kind,
     /// name, number.
     pub fn unassigned(&self) -> impl Iterator<Item = (Kind, &str, u32)> {
         self.all()

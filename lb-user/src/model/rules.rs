@@ -1,8 +1,9 @@
-//! Prefixes, and what each says.
+//! Prefixes, and the rule of each.
 
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-/// The prefixes of a rule set, and what each says: `ALLOW`, `DENY` or `NEIGHBOUR`. The longest match decides.
+/// The prefixes of a rule set, and the rule of each: `ALLOW`, `DENY` or `NEIGHBOUR`. The longest match
+/// decides.
 pub type Rules = BTreeMap<IpNet, u32>;

@@ -1,4 +1,4 @@
-//! SNAT addresses: their slots, by a name that says all that a flow relies on.
+//! SNAT addresses: their slots, by a name that has all that a flow relies on.
 
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ impl SnatSlot {
         Self { slot, snat, record }
     }
 
-    /// What the map `ADDRESSES` says of it.
+    /// Its record in the map `ADDRESSES`.
     pub const fn address(&self) -> Address {
         Address {
             kind: KIND_SNAT,
@@ -53,8 +53,8 @@ impl SnatSlot {
     }
 }
 
-/// The registry's name of a SNAT address: `network/address:first-last`. With other ports it is
-/// another one, because a flow's id says its port.
+/// The registry's name of a SNAT address: `network/address:first-last`. With other ports it is another one,
+/// because a flow's id determines its port.
 pub fn snat_name(network: &str, snat: &Snat) -> String {
     let address = match snat.address {
         IpAddr::V4(address) => address.to_string(),

@@ -24,8 +24,8 @@ mod ioctl {
 /// `ETHTOOL_GLINK`.
 const GET_LINK: u32 = 0x0a;
 
-/// The carrier of one NIC of the namespace where this was opened, wherever it is asked. Clones are of
-/// the same NIC.
+/// The carrier of one NIC of the namespace where this was opened, whichever namespace the caller is in.
+/// Clones are of the same NIC.
 #[derive(Clone, Debug)]
 pub struct Carrier {
     socket: Arc<OwnedFd>,
@@ -37,7 +37,7 @@ impl Carrier {
     ///
     /// # Errors
     ///
-    /// If there is no socket to ask by.
+    /// If the kernel refuses a socket.
     pub fn open(ifindex: u32) -> nix::Result<Self> {
         let socket = socket(
             AddressFamily::Inet,
@@ -64,8 +64,8 @@ impl Carrier {
     }
 }
 
-/// Whether an interface of the socket's namespace is up and has a carrier, as far as it knows. It hears
-/// of a lost carrier up to a second later.
+/// Whether an interface of the socket's namespace is up and has a carrier, as far as the kernel knows. It
+/// learns of a lost carrier up to a second later.
 pub(super) fn is_running(socket: BorrowedFd<'_>, ifindex: u32) -> nix::Result<bool> {
     let mut request = request(socket, ifindex)?;
     // SAFETY: the call reads the name of a live ifreq, which the kernel has terminated, and writes
@@ -76,7 +76,8 @@ pub(super) fn is_running(socket: BorrowedFd<'_>, ifindex: u32) -> nix::Result<bo
     Ok(flags & libc::IFF_RUNNING != 0)
 }
 
-/// Whether the driver has a link now, if it says so at all. May wait for whoever changes interfaces.
+/// Whether the driver has a link now, if it reports that at all. May wait for the process that changes
+/// interfaces.
 fn has_link(socket: BorrowedFd<'_>, ifindex: u32) -> nix::Result<bool> {
     let mut request = request(socket, ifindex)?;
     let mut answer: [u32; 2] = [GET_LINK, 0];

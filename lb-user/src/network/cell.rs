@@ -156,7 +156,7 @@ impl Cell {
             .with_context(|| format!("trim cell {}", self.name))
     }
 
-    /// Tells everybody on the link where the addresses are (gratuitous ARP, and unsolicited neighbour
+    /// Announces the addresses to all stations on the link (gratuitous ARP, and unsolicited neighbour
     /// advertisements: RFC 4861 section 7.2.6).
     ///
     /// # Errors

@@ -29,7 +29,8 @@ pub fn start<T>(
     start_with(KEPT, name, cell, prepare, work)
 }
 
-/// As [`start`], for one that hears clients or backends: it has a runtime, and no more privileges than it needs.
+/// As [`start`], for one that receives from clients or backends: it has a runtime, and no more privileges
+/// than it needs.
 ///
 /// # Errors
 ///
@@ -86,7 +87,7 @@ pub fn runtime() -> Result<Runtime> {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread in a cell that does there what it is asked, one thing after the other. It ends when this is
+/// A thread in a cell that does there the jobs it is given, one after the other. It ends when this is
 /// dropped.
 pub struct Resident {
     cell: String,

@@ -11,14 +11,14 @@ use tokio::{
     time::sleep,
 };
 
-/// How long after the first event it is told: one change is several events.
+/// How long after the first event the listener is woken: one change is several events.
 const SETTLE_TIME: Duration = Duration::from_millis(20);
 /// Pause after netlink has failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Tells, each time that something has happened to an interface of the calling thread's namespace, that
-/// they are to be looked at. What has happened to which is for the listener to find out, so no event
-/// that is lost matters (`ENOBUFS`): its loss is told as well.
+/// Wakes the listener each time that something has happened to an interface of the calling thread's
+/// namespace. What has happened to which is for the listener to find out, so no event that is lost matters
+/// (`ENOBUFS`): its loss wakes it as well.
 pub fn follow(runtime: &Runtime) -> Receiver<()> {
     let (tell, told) = mpsc::channel(1);
     runtime.spawn(async move {
@@ -37,8 +37,8 @@ async fn run(tell: &Sender<()>) -> Result<()> {
         new_multicast_connection(&[MulticastGroup::Link]).context("open a netlink socket")?;
     tokio::spawn(connection);
     loop {
-        // At once the first time: there may have been events while nobody listened. If it was told and
-        // nobody has looked yet, whoever looks will see this too.
+        // At once the first time: there may have been events before the socket was open. Where the channel is
+        // full, the listener has not looked yet since the last one, and will see this too.
         let _full = tell.try_send(());
         if events.next().await.is_none() {
             bail!("the netlink socket was closed");

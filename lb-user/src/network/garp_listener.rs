@@ -1,6 +1,6 @@
-//! Who says unasked where he is: a station that has another MAC now tells everybody, by gratuitous ARP or
-//! by an unsolicited neighbour advertisement (RFC 4861 section 7.2.6). What a network shares with the host
-//! goes to the host, and never to the cell, so it is read there.
+//! Announcements of stations: one that has another MAC now announces it to all, by gratuitous ARP or by an
+//! unsolicited neighbour advertisement (RFC 4861 section 7.2.6). What a network shares with the host goes to
+//! the host, and never to the cell, so it is read there.
 #![expect(
     unsafe_code,
     reason = "tokio waits for a file only if it is promised to stay, and nix sets no filter"
@@ -31,7 +31,7 @@ const ADVERTISEMENT: usize = 64;
 /// hop limit of 255, type 136 and code 0.
 const ADVERTISES: [(u8, u8); 5] = [(6, 58), (7, 255), (24, 255), (40, 136), (41, 0)];
 
-/// The sockets that hear both.
+/// The sockets that receive both.
 #[derive(Debug)]
 pub(super) struct Ears {
     arp: OwnedFd,
@@ -44,7 +44,7 @@ pub(super) struct Registered {
     advertisements: AsyncFd<OwnedFd>,
 }
 
-/// Opens the sockets that hear all which comes to the stack of the calling thread's namespace.
+/// Opens the sockets that receive all which comes to the stack of the calling thread's namespace.
 ///
 /// # Errors
 ///
@@ -77,7 +77,7 @@ impl Ears {
 }
 
 impl Registered {
-    /// The next station that says where it is.
+    /// The next station that announces itself.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ async fn next(
     }
 }
 
-/// Whose ARP message it is, if he speaks of himself. Behind it a short frame is filled up.
+/// The sender of an ARP message, if it announces itself. Behind it a short frame is filled up.
 fn arp_station(message: &[u8]) -> Option<IpAddr> {
     let address = |at: usize| {
         let bytes: [u8; 4] = message.get(at..at + 4)?.try_into().ok()?;

@@ -187,7 +187,7 @@ pub async fn hears_all_groups(handle: &Handle, ifindex: u32) -> Result<bool> {
     Ok(found.is_some_and(|message| message.header.flags.contains(LinkFlags::Allmulti)))
 }
 
-/// Has an interface receive what is sent to any group, or only what the kernel has asked it for.
+/// Has an interface receive what is sent to any group, or only to those that the kernel has joined.
 ///
 /// # Errors
 ///

@@ -37,7 +37,7 @@ pub fn path(name: &str) -> PathBuf {
 }
 
 /// The inode of the calling thread's namespace, which no other one has meanwhile (namespaces(7)); 0 if the
-/// kernel does not say.
+/// kernel does not report it.
 pub fn own() -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let file = fs::metadata("/proc/thread-self/ns/net");
@@ -81,8 +81,8 @@ pub fn create(name: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the namespace and everything in it; one that does not exist is none. What was prepared for
-/// another user than root stays, empty, if he does it.
+/// Removes the namespace and everything in it; one that does not exist is none. What was prepared for another
+/// user than root stays, empty, if that user does it.
 ///
 /// # Errors
 ///
@@ -141,7 +141,7 @@ pub fn inside<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> R
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The kernel's error.
 pub fn is_here(socket: &impl AsFd) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let here = self::socket(AddressFamily::Inet, SockType::Stream, flags, None)?;

@@ -1,9 +1,9 @@
 //! Each network's cell resolves its next hops, and a thread in the cell reads them. The
 //! host does it where the network has its addresses.
 //!
-//! Traffic that bypasses the kernel does not keep its neighbours fresh, so the thread asks the
-//! kernel to use them again and again (`NTF_USE`): a fresh one costs nothing, a stale one is probed.
-//! Others are resolved once, when somebody asks for one.
+//! Traffic that bypasses the kernel does not keep its neighbours fresh, so the thread makes the kernel use
+//! them again and again (`NTF_USE`): a fresh one costs nothing, a stale one is probed. Others are resolved
+//! once, when an inquiry comes for one.
 //!
 //! The kernel's table is one for all namespaces. In a cell the entries of the targets are exempt from its
 //! limits and its garbage collection (`NTF_EXT_LEARNED`), so they are there also when others fill it; probes
@@ -41,14 +41,14 @@ use super::{
     link,
 };
 
-/// How often an unresolved neighbour is asked for.
+/// How often an unresolved neighbour is solicited.
 const ASK: Duration = Duration::from_secs(1);
 /// Every how many of these rounds the resolved ones are refreshed.
 const REFRESH_ROUNDS: u32 = 5;
 
-/// Questions that wait for their turn; more are not asked.
+/// Inquiries that wait for their turn; more are dropped.
 pub const MAX_INQUIRIES: usize = 256;
-/// How long a neighbour that was asked for is reported, and how many are at a time.
+/// How long a neighbour of an inquiry is reported, and how many are at a time.
 const ASKED_FOR: Duration = Duration::from_secs(10);
 const MAX_ASKED: usize = 1024;
 
@@ -77,10 +77,10 @@ pub struct Side {
     pub interface: String,
 }
 
-/// Who is to be resolved in a network; each change is followed.
+/// The neighbours that are to be resolved in a network; each change is followed.
 pub type Targets = watch::Sender<BTreeSet<IpAddr>>;
 
-/// Questions for neighbours that nobody watches, and their answers.
+/// Inquiries for neighbours that are no targets, and their answers.
 #[derive(Debug)]
 pub struct Inquiry {
     /// Their addresses.
@@ -89,9 +89,9 @@ pub struct Inquiry {
     pub answers: mpsc::Sender<Resolved>,
 }
 
-/// Starts the thread that resolves `targets` on `side` and reports every new or changed MAC, and
-/// answers the inquiry. When the targets change, all that are known are reported anew. It ends with the
-/// process, or when nobody listens any more.
+/// Starts the thread that resolves `targets` on `side` and reports every new or changed MAC, and answers the
+/// inquiry. When the targets change, all that are known are reported anew. It ends with the process, or when
+/// the receiver of the reports or the sender of the targets is gone.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ pub fn resolve(
     report: mpsc::UnboundedSender<Resolved>,
     mut inquiry: Inquiry,
 ) -> Result<()> {
-    // A host's own table hears it.
+    // A host's own table receives it.
     let hears = side.cell.is_some().then(garp_listener::open).transpose();
     let hears = hears.context("listen for those who say that they moved")?;
     let cell = side.cell.clone();
@@ -127,7 +127,7 @@ pub fn resolve(
         .with_context(|| format!("watch the neighbours of network {network}"))
 }
 
-/// Watches until nobody listens any more, or the interface is gone.
+/// Watches until one of the channels is closed, or the interface is gone.
 fn run(
     side: &Side,
     (network, hears): (u16, Option<&Ears>),
@@ -215,10 +215,10 @@ struct Watch<'a> {
     /// Whether events were lost (`ENOBUFS`) since all was read.
     has_lost: bool,
     report: &'a mpsc::UnboundedSender<Resolved>,
-    /// Who was asked for, and when.
+    /// The addresses of inquiries, and when each was made.
     asked: BTreeMap<IpAddr, Instant>,
     answers: &'a mpsc::Sender<Resolved>,
-    /// Who has said that he moved, and is to be asked for.
+    /// Targets that have announced another MAC, and are to be resolved anew.
     moved: BTreeSet<IpAddr>,
     /// Neighbours whose entry the kernel would keep for ever although they are targets no more: since a change,
     /// or by a process of before.
@@ -226,7 +226,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Takes an event in; says whether it was the end of the interface.
+    /// Takes an event in; returns whether it was the end of the interface.
     fn is_over(&mut self, event: NetlinkPayload<RouteNetlinkMessage>) -> bool {
         match event {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) => {
@@ -298,9 +298,9 @@ impl Watch<'_> {
         }
     }
 
-    /// Makes the kernel resolve a neighbour that may be elsewhere now. A cell forgets first what it
-    /// knows: else it would ask the old MAC for seconds before it asks everybody. The host's own
-    /// table is left to the host. Says whether it is asked for now, and not just now or too many are.
+    /// Makes the kernel resolve a neighbour that may be elsewhere now. A cell forgets first what it knows:
+    /// else it would probe the old MAC for seconds before it solicits all stations. The host's own table is
+    /// left to the host. Returns whether it is resolved now; not if it was just now, or too many are.
     async fn inquire(&mut self, address: IpAddr) -> bool {
         let asked = self.asked.get(&address);
         let is_known = asked.is_some_and(|at| at.elapsed() < ASK);
@@ -317,7 +317,7 @@ impl Watch<'_> {
         true
     }
 
-    /// Asks for those who have said that they moved: anybody can say so of anybody.
+    /// Resolves the targets that have announced another MAC: any station can announce any address.
     async fn find_moved(&mut self) {
         for address in mem::take(&mut self.moved) {
             if !self.inquire(address).await {
@@ -351,7 +351,7 @@ impl Watch<'_> {
             return;
         };
         if self.asked.contains_key(&address) {
-            // Without room it is asked for once more.
+            // Without room another inquiry comes for it.
             let _full = self.answers.try_send(Resolved {
                 network: self.network,
                 address,
@@ -363,7 +363,7 @@ impl Watch<'_> {
         }
         self.known.insert(address, mac);
         tracing::debug!(network = self.network, %address, %mac, "neighbour resolved");
-        // Nobody listens any more: the loop ends at its next round.
+        // The receiver is gone: the loop ends at its next round.
         let _closed = self.report.send(Resolved {
             network: self.network,
             address,
@@ -372,7 +372,7 @@ impl Watch<'_> {
     }
 }
 
-/// The next station that says where it is, if it is listened to any.
+/// The next station that announces itself, if the sockets are open.
 async fn hear(ears: Option<&Registered>) -> io::Result<Option<IpAddr>> {
     match ears {
         Some(ears) => ears.next().await.map(Some),
@@ -380,7 +380,7 @@ async fn hear(ears: Option<&Registered>) -> io::Result<Option<IpAddr>> {
     }
 }
 
-/// The group that is asked for an IPv6 address (RFC 4291 section 2.7.1). It has an entry as well.
+/// The group that solicitations for an IPv6 address go to (RFC 4291 section 2.7.1). It has an entry as well.
 const fn group(address: IpAddr) -> Option<IpAddr> {
     match address {
         IpAddr::V4(_) => None,
@@ -391,7 +391,7 @@ const fn group(address: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// The entry of an address on `ifindex`, whatever it says.
+/// The entry of an address on `ifindex`, whatever its content.
 fn neighbour(ifindex: u32, address: IpAddr) -> NeighbourMessage {
     let mut entry = NeighbourMessage::default();
     let (family, destination) = match address {

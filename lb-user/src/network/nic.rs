@@ -1,8 +1,8 @@
 //! Their settings while our program runs on them, and how they were before.
 //!
-//! A NIC that strips VLAN tags would make a tenant's frames look untagged, one that filters VLANs
-//! drops those of tenants, and one that joins frames makes what no switch would have sent. One with IPv6
-//! must hear the groups of addresses that the host does not have.
+//! A NIC that strips VLAN tags would make a tenant's frames look untagged, one that filters VLANs drops those
+//! of tenants, and one that joins frames makes what no switch would have sent. One with IPv6 must receive the
+//! groups of addresses that the host does not have.
 
 use std::{
     collections::BTreeSet,
@@ -107,8 +107,8 @@ pub fn prepare(
     Ok(())
 }
 
-/// Has a NIC receive what is sent to any group, and remembers it for [`restore_all`]: who asks for an IPv6
-/// address asks a group that is made of it (RFC 4291 section 2.7.1).
+/// Has a NIC receive what is sent to any group, and remembers it for [`restore_all`]: the solicitation for an
+/// IPv6 address goes to a group that is made of it (RFC 4291 section 2.7.1).
 ///
 /// # Errors
 ///
@@ -161,7 +161,7 @@ pub fn restore_unused(runtime: &Path, used: &BTreeSet<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Puts back what the record says; what the NIC does not take back stays in it.
+/// Puts back what is in the record; what the NIC does not take back stays in it.
 fn restore(record: &Path, ifindex: u32) -> Result<()> {
     let text = fs::read_to_string(record).with_context(|| format!("read {}", record.display()))?;
     let mut left = String::new();
@@ -235,7 +235,7 @@ mod tests {
                 let one = link::find(&handle, "n1").await?.unwrap();
                 Ok([one.ifindex, one.peer.unwrap()])
             })?;
-            // Of one of them somebody else has asked it before.
+            // Another process has set it on one of them before.
             set_all_groups(nics[1], true)?;
             for _twice in 0..2 {
                 for nic in nics {

@@ -41,7 +41,7 @@ pub(super) struct Feature {
     /// Whether it can be changed.
     pub(super) changeable: bool,
     bit: usize,
-    /// Blocks of all features: the kernel wants to be told of all of them.
+    /// Blocks of all features: the kernel wants the bits of all of them.
     blocks: usize,
 }
 

@@ -1,8 +1,8 @@
 //! The raw socket: whole frames out of NICs, past all of the host's routing and filters.
 //!
-//! One socket for all NICs, which receives nothing. A frame that does not go out at once is given up:
-//! nobody waits for a NIC. The kernel takes frames for a NIC without carrier and drops them, so that
-//! is asked first.
+//! One socket for all NICs, which receives nothing. A frame that does not go out at once is given up: no
+//! thread waits for a NIC. The kernel takes frames for a NIC without carrier and drops them, so the carrier
+//! is checked first.
 #![expect(
     unsafe_code,
     reason = "nix makes no link address from an index, and many messages go out by one call"
@@ -130,7 +130,7 @@ fn open() -> nix::Result<OwnedFd> {
 pub(super) fn link_address(ifindex: u32, protocol: c_int) -> nix::Result<LinkAddr> {
     let address = socket_address(ifindex, protocol)?;
     let length = u32::try_from(size_of_val(&address)).ok();
-    // SAFETY: the pointer is to a live sockaddr_ll, of which the length and the family are said.
+    // SAFETY: the pointer is to a live sockaddr_ll, whose length and family are set.
     unsafe { LinkAddr::from_raw((&raw const address).cast(), length) }.ok_or(Errno::EINVAL)
 }
 
@@ -258,7 +258,7 @@ mod tests {
         )
         .unwrap();
         setsockopt(&listener, ReceiveTimeout, &TimeVal::seconds(5)).unwrap();
-        // An ethertype for experiments (IEEE 802), and a text that nobody else sends.
+        // An ethertype for experiments (IEEE 802), and a text that no other process sends.
         let frame = [[0; 12].as_slice(), &[0x88, 0xb5], b"lb: a whole frame"].concat();
         assert_eq!(Nics::default().send(1, &frame), Sent::Yes);
         let mut buffer = [0; 2048];

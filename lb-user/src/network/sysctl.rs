@@ -16,17 +16,17 @@ const CELL: &[(&str, &str)] = &[
     // A cell ends packets, it never forwards one.
     ("ipv4/ip_forward", "0"),
     ("ipv6/conf/all/forwarding", "0"),
-    // Replies to a client behind a router come back the way they came, whatever the routes say.
+    // Replies to a client behind a router go back the way its packets came, whatever the routes are.
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
-    // Speak ARP only for addresses of the interface that is asked, and from the best of them.
+    // Answer ARP only for addresses of the interface that got the request, and send it from the best of them.
     ("ipv4/conf/all/arp_ignore", "1"),
     ("ipv4/conf/all/arp_announce", "2"),
-    // Who says unasked where he is is heard where he is known already, and nobody fills the kernel's one
-    // neighbour table with others.
+    // An announcement is taken from a station that is known already; no other fills the kernel's one
+    // neighbour table.
     ("ipv4/conf/all/arp_accept", "0"),
     ("ipv4/conf/all/drop_gratuitous_arp", "0"),
-    // The cell tells where its addresses are when its MAC is set.
+    // The cell announces its addresses when its MAC is set.
     ("ipv4/conf/all/arp_notify", "1"),
     ("ipv4/conf/all/accept_redirects", "0"),
     ("ipv4/conf/default/accept_redirects", "0"),
@@ -34,23 +34,23 @@ const CELL: &[(&str, &str)] = &[
     ("ipv4/conf/default/send_redirects", "0"),
     ("ipv4/conf/all/accept_source_route", "0"),
     ("ipv4/tcp_syncookies", "1"),
-    // Each SYN-ACK to a source that does not exist asks for it by ARP once more: three, and after 7 s it is
-    // forgotten. A client that is there repeats its SYN, and most speak first.
+    // Each SYN-ACK to a source that does not exist sends one more ARP request for it: three, and after 7 s it
+    // is forgotten. A client that is there repeats its SYN, and most send first.
     ("ipv4/tcp_synack_retries", "2"),
-    // Shared VIPs listen at any port, with no capability for the low ones. Nobody else is there.
+    // Shared VIPs listen at any port, with no capability for the low ones. No other process is there.
     ("ipv4/ip_unprivileged_port_start", "0"),
-    // Who closes first keeps the port for a minute, and checks share a thousand. With timestamps it may be
-    // had again a second later (RFC 6191).
+    // The end that closes first keeps the port for a minute, and checks share a thousand. With timestamps it
+    // may be had again a second later (RFC 6191).
     ("ipv4/tcp_timestamps", "1"),
     ("ipv4/tcp_tw_reuse", "1"),
-    // Only where the inner end needs it, which is said there.
+    // Only where the inner end needs it; see `IPV6`.
     ("ipv6/conf/default/disable_ipv6", "1"),
     ("ipv6/conf/all/disable_ipv6", "1"),
 ];
 
 /// What IPv6 is in the inner end of a cell. The last of them turns it on.
 const IPV6: &[(&str, &str)] = &[
-    // Nothing but the addresses that it is given, from nobody on the link.
+    // Nothing but the addresses that it is given, and none from a station on the link.
     ("addr_gen_mode", "1"),
     ("use_tempaddr", "0"),
     ("autoconf", "0"),
@@ -64,7 +64,7 @@ const IPV6: &[(&str, &str)] = &[
     // Its addresses are in the maps or not; a neighbour can take none of them away.
     ("accept_dad", "0"),
     ("dad_transmits", "0"),
-    // As for ARP: it tells where its addresses are when its MAC is set, and hears who says so unasked.
+    // As for ARP: it announces its addresses when its MAC is set, and takes unsolicited advertisements.
     ("ndisc_notify", "1"),
     ("drop_unsolicited_na", "0"),
     ("disable_ipv6", "0"),
@@ -125,9 +125,9 @@ fn changed(settings: impl Iterator<Item = Setting>) -> Result<Vec<String>> {
     Ok(changed)
 }
 
-/// Sets how the inner end `interface` keeps its neighbours: a backend that moved to another MAC
-/// without a word is noticed within about 15 s instead of a minute, and one that nobody has asked for
-/// is not kept.
+/// Sets how the inner end `interface` keeps its neighbours: a backend that moved to another MAC without an
+/// announcement is noticed within about 15 s instead of a minute, and a station that is not known yet is not
+/// added by its announcement.
 ///
 /// # Errors
 ///
@@ -177,15 +177,15 @@ fn without_ipv6(interface: &str) -> Setting {
     )
 }
 
-/// How soon a neighbour that was not heard of is asked for, in milliseconds and seconds, and how often one
-/// that is not known.
+/// How soon a neighbour that was silent is probed, in milliseconds and seconds, and how often one that is not
+/// known.
 fn of_probes(family: &str, interface: &str) -> impl Iterator<Item = Setting> {
     let settings = [
         ("base_reachable_time_ms", "5000"),
         ("delay_first_probe_time", "1"),
-        // Once. An entry cannot be forced out of the kernel's one table while it is asked for, a second for
+        // Once. An entry cannot be forced out of the kernel's one table while it is solicited, a second for
         // each time, and SYNs to a shared VIP may have sources that do not exist. A client that is there
-        // repeats its SYN after that second, and backends are asked for every second.
+        // repeats its SYN after that second, and backends are solicited every second.
         ("mcast_solicit", "1"),
     ];
     let settings = settings.map(|(key, value)| {

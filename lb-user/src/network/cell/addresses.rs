@@ -13,7 +13,7 @@ use super::{Cell, INNER, link_local};
 use crate::network::{cell_thread::Resident, link};
 
 impl Cell {
-    /// VIPs and SNAT addresses; with IPv6 first the one that it asks for neighbours from, and joins the
+    /// VIPs and SNAT addresses; with IPv6 first the one that it solicits neighbours from, and joins the
     /// groups of the others (RFC 3810 section 5).
     pub(super) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let link_local = self.speaks_ipv6().then(|| link_local(self.mac).into());
@@ -27,7 +27,8 @@ impl Cell {
             let bits = prefix_bits(address);
             let mut add = handle.address().add(ifindex, address, bits);
             if address.is_ipv6() {
-                // It would not be answered for before the maps have it, and nobody else may take it away.
+                // It would not be answered for before the maps have it, and no other station may take it
+                // away.
                 add.message_mut().header.flags |= AddressHeaderFlags::Nodad;
             }
             let added = add.execute().await;
@@ -71,8 +72,8 @@ pub fn remove_address(resident: &Resident, address: IpAddr) -> Result<()> {
         .with_context(|| format!("remove {address} from its cell"))
 }
 
-/// What of an address of a cell is on the link: of a link-local one its prefix, so that those who have
-/// theirs from it are answered; of another the address alone.
+/// What of an address of a cell is on the link: of a link-local one its prefix, so that stations with an
+/// address of that prefix are answered; of another the address alone.
 fn prefix_bits(address: IpAddr) -> u8 {
     match address {
         IpAddr::V4(_) => 32,

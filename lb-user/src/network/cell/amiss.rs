@@ -16,7 +16,7 @@ impl Cell {
     ///
     /// # Errors
     ///
-    /// If the kernel does not tell.
+    /// If the kernel refuses the look-up.
     pub fn amiss(&self, resident: &Resident) -> Result<Option<Vec<String>>> {
         let name = self.outer();
         let outer = link::with_netlink(async |handle| link::find(&handle, &name).await)?;

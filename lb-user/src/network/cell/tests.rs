@@ -249,7 +249,7 @@ fn a_cell_and_a_node_find_each_other_by_ipv6() {
     });
 }
 
-/// By the very socket that hears of nodes in the host's namespace.
+/// By the very socket that receives the advertisements of nodes in the host's namespace.
 #[test]
 #[ignore = "needs CAP_NET_ADMIN and CAP_SYS_ADMIN"]
 fn a_cell_says_where_its_ipv6_addresses_are() {
@@ -269,7 +269,7 @@ fn a_cell_says_where_its_ipv6_addresses_are() {
     });
 }
 
-/// It is followed if it says that it is elsewhere, and if somebody asks for it.
+/// It is followed when it announces its new MAC, and when an inquiry comes for it.
 #[test]
 #[ignore = "needs CAP_NET_ADMIN and CAP_SYS_ADMIN"]
 fn an_ipv6_neighbour_is_resolved_and_followed() {

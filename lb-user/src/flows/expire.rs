@@ -8,7 +8,7 @@
 //!    flow is closed, by a swap from exactly the marked word: a packet that comes at this very
 //!    moment takes the mark off before, and the swap fails, or it finds the flow closed.
 //!
-//! Who wins the swap to CLOSED gives back what the flow held; the data plane closes by the same rule.
+//! The winner of the swap to CLOSED gives back what the flow held; the data plane closes by the same rule.
 //! Marks that a crashed process has left are simply found marked, and go through 2 and 3.
 
 use std::mem;
@@ -141,8 +141,8 @@ mod tests {
         move |_, flow| age(now, flow.last_seen) >= TIMEOUT
     }
 
-    /// What the data plane does to a flow for one packet, up to where it has left its time. Says
-    /// whether the flow was live for it.
+    /// What the data plane does to a flow for one packet, up to where it has left its time. Returns whether
+    /// the flow was live for it.
     fn packet(table: &FlowTable, id: u32, now: impl FnOnce() -> u32, flags: u8) -> bool {
         let segment = conntrack::Segment {
             flags,

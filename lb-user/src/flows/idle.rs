@@ -42,7 +42,7 @@ pub fn duration(ticks: Ticks) -> Duration {
     Duration::from_nanos(u64::from(ticks) << TIME_SHIFT)
 }
 
-/// What a service says about its flows.
+/// A service's times for its flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Times {
     tcp: Option<Ticks>,
@@ -60,7 +60,7 @@ impl Times {
     }
 }
 
-/// How long a port stays lent to a socket of a process that does not say any more that it has it. No
+/// How long a port stays lent to a socket of a process that does not report any more that it has it. No
 /// shorter than the minute for which an end of a connection rests (TIME_WAIT).
 pub const LEASE: Duration = Duration::from_secs(120);
 
@@ -80,7 +80,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// What `config` says, whose services have their ids from `ids`.
+    /// The times of `config`, whose services have their ids from `ids`.
     pub fn new(config: &Config, ids: &Ids) -> Self {
         let mut policy = Self::with(&config.timeouts);
         for service in &config.services {
@@ -121,7 +121,7 @@ impl Policy {
         known.and_then(Option::as_ref).unwrap_or(&self.retired)
     }
 
-    /// How long a flow with this word may be idle; none for one that nobody may end for that.
+    /// How long a flow with this word may be idle; none for one that must not end for being idle.
     pub fn timeout(&self, word: FlowState, service: u16) -> Option<Ticks> {
         if word.is_local() || word.is_held() {
             return Some(ticks(LEASE));
@@ -142,8 +142,8 @@ impl Policy {
         timeout.is_some_and(|timeout| age(now, last_seen) >= timeout)
     }
 
-    /// Whether a flow that nobody may end for being idle, because its ends are probed, has been idle
-    /// for too long all the same: one of them has never answered.
+    /// Whether a flow that must not end for being idle, because its ends are probed, has been idle for too
+    /// long all the same: one of them has never answered.
     pub fn is_due_mute(&self, word: FlowState, service: u16, last_seen: Ticks, now: Ticks) -> bool {
         let is_probed = self.keepalive(word, service).is_some();
         let timeout = self.retired.tcp.filter(|_| is_probed);

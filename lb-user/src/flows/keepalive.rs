@@ -4,9 +4,9 @@
 //! reaches the other end as an acknowledgment of nothing new, which is not answered. So a live end
 //! cannot hide a dead one.
 //!
-//! The silence of an end that has never answered a probe says nothing: it may drop segments without
+//! The silence of an end that has never answered a probe proves nothing: it may drop segments without
 //! timestamps (RFC 7323 section 3.2), or a filter in between does. It is mute: from then on only it is
-//! asked, which moves nobody's last seen, and its flow falls under an idle time, until it answers.
+//! probed, which moves no last seen, and its flow falls under an idle time, until it answers.
 //!
 //! A flow that is doubted is probed as well. An end that has aborted answers with a reset that is exact, which closes
 //! the flow in the data plane; any other answer of either end takes the doubt off. When neither has answered, the flow
@@ -32,7 +32,7 @@ use super::{
 struct Known {
     /// Whether it has ever answered a probe.
     answers: bool,
-    /// None if it is not being asked.
+    /// None if it is not being probed.
     silent: Option<Silent>,
 }
 
@@ -114,7 +114,7 @@ impl Keepalive {
         }
     }
 
-    /// What was asked of the flow before is of no meaning any more.
+    /// Earlier probes of the flow are of no meaning any more.
     pub fn begin_anew(&mut self, id: u32, word: FlowState) {
         let generation = word.generation();
         let probed = self.get_mut(id);
@@ -123,12 +123,12 @@ impl Keepalive {
         }
     }
 
-    /// Whether an end of the flow is being asked.
+    /// Whether an end of the flow is being probed.
     pub fn is_asking(&self, id: u32, word: FlowState) -> bool {
         self.get(id, word).is_some_and(Probed::is_asking)
     }
 
-    /// Whether an end of the flow has been asked for long enough and has never answered.
+    /// Whether an end of the flow has been probed for long enough and has never answered.
     pub fn is_mute(&self, id: u32, word: FlowState) -> bool {
         self.get(id, word).is_some_and(|probed| {
             [probed.client, probed.backend]
@@ -213,7 +213,7 @@ impl Keepalive {
         }
     }
 
-    /// Notes that the next hop of an end has been asked for.
+    /// Notes that an inquiry for the next hop of an end has been made.
     pub fn sought(&mut self, id: u32, end: End) {
         if let Some(silent) = self.silent(id, end) {
             silent.sought();
@@ -279,7 +279,7 @@ mod tests {
         keepalive
     }
 
-    /// A flow whose ends have answered once, and which is asked anew.
+    /// A flow whose ends have answered once, and which is probed anew.
     fn heard() -> (Keepalive, Flow) {
         let (mut keepalive, mut flow) = (begun(), flow());
         round(&mut keepalive, &flow, 0);
@@ -429,7 +429,7 @@ mod tests {
                 Judgement::Ask(_)
             ));
         }
-        // One probe that did not leave says nothing of its end.
+        // One probe that did not leave proves nothing of its end.
         let mut other = Keepalive(keepalive.0.clone());
         other.probed(ID, End::Client, false, 2 * GAP);
         assert!(matches!(

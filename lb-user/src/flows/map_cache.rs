@@ -114,7 +114,7 @@ impl MapCache {
         self.ways.replace(networks);
     }
 
-    /// Asks for the next hop of an end. Those of backends are watched all the time.
+    /// Sends an inquiry for the next hop of an end. Those of backends are watched all the time.
     pub(super) fn seek(&self, id: u32, flow: &Flow, end: End) {
         if matches!(end, End::Client)
             && let Some(client) = self.labels.client(id, flow)

@@ -1,8 +1,8 @@
 //! Ends flows that are idle for too long, those whose peer has died, and those that are cut.
 //!
-//! A thread of its own walks the flow table in memory. [`idle`] says how long a flow may be idle;
-//! [`expire`] ends one beside the data plane, which ends flows as well; [`keepalive`] finds dead
-//! peers, also of flows that the data plane doubts; [`evict`] ends flows at once, and [`reset`] tells both ends;
+//! A thread of its own walks the flow table in memory. [`idle`] has how long a flow may be idle; [`expire`]
+//! ends one beside the data plane, which ends flows as well; [`keepalive`] finds dead peers, also of flows
+//! that the data plane doubts; [`evict`] ends flows at once, and [`reset`] resets both ends;
 //! [`usage_recount`] counts what lives. No netlink message and no log line delays it, and it delays none.
 //!
 //! CPU is spent in batches of less than a millisecond of the thread's clock. To look at a flow takes
@@ -95,7 +95,7 @@ impl Count {
     }
 }
 
-/// What the thread is told.
+/// What the thread is ordered to do.
 #[derive(Debug)]
 enum Order {
     Policy(Policy),
@@ -142,28 +142,28 @@ impl Expiry {
         })
     }
 
-    /// From now on flows may be idle for as long as `policy` says.
+    /// From now on flows may be idle for as long as `policy` has it.
     pub fn set(&self, policy: Policy) {
         self.order(Order::Policy(policy));
     }
 
-    /// From now on these are the networks, by id, and who knows their next hops. The answers go where
-    /// they went before.
+    /// From now on these are the networks, by id, and the threads that resolve their next hops. The answers
+    /// go where they went before.
     pub fn follow(&self, networks: BTreeMap<u16, NextHop>) {
         self.order(Order::Follow(networks));
     }
 
-    /// Ends the flows that `cut` says, at once. To be called when no new flow can come to be one of
-    /// them: after the maps were changed. What the answer comes to is [`Done`]; it is an error only if
-    /// the thread ends before. Whoever does not want to know drops it.
+    /// Ends the flows that `cut` selects, at once. To be called when no new flow can come to be one of them:
+    /// after the maps were changed. What the answer comes to is [`Done`]; it is an error only if the thread
+    /// ends before. A caller that does not need it drops it.
     pub fn cut(&self, cut: EvictSelector) -> oneshot::Receiver<Done> {
         let (done, answer) = oneshot::channel();
         self.order(Order::Cut(Box::new(cut), done));
         answer
     }
 
-    /// Has the thread make the cuts that it was told, and then do nothing until it is to [go on](Self::go_on):
-    /// another process ends flows meanwhile.
+    /// Has the thread make the cuts that were ordered, and then do nothing until it is to [go
+    /// on](Self::go_on): another process ends flows meanwhile.
     pub async fn rest(&self) {
         let (begun, begins) = oneshot::channel();
         self.order(Order::Rest(begun));

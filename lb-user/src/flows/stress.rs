@@ -52,7 +52,7 @@ struct Ground {
     table: FlowTable,
     usage: UsageTable,
     queue: Mutex<VecDeque<u32>>,
-    /// The backend that gets no new flows: what the maps say.
+    /// The backend that gets no new flows: what is in the maps.
     down: AtomicU32,
     /// Odd while a thread handles a packet, so waiting for a change is a grace period.
     inside: [AtomicU32; PACKETS as usize],
@@ -194,7 +194,7 @@ impl Cutter {
 }
 
 impl Ground {
-    /// What the winner of a claim writes: every field that is looked at says whose it is.
+    /// What the winner of a claim writes: every field that is looked at shows which claim it is of.
     fn flow(&self, id: u32, generation: u32, backend: u32, word: FlowState) -> Flow {
         Flow {
             word: word.raw(),
@@ -336,7 +336,7 @@ impl Ground {
         }
     }
 
-    /// Everybody is gone: every id is live or in the queue, once, and the usage is right.
+    /// All threads have ended: every id is live or in the queue, once, and the usage is right.
     fn check(&self) {
         let words: Vec<FlowState> = (0..IDS).map(|id| self.table.word(id).unwrap()).collect();
         let mut ids: Vec<u32> = self.queue.lock().unwrap().iter().copied().collect();
@@ -391,7 +391,7 @@ impl Dice {
 }
 
 /// How long a pass over many flows takes that cuts none of them, and one that cuts all. To be read, not
-/// asserted: in a debug build it says nothing.
+/// asserted: in a debug build it proves nothing.
 #[test]
 fn the_time_of_a_pass_over_a_million_flows() {
     const FLOWS: u32 = 1_000_000;

@@ -3,7 +3,7 @@
 //! Flows come and go while they are counted, so one count proves nothing. The usage is read between
 //! two looks at all entries. Where both saw the same flows, those were live in between, all of them
 //! and no others, and the usage must be their number. Where the flows changed, the usage is wrong
-//! only if both looks say so, the same way and by far.
+//! only if both looks have it wrong, the same way and by far.
 
 use lb_common::{conntrack::FlowState, maps::usage};
 

@@ -96,7 +96,7 @@ pub(super) struct Worker {
     keepalive: Keepalive,
     doubts: Doubts,
     turns: Turns,
-    /// Whether it has been said that there are too many flows to probe.
+    /// Whether it has been logged that there are too many flows to probe.
     said_late: bool,
     /// Letters since the CPU clock was looked at.
     letters: usize,
@@ -105,7 +105,7 @@ pub(super) struct Worker {
     recount: Recount,
     pub(crate) batch: Duration,
     now: Ticks,
-    /// How it says that it rests, if it is to.
+    /// Dropped when it rests, if it is to.
     rest: Option<oneshot::Sender<()>>,
 }
 
@@ -267,7 +267,7 @@ impl Worker {
         }
     }
 
-    /// Whether the ends of a flow that may be probed are asked in this pass.
+    /// Whether the ends of a flow that may be probed are probed in this pass.
     fn is_to_ask(&mut self, id: u32, word: FlowState, is_idle: bool) -> bool {
         if !word.is_doubted() {
             return is_idle || self.keepalive.is_asking(id, word);
@@ -302,7 +302,7 @@ impl Worker {
     fn end(&mut self, marked: Marked, closed: &Closed) {
         let Closed { alive, flow } = closed;
         if alive.is_local() {
-            // No flow: nobody was told of it, and nobody is now.
+            // No flow: its begin was not reported, so its end is not.
             self.give_back(marked.id);
             return;
         }
@@ -364,7 +364,7 @@ impl Worker {
             Judgement::Dead(end) if self.post.has_carrier(id, flow, end, &mut self.records) => {
                 self.marked.add(mark(&self.table, id, word, Cause::Dead));
             }
-            // Nothing reaches it, and nobody knows since when.
+            // Nothing reaches it, and it is not known since when.
             Judgement::Dead(end) => self.keepalive.probed(id, end, false, now),
             Judgement::Ask(steps) => {
                 for (end, step) in steps {
@@ -487,8 +487,8 @@ impl Worker {
         self.rest(self.shortest_rest())
     }
 
-    /// Ends the batch: sleeps, cuts if that is asked for, and begins the next one with the resets whose
-    /// turn it is.
+    /// Ends the batch: sleeps, cuts if that is ordered, and begins the next one with the resets whose turn it
+    /// is.
     fn rest(&mut self, time: Duration) -> Result<(), Stopped> {
         self.sleep(time)?;
         self.cut();

@@ -1,7 +1,7 @@
 //! Flows that end at once, not because of what they do, but because of what they are.
 //!
-//! [`selector`] says which flows, `queue` keeps the evictions that are asked for and those under way,
-//! `pass` carries them out over the table, and [`terminate`] ends one flow beside the data plane.
+//! [`selector`] selects the flows, `queue` keeps the evictions that are ordered and those under way, `pass`
+//! carries them out over the table, and [`terminate`] ends one flow beside the data plane.
 
 mod pass;
 pub(crate) mod queue;

@@ -26,7 +26,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const LAST: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Whether flows are being cut, or their ends told.
+    /// Whether flows are being cut, or resets of cut ones wait.
     pub(crate) fn is_cutting(&self) -> bool {
         self.cuts.is_busy() || self.post.has_outgoing()
     }
@@ -39,8 +39,8 @@ impl Worker {
         }
     }
 
-    /// Makes the cuts that are asked for, also when the thread is to end: then without a rest, and the
-    /// largest table is walked in about a second.
+    /// Makes the cuts that are ordered, also when the thread is to end: then without a rest, and the largest
+    /// table is walked in about a second.
     pub(crate) fn cut(&mut self) {
         while let Some(mut wanted) = self.cuts.begin() {
             if !wanted.cut.is_empty() {
@@ -174,8 +174,8 @@ impl Worker {
     }
 }
 
-/// Attempts something until it succeeds, with a rest in between, and says once that it does not. None
-/// only if a rest says that the thread is to end.
+/// Attempts something until it succeeds, with a rest in between, and logs once that it does not. None only if
+/// the thread is to end.
 fn insist<W, T>(
     worker: &mut W,
     mut attempt: impl FnMut(&mut W) -> Result<T>,
@@ -198,7 +198,7 @@ fn insist<W, T>(
     }
 }
 
-/// Says what a cut has done.
+/// Logs what a cut has done.
 fn say(done: Option<Done>) {
     if let Some(Done {
         flows,

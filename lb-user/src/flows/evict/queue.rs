@@ -1,4 +1,4 @@
-//! Cuts that are asked for, and those under way. Pure.
+//! Cuts that are ordered, and those under way. Pure.
 //!
 //! Orders that come while a cut is made wait, merged into one; it is made next. Flows that were severed
 //! wait here for their grace period, and then to be let go.
@@ -86,7 +86,7 @@ impl Cuts {
         self.ready = self.severed.len();
     }
 
-    /// The pass that `wanted` asked for is over. What it has done if all its flows are let go already.
+    /// The pass for `wanted` is over. What it has done if all its flows are let go already.
     pub(super) fn end(&mut self, wanted: Wanted) -> Option<Done> {
         self.made.push_back((self.total.0, wanted));
         self.answer()
@@ -109,7 +109,8 @@ impl Cuts {
         self.answer()
     }
 
-    /// Tells those who have asked for cuts whose flows are all let go; what the last of these has done.
+    /// Sends their results to the callers of cuts whose flows are all let go; what the last of these has
+    /// done.
     fn answer(&mut self) -> Option<Done> {
         let mut last = None;
         while self
@@ -126,7 +127,7 @@ impl Cuts {
                 took: wanted.since.elapsed(),
             };
             for asker in mem::take(&mut wanted.done) {
-                // Who does not wait for the answer needs none.
+                // A caller that does not wait for the result has dropped its end.
                 let _unheard: Result<(), Done> = asker.send(done);
             }
             last = Some(done);
@@ -162,7 +163,7 @@ mod tests {
         receiver
     }
 
-    /// Makes the cut that is asked for, of these flows.
+    /// Makes the cut that is ordered, of these flows.
     fn make(cuts: &mut Cuts, ids: &[u32]) -> Option<Done> {
         let mut wanted = cuts.begin().unwrap();
         for id in ids {

@@ -24,7 +24,8 @@ use crate::{
 /// The first id of a leg: no flow of the table has one as high.
 pub const FIRST_LEG: u32 = 1 << 31;
 
-/// Which flows end at once, however busy they are; both ends are told. A flow ends if any of it says so.
+/// Which flows end at once, however busy they are, with a reset to both ends. A flow ends if any of it
+/// selects it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictSelector {
     /// All of these backends, which an operator has disabled.
@@ -37,14 +38,14 @@ pub struct EvictSelector {
     pub listeners: HashSet<ServiceKey>,
     /// The legs of these listeners, whose clients the data plane serves by itself from now on.
     pub legs: HashSet<ServiceKey>,
-    /// Those of every listener that is not in here; none: nothing is said of them.
+    /// Those of every listener that is not in here; none: this selects no flow.
     pub open: Option<HashSet<ServiceKey>>,
     /// Those of clients that these rules of their listener deny, whichever service it was when they came.
-    /// No rules deny nobody; where there are some, a client that none of them matches is denied. Nothing
-    /// is said of a listener that is not in here.
+    /// An empty set of rules denies no client; where there are some, a client that none of them matches is
+    /// denied. A listener that is not in here has no flow selected.
     pub denied: HashMap<ServiceKey, Rules>,
     /// Those of clients that these sources of their network do not have, by its id, in the same way.
-    /// Nothing is said of a network that is not in here.
+    /// A network that is not in here has no flow selected.
     pub strangers: BTreeMap<u16, Rules>,
     /// Those that an operator has chosen: all of a choice must hold.
     pub chosen: Vec<Choice>,
@@ -143,9 +144,9 @@ impl EvictSelector {
         self.chosen.extend(chosen);
     }
 
-    /// Why a flow, the one with this id and this client, is cut; none if it is not. What it is decides,
-    /// never its state. Of several reasons the first in the order of [`EndReason`]. A client that nobody
-    /// knows is none that any rules allow.
+    /// Why a flow, the one with this id and this client, is cut; none if it is not. What it is decides, never
+    /// its state. Of several reasons the first in the order of [`EndReason`]. A client that is not known is
+    /// none that any rules allow.
     pub fn holds(&self, flow: &Flow, id: u32, client: Option<IpAddr>) -> Option<EndReason> {
         let denies = |rules: Option<&Rules>| rules.is_some_and(|rules| denies(rules, client));
         for (backends, why) in [
@@ -216,7 +217,7 @@ fn denies(rules: &Rules, client: Option<IpAddr>) -> bool {
     !rules.is_empty() && says != Some(ALLOW)
 }
 
-/// What the longest prefix that has `client` says; none where there is none.
+/// The rule of the longest prefix that has `client`; none where there is none.
 ///
 /// Prefixes are sorted by family and address, shorter ones first. So the last one that is not behind `client` is
 /// the longest, or it ends before `client`: then what has `client` has both of them, and is no longer

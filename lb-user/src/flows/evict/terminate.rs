@@ -7,16 +7,16 @@
 //!    it ends: it was translated, or dropped because its own swap failed, and its numbers and bytes are
 //!    in the entry. From then on no packet of the flow is translated.
 //! 3. [`Severed::flow`]: the entry is reported and its ends are reset, by numbers that do not change
-//!    any more. The id goes back last: until then nobody writes another flow there.
+//!    any more. The id goes back last: until then no other flow is written there.
 //!
 //! A reset that userspace sends is exact for a flow that rests. The numbers of a busy one may be old
 //! by what is on its way: then its end answers with a challenge (RFC 5961 section 3.2) or drops the
 //! reset, but it also sends what is on its way, or has it sent; and to any segment of an ended flow the
 //! data plane answers with a reset by that segment's own numbers.
 //!
-//! A flow that is over already and still translates becomes ENDED as well; its id is in its queue, or
-//! on its way there, and stays there. Whoever has just taken it out and loses the swap to this one sees
-//! that the generation is the same, and puts it back.
+//! A flow that is over already and still translates becomes ENDED as well; its id is in its queue, or on its
+//! way there, and stays there. A CPU that has just taken it out and loses the swap to this one finds the
+//! generation the same, and puts it back.
 
 use lb_common::{
     conntrack::{FlowState, State},
@@ -58,7 +58,7 @@ pub enum Termination {
     Missed,
 }
 
-/// Ends the flow with this id if `cut` says so, whatever its packets do meanwhile.
+/// Ends the flow with this id if `cut` selects it, whatever its packets do meanwhile.
 pub fn sever(
     (table, labels): (&FlowTable, &Labels),
     id: u32,
@@ -107,7 +107,7 @@ impl Severed {
     /// put back. None only if the id was in its queue twice.
     pub fn flow(&self, table: &FlowTable) -> Option<Flow> {
         let ended = self.alive.end();
-        // Who takes back what it refers to forgets the entry, and leaves the fields.
+        // The process that takes back what it refers to forgets the entry, and leaves the fields.
         let flow = table.fields(self.id, [ended, ended.forget()])?;
         Some(Flow {
             word: ended.raw(),

@@ -1,6 +1,6 @@
-//! The ways to clients. A flow knows the MAC that its client's last frame came from; a client that has
-//! been idle since may have moved, or its router. So when it does not answer there, its network's
-//! kernel is asked for the next hop. Nobody waits: the answer is there for a later probe, or not.
+//! The ways to clients. A flow knows the MAC that its client's last frame came from; a client that has been
+//! idle since may have moved, or its router. So when it does not answer there, its network's kernel resolves
+//! the next hop. No thread waits for it: the answer is there for a later probe, or not.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,17 +13,17 @@ use tokio::sync::mpsc::{Receiver, Sender};
 
 use crate::{config::Network, network::neighbour::Resolved};
 
-/// Next hops that are known at a time; when there are more, all are asked for anew.
+/// Next hops that are known at a time; when there are more, all are resolved anew.
 const MAX_NEXT_HOPS: usize = 4096;
 /// How long an answer holds: it comes just before the probe that it is for.
 const NEXT_HOP_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Who knows the next hops of a network.
+/// Resolves the next hops of a network.
 #[derive(Debug)]
 pub struct NextHop {
     /// The network.
     pub network: Network,
-    /// Where to ask for one.
+    /// Where inquiries for one go.
     pub questions: Sender<IpAddr>,
 }
 
@@ -53,8 +53,8 @@ impl NextHops {
         self.networks = networks;
     }
 
-    /// Asks for the next hop of a client in the network with this id. Never waits; a question too many
-    /// is not asked.
+    /// Sends an inquiry for the next hop of a client in the network with this id. Never waits; where the
+    /// channel is full none is sent.
     pub fn seek(&self, network: u16, client: IpAddr) {
         if let Some(way) = self.networks.get(&network) {
             let next_hop = way.network.next_hop(client);
@@ -73,7 +73,7 @@ impl NextHops {
     }
 
     fn hear(&mut self) {
-        // No more than what one network may ask for: this is a part of a batch.
+        // No more than one network's inquiries may be: this is a part of a batch.
         for _ in 0..MAX_NEXT_HOPS {
             let Ok(resolved) = self.answers.try_recv() else {
                 return;

@@ -1,4 +1,4 @@
-//! How long an end that is asked may say nothing, and what is done meanwhile. Pure.
+//! How long an end that is probed may be silent, and what is done meanwhile. Pure.
 
 use crate::flows::idle::{Ticks, age};
 
@@ -7,8 +7,8 @@ const MAX_PROBES: u8 = 3;
 /// At least so long from one probe to the next, about a second: Linux answers old sequence numbers
 /// of a connection twice a second at most (`net.ipv4.tcp_invalid_ratelimit`).
 const SHORTEST_GAP: Ticks = 1000;
-/// How long before the next probe its next hop is asked for, or half a gap: long enough for an answer,
-/// and short enough that the answer still holds.
+/// How long before the next probe the inquiry for its next hop goes out, or half a gap: long enough for an
+/// answer, and short enough that the answer still holds.
 const SEEK: Ticks = 4000;
 
 /// How long to wait for the answer to a probe of a flow that is probed after `keepalive`.
@@ -24,7 +24,7 @@ pub(super) struct Silent {
     /// Probes that went out one after the other.
     tries: u8,
     last: Option<Ticks>,
-    /// Whether its next hop has been asked for since the last probe.
+    /// Whether an inquiry for its next hop has been made since the last probe.
     sought: bool,
 }
 
@@ -44,7 +44,7 @@ pub enum Step {
     Probe,
     /// A probe to where it may be now.
     ProbeAgain,
-    /// Its next hop is to be asked for: it may have moved.
+    /// Its next hop is to be resolved: it may have moved.
     Seek,
 }
 
@@ -89,8 +89,8 @@ impl Silent {
         }
     }
 
-    /// Notes that a probe went out, or that it could not be `sent`: then the count begins anew,
-    /// because nobody knows how long that has been so.
+    /// Notes that a probe went out, or that it could not be `sent`: then the count begins anew, because it is
+    /// not known how long that has been so.
     pub(super) const fn probed(&mut self, sent: bool, now: Ticks) {
         self.last = Some(now);
         self.sought = false;
@@ -101,7 +101,7 @@ impl Silent {
         };
     }
 
-    /// Notes that its next hop has been asked for.
+    /// Notes that an inquiry for its next hop has been made.
     pub(super) const fn sought(&mut self) {
         self.sought = true;
     }

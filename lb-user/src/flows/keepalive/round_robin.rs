@@ -1,4 +1,4 @@
-//! Who is probed when there are more idle flows than probes. Pure.
+//! Which flows are probed when there are more idle flows than probes. Pure.
 
 use std::mem;
 

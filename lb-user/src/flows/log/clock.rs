@@ -25,7 +25,7 @@ impl Clock {
         })
     }
 
-    /// What the wall's clock would have said at `time`, had nobody set it since.
+    /// The time of the wall clock at `time`, had it not been set since.
     pub(super) fn at(&self, time: u32) -> Stamp {
         let age = Duration::from_millis(millis_since(time, self.coarse));
         Stamp(self.wall.checked_sub(age).unwrap_or(UNIX_EPOCH))
@@ -90,7 +90,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A clock that says `coarse` at `millis` after 1970.
+    /// A clock whose time is `coarse` at `millis` after 1970.
     pub(in crate::flows::log) fn clock(coarse: u32, millis: u64) -> Clock {
         Clock {
             coarse,

@@ -28,7 +28,7 @@ use crate::{
 /// The most flows whose beginning is remembered; those above have no duration in the log.
 const REMEMBERED: usize = 1 << 20;
 
-/// What an id is called that nobody knows any more.
+/// The name of an id that is not known any more.
 const UNKNOWN: &str = "-";
 
 /// Makes lines of events.
@@ -50,7 +50,7 @@ struct Line<'a> {
     network: &'a str,
     service: &'a str,
     protocol: &'static str,
-    /// None if nobody knows any more what it was; so are those below.
+    /// None if it is not known any more what it was; so are those below.
     client: Option<SocketAddr>,
     vip: Option<SocketAddr>,
     snat: Option<SocketAddr>,
@@ -167,7 +167,7 @@ impl Lines {
     }
 }
 
-/// The client of an event's flow; none if whoever reported it did not know it any more.
+/// The client of an event's flow; none if the reporter did not know it any more.
 fn client(event: &FlowEvent) -> Option<IpAddr> {
     if addr6::index(event.flow.vip).is_none() {
         return Some(Ipv4Addr::from(event.flow.client).into());

@@ -1,6 +1,6 @@
 //! The flow log: a line of JSON for each flow that begins or ends, in a file.
 //!
-//! Events come from the data plane, and from whoever ends flows in this process. The file is written
+//! Events come from the data plane, and from the threads of this process that end flows. The file is written
 //! by a thread of its own: a slow or full disk costs lines, which are counted, and nothing else.
 
 pub(crate) mod clock;
@@ -30,10 +30,10 @@ use crate::{
 
 /// Events that wait at most: as many as one batch of an expiry, and then some.
 const WAITING: usize = 1 << 14;
-/// Lines that are made in one go, before anybody else has a turn.
+/// Lines that are made in one go, before another task runs.
 const BATCH: usize = 256;
 
-/// The end of [`channel`] for those who end flows.
+/// The end of [`channel`] for threads that end flows.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     sender: mpsc::Sender<FlowEvent>,

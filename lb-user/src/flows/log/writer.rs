@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result};
 
 use crate::network::cell_thread;
 
-/// Who may read the file: root, and its group.
+/// Readers of the file: root, and its group.
 const MODE: u32 = 0o640;
 /// Bytes that wait for the disk at most: some twenty thousand lines.
 const WAITING: usize = 8 << 20;
@@ -37,7 +37,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. `lost` counts the lines that are not written, whoever has lost them.
+    /// Starts the thread. `lost` counts the lines that are not written, wherever they were lost.
     pub(super) fn start(path: &Path, lost: Arc<AtomicU64>) -> Result<Self> {
         let (lines, texts) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -46,7 +46,7 @@ impl Writer {
         let mut target = Target::new(path, Arc::clone(&lost));
         let work = move |()| {
             target.run(&texts, &written);
-            // Nobody waits for it if the process has ended already.
+            // The receiver is gone if the process has ended already.
             let _late: Result<(), mpsc::SendError<()>> = finished.send(());
         };
         cell_thread::start("lb-flow-log".to_owned(), None, || Ok(()), work)
@@ -138,7 +138,7 @@ impl Target {
     }
 
     fn try_write(&mut self, text: &[u8], written: &mut usize) -> io::Result<()> {
-        // Somebody may have renamed it, to begin a new one, or removed it.
+        // Another process may have renamed it, to begin a new one, or removed it.
         let named = fs::metadata(&self.path).ok().as_ref().map(identity);
         let file = match &mut self.file {
             Some(file) if named == self.identity => file,
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_slow_disk_is_not_waited_for() {
-        // A pipe that nobody reads takes 64 KiB, and then the thread waits.
+        // A pipe that is not read takes 64 KiB, and then the thread waits.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -11,7 +11,7 @@ use crate::{
     network::raw::Sent,
 };
 
-/// Resets to one kind of end that wait at most; whoever has more of them waits.
+/// Resets to one kind of end that wait at most; the thread that has more of them waits.
 const MAX_RESETS_WAITING: usize = 1 << 17;
 /// Resets: per tick, about 90,000 in a second, and in one go.
 const PACE: (u32, u32) = (96, 1024);
@@ -74,7 +74,7 @@ impl ResetQueue {
         room
     }
 
-    /// Sends those whose turn it is by `send`, which says how many it has sent, and what became of the
+    /// Sends those whose turn it is by `send`, which returns how many it has sent, and what became of the
     /// next one.
     pub(super) fn send(
         &mut self,

@@ -18,7 +18,7 @@ use crate::{
 /// One end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Who opened it.
+    /// The end that opened it.
     Client,
     /// Where it was sent.
     Backend,
@@ -29,8 +29,8 @@ impl End {
     pub const BOTH: [Self; 2] = [Self::Client, Self::Backend];
 }
 
-/// The receive window of a probe, unscaled. Nobody takes it over, because the probe's sequence number
-/// is old; but it must not say that the window is closed.
+/// The receive window of a probe, unscaled. No end takes it over, because the probe's sequence number is old;
+/// but it must not close the window.
 const WINDOW: u16 = 512;
 
 /// A flow whose ends are to be sent something.

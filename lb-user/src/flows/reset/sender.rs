@@ -1,7 +1,7 @@
-//! What the ends of flows are told: resets, which wait for their turn, and probes.
+//! What the ends of flows are sent: resets, which wait for their turn, and probes.
 //!
-//! Flows that expire are few in a second, and what they are told is made when it is their turn. Those
-//! that are cut are many at once, and wait in an outbox of their own.
+//! Flows that expire are few in a second, and their resets are made when it is their turn. Those that are cut
+//! are many at once, and wait in an outbox of their own.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -48,7 +48,7 @@ pub(crate) struct ResetSender {
     counts: Arc<Counts>,
 }
 
-/// Whether the ends of a flow that was `alive` are told of its end: somebody has a connection then.
+/// Whether the ends of a flow that was `alive` are reset: at least one of them has a connection then.
 pub(crate) fn is_loud(alive: FlowState) -> bool {
     !alive.is_udp() && matches!(alive.state(), State::Replied | State::Established)
 }
@@ -80,7 +80,7 @@ impl ResetSender {
         self.outbox.has_room()
     }
 
-    /// Makes the resets of a flow that was cut, whose id nobody else has yet.
+    /// Makes the resets of a flow that was cut, whose id no other flow has yet.
     pub(crate) fn bid_farewell(&mut self, id: u32, flow: &Flow, records: &mut MapCache) {
         for end in End::BOTH {
             let letter = letter(id, flow, (end, false), records, |tuple| tuple.reset(end));
@@ -127,7 +127,7 @@ impl ResetSender {
             return false;
         }
         self.waiting.pop_front();
-        // Once the id is claimed, the tuple may be somebody else's already.
+        // Once the id is claimed, the tuple may be another flow's already.
         let flow = table.flow(id).filter(|(found, _)| *found == word);
         for end in End::BOTH {
             let sent = flow.is_some_and(|(_, flow)| {

@@ -61,8 +61,8 @@ pub struct Acceptors {
 }
 
 impl Acceptors {
-    /// Starts a front for each network, by its name. They have nothing to do until they are told. What
-    /// of `listeners` is open already is not opened again.
+    /// Starts the threads of each network, by its name. They serve nothing until [`Self::set`]. What of
+    /// `listeners` is open already is not opened again.
     ///
     /// # Errors
     ///
@@ -112,8 +112,8 @@ impl Acceptors {
         Ok(front)
     }
 
-    /// From now on new connections go where this says. Listeners that are not in it are closed, and new
-    /// ones that can be had are open when this returns; legs go on.
+    /// From now on new connections go where `setup` routes them. Listeners that are not in it are closed, and
+    /// new ones that can be had are open when this returns; legs go on.
     pub fn set(&self, setup: ProxyConfig) {
         if let Some(sender) = &self.setup {
             let setup = Arc::new(setup);
@@ -173,7 +173,7 @@ impl Acceptors {
 
 impl Drop for Acceptors {
     fn drop(&mut self) {
-        // Threads see that nobody will tell them anything any more.
+        // Threads see that no setup will come any more.
         drop(self.setup.take());
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -213,9 +213,9 @@ pub(crate) struct Context {
     pub(super) legs: Legs,
     pub(super) counts: Counts,
     pub(super) listeners: Listeners,
-    /// Who has no backend yet.
+    /// Clients that have no backend yet.
     pub(super) pending: Pending,
-    /// Who has been answered, and may ask again.
+    /// Clients whose request was answered, and that may send another.
     pub(super) kept: Pending,
     pub(super) descriptors: Descriptors,
     pub(super) pipes: Pipes,
@@ -232,7 +232,7 @@ impl Context {
     }
 }
 
-/// Follows what is wanted until nobody wants anything any more.
+/// Follows the setup until there is no sender of one any more.
 async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
     let Work {
         network,
@@ -334,11 +334,11 @@ async fn accept_one(
     match listener.accept().await {
         Ok((stream, SocketAddr::V4(client))) => {
             begin(stream, Addresses { client, vip }, shared);
-            // Those who have to go for it do so before the next one comes.
+            // Pending clients that are evicted for it go before the next one comes.
             yield_now().await;
         }
         Ok(_) => {}
-        // One that is gone before it is accepted says nothing of the next one.
+        // One that is gone before it is accepted has no bearing on the next one.
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
         Err(error) => return Err(error),
     }
@@ -374,7 +374,7 @@ fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Context>) {
     });
 }
 
-/// Says of the ports that are lent that they are in use, for ever.
+/// Marks the ports that are lent as in use, for ever.
 async fn say(leases: PortLeases) {
     loop {
         leases.say();

@@ -1,6 +1,6 @@
-//! Clients that are waited for, because they have no backend yet, or may ask for something else.
-//! Each is one of few, and so are the bytes that are kept of their hellos: whoever brings more loses the
-//! oldest of his own.
+//! Clients that are pending, because they have no backend yet, or may send another request. Their number is
+//! bounded, and so are the bytes that are kept of their hellos: a source or network that brings more loses
+//! the oldest of its own.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -54,7 +54,7 @@ pub(super) struct Permit {
 }
 
 impl Admission {
-    /// Nobody yet, and so many clients of all networks at most.
+    /// No client yet, and so many clients of all networks at most.
     pub(super) fn up_to(clients: usize) -> Self {
         let known = Known {
             most: clients.min(OF_ALL.clients),
@@ -71,7 +71,7 @@ impl Admission {
         }
     }
 
-    /// Whether there is nobody.
+    /// Whether no client is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.known().clients.is_empty()
     }
@@ -189,7 +189,7 @@ impl Known {
         self.make_room(&place);
     }
 
-    /// Sends away who is too many, now that there is more at this place.
+    /// Evicts the clients that are too many, now that there is more at this place.
     fn make_room(&mut self, place: &Place) {
         while let Some(client) = self
             .one_too_many(place)
@@ -295,7 +295,7 @@ mod tests {
         assert!(gone(&newer).await.is_empty() && gone(&other).await.is_empty());
     }
 
-    /// A tenant who opens all that there are takes nothing from those who open few.
+    /// A tenant that opens all that there are takes nothing from those that open few.
     #[tokio::test]
     async fn of_all_networks_the_greatest_loses_its_oldest() {
         let everywhere = Admission::up_to(OF_ALL.clients);

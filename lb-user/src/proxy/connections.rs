@@ -42,9 +42,9 @@ use crate::{
     model::registry::{Ids, Kind},
 };
 
-/// Cuts that are remembered, for those who were dialling meanwhile.
+/// Cuts that are remembered, for clients whose backend was being dialled meanwhile.
 const REMEMBERED: usize = 64;
-/// How long a change waits for the ends of what it cuts to be told, and how often it looks.
+/// How long a change waits for the ends of what it cuts to be reset, and how often it looks.
 const CUT_TIMEOUT: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -78,7 +78,7 @@ struct Known {
 pub struct Leg {
     /// Its id, which no flow has.
     pub id: u32,
-    /// The name that its client asked for.
+    /// The name that its client requested.
     pub name: Option<String>,
     /// Where the backend sees it come from.
     pub snat: SocketAddrV4,
@@ -127,7 +127,7 @@ pub struct NewLeg<'s> {
     pub network: u16,
     /// Where the backend sees it come from.
     pub snat: SocketAddrV4,
-    /// The name that its client asked for.
+    /// The name that its client requested.
     pub name: Option<String>,
 }
 
@@ -190,7 +190,7 @@ impl Legs {
     ///
     /// # Errors
     ///
-    /// If there is no room any more, or it has been cut since then, or so often that nobody knows.
+    /// If there is no room any more, or it has been cut since then, or so often that this is not known.
     pub fn begin(&self, new: NewLeg<'_>, cuts: u64) -> Result<Guard, NotBegun> {
         let NewLeg {
             key,
@@ -273,7 +273,7 @@ impl Legs {
         count
     }
 
-    /// As [`Self::cut`], and waits until their ends have been told: as long as the data plane still lets out
+    /// As [`Self::cut`], and waits until their ends have been reset: as long as the data plane still lets out
     /// what comes from their VIPs.
     pub async fn end_cut(&self, cut: &EvictSelector) {
         if self.cut(cut) == 0 {
@@ -491,7 +491,7 @@ impl Leg {
     }
 }
 
-/// A leg that goes on. Dropped without a word, its end was none of anybody's doing.
+/// A leg that goes on. Dropped without [`Self::end`], it is removed, and no reason is reported.
 #[derive(Debug)]
 pub struct Guard {
     legs: Legs,
@@ -603,7 +603,7 @@ pub(super) mod tests {
         assert_eq!(begins(9, cuts + 1), None);
         assert_eq!(begins(10, cuts + 1), Some(NotBegun::Cut));
         assert_eq!(begins(9, legs.cuts()), None);
-        // What is forgotten may have been anybody's.
+        // What is forgotten may have been a cut of any backend.
         for _ in 2..=REMEMBERED {
             legs.cut(&cut(11));
         }

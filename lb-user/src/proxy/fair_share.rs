@@ -1,9 +1,9 @@
 //! How much clients of one network may have of what there is a limited number of.
 //!
-//! A network has no more than what is left for the others. Alone it gets half of all, of two that want all each gets
-//! a third, of three a quarter: the next network finds something, however much those want that were there
-//! before, and nothing is set aside for networks that ask for nothing. Where no other network has
-//! clients all is for the one.
+//! A network has no more than what is left for the others. Alone it gets half of all, of two that want all
+//! each gets a third, of three a quarter: the next network finds something, however much those want that were
+//! there before, and nothing is set aside for networks that want nothing. Where no other network has clients
+//! all is for the one.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},

@@ -1,6 +1,6 @@
-//! How many of those that this process may have open go to clients of shared VIPs and their
-//! backends. Who comes when all are taken is refused, so that whatever clients do the admin socket is
-//! answered, backends are checked and files are read.
+//! How many of those that this process may have open go to clients of shared VIPs and their backends. A
+//! client that comes when all are taken is refused, so that whatever clients do the admin socket is answered,
+//! backends are checked and files are read.
 
 use std::sync::{Arc, Once};
 
@@ -36,7 +36,7 @@ impl Descriptors {
     }
 
     /// A third is for sockets. Each of them may have a pipe, of two descriptors, for as long as the other
-    /// side does not read: so that nobody who does not read takes one from others.
+    /// side does not read: so that a client that does not read takes none from others.
     fn divide(all: usize, shares: Shares) -> Self {
         let count = (all / 3).max(LEAST_SOCKETS);
         tracing::debug!("shared VIPs may have {count} sockets");
@@ -69,7 +69,7 @@ impl Descriptors {
     }
 
     /// The most clients that are waited for before they have a backend: so many that they leave room for
-    /// those who are served.
+    /// those that are served.
     pub(super) fn waiting(&self) -> usize {
         self.0.count / 4
     }
@@ -79,7 +79,7 @@ impl Descriptors {
         (self.0.count / 4 / SOCKETS_OF_KEPT).max(1)
     }
 
-    /// Pipes that a thread may keep for later. They are nobody's.
+    /// Pipes that a thread may keep for later. They are no client's.
     pub(super) fn spare_pipes(&self) -> usize {
         (self.0.count / 64).min(SPARE_PIPES)
     }

@@ -23,8 +23,8 @@ use crate::{
     system::systemd::{self, ListenerKey},
 };
 
-/// Connections that the kernel has made and nobody has accepted yet. The kernel takes no more than
-/// `net.core.somaxconn`, 4096 where nobody has changed it.
+/// Connections that the kernel has made and that are not accepted yet. The kernel takes no more than
+/// `net.core.somaxconn`, 4096 where it has not been changed.
 const BACKLOG: u32 = 4096;
 
 /// How long a listener takes to be opened at most; one that is not by then has been refused.
@@ -43,7 +43,7 @@ struct Shared {
     known: Mutex<Known>,
     /// Whenever there is one more.
     opened: Condvar,
-    /// Whether the next process accepts, and nobody here any more.
+    /// Whether the next process accepts, and this one no more.
     ceased: watch::Sender<bool>,
 }
 
@@ -51,11 +51,11 @@ struct Shared {
 struct Known {
     /// Those that clients are accepted from.
     open: BTreeMap<ListenerKey, std::net::TcpListener>,
-    /// Those that were inherited, and that nobody in their network has looked at yet.
+    /// Those that were inherited, and that no thread of their network has looked at yet.
     inherited: BTreeMap<ListenerKey, std::net::TcpListener>,
     /// Those that the next process has got as well, and accepts from once it is up.
     lent: BTreeMap<ListenerKey, std::net::TcpListener>,
-    /// The segment sizes that clients of some are told.
+    /// The segment sizes that clients of some are held to.
     told: BTreeMap<ListenerKey, u16>,
 }
 
@@ -89,12 +89,12 @@ impl Listeners {
     ///
     /// # Errors
     ///
-    /// What the kernel says, or that all were given away.
+    /// The kernel's error, or that all were given away.
     pub fn at(&self, place: &ListenerKey) -> io::Result<TcpListener> {
         if let Some(open) = self.open_at(place)? {
             return TcpListener::from_std(open);
         }
-        // Nobody waits for the lock meanwhile.
+        // The lock is free meanwhile.
         let listener = bind(place.1)?.into_std()?;
         self.add(place, listener.try_clone()?)?;
         systemd::keep(place, &listener);
@@ -102,7 +102,7 @@ impl Listeners {
     }
 
     /// The one at that place, if it is open. One that was inherited may be of a namespace that the network
-    /// has left since: nobody comes there any more.
+    /// has left since: no client comes there any more.
     fn open_at(&self, place: &ListenerKey) -> io::Result<Option<std::net::TcpListener>> {
         let mut known = self.known();
         let inherited = known.inherited.get(place);
@@ -124,7 +124,7 @@ impl Listeners {
     /// From now on it is known as open.
     fn add(&self, place: &ListenerKey, listener: std::net::TcpListener) -> io::Result<()> {
         let mut known = self.known();
-        // They may have been given away since nobody has held the lock.
+        // They may have been given away while the lock was free.
         if self.have_ceased() {
             return Err(io::Error::other("the next process listens"));
         }
@@ -143,8 +143,8 @@ impl Listeners {
         drop(waited);
     }
 
-    /// From now on clients there are told to send no larger segments than a backend takes, if they were told
-    /// otherwise.
+    /// From now on SYN-ACKs to clients there announce no larger segments than a backend takes, if they
+    /// announced larger ones.
     pub(super) fn tell_mss(&self, place: &ListenerKey, mss: u16) {
         let mut known = self.known();
         let is_news = known.told.get(place).is_none_or(|told| mss < *told);
@@ -246,7 +246,7 @@ fn listens(descriptor: &OwnedFd, vip: SocketAddrV4) -> bool {
     is_listening && address.is_ok_and(|address| address == SocketAddr::V4(vip))
 }
 
-/// Says that another one than the inherited one will be there.
+/// Logs that another one than the inherited one will be there.
 fn replace(place: &ListenerKey) {
     let (network, vip) = place;
     tracing::warn!(
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Who connects between two processes is accepted by the second.
+    /// A client that connects between two processes is accepted by the second.
     #[tokio::test]
     async fn who_connects_in_between_is_not_refused() {
         let free = address(&bind(ANY).unwrap());
@@ -339,7 +339,8 @@ mod tests {
         assert_eq!(listeners.give().unwrap().len(), 1);
     }
 
-    /// What one backend takes all clients are told, and no less for the sake of one that takes very little.
+    /// What one backend takes is announced to all clients, and no less for the sake of one that takes very
+    /// little.
     #[tokio::test]
     async fn clients_are_told_what_backends_take() {
         let free = address(&bind(ANY).unwrap());
@@ -413,7 +414,7 @@ mod tests {
         assert!(start.elapsed() < OPEN_TIMEOUT);
         listeners.wait_for(&[&open, &never]);
         assert!(start.elapsed() >= OPEN_TIMEOUT);
-        // Who was told to give them away opens none any more.
+        // A process that has given them away opens none any more.
         drop(listeners.give().unwrap());
         assert!(listeners.at(&open).is_err());
         listeners.let_go();

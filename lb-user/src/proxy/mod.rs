@@ -1,9 +1,9 @@
-//! The shared VIP: connections that end in the cells, because what a client asks for decides where they
-//! go. Nothing of TLS is opened.
+//! The shared VIP: connections that end in the cells, because what a client requests decides where they go.
+//! Nothing of TLS is opened.
 //!
 //! ```text
 //! accept (a thread in each cell: accepts, dials) -> admission (clients without a backend yet)
-//!   -> sni: proxy_protocol::decode (what a proxy says of the client), lb_common::client_hello -> route (the pool)
+//!   -> sni: proxy_protocol::decode (the proxy's header about its client), lb_common::client_hello -> route (the pool)
 //!        -> dial (a connection to one of its backends)
 //!        -> splice (the header of proxy_protocol::encode first, if the pool wants one: the data plane goes on),
 //!           or relay (this process does)

@@ -1,5 +1,5 @@
-//! A connection of a service with one pool, whose backends are told whose it is, until it has a backend.
-//! Nothing of the client is waited for: who speaks first is theirs to say.
+//! A connection of a service with one pool, whose backends get the client's address, until it has a backend.
+//! Nothing of the client is waited for: which end sends first is theirs to decide.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -15,7 +15,7 @@ use super::{
     splice::{negotiated::Offer, prelude::Prelude},
 };
 
-/// The label of who goes for a newer one.
+/// The label of a client that is evicted for a newer one.
 const RECYCLED: &str = "recycled";
 
 /// Serves a client that has just connected.
@@ -31,7 +31,7 @@ pub(super) async fn serve(
     let ticket = shared.pending.admit(*addresses.client.ip());
     let connected = tokio::select! {
         biased;
-        // Who has a backend goes for nobody.
+        // `biased`: a client that has a backend is not evicted any more.
         connected = connect(&client, addresses, &service, pool, &shared) => {
             connected.map_err(NoBackend::label)
         }
@@ -45,7 +45,7 @@ pub(super) async fn serve(
         }
         Err(label) => {
             counts.of(&service.name, |counted| counted.refuse(label));
-            // As the data plane refuses who has no backend.
+            // As the data plane refuses a client that has no backend.
             reset_at_close(&client);
         }
     }

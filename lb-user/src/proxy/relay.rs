@@ -79,7 +79,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
     }
 }
 
-/// The next clients of a VIP are told to send what this backend takes.
+/// The next clients of a VIP get an MSS that this backend takes.
 fn tell_mss(lease: &PortLease, leg: &Leg, shared: &Context) {
     let (_, mss) = lease.opening();
     let place = (shared.network.clone(), leg.vip());
@@ -93,8 +93,8 @@ fn note_agreed(backend: &TcpStream, shared: &Context) {
     }
 }
 
-/// Carries bytes both ways until one of the ends, the time or somebody ends it. All but an end in peace
-/// is a reset for both.
+/// Carries bytes both ways until one of the ends, the time or a cut ends it. All but an end in peace is a
+/// reset for both.
 async fn carry(
     client: TcpStream,
     (service, mut backend, guard, said): (Arc<Service>, TcpStream, Guard, Prelude),
@@ -116,7 +116,7 @@ async fn carry(
             reset_at_close(end);
         }
     }
-    // Both have been told before anybody hears that it is over.
+    // Both ends are closed or reset before the leg is over for others.
     drop((client, backend));
     guard.end(kind);
 }

@@ -1,13 +1,13 @@
-//! Where who asks for a name goes: the routes of a service. Pure.
+//! Where a client that requests a name goes: the routes of a service. Pure.
 //!
-//! The most exact name decides. A route that is for some protocols only is not there for a client that
-//! offers none of them: a less exact name may take it. A name that is not for a client is denied to it,
-//! whatever it offers and a less exact one says: no tenant gets at a name of another by a wildcard.
+//! The most exact name decides. A route that is for some protocols only is not there for a client that offers
+//! none of them: a less exact name may take it. A name that is not for a client is denied to it, whatever it
+//! offers and whatever route a less exact one has: no tenant gets at a name of another by a wildcard.
 //!
-//! Who asks for no name takes the first route for such clients that is for him and his protocols.
+//! A client that requests no name takes the first route for such clients that is for it and its protocols.
 //!
-//! A client of a cluster, as a proxy in front says that may, takes the first route for it in the same way, before
-//! anybody looks at a name.
+//! A client of a cluster, where the proxy in front may announce that, takes the first route for it in the
+//! same way, before any name is looked at.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::config::{NameRoute, Otherwise, To, server_names::Names};
 #[derive(Debug)]
 pub struct Routes {
     names: Names<Arc<Route>>,
-    /// Of who asks for no name, in their order.
+    /// Of clients that request no name, in their order.
     no_name: Vec<Arc<Route>>,
     /// Of clusters, in their order.
     clusters: HashMap<Vec<u8>, Vec<Arc<Route>>>,
@@ -28,25 +28,25 @@ pub struct Routes {
 
 #[derive(Debug)]
 struct Route {
-    /// Proxies that may say that a client is of its clusters.
+    /// Proxies that may announce clients of its clusters.
     proxies: Vec<IpNet>,
     alpn: Vec<String>,
     from: Vec<IpNet>,
     to: To,
 }
 
-/// Where somebody goes.
+/// Where a client goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way<'r> {
     /// To this pool.
     Pool(&'r str),
     /// To the same place by https.
     Https(&'r ServerName),
-    /// Nowhere: the name is not for him.
+    /// Nowhere: the name is not for this client.
     Denied,
-    /// Nowhere, and he is told so.
+    /// Nowhere, and the client gets a TLS alert or an HTTP status.
     Nothing,
-    /// Nowhere, and nothing is said.
+    /// Nowhere, and the connection is closed without an answer.
     Close,
 }
 
@@ -94,8 +94,8 @@ impl Routes {
         }
     }
 
-    /// Where `client` goes, which offers `alpn`, if `proxy` says that it is of this cluster; none: as if it were of
-    /// none. Denied to proxies that may not say so, whatever the client asks for.
+    /// Where `client` goes, which offers `alpn`, if `proxy` announces that it is of this cluster; none: as if
+    /// it were of none. Denied to proxies that may not announce it, whatever the client requests.
     pub fn of_cluster(
         &self,
         (cluster, proxy): (&[u8], IpAddr),
@@ -110,8 +110,8 @@ impl Routes {
         first(heard, alpn, client)?.way(None)
     }
 
-    /// Where `client` goes, which asks for `name`, or for none, and offers `alpn`: by a route, or else
-    /// as `otherwise` says.
+    /// Where `client` goes, which requests `name`, or none, and offers `alpn`: by a route, or else by
+    /// `otherwise`.
     pub fn way<'r>(
         &'r self,
         name: Option<&'r ServerName>,
@@ -163,7 +163,7 @@ fn first<'r>(
 }
 
 impl Route {
-    /// Where it leads who asks for `name`; none: nowhere without one.
+    /// Where it leads a client that requests `name`; none: nowhere without one.
     fn way<'r>(&'r self, name: Option<&'r ServerName>) -> Option<Way<'r>> {
         match &self.to {
             To::Pool(pool) => Some(Way::Pool(pool)),
@@ -171,7 +171,7 @@ impl Route {
         }
     }
 
-    /// Whether this proxy may say that a client is of its clusters.
+    /// Whether this proxy may announce clients of its clusters.
     fn hears(&self, proxy: IpAddr) -> bool {
         self.proxies.is_empty() || self.proxies.iter().any(|prefix| prefix.contains(&proxy))
     }

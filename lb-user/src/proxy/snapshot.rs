@@ -1,4 +1,4 @@
-//! What the fronts are told: services, pools and SNAT addresses, as they are now.
+//! The setup of the shared VIPs' threads: services, pools and SNAT addresses, as they are now.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -62,7 +62,7 @@ pub enum Routing {
     Sni(Arc<Sni>),
     /// By the Host of each request.
     Http(Arc<Http>),
-    /// By nothing: all go to this pool, whose backends are told whose connections they have.
+    /// By nothing: all go to this pool, whose backends get their clients' addresses.
     Pool(Arc<str>),
 }
 
@@ -71,9 +71,9 @@ pub enum Routing {
 pub struct Sni {
     /// Name to pool.
     pub routes: Routes,
-    /// What becomes of who asks for no name.
+    /// What becomes of a client that requests no name.
     pub no_name: Otherwise,
-    /// What becomes of who asks for one that goes nowhere.
+    /// What becomes of one whose name goes nowhere.
     pub no_match: Otherwise,
     /// What becomes of a hello with an encrypted one in it.
     pub ech: Ech,
@@ -81,7 +81,7 @@ pub struct Sni {
     pub timeout: Duration,
     /// The most bytes of a hello.
     pub max_bytes: usize,
-    /// Where proxies connect from that say who their clients are.
+    /// Where proxies connect from that announce their clients.
     pub proxies: Vec<IpNet>,
 }
 
@@ -92,7 +92,7 @@ pub struct Http {
     pub routes: Routes,
     /// What becomes of a Host that goes nowhere.
     pub no_match: Otherwise,
-    /// Who of a pool gets a request.
+    /// Which backend of a pool gets a request.
     pub balance: Balance,
     /// How long a client may take for the head of a request.
     pub timeout: Duration,
@@ -133,7 +133,7 @@ impl Routing {
 }
 
 impl Sni {
-    /// Whether who connects from there says first who his client is.
+    /// Whether a peer that connects from there is a proxy, which first announces its client.
     pub(super) fn is_proxy(&self, from: Ipv4Addr) -> bool {
         self.proxies
             .iter()
@@ -142,7 +142,7 @@ impl Sni {
 }
 
 impl ProxyConfig {
-    /// What `config` says; `ids` has its names, and `tables` are the Maglev tables of its pools by id.
+    /// The setup of `config`; `ids` has its names, and `tables` are the Maglev tables of its pools by id.
     pub fn new(config: &Config, ids: &Ids, tables: &BTreeMap<u32, Vec<u32>>) -> Self {
         let mut setup = Self::default();
         for network in &config.networks {
@@ -243,8 +243,8 @@ impl ProxyConfig {
     }
 }
 
-/// An address as one of IPv4, which is all that whoever is served in a cell has: the configuration
-/// refuses others there.
+/// An address as one of IPv4, which is all that a client or backend in a cell has: the configuration refuses
+/// others there.
 const fn v4(address: IpAddr) -> Option<Ipv4Addr> {
     match address {
         IpAddr::V4(address) => Some(address),
@@ -257,7 +257,8 @@ pub(super) mod tests {
     use super::*;
     use crate::config::{NameRoute, To};
 
-    /// Routes for these names; one that goes nowhere else goes to https. The last element is who may ask.
+    /// Routes for these names; one that goes nowhere else goes to https. The last element is where clients
+    /// may come from.
     pub(crate) fn routes(routes: &[(&str, Option<&str>, &str)]) -> Routes {
         let routes = routes.iter().map(|(name, pool, from)| NameRoute {
             names: vec![(*name).to_owned()],

@@ -31,9 +31,9 @@ const CHUNK: usize = 2048;
 enum Refused {
     /// It has closed, or reset.
     Gone,
-    /// It is a proxy, and does not say who its client is in a way that can be read.
+    /// It is a proxy, and does not announce its client in a way that can be read.
     Header,
-    /// It says so, and is no proxy that may.
+    /// It announces one, and is no proxy that may.
     NoProxy,
     /// It took too long.
     Timeout,
@@ -43,11 +43,11 @@ enum Refused {
     Hello(Refusal),
     /// Its name, or its lack of one, goes nowhere.
     Nothing(Option<String>),
-    /// The same, and it is not told.
+    /// The same, and the connection is closed without an alert.
     Close(Option<String>),
     /// Its name is not for it.
     Denied(Option<String>),
-    /// It says its real name encrypted.
+    /// Its real name is encrypted.
     Ech,
     /// There is no backend to be had.
     Unreached(NoBackend),
@@ -77,7 +77,7 @@ impl Refused {
         }
     }
 
-    /// The alert that tells the client; none where silence is asked for, or nobody listens.
+    /// The TLS alert that the client gets; none where silence is configured, or the client is gone.
     const fn alert(&self) -> Option<u8> {
         match self {
             Self::Gone
@@ -123,11 +123,11 @@ pub(super) async fn serve(
 ) {
     let counts = &shared.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
-    // Of a proxy too: what it says of its client is its word alone.
+    // Of a proxy too: the address that it announces for its client is not verified.
     let ticket = shared.pending.admit(*addresses.client.ip());
     let connected = tokio::select! {
         biased;
-        // Who has a backend goes for nobody.
+        // `biased`: a client that has a backend is not evicted any more.
         connected = connect(&mut client, addresses, &sni, &shared, &ticket) => connected,
         () = ticket.goes() => Err(Refused::Recycled),
     };
@@ -203,7 +203,7 @@ async fn connect(
     })
 }
 
-/// What a client has said.
+/// What a client has sent.
 struct Heard {
     /// By the proxy in front of it, if there is one.
     announced: Announced,
@@ -213,7 +213,7 @@ struct Heard {
     bytes: Vec<u8>,
 }
 
-/// Reads the hello; of a proxy first who its client is.
+/// Reads the hello; of a proxy first its header.
 async fn read(
     client: &mut TcpStream,
     is_proxy: bool,
@@ -244,7 +244,7 @@ async fn read(
     }
 }
 
-/// Reads what a proxy says of its client.
+/// Reads the header by which a proxy announces its client.
 async fn read_header(
     client: &mut TcpStream,
     bytes: &mut Vec<u8>,
@@ -264,7 +264,7 @@ async fn read_header(
 async fn read_more(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<(), Refused> {
     loop {
         client.readable().await.map_err(|_| Refused::Gone)?;
-        // Nothing is kept for who has not sent anything.
+        // No buffer is kept for a client that has not sent anything.
         bytes.reserve(CHUNK);
         match client.try_read_buf(bytes) {
             Ok(0) => return Err(Refused::Gone),
@@ -313,7 +313,7 @@ fn route<'s>(
     }
 }
 
-/// Tells a client why it gets nothing.
+/// Sends a client the alert with the reason why it gets nothing.
 async fn tell(mut client: TcpStream, alert: u8) {
     let alert = client_hello::alert_record(alert);
     if let Ok(Ok(())) = timeout(CLOSE_TIMEOUT, client.write_all(&alert)).await {

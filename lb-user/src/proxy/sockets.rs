@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{connections::Leg, snapshot::Service, tcp_info::Info};
 
-/// How long a client may take to close, once it has been told why it gets nothing.
+/// How long a client may take to close, once it has been sent why it gets nothing.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Bytes that are thrown away in one go.
 const CHUNK: usize = 2048;
@@ -71,8 +71,8 @@ pub(super) async fn is_closed(end: &TcpStream) {
     }
 }
 
-/// Closes our side, and waits shortly until the client has heard what it was told: who closes with bytes
-/// unread sends a reset, which overtakes that.
+/// Closes our side, and waits shortly until the client has read what it was sent: a close with bytes unread
+/// sends a reset, which overtakes that.
 pub(super) async fn hear_out(client: &TcpStream) {
     let last_words = async {
         shutdown(client.as_raw_fd(), Shutdown::Write)?;

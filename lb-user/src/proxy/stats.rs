@@ -7,7 +7,7 @@ use std::{
 
 use crate::api::ServiceStats;
 
-/// Names that are told apart, in all; what others ask for is counted as one.
+/// Names that are counted apart, in all; the other names that clients request are counted as one.
 const MAX_NAMES: usize = 100;
 /// What stands for the names above that.
 const OTHERS: &str = "(others)";
@@ -52,8 +52,8 @@ impl ServiceStats {
         add(&mut self.copied, label);
     }
 
-    /// Counts who asked for a name that goes nowhere for him. Whoever sends names of his own cannot take
-    /// all memory with them.
+    /// Counts a client whose requested name goes nowhere for it. Clients that send names of their own cannot
+    /// take all memory with them.
     pub fn unrouted(&mut self, name: &str) {
         let names = &mut self.unrouted_names;
         let is_known = names.len() < MAX_NAMES || names.contains_key(name);

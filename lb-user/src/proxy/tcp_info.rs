@@ -1,4 +1,4 @@
-//! What the kernel tells of any connection, whatever its socket is doing.
+//! What the kernel reports of any connection, whatever its socket is doing.
 
 use std::{io, mem, os::fd::AsFd};
 
@@ -56,7 +56,7 @@ const _: () = assert!(
         && mem::offset_of!(Info, unsent) == mem::offset_of!(libc::tcp_info, tcpi_notsent_bytes)
 );
 
-/// The option that tells it.
+/// The option that has it.
 #[derive(Clone, Copy, Debug)]
 struct Known;
 

@@ -1,4 +1,4 @@
-//! Who of a pool serves a client: the same as in XDP, and others where that one does not answer.
+//! Which backends of a pool serve a client: the same as in XDP, and others where that one does not answer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ pub struct Pool {
     pub network: String,
     /// That network's id.
     pub network_id: u16,
-    /// How its backends are told whose connections they have.
+    /// How its backends get the addresses of their clients.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Its Maglev table: ids of backends.
     table: Vec<u32>,
@@ -55,8 +55,8 @@ impl Pool {
         self.backends.values().any(|backend| *backend == address)
     }
 
-    /// The backends for this hash, in the order in which they are to be tried: the one that XDP would
-    /// send a flow with that hash to, then the others. None: nobody serves the pool.
+    /// The backends for this hash, in the order in which they are to be tried: the one that XDP would send a
+    /// flow with that hash to, then the others. None: no backend serves the pool.
     pub fn choose(&self, hash: u32) -> impl Iterator<Item = (u32, SocketAddrV4)> {
         let size = u32::try_from(self.table.len()).unwrap_or(u32::MAX);
         let first = maglev::index(hash, size);
@@ -67,7 +67,7 @@ impl Pool {
         let mut others = self.backends.clone();
         let order = from.iter().chain(before);
         let order = order.filter_map(move |id| Some((*id, others.remove(id)?)));
-        // Behind the last one the table has nobody else.
+        // Behind the last one the table has no other.
         order.take(self.serving)
     }
 }

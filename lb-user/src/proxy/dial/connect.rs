@@ -79,7 +79,7 @@ impl<S> Dialled<S> {
 pub(super) enum Undialled {
     /// No port is free, or clients of the same network have their share of them.
     NoPort(Spent),
-    /// The backend does not answer, or refuses, or this host cannot ask it.
+    /// The backend does not answer, or refuses, or this host cannot connect to it.
     Failed,
 }
 
@@ -98,7 +98,7 @@ impl From<Spent> for Undialled {
     }
 }
 
-/// Who opens connections in each network, by its name.
+/// The threads that open connections in each network, by its name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dialers(pub(crate) Arc<BTreeMap<String, mpsc::UnboundedSender<Dial>>>);
 
@@ -123,7 +123,7 @@ impl Dialers {
     }
 }
 
-/// How long nobody looks for a port again where all were taken.
+/// How long no port is searched again where all were taken.
 const EXHAUSTED: Duration = Duration::from_secs(1);
 
 /// The ports of each SNAT address for each backend.
@@ -207,17 +207,17 @@ pub(crate) struct Sources<'s> {
     pub(crate) leases: Option<&'s PortLeases>,
 }
 
-/// Opens a connection and tells who wished for it.
+/// Opens a connection and hands it to the task that wants it.
 pub(crate) async fn open(mut dial: Dial, sources: Sources<'_>, ports: &RefCell<Ports>) {
     let stream = tokio::select! {
         biased;
-        // Who has gone takes no port from others.
+        // A client that has gone takes no port from others.
         () = dial.answer.closed() => return,
         dialled = timeout(CONNECT_TIMEOUT, connect_any(&dial.purpose, sources, ports)) => dialled,
     };
     let dialled = stream.unwrap_or(Err(Undialled::Failed));
     let dialled = dialled.and_then(|dialled| dialled.try_map(TcpStream::into_std));
-    // Nobody may wait any more.
+    // The receiver may be gone.
     let _late: Result<(), _> = dial.answer.send(dialled);
 }
 
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(next, FIRST_LEG_PORT + 1);
     }
 
-    /// Nobody looks through all ports again and again.
+    /// All ports are not searched again and again.
     #[tokio::test]
     async fn where_all_ports_are_taken_nobody_looks_for_a_while() {
         let (_listener, to) = listen().await;
@@ -497,7 +497,7 @@ mod tests {
         assert!(dial(1, one).await.is_ok());
     }
 
-    /// A backend that is silent costs nothing for who has gone.
+    /// A backend that is silent costs nothing for a client that has gone.
     #[tokio::test]
     async fn who_has_gone_is_not_dialled_for() {
         let (answer, gone) = oneshot::channel();

@@ -30,7 +30,7 @@ use crate::{
     proxy_protocol::encode,
 };
 
-/// How long there is a next backend to be tried, from the first one on. Who refuses costs no time, so
+/// How long there is a next backend to be tried, from the first one on. One that refuses costs no time, so
 /// that all of a pool may; of those that are silent there are three.
 const TRYING: Duration = Duration::from_secs(5);
 
@@ -67,7 +67,7 @@ pub(crate) enum NoBackend {
     Budget,
     /// No backend serves the pool.
     NoneServes,
-    /// Those who do cannot be reached.
+    /// Those that do cannot be reached.
     Unreachable,
     /// No descriptors are left.
     NoDescriptors,
@@ -120,13 +120,13 @@ pub(crate) struct Reached {
     pub(crate) lease: Option<PortLease>,
     /// How the client's connection began, if it may be handed over; or why it may not.
     pub(crate) syn: Result<Syn, NotSpliced>,
-    /// How the backend is told whose it is.
+    /// How the backend gets the client's address.
     proxy_protocol: Option<ProxyProtocol>,
 }
 
 impl Reached {
-    /// What the backend gets first: the header that says whose connection it has, which name that one has
-    /// asked for, and what it is called if that is known already; nothing if it expects none.
+    /// What the backend gets first: the PROXY header with the client's address, the name that it requested,
+    /// and the unique id that it has already; nothing if the backend expects none.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl Reached {
 /// a backend: if not, why.
 pub(super) type Carriage = Result<Offer, NotSpliced>;
 
-/// Who of a pool may serve a client: at least one.
+/// The backends of a pool that may serve a client: at least one.
 #[derive(Debug)]
 pub(crate) struct Candidates {
     name: String,
@@ -183,7 +183,7 @@ impl Candidates {
         self.pool.choose(self.hash)
     }
 
-    /// Opens a connection to the first that answers, for a client who asks for `name`.
+    /// Opens a connection to the first that answers, for a client that requests `name`.
     pub(crate) async fn connect(
         self,
         key: &FlowKey,

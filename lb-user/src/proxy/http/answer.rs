@@ -19,13 +19,13 @@ use crate::proxy::dial::select::NoBackend;
 /// Why a request gets no answer of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It cannot be told what it asks for.
+    /// What it requests cannot be determined.
     Bad,
     /// Its body is in codings that are not for us.
     Coding,
     /// Its name, or its lack of one, goes nowhere.
     Nothing(Option<String>),
-    /// The same, and it is not told.
+    /// The same, and the connection is closed without an answer.
     Close(Option<String>),
     /// The name is not for this client.
     Denied(Option<String>),
@@ -48,7 +48,7 @@ impl Refused {
         }
     }
 
-    /// What the client is told; none: the connection is closed.
+    /// The status that the client gets; none: the connection is closed.
     pub(super) const fn status(&self) -> Option<StatusCode> {
         Some(match self {
             Self::Bad => StatusCode::BAD_REQUEST,
@@ -95,7 +95,7 @@ impl Answer {
         }
     }
 
-    /// Says a status, and nothing else.
+    /// A status, and nothing else.
     pub(super) fn status(status: StatusCode, turn: Turn) -> Response<Self> {
         let reason = status.canonical_reason().unwrap_or_default();
         let text = format!("{} {reason}\n", status.as_u16());
@@ -109,7 +109,7 @@ impl Answer {
         answer
     }
 
-    /// Says that the same place is there by https, for good and for whatever method.
+    /// A redirect to the same place by https, for good and for whatever method.
     pub(super) fn https(name: &ServerName, target: &Uri, turn: Turn) -> Response<Self> {
         let mut answer = Self::status(StatusCode::PERMANENT_REDIRECT, turn);
         let path = target.path_and_query().map_or("/", |path| path.as_str());

@@ -87,7 +87,7 @@ pub(super) async fn exchange(
 
 /// What a client gets that is not refused.
 enum Answered {
-    /// What a backend says.
+    /// The answer of a backend.
     Backend(Response<Incoming>),
     /// That the place is elsewhere.
     Https(Box<dyn FnOnce(Turn) -> Response<Answer>>),
@@ -165,7 +165,7 @@ impl Client<'_> {
             refused => refused,
         })?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            // Nobody may turn to what was not wished for.
+            // Only a client that requested an upgrade may get one.
             let client = upgrade.ok_or(Refused::NoAnswer)?;
             let backend = upgrade::on(&mut answer);
             self.talk.joined.replace(Some(Joined { client, backend }));
@@ -193,7 +193,7 @@ impl Client<'_> {
             false => Framing::Chunks,
         };
         let addresses = self.talk.addresses;
-        // Who names nobody asks for what he has connected to.
+        // A client that names no host gets the VIP that it has connected to.
         let host = match host {
             Some(host) => host,
             None => HeaderValue::from_str(&addresses.vip.to_string()).map_err(|_| Refused::Bad)?,
@@ -275,7 +275,7 @@ impl Client<'_> {
         let carriage = Err(NotSpliced::Requests);
         let connect = candidates.connect(&key, self.service, name.clone(), carriage, shared);
         let reached = connect.await?;
-        // What a request asks for stands in its head.
+        // The name of a request stands in its head.
         let preface = reached.preface(addresses.ends(), None, None)?;
         let Reached {
             mut backend, guard, ..

@@ -14,10 +14,10 @@ use hyper::{
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// The protocol of an upgrade whose requests nobody would look at.
+/// The protocol of an upgrade whose requests would not be routed one by one.
 const H2C: &str = "h2c";
 
-/// Whether a request has a body, and how it is delimited: hyper takes what the client says of that.
+/// Whether a request has a body, and how it is delimited: hyper takes it from the client's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     /// By its length, or there is none.
@@ -26,7 +26,7 @@ pub(super) enum Framing {
     Chunks,
 }
 
-/// Makes the head of a client's request that of ours: `host` is who is asked.
+/// Makes the head of a client's request that of ours, with this `host`.
 pub(super) fn forward(
     headers: &mut HeaderMap,
     host: HeaderValue,
@@ -97,7 +97,7 @@ fn turn(headers: &mut HeaderMap, upgrade: HeaderValue) {
     headers.insert(UPGRADE, upgrade);
 }
 
-/// Takes out what is said of one connection alone (RFC 9110 section 7.6.1).
+/// Takes out the headers of one connection alone (RFC 9110 section 7.6.1).
 fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
         .filter_map(|token| token.parse().ok())

@@ -14,22 +14,22 @@ use lb_common::{
 pub(super) use crate::proxy::route::Way;
 use crate::proxy::snapshot::Http;
 
-/// What a request asks for.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     /// The name; none: an address, or nothing at all.
     pub(super) name: Option<ServerName>,
-    /// As the backend is told; none: as the client says nothing.
+    /// As the backend gets it; none: the client has sent none.
     pub(super) host: Option<HeaderValue>,
 }
 
-/// It cannot be told what a request asks for.
+/// The target of a request cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bad;
 
 impl Asked {
-    /// What a request asks for: the authority in its target, or else its Host, of which there is exactly
-    /// one in HTTP/1.1 in any case (RFC 9112 section 3.2). `sent` is the target as it came.
+    /// The target of a request: the authority in its URI, or else its Host, of which there is exactly one in
+    /// HTTP/1.1 in any case (RFC 9112 section 3.2). `sent` is the URI as it came.
     pub(super) fn of(
         method: &Method,
         version: Version,
@@ -100,7 +100,7 @@ fn is_port(port: &[u8]) -> bool {
         || digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u16>().is_ok()
 }
 
-/// Where a client goes that asks for this name, or for none.
+/// Where a client goes that requests this name, or none.
 pub(super) fn way<'h>(name: Option<&'h ServerName>, http: &'h Http, client: Ipv4Addr) -> Way<'h> {
     http.routes
         .way(name, &Alpn::default(), client.into(), &http.no_match)

@@ -1,6 +1,6 @@
 //! Request lines as clients send them. A URI that was read has lost its fragment, and an empty path is `/` in it.
 //!
-//! Fed with all bytes of a client, in order; where a body ends is said by what reads the heads. Pure.
+//! Fed with all bytes of a client, in order; where a body ends comes from what reads the heads. Pure.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

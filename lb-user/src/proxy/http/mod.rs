@@ -1,7 +1,7 @@
 //! A connection of a service that is routed by the Host of each request, from its first byte to its last.
 //!
 //! Its requests are served one after the other. Connections to backends are its own, and end with it: no
-//! client hears what was meant for another one.
+//! client gets what was meant for another one.
 
 mod answer;
 mod exchange;
@@ -50,13 +50,13 @@ use super::{
 const LEAST_BUFFER: usize = 8192;
 /// How often it is looked whether a client that sends more than is read has closed its side.
 const HALF_CLOSE_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// What a client is told that has begun a request and does not go on.
+/// The answer to a client that has begun a request and does not go on.
 const TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-/// What one is told that speaks HTTP/2.
+/// The answer to one that speaks HTTP/2.
 const BAD_REQUEST: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-/// What one is told whose backend does not answer.
+/// The answer to one whose backend does not answer.
 const GATEWAY_TIMEOUT: &[u8] =
     b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
@@ -88,12 +88,12 @@ impl std::error::Error for Closed {}
 /// How a client's connection ends.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// In peace: whatever it was told, it is waited for until it has heard it.
+    /// In peace: it is waited for until it has read its last answer.
     Peace,
     /// Without a word.
     Silence,
-    /// Something has taken too long of a request that has no answer: the client gets this one. Its backends hear of
-    /// the end as this in [`event`](lb_common::maps::event).
+    /// A request that has no answer yet has taken too long: the client gets this one. Its backends' legs end
+    /// with this kind of [`event`](lb_common::maps::event).
     Late(&'static [u8], u32),
     /// With a reset, for this reason in [`event`](lb_common::maps::event).
     Reset(u32),
@@ -165,8 +165,8 @@ async fn tell_late(client: Arc<TcpStream>, answer: &[u8]) {
     }
 }
 
-/// Answers requests until the client, the time or somebody ends it; how, and as what it is counted if
-/// the client was refused.
+/// Answers requests until the client, the time or a cut ends it; how, and as what it is counted if the client
+/// was refused.
 async fn converse(
     client: Arc<TcpStream>,
     service: &Service,
@@ -190,7 +190,7 @@ async fn converse(
     let connection = http1::Builder::new()
         // The stages know how long a client may take.
         .header_read_timeout(None)
-        // Who says no more may still hear.
+        // A client that has closed its side may still read.
         .half_close(true)
         .max_header_size(http.max_bytes)
         .max_buf_size(http.max_bytes.max(LEAST_BUFFER))
@@ -249,7 +249,7 @@ const fn lapsed(lapse: Lapse) -> (End, Option<Refusal>) {
     }
 }
 
-/// Waits until the client has reset the connection: nobody reads while a request is served.
+/// Waits until the client has reset the connection: nothing is read while a request is served.
 async fn has_reset(client: &TcpStream) {
     // What fails otherwise is over as well.
     let _ready = client.ready(Interest::ERROR).await;
@@ -291,7 +291,7 @@ async fn join(talk: &Talk, fate: &Fate) -> End {
 fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<Refusal>) {
     let cause = error.source();
     if cause.is_some_and(|cause| cause.is::<Closed>()) {
-        // It is counted by who asked for that.
+        // It was counted where it was decided.
         return (End::Silence, None);
     }
     if error.is_parse_version_h2() {

@@ -1,4 +1,4 @@
-//! Real sockets on the loopback interface: clients, this, and backends that say what they are told to.
+//! Real sockets on the loopback interface: clients, this, and backends that answer as the test has it.
 
 mod ends;
 mod requests;

@@ -117,7 +117,7 @@ impl Default for Stages {
 }
 
 impl Stages {
-    /// Who watches is told of another stage, and not of another time: bytes are many.
+    /// The watcher is woken by another stage, and not by another time: bytes are many.
     fn change(&self, change: impl FnOnce(Stage, Instant) -> (Stage, Instant)) {
         self.0.send_if_modified(|now| {
             let before = now.stage;
@@ -230,8 +230,8 @@ impl Stages {
         }
     }
 
-    /// Waits until the client has to go for another one, and says what it was waited for. `admit` gives it
-    /// its place each time that something else is.
+    /// Waits until the client is evicted for another one, and returns what it was waited for. `admit` gives
+    /// it its place each time that something else is.
     pub(super) async fn recycled(&self, admit: impl Fn(Wait) -> Permit) -> Wait {
         let mut stages = self.0.subscribe();
         loop {
@@ -244,7 +244,7 @@ impl Stages {
             let ticket = admit(wait);
             select! {
                 biased;
-                // Who goes on is not sent away.
+                // A client that goes on is not evicted.
                 _changed = changed => {}
                 () = ticket.goes() => return wait,
             }

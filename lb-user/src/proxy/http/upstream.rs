@@ -47,7 +47,7 @@ const MAX_HEAD: usize = 1 << 16;
 /// What a request brings along.
 pub(super) type ToBackend = Either<Sent, Empty<Bytes>>;
 
-/// The body of a request, which says when more of it is waited for.
+/// The body of a request, which notes when more of it is waited for.
 pub(super) struct Sent {
     body: Incoming,
     stages: Stages,
@@ -244,7 +244,7 @@ struct Carried {
     stream: Arc<TcpStream>,
     guard: Guard,
     broken: Arc<AtomicBool>,
-    /// Resolves when nobody holds the wire any more.
+    /// Resolves when no task holds the wire any more.
     is_free: oneshot::Receiver<Infallible>,
     fate: Fate,
     stages: Stages,
@@ -279,7 +279,7 @@ impl Carried {
         let kind = select! {
             biased;
             why = leg.is_cut() => {
-                // One that nobody uses goes alone, unless its client may not go on at all.
+                // One that is not in use goes alone, unless its client may not go on at all.
                 let is_used = is_joined.get() || stages.is_served_by(leg.id);
                 if is_used || why == EndReason::Policy {
                     fate.doom(why.event()).await;

@@ -1,4 +1,4 @@
-//! A wire: a socket that says what goes through it, and that others may hold besides.
+//! A wire: a socket that reports what goes through it, and that others may hold besides.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{lines::Lines, timeouts::Stages};
 
-/// Who is told what goes through a wire.
+/// Gets what goes through a wire.
 pub(super) trait Note: Unpin + Send + 'static {
     /// These bytes came; none: the other end has closed its side.
     fn read(&self, bytes: &[u8]);
@@ -32,7 +32,7 @@ pub(super) trait Note: Unpin + Send + 'static {
     fn failed(&self) {}
 }
 
-/// A socket, and who is told.
+/// A socket, and what gets its bytes noted.
 pub(super) struct Wire<N> {
     stream: Arc<TcpStream>,
     note: N,

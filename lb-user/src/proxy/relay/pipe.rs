@@ -77,8 +77,8 @@ impl Pipe {
     }
 }
 
-/// Moves bytes until `from` has closed its side, and then closes that of `to`. `note` is told how many
-/// have arrived, each time.
+/// Moves bytes until `from` has closed its side, and then closes that of `to`. `note` gets how many have
+/// arrived, each time.
 ///
 /// # Errors
 ///
@@ -91,7 +91,7 @@ pub(super) async fn pump(
 ) -> Result<(), Failed> {
     loop {
         from.readable().await.map_err(|_| Failed::From)?;
-        // Who always finds bytes and room lets others have their turn.
+        // A task that always finds bytes and room lets others have their turn.
         consume_budget().await;
         let Ok(pipe) = pipes.take() else {
             // No descriptors are left: the bytes wait in the socket.
@@ -104,7 +104,7 @@ pub(super) async fn pump(
         match read {
             Ok(0) => {
                 pipes.give_back(pipe);
-                // It may be gone already, which its other direction will say.
+                // It may be gone already, which its other direction will find.
                 let _gone = shutdown(to.as_raw_fd(), Shutdown::Write);
                 return Ok(());
             }

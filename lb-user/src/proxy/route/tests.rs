@@ -78,7 +78,7 @@ fn from(route: NameRoute, prefix: &str) -> NameRoute {
     }
 }
 
-/// The pool for who asks for `asked`; `-` if the name is denied, nothing if it goes nowhere.
+/// The pool for a client that requests `asked`; `-` if the name is denied, nothing if it goes nowhere.
 fn find(routes: &Routes, asked: &str, offered: &[&str], client: Ipv4Addr) -> Option<String> {
     let (asked, offered) = (name(asked), alpn(offered));
     match routes.way(Some(&asked), &offered, client.into(), &Otherwise::Alert) {
@@ -193,13 +193,13 @@ fn a_name_of_others_is_denied_and_no_wildcard_gives_it() {
     assert_eq!(ask("api.test", &[], 3).as_deref(), Some("-"));
     assert_eq!(ask("h2.test", &["h2"], 1).as_deref(), Some("h2"));
     assert_eq!(ask("h2.test", &["h2"], 2).as_deref(), Some("-"));
-    // Whatever he offers.
+    // Whatever the client offers.
     assert_eq!(ask("h2.test", &[], 2).as_deref(), Some("-"));
     assert_eq!(ask("h2.test", &[], 1).as_deref(), Some("all"));
     assert_eq!(ask("x.test", &[], 3).as_deref(), Some("all"));
 }
 
-/// FEATURES B6: by prefix, and by what the service says where no route is for a client.
+/// FEATURES B6: by prefix, and by the service's `no_name` where no route is for a client.
 #[test]
 fn who_asks_for_no_name_goes_by_where_he_comes_from() {
     let no_name = |pool: &str| NameRoute {
@@ -292,8 +292,8 @@ fn expressions_come_last_and_match_whole_names() {
     }
 }
 
-/// Some routes and some names of few labels, so that they often meet. A route is what a scan of all of
-/// them says, and whoever is routed has asked for a whole name of the route.
+/// Some routes and some names of few labels, so that they often meet. A route is the result of a scan of all
+/// of them, and a client that is routed has requested a whole name of the route.
 #[test]
 fn as_by_the_model() {
     let mut chance = Chance(0x2545_f491_4f6c_dd1d);
@@ -406,7 +406,7 @@ impl Chance {
     }
 }
 
-/// Whom a proxy says to be of a cluster goes by that, whatever name he asks for.
+/// A client that a proxy announces as of a cluster goes by that, whatever name it requests.
 #[test]
 fn clusters_come_before_names() {
     let of = |cluster: &str, pool: &str| NameRoute {
@@ -443,7 +443,7 @@ fn clusters_come_before_names() {
     }
 }
 
-/// A node of one cluster cannot say that its client is of another.
+/// A node of one cluster cannot announce a client of another.
 #[test]
 fn a_cluster_is_named_by_its_own_proxies() {
     let of = |cluster: &str, proxies: &[&str]| NameRoute {
@@ -468,7 +468,7 @@ fn a_cluster_is_named_by_its_own_proxies() {
     ] {
         for (cluster, may) in ["a", "b", "c"].into_iter().zip(ways) {
             let proxy: IpAddr = proxy.parse().unwrap();
-            // Whatever it says of the client.
+            // Whatever address it announces.
             let client = "10.5.2.9".parse().unwrap();
             let way = routes.of_cluster((cluster.as_bytes(), proxy), &alpn(&[]), client);
             let wanted = if may { Way::Pool(cluster) } else { Way::Denied };

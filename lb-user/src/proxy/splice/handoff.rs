@@ -6,12 +6,12 @@
 //! proxy's header where the backend wants one. The order:
 //!
 //! 1. The backend's end is read, while nothing comes from there.
-//! 2. What the client sends from now on is dropped (it sends it again), and what its socket says stays in
+//! 2. What the client sends from now on is dropped (it sends it again), and what its socket sends stays in
 //!    the cell. The client's end is read when all has been taken from it that it has acknowledged.
 //! 3. The splice is written. The backend's segments go to the client from here on; if one had come before,
 //!    this is taken back.
-//! 4. The client's segments go to the backend, and its socket is closed without a word.
-//! 5. The hello is sent. When the backend has acknowledged it, that socket is closed without a word too.
+//! 4. The client's segments go to the backend, and its socket is closed without a FIN or a reset.
+//! 5. The hello is sent. When the backend has acknowledged it, that socket is closed in the same way.
 //!
 //! Whatever does not hold before 4 leaves the connection with its two sockets.
 
@@ -57,9 +57,9 @@ pub(crate) enum NotSpliced {
     Refused,
     /// Its ends have agreed on different options.
     Options,
-    /// The backend takes smaller segments than the client was told to send.
+    /// The backend takes smaller segments than the client got as MSS.
     BackendTakesLess,
-    /// The client takes smaller ones than the backend was.
+    /// The client takes smaller ones than the backend got.
     ClientTakesLess,
     /// The client has closed its side, or sends more and more.
     Client,
@@ -99,7 +99,7 @@ pub(crate) struct Handed {
     lease: PortLease,
 }
 
-/// The two ends, and what the client has said so far.
+/// The two ends, and what the client has sent so far.
 pub(crate) struct Ends<'s> {
     pub(crate) client: &'s TcpStream,
     pub(crate) backend: &'s TcpStream,
@@ -147,7 +147,7 @@ impl<'s> Ends<'s> {
         let spliced = lease.splice(splice, mac, expected);
         spliced.map_err(|_| NotSpliced::Taken)?;
         let received = Repair::enter(self.backend).and_then(|repair| repair.received());
-        // A cut looks at legs first: who is not cut now will be found as a flow.
+        // A cut looks at legs first: a connection that is not cut now will be found as a flow.
         let why = match received {
             Ok(received) if received == back.received && !leg.was_cut() => {
                 repair.stay();
@@ -162,9 +162,9 @@ impl<'s> Ends<'s> {
 
     /// The client's end, when all has been read that it has acknowledged.
     ///
-    /// If it is handed over, it stays in repair to its end: a socket that leaves repair does not share the VIP's
-    /// port until it is told so again. Of who is killed in between, the next process could not listen there for
-    /// minutes, as nothing that this socket says leaves the cell.
+    /// If it is handed over, it stays in repair to its end: a socket that leaves repair does not share the
+    /// VIP's port until that is set again. If this process were killed in between, the next one could not
+    /// listen there for minutes, as nothing that this socket sends leaves the cell.
     fn settle(&mut self, syn: &Syn) -> Result<(Snapshot, Repair<'s>), NotSpliced> {
         for _ in 0..READS {
             self.read().map_err(|_| NotSpliced::Client)?;
@@ -261,8 +261,8 @@ fn splice(
     })
 }
 
-/// How large the segments may be that an end takes, which said `mss` when it opened the connection, and that
-/// the path to it carries; without the bytes of timestamps, as [`Snapshot::advertised_mss`].
+/// How large the segments may be that an end takes, whose MSS was `mss` when it opened the connection, and
+/// that the path to it carries; without the bytes of timestamps, as [`Snapshot::advertised_mss`].
 fn takes(end: &Snapshot, mss: u16) -> u32 {
     let stamps = if end.time.is_some() { TIMES } else { 0 };
     let carried = end.path_mtu.saturating_sub(HEADERS);
@@ -296,7 +296,7 @@ impl Handed {
             sent_on,
             lease,
         } = self;
-        // Who has reset it has told the client as well.
+        // A backend that has reset it has reset the client as well.
         let _reset = backend.write_all(&sent_on).await;
         drop(sent_on);
         let mut look = FIRST_POLL_INTERVAL;
@@ -373,7 +373,7 @@ mod tests {
         // The first byte of the hello, and the next one of the backend.
         assert_eq!(0xffff_fff1_u32.wrapping_add(there.sequence), 2001);
         assert_eq!(3001_u32.wrapping_add(again.sequence), 7001);
-        // What the SYN and the SYN-ACK said is now.
+        // The values of the SYN and the SYN-ACK are now.
         assert_eq!(5000_u32.wrapping_add(there.time), 900);
         assert_eq!(70_u32.wrapping_add(again.time), 100);
         assert_eq!((there.scale, there.promised), (2, 5));
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!((plain.to_backend.time, plain.to_client.time), (0, 0));
     }
 
-    /// An end may send what its peer's socket has said that it takes, so the other end must take that.
+    /// An end may send what its peer's socket has announced, so the other end must take that.
     #[test]
     fn no_end_gets_larger_segments_than_it_takes() {
         let (front, back) = ends();
@@ -443,14 +443,14 @@ mod tests {
             splice(&syn, &front, &back, (70, mss[1]), &hello()).err()
         };
         assert_eq!(joined(front, back, [1460, 1460]), None);
-        // The backend takes less than the client was told; and the same where it was told so.
+        // The backend takes less than the client got as MSS; and the same where it got that.
         let less = [1460, 1360];
         assert_eq!(
             joined(front, back, less),
             Some(NotSpliced::BackendTakesLess)
         );
         assert_eq!(joined(told(1348, front), back, less), None);
-        // The same with a client who takes less.
+        // The same with a client that takes less.
         let less = [1200, 1460];
         assert_eq!(joined(front, back, less), Some(NotSpliced::ClientTakesLess));
         assert_eq!(joined(front, told(1188, back), less), None);
@@ -462,7 +462,7 @@ mod tests {
             ..told(8948, front)
         };
         assert_eq!(joined(far, back, large), Some(NotSpliced::BackendTakesLess));
-        // Who says nothing takes little.
+        // A client without an MSS option takes little.
         let silent = Syn { mss: None, ..SYN };
         let said = splice(&silent, &front, &back, (70, 1460), &hello());
         assert_eq!(said, Err(NotSpliced::ClientTakesLess));

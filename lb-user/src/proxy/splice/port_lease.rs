@@ -1,10 +1,10 @@
 //! Ports of a network's flows that are lent to sockets of its cell, so that the data plane can
 //! take a connection over where it stands.
 //!
-//! A port is taken by one swap of its word, and is `LOCAL` from then on. As long as this
-//! process lives it says from time to time that it still has the port. One whose socket is gone is put back a
-//! moment later, so that what a backend sent last meets the cell and no other flow; one that no process speaks
-//! for any more, because that was killed, ends after a while as an idle flow does.
+//! A port is taken by one swap of its word, and is `LOCAL` from then on. As long as this process lives it
+//! marks the port as in use from time to time. One whose socket is gone is put back a moment later, so that
+//! what a backend sent last meets the cell and no other flow; one whose process was killed is not marked any
+//! more, and ends after a while as an idle flow does.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -36,7 +36,7 @@ use crate::{
     proxy::fair_share::{Part, Resource, Shares, Spent},
 };
 
-/// How often this process says that it has its ports.
+/// How often this process marks its ports as in use.
 pub(crate) const LEASE_HEARTBEAT: Duration = Duration::from_secs(20);
 /// How often ports are put back that were left a moment ago.
 pub(crate) const PUT_BACK_INTERVAL: Duration = Duration::from_millis(500);
@@ -108,7 +108,7 @@ struct Left {
     id: u32,
     slot: u16,
     word: FlowState,
-    /// The word that says so.
+    /// The word of an entry that has been left.
     over: FlowState,
     since: Instant,
     /// Of what its client's network may have.
@@ -133,7 +133,7 @@ pub(crate) struct Purpose {
     pub(crate) service: u16,
     /// Id and address of its backend.
     pub(crate) backend: (u32, SocketAddrV4),
-    /// The largest segments that its client takes, if it may be handed over: the backend is told so.
+    /// The largest segments that its client takes, if it may be handed over: the backend gets that MSS.
     pub(crate) mss: Option<u16>,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct PortLease {
     part: Option<Part>,
 }
 
-/// Somebody else has changed the flow.
+/// The flow has changed: the data plane or another thread has done so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost;
 
@@ -184,7 +184,7 @@ impl PortLeases {
         self.0.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says of all ports that they are in use.
+    /// Marks all ports as in use.
     pub(crate) fn say(&self) {
         let now = now();
         for &id in &self.lent().ids {
@@ -266,7 +266,7 @@ impl PortLeases {
         if !word.claimable() {
             return None;
         }
-        // In one step: who is killed in between leaves a port that nobody speaks for.
+        // In one step: a process that is killed in between leaves a port that expires as an idle flow does.
         let lent = word.claim(false).lend();
         if !table.swap(id, word, lent) {
             if table.word(id).is_some_and(|now| was_silenced(word, now)) {
@@ -306,7 +306,7 @@ impl PortLeases {
     }
 }
 
-/// The tail of the queue: whoever is there waits longest.
+/// The tail of the queue: an id there waits longest.
 fn put_back(queue: &mut FreeIds, id: u32) {
     // It has room for every id. One that is lost all the same is found by the next start.
     let _full = queue.push(&id, 0);
@@ -349,7 +349,7 @@ fn record(purpose: &Purpose) -> Flow {
 }
 
 impl PortLease {
-    /// Gives the port back at once: nobody but us has seen it.
+    /// Gives the port back at once: only this process has seen it.
     pub(crate) fn give_back(mut self) {
         if self.change(self.word.withdraw()).is_ok() {
             self.leases.give_back(self.id, self.slot);
@@ -366,7 +366,7 @@ impl PortLease {
     ///
     /// # Errors
     ///
-    /// If the flow is somebody else's, or the index is full.
+    /// If the flow is not this socket's any more, or the index is full.
     pub(super) fn hold(&mut self) -> Result<(), Lost> {
         self.held = Some(Instant::now());
         self.change(self.word.hold())?;
@@ -390,7 +390,7 @@ impl PortLease {
     ///
     /// # Errors
     ///
-    /// If the flow is somebody else's.
+    /// If the flow is not this socket's any more.
     pub(super) fn splice(
         &mut self,
         splice: Splice,
@@ -441,7 +441,7 @@ impl PortLease {
         Err(Lost)
     }
 
-    /// For who wonders how long clients are held.
+    /// For the log: how long a client was held.
     fn say_held(&mut self) {
         if let Some(held) = self.held.take() {
             let microseconds = held.elapsed().as_micros();

@@ -1,6 +1,6 @@
-//! What a client has said before it has a backend, and what the backend gets for it.
+//! What a client has sent before it has a backend, and what the backend gets for it.
 
-/// Bytes of a client; `Vec::new()` for one that has not said anything yet.
+/// Bytes of a client; `Vec::new()` for one that has not sent anything yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prelude {
     /// All that was read of it.

@@ -1,6 +1,6 @@
-//! The SYN of an accepted connection, as it came: the kernel keeps it for who asked for that before, and
-//! tells it once. It says what no socket does afterwards: where the first number and the client's clock
-//! began, what he offered, and who on our link sent it.
+//! The SYN of an accepted connection, as it came: the kernel keeps it for a listener with `TCP_SAVE_SYN`, and
+//! returns it once. It has what no socket reports afterwards: where the first number and the client's clock
+//! began, what the client offered, and which station on our link sent it.
 
 #![expect(
     unsafe_code,
@@ -62,7 +62,7 @@ const MAX_SYN: usize = 40 + 60 + 60;
 fn headers(socket: &impl AsFd) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; MAX_SYN];
     let mut length = libc::socklen_t::try_from(MAX_SYN).map_err(io::Error::other)?;
-    // SAFETY: the kernel writes at most `length` bytes, which is how many there are, and says how many.
+    // SAFETY: the kernel writes at most `length` bytes, which is how many there are, and returns how many.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -87,9 +87,9 @@ pub(crate) fn save(listener: &impl AsFd) -> io::Result<()> {
     Ok(setsockopt(listener, Save, &WITH_LINK)?)
 }
 
-/// The SYN of an accepted connection. `None` if the kernel has kept none: the listener had not asked for
-/// it, the answer was a cookie, memory was short, or it has been read before; and if it did not come over
-/// IPv4 and Ethernet.
+/// The SYN of an accepted connection. `None` if the kernel has kept none: the listener had not the option,
+/// the answer was a cookie, memory was short, or it has been read before; and if it did not come over IPv4
+/// and Ethernet.
 ///
 /// # Errors
 ///
@@ -98,29 +98,29 @@ pub(super) fn saved(socket: &impl AsFd) -> io::Result<Option<Syn>> {
     Ok(Syn::parse(&mut headers(socket)?))
 }
 
-/// What a client said first. Whether its offers hold is up to both ends: what has come of them is known
-/// of the socket.
+/// What a client sent first. Whether its offers hold is up to both ends: the socket reports what has come of
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Syn {
-    /// Who sent it to us on the link. None on loopback.
+    /// The station that sent it to us on the link. None on loopback.
     pub(super) source_mac: Option<Mac>,
     /// The number of the SYN itself, before that of the first byte.
     pub(super) sequence: u32,
-    /// The client's clock, if he offers timestamps.
+    /// The client's clock, if it offers timestamps.
     pub(super) time: Option<u32>,
-    /// Most bytes of data in a segment to him.
+    /// Most bytes of data in a segment to the client.
     pub(super) mss: Option<u16>,
-    /// How far the windows will be shifted that he announces.
+    /// How far the windows will be shifted that the client announces.
     pub(super) scale: Option<u8>,
 }
 
 impl Syn {
-    /// Most bytes of data in a segment that the client takes, whether he has said so or not.
+    /// Most bytes of data in a segment that the client takes, whether it has sent an MSS or not.
     pub(crate) fn takes(&self) -> u16 {
         self.mss.unwrap_or(DEFAULT_MSS)
     }
 
-    /// From headers without what is behind TCP's, whatever the length in IP's says.
+    /// From headers without what is behind TCP's, whatever the length in IP's is.
     fn parse(headers: &mut [u8]) -> Option<Self> {
         let packet = Slice::new(headers);
         let ethernet: &Ethernet = packet.header(0)?;

@@ -1,10 +1,9 @@
-//! What the kernel knows of a connection, told while its socket is in TCP repair mode, and a
-//! close that the peer does not hear of. That mode needs `CAP_NET_ADMIN` in the user namespace that owns
-//! the socket's network.
+//! What the kernel knows of a connection, read while its socket is in TCP repair mode, and a close that sends
+//! the peer nothing. That mode needs `CAP_NET_ADMIN` in the user namespace that owns the socket's network.
 //!
-//! Repair mode is no standstill: what arrives is taken and acknowledged as before, so two numbers that
-//! are read one after the other may belong to different moments. Only the socket's owner is stopped:
-//! until it is out of repair he can neither read nor write (`EPERM`, `EINVAL`).
+//! Repair mode is no standstill: what arrives is taken and acknowledged as before, so two numbers that are
+//! read one after the other may belong to different moments. Only the socket's owner is stopped: until it is
+//! out of repair the owner can neither read nor write (`EPERM`, `EINVAL`).
 
 use std::{
     io, mem,
@@ -103,7 +102,7 @@ impl<'s> Repair<'s> {
 
     /// # Errors
     ///
-    /// What the kernel says; nothing is known that would make it refuse.
+    /// The kernel's error; nothing is known that would make it refuse.
     pub(super) fn snapshot(&self) -> io::Result<Snapshot> {
         let info = Info::of(&self.socket)?;
         let (send_scale, receive_scale) = info.scales();
@@ -142,8 +141,8 @@ impl<'s> Repair<'s> {
         Ok(sequence?)
     }
 
-    /// Since Linux 6.7 the lowest bit is no part of the time: it says whether the clock counts
-    /// microseconds, and is clear where it counts milliseconds. So it is always set here.
+    /// Since Linux 6.7 the lowest bit is no part of the time: it is set where the clock counts microseconds,
+    /// and clear where it counts milliseconds. So it is always set here.
     fn time(&self) -> io::Result<u32> {
         Ok(getsockopt(&self.socket, Clock)? | 1)
     }
@@ -158,8 +157,8 @@ impl Drop for Repair<'_> {
     fn drop(&mut self) {
         // Refused only without the capability, which was there.
         let _refused = setsockopt(&self.socket, Mode, &OFF_WITHOUT_PROBE);
-        // Who leaves repair does not share his port any more: no other connection could be opened from
-        // the port, and no listener at it, while this one is there.
+        // A socket that leaves repair does not share its port any more: no other connection could be opened
+        // from the port, and no listener at it, while this one is there.
         let _refused = setsockopt(&self.socket, ReuseAddr, &self.shares);
     }
 }
@@ -170,21 +169,21 @@ pub(super) struct Snapshot {
     /// The sequence number of the next byte that is written; of the next one that is sent if none are
     /// `unsent`.
     pub(super) sent: u32,
-    /// The one that is expected from the peer next, whether or not what came before has been read. His
+    /// The one that is expected from the peer next, whether or not what came before has been read. The peer's
     /// FIN counts, after which the connection is not established any more.
     pub(super) received: u32,
-    /// The timestamp of a segment that were sent now, if both ends send them: at most one more than it
-    /// would have, and never less. So a clock that goes on from here never goes back, for which the peer
-    /// would throw segments away (RFC 7323 section 5.3); one too many cancels out where the same is
-    /// taken off his echoes. A socket that is paced may have stamped a segment ahead of its time.
+    /// The timestamp of a segment that were sent now, if both ends send them: at most one more than it would
+    /// have, and never less. So a clock that goes on from here never goes back, for which the peer would
+    /// throw segments away (RFC 7323 section 5.3); one too many cancels out where the same is taken off the
+    /// peer's echoes. A socket that is paced may have stamped a segment ahead of its time.
     pub(super) time: Option<u32>,
     /// Whether both ends understand selective acknowledgments.
     pub(super) has_sack: bool,
     /// Whether both ends understand congestion marks.
     pub(super) has_ecn: bool,
-    /// How far windows are shifted that the peer announces: 0 if he did not say.
+    /// How far windows are shifted that the peer announces: 0 if it offered no scale.
     pub(super) send_scale: u8,
-    /// How far those are that we announce, as we promised him.
+    /// How far those are that we announce, as the peer got it.
     pub(super) receive_scale: u8,
     /// Segments that were sent and not yet acknowledged.
     pub(super) unacked: u32,
@@ -192,16 +191,16 @@ pub(super) struct Snapshot {
     pub(super) unsent: u32,
     /// The largest packet that the path to the peer carries, as far as is known.
     pub(super) path_mtu: u32,
-    /// Most bytes of data in a segment from the peer: what our SYN said, less the twelve bytes that
+    /// Most bytes of data in a segment from the peer: the MSS of our SYN, less the twelve bytes that
     /// timestamps take.
     pub(super) advertised_mss: u32,
     /// Whether neither end has closed its side.
     pub(super) is_established: bool,
 }
 
-/// Closes a connection of which the peer is to hear nothing: no FIN, and no reset even if bytes are
-/// unread. The kernel does not know it any more and answers with a reset what still comes, unless that
-/// is kept from it; and it does not close while there is another descriptor of the socket.
+/// Closes a connection without sending the peer anything: no FIN, and no reset even if bytes are unread. The
+/// kernel does not know it any more and answers with a reset what still comes, unless that is kept from it;
+/// and it does not close while there is another descriptor of the socket.
 ///
 /// # Errors
 ///
@@ -292,7 +291,7 @@ mod tests {
         assert!(!closed.is_established);
     }
 
-    /// Who has little room needs no scale.
+    /// A socket with little room needs no scale.
     #[test]
     fn the_scales_are_told_apart() {
         let listener = TcpListener::bind(HERE).unwrap();
@@ -372,7 +371,7 @@ mod tests {
         let heard = client.read(&mut [0]).unwrap_err();
         assert_eq!(heard.kind(), io::ErrorKind::WouldBlock);
         assert!(snapshot(&client).unwrap().is_established);
-        // What still comes reaches nobody.
+        // What still comes is not read by any socket.
         client.write_all(b"late").unwrap();
         let heard = client.read(&mut [0]).unwrap_err();
         assert_eq!(heard.kind(), io::ErrorKind::ConnectionReset);

@@ -27,10 +27,10 @@ const POOL: &str = "p";
 /// More than are tried where each takes its time.
 const COUNT: u32 = 10;
 
-/// Ten backends and who opens connections to them: to the one with this id, and to nobody else.
+/// Ten backends and a thread that connects to the one with this id, and to no other.
 struct Site {
     shared: Context,
-    /// Who was asked for, in that order.
+    /// The backends that were tried, in that order.
     asked: Rc<RefCell<Vec<SocketAddrV4>>>,
     /// Of these the ones that were to have a flow's port.
     lent: Rc<RefCell<Vec<SocketAddrV4>>>,
@@ -120,7 +120,7 @@ fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// Each is asked once, however many have refused before.
+/// Each is tried once, however many have refused before.
 #[test]
 fn all_are_tried_until_one_is_there() {
     run(async {

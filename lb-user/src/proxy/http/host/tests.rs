@@ -6,7 +6,7 @@ use crate::{
     proxy::snapshot::tests::routes,
 };
 
-/// What a request for `target` asks for that says these Hosts: the name, and what the backend is told.
+/// The target of a request for `target` with these Hosts: the name, and the Host that the backend gets.
 fn ask(target: &str, version: Version, hosts: &[&str]) -> Result<(String, String), Bad> {
     let mut request = Request::get(target).version(version);
     for host in hosts {

@@ -1,4 +1,4 @@
-//! How connections end: by time, by others who want their place, by clients that go, and by cuts.
+//! How connections end: by time, by newer clients that need their place, by clients that go, and by cuts.
 
 use std::{
     io::ErrorKind,
@@ -128,7 +128,7 @@ fn an_answer_that_is_not_read_is_torn_loudly() {
     });
 }
 
-/// Hears an answer of so many bytes, and that the head behind it took too long.
+/// Reads an answer of so many bytes, and that the head behind it took too long.
 async fn hear_late((bytes, mut client): (usize, Client)) {
     assert_eq!(client.hear().await.body, "x".repeat(bytes));
     let rest = client.rest().await.unwrap();
@@ -144,7 +144,7 @@ fn nothing_is_said_in_the_middle_of_an_answer() {
         for (_, client) in &mut clients {
             client.0.write_all(b"GET / HTTP").await.unwrap();
         }
-        // Now that head has taken too long, and who would say so still waits for room.
+        // Now that head has taken too long, and the answer to it still waits for room.
         sleep(HEAD * 4 / 3).await;
         let heard = clients
             .into_iter()
@@ -251,7 +251,7 @@ fn who_says_no_more_is_answered() {
     });
 }
 
-/// A client that asks for what is never answered.
+/// A client whose request is never answered.
 async fn waiting(site: &Site) -> Client {
     let mut client = site.connect().await;
     let ask = b"GET /silent HTTP/1.1\r\nHost: a.lab\r\n\r\n";
@@ -316,7 +316,7 @@ fn who_is_waited_for_has_one_place_of_few() {
             .unwrap();
         assert_eq!(slow.hear().await.status(), 200);
         assert_eq!(site.refused("recycled"), 1);
-        // A request that is served is nobody's to end.
+        // A request that is served is not evicted.
         let still = timeout(HEAD / 3, busy.rest()).await;
         assert!(still.is_err());
         assert_eq!(site.counted().refused.len(), 1);
@@ -345,7 +345,7 @@ fn a_cut_resets_the_client() {
         }
         assert_eq!(other.get("b.lab", "/").await.status(), 200);
         assert_eq!(site.shared.legs.all().len(), 1);
-        // Nobody used that one.
+        // That one was not in use.
         assert_eq!(idle.get("a.lab", "/").await.status(), 200);
         assert_eq!(site.backends[0].accepted.get(), 4);
     });

@@ -17,7 +17,7 @@ fn a_kept_connection_that_is_closed_is_not_seen() {
             assert_eq!(site.backends[0].accepted.get(), count);
         }
         assert_eq!(site.backends[0].heads.borrow().len(), 5);
-        // What may not happen twice is not asked twice.
+        // What may not happen twice is not sent twice.
         let post = "POST /once HTTP/1.1\r\nHost: a.lab\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(client.ask(post).await.status(), 502);
         assert_eq!(site.backends[0].heads.borrow().len(), 6);
@@ -60,7 +60,7 @@ fn a_connection_may_become_something_else() {
         assert!(leg.bytes_request > 13 && leg.bytes_reply > 13);
         client.0.shutdown().await.unwrap();
         assert_eq!(client.rest().await.unwrap(), "");
-        // Who has not asked for it does not get it.
+        // A client that has not requested an upgrade does not get it.
         assert_eq!(site.get("a.lab", "/upgrade").await.status(), 502);
         let h2c = ask.replace("echo", "h2c");
         assert_eq!(site.connect().await.ask(&h2c).await.status(), 502);
@@ -136,7 +136,7 @@ fn nobody_disagrees_where_a_request_ends() {
     });
 }
 
-/// HTTP/2 is not spoken, and a client that begins with it hears so in HTTP/1, as nginx says it.
+/// HTTP/2 is not spoken, and a client that begins with it gets an answer in HTTP/1, as from nginx.
 #[test]
 fn http2_has_an_answer() {
     run(async {

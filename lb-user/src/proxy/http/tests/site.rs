@@ -43,7 +43,7 @@ use crate::{
 const NETWORK: &str = "n";
 /// How long anything may take here.
 const SOON: Duration = Duration::from_secs(10);
-/// How long nothing may come of a body or an answer, where a test does not say so.
+/// How long nothing may come of a body or an answer, where a test does not set it.
 const KEEP: Duration = Duration::from_secs(60);
 /// How long a head may take.
 pub(super) const HEAD: Duration = Duration::from_millis(300);
@@ -51,7 +51,7 @@ pub(super) const HEAD: Duration = Duration::from_millis(300);
 /// Bytes of an answer that are in the kernel at least while the client does not read: far less than usual.
 const LITTLE: usize = 4096;
 
-/// A backend that answers each request with its name, or as the path says.
+/// A backend that answers each request with its name, or by its path.
 pub(super) struct Backend {
     pub(super) address: SocketAddrV4,
     /// The heads that it was sent.
@@ -89,7 +89,7 @@ impl Backend {
     }
 }
 
-/// Answers requests as their paths say; a body is heard before that only where its path says so.
+/// Answers requests by their paths; a body is read before that only where the path is one for it.
 async fn talk(mut stream: TcpStream, name: &'static str, heads: Rc<RefCell<Vec<String>>>) {
     let mut is_first = true;
     while let Some(head) = head(&mut stream).await {
@@ -174,7 +174,7 @@ impl Site {
     ) -> Self {
         let (listener, address) = listen().await;
         setsockopt(&listener, SndBuf, &LITTLE).unwrap();
-        // Bound, so that nobody else gets the port, and without a listener.
+        // Bound, so that no other process gets the port, and without a listener.
         let gone = TcpSocket::new_v4().unwrap();
         gone.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let SocketAddr::V4(nobody) = gone.local_addr().unwrap() else {

@@ -1,4 +1,4 @@
-//! Where requests go, and what they are told that go nowhere.
+//! Where requests go, and the answers to those that go nowhere.
 
 use tokio::io::AsyncWriteExt as _;
 
@@ -70,7 +70,7 @@ fn who_goes_nowhere_is_told_so() {
             "no_backend",
         ];
         assert_eq!(labels.map(|label| site.refused(label)), [1, 3, 1, 1, 1]);
-        // The client that asked was connected.
+        // The client of that request was connected.
         let counted = site.counted();
         let of_connections = (counted.accepted, counted.routed, counted.refused);
         assert_eq!(of_connections, (7, 1, [].into()));

@@ -162,7 +162,7 @@ async fn an_answer_is_not_over_until_it_has_been_written() {
     assert_eq!(stages.lapse(times(Some(IDLE))).await, Lapse::Idle);
 }
 
-/// What hyper itself says to a head that is none.
+/// hyper's own answer to a head that is none.
 #[tokio::test]
 async fn a_head_that_is_answered_does_not_go_on() {
     let stages = Stages::default();
@@ -186,7 +186,7 @@ async fn each_byte_counts_for_who_waits_until_it_is_quiet() {
     assert!(start.elapsed() >= 2 * HEAD + IDLE);
 }
 
-/// Whether it is told to go now, and for what.
+/// Whether it is evicted now, and for what.
 async fn told(recycled: &mut Pin<&mut impl Future<Output = Wait>>) -> Option<Wait> {
     timeout(Duration::ZERO, recycled).await.ok()
 }
@@ -212,7 +212,7 @@ async fn a_client_has_a_place_for_what_it_makes_wait() {
     assert_eq!(told(&mut recycled).await, None);
     stages.read(b"x");
     assert_eq!(told(&mut recycled).await, None);
-    // A request that is served has no place, whoever comes.
+    // A request that is served has no place, whichever client comes.
     let turn = stages.asked();
     assert_eq!(told(&mut recycled).await, None);
     flood(&heads);
@@ -223,10 +223,10 @@ async fn a_client_has_a_place_for_what_it_makes_wait() {
     flood(&kept);
     stages.flushed();
     assert_eq!(told(&mut recycled).await, None);
-    // Another one's heads are nothing to who waits for nothing.
+    // Another one's heads do not evict a client that waits for its next request.
     flood(&heads);
     assert_eq!(told(&mut recycled).await, None);
-    // Who goes on is not sent away.
+    // A client that goes on is not evicted.
     flood(&kept);
     stages.read(b"x");
     assert_eq!(told(&mut recycled).await, None);

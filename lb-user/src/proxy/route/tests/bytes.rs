@@ -12,7 +12,7 @@ enum Pattern {
     OneMore(String),
     /// This name or that one, by an expression that would be found in longer names as well.
     Either(String, String),
-    /// Who asks for none.
+    /// Clients that request none.
     NoName,
 }
 
@@ -28,7 +28,7 @@ impl Pattern {
         }
     }
 
-    /// Whether it is for the whole of what is asked for.
+    /// Whether it is for the whole of the requested name.
     fn matches(&self, asked: Option<&str>) -> bool {
         let Some(asked) = asked else {
             return matches!(self, Self::NoName);
@@ -124,7 +124,7 @@ fn hello(chance: &mut Chance, name: Option<&str>, protocols: &[&str]) -> Vec<u8>
     stream
 }
 
-/// What a client asks for: one of the names that are written, or one that has a part of it, or none.
+/// The name that a client requests: one of those that are written, or one that has a part of it, or none.
 fn ask(chance: &mut Chance, written: &[Pattern]) -> Option<String> {
     let [front, back] = [
         ["", "", "a.", "B.", "ab.a.", "a"],
@@ -136,8 +136,8 @@ fn ask(chance: &mut Chance, written: &[Pattern]) -> Option<String> {
     (chance.below(5) > 0).then_some(asked)
 }
 
-/// Where the bytes lead is what the model says of the name that was put into them: no client gets to a
-/// pool but by the whole of the name that it has sent, or by having sent none.
+/// Where the bytes lead is the model's result for the name that was put into them: no client gets to a pool
+/// but by the whole of the name that it has sent, or by having sent none.
 #[test]
 fn who_is_routed_has_sent_the_whole_name() {
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
@@ -205,7 +205,7 @@ fn model(
     };
     let mut matching: Vec<usize> = (0..written.len()).filter(matches).collect();
     if asked.is_none() {
-        // Who may not take one goes on to the next.
+        // A client that a route is not for goes on to the next.
         let mut fitting = matching.into_iter().filter(speaks);
         return fitting.find(is_for).map(Some);
     }

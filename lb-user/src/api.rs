@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::{Outcome, Verdict};
 
-/// What the control plane is asked to do.
+/// A request to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -27,14 +27,14 @@ pub enum Request {
     Confirm,
     /// Where the configuration and every backend stand.
     Health,
-    /// Overrides what the file and the checks say of a backend.
+    /// Overrides the file and the checks for a backend.
     Backend {
         /// Its name in the file, as `POOL/BACKEND`, or `BACKEND` where that is one backend only.
         name: String,
         /// What it shall be.
         change: Override,
     },
-    /// Ends flows; both ends are told.
+    /// Ends flows, with a reset to both ends.
     Kill(Filter),
     /// The connections of shared VIPs, which the flow table does not have.
     Legs(Filter),
@@ -49,7 +49,7 @@ pub enum Request {
 pub const MAX_CONFIRM_SECONDS: u64 = 24 * 60 * 60;
 
 impl Request {
-    /// Whether it can mean something at all. Names are looked up by whoever carries it out.
+    /// Whether it can mean something at all. Names are looked up by the control loop, which carries it out.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Request {
     }
 }
 
-/// What an operator says of a backend.
+/// An operator's override of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "override", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Override {
@@ -91,7 +91,7 @@ pub enum Override {
     Drain,
     /// No new flows, and old ones end at once.
     Disable,
-    /// As the file and the checks say: the override is gone.
+    /// As the file and the checks have it: the override is gone.
     Enable,
     /// Another weight, 1 to 256.
     Weight {
@@ -114,7 +114,7 @@ pub struct Filter {
     pub client: Option<String>,
     /// With this SNAT address and port, as a backend sees them.
     pub snat: Option<String>,
-    /// Every flow there is: said, because leaving all else out may be a mistake.
+    /// Every flow there is: a field of its own, because leaving all else out may be a mistake.
     #[serde(default)]
     pub all: bool,
 }
@@ -154,12 +154,12 @@ impl Filter {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// It is done; what there is to say about it, a line each.
+    /// It is done; the report, a line each.
     Done {
         /// For people.
         lines: Vec<String>,
     },
-    /// It is refused, or failed; nothing was changed unless the lines say so.
+    /// It is refused, or failed; nothing was changed unless the lines report a change.
     Refused {
         /// Whether the configuration or the question is wrong, and not the host.
         usage: bool,
@@ -211,7 +211,7 @@ pub struct ControlStatus {
     #[serde(default)]
     pub wrong: BTreeMap<String, String>,
     /// The network namespace of the control plane, as the inode of its file (namespaces(7)); 0 if it does not
-    /// say.
+    /// report one.
     #[serde(default)]
     pub namespace: u64,
     /// The interfaces of the networks that have theirs, in the network namespace of the control plane.
@@ -254,12 +254,12 @@ pub struct BackendHealth {
     pub name: String,
     /// Whether it is checked at all.
     pub checked: bool,
-    /// What the checks say.
+    /// The verdict of the checks.
     pub verdict: Verdict,
     /// Its weight as checks, ramp and operator leave it, in hundredths; 0: it gets no new flows.
     #[serde(alias = "share")]
     pub effective_weight: u32,
-    /// What the operator says.
+    /// The operator's override.
     pub overridden: Option<Override>,
     /// The latest check.
     pub last: Option<LastCheck>,
@@ -287,7 +287,7 @@ pub struct LastCheck {
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its number, one more with each; a number that is left out is an event that nobody read in time.
+    /// Its number, one more with each; a number that is left out is an event that was not read in time.
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub time_ms: u64,
@@ -297,7 +297,7 @@ pub struct Event {
     pub object: String,
     /// What happened, for people.
     pub words: String,
-    /// Who asked for it: user id and process, if somebody did.
+    /// The process that requested it: user id and process id, if one did.
     pub by: Option<String>,
 }
 
@@ -460,7 +460,7 @@ pub struct FlowLine {
     pub backend: String,
     /// `new`, `replied`, `established`, `half_closed` or, of `lb who`, `closed` or `ended`.
     pub state: Cow<'static, str>,
-    /// The name that the client asked for, if that decided where it went.
+    /// The name that the client requested, if that decided where it went.
     pub name: Option<String>,
     /// Bytes of frames from the client; of a connection of a shared VIP, of what is in them.
     pub bytes_request: u64,

@@ -27,7 +27,7 @@ use crate::{
 
 /// Bytes of an answer: as many backends as there can be, and then some.
 const ANSWER_BYTES: usize = 64 * 1024 * 1024;
-/// What changes something may take a minute, and the server says itself that it takes longer.
+/// What changes something may take a minute, and the server itself reports that it takes longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(75);
 /// What only looks is answered between two other things that the control plane does.
 const SHORT_PATIENCE: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub enum Failure {
         /// The instance.
         instance: String,
     },
-    /// The control plane runs, and cannot be asked.
+    /// The control plane runs, and its socket is not there.
     NoSocket {
         /// The instance.
         instance: String,
@@ -49,7 +49,7 @@ pub enum Failure {
         /// Where its socket was.
         socket: PathBuf,
     },
-    /// The socket belongs to somebody else.
+    /// The socket belongs to another user.
     NotAllowed {
         /// The instance.
         instance: String,
@@ -100,7 +100,7 @@ impl Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Asks the control plane of `instance`, and waits for the answer.
+/// Sends the control plane of `instance` a request, and waits for the answer.
 ///
 /// # Errors
 ///
@@ -169,7 +169,7 @@ async fn converse(stream: UnixStream, request: &Request) -> anyhow::Result<Answe
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .context("begin to talk to the control plane")?;
-    // It ends with the sender, or says there what went wrong.
+    // It ends with the sender, whose error has what went wrong.
     let connection = tokio::spawn(connection);
     let request = hyper::Request::post(PATH)
         .header(HOST, HeaderValue::from_static("lb"))

@@ -1,4 +1,4 @@
-//! What has happened lately, for operators who ask.
+//! What has happened lately, for operators.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +19,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Notes what happened just now; what the words mean is said at [`Event`].
+    /// Notes what happened just now; [`Event`] has what the words mean.
     pub fn push(
         &mut self,
         kind: &str,
@@ -55,8 +55,8 @@ impl Events {
 
     /// Those after the one with this number, oldest first.
     ///
-    /// All of them if there is none with this number yet: then it is one of an earlier process, and
-    /// whoever asks has seen nothing of this one.
+    /// All of them if there is none with this number yet: then it is one of an earlier process, and the
+    /// caller has seen nothing of this one.
     #[must_use]
     pub fn after(&self, number: u64) -> Vec<Event> {
         let number = if number > self.latest { 0 } else { number };

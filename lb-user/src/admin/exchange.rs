@@ -29,7 +29,7 @@ use crate::api::{Answer, Request};
 /// Bytes of a request's body: a path, and a few names.
 const BODY_BYTES: usize = 64 * 1024;
 
-/// Who asks, and who answers.
+/// The peer of a request, and what answers it.
 pub(super) struct Caller {
     pub(super) peer: Peer,
     /// Whether the whole request is there.

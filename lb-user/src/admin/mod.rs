@@ -1,4 +1,4 @@
-//! The admin socket: what a running control plane can be asked and told, on this host only.
+//! The admin socket: requests to a running control plane, on this host only.
 //!
 //! HTTP/1.1 over a unix socket: `POST /v1/request` with a [`Request`](crate::api::Request) as JSON, answered
 //! with an [`Answer`](crate::api::Answer); one request for each connection. The [`server`] hands requests to

@@ -1,4 +1,4 @@
-//! The listening end: who may connect, how many at a time, and for how long.
+//! The listening end: which users may connect, how many at a time, and for how long.
 
 use std::{
     collections::VecDeque,
@@ -30,9 +30,9 @@ use tokio::{
 use super::exchange::{self, Caller};
 use crate::api::{Answer, Request};
 
-/// Connections at a time; of those that have not asked anything the oldest goes for one more.
+/// Connections at a time; of those that have sent no request the oldest goes for one more.
 const CONNECTIONS: usize = 16;
-/// How long a connection has in any case for what it asks.
+/// How long a connection has in any case for its request.
 const GRACE: Duration = Duration::from_millis(100);
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -44,11 +44,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A request that the control loop is to carry out.
 #[derive(Debug)]
 pub struct Order {
-    /// What is asked; [checked](Request::check).
+    /// The request; [checked](Request::check).
     pub request: Request,
-    /// Who asks.
+    /// The process that sent it.
     pub by: Peer,
-    /// Where the answer goes. It is closed when nobody waits any more.
+    /// Where the answer goes. It is closed when the connection waits no more.
     pub reply: oneshot::Sender<Answer>,
 }
 
@@ -72,7 +72,7 @@ impl Display for Peer {
 }
 
 impl Peer {
-    /// Whether it may ask: root, and the user of this process.
+    /// Whether it may send requests: root, and the user of this process.
     pub(super) fn may_ask(self, own: u32) -> bool {
         self.uid == 0 || self.uid == own
     }
@@ -108,12 +108,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, for this user and root only. The folder is made if there is none. A socket
-    /// that is there already is that of a process that has ended: the lock of the instance says so.
+    /// Listens at `path`, for this user and root only. The folder is made if there is none. A socket that is
+    /// there already is that of a process that has ended: the caller has the lock of the instance.
     ///
     /// # Errors
     ///
-    /// What the file system says, with the path.
+    /// The error of the file system, with the path.
     pub fn open(path: &Path) -> Result<Self> {
         Self::with_times(path, Times::default())
     }
@@ -128,8 +128,8 @@ impl Server {
         })
     }
 
-    /// Serves until nobody takes orders any more. It belongs on a runtime of its process; what is
-    /// open when it is dropped is closed.
+    /// Serves until the receiver of orders is gone. It belongs on a runtime of its process; what is open when
+    /// it is dropped is closed.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether it has had its time, and still asks nothing.
+    /// Whether it has had its time, and has still sent no request.
     fn is_silent(&self) -> bool {
         !self.asked.load(Ordering::Relaxed) && self.since.elapsed() >= GRACE
     }
@@ -194,8 +194,8 @@ impl Connections {
         self.all.len() < CONNECTIONS || self.all.iter().any(Known::is_silent)
     }
 
-    /// Serves one more. If there are too many the oldest that asks nothing goes; where each has asked
-    /// meanwhile, the new one does.
+    /// Serves one more. If there are too many the oldest that has sent no request goes; where each has sent
+    /// one meanwhile, the new one does.
     fn add(&mut self, task: impl Future<Output = ()> + Send + 'static, asked: Arc<AtomicBool>) {
         if self.all.len() >= CONNECTIONS {
             let silent = self.all.iter().position(Known::is_silent);
@@ -212,8 +212,8 @@ impl Connections {
     }
 }
 
-/// Listens at `path`. The socket is made in a folder that nobody else may enter, and has its mode
-/// before it gets its name: at no time can a stranger connect.
+/// Listens at `path`. The socket is made in a folder that no other user may enter, and has its mode before it
+/// gets its name: at no time can a stranger connect.
 pub(crate) fn bind(path: &Path) -> io::Result<(StdListener, SocketFile)> {
     let mut private = path.to_owned();
     private.as_mut_os_string().push(".new");
@@ -283,7 +283,7 @@ async fn connection(
     }
 }
 
-/// One request, and its answer; says when it is `asked`.
+/// One request, and its answer; sets `asked` when the request is there.
 pub(super) async fn converse(
     stream: UnixStream,
     peer: Peer,

@@ -1,4 +1,4 @@
-//! Asking the running control plane.
+//! Requests to the running control plane.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -25,7 +25,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Because of what was asked.
+    /// Because of the request itself.
     pub(super) fn usage(reason: String) -> Self {
         Self {
             usage: true,
@@ -66,7 +66,7 @@ pub(super) fn order(request: &Request, show: &Show) -> Result<()> {
     Ok(())
 }
 
-/// What an answer says to people; a refusal is an error.
+/// An answer in words for people; a refusal is an error.
 fn words(answer: Answer, applied: bool, instance: &str) -> Result<Vec<String>> {
     match answer {
         Answer::Done { lines } => Ok(lines),
@@ -76,7 +76,7 @@ fn words(answer: Answer, applied: bool, instance: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Where the control plane stands, or why nobody knows.
+/// Where the control plane stands, or why that is not known.
 pub(super) fn health(instance: &str) -> Result<ControlStatus, String> {
     match client::ask(instance, &Request::Health) {
         Ok(Answer::Health(status)) => Ok(status),
@@ -98,11 +98,11 @@ pub(super) fn legs(instance: &str, filter: &Filter) -> Vec<FlowLine> {
     }
 }
 
-/// What is said of an answer to another question.
+/// The error for an answer to another request.
 pub(super) const OTHER_ANSWER: &str =
     "the control plane answers something else: it is of another version than this `lb`";
 
-/// How to say a command for this instance.
+/// How to write a command for this instance.
 pub(super) fn command(words: &str, instance: &str) -> String {
     match instance {
         "main" => format!("lb {words}"),

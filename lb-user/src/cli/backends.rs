@@ -1,5 +1,5 @@
-//! `lb backends`: what the maps say, and what the control plane knows of their health; and
-//! `lb backend`, which overrides it.
+//! `lb backends`: what is in the maps, and what the control plane knows of their health; and `lb backend`,
+//! which overrides it.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ struct Line {
     line: BackendLine,
     /// As in the table.
     state: String,
-    /// What the control plane knows; null if none says so.
+    /// What the control plane knows; null if none reports it.
     health: Option<BackendHealth>,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
     }
 }
 
-/// Overrides what the file and the checks say of a backend.
+/// Overrides the file and the checks for a backend.
 pub(super) fn change(change: arguments::Change) -> Result<()> {
     let (name, change, show) = change.parts();
     ask::order(&Request::Backend { name, change }, &show)
@@ -93,7 +93,7 @@ fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<Line> 
     lines.collect()
 }
 
-/// What the checks say, and whoever has a say above them.
+/// The verdict of the checks, and what overrules it.
 fn state(health: &BackendHealth) -> String {
     let mut state = match (health.checked, health.verdict) {
         (false, _) => "unchecked",

@@ -1,5 +1,5 @@
-//! `lb check FILE`: load and validate, and say what a configuration can hold. Nothing is applied,
-//! and neither the host nor a running `lb` is asked.
+//! `lb check FILE`: load and validate, and print what a configuration can hold. Nothing is applied, and
+//! neither the host nor a running `lb` is looked at.
 
 use std::{
     io::{self, Write},

@@ -15,8 +15,8 @@ use crate::daemon::run::READY;
 /// The option, which the new process does not get.
 const OPTION: &str = "--detach";
 
-/// Starts this program anew, with the same arguments but for one. The exit code is that of the new process
-/// if it ends before it is ready; it has said why.
+/// Starts this program anew, with the same arguments but for one. The exit code is that of the new process if
+/// it ends before it is ready; it has printed why.
 pub(super) fn detach() -> ExitCode {
     start().unwrap_or_else(|error| failed(&error))
 }

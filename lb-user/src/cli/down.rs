@@ -28,7 +28,7 @@ pub(super) fn down(instance: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is said where the instance still has its control plane.
+/// The error where the instance still has its control plane.
 fn stop_first(error: Error) -> Error {
     match error.downcast_ref::<host::IsRunning>() {
         Some(running) => Error::msg(running.stop_first()),

@@ -18,7 +18,7 @@ use crate::{
     flows::log::Stamp,
 };
 
-/// How often somebody who follows asks for more.
+/// How often `--follow` requests more.
 const POLL: Duration = Duration::from_millis(500);
 
 pub(super) fn show(after: u64, follow: bool, show: &Show) -> Result<()> {
@@ -173,7 +173,7 @@ mod tests {
         seen.0 = 9;
         assert_eq!(missed(&mut seen, &[3]), [2]);
         assert_eq!(seen.0, 3);
-        // Somebody who asks for the events after 5 misses none before.
+        // An operator that requests the events after 5 misses none before.
         let mut seen = Seen(5);
         assert_eq!(missed(&mut seen, &[6]), [0]);
     }

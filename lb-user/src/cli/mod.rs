@@ -116,7 +116,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Says what failed.
+/// Prints what failed.
 fn failed(error: &anyhow::Error) -> ExitCode {
     if let Some(refused) = error.downcast_ref::<Refused>() {
         eprintln!("{refused}");
@@ -144,7 +144,7 @@ fn init_log(trace_drops: bool) {
     }
 }
 
-/// What is logged if `LB_LOG` says `wanted`, and what is wrong with that.
+/// The filter of the log if `LB_LOG` is `wanted`, and what is wrong with that.
 fn log_filter(wanted: Option<&str>, default: &str) -> (EnvFilter, Option<String>) {
     let wanted = wanted.filter(|wanted| !wanted.is_empty());
     match wanted.map(str::parse) {

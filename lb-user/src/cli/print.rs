@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::config::time_text;
 
-/// Prints a line, or several. Whoever has closed the pipe, as `head` does, wants no more: that ends
-/// the program, as SIGPIPE would.
+/// Prints a line, or several. A reader that has closed the pipe, as `head` does, wants no more: that ends the
+/// program, as SIGPIPE would.
 pub(super) fn line(text: impl Display) -> Result<()> {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => process::exit(0),

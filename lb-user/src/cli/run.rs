@@ -22,7 +22,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         }
         Err(problems) => {
             eprintln!("{problems}");
-            // What was applied, or waits to be confirmed, goes on whatever the file says.
+            // What was applied, or waits to be confirmed, goes on whatever the file is.
             if options.takeover || applied(&Pins::new(&options.instance)).is_err() {
                 return ExitCode::from(USAGE);
             }

@@ -22,7 +22,7 @@ use crate::{
 struct Object {
     #[serde(flatten)]
     status: Status,
-    /// Where the configuration stands; null if no control plane says so.
+    /// Where the configuration stands; null if no control plane reports it.
     config: Option<ConfigStatus>,
     /// What something has taken away or changed, and could not be mended yet: of what, and why.
     wrong: BTreeMap<String, String>,
@@ -96,11 +96,11 @@ pub(super) fn show(show: &Show) -> Result<()> {
     print_snat(status.snat)
 }
 
-/// What is said where the interfaces are in another network namespace.
+/// The line where the interfaces are in another network namespace.
 const ELSEWHERE: &str =
     "interfaces as the control plane sees them: this command runs in another network namespace";
 
-/// Takes interfaces as a control plane in another namespace sees them; says whether it is in another.
+/// Takes interfaces as a control plane in another namespace sees them; returns whether it is in another.
 fn see_from_there(networks: &mut [NetworkStatus], control: &ControlStatus) -> bool {
     if control.namespace == 0 || control.namespace == namespace::own() {
         return false;
@@ -117,7 +117,7 @@ fn see_from_there(networks: &mut [NetworkStatus], control: &ControlStatus) -> bo
     true
 }
 
-/// Where the configuration stands, or why nobody knows.
+/// Where the configuration stands, or why that is not known.
 fn config_words(config: &Result<ConfigStatus, String>, instance: &str) -> Vec<String> {
     let ConfigStatus {
         file,

@@ -61,7 +61,7 @@ impl Observer {
         Ok(lines)
     }
 
-    /// The name that a flow's client asked for, before the data plane had it.
+    /// The name that a flow's client requested, before the data plane had it.
     fn asked_name(&self, id: u32, word: FlowState) -> Option<String> {
         let splice = self.maps.splice(id, word)?;
         let name = String::from_utf8_lossy(splice.name()).into_owned();
@@ -101,7 +101,7 @@ impl Observer {
                 continue;
             };
             let live = is_live(word);
-            // Who has a socket's port is among the legs.
+            // A connection that has a socket's port is among the legs.
             if word.has_flow() && !word.is_local() {
                 let client = self.labels.client(id, &flow);
                 let line = names.line((slot, client), id, word, &flow);
@@ -173,7 +173,7 @@ impl<'o> Names<'o> {
     }
 }
 
-/// What an id is called that nobody knows.
+/// The name of an id that is not known.
 const UNKNOWN: &str = "-";
 
 /// The SNAT port of a flow id of this address.

@@ -1,4 +1,4 @@
-//! A sampled frame in words: who to whom, and what.
+//! A sampled frame in words: source, destination, and what.
 
 mod six;
 
@@ -16,7 +16,7 @@ use lb_common::{
 };
 use serde::Serialize;
 
-/// The longest frame that is told from a longer one.
+/// The longest frame that is distinguished from a longer one.
 const MAX_FRAME: usize = 1 << 16;
 /// Bytes of a tag, and where it stands.
 const TAG: usize = 4;
@@ -57,7 +57,7 @@ impl Packet {
         })
     }
 
-    /// Who to whom, in one column.
+    /// Source and destination, in one column.
     pub fn ends(&self) -> String {
         match (&self.source, &self.destination) {
             (Some(source), Some(destination)) => format!("{source} > {destination}"),
@@ -102,7 +102,7 @@ fn ipv4(packet: &Slice<'_>, ethernet: &Ethernet, kept: usize) -> Option<Packet> 
     let start = size_of::<Ethernet>();
     let ip: &Ipv4 = packet.header(start)?;
     let addresses = [ip.source.get(), ip.destination.get()].map(Ipv4Addr::from);
-    // Of a header that a sample does not reach nobody knows whether it is right.
+    // Of a header that a sample does not reach it is not known whether it is right.
     let header_bytes = usize::from(ip.version_ihl.get() & 15) * 4;
     let needed = start + header_bytes + l4_bytes(ip.protocol.get());
     let parsed = parse_ipv4(packet, ethernet, ip);
@@ -373,7 +373,7 @@ mod tests {
             for end in 0..=bytes.len() {
                 assert!(!read(&bytes[..end]).is_empty());
             }
-            // The length says anything, and any byte is anything.
+            // The length may be anything, and any byte is anything.
             for length in [0, 1, 14, 18, 63, 64, 65, 1500, 65_536, u32::MAX] {
                 for at in 0..4 * SAMPLE_WORDS {
                     for value in [0, 0x45, 0x4f, 0x81, 0xff] {

@@ -38,7 +38,7 @@ pub struct NetworkStatus {
     pub interface: String,
     /// The VLAN id of its frames, if they are tagged.
     pub vlan: Option<u16>,
-    /// Whether the NIC has a carrier: without one nobody is reached, and no failed check counts.
+    /// Whether the NIC has a carrier: without one no backend is reached, and no failed check counts.
     pub carrier: bool,
     /// `native`, `generic` or `detached`, or [`MISSING`].
     pub mode: &'static str,
@@ -69,7 +69,7 @@ pub struct NetworkStatus {
     /// Beginnings and ends of their flows that are missing in the flow log, because they came faster
     /// than it is written.
     pub unreported: u64,
-    /// "Too big" from their side whose MTU was raised to 1280 bytes before a backend heard of it: so many
+    /// "Too big" from their side whose MTU was raised to 1280 bytes before it went to a backend: so many
     /// packets met a path of less, which only `mss` can serve.
     pub icmp_floor: u64,
 }
@@ -169,7 +169,7 @@ pub struct ServiceLine {
     pub network: String,
     /// VIP, port and protocol.
     pub listen: String,
-    /// Its pool; those that it may be, if what is asked for decides.
+    /// Its pool; those that it may be, if the requested name decides.
     pub pool: String,
 }
 
@@ -180,7 +180,7 @@ pub struct BackendLine {
     pub id: Option<u32>,
     /// Its name.
     pub name: String,
-    /// Its pool; those that it may be, if what is asked for decides.
+    /// Its pool; those that it may be, if the requested name decides.
     pub pool: String,
     /// Address and port.
     pub address: String,

@@ -202,8 +202,8 @@ const fn waits(word: FlowState) -> bool {
     }
 }
 
-/// What a ring says; `age` gives the milliseconds since the last packet of a flow, by id and
-/// generation, if it still waits in its place.
+/// The status of a ring; `age` gives the milliseconds since the last packet of a flow, by id and generation,
+/// if it still waits in its place.
 fn ring_status(ring: &[u64], age: impl Fn(u32, u32) -> Option<u64>) -> RingStatus {
     let at = |index: u32| {
         usize::try_from(index)

@@ -112,7 +112,7 @@ impl Drop for Stage {
     }
 }
 
-/// All that still comes; a server that resets has said all that it will.
+/// All that still comes; a server that resets has sent all that it will.
 pub(super) fn rest(mut stream: UnixStream) -> String {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
@@ -123,7 +123,7 @@ pub(super) fn rest(mut stream: UnixStream) -> String {
 
 pub(super) fn reply(order: Order, answer: impl FnOnce(&Request) -> Answer) {
     let answer = answer(&order.request);
-    // Whoever asked may be gone.
+    // The client of the request may be gone.
     let _gone: Result<(), Answer> = order.reply.send(answer);
 }
 

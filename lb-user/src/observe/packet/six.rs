@@ -10,7 +10,7 @@ use super::{Packet, ends, protocol, tcp_flags};
 /// Where the header stands in an untagged frame, and its bytes.
 const AT: usize = 14;
 const BYTES: usize = 40;
-/// Extension headers that are looked behind; nobody has more.
+/// Extension headers that are looked behind; no host sends more.
 const MAX_EXTENSION_HEADERS: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
@@ -33,7 +33,7 @@ struct Payload {
 }
 
 /// The untagged frame of `length` bytes whose first ones are `known`; none if it does not begin as one of
-/// IPv6, whatever its type says.
+/// IPv6, whatever its type is.
 pub(super) fn read(known: &[u8], length: usize) -> Option<Packet> {
     let header = known.get(AT..AT + BYTES)?;
     if header.first()? >> 4 != 6 {

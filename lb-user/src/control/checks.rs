@@ -165,7 +165,7 @@ impl Checks {
                 targets.entry(&pool.network).or_default().push(Target {
                     backend: id,
                     address,
-                    is_told: expects_header(pool, address.port(), backend.port),
+                    send_proxy_header: expects_header(pool, address.port(), backend.port),
                     source,
                     next_hop: network.next_hop(address.ip()),
                     health: health.clone(),

@@ -13,7 +13,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use rustls::ClientConfig;
 use tokio::{
     sync::{Semaphore, SemaphorePermit, mpsc, watch},
     task::{self, AbortHandle, LocalSet},
@@ -23,10 +22,10 @@ use tokio::{
 use super::{
     Outcome, Report, Target, Verdict,
     carrier_gate::{CARRIER_POLL_INTERVAL, CarrierGate},
-    check::{Checked, Question},
+    check::{Checked, check},
     pace::Pace,
+    probe::{self, Probe},
     state::Course,
-    tls,
 };
 use crate::network::{carrier::Carrier, cell_thread, neighbour::Side};
 
@@ -206,7 +205,7 @@ fn is_same(one: &Target, other: &Target) -> bool {
     let Target {
         backend,
         address,
-        is_told,
+        send_proxy_header,
         source,
         next_hop,
         health,
@@ -214,7 +213,7 @@ fn is_same(one: &Target, other: &Target) -> bool {
     } = one;
     (backend, address, source, health)
         == (&other.backend, &other.address, &other.source, &other.health)
-        && (is_told, next_hop) == (&other.is_told, &other.next_hop)
+        && (send_proxy_header, next_hop) == (&other.send_proxy_header, &other.next_hop)
 }
 
 fn begin(target: Target, shared: &Rc<Shared>) -> Running {
@@ -228,7 +227,7 @@ fn begin(target: Target, shared: &Rc<Shared>) -> Running {
 
 /// Checks one target on its schedule, never twice at a time.
 async fn keep_asking(target: Rc<Target>, shared: Rc<Shared>) {
-    let client = tls::client(&target.health.check).map_err(|error| format!("{error:#}"));
+    let probe = probe::of(&target.health.check).map_err(|error| format!("{error:#}"));
     let mut course = Course::new(&target.health, &target.saved, Instant::now());
     let mut due = course.first(Instant::now(), chance());
     let mut could_ask = true;
@@ -240,7 +239,7 @@ async fn keep_asking(target: Rc<Target>, shared: Rc<Shared>) {
         };
         let start = Instant::now();
         let mut late = shared.pace.look(start);
-        let mut asked = ask(&target, &client).await;
+        let mut asked = ask(&target, probe.as_deref()).await;
         let is_silent = matches!(
             asked,
             Ok(Checked {
@@ -254,7 +253,7 @@ async fn keep_asking(target: Rc<Target>, shared: Rc<Shared>) {
             if !was_sought && course.is_about_to_leave() {
                 sleep(RESOLVES).await;
                 late = shared.pace.look(Instant::now());
-                asked = ask(&target, &client).await;
+                asked = ask(&target, probe.as_deref()).await;
             }
         }
         was_sought = is_silent;
@@ -302,13 +301,10 @@ async fn keep_asking(target: Rc<Target>, shared: Rc<Shared>) {
     }
 }
 
-/// Asks, if what the check offers by TLS is known.
-async fn ask(
-    target: &Target,
-    client: &Result<Option<Arc<ClientConfig>>, String>,
-) -> Result<Checked> {
-    let client = client.clone().map_err(|error| anyhow!(error))?;
-    Question::new(target, client).ask().await
+/// Checks, if there is a probe.
+async fn ask(target: &Target, probe: Result<&dyn Probe, &String>) -> Result<Checked> {
+    let probe = probe.map_err(|error| anyhow!("{error}"))?;
+    check(target, probe).await
 }
 
 /// A number from 0 to below 1, of no use to cryptography.

@@ -5,10 +5,9 @@
 
 mod check;
 mod checker;
-mod http;
+mod connection;
 mod pace;
-mod tcp;
-mod tls;
+mod probe;
 
 mod carrier_gate;
 pub(crate) mod concurrency;
@@ -64,8 +63,8 @@ pub struct Target {
     pub backend: u32,
     /// Address and port that are asked.
     pub address: SocketAddr,
-    /// Whether what is asked there expects a header of the PROXY protocol first.
-    pub is_told: bool,
+    /// Whether the server there expects a header of the PROXY protocol first.
+    pub send_proxy_header: bool,
     /// Where the check comes from: a SNAT address of the network.
     pub source: IpAddr,
     /// The neighbour that frames to it go to.

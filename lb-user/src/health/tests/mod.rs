@@ -18,8 +18,8 @@ use std::{
 
 use super::{
     Outcome, Standing, Target,
-    check::{Open, Question},
-    tls as tls_check,
+    check::check,
+    probe::{self, Open},
 };
 use crate::config::{Authorities, Check, Get, Health, OnDead, Tls};
 
@@ -49,7 +49,7 @@ fn target(address: SocketAddrV4, health: Health) -> Target {
     Target {
         backend: 7,
         address: address.into(),
-        is_told: false,
+        send_proxy_header: false,
         source: SOURCE.into(),
         next_hop: (*address.ip()).into(),
         health,
@@ -86,8 +86,8 @@ async fn ask(address: SocketAddrV4, health: Health) -> anyhow::Result<Outcome> {
 
 /// One check, not closed yet.
 async fn ask_openly(target: &Target) -> anyhow::Result<(Outcome, Open)> {
-    let client = tls_check::client(&target.health.check)?;
-    let checked = Question::new(target, client).ask().await?;
+    let probe = probe::of(&target.health.check)?;
+    let checked = check(target, probe.as_ref()).await?;
     Ok((checked.outcome, checked.open))
 }
 

@@ -20,7 +20,7 @@ async fn first(stream: &mut TcpStream) -> [u8; 16] {
 
 async fn told(address: SocketAddrV4, check: Check) -> Outcome {
     let target = Target {
-        is_told: true,
+        send_proxy_header: true,
         ..target(address, health(check))
     };
     let (outcome, open) = ask_openly(&target).await.expect("a check");

@@ -101,7 +101,7 @@ async fn what_this_host_lacks_is_no_outcome() {
 /// A port that is taken before it is known for whom is taken for everybody, and a cell has a thousand.
 #[tokio::test]
 async fn the_port_is_chosen_when_it_is_known_for_whom() {
-    let socket = crate::health::tcp::socket(SOURCE.into()).expect("a socket");
+    let socket = crate::health::connection::socket(SOURCE.into()).expect("a socket");
     let bound = socket.local_addr().expect("its address");
     assert_eq!(bound, SocketAddr::from((SOURCE, 0)));
 }

@@ -21,11 +21,15 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
     select,
 };
 
-use super::{Outcome, check::Fault, tcp, tls};
-use crate::config::Get;
+use super::{Exchange, Fault, Open, Probe, Probed, Probing, tls};
+use crate::{
+    config,
+    health::{Outcome, connection},
+};
 
 const US: &str = concat!("lb/", env!("CARGO_PKG_VERSION"));
 /// The longest head of an answer, in bytes; its body is not read.
@@ -33,33 +37,66 @@ const MAX_HEAD: usize = 64 * 1024;
 
 type Body = Empty<&'static [u8]>;
 
-/// The request that `get` asks of `address`.
-///
-/// # Errors
-///
-/// If path or host cannot stand in one.
-pub(super) fn request(get: &Get, address: SocketAddr) -> anyhow::Result<Request<Body>> {
-    let host = get.host.clone().unwrap_or_else(|| address.to_string());
-    Request::get(&get.path)
-        .header(HOST, host)
-        .header(USER_AGENT, US)
-        .header(CONNECTION, "close")
-        .body(Body::new())
-        .with_context(|| format!("ask for {:?} by HTTP", get.path))
+/// One GET request; the status of its answer is the outcome.
+pub(super) struct Get(config::Get);
+
+impl Get {
+    pub(super) fn new(get: &config::Get) -> Self {
+        Self(get.clone())
+    }
+
+    /// The request, of this address.
+    ///
+    /// # Errors
+    ///
+    /// If path or host cannot stand in one.
+    fn request(&self, address: SocketAddr) -> anyhow::Result<Request<Body>> {
+        let get = &self.0;
+        let host = get.host.clone().unwrap_or_else(|| address.to_string());
+        Request::get(&get.path)
+            .header(HOST, host)
+            .header(USER_AGENT, US)
+            .header(CONNECTION, "close")
+            .body(Body::new())
+            .with_context(|| format!("ask for {:?} by HTTP", get.path))
+    }
+
+    /// Asks the server at the other end of `stream`; gives the stream back for its closing.
+    pub(super) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        exchange: &Exchange,
+    ) -> Result<(Outcome, S), Fault> {
+        exchange.begin("HTTP answer");
+        let request = self.request(exchange.address).map_err(Fault::Ours)?;
+        let (status, stream) = send(stream, request).await?;
+        Ok((judge(status, self.0.status), stream))
+    }
 }
 
-/// Asks the server at the other end of `stream`; gives the stream back for its closing.
-pub(super) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
+impl Probe for Get {
+    fn probe<'p>(&'p self, stream: TcpStream, exchange: &'p Exchange) -> Probing<'p> {
+        Box::pin(async {
+            let (outcome, stream) = self.ask(stream, exchange).await?;
+            Ok(Probed {
+                outcome,
+                open: Open::Tcp(stream),
+            })
+        })
+    }
+}
+
+/// Sends a request, and receives the status of the answer.
+async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     request: Request<Body>,
-    good: (u16, u16),
-) -> Result<(Outcome, S), Fault> {
-    let heard = Rc::new(Cell::new(false));
-    let stream = Ear {
+) -> Result<(StatusCode, S), Fault> {
+    let has_received = Rc::new(Cell::new(false));
+    let stream = Received {
         stream,
-        heard: Rc::clone(&heard),
+        any: Rc::clone(&has_received),
     };
-    let failed = |error: &hyper::Error| failed(error, heard.get());
+    let failed = |error: &hyper::Error| failed(error, has_received.get());
     let mut builder = http1::Builder::new();
     builder.max_buf_size(MAX_HEAD).max_header_size(MAX_HEAD);
     let shaken = builder.handshake(TokioIo::new(stream)).await;
@@ -76,8 +113,7 @@ pub(super) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
         .map_err(|error| failed(&error))?
         .status()
     };
-    let stream = connection.into_parts().io.into_inner().stream;
-    Ok((judge(status, good), stream))
+    Ok((status, connection.into_parts().io.into_inner().stream))
 }
 
 fn judge(status: StatusCode, (first, last): (u16, u16)) -> Outcome {
@@ -92,13 +128,13 @@ fn judge(status: StatusCode, (first, last): (u16, u16)) -> Outcome {
     }
 }
 
-/// What it means that no answer came; a server of which anything was heard is there.
-fn failed(error: &hyper::Error, heard: bool) -> Fault {
+/// What it means that no answer came; a server that has sent anything is there.
+fn failed(error: &hyper::Error, has_received: bool) -> Fault {
     let stream = error.source().and_then(|cause| cause.downcast_ref());
     if let Some(error) = stream.and_then(tls::cause) {
         return Fault::NotReady(tls::words(error));
     }
-    if heard {
+    if has_received {
         let what = if error.is_parse() {
             "no HTTP"
         } else {
@@ -106,16 +142,16 @@ fn failed(error: &hyper::Error, heard: bool) -> Fault {
         };
         return Fault::NotReady(what.to_owned());
     }
-    Fault::Dead(stream.map_or_else(|| "connection closed".to_owned(), tcp::words))
+    Fault::Dead(stream.map_or_else(|| "connection closed".to_owned(), connection::words))
 }
 
 /// A stream that knows whether anything was read from it.
-struct Ear<S> {
+struct Received<S> {
     stream: S,
-    heard: Rc<Cell<bool>>,
+    any: Rc<Cell<bool>>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Ear<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Received<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -124,13 +160,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Ear<S> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.heard.set(true);
+            self.any.set(true);
         }
         polled
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Ear<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Received<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

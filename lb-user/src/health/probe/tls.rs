@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use rustls::{
     ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     client::{
@@ -15,44 +15,82 @@ use rustls::{
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{
-    check::Fault,
-    tcp::{self, CLOSE_TIMEOUT},
+use super::{Exchange, Fault, Open, Probe, Probed, Probing};
+use crate::{
+    config::{self, Authorities},
+    health::{
+        Outcome,
+        connection::{self, CLOSE_TIMEOUT},
+    },
 };
-use crate::config::{Authorities, Check};
 
-/// What is offered to a server that the check then asks by HTTP; and if it is not, nothing is.
-const HTTP: &[u8] = b"http/1.1";
+/// A handshake with the server; its version is the outcome.
+pub(super) struct Handshake {
+    client: Arc<ClientConfig>,
+    /// The name that is asked for; none for the address, which is not sent.
+    sni: Option<String>,
+}
 
-/// What a check offers and accepts, if it speaks TLS.
-///
-/// # Errors
-///
-/// If its CAs could not be read.
-pub(super) fn client(check: &Check) -> Result<Option<Arc<ClientConfig>>> {
-    let (tls, http) = match check {
-        Check::Tcp | Check::Http(_) => return Ok(None),
-        Check::Tls(tls) => (tls, false),
-        Check::Https { tls, .. } => (tls, true),
-    };
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions()?;
-    let mut client = match &tls.ca {
-        Some(ca) => builder
-            .with_root_certificates(roots(ca)?)
-            .with_no_client_auth(),
-        None => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Any))
-            .with_no_client_auth(),
-    };
-    // Each check is one that a new client would make, and leaves nothing behind.
-    client.resumption = Resumption::disabled();
-    if http {
-        client.alpn_protocols = vec![HTTP.to_vec()];
+impl Handshake {
+    /// With the protocol that is to be spoken inside, if any is.
+    ///
+    /// # Errors
+    ///
+    /// If its CAs could not be read.
+    pub(super) fn new(tls: &config::Tls, alpn: Option<&[u8]>) -> Result<Self> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions()?;
+        let mut client = match &tls.ca {
+            Some(ca) => builder
+                .with_root_certificates(roots(ca)?)
+                .with_no_client_auth(),
+            None => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Any))
+                .with_no_client_auth(),
+        };
+        // Each check is one that a new client would make, and leaves nothing behind.
+        client.resumption = Resumption::disabled();
+        client.alpn_protocols = alpn.into_iter().map(<[u8]>::to_vec).collect();
+        Ok(Self {
+            client: Arc::new(client),
+            sni: tls.sni.clone(),
+        })
     }
-    Ok(Some(Arc::new(client)))
+
+    /// Makes it over `stream`.
+    pub(super) async fn make(
+        &self,
+        stream: TcpStream,
+        exchange: &Exchange,
+    ) -> Result<TlsStream<TcpStream>, Fault> {
+        exchange.begin("TLS handshake");
+        let name = match &self.sni {
+            Some(sni) => ServerName::try_from(sni.clone())
+                .with_context(|| format!("ask for {sni:?} by TLS"))
+                .map_err(Fault::Ours)?,
+            None => ServerName::IpAddress(exchange.address.ip().into()),
+        };
+        let connector = TlsConnector::from(Arc::clone(&self.client));
+        let stream = connector.connect(name, stream).await;
+        stream.map_err(|error| failed(&error))
+    }
+}
+
+impl Probe for Handshake {
+    fn probe<'p>(&'p self, stream: TcpStream, exchange: &'p Exchange) -> Probing<'p> {
+        Box::pin(async {
+            let stream = self.make(stream, exchange).await?;
+            let version = stream.get_ref().1.protocol_version();
+            let version = version.and_then(|version| version.as_str());
+            let words = version.unwrap_or("TLS").replace("TLSv", "TLS ");
+            Ok(Probed {
+                outcome: Outcome::Good(words.replace('_', ".")),
+                open: Open::Tls(Box::new(stream)),
+            })
+        })
+    }
 }
 
 fn roots(ca: &Authorities) -> Result<Arc<RootCertStore>> {
@@ -60,22 +98,12 @@ fn roots(ca: &Authorities) -> Result<Arc<RootCertStore>> {
     roots.map_err(|why| anyhow!("the file of CAs {} {why}", ca.file().display()))
 }
 
-/// Makes the handshake with the server called `name`; the name of an address is not sent.
-pub(super) async fn handshake(
-    stream: TcpStream,
-    client: Arc<ClientConfig>,
-    name: ServerName<'static>,
-) -> Result<TlsStream<TcpStream>, Fault> {
-    let shaken = TlsConnector::from(client).connect(name, stream).await;
-    shaken.map_err(|error| failed(&error))
-}
-
-/// Tells the server that nothing more will come, and closes the connection.
+/// Sends the alert that nothing more will come, and closes the connection.
 pub(super) async fn close(mut stream: TlsStream<TcpStream>) {
-    // Whether it heard it or not, the rest is TCP's.
-    let _told = timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
+    // Whether the alert arrives or not, the rest is TCP's.
+    let _sent = timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
     let (stream, _) = stream.into_inner();
-    tcp::close(stream).await;
+    connection::close(stream).await;
 }
 
 /// What it means that a stream under TLS failed. A server that says why, or speaks something else, is
@@ -83,7 +111,7 @@ pub(super) async fn close(mut stream: TlsStream<TcpStream>) {
 fn failed(error: &io::Error) -> Fault {
     match cause(error) {
         Some(error) => Fault::NotReady(words(error)),
-        None => Fault::Dead(tcp::words(error)),
+        None => Fault::Dead(connection::words(error)),
     }
 }
 
@@ -104,7 +132,7 @@ pub(super) fn words(error: &Error) -> String {
     }
 }
 
-/// Takes any certificate: the check asks whether somebody answers, and sends no secret.
+/// Takes any certificate: the check is whether the server answers, and sends no secret.
 #[derive(Debug)]
 struct Any;
 

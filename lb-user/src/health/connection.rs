@@ -14,9 +14,9 @@ use tokio::{
     time::timeout,
 };
 
-use super::check::Fault;
+use super::probe::Fault;
 
-/// How long a backend may take to close its side as well, before nobody waits any more.
+/// How long a backend may take to close its side as well.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Bytes that it may still send meanwhile. What comes after that is met with a reset.
 const MAX_UNREAD: usize = 256 * 1024;
@@ -31,10 +31,10 @@ pub(super) async fn connect(source: IpAddr, address: SocketAddr) -> Result<TcpSt
     connected.map_err(|error| failed(source, address, error))
 }
 
-/// Says this to the backend, before anything else.
-pub(super) async fn say(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), Fault> {
-    let said = stream.write_all(bytes).await;
-    said.map_err(|error| Fault::Dead(words(&error)))
+/// Sends this to the backend, before anything else.
+pub(super) async fn send(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), Fault> {
+    let sent = stream.write_all(bytes).await;
+    sent.map_err(|error| Fault::Dead(words(&error)))
 }
 
 /// A socket whose port is chosen when it connects, and shared with those that are connected to
@@ -95,8 +95,8 @@ pub(super) fn words(error: &io::Error) -> String {
     words.to_owned()
 }
 
-/// Says that nothing more will come, and waits shortly until the backend says so too: who closes with
-/// bytes unread sends a reset, which some servers log.
+/// Closes this side, and waits shortly until the backend has closed its own: a close with bytes unread sends a
+/// reset, which some servers log.
 pub(super) async fn close(mut stream: TcpStream) {
     let last_words = async {
         stream.shutdown().await?;

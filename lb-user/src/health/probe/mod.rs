@@ -1,0 +1,110 @@
+//! What a check asks of a backend over the connection that it has opened: each probe has its file, and a line
+//! in [`of`].
+
+mod http;
+mod https;
+mod tcp;
+mod tls;
+
+use std::{cell::Cell, net::SocketAddr, pin::Pin};
+
+use anyhow::Result;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::{Outcome, connection};
+use crate::config::Check;
+
+/// The step until the backend has accepted the connection.
+pub(super) const CONNECTION: &str = "connection";
+
+/// A probe, made once for all checks of a backend.
+pub(super) trait Probe {
+    /// Probes the backend over `stream`. The check bounds its time, and says which
+    /// [step](Exchange::begin) was not reached in it.
+    ///
+    /// # Errors
+    ///
+    /// How it ended without an answer that counts.
+    fn probe<'p>(&'p self, stream: TcpStream, exchange: &'p Exchange) -> Probing<'p>;
+}
+
+/// A probe on its way; it stays on the thread of its cell.
+pub(super) type Probing<'p> = Pin<Box<dyn Future<Output = Result<Probed, Fault>> + 'p>>;
+
+/// What a backend has answered.
+pub(super) struct Probed {
+    pub(super) outcome: Outcome,
+    /// What is still open.
+    pub(super) open: Open,
+}
+
+/// How a probe ended that has no answer that counts.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The backend gave another answer, in words.
+    NotReady(String),
+    /// It gave none.
+    Dead(String),
+    /// This host could not probe it: no outcome.
+    Ours(anyhow::Error),
+}
+
+/// One check of a backend, as far as it has come.
+pub(super) struct Exchange {
+    /// The address that is checked.
+    pub(super) address: SocketAddr,
+    step: Cell<&'static str>,
+}
+
+impl Exchange {
+    /// Begins with the connection.
+    pub(super) const fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            step: Cell::new(CONNECTION),
+        }
+    }
+
+    /// From now on the backend is to do this, in words that fit behind "no".
+    pub(super) fn begin(&self, step: &'static str) {
+        self.step.set(step);
+    }
+
+    /// What it is to do now.
+    pub(super) const fn step(&self) -> &'static str {
+        self.step.get()
+    }
+}
+
+/// The probe of a check.
+///
+/// # Errors
+///
+/// If what it needs cannot be read.
+pub(super) fn of(check: &Check) -> Result<Box<dyn Probe>> {
+    Ok(match check {
+        Check::Tcp => Box::new(tcp::Connect),
+        Check::Tls(tls) => Box::new(tls::Handshake::new(tls, None)?),
+        Check::Http(get) => Box::new(http::Get::new(get)),
+        Check::Https { tls, get } => Box::new(https::Get::new(tls, get)?),
+    })
+}
+
+/// A connection that is to be closed.
+pub(super) enum Open {
+    Nothing,
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Open {
+    /// Closes it as a client does that has what it wanted; takes a moment at most.
+    pub(super) async fn close(self) {
+        match self {
+            Self::Nothing => {}
+            Self::Tcp(stream) => connection::close(stream).await,
+            Self::Tls(stream) => tls::close(*stream).await,
+        }
+    }
+}

@@ -15,7 +15,7 @@ use lb_common::{
 };
 use network_types::eth::EtherType;
 
-use crate::{count, drop_sample, emit, flow::splice, frame::xdp::Xdp, ip::v6, lookup};
+use crate::{count, drop_sample, emit, flow::splice, frame::xdp::Xdp, ip::v6, lookup, subprogram};
 
 /// `lb_cell`.
 #[inline(always)]
@@ -39,7 +39,7 @@ pub(crate) fn cell(ctx: &XdpContext) -> u32 {
 extern "C" fn lb_stay(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
     let ctx = &XdpContext::new(ctx);
     drop_sample::keep(ctx, Hook::Cell, id, reason);
-    let verdict = Verdict::Dropped(count::reason(reason));
+    let verdict = Verdict::Dropped(subprogram::reason(reason));
     count::finish(ctx, Hook::Cell, id as u16, verdict)
 }
 

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{bindings::xdp_action, programs::XdpContext};
 use aya_log_ebpf::debug;
-use lb_common::verdict::{DropReason, Hook, Verdict, counters_index, refusal_slot};
+use lb_common::verdict::{Hook, Verdict, counters_index, refusal_slot};
 
 use crate::maps::VERDICTS;
 
@@ -28,38 +28,6 @@ pub(crate) fn refused(ctx: &XdpContext, network: u16, reason: u32, answered: boo
 #[inline(always)]
 pub(crate) fn note(network: u16, slot: u32) {
     add(Hook::Nic, network, slot);
-}
-
-/// Numbers of verdicts begin here, above those of the reasons.
-pub(crate) const FIRST_VERDICT: u32 = 64;
-
-/// The end of a packet as one number, which is all that a function of its own for the verifier can
-/// return.
-#[inline(always)]
-pub(crate) const fn number(end: Result<Verdict, DropReason>) -> u32 {
-    match end {
-        Ok(verdict) => FIRST_VERDICT + verdict.slot(),
-        Err(reason) => reason as u32,
-    }
-}
-
-/// The end of a packet that such a function returned.
-#[inline(always)]
-pub(crate) fn end(number: u32) -> Result<Verdict, DropReason> {
-    match number.wrapping_sub(FIRST_VERDICT) {
-        0 => Ok(Verdict::Passed),
-        1 => Ok(Verdict::Transmitted),
-        2 => Ok(Verdict::Forwarded),
-        3 => Ok(Verdict::Delivered),
-        7 => Ok(Verdict::Returned),
-        _ => Err(reason(number)),
-    }
-}
-
-/// The reason with this number.
-#[inline(always)]
-pub(crate) fn reason(number: u32) -> DropReason {
-    DropReason::from_number(number as u8).unwrap_or(DropReason::RecordMissing)
 }
 
 #[inline(always)]

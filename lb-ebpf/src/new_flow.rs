@@ -15,7 +15,7 @@ use network_types::ip::IpProto;
 
 use crate::{
     cell::enter,
-    count, emit,
+    emit,
     flow::{
         allocate, budget,
         entry::{Entry, NewFlow},
@@ -26,14 +26,15 @@ use crate::{
         version::{self, IpVersion},
     },
     lookup,
+    subprogram::{Next6, Outcome, Way6},
 };
 
 /// The end of a packet that belongs to no flow, from the network `id` to a VIP there, as
-/// [`count::number`]: it opens one. A function of its own for the verifier, as `lb_refuse`.
+/// [`Outcome`]: it opens one. A function of its own for the verifier, as `lb_refuse`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_open(ctx: *mut xdp_md, id: u32) -> u32 {
-    count::number(open(&XdpContext::new(ctx), id as u16))
+    Outcome::of(open(&XdpContext::new(ctx), id as u16)).raw()
 }
 
 /// The same of IPv6, to the VIP with this label; `chain` is `Chain::raw`. Returns what `lb_flow6` does.
@@ -42,8 +43,8 @@ pub(crate) extern "C" fn lb_open(ctx: *mut xdp_md, id: u32) -> u32 {
 pub(crate) extern "C" fn lb_open6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> u64 {
     let (label, chain) = (Be32::from_raw(label), Chain::from_raw(chain));
     match open6(&XdpContext::new(ctx), id as u16, label, chain) {
-        Ok(said) => said,
-        Err(reason) => reason as u64,
+        Ok(next) => next.raw(),
+        Err(reason) => Next6::ended(Err(reason)).raw(),
     }
 }
 
@@ -71,12 +72,12 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let (entry, _, flow) = begin(&frame, &key, network, &service)?;
     let to = (flow.backend, flow.backend_port);
     let of_flow = (entry.id, false);
-    let said = v4::forward::to_backend(ctx, &frame, (id, network), of_flow, to, flow.backend_id)?;
-    count::end(said as u32)
+    let next = v4::forward::to_backend(ctx, &frame, (id, network), of_flow, to, flow.backend_id)?;
+    next.outcome().result()
 }
 
 #[inline(always)]
-fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
+fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Next6, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
@@ -84,11 +85,7 @@ fn open6(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, Dr
     let key = version::key(&frame, label, id).ok_or(DropReason::RecordMissing)?;
     let service = admit(ip, &key, network)?;
     let (entry, generation, _) = begin(&frame, &key, network, &service)?;
-    Ok(crate::subprogram::of_flow(
-        entry.id,
-        generation,
-        FROM_CLIENT,
-    ))
+    Ok(Next6::flow(entry.id, Way6::new(generation, FROM_CLIENT)))
 }
 
 /// lookup and policy: the service of a packet with this header and key, if its source may use it.

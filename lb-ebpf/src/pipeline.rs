@@ -22,7 +22,7 @@ use crate::{
     new_flow::{self, policy},
     pipeline::{policy::not_for_us, v4::forward::lb_flow},
     reject, stopped,
-    subprogram::OPENS,
+    subprogram::{Next, Outcome, Step},
 };
 
 /// `lb_nic`.
@@ -111,7 +111,7 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     } else if ethertype == EtherType::Ipv6 as u16 {
         v6::receive::ipv6(ctx, id)
     } else if ethertype == EtherType::Arp as u16 {
-        count::end(v4::arp::lb_arp(ctx.ctx, u32::from(id)))
+        Outcome::from_raw(v4::arp::lb_arp(ctx.ctx, u32::from(id))).result()
     } else if network.is_tenant() && !is_link_control(ethernet.ethertype.get().get()) {
         Err(DropReason::NotDeclared)
     } else {
@@ -143,16 +143,16 @@ fn ipv4(
     };
     if network.is_stopped() {
         let flags = u32::from(network.flags);
-        return count::end(stopped::lb_stopped(ctx.ctx, u32::from(id), flags));
+        return Outcome::from_raw(stopped::lb_stopped(ctx.ctx, u32::from(id), flags)).result();
     }
     if let Err(reason) = ip_options::check(ctx, ip) {
         return network.undeclared(reason);
     }
     if ip.is_later_fragment() {
-        return count::end(v4::fragment::lb_fragment(ctx.ctx, u32::from(id)));
+        return Outcome::from_raw(v4::fragment::lb_fragment(ctx.ctx, u32::from(id))).result();
     }
     if ip.protocol.get() == IpProto::Icmp as u8 {
-        return count::end(v4::icmp::lb_icmp(ctx.ctx, u32::from(id)));
+        return Outcome::from_raw(v4::icmp::lb_icmp(ctx.ctx, u32::from(id))).result();
     }
     crate::pipeline::forward(ctx, id, address)
 }
@@ -161,12 +161,13 @@ fn ipv4(
 #[inline(always)]
 pub(crate) fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
     let ports = u32::from(address.first_port) << 16 | u32::from(address.count);
-    let said = lb_flow(ctx.ctx, u32::from(id), address.kind, address.base, ports);
-    if said == OPENS {
-        count::end(new_flow::lb_open(ctx.ctx, u32::from(id)))
-    } else if said > u64::from(u32::MAX) {
-        count::end(splice::lb_splice(ctx.ctx, said as u32, (said >> 32) as u32))
-    } else {
-        count::end(said as u32)
-    }
+    let next = lb_flow(ctx.ctx, u32::from(id), address.kind, address.base, ports);
+    let outcome = match Next::from_raw(next).step() {
+        Step::Ended(outcome) => outcome,
+        Step::NewFlow => Outcome::from_raw(new_flow::lb_open(ctx.ctx, u32::from(id))),
+        Step::Splice { flow_id, way } => {
+            Outcome::from_raw(splice::lb_splice(ctx.ctx, flow_id, way.raw()))
+        }
+    };
+    outcome.result()
 }

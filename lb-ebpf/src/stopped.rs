@@ -7,19 +7,20 @@ use lb_common::{
     wire::parse_ipv4,
 };
 
-use crate::{count, frame::xdp::Xdp, lookup};
+use crate::{frame::xdp::Xdp, lookup, subprogram::Outcome};
 
 /// The end of a packet to one of our addresses in the stopped network `id`, which has these `flags`, as
-/// [`count::number`]. A function of its own for the verifier, as `lb_refuse`.
+/// [`Outcome`]. A function of its own for the verifier, as `lb_refuse`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_stopped(ctx: *mut xdp_md, id: u32, flags: u32) -> u32 {
     let is_host = flags & u32::from(NETWORK_HOST) != 0;
     let is_ours = !is_host || is_declared(&XdpContext::new(ctx), id as u16).is_some();
-    count::number(match is_ours {
+    Outcome::of(match is_ours {
         true => Err(DropReason::Stopped),
         false => Ok(Verdict::Passed),
     })
+    .raw()
 }
 
 /// Whether a packet to an address of the host is for a service, or for a port of a flow.

@@ -7,9 +7,9 @@ use lb_common::{
 };
 
 use crate::{
-    count,
     flow::{budget, entry::Entry},
     maps::PENDING,
+    subprogram::FIRST_VERDICT,
 };
 
 /// Swaps that are tried when another CPU changes the same word; the loser of all of them has
@@ -17,7 +17,7 @@ use crate::{
 const MAX_SWAPS: u32 = 4;
 
 /// What [`lb_advance`] returns of a word in its upper half; no reason has these numbers.
-pub(crate) const KEPT: u32 = count::FIRST_VERDICT;
+pub(crate) const KEPT: u32 = FIRST_VERDICT;
 /// See [`KEPT`].
 pub(crate) const CLOSED: u32 = KEPT + 1;
 /// See [`KEPT`].

@@ -24,6 +24,7 @@ use crate::{
         snat::{release, snat_page},
     },
     maps::{FREE_IDS, HASH_KEY},
+    subprogram,
 };
 
 /// Ids that are tried before a new flow is refused; each miss is an id that another flow has, or
@@ -65,7 +66,7 @@ const fn number(id: u32, word: FlowState) -> u64 {
 #[inline(always)]
 fn claimed(number: u64) -> Result<(u32, FlowState), DropReason> {
     match (number >> 32) as u32 {
-        0 => Err(count::reason(number as u32)),
+        0 => Err(subprogram::reason(number as u32)),
         word => Ok((number as u32, FlowState::from_raw(word))),
     }
 }

@@ -15,7 +15,7 @@ use lb_common::{
 };
 
 use crate::{
-    count, emit,
+    emit,
     flow::{
         advance,
         entry::{Entry, Hit, frame_bytes, now, segment},
@@ -23,6 +23,7 @@ use crate::{
     },
     ip::version::IpVersion,
     maps::{BACKENDS, FLOW_INDEX},
+    subprogram,
 };
 
 /// The flow whose requests have this key, if its packets are translated.
@@ -173,7 +174,7 @@ fn advance<I>(
             advance::KEPT => {}
             advance::CLOSED => closed = Some(word),
             advance::ANSWERED => crate::flow::index::reindex(&hit.entry, &hit.key),
-            reason => return Err(count::reason(reason)),
+            reason => return Err(subprogram::reason(reason)),
         }
     }
     note_numbers(hit, word, direction, &segment);

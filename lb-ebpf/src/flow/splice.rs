@@ -9,7 +9,6 @@ use lb_common::{
     icmp::Quote,
     maps::{
         flow::FlowKey,
-        fragment::FROM_BACKEND,
         splice::{DRAINED, Numbers, Splice},
     },
     splice::{self, Opening},
@@ -23,10 +22,11 @@ use lb_common::{
 use network_types::ip::IpProto;
 
 use crate::{
-    count, emit,
+    emit,
     flow::entry::{Entry, frame_bytes},
     frame::xdp::Xdp,
     maps::{FLOW_INDEX, SPLICES},
+    subprogram::{Outcome, Way},
 };
 
 /// Whether the flow with this id has a splice.
@@ -116,53 +116,34 @@ fn drained(entry: &Entry) {
     }
 }
 
-/// Bits of a [`way`].
-const WAY: u32 = 1 << 31;
-const TO_CLIENT: u32 = 1 << 30;
-const OPEN: u32 = 1 << 29;
-
-/// The way on of a segment whose numbers are to be translated: into the network `to`, and what
-/// [`lb_splice`] must know of it. Never zero. `direction` is one of `maps::fragment`'s; `is_open` says that
-/// its checksum is still to be computed.
-#[inline(always)]
-pub(crate) const fn way(to: u16, direction: u16, is_open: bool) -> u32 {
-    let direction = if direction == FROM_BACKEND {
-        TO_CLIENT
-    } else {
-        0
-    };
-    let open = if is_open { OPEN } else { 0 };
-    WAY | direction | open | to as u32
-}
-
 /// Gives a segment that has been translated the numbers of its flow's splice, and sends it on its way.
-/// Returns how that ended, as [`count::number`]. A function of its own for the verifier, as `lb_refuse`; and
+/// Returns how that ended, as [`Outcome`]. A function of its own for the verifier, as `lb_refuse`; and
 /// not called by `lb_flow`, whose stack leaves no room for it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_splice(ctx: *mut xdp_md, flow_id: u32, way: u32) -> u32 {
-    count::number(send(&XdpContext::new(ctx), flow_id, way))
+    Outcome::of(send(&XdpContext::new(ctx), flow_id, Way::from_raw(way))).raw()
 }
 
 #[inline(always)]
-fn send(ctx: &XdpContext, flow_id: u32, way: u32) -> Result<Verdict, DropReason> {
+fn send(ctx: &XdpContext, flow_id: u32, way: Way) -> Result<Verdict, DropReason> {
     let (own, other) = numbers(flow_id, way).ok_or(DropReason::RecordMissing)?;
-    let option = |at| match lb_splice_option(ctx.ctx, flow_id, way, at as u32) {
+    let option = |at| match lb_splice_option(ctx.ctx, flow_id, way.raw(), at as u32) {
         BROKEN => None,
         delta => Some(Delta::from_raw(delta)),
     };
-    splice::translate_by(option, &Xdp::new(ctx), own, other, way & OPEN != 0)
+    splice::translate_by(option, &Xdp::new(ctx), own, other, way.is_open())
         .ok_or(DropReason::Malformed)?;
-    emit::out(ctx, crate::lookup::network_by_id(way as u16)?)
+    emit::out(ctx, crate::lookup::network_by_id(way.network())?)
 }
 
 /// The numbers of a segment's sender, and those of the opposite direction.
 #[inline(always)]
-fn numbers(flow_id: u32, way: u32) -> Option<(&'static Numbers, &'static Numbers)> {
+fn numbers(flow_id: u32, way: Way) -> Option<(&'static Numbers, &'static Numbers)> {
     let splice = SPLICES.get(flow_id)?;
-    Some(match way & TO_CLIENT {
-        0 => (&splice.to_backend, &splice.to_client),
-        _ => (&splice.to_client, &splice.to_backend),
+    Some(match way.is_to_client() {
+        false => (&splice.to_backend, &splice.to_client),
+        true => (&splice.to_client, &splice.to_backend),
     })
 }
 
@@ -180,7 +161,7 @@ pub(crate) extern "C" fn lb_splice_option(
     at: u32,
 ) -> u64 {
     let xdp = Xdp::new(&XdpContext::new(ctx));
-    let delta = numbers(flow_id, way)
+    let delta = numbers(flow_id, Way::from_raw(way))
         .and_then(|(own, other)| splice::translate_option(&xdp, own, other, at as usize));
     delta.map_or(BROKEN, Delta::raw)
 }

@@ -13,14 +13,16 @@ use lb_common::{
     },
 };
 
-use crate::{cell::enter, count, emit, frame::xdp::Xdp, lookup, new_flow::policy, reject};
+use crate::{
+    cell::enter, emit, frame::xdp::Xdp, lookup, new_flow::policy, reject, subprogram::Outcome,
+};
 
-/// The end of an ARP frame from the network `id`, as [`count::number`]. A function of its own for the verifier,
+/// The end of an ARP frame from the network `id`, as [`Outcome`]. A function of its own for the verifier,
 /// as `lb_refuse`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_arp(ctx: *mut xdp_md, id: u32) -> u32 {
-    count::number(steer(&XdpContext::new(ctx), id as u16))
+    Outcome::of(steer(&XdpContext::new(ctx), id as u16)).raw()
 }
 
 /// Steers a frame by its target: the address that a request is for; in a reply the address that sent the

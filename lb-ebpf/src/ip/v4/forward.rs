@@ -16,19 +16,17 @@ use lb_common::{
 
 use crate::{
     cell::enter,
-    count, emit,
+    emit,
     flow::{conntrack, entry::Hit, rewrite, splice},
     frame::{ip_options, xdp::Xdp},
     ip::v4::fragment,
     lookup,
     maps::BACKENDS,
-    subprogram::OPENS,
+    subprogram::{Next, Way},
 };
 
-/// The end of a packet to one of our addresses in the network `id`, as [`count::number`], or [`OPENS`];
-/// or that of a flow with a splice, which has got new addresses and needs new numbers as well: its flow's
-/// id in the lower half, and [`splice::way`] in the upper one. `kind`, `base`, and `ports` (the first, and
-/// how many) are those of its `Address`.
+/// What is next for a packet to one of our addresses in the network `id`, as [`Next`]. `kind`, `base`, and
+/// `ports` (the first, and how many) are those of its `Address`.
 ///
 /// A function of its own for the verifier, which walks it once and not once for each way to it; and
 /// so that the way in does not take of its stack.
@@ -48,25 +46,25 @@ pub(crate) extern "C" fn lb_flow(
         count: ports as u16,
     };
     match flow(&XdpContext::new(ctx), id as u16, &address) {
-        Ok(said) => said,
-        Err(reason) => reason as u64,
+        Ok(next) => next.raw(),
+        Err(reason) => Next::ended(Err(reason)).raw(),
     }
 }
 
 #[inline(always)]
-const fn said(verdict: Verdict) -> u64 {
-    count::number(Ok(verdict)) as u64
+const fn ended(verdict: Verdict) -> Next {
+    Next::ended(Ok(verdict))
 }
 
 /// A request to a VIP, a reply to a SNAT port, a segment for the cell, or none of ours.
 #[inline(always)]
-fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<u64, DropReason> {
+fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Next, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let frame = match parse_ipv4(&xdp, ethernet, ip) {
         Ok(frame) => frame,
-        Err(reason) => return network.undeclared(reason).map(said),
+        Err(reason) => return network.undeclared(reason).map(ended),
     };
     let (_, port) = frame.l4.ports();
     match address.flow_id(port.get()) {
@@ -74,9 +72,9 @@ fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<u64, DropReason>
         None if address.kind & KIND_VIP != 0 => request(ctx, &frame, (id, network)),
         None if is_local(&frame, (id, network), address) => {
             enter::check(&frame, (ip.source.get(), ip.destination.get()), id)?;
-            local(ctx, network).map(said)
+            local(ctx, network).map(ended)
         }
-        None => network.undeclared(DropReason::ReplyMismatch).map(said),
+        None => network.undeclared(DropReason::ReplyMismatch).map(ended),
     }
 }
 
@@ -86,7 +84,7 @@ fn request(
     ctx: &XdpContext,
     frame: &Ipv4Frame<'_>,
     (id, network): (u16, &Network),
-) -> Result<u64, DropReason> {
+) -> Result<Next, DropReason> {
     let key = FlowKey::of_request(frame, id);
     match conntrack::request(frame, &key)? {
         Some(hit) => {
@@ -94,8 +92,8 @@ fn request(
             let flow = (hit.entry.id, splice::is_of(hit.entry.id));
             to_backend(ctx, frame, (id, network), flow, to, hit.backend_id)
         }
-        None if network.is_host() && lookup::service(&key).is_none() => Ok(said(Verdict::Passed)),
-        None => Ok(OPENS),
+        None if network.is_host() && lookup::service(&key).is_none() => Ok(ended(Verdict::Passed)),
+        None => Ok(Next::NEW_FLOW),
     }
 }
 
@@ -108,7 +106,7 @@ pub(crate) fn to_backend(
     (flow_id, is_spliced): (u32, bool),
     (backend, backend_port): (Be32, Be16),
     backend_id: u32,
-) -> Result<u64, DropReason> {
+) -> Result<Next, DropReason> {
     let next = BACKENDS.get(backend_id).ok_or(DropReason::RecordMissing)?;
     let page = crate::flow::snat::snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
     let translation = Translation {
@@ -122,10 +120,10 @@ pub(crate) fn to_backend(
     let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
     nat::address_frame(frame.ethernet, out.mac, next.next_hop);
     if is_spliced {
-        let way = splice::way(next.network, FROM_CLIENT, is_open);
-        return Ok(u64::from(way) << 32 | u64::from(flow_id));
+        let way = Way::new(next.network, FROM_CLIENT, is_open);
+        return Ok(Next::splice(flow_id, way));
     }
-    emit::out(ctx, out).map(said)
+    emit::out(ctx, out).map(ended)
 }
 
 /// Backend to SNAT port: back to the client of its flow.
@@ -135,9 +133,9 @@ fn reply(
     frame: &Ipv4Frame<'_>,
     (id, network): (u16, &Network),
     flow_id: u32,
-) -> Result<u64, DropReason> {
+) -> Result<Next, DropReason> {
     if splice::is_for_socket(frame, flow_id)? {
-        return to_socket(ctx, frame, network, flow_id).map(said);
+        return to_socket(ctx, frame, network, flow_id).map(ended);
     }
     let Hit {
         key, client_mac, ..
@@ -154,10 +152,10 @@ fn reply(
     let is_open = rewrite::rewrite(ctx, frame, &translation, network, out)?;
     nat::address_frame(frame.ethernet, out.mac, client_mac);
     if splice::is_of(flow_id) {
-        let way = splice::way(key.network, FROM_BACKEND, is_open);
-        return Ok(u64::from(way) << 32 | u64::from(flow_id));
+        let way = Way::new(key.network, FROM_BACKEND, is_open);
+        return Ok(Next::splice(flow_id, way));
     }
-    emit::out(ctx, out).map(said)
+    emit::out(ctx, out).map(ended)
 }
 
 /// Delivers a backend's segment to the socket of the cell that has the flow.

@@ -21,7 +21,7 @@ use lb_common::{
 };
 
 use crate::{
-    count, emit,
+    emit,
     flow::{
         atomic,
         entry::{Entry, Hit},
@@ -29,6 +29,7 @@ use crate::{
     frame::{ip_options, xdp::Xdp},
     ip::datagram::{self, First, Followed},
     maps::{BACKENDS, IP_ID_BLOCKS, IP_IDS, NETWORKS},
+    subprogram::Outcome,
 };
 
 /// Gives a datagram of `flow` that is about to be translated an identification of ours, if it needs
@@ -86,7 +87,7 @@ pub(crate) fn next_identification() -> Option<Be16> {
 }
 
 /// A fragment other than the first, to one of our addresses, from the network `id`. Returns the
-/// number of its end, see [`count::number`].
+/// number of its end, see [`Outcome`].
 ///
 /// A function of its own for the verifier: no other path meets this one again.
 #[unsafe(no_mangle)]
@@ -97,7 +98,7 @@ pub(crate) extern "C" fn lb_fragment(ctx: *mut xdp_md, id: u32) -> u32 {
         .get(id)
         .ok_or(DropReason::RecordMissing)
         .and_then(|network| later(&ctx, id as u16, network));
-    count::number(end)
+    Outcome::of(end).raw()
 }
 
 #[inline(always)]

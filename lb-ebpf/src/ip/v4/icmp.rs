@@ -25,15 +25,16 @@ use crate::{
     maps::{BACKENDS, NETWORKS},
     new_flow::policy,
     reject,
+    subprogram::Outcome,
 };
 
 /// The end of an ICMP packet from the network `id` to one of our addresses there, as
-/// [`count::number`]. A function of its own for the verifier, as `lb_refuse`.
+/// [`Outcome`]. A function of its own for the verifier, as `lb_refuse`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_icmp(ctx: *mut xdp_md, id: u32) -> u32 {
     let ctx = &XdpContext::new(ctx);
-    count::number(message(ctx, id as u16))
+    Outcome::of(message(ctx, id as u16)).raw()
 }
 
 /// Where a translated error goes.

@@ -19,13 +19,13 @@ use lb_common::{
 
 use crate::{
     cell::enter,
-    count, emit,
+    emit,
     flow::{conntrack, entry::Hit},
     frame::xdp::Xdp,
     ip::{v6::fragment, version},
     lookup,
     maps::BACKENDS,
-    subprogram::{IS_REPLY, OF_FLOW, OPENS, of_flow},
+    subprogram::{Next6, Outcome, Way6},
 };
 
 /// Bytes that an IPv6 header is longer than one of IPv4.
@@ -33,8 +33,8 @@ const LONGER: u16 = 20;
 /// No layer-4 header begins beyond: see [`Chain`].
 const OFFSETS: usize = 511;
 
-/// The flow of a packet to the address of ours with this label in the network `id`, as [`of_flow`]; or its
-/// end as [`count::number`], or [`OPENS`]. `chain` is [`Chain::raw`].
+/// What is next for a packet to the address of ours with this label in the network `id`, as [`Next6`]. `chain`
+/// is [`Chain::raw`].
 ///
 /// A function of its own for the verifier, as `lb_flow`.
 #[unsafe(no_mangle)]
@@ -42,13 +42,13 @@ const OFFSETS: usize = 511;
 pub(crate) extern "C" fn lb_flow6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> u64 {
     let (label, chain) = (Be32::from_raw(label), Chain::from_raw(chain));
     match flow(&XdpContext::new(ctx), id as u16, label, chain) {
-        Ok(said) => said,
-        Err(reason) => reason as u64,
+        Ok(next) => next.raw(),
+        Err(reason) => Next6::ended(Err(reason)).raw(),
     }
 }
 
 #[inline(always)]
-fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, DropReason> {
+fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Next6, DropReason> {
     let network = crate::lookup::network_by_id(id)?;
     let address = lookup::labelled(id, label).ok_or(DropReason::NotDeclared)?;
     let xdp = Xdp::new(ctx);
@@ -58,7 +58,10 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, Dro
     match address.flow_id(port.get()) {
         Some(flow_id) => {
             let hit = conntrack::reply(&frame, flow_id)?;
-            Ok(of_flow(flow_id, hit.generation, FROM_BACKEND))
+            Ok(Next6::flow(
+                flow_id,
+                Way6::new(hit.generation, FROM_BACKEND),
+            ))
         }
         None if address.kind & KIND_VIP != 0 => request(&frame, label, id),
         None => {
@@ -71,11 +74,11 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<u64, Dro
 
 /// Client to VIP.
 #[inline(always)]
-fn request(frame: &Ipv6Frame<'_>, vip: Be32, id: u16) -> Result<u64, DropReason> {
+fn request(frame: &Ipv6Frame<'_>, vip: Be32, id: u16) -> Result<Next6, DropReason> {
     let key = version::key(frame, vip, id).ok_or(DropReason::RecordMissing)?;
     let hit = conntrack::request(frame, &key)?;
-    Ok(hit.map_or(OPENS, |hit| {
-        of_flow(hit.entry.id, hit.generation, FROM_CLIENT)
+    Ok(hit.map_or(Next6::NEW_FLOW, |hit| {
+        Next6::flow(hit.entry.id, Way6::new(hit.generation, FROM_CLIENT))
     }))
 }
 
@@ -91,10 +94,10 @@ fn local_peer(frame: &Ipv6Frame<'_>, id: u16, address: &Address) -> Option<Be32>
 
 /// What a socket of the cell has to do with.
 #[inline(always)]
-fn local(ctx: &XdpContext, frame: &Ipv6Frame<'_>, network: &Network) -> Result<u64, DropReason> {
+fn local(ctx: &XdpContext, frame: &Ipv6Frame<'_>, network: &Network) -> Result<Next6, DropReason> {
     let _open = complete(ctx, frame, network)?;
     let verdict = emit::to_cell(network)?;
-    Ok(u64::from(count::number(Ok(verdict))))
+    Ok(Next6::ended(Ok(verdict)))
 }
 
 /// Makes the checksum of a frame that came `from` a network whole, as `rewrite::complete`.
@@ -133,8 +136,8 @@ extern "C" fn lb_clamp6(ctx: *mut xdp_md, first: u32, most: u32) -> u32 {
     u32::from(mss::clamp_at(&xdp, first as usize & OFFSETS, most as u16).is_some())
 }
 
-/// Sends a packet that came from the network `id` on to the other end of its flow. `way` is the upper half of
-/// what [`lb_flow6`] returned. Returns [`count::number`].
+/// Sends a packet that came from the network `id` on to the other end of its flow. `way` is a
+/// [`Way6`]. Returns an [`Outcome`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_rewrite6(
@@ -145,28 +148,29 @@ pub(crate) extern "C" fn lb_rewrite6(
     chain: u32,
 ) -> u32 {
     let ctx = &XdpContext::new(ctx);
-    count::number(rewrite(
+    Outcome::of(rewrite(
         ctx,
         id as u16,
-        (flow_id, way),
+        (flow_id, Way6::from_raw(way)),
         Chain::from_raw(chain),
     ))
+    .raw()
 }
 
 #[inline(always)]
 fn rewrite(
     ctx: &XdpContext,
     id: u16,
-    (flow_id, way): (u32, u32),
+    (flow_id, way): (u32, Way6),
     chain: Chain,
 ) -> Result<Verdict, DropReason> {
     let from = crate::lookup::network_by_id(id)?;
     let hit = conntrack::by_id(flow_id).ok_or(DropReason::FlowRace)?;
-    if hit.generation != way & !(OF_FLOW | IS_REPLY) {
+    if hit.generation != way.generation() {
         return Err(DropReason::FlowRace);
     }
-    let is_reply = way & IS_REPLY != 0;
-    let direction = if is_reply { FROM_BACKEND } else { FROM_CLIENT };
+    let direction = way.direction();
+    let is_reply = direction == FROM_BACKEND;
     let (network, next_hop) = next(&hit, is_reply)?;
     let out = crate::lookup::network_by_id(network)?;
     let xdp = Xdp::new(ctx);

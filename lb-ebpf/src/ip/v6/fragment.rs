@@ -21,7 +21,7 @@ use lb_common::{
 };
 
 use crate::{
-    count, emit,
+    emit,
     flow::entry::{Entry, Hit},
     frame::xdp::Xdp,
     ip::{
@@ -30,6 +30,7 @@ use crate::{
     },
     lookup,
     maps::{BACKENDS, HASH_KEY, NETWORKS},
+    subprogram::Outcome,
 };
 
 /// The fields of `network_direction`: a network's id in the upper half, the direction in the lower one.
@@ -127,12 +128,12 @@ fn of(flow: u32, identification: Be16) -> Option<Be32> {
 }
 
 /// A fragment other than the first, to one of our addresses, from the network `id`. Returns the number of
-/// its end, see [`count::number`]. A function of its own for the verifier.
+/// its end, see [`Outcome`]. A function of its own for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_fragment6(ctx: *mut xdp_md, id: u32, chain: u32) -> u32 {
     let ctx = XdpContext::new(ctx);
-    count::number(later(&ctx, id as u16, Chain::from_raw(chain)))
+    Outcome::of(later(&ctx, id as u16, Chain::from_raw(chain))).raw()
 }
 
 #[inline(always)]

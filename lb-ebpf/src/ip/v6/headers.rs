@@ -9,7 +9,7 @@ use lb_common::{
     },
 };
 
-use crate::{count, frame::xdp::Xdp};
+use crate::{frame::xdp::Xdp, subprogram};
 
 /// ICMPv6 (RFC 4443).
 pub(crate) const ICMP: u8 = 58;
@@ -22,7 +22,7 @@ pub(crate) const REFUSED: u32 = 1 << 24;
 pub(crate) fn chain(ctx: &XdpContext) -> Result<Chain, DropReason> {
     let said = lb_chain(ctx.ctx);
     if said >= REFUSED {
-        return Err(count::reason(said - REFUSED));
+        return Err(subprogram::reason(said - REFUSED));
     }
     Ok(Chain::from_raw(said))
 }

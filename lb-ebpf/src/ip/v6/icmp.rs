@@ -18,17 +18,17 @@ use lb_common::{
 use network_types::ip::IpProto;
 
 use crate::{
-    cell::enter, count, emit, flow::conntrack, frame::xdp::Xdp, lookup, maps::BACKENDS,
-    new_flow::policy, reject,
+    cell::enter, emit, flow::conntrack, frame::xdp::Xdp, lookup, maps::BACKENDS, new_flow::policy,
+    reject, subprogram::Outcome,
 };
 
 /// The end of an ICMPv6 packet from the network `id` to one of our addresses there, as
-/// [`count::number`]; `chain` is `wire::Chain::raw`. A function of its own for the verifier.
+/// [`Outcome`]; `chain` is `wire::Chain::raw`. A function of its own for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_icmp6(ctx: *mut xdp_md, id: u32, chain: u32) -> u32 {
     let ctx = &XdpContext::new(ctx);
-    count::number(message(ctx, id as u16, Chain::from_raw(chain)))
+    Outcome::of(message(ctx, id as u16, Chain::from_raw(chain))).raw()
 }
 
 /// The destination of a packet: one of our addresses, in the network with this id.

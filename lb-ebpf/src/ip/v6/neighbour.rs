@@ -13,7 +13,9 @@ use lb_common::{
     },
 };
 
-use crate::{cell::enter, count, emit, frame::xdp::Xdp, lookup, new_flow::policy, reject};
+use crate::{
+    cell::enter, emit, frame::xdp::Xdp, lookup, new_flow::policy, reject, subprogram::Outcome,
+};
 
 /// Hop-by-hop options, with which every message about groups begins.
 const HOP_BY_HOP: u8 = 0;
@@ -42,12 +44,12 @@ fn message(xdp: &Xdp) -> Option<&Neighbour> {
     is_of_neighbours.then_some(message)
 }
 
-/// The end of a packet from the network `id` to a group, or of one that [`is_asked`], as [`count::number`]. A
+/// The end of a packet from the network `id` to a group, or of one that [`is_asked`], as [`Outcome`]. A
 /// function of its own for the verifier, as `lb_refuse`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_neighbour(ctx: *mut xdp_md, id: u32) -> u32 {
-    count::number(steer(&XdpContext::new(ctx), id as u16))
+    Outcome::of(steer(&XdpContext::new(ctx), id as u16)).raw()
 }
 
 /// Steers a message by its target, as ARP.

@@ -8,7 +8,6 @@ use lb_common::{
 };
 
 use crate::{
-    count,
     frame::xdp::Xdp,
     ip::v6::{
         forward::{lb_flow6, lb_rewrite6},
@@ -17,7 +16,7 @@ use crate::{
         icmp, neighbour,
     },
     lookup, new_flow,
-    subprogram::{OF_FLOW, OPENS},
+    subprogram::{Next6, Outcome, Step6},
 };
 
 /// What is next for a packet, beside its end: in the upper eight bits of what [`lb_ipv6`] returns, which then
@@ -38,14 +37,14 @@ pub(crate) fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     let (chain, label) = ((said >> 32) as u32 & (REFUSED - 1), said as u32);
     match said >> 56 {
         FLOW => crate::ip::v6::receive::forward6(ctx, id, label, chain),
-        MESSAGE => count::end(icmp::lb_icmp6(ctx, id, chain)),
-        FRAGMENT => count::end(fragment::lb_fragment6(ctx, id, chain)),
-        NEIGHBOUR => count::end(neighbour::lb_neighbour(ctx, id)),
-        _ => count::end(said as u32),
+        MESSAGE => Outcome::from_raw(icmp::lb_icmp6(ctx, id, chain)).result(),
+        FRAGMENT => Outcome::from_raw(fragment::lb_fragment6(ctx, id, chain)).result(),
+        NEIGHBOUR => Outcome::from_raw(neighbour::lb_neighbour(ctx, id)).result(),
+        _ => Outcome::from_raw(said as u32).result(),
     }
 }
 
-/// What is next for a packet of IPv6 from the network `id`, or its end as [`count::number`]. A function of its
+/// What is next for a packet of IPv6 from the network `id`, or its end as [`Outcome`]. A function of its
 /// own for the verifier, as `lb_refuse`; what is next is called from the way in, because stacks add up.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -55,8 +54,8 @@ pub(crate) extern "C" fn lb_ipv6(ctx: *mut xdp_md, id: u32) -> u64 {
         Ok(Next::Way { what, chain, label }) => {
             what << 56 | u64::from(chain.raw()) << 32 | u64::from(label.raw())
         }
-        Ok(Next::End(verdict)) => u64::from(count::number(Ok(verdict))),
-        Err(reason) => u64::from(count::number(Err(reason))),
+        Ok(Next::End(verdict)) => u64::from(Outcome::of(Ok(verdict)).raw()),
+        Err(reason) => u64::from(Outcome::of(Err(reason)).raw()),
     }
 }
 
@@ -126,13 +125,17 @@ pub(crate) fn forward6(
     label: u32,
     chain: u32,
 ) -> Result<Verdict, DropReason> {
-    let mut said = lb_flow6(ctx, id, label, chain);
-    if said == OPENS {
-        said = new_flow::lb_open6(ctx, id, label, chain);
+    let mut next = Next6::from_raw(lb_flow6(ctx, id, label, chain));
+    if let Step6::NewFlow = next.step() {
+        next = Next6::from_raw(new_flow::lb_open6(ctx, id, label, chain));
     }
-    let (way, flow_id) = ((said >> 32) as u32, said as u32);
-    if way & OF_FLOW == 0 {
-        return count::end(flow_id);
-    }
-    count::end(lb_rewrite6(ctx, id, flow_id, way, chain))
+    let outcome = match next.step() {
+        Step6::Flow { flow_id, way } => {
+            Outcome::from_raw(lb_rewrite6(ctx, id, flow_id, way.raw(), chain))
+        }
+        // What was to open a flow has ended.
+        Step6::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
+        Step6::Ended(outcome) => outcome,
+    };
+    outcome.result()
 }

@@ -8,10 +8,10 @@ use std::{
 };
 
 use super::{
-    place::{Location, MAIN, quote},
+    place::{At, Location, MAIN, quote},
     problem::Findings,
-    schema::{self, List, Main, Named, RawFile},
-    yaml,
+    schema::{self, List, Named, RawFile},
+    yaml::{self, Node},
 };
 
 /// The largest file that is read, in bytes: twenty times the size of one that fills every default
@@ -28,9 +28,9 @@ const MAX_FILES: usize = 1024;
 pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<RawFile> {
     let mut room = MAX_BYTES;
     let text = text_of(path, MAIN, &mut room, findings)?;
-    let (mut raw, main) = read_main(&text, findings)?;
-    include(&main, path, &mut raw, room, findings);
-    unite(&mut raw, &main, findings);
+    let (mut raw, tree) = read_main(&text, findings)?;
+    include(&tree, path, &mut raw, room, findings);
+    unite(&mut raw, findings);
     Some(raw)
 }
 
@@ -40,10 +40,10 @@ pub(super) fn all(path: &Path) -> Vec<PathBuf> {
     let mut files = vec![path.to_owned()];
     let main = text_of(path, MAIN, &mut { MAX_BYTES }, &mut findings)
         .and_then(|text| read_main(&text, &mut findings));
-    if let Some((_, main)) = main
-        && let Some((_, globs)) = main.include
+    if let Some((RawFile { include, .. }, _)) = main
+        && let Some(globs) = include
     {
-        let found = globs.elements.iter();
+        let found = globs.value.elements.iter();
         files.extend(
             found
                 .filter_map(|glob| matches(path, &glob.value).ok())
@@ -55,21 +55,27 @@ pub(super) fn all(path: &Path) -> Vec<PathBuf> {
 
 /// Reads `text` alone; it stands for a whole configuration.
 pub(super) fn read_text(text: &str, findings: &mut Findings) -> Option<RawFile> {
-    let (mut raw, main) = read_main(text, findings)?;
-    if let Some((place, _)) = &main.include {
+    let (mut raw, _) = read_main(text, findings)?;
+    if let Some(At { place, .. }) = &raw.include {
         findings.add(place, "other files can only be included by a file");
     }
-    unite(&mut raw, &main, findings);
+    unite(&mut raw, findings);
     Some(raw)
 }
 
-fn read_main(text: &str, findings: &mut Findings) -> Option<(RawFile, Main)> {
+/// The main file, and its tree, in which the defaults are.
+fn read_main(text: &str, findings: &mut Findings) -> Option<(RawFile, Node)> {
     let tree = yaml::read(text, MAIN, findings)?;
-    schema::read(&tree, findings)
+    let raw = schema::read(&tree, findings)?;
+    Some((raw, tree))
 }
 
-fn include(main: &Main, path: &Path, raw: &mut RawFile, mut room: usize, findings: &mut Findings) {
-    let Some((place, globs)) = &main.include else {
+fn include(main: &Node, path: &Path, raw: &mut RawFile, mut room: usize, findings: &mut Findings) {
+    let Some(At {
+        place,
+        value: globs,
+    }) = &raw.include.clone()
+    else {
         return;
     };
     let mut paths = BTreeSet::new();
@@ -95,7 +101,7 @@ fn include(main: &Main, path: &Path, raw: &mut RawFile, mut room: usize, finding
         let file = findings.add_file(&path.display().to_string());
         let more = text_of(&path, file, &mut room, findings)
             .and_then(|text| yaml::read(&text, file, findings))
-            .and_then(|tree| schema::read_included(&tree, file, &main.defaults, findings));
+            .and_then(|tree| schema::read_included(&tree, file, main, findings));
         add(raw, more.unwrap_or_default());
     }
 }
@@ -203,22 +209,18 @@ pub(super) fn into_text(bytes: Vec<u8>, file: usize, findings: &mut Findings) ->
 
 fn add(raw: &mut RawFile, more: RawFile) {
     let RawFile {
-        versions,
+        version,
         networks,
-        groups,
+        nodes,
         pools,
         services,
         clusters,
-        // Only the main file has them.
-        limits: _,
-        timeouts: _,
-        flow_log: _,
-        watch: _,
-        on_stop: _,
+        // Only the main file has the others.
+        ..
     } = more;
-    raw.versions.extend(versions);
+    raw.other_versions.extend(version);
     append(&mut raw.networks, networks);
-    append(&mut raw.groups, groups);
+    append(&mut raw.nodes, nodes);
     append(&mut raw.pools, pools);
     append(&mut raw.services, services);
     append(&mut raw.clusters, clusters);
@@ -230,14 +232,14 @@ fn append<T>(all: &mut List<T>, more: List<T>) {
 }
 
 /// Checks what only all files together can fail.
-fn unite(raw: &mut RawFile, main: &Main, findings: &mut Findings) {
+fn unite(raw: &mut RawFile, findings: &mut Findings) {
     unique(&mut raw.networks, findings);
-    unique(&mut raw.groups, findings);
+    unique(&mut raw.nodes, findings);
     unique(&mut raw.pools, findings);
     unique(&mut raw.services, findings);
     unique(&mut raw.clusters, findings);
     let none = raw.networks.whole && raw.networks.elements.is_empty();
-    if let Some((place, _)) = main.include.as_ref().filter(|_| none) {
+    if let Some(At { place, .. }) = raw.include.as_ref().filter(|_| none) {
         findings.add(place, "no file has a network, expected at least one");
     }
 }

@@ -101,6 +101,13 @@ pub fn files(path: &Path) -> Vec<PathBuf> {
     files::all(path)
 }
 
+/// The text of the reference page, `docs/configuration.md`.
+#[doc(hidden)]
+#[must_use]
+pub fn reference() -> String {
+    schema::reference()
+}
+
 /// Validates the configuration `text`, which includes no file; `name` stands for it in the problems.
 /// What was valid once stays so: what is wrong with a file that it names is no problem.
 ///

@@ -12,7 +12,9 @@ use crate::config::{
     address, names,
     place::{At, Location, child},
     problem::Findings,
-    schema::{Apps, Care, Cluster, Component, List, Named, RawPool, RawService, Sources},
+    schema::{
+        Apps, Care, Cluster, Component, List, LiteralPool, Named, RawPool, RawService, Sources,
+    },
 };
 
 /// The longest suffix that a part puts behind the name of its cluster.
@@ -228,12 +230,10 @@ impl Expansion<'_> {
             .insert(name.clone(), format!("{from}{domain}"));
         let backends = part.group.backends(part.node_port, None, part.place);
         let backends = self.bounded(backends);
-        let pool = RawPool {
+        let keys = RawPool {
             network: network.map(|network| at(part.place, network.value.clone())),
-            balance: None,
-            proxy_protocol: None,
             care: part.care.clone(),
-            backends,
+            ..RawPool::default()
         };
         let listen = format!("{}/tcp", SocketAddr::new(part.vip.address, part.port));
         let service = RawService {
@@ -251,7 +251,7 @@ impl Expansion<'_> {
         let pool = Named {
             name: name.clone(),
             place: place.clone(),
-            value: pool,
+            value: LiteralPool { keys, backends },
         };
         self.pools.push(pool, self.findings);
         let value = service;

@@ -8,7 +8,7 @@ mod nodes;
 mod publish;
 mod route;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, mem};
 
 use self::nodes::Groups;
 use super::{
@@ -16,8 +16,8 @@ use super::{
     place::{At, Location, quote},
     problem::Findings,
     schema::{
-        List, Member, Named, RawBackend, RawFile, RawLimits, RawNetwork, RawPool, RawService,
-        RawTimeouts,
+        List, LiteralPool, Member, Named, RawBackend, RawFile, RawLimits, RawNetwork, RawPool,
+        RawService, RawTimeouts,
     },
 };
 
@@ -29,7 +29,7 @@ const MAX_BACKENDS: usize = 1 << 16;
 pub(super) struct Expanded {
     pub(super) versions: Vec<At<u64>>,
     pub(super) networks: List<Named<RawNetwork>>,
-    pub(super) pools: List<Named<RawPool>>,
+    pub(super) pools: List<Named<LiteralPool>>,
     pub(super) services: List<Named<RawService>>,
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
@@ -57,7 +57,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         findings,
     };
     let networks = Names::new("network", &file.networks);
-    let groups = Groups::new(&file.groups, &networks, expansion.findings);
+    let groups = Groups::new(&file.nodes, &networks, expansion.findings);
     let problems = expansion.findings.count();
     for named in file.pools.elements {
         expansion.pool(named, &groups);
@@ -79,13 +79,17 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         ..
     } = expansion;
     Expanded {
-        versions: file.versions,
+        versions: file
+            .version
+            .into_iter()
+            .chain(file.other_versions)
+            .collect(),
         networks: file.networks,
         pools: pools.into_list(whole && file.pools.whole),
         services: services.into_list(whole && file.services.whole),
         limits: file.limits,
         timeouts: file.timeouts,
-        flow_log: file.flow_log,
+        flow_log: file.log.flows,
         watch: file.watch,
         on_stop: file.on_stop,
         origins,
@@ -94,7 +98,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
 
 fn check_names(file: &RawFile, findings: &mut Findings) {
     let networks = file.networks.elements.iter().map(Named::name_and_place);
-    let groups = file.groups.elements.iter().map(Named::name_and_place);
+    let groups = file.nodes.elements.iter().map(Named::name_and_place);
     let pools = file.pools.elements.iter().map(Named::name_and_place);
     let services = file.services.elements.iter().map(Named::name_and_place);
     for (name, place) in networks.chain(groups).chain(pools).chain(services) {
@@ -113,7 +117,7 @@ impl<T> Named<T> {
 
 /// What is written out so far.
 struct Expansion<'f> {
-    pools: Section<RawPool>,
+    pools: Section<LiteralPool>,
     services: Section<RawService>,
     origins: Origins,
     /// How many more backends may come.
@@ -122,14 +126,9 @@ struct Expansion<'f> {
 }
 
 impl Expansion<'_> {
-    fn pool(&mut self, named: Named<RawPool<Member>>, groups: &Groups<'_>) {
-        let RawPool {
-            network,
-            balance,
-            proxy_protocol,
-            care,
-            backends,
-        } = named.value;
+    fn pool(&mut self, named: Named<RawPool>, groups: &Groups<'_>) {
+        let mut keys = named.value;
+        let backends = mem::take(&mut keys.backends);
         let mut whole = backends.whole;
         let mut elements = Vec::new();
         for member in backends.elements {
@@ -140,20 +139,14 @@ impl Expansion<'_> {
                         let origin = format!("its backends are nodes.{}", group.value);
                         self.origins.pools.insert(named.name.clone(), origin);
                     }
-                    let nodes = groups.backends(&at.value, network.as_ref(), self.findings);
+                    let nodes = groups.backends(&at.value, keys.network.as_ref(), self.findings);
                     whole &= nodes.whole;
                     elements.extend(nodes.elements);
                 }
             }
         }
         let backends = self.bounded(List { elements, whole });
-        let value = RawPool {
-            network,
-            balance,
-            proxy_protocol,
-            care,
-            backends,
-        };
+        let value = LiteralPool { keys, backends };
         self.pools.push(
             Named {
                 name: named.name,

@@ -10,7 +10,7 @@ use super::{
 use crate::config::{
     names,
     place::{At, quote},
-    schema::{Cluster, Component, List, Named, RawNameRoute, RawService, RawShared, Routes},
+    schema::{Cluster, Component, List, Named, RawHttp, RawNameRoute, RawService, RawSni, Routes},
 };
 
 /// What clients of a service have to ask for.
@@ -30,38 +30,41 @@ impl Asks<'_> {
         let mut service = RawService::default();
         match self {
             Self::Anything => service.pool = Some(pool),
-            Self::Sni(names) => service.sni = Some(only(names, pool)),
-            Self::Host(names) => service.http = Some(only(names, pool)),
+            Self::Sni(names) => {
+                service.sni = Some(At {
+                    place: pool.place.clone(),
+                    value: RawSni {
+                        routes: only(names, pool),
+                        ..RawSni::default()
+                    },
+                });
+            }
+            Self::Host(names) => {
+                service.http = Some(At {
+                    place: pool.place.clone(),
+                    value: RawHttp {
+                        routes: only(names, pool),
+                        ..RawHttp::default()
+                    },
+                });
+            }
         }
         service
     }
 }
 
-/// These names lead to the pool. What is asked for besides is refused: that is the default.
-fn only(names: &[At<String>], pool: At<String>) -> At<RawShared> {
+/// These names lead to the pool. A client with another name is refused: that is the default.
+fn only(names: &[At<String>], pool: At<String>) -> List<At<RawNameRoute>> {
     let place = pool.place.clone();
-    let route = RawNameRoute {
+    let value = RawNameRoute {
         names: whole(names.to_vec()),
-        expressions: whole(Vec::new()),
-        no_name: None,
-        clusters: whole(Vec::new()),
-        proxies: None,
+        regex: whole(Vec::new()),
+        cluster_ids: whole(Vec::new()),
         alpn: whole(Vec::new()),
-        from: None,
         pool: Some(pool),
-        redirect: None,
-        leads_nowhere: false,
-        nameless: false,
+        ..RawNameRoute::default()
     };
-    let route = At {
-        place: place.clone(),
-        value: route,
-    };
-    let value = RawShared {
-        routes: whole(vec![route]),
-        ..RawShared::default()
-    };
-    At { place, value }
+    whole(vec![At { place, value }])
 }
 
 fn whole<T>(elements: Vec<T>) -> List<T> {

@@ -1,22 +1,33 @@
 //! The keys of how backends are checked, taken out and brought back: of pools, and of the parts of a
 //! cluster for theirs.
 
-use super::reader::{Mapping, Preset, text, whole_number};
+use super::{
+    declare::{Declared as _, section},
+    kinds::{Choice, File, Kind, Number, Percentage, Port, Text, Time},
+    mapping::{Mapping, Scope},
+};
 use crate::config::{
     place::{At, Location, quote},
     problem::Findings,
-    yaml::{Kind, Node},
+    yaml,
 };
 
-/// What a pool and a part of a cluster can say.
-#[derive(Clone, Debug, Default)]
-pub(in crate::config) struct Care {
-    /// None in it: there is no check, and not that of the defaults either.
-    pub(in crate::config) health: Option<At<Option<RawHealth>>>,
-    pub(in crate::config) drain_timeout: Option<At<String>>,
-    pub(in crate::config) slow_start: Option<At<String>>,
-    pub(in crate::config) min_up: Option<At<String>>,
-    pub(in crate::config) below_min_up: Option<At<String>>,
+section! {
+    /// How backends are checked, taken out and brought back, of a pool and of a part of a cluster.
+    struct Care = "care" {
+        /// How backends are checked, or `none`. A backend without a good answer gets no new flows.
+        optional health: Health = "no checks; all backends count as up",
+        /// How long the flows of a backend that is drained, or not in the file any more, may go on: 0s to 30d, or
+        /// `never` to end them.
+        optional drain_timeout: Time = "5m",
+        /// How long a backend that comes back takes to its full share of new flows, 0s to 1h.
+        optional slow_start: Time = "0s",
+        /// The part of the backends that must be up.
+        optional min_up: Percentage = "0%",
+        /// What becomes of new flows below `min_up`, and with no backend up: `refuse`, or `all` (they go to any
+        /// backend that the operator has not taken out).
+        optional below_min_up: Choice = "`refuse`",
+    }
 }
 
 impl Care {
@@ -35,199 +46,170 @@ impl Care {
     }
 }
 
-/// The key `health`.
-#[derive(Clone, Debug, Default)]
-pub(in crate::config) struct RawHealth {
-    pub(in crate::config) check: Option<RawCheck>,
-    /// Whether somebody wrote what is asked.
-    has_check: bool,
-    pub(in crate::config) interval: Option<At<String>>,
-    pub(in crate::config) timeout: Option<At<String>>,
-    pub(in crate::config) rise: Option<At<u64>>,
-    pub(in crate::config) fall: Option<At<u64>>,
-    pub(in crate::config) fast_interval: Option<At<String>>,
-    pub(in crate::config) flap_hold: Option<At<String>>,
-    pub(in crate::config) on_dead: Option<At<String>>,
+section! {
+    /// How a backend is checked, from a SNAT address of its network: one of `tcp`, `tls`, `http` and `https`. A
+    /// backend that does not answer, or refuses, is dead; one with another answer is not ready.
+    struct RawHealth = "health" {
+        /// A connection can be made.
+        optional tcp: Check = "none",
+        /// A TLS handshake can be done.
+        optional tls: Check = "none",
+        /// A GET request is answered with an expected status.
+        optional http: Check = "none",
+        /// The same by TLS.
+        optional https: Check = "none",
+        /// From one check to the next, 100ms to 1h; starts are spread by a tenth.
+        optional interval: Time = "5s",
+        /// How long one may take, 100ms to `interval`.
+        optional timeout: Time = "3s",
+        /// How many good checks in a row bring a backend back, 1 to 100. The very first check decides alone.
+        optional rise: Number = "2",
+        /// How many bad checks in a row take it out, 1 to 100.
+        optional fall: Number = "3",
+        /// The interval while checks differ from the known state, 100ms to `interval`.
+        optional fast_interval: Time = "1s",
+        /// How long a backend that has come and gone too often must be good without a break, 0s to 1h.
+        optional flap_hold: Time = "30s",
+        /// What becomes of the flows of a dead backend: `none` (they stay), `drain` (they end after
+        /// `drain_timeout`) or `reset` (both ends get a reset at once).
+        optional on_dead: Choice = "`none`",
+    }
+    also(keys) {
+        /// Whether a check is written, here or in the defaults.
+        has_check: bool = !CHECKS.iter().all(|(check, _)| keys.lacks(check)),
+    }
 }
 
-/// What is asked, with the keys that its kind has.
-#[derive(Clone, Debug)]
-pub(in crate::config) struct RawCheck {
-    pub(in crate::config) kind: CheckKind,
-    pub(in crate::config) path: Option<At<String>>,
-    pub(in crate::config) host: Option<At<String>>,
-    pub(in crate::config) status: Option<At<String>>,
-    pub(in crate::config) sni: Option<At<String>>,
-    pub(in crate::config) ca: Option<At<String>>,
-    pub(in crate::config) port: Option<At<u64>>,
+section! {
+    /// A check, with the keys of its kind.
+    struct RawCheck = "check" {
+        /// The path, with its query.
+        optional[only(http, https)] path: Text = "`/`",
+        /// The Host header.
+        optional[only(http, https)] host: Text = "the address and port",
+        /// The expected status, or a range of them such as `200-299`.
+        optional[only(http, https)] status: Text = "200-299",
+        /// The name in the ClientHello.
+        optional[only(tls, https)] sni: Text = "no name",
+        /// A PEM file with the CAs of which one must have signed the certificate, which is for `sni` or the address.
+        optional[only(tls, https)] ca: File = "any certificate",
+        /// The port.
+        optional port: Port = "that of the backend",
+    }
+    also(_keys) {
+        kind: CheckKind = CheckKind::Tcp,
+    }
 }
 
-/// By which protocol is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The protocol of a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::config) enum CheckKind {
+    #[default]
     Tcp,
     Tls,
     Http,
     Https,
 }
 
-/// The keys of [`Care`].
-pub(super) const KEYS: [&str; 5] = [
-    "health",
-    "drain_timeout",
-    "slow_start",
-    "min_up",
-    "below_min_up",
+/// The checks by their keys.
+const CHECKS: [(&str, CheckKind); 4] = [
+    ("tcp", CheckKind::Tcp),
+    ("tls", CheckKind::Tls),
+    ("http", CheckKind::Http),
+    ("https", CheckKind::Https),
 ];
 
 /// The value of `health` for no check.
 const NONE: &str = "none";
 
-/// The kinds of checks, each with its keys.
-const CHECKS: [(&str, CheckKind, &[&str]); 4] = [
-    ("tcp", CheckKind::Tcp, &["port"]),
-    ("tls", CheckKind::Tls, &["sni", "ca", "port"]),
-    ("http", CheckKind::Http, &["path", "host", "status", "port"]),
-    (
-        "https",
-        CheckKind::Https,
-        &["path", "host", "status", "sni", "ca", "port"],
-    ),
-];
+impl RawHealth {
+    /// The checks that are written, with the places of their keys; one is meant.
+    fn checks(&self) -> Vec<(&'static str, &At<Option<RawCheck>>)> {
+        let checks = [&self.tcp, &self.tls, &self.http, &self.https];
+        let checks = CHECKS.iter().zip(checks);
+        let mut checks: Vec<_> = checks
+            .filter_map(|((key, _), check)| Some((*key, check.as_ref()?)))
+            .collect();
+        checks.sort_by_key(|(_, at)| (at.place.line, at.place.column));
+        checks
+    }
 
-const HEALTH: [&str; 11] = [
-    "tcp",
-    "tls",
-    "http",
-    "https",
-    "interval",
-    "timeout",
-    "rise",
-    "fall",
-    "fast_interval",
-    "flap_hold",
-    "on_dead",
-];
-
-/// Reads the keys of `keys`, or else those of the `defaults`, which have theirs in `care`. Of `health`
-/// each key counts on its own; the kinds of checks are one.
-pub(super) fn care<D>(
-    keys: &Mapping<'_>,
-    defaults: &Preset<D>,
-    care: fn(&D) -> &Care,
-    findings: &mut Findings,
-) -> Care {
-    let default = care(&defaults.value);
-    let time = |key: &str, default: &Option<At<String>>, findings: &mut Findings| {
-        own_or(keys, key, default, findings, text)
-    };
-    Care {
-        health: if keys.is_absent("health") {
-            // Defaults that do not say what to ask are for those who do.
-            let of_all = default.health.clone();
-            of_all.filter(|at| at.value.as_ref().is_none_or(|health| health.has_check))
-        } else {
-            let usual = default.health.as_ref().and_then(|at| at.value.clone());
-            keys.optional("health", findings, |node, place, findings| {
-                health(node, place, &usual.unwrap_or_default(), keys, findings)
-            })
-        },
-        drain_timeout: time("drain_timeout", &default.drain_timeout, findings),
-        slow_start: time("slow_start", &default.slow_start, findings),
-        min_up: time("min_up", &default.min_up, findings),
-        below_min_up: time("below_min_up", &default.below_min_up, findings),
+    /// The first check.
+    pub(in crate::config) fn check(&self) -> Option<&RawCheck> {
+        self.checks().first()?.1.value.as_ref()
     }
 }
 
-/// The own value, or else the `default`.
-fn own_or<T: Clone>(
-    keys: &Mapping<'_>,
-    key: &str,
-    default: &Option<T>,
-    findings: &mut Findings,
-    read: impl FnOnce(&Node, Location, &mut Findings) -> Option<T>,
-) -> Option<T> {
-    if keys.is_absent(key) {
-        default.clone()
-    } else {
-        keys.optional(key, findings, read)
+/// A check; those of the defaults are for a mapping that has none.
+#[derive(Debug)]
+pub(in crate::config) struct Check;
+
+impl Kind for Check {
+    type Field = Option<At<Option<RawCheck>>>;
+    const NAME: &'static str = "mapping";
+
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
+        let is_absent = CHECKS.iter().all(|(check, _)| keys.is_absent(check));
+        if let Some(defaults) = keys.defaults_of(key).filter(|_| is_absent) {
+            return Self::field(defaults, key, &mut Findings::new(""));
+        }
+        let &(form, kind) = CHECKS.iter().find(|(check, _)| *check == key)?;
+        keys.has(key).then(|| At {
+            place: keys.place_of_key(key),
+            value: keys.own(key, findings, |node, place, findings| {
+                let form = Scope::Form(form);
+                let keys = Mapping::open(node, place, RawCheck::SECTION, form, findings)?;
+                let check = RawCheck::read(&keys, findings);
+                Some(RawCheck { kind, ..check })
+            }),
+        })
     }
 }
 
-fn health(
-    node: &Node,
-    place: Location,
-    default: &RawHealth,
-    outer: &Mapping<'_>,
-    findings: &mut Findings,
-) -> Option<At<Option<RawHealth>>> {
-    if matches!(&node.kind, Kind::Scalar { text, .. } if text == NONE) {
-        return Some(At { place, value: None });
-    }
-    let keys = Mapping::open(node, place.clone(), &HEALTH, findings)?;
-    let own = CHECKS.iter().any(|(kind, ..)| !keys.is_absent(kind));
-    let check = if own {
-        check(&keys, findings)
-    } else {
-        default.check.clone()
-    };
-    let has_check = own || default.has_check;
-    if !has_check && !outer.is_lenient() {
-        let words = "found no check; expected one of tcp, tls, http, https";
-        findings.add(&place, words);
-    }
-    let time = |key: &str, default: &Option<At<String>>, findings: &mut Findings| {
-        own_or(&keys, key, default, findings, text)
-    };
-    let value = RawHealth {
-        check,
-        has_check,
-        interval: time("interval", &default.interval, findings),
-        timeout: time("timeout", &default.timeout, findings),
-        rise: own_or(&keys, "rise", &default.rise, findings, whole_number),
-        fall: own_or(&keys, "fall", &default.fall, findings, whole_number),
-        fast_interval: time("fast_interval", &default.fast_interval, findings),
-        flap_hold: time("flap_hold", &default.flap_hold, findings),
-        on_dead: time("on_dead", &default.on_dead, findings),
-    };
-    Some(At {
-        place,
-        value: Some(value),
-    })
-}
+/// A mapping, or `none`: then there is no check, and not that of the defaults either. Of the mapping each key
+/// counts on its own; the checks are one.
+#[derive(Debug)]
+pub(in crate::config) struct Health;
 
-/// The one check of `keys`: the first that is written.
-fn check(keys: &Mapping<'_>, findings: &mut Findings) -> Option<RawCheck> {
-    let written = CHECKS.iter().filter(|(key, ..)| keys.has(key));
-    let mut written: Vec<_> = written
-        .map(|check| (keys.place_of_key(check.0), check))
-        .collect();
-    written.sort_by_key(|(place, _)| (place.line, place.column));
-    let mut first = None;
-    for (place, (key, kind, known)) in written {
-        let read = keys.optional(key, findings, |node, place, findings| {
-            let keys = Mapping::open(node, place, known, findings)?;
-            Some(RawCheck {
-                kind: *kind,
-                path: keys.optional("path", findings, text),
-                host: keys.optional("host", findings, text),
-                status: keys.optional("status", findings, text),
-                sni: keys.optional("sni", findings, text),
-                ca: keys.optional("ca", findings, text),
-                port: keys.optional("port", findings, whole_number),
-            })
-        });
-        match &first {
-            None => first = Some((read, key, place)),
-            Some((_, other, at)) => {
-                let words = format!(
-                    "a pool has one check, and {} is already there in {}",
-                    quote(other),
-                    findings.line(at, &place)
-                );
+impl Kind for Health {
+    type Field = Option<At<Option<RawHealth>>>;
+    const NAME: &'static str = "mapping, or `none`";
+
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
+        if keys.is_absent(key) {
+            // Defaults without a check are for the pools that have one.
+            let usual = Self::field(keys.defaults_of(key)?, key, &mut Findings::new(""));
+            return usual.filter(|at| at.value.as_ref().is_none_or(|health| health.has_check));
+        }
+        let defaults = keys.defaults_inside(key, RawHealth::SECTION);
+        keys.own(key, findings, |node, place, findings| {
+            if matches!(&node.kind, yaml::Kind::Scalar { text, .. } if text == NONE) {
+                return Some(At { place, value: None });
+            }
+            let own = keys.inside(key, RawHealth::SECTION, findings)?;
+            let health = RawHealth::read(&own.with_defaults(defaults.as_ref()), findings);
+            if !health.has_check && !keys.is_default() {
+                let words = "found no check; expected one of tcp, tls, http, https";
                 findings.add(&place, words);
             }
+            refuse_more_checks(&health, findings);
+            Some(At {
+                place,
+                value: Some(health),
+            })
+        })
+    }
+}
+
+fn refuse_more_checks(health: &RawHealth, findings: &mut Findings) {
+    if let Some(((first, at), others)) = health.checks().split_first() {
+        for (_, other) in others {
+            let words = format!(
+                "a pool has one check, and {} is already there in {}",
+                quote(first),
+                findings.line(&at.place, &other.place)
+            );
+            findings.add(&other.place, words);
         }
     }
-    first.and_then(|(read, ..)| read)
 }

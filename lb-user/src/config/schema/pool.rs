@@ -2,8 +2,10 @@
 
 use super::{
     List,
-    health_and_drain::{self, Care, care},
-    reader::{Mapping, Preset, list, list_not_empty, text, whole_number},
+    declare::section,
+    health_and_drain::Care,
+    kinds::{Address, AddressAndPort, All, Choice, Name, Number, Port, kinds},
+    reader::{at, list, list_not_empty, text, whole},
 };
 use crate::config::{
     place::{At, Location},
@@ -11,129 +13,98 @@ use crate::config::{
     yaml::{Kind, Node},
 };
 
-/// An entry of `pools`; once expanded, its backends are all literal.
-#[derive(Debug)]
-pub(in crate::config) struct RawPool<M = At<RawBackend>> {
-    pub(in crate::config) network: Option<At<String>>,
-    pub(in crate::config) balance: Option<At<String>>,
-    pub(in crate::config) proxy_protocol: Option<At<String>>,
-    pub(in crate::config) care: Care,
-    pub(in crate::config) backends: List<M>,
-}
-
-impl<M> Default for RawPool<M> {
-    fn default() -> Self {
-        Self {
-            network: None,
-            balance: None,
-            proxy_protocol: None,
-            care: Care::default(),
-            backends: List::default(),
-        }
+section! {
+    /// Backends that serve the same thing. A pool that no service uses is allowed.
+    struct RawPool = "pool" {
+        /// The network that the backends are on.
+        required network: Name,
+        /// How a new flow gets its backend. `maglev`: by a hash of the flow; when a backend comes or goes, few
+        /// flows change theirs.
+        optional balance: Choice = "`maglev`",
+        /// `v2`: each connection to a backend begins with a header of the PROXY protocol that names the client.
+        /// Not for udp listeners. `none`: no header, where the defaults have `v2`.
+        optional proxy_protocol: Choice = "`none`",
+        /// Keys that the parts of a cluster have, too.
+        optional care: All<Care>,
+        /// Backends: `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`), the long form, or a port of each node of a group,
+        /// which may stand alone instead of a list. All are of one family; the list may be empty.
+        required[own] backends: Members,
     }
 }
 
-/// An element of `backends`.
+section! {
+    /// A literal backend; a text alone is its address.
+    struct RawBackend = "backend" {
+        /// Address and port.
+        required address: AddressAndPort,
+        /// The name that commands and counters have for it.
+        optional name: Name = "`ADDRESS:PORT`",
+        /// Its share of new flows in relation to the others, 1 to 256.
+        optional weight: Number = "1",
+    }
+    also(_keys) {
+        /// The name of the node that it was expanded from.
+        node: Option<String> = None,
+    }
+}
+
+section! {
+    /// A port of all nodes of a group.
+    struct NodesOf = "nodes" {
+        /// The group.
+        required nodes: Name,
+        /// The port, usually a NodePort.
+        required port: Port,
+        /// The share of new flows of each node, 1 to 256.
+        optional weight: Number = "1",
+    }
+}
+
+section! {
+    /// A group of nodes, for pools and clusters to refer to.
+    struct RawGroup = "group" {
+        /// The network that the nodes are on. A cluster needs it.
+        optional network: Name = "that of the pool",
+        /// The nodes; at least one. A text alone is an address.
+        required addresses: Nodes,
+    }
+}
+
+section! {
+    /// A node of a group.
+    struct RawNode = "node" {
+        /// The name that commands and counters have for a backend on it: a-z, 0-9, - and dots.
+        optional name: Name = "the address",
+        /// The address.
+        required address: Address,
+    }
+}
+
+/// A pool whose backends are written out.
 #[derive(Debug)]
+pub(in crate::config) struct LiteralPool {
+    /// The other keys.
+    pub(in crate::config) keys: RawPool,
+    pub(in crate::config) backends: List<At<RawBackend>>,
+}
+
+/// An element of `backends`.
+#[derive(Clone, Debug)]
 pub(in crate::config) enum Member {
     Backend(At<RawBackend>),
     Nodes(At<NodesOf>),
 }
 
-/// A literal backend; a text alone is its address.
-#[derive(Clone, Debug, Default)]
-pub(in crate::config) struct RawBackend {
-    pub(in crate::config) address: Option<At<String>>,
-    pub(in crate::config) name: Option<At<String>>,
-    /// The name of the node that it was expanded from.
-    pub(in crate::config) node: Option<String>,
-    pub(in crate::config) weight: Option<At<u64>>,
+kinds! {
+    /// A list, or `{ nodes: GROUP, port: N }` alone.
+    Members("list of backends"): List<Member> = members;
+    /// A text alone is an address.
+    Nodes("list of addresses, or mappings"): List<RawNode> = nodes;
 }
 
-/// A port of all nodes of a group.
-#[derive(Debug)]
-pub(in crate::config) struct NodesOf {
-    pub(in crate::config) nodes: Option<At<String>>,
-    pub(in crate::config) port: Option<At<u64>>,
-    pub(in crate::config) weight: Option<At<u64>>,
-}
-
-/// An entry of `nodes`.
-#[derive(Debug, Default)]
-pub(in crate::config) struct RawGroup {
-    pub(in crate::config) network: Option<At<String>>,
-    pub(in crate::config) addresses: List<RawNode>,
-}
-
-/// An element of `addresses`; a text alone is its address.
-#[derive(Debug)]
-pub(in crate::config) struct RawNode {
-    pub(in crate::config) name: Option<At<String>>,
-    pub(in crate::config) address: Option<At<String>>,
-}
-
-/// The keys, first those that can have a default.
-const KEYS: [&str; 9] = {
-    let [health, drain_timeout, slow_start, min_up, below_min_up] = health_and_drain::KEYS;
-    [
-        "network",
-        "balance",
-        "proxy_protocol",
-        health,
-        drain_timeout,
-        slow_start,
-        min_up,
-        below_min_up,
-        "backends",
-    ]
-};
-
-pub(super) fn read_defaults(
-    node: &Node,
-    place: Location,
-    findings: &mut Findings,
-) -> Option<Preset<RawPool<Member>>> {
-    let keys = Mapping::open(node, place, &KEYS[..8], findings)?.lenient();
-    let value = pool(&keys, &Preset::default(), findings);
-    Some(Preset::new(&keys, value))
-}
-
-pub(super) fn read(
-    node: &Node,
-    place: Location,
-    defaults: &Preset<RawPool<Member>>,
-    findings: &mut Findings,
-) -> Option<RawPool<Member>> {
-    let keys = Mapping::open(node, place, &KEYS, findings)?;
-    Some(pool(&keys, defaults, findings))
-}
-
-fn pool(
-    keys: &Mapping<'_>,
-    defaults: &Preset<RawPool<Member>>,
-    findings: &mut Findings,
-) -> RawPool<Member> {
-    RawPool {
-        network: keys.required_or("network", defaults, |pool| &pool.network, findings, text),
-        balance: keys.optional_or("balance", defaults, |pool| &pool.balance, findings, text),
-        proxy_protocol: keys.optional_or(
-            "proxy_protocol",
-            defaults,
-            |pool| &pool.proxy_protocol,
-            findings,
-            text,
-        ),
-        care: care(keys, defaults, |pool| &pool.care, findings),
-        backends: keys
-            .required("backends", findings, members)
-            .unwrap_or_default(),
-    }
-}
-
-/// A list, or `{ nodes: GROUP, port: N }` alone.
 fn members(node: &Node, place: Location, findings: &mut Findings) -> Option<List<Member>> {
     if let Kind::Mapping(_) = node.kind {
-        let nodes = nodes_of(node, place, findings)?;
+        let nodes = at(node, place, findings)?;
         return Some(List {
             elements: vec![Member::Nodes(nodes)],
             whole: true,
@@ -145,23 +116,12 @@ fn members(node: &Node, place: Location, findings: &mut Findings) -> Option<List
 fn member(node: &Node, place: Location, findings: &mut Findings) -> Option<Member> {
     match &node.kind {
         Kind::Mapping(entries) if entries.iter().any(|entry| entry.key == "nodes") => {
-            nodes_of(node, place, findings).map(Member::Nodes)
+            at(node, place, findings).map(Member::Nodes)
         }
-        Kind::Mapping(_) => {
-            let known = ["address", "name", "weight"];
-            let keys = Mapping::open(node, place.clone(), &known, findings)?;
-            let value = RawBackend {
-                address: keys.required("address", findings, text),
-                name: keys.optional("name", findings, text),
-                node: None,
-                weight: keys.optional("weight", findings, whole_number),
-            };
-            Some(Member::Backend(At { place, value }))
-        }
+        Kind::Mapping(_) => at(node, place, findings).map(Member::Backend),
         _ => {
-            let address = text(node, place.clone(), findings)?;
             let value = RawBackend {
-                address: Some(address),
+                address: Some(text(node, place.clone(), findings)?),
                 ..RawBackend::default()
             };
             Some(Member::Backend(At { place, value }))
@@ -169,44 +129,15 @@ fn member(node: &Node, place: Location, findings: &mut Findings) -> Option<Membe
     }
 }
 
-fn nodes_of(node: &Node, place: Location, findings: &mut Findings) -> Option<At<NodesOf>> {
-    let known = ["nodes", "port", "weight"];
-    let keys = Mapping::open(node, place.clone(), &known, findings)?;
-    let value = NodesOf {
-        nodes: keys.required("nodes", findings, text),
-        port: keys.required("port", findings, whole_number),
-        weight: keys.optional("weight", findings, whole_number),
-    };
-    Some(At { place, value })
-}
-
-pub(super) fn read_group(
-    node: &Node,
-    place: Location,
-    findings: &mut Findings,
-) -> Option<RawGroup> {
-    let keys = Mapping::open(node, place, &["network", "addresses"], findings)?;
-    Some(RawGroup {
-        network: keys.optional("network", findings, text),
-        addresses: keys
-            .required("addresses", findings, |node, place, findings| {
-                list_not_empty(node, &place, findings, group_node)
-            })
-            .unwrap_or_default(),
-    })
-}
-
-fn group_node(node: &Node, place: Location, findings: &mut Findings) -> Option<RawNode> {
-    if let Kind::Mapping(_) = node.kind {
-        let keys = Mapping::open(node, place, &["name", "address"], findings)?;
-        Some(RawNode {
-            name: keys.optional("name", findings, text),
-            address: keys.required("address", findings, text),
-        })
-    } else {
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a reader")]
+fn nodes(node: &Node, place: Location, findings: &mut Findings) -> Option<List<RawNode>> {
+    list_not_empty(node, &place, findings, |node, place, findings| {
+        if let Kind::Mapping(_) = node.kind {
+            return whole(node, place, findings);
+        }
         Some(RawNode {
             name: None,
             address: Some(text(node, place, findings)?),
         })
-    }
+    })
 }

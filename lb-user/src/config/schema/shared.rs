@@ -2,8 +2,10 @@
 
 use super::{
     List,
-    reader::{Mapping, boolean, list_not_empty, text, texts_not_empty, whole_number},
-    service::{Sources, sources},
+    declare::{Declared as _, section},
+    kinds::{Choice, Clients, Flag, Name, Number, Texts, Time, kinds},
+    mapping::{Mapping, Scope},
+    reader::{at, list_not_empty, text},
 };
 use crate::config::{
     place::{At, Location},
@@ -11,37 +13,98 @@ use crate::config::{
     yaml::{Kind, Node},
 };
 
-/// The key `sni` or `http`; each has some of these.
-#[derive(Clone, Debug, Default)]
-pub(in crate::config) struct RawShared {
-    pub(in crate::config) routes: List<At<RawNameRoute>>,
-    pub(in crate::config) no_name: Option<At<RawOtherwise>>,
-    pub(in crate::config) no_match: Option<At<RawOtherwise>>,
-    pub(in crate::config) ech: Option<At<String>>,
-    pub(in crate::config) balance: Option<At<String>>,
-    pub(in crate::config) timeout: Option<At<String>>,
-    pub(in crate::config) body_timeout: Option<At<String>>,
-    pub(in crate::config) response_timeout: Option<At<String>>,
-    pub(in crate::config) max_bytes: Option<At<u64>>,
-    pub(in crate::config) proxies: Option<At<Sources>>,
+section! {
+    /// A shared VIP whose clients are told apart by the name in their ClientHello.
+    struct RawSni = "sni" {
+        /// Where each name goes; at least one. An exact name comes before a longer wildcard, that before a
+        /// shorter one, and regular expressions come last, in their order.
+        required routes: SniRoutes,
+        /// For a client that sends no name and has no route: `alert` (the TLS alert `unrecognized_name`),
+        /// `close`, or `{ pool: NAME }`.
+        optional no_name: Fallback = "`alert`",
+        /// The same for a name without a route.
+        optional no_match: Fallback = "`alert`",
+        /// For a ClientHello that may hide another name (ECH): `route` (the visible name decides), `count` (it
+        /// decides, and `lb status` counts it) or `deny`.
+        optional ech: Choice = "`route`",
+        /// How long a client may take to send its ClientHello, 100ms to 1m.
+        optional hello_timeout: Time = "5s",
+        /// The maximum size of a ClientHello in bytes, 1024 to 131396.
+        optional max_hello: Number = "65536",
+        /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
+        /// protocol, version 2, whose client counts for `from` and `cluster_ids`. `allow` must let the proxies in.
+        optional proxy_protocol_from: Clients = "none",
+    }
 }
 
-/// An element of `routes`.
-#[derive(Clone, Debug)]
-pub(in crate::config) struct RawNameRoute {
-    pub(in crate::config) names: List<At<String>>,
-    pub(in crate::config) expressions: List<At<String>>,
-    pub(in crate::config) no_name: Option<At<bool>>,
-    pub(in crate::config) clusters: List<At<String>>,
-    pub(in crate::config) proxies: Option<At<Sources>>,
-    pub(in crate::config) alpn: List<At<String>>,
-    pub(in crate::config) from: Option<At<Sources>>,
-    pub(in crate::config) pool: Option<At<String>>,
-    pub(in crate::config) redirect: Option<At<String>>,
-    /// Whether neither `pool` nor `redirect` is written.
-    pub(in crate::config) leads_nowhere: bool,
-    /// Whether neither `names`, `regex` nor `cluster_ids` is written, nor that it is for who asks for none.
-    pub(in crate::config) nameless: bool,
+section! {
+    /// A shared VIP whose requests are told apart by their Host.
+    struct RawHttp = "http" {
+        /// Where each name goes, as of `sni`.
+        required routes: HttpRoutes,
+        /// For a Host without a route: `alert` (status 421), `close`, or `{ pool: NAME }`.
+        optional no_match: Fallback = "`alert`",
+        /// How a request gets its backend: by the `client`, or by the `host`.
+        optional balance: Choice = "`client`",
+        /// How long a client may take to send the head of a request, 100ms to 1m.
+        optional header_timeout: Time = "5s",
+        /// How long the body of a request may stop, 100ms to 1d; then the answer is 408.
+        optional body_timeout: Time = "1m",
+        /// How long a backend may take to begin its answer, which is then 504, and a client to read more of it:
+        /// 100ms to 1d.
+        optional response_timeout: Time = "1m",
+        /// The maximum size of the head of a request in bytes, 1024 to 65536.
+        optional max_header: Number = "16384",
+    }
+}
+
+section! {
+    /// A route of a shared VIP. It has names, `no_name: true` or `cluster_ids`, and a target.
+    struct RawNameRoute = "route" {
+        /// Whole names, in any case; `*.` in front stands for one label or more.
+        optional names: Texts = "none",
+        /// Regular expressions that match whole names.
+        optional regex: Texts = "none",
+        /// Whether it is for clients that send no name.
+        optional[only(sni)] no_name: Flag = "`false`",
+        /// For clients of these clusters, by the header of a proxy in front (TLV 0x20), whatever their name is.
+        optional[only(sni)] cluster_ids: Texts = "none",
+        /// The proxies that may name these clusters, in `proxy_protocol_from`; required where the network has more
+        /// than one cluster.
+        optional[only(sni)] proxies: Clients = "all proxies",
+        /// Protocols (ALPN) of which the client offers one; for others the route does not exist.
+        optional[only(sni)] alpn: Texts = "any client",
+        /// The clients that these names are for; for others the names are without a route.
+        optional from: Clients = "all that the service lets in",
+        /// The pool that gets the flows; required unless there is `redirect`.
+        optional pool: Name = "none",
+        /// `https`, instead of a pool: a redirect to the same URL by https.
+        optional[only(http)] redirect: Choice = "none",
+    }
+    also(keys) {
+        /// Whether neither `pool` nor `redirect` is written.
+        leads_nowhere: bool = keys.is_absent("pool") && keys.is_absent("redirect"),
+        /// Whether neither `names`, `regex` nor `cluster_ids` is written.
+        without_names: bool = ["names", "regex", "cluster_ids"].iter().all(|key| keys.is_absent(key)),
+        /// Whether `no_name` is not written.
+        without_no_name: bool = keys.is_absent("no_name"),
+    }
+}
+
+impl RawNameRoute {
+    /// Whether it says neither a name, nor that it is for clients without one.
+    pub(in crate::config) fn is_nameless(&self) -> bool {
+        let needs_name = self.no_name.as_ref().is_some_and(|at| !at.value);
+        self.without_names && (self.without_no_name || needs_name)
+    }
+}
+
+section! {
+    /// A pool instead of a word.
+    struct RawToPool = "fallback" {
+        /// The pool.
+        required pool: Name,
+    }
 }
 
 /// A word, or a pool.
@@ -51,113 +114,32 @@ pub(in crate::config) enum RawOtherwise {
     Pool(Option<At<String>>),
 }
 
-const SNI: [&str; 7] = [
-    "routes",
-    "no_name",
-    "no_match",
-    "ech",
-    "hello_timeout",
-    "max_hello",
-    "proxy_protocol_from",
-];
-
-const HTTP: [&str; 7] = [
-    "routes",
-    "no_match",
-    "balance",
-    "header_timeout",
-    "body_timeout",
-    "response_timeout",
-    "max_header",
-];
-
-const OF_SNI: [&str; 8] = [
-    "names",
-    "regex",
-    "no_name",
-    "cluster_ids",
-    "proxies",
-    "alpn",
-    "from",
-    "pool",
-];
-
-const OF_HTTP: [&str; 5] = ["names", "regex", "from", "pool", "redirect"];
-
-pub(super) fn sni(node: &Node, place: Location, findings: &mut Findings) -> Option<At<RawShared>> {
-    let keys = Mapping::open(node, place.clone(), &SNI, findings)?;
-    let mut value = shared(&keys, &OF_SNI, findings);
-    value.no_name = keys.optional("no_name", findings, otherwise);
-    value.ech = keys.optional("ech", findings, text);
-    value.timeout = keys.optional("hello_timeout", findings, text);
-    value.max_bytes = keys.optional("max_hello", findings, whole_number);
-    value.proxies = keys.optional("proxy_protocol_from", findings, sources);
-    Some(At { place, value })
+kinds! {
+    SniRoutes("list of routes"): List<At<RawNameRoute>> = |node, place, findings| routes("sni", node, &place, findings);
+    HttpRoutes("list of routes"): List<At<RawNameRoute>> = |node, place, findings| routes("http", node, &place, findings);
+    /// A word, or `{ pool: NAME }`.
+    Fallback("word, or `{ pool }`"): Option<At<RawOtherwise>> = otherwise;
 }
 
-pub(super) fn http(node: &Node, place: Location, findings: &mut Findings) -> Option<At<RawShared>> {
-    let keys = Mapping::open(node, place.clone(), &HTTP, findings)?;
-    let mut value = shared(&keys, &OF_HTTP, findings);
-    value.balance = keys.optional("balance", findings, text);
-    value.timeout = keys.optional("header_timeout", findings, text);
-    value.body_timeout = keys.optional("body_timeout", findings, text);
-    value.response_timeout = keys.optional("response_timeout", findings, text);
-    value.max_bytes = keys.optional("max_header", findings, whole_number);
-    Some(At { place, value })
-}
-
-/// The keys that both have; the routes have those of `known`.
-fn shared(keys: &Mapping<'_>, known: &[&'static str], findings: &mut Findings) -> RawShared {
-    let routes = keys.required("routes", findings, |node, place, findings| {
-        list_not_empty(node, &place, findings, |node, place, findings| {
-            name_route(node, place, known, findings)
-        })
-    });
-    RawShared {
-        routes: routes.unwrap_or_default(),
-        no_match: keys.optional("no_match", findings, otherwise),
-        ..RawShared::default()
-    }
-}
-
-fn name_route(
+fn routes(
+    form: &'static str,
     node: &Node,
-    place: Location,
-    known: &[&'static str],
+    place: &Location,
     findings: &mut Findings,
-) -> Option<At<RawNameRoute>> {
-    let keys = Mapping::open(node, place.clone(), known, findings)?;
-    let texts = |key: &str, findings: &mut Findings| {
-        let texts = keys.optional(key, findings, texts_not_empty);
-        texts.unwrap_or_else(|| List::absent(&keys, key))
-    };
-    let no_name = keys.optional("no_name", findings, boolean);
-    let is_named = matches!(no_name, Some(At { value: false, .. })) || keys.is_absent("no_name");
-    let value = RawNameRoute {
-        names: texts("names", findings),
-        expressions: texts("regex", findings),
-        clusters: texts("cluster_ids", findings),
-        proxies: keys.optional("proxies", findings, sources),
-        alpn: texts("alpn", findings),
-        from: keys.optional("from", findings, sources),
-        pool: keys.optional("pool", findings, text),
-        redirect: keys.optional("redirect", findings, text),
-        leads_nowhere: keys.is_absent("pool") && keys.is_absent("redirect"),
-        nameless: is_named
-            && ["names", "regex", "cluster_ids"]
-                .iter()
-                .all(|key| keys.is_absent(key)),
-        no_name,
-    };
-    Some(At { place, value })
+) -> Option<List<At<RawNameRoute>>> {
+    list_not_empty(node, place, findings, |node, place, findings| {
+        let section = RawNameRoute::SECTION;
+        let keys = Mapping::open(node, place.clone(), section, Scope::Form(form), findings)?;
+        let value = RawNameRoute::read(&keys, findings);
+        Some(At { place, value })
+    })
 }
 
-/// A word, or `{ pool: NAME }`.
 fn otherwise(node: &Node, place: Location, findings: &mut Findings) -> Option<At<RawOtherwise>> {
     let value = match &node.kind {
         Kind::Mapping(_) => {
-            let keys = Mapping::open(node, place.clone(), &["pool"], findings)?;
-            RawOtherwise::Pool(keys.required("pool", findings, text))
+            let to = at::<RawToPool>(node, place.clone(), findings)?;
+            RawOtherwise::Pool(to.value.pool)
         }
         _ => RawOtherwise::Word(text(node, place.clone(), findings)?.value),
     };

@@ -1,78 +1,47 @@
 //! The keys of how long flows live and how they are refused: of services, and of clusters for theirs.
 
-use super::reader::{Mapping, Preset, boolean, text};
-use crate::config::{
-    place::{At, Location},
-    problem::Findings,
-    yaml::Node,
+use super::{
+    declare::section,
+    kinds::{File, Flag, Time},
 };
 
-/// What a service and a cluster can say.
-#[derive(Clone, Debug, Default)]
-pub(in crate::config) struct Life {
-    pub(in crate::config) idle_timeout: Option<At<String>>,
-    pub(in crate::config) keepalive: Option<At<String>>,
-    /// Whether nobody wrote `keepalive`.
-    pub(in crate::config) without_keepalive: bool,
-    pub(in crate::config) reject: Option<At<bool>>,
-}
-
-/// Reads the keys of `keys`, or else those of the `defaults`, which have theirs in `life`.
-pub(super) fn life<D>(
-    keys: &Mapping<'_>,
-    defaults: &Preset<D>,
-    life: fn(&D) -> &Life,
-    findings: &mut Findings,
-) -> Life {
-    Life {
-        idle_timeout: keys.optional_or(
-            "idle_timeout",
-            defaults,
-            |default| &life(default).idle_timeout,
-            findings,
-            text,
-        ),
-        keepalive: keys.optional_or(
-            "keepalive",
-            defaults,
-            |default| &life(default).keepalive,
-            findings,
-            text,
-        ),
-        without_keepalive: keys.is_absent("keepalive") && !defaults.says("keepalive"),
-        reject: keys.optional_or(
-            "reject",
-            defaults,
-            |default| &life(default).reject,
-            findings,
-            boolean,
-        ),
+section! {
+    /// How long flows live, of a service and of a cluster.
+    struct Life = "life" {
+        /// How long an established connection may be idle before it is ended, 100ms to 30d, or `never`, which
+        /// needs `keepalive`. Of UDP flows: how long one with a reply may be idle; not `never`.
+        optional idle_timeout: Time = "2h10m; for UDP 2m",
+        /// The idle time after which both ends of a connection get a keepalive probe. The connection of an end
+        /// that leaves three probes unanswered is ended; an end without any answer since the start of lb ends
+        /// after `idle_timeout`, or after 2h10m where that is `never`. `idle_timeout` is at least twice as long
+        /// and 1s; for less than 3s, `keepalive` and 4s. Only with a tcp listener.
+        optional keepalive: Time = "no probes",
+        /// Whether clients that may not use the service get a reset or an ICMP error instead of silence.
+        optional reject: Flag = "`false`",
+    }
+    also(keys) {
+        /// Whether neither the entry nor the defaults have `keepalive`.
+        without_keepalive: bool = keys.lacks("keepalive"),
     }
 }
 
-/// The section `timeouts`.
-#[derive(Debug, Default)]
-pub(in crate::config) struct RawTimeouts {
-    pub(in crate::config) half_open: Option<At<String>>,
-    pub(in crate::config) half_closed: Option<At<String>>,
-    pub(in crate::config) udp: Option<At<String>>,
+section! {
+    /// How long flows may be idle that are not established, or not any more: 100ms to 30d each.
+    struct RawTimeouts = "timeouts" {
+        /// TCP that is not established yet. Less than a few seconds ends connections that are still being made.
+        optional half_open: Time = "30s",
+        /// TCP that one end has closed.
+        optional half_closed: Time = "2m",
+        /// UDP without a reply.
+        optional udp: Time = "30s",
+    }
 }
 
-pub(super) fn timeouts(
-    node: &Node,
-    place: Location,
-    findings: &mut Findings,
-) -> Option<RawTimeouts> {
-    let keys = Mapping::open(node, place, &["half_open", "half_closed", "udp"], findings)?;
-    Some(RawTimeouts {
-        half_open: keys.optional("half_open", findings, text),
-        half_closed: keys.optional("half_closed", findings, text),
-        udp: keys.optional("udp", findings, text),
-    })
-}
-
-/// The section `log`: the file of the flows.
-pub(super) fn log(node: &Node, place: Location, findings: &mut Findings) -> Option<At<String>> {
-    let keys = Mapping::open(node, place, &["flows"], findings)?;
-    keys.optional("flows", findings, text)
+section! {
+    /// Where flows are written when they begin and end.
+    struct RawLog = "log" {
+        /// The file, by its path from the root: one JSON object in a line. A file that was renamed (logrotate)
+        /// is made anew.
+        optional flows: File = "no log",
+    }
 }

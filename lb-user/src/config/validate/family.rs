@@ -12,14 +12,14 @@ use crate::config::{
     names::Names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, Named, RawPool, RawService},
+    schema::{List, LiteralPool, Named, RawService},
 };
 
 /// Checks that nobody mixes families, and that nothing is asked of IPv6 that only IPv4 has.
 pub(super) fn check(
     services: &List<Named<RawService>>,
     pool_names: &Names<'_>,
-    pools: &List<Named<RawPool>>,
+    pools: &List<Named<LiteralPool>>,
     findings: &mut Findings,
 ) {
     for named in &pools.elements {
@@ -53,7 +53,7 @@ pub(super) fn check(
 }
 
 /// The addresses of the backends that can be read, and their places.
-fn backends(raw: &RawPool) -> impl Iterator<Item = (IpAddr, &Location)> {
+fn backends(raw: &LiteralPool) -> impl Iterator<Item = (IpAddr, &Location)> {
     raw.backends.elements.iter().filter_map(|at| {
         let At { place, value } = at.value.address.as_ref()?;
         let (address, _) = address::address_and_port(value).ok()?;
@@ -61,7 +61,7 @@ fn backends(raw: &RawPool) -> impl Iterator<Item = (IpAddr, &Location)> {
     })
 }
 
-fn check_pool(named: &Named<RawPool>, findings: &mut Findings) {
+fn check_pool(named: &Named<LiteralPool>, findings: &mut Findings) {
     let Some((first, place)) = backends(&named.value).next() else {
         return;
     };
@@ -104,7 +104,7 @@ fn check_alike(named: &Named<RawService>, findings: &mut Findings) {
 }
 
 /// A pool that tells its backends whose connections they have will have none of IPv6.
-fn check_header(named: &Named<RawService>, pool: &Named<RawPool>, findings: &mut Findings) {
+fn check_header(named: &Named<RawService>, pool: &Named<LiteralPool>, findings: &mut Findings) {
     let six = listen(&named.value).find(|(address, _)| address.is_ipv6());
     if let (Some((address, place)), Some(at)) = (six, wants_header(&pool.value)) {
         let words = format!(
@@ -202,7 +202,7 @@ fn listen(raw: &RawService) -> impl Iterator<Item = (IpAddr, &Location)> {
 /// with an address of IPv6.
 pub(super) fn check_name_lengths(
     config: &Config,
-    pools: &List<Named<RawPool>>,
+    pools: &List<Named<LiteralPool>>,
     findings: &mut Findings,
 ) {
     let length = |pool: &Pool, name: &str, address: IpAddr| {

@@ -17,7 +17,7 @@ use crate::config::{
     names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{CheckKind, Named, RawCheck, RawHealth, RawPool},
+    schema::{CheckKind, LiteralPool, Named, RawCheck, RawHealth},
 };
 
 /// What of a pool says how its backends are checked, taken out and brought back.
@@ -83,11 +83,11 @@ impl Library {
 
 impl Care {
     pub(super) fn read(
-        named: &Named<RawPool>,
+        named: &Named<LiteralPool>,
         library: &mut Library,
         findings: &mut Findings,
     ) -> Self {
-        let raw = &named.value.care;
+        let raw = &named.value.keys.care;
         let drain_timeout = match &raw.drain_timeout {
             Some(at) if at.value == NEVER => None,
             at => Some(time(at.as_ref(), DRAIN, findings).unwrap_or(DRAIN_TIMEOUT)),
@@ -113,7 +113,7 @@ impl Care {
 
 /// Warns of checks that are too slow for an API of OpenShift.
 fn check_openshift(
-    named: &Named<RawPool>,
+    named: &Named<LiteralPool>,
     place: &Location,
     health: &Health,
     findings: &mut Findings,
@@ -134,7 +134,6 @@ fn check_openshift(
 
 fn health(raw: &RawHealth, library: &mut Library, findings: &mut Findings) -> Option<Health> {
     let RawHealth {
-        check: raw_check,
         interval,
         timeout,
         rise,
@@ -157,7 +156,7 @@ fn health(raw: &RawHealth, library: &mut Library, findings: &mut Findings) -> Op
     let flap_hold = time(flap_hold.as_ref(), HOLD, findings).unwrap_or(FLAP_HOLD_DEFAULT);
     let all = [OnDead::None, OnDead::Drain, OnDead::Reset];
     let on_dead = one_of(on_dead.as_ref(), &all, findings);
-    let raw_check = raw_check.as_ref()?;
+    let raw_check = raw.check()?;
     let port = raw_check.port.is_some();
     let port = port.then(|| limit(&raw_check.port, 1..=u16::MAX, u16::MAX, findings));
     Some(Health {

@@ -17,7 +17,7 @@ use crate::config::{
     names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, Named, RawBackend, RawPool},
+    schema::{List, LiteralPool, Named, RawBackend},
 };
 
 /// The largest weight of a backend. A Maglev table has room for a few of them, not for thousands.
@@ -30,7 +30,7 @@ const NONE: &str = "none";
 
 /// The pools.
 pub(super) fn validate(
-    raw: &List<Named<RawPool>>,
+    raw: &List<Named<LiteralPool>>,
     networks: &Known<'_>,
     usage: &Usage<'_>,
     findings: &mut Findings,
@@ -38,8 +38,8 @@ pub(super) fn validate(
     let mut library = Library::default();
     let mut pools = Vec::new();
     for (index, named) in raw.elements.iter().enumerate() {
-        let balance = one_of(named.value.balance.as_ref(), &Algorithm::ALL, findings);
-        let network = named.value.network.as_ref();
+        let balance = one_of(named.value.keys.balance.as_ref(), &Algorithm::ALL, findings);
+        let network = named.value.keys.network.as_ref();
         let network_index = network.and_then(|network| networks.names.find(network, findings));
         let backends = backends(&named.value, findings);
         if let (Some(at), Some(network)) = (network, network_index) {
@@ -80,7 +80,7 @@ pub(super) fn validate(
     pools
 }
 
-fn proxy_protocol(raw: &RawPool, findings: &mut Findings) -> Option<ProxyProtocol> {
+fn proxy_protocol(raw: &LiteralPool, findings: &mut Findings) -> Option<ProxyProtocol> {
     let At { place, value } = wants_header(raw)?;
     if value != V2 {
         let words = format!("found {}, expected {V2} or {NONE}", quote(value));
@@ -90,14 +90,17 @@ fn proxy_protocol(raw: &RawPool, findings: &mut Findings) -> Option<ProxyProtoco
 }
 
 /// Where a pool says that its backends want a header.
-pub(super) fn wants_header(raw: &RawPool) -> Option<&At<String>> {
-    raw.proxy_protocol.as_ref().filter(|at| at.value != NONE)
+pub(super) fn wants_header(raw: &LiteralPool) -> Option<&At<String>> {
+    raw.keys
+        .proxy_protocol
+        .as_ref()
+        .filter(|at| at.value != NONE)
 }
 
 /// Every flow is full NAT, and every check comes from where the flows do: without a SNAT address on
 /// the backends' network, of their family, there is none.
 fn check_snat(
-    named: &Named<RawPool>,
+    named: &Named<LiteralPool>,
     (place, like): (&Location, Option<IpAddr>),
     (network, user): (usize, Option<&Mention<'_>>),
     networks: &Known<'_>,
@@ -130,7 +133,7 @@ fn check_snat(
     } else if let Some(At {
         place,
         value: Some(_),
-    }) = &named.value.care.health
+    }) = &named.value.keys.care.health
     {
         let place = named.blame(place);
         let words = format!(
@@ -142,7 +145,7 @@ fn check_snat(
 }
 
 /// The backends that could be read, each with the place of its address.
-fn backends<'r>(raw: &'r RawPool, findings: &mut Findings) -> Vec<(Backend, &'r Location)> {
+fn backends<'r>(raw: &'r LiteralPool, findings: &mut Findings) -> Vec<(Backend, &'r Location)> {
     let mut backends = Vec::new();
     let mut tuples = HashMap::new();
     let mut names = written_names(raw, findings);
@@ -178,7 +181,10 @@ fn backends<'r>(raw: &'r RawPool, findings: &mut Findings) -> Vec<(Backend, &'r 
 }
 
 /// The names that are written for single backends, and their places.
-fn written_names<'r>(raw: &'r RawPool, findings: &mut Findings) -> HashMap<String, &'r Location> {
+fn written_names<'r>(
+    raw: &'r LiteralPool,
+    findings: &mut Findings,
+) -> HashMap<String, &'r Location> {
     let mut names = HashMap::new();
     for At { value: raw, .. } in &raw.backends.elements {
         let Some(At { place, value }) = &raw.name else {

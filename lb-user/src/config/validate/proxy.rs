@@ -7,14 +7,14 @@ use crate::config::{
     names::Names,
     place::At,
     problem::Findings,
-    schema::{List, Named, RawPool, RawService},
+    schema::{List, LiteralPool, Named, RawService},
 };
 
 /// No datagram has a beginning that its backend would look at.
 pub(super) fn check_listeners(
     services: &List<Named<RawService>>,
     pool_names: &Names<'_>,
-    pools: &List<Named<RawPool>>,
+    pools: &List<Named<LiteralPool>>,
     findings: &mut Findings,
 ) {
     for named in &services.elements {

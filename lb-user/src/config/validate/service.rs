@@ -20,7 +20,7 @@ use crate::config::{
     names::Names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, Named, RawPool, RawService, Sources},
+    schema::{List, LiteralPool, Named, RawService, Sources},
 };
 
 /// The most VIPs, SNAT addresses and link-local ones of cells: the size of the map `ADDRESSES`.
@@ -197,7 +197,7 @@ pub(super) fn check_directions(
     services: &List<Named<RawService>>,
     networks: &Known<'_>,
     pool_names: &Names<'_>,
-    pools: &List<Named<RawPool>>,
+    pools: &List<Named<LiteralPool>>,
     findings: &mut Findings,
 ) {
     for named in &services.elements {
@@ -209,7 +209,7 @@ pub(super) fn check_directions(
         for pool in shared::pools(&named.value) {
             let backends = pool_names
                 .position(&pool.value)
-                .and_then(|index| pools.elements.get(index)?.value.network.as_ref());
+                .and_then(|index| pools.elements.get(index)?.value.keys.network.as_ref());
             if let Some(to) = backends.filter(|to| is(&to.value, Role::Tenant)) {
                 let words = format!(
                     "the backends of {} are on network {} of a tenant; from network {}, which is \

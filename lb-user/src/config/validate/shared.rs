@@ -20,7 +20,7 @@ use crate::config::{
     names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawShared, Sources},
+    schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawSni, Sources},
     server_names::whole,
     shared::{
         BODY_TIMEOUT, Balance, DEFAULT_MAX_HEADER, DEFAULT_MAX_HELLO, Ech, HELLO_TIMEOUT, Http,
@@ -53,18 +53,24 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
         pool, sni, http, ..
     } = &named.value;
     let pool_place = pool.as_ref().map(|at| &at.place);
-    let places = [sni, http].map(|shared| shared.as_ref().map(|at| &at.place));
-    let mut written = [pool_place, places[0], places[1]].into_iter().flatten();
+    let sni_place = sni.as_ref().map(|at| &at.place);
+    let http_place = http.as_ref().map(|at| &at.place);
+    let mut written = [pool_place, sni_place, http_place].into_iter().flatten();
     if let (Some(first), Some(place)) = (written.next(), written.next()) {
         let line = findings.line(first, place);
         let words = format!("a service has one of pool, sni and http; another is there in {line}");
         findings.add(place, words);
     }
     if let Some(At { value, .. }) = sni {
-        let proxies = proxies(named, value.proxies.as_ref(), findings);
+        let proxies = proxies(named, value.proxy_protocol_from.as_ref(), findings);
         check_clusters(value, findings);
+        // A proxy may have clients of both families.
+        let everybody = match value.proxy_protocol_from {
+            Some(_) => &any()[..],
+            None => &IPV4,
+        };
         return Some(Target::Sni(Sni {
-            routes: routes(named, value, &proxies, findings),
+            routes: routes(named, &value.routes, everybody, &proxies, findings),
             no_name: otherwise(value.no_name.as_ref(), findings),
             no_match: otherwise(value.no_match.as_ref(), findings),
             ech: one_of(
@@ -72,9 +78,10 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
                 &[Ech::Route, Ech::Count, Ech::Deny],
                 findings,
             ),
-            hello_timeout: time(value.timeout.as_ref(), TIMEOUT, findings).unwrap_or(HELLO_TIMEOUT),
+            hello_timeout: time(value.hello_timeout.as_ref(), TIMEOUT, findings)
+                .unwrap_or(HELLO_TIMEOUT),
             max_hello: limit(
-                &value.max_bytes,
+                &value.max_hello,
                 LEAST_BYTES..=MAX_HELLO,
                 DEFAULT_MAX_HELLO,
                 findings,
@@ -85,17 +92,17 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
     if let Some(At { value, .. }) = http {
         let balance = value.balance.as_ref();
         return Some(Target::Http(Http {
-            routes: routes(named, value, &[], findings),
+            routes: routes(named, &value.routes, &IPV4, &[], findings),
             no_match: otherwise(value.no_match.as_ref(), findings),
             balance: one_of(balance, &[Balance::Client, Balance::Host], findings),
-            header_timeout: time(value.timeout.as_ref(), TIMEOUT, findings)
+            header_timeout: time(value.header_timeout.as_ref(), TIMEOUT, findings)
                 .unwrap_or(HELLO_TIMEOUT),
             body_timeout: time(value.body_timeout.as_ref(), PROGRESS, findings)
                 .unwrap_or(BODY_TIMEOUT),
             response_timeout: time(value.response_timeout.as_ref(), PROGRESS, findings)
                 .unwrap_or(BODY_TIMEOUT),
             max_header: limit(
-                &value.max_bytes,
+                &value.max_header,
                 LEAST_BYTES..=MAX_HEADER,
                 DEFAULT_MAX_HEADER,
                 findings,
@@ -107,11 +114,14 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
 
 /// Every mention of a pool.
 pub(super) fn pools(raw: &RawService) -> impl Iterator<Item = &At<String>> {
-    let shared = [&raw.sni, &raw.http].into_iter().flatten();
-    let shared = shared.flat_map(|at| {
-        let routes = at.value.routes.elements.iter();
+    let sni = raw.sni.iter().map(|at| &at.value);
+    let sni = sni.map(|sni| (&sni.routes, [Some(&sni.no_name), Some(&sni.no_match)]));
+    let http = raw.http.iter().map(|at| &at.value);
+    let http = http.map(|http| (&http.routes, [None, Some(&http.no_match)]));
+    let shared = sni.chain(http).flat_map(|(routes, otherwise)| {
+        let routes = routes.elements.iter();
         let routed = routes.filter_map(|route| route.value.pool.as_ref());
-        let otherwise = [&at.value.no_name, &at.value.no_match].into_iter();
+        let otherwise = otherwise.into_iter().flatten();
         routed.chain(otherwise.filter_map(|at| match &at.as_ref()?.value {
             RawOtherwise::Pool(pool) => pool.as_ref(),
             RawOtherwise::Word(_) => None,
@@ -136,29 +146,25 @@ pub(super) fn check_listen(
 
 fn routes(
     named: &Named<RawService>,
-    raw: &RawShared,
+    raw: &List<At<RawNameRoute>>,
+    everybody: &[IpNet],
     all: &[IpNet],
     findings: &mut Findings,
 ) -> Vec<NameRoute> {
     let mut routes = Vec::new();
     let mut taken = Taken::default();
-    // A proxy may have clients of both families.
-    let everybody = match raw.proxies {
-        Some(_) => any().to_vec(),
-        None => IPV4.to_vec(),
-    };
-    for At { place, value } in &raw.routes.elements {
-        if value.nameless {
+    for At { place, value } in &raw.elements {
+        if value.is_nameless() {
             let words =
                 "found no name; expected names or regex, or no_name: true or cluster_ids with sni";
             findings.add(place, words);
         }
-        let from = prefixes(value.from.as_ref(), &everybody, findings);
-        check_family(named, &from, &everybody, findings);
+        let from = prefixes(value.from.as_ref(), everybody, findings);
+        check_family(named, &from, everybody, findings);
         let alpn = alpn(&value.alpn, findings);
         let is_for_all = alpn.is_empty() && value.from.is_none();
         let names = names(&value.names, is_for_all, &mut taken, findings);
-        let expressions = value.expressions.elements.iter();
+        let expressions = value.regex.elements.iter();
         let expressions = expressions.filter_map(|At { place, value }| {
             findings.check(place, expression(value))?;
             Some(value.clone())
@@ -227,7 +233,7 @@ fn no_name(
     let Some(At { place, value: true }) = &raw.no_name else {
         return false;
     };
-    if !raw.names.elements.is_empty() || !raw.expressions.elements.is_empty() {
+    if !raw.names.elements.is_empty() || !raw.regex.elements.is_empty() {
         findings.add(
             place,
             "a route has names, or no_name: true; expected two routes",
@@ -249,10 +255,10 @@ fn clusters(
     taken: &mut Taken,
     findings: &mut Findings,
 ) -> Vec<String> {
-    let is_by_name = !raw.names.elements.is_empty() || !raw.expressions.elements.is_empty();
+    let is_by_name = !raw.names.elements.is_empty() || !raw.regex.elements.is_empty();
     let is_other = is_by_name || raw.no_name.as_ref().is_some_and(|at| at.value);
     let mut clusters = Vec::new();
-    for At { place, value } in &raw.clusters.elements {
+    for At { place, value } in &raw.cluster_ids.elements {
         if is_other && clusters.is_empty() {
             let words =
                 "a route has names, no_name: true or cluster_ids; expected one route for each";
@@ -278,10 +284,10 @@ fn clusters(
 }
 
 /// Without a proxy nobody says which cluster a client is of.
-fn check_clusters(raw: &RawShared, findings: &mut Findings) {
+fn check_clusters(raw: &RawSni, findings: &mut Findings) {
     let routes = raw.routes.elements.iter();
-    let mut clusters = routes.flat_map(|route| &route.value.clusters.elements);
-    if raw.proxies.is_none()
+    let mut clusters = routes.flat_map(|route| &route.value.cluster_ids.elements);
+    if raw.proxy_protocol_from.is_none()
         && let Some(first) = clusters.next()
     {
         let words =
@@ -300,7 +306,7 @@ fn claimants(
     let Some(at) = &route.proxies else {
         return Vec::new();
     };
-    if route.clusters.elements.is_empty() {
+    if route.cluster_ids.elements.is_empty() {
         let words = "says which proxies may name a cluster; expected cluster_ids beside it";
         findings.add(&at.place, words);
     }
@@ -327,7 +333,7 @@ pub(super) fn check_claims(services: &List<Named<RawService>>, findings: &mut Fi
         };
         let (clusters, open) = of_networks.entry(&network.value).or_default();
         for At { value: route, .. } in &sni.value.routes.elements {
-            let ids = &route.clusters.elements;
+            let ids = &route.cluster_ids.elements;
             clusters.extend(ids.iter().map(|id| id.value.as_str()));
             if route.proxies.is_none() {
                 open.extend(ids.first().map(|id| &id.place));

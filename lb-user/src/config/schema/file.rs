@@ -1,0 +1,136 @@
+//! The keys of a file, of which some are for the main file alone.
+
+use super::{
+    cluster::Cluster,
+    declare::{Declared as _, section},
+    kinds::{Choice, Entries, Files, Filled, Flag, Number, Preset},
+    mapping::{Mapping, Scope},
+    network::RawNetwork,
+    pool::{RawGroup, RawPool},
+    service::RawService,
+    timeouts::{RawLog, RawTimeouts},
+};
+use crate::config::{
+    place::{At, Location, MAIN},
+    problem::Findings,
+    yaml::Node,
+};
+
+section! {
+    /// The sections of a file. A file that is included has none of the keys that are for the main file alone.
+    struct RawFile = "file" {
+        /// Version of this format: 1.
+        required version: Number,
+        /// Other files with the same sections: one path or a list of them, relative to the folder of this file.
+        /// The last part of a path may have a `*`. All files are validated and applied as one.
+        optional[only(main)] include: Files = "none",
+        /// What entries have that do not say otherwise.
+        optional[only(main)] defaults: Filled<Defaults> = "none",
+        /// The layer-2 networks that the load balancer is attached to; at least one in all files. Names have a-z,
+        /// 0-9 and -, at most 63 characters.
+        optional networks: Entries<RawNetwork> = "required without `include`",
+        /// Groups of nodes.
+        optional nodes: Entries<RawGroup> = "none",
+        /// Backends that serve the same thing.
+        optional pools: Entries<RawPool> = "none",
+        /// What the clients of a network can reach.
+        optional services: Entries<RawService> = "none",
+        /// Hosted control planes; their names have at most 48 characters.
+        optional clusters: Entries<Cluster> = "none",
+        /// What the maps can hold.
+        optional[only(main)] limits: Filled<RawLimits> = "each key its own",
+        /// How long flows may be idle that are not in full use.
+        optional[only(main)] timeouts: Filled<RawTimeouts> = "each key its own",
+        /// Where flows are written when they begin and end.
+        optional[only(main)] log: Filled<RawLog> = "no log",
+        /// Whether changed files are applied without `lb reload`.
+        optional[only(main)] watch: Flag = "`false`",
+        /// What a stop of `lb run` leaves: `forward` (the data plane goes on alone) or `drop` (packets to VIPs and SNAT
+        /// addresses are dropped until the next start, and ARP for them is not answered).
+        optional[only(main)] on_stop: Choice = "`forward`",
+    }
+    also(_keys) {
+        /// Those of the files that are included.
+        other_versions: Vec<At<u64>> = Vec::new(),
+    }
+}
+
+section! {
+    /// What entries have that do not say otherwise. Of a component of a cluster and of `health` each key counts on
+    /// its own.
+    struct Defaults = "defaults" {
+        /// For each entry of `networks`.
+        optional network: Preset<RawNetwork> = "none",
+        /// For each entry of `pools`.
+        optional pool: Preset<RawPool> = "none",
+        /// For each entry of `services`.
+        optional service: Preset<RawService> = "none",
+        /// For each entry of `clusters`.
+        optional cluster: Preset<Cluster> = "none",
+    }
+}
+
+section! {
+    /// What the maps can hold; the memory is taken at the first start.
+    struct RawLimits = "limits" {
+        /// SNAT addresses of all networks, 1 to 128; 16 MB each.
+        optional snat_addresses: Number = "8",
+        /// `listen` entries of all services, 1 to 65535.
+        optional services: Number = "1024",
+        /// Backends of all pools, 1 to 65535.
+        optional backends: Number = "4096",
+        /// Pools, 1 to 4096.
+        optional pools: Number = "256",
+    }
+}
+
+/// The form of a file that includes others.
+const MAIN_FILE: &str = "main";
+
+/// The typed values of the main file; nothing if it is not a mapping.
+pub(in crate::config) fn read(tree: &Node, findings: &mut Findings) -> Option<RawFile> {
+    let place = Location::root(MAIN);
+    let file = Mapping::open(tree, place, RawFile::SECTION, Scope::All, findings)?;
+    let defaults = file.inside("defaults", Defaults::SECTION, &mut Findings::new(""));
+    let file = file.with_presets(defaults.as_ref());
+    let raw = RawFile::read(&file, findings);
+    // Of these only the problems matter here: each entry reads them again.
+    let Defaults {
+        network: (),
+        pool: (),
+        service: (),
+        cluster: (),
+    } = raw.defaults;
+    if file.is_absent("include") {
+        let place = file.place_of_key("networks");
+        if file.is_absent("networks") {
+            findings.add(&place, "missing; this key is required");
+        } else if raw.networks.whole && raw.networks.elements.is_empty() {
+            findings.add(&place, "found no network, expected at least one");
+        }
+    }
+    Some(raw)
+}
+
+/// The typed values of an included file, with the defaults of the `main` one.
+pub(in crate::config) fn read_included(
+    tree: &Node,
+    file: usize,
+    main: &Node,
+    findings: &mut Findings,
+) -> Option<RawFile> {
+    let of_main = Location::root(MAIN);
+    let ignored = &mut Findings::new("");
+    let main = Mapping::open(main, of_main, RawFile::SECTION, Scope::All, ignored);
+    let defaults = main.and_then(|main| main.inside("defaults", Defaults::SECTION, ignored));
+    let place = Location::root(file);
+    let keys = Mapping::open(tree, place, RawFile::SECTION, Scope::All, findings)?;
+    for key in RawFile::SECTION.keys() {
+        if key.only.contains(&MAIN_FILE) && keys.has(key.name) {
+            let words = "only the main file can have this section";
+            findings.add(&keys.place_of_key(key.name), words);
+        }
+    }
+    let keys = keys.with_presets(defaults.as_ref()).included();
+    Some(RawFile::read(&keys, findings))
+}

@@ -1,0 +1,229 @@
+//! What stands behind a key: how it is read, what the field is, and how the reference calls it.
+
+use std::marker::PhantomData;
+
+use super::{
+    List, Named,
+    declare::{Declared, Section},
+    mapping::{Mapping, Scope},
+    reader::{at, boolean, one_or_more, prefixes, section, text, texts, whole_number},
+};
+use crate::config::{
+    place::{At, Location},
+    problem::Findings,
+    yaml::{Kind as NodeKind, Node},
+};
+
+/// A kind of value.
+pub(in crate::config) trait Kind {
+    /// The field of a section that has such a key.
+    type Field;
+    /// How the reference calls it.
+    const NAME: &'static str;
+    /// The section whose keys stand in the place of this one.
+    const ALL: Option<&'static Section> = None;
+
+    /// Reads the value of `key`.
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field;
+}
+
+/// A field whose value is read from one node.
+pub(in crate::config) trait Field: Sized {
+    type Value;
+
+    /// `absent` if the key is optional, and was not written.
+    fn of(value: Option<Self::Value>, absent: bool) -> Self;
+}
+
+impl<T> Field for Option<T> {
+    type Value = T;
+
+    fn of(value: Self, _absent: bool) -> Self {
+        value
+    }
+}
+
+impl<T> Field for List<T> {
+    type Value = Self;
+
+    fn of(value: Option<Self>, absent: bool) -> Self {
+        value.unwrap_or(Self {
+            elements: Vec::new(),
+            whole: absent,
+        })
+    }
+}
+
+/// Declares kinds: `NAME("in the reference"): FIELD = READER;`.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $Kind:ident($name:literal): $Field:ty = $read:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(in crate::config) struct $Kind;
+
+        impl $crate::config::schema::kinds::Kind for $Kind {
+            type Field = $Field;
+            const NAME: &'static str = $name;
+
+            fn field(
+                keys: &$crate::config::schema::mapping::Mapping<'_>,
+                key: &str,
+                findings: &mut $crate::config::problem::Findings,
+            ) -> $Field {
+                let value = keys.value(key, findings, $read);
+                $crate::config::schema::kinds::Field::of(value, keys.may_lack(key))
+            }
+        }
+    )*};
+}
+
+pub(super) use kinds;
+
+kinds! {
+    Text("text"): Option<At<String>> = text;
+    Name("name"): Option<At<String>> = text;
+    Choice("word"): Option<At<String>> = text;
+    Time("time"): Option<At<String>> = text;
+    Percentage("percentage"): Option<At<String>> = text;
+    Address("address"): Option<At<String>> = text;
+    AddressAndPort("`ADDRESS:PORT`"): Option<At<String>> = text;
+    Prefix("prefix"): Option<At<String>> = text;
+    Ports("`FIRST-LAST`"): Option<At<String>> = text;
+    File("path"): Option<At<String>> = text;
+    Number("number"): Option<At<u64>> = whole_number;
+    Port("port"): Option<At<u64>> = whole_number;
+    Flag("`true` or `false`"): Option<At<bool>> = boolean;
+    Texts("list of texts"): List<At<String>> = texts;
+    Listeners("list of `VIP:PORT/tcp` or `/udp`"): List<At<String>> = texts;
+    Prefixes("list of prefixes"): List<At<String>> = prefixes;
+    SomePrefixes("list of prefixes"): Option<List<At<String>>> = some_prefixes;
+    Clients("list of prefixes, or `any`"): Option<At<Sources>> = sources;
+    Files("path, or list of paths"): Option<At<List<At<String>>>> = files;
+}
+
+/// Prefixes, or the word `any`.
+#[derive(Clone, Debug)]
+pub(in crate::config) enum Sources {
+    Any,
+    Prefixes(List<At<String>>),
+}
+
+/// A list of prefixes, or `any`. One that cannot be read is one of unknown content: it is not an empty one.
+fn sources(node: &Node, place: Location, findings: &mut Findings) -> Option<At<Sources>> {
+    let any = matches!(&node.kind, NodeKind::Scalar { text, .. } if text == "any");
+    let value = if any {
+        Sources::Any
+    } else {
+        Sources::Prefixes(prefixes(node, place.clone(), findings).unwrap_or_default())
+    };
+    Some(At { place, value })
+}
+
+/// Prefixes whose absence means something else than an empty list.
+#[expect(clippy::unnecessary_wraps, reason = "the signature of a reader")]
+fn some_prefixes(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<List<At<String>>> {
+    Some(prefixes(node, place, findings).unwrap_or_default())
+}
+
+fn files(node: &Node, place: Location, findings: &mut Findings) -> Option<At<List<At<String>>>> {
+    let value = one_or_more(node, place.clone(), findings)?;
+    Some(At { place, value })
+}
+
+/// The keys of `S` in the place of this one.
+#[derive(Debug)]
+pub(in crate::config) struct All<S>(PhantomData<S>);
+
+impl<S: Declared> Kind for All<S> {
+    type Field = S;
+    const NAME: &'static str = "";
+    const ALL: Option<&'static Section> = Some(S::SECTION);
+
+    fn field(keys: &Mapping<'_>, _key: &str, findings: &mut Findings) -> S {
+        S::read(keys, findings)
+    }
+}
+
+/// A mapping with the keys of `S`. Each key that it lacks may be in the same mapping of the defaults.
+#[derive(Debug)]
+pub(in crate::config) struct Merged<S>(PhantomData<S>);
+
+impl<S: Declared> Kind for Merged<S> {
+    type Field = Option<At<S>>;
+    const NAME: &'static str = "mapping";
+
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
+        let defaults = keys.defaults_inside(key, S::SECTION);
+        let own = keys.inside(key, S::SECTION, findings)?;
+        let own = own.with_defaults(defaults.as_ref());
+        Some(At {
+            place: own.place().clone(),
+            value: S::read(&own, findings),
+        })
+    }
+}
+
+/// A mapping with the keys of `S`, all of it written or all of it of the defaults.
+#[derive(Debug)]
+pub(in crate::config) struct Whole<S>(PhantomData<S>);
+
+impl<S: Declared> Kind for Whole<S> {
+    type Field = Option<At<S>>;
+    const NAME: &'static str = "mapping";
+
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
+        keys.value(key, findings, at)
+    }
+}
+
+/// A mapping with the keys of `S`, in which there is a meaning without any key.
+#[derive(Debug)]
+pub(in crate::config) struct Filled<S>(PhantomData<S>);
+
+impl<S: Declared> Kind for Filled<S> {
+    type Field = S;
+    const NAME: &'static str = "mapping";
+
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> S {
+        let read = keys.value(key, findings, at::<S>);
+        read.map(|at| at.value).unwrap_or_default()
+    }
+}
+
+/// Names, and for each one the keys of `S`, or else those that the defaults have for all.
+#[derive(Debug)]
+pub(in crate::config) struct Entries<S>(PhantomData<S>);
+
+impl<S: Declared> Kind for Entries<S> {
+    type Field = List<Named<S>>;
+    const NAME: &'static str = "mapping of names";
+
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
+        let defaults = keys.defaults_inside(S::SECTION.name, S::SECTION);
+        section(keys, key, findings, |node, place, findings| {
+            let own = Mapping::open(node, place, S::SECTION, Scope::All, findings)?;
+            Some(S::read(&own.with_defaults(defaults.as_ref()), findings))
+        })
+    }
+}
+
+/// What entries have that do not say otherwise. It is read here for its problems, and later for each entry.
+#[derive(Debug)]
+pub(in crate::config) struct Preset<S>(PhantomData<S>);
+
+impl<S: Declared> Kind for Preset<S> {
+    type Field = ();
+    const NAME: &'static str = "mapping";
+
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) {
+        keys.value(key, findings, |node, place, findings| {
+            let keys = Mapping::open(node, place, S::SECTION, Scope::Defaults, findings)?;
+            S::read(&keys, findings);
+            Some(())
+        });
+    }
+}

@@ -26,6 +26,7 @@ Usage: cargo xtask <command>
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
   check                  format, floors, lints, docs, licences and dependencies; no root needed
   floors [FOLDER]        how the modules of a crate (lb-user/src, or that of FOLDER) need one another
+  reference              write docs/configuration.md from the declarations of lb-user; no root needed
   help                   this text
 
 --yes installs without asking. Without a terminal, or with CI set, nothing is asked either.
@@ -43,6 +44,8 @@ pub(crate) enum Request {
     /// Of lb-user, or of the crate whose root is in this folder.
     Floors(Option<String>),
     Help,
+    /// Write the reference page of the configuration.
+    Reference,
     /// `test --kernels`.
     Kernels {
         yes: bool,
@@ -111,6 +114,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
         "help" | "-h" | "--help" => Ok(Request::Help),
         "bench" => Ok(bench(words)),
         "check" => flags("check", words, []).map(|[]| Request::Check),
+        "reference" => flags("reference", words, []).map(|[]| Request::Reference),
         "floors" => match (words.next(), words.next()) {
             (folder, None) => Ok(Request::Floors(folder)),
             (_, Some(word)) => Err(format!("`floors` does not take `{word}`")),

@@ -17,6 +17,7 @@ mod packages;
 /// The pinned versions.
 mod pins;
 mod preflight;
+mod reference;
 mod run;
 mod setup;
 mod steps;
@@ -57,6 +58,7 @@ fn dispatch(request: &Request) -> Result<ExitCode> {
             println!("{}", args::HELP);
             Ok(ExitCode::SUCCESS)
         }
+        Request::Reference => reference::write(),
         Request::Run(run) => run::run(run),
         Request::Setup { yes } => {
             setup::ensure(Purpose::Setup, *yes).map(|_workspace| ExitCode::SUCCESS)

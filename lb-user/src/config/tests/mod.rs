@@ -14,6 +14,7 @@ mod nodes;
 mod on_disk;
 mod pools;
 mod quota;
+mod reference;
 mod robust;
 mod routes;
 mod rules;

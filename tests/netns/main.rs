@@ -9,6 +9,10 @@
     reason = "an integration test target is all tests"
 )]
 
+// The attribute in every module.
+#[macro_use]
+extern crate lb_tests_attribute;
+
 mod bench;
 mod flows;
 mod handoff;

@@ -22,8 +22,7 @@ use lb_tests::{
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Hosts of one LAN reach each other, hosts of two do not, and nobody has the VIP.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn without_lb_the_networks_are_apart() -> Result<()> {
     let topology = Topology::poc()?;
     let [c1, c2] = [&topology.clients[0], &topology.clients[1]];
@@ -45,8 +44,7 @@ fn without_lb_the_networks_are_apart() -> Result<()> {
 }
 
 /// Every server of every node answers with its node's name, and knows whom it answered.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_node_answers_its_neighbours() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
@@ -74,8 +72,7 @@ fn every_node_answers_its_neighbours() -> Result<()> {
 }
 
 /// Frames cross the switches at most one MTU long, and bulk data stays intact.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn frames_arrive_as_on_a_wire() -> Result<()> {
     const BYTES: u64 = 8 << 20;
     let topology = Topology::poc()?;
@@ -97,8 +94,7 @@ fn frames_arrive_as_on_a_wire() -> Result<()> {
 }
 
 /// Two tenants have the same addresses and never meet; each control plane has its own certificate.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn tenants_with_the_same_addresses_are_apart() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;
@@ -134,8 +130,7 @@ fn tenants_with_the_same_addresses_are_apart() -> Result<()> {
 
 /// What leaves a tenant's host arrives on the trunk with the tenant's tag in the frame, what has
 /// the tag there arrives without it, and a frame without a tag stays as it is.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn tags_are_in_the_frame_on_the_trunk_and_nowhere_else() -> Result<()> {
     let trunk = Trunk::build()?;
     let [nic, broadcast] = [trunk.mac(TENANT_NIC)?, Mac::BROADCAST];
@@ -170,8 +165,7 @@ fn tags_are_in_the_frame_on_the_trunk_and_nowhere_else() -> Result<()> {
 }
 
 /// The guests are behind the host's bridge, and a client behind a router reaches the host.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_host_with_one_address_has_guests_behind_it() -> Result<()> {
     let one = OneIp::build()?;
     for client in one.clients.iter().chain([&one.far.host]) {
@@ -192,8 +186,7 @@ fn a_host_with_one_address_has_guests_behind_it() -> Result<()> {
 }
 
 /// A host behind a router reaches the LAN, and the LAN reaches it through the router.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn routers_forward_to_the_hosts_behind_them() -> Result<()> {
     let topology = Topology::poc()?;
     for (routed, neighbour) in [

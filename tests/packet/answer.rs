@@ -22,8 +22,7 @@ services:
 
 const EMPTY: &str = "192.168.203.110:80";
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_syn_to_an_empty_pool_is_reset() {
     let mut lb = DataPlane::new(CONFIG_EMPTY);
     let syn = request(CLIENT_A, EMPTY, SYN_ONLY).numbers(1000, 0);
@@ -32,8 +31,7 @@ fn a_syn_to_an_empty_pool_is_reset() {
     assert_reset(&answer, &wanted.between(TENANT_NIC, CLIENT));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_rest_of_an_unknown_connection_is_reset_from_either_side() {
     let mut lb = DataPlane::new(CONFIG);
     let data = request(CLIENT_A, API, ACK_ONLY)
@@ -49,8 +47,7 @@ fn the_rest_of_an_unknown_connection_is_reset_from_either_side() {
     assert_reset(&answer, &wanted.between(MGMT_NIC, KAS_MAC));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_datagram_that_cannot_be_served_comes_back_as_unreachable() {
     let mut lb = DataPlane::new(CONFIG_EMPTY);
     for payload in [0, 1, 600] {
@@ -73,8 +70,7 @@ fn a_datagram_that_cannot_be_served_comes_back_as_unreachable() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_answer_goes_back_with_its_tag() {
     let mut lb =
         DataPlane::new(&CONFIG_EMPTY.replace("interface: eth0,", "interface: eth0, vlan: 2003,"));
@@ -87,8 +83,7 @@ fn an_answer_goes_back_with_its_tag() {
     assert_reset(&answer, &wanted.between(TENANT_NIC, CLIENT));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_policy_denies_is_silent_unless_it_says_reject() {
     let denied = request(CLIENT_A, API, SYN_ONLY).bytes();
     let unknown = request(CLIENT_A, "192.168.203.110:22", SYN_ONLY).bytes();
@@ -114,8 +109,7 @@ fn what_policy_denies_is_silent_unless_it_says_reject() {
 }
 
 /// About a thousand at once for each CPU; then silence, so that nobody is made a reflector.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn answers_have_a_rate() {
     let mut lb = DataPlane::new(CONFIG_EMPTY);
     let syn = request(CLIENT_A, EMPTY, SYN_ONLY).bytes();

@@ -60,8 +60,7 @@ fn asked_by(sender: &str) -> [Vec<u8>; 2] {
     ]
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_request_for_an_address_of_ours_is_answered() {
     let mut lb = DataPlane::new(CONFIG);
     // A probe for an address that is in use, too (RFC 5227 section 2.1.1).
@@ -79,8 +78,7 @@ fn a_request_for_an_address_of_ours_is_answered() {
 }
 
 /// A local stack may be behind the NIC, and a veth may lose `XDP_TX`.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_answer_to_a_local_stack_is_redirected() {
     for mode in [Mode::Native, Mode::Generic] {
         let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
@@ -95,8 +93,7 @@ fn an_answer_to_a_local_stack_is_redirected() {
 }
 
 /// Padding stays, up to what the shortest frame has of it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_answer_is_no_longer_than_the_shortest_frame() {
     let mut lb = DataPlane::new(CONFIG);
     for (length, wanted) in [(42, 42), (43, 43), (60, 60), (61, 60), (1000, 60)] {
@@ -107,8 +104,7 @@ fn an_answer_is_no_longer_than_the_shortest_frame() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_vip_is_answered_for_without_a_cell() {
     let mut lb = DataPlane::new(CONFIG);
     let id = lb.ids.get(Kind::Network, "tenant-a").expect("a network");
@@ -119,8 +115,7 @@ fn a_vip_is_answered_for_without_a_cell() {
     assert_answered(&mut lb, Port::Tenant, &request, answer);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_no_station_of_the_network_sends_is_forged() {
     let mut lb = DataPlane::new(CONFIG);
     let [request, _] = asked_by(HOST);
@@ -160,8 +155,7 @@ fn what_no_station_of_the_network_sends_is_forged() {
 }
 
 /// A station that opens no flows may be on the link all the same: backends and gateways.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_station_that_is_no_source_is_answered() {
     let config = CONFIG
         .replace(
@@ -192,8 +186,7 @@ fn request_of(client: &str) -> Vec<u8> {
     request(&format!("{client}:40000"), API, SYN_ONLY).bytes()
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_answer_to_a_question_of_ours_goes_into_the_cell() {
     let mut lb = DataPlane::new(CONFIG);
     let answer = arp(ANSWER, KAS_MAC, NODE, MGMT_NIC, SNAT);
@@ -215,8 +208,7 @@ fn an_answer_to_a_question_of_ours_goes_into_the_cell() {
 }
 
 /// A standby that has taken the VIP as well. The cell's kernel hears it, and does not answer.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_station_with_an_address_of_ours_is_not_answered() {
     let mut lb = DataPlane::new(CONFIG);
     for (kind, to) in [(ASK, Mac::default()), (ANSWER, TENANT_NIC)] {
@@ -227,8 +219,7 @@ fn a_station_with_an_address_of_ours_is_not_answered() {
 }
 
 /// Each kind has a bucket of its own, and each network.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn answers_have_a_rate_and_what_enters_the_cell_has_others() {
     const FLOOD: u32 = 40_000;
     let mut lb = DataPlane::new(CONFIG);
@@ -271,8 +262,7 @@ fn answers_have_a_rate_and_what_enters_the_cell_has_others() {
 }
 
 /// A tenant's router or worker that says where it is now; on mgmt the host must hear it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn gratuitous_arp_goes_into_a_tenants_cell_and_passes_on_mgmt() {
     let mut lb = DataPlane::new(CONFIG);
     for kind in [ASK, ANSWER] {
@@ -290,8 +280,7 @@ fn gratuitous_arp_goes_into_a_tenants_cell_and_passes_on_mgmt() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn other_arp_never_leaves_a_tenants_network_and_passes_on_mgmt() {
     let mut lb = DataPlane::new(CONFIG);
     let gateway = arp(ASK, CLIENT, HOST, Mac::default(), "192.168.203.1");
@@ -313,8 +302,7 @@ fn other_arp_never_leaves_a_tenants_network_and_passes_on_mgmt() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_may_only_speak_arp_for_its_own_addresses() {
     let mut lb = DataPlane::new(CONFIG);
     let asks = arp(ASK, MGMT_NIC, SNAT, Mac::default(), NODE);
@@ -337,8 +325,7 @@ fn a_cell_may_only_speak_arp_for_its_own_addresses() {
     assert_dropped(&mut lb, Port::Cell("mgmt"), &ip, "cell_forbidden");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn truncated_arp_is_malformed() {
     let mut lb = DataPlane::new(CONFIG);
     let [whole, _] = asked_by(HOST);
@@ -348,8 +335,7 @@ fn truncated_arp_is_malformed() {
 }
 
 /// What looks like ARP for our own address behind another ethertype does not leave.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn arp_behind_another_ethertype_leaves_no_cell() {
     let mut lb = DataPlane::new(CONFIG);
     for ethertype in [0x0800_u16, 0x86dd, 0x8100, 0x88cc] {

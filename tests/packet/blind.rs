@@ -61,8 +61,7 @@ fn assert_over(lb: &mut DataPlane, what: &str) {
     assert_eq!(lb.drain_free_ids().len(), IDS, "{what}");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_spoofed_syn_does_not_say_what_a_reset_must_carry() {
     let mut lb = open();
     for number in [0x7777_0000, OF_CLIENT - 1, OF_CLIENT - 100, 0xffff_ff00] {
@@ -82,8 +81,7 @@ fn a_spoofed_syn_does_not_say_what_a_reset_must_carry() {
 }
 
 /// A backend challenges such a reset (RFC 5961 section 3.2), so the connection is there: it goes on to count.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_reset_that_is_not_exact_ends_nothing_and_stays_in_the_budget() {
     for ahead in [1, 1000, (1 << 30) - 1, 1 << 31] {
         for flags in [RST_ONLY, RST_ACK] {
@@ -104,8 +102,7 @@ fn a_reset_that_is_not_exact_ends_nothing_and_stays_in_the_budget() {
 
 /// A reset with the last number that was acknowledged, behind data that is in flight: the backend challenges it. What
 /// it says then is answered, so that it has no connection which does not count.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_that_did_not_take_an_exact_reset_is_reset() {
     let mut lb = open();
     client_sends(&mut lb, ACK_ONLY, OF_CLIENT, OF_BACKEND, &[7; 100]);
@@ -125,8 +122,7 @@ fn a_backend_that_did_not_take_an_exact_reset_is_reset() {
 }
 
 /// The number is a guess without the connection in sight; and an idle watch would be taken for half closed.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_blind_fin_closes_nothing() {
     for guess in [
         0xdead_0000,
@@ -149,8 +145,7 @@ fn a_blind_fin_closes_nothing() {
 }
 
 /// Data and a FIN on their way: the FIN counts when the other end has it, also where data before it was lost.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_fin_behind_data_in_flight_counts_when_it_is_acknowledged() {
     let data = [7; 100];
     let mut lb = open();
@@ -191,8 +186,7 @@ fn a_fin_behind_data_in_flight_counts_when_it_is_acknowledged() {
 
 /// A client that opens its port again where one end of the last connection was not seen to close: the backend's
 /// answer says that there is another connection, or none.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_port_opens_again_when_the_backend_says_so() {
     let half = || {
         let mut lb = open();
@@ -221,8 +215,7 @@ fn a_port_opens_again_when_the_backend_says_so() {
 }
 
 /// A station that is not the client cannot have its answers: not without a number of the connection.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_moves_to_another_mac_only_by_a_segment_of_its_connection() {
     let thief = Mac::new([2, 0, 0, 0, 0xbb, 1]);
     let mut lb = open();
@@ -258,8 +251,7 @@ fn a_client_moves_to_another_mac_only_by_a_segment_of_its_connection() {
 }
 
 /// The client's first SYN may come again, by another way and with another number.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_that_is_not_answered_yet_may_move() {
     let router = Mac::new([2, 0, 0, 0, 0xbb, 1]);
     let mut lb = DataPlane::new(CONFIG);
@@ -283,8 +275,7 @@ fn a_client_that_is_not_answered_yet_may_move() {
 }
 
 /// A reply to such a station would be broadcast on the tenant's network.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_station_has_a_group_address() {
     let nobody = Mac::new([0; 6]);
     let group = Mac::new([0x33, 0x33, 0, 0, 0, 1]);
@@ -310,8 +301,7 @@ fn no_station_has_a_group_address() {
 }
 
 /// Where the host has its own network as well, such a frame passes unless a flow would begin with it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_network_that_is_the_hosts_too_learns_no_group_address() {
     const VIP: &str = "10.32.96.60:6443";
     let config = CONFIG.replace(

@@ -36,8 +36,7 @@ fn answer(port: u16) -> Frame {
     udp(RESOLVER, &snat(port)).between(RESOLVER_MAC, MGMT_NIC)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn live_flows_are_counted_for_network_and_service() {
     let mut lb = DataPlane::new(CONFIG);
     assert_eq!(live(&lb), [0, 0]);
@@ -56,8 +55,7 @@ fn live_flows_are_counted_for_network_and_service() {
     assert_eq!(live(&lb), [2, 1], "it ends once");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_spent_budget_refuses_new_flows_and_leaves_the_others() {
     for (from, to) in [
         ("pool: kas-a }", "pool: kas-a, max_flows: 2 }"),
@@ -79,8 +77,7 @@ fn a_spent_budget_refuses_new_flows_and_leaves_the_others() {
 }
 
 /// A flood of SYNs takes the places of SYNs: what got established keeps its id.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn half_open_flows_recycle_each_other() {
     let config = CONFIG.replace(
         "prefixes: [192.168.203.0/24] }",
@@ -112,8 +109,7 @@ fn half_open_flows_recycle_each_other() {
 }
 
 /// A place outlives its flow: whoever has the id next is not ended for that.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_stale_place_ends_nobody_elses_flow() {
     let config = CONFIG.replace(
         "prefixes: [192.168.203.0/24] }",
@@ -138,8 +134,7 @@ fn a_stale_place_ends_nobody_elses_flow() {
 }
 
 /// A backend's SYN-ACK is not enough to keep an id: only the client's answer to it is.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_handshake_without_its_last_step_is_half_open() {
     let config = CONFIG.replace(
         "prefixes: [192.168.203.0/24] }",
@@ -159,8 +154,7 @@ fn a_handshake_without_its_last_step_is_half_open() {
 }
 
 /// An answered query that was in use just now outlives a burst of others.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_busy_udp_flow_keeps_its_id() {
     let config = CONFIG.replace(
         "prefixes: [192.168.203.0/24] }",
@@ -184,8 +178,7 @@ fn a_busy_udp_flow_keeps_its_id() {
 }
 
 /// Also of answered queries a network has no more than its ring has places.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn busy_udp_flows_stay_within_their_ring() {
     let config = CONFIG.replace(
         "prefixes: [192.168.203.0/24] }",
@@ -202,8 +195,7 @@ fn busy_udp_flows_stay_within_their_ring() {
 }
 
 /// A flood of SYNs spends no budget; what comes of a handshake does.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn half_open_flows_spend_no_budget() {
     let config = CONFIG.replace(
         "prefixes: [192.168.203.0/24] }",
@@ -231,8 +223,7 @@ fn half_open_flows_spend_no_budget() {
 }
 
 /// An id whose last connection the same backend closed first may rest there in TIME_WAIT.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_id_that_rests_at_the_backend_is_taken_last() {
     let mut lb = DataPlane::new(CONFIG);
     let ids = lb.drain_free_ids();
@@ -261,8 +252,7 @@ fn an_id_that_rests_at_the_backend_is_taken_last() {
 }
 
 /// Where every id that is looked at rests, it is the one that has rested longest; the others come later again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn of_ids_that_rest_the_oldest_is_taken() {
     let mut lb = DataPlane::new(CONFIG);
     let ids = lb.drain_free_ids();
@@ -293,8 +283,7 @@ fn of_ids_that_rest_the_oldest_is_taken() {
 }
 
 /// A packet takes the mark of expiry off, so that userspace does not close the flow.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_packet_of_either_side_wakes_a_flow_that_is_about_to_expire() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -313,8 +302,7 @@ fn a_packet_of_either_side_wakes_a_flow_that_is_about_to_expire() {
 }
 
 /// What userspace ended translates no more: either end that goes on is told so.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_ended_flow_is_no_flow_for_either_end() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);

@@ -26,8 +26,7 @@ fn finish(lb: &mut DataPlane, client: &str, port: u16) {
     forwarded(lb, Port::Mgmt, &reply(port, FIN_ACK).numbers(5001, 1002));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn both_fins_free_the_id_and_the_last_ack_still_arrives() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -49,8 +48,7 @@ fn both_fins_free_the_id_and_the_last_ack_still_arrives() {
     );
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_fitting_reset_frees_the_id_from_either_side() {
     let frames: [(Port, Frame); 2] = [
         (
@@ -74,8 +72,7 @@ fn a_fitting_reset_frees_the_id_from_either_side() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_refused_connection_frees_its_id() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(
@@ -95,8 +92,7 @@ fn a_refused_connection_frees_its_id() {
     assert_eq!(state(&lb, 1024), State::Closed);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_same_client_port_opens_again_with_a_new_id() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -109,8 +105,7 @@ fn the_same_client_port_opens_again_with_a_new_id() {
 
 /// A SYN that the network has kept until its connection was over opens no other one: a reset of that would
 /// reach a client that still waits for the last one's end. Its number says so, for half a second.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_late_syn_opens_nothing_until_a_client_would_have_sent_another() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -139,8 +134,7 @@ fn a_late_syn_opens_nothing_until_a_client_would_have_sent_another() {
 }
 
 /// A first SYN without answer, then another from the same port with another initial number.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_second_try_with_another_number_is_answered() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(
@@ -164,8 +158,7 @@ fn a_second_try_with_another_number_is_answered() {
 
 /// The id of a closed flow goes to another client: the first one's tuple is forgotten, and its late
 /// packets reach nobody.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_recycled_id_belongs_to_its_new_flow_alone() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -195,8 +188,7 @@ fn a_recycled_id_belongs_to_its_new_flow_alone() {
 }
 
 /// Hints may be stale: an id that turns up in the queue while its flow lives is skipped.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_queued_id_of_a_live_flow_is_not_given_out() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -211,8 +203,7 @@ fn a_queued_id_of_a_live_flow_is_not_given_out() {
 }
 
 /// A reset that is repeated, or that crosses the last FIN, frees no id a second time.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_reset_after_the_end_frees_nothing_again() {
     let mut lb = DataPlane::new(CONFIG);
     // A full queue refuses an id: one flow must live for a second copy to find room.
@@ -227,8 +218,7 @@ fn a_reset_after_the_end_frees_nothing_again() {
 }
 
 /// Until the client acknowledges it, the backend's own SYN-ACK says what its reset must carry.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_reset_before_the_clients_ack_is_judged_by_the_syn_ack() {
     let isn = 0x8000_0000;
     let mut lb = DataPlane::new(CONFIG);
@@ -254,8 +244,7 @@ fn a_reset_before_the_clients_ack_is_judged_by_the_syn_ack() {
 
 /// The id of a closed flow is taken while its client has opened the same port again: the index
 /// belongs to the client's new flow, and stays.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_recycled_id_leaves_the_same_clients_next_flow_alone() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);

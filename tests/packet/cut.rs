@@ -139,8 +139,7 @@ fn facts(reports: &mut Reports) -> Vec<(u32, u32, u32, State)> {
     std::iter::from_fn(|| reports.take()).map(fact).collect()
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_cut_ends_and_both_ends_are_told_and_nothing_else_happens() {
     const OTHER: &str = "192.168.203.50:40001";
     const OVER: &str = "192.168.203.50:40002";
@@ -221,8 +220,7 @@ fn what_is_cut_ends_and_both_ends_are_told_and_nothing_else_happens() {
 }
 
 /// All flows of one backend, which are idle: the time is to be read, the numbers are asserted.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn many_idle_flows_are_cut_and_every_end_is_told_once() {
     const FLOWS: u16 = 50_000;
     let lb = DataPlane::alone(CONFIG);

@@ -18,8 +18,7 @@ use lb_user::dataplane::{maps::Maps, object::Object};
 
 use super::given::*;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_tenant_reaches_nothing_but_declared_services() {
     let mut lb = DataPlane::new(CONFIG);
     let cases = [
@@ -49,8 +48,7 @@ fn a_tenant_reaches_nothing_but_declared_services() {
     );
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn only_a_syn_opens_a_tcp_flow() {
     let mut lb = DataPlane::new(CONFIG);
     for flags in [0, ACK_ONLY, SYN_ACK, FIN_ACK, SYN_ONLY | 1] {
@@ -64,16 +62,14 @@ fn only_a_syn_opens_a_tcp_flow() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_without_next_hop_gets_no_flow() {
     let mut lb = DataPlane::unresolved(CONFIG);
     let bytes = request(CLIENT_A, API, SYN_ONLY).bytes();
     assert_refused(&mut lb, Port::Tenant, &bytes, "no_next_hop");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn without_a_free_id_new_flows_are_refused_and_old_ones_live() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -87,8 +83,7 @@ fn without_a_free_id_new_flows_are_refused_and_old_ones_live() {
     );
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn other_protocols_to_our_addresses_are_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     for (port, frame) in [
@@ -104,8 +99,7 @@ fn other_protocols_to_our_addresses_are_dropped() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn ip_to_group_addresses_and_other_protocols_stay_in_the_tenants_network() {
     let mut lb = DataPlane::new(CONFIG);
     let broadcast =
@@ -120,8 +114,7 @@ fn ip_to_group_addresses_and_other_protocols_stay_in_the_tenants_network() {
 }
 
 /// A data plane from before these counters had others; they begin at zero, and no flow ends for that.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_older_data_plane_says_that_it_counts_elsewhere_until_a_start_makes_its_counters() {
     let mut lb = DataPlane::alone(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -139,8 +132,7 @@ fn an_older_data_plane_says_that_it_counts_elsewhere_until_a_start_makes_its_cou
 }
 
 /// An older data plane keeps the latest packet of a reason for all networks, and one that is older still keeps none.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn samples_of_an_older_data_plane_are_read_where_it_keeps_them() {
     let lb = DataPlane::alone(CONFIG);
     let folder = lb.maps_folder();

@@ -115,8 +115,7 @@ fn assert_reset(lb: &mut DataPlane, sent: &Frame, reason: &str, flags: u8, numbe
     assert_eq!(answer[48..50], [0, 0], "window");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_of_an_ended_flow_is_told_whatever_its_policy_is_now() {
     for (change, reason) in CHANGES {
         let mut lb = ended(change);
@@ -132,8 +131,7 @@ fn a_client_of_an_ended_flow_is_told_whatever_its_policy_is_now() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_opens_or_resets_learns_nothing_nor_who_has_no_flow() {
     for (change, reason) in CHANGES {
         let mut lb = ended(change);
@@ -159,8 +157,7 @@ fn who_opens_or_resets_learns_nothing_nor_who_has_no_flow() {
 }
 
 /// Of a protocol that is not IPv4, on a network where nothing else is declared.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_not_ipv4_has_no_flow() {
     let mut lb = ended(remove_vip);
     let mut bytes = segment(ACK_ONLY).bytes();
@@ -170,8 +167,7 @@ fn what_is_not_ipv4_has_no_flow() {
 
 /// A change of policy alone ends nothing: the cut does. And an id that is another client's says nothing
 /// of this one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_live_flow_goes_on_and_another_ones_entry_says_nothing() {
     let (remove_vip, live) = (CHANGES[1].0, [CHANGES[0], CHANGES[2], CHANGES[3]]);
     for (change, reason) in live {
@@ -196,8 +192,7 @@ fn a_live_flow_goes_on_and_another_ones_entry_says_nothing() {
 
 /// They share the rate of all refusals, so that a flood of a client's own segments is met with silence
 /// in the end.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn these_answers_have_the_rate_of_the_others() {
     let mut lb = ended(remove_listener);
     let bytes = segment(ACK_ONLY).bytes();

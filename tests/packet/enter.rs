@@ -115,8 +115,7 @@ fn cell_says(lb: &mut DataPlane, flags: u8) {
     assert_eq!(outcome.counted.2, "forwarded");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn each_kind_of_a_tenants_flood_is_limited_by_itself() {
     let mut lb = DataPlane::new(CONFIG);
     let router = node_mac(Ipv4Addr::new(192, 168, 203, 1));
@@ -146,8 +145,7 @@ fn each_kind_of_a_tenants_flood_is_limited_by_itself() {
 }
 
 /// A client that is denied takes no token.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_denied_flood_takes_nothing_of_the_rate() {
     let mut lb = DataPlane::new(CONFIG);
     let spoofed = request("10.9.9.9:40000", API, SYN_ONLY).bytes();
@@ -157,8 +155,7 @@ fn a_denied_flood_takes_nothing_of_the_rate() {
     assert_limited(&mut lb, Port::Tenant, "tenant-a", &syn, SYNS);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_a_socket_of_the_cell_talks_to_has_no_rate() {
     let mut lb = DataPlane::new(CONFIG);
     let of = |client, flags| request(client, API, flags).payload(b"more").bytes();
@@ -187,8 +184,7 @@ fn what_a_socket_of_the_cell_talks_to_has_no_rate() {
 }
 
 /// The answers to checks: of the target that was asked without a rate, of others at one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_answers_a_check_has_no_rate_and_what_pretends_to_has_one() {
     let mut lb = DataPlane::new(CONFIG);
     hear(&lb, &[("mgmt", KAS)]);
@@ -207,8 +203,7 @@ fn what_answers_a_check_has_no_rate_and_what_pretends_to_has_one() {
 }
 
 /// A client that says nothing for a minute is a stranger again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_note_wears_off() {
     let mut lb = DataPlane::new(CONFIG);
     cell_says(&mut lb, ACK_ONLY);
@@ -234,8 +229,7 @@ fn a_note_wears_off() {
 }
 
 /// The kernel has one table of neighbours for all tenants: a host that has a whole prefix does not fill it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_network_adds_so_many_stations_in_a_second() {
     let mut lb = DataPlane::new(ROUTED);
     let most = MAX_STATIONS as usize;

@@ -26,8 +26,7 @@ fn facts(events: &[FlowEvent]) -> Vec<(u32, u32)> {
     events.iter().map(|event| (event.kind, event.id)).collect()
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_record_says_when_it_was_made() {
     let mut lb = logged();
     let id = DataPlane::flow_id(1024);
@@ -49,8 +48,7 @@ fn a_record_says_when_it_was_made() {
     assert!((ending..=over).contains(&events[1].time), "{events:?}");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flow_that_outlives_what_its_vip_listens_on_is_reported() {
     let mut lb = logged();
     let id = DataPlane::flow_id(1024);
@@ -63,8 +61,7 @@ fn a_flow_that_outlives_what_its_vip_listens_on_is_reported() {
     assert_eq!(facts(&events), [(BEGAN, id), (RESET_BY_CLIENT, id)]);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn without_a_flow_log_nothing_is_reported() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);

@@ -134,8 +134,7 @@ fn to_client() -> Frame {
     wanted.between(TENANT_NIC, CLIENT)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn all_fragments_take_the_way_of_the_first_one() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = fragments(&datagram().bytes());
@@ -151,8 +150,7 @@ fn all_fragments_take_the_way_of_the_first_one() {
 }
 
 /// A datagram that may not be fragmented, and is nevertheless, as a sender may do it: its flags stay.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn fragments_with_the_flag_dont_fragment_are_fragments() {
     let mut lb = DataPlane::new(CONFIG);
     let whole = query(CLIENT_A).payload(&payload()).bytes();
@@ -169,8 +167,7 @@ fn fragments_with_the_flag_dont_fragment_are_fragments() {
     assert_eq!(last, cut_with(&wanted, 48, BYTES, 0x4000));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn one_hole_is_followed_and_a_second_one_is_not() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = fragments(&datagram().bytes());
@@ -190,8 +187,7 @@ fn one_hole_is_followed_and_a_second_one_is_not() {
     passed(&mut lb, Port::Tenant, &sent[4]);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_tcp_segment_in_pieces_belongs_to_its_flow() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -214,8 +210,7 @@ fn a_tcp_segment_in_pieces_belongs_to_its_flow() {
 
 /// Where frames of local stacks come from, a checksum that is the sum of its pseudo-header is still to be
 /// computed. That of a first fragment may be so by chance, over its own length: it covers the others, too.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_checksum_of_a_first_fragment_is_never_open() {
     for mode in [Mode::Native, Mode::Generic] {
         let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
@@ -244,8 +239,7 @@ fn the_checksum_of_a_first_fragment_is_never_open() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn nothing_passes_before_the_first_fragment_or_after_the_last() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = fragments(&datagram().bytes());
@@ -279,8 +273,7 @@ fn nothing_passes_before_the_first_fragment_or_after_the_last() {
 }
 
 /// What has passed cannot be overwritten, and nothing more of such a datagram passes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_overlap_ends_the_datagram() {
     let whole = datagram().bytes();
     let sent = fragments(&whole);
@@ -308,8 +301,7 @@ fn an_overlap_ends_the_datagram() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn tiny_and_lying_fragments_are_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     let whole = datagram().bytes();
@@ -354,8 +346,7 @@ fn tiny_and_lying_fragments_are_dropped() {
 
 /// A first fragment again, as with other ports behind the same identification: another datagram, so
 /// that the receiver never mixes the two.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_repeated_first_fragment_begins_anew() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = fragments(&datagram().bytes());
@@ -373,8 +364,7 @@ fn a_repeated_first_fragment_begins_anew() {
 }
 
 /// 30 seconds after the first one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_fragment_that_comes_too_late_is_dropped() {
     // Coarse time has units of 2^20 ns.
     const SECOND: u32 = 953;
@@ -402,8 +392,7 @@ fn age(lb: &mut DataPlane, change: impl Fn(&mut Datagram)) {
 }
 
 /// The id was taken by another flow, or userspace ended the flow: its fragments reach nobody.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn fragments_of_a_flow_that_is_gone_are_dropped() {
     let id = DataPlane::flow_id(1024);
     let sent = fragments(&datagram().bytes());
@@ -432,8 +421,7 @@ fn fragments_of_a_flow_that_is_gone_are_dropped() {
 }
 
 /// Where the flow goes now, and not where it went when the first fragment came.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_fragment_is_counted_and_keeps_the_flow() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = fragments(&datagram().bytes());
@@ -460,8 +448,7 @@ fn every_fragment_is_counted_and_keeps_the_flow() {
     );
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn hops_and_size_are_judged_before_anything_is_noted() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = fragments(&datagram().bytes());
@@ -484,8 +471,7 @@ fn hops_and_size_are_judged_before_anything_is_noted() {
 }
 
 /// RFC 6864: clients that share a SNAT address count each for itself.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_may_be_in_pieces_gets_an_identification_of_ours() {
     let mut lb = DataPlane::new(CONFIG);
     let mut ours = BTreeSet::new();
@@ -522,8 +508,7 @@ fn what_may_be_in_pieces_gets_an_identification_of_ours() {
 }
 
 /// Fragments are judged by what the first one is: no service, not allowed, spoofed.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_is_not_let_in_gets_no_fragment_in() {
     let config = CONFIG.replace("pool: dns-a }", "pool: dns-a, deny: [192.168.203.64/26] }");
     let mut lb = DataPlane::new(&config);
@@ -555,8 +540,7 @@ fn two_tenants() -> String {
 }
 
 /// However many datagrams a tenant begins, in either direction, those of another are followed.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn one_tenants_fragments_cost_another_nothing() {
     const MANY: u16 = 20_000;
     let mut lb = DataPlane::alone(&two_tenants());
@@ -587,8 +571,7 @@ fn one_tenants_fragments_cost_another_nothing() {
 
 /// A data plane of before has other records, which nothing reads any more: only a datagram that is on its way is
 /// lost.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_start_over_pins_without_the_records_makes_them() {
     let lb = DataPlane::alone(CONFIG);
     let pin = lb.maps_folder().join("DATAGRAMS");
@@ -599,8 +582,7 @@ fn a_start_over_pins_without_the_records_makes_them() {
 }
 
 /// More datagrams than there is room for: the newest are followed.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_memory_of_datagrams_is_bounded() {
     let mut lb = DataPlane::alone(CONFIG);
     let whole = datagram().bytes();
@@ -623,8 +605,7 @@ fn the_memory_of_datagrams_is_bounded() {
 }
 
 /// A VLAN is put on and taken off each fragment.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn fragments_of_a_tagged_network_keep_its_tag() {
     let config = CONFIG.replace(
         "role: tenant, interface: eth0",
@@ -656,8 +637,7 @@ fn fragments_of_a_tagged_network_keep_its_tag() {
 }
 
 /// Where the address is the host's own, so are the fragments of which we had no first one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn fragments_to_the_host_pass_and_those_of_a_service_do_not() {
     let mut lb = DataPlane::new(
         r#"

@@ -44,8 +44,7 @@ fn forwarded(lb: &mut DataPlane, port: Port, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_declared_port_of_the_host_is_a_vip() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = tcp(CLIENT_X, VIP, SYN_ONLY).between(CLIENT, TENANT_NIC);
@@ -61,8 +60,7 @@ fn a_declared_port_of_the_host_is_a_vip() {
 }
 
 /// One address, two subjects: a service on a port, and the range of SNAT ports.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_address_may_be_a_vip_and_a_snat_address() {
     let mut lb = DataPlane::new(CONFIG);
     let inside = "192.168.126.12:40000";
@@ -73,8 +71,7 @@ fn an_address_may_be_a_vip_and_a_snat_address() {
     assert_frame(&outcome.frame, &wanted.between(MGMT_NIC, KAS_MAC));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn everything_else_to_the_host_passes_untouched() {
     let mut lb = DataPlane::new(CONFIG);
     let to_host = |l4: lb_tests::frames::packet::Frame| l4.between(CLIENT, TENANT_NIC).bytes();
@@ -106,8 +103,7 @@ fn everything_else_to_the_host_passes_untouched() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn declared_ports_and_the_snat_range_are_not_the_hosts() {
     let mut lb = DataPlane::new(CONFIG);
     let stray = tcp(CLIENT_X, VIP, ACK_ONLY)
@@ -132,8 +128,7 @@ fn declared_ports_and_the_snat_range_are_not_the_hosts() {
 }
 
 /// Pings are the host's, and so are errors, but for those about a flow of ours.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn icmp_is_the_hosts_but_for_errors_about_a_flow() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = tcp(CLIENT_X, VIP, SYN_ONLY).between(CLIENT, TENANT_NIC);
@@ -171,8 +166,7 @@ fn icmp_is_the_hosts_but_for_errors_about_a_flow() {
 
 /// A range of a hundred ports holds a hundred flows, each on a port of its own. Of two networks neither has
 /// so many places for half-open ones by default.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_range_of_ports_holds_as_many_flows() {
     let places = CONFIG.replace("sources: any }", "sources: any, half_open: 8192 }");
     let mut lb = DataPlane::new(&places);
@@ -191,8 +185,7 @@ fn a_range_of_ports_holds_as_many_flows() {
 }
 
 /// An address of the host that is only a SNAT address keeps all its other ports.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_ports_around_a_snat_range_are_the_hosts() {
     let mut lb = DataPlane::new(
         CONFIG

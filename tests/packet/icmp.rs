@@ -99,8 +99,7 @@ fn reply_pair(sequence: u32) -> [Frame; 2] {
     })
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_ping_of_a_vip_is_answered_by_the_vip() {
     let mut lb = DataPlane::new(CONFIG);
     for length in [0, 1, 2, 56, 1400, 1472] {
@@ -121,8 +120,7 @@ fn a_ping_of_a_vip_is_answered_by_the_vip() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_ping_keeps_its_options_and_a_wrong_checksum_stays_wrong() {
     let mut lb = DataPlane::new(CONFIG);
     let ping = icmp(HOST, VIP, (8, 0), 7)
@@ -143,8 +141,7 @@ fn a_ping_keeps_its_options_and_a_wrong_checksum_stays_wrong() {
     assert!(check(&outcome.frame).is_err());
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_ping_from_a_tagged_network_is_answered_with_its_tag() {
     let config = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
     let mut lb = DataPlane::new(&config);
@@ -158,8 +155,7 @@ fn a_ping_from_a_tagged_network_is_answered_with_its_tag() {
 
 /// Whoever may open flows may ping, and nobody else; a service's own rules say nothing about the
 /// address.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_ping_from_nowhere_is_not_answered() {
     let mut lb = DataPlane::new(CONFIG);
     let cases = [
@@ -181,8 +177,7 @@ fn a_ping_from_nowhere_is_not_answered() {
 }
 
 /// About a thousand at once for each CPU, and none of the refusals that others wait for.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn pings_have_a_rate_of_their_own() {
     let mut lb = DataPlane::new(CONFIG);
     let ping = icmp(HOST, VIP, (8, 0), 7).between(CLIENT, TENANT_NIC);
@@ -208,8 +203,7 @@ fn pings_have_a_rate_of_their_own() {
 
 /// The client of a flow is told by the VIP, whoever on the backends' side found the error; it sees
 /// the packet that it had sent, as far as it is quoted.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_a_request_reaches_its_client() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -228,8 +222,7 @@ fn an_error_about_a_request_reaches_its_client() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_a_reply_reaches_its_backend() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -245,8 +238,7 @@ fn an_error_about_a_reply_reaches_its_backend() {
 
 /// A backend keeps the MTU of a path by its destination, a SNAT address, which all clients share: so what a
 /// client's side says of it is bounded, and no error is believed about what fits.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_mtu_below_the_floor_reaches_a_backend() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -345,8 +337,7 @@ fn to_resolver(kind: (u8, u8), rest: u32, body: &[u8]) -> Icmp {
     wanted.ttl(63).body(body)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_a_datagram_is_translated_with_and_without_checksum() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(&mut lb, Port::Tenant, &query(CLIENT_A).payload(b"who?"));
@@ -375,8 +366,7 @@ fn an_error_about_a_datagram_is_translated_with_and_without_checksum() {
 }
 
 /// IP options in the quote and around the error, and an extension behind the quote (RFC 4884).
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn options_and_extensions_are_carried() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -407,8 +397,7 @@ fn options_and_extensions_are_carried() {
 }
 
 /// RFC 5508: an error changes no flow. It goes where the flow's packets go.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_leaves_the_flow_as_it_is() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -429,8 +418,7 @@ fn an_error_leaves_the_flow_as_it_is() {
 }
 
 /// Sequence numbers of either direction: from one before what the other end has acknowledged on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn only_a_number_that_may_be_in_flight_is_believed() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -459,8 +447,7 @@ fn judge(lb: &mut DataPlane, port: Port, sent: &Icmp, wanted: &Icmp, believed: b
 }
 
 /// A SYN, before anybody answered it, and the SYN-ACK: a client that cannot be served learns why.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_first_segments_of_a_flow_may_be_quoted() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
@@ -484,8 +471,7 @@ fn the_first_segments_of_a_flow_may_be_quoted() {
 }
 
 /// An error that quotes anything but a packet of ours of a flow that translates.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_no_flow_is_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -536,8 +522,7 @@ fn an_error_about_no_flow_is_dropped() {
     assert_dropped(&mut lb, Port::Mgmt, &sent.bytes(), "icmp_unrelated");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_nobody_acts_on_is_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -570,8 +555,7 @@ fn what_nobody_acts_on_is_dropped() {
 }
 
 /// Every length below the least that an error must quote, and header lengths that lie.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_that_quotes_too_little_is_malformed() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);

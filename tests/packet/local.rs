@@ -73,8 +73,7 @@ fn assert_delivered(lb: &mut DataPlane, bytes: &[u8]) {
     assert_eq!(lb.receive(Port::Mgmt, bytes), wanted);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_segment_to_a_local_port_goes_into_the_cell_as_it_is() {
     let mut lb = start(CONFIG);
     for port in PORTS {
@@ -90,8 +89,7 @@ fn a_segment_to_a_local_port_goes_into_the_cell_as_it_is() {
     assert_delivered(&mut lb, &late.bytes());
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_segment_of_the_cell_leaves_as_it_is() {
     let mut lb = start(CONFIG);
     for port in PORTS {
@@ -111,8 +109,7 @@ fn a_segment_of_the_cell_leaves_as_it_is() {
 }
 
 /// The tag comes off before the cell and goes on behind it, and the network decides whose cell it is.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_tag_of_a_network_stays_outside_its_cell() {
     let mut lb = start(CONFIG);
     let answer = to_us(tcp(KAS, LOCAL, SYN_ACK)).bytes();
@@ -130,8 +127,7 @@ fn the_tag_of_a_network_stays_outside_its_cell() {
 }
 
 /// The ports below are flow ids; what is no plain TCP segment has no port at all.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn nothing_else_to_a_snat_address_goes_into_the_cell() {
     let mut lb = start(CONFIG);
     for port in [0, 1, 1023, 1024, 57_343] {
@@ -165,8 +161,7 @@ fn nothing_else_to_a_snat_address_goes_into_the_cell() {
     assert_dropped(&mut lb, Port::Mgmt, &other, "unsupported_protocol");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_vip_has_no_local_ports() {
     let mut lb = start(CONFIG);
     for port in PORTS {
@@ -178,8 +173,7 @@ fn a_vip_has_no_local_ports() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn nothing_else_of_a_cell_leaves() {
     let mut lb = start(CONFIG);
     let mut forbidden = |bytes: &[u8]| {
@@ -217,8 +211,7 @@ fn nothing_else_of_a_cell_leaves() {
 
 /// An address of the host is the host's: its segments pass to it, whatever the port, and no cell has
 /// it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn local_ports_of_the_host_are_the_hosts() {
     let host = CONFIG
         .replace(
@@ -243,8 +236,7 @@ fn quote(frame: &Frame) -> Vec<u8> {
 }
 
 /// What the cell has sent may be too big for the way, or find nobody there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_a_segment_of_the_cell_goes_into_it() {
     let mut lb = start(CONFIG);
     for kind in [(3, 4), (3, 1), (11, 0), (12, 0)] {
@@ -282,8 +274,7 @@ fn an_error_about_a_segment_of_the_cell_goes_into_it() {
 
 /// The cell gets a frame that has left a kernel's stack and not its interface: with the checksum that a
 /// wire would have given it, or in generic mode as the kernel knows it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_open_checksum_is_made_whole_before_the_cell() {
     let segment = to_us(tcp(KAS, LOCAL, ACK_ONLY)).payload(b"an open checksum");
     for (mode, wanted) in [

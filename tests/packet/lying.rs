@@ -7,8 +7,7 @@ use lb_tests::{
 
 use super::given::*;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_24_every_truncation_of_a_frame_is_malformed() {
     let mut lb = DataPlane::new(CONFIG);
     let frames = [
@@ -33,8 +32,7 @@ fn reliability_24_every_truncation_of_a_frame_is_malformed() {
 
 /// Every value of the fields that say lengths, in frames of every length: forwarded only where all
 /// of them agree, and then with right checksums.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_24_fields_that_lie_about_lengths_never_forward_a_broken_frame() {
     let mut lb = DataPlane::new(CONFIG);
     for length in 54..=128usize {
@@ -103,8 +101,7 @@ fn forwarded_bytes(lb: &mut DataPlane, bytes: &[u8]) {
 }
 
 /// Whatever stands in the headers of a frame to us: a verdict and one counter.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_24_random_bytes_behind_our_addresses_always_end_in_one_verdict() {
     let mut lb = DataPlane::new(CONFIG);
     let mut state = 0x2545_f491_4f6c_dd1d_u64;

@@ -17,8 +17,7 @@ use super::{
 };
 
 /// A marked half-open flow whose place is taken is over once, whatever its client sends afterwards.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_marked_flow_that_is_recycled_ends_once() {
     let mut lb = DataPlane::new(&two_networks());
     let syn = |client: &str, vip: &str| request(client, vip, SYN_ONLY).numbers(CLIENT_ISN, 0);

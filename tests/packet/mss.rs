@@ -38,8 +38,7 @@ fn seen(lb: &mut DataPlane, client: &str, port: u16, options: &[u8], wanted: &[u
     assert_frame(&sent, &to_client.ttl(63).between(TENANT_NIC, CLIENT));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_smaller_network_says_how_large_segments_may_be() {
     let mut lb = DataPlane::new(&small_mgmt());
     seen(&mut lb, CLIENT_A, 1024, &mss(1460), &mss(1360));
@@ -50,8 +49,7 @@ fn the_smaller_network_says_how_large_segments_may_be() {
     seen(&mut lb, CLIENT_A, 1024, &mss(8960), &mss(1460));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_asks_for_less_or_for_nothing_stays() {
     let mut lb = DataPlane::new(&small_mgmt());
     for (port, options) in (1024..).zip([
@@ -68,8 +66,7 @@ fn what_asks_for_less_or_for_nothing_stays() {
 }
 
 /// Wherever the option stands, also at an odd place, behind IP options, and as the last one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_option_is_found_at_every_place() {
     let mut lb = DataPlane::new(&small_mgmt());
     for before in 0..=36 {
@@ -93,8 +90,7 @@ fn the_option_is_found_at_every_place() {
     assert_frame(&sent, &wanted.ttl(63).between(MGMT_NIC, KAS_MAC));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn only_a_syn_is_changed() {
     let mut lb = DataPlane::new(&small_mgmt());
     establish(&mut lb, CLIENT_A, 1024);

@@ -68,8 +68,7 @@ fn answer(length: usize) -> Frame {
         .payload(&vec![7; length - HEADERS])
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_may_not_be_fragmented_learns_the_mtu_of_the_other_side() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -97,8 +96,7 @@ fn who_may_not_be_fragmented_learns_the_mtu_of_the_other_side() {
     forwarded(&mut lb, Port::Mgmt, &answer(1400));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn without_a_known_mtu_everything_goes_on() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -107,8 +105,7 @@ fn without_a_known_mtu_everything_goes_on() {
     forwarded(&mut lb, Port::Mgmt, &answer(1500));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_may_be_fragmented_is_counted_and_told_nothing() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -119,8 +116,7 @@ fn who_may_be_fragmented_is_counted_and_told_nothing() {
     assert_dropped(&mut lb, Port::Tenant, &query.bytes(), "too_big");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_too_big_makes_no_flow() {
     let mut lb = DataPlane::new(CONFIG);
     set_mtu(&mut lb, "mgmt", 1280);
@@ -129,8 +125,7 @@ fn what_is_too_big_makes_no_flow() {
     assert_eq!(lb.drain_free_ids().len(), IDS);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_error_goes_back_with_its_tag() {
     let config = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
     let mut lb = DataPlane::new(&config);
@@ -149,8 +144,7 @@ fn the_error_goes_back_with_its_tag() {
 
 /// Options would move what is quoted; a reset, a station that is a group and a packet without a
 /// service get no answer either.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_must_not_be_answered_is_not() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -171,8 +165,7 @@ fn what_must_not_be_answered_is_not() {
 }
 
 /// A traceroute to a service ends at its VIP, whoever would come next.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_last_hop_to_a_service_is_its_vip() {
     let mut lb = DataPlane::new(CONFIG);
     for ttl in [0, 1] {

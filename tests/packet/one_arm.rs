@@ -47,8 +47,7 @@ fn transmitted(lb: &mut DataPlane, frame: &Frame) -> Vec<u8> {
     frame
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn request_and_reply_hairpin_with_snat() {
     let mut lb = DataPlane::new(&config(""));
     let syn = tcp(CLIENT_A, APPS, SYN_ONLY).between(CLIENT, TENANT_NIC);
@@ -63,8 +62,7 @@ fn request_and_reply_hairpin_with_snat() {
 }
 
 /// A worker that is its own backend sees itself only behind the SNAT address.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_worker_reaches_itself_through_the_vip() {
     let mut lb = DataPlane::new(&config(""));
     let own = "192.168.203.101:40000";
@@ -79,8 +77,7 @@ fn a_worker_reaches_itself_through_the_vip() {
 }
 
 /// Clients and backends are neighbours, so a client can send to the SNAT address itself.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_stranger_cannot_speak_for_a_backend() {
     let mut lb = DataPlane::new(&config(""));
     transmitted(
@@ -94,8 +91,7 @@ fn a_stranger_cannot_speak_for_a_backend() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn on_a_tagged_network_the_tag_comes_off_and_on_again() {
     let mut lb = DataPlane::new(&config("vlan: 2003,"));
     let syn = tcp(CLIENT_A, APPS, SYN_ONLY)

@@ -29,8 +29,7 @@ const SOURCE_ROUTES: [&[u8]; 4] = [
 
 const BROKEN: [&[u8]; 4] = [&[7, 0, 0, 0], &[7, 1, 0, 0], &[7, 5, 4, 0], &[1, 1, 1, 7]];
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn options_are_carried_in_both_directions() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -51,8 +50,7 @@ fn options_are_carried_in_both_directions() {
 }
 
 /// Neither opens a flow nor goes on in one, from either side.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn source_routes_and_broken_lists_are_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     let cases = SOURCE_ROUTES

@@ -49,8 +49,7 @@ fn both_ways(payload: &[u8]) -> [(Port, Frame, Frame); 2] {
 }
 
 /// A24: the first data of a connection, at every length that fits into a packet.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_open_checksum_is_made_whole_at_every_length() {
     let mut lb = DataPlane::with_partial_checksums(CONFIG, Mode::Native);
     establish(&mut lb, CLIENT_A, 1024);
@@ -63,8 +62,7 @@ fn an_open_checksum_is_made_whole_at_every_length() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn datagrams_are_made_whole_and_those_without_a_checksum_stay_without() {
     let mut lb = DataPlane::with_partial_checksums(CONFIG, Mode::Native);
     for length in 0..=1472 {
@@ -81,8 +79,7 @@ fn datagrams_are_made_whole_and_those_without_a_checksum_stay_without() {
 }
 
 /// RFC 768: a checksum that comes out as zero is sent as ones.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_checksum_of_zero_is_none() {
     let mut lb = DataPlane::with_partial_checksums(CONFIG, Mode::Native);
     let zero = (0..=u16::MAX)
@@ -100,8 +97,7 @@ fn forwarded_open(lb: &mut DataPlane, frame: &Frame) -> Vec<u8> {
 }
 
 /// The SYN is the only frame whose options change as well.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_first_segment_of_all_is_made_whole() {
     for mode in [Mode::Native, Mode::Generic] {
         let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
@@ -117,8 +113,7 @@ fn the_first_segment_of_all_is_made_whole() {
 }
 
 /// The kernel's stack still knows that the checksum is open, and adds the data to what stands there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn in_generic_mode_an_open_checksum_stays_open() {
     let mut lb = DataPlane::with_partial_checksums(CONFIG, Mode::Generic);
     establish(&mut lb, CLIENT_A, 1024);
@@ -136,8 +131,7 @@ fn in_generic_mode_an_open_checksum_stays_open() {
 }
 
 /// One in 65,536 whole checksums is also the sum of its pseudo-header.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_whole_checksum_that_looks_open_stays_whole() {
     for mode in [Mode::Native, Mode::Generic] {
         let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
@@ -151,8 +145,7 @@ fn a_whole_checksum_that_looks_open_stays_whole() {
 }
 
 /// On a network of real NICs a checksum that is wrong stays wrong.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn without_the_switch_nothing_is_computed() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -172,8 +165,7 @@ fn without_the_switch_nothing_is_computed() {
 }
 
 /// What passes to the host keeps its open checksum: the host's stack knows of it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_not_ours_is_not_touched() {
     let mut lb = DataPlane::with_partial_checksums(CONFIG, Mode::Native);
     let other = tcp("10.32.96.105:80", "10.32.96.7:22", SYN_ONLY).between(KAS_MAC, MGMT_NIC);
@@ -184,8 +176,7 @@ fn what_is_not_ours_is_not_touched() {
 
 /// In generic mode a reset is open where the segment was: the NIC that adds the rest, up to the frame's end, makes it
 /// whole. One of a segment that is whole is whole.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_reset_of_an_open_segment_is_open_in_generic_mode() {
     const EMPTY: &str = "192.168.203.110:80";
     let data = request(CLIENT_A, EMPTY, SYN_ONLY)

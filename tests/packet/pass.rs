@@ -8,8 +8,7 @@ use lb_tests::{
 
 use super::given::*;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn frames_to_another_station_pass() {
     let mut lb = DataPlane::new(CONFIG);
     let other = Mac::new([2, 9, 9, 9, 9, 9]);
@@ -17,8 +16,7 @@ fn frames_to_another_station_pass() {
     assert_passed(&mut lb, Port::Tenant, &frame.bytes());
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn link_control_passes_on_every_network() {
     let mut lb = DataPlane::new(CONFIG);
     // LLDP, slow protocols (LACP), EAPOL, pause, the length of a spanning tree frame.
@@ -36,8 +34,7 @@ fn link_control_passes_on_every_network() {
 }
 
 /// SSH to the host, its broadcasts, IPv6: the host keeps its own traffic on mgmt.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_hosts_own_traffic_on_mgmt_passes() {
     let mut lb = DataPlane::new(CONFIG);
     let ssh = tcp("10.32.96.7:50000", "10.32.96.10:22", SYN_ONLY).between(KAS_MAC, MGMT_NIC);
@@ -49,8 +46,7 @@ fn the_hosts_own_traffic_on_mgmt_passes() {
     assert_passed(&mut lb, Port::Mgmt, &ipv6);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_interface_without_network_is_left_alone() {
     let mut lb = DataPlane::new(CONFIG);
     assert_passed(
@@ -61,8 +57,7 @@ fn an_interface_without_network_is_left_alone() {
 }
 
 /// A frame to everybody is nobody's request, also where broadcasts pass.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_request_in_a_group_frame_opens_no_flow() {
     let mut lb = DataPlane::new(&CONFIG.replace("role: tenant", "role: uplink"));
     for group in [Mac::BROADCAST, Mac::new([1, 0, 0x5e, 0, 0, 1])] {

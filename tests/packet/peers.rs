@@ -72,8 +72,7 @@ fn is_heard(lb: &mut DataPlane, node: &str) -> bool {
 }
 
 /// Neither another port of a target, nor another address, nor the same one in another network.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_stranger_does_not_get_in_and_is_refused_as_at_any_snat_port() {
     const STRANGERS: [&str; 3] = [
         "10.32.96.105:30919",
@@ -104,8 +103,7 @@ fn a_stranger_does_not_get_in_and_is_refused_as_at_any_snat_port() {
 }
 
 /// A flood of segments that begin nothing: answered at the rate of refusals, and none of it gets in.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flood_of_strangers_does_not_reach_the_cell() {
     let mut lb = DataPlane::new(CONFIG);
     hear(&lb, &[("mgmt", KAS)]);
@@ -121,8 +119,7 @@ fn a_flood_of_strangers_does_not_reach_the_cell() {
     assert_eq!(count("delivered"), None);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_is_not_asked_any_more_is_heard_for_a_while() {
     const OTHER: &str = "10.32.96.106:30918";
     let mut lb = DataPlane::new(CONFIG);
@@ -156,8 +153,7 @@ fn who_is_not_asked_any_more_is_heard_for_a_while() {
 }
 
 /// The next process finds those of this one, and knows which of them it does not want.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn those_of_an_earlier_process_go_like_its_own() {
     const OTHER: &str = "10.32.96.106:30918";
     let mut lb = DataPlane::new(CONFIG);
@@ -178,8 +174,7 @@ fn those_of_an_earlier_process_go_like_its_own() {
     );
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_is_asked_comes_before_who_was_and_one_too_many_is_said() {
     let mut lb = DataPlane::new(CONFIG);
     let node = |number: u16| format!("10.32.96.{}:30918", 100 + number);
@@ -204,8 +199,7 @@ fn who_is_asked_comes_before_who_was_and_one_too_many_is_said() {
 }
 
 /// The map came after the others of its version.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_start_over_pins_without_the_map_makes_it() {
     let lb = DataPlane::alone(CONFIG);
     fs::remove_file(lb.maps_folder().join("LOCAL_PEERS")).expect("the pin");

@@ -43,8 +43,7 @@ fn refused(lb: &mut DataPlane, client: &str, reason: &'static str) {
     assert_dropped(lb, Port::Tenant, &bytes, reason);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_longest_rule_decides() {
     let mut lb = DataPlane::new(CONFIG);
     for client in [
@@ -68,8 +67,7 @@ fn the_longest_rule_decides() {
     forwarded(&mut lb, Port::Tenant, &query);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_source_that_its_network_cannot_have_is_spoofed() {
     let mut lb = DataPlane::new(CONFIG);
     let spoofed = [
@@ -98,8 +96,7 @@ fn a_source_that_its_network_cannot_have_is_spoofed() {
 }
 
 /// Nothing is learned of a service by who is not let in: a denied segment is denied, SYN or not.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_denied_source_is_denied_whatever_it_sends() {
     let mut lb = DataPlane::new(CONFIG);
     for flags in [SYN_ONLY, ACK_ONLY, RST_ONLY, FIN_ACK] {
@@ -111,8 +108,7 @@ fn a_denied_source_is_denied_whatever_it_sends() {
 }
 
 /// The first fragment is judged as a packet, and the others have nobody to follow.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn options_and_fragments_do_not_bypass_the_rules() {
     let mut lb = DataPlane::new(CONFIG);
     let denied = request("192.168.203.64:40000", API, SYN_ONLY);
@@ -131,8 +127,7 @@ fn options_and_fragments_do_not_bypass_the_rules() {
 }
 
 /// A host on mgmt that takes us for a router gets nowhere near a tenant.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn mgmt_reaches_no_tenant() {
     let mut lb = DataPlane::new(CONFIG);
     for to in ["192.168.203.50:22", "192.168.203.110:6443"] {
@@ -146,8 +141,7 @@ fn mgmt_reaches_no_tenant() {
 }
 
 /// A backend behind a router gets its frames by the router's MAC, and may answer from there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_behind_a_gateway_is_reached_by_the_gateways_mac() {
     let config = CONFIG
         .replace(

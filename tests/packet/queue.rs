@@ -14,8 +14,7 @@ fn holding(ids: &[u32]) -> DataPlane {
     lb
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_queue_holds_what_it_was_filled_with_in_order() {
     let all = base(0)..base(1);
     let ids = shuffled(all.clone()).expect("random numbers");
@@ -25,8 +24,7 @@ fn a_queue_holds_what_it_was_filled_with_in_order() {
     assert_eq!(queued, all.collect::<Vec<_>>());
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_queue_is_not_filled_beyond_its_room_nor_is_one_that_is_not_there() {
     let lb = DataPlane::new(CONFIG);
     let object = lb.object();
@@ -38,8 +36,7 @@ fn a_queue_is_not_filled_beyond_its_room_nor_is_one_that_is_not_there() {
 }
 
 /// Of any length: batches end within a turn and with it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_turn_meets_every_id_and_ends_behind_the_one_it_began_with() {
     for length in [0, 1, 2, MAX_IDS - 1, MAX_IDS, MAX_IDS + 1, 3 * MAX_IDS, IDS] {
         let ids: Vec<u32> = (base(0)..).take(length).collect();

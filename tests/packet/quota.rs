@@ -112,8 +112,7 @@ fn open_all(lb: &mut DataPlane, family: Family, tenant: (&str, u16)) -> (u16, &'
     (u16::try_from(opened).expect("few"), verdict)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_tenant_leaves_another_its_part_of_the_ports() {
     for family in [Family::Four, Family::Six] {
         let mut lb = DataPlane::new(CONFIG);
@@ -151,8 +150,7 @@ fn quota_of(lb: &DataPlane, family: Family, tenant: (&str, u16)) -> (u16, u16) {
 }
 
 /// What ends leaves its place, each once; what is half-open has none.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_quota_counts_what_is_in_full_use() {
     for family in [Family::Four, Family::Six] {
         let mut lb = DataPlane::new(CONFIG);
@@ -174,8 +172,7 @@ fn a_quota_counts_what_is_in_full_use() {
 }
 
 /// A flood of SYNs takes the places of its own ring, and the other tenant has its ports all the same.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flood_beside_a_spent_quota_leaves_another_its_part() {
     for family in [Family::Four, Family::Six] {
         let mut lb = DataPlane::new(CONFIG);
@@ -194,8 +191,7 @@ fn a_flood_beside_a_spent_quota_leaves_another_its_part() {
 }
 
 /// What was half-open when the quota was spent does not come into full use.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_handshake_is_asked_again() {
     for family in [Family::Four, Family::Six] {
         let mut lb = DataPlane::new(CONFIG);
@@ -217,8 +213,7 @@ fn a_handshake_is_asked_again() {
 }
 
 /// As after an upgrade: flows that are more than the limit which comes then live on, until they end.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn flows_above_a_new_quota_live_on() {
     for family in [Family::Four, Family::Six] {
         let mut lb = DataPlane::new(CONFIG);
@@ -251,8 +246,7 @@ fn flows_above_a_new_quota_live_on() {
 }
 
 /// Of UDP an answered query counts, and one more is refused at once.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn answered_queries_count() {
     let dns = "services:\n  dns-a: { network: tenant-a, listen: [\"192.168.203.110:53/udp\"], pool: kas-4 }\n";
     let mut lb = DataPlane::new(&CONFIG.replace("services:\n", dns));
@@ -280,8 +274,7 @@ fn answered_queries_count() {
 }
 
 /// As after a kill: a count below zero refuses no flow.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_count_below_zero_is_no_spent_quota() {
     let mut lb = DataPlane::new(CONFIG);
     let index = index(&lb, Family::Four, A);
@@ -293,8 +286,7 @@ fn a_count_below_zero_is_no_spent_quota() {
 }
 
 /// Of IPv4 only one tenant has services here: its ports are not shared, and have no limit.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_not_shared_is_without_a_limit() {
     let alone = CONFIG
         .replace(
@@ -315,8 +307,7 @@ fn what_is_not_shared_is_without_a_limit() {
 }
 
 /// With `max_flows` of its own a network has that, and the other what is left.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_written_holds_instead() {
     let written = CONFIG.replace("tenant-a: { role", "tenant-a: { max_flows: 300, role");
     let mut lb = DataPlane::new(&written);

@@ -30,8 +30,7 @@ fn slot() -> SnatSlot {
     SnatSlot::new(0, snat, &Ids::default())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn lost_ids_come_back_behind_all_others() {
     let mut lb = DataPlane::new(CONFIG);
     let table = lb.flow_table();
@@ -78,8 +77,7 @@ fn lost_ids_come_back_behind_all_others() {
 }
 
 /// Beside a client that opens connections and resets them: each takes an id and returns it at once.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn ids_that_come_and_go_meanwhile_are_not_doubled() {
     const TURNS: usize = 30;
     let lb = DataPlane::alone(CONFIG);

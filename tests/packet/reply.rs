@@ -9,8 +9,7 @@ use super::given::*;
 
 /// SYN-ACK: source becomes the VIP, destination the client; the frame goes from the tenant NIC to
 /// the station that the SYN came from.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_reply_comes_from_the_vip() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(
@@ -27,8 +26,7 @@ fn a_reply_comes_from_the_vip() {
     assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_udp_answer_comes_from_the_vip() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
@@ -40,8 +38,7 @@ fn a_udp_answer_comes_from_the_vip() {
     assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn only_the_flows_own_backend_may_reply() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -69,8 +66,7 @@ fn only_the_flows_own_backend_may_reply() {
 }
 
 /// DATA-PLANE-RULES 4: the same backend, the next flow on a recycled id.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_late_reply_of_an_earlier_flow_does_not_reach_the_next_one() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(

@@ -9,8 +9,7 @@ use super::given::*;
 
 /// SYN: destination becomes the NodePort, source the first SNAT port; one hop less; the frame goes
 /// from the mgmt NIC to the node.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn syn_to_vip_is_dnated_and_snated() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
@@ -19,8 +18,7 @@ fn syn_to_vip_is_dnated_and_snated() {
     assert_frame(&sent, &wanted.ttl(63).between(MGMT_NIC, KAS_MAC));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_segment_of_a_flow_takes_the_same_way() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -36,8 +34,7 @@ fn every_segment_of_a_flow_takes_the_same_way() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_udp_query_is_translated_with_and_without_checksum() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = forwarded(&mut lb, Port::Tenant, &query(CLIENT_A).payload(b"who?"));
@@ -53,8 +50,7 @@ fn a_udp_query_is_translated_with_and_without_checksum() {
     assert_frame(&sent, &wanted.between(MGMT_NIC, RESOLVER_MAC));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn each_flow_has_a_snat_port_of_its_own() {
     let mut lb = DataPlane::new(CONFIG);
     let clients = [
@@ -71,8 +67,7 @@ fn each_flow_has_a_snat_port_of_its_own() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_repeated_syn_stays_in_its_flow() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
@@ -80,8 +75,7 @@ fn a_repeated_syn_stays_in_its_flow() {
     assert_eq!(forwarded(&mut lb, Port::Tenant, &syn), first);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn ip_options_and_padding_are_carried() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, API, SYN_ONLY)
@@ -96,8 +90,7 @@ fn ip_options_and_padding_are_carried() {
 }
 
 /// The client's next hop is the station that its last frame came from.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_clients_mac_is_learned_from_its_frames() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);

@@ -38,8 +38,7 @@ fn leave_traces(lb: &mut DataPlane) {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn whatever_a_test_leaves_the_next_one_finds_a_new_data_plane() {
     let logged = logged();
     let new = contents(&DataPlane::alone(&logged));
@@ -62,8 +61,7 @@ fn whatever_a_test_leaves_the_next_one_finds_a_new_data_plane() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_programs_keep_nothing_outside_the_maps_that_are_cleared() {
     let lb = DataPlane::new(CONFIG);
     let mut others = Vec::new();
@@ -83,8 +81,7 @@ fn the_programs_keep_nothing_outside_the_maps_that_are_cleared() {
     assert_eq!(others, [".rodata", "AYA_LOGS"]);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn two_data_planes_at_a_time_have_nothing_in_common() {
     let mut one = DataPlane::new(CONFIG);
     let other = DataPlane::new(CONFIG);

@@ -92,8 +92,7 @@ pub(crate) fn assert_untouched(lb: &DataPlane, slot: u16, taken: u16, back: &[u3
     assert_eq!((found.len(), other), (wanted.count(), None), "slot {slot}");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flood_of_syns_takes_its_own_ids_again() {
     let mut lb = DataPlane::new(&small());
     for number in 0..FLOOD {
@@ -122,8 +121,7 @@ fn a_flood_of_syns_takes_its_own_ids_again() {
     assert_refused(&mut lb, Port::Tenant, &late.bytes(), "no_flow");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flood_of_queries_takes_its_own_ids_again() {
     let mut lb = DataPlane::new(&small());
     for number in 0..FLOOD {
@@ -141,8 +139,7 @@ fn a_flood_of_queries_takes_its_own_ids_again() {
 }
 
 /// A ring is one for all networks of backends, an id is one of a network's SNAT addresses.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_id_stays_one_of_its_snat_address() {
     let mut lb = DataPlane::new(&two_networks());
     for number in 0..PLACES {
@@ -166,8 +163,7 @@ fn an_id_stays_one_of_its_snat_address() {
 }
 
 /// Where there is no id for the new flow, the one whose place it would have had stays, and keeps it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flow_that_gets_no_id_ends_no_other() {
     let mut lb = DataPlane::new(&two_networks());
     let far = queued(&lb, 1);
@@ -192,8 +188,7 @@ fn a_flow_that_gets_no_id_ends_no_other() {
 }
 
 /// The same of UDP, where a busy flow has moved on for it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_query_that_gets_no_id_ends_no_other() {
     let mut lb = DataPlane::new(&two_networks());
     queued(&lb, 1);
@@ -218,8 +213,7 @@ fn a_query_that_gets_no_id_ends_no_other() {
 }
 
 /// A backend that has closed first may rest in TIME_WAIT: such an id goes to the end of the queue.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_id_that_rests_is_not_taken_over() {
     let mut lb = DataPlane::new(&small());
     opened(&mut lb, &syn(0, API));
@@ -240,8 +234,7 @@ fn an_id_that_rests_is_not_taken_over() {
 }
 
 /// What has come into full use keeps its id, and its place goes to another.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_established_flow_is_not_taken_over() {
     let mut lb = DataPlane::new(&small());
     establish(&mut lb, CLIENT_A, 1024);
@@ -259,8 +252,7 @@ fn an_established_flow_is_not_taken_over() {
 }
 
 /// Also one that is about to expire: it ends once, and the new flow has no mark.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_marked_flow_is_taken_over() {
     let mut lb = DataPlane::new(&small());
     opened(&mut lb, &syn(0, API));
@@ -279,8 +271,7 @@ fn a_marked_flow_is_taken_over() {
 }
 
 /// The log has the end of the one flow and the beginning of the other.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flow_that_is_taken_over_is_reported() {
     let mut lb = DataPlane::new(&format!("{}log: {{ flows: /flows.json }}\n", small()));
     for number in 0..=PLACES {

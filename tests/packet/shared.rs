@@ -45,8 +45,7 @@ fn from_cell(from: &str, to: &str, flags: u8) -> Vec<u8> {
     tcp(from, to, flags).between(TENANT_NIC, client).bytes()
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_segment_to_a_shared_vip_goes_into_the_cell_as_it_is() {
     let mut lb = DataPlane::new(CONFIG);
     for flags in FLAGS {
@@ -60,8 +59,7 @@ fn a_segment_to_a_shared_vip_goes_into_the_cell_as_it_is() {
 }
 
 /// Policy is asked of every segment: no connection outlives it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_is_not_let_in_does_not_get_to_the_cell() {
     let mut lb = DataPlane::new(CONFIG);
     for flags in FLAGS {
@@ -77,8 +75,7 @@ fn who_is_not_let_in_does_not_get_to_the_cell() {
 }
 
 /// The cell's kernel would answer with the same options, which may not leave.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_segment_with_ip_options_or_in_fragments_does_not_get_to_the_cell() {
     let mut lb = DataPlane::new(CONFIG);
     for flags in FLAGS {
@@ -93,8 +90,7 @@ fn a_segment_with_ip_options_or_in_fragments_does_not_get_to_the_cell() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_the_cell_says_as_a_shared_vip_leaves_and_nothing_else_does() {
     let mut lb = DataPlane::new(CONFIG);
     let cell = Port::Cell("tenant-a");
@@ -121,8 +117,7 @@ fn what_the_cell_says_as_a_shared_vip_leaves_and_nothing_else_does() {
 }
 
 /// The way to a client may be narrower than its network: the cell's kernel must know.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_a_segment_of_a_shared_vip_goes_into_the_cell() {
     let mut lb = DataPlane::new(CONFIG);
     let router = node_mac(Ipv4Addr::new(192, 168, 203, 1));
@@ -137,8 +132,7 @@ fn an_error_about_a_segment_of_a_shared_vip_goes_into_the_cell() {
 }
 
 /// Where the VIP is the host's own address, so is the socket behind it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn on_a_host_network_the_host_gets_it() {
     let config = CONFIG.replace(
         "role: tenant, interface: eth0,",

@@ -477,8 +477,7 @@ fn assert_held(lb: &mut DataPlane) {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_the_backend_says_to_a_lent_port_goes_into_the_cell() {
     let mut lb = DataPlane::new(CONFIG);
     let nobodys = reply(PORT, SYN_ACK).bytes();
@@ -501,8 +500,7 @@ fn what_the_backend_says_to_a_lent_port_goes_into_the_cell() {
     assert_dropped(&mut lb, Port::Mgmt, &nobodys, "reply_mismatch");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn nobody_else_says_anything_to_a_lent_port() {
     let mut lb = DataPlane::new(CONFIG);
     let _lease = Lease::lend(&lb);
@@ -524,8 +522,7 @@ fn nobody_else_says_anything_to_a_lent_port() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_a_syn_ack_says_is_noted_and_no_other() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::lend(&lb);
@@ -552,8 +549,7 @@ fn what_a_syn_ack_says_is_noted_and_no_other() {
     assert_eq!(hears(&mut lb, SYN_ACK, &broken), (9, 536));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_sends_from_a_lent_port_to_its_backend_alone() {
     let mut lb = DataPlane::new(CONFIG);
     let says = |to: &str, flags| tcp(&snat(PORT), to, flags).between(MGMT_NIC, KAS_MAC);
@@ -576,8 +572,7 @@ fn a_cell_sends_from_a_lent_port_to_its_backend_alone() {
 }
 
 /// As long as the client is not held, its connection is that of its socket.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_lent_port_leaves_the_client_with_its_socket() {
     let mut lb = DataPlane::new(CONFIG);
     let _lease = Lease::lend(&lb);
@@ -588,8 +583,7 @@ fn a_lent_port_leaves_the_client_with_its_socket() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_is_held_and_its_socket_says_nothing() {
     for join in [Lease::held, Lease::joined] {
         let mut lb = DataPlane::new(CONFIG);
@@ -620,8 +614,7 @@ fn a_client_is_held_and_its_socket_says_nothing() {
 }
 
 /// The backend may speak first.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_held_client_hears_its_backend_by_its_splice() {
     let mut lb = DataPlane::new(CONFIG);
     let held = Lease::held(&mut lb);
@@ -635,8 +628,7 @@ fn a_held_client_hears_its_backend_by_its_splice() {
     assert_held(&mut lb);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn segments_get_the_numbers_of_the_other_connection() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::drained(&mut lb);
@@ -672,8 +664,7 @@ fn segments_get_the_numbers_of_the_other_connection() {
     assert_eq!(lease.now().1.client_mac, router);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn options_are_translated_wherever_they_stand() {
     let blocks = [
         [1400, 2800],
@@ -704,8 +695,7 @@ fn options_are_translated_wherever_they_stand() {
 }
 
 /// A list of options that is broken, in whatever way, translates nothing; and goes nowhere.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn broken_options_go_nowhere() {
     let mut lb = DataPlane::new(CONFIG);
     let _lease = Lease::drained(&mut lb);
@@ -730,8 +720,7 @@ fn broken_options_go_nowhere() {
 }
 
 /// The backend challenges a SYN of a connection that it has: the client sees that, and resets it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_syn_of_the_client_opens_nothing() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::drained(&mut lb);
@@ -745,8 +734,7 @@ fn a_syn_of_the_client_opens_nothing() {
 }
 
 /// A SYN takes back no FIN: the backend has never seen one of this client.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_syn_of_the_client_does_not_undo_a_fin() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::drained(&mut lb);
@@ -757,8 +745,7 @@ fn a_syn_of_the_client_does_not_undo_a_fin() {
 }
 
 /// The size of segments is clamped and the rest translated.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_syn_is_held_to_what_both_networks_carry() {
     let config = CONFIG.replace("interface: eth1,", "interface: eth1, mss: 1360,");
     let mut lb = DataPlane::new(&config);
@@ -781,8 +768,7 @@ fn a_syn_is_held_to_what_both_networks_carry() {
     client_becomes(&mut lb, &syn);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn until_the_backend_has_the_hello_its_acknowledgments_are_the_sockets() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::spliced(&mut lb);
@@ -818,8 +804,7 @@ fn until_the_backend_has_the_hello_its_acknowledgments_are_the_sockets() {
 }
 
 /// The bytes of the backend's stream may be others there: a proxy's header.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn until_the_backend_has_the_hello_the_client_does_not_repeat_it() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::spliced(&mut lb);
@@ -843,8 +828,7 @@ fn until_the_backend_has_the_hello_the_client_does_not_repeat_it() {
     lease.assert_lives(&lb);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn data_and_what_is_beyond_the_hello_say_that_the_backend_has_it() {
     for (ack, payload) in [
         (HELLO, &b"an answer"[..]),
@@ -858,8 +842,7 @@ fn data_and_what_is_beyond_the_hello_say_that_the_backend_has_it() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_socket_repeats_its_hello_and_says_no_more() {
     let mut lb = DataPlane::new(CONFIG);
     let hello = vec![7; HELLO as usize];
@@ -926,8 +909,7 @@ fn a_socket_repeats_its_hello_and_says_no_more() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn both_fins_close_the_flow_and_the_last_ack_still_arrives() {
     for client_first in [true, false] {
         let mut lb = DataPlane::new(CONFIG);
@@ -953,8 +935,7 @@ fn both_fins_close_the_flow_and_the_last_ack_still_arrives() {
 }
 
 /// A backend may end the connection without waiting for all of the hello, and while the client is held.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_early_end_is_the_clients() {
     for join in [Lease::joined, Lease::spliced] {
         for (flags, at, ack) in [(RST_ONLY, 0, 0), (RST_ACK, 0, 0), (RST_ACK, 0, 100)] {
@@ -976,8 +957,7 @@ fn an_early_end_is_the_clients() {
 }
 
 /// What the client's number is worth depends on the connection that it gets to.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_reset_of_the_client_counts_by_the_backends_numbers() {
     // The third one would fit if nobody translated it.
     let blind = [u32::MAX, 1 << 30, OUR_CLIENT_BYTE.wrapping_sub(CLIENT_BYTE)];
@@ -995,8 +975,7 @@ fn a_reset_of_the_client_counts_by_the_backends_numbers() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_reset_of_the_backend_counts_by_its_own_numbers() {
     let blind = [
         u32::MAX,
@@ -1018,8 +997,7 @@ fn a_reset_of_the_backend_counts_by_its_own_numbers() {
 }
 
 /// No packet is translated by the splice of another flow.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_splice_of_another_flow_is_none() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::spliced(&mut lb);
@@ -1045,8 +1023,7 @@ fn the_splice_of_another_flow_is_none() {
 }
 
 /// Nothing of a connection that is over stands in the way of the client's next one, from the same port.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn after_the_end_the_client_opens_a_connection_to_a_socket() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::drained(&mut lb);
@@ -1141,8 +1118,7 @@ fn error_becomes(lb: &mut DataPlane, port: Port, [sent, wanted]: &[Icmp; 2]) {
 }
 
 /// Who learns that its segments are too big must find its own number in the quote.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_quotes_what_its_receiver_had_sent() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::drained(&mut lb);
@@ -1166,8 +1142,7 @@ fn an_error_quotes_what_its_receiver_had_sent() {
 }
 
 /// A socket whose segments are too big, or whose backend nobody finds, has to know as well.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_a_segment_of_a_socket_goes_into_its_cell() {
     let mut lb = DataPlane::new(CONFIG);
     let about = |sent: &Frame, kind| {
@@ -1211,8 +1186,7 @@ fn an_error_about_a_segment_of_a_socket_goes_into_its_cell() {
 }
 
 /// Frames of a kernel's stack that has left their checksums to the interface.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_open_checksum_is_made_whole_or_stays_open() {
     let blocks = [[1400, 2801], [5000, 9001]];
     for mode in [Mode::Native, Mode::Generic] {

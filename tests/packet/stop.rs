@@ -35,8 +35,7 @@ fn open(lb: &mut DataPlane) {
 }
 
 /// Flows, new and old, questions and pings, either way; and afterwards they go on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_ours_is_dropped_until_the_next_start() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -97,8 +96,7 @@ fn what_is_ours_is_dropped_until_the_next_start() {
 }
 
 /// On mgmt the host lives on; a tenant gets to it no more than before.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_not_ours_goes_as_before() {
     let mut lb = DataPlane::new(CONFIG);
     stop(&lb);
@@ -114,8 +112,7 @@ fn what_is_not_ours_goes_as_before() {
 }
 
 /// Where the addresses are the host's, that is what is declared.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_host_keeps_what_is_its_own() {
     let mut lb = DataPlane::new(super::host::CONFIG);
     stop(&lb);

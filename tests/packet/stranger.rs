@@ -33,8 +33,7 @@ fn stay_on_one_cpu() {
 }
 
 /// What gets no answer takes none from those who get one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn resets_spend_no_answers() {
     stay_on_one_cpu();
     let mut lb = DataPlane::new(CONFIG);
@@ -46,8 +45,7 @@ fn resets_spend_no_answers() {
 }
 
 /// The clients of one network take no answers from those of another.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_network_has_answers_of_its_own() {
     stay_on_one_cpu();
     let mut lb = DataPlane::new(CONFIG);
@@ -61,8 +59,7 @@ fn every_network_has_answers_of_its_own() {
 }
 
 /// What a reset that is not believed says spoils nothing.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_blind_reset_leaves_the_numbers_alone() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -77,8 +74,7 @@ fn a_blind_reset_leaves_the_numbers_alone() {
     assert_eq!(state(&lb, 1024), State::Closed);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn only_the_acknowledgment_of_the_syn_ack_establishes() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(
@@ -99,8 +95,7 @@ fn only_the_acknowledgment_of_the_syn_ack_establishes() {
     assert_eq!(state(&lb, 1024), State::Established);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_datagram_after_the_end_of_its_flow_opens_another() {
     let mut lb = DataPlane::new(&two_networks());
     forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
@@ -115,8 +110,7 @@ fn a_datagram_after_the_end_of_its_flow_opens_another() {
 }
 
 /// `reject` answers the network's own clients, and nobody whose address was taken in vain.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_spoofed_source_is_not_answered_for_a_port_without_service() {
     let mut lb = with("reject: true");
     let unknown = "192.168.203.110:22";
@@ -141,8 +135,7 @@ fn a_spoofed_source_is_not_answered_for_a_port_without_service() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_group_mac_as_source_gets_no_answer() {
     let mut lb = DataPlane::new(CONFIG);
     let group = lb_common::addr::Mac::new([3, 0, 0, 0, 0, 1]);

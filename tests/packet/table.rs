@@ -14,8 +14,7 @@ use lb_tests::{
 
 use super::given::*;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_entry_tells_the_whole_flow() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -54,8 +53,7 @@ fn an_entry_tells_the_whole_flow() {
 }
 
 /// One write of a next hop moves every flow of the backend.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_changed_next_hop_moves_established_flows() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -76,8 +74,7 @@ fn a_changed_next_hop_moves_established_flows() {
 }
 
 /// A backend that never answered ARP does not swallow its share of the flows.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_without_next_hop_is_passed_over() {
     let config = CONFIG.replace(
         r#"backends: ["10.32.96.105:30918"]"#,
@@ -98,8 +95,7 @@ fn a_backend_without_next_hop_is_passed_over() {
 }
 
 /// Maglev: the weights of a pool are the shares of its flows.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn flows_are_spread_by_weight() {
     let config = CONFIG.replace(
         r#"backends: ["10.32.96.105:30918"]"#,
@@ -123,8 +119,7 @@ fn only_key(lb: &DataPlane) -> FlowKey {
 }
 
 /// The index word that the race of `forget` loses is put back by the flow's first reply.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flow_that_was_lost_from_the_index_comes_back_with_its_first_reply() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(
@@ -145,8 +140,7 @@ fn a_flow_that_was_lost_from_the_index_comes_back_with_its_first_reply() {
     assert_frame(&sent, &wanted.ttl(63).between(MGMT_NIC, KAS_MAC));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_first_reply_does_not_take_the_index_from_another_flow() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(
@@ -165,8 +159,7 @@ fn a_first_reply_does_not_take_the_index_from_another_flow() {
 }
 
 /// The index is a hint; the entry's own tuple decides.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_stale_index_word_leads_into_no_other_clients_flow() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -186,8 +179,7 @@ fn a_stale_index_word_leads_into_no_other_clients_flow() {
 }
 
 /// A word that was to be removed, and was not: the kernel may refuse that. The next flow of its tuple has it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_forgotten_tuple_opens_again() {
     for client in [CLIENT_A, CLIENT_B] {
         let mut lb = DataPlane::new(CONFIG);
@@ -204,8 +196,7 @@ fn a_forgotten_tuple_opens_again() {
 }
 
 /// One that another CPU is removing at this moment stays that CPU's: the packet is dropped, and comes again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_tuple_that_is_being_forgotten_does_not_open() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
@@ -220,8 +211,7 @@ fn a_tuple_that_is_being_forgotten_does_not_open() {
 }
 
 /// Without room in the index a new flow is withdrawn: its id goes back, and its entry is no flow's.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn without_room_in_the_index_no_id_is_lost() {
     let mut lb = DataPlane::new(CONFIG);
     let mut filler = FlowKey::default();
@@ -242,8 +232,7 @@ fn without_room_in_the_index_no_id_is_lost() {
 
 /// A client that knows the hash of Maglev chooses a backend with it, but not the SNAT address, whose ports are all
 /// clients'.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_client_chooses_its_snat_address() {
     let config = CONFIG.replace("snat: [10.32.96.50]", "snat: [10.32.96.50, 10.32.96.51]");
     let mut lb = DataPlane::new(&config);
@@ -270,8 +259,7 @@ fn no_client_chooses_its_snat_address() {
 }
 
 /// Where one SNAT address has no id left, the network's other one takes over, either way round.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn one_snat_address_stands_in_for_the_other() {
     let config = CONFIG.replace("snat: [10.32.96.50]", "snat: [10.32.96.50, 10.32.96.51]");
     for (empty, left) in [(0, 51), (1, 50)] {

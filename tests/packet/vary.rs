@@ -23,8 +23,7 @@ fn request_of(client: &str, vip: &str) -> Frame {
 }
 
 /// Both ends in turn, each packet as its sender would have made it, and the first one after the last.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_packet_has_its_turn_and_is_whole() {
     let mut vary = Vary::load(8).expect("the programs can be loaded");
     vary.call_nothing().expect("a program");
@@ -56,8 +55,7 @@ fn every_packet_has_its_turn_and_is_whole() {
 }
 
 /// Two frames in turns, short and long; and whatever lb made of the last one is undone.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_the_program_has_changed_is_undone() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -87,8 +85,7 @@ fn what_the_program_has_changed_is_undone() {
 }
 
 /// Who is measured with frames of another length would be measured with something else.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn frames_of_other_lengths_are_refused() {
     let mut vary = Vary::load(1).expect("the programs can be loaded");
     let short = padded(udp(CLIENT_A, DNS).between(CLIENT, TENANT_NIC).bytes());

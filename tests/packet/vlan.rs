@@ -60,8 +60,7 @@ fn forwarded(
 
 /// The same client tuple to the same VIP on both VLANs: two flows, to each tenant's own backend, and
 /// each reply goes back to its own VLAN.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn tenants_with_the_same_addresses_never_meet() {
     let mut lb = DataPlane::new(CONFIG);
     let tenants = [
@@ -99,8 +98,7 @@ fn passes(lb: &mut DataPlane, port: Port, bytes: &[u8], network: &str) {
     assert_eq!(lb.receive(port, bytes), wanted);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn undeclared_vlans_and_service_tags_pass_untouched() {
     let mut lb = DataPlane::new(CONFIG);
     let plain = tcp(CLIENT_A, API, SYN_ONLY).between(CLIENT, TENANT_NIC);
@@ -124,8 +122,7 @@ fn undeclared_vlans_and_service_tags_pass_untouched() {
     );
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_for_the_host_passes_with_its_tag() {
     let mut lb = DataPlane::new(CONFIG);
     let ssh = tcp("10.32.96.7:50000", "10.32.96.10:22", SYN_ONLY).between(KAS_MAC, MGMT_NIC);
@@ -149,8 +146,7 @@ fn what_is_for_the_host_passes_with_its_tag() {
 
 /// A tag behind a tenant's tag, or behind one that the host's kernel takes off by itself, is a way
 /// into another VLAN.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_second_tag_hides_behind_a_tenants_tag_or_a_priority() {
     let mut lb = DataPlane::new(CONFIG);
     let plain = tcp(CLIENT_A, API, SYN_ONLY).between(CLIENT, TENANT_NIC);
@@ -167,8 +163,7 @@ fn no_second_tag_hides_behind_a_tenants_tag_or_a_priority() {
 }
 
 /// With VLAN id 0 a frame is judged like an untagged one, by the kernel and by us.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_priority_tag_is_looked_through() {
     let untagged_tenant = CONFIG.replace("interface: eth0, vlan: 2003,", "interface: eth0,");
     let mut lb = DataPlane::new(&untagged_tenant);
@@ -183,8 +178,7 @@ fn a_priority_tag_is_looked_through() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn arp_is_answered_with_its_own_tenants_tag_and_leaves_its_cell_tagged() {
     let mut lb = DataPlane::new(CONFIG);
     let asks = arp(
@@ -224,8 +218,7 @@ fn arp_is_answered_with_its_own_tenants_tag_and_leaves_its_cell_tagged() {
 }
 
 /// Lengths are checked behind the tag as without one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_truncation_of_a_tagged_frame_is_malformed() {
     let mut lb = DataPlane::new(CONFIG);
     let whole = syn(2003).bytes();
@@ -243,8 +236,7 @@ fn every_truncation_of_a_tagged_frame_is_malformed() {
 
 /// What a tenant sends does not take the place of what another one has sent, also where both are the same but for the
 /// tag; the first drop of each network is there beside that of the other.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn each_network_has_its_own_latest_packet_of_a_reason() {
     let mut lb = DataPlane::new(CONFIG);
     let reason = DropReason::NoService;

@@ -5,6 +5,10 @@
     reason = "an integration test target is all tests"
 )]
 
+// The attribute in every module.
+#[macro_use]
+extern crate lb_tests_attribute;
+
 mod code;
 mod edges;
 mod frames;
@@ -20,8 +24,7 @@ networks:
   tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }
 ";
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_program_stays_within_a_tenth_of_its_budget() {
     let lb = DataPlane::new(CONFIG);
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");

@@ -12,8 +12,7 @@ const MOST: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(60);
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn ctrl_c_in_the_middle_removes_everything() -> Result<()> {
     let room = || fs::read_to_string(MOST).unwrap_or_default();
     let before = room();

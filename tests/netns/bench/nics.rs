@@ -55,8 +55,7 @@ const BENCH: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(60);
 
 /// Everything that arrives is right, is counted, and afterwards the host is as it was.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn lb_is_measured_with_a_configuration_of_ones_own_and_a_generator_elsewhere() -> Result<()> {
     let path = hosts()?;
     for cpus in 1..=cpu::all()?.len().min(2) {
@@ -80,8 +79,7 @@ fn lb_is_measured_with_a_configuration_of_ones_own_and_a_generator_elsewhere() -
 
 /// Ctrl-C, and a generator that is gone, while segments are on their way; a bench that was killed is no trouble for the
 /// next one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_ends_the_bench_in_the_middle_takes_lb_down() -> Result<()> {
     let path = hosts()?;
     let mut generator = generate(&path, &["--from", "w0", "--to", "w1"])?;
@@ -103,8 +101,7 @@ fn what_ends_the_bench_in_the_middle_takes_lb_down() -> Result<()> {
 }
 
 /// One line for the operator, and nothing of lb.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_cannot_be_measured_is_said_before_lb_is_started() -> Result<()> {
     let path = hosts()?;
     let outside = Ipv4Addr::new(10, 9, 0, 1);
@@ -134,8 +131,7 @@ fn what_cannot_be_measured_is_said_before_lb_is_started() -> Result<()> {
 }
 
 /// The file is valid, but the service is not for the generator: it is told where to look, and lb is taken down.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn segments_that_do_not_arrive_end_the_bench() -> Result<()> {
     let path = hosts()?;
     let _generator = generate(&path, &["--from", "w0", "--to", "w1"])?;
@@ -150,8 +146,7 @@ fn segments_that_do_not_arrive_end_the_bench() -> Result<()> {
 }
 
 /// A NIC without native XDP, one that is too small, and one that is not there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_nic_that_the_generator_cannot_use_is_named_with_the_reason() -> Result<()> {
     let path = hosts()?;
     path.wire

@@ -54,8 +54,7 @@ struct Record {
 
 /// G3: whatever comes, each packet has one verdict, and each that is not served one reason, whether
 /// its sender was told or not.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn g3_every_packet_is_in_the_ledger_with_refusals_in_the_mix() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -104,8 +103,7 @@ fn g3_every_packet_is_in_the_ledger_with_refusals_in_the_mix() -> Result<()> {
 
 /// G4: a thousand connections are a thousand pairs of lines, with both tuples, the bytes that were on
 /// the wire, and how each of them ended.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn g4_a_thousand_connections_are_in_the_flow_log() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
@@ -196,8 +194,7 @@ fn g4_a_thousand_connections_are_in_the_flow_log() -> Result<()> {
 }
 
 /// G5: a backend's operator asks who was behind a SNAT port, while the connection lives and after.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn g5_a_snat_port_tells_its_client() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &Words::default().config())?;
@@ -238,8 +235,7 @@ fn g5_a_snat_port_tells_its_client() -> Result<()> {
 
 /// A process that was killed between the end of a flow and what belongs to it leaves a number of live
 /// flows that is too high; the next one counts anew.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_number_of_flows_that_is_wrong_is_corrected() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words {
@@ -266,8 +262,7 @@ fn a_number_of_flows_that_is_wrong_is_corrected() -> Result<()> {
 }
 
 /// An operator sees the latest packet of each reason.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_drop_is_shown_with_its_latest_packet() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {

@@ -32,8 +32,7 @@ const SILENCE: Duration = Duration::from_secs(12);
 
 /// The client, or the router that it is behind, is replaced while its connection is idle. Nothing
 /// but its MAC is another.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_that_has_another_mac_now_is_alive() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &KEPT.config())?;
@@ -47,8 +46,7 @@ fn a_client_that_has_another_mac_now_is_alive() -> Result<()> {
 }
 
 /// The cable of our own NIC is out for a while: that says nothing about the client.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_nic_without_carrier_makes_nobody_dead() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &KEPT.config())?;
@@ -62,8 +60,7 @@ fn a_nic_without_carrier_makes_nobody_dead() -> Result<()> {
 }
 
 /// RFC 7323 section 3.2: where timestamps were negotiated, a segment without one is dropped.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_that_insists_on_timestamps_is_alive() -> Result<()> {
     let topology = Topology::poc()?;
     let _lb = Lb::start(&topology, &KEPT.config())?;
@@ -76,8 +73,7 @@ fn a_backend_that_insists_on_timestamps_is_alive() -> Result<()> {
 
 /// As it answers no probe, its connection ends when it is idle for too long: the answers of the client
 /// do not keep it for ever.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_idle_time_holds_for_a_backend_that_answers_no_probe() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words {
@@ -106,8 +102,7 @@ fn insist_on_timestamps(host: &Host) -> Result<()> {
 }
 
 /// The longest keepalive that is let in for an idle time keeps the connection.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_shortest_idle_time_of_a_keepalive_keeps_the_connection() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words {
@@ -129,8 +124,7 @@ struct Record {
 }
 
 /// The log says when a flow was, also if nobody could write it down then.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_flow_log_knows_when_a_flow_was_while_the_control_plane_was_down() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");

@@ -36,8 +36,7 @@ const CROWD: u64 = 4000;
 
 /// A6: 500 connections that say nothing, in the long tier for 1000 s in real time, go on as if nothing
 /// had been.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a6_silent_connections_live_on() -> Result<()> {
     let silence = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => LONG_SILENCE,
@@ -62,8 +61,7 @@ fn a6_silent_connections_live_on() -> Result<()> {
 
 /// A control plane that is killed at any moment of its life loses no id: while it starts, while idle
 /// connections expire, while their resets go out. And a connection that was there before goes on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_id_is_lost_by_kills() -> Result<()> {
     let kills = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => KILLS,

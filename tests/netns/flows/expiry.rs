@@ -27,8 +27,7 @@ const COARSE: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A7: after its idle timeout both ends of a connection are reset, and nothing of it is left.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_idle_connection_is_reset_at_both_ends() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -59,8 +58,7 @@ fn an_idle_connection_is_reset_at_both_ends() -> Result<()> {
 }
 
 /// A7: the end whose reset was lost learns of the end with the next word that it says.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_late_segment_is_reset_when_the_reset_was_lost() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -96,8 +94,7 @@ fn a_late_segment_is_reset_when_the_reset_was_lost() -> Result<()> {
 }
 
 /// The numbers of such a reset, for a segment that nobody ever had a connection for.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_stray_segment_gets_a_reset_with_its_own_number() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &Words::default().config())?;
@@ -149,8 +146,7 @@ fn a_stray_segment_gets_a_reset_with_its_own_number() -> Result<()> {
 }
 
 /// A word in either direction is enough to keep a connection.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_connection_that_talks_never_ends() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -183,8 +179,7 @@ fn a_connection_that_talks_never_ends() -> Result<()> {
 
 /// A SYN to a backend that says nothing has its own, shorter time, and ends in silence: nobody has a
 /// connection.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_half_open_flow_ends_after_its_time() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -222,8 +217,7 @@ fn a_half_open_flow_ends_after_its_time() -> Result<()> {
 
 /// UDP: what was never replied to ends sooner than what was; nobody is told, and the next datagram
 /// is served again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_udp_flow_ends_after_its_time() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -275,8 +269,7 @@ fn a_udp_flow_ends_after_its_time() -> Result<()> {
 }
 
 /// What ended for being idle counts against no budget any more, of the network or of the service.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_idle_connection_gives_its_budget_back() -> Result<()> {
     for (network, tcp) in [
         (", max_flows: 1", ", idle_timeout: 1s"),

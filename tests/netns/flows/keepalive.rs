@@ -36,8 +36,7 @@ const KEPT: Words<'static> = Words {
 
 /// A8: an idle connection is probed at both ends by an acknowledgment of what they know already,
 /// which each of them answers; and it stays.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_idle_connection_is_probed_at_both_ends_and_stays() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &KEPT.config())?;
@@ -75,8 +74,7 @@ fn an_idle_connection_is_probed_at_both_ends_and_stays() -> Result<()> {
 }
 
 /// A8: a backend that is gone is found, and the client need not wait for it for ever.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_dead_backend_is_found_and_the_client_is_reset() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &KEPT.config())?;
@@ -93,8 +91,7 @@ fn a_dead_backend_is_found_and_the_client_is_reset() -> Result<()> {
 }
 
 /// The same the other way: the backend need not keep what belongs to a client that is gone.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_dead_client_is_found_and_the_backend_is_reset() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &KEPT.config())?;
@@ -111,8 +108,7 @@ fn a_dead_client_is_found_and_the_backend_is_reset() -> Result<()> {
 }
 
 /// A peer that hears and does not answer is as dead as one that is gone.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_that_is_silent_is_found() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");

@@ -35,8 +35,7 @@ const BULK_SHORT: u64 = 1 << 28;
 static MACHINE: Mutex<()> = Mutex::new(());
 
 /// 10,000 short connections from 200 addresses: none fails, backends see one source, no id is lost.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn ten_thousand_connections_give_every_id_back() -> Result<()> {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let topology = Topology::poc()?;
@@ -67,8 +66,7 @@ fn ten_thousand_connections_give_every_id_back() -> Result<()> {
 }
 
 /// Bulk data each way is identical at both ends, and each packet of it has exactly one verdict.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn bulk_data_is_identical_at_both_ends_and_every_packet_is_counted() -> Result<()> {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let topology = Topology::poc()?;

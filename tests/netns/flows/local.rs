@@ -51,8 +51,7 @@ fn node(topology: &Topology, port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(topology.nodes[0].address, port)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_reaches_a_node_from_its_local_ports() -> Result<()> {
     for is_generic in [false, true] {
         let topology = Topology::poc()?;
@@ -96,8 +95,7 @@ fn a_cell_reaches_a_node_from_its_local_ports() -> Result<()> {
 }
 
 /// A refusal comes back to the cell, from whom it asks; whoever knocks at its ports hears nothing.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_closed_port_refuses_the_cell_and_the_cell_is_silent_to_strangers() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &asks(1))?;
@@ -129,8 +127,7 @@ fn a_closed_port_refuses_the_cell_and_the_cell_is_silent_to_strangers() -> Resul
 }
 
 /// A flow's port is never the cell's, whoever in it asks for one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_has_no_other_ports() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;

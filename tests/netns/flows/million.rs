@@ -53,8 +53,7 @@ pub(crate) const LISTENERS: [SocketAddrV4; 2] =
 
 /// A million established connections are live at once, become due in the same moment, and end: every
 /// id is back in its queue once. How long that takes, and what CPU, is printed.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_million_flows_expire() -> Result<()> {
     let extent = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => LONG,

@@ -32,8 +32,7 @@ services:
   apps-http-a:  { network: tenant-a, listen: ["192.168.203.112:80/tcp"], pool: apps-http-a }
 "#;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_and_a_worker_reach_the_workers_of_their_own_lan() -> Result<()> {
     let topology = Topology::poc()?;
     let identity = Identity::create(&topology, "tenant-a", &[APPS])?;
@@ -66,8 +65,7 @@ fn a_client_and_a_worker_reach_the_workers_of_their_own_lan() -> Result<()> {
     Ok(())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn tenants_of_a_trunk_reach_the_workers_of_their_own_vlan() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;

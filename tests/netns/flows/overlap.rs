@@ -16,8 +16,7 @@ const PORT: u16 = 20_000;
 
 /// Two tenants whose clients have the same address and port reach the same VIP at the same time, and
 /// each gets its own cluster.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_same_client_tuple_in_two_tenants_is_two_flows() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;
@@ -63,8 +62,7 @@ fn pair(trunk: &Trunk, port: u16) -> Result<[SecretFlow; 2]> {
 }
 
 /// Two VIPs with one NodePort behind both: the client's port alone does not tell the flows apart.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn two_vips_with_one_node_port_are_two_flows() -> Result<()> {
     const EACH: usize = 5_000;
     let topology = Topology::poc()?;

@@ -38,8 +38,7 @@ fn alike(pairs: impl Iterator<Item = (u32, u32)>) -> usize {
     pairs.filter(|(one, other)| one == other).count()
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_order_of_ports_is_another_one_for_each_address_and_each_time() -> Result<()> {
     let topology = Topology::poc()?;
     let config = |snat| Words {

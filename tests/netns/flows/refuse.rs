@@ -30,8 +30,7 @@ const MOST: usize = 10;
 const NOTHING: SocketAddrV4 = SocketAddrV4::new(VIP, 9);
 
 /// An empty pool refuses TCP by a reset and UDP by an ICMP port unreachable.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_empty_pool_refuses() -> Result<()> {
     let config = Words {
         nodes: "",
@@ -41,8 +40,7 @@ fn an_empty_pool_refuses() -> Result<()> {
 }
 
 /// So does a pool whose backend nobody can find on the network.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_that_is_not_there_refuses() -> Result<()> {
     let config = Words {
         nodes: "10.32.96.200",
@@ -53,8 +51,7 @@ fn a_backend_that_is_not_there_refuses() -> Result<()> {
 
 /// A22: with 100 SNAT ports, 100 connections live; the next is refused at once, and none of the 100
 /// is any worse for it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a22_without_a_free_snat_port_a_connection_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -91,8 +88,7 @@ fn a22_without_a_free_snat_port_a_connection_is_refused() -> Result<()> {
 }
 
 /// A service has as many connections as it may have; other services of the network are not meant.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_service_above_its_budget_refuses() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -111,8 +107,7 @@ fn a_service_above_its_budget_refuses() -> Result<()> {
 }
 
 /// So has a network, over all of its services.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_network_above_its_budget_refuses() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -128,8 +123,7 @@ fn a_network_above_its_budget_refuses() -> Result<()> {
 }
 
 /// Whom the rules deny learns nothing; with `reject` he learns that at once.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_denied_meet_silence_unless_the_service_rejects() -> Result<()> {
     for (reject, is_loud) in [("", false), (", reject: true", true)] {
         let topology = Topology::poc()?;
@@ -147,8 +141,7 @@ fn the_denied_meet_silence_unless_the_service_rejects() -> Result<()> {
 }
 
 /// Who asks a VIP for what it does not have learns nothing; with `reject` he learns that at once.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_port_of_no_service_is_silent_unless_the_network_rejects() -> Result<()> {
     for (network, is_loud) in [("", false), (", reject: true", true)] {
         let topology = Topology::poc()?;

@@ -19,8 +19,7 @@ use lb_tests::{
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A1: VIP:6443 becomes node:30918, and TLS is the node's own.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_request_to_the_vip_arrives_at_the_node_port() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
@@ -50,8 +49,7 @@ fn a_request_to_the_vip_arrives_at_the_node_port() -> Result<()> {
 }
 
 /// A3: backends have no route to tenants, need none, and know nobody but the SNAT address.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn backends_need_no_route_to_tenants_and_see_only_the_snat_address() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
@@ -83,8 +81,7 @@ fn backends_need_no_route_to_tenants_and_see_only_the_snat_address() -> Result<(
 }
 
 /// A13: a UDP service answers, and the answer comes from the VIP.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_dns_answer_comes_from_the_vip() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
@@ -116,8 +113,7 @@ fn a_dns_answer_comes_from_the_vip() -> Result<()> {
 }
 
 /// Every node gets its part: 96 connections miss one of four nodes once in 10^11 runs.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn connections_are_spread_over_all_nodes() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -140,8 +136,7 @@ fn connections_are_spread_over_all_nodes() -> Result<()> {
 }
 
 /// An operator finds a connection with both of its tuples, and it goes when the client goes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flow_is_listed_with_what_both_sides_see() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;

@@ -11,8 +11,7 @@ use lb_tests::{
     traffic::{client, programs},
 };
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_behind_a_tenant_router_is_served() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_client()?;
@@ -47,8 +46,7 @@ fn a_client_behind_a_tenant_router_is_served() -> Result<()> {
     Ok(())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_behind_a_mgmt_router_serves() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_node()?;

@@ -18,8 +18,7 @@ use crate::flows::life::{AT_ONCE, LIMIT, Words, ensure_all_ids_are_free, line};
 
 /// RELIABILITY 8: both resets of an expired flow are lost; then the first segment of either end, of
 /// the client or of the backend first, is answered with one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn both_ends_learn_of_the_end_though_both_resets_were_lost() -> Result<()> {
     let rounds = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => 50,

@@ -42,8 +42,7 @@ const LEAST: u64 = 10_000;
 
 /// Segments of every kind for the same tuples on both CPUs and from both sides, while real connections
 /// come and go on the same ids: none of those fails, and no id and no count is lost.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn two_cpus_on_the_same_flows_lose_nothing() -> Result<()> {
     let duration = Duration::from_secs(match std::env::var_os("LB_TEST_LONG") {
         Some(_) => 60,

@@ -32,8 +32,7 @@ const EXPERIMENT: u16 = 0x88b5;
 
 /// A NIC that strips tags would make a tagged frame look untagged: `lb` sees to it, whatever the
 /// setting was, and puts back what it found.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn each_tenant_of_a_trunk_reaches_its_own_control_plane() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;
@@ -69,8 +68,7 @@ fn each_tenant_of_a_trunk_reaches_its_own_control_plane() -> Result<()> {
 }
 
 /// Tags that nobody declared, service tags, and link control are the host's, byte by byte.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_belongs_to_no_network_passes_untouched() -> Result<()> {
     let trunk = Trunk::build()?;
     let lb = Lb::start(&trunk, LAB_CONFIG)?;
@@ -147,8 +145,7 @@ fn what_belongs_to_no_network_passes_untouched() -> Result<()> {
 
 /// The hub on the tenants' own trunk: everything goes out of the NIC it came from, and what belongs to
 /// the host keeps its tag.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_hub_may_be_on_the_same_trunk() -> Result<()> {
     let trunk = Trunk::on_one_nic()?;
     let peers = trunk
@@ -212,8 +209,7 @@ fn the_hub_may_be_on_the_same_trunk() -> Result<()> {
 
 /// RELIABILITY 21: VLAN id 0 is only a priority, and the frame belongs to the untagged network. Any
 /// other tag, or two of them, is no way to a VIP of it, whether or not the NIC would strip tags.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_21_only_a_priority_tag_is_looked_through() -> Result<()> {
     for stripping in ["on", "off"] {
         let topology = Topology::poc()?;

@@ -30,8 +30,7 @@ const ROUNDS: usize = 5;
 const WAYS: [(&str, &str); 2] = [(NAMES[0], "hears first"), (NAMES[1], "speaks first")];
 
 /// B15: all bytes come, whoever goes on with the connection.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_who_does_not_wait_behind_his_hello_loses_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let [first, second] = [0, 1].map(|index| &topology.nodes[index]);

@@ -88,8 +88,7 @@ pub(crate) fn wait_for_no_sockets_in(site: &Site, networks: &[&str]) -> Result<(
 
 /// A flow like any other: listed with its name, from a flow's port, found, killed; and nothing of it is in a
 /// kernel.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_a_connection_is_handed_over_and_is_a_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
@@ -133,8 +132,7 @@ fn b15_a_connection_is_handed_over_and_is_a_flow() -> Result<()> {
 }
 
 /// One end closes its side and still hears; and who is reset takes the other with him.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_ends_close_and_reset_as_they_like() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
@@ -210,8 +208,7 @@ fn go_on(transfers: &[Transfer<'_>]) -> Result<()> {
 
 /// What a process is told changes nothing of a transfer in either direction; the process itself does not
 /// either.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_a_process_that_stops_or_dies_changes_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
@@ -260,8 +257,7 @@ fn b15_a_process_that_stops_or_dies_changes_nothing() -> Result<()> {
 }
 
 /// What cannot be handed over is copied, and counted by the reason.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_what_does_not_fit_is_copied() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &config(&topology, "", ""))?;
@@ -285,8 +281,7 @@ fn b15_what_does_not_fit_is_copied() -> Result<()> {
 
 /// A client that is known to be copied takes no port from flows: one that has not what its backend agreed on with
 /// the client before it, and one that has closed its side. Backends see the ports of legs.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_who_is_known_to_be_copied_takes_no_port_of_a_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &config(&topology, "", ""))?;
@@ -339,8 +334,7 @@ fn b15_who_is_known_to_be_copied_takes_no_port_of_a_flow() -> Result<()> {
 
 /// A backend that speaks at once says nothing twice and loses nothing, whether it is before the hand-over, in
 /// it or after it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_a_backend_may_speak_at_any_moment() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
@@ -365,8 +359,7 @@ fn b15_a_backend_may_speak_at_any_moment() -> Result<()> {
 }
 
 /// Who has nothing but the least privileges hands over as well.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_the_least_privileges_are_enough() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;

@@ -194,8 +194,7 @@ fn median(values: impl Iterator<Item = f64>) -> [f64; 3] {
 }
 
 /// CPU for a GB and ping-pong, in turns.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_each_way_costs_is_printed() -> Result<()> {
     let [topology, beside] = [Topology::poc()?, Topology::poc()?];
     let tier = tier();

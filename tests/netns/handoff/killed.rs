@@ -93,15 +93,13 @@ const KINDS: [Ended; 4] = [Ended::Answered, Ended::Closed, Ended::Reset, Ended::
 
 /// B15: a kill at steps of a hand-over, whose port is free again after a while; in the short tier that is not
 /// waited for.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_a_hand_over_that_is_killed_before_its_splice_is_the_only_one() -> Result<()> {
     kill_at(BEFORE_SPLICE.into_iter(), after()).map(drop)
 }
 
 /// The same from the splice on; in the long tier at any step, too.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_a_hand_over_that_is_killed_from_its_splice_on_is_the_only_one() -> Result<()> {
     kill_at(FROM_SPLICE.into_iter(), after())?;
     if is_long() {

@@ -17,8 +17,7 @@ use crate::{
 const MORE_PERCENT: u64 = 15;
 
 /// B15: all of it up, and all of it down; no byte through a socket of a cell.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_much_goes_up_and_comes_down() -> Result<()> {
     let bytes: u64 = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => 1 << 30,

@@ -59,8 +59,7 @@ impl Scale {
 
 /// B15: bytes of both directions are right while windows close and open, and each end knows how much room the
 /// other one has.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_windows_of_all_scales_close_and_open() -> Result<()> {
     let topology = Topology::poc()?;
     let [client, node] = [topology.client(), &topology.nodes[0]];

@@ -31,8 +31,7 @@ enum Small {
 }
 
 /// B15: whoever carries it, all of it arrives.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_ends_that_take_small_segments_get_all() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;

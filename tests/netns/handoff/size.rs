@@ -36,8 +36,7 @@ fn counts(lb: &Lb<'_>) -> Result<(u64, u64)> {
 
 /// A backend that takes less than the client's network carries, as pods of an overlay do: the first connection
 /// is copied, and from then on clients are told; a process that takes over goes on so.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn clients_are_told_what_the_backend_takes() -> Result<()> {
     let topology = Topology::poc()?;
     takes(&topology.nodes[0], "10.32.96.0/20", LESS)?;
@@ -63,8 +62,7 @@ fn clients_are_told_what_the_backend_takes() -> Result<()> {
 }
 
 /// A client that takes less than the backend's network carries: its backend is told so at once.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_is_told_what_its_client_takes() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;

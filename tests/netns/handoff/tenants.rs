@@ -34,8 +34,7 @@ const LOG: &str = "LB_LOG=info,lb_user::proxy::splice::port_lease=debug";
 const HELD: &str = "a client was held microseconds=";
 
 /// B15: everybody gets to whom he asks for, and nearly everybody is handed over.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_two_tenants_are_handed_over_side_by_side() -> Result<()> {
     let trunk = Trunk::build()?;
     let mut tellers = Vec::new();

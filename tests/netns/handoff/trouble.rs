@@ -50,8 +50,7 @@ fn much(number: u64) -> u64 {
 
 /// B15: all bytes of all connections are right, and no end is reset, whether the trouble comes before the
 /// hand-over, in it or after it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b15_loss_disorder_and_duplicates_change_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let [client, carrier, node] = [topology.client(), &topology.nodes[0], &topology.nodes[1]];

@@ -29,8 +29,7 @@ fn transitions(lb: &Lb<'_>) -> Result<Vec<u64>> {
 }
 
 /// The switch of the backends restarts: they stay as they are, and so do the connections.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_nic_without_carrier_makes_no_backend_dead() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -75,8 +74,7 @@ fn a_nic_without_carrier_makes_no_backend_dead() -> Result<()> {
 }
 
 /// A link that comes and goes: no check that it was away for counts.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_link_that_flaps_makes_no_backend_dead() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;

@@ -53,8 +53,7 @@ fn extent() -> (Extent, usize) {
 
 /// The client of every idle connection to the backend gets a reset, counted by its host's packet filter;
 /// every busy one ends with its next word; the other half of the connections goes on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e10_everybody_knows_when_a_backend_dies() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];

@@ -11,8 +11,7 @@ use crate::{
 };
 
 /// E7, RELIABILITY 5: a backend that comes and goes all the time stays out after a while.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e7_a_flapping_backend_is_damped() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -37,8 +36,7 @@ fn e7_a_flapping_backend_is_damped() -> Result<()> {
 }
 
 /// E7: who comes back has its share step by step.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e7_a_backend_that_comes_back_starts_slowly() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;

@@ -53,8 +53,7 @@ fn tls_server(topology: &Topology, identity: &Identity, words: &[&str]) -> Resul
 
 /// E2: a server that answers with an alert cannot serve; with the right name it can; a pinned CA is
 /// insisted on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e2_a_tls_alert_is_not_ready_and_the_right_name_is_up() -> Result<()> {
     let topology = Topology::poc()?;
     let nameless = Identity::create(&topology, "default.lab", &[])?;
@@ -96,8 +95,7 @@ fn e2_a_tls_alert_is_not_ready_and_the_right_name_is_up() -> Result<()> {
 
 /// E3, with the defaults: a backend whose `/readyz` says 500 gets nothing new 30 s later at the most, and
 /// has its share again 30 s after it says 200.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e3_readyz_counts_within_thirty_seconds() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
@@ -135,8 +133,7 @@ services:
 
 /// Ports of a thousand checks that have ended rest for a minute, and many pools may ask at one port: they
 /// go on all the same.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn checks_do_not_run_out_of_ports() -> Result<()> {
     const BACKENDS: usize = 20;
     let topology = Topology::poc()?;
@@ -174,8 +171,7 @@ services:
 
 /// E6: checks come from the SNAT address, as the flows do: a node that reaches the host, but not that
 /// address, is dead.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e6_checks_go_the_way_of_the_flows() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;

@@ -124,8 +124,7 @@ pub(crate) fn wait_for(lb: &Lb<'_>, verdicts: &[&str], limit: Duration) -> Resul
 
 /// E1, RELIABILITY 4: a backend that is not there any more gets no new connections, and those to others
 /// do not notice; when it is back, it has its share again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e1_a_backend_that_refuses_is_taken_out_and_comes_back() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -159,8 +158,7 @@ fn e1_a_backend_that_refuses_is_taken_out_and_comes_back() -> Result<()> {
 
 /// E3, E4, E13: an endpoint at another port that says 500 means no new connections, and nothing for
 /// those that are there, for as long as it says so.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e13_a_backend_that_is_not_ready_finishes_what_it_has() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 3)?;
@@ -190,8 +188,7 @@ fn e13_a_backend_that_is_not_ready_finishes_what_it_has() -> Result<()> {
 
 /// One of three API servers is not ready, and every node's NodePort leads to any of them: whatever the
 /// checks make of it, no connection is reset.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e13_one_server_of_three_behind_all_nodes_resets_nobody() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 3)?;
@@ -245,8 +242,7 @@ pub(crate) fn alive(connection: &TcpStream) -> Result<()> {
 
 /// E8, E11: nobody is up before anybody was asked; meanwhile, and when all are down, a connection is
 /// refused at once and none reaches a node; who comes back is in again without any help.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e8_e11_a_pool_without_anybody_up_refuses_at_once() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -277,8 +273,7 @@ fn e8_e11_a_pool_without_anybody_up_refuses_at_once() -> Result<()> {
 }
 
 /// E9, RELIABILITY 6: below its watermark a pool takes all of its backends, or refuses.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e9_below_the_watermark_the_pool_does_as_configured() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 4)?;
@@ -302,8 +297,7 @@ fn e9_below_the_watermark_the_pool_does_as_configured() -> Result<()> {
 
 /// E10: when a backend dies, every client of it knows within a second of the verdict, and its server if
 /// it lives; nobody else notices anything.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn e10_the_connections_of_a_dead_backend_are_reset() -> Result<()> {
     const EACH: usize = 500;
     let topology = Topology::poc()?;
@@ -364,8 +358,7 @@ fn e10_the_connections_of_a_dead_backend_are_reset() -> Result<()> {
 
 /// A process that is stopped again and again, for longer than a check may take, finds no backend dead: it was late,
 /// and no backend. One that is dead is found when it has its time again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn checks_that_were_late_themselves_are_no_verdict() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 4)?;

@@ -39,8 +39,7 @@ const TCP: u8 = 6;
 
 /// RELIABILITY 22: where no address of ours is of IPv6, it is not served, whatever its headers are, and a
 /// tenant's reaches nobody.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_22_ipv6_extension_headers_are_dropped_and_counted() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -103,8 +102,7 @@ fn reliability_22_ipv6_extension_headers_are_dropped_and_counted() -> Result<()>
 }
 
 /// RELIABILITY 23: nobody but us says which way a packet goes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_23_source_routes_are_dropped_and_counted() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -157,8 +155,7 @@ fn reliability_23_source_routes_are_dropped_and_counted() -> Result<()> {
 }
 
 /// A15, RELIABILITY 23: other options go with the packet, and a SYN that has one is answered.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a15_a_syn_with_an_ip_option_is_answered() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &Words::default().config())?;

@@ -15,8 +15,7 @@ use lb_tests::{
 use crate::flows::life::{LIMIT, Words, line};
 
 /// RELIABILITY 16: "too big" moves nobody who did not send what it is about.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_16_forged_errors_change_nothing() -> Result<()> {
     const STEP: u32 = 1 << 25;
     const MTU: u16 = 1300;
@@ -112,8 +111,7 @@ fn reliability_16_forged_errors_change_nothing() -> Result<()> {
 
 /// A client that says "too big" of its own flow, for less than any network has, makes the packets of no other
 /// client small: the way to all of them is one to the node, by the SNAT address.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_16_a_client_lowers_no_mtu_below_the_floor() -> Result<()> {
     const FLOOR: u32 = 1280;
     let topology = Topology::poc()?;

@@ -31,8 +31,7 @@ const FIELD: usize = 20;
 const L4: usize = 34;
 
 /// A15: datagrams of many sizes to a VIP and their answers, cut by the kernels at both ends.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a15_a_datagram_of_4000_bytes_is_answered_by_4000_bytes() -> Result<()> {
     for is_generic in [false, true] {
         let topology = Topology::poc()?;
@@ -76,8 +75,7 @@ fn a15_a_datagram_of_4000_bytes_is_answered_by_4000_bytes() -> Result<()> {
 }
 
 /// Clients choose their ids themselves; behind the one SNAT address they must not meet.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_15_clients_with_the_same_id_get_their_own_data() -> Result<()> {
     const ROUNDS: u8 = 30;
     let topology = Topology::poc()?;
@@ -147,8 +145,7 @@ fn reliability_15_clients_with_the_same_id_get_their_own_data() -> Result<()> {
 }
 
 /// Fragments that only an attacker or a broken router makes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_15_tiny_overlapping_and_early_fragments_are_dropped() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &Words::default().config())?;
@@ -284,8 +281,7 @@ fn reliability_15_tiny_overlapping_and_early_fragments_are_dropped() -> Result<(
 }
 
 /// In whatever order a network brings them, as long as the first is the first.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_15_fragments_out_of_order_and_twice_make_one_datagram() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &Words::default().config())?;
@@ -324,8 +320,7 @@ fn reliability_15_fragments_out_of_order_and_twice_make_one_datagram() -> Result
 }
 
 /// First fragments whose rest never comes: they cost their sender one flow, and others nothing.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_15_a_flood_of_first_fragments_costs_others_nothing() -> Result<()> {
     const FLOOD: u16 = 20_000;
     let topology = Topology::poc()?;

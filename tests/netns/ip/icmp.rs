@@ -38,8 +38,7 @@ const QUOTE: Range<usize> = L4..L4 + QUOTED;
 const IDENTIFIER: u32 = 0x6c62 << 16;
 
 /// Nobody listens at the backend: the client's socket hears it, in the name of the VIP.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_port_unreachable_reaches_the_client_without_an_address_of_the_hub() -> Result<()>
 {
     let topology = Topology::poc()?;
@@ -79,8 +78,7 @@ fn reliability_17_port_unreachable_reaches_the_client_without_an_address_of_the_
 }
 
 /// A traceroute to a service sees the VIP at every hop, and its own packets in every quote.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_a_traceroute_sees_nothing_but_the_vip() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_node()?;
@@ -141,8 +139,7 @@ fn reliability_17_a_traceroute_sees_nothing_but_the_vip() -> Result<()> {
 }
 
 /// An echo request to a VIP comes back whole, whatever its length.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_a_vip_answers_echo_requests_of_any_length() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &Words::default().config())?;
@@ -165,8 +162,7 @@ fn reliability_17_a_vip_answers_echo_requests_of_any_length() -> Result<()> {
 }
 
 /// A flood of echo requests is answered in part, and flows go on beside it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_echo_replies_are_limited_and_flows_go_on() -> Result<()> {
     const ROUNDS: u32 = 40;
     const FLOOD: u32 = 1000;
@@ -206,8 +202,7 @@ fn reliability_17_echo_replies_are_limited_and_flows_go_on() -> Result<()> {
 }
 
 /// Where the VIP is the host's own address, the echo is the host's.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_the_echo_of_the_hosts_own_address_is_the_hosts() -> Result<()> {
     let one = OneIp::build()?;
     let lb = Lb::start_with(&one, crate::lab::one_ip::CONFIG, &["--no-careful"])?;

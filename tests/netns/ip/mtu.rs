@@ -43,8 +43,7 @@ const MAY_BE_CUT: u16 = 0;
 
 /// A14: a client behind a wide network sends to a node behind a narrow link. Only the error of the
 /// router in front of that link tells it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a14_the_path_mtu_behind_the_backend_is_found() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_node()?;
@@ -67,8 +66,7 @@ fn a14_the_path_mtu_behind_the_backend_is_found() -> Result<()> {
 }
 
 /// A14: a node behind a wide network sends to a client behind a narrow link.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a14_the_path_mtu_before_the_client_is_found() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_client()?;
@@ -91,8 +89,7 @@ fn a14_the_path_mtu_before_the_client_is_found() -> Result<()> {
 
 /// RELIABILITY 16: the nodes' network is narrower than the clients'. Segments are kept small from the
 /// start, datagrams and whoever sends larger segments all the same are told.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_16_a_narrow_mgmt_network_is_told_to_clients() -> Result<()> {
     const MTU: u32 = 1400;
     let topology = Topology::poc()?;
@@ -149,8 +146,7 @@ fn reliability_16_a_narrow_mgmt_network_is_told_to_clients() -> Result<()> {
 
 /// RELIABILITY 16: the nodes' network has jumbo frames. What does not fit into the clients' network is
 /// told to the node.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_16_a_narrow_tenant_network_is_told_to_nodes() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
@@ -189,8 +185,7 @@ fn reliability_16_a_narrow_tenant_network_is_told_to_nodes() -> Result<()> {
 
 /// The NIC of the nodes' network gets another MTU while everything runs: both programs, the cell and new
 /// connections go by it at once, and those that are there are told.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_mtu_that_changes_is_followed() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
@@ -231,8 +226,7 @@ fn an_mtu_that_changes_is_followed() -> Result<()> {
 }
 
 /// What `mss` says goes into both SYNs, and only down.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_16_both_syns_carry_the_smaller_mss() -> Result<()> {
     for (network, mgmt, expected) in [
         (", mss: 1200", "", 1200),

@@ -31,8 +31,7 @@ const BULK: u64 = 2_000_000;
 const CHECKSUM: std::ops::Range<usize> = 40..42;
 
 /// RELIABILITY 18: a UDP checksum that was never computed is not computed on the way, either way.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_18_a_udp_checksum_of_zero_stays_zero() -> Result<()> {
     for is_generic in [false, true] {
         let topology = Topology::poc()?;
@@ -75,8 +74,7 @@ fn reliability_18_a_udp_checksum_of_zero_stays_zero() -> Result<()> {
 
 /// A24, RELIABILITY 19: hosts that leave checksums and segments to their NICs, and NICs that join
 /// segments, with a veth for a NIC.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a24_reliability_19_offloads_of_hosts_spoil_nothing_in_native_mode() -> Result<()> {
     let topology = Topology::poc()?;
     matrix(&topology, "native")
@@ -84,8 +82,7 @@ fn a24_reliability_19_offloads_of_hosts_spoil_nothing_in_native_mode() -> Result
 
 /// The same where the kernel has made a packet buffer before us, for hosts that cut their segments
 /// themselves: what is longer than an MTU cannot be redirected in generic mode.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a24_reliability_19_offloads_of_hosts_spoil_nothing_in_generic_mode() -> Result<()> {
     let topology = Topology::poc()?;
     make_generic(&topology)?;
@@ -94,8 +91,7 @@ fn a24_reliability_19_offloads_of_hosts_spoil_nothing_in_generic_mode() -> Resul
 
 /// A client that leaves checksums to its NIC is refused in generic mode as well, also where a port on the way back
 /// computes them: the kernel has noted of the segment, and so of its reset, where that is to be done.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_19_a_refusal_in_generic_mode_is_whole_for_who_leaves_checksums_open() -> Result<()> {
     let topology = Topology::poc()?;
     make_generic(&topology)?;
@@ -119,8 +115,7 @@ fn reliability_19_a_refusal_in_generic_mode_is_whole_for_who_leaves_checksums_op
 
 /// The same with guests behind a bridge of the host, whose frames are of a local stack; as in generic
 /// mode, they cut their segments themselves.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a24_reliability_19_offloads_of_guests_spoil_nothing_on_a_bridge() -> Result<()> {
     let one = OneIp::build()?;
     let lb = Lb::start_with(&one, crate::lab::one_ip::CONFIG, &["--no-careful"])?;

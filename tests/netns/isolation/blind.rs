@@ -72,8 +72,7 @@ fn ensure_it_lives(topology: &Topology, lb: &Lb<'_>, pair: &Pair) -> Result<()> 
 
 /// A spoofed SYN and the reset behind it, resets and FINs near what is expected: the backend challenges them, and
 /// neither it nor the client nor the budget loses the connection.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn spoofed_segments_end_no_connection() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &WORDS.config())?;
@@ -111,8 +110,7 @@ fn spoofed_segments_end_no_connection() -> Result<()> {
 
 /// An abort behind data that the backend has not acknowledged: neither is its reset exact, nor does the backend hear
 /// of it. A probe finds out.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_abort_behind_data_in_flight_ends_soon() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &WORDS.config())?;
@@ -133,8 +131,7 @@ fn an_abort_behind_data_in_flight_ends_soon() -> Result<()> {
 }
 
 /// The same of an end that is gone and another that is silent: the flow ends when neither has answered.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_abort_that_nothing_confirms_ends_a_flow_of_silent_ends() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");

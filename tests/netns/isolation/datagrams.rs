@@ -38,8 +38,7 @@ const ID: usize = 18;
 const FLOOR: u32 = 1280;
 
 /// Datagrams from one port after the other, each of which is answered.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn datagrams_from_many_ports() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;
@@ -58,8 +57,7 @@ fn datagrams_from_many_ports() -> Result<()> {
 
 /// First fragments of one flow, each of another datagram, whose rest never comes. The rest of the victim's
 /// datagrams comes late, as over a long way.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn first_fragments() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;
@@ -81,8 +79,7 @@ fn first_fragments() -> Result<()> {
 
 /// A client says of its own flow that no packet above 68 bytes reaches it. The backend keeps that for its
 /// way to the SNAT address, which is the way to all clients of all tenants.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_path_mtu_of_68_bytes() -> Result<()> {
     let trunk = Trunk::build()?;
     let words = Words {
@@ -103,8 +100,7 @@ fn a_path_mtu_of_68_bytes() -> Result<()> {
 }
 
 /// Errors about a flow of the attacker's own: each is passed on to the backend.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn icmp_errors_about_own_flows() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;
@@ -113,8 +109,7 @@ fn icmp_errors_about_own_flows() -> Result<()> {
 }
 
 /// Errors about flows that are not there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn icmp_errors_about_nothing() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;

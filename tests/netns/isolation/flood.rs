@@ -45,8 +45,7 @@ const BUDGET: usize = 50;
 
 /// A9: 200 idle connections survive a flood of SYNs from addresses that are let in, and new ones can
 /// be made meanwhile; the flood holds no more than its ring.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a9_established_connections_survive_a_flood() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words {
@@ -97,8 +96,7 @@ fn a9_established_connections_survive_a_flood() -> Result<()> {
 }
 
 /// Whom the rules deny takes no id and no place, however often he tries.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flood_of_denied_sources_costs_nothing() -> Result<()> {
     const DENIED: u64 = 20_000;
     let topology = Topology::poc()?;
@@ -129,8 +127,7 @@ fn a_flood_of_denied_sources_costs_nothing() -> Result<()> {
 }
 
 /// A tenant that has all flows that it may have takes nothing from another one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_tenant_at_its_budget_harms_no_other() -> Result<()> {
     let connections = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => 10_000,

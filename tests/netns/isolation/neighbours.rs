@@ -32,8 +32,7 @@ const FILLED: Duration = Duration::from_secs(2);
 const ON_LINK: &str = ", 10.99.0.0/16";
 
 /// ARP requests for the VIP, by turns from addresses on the link and from elsewhere.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn arp_requests_from_many_addresses() -> Result<()> {
     let trunk = Trunk::build()?;
     let words = Words {
@@ -57,8 +56,7 @@ fn arp_requests_from_many_addresses() -> Result<()> {
 }
 
 /// The same by IPv6: any client has as many addresses as it likes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn neighbour_solicitations_from_many_addresses() -> Result<()> {
     let trunk = Trunk::build()?;
     let words = Words {
@@ -81,8 +79,7 @@ fn neighbour_solicitations_from_many_addresses() -> Result<()> {
 /// SYNs to a shared VIP, from addresses on the link: before it can answer, the cell would have to ask where
 /// each of them is. That is limited to a part of a table as `lb prepare` makes it, so this has a quarter of one, not
 /// the default; what asks for addresses that are nowhere leaves it again sooner.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn syns_from_many_addresses_on_the_link() -> Result<()> {
     let trunk = Trunk::build()?;
     let words = Words {

@@ -75,8 +75,7 @@ fn has(lb: &Lb<'_>, tenant: &Tenant) -> Result<(u64, Option<u64>)> {
     Ok((quota.flows, quota.most))
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_tenant_that_opens_all_it_can_leaves_another_its_part() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;
@@ -110,8 +109,7 @@ fn a_tenant_that_opens_all_it_can_leaves_another_its_part() -> Result<()> {
 
 /// As over an upgrade from a version that knew no quotas: what is above them lives on, also through a kill, and
 /// is counted.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn flows_above_a_new_quota_live_on() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;

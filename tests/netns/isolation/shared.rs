@@ -30,8 +30,7 @@ const HELLOS: u32 = 450;
 const LEAD: Duration = Duration::from_secs(3);
 
 /// SYNs to a shared VIP that no ACK follows.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn syns_to_a_shared_vip() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;
@@ -43,8 +42,7 @@ fn syns_to_a_shared_vip() -> Result<()> {
 }
 
 /// ACKs of no connection: the kernel of the cell answers each with a RST.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn acks_to_a_shared_vip() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;
@@ -63,8 +61,7 @@ fn acks_to_a_shared_vip() -> Result<()> {
 }
 
 /// A hello, and at once the end of the client's side: such a connection is not handed over.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn half_closed_hellos() -> Result<()> {
     hellos("half-closed hellos", NAME, |mut stream| {
         stream.shutdown(Shutdown::Write)?;
@@ -74,15 +71,13 @@ fn half_closed_hellos() -> Result<()> {
 }
 
 /// A hello, and at once a RST.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn hellos_that_are_reset() -> Result<()> {
     hellos("hellos that are reset", NAME, conn_pair::reset)
 }
 
 /// Hellos whose backend does not answer.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn hellos_to_a_backend_that_is_not_there() -> Result<()> {
     let held = Mutex::new(Vec::new());
     hellos("hellos without a backend", ABSENT, |stream| {
@@ -120,8 +115,7 @@ const DESCRIPTORS: &[&str] = &["prlimit", "--nofile=2048"];
 const REQUESTS: u32 = 300;
 
 /// Requests whose bodies come byte by byte, and never to their end.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn slow_bodies() -> Result<()> {
     let trunk = Trunk::build()?;
     let words = Words {

@@ -41,37 +41,32 @@ const FINS: [(u8, u32); 4] = [
 ];
 
 /// From the network of another tenant, with the same addresses and ports: the network is part of each flow's key.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn segments_of_all_kinds_from_another_tenant() -> Result<()> {
     let segments = [&SYN_THEN_RST[..], &RSTS, &FINS].concat();
     attack_flows("spoofed from another network", false, &segments, usize::MAX)
 }
 
 /// From another client of the same tenant.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn syns_and_resets_from_the_same_network() -> Result<()> {
     attack_flows("spoofed SYNs and RSTs", true, &SYN_THEN_RST, usize::MAX)
 }
 
 /// The same without a SYN: one number in four is believed by a wide window.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn blind_resets_from_the_same_network() -> Result<()> {
     attack_flows("blind RSTs", true, &RSTS, usize::MAX)
 }
 
 /// An end that seems to be closed makes an idle flow a short one. Once: each of them is a sign of life.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn blind_fins_from_the_same_network() -> Result<()> {
     attack_flows("blind FINs", true, &FINS, 1)
 }
 
 /// ACKs to one flow, from another station than its client is at: a reply that follows one must not go there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn blind_acks_from_another_station() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;

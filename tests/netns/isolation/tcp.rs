@@ -24,8 +24,7 @@ const FLOOD: u32 = 10_000;
 const CONNECTIONS: u32 = 1000;
 
 /// SYNs to an L4 VIP that no ACK follows.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn syns_to_an_l4_vip() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;
@@ -37,8 +36,7 @@ fn syns_to_an_l4_vip() -> Result<()> {
 }
 
 /// One client opens a connection from each of its ports, and keeps them all.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn connections_from_all_ports_of_a_client() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;
@@ -56,8 +54,7 @@ fn connections_from_all_ports_of_a_client() -> Result<()> {
 }
 
 /// Connections that come and go, every second one closed by the backend first: its SNAT port rests then.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn connections_that_come_and_go() -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Words::default())?;
@@ -79,8 +76,7 @@ const SLACK: usize = 8;
 /// A client resets its own connections with a number that is one too high: the backend challenges that, and
 /// keeps the connection. It must go on counting, or a budget holds nothing, and the SNAT ports given to others
 /// are in use at the backend.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn resets_of_own_connections_that_do_not_end_them() -> Result<()> {
     let trunk = Trunk::build()?;
     let words = Words {

@@ -14,8 +14,7 @@ const CLEAN_UP: Duration = Duration::from_secs(30);
 const HERE: &str = "/proc/self/ns/net";
 
 /// H1: one command, and the API answers through the VIP.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_lab_proves_itself_once() -> Result<()> {
     let dir = tempfile::tempdir().context("make a temporary folder")?;
     let mut lab = start(dir.path(), &["--once"])?;
@@ -33,8 +32,7 @@ fn the_lab_proves_itself_once() -> Result<()> {
 }
 
 /// Three clusters on one address, by SNI and Host, with the file that an operator starts from.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_lab_of_three_clusters_proves_itself_once() -> Result<()> {
     let dir = tempfile::tempdir().context("make a temporary folder")?;
     let mut lab = start(dir.path(), &["--clusters", "--once"])?;
@@ -49,8 +47,7 @@ fn the_lab_of_three_clusters_proves_itself_once() -> Result<()> {
 }
 
 /// The three load balancers of one tenant, with the file that an operator starts from.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_lab_of_one_tenants_three_load_balancers_proves_itself_once() -> Result<()> {
     let dir = tempfile::tempdir().context("make a temporary folder")?;
     let mut lab = start(dir.path(), &["--poc", "--once"])?;
@@ -70,8 +67,7 @@ fn the_lab_of_one_tenants_three_load_balancers_proves_itself_once() -> Result<()
 }
 
 /// Ctrl-C leaves nothing behind.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn ctrl_c_ends_the_lab_and_removes_everything() -> Result<()> {
     let dir = tempfile::tempdir().context("make a temporary folder")?;
     let mut lab = start(dir.path(), &[])?;
@@ -87,8 +83,7 @@ fn ctrl_c_ends_the_lab_and_removes_everything() -> Result<()> {
 }
 
 /// Ctrl-C in the middle is no different: whatever is there by then goes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn ctrl_c_while_the_lab_is_being_built_removes_everything() -> Result<()> {
     let dir = tempfile::tempdir().context("make a temporary folder")?;
     let mut lab = start(dir.path(), &[])?;

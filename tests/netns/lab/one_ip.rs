@@ -70,8 +70,7 @@ const PINGS: usize = 30;
 const LOAD: u64 = 100;
 const LIMIT: Duration = Duration::from_secs(10);
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_hosts_only_address_serves_and_stays_the_hosts() -> Result<()> {
     let one = OneIp::build()?;
     let identity = Identity::create(&one, "api", &[ADDRESS])?;

@@ -36,8 +36,7 @@ const SOURCES: u8 = 100;
 /// A control plane that was killed is missed by nobody: far more connections than there are ports
 /// are opened, used and closed, by either end, and not one is refused. The next process finds
 /// every id where it belongs.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn connections_come_and_go_while_the_control_plane_is_dead() -> Result<()> {
     let extent = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => LONG,

@@ -18,8 +18,7 @@ use lb_tests::{
 const FAILED: i32 = 1;
 const CONFIGURATION: i32 = 2;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_missing_interface_is_named_and_the_other_one_stays_free() -> Result<()> {
     for missing in [TENANT_NIC, MGMT_NIC] {
         let topology = Topology::poc()?;
@@ -36,8 +35,7 @@ fn a_missing_interface_is_named_and_the_other_one_stays_free() -> Result<()> {
 }
 
 /// XDP would take the host's own traffic, the operator's SSH included.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_address_of_the_host_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
     topology
@@ -54,8 +52,7 @@ fn an_address_of_the_host_is_refused() -> Result<()> {
     Ok(())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_second_instance_on_the_same_interfaces_leaves_the_first_alone() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -77,8 +74,7 @@ fn a_second_instance_on_the_same_interfaces_leaves_the_first_alone() -> Result<(
 }
 
 /// One NIC is free and one is taken: the free one must be free afterwards, whichever comes first.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_second_instance_on_one_taken_interface_attaches_to_none() -> Result<()> {
     let topology = Topology::poc()?;
     topology.add_idle_nic("eth2")?;
@@ -103,8 +99,7 @@ fn a_second_instance_on_one_taken_interface_attaches_to_none() -> Result<()> {
     Ok(())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_second_run_of_the_same_instance_leaves_the_first_alone() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -123,8 +118,7 @@ fn a_second_run_of_the_same_instance_leaves_the_first_alone() -> Result<()> {
     Ok(())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_user_without_privileges_is_told_so() -> Result<()> {
     let topology = Topology::poc()?;
     let before = programs(&topology)?;
@@ -136,8 +130,7 @@ fn a_user_without_privileges_is_told_so() -> Result<()> {
     Ok(())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_wrong_configuration_is_refused_before_anything_is_touched() -> Result<()> {
     let topology = Topology::poc()?;
     let before = programs(&topology)?;
@@ -153,8 +146,7 @@ fn a_wrong_configuration_is_refused_before_anything_is_touched() -> Result<()> {
 }
 
 /// The first cell is built when the second one fails: the name of its outer end is taken.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_start_that_fails_half_way_takes_back_what_it_made() -> Result<()> {
     let topology = Topology::poc()?;
     let nic = topology

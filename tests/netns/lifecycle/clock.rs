@@ -26,8 +26,7 @@ const MINUTE_MS: u64 = 60_000;
 
 /// RELIABILITY 33: the clock of the wall is set a day ahead and two days back beside flows and checks. Events
 /// have the new time; nothing expires, and nobody is checked more or less often.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r33_a_clock_that_is_set_changes_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;

@@ -26,8 +26,7 @@ use nix::{
 const UNDONE: Duration = Duration::from_secs(20);
 const CONFIRM: &str = "3s";
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_nobody_confirms_is_taken_down_again() -> Result<()> {
     let topology = Topology::poc()?;
 
@@ -50,8 +49,7 @@ fn what_nobody_confirms_is_taken_down_again() -> Result<()> {
 }
 
 /// A hang-up is what a lost SSH session leaves; a kill is worse.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_signal_before_the_confirmation_takes_it_down() -> Result<()> {
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGKILL] {
         let topology = Topology::poc()?;
@@ -76,8 +74,7 @@ fn a_signal_before_the_confirmation_takes_it_down() -> Result<()> {
     Ok(())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn enter_keeps_it() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -169,8 +166,7 @@ pub(crate) fn down(topology: &Topology) -> Result<()> {
     process::succeed(command.args(["down", "--instance", topology.run()])).map(drop)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_careful_start_refuses_the_interface_of_the_default_route() -> Result<()> {
     let topology = Topology::poc()?;
     topology
@@ -192,8 +188,7 @@ fn a_careful_start_refuses_the_interface_of_the_default_route() -> Result<()> {
 
 /// Without a terminal the first start refuses the interface of a default route, of either family, and the switch says
 /// that it is meant; later starts come up again over what is there. On a terminal each start refuses it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_interface_of_the_default_route_is_taken_when_the_operator_says_so() -> Result<()> {
     for ipv6 in [false, true] {
         let topology = Topology::poc()?;

@@ -16,8 +16,7 @@ const TOLD: Duration = Duration::from_secs(15);
 
 /// RELIABILITY 34: with no room for state and flow log, flows live and begin, and what is lost of the log is
 /// told. What the operator has said outlives a kill and a state file of which a half is left.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -89,8 +88,7 @@ fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
 
 /// A reboot leaves neither pins nor what is in /run: what operators have said of backends holds all the same, and a
 /// file that is broken by then leaves what was applied.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn after_a_reboot_what_was_applied_and_said_holds() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 3)?;

@@ -170,8 +170,7 @@ fn ensure_goes_on(load: &Load, fault: &str) -> Result<()> {
 
 /// A check that cannot leave its cell says nothing of the backend, however fast checks are: `on_dead: reset` ends no
 /// connection.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_that_is_down_makes_no_backend_dead() -> Result<()> {
     let topology = Topology::poc()?;
     let (_echo, _checked) = servers(&topology)?;
@@ -197,8 +196,7 @@ fn a_cell_that_is_down_makes_no_backend_dead() -> Result<()> {
 
 /// Faults in an order that the printed seed gives: no connection is lost, no byte is wrong, and in the end nothing is
 /// left to mend and every id is free.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn random_faults_lose_nothing() -> Result<()> {
     let faults = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => 200,

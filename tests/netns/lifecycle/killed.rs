@@ -640,51 +640,44 @@ fn kill_at(way: Way, moments: impl Iterator<Item = Moment>, is_partly: bool) -> 
 }
 
 /// A reload.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_3_a_reload_that_is_killed_before_its_targets_is_completed() -> Result<()> {
     kill_everywhere(Way::Reload, TARGETS)
 }
 
 /// The same, killed while services, VIPs and names change.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_3_a_reload_that_is_killed_among_its_references_is_completed() -> Result<()> {
     kill_everywhere(Way::Reload, REFERENCES)
 }
 
 /// A start over what another configuration has left.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_3_a_start_that_is_killed_before_its_targets_is_completed() -> Result<()> {
     kill_everywhere(Way::Start, TARGETS)
 }
 
 /// The same, killed while services, VIPs and names change.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_3_a_start_that_is_killed_among_its_references_is_completed() -> Result<()> {
     kill_everywhere(Way::Start, REFERENCES)
 }
 
 /// A take-over with another configuration: the process that takes over is killed, and the one before with it, or after
 /// it has gone on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_3_a_take_over_that_is_killed_before_its_targets_is_completed() -> Result<()> {
     kill_everywhere(Way::TakeOver, TARGETS)
 }
 
 /// The same, killed while services, VIPs and names change.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_3_a_take_over_that_is_killed_among_its_references_is_completed() -> Result<()> {
     kill_everywhere(Way::TakeOver, REFERENCES)
 }
 
 /// At any moment of a change, by time.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_3_a_change_is_killed_at_random() -> Result<()> {
     let kills = if is_long() { 200 } else { 6 };
     let mut dice = Dice::from_environment();

@@ -95,8 +95,7 @@ fn ensure_none_lost(load: &Load) -> Result<()> {
 }
 
 /// A pin of a link is removed: the program stays, the pin comes back, and outlives a kill.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_removed_link_pin_stops_nothing_and_is_there_again() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
@@ -127,8 +126,7 @@ fn a_removed_link_pin_stops_nothing_and_is_there_again() -> Result<()> {
 }
 
 /// A program is detached: it is attached and pinned again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_detached_program_is_attached_again() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
@@ -163,8 +161,7 @@ pub(crate) fn cell(topology: &Topology, network: &str, words: &[&str]) -> Result
 }
 
 /// What is in a cell is taken away or changed: it is as before, and told.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_is_mended() -> Result<()> {
     let topology = Topology::poc()?;
     topology.add_ipv6()?;
@@ -264,8 +261,7 @@ fn a_cell_is_mended() -> Result<()> {
 }
 
 /// Pins of maps are removed: they are there again, and a kill then loses no flow.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_removed_map_pin_is_there_again() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
@@ -298,8 +294,7 @@ pub(crate) fn maps(topology: &Topology) -> Result<PathBuf> {
 }
 
 /// A pin is lost while no process runs: a start says which flows would be lost, and loses none unless it may.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_start_over_lost_pins_asks_first() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words::default().config();
@@ -322,8 +317,7 @@ fn a_start_over_lost_pins_asks_first() -> Result<()> {
 }
 
 /// The admin socket is removed: what asks meanwhile hears what is the matter, and there is another one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_removed_admin_socket_is_made_anew() -> Result<()> {
     let topology = Topology::poc()?;
     let mut lb = Lb::start(&topology, &Words::default().config())?;
@@ -364,8 +358,7 @@ pub(crate) fn move_silently(node: &Netns, ours: Mac, last: u8) -> Result<()> {
 
 /// A backend is at another MAC, and does not say so: checks that are faster than the kernel's look there first,
 /// so none of its connections is reset.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_at_another_mac_is_asked_there_before_it_is_dead() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 1)?;
@@ -401,8 +394,7 @@ fn a_backend_at_another_mac_is_asked_there_before_it_is_dead() -> Result<()> {
 }
 
 /// A backend that flaps is held back no longer because the process is another one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flap_hold_goes_on_in_the_next_process() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -437,8 +429,7 @@ fn a_flap_hold_goes_on_in_the_next_process() -> Result<()> {
 }
 
 /// `lb status` from another network namespace knows the NICs that the process sees.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn status_from_another_namespace_knows_the_nics() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &Words::default().config())?;

@@ -146,8 +146,7 @@ fn is_forgotten(pair: &Pair) -> Result<()> {
 
 /// What is pinned by another version is left alone, in exact words, until it may be lost; then all links
 /// get the new program in their place, and new connections do not notice.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn another_version_is_switched_over_when_told_to() -> Result<()> {
     let topology = Topology::poc()?;
     let config = config(&topology);
@@ -219,8 +218,7 @@ fn another_version_is_switched_over_when_told_to() -> Result<()> {
 
 /// With a process that runs, it is refused before that one is asked for anything; told to, new connections
 /// do not notice.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn another_version_is_taken_over_and_switched() -> Result<()> {
     let topology = Topology::poc()?;
     let config = config(&topology);
@@ -266,8 +264,7 @@ fn another_version_is_taken_over_and_switched() -> Result<()> {
 
 /// A switch that stops in the middle, or before its last step, is finished by the next start, told to or
 /// not: there is nothing left that it could save.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_switch_that_was_interrupted_is_finished() -> Result<()> {
     let topology = Topology::poc()?;
     let config = config(&topology);
@@ -324,8 +321,7 @@ fn is_whole(topology: &Topology, lb: &mut Lb<'_>, line: &Line<'_>) -> Result<()>
 }
 
 /// Killed at any moment: what had not begun is refused as before, what had is finished.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_switch_may_be_killed() -> Result<()> {
     let topology = Topology::poc()?;
     let config = config(&topology);

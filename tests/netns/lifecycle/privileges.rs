@@ -188,8 +188,7 @@ fn teller(topology: &Topology) -> Result<Teller> {
 
 /// Everything that a running process does, it does without being root: flows, shared VIPs, checks, reloads
 /// and what follows from them, NICs that come back, a take-over; and so does the next one after a kill.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn h6_a_user_runs_it_with_four_capabilities() -> Result<()> {
     let topology = Topology::poc()?;
     let [least, more] = [false, true].map(|more| config(&topology, more));
@@ -273,8 +272,7 @@ fn ensure_come_back(topology: &Topology, lb: &mut Lb<'_>, pair: &Pair) -> Result
 }
 
 /// As root it keeps no more, before and after a reload.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn h6_root_keeps_four_capabilities() -> Result<()> {
     let topology = Topology::poc()?;
     let [least, more] = [false, true].map(|more| config(&topology, more));
@@ -289,8 +287,7 @@ fn h6_root_keeps_four_capabilities() -> Result<()> {
 }
 
 /// So it does when it has all of them until somebody confirms, also in the threads of before.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn h6_a_confirmed_start_keeps_four_capabilities() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
@@ -315,8 +312,7 @@ fn h6_a_confirmed_start_keeps_four_capabilities() -> Result<()> {
 }
 
 /// The data plane goes from root to a user and back, with its flows.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn h6_a_user_takes_over_what_root_has_left() -> Result<()> {
     let topology = Topology::poc()?;
     let config = config(&topology, false);
@@ -378,8 +374,7 @@ fn ensure_nobody_else_asks(topology: &Topology) -> Result<()> {
 }
 
 /// A network that a reload cannot bring is brought by a take-over, and nobody notices.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn h6_a_take_over_adds_a_network_and_nobody_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &config_of_arm(&topology, false))?;
@@ -387,8 +382,7 @@ fn h6_a_take_over_adds_a_network_and_nobody_is_refused() -> Result<()> {
 }
 
 /// The same as a user.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn h6_a_users_take_over_adds_a_network_and_nobody_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start_unprivileged(&topology, &config_of_arm(&topology, false), ALL)?;

@@ -32,8 +32,7 @@ fn lasts() -> Duration {
 
 /// Restarts and take-overs in turn, while a client has every byte back that it sends: no reset, no byte
 /// lost, the same links with other programs, and not a word of the kernel about any interface.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a27_ten_replacements_in_the_middle_of_a_transfer() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words::default().config();

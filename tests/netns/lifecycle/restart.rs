@@ -14,8 +14,7 @@ use lb_tests::{
 };
 
 /// A NIC that was removed and came back is another one: its cell gets a new pair of veths.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_nic_that_was_replaced_is_taken_again() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -35,8 +34,7 @@ fn a_nic_that_was_replaced_is_taken_again() -> Result<()> {
 }
 
 /// Neither its program nor its cell stays behind a network that is not configured any more.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_network_that_was_removed_is_left_alone() -> Result<()> {
     let topology = Topology::poc()?;
     let mut lb = Lb::start(&topology, CONFIG)?;
@@ -59,8 +57,7 @@ fn a_network_that_was_removed_is_left_alone() -> Result<()> {
 }
 
 /// An instance whose name is the beginning of another's is another instance.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn down_takes_nothing_of_another_instance() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -83,8 +80,7 @@ fn down_takes_nothing_of_another_instance() -> Result<()> {
 }
 
 /// With a file that cannot be used, what was applied last goes on, and it is said so.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_file_that_is_wrong_leaves_what_was_applied() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -115,8 +111,7 @@ fn a_file_that_is_wrong_leaves_what_was_applied() -> Result<()> {
 }
 
 /// A file that the host refuses is answered like one that cannot be read: what was applied goes on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_file_that_the_host_refuses_leaves_what_was_applied() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;

@@ -39,8 +39,7 @@ fn opens(topology: &Topology) -> Result<bool> {
 /// With `drop`, a stopped control plane takes everything along, counted by its own reason, and ARP for the
 /// VIP is a standby's to answer; the next start opens again, and what is still known goes on. One that is
 /// killed, or gives way to the next one, stops nothing.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn h9_a_stop_drops_if_that_is_configured() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words {

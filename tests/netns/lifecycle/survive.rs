@@ -102,8 +102,7 @@ fn find_vip_anew(topology: &Topology, site: &Site<'_>) -> Result<()> {
 /// Flows go on and begin while nobody controls them, and cells answer; then ids, cells, counts, verdicts,
 /// overrides and what a service uses are what they were, and a size that the file would have otherwise
 /// stays.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a28_a_killed_control_plane_leaves_everything_as_it_was() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 3)?;

@@ -142,8 +142,7 @@ fn take_over_all(
 /// Upgrades, one after the other, beside connections that stay and connections that come and go,
 /// by the data plane and by a shared VIP: none is lost, none is refused, and each process ends when what
 /// it carries has ended. Ids, cells, counts, verdicts and overrides are what they were.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
     // Each process has some to carry.
@@ -210,8 +209,7 @@ fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
 }
 
 /// The programs that are verified before the process of before gives way are those that take its place.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_take_over_has_the_programs_verified_once() -> Result<()> {
     let topology = Topology::poc()?;
     let config = config(&topology);
@@ -231,8 +229,7 @@ fn a_take_over_has_the_programs_verified_once() -> Result<()> {
 /// Processes that take over and are killed before they are up, each at another moment: the process before
 /// goes on as if no heir had asked. It accepts, it controls, it keeps the lock; what it carries has not noticed;
 /// and the next one takes over from it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_process_goes_on_when_its_heir_dies() -> Result<()> {
     let topology = Topology::poc()?;
     have_copied(&topology)?;
@@ -314,8 +311,7 @@ pub(crate) fn ended_well(process: &mut Process) -> Result<()> {
 
 /// Where nobody runs, there is nobody to take over from; where somebody does, a file that is wrong leaves
 /// him alone.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_cannot_start_takes_nothing_over() -> Result<()> {
     let topology = Topology::poc()?;
     let config = config(&topology);

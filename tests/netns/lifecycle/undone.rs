@@ -27,8 +27,7 @@ const EXPIRY: &str = "expiry";
 /// A process that is killed between a change and its cut leaves the cut to the next one: a listener
 /// that is gone, with its VIP and service, and a client that may not come any more. Others notice
 /// neither the kill nor the start, also those of a backend and a SNAT address that drain.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cut_that_a_kill_has_prevented_is_made_at_the_next_start() -> Result<()> {
     let topology = Topology::poc()?;
     let _site = Site::new(&topology, 2)?;
@@ -93,8 +92,7 @@ fn connect(client: &Host, to: SocketAddrV4) -> Result<Vec<TcpStream>> {
 
 /// A process that is told to end in the middle of a cut makes it to its end. The table is as large as
 /// that of one network may be, and flows are everywhere in it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_stop_in_the_middle_of_a_cut_makes_it() -> Result<()> {
     let topology = Topology::poc()?;
     let addresses: Vec<String> = (50..66).map(|last| format!("10.32.96.{last}")).collect();
@@ -127,8 +125,7 @@ fn a_stop_in_the_middle_of_a_cut_makes_it() -> Result<()> {
 }
 
 /// A change does not open what the cut of the one before still goes through: it waits, or is refused.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_change_does_not_overtake_the_cut_of_the_one_before() -> Result<()> {
     let topology = Topology::poc()?;
     let open = Words::default().config();

@@ -239,8 +239,7 @@ impl<'t> Stage<'t> {
 
 /// Twenty kills of the control plane: nobody is refused, and what the data plane carries does not notice.
 /// Of the shared VIP each kill ends at most the connection that it was about to serve.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_1_nobody_is_refused_while_the_process_is_killed() -> Result<()> {
     let topology = Topology::poc()?;
     let stage = Stage::started(&topology, "")?;
@@ -269,8 +268,7 @@ fn reliability_1_nobody_is_refused_while_the_process_is_killed() -> Result<()> {
 
 /// A reload is a take-over: nothing is refused or cut, the unit follows the new process, and the old one
 /// ends without a word when it has nothing left.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_reload_of_the_unit_loses_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     // Each process has some to carry.
@@ -335,8 +333,7 @@ fn a_reload_of_the_unit_loses_nothing() -> Result<()> {
 
 /// A process that takes over and is killed before it is up: whatever it has got by then, there is a control
 /// plane again at once, and nobody is refused.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_heir_that_is_killed_leaves_nobody_alone() -> Result<()> {
     let topology = Topology::poc()?;
     let stage = Stage::started(&topology, "")?;
@@ -367,8 +364,7 @@ fn an_heir_that_is_killed_leaves_nobody_alone() -> Result<()> {
 
 /// An upgrade that cannot adopt what is pinned is refused, and what runs goes on; with the options of the
 /// unit it is made, and a start after it adopts again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_upgrade_of_the_unit_migrates_when_it_is_told_to() -> Result<()> {
     let topology = Topology::poc()?;
     let stage = Stage::started(&topology, "")?;
@@ -398,8 +394,7 @@ fn an_upgrade_of_the_unit_migrates_when_it_is_told_to() -> Result<()> {
 
 /// A control plane that hangs is killed and started anew, also one that has taken over; a stop leaves the
 /// data plane, a restart refuses nobody.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_hangs_is_started_anew_and_a_stop_ends_no_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let stage = Stage::started(&topology, "WatchdogSec=10s\n")?;
@@ -437,8 +432,7 @@ fn what_hangs_is_started_anew_and_a_stop_ends_no_flow() -> Result<()> {
 }
 
 /// systemd finds nothing wrong with the units.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_units_are_in_order() -> Result<()> {
     let topology = Topology::poc()?;
     let stage = Stage::new(&topology, "")?;
@@ -456,8 +450,7 @@ fn the_units_are_in_order() -> Result<()> {
 
 /// What root prepares is made before each start: after `lb down`, for a network that is new in the file, and
 /// not where the file is wrong.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn each_start_is_prepared() -> Result<()> {
     let topology = Topology::poc()?;
     topology.add_idle_nic("eth2")?;

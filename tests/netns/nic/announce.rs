@@ -46,8 +46,7 @@ fn announces(frame: &[u8], address: Ipv4Addr, mac: Mac) -> bool {
 
 /// The program stays, what was sent meanwhile arrives, and the VIP is announced, however short the NIC was
 /// down and wherever the cable was pulled out.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_26_a_nic_that_was_down_goes_on_and_is_announced() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &Words::default().config())?;
@@ -107,8 +106,7 @@ fn reliability_26_a_nic_that_was_down_goes_on_and_is_announced() -> Result<()> {
 
 /// Our own NICs get other MACs while flows go on: those at both sides hear it, flows of the data plane and
 /// of a shared VIP talk on, and new ones are made.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_28_our_own_nic_that_gets_another_mac_is_followed() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];

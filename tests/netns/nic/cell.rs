@@ -14,8 +14,7 @@ use lb_tests::{
 /// A backend that changes its MAC in silence is found again in this time.
 const MOVED: Duration = Duration::from_secs(40);
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let mut lb = Lb::start(&topology, CONFIG)?;
@@ -81,8 +80,7 @@ fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
 }
 
 /// The client's kernel has asked on the tenant's wire, and the cell's has answered.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn arp_for_the_vip_is_answered_with_the_nics_mac() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -98,8 +96,7 @@ fn arp_for_the_vip_is_answered_with_the_nics_mac() -> Result<()> {
 }
 
 /// DATA-PLANE-RULES 19: nothing but the cell's own probes tells that a backend has moved.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_that_changes_its_mac_is_found_again() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;

@@ -78,8 +78,7 @@ fn introduce(topology: &Topology) -> Result<()> {
 }
 
 /// A start, checks and new backends need no room in it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_full_table_keeps_no_backend_from_being_found() -> Result<()> {
     let topology = Topology::poc()?;
     topology.add_ipv6()?;
@@ -118,8 +117,7 @@ const QUIET: [Duration; 3] = [
 ];
 
 /// A tenant has a cell answer clients that are not there. It soon gives up, and others have the room.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn clients_of_a_shared_vip_that_are_not_there_take_no_room_for_long() -> Result<()> {
     let topology = Topology::poc()?;
     let config = sni::config(&topology, "routes: [{ names: [a.lab], pool: a }]");

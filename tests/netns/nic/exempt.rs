@@ -88,8 +88,7 @@ fn wait_for(topology: &Topology, wanted: &[IpAddr]) -> Result<()> {
 
 /// Backends and gateways, there or not; and none of them for longer than it is in the file, whichever process
 /// began to watch it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn watched_neighbours_are_exempt_until_they_are_watched_no_more() -> Result<()> {
     let topology = Topology::poc()?;
     topology.add_ipv6()?;
@@ -140,8 +139,7 @@ fn watched_neighbours_are_exempt_until_they_are_watched_no_more() -> Result<()> 
 }
 
 /// The host's own table is the host's.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn neighbours_of_the_host_itself_are_left_as_they_are() -> Result<()> {
     let topology = Topology::poc()?;
     let host = &topology.lb;

@@ -79,8 +79,7 @@ fn ensure_no_link_is_left(topology: &Topology) -> Result<()> {
 
 /// The tenant's NIC is pulled out, and another one is put in. What the client has sent meanwhile arrives,
 /// and the flows of others notice nothing.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_27_a_tenants_nic_that_comes_back_is_taken_in() -> Result<()> {
     let topology = Topology::poc()?;
     let mut lb = Lb::start(&topology, &config())?;
@@ -120,8 +119,7 @@ fn reliability_27_a_tenants_nic_that_comes_back_is_taken_in() -> Result<()> {
 
 /// The same with the NIC of the backends: nobody is found dead, next hops are followed in the new cell, and
 /// checks go on there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_27_a_nic_of_backends_that_comes_back_is_taken_in() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -164,8 +162,7 @@ fn reliability_27_a_nic_of_backends_that_comes_back_is_taken_in() -> Result<()> 
 }
 
 /// A link of ours that cannot be removed is the last step of all, which is not forgotten.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_27_a_nic_that_was_not_wholly_taken_in_is_taken_in_again() -> Result<()> {
     let topology = Topology::poc()?;
     let mut lb = Lb::start(&topology, &config())?;
@@ -202,8 +199,7 @@ fn reliability_27_a_nic_that_was_not_wholly_taken_in_is_taken_in_again() -> Resu
 
 /// The connections of a shared VIP end in the cells, which get new interfaces: they go on, and new ones are
 /// accepted there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_27_legs_outlive_both_nics() -> Result<()> {
     let topology = Topology::poc()?;
     let line = relayed::line(&topology)?;
@@ -226,8 +222,7 @@ fn reliability_27_legs_outlive_both_nics() -> Result<()> {
 
 /// The process is killed, a NIC is pulled out, and the next process starts without it: the other network
 /// goes on, of the data plane and of a shared VIP, and the NIC is taken in when it is back.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_27_a_start_without_a_nic_goes_on_with_the_others() -> Result<()> {
     let topology = Topology::poc()?;
     let [n1, n2] = [&topology.nodes[0], &topology.nodes[1]];

@@ -12,8 +12,7 @@ use lb_tests::{
 /// A veth with jumbo frames refuses a program without fragments. A frame that is redirected natively
 /// is lost at an interface without native XDP, so everything runs in generic mode: the same traffic
 /// works, and both `lb status` and the log say it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_interface_without_native_xdp_makes_all_of_them_generic() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;

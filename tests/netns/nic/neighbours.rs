@@ -73,8 +73,7 @@ fn far_config(far: &Routed) -> String {
 
 /// RELIABILITY 28: a backend fails over to another NIC and says so. The cell does not hear it, because the
 /// host must.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_28_a_backend_that_says_that_it_moved_is_followed_at_once() -> Result<()> {
     let topology = Topology::poc()?;
     let _lb = Lb::start(&topology, &Words::default().config())?;
@@ -83,8 +82,7 @@ fn reliability_28_a_backend_that_says_that_it_moved_is_followed_at_once() -> Res
 }
 
 /// The same with the gateway of the backends.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_28_a_gateway_that_says_that_it_moved_is_followed_at_once() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_node()?;
@@ -94,8 +92,7 @@ fn reliability_28_a_gateway_that_says_that_it_moved_is_followed_at_once() -> Res
 }
 
 /// And of a backend on a tenant's network, where only the cell hears it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_28_a_worker_that_says_that_it_moved_is_followed_at_once() -> Result<()> {
     let topology = Topology::poc()?;
     let worker = &topology.workers[0];
@@ -116,8 +113,7 @@ services:
 }
 
 /// RELIABILITY 28: nobody says anything. The connection waits, and goes on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_28_a_gateway_that_moves_without_a_word_is_found_again() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_node()?;
@@ -132,8 +128,7 @@ fn reliability_28_a_gateway_that_moves_without_a_word_is_found_again() -> Result
 
 /// RELIABILITY 29: the kernel of the cell forgets everybody, again and again, or finds nobody. Next hops stay
 /// as they were, and nothing is lost.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_29_a_cell_that_forgets_its_neighbours_loses_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let _lb = Lb::start(&topology, &Words::default().config())?;
@@ -164,8 +159,7 @@ fn reliability_29_a_cell_that_forgets_its_neighbours_loses_nothing() -> Result<(
 }
 
 /// RELIABILITY 30: more events than the socket holds, and what matters is among those that are lost.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_30_after_lost_events_all_neighbours_are_read_anew() -> Result<()> {
     const EVENTS: u32 = 20_000;
     let topology = Topology::poc()?;

@@ -32,8 +32,7 @@ pub(crate) fn neighbours(site: &Site, network: &str) -> Result<usize> {
 
 /// The tenant's cell is gone, and with it the kernel that has its addresses: clients find the VIP, and what the
 /// data plane forwards goes on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_vip_is_found_with_its_cell_gone() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -50,8 +49,7 @@ fn a_vip_is_found_with_its_cell_gone() -> Result<()> {
 }
 
 /// A kernel that wants the VIP for itself hears that it is taken (RFC 5227 section 2.1.1).
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_probe_for_the_vip_hears_that_it_is_in_use() -> Result<()> {
     let topology = Topology::poc()?;
     let _lb = Lb::start(&topology, CONFIG)?;
@@ -67,8 +65,7 @@ fn a_probe_for_the_vip_hears_that_it_is_in_use() -> Result<()> {
 
 /// A host of one tenant pretends to be many stations that ask, answer and announce: the kernel of its cell gets
 /// to know none of them, and the other tenant, whose clients know nothing any more, connects.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn stations_that_a_tenant_makes_up_are_no_neighbours_of_its_cell() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;

@@ -20,8 +20,7 @@ fn tell(run: &Run, words: &[&str]) -> Result<String> {
     process::succeed(command.args(words).args(["--instance", run.name()]))
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_first_instance_of_a_host_makes_room_and_the_last_gives_it_back() -> Result<()> {
     ensure!(
         !Path::new("/run/lb/neighbours.json").exists(),

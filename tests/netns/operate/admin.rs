@@ -35,8 +35,7 @@ fn runtime(topology: &Topology) -> PathBuf {
 
 /// RELIABILITY 37: links at the names of the socket and the state, and beside them, are replaced and never
 /// followed.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r37_links_in_the_runtime_folder_lead_nowhere() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -78,8 +77,7 @@ fn r37_links_in_the_runtime_folder_lead_nowhere() -> Result<()> {
 }
 
 /// RELIABILITY 37: a runtime folder that is a link is refused, and nothing is made where it leads.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r37_a_runtime_folder_that_is_a_link_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 1)?;
@@ -100,8 +98,7 @@ fn r37_a_runtime_folder_that_is_a_link_is_refused() -> Result<()> {
 }
 
 /// RELIABILITY 37: who connects and says half a request keeps nobody waiting; who says too much is cut off.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r37_half_a_request_and_a_huge_one_keep_nobody_waiting() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 1)?;

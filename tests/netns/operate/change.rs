@@ -69,8 +69,7 @@ nodes:
 limits: { snat_addresses: 4 }
 "#;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_change_ends_nothing_but_what_was_removed() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;
@@ -191,8 +190,7 @@ fn answers_arp(host: &Host, address: Ipv4Addr) -> Result<bool> {
 }
 
 /// More addresses than there is room for are refused, and the running data plane stays as it is.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_change_that_does_not_fit_changes_nothing() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, _] = &trunk.tenants;

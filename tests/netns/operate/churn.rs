@@ -36,8 +36,7 @@ fn reloads() -> (u32, Duration) {
 
 /// D2: a thousand reloads in a minute, each of which changes something, beside idle flows and new ones:
 /// no reset, no failure, one process, and its memory stays.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d2_reloads_cost_no_connection() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 4)?;
@@ -113,8 +112,7 @@ fn d2_reloads_cost_no_connection() -> Result<()> {
 
 /// A pool all of whose backends are others now: they are asked before the old ones go, so that no
 /// connection is refused meanwhile.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d2_other_backends_take_over_without_a_gap() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -183,8 +181,7 @@ fn processes(instance: &str) -> Result<usize> {
 
 /// A file that changes is applied by itself where that is wanted, when it has come to rest; a signal
 /// does it everywhere.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_watched_file_and_a_hangup_reload() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -234,8 +231,7 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
 }
 
 /// Without room on the disk a reload is refused before it changes anything, and all goes on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_full_disk_refuses_a_reload_and_nothing_else() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -270,8 +266,7 @@ fn a_full_disk_refuses_a_reload_and_nothing_else() -> Result<()> {
 }
 
 /// Without room on the disk a start is refused before it changes anything, and what ran goes on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_full_disk_refuses_a_start_that_would_change_something() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -310,8 +305,7 @@ fn a_full_disk_refuses_a_start_that_would_change_something() -> Result<()> {
 
 /// A reload to other backends asks them first. If it is refused after that, those of before are asked
 /// again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn after_a_refused_reload_the_old_backends_are_checked() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;

@@ -33,8 +33,7 @@ fn sort(connections: &[TcpStream]) -> Result<(usize, usize)> {
 
 /// D11: a drained backend gets nothing new and keeps what it has, until its time is over; over a reload
 /// and a restart it stays drained.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d11_a_drained_backend_finishes_what_it_has() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -77,8 +76,7 @@ fn d11_a_drained_backend_finishes_what_it_has() -> Result<()> {
 
 /// D11: disabled is at once, for old connections too, and over a crash; a weight is a weight; what is wrong is
 /// said.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d11_disable_and_weight() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -139,8 +137,7 @@ fn d11_disable_and_weight() -> Result<()> {
 }
 
 /// Flows that are chosen end, and no others.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d11_chosen_flows_end() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -178,8 +175,7 @@ fn d11_chosen_flows_end() -> Result<()> {
 }
 
 /// The socket is for root and nobody else.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d11_only_root_may_ask() -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let topology = Topology::poc()?;

@@ -17,8 +17,7 @@ use lb_tests::{
 use crate::flows::life::{LIMIT, Words, ensure_all_ids_are_free, line};
 
 /// D1: what is wrong with a file is said, and nothing is changed; a plan lists what a reload then does.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d1_a_bad_file_changes_nothing_and_a_plan_says_what_a_good_one_does() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words::default();
@@ -65,8 +64,7 @@ fn d1_a_bad_file_changes_nothing_and_a_plan_says_what_a_good_one_does() -> Resul
 }
 
 /// D3: what nobody confirms is gone again, and with it what it had let in; what is confirmed stays.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d3_a_reload_that_nobody_confirms_is_taken_back() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words::default();
@@ -110,8 +108,7 @@ fn d3_a_reload_that_nobody_confirms_is_taken_back() -> Result<()> {
 }
 
 /// D3: also by the process after one that was killed before the time was over.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d3_a_crash_confirms_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words::default();
@@ -143,8 +140,7 @@ fn tables(maps: BTreeSet<String>) -> Vec<String> {
 
 /// D3: a start while a reload waits to be confirmed confirms nothing, whatever has become of the file
 /// meanwhile.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d3_a_file_that_is_broken_meanwhile_confirms_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words::default();
@@ -183,8 +179,7 @@ fn d3_a_file_that_is_broken_meanwhile_confirms_nothing() -> Result<()> {
 }
 
 /// D3: who starts another file than the one that waits to be confirmed gets it, for good.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d3_another_file_at_a_start_is_not_taken_back() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words::default();
@@ -207,8 +202,7 @@ fn d3_another_file_at_a_start_is_not_taken_back() -> Result<()> {
 
 /// A reload that was to be confirmed and is refused leaves nothing to be confirmed, now or at the next
 /// start.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn d3_a_refused_reload_is_not_taken_back() -> Result<()> {
     let topology = Topology::poc()?;
     let config = Words::default().config();
@@ -242,8 +236,7 @@ fn d3_a_refused_reload_is_not_taken_back() -> Result<()> {
 
 /// A service that is taken out of the file ends its connections at once, and loudly; so does a source
 /// that is not allowed any more. Others do not notice.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_service_or_a_source_that_is_removed_ends_its_flows() -> Result<()> {
     let topology = Topology::poc()?;
     let allow = |who: &str| {
@@ -297,8 +290,7 @@ fn still_there(end: &std::net::TcpStream) -> Result<bool> {
 
 /// RELIABILITY 31, and what becomes of a file in other ways: forwarding and the last configuration
 /// stay, and status and exit code say so.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_31_a_file_that_cannot_be_used_changes_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let words = Words::default();

@@ -58,8 +58,7 @@ services:
 
 /// A backend without a next hop gets no flow, and its share says so; those of the others are what they get. With and
 /// without a control plane.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_share_of_a_backend_is_what_it_gets() -> Result<()> {
     let topology = Topology::poc()?;
     topology.add_ipv6()?;
@@ -114,8 +113,7 @@ fn the_share_of_a_backend_is_what_it_gets() -> Result<()> {
 
 /// After a reload of another file that is not confirmed, the file of before is named, and it is what a reload without
 /// a name reads; so it is where a kill came in between.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_file_of_status_is_the_one_that_runs() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -157,8 +155,7 @@ fn the_file_of_status_is_the_one_that_runs() -> Result<()> {
 }
 
 /// What an operator does to a backend ends its flows for that reason, and not as if the backend had died.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_end_has_the_reason_that_made_it() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -234,8 +231,7 @@ fn an_end_has_the_reason_that_made_it() -> Result<()> {
 
 /// A connection of a shared VIP that is handed over has one id and a duration in the flow log; so has one that is
 /// copied.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_connection_that_was_handed_over_has_its_duration() -> Result<()> {
     const LASTS: Duration = Duration::from_secs(1);
     let topology = Topology::poc()?;
@@ -282,8 +278,7 @@ fn a_connection_that_was_handed_over_has_its_duration() -> Result<()> {
 }
 
 /// `lb down` over a process that runs changes nothing, and says how that process is stopped; then it takes down.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn down_says_how_to_stop_what_runs() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 1)?;
@@ -305,8 +300,7 @@ fn down_says_how_to_stop_what_runs() -> Result<()> {
 
 /// A pool that comes with a reload has too few backends up when its first checks say so, and not before; what is said
 /// then is said once.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_new_pool_is_no_failure_before_its_first_checks() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
@@ -345,8 +339,7 @@ fn a_new_pool_is_no_failure_before_its_first_checks() -> Result<()> {
 
 /// A veth whose other end has no program takes what is sent back late or never, and `lb status` says so of that NIC
 /// alone.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_veth_whose_other_end_has_no_program_is_hinted_at() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 1)?;

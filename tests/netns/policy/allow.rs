@@ -34,8 +34,7 @@ const CONFIGURATION: i32 = 2;
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// More than 500 allowed prefixes, and inside one of them a longer one that is denied.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_longest_prefix_decides_and_the_denied_reach_nobody() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -77,8 +76,7 @@ fn the_longest_prefix_decides_and_the_denied_reach_nobody() -> Result<()> {
 }
 
 /// RELIABILITY 39: nothing about the shape of a packet opens a way around the list.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_39_fragments_and_options_are_no_way_around_the_list() -> Result<()> {
     const MORE: u16 = 0x2000;
     let topology = Topology::poc()?;
@@ -151,8 +149,7 @@ fn reliability_39_fragments_and_options_are_no_way_around_the_list() -> Result<(
 }
 
 /// RELIABILITY 40: a denied address stays denied in every other form of it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_40_forms_of_a_denied_address_are_denied() -> Result<()> {
     for form in [
         "::ffff:c0a8:cb33",

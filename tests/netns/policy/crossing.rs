@@ -33,8 +33,7 @@ const NOBODY: Ipv4Addr = Ipv4Addr::new(192, 168, 203, 77);
 
 /// RELIABILITY 41: tags in every order, and the addresses of the other side, from a tenant's port
 /// and from the trunk itself, on a host that forwards. Nothing reaches the hub or the other tenant.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_41_tags_and_foreign_addresses_lead_nowhere() -> Result<()> {
     let trunk = Trunk::build()?;
     give_the_host_a_mgmt_address(&trunk.lb)?;
@@ -95,8 +94,7 @@ fn reliability_41_tags_and_foreign_addresses_lead_nowhere() -> Result<()> {
 
 /// RELIABILITY 42, the routing hole: a client with a route to the hub through us, with every
 /// protocol to every address there, whether the host forwards or not.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_42_there_is_no_route_through_us() -> Result<()> {
     let topology = Topology::poc()?;
     give_the_host_a_mgmt_address(&topology.lb)?;
@@ -132,8 +130,7 @@ fn reliability_42_there_is_no_route_through_us() -> Result<()> {
 
 /// RELIABILITY 44: the hub opens nothing to a tenant, by our addresses, by the host's, with the host
 /// as a router that knows the way.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_44_the_hub_opens_no_flow_to_a_tenant() -> Result<()> {
     let topology = Topology::poc()?;
     give_the_host_a_mgmt_address(&topology.lb)?;

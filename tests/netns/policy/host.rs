@@ -28,8 +28,7 @@ use lb_tests::{
 };
 
 /// A2: it is done in XDP in the driver, and nothing else of the kernel takes part.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn it_is_done_in_native_xdp_without_a_packet_filter() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
@@ -58,8 +57,7 @@ fn it_is_done_in_native_xdp_without_a_packet_filter() -> Result<()> {
 }
 
 /// A2 and DESIGN section 3: no packet of a tenant reaches the host's own stack.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_hosts_own_stack_sees_no_tenant_packet() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
@@ -90,8 +88,7 @@ fn the_hosts_own_stack_sees_no_tenant_packet() -> Result<()> {
 
 /// A5: the VIP is the only way. Neither side reaches the other, even with a route through the
 /// addresses that `lb` answers for.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn there_is_no_way_around_the_vip() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
@@ -134,8 +131,7 @@ fn there_is_no_way_around_the_vip() -> Result<()> {
 }
 
 /// Stopping keeps the data plane; only `lb down` ends it, and then nothing of it is left.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn stopping_keeps_forwarding_and_down_removes_everything() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;

@@ -32,8 +32,7 @@ const LOAD: u64 = 100;
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A session like SSH, pings, ARP and LLDP while connections go through the same NIC.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_hosts_own_traffic_passes_under_load() -> Result<()> {
     let topology = Topology::poc()?;
     topology

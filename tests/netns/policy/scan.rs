@@ -28,8 +28,7 @@ const LATE: Duration = Duration::from_millis(500);
 const FROM: std::ops::Range<usize> = 34..36;
 
 /// A SYN to every port of a VIP: the declared ones answer with a SYN-ACK, all others with nothing.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn exactly_the_declared_ports_of_a_vip_answer() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -47,8 +46,7 @@ fn exactly_the_declared_ports_of_a_vip_answer() -> Result<()> {
 }
 
 /// UDP to ports that only TCP has, to those beside the declared one, and to well-known ones.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn only_the_declared_udp_port_of_a_vip_answers() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -75,8 +73,7 @@ fn only_the_declared_udp_port_of_a_vip_answers() -> Result<()> {
 }
 
 /// The address that backends see offers them nothing.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_port_of_a_snat_address_answers() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;

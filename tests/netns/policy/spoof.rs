@@ -23,8 +23,7 @@ use crate::oracle::{self, Oracle};
 const PORT: u16 = 20_000;
 
 /// Another tenant's prefix, and our own addresses, from a tenant's VLAN.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_source_of_another_network_opens_no_flow() -> Result<()> {
     let trunk = Trunk::build()?;
     let [a, b] = &trunk.tenants;
@@ -51,8 +50,7 @@ fn a_source_of_another_network_opens_no_flow() -> Result<()> {
 }
 
 /// Addresses that no host can have are no source anywhere, not even where `sources` is `any`.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_bogon_opens_no_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
@@ -86,8 +84,7 @@ fn a_bogon_opens_no_flow() -> Result<()> {
 }
 
 /// RELIABILITY 43: a tenant in the guise of the hub.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_43_a_source_of_the_hub_from_a_tenant_is_dropped() -> Result<()> {
     let host = Ipv4Addr::new(10, 32, 96, 10);
     let topology = Topology::poc()?;

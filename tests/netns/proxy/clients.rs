@@ -29,8 +29,7 @@ const HTTP: [(&str, &str); 2] = [("2", "HTTP/2.0"), ("1.1", "HTTP/1.1")];
 
 /// curl in HTTP/2 and HTTP/1.1, and Python, each in TLS 1.2 and TLS 1.3, are served by who has the name
 /// that they ask for, and by nobody else.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b1_real_clients_reach_the_server_of_the_name() -> Result<()> {
     let topology = Topology::poc()?;
     let servers = servers(&topology, &topology.nodes)?;
@@ -39,8 +38,7 @@ fn b1_real_clients_reach_the_server_of_the_name() -> Result<()> {
 }
 
 /// The same where the VIP is the host's only address: for clients beside it and behind a router.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b1_names_of_the_hosts_only_address_reach_their_servers() -> Result<()> {
     let one = OneIp::build()?;
     let servers = servers(&one, &one.backends)?;

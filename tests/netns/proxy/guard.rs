@@ -38,8 +38,7 @@ const REST: Duration = Duration::from_millis(5);
 
 /// B8: a hello with another one in it goes by its outer name, is counted, or denied; none of its bytes
 /// is changed. One without is none of that.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b8_what_becomes_of_an_encrypted_hello() -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
@@ -93,8 +92,7 @@ fn b8_what_becomes_of_an_encrypted_hello() -> Result<()> {
 }
 
 /// B9: who offers a protocol goes where that is spoken, who offers others or none goes where all go.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b9_protocols_of_a_name_have_backends_of_their_own() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -135,8 +133,7 @@ const MUCH_MEMORY: u64 = 100_000_000 / 1024;
 
 /// B13: ten thousand that do not get to the point are all closed in time, cost little, and nobody else
 /// is slow for them.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b13_who_does_not_get_to_the_point_is_closed() -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
@@ -265,8 +262,7 @@ const LEAST: u64 = 50_000;
 const LITTLE_MEMORY: u64 = 8 * 1024;
 
 /// RELIABILITY 11: SYNs from addresses that are let in cost no memory and keep nobody out.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r11_a_flood_keeps_nobody_out() -> Result<()> {
     let is_long = std::env::var_os("LB_TEST_LONG").is_some();
     let time = Duration::from_secs(if is_long { 60 } else { 10 });

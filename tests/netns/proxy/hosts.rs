@@ -155,8 +155,7 @@ fn head(stream: &mut TcpStream) -> Result<String> {
 }
 
 /// B3: two Hosts of one connection reach two nodes, which are told who asks.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_two_hosts_of_one_connection_reach_two_nodes() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -194,8 +193,7 @@ fn b3_two_hosts_of_one_connection_reach_two_nodes() -> Result<()> {
 }
 
 /// B3: who asks for nobody, or says what is no Host, is told so.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -261,8 +259,7 @@ fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
 }
 
 /// B3: with `balance: host` a Host has one node, whoever asks, and Hosts have several.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_a_host_has_one_node() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -298,8 +295,7 @@ fn b3_a_host_has_one_node() -> Result<()> {
 }
 
 /// B3: bodies arrive as they were sent, both ways, also to who waits until he may send.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_bodies_arrive_as_they_were_sent() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -339,8 +335,7 @@ fn b3_bodies_arrive_as_they_were_sent() -> Result<()> {
 }
 
 /// B3: a connection that turns into a WebSocket carries bytes both ways.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_a_connection_becomes_a_websocket() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -385,8 +380,7 @@ fn b3_a_connection_becomes_a_websocket() -> Result<()> {
 }
 
 /// B3: what is taken out of the file ends, with a reset for who is connected.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_a_vip_that_is_removed_resets_its_clients() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;

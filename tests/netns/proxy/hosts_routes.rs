@@ -29,8 +29,7 @@ const NAMES: usize = 120;
 const FEW: usize = 20;
 
 /// Connections to backends come from the ports that are kept for them, and no two from the same.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_a_backend_sees_a_port_for_legs() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -65,8 +64,7 @@ fn b3_a_backend_sees_a_port_for_legs() -> Result<()> {
 }
 
 /// B10: a Host is for the clients that it is for, and to others it is nobody's, under whatever it is.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b10_a_host_of_others_is_denied() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -98,8 +96,7 @@ fn b10_a_host_of_others_is_denied() -> Result<()> {
 }
 
 /// An expression is for whole Hosts, and who is closed on is told nothing.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_an_expression_leads_there_and_all_else_is_closed() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -122,8 +119,7 @@ fn b3_an_expression_leads_there_and_all_else_is_closed() -> Result<()> {
 }
 
 /// With `balance: host` a node that is taken out takes its own Hosts along, and few others.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_hosts_stay_when_another_node_goes() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -176,8 +172,7 @@ fn b3_hosts_stay_when_another_node_goes() -> Result<()> {
 }
 
 /// B17: where the first backend refuses the client sees nothing of it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b17_a_backend_that_refuses_requests_is_not_seen() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -247,8 +242,7 @@ services:
 
 /// On a network whose VIP is the host's own address two Hosts of one connection reach two guests, from on the
 /// wire and from behind a router; and nobody's is told so.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b3_hosts_are_told_apart_on_the_hosts_own_address() -> Result<()> {
     let one = OneIp::build()?;
     let _servers = http_servers(&one, &one.backends)?;

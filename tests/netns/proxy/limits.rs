@@ -52,8 +52,7 @@ const RESTS: Duration = Duration::from_millis(100);
 
 /// RELIABILITY 35: clients that say half a hello are more than there are descriptors. The oldest of them go,
 /// so that who says all of it is served.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r35_idle_clients_take_no_descriptors_from_others() -> Result<()> {
     let topology = Topology::poc()?;
     let scene = Scene::new(&topology)?;
@@ -86,8 +85,7 @@ fn r35_idle_clients_take_no_descriptors_from_others() -> Result<()> {
 
 /// RELIABILITY 35: clients that have a backend are more than there are descriptors for. They are served on,
 /// and who comes then is refused at once, until one of them leaves.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r35_without_descriptors_new_clients_are_refused() -> Result<()> {
     let topology = Topology::poc()?;
     // Who is handed over has no descriptors.
@@ -129,8 +127,7 @@ const GREEDY: usize = 60;
 
 /// RELIABILITY 35: 64 MB beside the maps are enough for all the hellos that may be kept. With less the kernel kills the
 /// process, and no flow of the data plane is lost, nor is a new one refused.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r35_out_of_memory_is_no_end_of_flows() -> Result<()> {
     let topology = Topology::poc()?;
     let scene = Scene::new(&topology)?;

@@ -27,8 +27,7 @@ const BESIDE: u16 = 80;
 const SOON: Duration = Duration::from_secs(10);
 
 /// A request, whatever it is, has the answer that is listed for each, and asks the backend what is listed there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn answers_are_those_of_haproxy_and_nginx_or_listed() -> Result<()> {
     let topology = Topology::poc()?;
     let [backend, _, at_nginx, at_haproxy] = &topology.nodes[..] else {

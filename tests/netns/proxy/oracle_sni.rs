@@ -97,8 +97,7 @@ const DIFFERENCES: [(&str, Option<&str>, &str); 15] = [
 
 /// A hello, whatever it is and in whatever pieces, goes to the same backend through both, or nowhere;
 /// and every byte of it arrives.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn verdicts_are_those_of_haproxy_or_listed() -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;

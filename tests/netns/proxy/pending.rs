@@ -31,8 +31,7 @@ const SOON: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// A hello that is longer than the service takes is refused with an alert; a shorter one is served.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r12_a_hello_has_a_size() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = tellers(&topology)?;
@@ -53,8 +52,7 @@ fn r12_a_hello_has_a_size() -> Result<()> {
 }
 
 /// A hello of more than 64 KiB is served where the service says so, and refused where it does not.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r12_a_hello_may_be_longer() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = tellers(&topology)?;
@@ -80,8 +78,7 @@ const OF_ONE: usize = 256;
 const BYTES_OF_ONE: usize = 4 << 20;
 
 /// One connection too many of an address that says nothing takes the place of its oldest, and nobody else's.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r12_an_address_has_so_many_connections() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &config(&topology, "hello_timeout: 1m, "))?;
@@ -108,8 +105,7 @@ const HOLDING: usize = 70;
 
 /// Whose unfinished hellos are more bytes than one address may have kept loses the oldest of them, and not one
 /// more than it takes: what is left of 70 times 60 KiB must not be more than 4 MiB.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r12_an_address_has_so_many_bytes() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = tellers(&topology)?;

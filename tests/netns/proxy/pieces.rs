@@ -32,8 +32,7 @@ const SPREAD: usize = 40;
 
 /// A hello in two pieces, byte by byte and in many records goes to who has its name, and arrives as it was
 /// sent. One whose name was missed, or misread, would go to somebody else.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b4_a_hello_in_pieces_goes_where_it_goes_whole() -> Result<()> {
     let is_long = std::env::var_os("LB_TEST_LONG").is_some();
     let topology = Topology::poc()?;

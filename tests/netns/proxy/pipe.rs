@@ -38,8 +38,7 @@ const WAKES: u64 = 256;
 
 /// B14: only the hello is copied, once in and once out; all that follows it goes by `splice`, into a pipe and
 /// out of it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b14_what_follows_the_hello_is_not_copied() -> Result<()> {
     let topology = Topology::poc()?;
     let line = relayed::line(&topology)?;

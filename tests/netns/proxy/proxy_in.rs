@@ -90,8 +90,7 @@ fn tellers(topology: &Topology) -> Result<Vec<Teller>> {
 }
 
 /// B12: by the cluster that the proxy says, with the same hello; and everything is handed over all the same.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b12_a_proxy_says_of_which_cluster_its_client_is() -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
@@ -131,8 +130,7 @@ fn b12_a_proxy_says_of_which_cluster_its_client_is() -> Result<()> {
 
 /// B12: a proxy of one cluster cannot say that its client is of another, whatever it says of the client's address
 /// or asks for; with no header its own is read.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b12_a_cluster_is_named_by_its_own_proxies() -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
@@ -187,8 +185,7 @@ fn ensure_same(
 }
 
 /// B12: who is no proxy may not say so, and who is one must; both are counted and reach nobody.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b12_only_who_is_a_proxy_says_who_his_client_is() -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
@@ -241,8 +238,7 @@ listen front
 }
 
 /// B12: HAProxy in front. What it says of a client decides whether a name is for him, and TLS comes through.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b12_haproxy_in_front_is_believed() -> Result<()> {
     let topology = Topology::poc()?;
     let _servers = tls_servers(&topology, &topology.nodes)?;
@@ -268,8 +264,7 @@ fn b12_haproxy_in_front_is_believed() -> Result<()> {
 }
 
 /// B11, B12: HAProxy in front, and HAProxy as the backend, which is told what the first one has said.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b12_what_a_proxy_says_its_backend_is_told() -> Result<()> {
     let topology = Topology::poc()?;
     let backend = proxy_out::haproxy(&topology)?;

@@ -171,8 +171,7 @@ pub(crate) fn snat_of(id: &str) -> Result<SocketAddrV4> {
 
 /// B11: HAProxy sees the client and the VIP, the name that was asked for and the id of the flow, and TLS comes
 /// behind that; handed over or, where the client has no timestamps, copied.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_haproxy_is_told_whose_connection_it_has() -> Result<()> {
     let topology = Topology::poc()?;
     let haproxy = haproxy(&topology)?;
@@ -205,8 +204,7 @@ fn b11_haproxy_is_told_whose_connection_it_has() -> Result<()> {
 }
 
 /// B11: requests of one client for two names come on two connections, and each begins with his header.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_nginx_is_told_whose_requests_it_has() -> Result<()> {
     let topology = Topology::poc()?;
     let (_nginx, log) = nginx(&topology)?;
@@ -246,8 +244,7 @@ fn b11_nginx_is_told_whose_requests_it_has() -> Result<()> {
 }
 
 /// B11: a check of a backend that takes nothing without a header says that it is nobody's, and is no error there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_checks_are_nobodys() -> Result<()> {
     let topology = Topology::poc()?;
     let mut log = String::new();

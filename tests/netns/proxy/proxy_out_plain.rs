@@ -163,8 +163,7 @@ fn hears_the_end(mut end: &TcpStream) -> Result<()> {
 
 /// B11: it is handed over before anybody has said anything, and is a flow by its id; without timestamps it is
 /// copied, and nobody sees a difference.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_a_plain_connection_is_told_and_handed_over() -> Result<()> {
     let topology = Topology::poc()?;
     let way = Way::new(topology.client(), PLAIN, &topology.nodes[0])?;
@@ -199,8 +198,7 @@ fn b11_a_plain_connection_is_told_and_handed_over() -> Result<()> {
 }
 
 /// A client that says all at once, and closes; at whatever moment, of which some meet the hand-over.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_a_client_may_speak_at_once() -> Result<()> {
     let topology = Topology::poc()?;
     let way = Way::new(topology.client(), PLAIN, &topology.nodes[0])?;
@@ -240,8 +238,7 @@ fn b11_a_client_may_speak_at_once() -> Result<()> {
 }
 
 /// Whenever a backend speaks, all of it arrives, and so does all that it hears behind its header.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_a_backend_may_speak_before_it_is_told() -> Result<()> {
     let topology = Topology::poc()?;
     let way = Way::new(topology.client(), PLAIN, &topology.nodes[0])?;
@@ -279,8 +276,7 @@ fn b11_a_backend_may_speak_before_it_is_told() -> Result<()> {
 }
 
 /// Flows of before go on; a copied connection ends when the data plane has the listener again, and no other.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_a_pool_may_begin_and_cease_to_want_headers() -> Result<()> {
     let topology = Topology::poc()?;
     let way = Way::new(topology.client(), PLAIN, &topology.nodes[0])?;
@@ -315,8 +311,7 @@ fn b11_a_pool_may_begin_and_cease_to_want_headers() -> Result<()> {
 }
 
 /// With nobody in the pool a client is refused, as without the header.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_without_a_backend_a_client_is_reset() -> Result<()> {
     let topology = Topology::poc()?;
     let text = config(&topology, TOLD);
@@ -334,8 +329,7 @@ fn b11_without_a_backend_a_client_is_reset() -> Result<()> {
 }
 
 /// Clients, VIP and backends on one LAN.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_a_backend_of_the_clients_lan_is_told() -> Result<()> {
     let topology = Topology::poc()?;
     let worker = &topology.workers[0];
@@ -377,8 +371,7 @@ timeouts: { half_closed: 5s }
 "#;
 
 /// Where addresses are the host's own every connection is copied, as with names.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b11_behind_the_hosts_own_address_a_backend_is_told() -> Result<()> {
     let one = OneIp::build()?;
     let to = SocketAddrV4::new(ADDRESS, 6443);

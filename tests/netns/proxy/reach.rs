@@ -35,8 +35,7 @@ const CLIENTS: usize = 20;
 const INTERNAL_ERROR: [u8; 7] = [21, 3, 1, 0, 2, 2, 80];
 
 /// Where the first backend refuses the client sees nothing of it: by openssl.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b17_a_backend_that_refuses_is_not_seen() -> Result<()> {
     let topology = Topology::poc()?;
     let _site = Site::new(&topology)?;
@@ -57,8 +56,7 @@ fn b17_a_backend_that_refuses_is_not_seen() -> Result<()> {
 }
 
 /// However many refuse, the one that does not is found at once.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b17_of_four_the_one_that_lives_is_found() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = teller(&topology.nodes[2], "served")?;
@@ -76,8 +74,7 @@ fn b17_of_four_the_one_that_lives_is_found() -> Result<()> {
 
 /// Where the first backend hears and does not answer, and the next one as well, the client is served by
 /// the last, after the time that each of them had.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b17_a_silent_backend_costs_no_more_than_its_time() -> Result<()> {
     let topology = Topology::poc()?;
     let nodes = &topology.nodes[..3];
@@ -91,8 +88,7 @@ fn b17_a_silent_backend_costs_no_more_than_its_time() -> Result<()> {
 }
 
 /// An address that no station has is one that is silent.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b17_an_address_without_a_station_costs_no_more_than_its_time() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
@@ -108,8 +104,7 @@ fn b17_an_address_without_a_station_costs_no_more_than_its_time() -> Result<()> 
 }
 
 /// Where all refuse the client is told so at once, in an alert and nothing else.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b17_where_all_refuse_the_client_is_told_so() -> Result<()> {
     let topology = Topology::poc()?;
     let all = addresses(&topology.nodes[..3]);
@@ -122,8 +117,7 @@ fn b17_where_all_refuse_the_client_is_told_so() -> Result<()> {
 
 /// Where all are silent the client is told so after the time that there is for all of them: the fourth is
 /// not waited for.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b17_where_all_are_silent_the_client_is_told_so_in_time() -> Result<()> {
     let topology = Topology::poc()?;
     let nodes = &topology.nodes;

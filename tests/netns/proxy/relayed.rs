@@ -80,8 +80,7 @@ pub(crate) fn wait_for(lb: &Lb<'_>, count: usize) -> Result<()> {
     })
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_leg_is_listed_found_and_killed_like_a_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
@@ -146,8 +145,7 @@ fn a_leg_is_listed_found_and_killed_like_a_flow() -> Result<()> {
     wait_for(&lb, 0)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_leg_ends_with_its_ends_and_when_it_is_idle() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
@@ -182,8 +180,7 @@ fn a_leg_ends_with_its_ends_and_when_it_is_idle() -> Result<()> {
 
 /// However a connection ends that was copied, or is not made, the port of a flow that it had is free again soon
 /// after it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_port_of_a_copied_connection_is_back_soon_after_it() -> Result<()> {
     let topology = Topology::poc()?;
     let lb = Lb::start(&topology, &config(&topology, "", ""))?;
@@ -267,8 +264,7 @@ const BEHIND: usize = 1 << 20;
 
 /// A backend that has said all still hears all, as long as there is something to hear; once there is not, it is
 /// reset.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_may_close_its_side_first() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
@@ -319,8 +315,7 @@ fn a_backend_may_close_its_side_first() -> Result<()> {
 }
 
 /// Removing a service or a source ends its flows loudly; removing a backend drains it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_change_ends_the_legs_that_it_does_not_let_in() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
@@ -351,8 +346,7 @@ fn a_change_ends_the_legs_that_it_does_not_let_in() -> Result<()> {
     wait_for(&lb, 0)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_dead_backend_ends_its_legs() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
@@ -366,8 +360,7 @@ fn a_dead_backend_ends_its_legs() -> Result<()> {
     wait_for(&lb, 0)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn legs_have_budgets_and_stand_in_the_log() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;

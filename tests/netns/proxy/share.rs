@@ -51,8 +51,7 @@ enum Way {
 
 /// Connections that cannot be handed over leave the ports of flows to those that need them, whichever way they
 /// are made, and give back at once what they had of them.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_not_handed_over_takes_no_ids_from_another_tenant() -> Result<()> {
     let trunk = Trunk::build()?;
     let _tellers = tellers(&trunk)?;
@@ -89,8 +88,7 @@ const IDS: u16 = 400;
 const SHARE: usize = 100;
 
 /// A tenant whose copied connections stay has a share of the ids, and goes on with other ports.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn sockets_of_one_tenant_have_a_share_of_the_ids() -> Result<()> {
     let trunk = Trunk::build()?;
     let _tellers = tellers(&trunk)?;
@@ -126,8 +124,7 @@ fn sockets_of_one_tenant_have_a_share_of_the_ids() -> Result<()> {
 const FEW_DESCRIPTORS: &[&str] = &["prlimit", "--nofile=256"];
 
 /// A tenant whose connections stay has a share of the descriptors; the other one's clients are served meanwhile.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn descriptors_are_divided_among_tenants() -> Result<()> {
     let trunk = Trunk::build()?;
     let _tellers = tellers(&trunk)?;
@@ -159,8 +156,7 @@ const BODY: Duration = Duration::from_secs(1);
 
 /// Bodies that do not come take nothing from another tenant, and end in their time; so do requests that a backend
 /// does not answer.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn slow_bodies_of_one_tenant_keep_nobody_else_waiting() -> Result<()> {
     let trunk = Trunk::build()?;
     let _servers = http_servers(&trunk, &trunk.nodes)?;

@@ -35,14 +35,12 @@ const KEPT: &str = "idle_timeout: never, keepalive: 1s,";
 /// In which the last acknowledgment has come: an end that has bytes to deliver does not ask.
 const SETTLED: Duration = Duration::from_millis(500);
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a8_a_backend_that_vanishes_is_found_and_its_client_reset() -> Result<()> {
     vanishes(|topology| &topology.nodes[0], |pair| &pair.client)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a8_a_client_that_vanishes_is_found_and_its_backend_reset() -> Result<()> {
     vanishes(Topology::client, |pair| &pair.server)
 }
@@ -76,8 +74,7 @@ const PART: usize = 60;
 
 /// RELIABILITY 12: who says nothing, or 60 bytes of a hello and then nothing, is closed when its time is over,
 /// and nobody else is slow for it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn r12_who_holds_back_is_closed_in_time() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = tellers(&topology)?;

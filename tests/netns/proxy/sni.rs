@@ -210,8 +210,7 @@ pub(crate) fn send(client: &Host, pieces: &[&[u8]]) -> Result<Vec<u8>> {
 
 /// B1, B2: three names, three certificates, on both ports of one address, by TLS 1.2 and 1.3, in any case and
 /// under a wildcard.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b1_three_names_have_three_certificates() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -235,8 +234,7 @@ fn b1_three_names_have_three_certificates() -> Result<()> {
 }
 
 /// B6, B7: who asks for nothing, or for nobody, is told so, unless there is a pool for him.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b7_who_asks_for_nobody_is_told_so() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -265,8 +263,7 @@ fn b7_who_asks_for_nobody_is_told_so() -> Result<()> {
 }
 
 /// B6, B7: who is closed on is told nothing, and at once.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b7_who_is_closed_on_is_told_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -288,8 +285,7 @@ fn b7_who_is_closed_on_is_told_nothing() -> Result<()> {
 }
 
 /// Who has connected before a change and says afterwards what he wants gets what is configured then.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_hello_in_the_middle_of_a_change_goes_by_the_change() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -309,8 +305,7 @@ fn a_hello_in_the_middle_of_a_change_goes_by_the_change() -> Result<()> {
 }
 
 /// B10: a name is for the clients that it is for; to others it is nobody's.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b10_a_name_of_others_is_denied() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
@@ -335,8 +330,7 @@ const BULK: usize = 20 << 20;
 
 /// B16: every byte arrives as it was sent, both ways, whatever follows the hello; and a side that is
 /// closed is closed at the other end, which may go on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b16_bytes_arrive_as_they_were_sent() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;

@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 use crate::proxy::sni::{PORT, SHARED, ask, reaches, tls_servers};
 
 /// By network: each has a service of its own on the same VIP, and the one without a tag has no default.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b6_who_asks_for_no_name_is_told_apart_by_his_network() -> Result<()> {
     let trunk = Trunk::build()?;
     let _servers = tls_servers(&trunk, &trunk.nodes)?;
@@ -61,8 +60,7 @@ fn b6_who_asks_for_no_name_is_told_apart_by_his_network() -> Result<()> {
 }
 
 /// By prefix: one network with a tenant behind a router, another one on the link, and others.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn b6_b10_tenants_of_one_network_are_told_apart_by_their_prefixes() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_client()?;

@@ -18,8 +18,7 @@ use crate::flows::life::LIMIT;
 
 /// A prefix lets one client in, a longer one inside it keeps the other out; nothing of it comes to the
 /// nodes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn c3_the_longest_prefix_decides_over_ipv6() -> Result<()> {
     let topology = topology()?;
     let node = &topology.nodes[0];

@@ -27,8 +27,7 @@ fn bytes(count: usize, seed: u8) -> Vec<u8> {
 }
 
 /// Datagrams of many sizes to a VIP and their answers, cut by the kernels at both ends.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a15_a_datagram_of_4000_bytes_is_answered_by_4000_bytes_over_ipv6() -> Result<()> {
     let topology = topology()?;
     let lb = Lb::start(&topology, &Words::default().config())?;

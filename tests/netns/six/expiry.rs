@@ -19,8 +19,7 @@ use super::given::{Words, open, topology};
 use crate::flows::life::{AT_ONCE, LIMIT, ensure_all_ids_are_free, only_flow};
 
 /// After its idle timeout both ends of a connection are reset, and nothing of it is left but its name.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a7_an_idle_connection_of_ipv6_is_reset_at_both_ends() -> Result<()> {
     let topology = topology()?;
     let words = Words {
@@ -59,8 +58,7 @@ fn a7_an_idle_connection_of_ipv6_is_reset_at_both_ends() -> Result<()> {
 }
 
 /// An abort behind data that the backend has not acknowledged is found by a probe.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_abort_of_ipv6_behind_data_in_flight_ends_soon() -> Result<()> {
     let topology = topology()?;
     let lb = Lb::start(&topology, &Words::default().config())?;

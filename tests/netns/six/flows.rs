@@ -9,8 +9,7 @@ use lb_tests::{
 
 use super::given::{Words, at, open, receive, topology, udp_client, udp_server};
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn flows_and_who_name_clients_of_ipv6() -> Result<()> {
     let topology = topology()?;
     let lb = Lb::start(&topology, &Words::default().config())?;

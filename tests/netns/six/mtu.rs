@@ -20,8 +20,7 @@ const MTU: u32 = 1400;
 const MUCH: u64 = 1 << 20;
 
 /// Segments are kept small from the start; datagrams are told, and cut by their sender then.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_16_a_narrow_mgmt_network_is_told_to_clients_of_ipv6() -> Result<()> {
     let topology = topology()?;
     let [client, node] = [topology.client(), &topology.nodes[0]];

@@ -26,8 +26,7 @@ use crate::{
 };
 
 /// A /64 has any number of stations: the kernel of the cell gets to know none of those that a host makes up.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn stations_that_a_tenant_makes_up_are_no_neighbours_of_its_cell() -> Result<()> {
     let topology = topology()?;
     let lb = Lb::start(&topology, &Words::default().config())?;
@@ -59,8 +58,7 @@ fn stations_that_a_tenant_makes_up_are_no_neighbours_of_its_cell() -> Result<()>
 
 /// What a kernel does with neighbour discovery: it asks, looks whether a neighbour is still there, and whether an
 /// address that it is given is in use. Natively, in generic mode, and with the cell gone.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_kernel_finds_the_vip_by_neighbour_discovery() -> Result<()> {
     for is_generic in [false, true] {
         let topology = topology()?;

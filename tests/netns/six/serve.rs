@@ -19,8 +19,7 @@ const MUCH: u64 = 1 << 20;
 
 /// Data each way is what was sent, the backend sees the SNAT address, and the host's own stack has nothing
 /// to do with it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a17_a_megabyte_goes_each_way_through_ipv6() -> Result<()> {
     let topology = topology()?;
     let node = &topology.nodes[0];
@@ -46,8 +45,7 @@ fn a17_a_megabyte_goes_each_way_through_ipv6() -> Result<()> {
 }
 
 /// Words each way; who sees whom.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a17_a_backend_sees_the_snat_address_and_a_client_the_vip() -> Result<()> {
     let topology = topology()?;
     let _lb = Lb::start(&topology, &Words::default().config())?;
@@ -64,8 +62,7 @@ fn a17_a_backend_sees_the_snat_address_and_a_client_the_vip() -> Result<()> {
     Ok(())
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a17_curl_gets_an_answer_over_ipv6() -> Result<()> {
     let topology = topology()?;
     let node = &topology.nodes[0];
@@ -85,8 +82,7 @@ fn a17_curl_gets_an_answer_over_ipv6() -> Result<()> {
 }
 
 /// Both families at once on the same hosts.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a17_ipv4_goes_on_beside_it() -> Result<()> {
     use lb_tests::topology::{ECHO, SNAT};
     let topology = topology()?;

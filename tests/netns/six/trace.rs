@@ -17,8 +17,7 @@ use super::given::{Words, at, hops, open, receive, topology, udp_client, udp_ser
 use crate::flows::life::LIMIT;
 
 /// A traceroute to a service sees the VIP at its only hop, and nothing of a node in any frame.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_a_traceroute_sees_nothing_but_the_vip_over_ipv6() -> Result<()> {
     let topology = topology()?;
     let lb = Lb::start(&topology, &Words::default().config())?;
@@ -68,8 +67,7 @@ fn reliability_17_a_traceroute_sees_nothing_but_the_vip_over_ipv6() -> Result<()
 }
 
 /// A port of a node that nobody listens at: its client learns it from the VIP.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_an_unreachable_port_is_told_by_the_vip_over_ipv6() -> Result<()> {
     let topology = topology()?;
     let lb = Lb::start(&topology, &Words::default().config())?;

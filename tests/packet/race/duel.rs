@@ -24,8 +24,7 @@ const MET: u32 = 20;
 
 /// A tuple that was never seen, and one whose last flow is over: both CPUs make a flow of it, one of
 /// them stays.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn one_flow_comes_of_a_first_packet_on_two_cpus() {
     // With three ids the next flow of a tuple takes an id while its tuple is being forgotten.
     for count in [64, 3] {

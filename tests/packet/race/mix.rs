@@ -33,8 +33,7 @@ const LEAST: u32 = 1000;
 /// Packets of each CPU between two looks at the tables.
 const PACKETS: u32 = 5_000;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn two_cpus_on_the_same_flows_keep_the_tables_right() {
     let (mut lb, ids) = data_plane(IDS);
     let table = lb.flow_table();

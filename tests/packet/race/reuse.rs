@@ -26,8 +26,7 @@ const TIMES: usize = 64;
 /// First packets that were forwarded: fewer prove little.
 const LEAST: u32 = 1000;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_flow_goes_to_the_backend_of_a_service_whose_record_was_written_meanwhile() {
     let (lb, _) = data_plane(IDS);
     let record = |(key, _): &(_, _)| lb.maps.services.get(key, 0).expect("a record");

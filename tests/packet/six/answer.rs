@@ -14,8 +14,7 @@ fn assert_reset(found: &[u8], wanted: Frame) {
     assert!(found[wanted.len()..].iter().all(|byte| *byte == 0));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_syn_to_an_empty_pool_is_reset() {
     let mut lb = DataPlane::new(CONFIG);
     for options in [&[][..], &[2, 4, 5, 0xa0]] {
@@ -28,8 +27,7 @@ fn a_syn_to_an_empty_pool_is_reset() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_rest_of_an_unknown_connection_is_reset_from_either_side() {
     let mut lb = DataPlane::new(CONFIG);
     let data = request(CLIENT_A, API, ACK_ONLY)
@@ -45,8 +43,7 @@ fn the_rest_of_an_unknown_connection_is_reset_from_either_side() {
     assert_reset(&answer, wanted.between(MGMT_NIC, KAS_MAC));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_datagram_that_cannot_be_served_comes_back_as_unreachable() {
     let mut lb = DataPlane::new(CONFIG);
     for payload in [0, 1, 600] {
@@ -64,8 +61,7 @@ fn a_datagram_that_cannot_be_served_comes_back_as_unreachable() {
 }
 
 /// A reset of what had extension headers has none; where that is not possible there is no answer.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_syn_behind_options_is_reset_or_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, EMPTY, SYN_ONLY)

@@ -41,8 +41,7 @@ fn backend_sends(lb: &mut DataPlane, flags: u8, sequence: u32, ack: u32) {
     forwarded(lb, Port::Mgmt, &reply(1024, flags).numbers(sequence, ack));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn guessed_numbers_end_no_connection_and_right_ones_do() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -67,8 +66,7 @@ fn guessed_numbers_end_no_connection_and_right_ones_do() {
     assert_eq!(lb.drain_free_ids().len(), IDS);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_fin_behind_data_in_flight_counts_when_it_is_acknowledged() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -81,8 +79,7 @@ fn a_fin_behind_data_in_flight_counts_when_it_is_acknowledged() {
     assert!(word(&lb).backend_closed_first());
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_moves_to_a_station_only_by_a_segment_of_its_connection() {
     let thief = Mac::new([2, 0, 0, 0, 0xbb, 1]);
     let mut lb = DataPlane::new(CONFIG);

@@ -14,8 +14,7 @@ fn payload_of_zero(datagram: &Frame) -> [u8; 2] {
 }
 
 /// Over IPv6 no datagram may do without (RFC 8200 section 8.1).
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_18_a_datagram_without_checksum_is_dropped_and_counted() {
     let mut lb = DataPlane::new(CONFIG);
     let bare = query(CLIENT_A).payload(b"who?").without_checksum().bytes();
@@ -27,8 +26,7 @@ fn reliability_18_a_datagram_without_checksum_is_dropped_and_counted() {
     assert_dropped(&mut lb, Port::Mgmt, &bare, "malformed");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_18_a_computed_zero_becomes_all_ones() {
     let mut lb = DataPlane::new(CONFIG);
     let to_resolver = udp(&snat(1024), RESOLVER)
@@ -55,8 +53,7 @@ fn reliability_18_a_computed_zero_becomes_all_ones() {
 }
 
 /// A wrong checksum is not ours to make right.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_wrong_checksum_stays_wrong() {
     let mut lb = DataPlane::new(CONFIG);
     for mut bytes in [

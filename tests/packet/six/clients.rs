@@ -12,8 +12,7 @@ const TWIN: &str = "[fd00:203::7:0:0:50]:40000";
 
 /// Of two clients with the same hash the first has the flow; the other's packets are no part of it, and
 /// nothing of it changes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_client_with_the_same_hash_is_refused() {
     let mut lb = DataPlane::new(CONFIG);
     lb.set_hash_key(BLIND);
@@ -44,8 +43,7 @@ fn a_client_with_the_same_hash_is_refused() {
 }
 
 /// The address beside the flow is what counts, and not the hash alone.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flow_belongs_to_the_address_beside_it() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -65,8 +63,7 @@ fn a_flow_belongs_to_the_address_beside_it() {
 }
 
 /// Once the flow is over, its tuple is anybody's again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_tuple_of_a_closed_flow_is_free_for_the_other() {
     let mut lb = DataPlane::new(CONFIG);
     lb.set_hash_key(BLIND);
@@ -82,8 +79,7 @@ fn the_tuple_of_a_closed_flow_is_free_for_the_other() {
 }
 
 /// A piece of the one is no part of a datagram of the other.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_piece_of_the_other_is_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     lb.set_hash_key(BLIND);

@@ -62,8 +62,7 @@ fn all_nodes() -> (Mac, &'static str) {
     (group_mac("ff02::1".parse().expect("an address")), "ff02::1")
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_solicitation_for_an_address_of_ours_is_answered() {
     let mut lb = DataPlane::new(CONFIG);
     let [tenant, mgmt] = [TENANT_NIC, MGMT_NIC].map(link_local);
@@ -86,8 +85,7 @@ fn a_solicitation_for_an_address_of_ours_is_answered() {
 }
 
 /// A local stack may be behind the NIC, and a veth may lose `XDP_TX`.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_answer_to_a_local_stack_is_redirected() {
     for mode in [Mode::Native, Mode::Generic] {
         let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
@@ -113,8 +111,7 @@ fn with_options(sender: &str, to: (Mac, &str), options: &[u8]) -> Frame {
 }
 
 /// Without a MAC the frame is too short for the answer, with a nonce too long.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_answer_has_its_own_length() {
     let mut lb = DataPlane::new(CONFIG);
     let group = solicited_node(VIP);
@@ -141,8 +138,7 @@ fn the_answer_has_its_own_length() {
     assert_dropped(&mut lb, Port::Tenant, &signed, "unsupported_protocol");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_vip_is_answered_for_without_a_cell_and_with_its_tag() {
     let tagged = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
     for (config, vlan) in [(CONFIG, None), (&*tagged, Some(2003))] {
@@ -166,8 +162,7 @@ fn a_vip_is_answered_for_without_a_cell_and_with_its_tag() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_no_valid_solicitation_is_not_answered() {
     let mut lb = DataPlane::new(CONFIG);
     let group = solicited_node(VIP);
@@ -221,8 +216,7 @@ fn what_is_no_valid_solicitation_is_not_answered() {
 }
 
 /// A station with an address of ours is heard by the cell's kernel, and not answered.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_station_with_an_address_of_ours_is_not_answered() {
     let mut lb = DataPlane::new(CONFIG);
     let tenant = link_local(TENANT_NIC);
@@ -238,8 +232,7 @@ fn a_station_with_an_address_of_ours_is_not_answered() {
 }
 
 /// A station that opens no flows may be on the link all the same: backends and gateways.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_station_that_is_no_source_is_answered() {
     let narrow = r#"prefixes: ["fd00:203::/64"], sources: ["fd00:203::1:0/112"]"#;
     let mut lb = DataPlane::new(&CONFIG.replace(r#"prefixes: ["fd00:203::/64"]"#, narrow));
@@ -252,8 +245,7 @@ fn a_station_that_is_no_source_is_answered() {
 }
 
 /// Each kind has a bucket of its own, and each network.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn answers_have_a_rate_and_what_enters_the_cell_has_others() {
     const FLOOD: u32 = 40_000;
     let mut lb = DataPlane::new(CONFIG);
@@ -291,8 +283,7 @@ fn answers_have_a_rate_and_what_enters_the_cell_has_others() {
     assert_answered(&mut lb, Port::Mgmt, &asks, SNAT, (KAS_MAC, NODE));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_answer_to_our_addresses_goes_into_the_cell() {
     let mut lb = DataPlane::new(CONFIG);
     let flags = SOLICITED | OVERRIDE;
@@ -309,8 +300,7 @@ fn an_answer_to_our_addresses_goes_into_the_cell() {
 }
 
 /// A switch that knows who is in the group may ask that one alone (RFC 6085).
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_question_to_a_group_may_come_in_a_frame_to_us_alone() {
     let mut lb = DataPlane::new(CONFIG);
     let asks = |from, sender, target: &str, nic| {
@@ -334,8 +324,7 @@ fn a_question_to_a_group_may_come_in_a_frame_to_us_alone() {
 }
 
 /// A tenant's router or worker that says where it is now; on mgmt the host must hear it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn who_says_where_he_is_now_is_heard() {
     let mut lb = DataPlane::new(CONFIG);
     let all = (group_mac("ff02::1".parse().expect("an address")), "ff02::1");
@@ -346,8 +335,7 @@ fn who_says_where_he_is_now_is_heard() {
     assert_passed(&mut lb, Port::Mgmt, &says.bytes());
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn other_questions_never_leave_a_tenants_network_and_pass_on_mgmt() {
     let mut lb = DataPlane::new(CONFIG);
     // The host's link-local address is that of the NIC's MAC.
@@ -374,8 +362,7 @@ fn other_questions_never_leave_a_tenants_network_and_pass_on_mgmt() {
 }
 
 /// Nobody makes himself our router.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn routers_are_not_believed() {
     let mut lb = DataPlane::new(CONFIG);
     let mut dropped = |port, frame: Frame| {
@@ -409,8 +396,7 @@ fn routers_are_not_believed() {
     assert_eq!(outcome.action, Action::Pass, "{outcome:?}");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_speaks_for_its_own_addresses_only() {
     let mut lb = DataPlane::new(CONFIG);
     let link = link_local(MGMT_NIC);
@@ -449,8 +435,7 @@ fn a_cell_speaks_for_its_own_addresses_only() {
 }
 
 /// Whatever else a kernel says of itself stays where it is.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_says_nothing_else() {
     let mut lb = DataPlane::new(CONFIG);
     let link = link_local(MGMT_NIC);
@@ -488,8 +473,7 @@ fn of_groups(from: (Mac, &str), to: &str, kind: u8) -> Frame {
 }
 
 /// Which groups a cell is in, a switch must know, or it keeps from it who asks them.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_cell_says_which_groups_it_is_in() {
     let mut lb = DataPlane::new(CONFIG);
     let [tenant, mgmt] = [TENANT_NIC, MGMT_NIC].map(link_local);
@@ -509,8 +493,7 @@ fn a_cell_says_which_groups_it_is_in() {
     assert_passed(&mut lb, Port::Mgmt, &asks);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_truncated_message_reaches_nobody() {
     let mut lb = DataPlane::new(CONFIG);
     let whole = solicitation(CLIENT, HOST, VIP).bytes();

@@ -21,8 +21,7 @@ services:
   api-4: { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], pool: kas-4 }
 "#;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn each_family_has_snat_ports_of_its_own() {
     let mut lb = DataPlane::new(BOTH);
     for number in 0..3 {
@@ -48,8 +47,7 @@ fn each_family_has_snat_ports_of_its_own() {
 }
 
 /// A station that speaks the other family is no part of a flow.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_family_answers_for_the_other() {
     let mut lb = DataPlane::new(BOTH);
     establish(&mut lb, CLIENT_A, 1024);

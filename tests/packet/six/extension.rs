@@ -85,8 +85,7 @@ fn refused() -> Vec<(&'static str, Vec<Extension>)> {
     all
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_22_options_are_carried_in_both_directions() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -110,8 +109,7 @@ fn reliability_22_options_are_carried_in_both_directions() {
 }
 
 /// A SYN and a datagram open their flows behind them as without.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_22_options_open_flows() {
     let mut lb = DataPlane::new(CONFIG);
     for (number, chain) in (1024..).zip(carried()) {
@@ -123,8 +121,7 @@ fn reliability_22_options_open_flows() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_22_other_headers_end_a_packet() {
     let mut lb = DataPlane::new(CONFIG);
     for (reason, chain) in refused() {
@@ -146,8 +143,7 @@ fn reliability_22_other_headers_end_a_packet() {
 }
 
 /// A packet with a fragment header that is none (RFC 6946) is a packet.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_22_an_atomic_fragment_is_a_packet() {
     let mut lb = DataPlane::new(CONFIG);
     for chain in [vec![], vec![destination()]] {
@@ -164,8 +160,7 @@ fn reliability_22_an_atomic_fragment_is_a_packet() {
 }
 
 /// Headers that are longer than their packet, or break off.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_22_broken_chains_are_malformed() {
     let mut lb = DataPlane::new(CONFIG);
     let chain = [hop_by_hop(), destination()];
@@ -193,8 +188,7 @@ fn reliability_22_broken_chains_are_malformed() {
 }
 
 /// RELIABILITY 39: nobody gets around the rules by a header.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_39_headers_do_not_bypass_the_rules() {
     let rule = r#"pool: kas-a, deny: ["fd00:203::64:0/112"] }"#;
     let mut lb = DataPlane::new(&CONFIG.replacen("pool: kas-a }", rule, 1));
@@ -215,8 +209,7 @@ fn reliability_39_headers_do_not_bypass_the_rules() {
 }
 
 /// To somebody else, no header is looked at.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn headers_to_others_are_theirs() {
     let mut lb = DataPlane::new(CONFIG);
     for (_, chain) in refused() {

@@ -82,8 +82,7 @@ fn part(whole: &[u8], from: usize, to: usize, more: bool) -> Vec<u8> {
     cut(whole, &piece)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a15_all_fragments_take_the_way_of_the_first_one() {
     for order in [[0, 1, 2], [0, 2, 1]] {
         let mut lb = DataPlane::new(CONFIG);
@@ -96,8 +95,7 @@ fn a15_all_fragments_take_the_way_of_the_first_one() {
 }
 
 /// As for IPv4: the checksum of a first fragment covers the others, whatever it is equal to.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_checksum_of_a_first_fragment_is_never_open() {
     for mode in [Mode::Native, Mode::Generic] {
         let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
@@ -125,8 +123,7 @@ fn the_checksum_of_a_first_fragment_is_never_open() {
 }
 
 /// Clients choose their identifications themselves; behind the one SNAT address they must not meet.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_15_clients_with_the_same_identification_get_their_own() {
     let mut lb = DataPlane::new(CONFIG);
     let mut ours = Vec::new();
@@ -146,8 +143,7 @@ fn reliability_15_clients_with_the_same_identification_get_their_own() {
     assert_eq!(ours.len(), 200, "one for each datagram");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_15_nothing_passes_before_the_first_fragment_or_after_the_last() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = pieces(&datagram().bytes(), ID, &PLACES);
@@ -175,8 +171,7 @@ fn reliability_15_nothing_passes_before_the_first_fragment_or_after_the_last() {
 }
 
 /// Behind the fragment header of a later piece is no header that could be read.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_later_fragment_is_judged_by_what_the_first_one_was() {
     let mut lb = DataPlane::new(CONFIG);
     // Its bytes look like extension headers and like TCP to another port.
@@ -192,8 +187,7 @@ fn a_later_fragment_is_judged_by_what_the_first_one_was() {
     assert_eq!([first, last], *wanted);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_tcp_segment_in_pieces_belongs_to_its_flow() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -214,8 +208,7 @@ fn a_tcp_segment_in_pieces_belongs_to_its_flow() {
 }
 
 /// What has passed cannot be overwritten, and nothing more of such a datagram passes (RFC 5722).
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_15_an_overlap_ends_the_datagram() {
     let (whole, sent) = small();
     let total = 108;
@@ -241,8 +234,7 @@ fn reliability_15_an_overlap_ends_the_datagram() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_15_tiny_and_lying_fragments_are_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     let (whole, _) = small();
@@ -275,8 +267,7 @@ fn reliability_15_tiny_and_lying_fragments_are_dropped() {
 }
 
 /// The first fragment has all headers, or says nothing of what it is (RFC 7112).
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_39_headers_in_pieces_are_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     let frame = request(CLIENT_A, API, SYN_ONLY)
@@ -297,8 +288,7 @@ fn reliability_39_headers_in_pieces_are_dropped() {
 }
 
 /// Fragments are judged by what the first one is: no service, not allowed, spoofed.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_39_who_is_not_let_in_gets_no_fragment_in() {
     let rule = r#"pool: dns-a, deny: ["fd00:203::64:0/112"] }"#;
     let mut lb = DataPlane::new(&CONFIG.replace("pool: dns-a }", rule));
@@ -320,8 +310,7 @@ fn reliability_39_who_is_not_let_in_gets_no_fragment_in() {
 }
 
 /// A first fragment whose checksum is zero is of a datagram without one.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_18_a_first_fragment_without_checksum_is_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     let whole = datagram().without_checksum().bytes();
@@ -331,8 +320,7 @@ fn reliability_18_a_first_fragment_without_checksum_is_dropped() {
 }
 
 /// However many datagrams a tenant begins, in either direction, those of another are followed.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn one_tenants_fragments_cost_another_nothing() {
     const MANY: u32 = 20_000;
     let tagged = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
@@ -366,8 +354,7 @@ fn one_tenants_fragments_cost_another_nothing() {
 }
 
 /// 30 seconds after the first one, or behind a flow that is gone.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_fragment_that_comes_too_late_is_dropped() {
     // Coarse time has units of 2^20 ns.
     const SECOND: u32 = 953;
@@ -402,8 +389,7 @@ fn age(lb: &mut DataPlane, change: impl Fn(&mut Datagram)) {
     lb.set_fragmented(place, &record);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn hops_and_size_are_judged_before_anything_is_noted() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = pieces(&datagram().bytes(), ID, &PLACES);
@@ -422,8 +408,7 @@ fn hops_and_size_are_judged_before_anything_is_noted() {
 }
 
 /// Every fragment counts for its flow, and keeps it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_fragment_is_counted() {
     let mut lb = DataPlane::new(CONFIG);
     let sent = pieces(&datagram().bytes(), ID, &PLACES);

@@ -77,8 +77,7 @@ fn reply_pair(sequence: u32) -> [Frame; 2] {
     })
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_ping_of_a_vip_is_answered_by_the_vip() {
     let mut lb = DataPlane::new(CONFIG);
     for length in [0, 1, 2, 56, 1400, 1452] {
@@ -107,8 +106,7 @@ fn a_ping_of_a_vip_is_answered_by_the_vip() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_pings_wrong_checksum_stays_wrong() {
     let mut lb = DataPlane::new(CONFIG);
     let ping = icmp(HOST, VIP, PING, 7).between(CLIENT, TENANT_NIC);
@@ -120,8 +118,7 @@ fn a_pings_wrong_checksum_stays_wrong() {
 }
 
 /// Whoever may open flows may ping, and nobody else.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_ping_from_nowhere_is_not_answered() {
     let mut lb = DataPlane::new(CONFIG);
     let cases = [
@@ -146,8 +143,7 @@ fn a_ping_from_nowhere_is_not_answered() {
 
 /// The client of a flow is told by the VIP, whoever on the backends' side found the error; it sees
 /// the packet that it had sent, as far as it is quoted.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_an_error_about_a_request_reaches_its_client() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -171,8 +167,7 @@ fn reliability_17_an_error_about_a_request_reaches_its_client() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_an_error_about_a_reply_reaches_its_backend() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -187,8 +182,7 @@ fn reliability_17_an_error_about_a_reply_reaches_its_backend() {
 }
 
 /// As for IPv4, but an MTU below what every network carries is not made another one: no router says it.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_mtu_below_the_floor_reaches_a_backend() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -255,8 +249,7 @@ fn to_resolver(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
     error.between(MGMT_NIC, RESOLVER_MAC)
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_an_error_about_a_datagram_is_translated() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(&mut lb, Port::Tenant, &query(CLIENT_A).payload(b"who?"));
@@ -277,8 +270,7 @@ fn reliability_17_an_error_about_a_datagram_is_translated() {
 }
 
 /// As much as an error may be long: 1280 bytes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_long_quote_is_carried() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -294,8 +286,7 @@ fn a_long_quote_is_carried() {
 }
 
 /// RFC 5508: an error changes no flow. It goes where the flow's packets go.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_leaves_the_flow_as_it_is() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -321,8 +312,7 @@ fn an_error_leaves_the_flow_as_it_is() {
 }
 
 /// Sequence numbers of either direction: from one before what the other end has acknowledged on.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_16_only_a_number_that_may_be_in_flight_is_believed() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -356,8 +346,7 @@ fn judge(lb: &mut DataPlane, port: Port, sent: &Frame, wanted: &Frame, believed:
 }
 
 /// An error that quotes anything but a packet of ours of a flow that translates.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_no_flow_is_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -411,8 +400,7 @@ fn an_error_about_no_flow_is_dropped() {
 
 /// The address beside the flow is compared as well: an error about the flow of another client with the
 /// same hash is about no flow.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_about_a_client_with_the_same_hash_is_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -426,8 +414,7 @@ fn an_error_about_a_client_with_the_same_hash_is_dropped() {
     assert_becomes(&mut lb, Port::Tenant, &sent, &wanted);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_nobody_acts_on_is_dropped() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -473,8 +460,7 @@ fn what_nobody_acts_on_is_dropped() {
 }
 
 /// Every length below the least that an error must quote, and a header that lies.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_error_that_quotes_too_little_is_malformed() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -504,8 +490,7 @@ fn an_error_that_quotes_too_little_is_malformed() {
 
 /// "Too big" for less than everybody carries is no MTU that a host would believe (RFC 8200 section 5); it is
 /// carried, and does nothing to us.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn an_mtu_that_is_too_small_changes_nothing_here() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);

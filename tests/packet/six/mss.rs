@@ -30,8 +30,7 @@ fn seen(lb: &mut DataPlane, client: &str, port: u16, options: &[u8], wanted: &[u
     assert_frame(&sent, &to_client.hops(63).between(TENANT_NIC, CLIENT));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_smaller_network_says_how_large_segments_may_be() {
     // MTU 1500 on both sides.
     let mut lb = DataPlane::new(CONFIG);
@@ -46,8 +45,7 @@ fn the_smaller_network_says_how_large_segments_may_be() {
     seen(&mut lb, CLIENT_A, 1024, &mss(1440), &mss(1280));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_asks_for_less_or_for_nothing_stays() {
     let mut lb = DataPlane::new(CONFIG);
     for (port, options) in (1024..).zip([
@@ -64,8 +62,7 @@ fn what_asks_for_less_or_for_nothing_stays() {
 }
 
 /// Wherever the option stands, and also behind extension headers.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_option_is_found_at_every_place() {
     let mut lb = DataPlane::new(CONFIG);
     for before in 0..=36 {

@@ -53,8 +53,7 @@ fn back(length: usize) -> Frame {
         .payload(&vec![7; length - HEADERS])
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_16_the_sender_learns_the_mtu_of_the_other_side() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -78,8 +77,7 @@ fn reliability_16_the_sender_learns_the_mtu_of_the_other_side() {
     forwarded(&mut lb, Port::Mgmt, &back(1400));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_too_big_makes_no_flow() {
     let mut lb = DataPlane::new(CONFIG);
     set_mtu(&mut lb, "mgmt", 1280);
@@ -94,8 +92,7 @@ fn what_is_too_big_makes_no_flow() {
 }
 
 /// A reset, a station that is a group and a packet without a service get no answer.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_must_not_be_answered_is_not() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -114,8 +111,7 @@ fn what_must_not_be_answered_is_not() {
 }
 
 /// A traceroute to a service ends at its VIP, whoever would come next.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_17_the_last_hop_to_a_service_is_its_vip() {
     let mut lb = DataPlane::new(CONFIG);
     for hops in [0, 1] {

@@ -5,8 +5,7 @@ use lb_user::dataplane::attach::Mode;
 
 use super::given::*;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_19_an_open_checksum_is_made_whole() {
     let mut lb = DataPlane::with_partial_checksums(CONFIG, Mode::Native);
     for length in [0, 1, 2, 3, 100, 101, 1440] {
@@ -27,8 +26,7 @@ fn reliability_19_an_open_checksum_is_made_whole() {
 }
 
 /// Those that are whole already stay so.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_whole_checksum_stays_right() {
     let mut lb = DataPlane::with_partial_checksums(CONFIG, Mode::Native);
     let syn = request(CLIENT_A, API, SYN_ONLY).payload(b"odd");
@@ -38,8 +36,7 @@ fn a_whole_checksum_stays_right() {
 }
 
 /// In generic mode a reset is open where the segment was, as for IPv4.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_19_a_reset_of_an_open_segment_is_open_in_generic_mode() {
     const EMPTY: &str = "[fd00:203::110]:80";
     let syn = request(CLIENT_A, EMPTY, SYN_ONLY)

@@ -40,8 +40,7 @@ fn refused(lb: &mut DataPlane, client: &str, reason: &'static str) {
     assert_dropped(lb, Port::Tenant, &bytes, reason);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_longest_rule_decides() {
     let mut lb = DataPlane::new(RULES);
     for client in [
@@ -70,8 +69,7 @@ fn the_longest_rule_decides() {
     forwarded(&mut lb, Port::Tenant, &query);
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_source_that_its_network_cannot_have_is_spoofed() {
     let mut lb = DataPlane::new(RULES);
     let spoofed = [
@@ -91,8 +89,7 @@ fn a_source_that_its_network_cannot_have_is_spoofed() {
 
 /// RELIABILITY 40: an address that stands for one of IPv4 has no rules of its own to be let in by, also
 /// where everybody is.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_40_sources_that_no_host_has_are_bogons() {
     let everybody = RULES.replace("    routes:", "    sources: any\n    routes:");
     for config in [RULES, &everybody] {
@@ -117,8 +114,7 @@ fn reliability_40_sources_that_no_host_has_are_bogons() {
 }
 
 /// Nothing is learned of a service by who is not let in: a denied segment is denied, SYN or not.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_denied_source_is_denied_whatever_it_sends() {
     let mut lb = DataPlane::new(RULES);
     for flags in [SYN_ONLY, ACK_ONLY, RST_ONLY, FIN_ACK] {
@@ -129,8 +125,7 @@ fn a_denied_source_is_denied_whatever_it_sends() {
     assert_dropped(&mut lb, Port::Tenant, &closed.bytes(), "no_service");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_tenant_reaches_nothing_but_declared_services() {
     let mut lb = DataPlane::new(CONFIG);
     let group = lb_tests::frames::six::discovery::group_mac("ff02::1".parse().expect("an address"));
@@ -168,8 +163,7 @@ fn a_tenant_reaches_nothing_but_declared_services() {
 }
 
 /// A host on mgmt that takes us for a router gets nowhere near a tenant; what is the host's passes.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_44_mgmt_reaches_no_tenant() {
     let mut lb = DataPlane::new(RULES);
     let from_node = |to: &str| {
@@ -185,8 +179,7 @@ fn reliability_44_mgmt_reaches_no_tenant() {
 }
 
 /// A backend behind a router gets its frames by the router's MAC, and may answer from there.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_backend_behind_a_gateway_is_reached_by_the_gateways_mac() {
     let route = r#"snat: ["fd00:32::50"], routes: [{ to: "fd00:40::/48", via: "fd00:32::1" }] }"#;
     let config = CONFIG

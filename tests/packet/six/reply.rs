@@ -6,8 +6,7 @@ use super::given::*;
 
 /// SYN-ACK: source becomes the VIP, destination the client; the frame goes from the tenant NIC to
 /// the station that the SYN came from.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a17_a_reply_comes_from_the_vip() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
@@ -18,8 +17,7 @@ fn a17_a_reply_comes_from_the_vip() {
     assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a17_a_udp_answer_comes_from_the_vip() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
@@ -30,8 +28,7 @@ fn a17_a_udp_answer_comes_from_the_vip() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn only_the_flows_own_backend_may_reply() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -58,8 +55,7 @@ fn only_the_flows_own_backend_may_reply() {
 }
 
 /// Both FINs close a flow, and the next SYN of the same tuple opens it again.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flow_closes_and_opens_again() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -82,8 +78,7 @@ fn a_flow_closes_and_opens_again() {
 }
 
 /// A client of IPv4 has nothing to do with it: what it sends to the same host is no reply.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn ipv4_from_the_backend_is_no_reply() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);

@@ -7,8 +7,7 @@ use super::given::*;
 
 /// SYN: destination becomes the NodePort, source the first SNAT port; one hop less; the frame goes
 /// from the mgmt NIC to the node.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a17_syn_to_vip_is_dnated_and_snated() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
@@ -18,8 +17,7 @@ fn a17_syn_to_vip_is_dnated_and_snated() {
 }
 
 /// What the flow's records say: labels of ours, and the hash of the client beside its address.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flow_has_labels_for_addresses_of_ours_and_its_clients_hash() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -35,8 +33,7 @@ fn a_flow_has_labels_for_addresses_of_ours_and_its_clients_hash() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn every_segment_of_a_flow_takes_the_same_way() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -52,8 +49,7 @@ fn every_segment_of_a_flow_takes_the_same_way() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a17_a_udp_query_is_translated() {
     let mut lb = DataPlane::new(CONFIG);
     for (port, client) in (1024..).zip([CLIENT_A, CLIENT_B]) {
@@ -65,8 +61,7 @@ fn a17_a_udp_query_is_translated() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn each_flow_has_a_snat_port_of_its_own() {
     let mut lb = DataPlane::new(CONFIG);
     let clients = [
@@ -84,8 +79,7 @@ fn each_flow_has_a_snat_port_of_its_own() {
     }
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_repeated_syn_stays_in_its_flow() {
     let mut lb = DataPlane::new(CONFIG);
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
@@ -94,8 +88,7 @@ fn a_repeated_syn_stays_in_its_flow() {
 }
 
 /// Traffic class, flow label, TCP options and Ethernet padding are none of our business.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn what_is_no_address_port_or_hop_is_carried() {
     let mut lb = DataPlane::new(CONFIG);
     let options = [4, 2, 1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
@@ -115,8 +108,7 @@ fn what_is_no_address_port_or_hop_is_carried() {
 }
 
 /// The client's next hop is the station that its last frame came from.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn the_clients_mac_is_learned_from_its_frames() {
     let mut lb = DataPlane::new(CONFIG);
     establish(&mut lb, CLIENT_A, 1024);
@@ -132,8 +124,7 @@ fn the_clients_mac_is_learned_from_its_frames() {
 }
 
 /// Every place at which the frame may break off, and lengths that lie.
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn truncated_and_lying_packets_are_malformed() {
     let mut lb = DataPlane::new(CONFIG);
     for frame in [request(CLIENT_A, API, SYN_ONLY), query(CLIENT_A)] {

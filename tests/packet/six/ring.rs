@@ -36,8 +36,7 @@ fn opened(lb: &mut DataPlane, frame: &Frame) -> u16 {
     u16::from_be_bytes([sent[54], sent[55]])
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn a_flood_takes_its_own_ids_again() {
     let mut lb = DataPlane::new(&small(CONFIG));
     for number in 0..FLOOD {
@@ -64,8 +63,7 @@ fn a_flood_takes_its_own_ids_again() {
     assert_refused(&mut lb, Port::Tenant, &late.bytes(), "no_flow");
 }
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn no_family_takes_an_id_of_the_other() {
     let mut lb = DataPlane::new(&small(BOTH));
     let slot = |is_6| {

@@ -10,8 +10,7 @@ use lb_tests::frames::{
 
 use super::given::*;
 
-#[test]
-#[ignore = "needs CAP_BPF, CAP_NET_ADMIN: cargo xtask test"]
+#[privileged_test]
 fn reliability_21_a_tagged_network_keeps_its_tag() {
     let mut lb =
         DataPlane::new(&CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,"));

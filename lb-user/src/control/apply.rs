@@ -250,7 +250,8 @@ impl Live {
     pub async fn apply(
         &mut self,
         plan: Vec<Operation>,
-        (ids, object): (&Ids, &Object),
+        ids: &Ids,
+        object: &Object,
         resolved: &mut UnboundedReceiver<Resolved>,
     ) -> Result<()> {
         for operation in plan {

@@ -302,15 +302,7 @@ impl Running {
         cut: EvictSelector,
         built: &[(&String, &Cell)],
     ) -> Result<()> {
-        let made = self
-            .data_plane
-            .live
-            .apply(
-                plan,
-                (ids, &self.data_plane.object),
-                &mut self.data_plane.resolved,
-            )
-            .await;
+        let made = self.data_plane.apply(plan, ids).await;
         self.ending.note_change();
         made?;
         self.ending.cut_by_policy(cut);

@@ -121,8 +121,8 @@ impl Checks {
         nic: u32,
         neighbours: Sender<IpAddr>,
     ) -> Result<()> {
-        let with = (self.commons.clone(), neighbours);
-        let checker = Checker::start(side, nic, network, with)?;
+        let commons = self.commons.clone();
+        let checker = Checker::start(side, nic, network, commons, neighbours)?;
         self.checkers.insert(network.to_owned(), checker);
         Ok(())
     }

@@ -47,7 +47,7 @@ impl DataPlane {
             object,
             ..
         } = self;
-        live.apply(plan, (ids, object), resolved).await
+        live.apply(plan, ids, object, resolved).await
     }
 
     /// Lets the new links outlive the process; until then they end with it.

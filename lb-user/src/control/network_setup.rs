@@ -70,7 +70,8 @@ pub(crate) fn places_without_nics(
     config: &Config,
     nics: &BTreeMap<String, Link>,
     pins: &Pins,
-    (current, ids): (&Current, &Ids),
+    current: &Current,
+    ids: &Ids,
 ) -> BTreeMap<String, Attachment> {
     let lack = |network: &&config::Network| !nics.contains_key(&network.name);
     let networks = config.networks.iter().filter(lack);

@@ -85,8 +85,8 @@ impl Control {
             let is_anew = self.nics.said.contains_key(&interface);
             let turn = match now {
                 Ok(now) => {
-                    let nic = (interface.as_str(), now);
-                    self.running.follow_nic(nic, is_anew, &layers).await
+                    let running = &mut self.running;
+                    running.follow_nic(&interface, now, is_anew, &layers).await
                 }
                 Err(error) => Err(error),
             };
@@ -269,7 +269,8 @@ impl Running {
     /// Brings what runs to what has become of a NIC; `is_anew`: whatever of it is done already.
     async fn follow_nic(
         &mut self,
-        (interface, now): (&str, Option<Link>),
+        interface: &str,
+        now: Option<Link>,
         is_anew: bool,
         layers: &Layers,
     ) -> Result<Option<NicEvent>> {

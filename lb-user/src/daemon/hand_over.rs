@@ -70,13 +70,15 @@ pub(super) async fn hand_over(
     }
     // Only the next process has it any more.
     drop(lock);
-    finish(control.leave(), &pins, flow_log, signals).await;
+    let (acceptors, legs) = control.leave();
+    finish(acceptors, legs, &pins, flow_log, signals).await;
     Ok(None)
 }
 
 /// Goes on until the connections that this process carries have ended.
 async fn finish(
-    (acceptors, legs): (Acceptors, Legs),
+    acceptors: Acceptors,
+    legs: Legs,
     pins: &Pins,
     flow_log: &mut Option<FlowLog>,
     signals: &mut Signals,

@@ -194,7 +194,7 @@ impl<'a> Found<'a> {
         checks.heard = Heard::open(&pins.maps())?;
         checks.adopt(start.state);
         let current = live.current(&ids)?;
-        places.extend(places_without_nics(&config, nics, pins, (&current, &ids)));
+        places.extend(places_without_nics(&config, nics, pins, &current, &ids));
         Ok(Self {
             start,
             config,
@@ -226,8 +226,8 @@ impl<'a> Found<'a> {
         }
         let (report, mut resolved) = mpsc::unbounded_channel();
         let steps = change.take_network_steps();
-        let with = (change.ids(), &self.object);
-        let applied = self.live.apply(steps, with, &mut resolved);
+        let ids = change.ids();
+        let applied = self.live.apply(steps, ids, &self.object, &mut resolved);
         self.start.runtime.block_on(applied)?;
         systemd::is_alive();
         if switches.is_none() {

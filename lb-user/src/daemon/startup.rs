@@ -1,4 +1,4 @@
-//! From a configuration to a live data plane, and back: what `lb run` does around the [stages](super::stages).
+//! From a configuration to a live data plane, and back: what `lb run` does around the `stages`.
 
 use std::{fs, io::ErrorKind};
 
@@ -23,7 +23,7 @@ use crate::{
 /// Brings the data plane of an instance to its configuration. What an earlier process left is adopted; where
 /// nothing was left, a failure leaves nothing behind.
 ///
-/// New links are for the caller to [keep](Running::keep). `loaded` is not loaded again, where it still is of
+/// New links are for the caller to [keep](crate::control::data_plane::DataPlane::keep). `loaded` is not loaded again, where it still is of
 /// these pins.
 ///
 /// # Errors

@@ -209,7 +209,7 @@ impl UsageTable {
 
     /// Adds to what the network, the service and the quota of a flow have in full use, as `lb_count` in the data
     /// plane does.
-    pub fn count(&self, id: u32, (network, service): (u16, u16), amount: i32) {
+    pub fn count(&self, id: u32, network: u16, service: u16, amount: i32) {
         self.add(usage::network(network), amount);
         self.add(usage::service(service), amount);
         self.quotas.add(self.quotas.index(network, id), amount);

@@ -30,25 +30,36 @@ impl Cause {
             Self::Dead => DEAD,
         }
     }
+}
 
-    /// Whether a flow is still to end for this, now that no packet is on its way.
-    pub fn holds(
-        self,
-        (policy, keepalive): (&Policy, &mut Keepalive),
-        id: u32,
-        (word, flow): (FlowState, &Flow),
-        now: Ticks,
-    ) -> bool {
+/// What a flow that is to end is judged by.
+pub struct Judge<'a> {
+    /// The times.
+    pub policy: &'a Policy,
+    /// What probes have found.
+    pub keepalive: &'a mut Keepalive,
+    /// The time of the judgement.
+    pub now: Ticks,
+}
+
+impl Judge<'_> {
+    /// Whether the flow with this id is still to end for `cause`, now that no packet is on its way.
+    pub fn confirms(self, cause: Cause, id: u32, word: FlowState, flow: &Flow) -> bool {
+        let Self {
+            policy,
+            keepalive,
+            now,
+        } = self;
         let &Flow {
             service, last_seen, ..
         } = flow;
-        match self {
-            Self::Idle => {
+        match cause {
+            Cause::Idle => {
                 policy.is_due(word, service, last_seen, now)
                     || keepalive.is_mute(id, word)
                         && policy.is_due_mute(word, service, last_seen, now)
             }
-            Self::Dead => {
+            Cause::Dead => {
                 let after = policy.keepalive(word, service);
                 keepalive.is_dead(id, word, flow, after, now)
             }
@@ -97,7 +108,12 @@ mod tests {
             }
         }
         let mut holds = |cause: Cause, flow: &Flow| {
-            cause.holds((&policy, &mut keepalive), ID, (word, flow), now)
+            let judge = Judge {
+                policy: &policy,
+                keepalive: &mut keepalive,
+                now,
+            };
+            judge.confirms(cause, ID, word, flow)
         };
         assert!(holds(Cause::Dead, &flow));
         assert!(!holds(Cause::Idle, &flow), "never");

@@ -157,7 +157,7 @@ impl Cutter {
         let labels = Labels::anonymous(0);
         let mut all = Vec::new();
         for id in 0..IDS {
-            match sever((&ground.table, &labels), id, &cut, 0) {
+            match sever(&ground.table, &labels, id, &cut, 0) {
                 Termination::Spared => {}
                 Termination::Missed => panic!("{id} is missed: a packet is not as fast as that"),
                 Termination::Silenced => self.silenced += 1,
@@ -324,7 +324,7 @@ impl Ground {
     }
 
     fn count(&self, amount: i32) {
-        self.usage.count(0, (NETWORK, SERVICE), amount);
+        self.usage.count(0, NETWORK, SERVICE, amount);
     }
 
     fn grace(&self) {
@@ -429,7 +429,7 @@ fn the_time_of_a_pass_over_a_million_flows() {
         let cut = (0..FLOWS)
             .filter(|id| {
                 matches!(
-                    sever((&table, &labels), *id, &cut, 0),
+                    sever(&table, &labels, *id, &cut, 0),
                     Termination::Severed(..)
                 )
             })

@@ -31,10 +31,10 @@ use super::{
     idle::{Policy, Ticks, age, duration},
     keepalive::{Judgement, Keepalive, next_hops::NextHops, probe::Step, round_robin::Turns},
     map_cache::MapCache,
-    reason::Cause,
+    reason::{Cause, Judge},
     reset::{
         segments::End,
-        sender::{ResetSender, is_loud},
+        sender::{Recipient, ResetSender, is_loud},
     },
     stuck_claims::Claims,
     usage_recount::{Look, corrections},
@@ -283,9 +283,13 @@ impl Worker {
     fn settle(&mut self) -> Result<(), Stopped> {
         for (index, marked) in (1..).zip(self.marked.after(grace::wait)) {
             let now = self.clock();
-            let judges = (&self.policy, &mut self.keepalive);
+            let judge = Judge {
+                policy: &self.policy,
+                keepalive: &mut self.keepalive,
+                now,
+            };
             let closed = settle(&self.table, &marked, |word, flow| {
-                marked.cause.holds(judges, marked.id, (word, flow), now)
+                judge.confirms(marked.cause, marked.id, word, flow)
             });
             if let Some(closed) = closed {
                 self.end(marked, &closed);
@@ -315,13 +319,12 @@ impl Worker {
         count.add(1);
         let time = self.clock();
         if alive.in_use() {
-            self.usage
-                .count(marked.id, (flow.network, flow.service), -1);
+            self.usage.count(marked.id, flow.network, flow.service, -1);
         }
         self.report(marked.id, flow, marked.cause.event(), time);
         if is_loud(*alive) {
             self.post
-                .farewell(marked.id, FlowState::from_raw(flow.word), is_dead);
+                .queue_resets(marked.id, FlowState::from_raw(flow.word), is_dead);
         }
         self.give_back(marked.id);
     }
@@ -375,7 +378,7 @@ impl Worker {
     }
 
     fn step(&mut self, id: u32, flow: &Flow, end: End, step: Step, now: Ticks) {
-        let sought = match step {
+        let is_sought = match step {
             Step::Seek => {
                 self.letters += 1;
                 self.records.seek(id, flow, end);
@@ -389,9 +392,8 @@ impl Worker {
             return;
         }
         self.letters += 1;
-        let sent = self
-            .post
-            .probe(id, flow, (end, sought), &mut self.records, now);
+        let to = Recipient { end, is_sought };
+        let sent = self.post.probe(id, flow, to, &mut self.records, now);
         match sent {
             Some(sent) => self.keepalive.probed(id, end, sent, now),
             None => self.turns.refuse(id),

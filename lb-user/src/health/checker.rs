@@ -60,14 +60,15 @@ impl Checker {
         side: Side,
         nic: u32,
         network: &str,
-        (commons, neighbours): (Commons, mpsc::Sender<IpAddr>),
+        commons: Commons,
+        neighbours: mpsc::Sender<IpAddr>,
     ) -> Result<Self> {
         let carrier = Carrier::open(nic).context("ask for the carrier of a NIC")?;
         let line = CarrierGate::new(network.to_owned(), carrier.clone());
         let (targets, wanted) = watch::channel(Vec::new());
         let (name, cell) = (network.to_owned(), side.cell);
         let work = move |runtime| {
-            LocalSet::new().block_on(&runtime, run(name, line, wanted, (commons, neighbours)));
+            LocalSet::new().block_on(&runtime, run(name, line, wanted, commons, neighbours));
         };
         let thread = format!("health-{network}");
         let thread = cell_thread::start_listener(thread, cell.as_deref(), work)
@@ -150,7 +151,8 @@ async fn run(
     network: String,
     line: CarrierGate,
     mut wanted: watch::Receiver<Vec<Target>>,
-    (commons, neighbours): (Commons, mpsc::Sender<IpAddr>),
+    commons: Commons,
+    neighbours: mpsc::Sender<IpAddr>,
 ) {
     let shared = Rc::new(Shared {
         network,

@@ -196,14 +196,14 @@ fn give(path: &Path, user: &User) -> Result<usize> {
                 }
             }
         }
-        change_owner(path, owner, (user.uid, user.gid))?;
+        change_owner(path, owner, user.uid, user.gid)?;
         Ok(given)
     };
     all().with_context(|| format!("give {} to {}", path.display(), user.name))
 }
 
 /// Changes the owner of exactly the file that is `from`'s, whatever its name leads to afterwards.
-fn change_owner(path: &Path, from: u32, (uid, gid): (Uid, Gid)) -> Result<()> {
+fn change_owner(path: &Path, from: u32, uid: Uid, gid: Gid) -> Result<()> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = open(path, flags, Mode::empty())?;
     ensure!(fstat(&file)?.st_uid == from, "it has changed meanwhile");

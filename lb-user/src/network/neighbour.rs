@@ -111,7 +111,8 @@ pub fn resolve(
         while !report.is_closed() && targets.has_changed().is_ok() {
             if let Err(error) = run(
                 &side,
-                (network, hears.as_ref()),
+                network,
+                hears.as_ref(),
                 &mut targets,
                 &report,
                 &mut inquiry,
@@ -130,7 +131,8 @@ pub fn resolve(
 /// Watches until one of the channels is closed, or the interface is gone.
 fn run(
     side: &Side,
-    (network, hears): (u16, Option<&Ears>),
+    network: u16,
+    hears: Option<&Ears>,
     targets: &mut watch::Receiver<BTreeSet<IpAddr>>,
     report: &mpsc::UnboundedSender<Resolved>,
     Inquiry { questions, answers }: &mut Inquiry,

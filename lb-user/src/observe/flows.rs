@@ -52,7 +52,7 @@ impl Observer {
                 };
                 let client = self.labels.client(id, &flow);
                 if meant(choices, id, &flow, client) {
-                    let line = names.line((&slot, client), id, word, &flow);
+                    let line = names.line(&slot, client, id, word, &flow);
                     let name = self.asked_name(id, word);
                     lines.push(FlowLine { name, ..line });
                 }
@@ -104,7 +104,7 @@ impl Observer {
             // A connection that has a socket's port is among the legs.
             if word.has_flow() && !word.is_local() {
                 let client = self.labels.client(id, &flow);
-                let line = names.line((slot, client), id, word, &flow);
+                let line = names.line(slot, client, id, word, &flow);
                 let name = self.asked_name(id, word);
                 let flow = FlowLine { name, ..line };
                 lines.push(WhoLine { live, flow });
@@ -143,7 +143,8 @@ impl<'o> Names<'o> {
 
     fn line(
         &self,
-        (slot, client): (&SnatSlot, Option<IpAddr>),
+        slot: &SnatSlot,
+        client: Option<IpAddr>,
         id: u32,
         word: FlowState,
         flow: &Flow,
@@ -278,7 +279,7 @@ services:
                 last_seen,
                 ..Flow::default()
             };
-            let line = names.line((&slot, None), base(0) + 5, word, &flow);
+            let line = names.line(&slot, None, base(0) + 5, word, &flow);
             assert_eq!(
                 (line.network.as_str(), line.snat.as_str()),
                 ("n", "10.0.0.1:1029")

@@ -107,7 +107,7 @@ async fn carry(
         prepare(end, &service);
     }
     let kind = tokio::select! {
-        kind = exchange(&client, &mut backend, said, (&leg, lease.as_mut()), shared) => kind,
+        kind = exchange(&client, &mut backend, said, &leg, lease.as_mut(), shared) => kind,
         () = idle(&leg) => EXPIRED,
         why = leg.is_cut() => why.event(),
     };
@@ -126,7 +126,8 @@ async fn exchange(
     client: &TcpStream,
     backend: &mut TcpStream,
     said: Prelude,
-    (leg, lease): (&Leg, Option<&mut PortLease>),
+    leg: &Leg,
+    lease: Option<&mut PortLease>,
     shared: &Context,
 ) -> u32 {
     let sent_on = said.into_sent_on();

@@ -98,7 +98,8 @@ impl Routes {
     /// it were of none. Denied to proxies that may not announce it, whatever the client requests.
     pub fn of_cluster(
         &self,
-        (cluster, proxy): (&[u8], IpAddr),
+        cluster: &[u8],
+        proxy: IpAddr,
         alpn: &Alpn<'_>,
         client: IpAddr,
     ) -> Option<Way<'_>> {

@@ -295,7 +295,7 @@ fn route<'s>(
     };
     let cluster = announced.cluster.as_deref();
     let of_cluster =
-        cluster.and_then(|cluster| sni.routes.of_cluster((cluster, proxy), &hello.alpn, client));
+        cluster.and_then(|cluster| sni.routes.of_cluster(cluster, proxy, &hello.alpn, client));
     let name = hello.name.as_ref();
     let by_name = || {
         let otherwise = match name {

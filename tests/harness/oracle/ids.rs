@@ -134,7 +134,7 @@ pub fn miscount(instance: &str, network: &str, service: &str, amount: i32) -> Re
         Ok(u16::try_from(id)?)
     };
     let table = UsageTable::open(&folder)?;
-    let owners = (id(Kind::Network, network)?, id(Kind::Service, service)?);
-    table.count(base(0), owners, amount);
+    let (network, service) = (id(Kind::Network, network)?, id(Kind::Service, service)?);
+    table.count(base(0), network, service, amount);
     Ok(())
 }

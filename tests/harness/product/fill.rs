@@ -77,7 +77,7 @@ pub(crate) fn fill(
     }
     drop(report);
     let runtime = Builder::new_current_thread().enable_time().build()?;
-    runtime.block_on(live.apply(plan, (&ids, &loaded.object), &mut resolved))?;
+    runtime.block_on(live.apply(plan, &ids, &loaded.object, &mut resolved))?;
     let mut maps = Maps::open(&pins.maps())?;
     for snat in &desired.snat {
         put_in_order(&mut maps, &loaded.object, snat)?;

@@ -103,7 +103,7 @@ impl Expansion<'_> {
             ("ignition", HTTPS, &cluster.ignition),
         ] {
             if let Some(component) = component {
-                routed.extend(self.component(named, (name, port), component, group));
+                routed.extend(self.component(named, name, port, component, group));
             }
         }
         if let (Some(group), Some(routes)) = (group, &cluster.routes) {
@@ -118,7 +118,8 @@ impl Expansion<'_> {
     fn component<'r>(
         &mut self,
         named: &'r Named<Cluster>,
-        (name, port): (&str, u16),
+        name: &str,
+        port: u16,
         component: &'r At<Component>,
         group: Option<&Group<'_>>,
     ) -> Option<Routed<'r>> {

@@ -45,7 +45,7 @@ pub(super) fn check(
                 );
                 findings.add(named.blame(&pool.place), words);
             } else if !is_shared {
-                check_listen(named, (&pool.value, backend), findings);
+                check_listen(named, &pool.value, backend, findings);
             }
         }
         check_service(named, is_shared, findings);
@@ -118,11 +118,7 @@ fn check_header(named: &Named<RawService>, pool: &Named<LiteralPool>, findings: 
 }
 
 /// There is no way from one family into the other.
-fn check_listen(
-    named: &Named<RawService>,
-    (pool, backend): (&str, IpAddr),
-    findings: &mut Findings,
-) {
+fn check_listen(named: &Named<RawService>, pool: &str, backend: IpAddr, findings: &mut Findings) {
     for (address, place) in listen(&named.value) {
         if address.is_ipv4() != backend.is_ipv4() {
             let words = format!(

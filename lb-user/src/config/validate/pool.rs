@@ -170,7 +170,7 @@ fn backends<'r>(raw: &'r LiteralPool, findings: &mut Findings) -> Vec<(Backend, 
             }
         }
         let backend = Backend {
-            name: name(raw, (address, port), &mut names),
+            name: name(raw, address, port, &mut names),
             address,
             port,
             weight,
@@ -208,7 +208,8 @@ fn written_names<'r>(
 /// The name of a backend: its own, or that of its node, with the port if the node has it already.
 fn name<'r>(
     raw: &'r RawBackend,
-    (address, port): (IpAddr, u16),
+    address: IpAddr,
+    port: u16,
     names: &mut HashMap<String, &'r Location>,
 ) -> String {
     match (&raw.name, &raw.node, &raw.address) {

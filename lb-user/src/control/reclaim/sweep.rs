@@ -202,7 +202,7 @@ impl Sweeper {
     /// Gives back what a flow held that was live until now, but for its id: that goes last.
     fn ended(&self, (id, slot): (u32, SnatSlot), word: FlowState, flow: Flow) -> Result<()> {
         if word.in_use() {
-            self.usage.count(id, (flow.network, flow.service), -1);
+            self.usage.count(id, flow.network, flow.service, -1);
         }
         let port = u32::from(slot.snat.first_port) + (id - base(slot.slot));
         self.reporter.report(FlowEvent {

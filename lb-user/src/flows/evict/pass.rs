@@ -75,7 +75,7 @@ impl Worker {
             let first = base(*slot);
             for id in first..first + u32::from(FLOWS_PER_ADDRESS) {
                 let labels = self.records.labels();
-                match sever((&self.table, labels), id, &wanted.cut, now) {
+                match sever(&self.table, labels, id, &wanted.cut, now) {
                     Termination::Spared => {}
                     Termination::Silenced => wanted.silenced += 1,
                     Termination::Missed => missed = true,
@@ -100,7 +100,7 @@ impl Worker {
     fn note_severed(&mut self, severed: Severed, network: u16, service: u16) {
         self.counts.cut.add(1);
         if severed.alive.in_use() {
-            self.usage.count(severed.id, (network, service), -1);
+            self.usage.count(severed.id, network, service, -1);
         }
         if !self.cuts.add(severed) {
             grace::wait();
@@ -143,7 +143,7 @@ impl Worker {
         if let Some(flow) = severed.flow(&self.table) {
             self.report(id, &flow, why.event(), time);
             if is_loud(alive) {
-                self.post.bid_farewell(id, &flow, &mut self.records);
+                self.post.make_resets(id, &flow, &mut self.records);
             }
         }
         self.give_back(id);

@@ -60,7 +60,8 @@ pub enum Termination {
 
 /// Ends the flow with this id if `cut` selects it, whatever its packets do meanwhile.
 pub fn sever(
-    (table, labels): (&FlowTable, &Labels),
+    table: &FlowTable,
+    labels: &Labels,
     id: u32,
     cut: &EvictSelector,
     now: Ticks,
@@ -147,7 +148,7 @@ mod tests {
 
     /// Severs by a cut that knows no labels.
     fn sever(table: &FlowTable, id: u32, cut: &EvictSelector, now: Ticks) -> Termination {
-        super::sever((table, &Labels::anonymous(0)), id, cut, now)
+        super::sever(table, &Labels::anonymous(0), id, cut, now)
     }
 
     fn severed(alive: FlowState) -> Severed {

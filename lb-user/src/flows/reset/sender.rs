@@ -31,11 +31,19 @@ const MAX_FLOWS_WAITING: usize = 1 << 16;
 
 /// A flow that has ended, and whose ends do not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Farewell {
+struct Ended {
     id: u32,
     word: FlowState,
     /// Whether its ends have been sought.
     sought: bool,
+}
+
+/// An end of a flow that a frame is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recipient {
+    pub(crate) end: End,
+    /// Whether its MAC has been asked for: it may be at another one than the flow's.
+    pub(crate) is_sought: bool,
 }
 
 /// The frames on their way.
@@ -43,7 +51,7 @@ pub(crate) struct ResetSender {
     nics: Nics,
     resets: Pace,
     probes: Pace,
-    waiting: VecDeque<Farewell>,
+    waiting: VecDeque<Ended>,
     outbox: ResetQueue,
     counts: Arc<Counts>,
 }
@@ -81,10 +89,14 @@ impl ResetSender {
     }
 
     /// Makes the resets of a flow that was cut, whose id no other flow has yet.
-    pub(crate) fn bid_farewell(&mut self, id: u32, flow: &Flow, records: &mut MapCache) {
+    pub(crate) fn make_resets(&mut self, id: u32, flow: &Flow, records: &mut MapCache) {
         for end in End::BOTH {
-            let letter = letter(id, flow, (end, false), records, |tuple| tuple.reset(end));
-            let waits = letter.is_some_and(|letter| self.outbox.add(end, letter));
+            let to = Recipient {
+                end,
+                is_sought: false,
+            };
+            let reset = addressed(id, flow, to, records, |tuple| tuple.reset(end));
+            let waits = reset.is_some_and(|reset| self.outbox.add(end, reset));
             self.counts.resets_unsent.add(u64::from(!waits));
         }
     }
@@ -104,10 +116,10 @@ impl ResetSender {
         self.counts.resets_unsent.add(unsent);
     }
 
-    /// Takes a flow that has been closed, with the word that it has now.
-    pub(crate) fn farewell(&mut self, id: u32, word: FlowState, sought: bool) {
+    /// Queues the resets of a flow that has been closed, with the word that it has now.
+    pub(crate) fn queue_resets(&mut self, id: u32, word: FlowState, sought: bool) {
         if self.waiting.len() < MAX_FLOWS_WAITING {
-            self.waiting.push_back(Farewell { id, word, sought });
+            self.waiting.push_back(Ended { id, word, sought });
         } else {
             self.counts.resets_unsent.add(2);
         }
@@ -120,7 +132,7 @@ impl ResetSender {
         records: &mut MapCache,
         now: Ticks,
     ) -> bool {
-        let Some(&Farewell { id, word, sought }) = self.waiting.front() else {
+        let Some(&Ended { id, word, sought }) = self.waiting.front() else {
             return false;
         };
         if !self.resets.take(now) {
@@ -131,7 +143,11 @@ impl ResetSender {
         let flow = table.flow(id).filter(|(found, _)| *found == word);
         for end in End::BOTH {
             let sent = flow.is_some_and(|(_, flow)| {
-                self.send(id, &flow, (end, sought), records, |tuple| tuple.reset(end))
+                let to = Recipient {
+                    end,
+                    is_sought: sought,
+                };
+                self.send(id, &flow, to, records, |tuple| tuple.reset(end))
             });
             let counts = &self.counts;
             let count = if sent {
@@ -144,20 +160,20 @@ impl ResetSender {
         true
     }
 
-    /// Sends a probe to one end, which may have been `sought`. None if it is not its turn yet; else
+    /// Sends a probe to one end. None if it is not its turn yet; else
     /// whether it went out.
     pub(crate) fn probe(
         &mut self,
         id: u32,
         flow: &Flow,
-        (end, sought): (End, bool),
+        to: Recipient,
         records: &mut MapCache,
         now: Ticks,
     ) -> Option<bool> {
         if !self.probes.take(now) {
             return None;
         }
-        let sent = self.send(id, flow, (end, sought), records, |tuple| tuple.probe(end));
+        let sent = self.send(id, flow, to, records, |tuple| tuple.probe(to.end));
         let counts = &self.counts;
         let count = if sent {
             &counts.probes
@@ -184,12 +200,12 @@ impl ResetSender {
         &mut self,
         id: u32,
         flow: &Flow,
-        (end, sought): (End, bool),
+        to: Recipient,
         records: &mut MapCache,
         make: impl FnOnce(&Tuple<'_>) -> BareSegment,
     ) -> bool {
-        let letter = letter(id, flow, (end, sought), records, make);
-        let Some(PendingReset { ifindex, segment }) = letter else {
+        let addressed = addressed(id, flow, to, records, make);
+        let Some(PendingReset { ifindex, segment }) = addressed else {
             return false;
         };
         match self.nics.send(ifindex, segment.frame().as_ref()) {
@@ -204,16 +220,16 @@ impl ResetSender {
 }
 
 /// A segment for an end of a flow, addressed; none if there is no way to it.
-fn letter(
+fn addressed(
     id: u32,
     flow: &Flow,
-    (end, sought): (End, bool),
+    to: Recipient,
     records: &mut MapCache,
     make: impl FnOnce(&Tuple<'_>) -> BareSegment,
 ) -> Option<PendingReset> {
     let page = records.page(id)?;
-    let (network, next_hop) = records.way(id, flow, end, sought)?;
-    let flow = records.numbers(id, flow, end)?;
+    let (network, next_hop) = records.way(id, flow, to.end, to.is_sought)?;
+    let flow = records.numbers(id, flow, to.end)?;
     let tuple = Tuple::new(id, &flow, &page, records.labels())?;
     let segment = address(make(&tuple), &network, next_hop)?;
     Some(PendingReset {

@@ -50,7 +50,7 @@ fn start_on(nic: u32, cell: Option<&str>, commons: Commons) -> anyhow::Result<Ch
         interface: "lo".to_owned(),
     };
     let (asks, _) = tokio::sync::mpsc::channel(1);
-    Checker::start(side, nic, "test", (commons, asks))
+    Checker::start(side, nic, "test", commons, asks)
 }
 
 /// A target that is asked often.

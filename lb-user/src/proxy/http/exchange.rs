@@ -55,7 +55,7 @@ pub(super) async fn exchange(
         return Err(Closed);
     };
     let counts = &talk.shared.counts;
-    let answered = answer(request, line, (&service, http), talk).await;
+    let answered = answer(request, line, &service, http, talk).await;
     talk.stages.answered();
     let refused = match answered {
         Ok(Answered::Backend(answer)) => {
@@ -96,7 +96,8 @@ enum Answered {
 async fn answer(
     request: Request<Incoming>,
     line: Option<Line>,
-    (service, http): (&Service, &Http),
+    service: &Service,
+    http: &Http,
     talk: &Talk,
 ) -> Result<Answered, Refused> {
     let (method, uri) = (request.method(), request.uri());

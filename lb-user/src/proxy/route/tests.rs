@@ -423,7 +423,7 @@ fn clusters_come_before_names() {
     ]);
     let find = |cluster: &str, offered: &[&str], client: IpAddr| {
         let proxy = "10.5.0.1".parse().unwrap();
-        let way = routes.of_cluster((cluster.as_bytes(), proxy), &alpn(offered), client);
+        let way = routes.of_cluster(cluster.as_bytes(), proxy, &alpn(offered), client);
         way.map(|way| match way {
             Way::Pool(pool) => pool.to_owned(),
             other => panic!("{other:?}"),
@@ -470,7 +470,7 @@ fn a_cluster_is_named_by_its_own_proxies() {
             let proxy: IpAddr = proxy.parse().unwrap();
             // Whatever address it announces.
             let client = "10.5.2.9".parse().unwrap();
-            let way = routes.of_cluster((cluster.as_bytes(), proxy), &alpn(&[]), client);
+            let way = routes.of_cluster(cluster.as_bytes(), proxy, &alpn(&[]), client);
             let wanted = if may { Way::Pool(cluster) } else { Way::Denied };
             assert_eq!(way, Some(wanted), "{proxy} {cluster}");
         }

@@ -143,8 +143,7 @@ impl<'s> Ends<'s> {
         let splice = splice(syn, &front, back, lease.opening(), self.said);
         let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
         let mac = syn.source_mac.ok_or(NotSpliced::NoSyn)?;
-        let expected = (back.received, back.sent);
-        let spliced = lease.splice(splice, mac, expected);
+        let spliced = lease.splice(splice, mac, back.received, back.sent);
         spliced.map_err(|_| NotSpliced::Taken)?;
         let received = Repair::enter(self.backend).and_then(|repair| repair.received());
         // A cut looks at legs first: a connection that is not cut now will be found as a flow.

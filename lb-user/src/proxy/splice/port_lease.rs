@@ -385,8 +385,8 @@ impl PortLease {
         self.say_held();
     }
 
-    /// What the backend sends goes to the client from now on, by this splice. `expected` is what the client
-    /// and the backend expect next, both in the backend's numbers.
+    /// What the backend sends goes to the client from now on, by this splice. The client expects
+    /// `ack_request` next and the backend `ack_reply`, both in the backend's numbers.
     ///
     /// # Errors
     ///
@@ -395,7 +395,8 @@ impl PortLease {
         &mut self,
         splice: Splice,
         client_mac: Mac,
-        (ack_request, ack_reply): (u32, u32),
+        ack_request: u32,
+        ack_reply: u32,
     ) -> Result<(), Lost> {
         self.flow.client_mac = client_mac;
         self.flow.ack_request = Be32::new(ack_request);
@@ -483,9 +484,11 @@ impl PortLease {
     }
 
     fn count(&self, amount: i32) {
-        let owners = (self.flow.network, self.flow.service);
+        let Flow {
+            network, service, ..
+        } = self.flow;
         let usage = &self.leases.mapped().usage;
-        usage.count(self.id, owners, amount);
+        usage.count(self.id, network, service, amount);
     }
 }
 

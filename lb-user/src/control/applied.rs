@@ -32,7 +32,7 @@ pub(crate) struct Applied {
     pub(crate) shares: BTreeMap<String, Vec<u32>>,
     /// Ids that are configured no more, and wait for their last flow.
     pub(crate) retired: Retired,
-    /// Whether ids have other names than those that were asked for last.
+    /// Whether ids have other names than those that [`Self::new_names`] gave last.
     pub(crate) renamed: bool,
 }
 
@@ -42,7 +42,7 @@ impl Applied {
         self.serving = self.tables.values().flatten().copied().collect();
     }
 
-    /// The ids, if any of them has another name since this was asked last.
+    /// The ids, if any of them has another name since the last call.
     pub(crate) fn new_names(&mut self) -> Option<&Ids> {
         let renamed = std::mem::replace(&mut self.renamed, false);
         renamed.then_some(&self.ids)

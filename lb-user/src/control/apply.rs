@@ -182,7 +182,7 @@ impl Live {
         self.maps.let_go()
     }
 
-    /// What the maps hold, as far as `ids` says.
+    /// What the maps hold, as far as `ids` names it.
     ///
     /// # Errors
     ///
@@ -240,9 +240,8 @@ impl Live {
         Ok(current)
     }
 
-    /// Carries out `plan` in order; `ids` says what its numbers are called, and `object` has the programs
-    /// that are needed. Next hops that arrive on
-    /// `resolved` meanwhile are written too.
+    /// Carries out `plan` in order; `ids` names its numbers, and `object` has the programs that are needed.
+    /// Next hops that arrive on `resolved` meanwhile are written too.
     ///
     /// # Errors
     ///
@@ -331,8 +330,8 @@ impl Live {
         self.set_pages(snat.slot, &page)
     }
 
-    /// Writes all pages of a slot. The first one says that the slot is open: it is written last, and
-    /// cleared first.
+    /// Writes all pages of a slot. The first one marks the slot as open: it is written last, and cleared
+    /// first.
     pub(super) fn set_pages(&mut self, slot: u16, page: &SnatPage) -> Result<()> {
         let first = base(slot) / PAGE;
         let closes = page.address.raw() == 0;

@@ -1,4 +1,4 @@
-//! What is said of backends beside the file: by their checks, and by the operator. Pure.
+//! The status of backends beside the file: verdicts of their checks, and overrides of the operator. Pure.
 //!
 //! The desired state is the file with these laid over it. A backend's share of new flows is what all
 //! of them together leave of its weight.
@@ -12,7 +12,7 @@ use crate::{
     model::names::backend_name,
 };
 
-/// What is said of one backend.
+/// The status of one backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendStatus {
     /// By its checks.
@@ -23,7 +23,7 @@ pub struct BackendStatus {
     pub back_for: Option<Duration>,
 }
 
-/// What is said of all backends, by their names in the registry.
+/// The status of all backends, by their names in the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layers(pub BTreeMap<String, BackendStatus>);
 
@@ -59,7 +59,7 @@ impl Layers {
             .collect()
     }
 
-    /// What is said of a backend of `pool`.
+    /// The status of a backend of `pool`.
     pub fn of(&self, pool: &Pool, backend: &Backend) -> BackendStatus {
         let said = self.0.get(&backend_name(pool, backend)).copied();
         let said = said.unwrap_or_default();
@@ -72,7 +72,7 @@ impl Layers {
         }
     }
 
-    /// Who gets how much of a pool's new flows.
+    /// Each backend's share of a pool's new flows.
     pub fn shares<'p>(&self, pool: &'p Pool) -> Shares<'p> {
         let said: Vec<BackendStatus> = pool.backends.iter().map(|one| self.of(pool, one)).collect();
         let taken_part: Vec<&BackendStatus> = said.iter().filter(|said| !is_out(said)).collect();
@@ -83,7 +83,7 @@ impl Layers {
             .filter(|said| said.verdict != Verdict::Unknown)
             .count();
         let below = up == 0 || up * 100 < usize::from(pool.min_up) * asked;
-        // Who has never been asked may be what is missing.
+        // A backend that was never checked may be what is missing.
         let is_known = asked == taken_part.len();
         let all = below && is_known && pool.below_min_up == BelowMinUp::All;
         let share = |backend: &Backend, said: &BackendStatus| {
@@ -245,7 +245,7 @@ pools:
         );
     }
 
-    /// At a start nobody has been asked: that is no reason to send flows to all.
+    /// At a start backends have not been checked yet: that is no reason to send flows to all.
     #[test]
     fn unknown_is_not_down() {
         let pool = pool(true, |pool| pool.below_min_up = BelowMinUp::All);
@@ -253,7 +253,7 @@ pools:
         assert_eq!(shares(&pool, &said), (vec![0; 4], true));
     }
 
-    /// Who is added to a pool has its first check before it; the others go on.
+    /// A backend that is added to a pool has its first check still before it; the others go on.
     #[test]
     fn who_was_never_asked_does_not_count() {
         let pool = pool(true, |pool| pool.min_up = 60);

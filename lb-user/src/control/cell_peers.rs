@@ -1,4 +1,5 @@
-//! Whom the cells hear: the answers of who is checked are let in, and no others.
+//! The allow-list of the cells: answers of backends that are checked, or dialled for a shared VIP, are let
+//! in, and no others.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,10 +18,10 @@ use crate::{
     proxy::Legs,
 };
 
-/// Where checks ask: the name of a network, and the address and port there.
+/// A peer of a cell: the name of a network, and the address and port there.
 pub type Asked<'c> = (&'c str, SocketAddr);
 
-/// Whose answers are let in. The default hears everybody, and has no data plane.
+/// The peers whose answers are let in. The default lets in all, and has no data plane.
 #[derive(Default)]
 pub struct Heard {
     peers: Option<LocalPeers>,
@@ -37,8 +38,8 @@ impl Heard {
         Ok(Self { peers })
     }
 
-    /// From now on those are heard whom the checks of `config` ask, others only for a while. Those for
-    /// whom there is no room.
+    /// From now on answers of the peers of `config` are let in, of others only for a while. Returns the peers
+    /// for which there is no room.
     pub fn set<'c>(&mut self, config: &'c Config, ids: &Ids) -> BTreeSet<Asked<'c>> {
         let Some(peers) = &mut self.peers else {
             return BTreeSet::new();
@@ -57,7 +58,7 @@ impl Heard {
         unheard
     }
 
-    /// Forgets who has not been asked for a while, and with whom no leg talks.
+    /// Forgets the peers that have not been wanted for a while, and that no leg is connected to.
     pub fn tidy(&mut self, legs: &Legs) {
         if let Some(peers) = &mut self.peers {
             peers.forget(Instant::now(), |peer| legs.talk_to(peer));
@@ -65,13 +66,13 @@ impl Heard {
     }
 }
 
-/// Where a backend is asked.
+/// The address and port where a backend is checked.
 pub fn address(health: &Health, backend: &Backend) -> SocketAddr {
     SocketAddr::new(backend.address, health.port.unwrap_or(backend.port))
 }
 
-/// Who is asked from a cell, and who is dialled for a shared VIP; in a host network both are the host's
-/// own traffic.
+/// The backends that are checked from a cell, or dialled for a shared VIP; in a host network both are the
+/// host's own traffic.
 fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
     let shared = config.services.iter();
     let shared = shared.filter(|service| config.is_of_cell(service));

@@ -134,7 +134,7 @@ impl Change {
         &self.ends.words
     }
 
-    /// Whether a pool that has flows now would have nobody, only because nobody was asked yet.
+    /// Whether a pool that has flows now would have no backend, only because one was not checked yet.
     pub fn waits(&self, running: &Config, layers: &Layers) -> bool {
         let is_open = |service: &config::Service| {
             let listens = running.services.iter().flat_map(|service| &service.listen);
@@ -177,7 +177,7 @@ impl Running {
                 .get(name)
                 .is_some_and(|place| !place.is_there)
         };
-        // What has become of them is followed, whatever the file says.
+        // What has become of them is followed, whatever is in the file.
         host::interfaces(&config, ours, is_gone)?;
         self.prepare_at(config, self.applied.places.clone(), layers)
     }
@@ -256,7 +256,7 @@ impl Running {
             if let Err(error) =
                 there.and_then(|there| build_cell(cell, there, &self.data_plane.pins))
             {
-                // They shall answer for nothing that is not configured.
+                // Cells shall answer for nothing that is not configured.
                 for (name, cell) in &self.applied.cells {
                     let _left = self.resident(name).and_then(|there| cell.trim(there));
                 }
@@ -323,8 +323,8 @@ impl Running {
         self.steer();
     }
 
-    /// Begins the checks of a change that waits for them, because a pool would have nobody who was
-    /// asked: its flows go on meanwhile as before.
+    /// Begins the checks of a change that waits for them, because a pool would otherwise have no backend that
+    /// was checked: its flows go on meanwhile as before.
     ///
     /// # Errors
     ///
@@ -369,7 +369,7 @@ impl Running {
         }
     }
 
-    /// Who knows the next hops of each network, by its id.
+    /// The resolver of each network's next hops, by the network's id.
     fn ways(&self, config: &Config, ids: &Ids) -> BTreeMap<u16, NextHop> {
         let ways = config.networks.iter().filter_map(|network| {
             let id = ids.get(Kind::Network, &network.name)?;

@@ -1,4 +1,4 @@
-//! The checks of a configuration: who is to be checked, and what is known of them.
+//! The checks of a configuration: which backends are to be checked, and what is known of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,7 +43,7 @@ pub struct Checks {
     backends: BTreeMap<String, Backend>,
     /// The names of those that are checked, by their ids.
     names: BTreeMap<u32, String>,
-    /// Whose answers come in.
+    /// The peers whose answers the cells let in.
     pub heard: Heard,
     /// Where the backends stood before those of a change that is not made yet were checked.
     before: Option<BTreeMap<String, Backend>>,
@@ -108,8 +108,8 @@ impl Checks {
         }
     }
 
-    /// Starts the thread that checks the backends of a network, which has the NIC with this index, and asks
-    /// for those of its neighbours that are silent.
+    /// Starts the thread that checks the backends of a network, which has the NIC with this index, and has
+    /// the neighbours resolved again that are silent.
     ///
     /// # Errors
     ///
@@ -134,9 +134,9 @@ impl Checks {
         }
     }
 
-    /// From now on the backends of `config` are checked, and no others. `serves` says whether the
-    /// backend with an id has new flows now. One whose answers would not come in is not asked: nobody
-    /// is dead because he was not heard.
+    /// From now on the backends of `config` are checked, and no others. `serves`: whether the backend with an
+    /// id has new flows now. A backend whose answers the cell would not let in is not checked: else it would
+    /// seem dead.
     pub fn set(&mut self, config: &Config, ids: &Ids, serves: impl Fn(u32) -> bool) {
         let unheard = self.heard.set(config, ids);
         let mut targets: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
@@ -198,8 +198,8 @@ impl Checks {
         self.before = None;
     }
 
-    /// The change is not made: what was known of backends that it does not have is known again. Says whether
-    /// there was one.
+    /// The change is not made: what was known of backends that it does not have is known again. Returns
+    /// whether there was one.
     pub fn undo_trial(&mut self) -> bool {
         let before = self.before.take();
         let was_begun = before.is_some();
@@ -209,7 +209,7 @@ impl Checks {
         was_begun
     }
 
-    /// Takes a report in; says so if it changed the verdict.
+    /// Takes a report in; returns the change of the verdict, if it made one.
     pub fn note(&mut self, report: Report) -> Option<Turn> {
         // It may have been taken out of the file while the check was on its way.
         let name = self.names.get(&report.backend)?;
@@ -234,8 +234,8 @@ impl Checks {
         })
     }
 
-    /// Waits until every backend was asked once, or has had its time: who connects then is not refused
-    /// because nobody was asked.
+    /// Waits until every backend was checked once, or has had its time: a client that connects then is not
+    /// refused because no backend was checked yet.
     pub async fn wait(&mut self) {
         let deadline = time::Instant::now() + FIRST_CHECKS_TIMEOUT;
         while self.are_pending() {
@@ -251,7 +251,7 @@ impl Checks {
         self.backends.values().any(Backend::is_pending)
     }
 
-    /// Whether one of this pool does: what is to be said of it may be otherwise in a moment.
+    /// Whether one of this pool does: the status of the pool may be another in a moment.
     pub fn are_pending_of(&self, pool: &Pool) -> bool {
         let names = pool.backends.iter().map(|one| backend_name(pool, one));
         let mut known = names.filter_map(|name| self.backends.get(&name));
@@ -263,8 +263,8 @@ impl Checks {
         self.backends.get(name)
     }
 
-    /// What is said of the backends of `config`: by their checks, and by these overrides. A backend that
-    /// has new flows now and was never checked stays in until its first check.
+    /// The status of the backends of `config`, by their checks and by these overrides. A backend that has new
+    /// flows now and was never checked stays in until its first check.
     pub fn layers(
         &self,
         config: &Config,
@@ -322,8 +322,8 @@ impl Backend {
     }
 }
 
-/// Whether who is asked at a port expects a header of the PROXY protocol: another port than the backend's is
-/// another server's.
+/// Whether the server at a checked port expects a header of the PROXY protocol: another port than the
+/// backend's is another server's.
 fn expects_header(pool: &Pool, asked: u16, port: u16) -> bool {
     pool.proxy_protocol.is_some() && asked == port
 }

@@ -1,8 +1,8 @@
-//! A change that somebody must confirm, and what a start makes of it.
+//! A change that the operator must confirm, and what a start makes of it.
 //!
-//! Whoever starts `lb run` with another file than the one that waits wants that one to run: then nothing
-//! waits any more. With the same file, or one that cannot be used, a start confirms nothing and undoes
-//! nothing: what waits runs on until its time is over, and from then on what was before it.
+//! A start of `lb run` with another file than the one that waits cancels the confirmation: the file of the
+//! start runs, and nothing waits any more. With the same file, or one that cannot be used, a start confirms
+//! nothing and undoes nothing: what waits runs on until its deadline, and from then on what was before it.
 
 use std::path::PathBuf;
 

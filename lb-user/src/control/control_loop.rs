@@ -1,5 +1,5 @@
-//! What a running control plane does between changes: it takes in what checks find, what the operator
-//! says, and what time does.
+//! What a running control plane does between changes: it takes in what checks find, what the operator orders,
+//! and what time does.
 
 use std::{
     collections::BTreeSet,
@@ -50,12 +50,12 @@ pub struct Control {
     pub(super) mending: Mending,
 }
 
-/// Why the state is not kept: it is tried again four times a second, and said once.
+/// Why the state is not kept: it is tried again four times a second, and logged once.
 #[derive(Debug, Default)]
 struct Unkept(Option<String>);
 
 impl Unkept {
-    /// What is to be said of an attempt, if that is news.
+    /// What is to be logged of an attempt, if that is news.
     fn note(&mut self, stored: &Result<()>) -> Option<String> {
         let error = stored.as_ref().err().map(|error| format!("{error:#}"));
         if error == self.0 {
@@ -132,7 +132,7 @@ impl Control {
         format!("{networks} networks, {services} services{stale}")
     }
 
-    /// What is said of all backends now.
+    /// The status of all backends now.
     pub(super) fn layers(&self) -> Layers {
         let config = self.running.config();
         self.running.layers(config, &self.state.overrides)
@@ -216,7 +216,7 @@ impl Control {
         shared
     }
 
-    /// Brings the pools' tables to what is said of their backends now.
+    /// Brings the pools' tables to the status of their backends now.
     pub(super) async fn share(&mut self) -> Result<()> {
         let layers = self.layers();
         let before = self.running.serving().clone();
@@ -231,8 +231,8 @@ impl Control {
         Ok(())
     }
 
-    /// Says which pools have too few backends up now, and which have enough again. Nothing is said of one that waits for
-    /// its first checks.
+    /// Logs which pools have too few backends up now, and which have enough again. A pool that waits for its
+    /// first checks is left out.
     pub(super) fn note_pools(&mut self) {
         let layers = self.layers();
         let pools = self.running.config().pools.iter();
@@ -247,7 +247,7 @@ impl Control {
         }
     }
 
-    /// Says it once when a pool has too few backends up, and when it has enough again.
+    /// Logs once when a pool has too few backends up, and when it has enough again.
     fn note_below(&mut self, pool: &str, below: bool) {
         if below == self.below.contains(pool) {
             return;
@@ -272,7 +272,7 @@ impl Control {
             .collect()
     }
 
-    /// Ends the flows of those who are dead, where the pool says so and they get no new ones.
+    /// Ends the flows of dead backends, where the pool has `on_dead: reset` and they get no new ones.
     fn cut_dead(&mut self) {
         let ids = self.running.ids();
         let dead = self.running.checks.standings().into_iter();
@@ -290,7 +290,8 @@ impl Control {
         self.running.ending.cut(cut);
     }
 
-    /// What a killed process may not have come to: the flows of who is disabled, or has drained, end.
+    /// What a killed process may not have come to: the flows of backends that are disabled, or have drained,
+    /// end.
     fn finish_cuts(&mut self) {
         let overrides = self.state.overrides.iter();
         let disabled = overrides.filter(|(_, said)| **said == Override::Disable);

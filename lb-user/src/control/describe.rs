@@ -175,7 +175,7 @@ fn set_quota(index: u32, most: u32, ids: &Ids) -> String {
     )
 }
 
-/// Whose flows are in a ring.
+/// The network whose flows are in a ring.
 fn ring_of(index: u32, ids: &Ids) -> String {
     let rings = ids.of(Kind::Network).flat_map(|(name, id)| {
         let id = u16::try_from(id).unwrap_or_default();
@@ -192,7 +192,7 @@ fn ring_of(index: u32, ids: &Ids) -> String {
     )
 }
 
-/// Who the rules of a set are for.
+/// The network or service that the rules of a set are for.
 fn owner(set: u32, ids: &Ids) -> String {
     let owners = ids.all().filter_map(|(kind, name, id)| {
         let id = u16::try_from(id).ok()?;
@@ -213,7 +213,7 @@ fn owner(set: u32, ids: &Ids) -> String {
     owners.next().unwrap_or_else(|| "nobody".to_owned())
 }
 
-/// Who has how much of a Maglev table, in percent.
+/// Each backend's part of a Maglev table, in percent.
 fn shares(table: &[u32], ids: &Ids) -> String {
     if table.is_empty() {
         return "no backend".to_owned();
@@ -222,7 +222,7 @@ fn shares(table: &[u32], ids: &Ids) -> String {
     backends.sort_unstable();
     let shares = backends.chunk_by(|one, other| one == other).map(|entries| {
         let backend = entries.first().copied().unwrap_or_default();
-        // The name within the pool is enough: the pool's is said.
+        // The name within the pool is enough: the pool's stands before it.
         let name = ids.name(Kind::Backend, backend).unwrap_or("?");
         let name = name.split_once('/').map_or(name, |(_, name)| name);
         let name = name.split_once('@').map_or(name, |(name, _)| name);

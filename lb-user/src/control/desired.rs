@@ -166,7 +166,7 @@ impl Desired {
                     | Network::snat6(u16::try_from(ipv6.len())?),
                 budget: network.max_flows.unwrap_or(0),
                 mtu,
-                // What is asked for fits at a start, but the NIC may have become narrower since.
+                // What is configured fits at a start, but the NIC may have become narrower since.
                 mss: network.mss.unwrap_or(u16::MAX).min(most),
                 snat_count: u32::try_from(ipv4.len())?,
                 snat_slots,
@@ -359,7 +359,7 @@ impl Desired {
         Ok(())
     }
 
-    /// Says in which mode the programs run.
+    /// Notes in which mode the programs run.
     pub fn run_in(&mut self, mode: Mode) {
         if mode == Mode::Generic {
             for (_, network) in &mut self.networks {
@@ -401,7 +401,7 @@ fn network_flags(network: &config::Network, place: &Attachment, config: &Config)
     host | reject | partial | events
 }
 
-/// The table of a pool whose backends have ids: who gets new flows, and how many.
+/// The table of a pool whose backends have ids: which backends get new flows, and how many.
 ///
 /// # Errors
 ///

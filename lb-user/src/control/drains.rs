@@ -27,7 +27,7 @@ pub struct Drain {
 pub struct Drains(BTreeMap<String, Drain>);
 
 impl Drains {
-    /// Takes in what `config` and `layers` say now. `retired` are the backends that are configured no
+    /// Takes in `config` and `layers` as they are now. `retired` are the backends that are configured no
     /// more; `before` is the configuration that had them, if it is known.
     pub fn follow<'n>(
         &mut self,

@@ -66,7 +66,7 @@ impl Ending {
         }
     }
 
-    /// Ends flows of the data plane at once, and says when it is done.
+    /// Ends flows of the data plane at once, and reports when it is done.
     pub(super) fn cut_and_tell(&mut self, cut: EvictSelector) -> oneshot::Receiver<Done> {
         let done = self.expiry.cut(cut);
         // Done after it: no sweep comes before.

@@ -86,7 +86,7 @@ impl Ends {
         }
     }
 
-    /// Listeners that are not in the cell any more: nobody hears the clients of their legs.
+    /// Listeners that are not in the cell any more: packets from the clients of their legs do not reach it.
     fn add_legs(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
         for (key, service) in &desired.services {
             let was = current.services.get(key);
@@ -177,7 +177,7 @@ mod tests {
             (CONFIG, CONFIG),
             (CONFIG, &more),
             (&allowing(), &allowing()),
-            // Everybody whom the network lets in was denied before.
+            // Every client that the network lets in was denied before.
             (&allowing(), CONFIG),
         ] {
             assert_eq!(between(before, after), Ends::default(), "{before} {after}");

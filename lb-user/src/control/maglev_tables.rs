@@ -35,9 +35,9 @@ pub fn choose(current: &Current, desired: &mut Desired, config: &Config, ids: &m
     }
 }
 
-/// The tables that services go by, and one of each pool that none of them goes by, as they stand in the
-/// maps; `ids` says from now on that flows go by them. For a change that was not completed: a pool may
-/// have both of its tables in use then.
+/// The tables that services go by, and one of each pool that none of them goes by, as they stand in the maps;
+/// `ids` has from now on that flows go by them. For a change that was not completed: a pool may have both of
+/// its tables in use then.
 pub fn in_use(current: &Current, ids: &mut Ids) -> BTreeMap<u32, Vec<u32>> {
     let pools = ids.of(Kind::Pool);
     let pools: Vec<(String, u32)> = pools.map(|(name, id)| (name.to_owned(), id)).collect();
@@ -82,8 +82,8 @@ fn pick(current: &Current, desired: &Desired, index: usize, second: Option<u32>)
         [number] if stays(number) => number,
         // Where there is no room for it, each of the two changes on its own.
         [number] if number == first => second.unwrap_or(first),
-        // Nobody goes by either; or all by the second; or a change was interrupted, and then another one
-        // asked for.
+        // No service goes by either; or all by the second; or a change was interrupted, and then another one
+        // requested.
         _ => first,
     }
 }
@@ -224,7 +224,7 @@ services:
     }
 
     /// After each step of a change every service is of the one configuration or of the other, and so it is
-    /// after each step of whoever begins there and makes it complete, or takes it back.
+    /// after each step of a process that begins there and makes it complete, or takes it back.
     #[test]
     fn a_service_is_wholly_old_or_wholly_new() {
         for (from, to) in [(BEFORE, AFTER), (AFTER, BEFORE)] {

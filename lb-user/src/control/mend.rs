@@ -1,5 +1,5 @@
-//! What something else may take away from a process that runs: programs, the pins of links and maps, what is in the
-//! cells, and sockets. All is looked at every few seconds, a part at a time, mended, and told.
+//! What something else may take away from a process that runs: programs, the pins of links and maps, what is
+//! in the cells, and sockets. All is looked at every few seconds, a part at a time, mended, and logged.
 
 use std::{
     collections::BTreeMap,
@@ -69,8 +69,8 @@ impl Control {
         self.mend(|number| u32::try_from(number).is_ok_and(|number| number % PARTS == part));
     }
 
-    /// Looks at those things whose numbers are chosen, mends them, and says so. What cannot be mended is said
-    /// once.
+    /// Looks at those things whose numbers are chosen, mends them, and logs it. What cannot be mended is
+    /// logged once.
     fn mend(&mut self, is_chosen: impl Fn(usize) -> bool) {
         let stands = stands(&self.running.applied.config, &self.running.applied.places);
         self.running.forget_links(&stands);
@@ -122,7 +122,7 @@ impl Control {
         self.event("mend", object, &words, None);
     }
 
-    /// Says that a socket of this process was gone, and what came of making another.
+    /// Logs that a socket of this process was gone, and what came of making another.
     pub fn note_socket(&mut self, socket: &str, opened: Result<()>) {
         let mended = |()| Found::Mended("it was gone, and is made anew".to_owned());
         self.note_found(&format!("socket {socket}"), opened.map(mended));

@@ -1,10 +1,10 @@
 //! A change: load -> validate -> desired -> plan -> apply. The first two are in `config`.
 //!
-//! [`change`] makes one beside what runs; [`describe`] and [`evictions`] say what one does. [`backend_weights`] is what
-//! checks and the operator say above the file, from [`checks`] and [`operator`].
+//! [`change`] makes one beside what runs; [`describe`] and [`evictions`] list what one does.
+//! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and [`operator`].
 //!
-//! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows the
-//! interfaces, `mend` what else can be taken away, [`drains`] says until when drained flows go on,
+//! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
+//! the interfaces, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
 //! [`persisted_state`] outlives the process. [`reclaim`] frees ids of what is configured no more.
 
 pub mod applied;

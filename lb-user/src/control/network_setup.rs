@@ -112,8 +112,8 @@ pub(crate) fn without_nic(record: Option<&Network>, pins: &Pins) -> Attachment {
     }
 }
 
-/// Makes the cells of the networks that have a NIC among `nics`, and finds their places. Who lives in a cell
-/// lives there from the start, whether there is a NIC or not.
+/// Makes the cells of the networks that have a NIC among `nics`, and finds their places. The thread in a cell
+/// is started at once, whether there is a NIC or not.
 pub(crate) fn build_cells(
     config: &Config,
     pins: &Pins,
@@ -156,7 +156,7 @@ pub(crate) fn build_cells(
     Ok((places, cells))
 }
 
-/// Makes a cell or brings it to what it must be; its NIC hears what its addresses need.
+/// Makes a cell or brings it to what it must be; its NIC receives the groups that its addresses need.
 pub(super) fn build_cell(cell: &Cell, resident: &Resident, pins: &Pins) -> Result<Link> {
     if cell.speaks_ipv6() {
         nic::hear_all_groups(&pins.runtime(), cell.nic)?;
@@ -184,7 +184,7 @@ pub(super) fn cell_of(
     }
 }
 
-/// What a cell is asked for: VIPs and SNAT addresses, also those that only finish their flows.
+/// The addresses that a cell answers for: VIPs and SNAT addresses, also those that only finish their flows.
 fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<IpAddr> {
     let services = config.services.iter();
     let services = services.filter(|service| service.network == network.name);

@@ -59,11 +59,11 @@ impl NicEvent {
 /// What is to be remembered of the NICs.
 #[derive(Debug, Default)]
 pub(super) struct Nics {
-    /// What was said to be wrong, by their names. Whatever was begun with one of them is done anew.
+    /// What was logged as wrong, by their names. Whatever was begun with one of them is done anew.
     said: BTreeMap<String, String>,
     /// The networks whose addresses are to be announced, and when.
     announce: Vec<(Instant, String)>,
-    /// Those of which was said that they have no carrier.
+    /// Those that were logged as without a carrier.
     without_carrier: BTreeSet<String>,
     looked: Option<Instant>,
 }
@@ -102,7 +102,7 @@ impl Control {
         self.announce();
     }
 
-    /// Says which NICs are not there at the start.
+    /// Logs which NICs are not there at the start.
     pub(super) fn note_missing(&mut self) {
         let interfaces = self.running.applied.config.networks.iter();
         let missing = interfaces.map(|network| network.interface.clone());
@@ -114,7 +114,7 @@ impl Control {
         }
     }
 
-    /// Says when a NIC has lost its carrier, and when it has one again.
+    /// Logs when a NIC has lost its carrier, and when it has one again.
     fn note_carrier(&mut self, interface: &str) {
         let runs = self.running.nic(interface).map(|nic| nic.running);
         if let Some(words) = self.nics.carrier_words(interface, runs) {
@@ -133,7 +133,7 @@ impl Control {
         }
     }
 
-    /// Says what has become of a NIC, or why it is of no use, once.
+    /// Logs what has become of a NIC, or why it is of no use, once.
     fn note_turn(&mut self, interface: &str, turn: Result<Option<NicEvent>>) {
         let is_gone = self.running.nic(interface).is_none();
         let (words, is_bad) = match turn {
@@ -169,7 +169,7 @@ impl Control {
 }
 
 impl Nics {
-    /// What is to be said of the carrier of a NIC, which `runs` now; none if it is not there.
+    /// What is to be logged of the carrier of a NIC, which `runs` now; none if it is not there.
     fn carrier_words(&mut self, interface: &str, runs: Option<bool>) -> Option<&'static str> {
         match runs {
             Some(false) => {
@@ -178,7 +178,7 @@ impl Nics {
             }
             Some(true) => self.without_carrier.remove(interface).then_some(CARRIER),
             None => {
-                // That is said already.
+                // That is logged already.
                 self.without_carrier.remove(interface);
                 None
             }
@@ -212,12 +212,13 @@ impl Nics {
     }
 }
 
-/// What is said of a NIC without a carrier, and of one that has it again.
+/// The messages for a NIC without a carrier, and for one that has it again.
 const NO_CARRIER: &str = "the interface is down or has no carrier: nothing goes in or out";
 const CARRIER: &str = "the interface has a carrier again";
 
 impl Link {
-    /// Whether those on the link can know what they have to know of `now`, when this was the NIC before.
+    /// Whether the stations on the link can know what they have to know of `now`, when this was the NIC
+    /// before.
     fn has_told(&self, now: &Self) -> bool {
         !now.running
             || (self.running
@@ -366,7 +367,7 @@ impl Running {
         self.carry_out(change, || Ok::<(), Error>(())).await
     }
 
-    /// Tells everybody on the link of a network where its addresses are.
+    /// Announces the addresses of a network to all stations on its link.
     fn announce(&self, network: &str) -> Result<()> {
         match (self.applied.cells.get(network), self.residents.get(network)) {
             (Some(cell), Some(resident)) => cell.announce(resident),

@@ -27,7 +27,7 @@ impl Control {
     pub async fn order(&mut self, order: Order) {
         let Order { request, by, reply } = order;
         if reply.is_closed() {
-            // It waited for too long: who asked has been told so.
+            // It waited for too long: the operator has got a timeout.
             return;
         }
         let by = Some(by.to_string());
@@ -61,7 +61,7 @@ impl Control {
                 events: self.events.after(after),
             },
         };
-        // Who asked may have gone.
+        // The operator's connection may have gone.
         let _gone: Result<(), Answer> = reply.send(answer);
     }
 
@@ -301,7 +301,7 @@ fn done(words: &str) -> Answer {
     }
 }
 
-/// What was asked for is not there, or wrong.
+/// What was requested is not there, or wrong.
 fn refused(reason: &impl ToString) -> Answer {
     Answer::Refused {
         usage: true,

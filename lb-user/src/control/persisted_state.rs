@@ -28,16 +28,16 @@ use crate::{
 pub struct State {
     /// What checks have found.
     pub standings: BTreeMap<String, Standing>,
-    /// What the operator says. In a file of its own.
+    /// What the operator has set. In a file of its own.
     #[serde(skip)]
     pub overrides: Overrides,
     /// When the flows of a backend that gets no new ones shall end.
     pub drains: Drains,
-    /// A change that nobody has confirmed yet.
+    /// A change that the operator has not confirmed yet.
     pub unconfirmed: Option<Unconfirmed>,
 }
 
-/// What operators say of backends, by their names in the registry.
+/// The operators' overrides of backends, by their names in the registry.
 pub type Overrides = BTreeMap<String, Override>;
 
 /// The file in the runtime folder. Versions of before had overrides there as well: then they are the latest.
@@ -52,8 +52,8 @@ struct Runtime {
 const STATE: &str = "state.json";
 const OVERRIDES: &str = "overrides.json";
 
-/// A time since the host was started, in milliseconds: it is not changed by anybody, and goes on while
-/// the host sleeps.
+/// A time since the host was started, in milliseconds: setting the clock does not change it, and it goes on
+/// while the host sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Uptime(u64);
 
@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// What operators have said of backends of an instance, also before a reboot.
+    /// The operators' overrides of backends of an instance, also from before a reboot.
     pub fn of_operators(pins: &Pins) -> Overrides {
         Self::load(pins).overrides
     }

@@ -72,9 +72,9 @@ pub enum Operation {
     UnmapNetwork(NetworkKey),
     /// Makes the ring of flows with this index anew, with so many places.
     SetRing(u32, u32),
-    /// Says which bank the ports of a slot are of.
+    /// Sets which bank the ports of a slot are of.
     SetBank(u16, u32),
-    /// Says how many flows there may be of the quota with this index; 0 for no limit.
+    /// Sets how many flows there may be of the quota with this index; 0 for no limit.
     SetQuota(u32, u32),
     /// Gives a SNAT address its pages and its queue of free ids.
     OpenSnat(SnatSlot),
@@ -132,8 +132,8 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     }
     let moved = moved(current, desired);
     plan.extend(moved.iter().copied().map(Operation::UnmapNetwork));
-    // Before the record that gives new flows to it: else nobody would know what comes back. So is what a
-    // cell asks for the next hops from, which are waited for.
+    // Before the record that gives new flows to it: else replies would come to an unknown address. So is the
+    // address that a cell solicits next hops from, which are waited for.
     plan.extend(new_addresses(current, desired, |address| !address.is_vip()));
     let set = |owner| choices.get(&owner).map_or(0, |choice| choice.set);
     for (id, network) in &desired.networks {
@@ -197,9 +197,9 @@ fn quotas(current: &Current, desired: &Desired) -> Vec<Operation> {
     banks.chain(limits).collect()
 }
 
-/// Interfaces and VLANs whose frames are nobody's while networks move: those that go to another
-/// network, and those of a network that leaves by another port. Else a frame of one tenant could
-/// come in as another's.
+/// Interfaces and VLANs whose frames belong to no network while networks move: those that go to another
+/// network, and those of a network that leaves by another port. Else a frame of one tenant could come in as
+/// another's.
 ///
 /// The kernel gives the memory of a removed key to the next one that is mapped. A frame that found the one
 /// just before, and has not read its network yet, comes in as the other's: for as long as one load takes, at
@@ -316,7 +316,7 @@ fn backends(current: &Current, desired: &Desired) -> Vec<Operation> {
         if backend != known {
             plan.push(Operation::SetBackend(*id, backend));
         }
-        // Who gets no new flows is nobody to wait for.
+        // Only a backend that begins to get new flows is waited for.
         if next_hop.is_none() && wanted.contains(id) && !serving.contains(id) {
             unresolved.push(*id);
         }
@@ -517,8 +517,8 @@ mod tests {
         );
     }
 
-    /// A cell asks for IPv6 next hops from its link-local address: nobody would get an answer while that is
-    /// not known, and the start would wait in vain.
+    /// A cell solicits IPv6 next hops from its link-local address: the answers would not reach it while that
+    /// is not known, and the start would wait in vain.
     #[test]
     fn a_cell_may_ask_before_the_answers_are_waited_for() {
         let desired = build(BOTH, &mut Ids::default());

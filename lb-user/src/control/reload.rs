@@ -22,10 +22,10 @@ use crate::{
 
 /// How long after a rollback that failed it is tried again.
 const ROLLBACK_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// What is said of a configuration that nobody has confirmed.
+/// The message for a configuration that the operator has not confirmed.
 const UNCONFIRMED: &str =
     "the last reload was not confirmed in time: what was before it runs again";
-/// What is said of a start with another file.
+/// The message for a start with another file.
 const OTHER_FILE: &str =
     "another file was started than the one that waited to be confirmed: nothing waits any more";
 
@@ -51,8 +51,8 @@ impl Control {
         })
     }
 
-    /// Applies a file; none: the one of the last time. With `confirm`, what was before comes back after
-    /// that time unless [`Self::confirm`] is called. `by` is who asked for it.
+    /// Applies a file; none: the one of the last time. With `confirm`, what was before comes back after that
+    /// time unless [`Self::confirm`] is called. `by` is the operator or signal that requested it.
     ///
     /// # Errors
     ///
@@ -161,8 +161,8 @@ impl Control {
         })
     }
 
-    /// Finds out whether a configuration can be applied. Where a pool would have nobody to send new
-    /// flows to because nobody was asked yet, they are asked first, and flows go on as before.
+    /// Finds out whether a configuration can be applied. Where a pool would have no backend to send new flows
+    /// to because one was not checked yet, they are checked first, and flows go on as before.
     async fn prepare(&mut self, config: &Config) -> anyhow::Result<Change> {
         self.running.ending.finish_policy().await?;
         let layers = self.running.layers(config, &self.state.overrides);
@@ -222,7 +222,8 @@ impl Control {
         Ok(())
     }
 
-    /// Nobody has confirmed in time. What cannot be undone now is tried again.
+    /// Takes back a change that the operator has not confirmed in time. What cannot be undone now is tried
+    /// again.
     pub(super) async fn roll_back(&mut self) {
         let Some(unconfirmed) = self.state.unconfirmed.clone() else {
             return;
@@ -267,7 +268,7 @@ impl Control {
         }
     }
 
-    /// Says that the file of the start cannot be used, and that something else runs.
+    /// Logs that the file of the start cannot be used, and that something else runs.
     pub fn started_without(&mut self, reason: &str) {
         let words = reason.lines().collect::<Vec<_>>().join("; ");
         tracing::error!("{words}; what was applied goes on");
@@ -276,7 +277,7 @@ impl Control {
 
     /// The files have changed, and are to be applied when they do.
     pub(super) async fn reload_watched(&mut self) {
-        // It has been said what came of it.
+        // What came of it has been logged.
         let _said = self.reload(None, None, None).await;
     }
 }

@@ -10,9 +10,9 @@ use crate::{
     model::rules::Rules,
 };
 
-/// What may be a source in `network`: what the configuration says, but never the network and
-/// broadcast addresses of a link; of IPv6 it has no broadcast address, and the first one is any router's.
-/// And what else is on the link: a station there that may ask for the MAC of our addresses.
+/// What may be a source in `network`: what the configuration has, but never the network and broadcast
+/// addresses of a link; of IPv6 it has no broadcast address, and the first one is any router's. And what else
+/// is on the link: a station there that may solicit the MAC of our addresses.
 pub(super) fn sources(network: &config::Network) -> Rules {
     let mut rules: Rules = network
         .sources
@@ -57,7 +57,7 @@ fn behind(network: &config::Network) -> impl Iterator<Item = IpNet> {
     routes.filter(|to| to.prefix_len() > 0)
 }
 
-/// The clients of `service`; nothing if it takes whoever its network lets in.
+/// The clients of `service`; nothing if it takes every client that its network lets in.
 pub(super) fn clients(service: &config::Service) -> Rules {
     let verdict = |rule: &config::Rule| if rule.allow { ALLOW } else { DENY };
     service
@@ -87,7 +87,7 @@ pub(super) fn choose(
     let sets = owner.sets();
     let written = sets.into_iter().find(|set| held.get(set) == Some(rules));
     let [first, second] = sets;
-    // Both are in use only if a change was interrupted and then another one asked for.
+    // Both are in use only if a change was interrupted and then another one requested.
     let unused = if used(first) { second } else { first };
     Choice {
         set: written.unwrap_or(unused),
@@ -125,7 +125,7 @@ networks:
         assert_eq!(rules, Rules::from(expected));
     }
 
-    /// Backends and gateways ask for our addresses whether they may be clients or not.
+    /// Backends and gateways solicit our addresses whether they may be clients or not.
     #[test]
     fn what_is_on_the_link_of_a_network_may_be_a_station_of_it() {
         let keys = "prefixes: [10.32.96.0/20], sources: [10.32.96.128/25, 10.50.0.0/16]";

@@ -34,7 +34,7 @@ use crate::{
 pub(crate) struct Neighbours {
     /// The neighbours that it always resolves.
     pub(crate) targets: Targets,
-    /// Where to ask for another one.
+    /// Where to request another one.
     pub(crate) questions: Sender<IpAddr>,
 }
 
@@ -58,7 +58,7 @@ pub struct Running {
     pub(crate) neighbours: BTreeMap<u16, Neighbours>,
     /// The maps and programs. After all threads: links that are not pinned end with it.
     pub data_plane: DataPlane,
-    /// Says that an interface may have come, gone or changed.
+    /// Reports that an interface may have come, gone or changed.
     pub changes: Receiver<()>,
     pub(crate) reporter: Reporter,
 }
@@ -118,7 +118,7 @@ impl Running {
         &self.data_plane.pins
     }
 
-    /// Brings the pools' tables to what `layers` say now. Gives the names of the pools that changed.
+    /// Brings the pools' tables to `layers` as they are now. Gives the names of the pools that changed.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Running {
         result.map(|()| changed)
     }
 
-    /// Writes a pool's table, to each place where flows go by it. Says whether it was another one.
+    /// Writes a pool's table, to each place where flows go by it. Returns whether it was another one.
     async fn set_table(&mut self, pool: &str, table: &[u32]) -> Result<bool> {
         let mut is_new = false;
         let id = self.applied.ids.get(Kind::Pool, pool).unwrap_or_default();
@@ -181,12 +181,12 @@ impl Running {
         Ok(is_new)
     }
 
-    /// Goes by what the maps say: a change may have got half of the way.
+    /// Goes by what the maps hold: a change may have got half of the way.
     pub(crate) fn go_by_maps(&mut self) -> Result<()> {
         let current = self.data_plane.live.current(&self.applied.ids)?;
         self.applied.tables = in_use(&current, &mut self.applied.ids);
         self.applied.note_tables();
-        // Whose they are is not known: they are written anew.
+        // The shares that the tables were made of are not known: they are written anew.
         self.applied.shares.clear();
         self.applied.retired.keep(&current, &self.applied.ids);
         Ok(())
@@ -241,7 +241,7 @@ impl Running {
             .collect()
     }
 
-    /// What is said of the backends of `config`, with these overrides.
+    /// The status of the backends of `config`, with these overrides.
     pub fn layers(&self, config: &Config, overrides: &BTreeMap<String, Override>) -> Layers {
         let serves = |id| self.serves(id);
         self.checks

@@ -1,5 +1,5 @@
-//! Free ids that were lost: whoever ends a flow puts its id back afterwards, and a process that is
-//! killed in between does not.
+//! Free ids that were lost: what ends a flow puts its id back afterwards, and a process that is killed in
+//! between does not.
 
 use anyhow::Result;
 use lb_common::conntrack::{FlowState, State};
@@ -40,7 +40,7 @@ pub fn recover(maps: &Maps, object: &Object, table: &FlowTable, slot: &SnatSlot)
     Ok(lost.len())
 }
 
-/// Whether an entry with this word is nobody's: its id belongs into the queue.
+/// Whether an entry with this word belongs to no flow: its id belongs into the queue.
 const fn is_free(word: FlowState) -> bool {
     matches!(word.state(), State::Free | State::Closed | State::Ended)
 }

@@ -1,5 +1,5 @@
-//! Ids of what is configured no more: freed when no flow holds them, so that no late packet of an
-//! old flow is ever sent to whoever has the id next.
+//! Ids of what is configured no more: freed when no flow holds them, so that no late packet of an old flow is
+//! ever sent to the next owner of the id.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -39,7 +39,7 @@ pub struct Retired {
     gone: BTreeSet<u16>,
     /// Indexes of the labels of addresses. One that a name in the registry has stays as long as that.
     labels: BTreeSet<u32>,
-    /// What is a VIP: flows of others have no way back any more. None: nobody is asked for it.
+    /// The VIPs: flows of other addresses have no way back any more. None: flows are not judged by it.
     vips: Option<HashSet<AddressKey>>,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Judgement {
 }
 
 impl Retired {
-    /// The ids in `ids` that `config` does not use; `desired` says what is a VIP.
+    /// The ids in `ids` that `config` does not use; `desired` has the VIPs.
     pub fn new(ids: &Ids, config: &Config, desired: &Desired) -> Self {
         let vips = desired.addresses.iter();
         let vips = vips.filter(|(_, address)| address.kind & KIND_VIP != 0);
@@ -91,10 +91,10 @@ impl Retired {
         retired
     }
 
-    /// The ids in `ids` that none of the maps refers to, before anything is changed, and that `config`
-    /// does not have: what an earlier process has retired and not freed. A backend may be configured
-    /// and in no table: it drains, or is not ready. Pools are not among them: one may be configured and unused.
-    /// Flows whose VIP is gone are left to the cut that follows, which tells both ends.
+    /// The ids in `ids` that none of the maps refers to, before anything is changed, and that `config` does
+    /// not have: what an earlier process has retired and not freed. A backend may be configured and in no
+    /// table: it drains, or is not ready. Pools are not among them: one may be configured and unused. Flows
+    /// whose VIP is gone are left to the cut that follows, which resets both ends.
     pub fn unreferenced(ids: &Ids, config: &Config, current: &Current) -> Self {
         let referred = Referred::new(current);
         let configured = configured(config);
@@ -132,8 +132,8 @@ impl Retired {
         retired
     }
 
-    /// Takes out what the maps refer to: what was retired, and a change that was not completed has again.
-    /// The next change that is says what becomes of it.
+    /// Takes out what the maps refer to: what was retired, and a change that was not completed has again. The
+    /// next change that is completed decides what becomes of it.
     pub fn keep(&mut self, current: &Current, ids: &Ids) {
         let Referred {
             networks,
@@ -182,7 +182,7 @@ impl Retired {
             || self.draining.contains(&slot)
             || self.services.contains(&flow.service)
             || self.backends.contains(&flow.backend_id);
-        // A flow of a VIP that is gone while its service stays is cut, and told so, as one of IPv4 is.
+        // A flow of a VIP that is gone while its service stays is cut, and its ends reset, as with IPv4.
         let has_label = labels_of(flow).any(|index| self.labels.contains(&index));
         let vip = AddressKey::new(flow.vip, flow.network);
         let has_no_vip = self.vips.as_ref().is_some_and(|vips| !vips.contains(&vip));
@@ -191,7 +191,7 @@ impl Retired {
             State::Free => Judgement::Keep,
             _ if !refers && !has_label => Judgement::Keep,
             State::Closed | State::Ended => Judgement::Forget,
-            // A socket's: who has it ends it, or its lease does.
+            // A socket's: its owner ends it, or its lease does.
             State::Claimed | State::Local => Judgement::Holds,
             State::New | State::Replied | State::Established if refers && ends => Judgement::End,
             State::New | State::Replied if age(now, flow.last_seen) >= HALF_OPEN => Judgement::End,

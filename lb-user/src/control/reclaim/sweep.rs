@@ -187,7 +187,7 @@ impl Sweeper {
                 } else if judgement == Judgement::End {
                     self.ended((id, slot), word, flow)?;
                     if addr6::index(flow.vip).is_some() {
-                        // Who is told of its end may have to ask what its labels stand for.
+                        // The reader of its end may have to look up what its labels stand for.
                         free.release(&flow, slot.slot);
                     }
                     if let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? {

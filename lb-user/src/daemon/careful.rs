@@ -32,9 +32,8 @@ pub(super) fn refuse_access_interfaces(
     Ok(())
 }
 
-/// Whether such interfaces are refused, where the operator may have `asked` for that or not: on a terminal, and
-/// where nothing was ever applied. What has no terminal is a unit or a script, which must come up again over what it has
-/// made.
+/// Whether such interfaces are refused: as `asked`, or else on a terminal, and where nothing was ever
+/// applied. What has no terminal is a unit or a script, which must come up again over what it has made.
 fn is_careful(asked: Option<bool>, on_terminal: bool, was_applied: bool) -> bool {
     asked.unwrap_or(on_terminal || !was_applied)
 }

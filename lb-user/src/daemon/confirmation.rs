@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::network::cell_thread;
 
-/// Asks on the terminal; the answer arrives from a thread that reads one line.
+/// Prompts on the terminal; the answer arrives from a thread that reads one line.
 pub(super) fn ask(patience: Duration) -> Result<oneshot::Receiver<bool>> {
     eprintln!(
         "Press Enter within {} s to keep this; otherwise everything is taken down again.",
@@ -18,10 +18,10 @@ pub(super) fn ask(patience: Duration) -> Result<oneshot::Receiver<bool>> {
         let mut line = String::new();
         let read = io::stdin().read_line(&mut line);
         if matches!(read, Ok(bytes) if bytes > 0) {
-            // Nobody waits any more: the time is over.
+            // The receiver may be gone: the time is over.
             let _late: Result<(), bool> = answer.send(true);
         } else {
-            // Without a terminal nobody can confirm: the deadline decides.
+            // Without a terminal the operator cannot confirm: the deadline decides.
             thread::sleep(patience);
         }
     };
@@ -30,7 +30,7 @@ pub(super) fn ask(patience: Duration) -> Result<oneshot::Receiver<bool>> {
     Ok(asked)
 }
 
-/// Waits for the answer, if one is asked for.
+/// Waits for the answer, if there was a prompt.
 pub(super) async fn wait(confirmed: &mut Option<oneshot::Receiver<bool>>) -> bool {
     match confirmed {
         Some(answer) => answer.await.unwrap_or(false),

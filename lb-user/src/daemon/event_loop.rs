@@ -23,9 +23,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) enum Stop {
     /// By a signal, confirmed.
     Signal,
-    /// Nobody confirmed in time, or a signal came before.
+    /// The operator has not confirmed in time, or a signal came before.
     Unconfirmed,
-    /// The next process has asked.
+    /// The next process has requested the hand-over.
     Successor(Successor),
 }
 
@@ -42,7 +42,8 @@ pub(super) struct EventLoop<'r> {
 }
 
 impl EventLoop<'_> {
-    /// Keeps everything up to date until a signal comes, or until the deadline if nobody confirms before.
+    /// Keeps everything up to date until a signal comes, or until the deadline if the operator does not
+    /// confirm before.
     ///
     /// # Errors
     ///
@@ -69,10 +70,10 @@ impl EventLoop<'_> {
         tokio::pin!(expired);
         loop {
             tokio::select! {
-                // Of a session that died before anybody confirmed, a hangup is the end.
+                // Where a session dies before the operator has confirmed, its hangup is the end.
                 reload = self.signals.any() => {
                     if !reload || confirmed.is_some() { break; }
-                    // It has been said what came of it.
+                    // What came of it has been logged.
                     let _said = control.reload(None, None, Some("SIGHUP".to_owned())).await;
                 }
                 Some(neighbour) = control.running.data_plane.resolved.recv() => {

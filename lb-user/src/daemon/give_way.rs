@@ -1,6 +1,6 @@
 //! What a control plane does that has handed over: nothing, until the next process is up; then it leaves what
-//! serves shared VIPs, which finishes what it carries. If the next one dies before, it goes on, by what the maps
-//! say: how far the next one had got is not known.
+//! serves shared VIPs, which finishes what it carries. If the next one dies before, it goes on, by what the
+//! maps hold: how far the next one had got is not known.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -16,7 +16,7 @@ use crate::{
     system::systemd::ListenerKey,
 };
 
-/// What is said of a process that has taken over and dies before it is up.
+/// The message for a process that has taken over and dies before it is up.
 const GOES_ON: &str = "the process that was taking over ended before it was up: this one goes on";
 
 impl Control {

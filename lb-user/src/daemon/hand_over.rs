@@ -19,7 +19,7 @@ use crate::{
     system::systemd,
 };
 
-/// What is said of a process that has taken over and is gone.
+/// The message for a process that has taken over and is gone.
 const NO_HEIR: &str = "the process that has taken over is not up: the data plane goes on, without a control \
                        plane until the next start";
 

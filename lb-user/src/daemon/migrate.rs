@@ -64,7 +64,7 @@ impl Migration {
         }
     }
 
-    /// Says what will be done.
+    /// Logs what will be done.
     pub(super) fn announce(&self) {
         match self {
             Self::None => {}

@@ -1,9 +1,10 @@
 //! `lb run`: a process from its start to its end.
 //!
-//! `run` is the order of it: [`preflight`] finds out whether a start is possible, [`startup`] makes the first change in `stages`,
-//! `event_loop` keeps everything up to date, and `hand_over` ends a process that another one follows. [`takeover`] is
-//! what both of these say to each other, and [`give_way`] what the former does until the latter is up; [`migrate`]
-//! leaves the pinned maps of another version. `careful` and `confirmation` keep the operator's own way in.
+//! `run` is the order of it: [`preflight`] finds out whether a start is possible, [`startup`] makes the first
+//! change in `stages`, `event_loop` keeps everything up to date, and `hand_over` ends a process that another
+//! one follows. [`takeover`] is the protocol between these two, and [`give_way`] what the former does until
+//! the latter is up; [`migrate`] leaves the pinned maps of another version. `careful` and `confirmation` keep
+//! the operator's own way in.
 
 mod careful;
 mod confirmation;

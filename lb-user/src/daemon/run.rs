@@ -38,7 +38,7 @@ use crate::{
     system::{privileges, systemd},
 };
 
-/// What `lb run` was asked for.
+/// The options of `lb run`.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) config: PathBuf,
@@ -55,13 +55,13 @@ pub(crate) struct Options {
 pub(crate) enum End {
     /// By a signal, confirmed; the data plane goes on.
     Stopped,
-    /// Nobody confirmed in time, or a signal came before.
+    /// The operator has not confirmed in time, or a signal came before.
     Unconfirmed,
     /// The next process has taken over, and what this one carried has ended.
     GaveWay,
 }
 
-/// What the line begins with that says that all is up.
+/// The beginning of the line that reports that all is up.
 pub(crate) const READY: &str = "ready: ";
 /// Level of aya-log in the programs: debug, where the dropped packets are.
 const TRACE_DROPS: u8 = 4;
@@ -125,7 +125,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         },
         loaded,
     )?;
-    // Until somebody has confirmed it, this thread has to be able to take everything down again.
+    // Until the operator has confirmed it, this thread has to be able to take everything down again.
     if deadline.is_none() {
         running.data_plane.keep()?;
         privileges::give_up(privileges::KEPT)?;
@@ -245,7 +245,7 @@ fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option
             giver,
         }) = takeover::inherit(pins)?
     {
-        // Nobody else says so any more.
+        // The process before gives the supervisor no signs of life any more.
         systemd::is_alive();
         return Ok((lock, Listeners::new(listeners), Some(giver)));
     }
@@ -253,8 +253,8 @@ fn hold(options: &Options, pins: &Pins) -> Result<(host::Lock, Listeners, Option
     Ok((host::Lock::take(pins)?, Listeners::new(kept), None))
 }
 
-/// What an earlier process has left beside its data plane; without one, after a reboot, only what operators have
-/// said.
+/// What an earlier process has left beside its data plane; without one, after a reboot, only the overrides of
+/// operators.
 fn kept_state(pins: &Pins) -> State {
     match pins.exist() {
         true => State::load(pins),

@@ -17,7 +17,7 @@ const ORDERS: usize = 16;
 pub(super) struct Sockets {
     /// What operators order.
     pub(super) orders: mpsc::Receiver<Order>,
-    /// Where the next process asks.
+    /// Where the next process connects.
     pub(super) takeover: TakeoverListener,
 }
 

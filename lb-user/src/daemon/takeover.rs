@@ -1,15 +1,15 @@
 //! The hand-over from one process to the next, over a unix socket: the lock of the instance, and the
-//! listeners of its shared VIPs, so that at no time nobody listens. The data plane needs none: it is
-//! pinned.
+//! listeners of its shared VIPs, so that there is a listener at all times. The data plane needs no hand-over:
+//! it is pinned.
 //!
-//! The new process asks, and says which version of this protocol it speaks. The old one rests, gives
-//! duplicates of what it has, and keeps its own until the new one is up: if that dies before, the old one goes
-//! on. Afterwards it only finishes the connections that it carries. A message is its length, as four bytes in
-//! network order, and what it is about in JSON; its descriptor comes with its first byte. What the new process
-//! says are single bytes.
+//! The new process connects, and sends the version of this protocol that it speaks. The old one rests, gives
+//! duplicates of what it has, and keeps its own until the new one is up: if that dies before, the old one
+//! goes on. Afterwards it only finishes the connections that it carries. A message is its length, as four
+//! bytes in network order, and what it is about in JSON; its descriptor comes with its first byte. The new
+//! process sends single bytes.
 //!
-//! Processes from before there were versions say none. They neither wait for one, so a new process that is
-//! turned away without a word asks again and says none either.
+//! Processes from before there were versions send none. They do not wait for one either, so a new process
+//! that is turned away without an answer connects again and sends none.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
@@ -43,13 +43,13 @@ use crate::{
 
 /// How long the other process may take for its next message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What a process is told whose supervisor would be left with none.
+/// The refusal where the supervisor of the old process would be left with none.
 const SUPERVISED: &str = "it runs under a supervisor, which would start it anew beside this process: \
                           `systemctl reload lb` takes over";
 /// Bytes of a message at most.
 const MAX_MESSAGE: usize = 4096;
 
-/// How long a new process may take to say its version. One from before there were versions says none.
+/// How long a new process may take to send its version. One from before there were versions sends none.
 const FIRST_WORD: Duration = Duration::from_millis(200);
 /// How long a new process that has closed its end may take to be gone.
 const LEAVES: Duration = Duration::from_secs(3);
@@ -59,7 +59,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// What a message is about.
 #[derive(Debug, Serialize, Deserialize)]
 enum Part {
-    /// The version that the old process speaks. Only for one that has said its own. No descriptor comes with it.
+    /// The version that the old process speaks. Only for one that has sent its own. No descriptor comes with
+    /// it.
     Version(u8),
     /// The lock of the instance.
     Lock,
@@ -74,14 +75,14 @@ enum Part {
     Refusal(String),
 }
 
-/// What the new process says when it has got everything and will say when it is up.
+/// Sent by the new process when it has got everything and will send `UP`.
 const TAKEN: u8 = 0;
-/// What it says when it is up.
+/// Sent when it is up.
 const UP: u8 = 1;
-/// What it says first: that it speaks this version. No other word has this number.
+/// Sent first: it speaks this version. No other message has this number.
 const VERSION: u8 = 2;
-/// What it says before it has its supervisor take it for the main process: if it dies from then on, the
-/// supervisor starts another one.
+/// Sent before it has its supervisor take it for the main process: if it dies from then on, the supervisor
+/// starts another one.
 const MAIN: u8 = 3;
 
 /// What the process before has given.
@@ -91,12 +92,12 @@ pub struct Handoff {
     pub lock: Lock,
     /// The listeners of its shared VIPs.
     pub listeners: Vec<(ListenerKey, OwnedFd)>,
-    /// Where it waits to hear that this process is up.
+    /// Where it waits for `UP` of this process.
     pub giver: Predecessor,
 }
 
-/// The process before, which waits to hear that this one is up. It knows that this will never be when this
-/// is dropped.
+/// The process before, which waits for `UP` of this one. When this is dropped, it sees that this one will
+/// never be up.
 #[derive(Debug)]
 pub struct Predecessor {
     stream: UnixStream,
@@ -105,14 +106,14 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// Says that the supervisor is about to take this process for the main one.
+    /// Sends that the supervisor is about to take this process for the main one.
     pub fn prepare(&self) {
         if self.version.is_some() {
             self.say(MAIN);
         }
     }
 
-    /// Says that this process is up.
+    /// Sends that this process is up.
     pub fn hear(self) {
         self.say(UP);
     }
@@ -123,7 +124,8 @@ impl Predecessor {
     }
 }
 
-/// Asks the process that runs the instance of `pins` for what it has; none if there is no such process.
+/// Takes over from the process that runs the instance of `pins` what it has; none if there is no such
+/// process.
 ///
 /// # Errors
 ///
@@ -156,11 +158,11 @@ pub fn inherit(pins: &Pins) -> Result<Option<Handoff>> {
     }
 }
 
-/// What came of asking.
+/// What came of the request.
 #[derive(Debug)]
 enum Asked {
     Given(Box<Handoff>),
-    /// It has closed without a word.
+    /// It has closed without an answer.
     TurnedAway,
     /// There is no such process.
     Absent,
@@ -204,14 +206,14 @@ fn take(stream: UnixStream) -> Result<Asked> {
     })))
 }
 
-/// Where the next process asks.
+/// Where the next process connects.
 #[derive(Debug)]
 pub struct TakeoverListener {
     listener: tokio::net::UnixListener,
     file: SocketFile,
 }
 
-/// The next process, which has asked.
+/// The next process, which has connected.
 #[derive(Debug)]
 pub struct Successor {
     stream: UnixStream,
@@ -237,7 +239,7 @@ impl TakeoverListener {
     ///
     /// # Errors
     ///
-    /// What the file system says, with the path.
+    /// The error of the file system, with the path.
     pub fn open(pins: &Pins) -> Result<Self> {
         let path = pins.heirs();
         let open = || {
@@ -291,7 +293,7 @@ impl TakeoverListener {
 }
 
 impl Successor {
-    /// Waits for its first word, which is its version; none if it has gone already. Needs a tokio runtime.
+    /// Waits for its first byte, which is its version; none if it has gone already. Needs a tokio runtime.
     pub async fn greeted(mut self) -> Option<Self> {
         let read = async {
             self.stream.set_nonblocking(true)?;
@@ -302,7 +304,7 @@ impl Successor {
         };
         match read.await {
             Ok(Ok(Ok(version))) => self.version = Some(version),
-            // It says nothing.
+            // It sends nothing.
             Ok(Err(_)) => {}
             Ok(Ok(Err(_))) | Err(_) => return None,
         }
@@ -313,7 +315,7 @@ impl Successor {
     ///
     /// # Errors
     ///
-    /// If it has gone, or does not take it; it hears no more then.
+    /// If it has gone, or does not take it; the connection is shut down then.
     pub fn give(
         &self,
         lock: &Lock,
@@ -346,18 +348,18 @@ impl Successor {
         }
         let is_gone = self.is_gone().await;
         let is_versioned = self.version.is_some();
-        // Of these nothing is known that a supervisor may have been told.
+        // One without a version does not send `MAIN`: a supervisor may have taken it for the main process.
         let starts_another = systemd::is_there() && (!is_versioned || said.contains(&MAIN));
         match (is_gone, is_versioned || said.contains(&TAKEN)) {
             (true, _) if starts_another => Fate::Lost,
             (true, _) => Fate::Gone,
             (false, true) => Fate::Lost,
-            // One from before it was said at all.
+            // One from before `TAKEN` was sent at all.
             (false, false) => Fate::Up,
         }
     }
 
-    /// What it says until it is up, or says no more.
+    /// The bytes that it sends until it is up, or sends no more.
     async fn said(&self) -> io::Result<Vec<u8>> {
         self.stream.set_nonblocking(true)?;
         let mut stream = tokio::net::UnixStream::from_std(self.stream.try_clone()?)?;
@@ -419,7 +421,7 @@ fn receive(mut stream: &UnixStream) -> Result<Option<(Part, Option<OwnedFd>)>> {
         RecvFlags::CMSG_CLOEXEC,
     );
     let received = match received {
-        // It has not read what was said to it.
+        // It has not read what was sent to it.
         Err(Errno::CONNRESET) => return Ok(None),
         received => received?,
     };
@@ -562,7 +564,7 @@ mod tests {
         for (version, said, fated) in [
             (Some(VERSION), &[][..], Fate::Lost),
             (None, &[TAKEN], Fate::Lost),
-            // It is from before that was said.
+            // It is from before `TAKEN` was sent.
             (None, &[], Fate::Up),
         ] {
             let (heir, mut new) = pair(version);
@@ -590,7 +592,7 @@ mod tests {
         assert!(in_runtime(heir.greeted()).is_none(), "it has gone");
     }
 
-    /// One that has asked in vain for the version of before is told nothing that it does not know.
+    /// One that sends no version gets no message that it does not know.
     #[test]
     fn an_heir_of_before_gets_what_it_knows() {
         for (version, first) in [(None, "\"Lock\""), (Some(VERSION), "{\"Version\":2}")] {
@@ -604,7 +606,7 @@ mod tests {
         }
     }
 
-    /// One from before there were versions turns away an heir that speaks first.
+    /// One from before there were versions turns away an heir that sends first.
     #[test]
     fn who_is_turned_away_knows_it() {
         for said in [&[][..], &[VERSION]] {

@@ -1,5 +1,5 @@
-//! What a proxy in front says of its client, before that says a word: the header of the PROXY protocol,
-//! version 2 (HAProxy's `proxy-protocol.txt`, section 2.2).
+//! What a proxy in front sends of its client, before the client's first byte: the header of the PROXY
+//! protocol, version 2 (HAProxy's `proxy-protocol.txt`, section 2.2).
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -10,23 +10,23 @@ const MAX_HEADER: usize = 4096;
 /// The most bytes of an id (section 2.2.5).
 const MAX_ID: usize = 128;
 
-/// Bytes that tell a header from a text that begins with empty lines.
+/// Bytes that distinguish a header from a text that begins with empty lines.
 const TELLING: usize = 5;
 
 /// Bytes of a header in front of its addresses.
 const FIXED: usize = 16;
 
-/// Kinds of what follows the addresses. The second one is of HyperShift; others say of theirs how it was
-/// encrypted (`PP2_TYPE_SSL`).
+/// Kinds of what follows the addresses. The second one is of HyperShift; others use the same number for how
+/// the client's connection was encrypted (`PP2_TYPE_SSL`).
 const UNIQUE_ID: u8 = 0x05;
 const CLUSTER_ID: u8 = 0x20;
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announced {
     /// Bytes of the header.
     pub(crate) length: usize,
-    /// The client, and where it connected to; none: the proxy speaks for itself, or cannot say.
+    /// The client, and where it connected to; none: the connection is the proxy's own, or it does not know.
     pub(crate) ends: Option<(SocketAddr, SocketAddr)>,
     /// What the connection is called.
     pub(crate) unique_id: Option<Vec<u8>>,
@@ -90,7 +90,7 @@ fn announced(header: &Header<'_>) -> Option<Announced> {
         ..Announced::default()
     };
     if header.command == Command::Local {
-        // What a proxy says beside that is about nobody.
+        // Whatever else is in a LOCAL header is about no client.
         return Some(announced);
     }
     for found in header.tlvs() {
@@ -199,7 +199,7 @@ mod tests {
             with(&[0x20, 0, 1]),
             with(&[0x20]),
             with(&tlv(5, &[7; 129])),
-            // Longer than anybody needs, from its first bytes on.
+            // Longer than any proxy needs, from its first bytes on.
             header(0x21, 0x11, &[0; MAX_HEADER - 15])[..16].to_vec(),
         ] {
             assert_eq!(read(&bytes), Reading::Wrong, "{bytes:?}");

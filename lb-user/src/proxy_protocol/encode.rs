@@ -1,5 +1,5 @@
 //! The PROXY protocol, version 2 (<https://www.haproxy.org/download/2.6/doc/proxy-protocol.txt>): what a
-//! connection to a backend begins with, so that the backend knows whose it is. Pure.
+//! connection to a backend begins with, so that the backend knows the client. Pure.
 
 use std::{
     io,
@@ -30,7 +30,7 @@ pub fn header(
     header.write_tlv(Type::UniqueId, unique_id)?.build()
 }
 
-/// The header for a connection of our own, which is nobody's: a check.
+/// The header for a connection of our own, which has no client: a check.
 ///
 /// # Errors
 ///

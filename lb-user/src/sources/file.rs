@@ -1,4 +1,4 @@
-//! The files of a configuration, as they are on the disk: whether somebody has changed them.
+//! The files of a configuration, as they are on the disk: whether they have changed.
 
 use std::{
     collections::BTreeMap,
@@ -10,13 +10,13 @@ use std::{
 
 use crate::config;
 
-/// How long the files must stay as they are before they are read: who writes one has done so by then.
+/// How long the files must stay as they are before they are read: an editor that writes one is done by then.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// How often they are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What tells one state of a file from another: where it is, when it was changed, its size.
+/// What distinguishes one state of a file from another: where it is, when it was changed, its size.
 type Mark = Option<(u64, i64, i64, u64)>;
 
 /// What the files were like when they were applied, and what they are like now.
@@ -40,8 +40,7 @@ impl Files {
         }
     }
 
-    /// Whether the files are others than those that were looked at first, and nobody writes to them any
-    /// more.
+    /// Whether the files are others than those that were looked at first, and are not being written any more.
     pub(crate) fn have_changed(&mut self, file: &Path) -> bool {
         if self.looked.elapsed() < POLL_INTERVAL {
             return false;

@@ -1,4 +1,5 @@
-//! How many descriptors the kernel lets this process have, and who may have how many of them.
+//! How many descriptors the kernel lets this process have, and how many of them checks and shared VIPs may
+//! have.
 //!
 //! An eighth is for checks, five eighths are for shared VIPs, less what is open already when they begin. What
 //! is left is for all that must go on whatever clients do: the admin socket, files, interfaces.
@@ -7,7 +8,7 @@ use std::{fs, sync::OnceLock};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that every process may have, if nobody says otherwise.
+/// Descriptors that a process may have by default: assumed where the limit cannot be raised.
 const DEFAULT_DESCRIPTORS: u64 = 1024;
 
 /// The most that checks may have open.
@@ -20,7 +21,7 @@ pub(crate) fn of_shared_vips() -> usize {
     (all() / 8 * 5).saturating_sub(open())
 }
 
-/// All that this process may have: as many as it may ask for, which it does the first time.
+/// All that this process may have: its hard limit, to which the first call raises the soft one.
 fn all() -> usize {
     static ALL: OnceLock<usize> = OnceLock::new();
     *ALL.get_or_init(|| {

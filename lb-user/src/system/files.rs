@@ -53,8 +53,8 @@ pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<Beside> {
     beside.push(".new");
     let beside = Beside(beside.into());
     let name = || format!("write {}", beside.0.display());
-    // What an earlier process has left half written; what somebody has put there to lead elsewhere is not
-    // followed.
+    // What an earlier process has left half written; a link that another process has put there to lead
+    // elsewhere is not followed.
     match fs::remove_file(&beside.0) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(name),
         _ => {}

@@ -13,7 +13,7 @@ use rustix::{
 /// What is kept: maps and links, interfaces, raw sockets.
 pub const KEPT: CapabilitySet = KEPT_BY_LISTENERS.union(CapabilitySet::NET_RAW);
 
-/// What threads keep that hear clients and backends: no raw sockets.
+/// What threads keep that read from clients and backends: no raw sockets.
 pub const KEPT_BY_LISTENERS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
 
 /// What a start needs: also to enter the cells, to open maps by their ids, and for what the verifier lets pass in
@@ -26,7 +26,7 @@ pub const OF_START: CapabilitySet = KEPT
 ///
 /// # Errors
 ///
-/// If the kernel does not tell.
+/// If the kernel does not give the capabilities.
 pub fn missing() -> Result<Vec<String>> {
     let has = capabilities(None).context("read the capabilities")?;
     let missing = OF_START.difference(has.effective);
@@ -34,8 +34,8 @@ pub fn missing() -> Result<Vec<String>> {
     Ok(names.map(|(name, _)| format!("CAP_{name}")).collect())
 }
 
-/// Gives up everything but `kept`, for the calling thread and those that it will start: it never gets
-/// more again, whatever it executes. The bounding set shrinks only for who may change it
+/// Gives up everything but `kept`, for the calling thread and those that it will start: it never gets more
+/// again, whatever it executes. The bounding set shrinks only for a thread that may change it
 /// (`CAP_SETPCAP`); nothing can be gained by it any more.
 ///
 /// # Errors

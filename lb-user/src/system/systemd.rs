@@ -1,6 +1,6 @@
-//! The supervisor of this process, such as systemd, if it has one (`sd_notify(3)`): it is told how the
-//! process is, starts it again when it dies or hangs, and keeps the listeners of shared VIPs meanwhile, so
-//! that clients wait and are not refused.
+//! The supervisor of this process, such as systemd, if it has one (`sd_notify(3)`): it gets the state of the
+//! process, starts it again when it dies or hangs, and keeps the listeners of shared VIPs meanwhile, so that
+//! clients wait and are not refused.
 
 use std::{
     env, fs, io,
@@ -13,14 +13,15 @@ use std::{
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 
-/// The longest time between two signs of life. A process that has taken over is not told what its
-/// supervisor wants, so it gives this one.
+/// The longest time between two signs of life. A process that has taken over does not get its supervisor's
+/// watchdog interval, so it keeps to this one.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// The most characters of what is said in words: a supervisor takes no message of more than 4096 bytes.
+/// The most characters of a status in words: a supervisor takes no message of more than 4096 bytes.
 const MAX_STATUS: usize = 500;
 
-/// Says that this process is ready, and the one to be watched from now on, whoever was it until now.
+/// Notifies the supervisor that this process is ready, and is the one to be watched from now on, whichever
+/// was it until now.
 pub fn is_ready(words: &str) {
     tell(&[
         NotifyState::Ready,
@@ -40,9 +41,9 @@ pub fn is_alive() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// Whether this process has a supervisor, and another one is none of its: it takes the word only of those in
-/// the control group. Of a process that cannot be looked at nothing is known; one that is nowhere to be seen
-/// is in another group.
+/// Whether this process has a supervisor, and another one is none of its: it takes notifications only from
+/// those in the control group. Of a process that cannot be looked at nothing is known; one that is nowhere to
+/// be seen is in another group.
 pub fn is_others(pid: Option<i32>) -> bool {
     if !is_there() {
         return false;
@@ -57,7 +58,7 @@ pub fn is_others(pid: Option<i32>) -> bool {
     }
 }
 
-/// Says that this process ends because it was asked to.
+/// Notifies the supervisor that this process ends because it was requested to.
 pub fn stops() {
     tell(&[NotifyState::Stopping]);
 }
@@ -135,7 +136,7 @@ fn place(name: &str) -> Option<ListenerKey> {
     (parts.next().is_none() && !network.is_empty()).then(|| (network.to_owned(), vip))
 }
 
-/// What the supervisor is told as long as all is well.
+/// What the supervisor gets as long as all is well.
 #[derive(Debug)]
 pub struct Account {
     words: String,
@@ -145,7 +146,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Begins with what it was told last.
+    /// Begins with the status that it got last.
     pub fn new(words: String) -> Self {
         let wanted = sd_notify::watchdog_enabled().map(|limit| limit / 2);
         let is_supervised = is_there();
@@ -156,7 +157,7 @@ impl Account {
         }
     }
 
-    /// Gives a sign of life if one is due, and says how the process is if that has changed.
+    /// Gives a sign of life if one is due, and with it the status of the process if that has changed.
     pub fn go_on(&mut self, words: impl FnOnce() -> String) {
         let Some(every) = self.every else {
             return;

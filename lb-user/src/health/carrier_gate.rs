@@ -1,5 +1,5 @@
-//! The line: a network's own NIC. While it has no carrier (the cable is out, the switch restarts), nobody
-//! answers, which says nothing of any backend.
+//! The line: a network's own NIC. While it has no carrier (the cable is out, the switch restarts), no check
+//! gets an answer, which is no verdict on any backend.
 
 use std::{
     cell::Cell,
@@ -8,9 +8,9 @@ use std::{
 
 use crate::network::carrier::Carrier;
 
-/// How often it is looked at, whatever checks say.
+/// How often it is looked at, whatever checks find.
 pub(super) const CARRIER_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long nobody looks again: less than any check may take.
+/// How long a look stays good, and is not repeated: less than any check may take.
 const FRESH: Duration = Duration::from_millis(10);
 /// A check that began so soon after the carrier was away counts only if it is answered: kernels and
 /// switches forward nothing for up to a second after they have it again.
@@ -37,7 +37,7 @@ impl CarrierGate {
         }
     }
 
-    /// Looks, and says so if the carrier has come or gone.
+    /// Looks, and logs it if the carrier has come or gone.
     pub(super) fn look(&self) {
         let now = Instant::now();
         let looked = self.looked.get();

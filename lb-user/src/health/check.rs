@@ -25,7 +25,7 @@ impl Fault {
 }
 
 impl Outcome {
-    /// The verdict that it speaks for.
+    /// The verdict that it counts for.
     pub(super) const fn verdict(&self) -> Verdict {
         match self {
             Self::Good(_) => Verdict::Up,

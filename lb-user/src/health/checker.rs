@@ -29,7 +29,7 @@ use super::{
 };
 use crate::network::{carrier::Carrier, cell_thread, neighbour::Side};
 
-/// How long a neighbour has to say where it is, before it is checked again.
+/// How long a neighbour has to answer a solicitation, before it is checked again.
 const RESOLVES: Duration = Duration::from_millis(300);
 
 /// What the checks of all networks share.
@@ -50,8 +50,9 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Starts the thread that checks the backends of `network` from `side`, and out of `nic`, an index
-    /// in the calling thread's namespace; for neighbours it asks at `neighbours`. It has nothing to do until it is told its targets.
+    /// Starts the thread that checks the backends of `network` from `side`, and out of `nic`, an index in the
+    /// calling thread's namespace; it has neighbours resolved anew through `neighbours`. It has nothing to do
+    /// until [`Self::set`].
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl Checker {
 
 impl Drop for Checker {
     fn drop(&mut self) {
-        // The thread sees that nobody will tell it anything any more, and drops its checks.
+        // The thread sees that no targets will come any more, and drops its checks.
         drop(self.targets.take());
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
@@ -111,9 +112,9 @@ struct Shared {
     line: CarrierGate,
     pace: Pace,
     commons: Commons,
-    /// Where to ask for a neighbour anew.
+    /// Where to have a neighbour resolved anew.
     neighbours: mpsc::Sender<IpAddr>,
-    /// Whether it was said that checks wait for others.
+    /// Whether it was logged that checks wait for others.
     said: Cell<bool>,
 }
 
@@ -146,7 +147,7 @@ impl Drop for Running {
     }
 }
 
-/// Follows what is wanted until nobody wants anything any more.
+/// Follows the targets until there is no sender of them any more.
 async fn run(
     network: String,
     line: CarrierGate,

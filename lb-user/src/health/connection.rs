@@ -49,7 +49,7 @@ pub(super) fn socket(source: IpAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// What it means that a connection was not made. What this host lacks says nothing of a backend.
+/// What it means that a connection was not made. What this host lacks is no verdict on a backend.
 fn failed(source: IpAddr, address: SocketAddr, error: io::Error) -> Fault {
     use io::ErrorKind as Kind;
     let is_unreachable = matches!(
@@ -74,8 +74,8 @@ fn failed(source: IpAddr, address: SocketAddr, error: io::Error) -> Fault {
     Fault::Dead(words(&error))
 }
 
-/// Whether this host, or the cell, has a way to `address`: where it has none, no router has said that the backend is
-/// unreachable. To connect a socket of UDP sends nothing.
+/// Whether this host, or the cell, has a way to `address`: where it has none, the error is its own, and no
+/// router's ICMP error. To connect a socket of UDP sends nothing.
 fn has_route(source: IpAddr, address: SocketAddr) -> bool {
     UdpSocket::bind((source, 0)).is_ok_and(|socket| socket.connect(address).is_ok())
 }

@@ -40,7 +40,7 @@ pub enum Verdict {
     Up,
     /// It answers, but not as it should: no new flows, and those that it has go on.
     NotReady,
-    /// It does not answer, or refuses: no new flows, and for those that it has the pool decides.
+    /// It does not answer, or refuses: no new flows, and for those that it has the pool's `on_dead` decides.
     Dead,
 }
 
@@ -61,7 +61,7 @@ pub enum Outcome {
 pub struct Target {
     /// Its id.
     pub backend: u32,
-    /// Address and port that are asked.
+    /// Address and port that are probed.
     pub address: SocketAddr,
     /// Whether the server there expects a header of the PROXY protocol first.
     pub send_proxy_header: bool,
@@ -69,7 +69,7 @@ pub struct Target {
     pub source: IpAddr,
     /// The neighbour that frames to it go to.
     pub next_hop: IpAddr,
-    /// What is asked, and how often.
+    /// What is probed, and how often.
     pub health: Health,
     /// What was known of it when an earlier process ended; the default for one that is new.
     pub saved: Standing,

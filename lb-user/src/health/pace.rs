@@ -1,5 +1,5 @@
-//! The pace: whether the thread that checks was late itself. A check that got too little of its time, because the
-//! process had no CPU or was stopped, says nothing of any backend.
+//! The pace: whether the thread that checks was late itself. A check that got too little of its time, because
+//! the process had no CPU or was stopped, is no verdict on any backend.
 
 use std::{
     cell::Cell,
@@ -16,7 +16,7 @@ pub(super) struct Pace {
     /// When it is to be looked at next.
     due: Cell<Instant>,
     lost: Cell<Duration>,
-    /// Whether it was said that checks are late.
+    /// Whether it was logged that checks are late.
     said: Cell<bool>,
 }
 
@@ -43,7 +43,7 @@ impl Pace {
         self.lost.get()
     }
 
-    /// Whether a check that may take so long had its time, if so much was lost before it began. Says so once
+    /// Whether a check that may take so long had its time, if so much was lost before it began. Logs it once
     /// where it had not.
     pub(super) fn was_kept(&self, before: Duration, timeout: Duration, network: &str) -> bool {
         let lost = self.look(Instant::now()).saturating_sub(before);
@@ -90,7 +90,7 @@ mod tests {
             pace.look(begun + 2 * CARRIER_POLL_INTERVAL + 2 * late),
             2 * late
         );
-        // Looks in between say that it runs.
+        // Looks in between show that it runs.
         assert_eq!(
             pace.look(begun + 2 * CARRIER_POLL_INTERVAL + 2 * late),
             2 * late

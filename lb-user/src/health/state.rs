@@ -23,11 +23,11 @@ const JITTER: f64 = 0.1;
 
 /// The course of a backend: its standing, and what it takes to change it.
 ///
-/// Its first check decides alone. From then on it leaves [`Verdict::Up`] after `fall` checks in a row
-/// that were not good, changes between [`Verdict::NotReady`] and [`Verdict::Dead`] after `fall` in a
-/// row that say the other, and comes back after `rise` good ones. Who leaves the third time within
-/// five minutes, and each time after that, comes back only after a time of nothing but good ones,
-/// which doubles from one time to the next.
+/// Its first check decides alone. From then on it leaves [`Verdict::Up`] after `fall` checks in a row that
+/// were not good, changes between [`Verdict::NotReady`] and [`Verdict::Dead`] after `fall` in a row that
+/// found the other, and comes back after `rise` good ones. A backend that leaves the third time within five
+/// minutes, and each time after that, comes back only after a time of nothing but good ones, which doubles
+/// from one time to the next.
 #[derive(Debug)]
 pub(super) struct Course {
     rise: u32,
@@ -36,7 +36,7 @@ pub(super) struct Course {
     fast_interval: Duration,
     flap_hold: Duration,
     standing: Standing,
-    /// What the checks against the verdict said; of those against `Up`, the last one.
+    /// What the checks against the verdict found; of those against `Up`, the last one.
     said: Verdict,
     /// When the first of them ended.
     since: Instant,
@@ -58,8 +58,8 @@ impl Course {
             fast_interval: health.fast_interval,
             flap_hold: health.flap_hold,
             standing: saved.clone(),
-            // What those against the verdict have said is known of good ones only; against `Up` all
-            // still count.
+            // What those against the verdict have found is known of good ones only; against `Up` all still
+            // count.
             said: match saved.good_ms {
                 0 => Verdict::Unknown,
                 _ => Verdict::Up,
@@ -75,8 +75,8 @@ impl Course {
         &self.standing
     }
 
-    /// Notes a check that ended `now` and speaks for the verdict `said`. Returns whether that is
-    /// another verdict than before.
+    /// Notes a check that ended `now` with the verdict `said`. Returns whether that is another verdict than
+    /// before.
     pub(super) fn note(&mut self, said: Verdict, now: Instant) -> bool {
         self.forget(now);
         let verdict = self.standing.verdict;
@@ -85,7 +85,7 @@ impl Course {
             self.standing.good_ms = 0;
             return false;
         }
-        // Whatever is bad speaks against `Up`; the others are left one way or the other.
+        // Whatever is bad counts against `Up`; the others are left one way or the other.
         let goes_on = verdict == Verdict::Up || said == self.said;
         if self.standing.against == 0 || !goes_on {
             self.standing.against = 0;

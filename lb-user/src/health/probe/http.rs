@@ -61,7 +61,7 @@ impl Get {
             .with_context(|| format!("ask for {:?} by HTTP", get.path))
     }
 
-    /// Asks the server at the other end of `stream`; gives the stream back for its closing.
+    /// Sends the request to the server at the other end of `stream`; gives the stream back for its closing.
     pub(super) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
@@ -107,7 +107,7 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
         select! {
             biased;
             answer = &mut answer => answer,
-            // Over, well or badly: the answer knows.
+            // Over, well or badly: `answer` has the result.
             _over = &mut work => answer.await,
         }
         .map_err(|error| failed(&error))?

@@ -1,5 +1,5 @@
-//! What a check asks of a backend over the connection that it has opened: each probe has its file, and a line
-//! in [`of`].
+//! What a check sends to a backend over the connection that it has opened, and which answer it expects: each
+//! probe has its file, and a line in [`of`].
 
 mod http;
 mod https;
@@ -20,8 +20,8 @@ pub(super) const CONNECTION: &str = "connection";
 
 /// A probe, made once for all checks of a backend.
 pub(super) trait Probe {
-    /// Probes the backend over `stream`. The check bounds its time, and says which
-    /// [step](Exchange::begin) was not reached in it.
+    /// Probes the backend over `stream`. The check bounds its time, and reports which [step](Exchange::begin)
+    /// was not reached in it.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ use crate::{
 /// A handshake with the server; its version is the outcome.
 pub(super) struct Handshake {
     client: Arc<ClientConfig>,
-    /// The name that is asked for; none for the address, which is not sent.
+    /// The name that is requested; none for the address, which is not sent.
     sni: Option<String>,
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn close(mut stream: TlsStream<TcpStream>) {
     connection::close(stream).await;
 }
 
-/// What it means that a stream under TLS failed. A server that says why, or speaks something else, is
+/// What it means that a stream under TLS failed. A server that sends an alert, or speaks something else, is
 /// there.
 fn failed(error: &io::Error) -> Fault {
     match cause(error) {

@@ -292,7 +292,7 @@ fn what_was_saved_goes_on() {
     let mut story = Story::from(&health(), &saved(Up, 2, 0));
     assert_eq!(story.verdict(), Up);
     assert_eq!(story.says(Dead), Dead);
-    // Good or bad against a backend that is down: nobody knows any more.
+    // Whether those against a backend that is down were good or bad is not known any more.
     let mut story = Story::from(&health(), &saved(Dead, 1, 0));
     assert_eq!(story.all(&[Up, Up]), [Dead, Up]);
     // Flaps were lately, whenever that was.

@@ -53,7 +53,7 @@ fn start_on(nic: u32, cell: Option<&str>, commons: Commons) -> anyhow::Result<Ch
     Checker::start(side, nic, "test", commons, asks)
 }
 
-/// A target that is asked often.
+/// A target that is checked often.
 fn often(backend: u32, address: SocketAddrV4, check: Check) -> Target {
     let health = Health {
         interval: INTERVAL,
@@ -215,7 +215,7 @@ async fn who_is_not_wanted_any_more_is_let_go_at_once() {
     assert_eq!(reports.recv().await, None);
 }
 
-/// A backend that cannot be asked is no bad one, and nobody else's matter.
+/// A backend that cannot be checked gets no report, and the checks of others go on.
 #[tokio::test]
 async fn one_that_cannot_be_asked_disturbs_nobody() {
     let (listener, address) = listen().await;
@@ -235,7 +235,7 @@ async fn one_that_cannot_be_asked_disturbs_nobody() {
     assert_eq!(seen[..3], [0; 3]);
 }
 
-/// Targets at a listener that takes all connections and says nothing.
+/// Targets at a listener that takes all connections and sends nothing.
 async fn silent(count: u32) -> (TcpListener, Vec<Target>) {
     let (_, address) = listen().await;
     let listener = tokio::net::TcpSocket::new_v4().expect("a socket");
@@ -262,7 +262,7 @@ async fn take(listener: &TcpListener) -> TcpStream {
     stream
 }
 
-/// Those that say nothing take all of their time, and nobody else's.
+/// Checks of silent backends take all of their own time, and delay no other check.
 #[tokio::test]
 async fn nobody_waits_for_the_dead() {
     let (listener, targets) = silent(300).await;
@@ -285,7 +285,7 @@ async fn only_so_many_checks_are_on_their_way_as_there_may_be_files() {
     // First checks begin within a second.
     let one_more = timeout(Duration::from_millis(1500), listener.accept()).await;
     assert!(one_more.is_err(), "3 at a time");
-    // Whoever ends makes room.
+    // A check that ends makes room.
     taken.pop();
     take(&listener).await;
 }
@@ -318,8 +318,8 @@ async fn a_cell_that_is_not_there_is_an_error() {
     );
 }
 
-/// Who cannot be asked for want of CAs is not asked, and other CAs are insisted on from when they are
-/// told.
+/// A backend that cannot be checked for want of CAs is not checked, and other CAs are insisted on from when
+/// they are set.
 #[tokio::test]
 async fn other_cas_make_another_check() {
     let certificates = Certificates::new();

@@ -144,7 +144,7 @@ async fn what_is_no_http_is_not_ready() {
             let answer = answer.to_vec();
             async move |mut stream| {
                 head(&mut stream).await;
-                // Who gives up on it does not wait for all of it.
+                // A client that gives up on it does not wait for all of it.
                 let _said = stream.write_all(&answer).await;
                 let _end = to_end(&mut stream).await;
             }

@@ -8,7 +8,7 @@ use super::{
     *,
 };
 
-/// The header that says that a connection is for nobody.
+/// The LOCAL header: a connection without a client.
 const LOCAL: &[u8; 16] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 /// The first bytes of a connection.

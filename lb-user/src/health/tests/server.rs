@@ -1,4 +1,4 @@
-//! Servers that are written here: what they say is said by the test.
+//! Servers that are written here: the test sets what they send.
 
 use std::{future::Future, io, net::SocketAddrV4};
 
@@ -10,7 +10,7 @@ use tokio::{
 
 use super::LOCALHOST;
 
-/// A port where nobody listens.
+/// A port without a listener.
 pub(super) async fn nobody() -> SocketAddrV4 {
     let (listener, address) = listen().await;
     drop(listener);
@@ -41,7 +41,7 @@ where
     (address, handle)
 }
 
-/// A server that reads a request, says this, and closes; what it was asked, and how that ended.
+/// A server that reads a request, sends this, and closes; the request that it got, and how that ended.
 pub(super) async fn saying(
     answer: impl Into<Vec<u8>>,
 ) -> (SocketAddrV4, JoinHandle<(String, io::Result<usize>)>) {
@@ -65,7 +65,7 @@ pub(super) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
     String::from_utf8(head).expect("text")
 }
 
-/// Reads until the client says that nothing more comes, or resets the connection; how many bytes.
+/// Reads until the client's FIN, or until it resets the connection; how many bytes.
 pub(super) async fn to_end(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await

@@ -1,4 +1,4 @@
-//! Servers that others have written, and what their logs say of our checks.
+//! Servers that others have written, and what they log of our checks.
 
 use std::{
     env,
@@ -108,7 +108,7 @@ async fn a_go_server_logs_nothing_of_a_hundred_checks() {
 async fn openssl_has_nothing_to_complain_about() {
     let certificates = Certificates::new();
     for version in ["-tls1_2", "-tls1_3"] {
-        // Free a moment ago; it does not tell which one it took of many.
+        // Free a moment ago; `openssl` does not report which one it took of many.
         let free = TcpListener::bind((LOCALHOST, 0)).expect("a port");
         let port = free.local_addr().expect("its address").port();
         drop(free);

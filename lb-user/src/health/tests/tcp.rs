@@ -9,7 +9,7 @@ use super::{
 
 #[tokio::test]
 async fn a_connection_is_good_and_ends_without_a_reset() {
-    // A server that says nothing, and one that greets before it knows whom.
+    // A server that sends nothing, and ones that greet before the client has sent anything.
     for greeting in [&b""[..], b"220 ready\r\n", &[7; 100_000]] {
         let (address, server) = serve(async move |mut stream| {
             let peer = stream.peer_addr().expect("a peer");
@@ -71,7 +71,7 @@ async fn who_does_not_answer_is_dead_in_time() {
     assert_eq!(silent, dead("no connection within 1s"));
 }
 
-/// That a check cannot be made says nothing of the backend.
+/// That a check cannot be made is no verdict on the backend.
 #[tokio::test]
 async fn what_this_host_lacks_is_no_outcome() {
     let (_listener, address) = listen().await;
@@ -98,7 +98,8 @@ async fn what_this_host_lacks_is_no_outcome() {
     }
 }
 
-/// A port that is taken before it is known for whom is taken for everybody, and a cell has a thousand.
+/// A port that is taken before the destination is known is taken for all destinations, and a cell has a
+/// thousand.
 #[tokio::test]
 async fn the_port_is_chosen_when_it_is_known_for_whom() {
     let socket = crate::health::connection::socket(SOURCE.into()).expect("a socket");

@@ -21,8 +21,9 @@ use crate::{netns::Netns, poll, topology::Site};
 /// From one attempt to take the places that have come free to the next, and how many are tried.
 const PAUSE: Duration = Duration::from_millis(10);
 const BATCH: u32 = 32;
-/// How long it may take to fill the table.
-const FILLS: Duration = Duration::from_secs(20);
+/// How long it may take to fill the table. Namespaces of the test before may still be on their way out, and
+/// their entries with them.
+const FILLS: Duration = Duration::from_secs(60);
 
 /// Entries that fill the table as long as this lives.
 #[derive(Debug)]
@@ -48,16 +49,19 @@ impl Crowd {
             let key = format!("{family}/neigh/v0/base_reachable_time_ms");
             netns.set_sysctl(&key, "3600000")?;
         }
-        let mut ip = Command::new("ip")
-            .args(["-force", "-n", netns.name(), "-batch", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("start ip -batch")?;
+        // Inside: `ip -n` would mount a file system of its own first.
+        let start = || {
+            Command::new("ip")
+                .args(["-force", "-batch", "-"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+        };
+        let mut ip = netns.inside(start)?.context("start ip -batch")?;
         let input = ip.stdin.take().context("ip has a standard input")?;
         let most = fs::read_to_string("/proc/sys/net/ipv4/neigh/default/gc_thresh3")?;
-        let most = most.trim().parse().context("the size of the table")?;
+        let most: u32 = most.trim().parse().context("the size of the table")?;
         let stops = Arc::new(AtomicBool::new(false));
         let mut crowd = Self {
             netns,
@@ -66,8 +70,17 @@ impl Crowd {
             filler: None,
         };
         crowd.filler = Some(thread::spawn(move || fill(input, most, &stops)));
-        poll::until("a full table", FILLS, || {
-            Ok(crowd.ensure_full().is_ok().then_some(()))
+        let mut room = None;
+        let full = poll::until("a full table", FILLS, || {
+            room = crowd.ensure_full().err();
+            Ok(room.is_none().then_some(()))
+        });
+        full.with_context(|| {
+            let counts = ["arp_cache", "ndisc_cache"].map(|cache| {
+                fs::read_to_string(format!("/proc/net/stat/{cache}")).unwrap_or_default()
+            });
+            let ended = crowd.ip.try_wait();
+            format!("of {most}: {room:?}; ip: {ended:?}\n{}", counts.concat())
         })?;
         Ok(crowd)
     }

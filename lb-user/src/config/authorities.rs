@@ -54,7 +54,7 @@ impl Authorities {
     }
 }
 
-/// Nobody waits for what is no file: for a pipe without a writer, say.
+/// Fails at once for what is no file, such as a pipe without a writer, which an open would wait for.
 fn bytes(file: &Path) -> io::Result<Vec<u8>> {
     let file = File::options()
         .read(true)

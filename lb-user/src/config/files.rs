@@ -106,7 +106,7 @@ fn include(main: &Node, path: &Path, raw: &mut RawFile, mut room: usize, finding
     }
 }
 
-/// The files that `glob` means, in the folder of the file that says it. Only the last part of the
+/// The files that `glob` means, in the folder of the file that has it. Only the last part of the
 /// path can have a `*`, which stands for any characters, and for none; it finds no hidden file.
 fn matches(main: &Path, glob: &str) -> Result<Vec<PathBuf>, String> {
     let main_folder = main.parent().unwrap_or_else(|| Path::new(""));

@@ -9,7 +9,7 @@ use super::{authorities::Authorities, model::as_duration};
 /// How the backends of a pool are checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Health {
-    /// What is asked.
+    /// What is requested.
     pub check: Check,
     /// Another port than the backend's.
     pub port: Option<u16>,
@@ -90,7 +90,7 @@ impl Health {
     }
 }
 
-/// What a check asks of a backend.
+/// What a check requests of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
@@ -105,7 +105,7 @@ pub enum Check {
         /// What is offered and accepted before it.
         #[serde(flatten)]
         tls: Tls,
-        /// What is asked.
+        /// What is requested.
         #[serde(flatten)]
         get: Get,
     },
@@ -149,7 +149,7 @@ pub enum OnDead {
     None,
     /// They end as those of a drained backend.
     Drain,
-    /// Both ends are told at once.
+    /// Both ends get a reset at once.
     Reset,
 }
 

@@ -30,7 +30,7 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The file that flows are written to when they begin and end; none: they are not. Absolute.
     pub flow_log: Option<PathBuf>,
-    /// Whether a change of the files is applied without being asked for; default no.
+    /// Whether a change of the files is applied without a request; default no.
     pub watch: bool,
     /// What becomes of the networks when the control plane is stopped.
     pub on_stop: OnStop,
@@ -49,8 +49,8 @@ impl Config {
         self.pools.iter().find(|pool| pool.name == name)
     }
 
-    /// Whether the connections of a service are accepted in the cell of their network: somebody looks at
-    /// what they ask for, or their backends are to be told whose they are.
+    /// Whether the connections of a service are accepted in the cell of their network: their ClientHello or
+    /// Host is looked at, or their backends get a header of the PROXY protocol.
     #[must_use]
     pub fn is_of_cell(&self, service: &Service) -> bool {
         service.target.pool().is_none_or(|name| {
@@ -66,14 +66,14 @@ impl Config {
     }
 }
 
-/// What becomes of the networks when the control plane is stopped, and nobody has taken over from it.
+/// What becomes of the networks when the control plane is stopped, and no other process has taken over from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
     /// The data plane goes on without it.
     #[default]
     Forward,
-    /// Nobody is served until the next start: a standby may take the addresses.
+    /// No client is served until the next start: a standby may take the addresses.
     Drop,
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for OnStop {
 pub struct Network {
     /// Lower-case letters, digits and `-`; at most 63 characters.
     pub name: String,
-    /// Who is on it.
+    /// What hosts are on it.
     pub role: Role,
     /// The physical port, 1 to 15 characters.
     pub interface: String,
@@ -112,7 +112,7 @@ pub struct Network {
     pub backends: Vec<IpNet>,
     /// Where flows to this network's backends come from; at most 16, may be empty.
     pub snat: Vec<Snat>,
-    /// Whether clients that ask a VIP for a port of no service are answered, instead of silence.
+    /// Whether clients that send to a port of a VIP without a service are answered, instead of silence.
     pub reject: bool,
     /// The most flows of its clients at a time, at least 1; none: of the SNAT ports that other networks use
     /// too its part ([`super::quotas`]), and of others as many as there are.
@@ -191,7 +191,7 @@ pub struct Snat {
     pub ports: u16,
 }
 
-/// Who is on a network.
+/// What hosts are on a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -199,7 +199,7 @@ pub enum Role {
     Mgmt,
     /// The workers of one tenant.
     Tenant,
-    /// Everybody else: a public network, or the users of the site.
+    /// All other clients: a public network, or the users of the site.
     Uplink,
 }
 
@@ -225,7 +225,8 @@ pub struct Pool {
     /// How new flows are divided among them.
     #[serde(skip_serializing_if = "Algorithm::is_default")]
     pub balance: Algorithm,
-    /// How a backend is told whose connection it has; none: not at all. Then no UDP goes to it.
+    /// The header that announces the client of a connection to its backend; none: there is no header.
+    /// With one no UDP goes to the backend.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// How its backends are checked; none: they count as up.
     pub health: Option<Health>,
@@ -270,7 +271,7 @@ pub enum BelowMinUp {
     /// New flows are refused at once.
     #[default]
     Refuse,
-    /// New flows go to all backends that nobody has taken out, whatever their checks say.
+    /// New flows go to all backends that the operator has not taken out, whatever their checks find.
     All,
 }
 
@@ -308,8 +309,8 @@ pub struct Service {
     /// Where flows are sent to.
     #[serde(flatten)]
     pub target: Target,
-    /// Who may use it: the longest prefix that contains the client decides, and a client in none is
-    /// denied. Canonical, sorted, unique in prefix. Empty: whoever the network's `sources` let in.
+    /// The clients that may use it: the longest prefix that contains the client decides, and a client in none
+    /// is denied. Canonical, sorted, unique in prefix. Empty: all that the network's `sources` let in.
     pub rules: Vec<Rule>,
     /// How long a flow in full use may be idle: a TCP flow that is established, or a UDP flow that
     /// was replied to if all listeners are UDP. None: for ever, which only TCP flows may. 100 ms to
@@ -454,7 +455,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Prefixes as everybody writes them; `ipnet` alone would need one more feature for that.
+/// Prefixes in the usual notation; `ipnet` alone would need one more feature for that.
 pub(super) fn as_texts<S: Serializer>(
     prefixes: &[IpNet],
     serializer: S,

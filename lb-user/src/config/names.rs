@@ -27,7 +27,7 @@ const _: () = assert!(MAX_NAME + 1 + MAX_BACKEND_NAME + "@255.255.255.255".len()
 /// The most names or prefixes that a problem lists as the known ones.
 pub(super) const MAX_LISTED: usize = 8;
 
-/// The names of one section, for those who refer to them.
+/// The names of one section, for the keys that refer to them.
 pub(super) struct Names<'r> {
     /// What bears them, such as `network`.
     kind: &'static str,
@@ -150,8 +150,8 @@ pub(super) fn check_domain(name: &str, place: &Location, findings: &mut Findings
     }
 }
 
-/// Whom an HTTP request is for: a DNS name in lower case, an IPv4 address or an IPv6 address in brackets,
-/// and a port or none (RFC 9110 section 7.2).
+/// The host that an HTTP request is for: a DNS name in lower case, an IPv4 address or an IPv6 address in
+/// brackets, and a port or none (RFC 9110 section 7.2).
 pub(super) fn check_authority(text: &str, place: &Location, findings: &mut Findings) {
     let after = text.rfind(']').unwrap_or_default();
     let colon = text.bytes().skip(after).position(|byte| byte == b':');

@@ -126,7 +126,7 @@ impl Findings {
         }
     }
 
-    /// Where `place` is, for whoever reads the result without a file at hand.
+    /// Where `place` is, for a reader of the result without a file at hand.
     pub(super) fn file_and_line(&self, place: &Location) -> String {
         let file = self.files.get(place.file).map_or("", String::as_str);
         format!("{file}:{}", place.line)
@@ -186,7 +186,7 @@ impl Findings {
         }
         self.found
             .sort_by_key(|(place, _)| (place.file, place.line, place.column));
-        // A default, or a node of a group, is looked at by everybody who uses it.
+        // A default, or a node of a group, is checked for each entry that uses it.
         let mut seen = HashSet::new();
         self.found.retain(|(place, words)| {
             let Location {

@@ -2,11 +2,11 @@
 //! Pure.
 //!
 //! The SNAT addresses of one family in a network are a bank, whose ports all networks share whose services have
-//! backends there. What of a bank those leave that say `max_flows` is divided among the others in equal parts,
-//! each at least three quarters of what an equal part of the whole bank is. A part holds what is half-open, what
-//! is UDP, and what is established: a ring has a quarter of it unless the file says otherwise, and the quota is
-//! the rest. So the bank is enough for all of them at once. A network that has a bank for itself may have all of
-//! it.
+//! backends there. What the networks with `max_flows` leave of a bank is divided among the others in equal
+//! parts, each at least three quarters of what an equal part of the whole bank is. A part holds what is half-open,
+//! what is UDP, and what is established: a ring has a quarter of it unless the file says otherwise, and the quota
+//! is the rest. So the bank is enough for all of them at once. A network that has a bank for itself may have all
+//! of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -75,14 +75,14 @@ pub(super) struct Written {
     pub(super) udp_flows: bool,
 }
 
-/// Gives the rings that the file does not speak of their places; `written` says of which it does.
+/// Gives the rings that are not in the file their places; `written` says which ones are.
 pub(super) fn size_rings(
     networks: &mut [Network],
     pools: &[Pool],
     services: &[Service],
     written: impl Fn(&str) -> Written,
 ) {
-    // What is left to the others depends on the rings of those that say `max_flows`.
+    // What is left to the others depends on the rings of the networks with `max_flows`.
     for has_budget in [true, false] {
         let banks = banks(networks, pools, services);
         let places = |network: &Network, uses: fn(&User<'_>) -> bool| {
@@ -231,7 +231,7 @@ impl Bank<'_> {
         self.ports / self.count().max(1)
     }
 
-    /// What each network has that does not say `max_flows`.
+    /// What each network without `max_flows` has.
     fn part(&self) -> u32 {
         let (say, others): (Vec<_>, Vec<_>) = self
             .users
@@ -246,7 +246,7 @@ impl Bank<'_> {
         u32::try_from(each).unwrap_or(u32::MAX).max(least)
     }
 
-    /// The most flows in full use of a network that does not say so itself, and has not the bank for itself.
+    /// The most flows in full use of a network without `max_flows` that shares the bank.
     fn most(&self, user: &User<'_>) -> Option<u32> {
         if !self.is_shared() || user.network.max_flows.is_some() {
             return None;
@@ -402,7 +402,8 @@ mod tests {
         assert!(!fits(&config), "the rings alone are larger");
     }
 
-    /// Whatever is written of any number of networks, what says nothing fits as long as all that is written does.
+    /// Whatever is written of any number of networks, the defaults of the others fit as long as all that is
+    /// written does.
     #[test]
     fn defaults_always_fit() {
         for count in 2..120 {

@@ -1,6 +1,6 @@
-//! Names to what is said of them. Pure.
+//! Names to their entries. Pure.
 //!
-//! Something is said of one whole name, of all names under one (`*.example.com`), or of the names that a
+//! An entry is for one whole name, for all names under one (`*.example.com`), or for the names that a
 //! regular expression matches from end to end. The most exact comes first: the name, then the longest
 //! name it is under, then the expressions in their order. Names are compared in lower case and without a
 //! dot at the end, as [`ServerName`] has them.
@@ -13,7 +13,7 @@ use regex::bytes::{Regex, RegexBuilder};
 /// Most memory that one expression takes compiled, and while it matches.
 const MAX_EXPRESSION: usize = 256 * 1024;
 
-/// What is said of names.
+/// Entries by name.
 #[derive(Clone, Debug)]
 pub struct Names<T> {
     exact: HashMap<Box<str>, Vec<T>>,
@@ -33,7 +33,7 @@ impl<T> Default for Names<T> {
 }
 
 impl<T> Names<T> {
-    /// Says something of a name, or with `*.` in front of all names under it. Those have one label more,
+    /// Adds an entry for a name, or with `*.` in front for all names under it. Those have one label more,
     /// or several: the name itself is not among them. Whether it is such a pattern.
     pub fn add(&mut self, pattern: &str, what: T) -> bool {
         let (names, name) = match pattern.strip_prefix("*.") {
@@ -47,7 +47,7 @@ impl<T> Names<T> {
         true
     }
 
-    /// Says something of all names that `expression` matches from end to end, in whatever case.
+    /// Adds an entry for all names that `expression` matches from end to end, in whatever case.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl<T> Names<T> {
         Ok(())
     }
 
-    /// What is said of `name`: the most exact first, and what is as exact together.
+    /// The entries for `name`: the most exact first, and those that are as exact together.
     pub fn of<'n>(&'n self, name: &ServerName) -> impl Iterator<Item = &'n [T]> {
         let exact = self.exact.get(name.as_str()).into_iter();
         let under = parents(name.as_str()).filter_map(|parent| self.under.get(parent));

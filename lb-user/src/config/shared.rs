@@ -1,4 +1,4 @@
-//! Services that share a VIP: what a client asks for decides which pool it gets.
+//! Services that share a VIP: what a client requests decides which pool it gets.
 
 use std::{fmt, time::Duration};
 
@@ -37,7 +37,7 @@ impl Target {
         all.into_iter()
     }
 
-    /// The pool that all flows go to without anybody looking at what they ask for.
+    /// The pool that all flows go to without a look at what they request.
     #[must_use]
     pub const fn pool(&self) -> Option<&String> {
         match self {
@@ -57,7 +57,7 @@ pub struct Sni {
     pub no_name: Otherwise,
     /// What becomes of a name that no route is for.
     pub no_match: Otherwise,
-    /// What becomes of a hello that says its real name encrypted (RFC 9849).
+    /// What becomes of a hello that has its real name encrypted (RFC 9849).
     pub ech: Ech,
     /// How long a client may take for its hello, 100 ms to 1 min; default 5 s.
     #[serde(serialize_with = "as_duration")]
@@ -65,7 +65,7 @@ pub struct Sni {
     /// The most bytes of a hello, 1 KiB to 131396, which are as many as there can be; default 64 KiB.
     pub max_hello: u32,
     /// Proxies in front of it, by where they connect from. Each of their connections begins with a header
-    /// of the PROXY protocol, version 2, which nobody else's may.
+    /// of the PROXY protocol, version 2; no other connection may.
     #[serde(serialize_with = "as_texts")]
     pub proxies: Vec<IpNet>,
 }
@@ -73,7 +73,7 @@ pub struct Sni {
 /// A service that looks at the Host of each HTTP request (HTTP/1.0 and 1.1).
 ///
 /// A client's connection may wait for its next request as long as `idle_timeout` of the service, but no
-/// longer than a minute. What is not for anybody is answered with a status: 400 for what is no Host, 421
+/// longer than a minute. What cannot be served is answered with a status: 400 for what is no Host, 421
 /// for one that no route is for, 431 for a head that is too long, 408 for one that takes too long, and for a body
 /// that does, 502 for backends that cannot be reached, 504 for one that does not answer, 503 for a pool without
 /// a backend that serves and for a budget or a share that is spent.
@@ -83,7 +83,7 @@ pub struct Http {
     pub routes: Vec<NameRoute>,
     /// What becomes of a Host that no route is for: with [`Otherwise::Alert`] it is answered with 421.
     pub no_match: Otherwise,
-    /// Who of a pool gets a request.
+    /// Which backend of a pool gets a request.
     pub balance: Balance,
     /// How long a client may take for the head of a request, 100 ms to 1 min; default 5 s.
     #[serde(serialize_with = "as_duration")]
@@ -99,25 +99,25 @@ pub struct Http {
     pub max_header: u32,
 }
 
-/// Names, and where who asks for one of them goes; or where who asks for none goes.
+/// Names, and where the clients that request one of them go; or where the clients that request none go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NameRoute {
     /// Names in lower case; `*.` in front stands for one or more labels.
     pub names: Vec<String>,
     /// Regular expressions that the whole name must match.
     pub expressions: Vec<String>,
-    /// Whether it is for clients that ask for no name: then it has none, and the first one that a client
-    /// may take is his.
+    /// Whether it is for clients that request no name: then it has none, and such a client takes the first
+    /// one that it may.
     pub no_name: bool,
-    /// Clusters that a proxy in front says its client is of (TLV 0x20): whoever is of one of them is for
-    /// this route, whatever name he asks for. Then it has none.
+    /// Clusters that a proxy in front announces for its client (TLV 0x20): a client of one of them takes this
+    /// route, whatever name it requests. Then the route has no names.
     pub clusters: Vec<String>,
-    /// The proxies that may say that a client is of these clusters; empty: all that are in front of the service.
+    /// The proxies that may announce clients of these clusters; empty: all that are in front of the service.
     #[serde(serialize_with = "as_texts")]
     pub proxies: Vec<IpNet>,
-    /// Protocols (ALPN) of which the client must offer one; empty: none is asked for.
+    /// Protocols (ALPN) of which the client must offer one; empty: none is required.
     pub alpn: Vec<String>,
-    /// The clients that may ask for these names, or for none; empty: whoever the service lets in.
+    /// The clients that may request these names, or none; empty: all that the service lets in.
     #[serde(serialize_with = "as_texts")]
     pub from: Vec<IpNet>,
     /// Where they go.
@@ -130,7 +130,7 @@ pub struct NameRoute {
 pub enum To {
     /// To a pool.
     Pool(String),
-    /// To the same place by https: the client is told so.
+    /// To the same place by https: the client gets a redirect.
     Https,
 }
 
@@ -138,10 +138,10 @@ pub enum To {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Otherwise {
-    /// The client is told that nobody here has that name.
+    /// The client gets a TLS alert, or for HTTP the status 421.
     #[default]
     Alert,
-    /// The connection is closed without a word.
+    /// The connection is closed without an answer.
     Close,
     /// It goes to a pool.
     Pool(String),
@@ -156,7 +156,7 @@ impl Otherwise {
     }
 }
 
-/// What becomes of a hello that says its real name encrypted. A name is in the clear besides, and
+/// What becomes of a hello that has its real name encrypted. A name is in the clear besides, and
 /// browsers send such an extension with nothing in it (GREASE), which looks alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -180,7 +180,7 @@ impl fmt::Display for Ech {
     }
 }
 
-/// Who of a pool gets a request.
+/// Which backend of a pool gets a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Balance {

@@ -43,7 +43,7 @@ pub(super) struct Part<'r> {
     pub(super) care: &'r Care,
 }
 
-/// A VIP that could be read, and who may use it.
+/// A VIP that could be read, and the clients that may use it.
 pub(super) struct Vip<'r> {
     pub(super) address: IpAddr,
     place: &'r Location,

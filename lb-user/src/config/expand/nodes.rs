@@ -114,8 +114,8 @@ impl<'r> Group<'r> {
         group
     }
 
-    /// The `port` of all nodes, as `reference` asks for it. The nodes of a group that has a network
-    /// are to blame themselves if they are not on it, and else who put them there.
+    /// The `port` of all nodes, as `reference` has it. A node that is not on its network is reported at
+    /// the node if the group names the network, or else at `reference`, which puts the node there.
     pub(super) fn backends(
         &self,
         port: u16,

@@ -1,4 +1,4 @@
-//! Components behind one ingress shard, which may share a VIP and be told apart by name.
+//! Components behind one ingress shard, which may share a VIP and be distinguished by name.
 
 use std::iter;
 
@@ -13,10 +13,10 @@ use crate::config::{
     schema::{Cluster, Component, List, Named, RawHttp, RawNameRoute, RawService, RawSni, Routes},
 };
 
-/// What clients of a service have to ask for.
+/// What clients of a service have to request.
 #[derive(Clone, Copy)]
 pub(super) enum Asks<'r> {
-    /// Nobody looks at it.
+    /// It is not looked at.
     Anything,
     /// One of these names in the ClientHello.
     Sni(&'r [At<String>]),
@@ -183,7 +183,7 @@ impl Expansion<'_> {
         vips
     }
 
-    /// Who may use a VIP is decided before anybody knows which name is asked for.
+    /// Which clients may use a VIP is decided before the requested name is known.
     fn check_same_rules(&mut self, first: &Routed<'_>, next: &Routed<'_>) {
         if first.vip.rules() != next.vip.rules() {
             let words = format!(
@@ -195,7 +195,7 @@ impl Expansion<'_> {
         }
     }
 
-    /// The hostnames of a VIP; none if nobody wrote one.
+    /// The hostnames of a VIP; none if no component has one.
     fn names(&mut self, shared: &Shared<'_>) -> Vec<At<String>> {
         let mut components = shared.components();
         if let Some(with) = components.find(|at| !at.value.without_hostname) {
@@ -222,7 +222,7 @@ impl Expansion<'_> {
         names
     }
 
-    /// Where others have names, nobody would reach who has none.
+    /// Where other components have names, no client would reach one without a name.
     fn check_all_named(&mut self, shared: &Shared<'_>, with: &At<Component>) {
         let components = shared.components();
         for without in components.filter(|at| at.value.without_hostname) {

@@ -1,4 +1,4 @@
-//! The rules of what an HTTP or TLS check asks for, and of whom.
+//! The rules of what an HTTP or TLS check requests, and of which host.
 
 use super::{
     health::{health, read, wrong},

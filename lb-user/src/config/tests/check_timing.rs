@@ -27,7 +27,7 @@ fn a_check_of_all_is_taken_key_by_key() {
     assert_eq!(usual.check, Check::https(tls, get("/readyz")));
     let interval = Duration::from_secs(10);
     assert_eq!((usual.interval, usual.rise), (interval, 5));
-    // What is asked counts as one.
+    // What is requested counts as one key.
     let own = of("    health: { https: { path: /x }, rise: 1 }", all).unwrap();
     assert_eq!(own.check, Check::https(Tls::default(), get("/x")));
     assert_eq!((own.interval, own.rise), (interval, 1));
@@ -35,7 +35,7 @@ fn a_check_of_all_is_taken_key_by_key() {
     let own = of("    health: { fall: 7 }", all).unwrap();
     assert_eq!((own.check, own.fall, own.rise), (usual.check, 7, 5));
     assert_eq!(of("    health: none", all), None);
-    // Without a check of its own a default is only for those who have one.
+    // A default without a check is only for pools that have one.
     let timing = "{ interval: 10s }";
     assert_eq!(of("", timing), None);
     assert_eq!(
@@ -54,7 +54,7 @@ fn a_check_of_all_is_taken_key_by_key() {
     let own = "    health: { interval: 2s }";
     let piece = "found no check";
     refused(own, timing, 8, "pools.kas-a.health", piece);
-    // Whoever says otherwise has made the conflict.
+    // Reported at the pool's own key, not at the default that it is in conflict with.
     let slow = "{ tcp: {}, interval: 10s, timeout: 8s }";
     let words = "a timeout of 8s is longer than the interval of 2s in line 8; expected at most";
     refused(own, slow, 8, "pools.kas-a.health.interval", words);
@@ -99,7 +99,7 @@ fn a_check_that_is_too_slow_for_openshift_is_a_warning() {
     };
     let of = |text: &str| warnings(&[(7, &health(text))]);
     assert!(of("{ tcp: {} }").is_empty());
-    // 30 s is what is asked for: 11 s, two of 1.5 s, and as much for the last; 22 s to come back.
+    // 30 s is what is required: 11 s, two of 1.5 s, and as much for the last; 22 s to come back.
     let just = "{ tcp: {}, interval: 20s, timeout: 2s, fall: 4, rise: 1";
     assert!(of(&format!("{just} }}")).is_empty());
     let words = |down: &str, up: &str| {

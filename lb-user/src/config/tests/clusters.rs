@@ -220,7 +220,7 @@ fn what_a_part_means_is_blamed_on_it() {
     let outside = "  hub: { network: mgmt, addresses: [10.33.0.1, 10.32.96.105] }";
     let words = "10.33.0.1 is a backend outside its network's prefixes";
     refused(&[(6, outside)], "nodes.hub.addresses[0]", words);
-    // The group does not say where its nodes are: whoever puts them there is to blame, once.
+    // The group has no network: reported at the part of the cluster that puts its nodes there, once.
     let words = "10.1.1.1 is a backend outside its network's prefixes; network a has backends in";
     let group = "  workers: { addresses: [10.1.1.1, 10.1.1.2] }";
     refused_at(&[(7, group)], 16, "clusters.a.apps", words);

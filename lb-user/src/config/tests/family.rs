@@ -1,4 +1,4 @@
-//! Both families: services of IPv6 beside those of IPv4, and what nobody can mix.
+//! Both families: services of IPv6 beside those of IPv4, and what cannot be mixed.
 
 use std::time::Duration;
 
@@ -279,7 +279,7 @@ fn a_list_of_the_other_family_alone_is_a_mistake() {
     ));
 }
 
-/// Whom a default denies is no client of a service of the other family; whom it lets in is the only one.
+/// A default `deny` of the other family takes no client from a service; a default `allow` of it leaves it none.
 #[test]
 fn a_default_list_of_the_other_family_denies_nobody_and_lets_nobody_in() {
     let with = |list: &str| {
@@ -322,7 +322,7 @@ fn a_vip_whose_clients_may_not_come_is_a_mistake() {
         &words("192.168.203.110", "fd00:203::/64", "IPv4"),
     );
     accepts(&changed(any, &with("192.168.203.0/24, fd00:203::/64")));
-    // Who is a client is not known before all of the list can be read.
+    // The clients are not known before all of the list can be read.
     refuses(
         (any, &with("192.168.203.0/24, fd00::/200")),
         (4, "networks.tenant-a.sources[1]"),
@@ -330,7 +330,7 @@ fn a_vip_whose_clients_may_not_come_is_a_mistake() {
     );
 }
 
-/// A link-local address is on every link, but nobody speaks IPv6 there.
+/// A link-local address is on every link, but without IPv6 there is no host for it.
 #[test]
 fn a_gateway_of_ipv6_is_for_a_network_with_ipv6() {
     let words = |network: &str| {
@@ -401,7 +401,7 @@ fn a_pool_that_is_empty_now_will_be_of_one_family() {
     let expected = [(12, "services.api-a.listen[1]".to_owned(), words.to_owned())];
     assert_eq!(problems(&empty.replace(one, two)), expected);
 
-    // Nobody tells an IPv6 backend whose connection it has.
+    // An IPv6 backend gets no header of the PROXY protocol.
     let six = empty
         .replace(one, "listen: [\"[fd00:203::111]:6443/tcp\"]")
         .replace(", deny: [10.0.0.0/8]", "")

@@ -222,7 +222,7 @@ fn no_time_of_a_check_is_longer_than_its_interval() {
                  expected at most as long";
     wrong("{ tcp: {}, fast_interval: 6s }", ".fast_interval", words);
     read("{ tcp: {}, interval: 3s, timeout: 3s, fast_interval: 3s }");
-    // Nobody knows what an interval that cannot be read would be.
+    // An interval that cannot be read is compared with nothing.
     let words = "found \"0s\", expected 100ms to 1h";
     wrong("{ tcp: {}, interval: 0s, timeout: 9s }", ".interval", words);
     let words = "unknown key; did you mean \"interval\"?";
@@ -278,7 +278,7 @@ fn checks_come_from_a_snat_address() {
             .2
             .contains("but service api-a in line 11 uses this pool")
     );
-    // Nor is anybody blamed who has no check.
+    // Nor is it reported of a pool without a check.
     let timing = format!(
         "{}\ndefaults: {{ pool: {{ health: {{ interval: 9s }} }} }}",
         LINES[11]

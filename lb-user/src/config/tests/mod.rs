@@ -234,7 +234,7 @@ fn one_mistake_is_reported_once() {
         "networks",
         "found a list",
     );
-    // Nobody who refers to a network that cannot be read is blamed for it.
+    // A reference to a network that cannot be read is not reported.
     refused(
         &[(3, "  mgmt: eth1")],
         "networks.mgmt",

@@ -63,7 +63,7 @@ fn routes_lead_elsewhere_by_a_gateway_that_is_on_link() {
     let network = accepted(&[(4, &with(routes))]).networks.remove(1);
     assert_eq!(network.routes[0].to, net("10.1.0.0/16"));
     assert_eq!(network.routes[1].via, IpAddr::from([192, 168, 203, 2]));
-    // What the default gateway leads to is no source and no backend unless that is said.
+    // What the default gateway leads to is no source and no backend unless the keys list it.
     assert_eq!(
         network.sources,
         [net("192.168.203.0/24"), net("10.1.0.0/16")]
@@ -276,7 +276,7 @@ fn a_vip_of_the_host_may_be_its_snat_address() {
             (10, &api(&format!("\"192.168.203.110:{port}/tcp\""))),
         ]);
     }
-    // Nobody knows what the ports would be.
+    // Ports that cannot be read are compared with nothing.
     let unknown = host.replace("6000-6999", "6999-6000");
     refused(
         &[(4, &unknown)],

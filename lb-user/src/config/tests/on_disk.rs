@@ -131,7 +131,7 @@ fn the_example_has_every_key_and_shows_the_default_limits() {
     let mgmt = &config.networks[0];
     assert_eq!((mgmt.half_open, mgmt.udp_flows), (8192, 8192));
     assert_eq!(config.pools[0].backends[3].name, "node-4");
-    // The answer to a key that nobody knows lists those that are known.
+    // The problem of an unknown key lists the known ones.
     let unknown = "zzzzzzzz: 1\n\
         networks: { n: { zzzzzzzz: 1, routes: [{ zzzzzzzz: 1 }], snat: [{ zzzzzzzz: 1 }] } }\n\
         nodes: { n: { zzzzzzzz: 1, addresses: [{ zzzzzzzz: 1 }] } }\n\
@@ -217,7 +217,7 @@ fn a_path_without_a_star_leads_to_a_file() {
     let folder = problems_of(&[("main.yaml", &main_file("d")), ("d/x", "")]);
     assert_eq!(folder.len(), 1);
     assert!(folder[0].starts_with("d: cannot be read: "), "{folder:?}");
-    // Who refers to something that was in a missing file is not blamed.
+    // A reference to something that was in a missing file is not reported.
     let text = main_file("gone.yaml") + "pools: { p: { network: gone, backends: [] } }\n";
     assert_eq!(problems_of(&[("main.yaml", &text)]).len(), 1);
 }
@@ -248,7 +248,7 @@ fn a_name_is_defined_in_one_file() {
 fn every_file_has_its_own_problems() {
     let main = main_file("more.yaml")
         + "services: { s: { network: x, listen: [\"10.32.96.9:1/udp\"], pool: q } }\n";
-    // Behind a syntax error nothing is known: nobody is blamed for what may have been there.
+    // Behind a syntax error nothing is known: a reference to what may have been there is not reported.
     let found = problems_of(&[("main.yaml", &main), ("more.yaml", "a: [")]);
     assert_eq!(found.len(), 1);
     assert!(

@@ -1,4 +1,4 @@
-//! Routes of clusters: VIPs that are told apart by name, and the rules of names.
+//! Routes of clusters: VIPs that are shared by name, and the rules of names.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ fn all_parts_of_a_vip_have_hostnames_or_none() {
     let words = "missing; clusters.a.oauth in line 12 has one, and the same VIP";
     let key = "clusters.a.ignition.hostname";
     refused(&[(14, &without), oauth, konnectivity], key, words);
-    // Whoever has none is named once, also if it is the first.
+    // A route without one is reported once, also if it is the first.
     let without = route("oauth", 111, "");
     let third = route("ignition", 111, ", hostname: ignition.a.example.com");
     let words = "missing; clusters.a.konnectivity in line 13 has one, and the same VIP";

@@ -1,4 +1,4 @@
-//! The rules of who may use a service.
+//! The rules of which clients may use a service.
 
 use super::*;
 

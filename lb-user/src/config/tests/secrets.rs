@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// A key that is nobody's and like no other one, in every kind of mapping that there is; who finds it says
-/// which keys it knows.
+/// A key that no mapping has and that is like no other one, in every kind of mapping that there is; the problem
+/// of each lists the keys that are known there.
 const UNKNOWN_EVERYWHERE: &str = "\
 version: 1
 zzz: 0
@@ -37,7 +37,7 @@ clusters:
          routes: { zzz: 0, https: 2, http: 3 }, apps: { zzz: 0, vip: 10.32.96.62, https: 2, http: 3 } }
 ";
 
-/// Words that keys for something secret, or for who somebody is, have in them.
+/// Words that keys for something secret, or for an identity, have in them.
 const WORDS: [&str; 9] = [
     "cert", "pem", "key", "tls", "ssl", "secret", "private", "crt", "trust",
 ];

@@ -228,7 +228,7 @@ fn a_name_goes_to_one_place() {
         ".sni.routes[1].names[0]",
         "\"A.B.\" goes elsewhere already, in line 10",
     );
-    // Behind one that is not for everybody there may be others.
+    // Behind one that is not for all clients there may be others.
     let conditions = "{ names: [a.b], alpn: [h2], pool: kas-a }, { names: [a.b], from: [10.0.0.0/8], pool: kas-a }";
     target(&format!(
         "sni: {{ routes: [{conditions}, {{ names: [a.b], pool: kas-a }}] }}"
@@ -370,7 +370,7 @@ fn only_proxies_say_of_which_cluster_somebody_is() {
     );
     let http = format!("http: {{ routes: [{a}] }}");
     refused_target(&http, ".http.routes[0].cluster_ids", "unknown key");
-    // To another pool by the same cluster only where the first is not for everybody.
+    // To another pool by the same cluster only where the first is not for all clients.
     let twice = format!("{a}, {a}");
     let again = ".sni.routes[1].cluster_ids[0]";
     refused_target(

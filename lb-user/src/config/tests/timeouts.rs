@@ -1,4 +1,4 @@
-//! The rules of how long flows live, how many there may be, and who is answered.
+//! The rules of how long flows live, how many there may be, and which clients are answered.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn flows_may_be_idle_for_as_long_as_their_protocol_asks() {
     let never = ", idle_timeout: never, keepalive: 60s";
     assert_eq!(idle(TCP, never, "")[0], None);
     assert_eq!(idle(&both, never, ""), [None, Some(TWO_MINUTES)]);
-    // UDP alone cannot have what the defaults say.
+    // UDP alone cannot have what the defaults have.
     let defaults = "idle_timeout: never, keepalive: 60s";
     assert_eq!(idle(TCP, "", defaults)[0], None);
     assert_eq!(idle(UDP, "", defaults)[1], Some(TWO_MINUTES));
@@ -89,7 +89,7 @@ fn never_needs_keepalive() {
         words,
     );
     assert!(read(TCP, never, "keepalive: 60s").keepalive.is_some());
-    // Whoever takes it from the defaults is told, and not the defaults.
+    // Reported at the service that takes it from the defaults, and not at the defaults.
     let last = format!(
         "{}\ndefaults: {{ service: {{ idle_timeout: never }} }}",
         LINES[11]
@@ -118,7 +118,7 @@ fn keepalive_is_for_tcp_and_comes_before_the_end() {
     refused(&[(10, &service(UDP, ", keepalive: 60s"))], key, words);
     let both = service(&format!("{TCP}, {UDP}"), ", keepalive: 60s");
     accepted(&[(10, &both)]);
-    // Nobody knows what a listener that cannot be read would be.
+    // The protocol of a listener that cannot be read is unknown.
     refused(
         &[(10, &service(&format!("{UDP}, x"), ", keepalive: 60s"))],
         "services.api-a.listen[1]",

@@ -41,7 +41,7 @@ impl<'r> Known<'r> {
         &self.facts[index]
     }
 
-    /// Who is on the network called `name`.
+    /// The role of the network called `name`.
     pub(super) fn role(&self, name: &str) -> Option<Role> {
         self.facts(self.names.position(name)?).role
     }

@@ -15,7 +15,7 @@ use crate::config::{
     schema::{List, LiteralPool, Named, RawService},
 };
 
-/// Checks that nobody mixes families, and that nothing is asked of IPv6 that only IPv4 has.
+/// Checks that no service or pool mixes families, and that nothing is required of IPv6 that only IPv4 has.
 pub(super) fn check(
     services: &List<Named<RawService>>,
     pool_names: &Names<'_>,
@@ -103,7 +103,7 @@ fn check_alike(named: &Named<RawService>, findings: &mut Findings) {
     }
 }
 
-/// A pool that tells its backends whose connections they have will have none of IPv6.
+/// A pool whose backends get a header of the PROXY protocol gets no connections of IPv6.
 fn check_header(named: &Named<RawService>, pool: &Named<LiteralPool>, findings: &mut Findings) {
     let six = listen(&named.value).find(|(address, _)| address.is_ipv6());
     if let (Some((address, place)), Some(at)) = (six, wants_header(&pool.value)) {
@@ -154,7 +154,7 @@ fn check_service(named: &Named<RawService>, is_shared: bool, findings: &mut Find
     }
 }
 
-/// A list of prefixes that are all of another family than `everybody` who may come is a mistake.
+/// A list of prefixes that are all of another family than `everybody`, the possible clients, is a mistake.
 pub(super) fn check_family(
     named: &Named<RawService>,
     list: &[(IpNet, &Location)],

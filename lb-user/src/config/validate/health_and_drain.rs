@@ -40,7 +40,7 @@ const HOLD: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
 /// How long a drain may take; with 0 flows end at once.
 const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=*duration::RANGE.end();
 
-/// How many checks in a row may be asked for.
+/// How many checks in a row may be required.
 const IN_A_ROW: RangeInclusive<u32> = 1..=100;
 
 /// The longest path with its query, in characters.
@@ -58,8 +58,8 @@ const RISE_DEFAULT: u32 = 2;
 const FALL_DEFAULT: u32 = 3;
 const STATUS_DEFAULT: (u16, u16) = (200, 299);
 
-/// What OpenShift asks of whoever balances an API: a server whose `/readyz` changes is out, or back
-/// in, within this time.
+/// What OpenShift requires of a load balancer of its API: a server whose `/readyz` changes is out, or back in,
+/// within this time.
 const OPENSHIFT: Duration = Duration::from_secs(30);
 
 /// The CAs of the files that were read, by their paths: the file that is usual for all pools is read
@@ -204,7 +204,7 @@ impl<'r> Interval<'r> {
             return default.min(self.time);
         };
         if self.known && time > self.time {
-            // Whoever says otherwise than the defaults has made the conflict.
+            // Reported at the entry's own key, not at the default that it is in conflict with.
             let mut places = [Some(place), self.place].into_iter().flatten();
             let place = places.find(|place| is_own(place)).unwrap_or(place);
             let origin = match self.place {

@@ -1,4 +1,4 @@
-//! Where they are, who is on them, and which addresses may be used there.
+//! Networks: where they are, what hosts are on them, and which addresses may be used there.
 
 use std::{collections::HashMap, ops::RangeInclusive};
 

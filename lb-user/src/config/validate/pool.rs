@@ -23,8 +23,8 @@ use crate::config::{
 /// The largest weight of a backend. A Maglev table has room for a few of them, not for thousands.
 const MAX_WEIGHT: u16 = 256;
 
-/// The one version of the PROXY protocol that is spoken to backends, and what a pool says that wants none where
-/// others do by default.
+/// The one version of the PROXY protocol that backends get, and the value of a pool that wants none where a
+/// default has it.
 const V2: &str = "v2";
 const NONE: &str = "none";
 

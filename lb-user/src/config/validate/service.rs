@@ -102,19 +102,19 @@ pub(super) fn validate<'r>(
     (services, usage)
 }
 
-/// Who may use the service. `deny` alone leaves everybody else in.
+/// The clients that may use the service. `deny` alone lets all others in.
 fn rules(named: &Named<RawService>, listen: &[Listen], findings: &mut Findings) -> Vec<Rule> {
     let raw = &named.value;
     let everybody = everybody(listen);
     let allowed = prefixes(raw.allow.as_ref(), &everybody, findings);
     let denied = prefixes(raw.deny.as_ref(), &everybody, findings);
     check_family(named, &allowed, &everybody, findings);
-    // Whom a default denies may be a client of other services alone.
+    // The clients that a default denies may be those of other services alone.
     if denied.first().is_some_and(|(_, place)| is_own(place)) {
         check_family(named, &denied, &everybody, findings);
     }
     for (prefix, place) in denied.iter().filter(|(prefix, _)| prefix.prefix_len() == 0) {
-        // In words of its own where nobody wrote the `allow` that it is in conflict with.
+        // In words of its own where the file has no `allow` that it is in conflict with.
         if raw.allow.is_none() {
             findings.add(
                 place,
@@ -192,7 +192,7 @@ pub(super) fn prefixes<'r>(
     }
 }
 
-/// From the management network nobody opens a flow to a tenant.
+/// No client on the management network opens a flow to a tenant.
 pub(super) fn check_directions(
     services: &List<Named<RawService>>,
     networks: &Known<'_>,

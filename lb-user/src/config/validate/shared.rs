@@ -1,4 +1,4 @@
-//! Services that share a VIP: names, and where who asks for them goes.
+//! Services that share a VIP: names, and where the clients that request them go.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -28,7 +28,7 @@ use crate::config::{
     },
 };
 
-/// How long a client may take to say what it wants.
+/// How long a client may take for its hello, or the head of a request.
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
 /// How long nothing may come of a body or an answer.
@@ -44,7 +44,7 @@ const MAX_ALPN: usize = 255;
 /// The most bytes of what a proxy calls a cluster.
 const MAX_CLUSTER: usize = 255;
 
-/// Who comes to a shared VIP.
+/// The clients of a shared VIP.
 const IPV4: [IpNet; 1] = [IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0))];
 
 /// What a service says of where its flows go; none if it cannot be read.
@@ -223,7 +223,7 @@ fn names(
     names
 }
 
-/// Whether a route is for who asks for no name.
+/// Whether a route is for clients that request no name.
 fn no_name(
     raw: &RawNameRoute,
     is_for_all: bool,
@@ -283,7 +283,7 @@ fn clusters(
     clusters
 }
 
-/// Without a proxy nobody says which cluster a client is of.
+/// Without a proxy no header names the cluster of a client.
 fn check_clusters(raw: &RawSni, findings: &mut Findings) {
     let routes = raw.routes.elements.iter();
     let mut clusters = routes.flat_map(|route| &route.value.cluster_ids.elements);
@@ -296,7 +296,7 @@ fn check_clusters(raw: &RawSni, findings: &mut Findings) {
     }
 }
 
-/// Which of the proxies may say that a client is of the clusters of a route.
+/// Which of the proxies may announce clients of the clusters of a route.
 fn claimants(
     named: &Named<RawService>,
     all: &[IpNet],
@@ -355,7 +355,7 @@ pub(super) fn check_claims(services: &List<Named<RawService>>, findings: &mut Fi
     }
 }
 
-/// Who may say in a header who his client is.
+/// The proxies that may announce their clients in a header.
 fn proxies(
     named: &Named<RawService>,
     raw: Option<&At<Sources>>,

@@ -101,7 +101,7 @@ impl<'r> Written<'r> {
     }
 
     /// A flow that is never idle for too long must be found dead in another way, and one that is
-    /// must not end before anybody has asked for it.
+    /// must not end before its keepalive probes had their time.
     fn check(&self, named: &Named<RawService>, findings: &mut Findings) {
         match (self.idle, self.keepalive) {
             (Some((None, idle)), None) if named.value.life.without_keepalive => {
@@ -120,7 +120,7 @@ impl<'r> Written<'r> {
                     duration::text(answered(keepalive)),
                     findings.line(idle_place, place)
                 );
-                // Whoever says otherwise than the defaults has made the conflict.
+                // Reported at the entry's own key, not at the default that it is in conflict with.
                 let own = [place, idle_place].into_iter().find(|place| is_own(place));
                 findings.add(own.unwrap_or(place), words);
             }

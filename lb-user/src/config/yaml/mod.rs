@@ -33,7 +33,7 @@ impl Node {
 /// What a node is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Already reported: nobody needs to say more about it.
+    /// Already reported: it gets no further problem.
     Invalid,
     /// In the order of the file; the keys are unique.
     Mapping(Vec<Entry>),

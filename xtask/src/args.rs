@@ -32,7 +32,7 @@ Usage: cargo xtask <command>
 --yes installs without asking. Without a terminal, or with CI set, nothing is asked either.
 Builds run as you; only lb and its test binaries are run through sudo.";
 
-/// What the operator asked for.
+/// The operator's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// With lb-bench's own words.
@@ -91,7 +91,7 @@ pub(crate) enum Lab {
 }
 
 impl Lab {
-    /// The word that asks for it.
+    /// The flag that selects it.
     pub(crate) const fn flag(self) -> Option<&'static str> {
         match self {
             Self::Tenants => None,

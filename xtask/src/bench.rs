@@ -16,8 +16,8 @@ pub(crate) fn bench(words: &[String], yes: bool) -> Result<ExitCode> {
     Err(command(&workspace, words)?.exec())
 }
 
-/// lb-bench with these words. Its report goes to the target folder, in a folder that is the user's, to whom it
-/// gives what it writes there.
+/// lb-bench with these arguments. Its report goes to the target folder, in a folder that is the user's; lb-bench
+/// gives the user what it writes there.
 ///
 /// # Errors
 /// When the folder cannot be made.

@@ -19,7 +19,7 @@ const EBPF_RUSTFLAGS: &str = "--cfg=bpf_target_arch=\"x86_64\"";
 /// What is built for the bpf target only.
 const EBPF_PACKAGES: [&str; 2] = ["lb-ebpf", "lb-test-switch"];
 
-/// What cargo-deny says when it cannot get the advisory database, as opposed to an advisory.
+/// What cargo-deny prints when it cannot get the advisory database, as opposed to an advisory.
 const NO_DATABASE: [&str; 3] = [
     "failed to fetch advisory database",
     "failed to load advisory database",
@@ -89,7 +89,7 @@ fn deny(workspace: &Workspace) -> Cmd {
     workspace.cargo().args(["deny", "--workspace", "check"])
 }
 
-/// A known vulnerability fails; a machine that cannot reach the database says so and goes on.
+/// A known vulnerability fails; a machine that cannot reach the database reports that and goes on.
 fn advisories(workspace: &Workspace) -> Outcome {
     let output = match deny(workspace).arg("advisories").announced_output() {
         Ok(output) => output,

@@ -1,4 +1,4 @@
-//! One child process: says what it runs, runs it, and names it when it fails.
+//! One child process: prints what it runs, runs it, and names it when it fails.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -108,7 +108,7 @@ impl Cmd {
             .with_context(|| format!("start `{line}`"))
     }
 
-    /// Like `output`, but says what it runs: for steps whose output must be read.
+    /// Like `output`, but prints what it runs: for steps whose output must be read.
     ///
     /// # Errors
     /// When it cannot be started.

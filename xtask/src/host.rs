@@ -20,7 +20,7 @@ pub(crate) struct Host {
     /// As in /proc/sys/kernel/osrelease.
     pub(crate) kernel: String,
     pub(crate) wsl: bool,
-    /// What says that this is a container, if anything does.
+    /// The sign that this is a container, if there is one.
     pub(crate) container: Option<String>,
     pub(crate) btf: bool,
     pub(crate) lockdown: Lockdown,
@@ -28,7 +28,7 @@ pub(crate) struct Host {
     pub(crate) veth: Veth,
     pub(crate) privilege: Privilege,
     pub(crate) disks: Vec<Disk>,
-    /// Root through sudo in somebody else's checkout: what is built would belong to root.
+    /// Root through sudo in another user's checkout: what is built would belong to root.
     pub(crate) sudo_in_users_checkout: bool,
 }
 
@@ -209,7 +209,7 @@ fn veth(workspace: &Workspace, privilege: Privilege) -> Veth {
     }
 }
 
-/// Runs silently; the error is what the command said.
+/// Runs silently; the error is what the command printed.
 fn tried(cmd: Cmd) -> Result<(), String> {
     match cmd.output() {
         Ok(output) if output.status.success() => Ok(()),

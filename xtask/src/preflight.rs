@@ -93,7 +93,7 @@ fn veth(host: &Host) -> Finding {
 }
 
 /// Native XDP on veth is as old as 4.19, so the kernel's floor covers it; what takes it away is
-/// somebody else's kernel configuration or somebody else's restrictions.
+/// the kernel configuration of WSL or the restrictions of a container.
 fn surroundings(host: &Host) -> Finding {
     match &host.container {
         _ if host.wsl => {

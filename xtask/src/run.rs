@@ -59,7 +59,7 @@ pub(crate) fn binary(workspace: &Workspace, name: &str) -> PathBuf {
     workspace.target.join("release").join(name)
 }
 
-/// An absolute path, because `lb` reads the file again when it is told to reload.
+/// An absolute path, because `lb` reads the file again at a reload.
 fn config_file(file: &str) -> Result<PathBuf> {
     fs::canonicalize(file).with_context(|| format!("read the configuration {file}"))
 }
@@ -69,7 +69,7 @@ fn program(request: &RunRequest, config: Option<&Path>) -> (&'static str, Vec<St
     let mut words = Vec::new();
     let name = match config {
         Some(file) => {
-            // A lab host is somebody's desk: an interface that its operator needs is refused
+            // A lab host is a workstation: an interface that its operator needs is refused
             // unless the change undoes itself.
             words.extend(["run", "--careful", "-c"].map(str::to_owned));
             words.push(file.display().to_string());

@@ -129,7 +129,7 @@ fn linker_row(prebuilt: bool, packages: &[&str]) -> [String; 4] {
     ]
 }
 
-/// Asks on a terminal; anywhere else there is nobody to ask.
+/// Asks the operator on a terminal; without one, and in CI, the answer is yes.
 fn agreed() -> Result<bool> {
     let nobody = env::var_os("CI").is_some_and(|ci| !ci.is_empty());
     if nobody || !io::stdin().is_terminal() {

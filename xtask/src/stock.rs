@@ -136,7 +136,7 @@ impl Stock {
 }
 
 /// The installed components of the pinned toolchain, one a line; `None` without the toolchain.
-/// The list is asked first, because some versions of rustup install what they are asked about.
+/// The list is read first, because some versions of rustup install what they are queried for.
 fn components(workspace: &Workspace) -> Option<String> {
     let rustup = |words: &[&str]| workspace.command("rustup").args(words).probe();
     let toolchains = rustup(&["toolchain", "list"])?;

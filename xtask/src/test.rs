@@ -162,8 +162,8 @@ fn target_of_tests(workspace: &Workspace, target: &str) -> Cmd {
     packages_of_tests(workspace).args(["--test", target])
 }
 
-/// The same packages each time: their dependencies have the features that all of them ask for, and would be
-/// built once more for another choice. Not lb-user, whose own tests ask for more; it is built as theirs.
+/// The same packages each time: their dependencies have the features that all of them need, and would be
+/// built once more for another choice. Not lb-user, whose own tests need more; it is built as theirs.
 pub(crate) fn packages_of_tests(workspace: &Workspace) -> Cmd {
     let packages = ["--package", "lb-tests", "--package", "lb-bench"];
     workspace.cargo().args(["test", "--release"]).args(packages)

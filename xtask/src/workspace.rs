@@ -49,7 +49,7 @@ impl Workspace {
     /// Finds the checkout that this xtask was built from.
     ///
     /// # Errors
-    /// When the working directory, the home directory or the user cannot be told.
+    /// When the working directory, the home directory or the user cannot be found out.
     pub(crate) fn locate() -> Result<Self> {
         let manifest = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

@@ -1,5 +1,5 @@
-//! The ClientHello: what a client wants, before there is an answer to it, read out of the bytes that it has
-//! sent so far.
+//! The ClientHello: what a client requests, before there is an answer to it, read out of the bytes that it
+//! has sent so far.
 //!
 //! Pure, and without an allocation: bytes in, a [`Verdict`] out, and no byte is changed or copied but those
 //! of the name. A hello may come in any TCP segments and any TLS records, and is read where it lies in them;
@@ -33,7 +33,7 @@ use crate::server_name::ServerName;
     reason = "a box would be an allocation, and a verdict is looked at once"
 )]
 pub enum Verdict<'a> {
-    /// The beginning of a hello, as far as can be said.
+    /// The beginning of a hello, as far as can be seen.
     Incomplete {
         /// How many bytes more a hello takes that begins like this; at least 1.
         at_least: usize,
@@ -47,11 +47,11 @@ pub enum Verdict<'a> {
 /// What of a hello matters for where its client is sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// The server that it asks for; nothing if it asks for none.
+    /// The server that it requests; nothing if it requests none.
     pub name: Option<ServerName>,
     /// The protocols that it offers to speak inside.
     pub alpn: Alpn<'a>,
-    /// Whether it may ask for another server in an encrypted hello. Only the holder of the key can
+    /// Whether it may request another server in an encrypted hello. Only the holder of the key can
     /// tell that from GREASE, which browsers send to any server, or from what is malformed.
     pub ech: bool,
     /// Whether it offers TLS 1.3.

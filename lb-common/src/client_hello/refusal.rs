@@ -1,4 +1,4 @@
-//! Why a client is refused, and the alert that tells it.
+//! Why a client is refused, and the alert that it gets.
 
 use core::{error::Error, fmt};
 
@@ -11,7 +11,7 @@ const RECORD_OVERFLOW: u8 = 22;
 const ILLEGAL_PARAMETER: u8 = 47;
 const DECODE_ERROR: u8 = 50;
 const PROTOCOL_VERSION: u8 = 70;
-/// The alert for a name that has no route, or may not be asked for.
+/// The alert for a name that has no route, or may not be requested.
 pub const UNRECOGNIZED_NAME: u8 = 112;
 
 /// Why bytes are no hello, or one that must not be routed.
@@ -121,7 +121,7 @@ impl Error for Refusal {}
 /// The record with a fatal alert, for a client that has had no answer yet.
 ///
 /// Its version is TLS 1.0, as in the first record of clients: RFC 8446 has the version of a record
-/// ignored, and clients that never heard of TLS 1.2 know this one.
+/// ignored, and clients from before TLS 1.2 know this one.
 #[must_use]
 pub const fn alert_record(description: u8) -> [u8; 7] {
     const ALERT: u8 = 21;

@@ -9,7 +9,7 @@ pub(super) struct Import {
     pub(super) path: Vec<String>,
     /// What it is called here.
     pub(super) name: String,
-    /// Whether it is said to others (`pub use`): they find it here.
+    /// Whether it is exported to other modules (`pub use`): they find it here.
     pub(super) is_exported: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn children(text: &str) -> Vec<String> {
     declared.map(|three| three[1].text.to_owned()).collect()
 }
 
-/// Where a path begins, and how many tokens say so; none if no path of this crate begins here.
+/// Where a path begins, and how many tokens that takes; none if no path of this crate begins here.
 fn base(
     tokens: &[Token<'_>],
     at: usize,

@@ -1,4 +1,4 @@
-//! What a guest has said: the lines of tests/kernels/guest.sh.
+//! What a guest has printed: the lines of tests/kernels/guest.sh.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ pub(super) const TITLES: [&str; 8] = [
     "kernel", "loads", "verified", "tiers", "packet", "netns", "lab", "seconds",
 ];
 
-/// What a guest has said.
+/// What a guest has printed.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     /// Whether it came to the end of its steps.

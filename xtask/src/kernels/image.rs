@@ -34,7 +34,7 @@ const FILES: [&str; 9] = [
     "/usr/share/nginx/modules-available",
 ];
 
-/// The tests of lb-tests, which a guest may be asked for by their names.
+/// The tests of lb-tests, which may be requested of a guest by their names.
 const TESTS: [&str; 3] = ["netns", "packet", "verifier"];
 
 /// A first file system in a file, which is removed with this.
@@ -126,7 +126,7 @@ fn tests(workspace: &Workspace, steps: &[&str]) -> Result<Vec<(&'static str, Pat
     wanted.iter().map(binary).collect()
 }
 
-/// The path of a test target in what cargo says of its build.
+/// The path of a test target in what cargo prints of its build.
 fn executable<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let said = format!("Executable {name}/main.rs (");
     let found = text
@@ -221,7 +221,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The paths in what `ldd` says.
+/// The paths in what `ldd` prints.
 fn libraries_in(text: &str) -> Vec<String> {
     let words = text.split_whitespace();
     words

@@ -16,12 +16,12 @@ const CPUS: &str = "2";
 /// suite, where it is expedited four.
 const WORDS: &str = "console=ttyS0 panic=-1 oops=panic quiet loglevel=5 net.ifnames=0 no_timer_check \
                      rcupdate.rcu_expedited=1";
-/// What a kernel's log says of a fault of its own.
+/// What a kernel's log has for a fault of its own.
 const COMPLAINTS: [&str; 4] = ["BUG:", "WARNING:", "Oops", "Call Trace"];
 /// Lines of the console's end that explain a machine that ended too early.
 const LAST_LINES: usize = 25;
 
-/// What a machine has said.
+/// What a machine has printed.
 pub(super) struct Said {
     pub(super) output: String,
     console: String,
@@ -67,7 +67,7 @@ pub(super) fn run(
 }
 
 impl Said {
-    /// The first line of the kernel's log that speaks of a fault of its own.
+    /// The first line of the kernel's log that reports a fault of its own.
     pub(super) fn complaint(&self) -> Option<&str> {
         let is_complaint = |line: &&str| COMPLAINTS.iter().any(|word| line.contains(word));
         self.console.lines().find(is_complaint)

@@ -98,7 +98,7 @@ impl Modules<'_> {
     }
 }
 
-/// What a module's own words (`modinfo`) say that it depends on.
+/// What a module depends on by its own description (`modinfo`).
 fn needs(module: &[u8]) -> Vec<String> {
     let mut words = module.split(|byte| *byte == 0);
     let list = words

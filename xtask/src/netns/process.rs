@@ -67,7 +67,7 @@ impl<'a> Program<'a> {
     /// The names of all tests.
     ///
     /// # Errors
-    /// When the binary does not say.
+    /// When the binary does not list them.
     pub(super) fn list(&self) -> Result<Vec<String>> {
         let list =
             Cmd::new(&self.binary).args(["--list", "--include-ignored", "--format", "terse"]);

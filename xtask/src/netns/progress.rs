@@ -18,13 +18,13 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Says what begins.
+    /// Prints what begins.
     pub(super) fn new(all: usize, at_once: usize) -> Self {
         eprintln!("{all} namespace tests, {at_once} at a time");
         Self { all, done: 0 }
     }
 
-    /// Says how a test has ended, and if it failed all that explains it; `left` is the work that is left by
+    /// Prints how a test has ended, and if it failed all that explains it; `left` is the work that is left by
     /// the times that are known, `elapsed` the time since the first began.
     pub(super) fn ended(&mut self, ended: &Ended, left: Duration, elapsed: Duration) {
         self.done += 1;

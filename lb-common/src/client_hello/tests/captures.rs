@@ -189,7 +189,7 @@ fn of_browsers_are_longer_than_a_segment() {
     }
 }
 
-/// The name is in the second segment, and nobody is routed before it has come.
+/// The name is in the second segment, and the client is not routed before it has come.
 #[test]
 fn a_name_behind_the_first_segment_is_waited_for() {
     for (name, as_late) in LATE {

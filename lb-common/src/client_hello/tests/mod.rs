@@ -1,4 +1,4 @@
-//! Hellos of real clients, whole and in pieces, and hellos that nobody should send.
+//! Hellos of real clients, whole and in pieces, and hellos that no client should send.
 
 mod captures;
 mod extensions;

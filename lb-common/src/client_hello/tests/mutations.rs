@@ -1,8 +1,8 @@
-//! Hellos with bytes that nobody meant: nothing panics, and no name comes out that is none.
+//! Hellos with mutated bytes: nothing panics, and no name comes out that is none.
 
 use super::{Chance, MAX_HELLO, Reading, ServerName, Verdict, captures, parse};
 
-/// What is said of any bytes whatever: once, in pieces, and with more behind.
+/// The verdict on any bytes whatever: once, in pieces, and with more behind.
 fn check(stream: &[u8], cut: usize) {
     let verdict = parse(stream);
     match &verdict {

@@ -39,7 +39,7 @@ fn every_prefix_and_every_byte_by_itself() {
     }
 }
 
-/// As much as is still needed is what comes: each read asks for it, and has the hello in a few.
+/// As much as is still needed is what comes: each read takes it, and has the hello in a few.
 #[test]
 fn what_is_needed_leads_to_the_end() {
     for capture in captures::all() {

@@ -26,7 +26,7 @@ pub(crate) struct Applied {
     pub(crate) ids: Ids,
     /// Tables of the pools, by id, as they stand in the map.
     pub(crate) tables: BTreeMap<u32, Vec<u32>>,
-    /// The backends that are in one of them: they have new flows.
+    /// The backends that are in one of them, and so have new flows: [`Self::update_serving`].
     pub(crate) serving: BTreeSet<u32>,
     /// The shares that they were made of, by the pools' names.
     pub(crate) shares: BTreeMap<String, Vec<u32>>,
@@ -37,8 +37,8 @@ pub(crate) struct Applied {
 }
 
 impl Applied {
-    /// What of it belongs to the `tables`, which are those in the map.
-    pub(crate) fn note_tables(&mut self) {
+    /// Derives `serving` from `tables`: looked up for each backend, where a table has thousands of places.
+    pub(crate) fn update_serving(&mut self) {
         self.serving = self.tables.values().flatten().copied().collect();
     }
 

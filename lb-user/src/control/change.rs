@@ -90,8 +90,8 @@ impl Change {
         std::mem::replace(&mut self.plan, later)
     }
 
-    /// Ends all flows that what is wanted does not let in, also those that nothing of this change takes the
-    /// way in from: a process may have been killed between a change and its end of flows.
+    /// Ends all flows that the configuration does not let in, not only those that it lets in no more: a
+    /// process may have been killed between a change and its cut.
     pub(crate) fn end_all_not_admitted(&mut self) {
         self.ends.cut = not_admitted(&self.desired);
     }
@@ -278,7 +278,7 @@ impl Running {
         self.ending.expiry.follow(self.ways(&config, &ids));
         self.applied.retired = Retired::new(&ids, &config, &desired);
         self.applied.tables = tables;
-        self.applied.note_tables();
+        self.applied.update_serving();
         self.applied.shares = shares;
         let serving = &self.applied.serving;
         self.checks

@@ -153,7 +153,7 @@ impl Running {
                 Err(error) => result = Err(error.context(format!("the shares of pool {pool}"))),
             }
         }
-        self.applied.note_tables();
+        self.applied.update_serving();
         if has_new_table {
             self.steer();
         }
@@ -185,7 +185,7 @@ impl Running {
     pub(crate) fn go_by_maps(&mut self) -> Result<()> {
         let current = self.data_plane.live.current(&self.applied.ids)?;
         self.applied.tables = in_use(&current, &mut self.applied.ids);
-        self.applied.note_tables();
+        self.applied.update_serving();
         // The shares that the tables were made of are not known: they are written anew.
         self.applied.shares.clear();
         self.applied.retired.keep(&current, &self.applied.ids);

@@ -333,7 +333,7 @@ impl<'a> Found<'a> {
             changes: changes::follow(start.runtime),
             reporter: reporter.clone(),
         };
-        running.applied.note_tables();
+        running.applied.update_serving();
         Ok(running)
     }
 }

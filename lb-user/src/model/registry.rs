@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// The most labels that there can be: see [`label::label`].
+/// The most labels that there can be: see [`addr6`].
 const MAX_LABELS: u32 = (1 << 28) - 2;
 
 /// All ids that have been given out.

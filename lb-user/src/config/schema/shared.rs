@@ -14,7 +14,7 @@ use crate::config::{
 };
 
 section! {
-    /// A shared VIP whose clients are told apart by the name in their ClientHello.
+    /// A shared VIP whose clients are distinguished by the name in their ClientHello.
     struct RawSni = "sni" {
         /// Where each name goes; at least one. An exact name comes before a longer wildcard, that before a
         /// shorter one, and regular expressions come last, in their order.
@@ -38,7 +38,7 @@ section! {
 }
 
 section! {
-    /// A shared VIP whose requests are told apart by their Host.
+    /// A shared VIP whose requests are distinguished by their Host.
     struct RawHttp = "http" {
         /// Where each name goes, as of `sni`.
         required routes: HttpRoutes,

@@ -1,6 +1,7 @@
 //! The outer end of a cell: only what a cell must send gets out.
 
 pub(crate) mod enter;
+pub(crate) mod sockets;
 mod station;
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
@@ -15,6 +16,7 @@ use lb_common::{
 };
 use network_types::eth::EtherType;
 
+use self::enter::Addresses;
 use crate::{count, drop_sample, emit, flow::splice, frame::xdp::Xdp, ip::v6, lookup, subprogram};
 
 /// `lb_cell`.
@@ -33,7 +35,7 @@ pub(crate) fn cell(ctx: &XdpContext) -> u32 {
 /// The end of a frame of the network `id` that stays in the cell for the reason with this number: sampled, counted.
 /// Returns the XDP action.
 ///
-/// A function of its own for the verifier, which walks it once and not once for each way here.
+/// A subprogram, which the verifier walks once and not once for each way here.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_stay(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
@@ -86,7 +88,11 @@ fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     if !is_local {
         return None;
     }
-    enter::note(&frame, (ip.source.get(), ip.destination.get()), id);
+    let ends = Addresses {
+        us: ip.source.get(),
+        peer: ip.destination.get(),
+    };
+    enter::note(&frame, ends, id);
     Some(())
 }
 
@@ -104,7 +110,7 @@ fn is_local6(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
         return None;
     }
     if let Some(peer) = peer {
-        enter::note(&frame, (us, peer), id);
+        enter::note(&frame, Addresses { us, peer }, id);
     }
     Some(())
 }

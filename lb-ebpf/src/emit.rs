@@ -27,7 +27,7 @@ pub(crate) fn check<I: Ip>(frame: &Frame<'_, I>, id: u16) -> Result<(), DropReas
     Err(DropReason::TooBig)
 }
 
-/// Sends the frame, which is addressed already, out of the NIC of `network_by_id` with its tag.
+/// Sends the frame, which is addressed already, out of the NIC of `network` with its tag.
 #[inline(always)]
 pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
     if network.vlan != 0 {
@@ -40,7 +40,7 @@ pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropRe
     Ok(Verdict::Forwarded)
 }
 
-/// Sends an answer back to the station that the question came from, out of the NIC of `network_by_id` with its tag. Where a
+/// Sends an answer back to the station that the question came from, out of the NIC of `network` with its tag. Where a
 /// local stack may be behind the NIC, by a redirect: a veth loses `XDP_TX` unless its peer has a program.
 #[inline(always)]
 pub(crate) fn back(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropReason> {
@@ -54,7 +54,7 @@ pub(crate) fn back(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropR
     Ok(Verdict::Returned)
 }
 
-/// Hands the frame, as it is, to the cell of `network_by_id`.
+/// Hands the frame, as it is, to the cell of `network`.
 #[inline(always)]
 pub(crate) fn to_cell(network: &Network) -> Result<Verdict, DropReason> {
     redirect(network.cell_ifindex)?;

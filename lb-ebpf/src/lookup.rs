@@ -1,6 +1,8 @@
 //! Which network a frame came from, what its address is, which service listens there; the peers that a cell
 //! talks to.
 
+use core::ops::Deref;
+
 use aya_ebpf::maps::lpm_trie::Key;
 use lb_common::{
     addr::{Be16, Be32, Be128},
@@ -185,4 +187,38 @@ pub(crate) fn rule(set: u32, address: Be32) -> u32 {
 pub(crate) fn rule6(set: u32, address: Be128) -> u32 {
     let key = Key::new(SET_BITS + 128, RuleKey6 { set, address });
     RULES6.get(&key).copied().unwrap_or(0)
+}
+
+/// A network, and its id.
+#[derive(Clone, Copy)]
+pub(crate) struct NetworkRef {
+    pub(crate) id: u16,
+    network: &'static Network,
+}
+
+impl NetworkRef {
+    #[inline(always)]
+    pub(crate) fn of(id: u16) -> Result<Self, DropReason> {
+        let network = network_by_id(id)?;
+        Ok(Self { id, network })
+    }
+
+    /// The same of an id that a subprogram has as argument.
+    #[inline(always)]
+    pub(crate) fn of_raw(id: u32) -> Option<Self> {
+        let network = NETWORKS.get(id)?;
+        Some(Self {
+            id: id as u16,
+            network,
+        })
+    }
+}
+
+impl Deref for NetworkRef {
+    type Target = Network;
+
+    #[inline(always)]
+    fn deref(&self) -> &Network {
+        self.network
+    }
 }

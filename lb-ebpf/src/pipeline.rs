@@ -1,7 +1,10 @@
-//! The sentence, in order: parse -> conntrack -> rewrite -> emit, and for a new flow lookup ->
-//! policy -> select -> allocate in between.
+//! The sentence, in order: classify -> conntrack -> rewrite -> emit, and for a new flow lookup -> policy -> select ->
+//! allocate in between.
 
-use aya_ebpf::programs::XdpContext;
+mod v4;
+mod v6;
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     maps::network::{Address, Network},
     verdict::{DropReason, Hook, Verdict},
@@ -17,19 +20,17 @@ use crate::{
     count,
     flow::splice,
     frame::{ip_options, vlan, xdp::Xdp},
-    ip::{v4, v6},
-    lookup,
-    new_flow::{self, policy},
-    pipeline::{policy::not_for_us, v4::forward::lb_flow},
+    ip, lookup,
+    new_flow::policy,
     reject, stopped,
-    subprogram::{Next, Outcome, Step},
+    subprogram::{Next, Next6, Outcome, Pair, Stage6, Step, Step6},
 };
 
 /// `lb_nic`.
 #[inline(always)]
 pub(crate) fn nic(ctx: &XdpContext) -> u32 {
-    let (id, end) = match enter(ctx) {
-        Ok(door) => (door.id, inside(ctx, &door)),
+    let (id, end) = match classify(ctx) {
+        Ok(ingress) => (ingress.id, inside(ctx, &ingress)),
         Err((id, None)) => (id, Ok(Verdict::Passed)),
         Err((id, Some(reason))) => (id, Err(reason)),
     };
@@ -51,7 +52,7 @@ struct Ingress {
 /// Finds the network of a frame and takes its tag off; or gives the network that the frame is counted
 /// for and why it is dropped, or nothing if it is not for us and passes as it came.
 #[inline(always)]
-fn enter(ctx: &XdpContext) -> Result<Ingress, (u16, Option<DropReason>)> {
+fn classify(ctx: &XdpContext) -> Result<Ingress, (u16, Option<DropReason>)> {
     let xdp = Xdp::new(ctx);
     let malformed = (0, Some(DropReason::Malformed));
     let ethernet: &Ethernet = xdp.header(0).ok_or(malformed)?;
@@ -93,10 +94,10 @@ fn enter(ctx: &XdpContext) -> Result<Ingress, (u16, Option<DropReason>)> {
 
 /// What happens to a frame for us. One that passes gets its tag back.
 #[inline(always)]
-fn inside(ctx: &XdpContext, door: &Ingress) -> Result<Verdict, DropReason> {
-    let verdict = frame(ctx, &Xdp::new(ctx), door.id, door.network)?;
-    if matches!(verdict, Verdict::Passed) && door.is_tagged {
-        vlan::put_on(ctx, door.tag)?;
+fn inside(ctx: &XdpContext, ingress: &Ingress) -> Result<Verdict, DropReason> {
+    let verdict = frame(ctx, &Xdp::new(ctx), ingress.id, ingress.network)?;
+    if matches!(verdict, Verdict::Passed) && ingress.is_tagged {
+        vlan::put_on(ctx, ingress.tag)?;
     }
     Ok(verdict)
 }
@@ -109,9 +110,9 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     if ethertype == EtherType::Ipv4 as u16 {
         ipv4(ctx, xdp, id, network, ethernet)
     } else if ethertype == EtherType::Ipv6 as u16 {
-        v6::receive::ipv6(ctx, id)
+        ipv6(ctx, id)
     } else if ethertype == EtherType::Arp as u16 {
-        Outcome::from_raw(v4::arp::lb_arp(ctx.ctx, u32::from(id))).result()
+        Outcome::from_raw(ip::v4::arp::lb_arp(ctx.ctx, u32::from(id))).result()
     } else if network.is_tenant() && !is_link_control(ethernet.ethertype.get().get()) {
         Err(DropReason::NotDeclared)
     } else {
@@ -119,7 +120,7 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
     }
 }
 
-/// A request to a VIP, a reply to a SNAT port, or none of ours.
+/// A packet of IPv4 to one of our addresses, or to none of them.
 #[inline(always)]
 fn ipv4(
     ctx: &XdpContext,
@@ -139,7 +140,7 @@ fn ipv4(
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
     let Some(address) = lookup::address(id, ip.destination.get()) else {
-        return not_for_us(network, ip);
+        return policy::not_for_us(network, ip);
     };
     if network.is_stopped() {
         let flags = u32::from(network.flags);
@@ -149,25 +150,69 @@ fn ipv4(
         return network.undeclared(reason);
     }
     if ip.is_later_fragment() {
-        return Outcome::from_raw(v4::fragment::lb_fragment(ctx.ctx, u32::from(id))).result();
+        return Outcome::from_raw(ip::v4::fragment::lb_fragment(ctx.ctx, u32::from(id))).result();
     }
     if ip.protocol.get() == IpProto::Icmp as u8 {
-        return Outcome::from_raw(v4::icmp::lb_icmp(ctx.ctx, u32::from(id))).result();
+        return Outcome::from_raw(ip::v4::icmp::lb_icmp(ctx.ctx, u32::from(id))).result();
     }
-    crate::pipeline::forward(ctx, id, address)
+    forward(ctx, id, address)
 }
 
-/// The end of a packet to `address`, one of ours in the network `id`.
+/// TCP or UDP to `address`, one of ours in the network `id`: conntrack -> rewrite -> emit; between them, for a packet
+/// of no flow, lookup -> policy -> select -> allocate; and behind them, for a flow that was handed over, the splice.
 #[inline(always)]
-pub(crate) fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
-    let ports = u32::from(address.first_port) << 16 | u32::from(address.count);
-    let next = lb_flow(ctx.ctx, u32::from(id), address.kind, address.base, ports);
-    let outcome = match Next::from_raw(next).step() {
+fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
+    let (ctx, id) = (ctx.ctx, u32::from(id));
+    let ports = Pair::new(address.first_port, address.count).raw();
+    let mut next = Next::from_raw(v4::lb_flow(ctx, id, address.kind, address.base, ports));
+    if let Step::NewFlow = next.step() {
+        next = Next::from_raw(v4::lb_open(ctx, id));
+    }
+    let outcome = match next.step() {
+        Step::Flow { flow_id, leg } => Outcome::from_raw(splice::lb_splice(ctx, flow_id, leg)),
         Step::Ended(outcome) => outcome,
-        Step::NewFlow => Outcome::from_raw(new_flow::lb_open(ctx.ctx, u32::from(id))),
-        Step::Splice { flow_id, way } => {
-            Outcome::from_raw(splice::lb_splice(ctx.ctx, flow_id, way.raw()))
+        // What was to open a flow has ended.
+        Step::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
+    };
+    outcome.result()
+}
+
+/// A packet of IPv6 from the network `id`.
+#[inline(always)]
+fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+    let (ctx, id) = (ctx.ctx, u32::from(id));
+    let (stage, chain, label) = match Next6::from_raw(v6::lb_ipv6(ctx, id)).step() {
+        Step6::Ended(outcome) => return outcome.result(),
+        Step6::Continue {
+            stage,
+            chain,
+            label,
+        } => (stage, chain, label),
+    };
+    let outcome = match stage {
+        Stage6::Conntrack => return forward6(ctx, id, label, chain),
+        Stage6::Icmp => ip::v6::icmp::lb_icmp6(ctx, id, chain),
+        Stage6::Fragment => ip::v6::fragment::lb_fragment6(ctx, id, chain),
+        Stage6::Discovery => ip::v6::neighbour::lb_neighbour(ctx, id),
+    };
+    Outcome::from_raw(outcome).result()
+}
+
+/// TCP or UDP over IPv6 to the address of ours with this label, in the network `id`: as [`forward`], with the rewrite
+/// in a function of its own.
+#[inline(always)]
+fn forward6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> Result<Verdict, DropReason> {
+    let mut next = Next::from_raw(v6::lb_flow6(ctx, id, label, chain));
+    if let Step::NewFlow = next.step() {
+        next = Next::from_raw(v6::lb_open6(ctx, id, label, chain));
+    }
+    let outcome = match next.step() {
+        Step::Flow { flow_id, leg } => {
+            Outcome::from_raw(v6::lb_rewrite6(ctx, id, flow_id, leg, chain))
         }
+        Step::Ended(outcome) => outcome,
+        // What was to open a flow has ended.
+        Step::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
     };
     outcome.result()
 }

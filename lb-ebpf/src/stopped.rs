@@ -10,7 +10,7 @@ use lb_common::{
 use crate::{frame::xdp::Xdp, lookup, subprogram::Outcome};
 
 /// The end of a packet to one of our addresses in the stopped network `id`, which has these `flags`, as
-/// [`Outcome`]. A function of its own for the verifier, as `lb_refuse`.
+/// [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_stopped(ctx: *mut xdp_md, id: u32, flags: u32) -> u32 {

@@ -84,6 +84,15 @@ pub const NETWORK_EVENTS: u16 = 4;
 /// is ours is dropped.
 pub const NETWORK_STOPPED: u16 = 32;
 
+/// Consecutive places of `snat_slots`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnatPlaces {
+    /// The first one.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
 impl Network {
     /// Whether nothing of this network may reach the host's stack.
     #[inline(always)]
@@ -103,21 +112,27 @@ impl Network {
         self.flags & NETWORK_STOPPED != 0
     }
 
-    /// Of which of `snat_slots` a flow of IPv6, or of IPv4, takes its port: the first one, and how many.
+    /// Of which of `snat_slots` a flow of IPv6, or of IPv4, takes its port.
     #[inline(always)]
-    pub const fn snat(&self, is_ipv6: bool) -> (u32, u32) {
+    pub const fn snat(&self, is_ipv6: bool) -> SnatPlaces {
         if is_ipv6 {
             let count = (self.flags >> SNAT6_SHIFT) as u32;
-            (SNAT_PLACES.wrapping_sub(count), count)
+            SnatPlaces {
+                first: SNAT_PLACES.wrapping_sub(count),
+                count,
+            }
         } else {
-            (0, self.snat_count)
+            SnatPlaces {
+                first: 0,
+                count: self.snat_count,
+            }
         }
     }
 
     /// The slots of its SNAT addresses, those of IPv4 first.
     pub fn slots(&self) -> impl Iterator<Item = u8> {
         let of = |is_ipv6| {
-            let (first, count) = self.snat(is_ipv6);
+            let SnatPlaces { first, count } = self.snat(is_ipv6);
             let slots = self.snat_slots.into_iter().skip(first as usize);
             slots.take(count as usize)
         };

@@ -14,6 +14,7 @@ use crate::{
     emit,
     flow::entry::now,
     maps::{CONTACTS, HASH_KEY, RATES},
+    subprogram::Pair,
 };
 
 /// Takes of the buckets that this CPU has for the network `id`; none is left where there are none.
@@ -40,26 +41,30 @@ pub(crate) fn at_rate(
     emit::to_cell(network)
 }
 
-/// Whether a segment from `peer` to `us`, addresses or their labels, may enter the cell of the network `id`: its
+/// The ends of a segment, as addresses or their labels.
+#[derive(Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) us: Be32,
+    pub(crate) peer: Be32,
+}
+
+/// Whether a segment that came from the peer may enter the cell of the network `id`: its
 /// sockets have spoken to that end lately, or there is a token, and room for one more station of the link.
 #[inline(always)]
-pub(crate) fn check<I>(
-    frame: &Frame<'_, I>,
-    (peer, us): (Be32, Be32),
-    id: u16,
-) -> Result<(), DropReason> {
+pub(crate) fn check<I>(frame: &Frame<'_, I>, ends: Addresses, id: u16) -> Result<(), DropReason> {
+    let Addresses { us, peer } = ends;
     let (peer_port, port) = frame.l4.ports();
-    let ports = u32::from(port.raw()) << 16 | u32::from(peer_port.raw());
+    let ports = Pair::new(port.raw(), peer_port.raw());
     let asks = u32::from(frame.asks());
-    match lb_admits(u32::from(id), us.raw(), peer.raw(), ports, asks) {
+    match lb_admits(u32::from(id), us.raw(), peer.raw(), ports.raw(), asks) {
         0 => Err(DropReason::CellRate),
         _ => Ok(()),
     }
 }
 
-/// [`check`] of these ends of a segment; `ports` are ours, and the peer's in the lower half; `asks` is 1 for
-/// the SYN that opens a connection. Returns 1 if the segment may enter. A function of its own for the
-/// verifier, which walks it once, and so that it takes no stack of its callers.
+/// [`check`] of these ends of a segment; `ports` is a [`Pair`] of our port and the peer's; `asks` is 1 for the SYN
+/// that opens a connection. Returns 1 if the segment may enter. A subprogram, which the verifier walks once, and so
+/// that it takes no stack of its callers.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_admits(id: u32, us: u32, peer: u32, ports: u32, asks: u32) -> u32 {
@@ -67,11 +72,12 @@ extern "C" fn lb_admits(id: u32, us: u32, peer: u32, ports: u32, asks: u32) -> u
     let has_token = if asks != 0 {
         take(network, |rates, now| rates.syns.take(now, SYNS))
     } else {
+        let ports = Pair::from_raw(ports);
         let ends = Ends {
             us: Be32::from_raw(us),
             peer: Be32::from_raw(peer),
-            port: Be16::from_raw((ports >> 16) as u16),
-            peer_port: Be16::from_raw(ports as u16),
+            port: Be16::from_raw(ports.high()),
+            peer_port: Be16::from_raw(ports.low()),
             network,
         };
         if is_known(ends) {
@@ -96,16 +102,17 @@ fn is_known(ends: Ends) -> bool {
     })
 }
 
-/// Notes that a socket of the cell of the network `id` sends to `peer` from `us`, addresses or their labels.
+/// Notes that a socket of the cell of the network `id` sends to the peer.
 /// What any station can make the kernel send is no sign of a socket: a RST, and the SYN-ACK.
 #[inline(always)]
-pub(crate) fn note<I>(frame: &Frame<'_, I>, (us, peer): (Be32, Be32), id: u16) {
+pub(crate) fn note<I>(frame: &Frame<'_, I>, ends: Addresses, id: u16) {
     let L4::Tcp(tcp) = frame.l4 else {
         return;
     };
     if tcp.flags.get() & RST != 0 || frame.answers() {
         return;
     }
+    let Addresses { us, peer } = ends;
     let (port, peer_port) = frame.l4.ports();
     let contact = contact(Ends {
         us,

@@ -7,6 +7,7 @@ use lb_common::{
 
 use crate::{
     flow::{atomic, entry::now},
+    lookup::network_by_id,
     maps::{ADDED, HASH_KEY, STATIONS},
     new_flow::policy,
 };
@@ -15,8 +16,7 @@ use crate::{
 const ATTEMPTS: u32 = 4;
 
 /// Whether a frame from this address may enter the cell of the network `id`, which will answer: 1 if it comes from
-/// behind a gateway, is of a station that was added lately, or is counted as one more, else 0. A function of its own
-/// for the verifier, as `lb_refuse`.
+/// behind a gateway, is of a station that was added lately, or is counted as one more, else 0. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_station(id: u32, address: u32) -> u32 {
@@ -25,7 +25,7 @@ pub(crate) extern "C" fn lb_station(id: u32, address: u32) -> u32 {
 
 #[inline(always)]
 fn is_admitted(id: u16, address: Be32) -> Option<bool> {
-    let network = crate::lookup::network_by_id(id).ok()?;
+    let network = network_by_id(id).ok()?;
     if !policy::is_on_link(network, address) {
         return Some(true);
     }

@@ -9,38 +9,15 @@ use lb_common::{
 use crate::{
     flow::{budget, entry::Entry},
     maps::PENDING,
-    subprogram::FIRST_VERDICT,
+    subprogram::{Advanced, Fate, Judgement, SegmentBits},
 };
 
 /// Swaps that are tried when another CPU changes the same word; the loser of all of them has
 /// missed a FIN, which the peer repeats.
 const MAX_SWAPS: u32 = 4;
 
-/// What [`lb_advance`] returns of a word in its upper half; no reason has these numbers.
-pub(crate) const KEPT: u32 = FIRST_VERDICT;
-/// See [`KEPT`].
-pub(crate) const CLOSED: u32 = KEPT + 1;
-/// See [`KEPT`].
-pub(crate) const ANSWERED: u32 = KEPT + 2;
-
-/// Bits of a packet beside its flags and, in the upper half, its bytes of data.
-const IS_REPLY: u32 = 1 << 8;
-const IS_TCP: u32 = 1 << 9;
-
-/// A packet as [`lb_advance`] takes it, but for its numbers.
-#[inline(always)]
-pub(crate) fn described(is_tcp: bool, direction: Direction, segment: &Segment) -> u32 {
-    let reply = match direction {
-        Direction::Request => 0,
-        Direction::Reply => IS_REPLY,
-    };
-    let tcp = if is_tcp { IS_TCP } else { 0 };
-    reply | tcp | u32::from(segment.flags) | u32::from(segment.payload) << 16
-}
-
-/// What a packet means for the word of the flow with this id, carried out: its word then, and above it what has
-/// become of the flow, or why the packet is dropped. A function of its own for the verifier, as `lb_refuse`: few
-/// packets change a word.
+/// What a packet means for the word of the flow with this id, carried out, as [`Advanced`]; `packet` is
+/// [`SegmentBits`]. A subprogram: few packets change a word.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_advance(
@@ -50,17 +27,18 @@ pub(crate) extern "C" fn lb_advance(
     sequence: u32,
     acknowledgment: u32,
 ) -> u64 {
-    let judge = |word: FlowState| match lb_judge(id, word.raw(), packet, sequence, acknowledgment) {
-        // The rest of a connection that is gone is answered.
-        REFUSED if word.is_reset() => Err(DropReason::ReplyMismatch),
-        REFUSED => Err(DropReason::ReplyUnexpected),
-        next => Ok(FlowState::from_raw(next as u32)),
+    let judge = |word: FlowState| {
+        let judged = lb_judge(id, word.raw(), packet, sequence, acknowledgment);
+        match Judgement::from_raw(judged).state() {
+            Some(next) => Ok(next),
+            // The rest of a connection that is gone is answered.
+            None if word.is_reset() => Err(DropReason::ReplyMismatch),
+            None => Err(DropReason::ReplyUnexpected),
+        }
     };
     let entry = Entry::at(id).ok_or(DropReason::RecordMissing);
-    match entry.and_then(|entry| change(&entry, FlowState::from_raw(word), judge)) {
-        Ok((word, end)) => u64::from(end) << 32 | u64::from(word.raw()),
-        Err(reason) => (reason as u64) << 32,
-    }
+    let end = entry.and_then(|entry| change(&entry, FlowState::from_raw(word), judge));
+    Advanced::of(end).raw()
 }
 
 /// The word as it stays, and what has become of the flow. `judge` returns what the packet makes of a word.
@@ -69,7 +47,7 @@ fn change(
     entry: &Entry,
     mut word: FlowState,
     judge: impl Fn(FlowState) -> Result<FlowState, DropReason>,
-) -> Result<(FlowState, u32), DropReason> {
+) -> Result<(FlowState, Fate), DropReason> {
     for _ in 0..MAX_SWAPS {
         let next = judge(word)?;
         if next == word {
@@ -80,12 +58,12 @@ fn change(
         }
         if entry.swap(word, next) {
             budget::follow(entry, word, next);
-            let end = match (next.state(), word.state()) {
-                (State::Closed, _) => CLOSED,
-                (_, State::New) => ANSWERED,
-                _ => KEPT,
+            let fate = match (next.state(), word.state()) {
+                (State::Closed, _) => Fate::Closed,
+                (_, State::New) => Fate::Answered,
+                _ => Fate::Kept,
             };
-            return Ok((next, end));
+            return Ok((next, fate));
         }
         let again = entry.word();
         if again.generation() != word.generation() || !again.translates() {
@@ -93,42 +71,32 @@ fn change(
         }
         word = again;
     }
-    Ok((word, KEPT))
+    Ok((word, Fate::Kept))
 }
 
-/// What [`lb_judge`] returns for a packet that its flow does not take; no word has this number.
-const REFUSED: u64 = u64::MAX;
-
-/// The word that a packet makes of this one, of the flow with this id, or [`REFUSED`]. A function of its own for the
-/// verifier, which walks it once and not for each swap.
+/// The state that a packet makes of this one, of the flow with this id, as [`Judgement`]. A subprogram, which the
+/// verifier walks once and not for each swap.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_judge(id: u32, word: u32, packet: u32, sequence: u32, acknowledgment: u32) -> u64 {
-    let direction = match packet & IS_REPLY {
-        0 => Direction::Request,
-        _ => Direction::Reply,
-    };
-    let segment = Segment {
-        flags: packet as u8,
-        sequence,
-        acknowledgment,
-        payload: (packet >> 16) as u16,
-    };
+    let packet = SegmentBits::from_raw(packet);
+    let (segment, direction) = (packet.segment(sequence, acknowledgment), packet.direction());
     let word = FlowState::from_raw(word);
-    let step = if packet & IS_TCP == 0 {
-        conntrack::udp(word, direction)
-    } else {
+    let step = if packet.is_tcp() {
         let Some(entry) = Entry::at(id) else {
-            return REFUSED;
+            return Judgement::REFUSED.raw();
         };
         let numbers = numbers(&entry, word, direction, &segment);
         conntrack::tcp(word, direction, &segment, &numbers)
+    } else {
+        conntrack::udp(word, direction)
     };
-    match step {
-        Transition::Refuse => REFUSED,
-        Transition::Keep => word.raw().into(),
-        Transition::Change(next) => next.raw().into(),
-    }
+    let judgement = match step {
+        Transition::Refuse => Judgement::REFUSED,
+        Transition::Keep => Judgement::of(word),
+        Transition::Change(next) => Judgement::of(next),
+    };
+    judgement.raw()
 }
 
 /// The numbers that a segment is judged by. Those that it has for the flow are noted: of a SYN that is

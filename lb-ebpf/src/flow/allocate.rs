@@ -1,10 +1,6 @@
 //! A flow id, which is also the SNAT port, for a new flow (`claim`); and back into its queue.
 
-use lb_common::{
-    conntrack::FlowState,
-    maps::{flow::FlowKey, network::Network},
-    verdict::DropReason,
-};
+use lb_common::{conntrack::FlowState, maps::flow::FlowKey, verdict::DropReason};
 
 use crate::{
     flow::{
@@ -15,6 +11,7 @@ use crate::{
         snat::release,
     },
     ip::version::IpVersion,
+    lookup::NetworkRef,
 };
 
 /// Swaps that are tried to withdraw a flow that replies change; one that stays is half-open, and expires.
@@ -24,14 +21,14 @@ const MAX_SWAPS: u32 = 4;
 /// findable. Gives its entry, and that entry's generation.
 #[inline(always)]
 pub(crate) fn allocate<I: IpVersion>(
-    (id, network): (u16, &Network),
+    network: NetworkRef,
     client: &I,
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
 ) -> Result<(Entry, u32), DropReason> {
     let snat = network.snat(I::IS_IPV6);
-    let (entry, claimed) = claim::claim(id, snat, key, udp, flow)?;
+    let (entry, claimed) = claim::claim(network.id, snat, key, udp, flow)?;
     entry.fill(key, flow);
     client.note_client(entry.id);
     let published = claimed.publish();

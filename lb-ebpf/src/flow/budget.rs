@@ -61,8 +61,8 @@ pub(crate) fn check_again(entry: &Entry) -> Result<(), DropReason> {
     }
 }
 
-/// 1 if the flow with this id must not come into full use, else 0. A network or service that is gone refuses
-/// no flow. A function of its own for the verifier, as `lb_refuse`.
+/// 1 if the flow with this id must not come into full use, else 0. A network or service that is gone refuses no
+/// flow. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_budget_is_spent(id: u32) -> u32 {
@@ -101,7 +101,7 @@ pub(crate) fn follow(entry: &Entry, old: FlowState, new: FlowState) {
 }
 
 /// Adds `amount` to what the network, the service and the quota of the flow with this id have in full use. A
-/// function of its own for the verifier, as `lb_refuse`. Returns nothing of interest.
+/// subprogram. Returns nothing of interest.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_count(id: u32, amount: u32) -> u32 {

@@ -1,16 +1,15 @@
 //! An id for a new flow: that of the flow whose place in the ring it takes, or a free one of a queue.
 //!
-//! A function of each step for the verifier, as `lb_refuse`: it walks the attempts once, and not once for each way to
-//! them.
+//! Each step is a subprogram: the verifier walks the attempts once, and not once for each way to them.
 
 use lb_common::{
-    addr::{Be16, Be32},
+    addr::Be32,
     conntrack::{FlowState, State},
     maglev,
     maps::{
         flow::{FlowKey, TIME_SHIFT},
         half_open::place,
-        network::{MAX_SNAT_PER_NETWORK, Network},
+        network::{MAX_SNAT_PER_NETWORK, Network, SnatPlaces},
     },
     verdict::{DropReason, UNRESTED},
 };
@@ -23,8 +22,9 @@ use crate::{
         index::unindex,
         snat::{release, snat_page},
     },
+    lookup,
     maps::{FREE_IDS, HASH_KEY},
-    subprogram,
+    subprogram::{BackendPort, Claimed, Pair, SnatRange},
 };
 
 /// Ids that are tried before a new flow is refused; each miss is an id that another flow has, or
@@ -36,89 +36,73 @@ const NONE: u32 = 0;
 /// How long an end of a connection rests in TIME_WAIT on Linux: 60 s, in units of coarse time.
 const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 
-/// Claims an id of one of a network's SNAT addresses: its entry, and the word of the claim. With which one it
-/// begins is a secret: a client that could choose would use up one address, whose ids all networks share.
+/// Claims an id of one of the SNAT addresses of the network with this id, which has them at these places: its entry,
+/// and the word of the claim. With which address the search begins is a secret: a client that could choose would use
+/// up one address, whose ids all networks share.
 #[inline(always)]
 pub(crate) fn claim(
     network: u16,
-    (first, addresses): (u32, u32),
+    places: SnatPlaces,
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
 ) -> Result<(Entry, FlowState), DropReason> {
+    let SnatPlaces { first, count } = places;
     let hash = HASH_KEY.get(0).map_or(0, |secret| secret.tuple(key));
-    let start = maglev::index(hash, addresses);
-    let networks = u32::from(key.network) << 16 | u32::from(network);
-    let range = start << 16 | first << 8 | addresses;
-    let port = u32::from(udp) << 16 | u32::from(flow.backend_port.raw());
-    let (id, word) = claimed(lb_claim(networks, range, flow.backend.raw(), port))?;
+    let networks = Pair::new(key.network, network).raw();
+    let range = SnatRange::new(maglev::index(hash, count), first, count).raw();
+    let port = BackendPort::new(flow.backend_port, udp).raw();
+    let claimed = lb_claim(networks, range, flow.backend.raw(), port);
+    let (id, word) = Claimed::from_raw(claimed).result()?;
     let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
     Ok((entry, word))
 }
 
-/// A claimed id, and above it its entry's word, as one number.
-#[inline(always)]
-const fn number(id: u32, word: FlowState) -> u64 {
-    (word.raw() as u64) << 32 | id as u64
-}
-
-/// What such a number, or one that is only a reason, stands for: the word of a claim is not 0.
-#[inline(always)]
-fn claimed(number: u64) -> Result<(u32, FlowState), DropReason> {
-    match (number >> 32) as u32 {
-        0 => Err(subprogram::reason(number as u32)),
-        word => Ok((number as u32, FlowState::from_raw(word))),
-    }
-}
-
-/// Claims an id for a flow between `networks` (the client's and the backend's) to this backend and port (the
-/// lowest bit above that: UDP), which takes the next place of its ring; `range` is the SNAT address to begin with, the
-/// first one, and how many there are. Returns a [`number`], or why there is none.
+/// Claims an id for a flow between `networks` (a [`Pair`]: the client's and the backend's) to this backend and `port`
+/// (a [`BackendPort`]), which takes the next place of its ring; `range` is a [`SnatRange`]. Returns [`Claimed`].
 ///
 /// The id is that of the flow that has to leave the place, so that a flood turns its own ids round and leaves those of
 /// the queue alone; or else one of the queue. If that has none, the other flow keeps its place.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_claim(networks: u32, range: u32, backend: u32, port: u32) -> u64 {
-    let Some(turn) = Slot::take((networks >> 16) as u16, port >> 16 != 0) else {
+    let client = Pair::from_raw(networks).high();
+    let Some(turn) = Slot::take(client, BackendPort::from_raw(port).is_udp()) else {
         return lb_take_free(networks, range, backend, port);
     };
-    let mut said = lb_take_over(turn.oldest, networks, range, backend, port);
-    if said == MISSED {
-        said = lb_take_free(networks, range, backend, port);
-        if claimed(said).is_ok() {
+    let taken = lb_take_over(turn.oldest, networks, range, backend, port);
+    let mut claimed = Claimed::from_raw(taken);
+    if claimed == Claimed::MISSED {
+        claimed = Claimed::from_raw(lb_take_free(networks, range, backend, port));
+        if claimed.result().is_ok() {
             half_open::lb_recycle(turn.oldest);
         }
     }
-    turn.give(match claimed(said) {
+    turn.give(match claimed.result() {
         Ok((id, word)) => place(id, word.generation()),
         Err(_) => turn.oldest,
     });
-    said
+    claimed.raw()
 }
 
-/// What [`lb_take_over`] and [`lb_take`] return where there is nothing to claim.
-const MISSED: u64 = 0;
-/// What [`lb_take`] returns for an id that rests.
-const IN_TIME_WAIT: u64 = 1;
-
 /// Claims the id of the flow with the place `oldest`, if that has to leave, and the new flow may have its id; as
-/// [`lb_claim`].
+/// [`lb_claim`], or [`Claimed::MISSED`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_take_over(oldest: u64, networks: u32, range: u32, backend: u32, port: u32) -> u64 {
     let Some((entry, word)) = half_open::leaving(oldest) else {
-        return MISSED;
+        return Claimed::MISSED.raw();
     };
-    if lb_has_id(networks, range, entry.id) == 0 || rests(&entry, word, backend, port) {
-        return MISSED;
+    let port = BackendPort::from_raw(port);
+    if lb_has_id(networks, range, entry.id) == 0 || in_time_wait(&entry, word, backend, port) {
+        return Claimed::MISSED.raw();
     }
-    let claimed = word.claim(port >> 16 != 0);
+    let claimed = word.claim(port.is_udp());
     if !half_open::end(&entry, word, claimed) {
-        return MISSED;
+        return Claimed::MISSED.raw();
     }
     unindex(&entry, word);
-    number(entry.id, claimed)
+    Claimed::of(entry.id, claimed).raw()
 }
 
 /// 1 if the id is one of these SNAT addresses of the backend's network, else 0: a ring is one for all networks of
@@ -126,9 +110,10 @@ extern "C" fn lb_take_over(oldest: u64, networks: u32, range: u32, backend: u32,
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_has_id(networks: u32, range: u32, id: u32) -> u32 {
-    let (first, addresses) = (range >> 8 & 0xff, range & 0xff);
-    let (Ok(network), Some(page)) = (crate::lookup::network_by_id(networks as u16), snat_page(id))
-    else {
+    let range = SnatRange::from_raw(range);
+    let (first, addresses) = (range.first(), range.addresses());
+    let network = Pair::from_raw(networks).low();
+    let (Ok(network), Some(page)) = (lookup::network_by_id(network), snat_page(id)) else {
         return 0;
     };
     // All places: a loop up to `addresses` the compiler counts down, which the verifier does not follow.
@@ -153,11 +138,13 @@ fn slot(network: &Network, place: u32) -> Option<u32> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -> u64 {
-    let (start, first, addresses) = (range >> 16, range >> 8 & 0xff, range & 0xff);
-    let Ok(network) = crate::lookup::network_by_id(networks as u16) else {
-        return DropReason::RecordMissing as u64;
+    let range = SnatRange::from_raw(range);
+    let (start, first, addresses) = (range.start(), range.first(), range.addresses());
+    let networks = Pair::from_raw(networks);
+    let Ok(network) = lookup::network_by_id(networks.low()) else {
+        return Claimed::refused(DropReason::RecordMissing).raw();
     };
-    let (mut empty, mut kept, mut said) = (0, NONE, MISSED);
+    let (mut empty, mut kept, mut claimed) = (0, NONE, Claimed::MISSED);
     for _ in 0..ATTEMPTS {
         if empty >= addresses {
             break;
@@ -168,12 +155,12 @@ extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -
         }
         let queue = slot(network, first + offset).and_then(|slot| FREE_IDS.get(slot));
         match queue.map(|queue| queue.pop()) {
-            Some(Ok(Some(id))) => match lb_take(id, backend, port, NO_REST) {
-                IN_TIME_WAIT if kept == NONE => kept = id,
-                IN_TIME_WAIT => release(id),
-                MISSED => {}
+            Some(Ok(Some(id))) => match Claimed::from_raw(lb_take(id, backend, port, NO_REST)) {
+                Claimed::IN_TIME_WAIT if kept == NONE => kept = id,
+                Claimed::IN_TIME_WAIT => release(id),
+                Claimed::MISSED => {}
                 taken => {
-                    said = taken;
+                    claimed = taken;
                     break;
                 }
             },
@@ -182,18 +169,18 @@ extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -
         }
     }
     if kept != NONE {
-        if said == MISSED {
-            said = lb_take(kept, backend, port, ANY);
-            if said != MISSED {
-                count::note((networks >> 16) as u16, UNRESTED);
+        if claimed == Claimed::MISSED {
+            claimed = Claimed::from_raw(lb_take(kept, backend, port, ANY));
+            if claimed != Claimed::MISSED {
+                count::note(networks.high(), UNRESTED);
             }
         } else {
             release(kept);
         }
     }
-    match said {
-        MISSED => DropReason::SnatExhausted as u64,
-        taken => taken,
+    match claimed {
+        Claimed::MISSED => Claimed::refused(DropReason::SnatExhausted).raw(),
+        taken => taken.raw(),
     }
 }
 
@@ -201,27 +188,26 @@ extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -
 const ANY: u32 = 0;
 const NO_REST: u32 = 1;
 
-/// Claims an id that was taken from its queue; [`IN_TIME_WAIT`] if it is left alone for that, [`MISSED`] if it is another
-/// flow's.
+/// Claims an id that was taken from its queue, as [`Claimed`]: missed if it is another flow's.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_take(id: u32, backend: u32, port: u32, what: u32) -> u64 {
     let Some(entry) = Entry::at(id) else {
-        return MISSED;
+        return Claimed::MISSED.raw();
     };
-    let word = entry.word();
-    if what == NO_REST && rests(&entry, word, backend, port) {
-        return IN_TIME_WAIT;
+    let (word, port) = (entry.word(), BackendPort::from_raw(port));
+    if what == NO_REST && in_time_wait(&entry, word, backend, port) {
+        return Claimed::IN_TIME_WAIT.raw();
     }
-    let claimed = word.claim(port >> 16 != 0);
+    let claimed = word.claim(port.is_udp());
     if word.claimable() && entry.swap(word, claimed) {
         unindex(&entry, word);
-        return number(id, claimed);
+        return Claimed::of(id, claimed).raw();
     }
     if was_silenced(&entry, word) {
         release(id);
     }
-    MISSED
+    Claimed::MISSED.raw()
 }
 
 /// Whether userspace, and no other claim, has changed an entry since its word was read: it must not
@@ -236,8 +222,8 @@ fn was_silenced(entry: &Entry, word: FlowState) -> bool {
 /// Whether the backend's end of the id's last connection may still rest in TIME_WAIT, and would not
 /// take a new connection from the same port. For another backend it is another tuple.
 #[inline(always)]
-fn rests(entry: &Entry, word: FlowState, backend: u32, port: u32) -> bool {
+fn in_time_wait(entry: &Entry, word: FlowState, backend: u32, port: BackendPort) -> bool {
     word.backend_closed_first()
-        && entry.backend() == (Be32::from_raw(backend), Be16::from_raw(port as u16))
+        && entry.backend() == (Be32::from_raw(backend), port.port())
         && now().wrapping_sub(entry.last_seen()) < TIME_WAIT
 }

@@ -19,11 +19,11 @@ use crate::{
     flow::{
         advance,
         entry::{Entry, Hit, frame_bytes, now, segment},
-        events, splice,
+        events, index, splice,
     },
     ip::version::IpVersion,
     maps::{BACKENDS, FLOW_INDEX},
-    subprogram,
+    subprogram::{Advanced, Fate, SegmentBits},
 };
 
 /// The flow whose requests have this key, if its packets are translated.
@@ -166,15 +166,16 @@ fn advance<I>(
     let mut word = word;
     let mut closed = None;
     if !conntrack::stays(word, segment.flags) {
-        let packet = advance::described(frame.is_tcp(), direction, &segment);
+        let packet = SegmentBits::new(frame.is_tcp(), direction, &segment).raw();
         let (sequence, acknowledgment) = (segment.sequence, segment.acknowledgment);
-        let said = advance::lb_advance(hit.entry.id, word.raw(), packet, sequence, acknowledgment);
-        word = FlowState::from_raw(said as u32);
-        match (said >> 32) as u32 {
-            advance::KEPT => {}
-            advance::CLOSED => closed = Some(word),
-            advance::ANSWERED => crate::flow::index::reindex(&hit.entry, &hit.key),
-            reason => return Err(subprogram::reason(reason)),
+        let (id, state) = (hit.entry.id, word.raw());
+        let advanced = advance::lb_advance(id, state, packet, sequence, acknowledgment);
+        let advanced = Advanced::from_raw(advanced);
+        word = advanced.state();
+        match advanced.fate()? {
+            Fate::Kept => {}
+            Fate::Closed => closed = Some(word),
+            Fate::Answered => index::reindex(&hit.entry, &hit.key),
         }
     }
     note_numbers(hit, word, direction, &segment);

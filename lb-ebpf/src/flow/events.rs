@@ -13,7 +13,10 @@ use lb_common::{
 
 use crate::{
     count,
-    flow::entry::{Entry, now},
+    flow::{
+        entry::{Entry, now},
+        snat::{release, snat_page},
+    },
     lookup,
     maps::{FLOW_EVENTS, NETWORKS},
 };
@@ -24,7 +27,7 @@ pub(crate) fn ended(entry: &Entry, word: FlowState, kind: u32) {
     let (network, _) = entry.owners();
     report(entry, word, kind, network);
     // Last: from here on another CPU may write a new flow into the entry.
-    crate::flow::snat::release(entry.id);
+    release(entry.id);
 }
 
 /// Notes a flow that began.
@@ -56,7 +59,7 @@ pub(crate) fn report(entry: &Entry, word: FlowState, kind: u32, network: u16) {
     if wanted.is_none_or(|network| network.flags & NETWORK_EVENTS == 0) {
         return;
     }
-    let Some(page) = crate::flow::snat::snat_page(entry.id) else {
+    let Some(page) = snat_page(entry.id) else {
         return;
     };
     let Some(mut record) = FLOW_EVENTS.reserve(0) else {

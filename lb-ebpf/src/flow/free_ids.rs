@@ -58,8 +58,8 @@ pub(crate) fn turn(ctx: &mut TcContext) -> u32 {
 /// No flow has this id.
 const NONE: u32 = 0;
 
-/// Puts an id at the end of a queue. A function of its own for the verifier, which walks it once and not once
-/// for each place of a batch.
+/// Puts an id at the end of a queue. A subprogram, which the verifier walks once and not once for each place of a
+/// batch.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_put(slot: u32, id: u32) -> u32 {

@@ -15,6 +15,7 @@ use crate::{
         atomic, budget,
         entry::{Entry, now},
         events,
+        snat::release,
     },
     maps::RINGS,
 };
@@ -110,15 +111,14 @@ pub(crate) fn end(entry: &Entry, word: FlowState, next: FlowState) -> bool {
     is_over
 }
 
-/// Ends the flow of a place that is taken, if it is to leave. It translates until its id is claimed. A function of
-/// its own for the verifier, as `lb_refuse`.
+/// Ends the flow of a place that is taken, if it is to leave. It translates until its id is claimed. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_recycle(place: u64) -> u32 {
     if let Some((entry, word)) = leaving(place)
         && end(&entry, word, word.close())
     {
-        crate::flow::snat::release(entry.id);
+        release(entry.id);
     }
     0
 }

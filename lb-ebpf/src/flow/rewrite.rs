@@ -57,7 +57,7 @@ pub(crate) const fn is_noted(state: u32, from: &Network) -> bool {
     state != WHOLE && from.flags & BOTH == BOTH
 }
 
-/// [`csum_partial::complete`], as a function of its own for the verifier, which walks it once.
+/// [`csum_partial::complete`], as a subprogram, which the verifier walks once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_complete(ctx: *mut xdp_md, keep: u32) -> u32 {

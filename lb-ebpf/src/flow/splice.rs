@@ -25,8 +25,9 @@ use crate::{
     emit,
     flow::entry::{Entry, frame_bytes},
     frame::xdp::Xdp,
+    lookup::network_by_id,
     maps::{FLOW_INDEX, SPLICES},
-    subprogram::{Outcome, Way},
+    subprogram::{Changed, Outcome, SpliceLeg},
 };
 
 /// Whether the flow with this id has a splice.
@@ -116,58 +117,56 @@ fn drained(entry: &Entry) {
     }
 }
 
-/// Gives a segment that has been translated the numbers of its flow's splice, and sends it on its way.
-/// Returns how that ended, as [`Outcome`]. A function of its own for the verifier, as `lb_refuse`; and
-/// not called by `lb_flow`, whose stack leaves no room for it.
+/// Gives a segment that has been translated the numbers of its flow's splice, and sends it on its leg. Returns how
+/// that ended, as [`Outcome`]. A subprogram; and not called by `lb_flow`, whose stack leaves no room for it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lb_splice(ctx: *mut xdp_md, flow_id: u32, way: u32) -> u32 {
-    Outcome::of(send(&XdpContext::new(ctx), flow_id, Way::from_raw(way))).raw()
+pub(crate) extern "C" fn lb_splice(ctx: *mut xdp_md, flow_id: u32, leg: u32) -> u32 {
+    Outcome::of(send(
+        &XdpContext::new(ctx),
+        flow_id,
+        SpliceLeg::from_raw(leg),
+    ))
+    .raw()
 }
 
 #[inline(always)]
-fn send(ctx: &XdpContext, flow_id: u32, way: Way) -> Result<Verdict, DropReason> {
-    let (own, other) = numbers(flow_id, way).ok_or(DropReason::RecordMissing)?;
-    let option = |at| match lb_splice_option(ctx.ctx, flow_id, way.raw(), at as u32) {
-        BROKEN => None,
-        delta => Some(Delta::from_raw(delta)),
-    };
-    splice::translate_by(option, &Xdp::new(ctx), own, other, way.is_open())
+fn send(ctx: &XdpContext, flow_id: u32, leg: SpliceLeg) -> Result<Verdict, DropReason> {
+    let (own, other) = numbers(flow_id, leg).ok_or(DropReason::RecordMissing)?;
+    let option =
+        |at| Changed::from_raw(lb_splice_option(ctx.ctx, flow_id, leg.raw(), at as u32)).delta();
+    splice::translate_by(option, &Xdp::new(ctx), own, other, leg.is_open())
         .ok_or(DropReason::Malformed)?;
-    emit::out(ctx, crate::lookup::network_by_id(way.network())?)
+    emit::out(ctx, network_by_id(leg.network())?)
 }
 
 /// The numbers of a segment's sender, and those of the opposite direction.
 #[inline(always)]
-fn numbers(flow_id: u32, way: Way) -> Option<(&'static Numbers, &'static Numbers)> {
+fn numbers(flow_id: u32, leg: SpliceLeg) -> Option<(&'static Numbers, &'static Numbers)> {
     let splice = SPLICES.get(flow_id)?;
-    Some(match way.is_to_client() {
+    Some(match leg.is_to_client() {
         false => (&splice.to_backend, &splice.to_client),
         true => (&splice.to_client, &splice.to_backend),
     })
 }
 
-/// What [`lb_splice_option`] returns for an option that is not there; a sum of changes is far less.
-const BROKEN: u64 = u64::MAX;
-
-/// [`splice::translate_option`], as `Delta::raw`. A function of its own for the verifier, which walks it once
-/// and not once for each place and each way to it; few lists need it.
+/// [`splice::translate_option`], as [`Changed`]; `leg` is a [`SpliceLeg`]. A subprogram, which the verifier walks
+/// once and not once for each place and each way to it; few lists need it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_splice_option(
     ctx: *mut xdp_md,
     flow_id: u32,
-    way: u32,
+    leg: u32,
     at: u32,
 ) -> u64 {
     let xdp = Xdp::new(&XdpContext::new(ctx));
-    let delta = numbers(flow_id, Way::from_raw(way))
+    let delta = numbers(flow_id, SpliceLeg::from_raw(leg))
         .and_then(|(own, other)| splice::translate_option(&xdp, own, other, at as usize));
-    delta.map_or(BROKEN, Delta::raw)
+    Changed::of(delta).raw()
 }
 
-/// Notes of a backend's SYN-ACK what userspace cannot read from its socket. A function of its own for the
-/// verifier.
+/// Notes of a backend's SYN-ACK what userspace cannot read from its socket. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_note_opening(ctx: *mut xdp_md, flow_id: u32) -> u32 {

@@ -2,16 +2,14 @@
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
-    verdict::DropReason,
+    verdict::{DropReason, Verdict},
     wire::{header::Ipv4, options},
 };
 
-use crate::frame::xdp::Xdp;
+use crate::{frame::xdp::Xdp, subprogram::Outcome};
 
 /// Bytes of an IP header without options.
 const IP_BYTES: u32 = size_of::<Ipv4>() as u32;
-/// What [`lb_options`] returns for options that may go on; no reason has this number.
-const CARRIED: u32 = 64;
 
 /// Whether the packet may go on with the options that it has.
 #[inline(always)]
@@ -20,13 +18,10 @@ pub(crate) fn check(ctx: &XdpContext, ip: &Ipv4) -> Result<(), DropReason> {
     if bytes == 0 {
         return Ok(());
     }
-    let said = lb_options(ctx.ctx, bytes);
-    if said == CARRIED {
-        Ok(())
-    } else if said == DropReason::SourceRoute as u32 {
-        Err(DropReason::SourceRoute)
-    } else {
-        Err(DropReason::Malformed)
+    match Outcome::from_raw(lb_options(ctx.ctx, bytes)) {
+        Outcome::PASSED => Ok(()),
+        Outcome::SOURCE_ROUTE => Err(DropReason::SourceRoute),
+        _ => Err(DropReason::Malformed),
     }
 }
 
@@ -49,7 +44,7 @@ fn bytes(ip: &Ipv4) -> u32 {
     ((version_ihl as u32 & 15) * 4).saturating_sub(IP_BYTES)
 }
 
-/// See [`conceal`]; a function of its own for the verifier. Returns whether the list was whole.
+/// See [`conceal`]; a subprogram. Returns whether the list was whole.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_conceal(ctx: *mut xdp_md, bytes: u32) -> u32 {
@@ -57,15 +52,12 @@ pub(crate) extern "C" fn lb_conceal(ctx: *mut xdp_md, bytes: u32) -> u32 {
     u32::from(options::conceal(&xdp, bytes as usize).is_some())
 }
 
-/// Judges that many bytes of options: the number of a reason, or [`CARRIED`].
-///
-/// A function of its own for the verifier, which walks the list once.
+/// Judges that many bytes of options, as [`Outcome`]: a packet that may go on has passed. A subprogram, for which
+/// the verifier walks the list once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_options(ctx: *mut xdp_md, bytes: u32) -> u32 {
     let xdp = Xdp::new(&XdpContext::new(ctx));
-    match options::check(&xdp, bytes as usize) {
-        Ok(()) => CARRIED,
-        Err(reason) => reason as u32,
-    }
+    let checked = options::check(&xdp, bytes as usize);
+    Outcome::of(checked.map(|()| Verdict::Passed)).raw()
 }

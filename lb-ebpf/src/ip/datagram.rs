@@ -14,6 +14,7 @@ use crate::{
         entry::{Entry, now},
     },
     maps::{DATAGRAMS, HASH_KEY},
+    subprogram::Pair,
 };
 
 /// Swaps that are tried while other CPUs add fragments of the same datagram.
@@ -74,7 +75,7 @@ impl Record {
         let identification = load!(self, key.identification);
         load!(self, key.source).raw() == source
             && load!(self, key.destination).raw() == destination
-            && u32::from(network) << 16 | u32::from(identification.raw()) == both
+            && Pair::new(network, identification.raw()).raw() == both
             && load!(self, key.protocol) == protocol
     }
 }
@@ -97,9 +98,9 @@ fn find(key: &FragmentKey) -> u32 {
     lb_datagram(source, destination, both, protocol)
 }
 
-/// The place of the datagram with these [`FragmentKey::words`], or the first one of its set and [`ABSENT`].
-/// The record may change meanwhile: a caller that goes by it reads it again. A function of its own for the
-/// verifier, which does not walk what follows for each place.
+/// The place of the datagram with these [`FragmentKey::words`], or the first one of its set and [`ABSENT`]. The
+/// record may change meanwhile: a caller that goes by it reads it again. A subprogram: the verifier does not walk
+/// what follows for each place.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_datagram(
@@ -121,8 +122,8 @@ pub(crate) extern "C" fn lb_datagram(
     first | ABSENT
 }
 
-/// How many places this network has of the set that begins at `first`: a function of its own for the verifier,
-/// which does not walk what follows for each number.
+/// How many places this network has of the set that begins at `first`. A subprogram: the verifier does not walk
+/// what follows for each number.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_own(first: u32, owner: u32) -> u32 {

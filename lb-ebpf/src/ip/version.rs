@@ -80,12 +80,12 @@ impl IpVersion for Ipv4 {
 
     #[inline(always)]
     fn source_rule(&self, set: u32) -> u32 {
-        crate::lookup::rule(set, self.source.get())
+        lookup::rule(set, self.source.get())
     }
 
     #[inline(always)]
     fn destination_rule(&self, set: u32) -> u32 {
-        crate::lookup::rule(set, self.destination.get())
+        lookup::rule(set, self.destination.get())
     }
 }
 
@@ -127,11 +127,11 @@ impl IpVersion for Ipv6 {
 
     #[inline(always)]
     fn source_rule(&self, set: u32) -> u32 {
-        crate::lookup::rule6(set, self.source.get())
+        lookup::rule6(set, self.source.get())
     }
 
     #[inline(always)]
     fn destination_rule(&self, set: u32) -> u32 {
-        crate::lookup::rule6(set, self.destination.get())
+        lookup::rule6(set, self.destination.get())
     }
 }

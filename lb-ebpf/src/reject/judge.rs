@@ -18,7 +18,7 @@ use lb_common::{
 use crate::{
     flow::conntrack,
     ip::version::{self, IpVersion},
-    lookup,
+    lookup::{self, NetworkRef},
     new_flow::policy,
 };
 
@@ -38,14 +38,14 @@ pub(crate) const fn is_of_the_way(reason: u32) -> bool {
 pub(crate) fn must_know<I: IpVersion>(
     frame: &Frame<'_, I>,
     vip: Be32,
-    (id, network): (u16, &Network),
+    network: NetworkRef,
     reason: u32,
 ) -> bool {
     if has(OF_POLICY, reason) {
-        let Some(key) = version::key(frame, vip, id) else {
+        let Some(key) = version::key(frame, vip, network.id) else {
             return false;
         };
-        return rejects(&key, frame.ip, network, reason)
+        return rejects(&key, frame.ip, &network, reason)
             || goes_on(frame) && conntrack::was_ended(&key, frame.ip);
     }
     if reason == DropReason::ReplyMismatch as u32 {

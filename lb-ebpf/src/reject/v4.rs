@@ -2,7 +2,6 @@
 
 use aya_ebpf::{bindings::xdp_md, helpers::bpf_xdp_adjust_head, programs::XdpContext};
 use lb_common::{
-    maps::network::Network,
     reject::{
         self,
         v4::{ERROR_BYTES, ICMP_BYTES, IcmpError, RESET_BYTES},
@@ -20,7 +19,7 @@ use crate::{
     count, drop_sample,
     flow::rewrite::{is_noted, lb_complete},
     frame::{vlan, xdp::Xdp},
-    maps::NETWORKS,
+    lookup::NetworkRef,
     reject::{
         judge::{OF_POLICY, SHORTEST, cut, has, is_of_the_way, must_know},
         limits::{mtu_in_hand, token},
@@ -31,22 +30,20 @@ use crate::{
 /// The end of a frame of the network `id` that is dropped for the reason with this number: sampled,
 /// answered where its sender must know, counted. Returns the XDP action.
 ///
-/// A function of its own for the verifier, which walks it once and not once for each reason: so its
-/// arguments are the context and plain numbers.
+/// A subprogram, which the verifier walks once and not once for each reason: so its arguments are the context and
+/// plain numbers.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_refuse(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
     let ctx = &XdpContext::new(ctx);
     drop_sample::keep(ctx, Hook::Nic, id, reason);
-    let answered = NETWORKS
-        .get(id)
-        .and_then(|network| refuse(ctx, id as u16, network, reason));
+    let answered = NetworkRef::of_raw(id).and_then(|network| refuse(ctx, network, reason));
     count::refused(ctx, id as u16, reason, answered.is_some())
 }
 
 /// Writes the answer into the frame; `None` if there is none, and the frame is lost then.
 #[inline(always)]
-fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
+fn refuse(ctx: &XdpContext, network: NetworkRef, reason: u32) -> Option<()> {
     if !may_answer(reason) {
         return None;
     }
@@ -55,11 +52,11 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
     // What is not declared on a tenant network may be anything.
     let ethertype = ethernet.ethertype.get().raw();
     if ethertype == EtherType::Ipv6 as u16 {
-        if lb_refuse6(ctx.ctx, u32::from(id), reason) == 0 {
+        if lb_refuse6(ctx.ctx, u32::from(network.id), reason) == 0 {
             return None;
         }
     } else if ethertype == EtherType::Ipv4 as u16 {
-        refuse4(ctx, id, network, reason)?;
+        refuse4(ctx, network, reason)?;
     } else {
         return None;
     }
@@ -71,11 +68,11 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
 
 /// The same of IPv4.
 #[inline(always)]
-fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
+fn refuse4(ctx: &XdpContext, network: NetworkRef, reason: u32) -> Option<()> {
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4()?;
     let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
-    if !must_know(&frame, ip.destination.get(), (id, network), reason) {
+    if !must_know(&frame, ip.destination.get(), network, reason) {
         return None;
     }
     if reason == DropReason::TooBig as u32 && !reject::v4::must_stay_whole(ip) {
@@ -84,12 +81,12 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
     match frame.l4 {
         L4::Tcp(tcp) if !is_of_the_way(reason) => {
             // A RST is never answered, so it uses up no token of the other answers.
-            if tcp.flags.get() & RST != 0 || !token(id) {
+            if tcp.flags.get() & RST != 0 || !token(network.id) {
                 return None;
             }
             let (state, version_ihl) = (lb_complete(ctx.ctx, 1), ip.version_ihl.get());
             reject::v4::reset(&xdp, &frame)?;
-            if !is_noted(state, network) {
+            if !is_noted(state, &network) {
                 return cut(ctx, xdp.len(), SHORTEST);
             }
             // The kernel has noted where the header was, which options have pushed back.
@@ -100,7 +97,7 @@ fn refuse4(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<
             cut(ctx, xdp.len(), RESET_BYTES)
         }
         _ => {
-            if !reject::v4::is_quotable(&frame) || !token(id) {
+            if !reject::v4::is_quotable(&frame) || !token(network.id) {
                 return None;
             }
             // SAFETY: the context is that of the running program; no reference into the frame is

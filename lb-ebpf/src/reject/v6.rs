@@ -2,7 +2,6 @@
 
 use aya_ebpf::{bindings::xdp_md, helpers::bpf_xdp_adjust_head, programs::XdpContext};
 use lb_common::{
-    maps::network::Network,
     reject::{
         self,
         v6::{ICMP6_BYTES, Icmp6Error, RESET6_BYTES},
@@ -18,9 +17,8 @@ use lb_common::{
 use crate::{
     flow::rewrite::is_noted,
     frame::xdp::Xdp,
-    ip::v6::{self, forward::lb_complete6},
-    lookup,
-    maps::NETWORKS,
+    ip::v6::{self, rewrite::lb_complete6},
+    lookup::{self, NetworkRef},
     reject::{
         judge::{cut, is_of_the_way, must_know},
         limits::{mtu_in_hand, token},
@@ -30,39 +28,37 @@ use crate::{
 /// What every network of IPv6 carries (RFC 8200 section 5).
 const LEAST_MTU: u32 = 1280;
 
-/// Makes a frame of IPv6 from the network `id`, which is dropped for the reason with this number, the answer
-/// to its sender; returns whether there is one. A function of its own for the verifier, as `lb_refuse`.
+/// Makes a frame of IPv6 from the network `id`, which is dropped for the reason with this number, the answer to its
+/// sender; returns whether there is one. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_refuse6(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
     let ctx = &XdpContext::new(ctx);
-    let answered = NETWORKS
-        .get(id)
-        .and_then(|network| refuse(ctx, id as u16, network, reason));
+    let answered = NetworkRef::of_raw(id).and_then(|network| refuse(ctx, network, reason));
     u32::from(answered.is_some())
 }
 
 #[inline(always)]
-fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<()> {
+fn refuse(ctx: &XdpContext, network: NetworkRef, reason: u32) -> Option<()> {
     let chain = v6::headers::chain(ctx).ok()?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv6()?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain).ok()?;
     // None is no service's; an option would be half undefined.
     let vip = lookup::label(ip.destination.get()).unwrap_or_default();
-    if !must_know(&frame, vip, (id, network), reason) {
+    if !must_know(&frame, vip, network, reason) {
         return None;
     }
     match frame.l4 {
         L4::Tcp(tcp) if !is_of_the_way(reason) => {
             // A RST is never answered, so it uses up no token of the other answers.
-            if tcp.flags.get() & RST != 0 || !token(id) {
+            if tcp.flags.get() & RST != 0 || !token(network.id) {
                 return None;
             }
             let (protocol, first) = (frame.l4.protocol(), frame.at);
             let state = lb_complete6(ctx.ctx, protocol.into(), first as u32, 1);
             reject::v6::reset(&xdp, &frame)?;
-            if is_noted(state, network) {
+            if is_noted(state, &network) {
                 // As for IPv4: nothing may have stood before the header.
                 if first != RESET6_BYTES - size_of::<Tcp>() {
                     return None;
@@ -73,7 +69,7 @@ fn refuse(ctx: &XdpContext, id: u16, network: &Network, reason: u32) -> Option<(
         }
         _ => {
             let error = error(reason);
-            if !reject::v6::is_quotable(&frame, error) || !token(id) {
+            if !reject::v6::is_quotable(&frame, error) || !token(network.id) {
                 return None;
             }
             // SAFETY: the context is that of the running program; no reference into the frame is

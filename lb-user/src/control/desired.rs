@@ -433,6 +433,8 @@ fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use lb_common::maps::network::SnatPlaces;
+
     use super::*;
 
     pub(crate) const CONFIG: &str = "
@@ -489,7 +491,11 @@ services:
         let built = build(BOTH, &mut ids);
         let label = |text: &str| ids.stands_for(text.parse().unwrap()).unwrap();
         let (_, mgmt) = built.networks[0];
-        assert_eq!((mgmt.snat(false), mgmt.snat(true)), ((0, 1), (14, 2)));
+        let places = |first, count| SnatPlaces { first, count };
+        assert_eq!(
+            (mgmt.snat(false), mgmt.snat(true)),
+            (places(0, 1), places(14, 2))
+        );
         let [first, .., second, third] = mgmt.snat_slots;
         let slots = [first, second, third].map(|slot| {
             let slot = built.snat.iter().find(|one| one.slot == u16::from(slot));

@@ -4,7 +4,6 @@
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     arp::{self, Message},
-    maps::network::Network,
     rate::{NOTICES, QUESTIONS, REPLIES},
     verdict::{DropReason, Verdict},
     wire::{
@@ -14,11 +13,16 @@ use lb_common::{
 };
 
 use crate::{
-    cell::enter, emit, frame::xdp::Xdp, lookup, new_flow::policy, reject, subprogram::Outcome,
+    cell::enter,
+    emit,
+    frame::xdp::Xdp,
+    lookup::{self, NetworkRef},
+    new_flow::policy,
+    reject,
+    subprogram::Outcome,
 };
 
-/// The end of an ARP frame from the network `id`, as [`Outcome`]. A function of its own for the verifier,
-/// as `lb_refuse`.
+/// The end of an ARP frame from the network `id`, as [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_arp(ctx: *mut xdp_md, id: u32) -> u32 {
@@ -29,7 +33,7 @@ pub(crate) extern "C" fn lb_arp(ctx: *mut xdp_md, id: u32) -> u32 {
 /// request.
 #[inline(always)]
 fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
-    let network = crate::lookup::network_by_id(id)?;
+    let network = NetworkRef::of(id)?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let arp: &Arp = xdp
@@ -40,8 +44,8 @@ fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
         if network.is_stopped() {
             return Err(DropReason::Stopped);
         }
-        check(ethernet, arp, (id, network))?;
-        return to_us(ctx, &xdp, (id, network));
+        check(ethernet, arp, network)?;
+        return to_us(ctx, &xdp, network);
     }
     if !network.is_tenant() {
         return Ok(Verdict::Passed);
@@ -50,18 +54,18 @@ fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     if !is_read || !arp::announces(arp) {
         return Err(DropReason::ArpNotOurs);
     }
-    check(ethernet, arp, (id, network))?;
-    enter::at_rate(id, network, |rates, now| rates.notices.take(now, NOTICES))
+    check(ethernet, arp, network)?;
+    enter::at_rate(id, &network, |rates, now| rates.notices.take(now, NOTICES))
 }
 
 /// Checks that the sender may be a station of the network. A probe has no address yet.
 #[inline(always)]
-fn check(ethernet: &Ethernet, arp: &Arp, (id, network): (u16, &Network)) -> Result<(), DropReason> {
+fn check(ethernet: &Ethernet, arp: &Arp, network: NetworkRef) -> Result<(), DropReason> {
     arp::check(ethernet, arp)?;
     let sender = arp.sender.get();
     let is_neighbour = arp::is_probe(arp)
-        || lookup::address(id, sender).is_some()
-        || !sender.is_bogon() && policy::is_neighbour(crate::lookup::rule(network.sources, sender));
+        || lookup::address(network.id, sender).is_some()
+        || !sender.is_bogon() && policy::is_neighbour(lookup::rule(network.sources, sender));
     if is_neighbour {
         Ok(())
     } else {
@@ -71,31 +75,31 @@ fn check(ethernet: &Ethernet, arp: &Arp, (id, network): (u16, &Network)) -> Resu
 
 /// What a frame whose target is ours is: a request, a reply, or of a station that has an address of ours as well.
 #[inline(always)]
-fn to_us(
-    ctx: &XdpContext,
-    xdp: &Xdp,
-    (id, network): (u16, &Network),
-) -> Result<Verdict, DropReason> {
+fn to_us(ctx: &XdpContext, xdp: &Xdp, network: NetworkRef) -> Result<Verdict, DropReason> {
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let arp: &Arp = xdp
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
-    if lookup::address(id, arp.sender.get()).is_some() {
-        return enter::at_rate(id, network, |rates, now| rates.notices.take(now, NOTICES));
+    if lookup::address(network.id, arp.sender.get()).is_some() {
+        return enter::at_rate(network.id, &network, |rates, now| {
+            rates.notices.take(now, NOTICES)
+        });
     }
     match arp::message(arp, network.mac) {
         Message::Request => {
-            if !enter::take(id, |rates, now| rates.questions.take(now, QUESTIONS)) {
+            if !enter::take(network.id, |rates, now| {
+                rates.questions.take(now, QUESTIONS)
+            }) {
                 return Err(DropReason::RateLimited);
             }
             arp::answer(ethernet, arp, network.mac);
             reject::judge::cut(ctx, xdp.len(), reject::judge::SHORTEST)
                 .ok_or(DropReason::Malformed)?;
-            emit::back(ctx, network)
+            emit::back(ctx, &network)
         }
-        Message::Reply => {
-            enter::at_rate(id, network, |rates, now| rates.replies.take(now, REPLIES))
-        }
+        Message::Reply => enter::at_rate(network.id, &network, |rates, now| {
+            rates.replies.take(now, REPLIES)
+        }),
         Message::Other => Err(DropReason::ArpNotOurs),
     }
 }

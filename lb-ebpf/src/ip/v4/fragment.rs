@@ -25,6 +25,7 @@ use crate::{
     flow::{
         atomic,
         entry::{Entry, Hit},
+        snat::snat_page,
     },
     frame::{ip_options, xdp::Xdp},
     ip::datagram::{self, First, Followed},
@@ -42,7 +43,7 @@ pub(crate) fn identify(ctx: &XdpContext, ip: &Ipv4, network: u16, flow: u32, dir
     }
 }
 
-/// See [`identify`]. A function of its own for the verifier; returns whether it was done.
+/// See [`identify`]. A subprogram; returns whether it was done.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_identify(
@@ -89,7 +90,7 @@ pub(crate) fn next_identification() -> Option<Be16> {
 /// A fragment other than the first, to one of our addresses, from the network `id`. Returns the
 /// number of its end, see [`Outcome`].
 ///
-/// A function of its own for the verifier: no other path meets this one again.
+/// A subprogram: no other path meets this one again.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_fragment(ctx: *mut xdp_md, id: u32) -> u32 {
@@ -163,7 +164,7 @@ impl Direction {
             return None;
         }
         let hit = Hit::read(entry, word)?;
-        let snat = crate::flow::snat::snat_page(flow)?.address;
+        let snat = snat_page(flow)?.address;
         let (ends, source, destination, network, next_hop) = if direction == FROM_CLIENT {
             let next = BACKENDS.get(hit.backend_id)?;
             let ends = (hit.key.client, hit.key.vip, hit.key.network);

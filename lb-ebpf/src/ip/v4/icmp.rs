@@ -6,7 +6,7 @@ use lb_common::{
     icmp::{self, Kind, Message, Quote},
     maps::{
         flow::FlowKey,
-        network::{Address, KIND_VIP, Network},
+        network::{Address, KIND_VIP},
     },
     nat::{self, Translation},
     rate::ERRORS,
@@ -19,17 +19,16 @@ use network_types::ip::IpProto;
 use crate::{
     cell::enter,
     count, emit,
-    flow::{conntrack, splice},
+    flow::{conntrack, snat::snat_page, splice},
     frame::xdp::Xdp,
-    lookup,
-    maps::{BACKENDS, NETWORKS},
+    lookup::{self, NetworkRef, network_by_id},
+    maps::BACKENDS,
     new_flow::policy,
     reject,
     subprogram::Outcome,
 };
 
-/// The end of an ICMP packet from the network `id` to one of our addresses there, as
-/// [`Outcome`]. A function of its own for the verifier, as `lb_refuse`.
+/// The end of an ICMP packet from the network `id` to one of our addresses there, as [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_icmp(ctx: *mut xdp_md, id: u32) -> u32 {
@@ -53,9 +52,7 @@ struct Direction {
 
 #[inline(always)]
 fn message(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
-    let network = NETWORKS
-        .get(u32::from(id))
-        .ok_or(DropReason::RecordMissing)?;
+    let network = NetworkRef::of(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let address = lookup::address(id, ip.destination.get()).ok_or(DropReason::RecordMissing)?;
@@ -64,10 +61,10 @@ fn message(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
         Err(reason) => return network.undeclared(reason),
     };
     match message.kind() {
-        Kind::Error => error(ctx, &xdp, &message, id, network, address),
+        Kind::Error => error(ctx, &xdp, &message, network, address),
         Kind::Advice => network.undeclared(DropReason::IcmpUnrelated),
         Kind::Echo if address.kind & KIND_VIP != 0 && !network.is_host() => {
-            echo(ctx, &message, id, network)
+            echo(ctx, &message, network)
         }
         Kind::Echo | Kind::Other => network.undeclared(DropReason::UnsupportedProtocol),
     }
@@ -78,18 +75,17 @@ fn message(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
 fn echo(
     ctx: &XdpContext,
     message: &Message<'_>,
-    id: u16,
-    network: &Network,
+    network: NetworkRef,
 ) -> Result<Verdict, DropReason> {
     if message.ethernet.source.get().is_group() {
         return Err(DropReason::Bogon);
     }
-    policy::check_source(id, network, message.ip)?;
-    if !reject::limits::take_echo(id) {
+    policy::check_source(network.id, &network, message.ip)?;
+    if !reject::limits::take_echo(network.id) {
         return Err(DropReason::RateLimited);
     }
     message.answer();
-    emit::out(ctx, network)
+    emit::out(ctx, &network)
 }
 
 /// An error about a packet that we had sent: to the end that it came from. It keeps no flow alive
@@ -99,17 +95,18 @@ fn error(
     ctx: &XdpContext,
     xdp: &Xdp,
     message: &Message<'_>,
-    id: u16,
-    network: &Network,
+    network: NetworkRef,
     address: &Address,
 ) -> Result<Verdict, DropReason> {
     let quote = match message.quote(xdp) {
         Ok(quote) => quote,
         Err(reason) => return network.undeclared(reason),
     };
-    let Some(way) = way(message, &quote, id, address) else {
-        return if is_local(message, &quote, (id, network), address) {
-            enter::at_rate(id, network, |rates, now| rates.errors.take(now, ERRORS))
+    let Some(way) = way(message, &quote, network.id, address) else {
+        return if is_local(message, &quote, network, address) {
+            enter::at_rate(network.id, &network, |rates, now| {
+                rates.errors.take(now, ERRORS)
+            })
         } else {
             network.undeclared(DropReason::IcmpUnrelated)
         };
@@ -117,17 +114,15 @@ fn error(
     if !quote.is_plausible(way.expected) {
         return Err(DropReason::IcmpUnrelated);
     }
-    let network = NETWORKS
-        .get(u32::from(way.network))
-        .ok_or(DropReason::RecordMissing)?;
+    let out = network_by_id(way.network)?;
     nat::check_hops(message.ip)?;
-    nat::check_size(message.ip, network.mtu)?;
+    nat::check_size(message.ip, out.mtu)?;
     if way.to_backend && message.bound_mtu(&quote)? {
-        count::note(id, MTU_RAISED);
+        count::note(network.id, MTU_RAISED);
     }
     message.translate(xdp, &quote, &way.translation, way.ahead);
-    nat::address_frame(message.ethernet, network.mac, way.next_hop);
-    emit::out(ctx, network)
+    nat::address_frame(message.ethernet, out.mac, way.next_hop);
+    emit::out(ctx, out)
 }
 
 /// The way of an error through the flow of what it quotes, if there is one.
@@ -150,7 +145,7 @@ fn way(message: &Message<'_>, quote: &Quote<'_>, id: u16, address: &Address) -> 
 fn is_local(
     message: &Message<'_>,
     quote: &Quote<'_>,
-    (id, network): (u16, &Network),
+    network: NetworkRef,
     address: &Address,
 ) -> bool {
     let (us, port) = (quote.ip.source.get(), quote.l4.source.get());
@@ -162,9 +157,9 @@ fn is_local(
         && if let Some(flow_id) = address.flow_id(port.get()) {
             splice::is_sent_by_socket(quote, flow_id)
         } else if address.is_local(port.get()) {
-            lookup::is_local_peer(id, peer, peer_port)
+            lookup::is_local_peer(network.id, peer, peer_port)
         } else {
-            lookup::is_shared(id, us, port)
+            lookup::is_shared(network.id, us, port)
         }
 }
 
@@ -207,7 +202,7 @@ fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Direction> {
         protocol: u16::from(quote.ip.protocol.get()),
     })?;
     let backend = BACKENDS.get(hit.backend_id)?;
-    let page = crate::flow::snat::snat_page(hit.entry.id)?;
+    let page = snat_page(hit.entry.id)?;
     let (expected, _) = hit.entry.acks();
     let (_, ahead) = splice::sequences(&hit.entry);
     Some(Direction {

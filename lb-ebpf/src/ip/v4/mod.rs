@@ -1,6 +1,5 @@
-//! ARP, flows, ICMP, fragments.
+//! ARP, ICMP, fragments.
 
 pub(crate) mod arp;
-pub(crate) mod forward;
 pub(crate) mod fragment;
 pub(crate) mod icmp;

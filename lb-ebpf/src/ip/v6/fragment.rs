@@ -22,7 +22,10 @@ use lb_common::{
 
 use crate::{
     emit,
-    flow::entry::{Entry, Hit},
+    flow::{
+        entry::{Entry, Hit},
+        snat::snat_page,
+    },
     frame::xdp::Xdp,
     ip::{
         datagram::{self, First, Followed},
@@ -30,18 +33,12 @@ use crate::{
     },
     lookup,
     maps::{BACKENDS, HASH_KEY, NETWORKS},
-    subprogram::Outcome,
+    subprogram::{Ends6, Outcome, Pair},
 };
 
-/// The fields of `network_direction`: a network's id in the upper half, the direction in the lower one.
-#[inline(always)]
-pub(crate) const fn both(network: u16, direction: u16) -> u32 {
-    (network as u32) << 16 | direction as u32
-}
-
-/// If the datagram of `flow` that is about to be translated is in pieces, gives it an identification of
-/// ours, and lets the others find their way; see [`both`] and [`Chain::raw`]. A function of its own for the
-/// verifier; returns whether it was done.
+/// If the datagram of `flow` that is about to be translated is in pieces, gives it an identification of ours, and
+/// lets the others find their way. `network_direction` is a [`Pair`], `chain` [`Chain::raw`]. A subprogram; returns
+/// whether it was done.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_identify6(
@@ -50,18 +47,19 @@ pub(crate) extern "C" fn lb_identify6(
     flow: u32,
     chain: u32,
 ) -> u32 {
-    let ends = lb_ends6(ctx);
+    let ends = Ends6::from_raw(lb_ends6(ctx));
     let xdp = Xdp::new(&XdpContext::new(ctx));
-    let noted = begin(&xdp, Chain::from_raw(chain), ends, network_direction, flow);
+    let pair = Pair::from_raw(network_direction);
+    let noted = begin(&xdp, Chain::from_raw(chain), ends, pair, flow);
     u32::from(noted.is_some())
 }
 
 /// Notes a first fragment, or one that is the whole datagram, which leaves no record.
 #[inline(always)]
-fn begin(xdp: &Xdp, chain: Chain, ends: u64, network_direction: u32, flow: u32) -> Option<()> {
+fn begin(xdp: &Xdp, chain: Chain, ends: Ends6, network_direction: Pair, flow: u32) -> Option<()> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
     let header = chain.fragment(xdp)?;
-    let (network, direction) = ((network_direction >> 16) as u16, network_direction as u16);
+    let (network, direction) = (network_direction.high(), network_direction.low());
     let identification = next_identification()?;
     let key = key(ends, header, network);
     let first = First {
@@ -77,32 +75,30 @@ fn begin(xdp: &Xdp, chain: Chain, ends: u64, network_direction: u32, flow: u32) 
     Some(())
 }
 
-/// What stands for a packet's addresses in the key of its datagram: the hash of its source in the upper half, and
-/// the label of its destination, which none has if that is 0, in the lower one. A function of its own for the
-/// verifier.
+/// [`Ends6`] of a packet. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_ends6(ctx: *mut xdp_md) -> u64 {
     let xdp = Xdp::new(&XdpContext::new(ctx));
-    ends(&xdp).unwrap_or_default()
+    ends(&xdp).unwrap_or_default().raw()
 }
 
 #[inline(always)]
-fn ends(xdp: &Xdp) -> Option<u64> {
+fn ends(xdp: &Xdp) -> Option<Ends6> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
-    let source = lookup::client_hash(ip.source.get())?.raw();
-    let destination = lookup::label(ip.destination.get())?.raw();
-    Some(u64::from(source) << 32 | u64::from(destination))
+    let source = lookup::client_hash(ip.source.get())?;
+    let destination = lookup::label(ip.destination.get())?;
+    Some(Ends6::new(source, destination))
 }
 
-/// What the pieces of a datagram between these [`lb_ends6`] have in common (RFC 8200 section 4.5), in the fields of
+/// What the pieces of a datagram between these ends have in common (RFC 8200 section 4.5), in the fields of
 /// IPv4.
 #[inline(always)]
-fn key(ends: u64, header: &FragmentHeader, network: u16) -> FragmentKey {
+fn key(ends: Ends6, header: &FragmentHeader, network: u16) -> FragmentKey {
     let identification = header.identification.get().get();
     FragmentKey {
-        source: Be32::from_raw((ends >> 32) as u32),
-        destination: Be32::from_raw(ends as u32),
+        source: ends.source(),
+        destination: ends.destination(),
         network,
         identification: Be16::new(identification as u16),
         protocol: identification >> 16,
@@ -127,8 +123,8 @@ fn of(flow: u32, identification: Be16) -> Option<Be32> {
     Some(Be32::new(flow << 16 | u32::from(identification.get())))
 }
 
-/// A fragment other than the first, to one of our addresses, from the network `id`. Returns the number of
-/// its end, see [`Outcome`]. A function of its own for the verifier.
+/// A fragment other than the first, to one of our addresses, from the network `id`. Returns the number of its end,
+/// see [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_fragment6(ctx: *mut xdp_md, id: u32, chain: u32) -> u32 {
@@ -138,7 +134,7 @@ pub(crate) extern "C" fn lb_fragment6(ctx: *mut xdp_md, id: u32, chain: u32) -> 
 
 #[inline(always)]
 fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason> {
-    let ends = lb_ends6(ctx.ctx);
+    let ends = Ends6::from_raw(lb_ends6(ctx.ctx));
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let header = chain.fragment(&xdp).ok_or(DropReason::Malformed)?;
@@ -194,7 +190,7 @@ impl Direction {
             return None;
         }
         let hit = Hit::read(entry, word)?;
-        let snat = crate::flow::snat::snat_page(flow)?.address;
+        let snat = snat_page(flow)?.address;
         let (backend, client) = (lookup::unlabel(hit.backend)?, lookup::client6(flow)?);
         let (ends, source, destination, network, next_hop) = if direction == FROM_CLIENT {
             let next = BACKENDS.get(hit.backend_id)?;

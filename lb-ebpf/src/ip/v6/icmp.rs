@@ -18,12 +18,19 @@ use lb_common::{
 use network_types::ip::IpProto;
 
 use crate::{
-    cell::enter, emit, flow::conntrack, frame::xdp::Xdp, lookup, maps::BACKENDS, new_flow::policy,
-    reject, subprogram::Outcome,
+    cell::enter,
+    emit,
+    flow::{conntrack, snat::snat_page},
+    frame::xdp::Xdp,
+    lookup,
+    maps::BACKENDS,
+    new_flow::policy,
+    reject,
+    subprogram::Outcome,
 };
 
-/// The end of an ICMPv6 packet from the network `id` to one of our addresses there, as
-/// [`Outcome`]; `chain` is `wire::Chain::raw`. A function of its own for the verifier.
+/// The end of an ICMPv6 packet from the network `id` to one of our addresses there, as [`Outcome`]; `chain` is
+/// `wire::Chain::raw`. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_icmp6(ctx: *mut xdp_md, id: u32, chain: u32) -> u32 {
@@ -53,7 +60,7 @@ struct Direction {
 
 #[inline(always)]
 fn message(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason> {
-    let network = crate::lookup::network_by_id(id)?;
+    let network = lookup::network_by_id(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let label = lookup::label(ip.destination.get()).ok_or(DropReason::RecordMissing)?;
@@ -110,7 +117,7 @@ fn error(
     if !quote.is_plausible(way.expected) {
         return Err(DropReason::IcmpUnrelated);
     }
-    let network = crate::lookup::network_by_id(way.network)?;
+    let network = lookup::network_by_id(way.network)?;
     nat::check_hops(message.ip)?;
     nat::check_size(message.ip, network.mtu)?;
     if way.to_backend {
@@ -183,7 +190,7 @@ fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Direction> {
         return None;
     }
     let backend = BACKENDS.get(hit.backend_id)?;
-    let page = crate::flow::snat::snat_page(hit.entry.id)?;
+    let page = snat_page(hit.entry.id)?;
     let (expected, _) = hit.entry.acks();
     Some(Direction {
         translation: Translation {

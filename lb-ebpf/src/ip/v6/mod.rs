@@ -1,8 +1,7 @@
-//! What follows the fixed header, neighbour discovery, flows, ICMPv6, fragments.
+//! What follows the fixed header, the rewrite of a frame of a flow, neighbour discovery, ICMPv6, fragments.
 
-pub(crate) mod forward;
-mod fragment;
+pub(crate) mod fragment;
 pub(crate) mod headers;
-mod icmp;
+pub(crate) mod icmp;
 pub(crate) mod neighbour;
-pub(crate) mod receive;
+pub(crate) mod rewrite;

@@ -4,7 +4,6 @@
 use aya_ebpf::{bindings::xdp_md, helpers::bpf_xdp_adjust_head, programs::XdpContext};
 use lb_common::{
     discovery::{self, ADVERTISEMENT, ANSWER_BYTES, HOPS, SOLICITATION, Solicitation},
-    maps::network::Network,
     rate::{NOTICES, QUERIES, QUESTIONS, REPLIES},
     verdict::{DropReason, Verdict},
     wire::{
@@ -14,7 +13,14 @@ use lb_common::{
 };
 
 use crate::{
-    cell::enter, emit, frame::xdp::Xdp, lookup, new_flow::policy, reject, subprogram::Outcome,
+    cell::enter,
+    emit,
+    frame::xdp::Xdp,
+    ip::v6::headers,
+    lookup::{self, NetworkRef},
+    new_flow::policy,
+    reject,
+    subprogram::Outcome,
 };
 
 /// Hop-by-hop options, with which every message about groups begins.
@@ -38,14 +44,13 @@ pub(crate) fn is_asked(xdp: &Xdp, chain: Chain) -> bool {
 fn message(xdp: &Xdp) -> Option<&Neighbour> {
     let ip: &Ipv6 = xdp.header(size_of::<Ethernet>())?;
     let message: &Neighbour = xdp.header(size_of::<Ethernet>() + size_of::<Ipv6>())?;
-    let is_of_neighbours = ip.next_header.get() == crate::ip::v6::headers::ICMP
+    let is_of_neighbours = ip.next_header.get() == headers::ICMP
         && ip.hop_limit.get() == HOPS
         && matches!(message.kind.get(), SOLICITATION | ADVERTISEMENT);
     is_of_neighbours.then_some(message)
 }
 
-/// The end of a packet from the network `id` to a group, or of one that [`is_asked`], as [`Outcome`]. A
-/// function of its own for the verifier, as `lb_refuse`.
+/// The end of a packet from the network `id` to a group, or of one that [`is_asked`], as [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_neighbour(ctx: *mut xdp_md, id: u32) -> u32 {
@@ -55,7 +60,7 @@ pub(crate) extern "C" fn lb_neighbour(ctx: *mut xdp_md, id: u32) -> u32 {
 /// Steers a message by its target, as ARP.
 #[inline(always)]
 fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
-    let network = crate::lookup::network_by_id(id)?;
+    let network = NetworkRef::of(id)?;
     let xdp = Xdp::new(ctx);
     // A number in any case: of one that is not there the verifier would find an unset register.
     let kind = message(&xdp).map_or(NONE, |message| message.kind.get());
@@ -63,12 +68,12 @@ fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
         if network.is_stopped() {
             return Err(DropReason::Stopped);
         }
-        return answer(ctx, &xdp, (id, network));
+        return answer(ctx, &xdp, network);
     }
     if is_to_one(&xdp) {
         return match kind {
             ADVERTISEMENT => {
-                enter::at_rate(id, network, |rates, now| rates.replies.take(now, REPLIES))
+                enter::at_rate(id, &network, |rates, now| rates.replies.take(now, REPLIES))
             }
             _ => Err(DropReason::ArpNotOurs),
         };
@@ -78,10 +83,12 @@ fn steer(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
     }
     match kind {
         // The cell may learn the address of a station that announces it.
-        ADVERTISEMENT => enter::at_rate(id, network, |rates, now| rates.notices.take(now, NOTICES)),
+        ADVERTISEMENT => {
+            enter::at_rate(id, &network, |rates, now| rates.notices.take(now, NOTICES))
+        }
         SOLICITATION => Err(DropReason::ArpNotOurs),
         _ if of_groups(&xdp) == Some(QUERY) => {
-            enter::at_rate(id, network, |rates, now| rates.queries.take(now, QUERIES))
+            enter::at_rate(id, &network, |rates, now| rates.queries.take(now, QUERIES))
         }
         _ => Err(DropReason::GroupAddress),
     }
@@ -98,31 +105,30 @@ fn is_to_one(xdp: &Xdp) -> bool {
 
 /// Makes a solicitation for an address of ours the answer to it.
 #[inline(always)]
-fn answer(
-    ctx: &XdpContext,
-    xdp: &Xdp,
-    (id, network): (u16, &Network),
-) -> Result<Verdict, DropReason> {
+fn answer(ctx: &XdpContext, xdp: &Xdp, network: NetworkRef) -> Result<Verdict, DropReason> {
     let asked = Solicitation::read(xdp)?;
     let source = asked.source;
-    if lookup::label(source).is_some_and(|label| lookup::labelled(id, label).is_some()) {
+    if lookup::label(source).is_some_and(|label| lookup::labelled(network.id, label).is_some()) {
         // A station that has an address of ours as well.
-        return enter::at_rate(id, network, |rates, now| rates.notices.take(now, NOTICES));
+        return enter::at_rate(network.id, &network, |rates, now| {
+            rates.notices.take(now, NOTICES)
+        });
     }
     let is_neighbour = asked.is_probe()
         || discovery::is_link_local(source)
-        || !source.is_bogon()
-            && policy::is_neighbour(crate::lookup::rule6(network.sources, source));
+        || !source.is_bogon() && policy::is_neighbour(lookup::rule6(network.sources, source));
     if !is_neighbour {
         return Err(DropReason::NeighbourForged);
     }
-    if !enter::take(id, |rates, now| rates.questions.take(now, QUESTIONS)) {
+    if !enter::take(network.id, |rates, now| {
+        rates.questions.take(now, QUESTIONS)
+    }) {
         return Err(DropReason::RateLimited);
     }
     resize(ctx, xdp.len())?;
     let answered = asked.answer(&Xdp::new(ctx), network.mac);
     answered.ok_or(DropReason::NoHeadroom)?;
-    emit::back(ctx, network)
+    emit::back(ctx, &network)
 }
 
 /// Makes the frame of `length` bytes one of [`ANSWER_BYTES`]; all of it is written anew. It grows in front, where
@@ -149,7 +155,7 @@ fn of_groups(xdp: &Xdp) -> Option<u8> {
     let options: &Extension = xdp.header(at)?;
     let message: &Icmp = xdp.header(at + EXTENSION_BYTES)?;
     let is_of_groups = ip.next_header.get() == HOP_BY_HOP
-        && options.next_header.get() == crate::ip::v6::headers::ICMP
+        && options.next_header.get() == headers::ICMP
         && options.length.get() == 0;
     is_of_groups.then_some(message.kind.get())
 }

@@ -1,0 +1,265 @@
+//! TCP and UDP over IPv4: a packet of a flow in one function, and one that opens a flow in another.
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use lb_common::{
+    addr::{Be16, Be32, Mac},
+    maps::{
+        flow::FlowKey,
+        fragment::{FROM_BACKEND, FROM_CLIENT},
+        network::{Address, KIND_VIP, Network},
+    },
+    nat::{self, Translation},
+    verdict::{DropReason, Verdict},
+    wire::{Ipv4Frame, parse_ipv4},
+};
+
+use crate::{
+    cell::{
+        enter::{self, Addresses},
+        sockets,
+    },
+    emit,
+    flow::{conntrack, entry::Hit, index, rewrite, snat::snat_page, splice},
+    frame::{ip_options, xdp::Xdp},
+    ip::v4::fragment,
+    lookup::{self, NetworkRef, network_by_id},
+    maps::BACKENDS,
+    new_flow,
+    subprogram::{Next, Pair, SpliceLeg},
+};
+
+/// What is next for a packet to one of our addresses in the network `id`, as [`Next`] with a [`SpliceLeg`]. `kind`,
+/// `base`, and `ports` (a [`Pair`]: the first, and how many) are those of its `Address`. A subprogram also so that
+/// the way in does not take of its stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_flow(
+    ctx: *mut xdp_md,
+    id: u32,
+    kind: u32,
+    base: u32,
+    ports: u32,
+) -> u64 {
+    let ports = Pair::from_raw(ports);
+    let address = Address {
+        kind,
+        base,
+        first_port: ports.high(),
+        count: ports.low(),
+    };
+    match flow(&XdpContext::new(ctx), id as u16, &address) {
+        Ok(next) => next.raw(),
+        Err(reason) => Next::ended(Err(reason)).raw(),
+    }
+}
+
+/// A reply to a SNAT port, a request to a VIP, a segment for a socket of the cell, or none of ours.
+#[inline(always)]
+fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Next, DropReason> {
+    let network = NetworkRef::of(id)?;
+    let xdp = Xdp::new(ctx);
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
+    let frame = match parse_ipv4(&xdp, ethernet, ip) {
+        Ok(frame) => frame,
+        Err(reason) => return network.undeclared(reason).map(ended),
+    };
+    let (_, port) = frame.l4.ports();
+    match address.flow_id(port.get()) {
+        Some(flow_id) => reply(ctx, &frame, network, flow_id),
+        None if address.kind & KIND_VIP != 0 => request(ctx, &frame, network),
+        None if sockets::is_local(&frame, network, address) => {
+            let ends = Addresses {
+                us: ip.destination.get(),
+                peer: ip.source.get(),
+            };
+            enter::check(&frame, ends, id)?;
+            sockets::deliver(ctx, &network).map(ended)
+        }
+        None => network.undeclared(DropReason::ReplyMismatch).map(ended),
+    }
+}
+
+#[inline(always)]
+const fn ended(verdict: Verdict) -> Next {
+    Next::ended(Ok(verdict))
+}
+
+/// Client to VIP: conntrack -> rewrite -> emit, to the backend of its flow.
+#[inline(always)]
+fn request(ctx: &XdpContext, frame: &Ipv4Frame<'_>, from: NetworkRef) -> Result<Next, DropReason> {
+    let key = FlowKey::of_request(frame, from.id);
+    match conntrack::request(frame, &key)? {
+        Some(hit) => {
+            let to = Destination {
+                flow_id: hit.entry.id,
+                is_new: false,
+                backend: hit.backend,
+                backend_port: hit.backend_port,
+                backend_id: hit.backend_id,
+            };
+            forward(ctx, frame, from, &to.onward()?)
+        }
+        None if from.is_host() && lookup::service(&key).is_none() => Ok(ended(Verdict::Passed)),
+        None => Ok(Next::NEW_FLOW),
+    }
+}
+
+/// Backend to SNAT port: conntrack -> rewrite -> emit, back to the client of its flow.
+#[inline(always)]
+fn reply(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    from: NetworkRef,
+    flow_id: u32,
+) -> Result<Next, DropReason> {
+    if splice::is_for_socket(frame, flow_id)? {
+        return sockets::deliver_of_flow(ctx, frame, &from, flow_id).map(ended);
+    }
+    let hit = conntrack::reply(frame, flow_id)?;
+    let onward = to_client(&hit)?;
+    ip_options::conceal(ctx, frame.ip);
+    forward(ctx, frame, from, &onward)
+}
+
+/// What is next for a packet that belongs to no flow, from the network `id` to a VIP there, as [`lb_flow`]: it opens
+/// one.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_open(ctx: *mut xdp_md, id: u32) -> u64 {
+    match open(&XdpContext::new(ctx), id as u16) {
+        Ok(next) => next.raw(),
+        Err(reason) => Next::ended(Err(reason)).raw(),
+    }
+}
+
+/// lookup -> policy -> select -> allocate -> rewrite -> emit. A packet to a shared VIP is the cell's after the policy,
+/// which every packet of it meets.
+#[inline(always)]
+fn open(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
+    let network = NetworkRef::of(id)?;
+    let xdp = Xdp::new(ctx);
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
+    let frame = parse_ipv4(&xdp, ethernet, ip)?;
+    let key = FlowKey::of_request(&frame, id);
+    let service = new_flow::admit(ip, &key, &network)?;
+    if service.is_of_cell() {
+        return to_shared_vip(ctx, &frame, network, &key).map(ended);
+    }
+    let new_flow::Opened { entry, flow, .. } = new_flow::begin(&frame, &key, &network, &service)?;
+    let to = Destination {
+        flow_id: entry.id,
+        is_new: true,
+        backend: flow.backend,
+        backend_port: flow.backend_port,
+        backend_id: flow.backend_id,
+    };
+    forward(ctx, &frame, network, &to.onward()?)
+}
+
+/// A packet to a shared VIP: into the cell of its network, or to the host.
+#[inline(always)]
+fn to_shared_vip(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    from: NetworkRef,
+    key: &FlowKey,
+) -> Result<Verdict, DropReason> {
+    if new_flow::opens(frame) {
+        index::unindex_closed(key);
+    }
+    if from.is_host() {
+        return Ok(Verdict::Passed);
+    }
+    if !frame.is_plain_tcp() {
+        return Err(DropReason::UnsupportedProtocol);
+    }
+    let ends = Addresses {
+        us: key.vip,
+        peer: key.client,
+    };
+    enter::check(frame, ends, from.id)?;
+    sockets::deliver(ctx, &from)
+}
+
+/// Where a packet of a flow goes.
+struct Onward<'a> {
+    flow_id: u32,
+    /// One without a splice.
+    is_new: bool,
+    /// One of `maps::fragment`'s.
+    direction: u16,
+    translation: Translation,
+    network_id: u16,
+    network: &'static Network,
+    next_hop: &'a Mac,
+}
+
+/// The backend of a flow.
+struct Destination {
+    flow_id: u32,
+    is_new: bool,
+    backend: Be32,
+    backend_port: Be16,
+    backend_id: u32,
+}
+
+impl Destination {
+    #[inline(always)]
+    fn onward(self) -> Result<Onward<'static>, DropReason> {
+        let Self { flow_id, .. } = self;
+        let backend = BACKENDS
+            .get(self.backend_id)
+            .ok_or(DropReason::RecordMissing)?;
+        let page = snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
+        Ok(Onward {
+            flow_id,
+            is_new: self.is_new,
+            direction: FROM_CLIENT,
+            translation: Translation {
+                source: page.address,
+                destination: self.backend,
+                source_port: Be16::new(page.port(flow_id)),
+                destination_port: self.backend_port,
+            },
+            network_id: backend.network,
+            network: network_by_id(backend.network)?,
+            next_hop: &backend.next_hop,
+        })
+    }
+}
+
+#[inline(always)]
+fn to_client(hit: &Hit) -> Result<Onward<'_>, DropReason> {
+    Ok(Onward {
+        flow_id: hit.entry.id,
+        is_new: false,
+        direction: FROM_BACKEND,
+        translation: Translation {
+            source: hit.key.vip,
+            destination: hit.key.client,
+            source_port: hit.key.vip_port,
+            destination_port: hit.key.client_port,
+        },
+        network_id: hit.key.network,
+        network: network_by_id(hit.key.network)?,
+        next_hop: &hit.client_mac,
+    })
+}
+
+/// rewrite -> emit; or, where the flow is spliced, rewrite, and the splice is next.
+#[inline(always)]
+fn forward(
+    ctx: &XdpContext,
+    frame: &Ipv4Frame<'_>,
+    from: NetworkRef,
+    to: &Onward<'_>,
+) -> Result<Next, DropReason> {
+    fragment::identify(ctx, frame.ip, from.id, to.flow_id, to.direction);
+    let is_open = rewrite::rewrite(ctx, frame, &to.translation, &from, to.network)?;
+    nat::address_frame(frame.ethernet, to.network.mac, *to.next_hop);
+    if !to.is_new && splice::is_of(to.flow_id) {
+        let leg = SpliceLeg::new(to.network_id, to.direction, is_open);
+        return Ok(Next::splice(to.flow_id, leg));
+    }
+    emit::out(ctx, to.network).map(ended)
+}

@@ -1,0 +1,114 @@
+//! The claim of an id for a new flow.
+
+use lb_common::{addr::Be16, conntrack::FlowState, verdict::DropReason};
+
+use super::{FIRST_VERDICT, Pair, reason};
+
+/// The SNAT addresses of a network of backends, as places among all of the network: with which one of them the
+/// search begins in the upper half, the first one's place above the lowest byte, and how many there are.
+#[derive(Clone, Copy)]
+pub(crate) struct SnatRange(u32);
+
+impl SnatRange {
+    #[inline(always)]
+    pub(crate) const fn new(start: u32, first: u32, addresses: u32) -> Self {
+        Self(start << 16 | first << 8 | addresses)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn raw(self) -> u32 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn from_raw(number: u32) -> Self {
+        Self(number)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn start(self) -> u32 {
+        self.0 >> 16
+    }
+
+    #[inline(always)]
+    pub(crate) const fn first(self) -> u32 {
+        self.0 >> 8 & 0xff
+    }
+
+    #[inline(always)]
+    pub(crate) const fn addresses(self) -> u32 {
+        self.0 & 0xff
+    }
+}
+
+/// The port of the backend, and whether the flow is of UDP.
+#[derive(Clone, Copy)]
+pub(crate) struct BackendPort(Pair);
+
+impl BackendPort {
+    #[inline(always)]
+    pub(crate) fn new(port: Be16, is_udp: bool) -> Self {
+        Self(Pair::new(is_udp.into(), port.raw()))
+    }
+
+    #[inline(always)]
+    pub(crate) const fn raw(self) -> u32 {
+        self.0.raw()
+    }
+
+    #[inline(always)]
+    pub(crate) const fn from_raw(number: u32) -> Self {
+        Self(Pair::from_raw(number))
+    }
+
+    #[inline(always)]
+    pub(crate) const fn port(self) -> Be16 {
+        Be16::from_raw(self.0.low())
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_udp(self) -> bool {
+        self.0.high() != 0
+    }
+}
+
+/// A claimed id in the lower half, and its entry's state, which is not 0, above it; or the number of a reason, or
+/// one of the two cases of a single attempt.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claimed(u64);
+
+impl Claimed {
+    /// The attempt has found nothing to claim.
+    pub(crate) const MISSED: Self = Self(FIRST_VERDICT as u64);
+    /// The attempt has left an id alone: the last connection from its port may be in TIME_WAIT at the backend.
+    pub(crate) const IN_TIME_WAIT: Self = Self(FIRST_VERDICT as u64 + 1);
+
+    #[inline(always)]
+    pub(crate) const fn of(id: u32, state: FlowState) -> Self {
+        Self((state.raw() as u64) << 32 | id as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn refused(reason: DropReason) -> Self {
+        Self(reason as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn raw(self) -> u64 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn from_raw(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The id and the state of its entry.
+    #[inline(always)]
+    pub(crate) fn result(self) -> Result<(u32, FlowState), DropReason> {
+        match (self.0 >> 32) as u32 {
+            0 => Err(reason(self.0 as u32)),
+            state => Ok((self.0 as u32, FlowState::from_raw(state))),
+        }
+    }
+}

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How many times as long a limit is, where the machine is so much slower: one that is emulated.
-const PATIENCE: &str = "LB_TEST_PATIENCE";
+const TIMEOUT_FACTOR: &str = "LB_TEST_PATIENCE";
 
 /// Calls `probe` until it gives a value or `limit` has passed, or as many times that as `LB_TEST_PATIENCE` says.
 ///
@@ -24,7 +24,9 @@ pub fn until<T>(
     limit: Duration,
     mut probe: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let times = env::var(PATIENCE).ok().and_then(|times| times.parse().ok());
+    let times = env::var(TIMEOUT_FACTOR)
+        .ok()
+        .and_then(|times| times.parse().ok());
     let limit = limit * times.unwrap_or(1);
     let deadline = Instant::now() + limit;
     loop {

@@ -50,7 +50,7 @@ const FOREIGN: &str = "oauth.tenant-b.example.com";
 /// Requests of each host.
 const REQUESTS: usize = 4;
 /// How long somebody waits who is not answered.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What is behind each of the three; an answer begins with its name.
 struct Servers<'t> {
@@ -250,7 +250,7 @@ impl Lab<'_> {
         let client = self.stranger.client();
         let connected = client
             .netns
-            .inside(|| TcpStream::connect_timeout(&API.into(), PATIENCE))?;
+            .inside(|| TcpStream::connect_timeout(&API.into(), TIMEOUT))?;
         Ok(match connected {
             Ok(_) => ("connected".to_owned(), false),
             Err(error) if error.kind() == ErrorKind::TimedOut => ("nothing".to_owned(), true),

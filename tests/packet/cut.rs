@@ -46,7 +46,7 @@ use tokio::sync::mpsc;
 
 use super::given::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts the thread on the maps, with the NICs up.
 fn start(lb: &DataPlane) -> (Expiry, Reports) {
@@ -180,7 +180,7 @@ fn what_is_cut_ends_and_both_ends_are_told_and_nothing_else_happens() {
 
     // Only where there was a connection, and with the numbers that its ends expect.
     let resets = || Ok((expiry.counts().resets.get() == 2).then_some(()));
-    poll::until("both resets", PATIENCE, resets).expect("they are sent");
+    poll::until("both resets", TIMEOUT, resets).expect("they are sent");
     let end = |address: &str| address.parse().expect("an address");
     let reset = |from: &str, to: &str, sequence, acknowledgment| Segment {
         from: end(from),
@@ -279,7 +279,7 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
     let mut events = Vec::new();
     let mut clients = None;
     let both = 2 * usize::from(FLOWS);
-    poll::until("every end to be told", PATIENCE, || {
+    poll::until("every end to be told", TIMEOUT, || {
         told.extend(wires.take());
         events.extend(facts(&mut reports));
         if told.len() >= both / 2 {

@@ -35,7 +35,7 @@ services:
 "#;
 
 /// What a tenant may have of a family.
-const MOST: u16 = 240;
+const MAX_FLOWS: u16 = 240;
 
 const A: (&str, u16) = ("tenant-a", 2003);
 const B: (&str, u16) = ("tenant-b", 2004);
@@ -116,7 +116,7 @@ fn open_all(lb: &mut DataPlane, family: Family, tenant: (&str, u16)) -> (u16, &'
 fn a_tenant_leaves_another_its_part_of_the_ports() {
     for family in [Family::Four, Family::Six] {
         let mut lb = DataPlane::new(CONFIG);
-        let spent = (MOST, "refused: budget_spent");
+        let spent = (MAX_FLOWS, "refused: budget_spent");
         assert_eq!(open_all(&mut lb, family, A), spent, "{family:?}");
         assert_eq!(open_all(&mut lb, family, B), spent, "{family:?}");
         // The backend hears nothing of it.
@@ -160,14 +160,14 @@ fn a_quota_counts_what_is_in_full_use() {
         assert_eq!(open(&mut lb, family, B, 10_000), Ok(()));
         let syn = family.request(11_000, A.1, SYN_ONLY, (1000, 0));
         assert_eq!(lb.receive(Port::Tenant, &syn).counted.2, "forwarded");
-        assert_eq!(quota_of(&lb, family, A), (MOST, 3));
-        assert_eq!(quota_of(&lb, family, B), (MOST, 1));
+        assert_eq!(quota_of(&lb, family, A), (MAX_FLOWS, 3));
+        assert_eq!(quota_of(&lb, family, B), (MAX_FLOWS, 1));
         let reset = family.request(10_001, A.1, RST_ONLY, (1001, 0));
         for _ in 0..2 {
             assert_eq!(lb.receive(Port::Tenant, &reset).counted.2, "forwarded");
-            assert_eq!(quota_of(&lb, family, A), (MOST, 2));
+            assert_eq!(quota_of(&lb, family, A), (MAX_FLOWS, 2));
         }
-        assert_eq!(quota_of(&lb, family, B), (MOST, 1));
+        assert_eq!(quota_of(&lb, family, B), (MAX_FLOWS, 1));
     }
 }
 
@@ -176,7 +176,7 @@ fn a_quota_counts_what_is_in_full_use() {
 fn a_flood_beside_a_spent_quota_leaves_another_its_part() {
     for family in [Family::Four, Family::Six] {
         let mut lb = DataPlane::new(CONFIG);
-        for client in 0..MOST - 1 {
+        for client in 0..MAX_FLOWS - 1 {
             assert_eq!(open(&mut lb, family, A, 10_000 + client), Ok(()));
         }
         for client in 0..1000 {
@@ -185,7 +185,7 @@ fn a_flood_beside_a_spent_quota_leaves_another_its_part() {
         }
         assert_eq!(
             open_all(&mut lb, family, B),
-            (MOST, "refused: budget_spent")
+            (MAX_FLOWS, "refused: budget_spent")
         );
     }
 }
@@ -195,7 +195,7 @@ fn a_flood_beside_a_spent_quota_leaves_another_its_part() {
 fn a_handshake_is_asked_again() {
     for family in [Family::Four, Family::Six] {
         let mut lb = DataPlane::new(CONFIG);
-        for client in 0..MOST - 1 {
+        for client in 0..MAX_FLOWS - 1 {
             assert_eq!(open(&mut lb, family, A, 10_000 + client), Ok(()));
         }
         for client in [9000, 9001] {
@@ -208,7 +208,7 @@ fn a_handshake_is_asked_again() {
             let ack = family.request(client, A.1, ACK_ONLY, (1001, 5001));
             assert_eq!(lb.receive(Port::Tenant, &ack).counted.2, verdict);
         }
-        assert_eq!(quota_of(&lb, family, A), (MOST, MOST));
+        assert_eq!(quota_of(&lb, family, A), (MAX_FLOWS, MAX_FLOWS));
     }
 }
 
@@ -282,7 +282,7 @@ fn a_count_below_zero_is_no_spent_quota() {
     for client in 0..3 {
         assert_eq!(open(&mut lb, Family::Four, A, 10_000 + client), Ok(()));
     }
-    assert_eq!(quota_of(&lb, Family::Four, A), (MOST, 1));
+    assert_eq!(quota_of(&lb, Family::Four, A), (MAX_FLOWS, 1));
 }
 
 /// Of IPv4 only one tenant has services here: its ports are not shared, and have no limit.
@@ -299,7 +299,7 @@ fn what_is_not_shared_is_without_a_limit() {
         );
     let mut lb = DataPlane::new(&alone);
     assert_eq!(quota_of(&lb, Family::Four, A), (0, 0));
-    assert_eq!(quota_of(&lb, Family::Six, A), (MOST, 0));
+    assert_eq!(quota_of(&lb, Family::Six, A), (MAX_FLOWS, 0));
     assert_eq!(
         open_all(&mut lb, Family::Four, A),
         (640, "refused: snat_exhausted")

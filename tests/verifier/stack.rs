@@ -12,7 +12,7 @@ use lb_user::dataplane::object::PROGRAMS;
 use crate::code::{self, FRAME, Function, Functions, Instruction, LDX, ST, STX};
 
 /// Bytes of all frames of a chain, at most: `MAX_BPF_STACK`.
-const MOST: usize = 512;
+const MAX_BYTES: usize = 512;
 /// Bytes that a frame is a multiple of.
 const UNIT: usize = 32;
 
@@ -73,9 +73,9 @@ fn every_chain_of_calls_fits_into_the_stack_of_the_oldest_kernel() {
     chains.sort();
     assert!(chains.len() > 2, "no calls were found");
     println!("{} chains, the deepest: {:?}", chains.len(), chains.last());
-    chains.retain(|&(bytes, _)| bytes > MOST);
+    chains.retain(|&(bytes, _)| bytes > MAX_BYTES);
     assert!(
         chains.is_empty(),
-        "more than {MOST} bytes, with each function's rounded up to {UNIT}: {chains:#?}"
+        "more than {MAX_BYTES} bytes, with each function's rounded up to {UNIT}: {chains:#?}"
     );
 }

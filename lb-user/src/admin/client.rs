@@ -30,7 +30,7 @@ const ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// What changes something may take a minute, and the server itself reports that it takes longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(75);
 /// What only looks is answered between two other things that the control plane does.
-const SHORT_PATIENCE: Duration = Duration::from_secs(10);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl std::error::Error for Failure {}
 /// Why there is none.
 pub fn ask(instance: &str, request: &Request) -> Result<Answer, Failure> {
     let patience = match request {
-        Request::Health | Request::Legs(_) | Request::Events { .. } => SHORT_PATIENCE,
+        Request::Health | Request::Legs(_) | Request::Events { .. } => SHORT_TIMEOUT,
         Request::Plan { .. }
         | Request::Reload { .. }
         | Request::Confirm

@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// How long the first flows wait for next hops that do not answer.
-const NEXT_HOP_PATIENCE: Duration = Duration::from_secs(3);
+const NEXT_HOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The maps, and the backends' records as they stand in them.
 pub struct Live {
@@ -351,7 +351,7 @@ impl Live {
         ids: &[u32],
         resolved: &mut UnboundedReceiver<Resolved>,
     ) -> Result<()> {
-        let deadline = time::Instant::now() + NEXT_HOP_PATIENCE;
+        let deadline = time::Instant::now() + NEXT_HOP_TIMEOUT;
         loop {
             let missing: Vec<(&u32, &Backend)> = ids
                 .iter()

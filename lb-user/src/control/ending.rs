@@ -17,7 +17,7 @@ use crate::{
 const SETTLES: Duration = Duration::from_secs(5);
 /// How long a change waits for the cut of the one before, which takes longer only where a great many
 /// flows end.
-const CUT_PATIENCE: Duration = Duration::from_secs(3);
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// See the module.
 pub struct Ending {
@@ -83,7 +83,7 @@ impl Ending {
     pub(super) async fn finish_policy(&mut self) -> Result<()> {
         if let Some(cut) = &mut self.policy {
             // An error is an answer as well: the thread has ended.
-            let made = time::timeout(CUT_PATIENCE, cut).await.is_ok();
+            let made = time::timeout(EVICTION_TIMEOUT, cut).await.is_ok();
             ensure!(
                 made,
                 "the flows that the change before has ended are still being told; try again, \

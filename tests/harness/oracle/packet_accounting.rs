@@ -19,7 +19,7 @@ const CELL_LINKS: &str = "lbc";
 /// A network that says nothing for this long is taken for quiet.
 const QUIET: Duration = Duration::from_millis(250);
 /// How long traffic may take to come to rest.
-const REST: Duration = Duration::from_secs(20);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Both counts at one quiet moment. Counters only grow, so tests compare two ledgers.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -44,7 +44,7 @@ impl Ledger {
     /// When traffic does not come to rest.
     pub fn read(site: &Site, lb: &Lb<'_>) -> Result<Self> {
         let mut last = Self::read_once(site, lb)?;
-        poll::until("quiet networks", REST, || {
+        poll::until("quiet networks", QUIET_TIMEOUT, || {
             thread::sleep(QUIET);
             let now = Self::read_once(site, lb)?;
             let is_quiet = now == last;

@@ -24,7 +24,7 @@ const OVER: u16 = 3;
 /// Instead of a status: 200 to two requests of three, and 500 to the others, in no order.
 const DICE: u16 = 4;
 /// How often it looks what it is to do.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long it waits for a request.
 const READ: Duration = Duration::from_secs(2);
 
@@ -100,7 +100,7 @@ impl Answers {
         let Shared { does, doing, .. } = &*self.shared;
         let is_over = || self.thread.as_ref().is_some_and(JoinHandle::is_finished);
         while doing.load(Ordering::SeqCst) != does.load(Ordering::SeqCst) && !is_over() {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -135,7 +135,7 @@ fn serve(address: SocketAddr, shared: &Shared) -> Result<()> {
         shared.doing.store(does, Ordering::SeqCst);
         let accepted = listener.as_ref().map(TcpListener::accept);
         let Some(Ok((connection, _))) = accepted else {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             continue;
         };
         shared.asked.fetch_add(1, Ordering::SeqCst);

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Longer than four lost SYNs in a row (1 + 2 + 4 + 8 s), so that a failure is a failure.
-const PATIENCE_SECS: u32 = 20;
+const TIMEOUT_SECS: u32 = 20;
 
 /// Who answered a connection, and whom it took for its peer.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub fn open_any(to: SocketAddr) -> Result<TcpStream> {
 fn tcp(family: AddressFamily) -> Result<OwnedFd> {
     let fd =
         socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).context("make a socket")?;
-    let patience = TimeVal::seconds(i64::from(PATIENCE_SECS));
+    let patience = TimeVal::seconds(i64::from(TIMEOUT_SECS));
     setsockopt(&fd, sockopt::SendTimeout, &patience).context("set the send timeout")?;
     setsockopt(&fd, sockopt::ReceiveTimeout, &patience).context("set the receive timeout")?;
     Ok(fd)

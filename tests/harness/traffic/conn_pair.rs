@@ -15,7 +15,7 @@ use nix::{
 use crate::{poll, topology::Host, traffic::client};
 
 /// How long a word may take from one end to the other.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// What a client says first, if it does not matter.
 const FIRST: &[u8] = b"hello";
 
@@ -78,7 +78,7 @@ impl<'t> Line<'t> {
         (&client)
             .write_all(&self.first)
             .context("send the first word")?;
-        let accepted = poll::until("a connection at the backend", PATIENCE, || {
+        let accepted = poll::until("a connection at the backend", TIMEOUT, || {
             match self.listener.accept() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
                 accepted => accepted.context("accept").map(Some),
@@ -164,7 +164,7 @@ impl Pair {
     /// When one of them ends otherwise, or lives for longer than `limit`.
     pub fn wait_for_resets(&self, limit: Duration) -> Result<[Duration; 2]> {
         let first = wait_for_reset(&self.client, limit).context("at the client")?;
-        let second = wait_for_reset(&self.server, PATIENCE).context("at the backend")?;
+        let second = wait_for_reset(&self.server, TIMEOUT).context("at the backend")?;
         Ok([first, second])
     }
 }
@@ -185,7 +185,7 @@ pub fn say(mut from: &TcpStream, to: &TcpStream, word: &[u8]) -> Result<()> {
 ///
 /// When something else does, or nothing in time.
 pub fn hear(mut to: &TcpStream, word: &[u8]) -> Result<()> {
-    to.set_read_timeout(Some(PATIENCE))
+    to.set_read_timeout(Some(TIMEOUT))
         .context("set the read timeout")?;
     let mut heard = vec![0; word.len()];
     to.read_exact(&mut heard).context("receive")?;

@@ -24,7 +24,7 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long an answer to a byte may take before its connection counts as lost: longer than what TCP
 /// waits after a few losses in a row.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// After this a datagram counts as lost.
 const LATE: Duration = Duration::from_millis(500);
 
@@ -91,7 +91,7 @@ impl Load {
         let mut load = Self::new("long connections");
         for _ in 0..count {
             let mut stream = from.netns.inside(|| client::open(None, to))??;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.write_all(b"echo\n").context("say what it is for")?;
             load.start(from, move |meter| {
                 let mut last = Instant::now();
@@ -121,7 +121,7 @@ impl Load {
     pub fn connects(name: &'static str, from: &Host, to: SocketAddrV4) -> Result<Self> {
         Self::again(name, from, move || {
             let stream = client::open(None, to)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             (&stream).write_all(b"who\n").context("ask")?;
             let mut line = String::new();
             let read = BufReader::new(&stream).read_line(&mut line);

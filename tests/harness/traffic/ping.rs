@@ -23,7 +23,7 @@ use crate::netns::Netns;
 /// Echo requests per call.
 const REQUESTS: u16 = 3;
 /// How long to wait for the reply to each.
-const PATIENCE: Duration = Duration::from_millis(700);
+const TIMEOUT: Duration = Duration::from_millis(700);
 /// Tells our replies from those to somebody else in the namespace.
 const IDENTIFIER: u16 = 0x6c62;
 
@@ -76,7 +76,7 @@ fn ping_here(to: Ipv4Addr) -> Result<Ping> {
             Err(Errno::EHOSTUNREACH) => continue,
             Err(error) => return Err(error).context("send"),
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             let mut packet = [0; 128];
             match recvfrom::<SockaddrIn>(fd.as_raw_fd(), &mut packet) {

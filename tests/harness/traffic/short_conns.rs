@@ -23,7 +23,7 @@ use nix::sys::{
 use crate::{process, topology::Host, traffic::client};
 
 /// How long a word may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a server that nobody asks looks whether it is to end, in milliseconds.
 const LOOK_MS: i64 = 100;
 /// The first port of a client.
@@ -126,7 +126,7 @@ fn accept(listener: &TcpListener, shared: &Shared) -> Result<()> {
 fn serve(mut stream: &TcpStream) -> Result<()> {
     // The listener's deadline is inherited.
     stream
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(TIMEOUT))
         .context("set the read timeout")?;
     let mut word = Word::default();
     stream.read_exact(&mut word).context("receive a word")?;

@@ -8,13 +8,13 @@ use lb_tests::{leftovers, poll, process::Process, product::lb::binary, topology:
 use nix::sys::signal::Signal;
 
 /// The most connections that the machine tracks.
-const MOST: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+const MAX_CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(60);
 
 #[privileged_test]
 fn ctrl_c_in_the_middle_removes_everything() -> Result<()> {
-    let room = || fs::read_to_string(MOST).unwrap_or_default();
+    let room = || fs::read_to_string(MAX_CONNTRACK).unwrap_or_default();
     let before = room();
     let site = path::Path::build()?;
     let output = site.dir().join("report").display().to_string();

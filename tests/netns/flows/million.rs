@@ -45,7 +45,7 @@ const LONG: Extent = Extent {
 pub(crate) const STEP: u64 = 50_000;
 pub(crate) const PLACES: u64 = 65_536;
 /// How long a step may take, and how long all of the expiry.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(300);
 /// A listener whose backend is in the nodes' network, and one whose backend is in the clients' own.
 pub(crate) const LISTENERS: [SocketAddrV4; 2] =
@@ -176,7 +176,7 @@ impl Crowd {
     /// Makes so many more connections; all are established when this returns.
     pub(crate) fn grow(&mut self, lb: &Lb<'_>, more: u64) -> Result<()> {
         let goal = self.flows + more;
-        poll::until("more flows", PATIENCE, || {
+        poll::until("more flows", TIMEOUT, || {
             // Of those that were lost on the way nothing is left: others take their turn.
             let missing = goal.saturating_sub(self.flows);
             for (index, flood) in (0..).zip(&mut self.floods) {
@@ -185,7 +185,7 @@ impl Crowd {
             self.flows = settled(lb)?;
             Ok((self.flows >= goal).then_some(()))
         })?;
-        poll::until("established flows", PATIENCE, || self.shake_hands())
+        poll::until("established flows", TIMEOUT, || self.shake_hands())
     }
 
     /// Says what is missing of the handshakes; the end when nothing is.
@@ -226,7 +226,7 @@ impl Crowd {
 /// How many flows there are when no more come: a frame may still be on its way.
 fn settled(lb: &Lb<'_>) -> Result<u64> {
     let mut before = None;
-    poll::until("the end of the frames", PATIENCE, || {
+    poll::until("the end of the frames", TIMEOUT, || {
         let live = lb.status()?.flows.live;
         let same = before.replace(live) == Some(live);
         Ok(same.then_some(live))

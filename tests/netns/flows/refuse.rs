@@ -25,7 +25,7 @@ use crate::flows::life::{
 };
 
 const PORTS: usize = 100;
-const MOST: usize = 10;
+const MAX_FLOWS: usize = 10;
 /// A port of the VIP where nothing listens.
 const NOTHING: SocketAddrV4 = SocketAddrV4::new(VIP, 9);
 
@@ -116,7 +116,7 @@ fn a_network_above_its_budget_refuses() -> Result<()> {
     };
     let lb = Lb::start(&topology, &config.config())?;
     budget(&topology, &lb)?;
-    let pairs = line(&topology)?.open_many(MOST)?;
+    let pairs = line(&topology)?.open_many(MAX_FLOWS)?;
     at_once(unreachable(&udp_client(topology.client())?)?)?;
     drop(pairs);
     ensure_all_ids_are_free(&topology, &lb)
@@ -171,7 +171,7 @@ fn refuses(config: &Words<'_>, reason: &str) -> Result<()> {
 /// Ten connections live, the eleventh is refused, until one of them ends.
 fn budget(topology: &Topology, lb: &Lb<'_>) -> Result<()> {
     let line = line(topology)?;
-    let mut pairs = line.open_many(MOST)?;
+    let mut pairs = line.open_many(MAX_FLOWS)?;
     for count in 1..=3 {
         at_once(line.is_refused()?)?;
         assert_eq!(lb.refused("budget_spent")?, count, "{:?}", lb.drops()?);

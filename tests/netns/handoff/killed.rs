@@ -36,7 +36,7 @@ use crate::{
 /// Connections that live all the time.
 const LIVE: usize = 10;
 /// How long the client of a connection that is cut short waits for anything.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(10);
 /// How long the backend's socket may stay when the client has heard all.
 const LAST: Duration = Duration::from_millis(500);
@@ -216,7 +216,7 @@ fn talk() -> Result<Ended> {
         Err(error) if is_refused(&error) || was_reset(&error) => return Ok(Ended::Reset),
         stream => stream?,
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let is_reset = |kind| matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
     if let Err(error) = stream.write_all(&hello) {
         ensure!(is_reset(error.kind()), "send: {error}");

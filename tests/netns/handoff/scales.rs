@@ -29,7 +29,7 @@ use crate::{
 const BYTES: u64 = 3 << 20;
 const AT_A_TIME: usize = 1 << 20;
 /// How long it does: until then the window is closed.
-const REST: Duration = Duration::from_millis(400);
+const PAUSE: Duration = Duration::from_millis(400);
 /// How long all of it may take, which takes three seconds.
 const LIMIT: Duration = Duration::from_secs(40);
 /// What an end has room for when the connection stands, beyond which its window is closed.
@@ -197,7 +197,7 @@ struct Slow<'s> {
 impl Read for Slow<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 {
-            thread::sleep(REST);
+            thread::sleep(PAUSE);
             self.left = AT_A_TIME;
         }
         if self.begun.elapsed() > LIMIT {

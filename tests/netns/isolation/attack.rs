@@ -23,7 +23,7 @@ pub(super) const NOWHERE: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
 /// From the first step to the first connection of the victim.
 const LEAD: Duration = Duration::from_secs(1);
 /// How long a client of an attack waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A step that is done again and again.
 pub(super) struct Attack<'a> {
@@ -111,9 +111,9 @@ pub(super) fn nowhere() -> Vec<Ipv4Addr> {
 
 /// A connection of an attacker that waits for nothing for long.
 pub(super) fn connect(to: SocketAddrV4) -> Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to.into(), PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&to.into(), TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 

@@ -24,7 +24,7 @@ use crate::policy::allow::cut;
 /// In which a new connection must be answered: two lost SYNs (1 + 2 s) are no failure.
 const IN_TIME: Duration = Duration::from_secs(4);
 /// How long a datagram is waited for until it is sent again.
-const AGAIN: Duration = Duration::from_secs(1);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the second fragment of a datagram comes after the first one.
 const LATE: Duration = Duration::from_secs(1);
 /// The flag of every fragment but the last, and where the identification stands in a frame without a tag.
@@ -123,7 +123,7 @@ fn datagram(client: &Client<'_>, send: impl Fn(&UdpSocket) -> Result<()>) -> Res
     let start = Instant::now();
     let socket = UdpSocket::bind((client.host.address, 0))?;
     socket.connect(DNS)?;
-    socket.set_read_timeout(Some(AGAIN))?;
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     while start.elapsed() < IN_TIME {
         send(&socket)?;
         let mut answer = [0; 64];

@@ -15,7 +15,7 @@ use lb_tests::{
 /// SNAT ports of the hub, for both tenants.
 const PORTS: usize = 640;
 /// What each of them has: half of these, of which half-open and UDP flows have a quarter each.
-const MOST: usize = PORTS / 4;
+const MAX_FLOWS: usize = PORTS / 4;
 /// New connections of the tenant that is to notice nothing.
 const NEW: usize = 5;
 /// Until a wrong count is right again.
@@ -93,13 +93,13 @@ fn a_tenant_that_opens_all_it_can_leaves_another_its_part() -> Result<()> {
             .with_context(|| format!("connection {number} of tenant b"))?
             .round()?;
     }
-    assert_eq!(taken.len(), MOST);
+    assert_eq!(taken.len(), MAX_FLOWS);
     before.round()?;
     taken.iter_mut().try_for_each(SecretFlow::round)?;
     assert_eq!(lb.refused("budget_spent")?, 1);
     assert_eq!(lb.refused("snat_exhausted")?, 0);
-    let most = Some(u64::try_from(MOST)?);
-    assert_eq!(has(&lb, a)?, (u64::try_from(MOST)?, most));
+    let most = Some(u64::try_from(MAX_FLOWS)?);
+    assert_eq!(has(&lb, a)?, (u64::try_from(MAX_FLOWS)?, most));
     assert_eq!(has(&lb, b)?.1, most);
     for peers in peers {
         assert_eq!(peers.mixed_up(), Vec::<String>::new());
@@ -118,13 +118,13 @@ fn flows_above_a_new_quota_live_on() -> Result<()> {
         Peers::start_tenant(&trunk, b)?,
     ];
     let mut lb = Lb::start(&trunk, &config(" max_flows: 600,")?)?;
-    let above = MOST + 40;
+    let above = MAX_FLOWS + 40;
     let flows = (0..above).map(|_| open(a));
     let mut flows = flows.collect::<Result<Vec<_>>>()?;
     assert_eq!(has(&lb, a)?, (u64::try_from(above)?, None));
 
     lb.reload(&config("")?)?;
-    let most = Some(u64::try_from(MOST)?);
+    let most = Some(u64::try_from(MAX_FLOWS)?);
     assert_eq!(has(&lb, a)?, (u64::try_from(above)?, most));
     flows.iter_mut().try_for_each(SecretFlow::round)?;
     ensure!(open_all(a)?.is_empty(), "above its quota");
@@ -141,7 +141,7 @@ fn flows_above_a_new_quota_live_on() -> Result<()> {
     })?;
     flows.iter_mut().try_for_each(SecretFlow::round)?;
     ensure!(open_all(a)?.is_empty(), "above its quota");
-    flows.truncate(MOST - 1);
+    flows.truncate(MAX_FLOWS - 1);
     let opened = poll::until("a place", RECOUNT, || {
         let opened = open_all(a)?;
         Ok((!opened.is_empty()).then_some(opened))

@@ -23,7 +23,7 @@ use super::{
 };
 
 /// How long an established flow may be silent.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// From one question of an established flow to the next.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Established flows: those that are asked beside the attack, those that are idle meanwhile, and those over the
@@ -76,7 +76,7 @@ impl<'t> Victim<'t> {
             let flow = |_| SecretFlow::open(&host.netns, None, ECHO);
             let flows = (0..count).map(flow).collect::<Result<Vec<_>>>()?;
             for flow in &flows {
-                flow.set_patience(PATIENCE)?;
+                flow.set_patience(TIMEOUT)?;
                 ensure!(flow.server() == tenant, "{} answers", flow.server());
             }
             Ok(flows)
@@ -256,7 +256,7 @@ fn shared_flow(tenant: &str) -> Result<TcpStream> {
     let mut name = vec![0; tenant.len() + 1];
     stream.read_exact(&mut name).context("hear a name")?;
     ensure!(name.starts_with(tenant.as_bytes()), "{name:?} answers");
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 

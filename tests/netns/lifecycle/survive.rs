@@ -24,7 +24,7 @@ use crate::{
 /// Connections that live through it.
 const KEPT: usize = 20;
 /// Most flows that the service may have at a time.
-const MOST: usize = KEPT + 5;
+const MAX_FLOWS: usize = KEPT + 5;
 
 fn lasts() -> Duration {
     Duration::from_secs(match std::env::var_os("LB_TEST_LONG") {
@@ -38,7 +38,7 @@ fn config(site: &Site<'_>) -> String {
     let node = site.topology.nodes[0].address;
     let config = remains::config(site).replace(
         "pool: echo-a }",
-        &format!("pool: echo-a, max_flows: {MOST} }}"),
+        &format!("pool: echo-a, max_flows: {MAX_FLOWS} }}"),
     );
     let config = config.replace(
         "services:\n",
@@ -172,7 +172,7 @@ fn a28_a_killed_control_plane_leaves_everything_as_it_was() -> Result<()> {
     exchange(&client, &server)?;
     assert_eq!(site.who(20)?.into_keys().collect::<Vec<_>>(), [first]);
     // What the service uses is known: five are left.
-    let more = connect(&topology, MOST - KEPT)?;
+    let more = connect(&topology, MAX_FLOWS - KEPT)?;
     more.iter().try_for_each(alive)?;
     refused(topology.client(), ECHO)?;
     drop((kept, more));

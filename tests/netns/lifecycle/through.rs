@@ -37,7 +37,7 @@ const TLS_PORT: u16 = 31443;
 const NAME: &str = "a.lab";
 const STREAMS: usize = 10;
 /// Between two of what happens.
-const REST: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(200);
 /// How long a link is down.
 const DOWN: Duration = Duration::from_millis(300);
 
@@ -312,7 +312,7 @@ impl Course<'_> {
         let upgrades = self.tier.upgrades;
         for _ in 0..upgrades {
             self.before.push(self.lb.take_over(&self.configs[0])?);
-            thread::sleep(REST);
+            thread::sleep(PAUSE);
         }
         self.loads
             .ensure(&format!("{upgrades} upgrades"), May::Nothing)
@@ -322,9 +322,9 @@ impl Course<'_> {
         let kills = self.tier.kills;
         for _ in 0..kills {
             self.lb.kill()?;
-            thread::sleep(REST);
+            thread::sleep(PAUSE);
             self.lb.restart(&self.configs[0])?;
-            thread::sleep(REST);
+            thread::sleep(PAUSE);
         }
         self.loads.ensure(
             &format!("{kills} kills, each with a start"),
@@ -373,13 +373,13 @@ impl Course<'_> {
         let node = &self.topology.nodes[1];
         for _ in 0..self.tier.flaps {
             self.wait_for("up")?;
-            thread::sleep(5 * REST);
+            thread::sleep(5 * PAUSE);
             self.loads.ensure("a backend is there", May::Nothing)?;
             self.servers.flapping = None;
             self.wait_for("dead")?;
             self.loads
                 .ensure("until a dead backend is known", May::LoseFlapping)?;
-            thread::sleep(5 * REST);
+            thread::sleep(5 * PAUSE);
             self.loads.ensure("a dead backend is known", May::Nothing)?;
             self.servers.flapping = Some(Servers::flapping(node)?);
             self.wait_for("up")?;
@@ -387,7 +387,7 @@ impl Course<'_> {
             self.wait_for("dead")?;
             node.netns.run("ip link set eth0 up")?;
             self.wait_for("up")?;
-            thread::sleep(10 * REST);
+            thread::sleep(10 * PAUSE);
             self.loads
                 .ensure("a backend's link was down", May::DelayFlapping)?;
         }
@@ -421,16 +421,16 @@ fn what_haproxy_loses_is_printed() -> Result<()> {
     loads.ensure("HAProxy, nothing happens", May::Nothing)?;
     for _ in 0..tier.upgrades {
         haproxy.signal(Signal::SIGUSR2)?;
-        thread::sleep(5 * REST);
+        thread::sleep(5 * PAUSE);
     }
     let reloaded = loads.report(&format!("HAProxy, {} reloads", tier.upgrades));
     for _ in 0..tier.kills {
         kill(worker(&haproxy)?, Signal::SIGKILL).context("kill the worker")?;
         // Its master ends as well.
         haproxy.wait_for_end(LIMIT)?;
-        thread::sleep(REST);
+        thread::sleep(PAUSE);
         haproxy = self::haproxy(&topology, beside)?;
-        thread::sleep(5 * REST);
+        thread::sleep(5 * PAUSE);
     }
     let killed = loads.report(&format!(
         "HAProxy, {} kills of its worker, each with a start",

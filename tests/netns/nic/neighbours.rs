@@ -27,7 +27,7 @@ const NOT_LOST: Duration = Duration::from_millis(150);
 const PROBED: Duration = Duration::from_secs(20);
 /// Moves, each longer after the one before than the same neighbour may be asked for again.
 const MOVES: u8 = 5;
-const REST: Duration = Duration::from_millis(1200);
+const PAUSE: Duration = Duration::from_millis(1200);
 
 /// Moves the station to another MAC. A kernel with `arp_notify` says so itself.
 fn move_to(station: &Netns, number: u8) -> Result<String> {
@@ -41,7 +41,7 @@ fn ensure_followed(pair: &Pair, station: &Netns) -> Result<()> {
     station.set_sysctl("ipv4/conf/eth0/arp_notify", "1")?;
     let mut times = Vec::new();
     for number in 1..=MOVES {
-        thread::sleep(REST);
+        thread::sleep(PAUSE);
         move_to(station, number)?;
         thread::sleep(FOLLOWED);
         let start = Instant::now();

@@ -19,7 +19,7 @@ use crate::{flows::life::LIMIT, nic::cell::inside};
 const ASK: u8 = 1;
 const ANSWER: u8 = 2;
 /// Far more than a cell has neighbours, and not enough to harm the other tests of this machine.
-pub(crate) const MANY: u32 = 300;
+pub(crate) const NEIGHBOURS: u32 = 300;
 /// Frames of each kind are spread over this time.
 pub(crate) const PACE: Duration = Duration::from_millis(1);
 
@@ -81,7 +81,7 @@ fn stations_that_a_tenant_makes_up_are_no_neighbours_of_its_cell() -> Result<()>
     let wire = Wire::received(&flooder.netns, "eth0", "arp", trunk.dir())?;
     let port = RawPort::open(&flooder.netns, "eth0")?;
     let vip = VIP.to_string();
-    for number in 0..MANY {
+    for number in 0..NEIGHBOURS {
         // None of them is there.
         let inside = u8::try_from(120 + number % 100)?;
         let outside = Ipv4Addr::from(0x0102_0000 + number);
@@ -94,14 +94,14 @@ fn stations_that_a_tenant_makes_up_are_no_neighbours_of_its_cell() -> Result<()>
         thread::sleep(PACE);
     }
     // Those that the network may have are answered, each of them.
-    let answers = usize::try_from(MANY)?;
+    let answers = usize::try_from(NEIGHBOURS)?;
     wire.wait_for("answers", answers, LIMIT, |frame| {
         frame.get(21) == Some(&ANSWER)
     })?;
     let after = neighbours(&trunk, "tenant-a")?;
     ensure!(after <= before + 1, "{before} neighbours, then {after}");
     let forged = lb.dropped("neighbour_forged")?;
-    assert_eq!(forged, u64::from(3 * MANY));
+    assert_eq!(forged, u64::from(3 * NEIGHBOURS));
     for client in &b.clients {
         client.netns.run("ip neigh flush all")?;
         client.netns.inside(|| client::who(None, ECHO))??;

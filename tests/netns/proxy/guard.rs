@@ -34,7 +34,7 @@ const ILLEGAL_PARAMETER: [u8; 7] = [21, 3, 1, 0, 2, 2, 47];
 /// The most that a handshake may take while others do harm.
 const QUICK: Duration = Duration::from_secs(1);
 /// From one handshake that is measured to the next.
-const REST: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// B8: a hello with another one in it goes by its outer name, is counted, or denied; none of its bytes
 /// is changed. One without is none of that.
@@ -58,7 +58,7 @@ fn b8_what_becomes_of_an_encrypted_hello() -> Result<()> {
     let go = |what: &str, hello: &[u8]| -> Result<()> {
         let reached = client
             .netns
-            .inside(|| teller::ask(SHARED, &[hello], REST))??;
+            .inside(|| teller::ask(SHARED, &[hello], PAUSE))??;
         ensure!(reached.as_deref() == Some("a"), "{what}: {reached:?}");
         Ok(())
     };
@@ -127,7 +127,7 @@ const OF_ONE: usize = 250;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(3);
 /// How many of them a network may have that have not said what they want.
-const MOST: u64 = 4096;
+const MAX_LATE: u64 = 4096;
 /// KiB: 100 MB.
 const MUCH_MEMORY: u64 = 100_000_000 / 1024;
 
@@ -162,7 +162,7 @@ fn b13_who_does_not_get_to_the_point_is_closed() -> Result<()> {
     assert_eq!(closed.len(), expected);
     assert_eq!(late + recycled, u64::try_from(expected)?);
     ensure!(
-        (1..=MOST).contains(&late) && recycled > 0,
+        (1..=MAX_LATE).contains(&late) && recycled > 0,
         "{late}, {recycled}"
     );
     // Those that nobody took the place of had all of their time, and no more.
@@ -363,14 +363,14 @@ pub(crate) fn beside<T>(client: &Host, work: impl FnOnce() -> Result<T>) -> Resu
         let mut times = Vec::new();
         while !done.load(Ordering::Acquire) || times.is_empty() {
             let start = Instant::now();
-            let reached = teller::ask(SHARED, &[&hello], REST)?;
+            let reached = teller::ask(SHARED, &[&hello], PAUSE)?;
             times.push(start.elapsed());
             ensure!(
                 reached.as_deref() == Some("a"),
                 "{reached:?} after {} more",
                 times.len()
             );
-            thread::sleep(REST);
+            thread::sleep(PAUSE);
         }
         times.sort_unstable();
         Ok(Measured(times))

@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Between two segments of a hello, and between the first and the last: both have three seconds for it, because a
 /// hello of single bytes takes a thousand turns on a machine that may have others to run.
 const PAUSE: Duration = Duration::from_millis(3);
-const MOST: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_millis(100);
 /// The backends, each on a node of its own; the last one for the name in captured hellos.
 pub(crate) const POOLS: [&str; 4] = ["hub", "managed1", "managed2", "captured"];
 
@@ -158,7 +158,7 @@ fn expected_of_haproxy(case: &Case) -> Option<&'static str> {
 fn ask(from: &Host, address: std::net::Ipv4Addr, case: &Case) -> Result<Option<String>> {
     let to = SocketAddrV4::new(address, case.port);
     let pieces: Vec<&[u8]> = case.pieces.iter().map(Vec::as_slice).collect();
-    let pause = PAUSE.min(MOST / u32::try_from(pieces.len())?);
+    let pause = PAUSE.min(MAX_DELAY / u32::try_from(pieces.len())?);
     from.netns.inside(|| teller::ask(to, &pieces, pause))?
 }
 

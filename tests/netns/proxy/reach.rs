@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How long a backend may take until the next one is tried, and how long there is a next one.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const TRYING: Duration = Duration::from_secs(5);
 /// What a thing may take longer than it has to.
 const SLACK: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ fn b17_a_backend_that_refuses_is_not_seen() -> Result<()> {
     for _ in 0..CLIENTS {
         let start = Instant::now();
         reaches(topology.client(), Some("d.lab"), "a.lab", "")?;
-        ensure!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+        ensure!(start.elapsed() < TIMEOUT, "{:?}", start.elapsed());
     }
     let counted = counted(&lb, "redispatched")?;
     ensure!((1..=20).contains(&counted), "{counted} went to another one");
@@ -97,7 +97,7 @@ fn b17_an_address_without_a_station_costs_no_more_than_its_time() -> Result<()> 
     let lb = Lb::start(&topology, &one_pool(&topology, &[nobody, node.address]))?;
     for took in ask_all(&topology)? {
         // The kernel may know already that there is nobody.
-        ensure!(took < PATIENCE + SLACK, "served after {took:?}");
+        ensure!(took < TIMEOUT + SLACK, "served after {took:?}");
     }
     ensure!(counted(&lb, "redispatched")? > 0, "nobody came there first");
     Ok(())
@@ -128,7 +128,7 @@ fn b17_where_all_are_silent_the_client_is_told_so_in_time() -> Result<()> {
     nodes.iter().try_for_each(silence)?;
     let lb = Lb::start(&topology, &one_pool(&topology, &addresses(nodes)))?;
     // The last one that is tried in time has its own.
-    is_told(&topology, TRYING..TRYING + PATIENCE)?;
+    is_told(&topology, TRYING..TRYING + TIMEOUT)?;
     assert_eq!(counted_refusal(&lb, "unreachable")?, 1);
     Ok(())
 }
@@ -171,9 +171,9 @@ fn ask_all(topology: &Topology) -> Result<Vec<Duration>> {
 fn costs_time(lb: &Lb<'_>, took: &[Duration], most: u32) -> Result<()> {
     let mut redispatched = 0;
     for took in took {
-        let silent = u32::try_from(took.as_secs() / PATIENCE.as_secs())?;
+        let silent = u32::try_from(took.as_secs() / TIMEOUT.as_secs())?;
         ensure!(silent <= most, "served after {took:?}");
-        ensure!(*took < PATIENCE * silent + SLACK, "served after {took:?}");
+        ensure!(*took < TIMEOUT * silent + SLACK, "served after {took:?}");
         redispatched += u64::from(silent > 0);
     }
     // Every second comes to a silent one first, at least.

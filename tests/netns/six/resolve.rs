@@ -21,7 +21,7 @@ use crate::{
     flows::life::LIMIT,
     nic::{
         cell::inside,
-        resolve::{MANY, PACE, neighbours},
+        resolve::{NEIGHBOURS, PACE, neighbours},
     },
 };
 
@@ -37,7 +37,7 @@ fn stations_that_a_tenant_makes_up_are_no_neighbours_of_its_cell() -> Result<()>
     let all = (group_mac("ff02::1".parse()?), "ff02::1");
     let vip = VIP6.to_string();
     let wire = Wire::received(&client.netns, "eth0", "icmp6[0] == 136", topology.dir())?;
-    for number in 0..MANY {
+    for number in 0..NEIGHBOURS {
         let [high, low] = [u16::try_from(number >> 8)?, u16::try_from(number & 0xff)?];
         for first in [0xfd00, 0xfe80, 0x2001] {
             let second = if first == 0xfd00 { 0x203 } else { 0 };
@@ -49,10 +49,10 @@ fn stations_that_a_tenant_makes_up_are_no_neighbours_of_its_cell() -> Result<()>
         }
         thread::sleep(PACE);
     }
-    wire.wait_for("answers", 2 * usize::try_from(MANY)?, LIMIT, |_| true)?;
+    wire.wait_for("answers", 2 * usize::try_from(NEIGHBOURS)?, LIMIT, |_| true)?;
     let after = neighbours(&topology, "tenant-a")?;
     ensure!(after <= before + 1, "{before} neighbours, then {after}");
-    assert_eq!(lb.dropped("neighbour_forged")?, u64::from(MANY));
+    assert_eq!(lb.dropped("neighbour_forged")?, u64::from(NEIGHBOURS));
     Ok(())
 }
 

@@ -26,9 +26,9 @@ use crate::{
 /// How long nothing may come until no more is waited for.
 const QUIET: Duration = Duration::from_millis(100);
 /// How often it is looked what has come.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a bench may leave the connection without a question: while it starts lb, nothing is asked.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Its words.
 #[derive(Debug, clap::Args)]
@@ -119,7 +119,7 @@ struct Ends {
 
 impl Ends {
     fn attend(&mut self, peer: &TcpStream, greeting: &Greeting) -> Result<()> {
-        peer.set_read_timeout(Some(PATIENCE))?;
+        peer.set_read_timeout(Some(TIMEOUT))?;
         say(peer, greeting)?;
         for line in BufReader::new(peer).lines() {
             let line = line.context("hear what is asked")?;
@@ -171,7 +171,7 @@ impl Ends {
         let mut last = self.checks.came()?;
         let mut since = Instant::now();
         while last.since(before).all() < all && since.elapsed() < QUIET {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             let now = self.checks.came()?;
             if now != last {
                 (last, since) = (now, Instant::now());

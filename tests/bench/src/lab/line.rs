@@ -18,7 +18,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take: longer than any stream.
 const ANSWER: Duration = Duration::from_secs(600);
 /// How often it is looked whether somebody wants the bench to end.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the generator says of itself, to whoever comes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl<'i> Line<'i> {
     pub(super) fn connect(to: &str, interrupt: &'i Interrupt) -> Result<(Self, Greeting)> {
         let stream = reach(to).with_context(|| format!("reach `lb-bench generator` at {to}"))?;
         stream
-            .set_read_timeout(Some(LOOK))
+            .set_read_timeout(Some(POLL_INTERVAL))
             .context("set how long to wait for the generator")?;
         let mut line = Self {
             stream: BufReader::new(stream),

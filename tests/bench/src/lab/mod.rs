@@ -39,13 +39,13 @@ use crate::{
 };
 
 /// Flows, which one client address and one SNAT address have room for.
-const FLOWS: [(u32, &str); 2] = [(1 << 10, "1k"), (MOST, "32k")];
-const MOST: u32 = 1 << 15;
+const FLOWS: [(u32, &str); 2] = [(1 << 10, "1k"), (MAX_FLOWS, "32k")];
+const MAX_FLOWS: u32 = 1 << 15;
 /// Connections that are opened at a time: no ring of any NIC is too short for them.
 const STEP: u32 = 250;
 /// How long connections are tried again: a frame may be lost, and many NICs have no carrier for some seconds after a
 /// program was attached.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// Frames by the bytes of data in them.
 const SIZES: [(&str, u32); 2] = [("64 B", SMALL), ("1518 B", LARGE)];
 
@@ -86,7 +86,7 @@ impl Lab {
             return Ok(None);
         };
         let config = config::load(file).map_err(|problems| anyhow!("{problems}"))?;
-        let target = Target::of(&config, clients, MOST)
+        let target = Target::of(&config, clients, MAX_FLOWS)
             .with_context(|| format!("send to {}", file.display()))?;
         let [near, behind] = &target.interfaces;
         let gateway = nic::find(near)?.mac.bytes();
@@ -177,7 +177,7 @@ impl Bench<'_> {
             let begun = Instant::now();
             while let Some(why) = self.shake_hands(first, flows)? {
                 ensure!(
-                    begun.elapsed() < PATIENCE,
+                    begun.elapsed() < TIMEOUT,
                     "connections {first} to {}: {why}",
                     first + flows
                 );

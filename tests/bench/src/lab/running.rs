@@ -12,7 +12,7 @@ use lb_tests::{
 /// Its own instance: one that runs on this host for real is left alone.
 const INSTANCE: &str = "bench";
 /// How long lb may take to be ready.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `lb run`; on drop it is stopped, and nothing of it stays.
 pub(super) struct Running {
@@ -44,7 +44,7 @@ impl Running {
             is_down: false,
             _folder: folder,
         };
-        running.process.wait_for_stdout("ready", PATIENCE)?;
+        running.process.wait_for_stdout("ready", TIMEOUT)?;
         Ok(running)
     }
 

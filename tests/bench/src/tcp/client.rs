@@ -27,7 +27,7 @@ const READ: usize = 1 << 17;
 const FIRST_PORT: u16 = 2000;
 const PORTS: u64 = 60_000;
 /// How much longer than planned the last connections may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ async fn all(load: Load) -> Result<Told> {
         }
         anyhow::Ok(())
     };
-    let waited = timeout(planned + PATIENCE, wait).await;
+    let waited = timeout(planned + TIMEOUT, wait).await;
     waited.context("connections that do not end")??;
     let (seconds, cpu) = (begun.elapsed().as_secs_f64(), spent()? - cpu);
     let mut times = run.times.take();

@@ -28,7 +28,7 @@ use crate::{
 /// How long a program may take until it listens.
 const START: Duration = Duration::from_secs(10);
 /// How much longer than planned a run may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of buffers of all streams at each end.
 const BUFFERS: u32 = 1 << 20;
 /// The counters of the network namespace of the thread that reads them.
@@ -204,7 +204,7 @@ impl<'p> Stand<'p> {
         let words = serde_json::to_string(load)?;
         let (host, cpu) = (&self.path.client.netns, self.cpus.client);
         let mut client = end(self.path, &host.path(), "client", cpu, &["client", &words])?;
-        let limit = Duration::from_millis(load.millis) + PATIENCE;
+        let limit = Duration::from_millis(load.millis) + TIMEOUT;
         let status = client.wait_for_end(limit)?;
         ensure!(
             status.success(),

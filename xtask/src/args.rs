@@ -26,7 +26,8 @@ Usage: cargo xtask <command>
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
   check                  format, floors, lints, docs, licences and dependencies; no root needed
   floors [FOLDER]        how the modules of a crate (lb-user/src, or that of FOLDER) need one another
-  reference              write docs/configuration.md from the declarations of lb-user; no root needed
+  reference              write docs/configuration.md and the comments of config/lb.yaml from the
+                         declarations of lb-user; no root needed
   help                   this text
 
 --yes installs without asking. Without a terminal, or with CI set, nothing is asked either.
@@ -44,7 +45,7 @@ pub(crate) enum Request {
     /// Of lb-user, or of the crate whose root is in this folder.
     Floors(Option<String>),
     Help,
-    /// Write the reference page of the configuration.
+    /// Write the reference page of the configuration, and the comments of the example.
     Reference,
     /// `test --kernels`.
     Kernels {

@@ -1,4 +1,5 @@
-//! `cargo xtask reference`: the page of the configuration, written by the test that compares it.
+//! `cargo xtask reference`: the page of the configuration and the comments of the example, written by the tests that
+//! compare them.
 
 use std::process::ExitCode;
 
@@ -6,14 +7,14 @@ use anyhow::Result;
 
 use crate::{setup, stock::Purpose};
 
-/// What has the test write the page first.
+/// What has the tests write the files first.
 const WRITE: &str = "LB_WRITE_REFERENCE";
 
-/// The test, by a part of its name.
+/// The tests, by a part of their names.
 const TEST: &str = "config::tests::reference";
 
 /// # Errors
-/// When set-up or the test fails.
+/// When set-up or a test fails.
 pub(crate) fn write() -> Result<ExitCode> {
     let workspace = setup::ensure(Purpose::Check, false)?;
     workspace

@@ -108,6 +108,16 @@ pub fn reference() -> String {
     schema::reference()
 }
 
+/// The text of the `example`, `config/lb.yaml`, with the comments of the declarations.
+///
+/// # Errors
+///
+/// What of it is no YAML.
+#[doc(hidden)]
+pub fn explained(example: &str) -> Result<String, Problems> {
+    schema::explained(example)
+}
+
 /// Validates the configuration `text`, which includes no file; `name` stands for it in the problems.
 /// What was valid once stays so: what is wrong with a file that it names is no problem.
 ///

@@ -12,8 +12,8 @@ section! {
     struct Cluster = "cluster" {
         /// The network that the clients and the VIPs are on.
         required network: Name,
-        /// The group of nodes that the control plane runs on; required by every part but `apps`.
-        optional nodes: Name = "none",
+        /// The group of nodes that the control plane runs on.
+        optional nodes: Name = "required by every part but `apps`",
         /// The API, at port 6443; not as `Route`.
         optional api: Merged<Component> = "none",
         /// The OAuth server, at port 443.
@@ -24,7 +24,7 @@ section! {
         optional ignition: Merged<Component> = "none",
         /// The NodePorts of the ingress shard on `nodes`, for parts that are published as `Route`.
         optional routes: Whole<Routes> = "none",
-        /// The applications of the cluster itself.
+        /// The applications of the cluster itself: 443 and 80 of a VIP go to ports of its worker nodes.
         optional apps: Merged<Apps> = "none",
         /// The clients that may use the services, of every part without rules of its own.
         optional allow: Clients = "the network's `sources`",
@@ -49,8 +49,8 @@ section! {
         /// `LoadBalancer` (the usual port of the VIP goes to `node_port`), `NodePort` (`node_port` of the VIP goes to
         /// `node_port`) or `Route` (443 and 80 of the VIP go to the ports of `routes`).
         required publish: Choice,
-        /// The port of the nodes; required unless it is published as `Route`.
-        optional node_port: Port = "none",
+        /// The port of the nodes.
+        optional node_port: Port = "required unless it is published as `Route`",
         /// The clients that may use it; the same for all parts at one VIP.
         optional allow: Clients = "as of the cluster",
         /// The clients that may not use it; the same for all parts at one VIP.
@@ -59,8 +59,9 @@ section! {
         optional care: All<Care>,
         /// The VIP.
         required[own] vip: Address,
-        /// Of a `Route`: the name in the HostedCluster, for all parts of a VIP or for none. With it the VIP leads to
-        /// the names of its parts alone; without it, to all of the ingress shard.
+        /// Of a `Route`: the name in the HostedCluster, for all parts of a VIP or for none. With it the VIP is a shared
+        /// one that leads to the names of its parts alone: 443 by SNI, 80 by Host, and others are refused. Without it
+        /// each client of the VIP reaches all of the ingress shard.
         optional[own] hostname: Text = "any name",
     }
     also(keys) {

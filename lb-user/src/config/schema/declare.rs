@@ -3,10 +3,13 @@
 //!
 //! To add a key, write one entry into its section, `required KEY: KIND,` or `optional KEY: KIND = "DEFAULT",`
 //! with its meaning above it, and use the new field in `validate`. The list of known keys, the reader, what
-//! `defaults` may have and `docs/configuration.md` follow from that. The kinds are in `kinds.rs`; one that
+//! `defaults` may have, `docs/configuration.md` and the comments of `config/lb.yaml` follow from that. The kinds are in `kinds.rs`; one that
 //! is read in another way than the existing ones is added there, or beside the section that has it.
 
-use super::{kinds::Kind, mapping::Mapping};
+use super::{
+    kinds::{Inside, Kind},
+    mapping::Mapping,
+};
 use crate::config::problem::Findings;
 
 /// The keys of a mapping, in the order in which problems and the reference list them.
@@ -27,6 +30,11 @@ impl Section {
             None => std::slice::from_ref(key),
         })
     }
+
+    /// The key called `name`.
+    pub(super) fn key(&'static self, name: &str) -> Option<&'static Key> {
+        self.keys().find(|key| key.name == name)
+    }
 }
 
 /// What is known of a key.
@@ -46,6 +54,8 @@ pub(in crate::config) struct Key {
     pub(in crate::config) own: bool,
     /// The forms of the section that have this key; none: all of them.
     pub(in crate::config) only: &'static [&'static str],
+    /// The keys inside of its value.
+    pub(super) inside: Inside,
     /// The section whose keys stand here instead of this one.
     all: Option<&'static Section>,
 }
@@ -61,6 +71,7 @@ impl Key {
             default: None,
             own: false,
             only: &[],
+            inside: K::INSIDE,
             all: K::ALL,
         }
     }

@@ -3,7 +3,7 @@
 
 use super::{
     declare::{Declared as _, section},
-    kinds::{Choice, File, Kind, Number, Percentage, Port, Text, Time},
+    kinds::{Choice, File, Inside, Kind, Number, Percentage, Port, Text, Time},
     mapping::{Mapping, Scope},
 };
 use crate::config::{
@@ -15,17 +15,19 @@ use crate::config::{
 section! {
     /// How backends are checked, taken out and brought back, of a pool and of a part of a cluster.
     struct Care = "care" {
-        /// How backends are checked, or `none`. A backend without a good answer gets no new flows.
-        optional health: Health = "no checks; all backends count as up",
-        /// How long the flows of a backend that is drained, or not in the file any more, may go on: 0s to 30d, or
-        /// `never` to end them.
+        /// How backends are checked, from a SNAT address of their network: by one of `tcp`, `tls`, `http` and `https`,
+        /// or `none`. A backend that does not answer, or refuses, is dead; one with another answer is not ready.
+        /// Neither gets new flows, nor does one before its first check.
+        optional health: Health = "no checks, and all backends count as up",
+        /// How long the flows of a backend that is drained, or not in the file any more, may go on before they get a
+        /// reset: 0s to 30d, or `never`.
         optional drain_timeout: Time = "5m",
-        /// How long a backend that comes back takes to its full share of new flows, 0s to 1h.
+        /// How long a backend that comes back takes to its full share of new flows, in steps of 5%: 0s to 1h.
         optional slow_start: Time = "0s",
         /// The part of the backends that must be up.
         optional min_up: Percentage = "0%",
-        /// What becomes of new flows below `min_up`, and with no backend up: `refuse`, or `all` (they go to any
-        /// backend that the operator has not taken out).
+        /// What becomes of new flows below `min_up`, and with no backend up: `refuse`, or `all` (they go to any backend
+        /// that the operator has not taken out, whatever its checks say).
         optional below_min_up: Choice = "`refuse`",
     }
 }
@@ -47,24 +49,24 @@ impl Care {
 }
 
 section! {
-    /// How a backend is checked, from a SNAT address of its network: one of `tcp`, `tls`, `http` and `https`. A
-    /// backend that does not answer, or refuses, is dead; one with another answer is not ready.
+    /// What is checked, by one of `tcp`, `tls`, `http` and `https`, and what its answers mean.
     struct RawHealth = "health" {
-        /// A connection can be made.
+        /// A check that a connection can be made.
         optional tcp: Check = "none",
-        /// A TLS handshake can be done.
+        /// A check that a TLS handshake can be done.
         optional tls: Check = "none",
-        /// A GET request is answered with an expected status.
+        /// A check that a GET request is answered with an expected status. Redirects are not followed.
         optional http: Check = "none",
         /// The same by TLS.
         optional https: Check = "none",
         /// From one check to the next, 100ms to 1h; starts are spread by a tenth.
         optional interval: Time = "5s",
-        /// How long one may take, 100ms to `interval`.
+        /// How long a check may take, 100ms to `interval`.
         optional timeout: Time = "3s",
-        /// How many good checks in a row bring a backend back, 1 to 100. The very first check decides alone.
+        /// How many good checks in a row bring a backend back, 1 to 100. The very first check decides alone. `lb check`
+        /// warns where that, or `fall`, may take more than the 30s that OpenShift expects of an API.
         optional rise: Number = "2",
-        /// How many bad checks in a row take it out, 1 to 100.
+        /// How many bad checks in a row take a backend out, 1 to 100.
         optional fall: Number = "3",
         /// The interval while checks differ from the known state, 100ms to `interval`.
         optional fast_interval: Time = "1s",
@@ -91,9 +93,10 @@ section! {
         optional[only(http, https)] status: Text = "200-299",
         /// The name in the ClientHello.
         optional[only(tls, https)] sni: Text = "no name",
-        /// A PEM file with the CAs of which one must have signed the certificate, which is for `sni` or the address.
+        /// A PEM file with the CAs of which one must have signed the certificate, which is for `sni` or the address. It
+        /// is read with the configuration.
         optional[only(tls, https)] ca: File = "any certificate",
-        /// The port.
+        /// The port of the check.
         optional port: Port = "that of the backend",
     }
     also(_keys) {
@@ -147,6 +150,7 @@ pub(in crate::config) struct Check;
 impl Kind for Check {
     type Field = Option<At<Option<RawCheck>>>;
     const NAME: &'static str = "mapping";
+    const INSIDE: Inside = Inside::Keys(&[RawCheck::SECTION]);
 
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
         let is_absent = CHECKS.iter().all(|(check, _)| keys.is_absent(check));
@@ -174,6 +178,7 @@ pub(in crate::config) struct Health;
 impl Kind for Health {
     type Field = Option<At<Option<RawHealth>>>;
     const NAME: &'static str = "mapping, or `none`";
+    const INSIDE: Inside = Inside::Keys(&[RawHealth::SECTION]);
 
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
         if keys.is_absent(key) {

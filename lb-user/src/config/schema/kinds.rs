@@ -22,9 +22,20 @@ pub(in crate::config) trait Kind {
     const NAME: &'static str;
     /// The section whose keys stand in the place of this one.
     const ALL: Option<&'static Section> = None;
+    /// The keys inside of its value.
+    const INSIDE: Inside = Inside::Keys(&[]);
 
     /// Reads the value of `key`.
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field;
+}
+
+/// What the keys inside of a value are.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::config) enum Inside {
+    /// Those of one of these sections, in each mapping of a list.
+    Keys(&'static [&'static Section]),
+    /// Names, with those of this section behind each.
+    Names(&'static Section),
 }
 
 /// A field whose value is read from one node.
@@ -54,9 +65,9 @@ impl<T> Field for List<T> {
     }
 }
 
-/// Declares kinds: `NAME("in the reference"): FIELD = READER;`.
+/// Declares kinds: `NAME("in the reference"): FIELD = READER;`, with the sections that are inside behind the words.
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $Kind:ident($name:literal): $Field:ty = $read:expr;)*) => {$(
+    ($($(#[$doc:meta])* $Kind:ident($name:literal $(, $Inside:ty)*): $Field:ty = $read:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Debug)]
         pub(in crate::config) struct $Kind;
@@ -64,6 +75,10 @@ macro_rules! kinds {
         impl $crate::config::schema::kinds::Kind for $Kind {
             type Field = $Field;
             const NAME: &'static str = $name;
+            const INSIDE: $crate::config::schema::kinds::Inside =
+                $crate::config::schema::kinds::Inside::Keys(
+                    &[$(<$Inside as $crate::config::schema::declare::Declared>::SECTION),*],
+                );
 
             fn field(
                 keys: &$crate::config::schema::mapping::Mapping<'_>,
@@ -155,6 +170,7 @@ pub(in crate::config) struct Merged<S>(PhantomData<S>);
 impl<S: Declared> Kind for Merged<S> {
     type Field = Option<At<S>>;
     const NAME: &'static str = "mapping";
+    const INSIDE: Inside = Inside::Keys(&[S::SECTION]);
 
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
         let defaults = keys.defaults_inside(key, S::SECTION);
@@ -174,6 +190,7 @@ pub(in crate::config) struct Whole<S>(PhantomData<S>);
 impl<S: Declared> Kind for Whole<S> {
     type Field = Option<At<S>>;
     const NAME: &'static str = "mapping";
+    const INSIDE: Inside = Inside::Keys(&[S::SECTION]);
 
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
         keys.value(key, findings, at)
@@ -187,6 +204,7 @@ pub(in crate::config) struct Filled<S>(PhantomData<S>);
 impl<S: Declared> Kind for Filled<S> {
     type Field = S;
     const NAME: &'static str = "mapping";
+    const INSIDE: Inside = Inside::Keys(&[S::SECTION]);
 
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> S {
         let read = keys.value(key, findings, at::<S>);
@@ -201,6 +219,7 @@ pub(in crate::config) struct Entries<S>(PhantomData<S>);
 impl<S: Declared> Kind for Entries<S> {
     type Field = List<Named<S>>;
     const NAME: &'static str = "mapping of names";
+    const INSIDE: Inside = Inside::Names(S::SECTION);
 
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
         let defaults = keys.defaults_inside(S::SECTION.name, S::SECTION);
@@ -218,6 +237,7 @@ pub(in crate::config) struct Preset<S>(PhantomData<S>);
 impl<S: Declared> Kind for Preset<S> {
     type Field = ();
     const NAME: &'static str = "mapping";
+    const INSIDE: Inside = Inside::Keys(&[S::SECTION]);
 
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) {
         keys.value(key, findings, |node, place, findings| {

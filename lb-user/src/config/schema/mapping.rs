@@ -197,7 +197,7 @@ impl<'n> Mapping<'n> {
     }
 
     fn rule(&self, key: &str) -> Option<&'static Key> {
-        self.section.keys().find(|known| known.name == key)
+        self.section.key(key)
     }
 
     /// Whether a key is written that `key` is not for.

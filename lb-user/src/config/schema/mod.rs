@@ -5,14 +5,15 @@
 //! and `validate`. A value that is `None`, or a list that is not whole, was either not written or is
 //! already reported.
 //!
-//! Every section is declared once (`declare.rs`), and its struct, its reader and its part of the
-//! reference follow from that.
+//! Every section is declared once (`declare.rs`), and its struct, its reader, its part of the reference
+//! and the comments of the example follow from that.
 //!
 //! A text may be written with or without quotes, and is never taken for anything else: `no` and
 //! `1.10` are texts where a text is expected. A number must be written without quotes.
 
 mod cluster;
 mod declare;
+mod example;
 mod file;
 mod health_and_drain;
 mod kinds;
@@ -27,6 +28,7 @@ mod timeouts;
 
 pub(super) use self::{
     cluster::{Apps, Cluster, Component, Routes},
+    example::explained,
     file::{RawFile, RawLimits, read, read_included},
     health_and_drain::{Care, CheckKind, RawCheck, RawHealth},
     kinds::Sources,

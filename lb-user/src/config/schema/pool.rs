@@ -21,13 +21,17 @@ section! {
         /// How a new flow gets its backend. `maglev`: by a hash of the flow; when a backend comes or goes, few
         /// flows change theirs.
         optional balance: Choice = "`maglev`",
-        /// `v2`: each connection to a backend begins with a header of the PROXY protocol that names the client.
-        /// Not for udp listeners. `none`: no header, where the defaults have `v2`.
+        /// `v2`: each connection to a backend begins, before the client's own bytes, with a header of the PROXY
+        /// protocol: client, VIP, with `sni` the requested name, and a unique id `SNATIP:PORT-MILLISECONDS` for `lb
+        /// who`, or that of a proxy in front. Backends must expect it, also from checks of their own port, whose header
+        /// has no client. lb accepts these connections itself and hands them over to the data plane, also those of a
+        /// service with `pool`. Not for udp listeners. `none`: no header, where the defaults have `v2`.
         optional proxy_protocol: Choice = "`none`",
         /// Keys that the parts of a cluster have, too.
         optional care: All<Care>,
-        /// Backends: `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`), the long form, or a port of each node of a group,
-        /// which may stand alone instead of a list. All are of one family; the list may be empty.
+        /// Backends: `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`), the long form, or a port of each node of a group, which
+        /// may stand alone instead of a list. All are of one family. The list may be empty: the VIP can be there before
+        /// its NodePort is.
         required[own] backends: Members,
     }
 }
@@ -97,9 +101,9 @@ pub(in crate::config) enum Member {
 
 kinds! {
     /// A list, or `{ nodes: GROUP, port: N }` alone.
-    Members("list of backends"): List<Member> = members;
+    Members("list of backends", RawBackend, NodesOf): List<Member> = members;
     /// A text alone is an address.
-    Nodes("list of addresses, or mappings"): List<RawNode> = nodes;
+    Nodes("list of addresses, or mappings", RawNode): List<RawNode> = nodes;
 }
 
 fn members(node: &Node, place: Location, findings: &mut Findings) -> Option<List<Member>> {

@@ -19,7 +19,7 @@ const INTRODUCTION: &str = "\
 
 Every key, by the mapping that it is in. This page is generated from the declarations in
 `lb-user/src/config/schema`: `cargo xtask reference` writes it. [`config/lb.yaml`](../config/lb.yaml) is an example with
-every key, and `lb check FILE` checks a file.
+every key and the same words, and `lb check FILE` checks a file.
 
 | Type | What is written |
 |---|---|
@@ -31,7 +31,7 @@ every key, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-const SECTIONS: [(&str, &Section); 23] = [
+pub(super) const SECTIONS: [(&str, &Section); 23] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
@@ -93,7 +93,7 @@ pub(in crate::config) fn reference() -> String {
     page
 }
 
-fn default(key: &Key) -> String {
+pub(super) fn default(key: &Key) -> String {
     match (key.required, key.unless) {
         (true, []) => "required".to_owned(),
         (true, unless) => {
@@ -104,7 +104,7 @@ fn default(key: &Key) -> String {
     }
 }
 
-fn meaning(key: &Key) -> String {
+pub(super) fn meaning(key: &Key) -> String {
     let about = one_line(key.about);
     if key.only.is_empty() {
         return about;

@@ -16,23 +16,25 @@ use crate::config::{
 section! {
     /// A shared VIP whose clients are distinguished by the name in their ClientHello.
     struct RawSni = "sni" {
-        /// Where each name goes; at least one. An exact name comes before a longer wildcard, that before a
-        /// shorter one, and regular expressions come last, in their order.
+        /// Where each name goes; at least one. A route has `names` or `regex`, `no_name: true` or `cluster_ids`, and a
+        /// target. An exact name comes before a longer wildcard, that before a shorter one, and regular expressions
+        /// come last, in their order.
         required routes: SniRoutes,
-        /// For a client that sends no name and has no route: `alert` (the TLS alert `unrecognized_name`),
-        /// `close`, or `{ pool: NAME }`.
+        /// For a client that sends no name and has no route: `alert` (the TLS alert `unrecognized_name`), `close`, or
+        /// `{ pool: NAME }`.
         optional no_name: Fallback = "`alert`",
         /// The same for a name without a route.
         optional no_match: Fallback = "`alert`",
-        /// For a ClientHello that may hide another name (ECH): `route` (the visible name decides), `count` (it
-        /// decides, and `lb status` counts it) or `deny`.
+        /// For a ClientHello that may hide another name (ECH; browsers send the like to every server): `route` (the
+        /// visible name decides), `count` (it decides, and `lb status` counts it) or `deny`.
         optional ech: Choice = "`route`",
         /// How long a client may take to send its ClientHello, 100ms to 1m.
         optional hello_timeout: Time = "5s",
-        /// The maximum size of a ClientHello in bytes, 1024 to 131396.
+        /// The maximum size of a ClientHello in bytes, 1024 to 131396, the longest that there can be.
         optional max_hello: Number = "65536",
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
-        /// protocol, version 2, whose client counts for `from` and `cluster_ids`. `allow` must let the proxies in.
+        /// protocol, version 2, whose client counts for `from` and `cluster_ids`; a connection of any other client with
+        /// one is refused. `allow` must let the proxies in.
         optional proxy_protocol_from: Clients = "none",
     }
 }
@@ -44,14 +46,15 @@ section! {
         required routes: HttpRoutes,
         /// For a Host without a route: `alert` (status 421), `close`, or `{ pool: NAME }`.
         optional no_match: Fallback = "`alert`",
-        /// How a request gets its backend: by the `client`, or by the `host`.
+        /// How a request gets its backend: by the `client`, or by the `host`, where requests for one name get the same
+        /// one.
         optional balance: Choice = "`client`",
         /// How long a client may take to send the head of a request, 100ms to 1m.
         optional header_timeout: Time = "5s",
         /// How long the body of a request may stop, 100ms to 1d; then the answer is 408.
         optional body_timeout: Time = "1m",
-        /// How long a backend may take to begin its answer, which is then 504, and a client to read more of it:
-        /// 100ms to 1d.
+        /// How long a backend may take to begin its answer, which is then 504, and a client to read more of it: 100ms
+        /// to 1d. An answer that has begun and stops, such as a stream of events, has `idle_timeout`.
         optional response_timeout: Time = "1m",
         /// The maximum size of the head of a request in bytes, 1024 to 65536.
         optional max_header: Number = "16384",
@@ -59,25 +62,27 @@ section! {
 }
 
 section! {
-    /// A route of a shared VIP. It has names, `no_name: true` or `cluster_ids`, and a target.
+    /// A route of a shared VIP.
     struct RawNameRoute = "route" {
         /// Whole names, in any case; `*.` in front stands for one label or more.
         optional names: Texts = "none",
         /// Regular expressions that match whole names.
         optional regex: Texts = "none",
-        /// Whether it is for clients that send no name.
+        /// For clients that send no name, instead of `names` and `regex`. The first such route for the client and its
+        /// protocols is taken; a client without one falls under `no_name` of `sni`.
         optional[only(sni)] no_name: Flag = "`false`",
-        /// For clients of these clusters, by the header of a proxy in front (TLV 0x20), whatever their name is.
+        /// For clients of these clusters, by the header of a proxy in front (TLV 0x20, which the nodes of a hosted
+        /// cluster send), whatever name they send.
         optional[only(sni)] cluster_ids: Texts = "none",
         /// The proxies that may name these clusters, in `proxy_protocol_from`; required where the network has more
         /// than one cluster.
         optional[only(sni)] proxies: Clients = "all proxies",
         /// Protocols (ALPN) of which the client offers one; for others the route does not exist.
         optional[only(sni)] alpn: Texts = "any client",
-        /// The clients that these names are for; for others the names are without a route.
+        /// The clients that these names are for; for others the names are without a route, whatever a wildcard says.
         optional from: Clients = "all that the service lets in",
-        /// The pool that gets the flows; required unless there is `redirect`.
-        optional pool: Name = "none",
+        /// The pool that gets the flows.
+        optional pool: Name = "required unless there is `redirect`",
         /// `https`, instead of a pool: a redirect to the same URL by https.
         optional[only(http)] redirect: Choice = "none",
     }
@@ -115,10 +120,10 @@ pub(in crate::config) enum RawOtherwise {
 }
 
 kinds! {
-    SniRoutes("list of routes"): List<At<RawNameRoute>> = |node, place, findings| routes("sni", node, &place, findings);
-    HttpRoutes("list of routes"): List<At<RawNameRoute>> = |node, place, findings| routes("http", node, &place, findings);
+    SniRoutes("list of routes", RawNameRoute): List<At<RawNameRoute>> = |node, place, findings| routes("sni", node, &place, findings);
+    HttpRoutes("list of routes", RawNameRoute): List<At<RawNameRoute>> = |node, place, findings| routes("http", node, &place, findings);
     /// A word, or `{ pool: NAME }`.
-    Fallback("word, or `{ pool }`"): Option<At<RawOtherwise>> = otherwise;
+    Fallback("word, or `{ pool }`", RawToPool): Option<At<RawOtherwise>> = otherwise;
 }
 
 fn routes(

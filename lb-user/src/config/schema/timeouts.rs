@@ -11,10 +11,11 @@ section! {
         /// How long an established connection may be idle before it is ended, 100ms to 30d, or `never`, which
         /// needs `keepalive`. Of UDP flows: how long one with a reply may be idle; not `never`.
         optional idle_timeout: Time = "2h10m; for UDP 2m",
-        /// The idle time after which both ends of a connection get a keepalive probe. The connection of an end
-        /// that leaves three probes unanswered is ended; an end without any answer since the start of lb ends
-        /// after `idle_timeout`, or after 2h10m where that is `never`. `idle_timeout` is at least twice as long
-        /// and 1s; for less than 3s, `keepalive` and 4s. Only with a tcp listener.
+        /// The idle time after which both ends of a connection get a keepalive probe. The connection of an end that
+        /// leaves three probes unanswered is ended. An end without any answer since the start of lb may be unable to
+        /// (it drops segments without TCP timestamps): its connection ends after `idle_timeout`, or after 2h10m where
+        /// that is `never`. `idle_timeout` is at least twice as long and 1s; for less than 3s, `keepalive` and 4s. Only
+        /// with a tcp listener.
         optional keepalive: Time = "no probes",
         /// Whether clients that may not use the service get a reset or an ICMP error instead of silence.
         optional reject: Flag = "`false`",
@@ -40,8 +41,8 @@ section! {
 section! {
     /// Where flows are written when they begin and end.
     struct RawLog = "log" {
-        /// The file, by its path from the root: one JSON object in a line. A file that was renamed (logrotate)
-        /// is made anew.
+        /// The file, by its path from the root: one JSON object in a line, with the time of its event. Lines are added
+        /// to what is there. A file that was renamed (logrotate) is made anew with the next line.
         optional flows: File = "no log",
     }
 }

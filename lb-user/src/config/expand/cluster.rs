@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{
     Expansion,
-    nodes::{Group, Groups, port},
+    nodes::{Group, Groups},
     publish::{Publish, publish},
     route::{Asks, Routed},
 };
@@ -167,7 +167,14 @@ impl Expansion<'_> {
             let words = "missing; only what is published as Route has none of its own";
             self.findings.add(&place, words);
         }
-        port(component.value.node_port.as_ref()?, self.findings)
+        self.port(component.value.node_port.as_ref())
+    }
+
+    /// The port that is written. Without one that could be read, pools and services are not known.
+    pub(super) fn port(&mut self, written: Option<&At<Option<u16>>>) -> Option<u16> {
+        let port = written?.value;
+        self.is_whole &= port.is_some();
+        port
     }
 
     /// The workers are usually where the clients are.
@@ -185,7 +192,7 @@ impl Expansion<'_> {
         let vip = Vip::read(apps.vip.as_ref(), rules, &named.value, self.findings);
         for (what, listen, node_port) in [("https", HTTPS, &apps.https), ("http", HTTP, &apps.http)]
         {
-            let node_port = node_port.as_ref().and_then(|at| port(at, self.findings));
+            let node_port = self.port(node_port.as_ref());
             if let (Some(vip), Some(group), Some(node_port)) = (&vip, group, node_port) {
                 let network = if group.without_network {
                     network

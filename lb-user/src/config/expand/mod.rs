@@ -54,6 +54,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         services: Section::new("service"),
         origins: Origins::default(),
         room: MAX_BACKENDS,
+        is_whole: true,
         findings,
     };
     let networks = Names::new("network", &file.networks);
@@ -71,7 +72,8 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         expansion.cluster(named, network, &groups);
     }
     // What could not be written out may have been any pool and service.
-    let whole = file.clusters.whole && expansion.findings.count() == problems;
+    let no_problem = expansion.is_whole && expansion.findings.count() == problems;
+    let whole = file.clusters.whole && no_problem;
     let Expansion {
         pools,
         services,
@@ -122,6 +124,8 @@ struct Expansion<'f> {
     origins: Origins,
     /// How many more backends may come.
     room: usize,
+    /// Whether every port of a cluster could be read.
+    is_whole: bool,
     findings: &'f mut Findings,
 }
 

@@ -68,7 +68,7 @@ impl<'r> Groups<'r> {
         network: Option<&At<String>>,
         findings: &mut Findings,
     ) -> List<At<RawBackend>> {
-        let port = member.port.as_ref().and_then(|at| port(at, findings));
+        let port = member.port.as_ref().and_then(|at| at.value);
         let reference = member.nodes.as_ref();
         let group = reference.and_then(|reference| self.find(reference, findings));
         let (Some(reference), Some(group), Some(port)) = (reference, group, port) else {
@@ -119,7 +119,7 @@ impl<'r> Group<'r> {
     pub(super) fn backends(
         &self,
         port: u16,
-        weight: Option<&At<u64>>,
+        weight: Option<&At<u16>>,
         reference: &Location,
     ) -> List<At<RawBackend>> {
         let backend = |node: &Node<'_>| {
@@ -182,14 +182,4 @@ fn node<'r>(
         address,
         place,
     })
-}
-
-/// A port as a number.
-pub(super) fn port(at: &At<u64>, findings: &mut Findings) -> Option<u16> {
-    let port = u16::try_from(at.value).ok().filter(|&port| port > 0);
-    if port.is_none() {
-        let words = format!("{} is not a port; expected 1 to 65535", at.value);
-        findings.add(&at.place, words);
-    }
-    port
 }

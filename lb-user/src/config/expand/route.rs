@@ -5,7 +5,7 @@ use std::iter;
 use super::{
     Expansion,
     cluster::{HTTP, HTTPS, Part, Vip, missing},
-    nodes::{Group, port},
+    nodes::Group,
 };
 use crate::config::{
     names,
@@ -130,10 +130,8 @@ impl Expansion<'_> {
         group: &Group<'_>,
         routes: &At<Routes>,
     ) {
-        let https = routes.value.https.as_ref();
-        let https = https.and_then(|at| port(at, self.findings));
-        let http = routes.value.http.as_ref();
-        let http = http.and_then(|at| port(at, self.findings));
+        let https = self.port(routes.value.https.as_ref());
+        let http = self.port(routes.value.http.as_ref());
         for (number, shared) in (1..).zip(self.by_vip(routed)) {
             let (first, names) = (shared.first, self.names(&shared));
             let [sni, host] = match names.as_slice() {

@@ -3,7 +3,7 @@
 use super::{
     declare::section,
     health_and_drain::Care,
-    kinds::{Address, All, Choice, Clients, Merged, Name, Port, Text, Whole},
+    kinds::{Address, All, Choice, Clients, Merged, Name, NodePort, Text, Whole},
     timeouts::Life,
 };
 
@@ -50,7 +50,7 @@ section! {
         /// `node_port`) or `Route` (443 and 80 of the VIP go to the ports of `routes`).
         required publish: Choice,
         /// The port of the nodes.
-        optional node_port: Port = "required unless it is published as `Route`",
+        optional node_port: NodePort = "required unless it is published as `Route`",
         /// The clients that may use it; the same for all parts at one VIP.
         optional allow: Clients = "as of the cluster",
         /// The clients that may not use it; the same for all parts at one VIP.
@@ -76,9 +76,9 @@ section! {
     /// The NodePorts of an ingress shard.
     struct Routes = "routes" {
         /// For port 443.
-        required https: Port,
+        required https: NodePort,
         /// For port 80.
-        optional http: Port = "none",
+        optional http: NodePort = "none",
         /// Keys that pools have, too.
         optional care: All<Care>,
     }
@@ -90,9 +90,9 @@ section! {
         /// The group of worker nodes, on the network of the cluster unless the group has another one.
         required nodes: Name,
         /// For port 443.
-        required https: Port,
+        required https: NodePort,
         /// For port 80.
-        optional http: Port = "none",
+        optional http: NodePort = "none",
         /// The clients that may use it.
         optional allow: Clients = "as of the cluster",
         /// The clients that may not use it.

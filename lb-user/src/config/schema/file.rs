@@ -1,14 +1,17 @@
 //! The keys of a file, of which some are for the main file alone.
 
+use lb_common::maps::MAX_SNAT_ADDRESSES;
+
 use super::{
     cluster::Cluster,
     declare::{Declared as _, section},
-    kinds::{Choice, Entries, Files, Filled, Flag, Number, Preset},
+    kinds::{Choice, Entries, Files, Filled, Flag, Number, Preset, kinds},
     mapping::{Mapping, Scope},
     network::RawNetwork,
     pool::{RawGroup, RawPool},
     service::RawService,
     timeouts::{RawLog, RawTimeouts},
+    values::within,
 };
 use crate::config::{
     place::{At, Location, MAIN},
@@ -82,14 +85,25 @@ section! {
     /// What the maps can hold; the memory is taken at the first start.
     struct RawLimits = "limits" {
         /// SNAT addresses of all networks, 1 to 128; 16 MB each.
-        optional snat_addresses: Number = "8",
+        optional snat_addresses: SnatCount = "8",
         /// `listen` entries of all services, 1 to 65535.
-        optional services: Number = "1024",
+        optional services: EntryCount = "1024",
         /// Backends of all pools, 1 to 65535.
-        optional backends: Number = "4096",
+        optional backends: EntryCount = "4096",
         /// Pools, 1 to 4096.
-        optional pools: Number = "256",
+        optional pools: PoolCount = "256",
     }
+}
+
+/// The largest `limits.snat_addresses`.
+const MAX_SNAT: u16 = 128;
+
+const _: () = assert!(MAX_SNAT as u32 == MAX_SNAT_ADDRESSES);
+
+kinds! {
+    SnatCount("number"): Option<At<u16>> = within(1..=MAX_SNAT);
+    EntryCount("number"): Option<At<u32>> = within(1..=65_535);
+    PoolCount("number"): Option<At<u32>> = within(1..=4096);
 }
 
 /// The form of a file that includes others.

@@ -7,6 +7,7 @@ use super::{
     declare::{Declared, Section},
     mapping::{Mapping, Scope},
     reader::{at, boolean, one_or_more, prefixes, section, text, texts, whole_number},
+    values::{number_of, within},
 };
 use crate::config::{
     place::{At, Location},
@@ -107,6 +108,9 @@ kinds! {
     File("path"): Option<At<String>> = text;
     Number("number"): Option<At<u64>> = whole_number;
     Port("port"): Option<At<u64>> = whole_number;
+    NodePort("port"): Option<At<Option<u16>>> = number_of("port", 1..=u16::MAX);
+    /// How many flows there may be.
+    Flows("number"): Option<At<u32>> = within(1..=u32::MAX);
     Flag("`true` or `false`"): Option<At<bool>> = boolean;
     Texts("list of texts"): List<At<String>> = texts;
     Listeners("list of `VIP:PORT/tcp` or `/udp`"): List<At<String>> = texts;

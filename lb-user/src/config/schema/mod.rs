@@ -25,6 +25,7 @@ mod reference;
 mod service;
 mod shared;
 mod timeouts;
+mod values;
 
 pub(super) use self::{
     cluster::{Apps, Cluster, Component, Routes},

@@ -1,16 +1,21 @@
 //! The keys of a network.
 
+use std::ops::RangeInclusive;
+
 use super::{
     List,
     declare::section,
     kinds::{
-        Address, Choice, Clients, Flag, Number, Ports, Prefix, Prefixes, SomePrefixes, Text, kinds,
+        Address, Choice, Clients, Flag, Flows, Ports, Prefix, Prefixes, SomePrefixes, Text, kinds,
     },
     reader::{at, bounded, list, text, whole},
+    values::{number_of, within},
 };
 use crate::config::{
+    model::TCP_IP_BYTES,
     place::{At, Location},
     problem::Findings,
+    quota::MIN_PLACES,
     yaml::{Kind, Node},
 };
 
@@ -24,7 +29,7 @@ section! {
         /// The physical port. Several networks share it if all but one have a `vlan`.
         required interface: Text,
         /// The 802.1Q id of its frames, 1 to 4094.
-        optional vlan: Number = "untagged frames",
+        optional vlan: Vlan = "untagged frames",
         /// `host`: VIPs and SNAT addresses are the host's own addresses on this interface, and all other traffic stays
         /// the host's. SNAT addresses then need `ports`, in 1024-65535 and at most 56320, that nothing else on the host
         /// uses. Only for untagged networks that are not a tenant's.
@@ -38,20 +43,20 @@ section! {
         /// are refused. Without it a network may have, of the SNAT ports of each network that it has backends on, an
         /// equal part of what networks with `max_flows` leave, less `half_open` and `udp_flows`; all of them where no
         /// other network has backends. `lb check` prints the parts, and warns where the ports are too few.
-        optional max_flows: Number = "a part of the SNAT ports that other networks use too, else no limit",
+        optional max_flows: Flows = "a part of the SNAT ports that other networks use too, else no limit",
         /// Slots for TCP connections that are not established yet, 64 to 65536. A new connection takes the oldest slot,
         /// and ends the flow that had it if that is still half-open: a flood ends nothing but itself. `lb status` shows
         /// how long a slot lasts.
-        optional half_open: Number = "a quarter of its part of shared SNAT ports (see `max_flows`), 64 to 8192",
+        optional half_open: Slots = "a quarter of its part of shared SNAT ports (see `max_flows`), 64 to 8192",
         /// Slots for UDP flows, 64 to 65536. A new flow takes the oldest slot, and ends the flow that had it if that
         /// has no reply, or no packet for 10 s. `lb status` shows how long a slot lasts.
-        optional udp_flows: Number = "a quarter of its part of shared SNAT ports (see `max_flows`), 64 to 8192",
+        optional udp_flows: Slots = "a quarter of its part of shared SNAT ports (see `max_flows`), 64 to 8192",
         /// The maximum of data bytes in a TCP segment to or from this network, 64 to 65495, and at most what a packet
         /// of its interface has room for. A SYN or SYN-ACK that announces more is changed, to the smaller number of the
         /// networks of its client and its backend. Clients behind an MTU of less than 1280 bytes need it: ICMP
         /// announces none below that to a backend. Where lb accepts connections itself (`sni`, `http`,
         /// `proxy_protocol`) the MTU of the interface alone counts.
-        optional mss: Number = "the MTU of the interface less 40; with IPv6 less 60",
+        optional mss: Mss = "the MTU of the interface less 40; with IPv6 less 60",
         /// The on-link prefixes, of IPv4 (/8 to /30), IPv6 (/16 to /126) or both. VIPs and SNAT addresses lie in them.
         /// As every list of prefixes it has at most 1024. IPv6 is for services with `pool` alone, without `keepalive`
         /// and `proxy_protocol`, and not for networks with `address: host`.
@@ -87,7 +92,21 @@ section! {
     }
 }
 
+/// IEEE 802.1Q: 0 is no VLAN, and 4095 is reserved.
+const VLAN_IDS: RangeInclusive<u16> = 1..=4094;
+
+/// How many slots a ring may have: fewer are churned by a few clients that come at once, and more
+/// could be most of the flows there are.
+const SLOTS: RangeInclusive<u32> = MIN_PLACES..=65_536;
+
+/// How much data a segment may have: less makes no connection that is of use, and more is in no IP
+/// packet.
+const MSS: RangeInclusive<u16> = 64..=65_535 - TCP_IP_BYTES;
+
 kinds! {
+    Vlan("number"): Option<At<Option<u16>>> = number_of("VLAN id", VLAN_IDS);
+    Slots("number"): Option<At<u32>> = within(SLOTS);
+    Mss("number"): Option<At<u16>> = within(MSS);
     Routes("list of mappings", RawRoute): List<RawRoute> = routes;
     /// A text alone is an address.
     Snat("list of addresses, or mappings", RawSnat): List<At<RawSnat>> = snat;

@@ -4,8 +4,9 @@ use super::{
     List,
     declare::section,
     health_and_drain::Care,
-    kinds::{Address, AddressAndPort, All, Choice, Name, Number, Port, kinds},
+    kinds::{Address, AddressAndPort, All, Choice, Name, NodePort, kinds},
     reader::{at, list, list_not_empty, text, whole},
+    values::within,
 };
 use crate::config::{
     place::{At, Location},
@@ -44,7 +45,7 @@ section! {
         /// The name that commands and counters have for it.
         optional name: Name = "`ADDRESS:PORT`",
         /// Its share of new flows in relation to the others, 1 to 256.
-        optional weight: Number = "1",
+        optional weight: Weight = "1",
     }
     also(_keys) {
         /// The name of the node that it was expanded from.
@@ -58,9 +59,9 @@ section! {
         /// The group.
         required nodes: Name,
         /// The port, usually a NodePort.
-        required port: Port,
+        required port: NodePort,
         /// The share of new flows of each node, 1 to 256.
-        optional weight: Number = "1",
+        optional weight: Weight = "1",
     }
 }
 
@@ -99,7 +100,11 @@ pub(in crate::config) enum Member {
     Nodes(At<NodesOf>),
 }
 
+/// The largest weight of a backend. A Maglev table has room for a few of them, not for thousands.
+const MAX_WEIGHT: u16 = 256;
+
 kinds! {
+    Weight("number"): Option<At<u16>> = within(1..=MAX_WEIGHT);
     /// A list, or `{ nodes: GROUP, port: N }` alone.
     Members("list of backends", RawBackend, NodesOf): List<Member> = members;
     /// A text alone is an address.

@@ -2,7 +2,7 @@
 
 use super::{
     declare::section,
-    kinds::{All, Clients, Listeners, Name, Number, Whole},
+    kinds::{All, Clients, Flows, Listeners, Name, Whole},
     shared::{RawHttp, RawSni},
     timeouts::Life,
 };
@@ -22,7 +22,7 @@ section! {
         /// Keys that clusters have, too.
         optional life: All<Life>,
         /// The maximum number of established connections and answered UDP flows, 1 or more.
-        optional max_flows: Number = "no limit",
+        optional max_flows: Flows = "no limit",
         /// The VIPs, such as `192.168.203.120:6443/tcp` or `[fd00::1]:53/udp`; at least one, and of the family of the
         /// backends: each family has a service and a pool of its own.
         required[own] listen: Listeners,

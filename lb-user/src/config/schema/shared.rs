@@ -3,13 +3,15 @@
 use super::{
     List,
     declare::{Declared as _, section},
-    kinds::{Choice, Clients, Flag, Name, Number, Texts, Time, kinds},
+    kinds::{Choice, Clients, Flag, Name, Texts, Time, kinds},
     mapping::{Mapping, Scope},
     reader::{at, list_not_empty, text},
+    values::within,
 };
 use crate::config::{
     place::{At, Location},
     problem::Findings,
+    shared::{MAX_HEADER, MAX_HELLO},
     yaml::{Kind, Node},
 };
 
@@ -31,7 +33,7 @@ section! {
         /// How long a client may take to send its ClientHello, 100ms to 1m.
         optional hello_timeout: Time = "5s",
         /// The maximum size of a ClientHello in bytes, 1024 to 131396, the longest that there can be.
-        optional max_hello: Number = "65536",
+        optional max_hello: HelloBytes = "65536",
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
         /// protocol, version 2, whose client counts for `from` and `cluster_ids`; a connection of any other client with
         /// one is refused. `allow` must let the proxies in.
@@ -57,7 +59,7 @@ section! {
         /// to 1d. An answer that has begun and stops, such as a stream of events, has `idle_timeout`.
         optional response_timeout: Time = "1m",
         /// The maximum size of the head of a request in bytes, 1024 to 65536.
-        optional max_header: Number = "16384",
+        optional max_header: HeaderBytes = "16384",
     }
 }
 
@@ -119,7 +121,12 @@ pub(in crate::config) enum RawOtherwise {
     Pool(Option<At<String>>),
 }
 
+/// The most bytes of a ClientHello or a head, at least.
+const MIN_BYTES: u32 = 1 << 10;
+
 kinds! {
+    HelloBytes("number"): Option<At<u32>> = within(MIN_BYTES..=MAX_HELLO);
+    HeaderBytes("number"): Option<At<u32>> = within(MIN_BYTES..=MAX_HEADER);
     SniRoutes("list of routes", RawNameRoute): List<At<RawNameRoute>> = |node, place, findings| routes("sni", node, &place, findings);
     HttpRoutes("list of routes", RawNameRoute): List<At<RawNameRoute>> = |node, place, findings| routes("http", node, &place, findings);
     /// A word, or `{ pool: NAME }`.

@@ -145,6 +145,14 @@ fn parts_need_what_they_are_published_by() {
         let text = api(&format!("publish: {publish}, node_port: {port}"));
         let words = format!("{port} is not a port");
         refused(&[(11, &text)], &format!("{key}.node_port"), &words);
+        // The pool that it would have been is no other problem.
+        let end = "apps: { vip: 192.168.203.112, nodes: workers, https: 30190 } }\n\
+            services: { s: { network: a, listen: [\"192.168.203.120:1/tcp\"], pool: a-api } }";
+        refused(
+            &[(11, &text), (16, end)],
+            &format!("{key}.node_port"),
+            &words,
+        );
     }
     refused(
         &[(11, &api("publish: NodePort"))],

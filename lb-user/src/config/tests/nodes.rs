@@ -173,6 +173,12 @@ fn defaults_stand_in_for_what_is_not_written() {
         "network: mm",
         "defaults.pool.network",
     );
+    // So is one that no entry uses.
+    let unused = all.replace("services: { s: { listen: [\"10.0.0.9:80/tcp\"] } }\n", "");
+    let unused = unused.replace("service: { ", "service: { max_flows: 0, ");
+    let found = problems(&unused);
+    let key = "defaults.service.max_flows";
+    assert_eq!((found.len(), found[0].1.as_str()), (1, key), "{found:#?}");
     // What belongs to one entry is no default.
     for (kind, key, value) in [
         ("network", "prefixes", "[10.0.0.0/8]"),

@@ -18,7 +18,7 @@ mod timeouts;
 
 use std::ops::RangeInclusive;
 
-use lb_common::maps::{MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES};
+use lb_common::maps::{MAX_NETWORKS, MAX_RULES};
 
 use super::{
     expand::Expanded,
@@ -32,11 +32,6 @@ use super::{
 /// The one version of the file format.
 const VERSION: u64 = 1;
 
-/// The largest `limits.snat_addresses`.
-const MAX_SNAT: u16 = 128;
-
-const _: () = assert!(MAX_SNAT as u32 == MAX_SNAT_ADDRESSES);
-
 /// The most prefixes of all rule sets: a change writes new sets before it removes the old ones.
 const MAX_PREFIXES: usize = 1 << 16;
 
@@ -48,7 +43,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         let words = format!("found {}, expected {VERSION}", version.value);
         findings.add(&version.place, words);
     }
-    let limits = limits(&raw.limits, findings);
+    let limits = limits(&raw.limits);
     check_capacities(raw, limits, findings);
 
     let (mut networks, known) = network::validate(&raw.networks, findings);
@@ -113,18 +108,22 @@ fn check_rules(config: &Config, findings: &mut Findings) {
     }
 }
 
-fn limits(raw: &RawLimits, findings: &mut Findings) -> Limits {
+fn limits(raw: &RawLimits) -> Limits {
+    let RawLimits {
+        snat_addresses,
+        services,
+        backends,
+        pools,
+    } = raw;
     let default = Limits::default();
+    let or = |written: &Option<At<u32>>, default| written.as_ref().map_or(default, |at| at.value);
     Limits {
-        snat_addresses: limit(
-            &raw.snat_addresses,
-            1..=MAX_SNAT,
-            default.snat_addresses,
-            findings,
-        ),
-        services: limit(&raw.services, 1..=65_535, default.services, findings),
-        backends: limit(&raw.backends, 1..=65_535, default.backends, findings),
-        pools: limit(&raw.pools, 1..=4096, default.pools, findings),
+        snat_addresses: snat_addresses
+            .as_ref()
+            .map_or(default.snat_addresses, |at| at.value),
+        services: or(services, default.services),
+        backends: or(backends, default.backends),
+        pools: or(pools, default.pools),
     }
 }
 

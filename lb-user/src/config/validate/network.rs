@@ -1,43 +1,29 @@
 //! Networks: where they are, what hosts are on them, and which addresses may be used there.
 
-use std::{collections::HashMap, ops::RangeInclusive};
+use std::collections::HashMap;
 
 use lb_common::maps::half_open::DEFAULT_PLACES;
 
 use super::{
     address_index::{Facts, Known},
-    limit,
     service::Usage,
-    timeouts::max_flows,
 };
 use crate::config::{
-    model::{Network, Role, TCP_IP_BYTES},
+    model::{Network, Role},
     names::Names,
     place::{At, quote},
     problem::Findings,
-    quota::MIN_PLACES,
     schema::{List, Named, RawNetwork},
 };
 
 /// The longest interface name in bytes: the kernel's `IFNAMSIZ` less the terminating zero.
 const MAX_INTERFACE: usize = 15;
 
-/// IEEE 802.1Q: 0 is no VLAN, and 4095 is reserved.
-const VLAN_IDS: RangeInclusive<u16> = 1..=4094;
-
-/// How many places a ring may have: fewer are churned by a few clients that come at once, and more
-/// could be most of the flows there are.
-const RING: RangeInclusive<u32> = MIN_PLACES..=65_536;
-
-/// How much data a segment may have: less makes no connection that is of use, and more is in no IP
-/// packet.
-const MSS: RangeInclusive<u16> = 64..=65_535 - TCP_IP_BYTES;
-
 /// The one value of `address`.
 const HOST: &str = "host";
 
 /// (interface, VLAN id) -> the first network there.
-type Carried<'r> = HashMap<(&'r str, Option<u64>), &'r Named<RawNetwork>>;
+type Carried<'r> = HashMap<(&'r str, Option<u16>), &'r Named<RawNetwork>>;
 
 /// The networks, and what is known of each one, whether it has problems or not.
 pub(super) fn validate<'r>(
@@ -50,7 +36,7 @@ pub(super) fn validate<'r>(
     for named in &raw.elements {
         let role = role(&named.value, findings);
         let interface = interface(&named.value, findings);
-        let vlan = vlan(&named.value, findings);
+        let vlan = named.value.vlan.as_ref().and_then(|at| at.value);
         check_place(named, &mut carried, findings);
         let host = host(named, role, findings);
         let known = Facts::read(named, role, host, findings);
@@ -67,10 +53,10 @@ pub(super) fn validate<'r>(
                 backends: known.backends.clone(),
                 snat: known.snat.clone(),
                 reject: named.value.reject.as_ref().is_some_and(|at| at.value),
-                max_flows: max_flows(&named.value.max_flows, findings),
-                half_open: limit(&named.value.half_open, RING, DEFAULT_PLACES, findings),
-                udp_flows: limit(&named.value.udp_flows, RING, DEFAULT_PLACES, findings),
-                mss: mss(&named.value.mss, findings),
+                max_flows: named.value.max_flows.as_ref().map(|at| at.value),
+                half_open: slots(&named.value.half_open),
+                udp_flows: slots(&named.value.udp_flows),
+                mss: named.value.mss.as_ref().map(|at| at.value),
             });
         }
         facts.push(known);
@@ -135,22 +121,9 @@ fn interface(raw: &RawNetwork, findings: &mut Findings) -> Option<String> {
     Some(value.clone())
 }
 
-fn vlan(raw: &RawNetwork, findings: &mut Findings) -> Option<u16> {
-    let At { place, value } = raw.vlan.as_ref()?;
-    let id = u16::try_from(*value).ok();
-    let id = id.filter(|id| VLAN_IDS.contains(id));
-    if id.is_none() {
-        let (first, last) = (VLAN_IDS.start(), VLAN_IDS.end());
-        let words = format!("{value} is not a VLAN id; expected {first} to {last}");
-        findings.add(place, words);
-    }
-    id
-}
-
-/// The most data in a segment, if it is not the interface that says it.
-fn mss(raw: &Option<At<u64>>, findings: &mut Findings) -> Option<u16> {
-    raw.as_ref()?;
-    Some(limit(raw, MSS, *MSS.end(), findings))
+/// The slots of a ring.
+fn slots(written: &Option<At<u32>>) -> u32 {
+    written.as_ref().map_or(DEFAULT_PLACES, |at| at.value)
 }
 
 /// A frame belongs to one network: its interface and VLAN id say to which.
@@ -167,7 +140,11 @@ fn check_place<'r>(
     else {
         return;
     };
-    let id = vlan.as_ref().map(|at| at.value);
+    let id = match vlan {
+        Some(At { value: None, .. }) => return,
+        Some(At { value, .. }) => *value,
+        None => None,
+    };
     let first = *carried.entry((&interface.value, id)).or_insert(named);
     if first.place == named.place {
         return;

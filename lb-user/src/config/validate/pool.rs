@@ -20,9 +20,6 @@ use crate::config::{
     schema::{List, LiteralPool, Named, RawBackend},
 };
 
-/// The largest weight of a backend. A Maglev table has room for a few of them, not for thousands.
-const MAX_WEIGHT: u16 = 256;
-
 /// The one version of the PROXY protocol that backends get, and the value of a pool that wants none where a
 /// default has it.
 const V2: &str = "v2";
@@ -150,7 +147,7 @@ fn backends<'r>(raw: &'r LiteralPool, findings: &mut Findings) -> Vec<(Backend, 
     let mut tuples = HashMap::new();
     let mut names = written_names(raw, findings);
     for At { value: raw, .. } in &raw.backends.elements {
-        let weight = weight(raw, findings);
+        let weight = raw.weight.as_ref().map_or(1, |at| at.value);
         let Some(At { place, value }) = &raw.address else {
             continue;
         };
@@ -220,19 +217,6 @@ fn name<'r>(
         }
         (None, Some(node), _) if node.parse() != Ok(address) => format!("{node}:{port}"),
         (None, ..) => SocketAddr::new(address, port).to_string(),
-    }
-}
-
-fn weight(raw: &RawBackend, findings: &mut Findings) -> u16 {
-    let Some(At { place, value }) = &raw.weight else {
-        return 1;
-    };
-    match u16::try_from(*value) {
-        Ok(weight @ 1..=MAX_WEIGHT) => weight,
-        _ => {
-            findings.add(place, format!("found {value}, expected 1 to {MAX_WEIGHT}"));
-            1
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     address_index::Known,
     family::check_family,
     shared::{self, check_listen},
-    timeouts::{Life, is_own, max_flows},
+    timeouts::{Life, is_own},
 };
 use crate::config::{
     address,
@@ -95,7 +95,7 @@ pub(super) fn validate<'r>(
                 udp_idle_timeout: life.udp_idle_timeout,
                 keepalive: life.keepalive,
                 reject: named.value.life.reject.as_ref().is_some_and(|at| at.value),
-                max_flows: max_flows(&named.value.max_flows, findings),
+                max_flows: named.value.max_flows.as_ref().map(|at| at.value),
             });
         }
     }

@@ -12,7 +12,6 @@ use ipnet::{IpNet, Ipv4Net};
 use super::{
     family::check_family,
     health_and_drain::{one_of, time},
-    limit,
     service::prefixes,
 };
 use crate::config::{
@@ -24,7 +23,7 @@ use crate::config::{
     server_names::whole,
     shared::{
         BODY_TIMEOUT, Balance, DEFAULT_MAX_HEADER, DEFAULT_MAX_HELLO, Ech, HELLO_TIMEOUT, Http,
-        MAX_HEADER, MAX_HELLO, NameRoute, Otherwise, Sni, Target, To,
+        NameRoute, Otherwise, Sni, Target, To,
     },
 };
 
@@ -34,9 +33,6 @@ const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration:
 /// How long nothing may come of a body or an answer.
 const PROGRESS: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(24 * 60 * 60);
-
-/// The most bytes of one, at least.
-const LEAST_BYTES: u32 = 1 << 10;
 
 /// The most bytes of the name of a protocol: RFC 7301 section 3.1.
 const MAX_ALPN: usize = 255;
@@ -80,12 +76,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
             ),
             hello_timeout: time(value.hello_timeout.as_ref(), TIMEOUT, findings)
                 .unwrap_or(HELLO_TIMEOUT),
-            max_hello: limit(
-                &value.max_hello,
-                LEAST_BYTES..=MAX_HELLO,
-                DEFAULT_MAX_HELLO,
-                findings,
-            ),
+            max_hello: bytes(&value.max_hello, DEFAULT_MAX_HELLO),
             proxies,
         }));
     }
@@ -101,15 +92,14 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
                 .unwrap_or(BODY_TIMEOUT),
             response_timeout: time(value.response_timeout.as_ref(), PROGRESS, findings)
                 .unwrap_or(BODY_TIMEOUT),
-            max_header: limit(
-                &value.max_header,
-                LEAST_BYTES..=MAX_HEADER,
-                DEFAULT_MAX_HEADER,
-                findings,
-            ),
+            max_header: bytes(&value.max_header, DEFAULT_MAX_HEADER),
         }));
     }
     pool.as_ref().map(|at| Target::Pool(at.value.clone()))
+}
+
+fn bytes(written: &Option<At<u32>>, default: u32) -> u32 {
+    written.as_ref().map_or(default, |at| at.value)
 }
 
 /// Every mention of a pool.

@@ -2,7 +2,6 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::limit;
 use crate::config::{
     duration::{self, NEVER},
     model::{Listen, Protocol, TCP_IDLE, Timeouts, UDP_IDLE},
@@ -154,12 +153,6 @@ fn too_late(keepalive: Duration, idle: Duration) -> String {
 /// Whether this was written for the entry itself, and not among the defaults.
 pub(super) fn is_own(place: &Location) -> bool {
     !place.key.starts_with("defaults.")
-}
-
-/// The most flows at a time, if there is a limit.
-pub(super) fn max_flows(raw: &Option<At<u64>>, findings: &mut Findings) -> Option<u32> {
-    raw.as_ref()?;
-    Some(limit(raw, 1..=u32::MAX, u32::MAX, findings))
 }
 
 pub(super) fn timeouts(raw: &RawTimeouts, findings: &mut Findings) -> Timeouts {

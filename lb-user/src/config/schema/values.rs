@@ -1,0 +1,55 @@
+//! Readers of one text or number as the value that it means, for the kinds of keys that have a range or a few words.
+//!
+//! A problem is reported here. What is read in spite of it is what causes no other problem: the largest number of a
+//! range, the first word, or that nothing could be read.
+
+use std::ops::RangeInclusive;
+
+use super::reader::whole_number;
+use crate::config::{
+    place::{At, Location},
+    problem::Findings,
+    yaml::Node,
+};
+
+/// A number in `range`.
+pub(super) fn within<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<T>>
+where
+    T: Copy + TryFrom<u64> + Into<u64>,
+{
+    move |node, place, findings| {
+        let At { place, value } = whole_number(node, place, findings)?;
+        let (least, most): (u64, u64) = ((*range.start()).into(), (*range.end()).into());
+        let fitting = T::try_from(value).ok();
+        let value = fitting
+            .filter(|_| (least..=most).contains(&value))
+            .unwrap_or_else(|| {
+                findings.add(&place, format!("found {value}, expected {least} to {most}"));
+                *range.end()
+            });
+        Some(At { place, value })
+    }
+}
+
+/// A number that is `what`, none if it is not in `range`.
+pub(super) fn number_of(
+    what: &'static str,
+    range: RangeInclusive<u16>,
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<Option<u16>>> {
+    move |node, place, findings| {
+        let At { place, value } = whole_number(node, place, findings)?;
+        let number = u16::try_from(value).ok();
+        let number = number.filter(|number| range.contains(number));
+        if number.is_none() {
+            let (first, last) = (range.start(), range.end());
+            let words = format!("{value} is not a {what}; expected {first} to {last}");
+            findings.add(&place, words);
+        }
+        Some(At {
+            place,
+            value: number,
+        })
+    }
+}

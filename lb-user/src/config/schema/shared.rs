@@ -1,12 +1,14 @@
 //! The keys of services that share a VIP.
 
+use std::{ops::RangeInclusive, time::Duration};
+
 use super::{
     List,
     declare::{Declared as _, section},
-    kinds::{Choice, Clients, Flag, Name, Texts, Time, kinds},
+    kinds::{Choice, Clients, Flag, Name, Texts, kinds},
     mapping::{Mapping, Scope},
     reader::{at, list_not_empty, text},
-    values::within,
+    values::{time_in, within},
 };
 use crate::config::{
     place::{At, Location},
@@ -31,7 +33,7 @@ section! {
         /// visible name decides), `count` (it decides, and `lb status` counts it) or `deny`.
         optional ech: Choice = "`route`",
         /// How long a client may take to send its ClientHello, 100ms to 1m.
-        optional hello_timeout: Time = "5s",
+        optional hello_timeout: BeginTime = "5s",
         /// The maximum size of a ClientHello in bytes, 1024 to 131396, the longest that there can be.
         optional max_hello: HelloBytes = "65536",
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
@@ -52,12 +54,12 @@ section! {
         /// one.
         optional balance: Choice = "`client`",
         /// How long a client may take to send the head of a request, 100ms to 1m.
-        optional header_timeout: Time = "5s",
+        optional header_timeout: BeginTime = "5s",
         /// How long the body of a request may stop, 100ms to 1d; then the answer is 408.
-        optional body_timeout: Time = "1m",
+        optional body_timeout: PauseTime = "1m",
         /// How long a backend may take to begin its answer, which is then 504, and a client to read more of it: 100ms
         /// to 1d. An answer that has begun and stops, such as a stream of events, has `idle_timeout`.
-        optional response_timeout: Time = "1m",
+        optional response_timeout: PauseTime = "1m",
         /// The maximum size of the head of a request in bytes, 1024 to 65536.
         optional max_header: HeaderBytes = "16384",
     }
@@ -121,10 +123,20 @@ pub(in crate::config) enum RawOtherwise {
     Pool(Option<At<String>>),
 }
 
+const MIN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How long a client may take for its hello, or the head of a request.
+const BEGIN: RangeInclusive<Duration> = MIN_TIMEOUT..=Duration::from_secs(60);
+
+/// How long nothing may come of a body or an answer.
+const PAUSE: RangeInclusive<Duration> = MIN_TIMEOUT..=Duration::from_secs(24 * 60 * 60);
+
 /// The most bytes of a ClientHello or a head, at least.
 const MIN_BYTES: u32 = 1 << 10;
 
 kinds! {
+    BeginTime("time"): Option<At<Duration>> = time_in(BEGIN);
+    PauseTime("time"): Option<At<Duration>> = time_in(PAUSE);
     HelloBytes("number"): Option<At<u32>> = within(MIN_BYTES..=MAX_HELLO);
     HeaderBytes("number"): Option<At<u32>> = within(MIN_BYTES..=MAX_HEADER);
     SniRoutes("list of routes", RawNameRoute): List<At<RawNameRoute>> = |node, place, findings| routes("sni", node, &place, findings);

@@ -1,22 +1,26 @@
 //! The keys of how long flows live and how they are refused: of services, and of clusters for theirs.
 
+use std::time::Duration;
+
 use super::{
     declare::section,
-    kinds::{File, Flag, Time},
+    kinds::{File, Flag, kinds},
+    values::{time_in, time_or_never},
 };
+use crate::config::{duration, place::At};
 
 section! {
     /// How long flows live, of a service and of a cluster.
     struct Life = "life" {
         /// How long an established connection may be idle before it is ended, 100ms to 30d, or `never`, which
         /// needs `keepalive`. Of UDP flows: how long one with a reply may be idle; not `never`.
-        optional idle_timeout: Time = "2h10m; for UDP 2m",
+        optional idle_timeout: TimeOrNever = "2h10m; for UDP 2m",
         /// The idle time after which both ends of a connection get a keepalive probe. The connection of an end that
         /// leaves three probes unanswered is ended. An end without any answer since the start of lb may be unable to
         /// (it drops segments without TCP timestamps): its connection ends after `idle_timeout`, or after 2h10m where
         /// that is `never`. `idle_timeout` is at least twice as long and 1s; for less than 3s, `keepalive` and 4s. Only
         /// with a tcp listener.
-        optional keepalive: Time = "no probes",
+        optional keepalive: FlowTime = "no probes",
         /// Whether clients that may not use the service get a reset or an ICMP error instead of silence.
         optional reject: Flag = "`false`",
     }
@@ -30,11 +34,11 @@ section! {
     /// How long flows may be idle that are not established, or not any more: 100ms to 30d each.
     struct RawTimeouts = "timeouts" {
         /// TCP that is not established yet. Less than a few seconds ends connections that are still being made.
-        optional half_open: Time = "30s",
+        optional half_open: FlowTime = "30s",
         /// TCP that one end has closed.
-        optional half_closed: Time = "2m",
+        optional half_closed: FlowTime = "2m",
         /// UDP without a reply.
-        optional udp: Time = "30s",
+        optional udp: FlowTime = "30s",
     }
 }
 
@@ -45,4 +49,10 @@ section! {
         /// to what is there. A file that was renamed (logrotate) is made anew with the next line.
         optional flows: File = "no log",
     }
+}
+
+kinds! {
+    FlowTime("time"): Option<At<Duration>> = time_in(duration::RANGE);
+    /// None in it: for ever.
+    TimeOrNever("time"): Option<At<Option<Duration>>> = time_or_never;
 }

@@ -3,10 +3,11 @@
 //! A problem is reported here. What is read in spite of it is what causes no other problem: the largest number of a
 //! range, the first word, or that nothing could be read.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, time::Duration};
 
-use super::reader::whole_number;
+use super::reader::{text, whole_number};
 use crate::config::{
+    duration,
     place::{At, Location},
     problem::Findings,
     yaml::Node,
@@ -52,4 +53,26 @@ pub(super) fn number_of(
             value: number,
         })
     }
+}
+
+/// A time in `range`.
+pub(super) fn time_in(
+    range: RangeInclusive<Duration>,
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<Duration>> {
+    move |node, place, findings| {
+        let At { place, value } = text(node, place, findings)?;
+        let value = findings.check(&place, duration::parse_in(&value, range.clone()))?;
+        Some(At { place, value })
+    }
+}
+
+/// A time in [`duration::RANGE`], or none for `never`.
+pub(super) fn time_or_never(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<At<Option<Duration>>> {
+    let At { place, value } = text(node, place, findings)?;
+    let value = findings.check(&place, duration::parse_or_never(&value))?;
+    Some(At { place, value })
 }

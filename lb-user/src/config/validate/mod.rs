@@ -61,7 +61,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         pools,
         services,
         limits,
-        timeouts: timeouts::timeouts(&raw.timeouts, findings),
+        timeouts: timeouts::timeouts(&raw.timeouts),
         flow_log: timeouts::flow_log(raw.flow_log.as_ref(), findings),
         watch: raw.watch.as_ref().is_some_and(|at| at.value),
         on_stop: health_and_drain::one_of(

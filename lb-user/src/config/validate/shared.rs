@@ -3,17 +3,11 @@
 use std::{
     collections::{BTreeSet, HashMap},
     net::Ipv4Addr,
-    ops::RangeInclusive,
-    time::Duration,
 };
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{
-    family::check_family,
-    health_and_drain::{one_of, time},
-    service::prefixes,
-};
+use super::{family::check_family, health_and_drain::one_of, service::prefixes};
 use crate::config::{
     model::{Listen, Protocol, any},
     names,
@@ -26,13 +20,6 @@ use crate::config::{
         NameRoute, Otherwise, Sni, Target, To,
     },
 };
-
-/// How long a client may take for its hello, or the head of a request.
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
-
-/// How long nothing may come of a body or an answer.
-const PROGRESS: RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(24 * 60 * 60);
 
 /// The most bytes of the name of a protocol: RFC 7301 section 3.1.
 const MAX_ALPN: usize = 255;
@@ -74,9 +61,8 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
                 &[Ech::Route, Ech::Count, Ech::Deny],
                 findings,
             ),
-            hello_timeout: time(value.hello_timeout.as_ref(), TIMEOUT, findings)
-                .unwrap_or(HELLO_TIMEOUT),
-            max_hello: bytes(&value.max_hello, DEFAULT_MAX_HELLO),
+            hello_timeout: or(&value.hello_timeout, HELLO_TIMEOUT),
+            max_hello: or(&value.max_hello, DEFAULT_MAX_HELLO),
             proxies,
         }));
     }
@@ -86,19 +72,16 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
             routes: routes(named, &value.routes, &IPV4, &[], findings),
             no_match: otherwise(value.no_match.as_ref(), findings),
             balance: one_of(balance, &[Balance::Client, Balance::Host], findings),
-            header_timeout: time(value.header_timeout.as_ref(), TIMEOUT, findings)
-                .unwrap_or(HELLO_TIMEOUT),
-            body_timeout: time(value.body_timeout.as_ref(), PROGRESS, findings)
-                .unwrap_or(BODY_TIMEOUT),
-            response_timeout: time(value.response_timeout.as_ref(), PROGRESS, findings)
-                .unwrap_or(BODY_TIMEOUT),
-            max_header: bytes(&value.max_header, DEFAULT_MAX_HEADER),
+            header_timeout: or(&value.header_timeout, HELLO_TIMEOUT),
+            body_timeout: or(&value.body_timeout, BODY_TIMEOUT),
+            response_timeout: or(&value.response_timeout, BODY_TIMEOUT),
+            max_header: or(&value.max_header, DEFAULT_MAX_HEADER),
         }));
     }
     pool.as_ref().map(|at| Target::Pool(at.value.clone()))
 }
 
-fn bytes(written: &Option<At<u32>>, default: u32) -> u32 {
+fn or<T: Copy>(written: &Option<At<T>>, default: T) -> T {
     written.as_ref().map_or(default, |at| at.value)
 }
 

@@ -35,7 +35,7 @@ impl Life {
         whole: bool,
         findings: &mut Findings,
     ) -> Self {
-        let mut written = Written::read(named, findings);
+        let mut written = Written::read(named);
         if listen.iter().any(|entry| entry.address.is_ipv6()) {
             written.forget_inherited_probes();
         }
@@ -55,16 +55,10 @@ impl Life {
 }
 
 impl<'r> Written<'r> {
-    fn read(named: &'r Named<RawService>, findings: &mut Findings) -> Self {
+    fn read(named: &'r Named<RawService>) -> Self {
         let life = &named.value.life;
-        let idle = life.idle_timeout.as_ref().and_then(|At { place, value }| {
-            let idle = findings.check(place, duration::parse_or_never(value))?;
-            Some((idle, place))
-        });
-        let keepalive = life.keepalive.as_ref().and_then(|At { place, value }| {
-            let keepalive = findings.check(place, duration::parse(value))?;
-            Some((keepalive, place))
-        });
+        let idle = life.idle_timeout.as_ref().map(|at| (at.value, &at.place));
+        let keepalive = life.keepalive.as_ref().map(|at| (at.value, &at.place));
         Self { idle, keepalive }
     }
 
@@ -155,18 +149,14 @@ pub(super) fn is_own(place: &Location) -> bool {
     !place.key.starts_with("defaults.")
 }
 
-pub(super) fn timeouts(raw: &RawTimeouts, findings: &mut Findings) -> Timeouts {
-    let mut read = |raw: &Option<At<String>>, default: Duration| {
-        let time = raw
-            .as_ref()
-            .and_then(|At { place, value }| findings.check(place, duration::parse(value)));
-        time.unwrap_or(default)
-    };
+pub(super) fn timeouts(raw: &RawTimeouts) -> Timeouts {
+    let or =
+        |written: &Option<At<Duration>>, default| written.as_ref().map_or(default, |at| at.value);
     let default = Timeouts::default();
     Timeouts {
-        half_open: read(&raw.half_open, default.half_open),
-        half_closed: read(&raw.half_closed, default.half_closed),
-        udp: read(&raw.udp, default.udp),
+        half_open: or(&raw.half_open, default.half_open),
+        half_closed: or(&raw.half_closed, default.half_closed),
+        udp: or(&raw.udp, default.udp),
     }
 }
 

@@ -12,6 +12,7 @@ use std::{collections::HashMap, mem};
 
 use self::nodes::Groups;
 use super::{
+    model::OnStop,
     names::{self, MAX_NAME, Names},
     place::{At, Location, quote},
     problem::Findings,
@@ -35,7 +36,7 @@ pub(super) struct Expanded {
     pub(super) timeouts: RawTimeouts,
     pub(super) flow_log: Option<At<String>>,
     pub(super) watch: Option<At<bool>>,
-    pub(super) on_stop: Option<At<String>>,
+    pub(super) on_stop: Option<At<OnStop>>,
     pub(super) origins: Origins,
 }
 

@@ -5,15 +5,16 @@ use lb_common::maps::MAX_SNAT_ADDRESSES;
 use super::{
     cluster::Cluster,
     declare::{Declared as _, section},
-    kinds::{Choice, Entries, Files, Filled, Flag, Number, Preset, kinds},
+    kinds::{Entries, Files, Filled, Flag, Number, Preset, kinds},
     mapping::{Mapping, Scope},
     network::RawNetwork,
     pool::{RawGroup, RawPool},
     service::RawService,
     timeouts::{RawLog, RawTimeouts},
-    values::within,
+    values::{within, word},
 };
 use crate::config::{
+    model::OnStop,
     place::{At, Location, MAIN},
     problem::Findings,
     yaml::Node,
@@ -58,7 +59,7 @@ section! {
         /// (packets to VIPs and SNAT addresses, those of established flows included, are dropped until the next start,
         /// and ARP for them is not answered, so that a standby may take the addresses). A take-over and a crash stop
         /// nothing.
-        optional[only(main)] on_stop: Choice = "`forward`",
+        optional[only(main)] on_stop: AtStop = "`forward`",
     }
     also(_keys) {
         /// Those of the files that are included.
@@ -101,6 +102,7 @@ const MAX_SNAT: u16 = 128;
 const _: () = assert!(MAX_SNAT as u32 == MAX_SNAT_ADDRESSES);
 
 kinds! {
+    AtStop("word"): Option<At<OnStop>> = word(&[OnStop::Forward, OnStop::Drop]);
     SnatCount("number"): Option<At<u16>> = within(1..=MAX_SNAT);
     EntryCount("number"): Option<At<u32>> = within(1..=65_535);
     PoolCount("number"): Option<At<u32>> = within(1..=4096);

@@ -5,15 +5,13 @@ use std::ops::RangeInclusive;
 use super::{
     List,
     declare::section,
-    kinds::{
-        Address, Choice, Clients, Flag, Flows, Ports, Prefix, Prefixes, SomePrefixes, Text, kinds,
-    },
+    kinds::{Address, Clients, Flag, Flows, Ports, Prefix, Prefixes, SomePrefixes, kinds},
     reader::{at, bounded, list, text, whole},
-    values::{number_of, within},
+    values::{number_of, only_word, within},
 };
 use crate::config::{
-    model::TCP_IP_BYTES,
-    place::{At, Location},
+    model::{Role, TCP_IP_BYTES},
+    place::{At, Location, quote},
     problem::Findings,
     quota::MIN_PLACES,
     yaml::{Kind, Node},
@@ -25,15 +23,15 @@ section! {
         /// `mgmt` (the nodes of the hub), `tenant` (workers of one tenant) or `uplink` (everything else). From tenant
         /// networks nothing but services can be reached; from `mgmt` no service of a tenant. What comes from `mgmt` and
         /// `uplink` and is not for lb passes to the host.
-        required role: Choice,
+        required role: OneRole,
         /// The physical port. Several networks share it if all but one have a `vlan`.
-        required interface: Text,
+        required interface: Interface,
         /// The 802.1Q id of its frames, 1 to 4094.
         optional vlan: Vlan = "untagged frames",
         /// `host`: VIPs and SNAT addresses are the host's own addresses on this interface, and all other traffic stays
         /// the host's. SNAT addresses then need `ports`, in 1024-65535 and at most 56320, that nothing else on the host
         /// uses. Only for untagged networks that are not a tenant's.
-        optional address: Choice = "all addresses are lb's alone, and the host has none of them",
+        optional address: Host = "all addresses are lb's alone, and the host has none of them",
         /// The addresses that clients may have: prefixes of any length.
         optional sources: Clients = "`prefixes`, and `routes` except 0.0.0.0/0 and ::/0",
         /// Whether a client that connects to a port of a VIP without a service gets a TCP reset or an ICMP port
@@ -92,6 +90,9 @@ section! {
     }
 }
 
+/// The longest interface name in bytes: the kernel's `IFNAMSIZ` less the terminating zero.
+const MAX_INTERFACE: usize = 15;
+
 /// IEEE 802.1Q: 0 is no VLAN, and 4095 is reserved.
 const VLAN_IDS: RangeInclusive<u16> = 1..=4094;
 
@@ -104,12 +105,47 @@ const SLOTS: RangeInclusive<u32> = MIN_PLACES..=65_536;
 const MSS: RangeInclusive<u16> = 64..=65_535 - TCP_IP_BYTES;
 
 kinds! {
+    OneRole("word"): Option<At<Role>> = role;
+    Interface("text"): Option<At<String>> = interface;
+    /// Whether it is the host, or what is reported.
+    Host("word"): Option<At<bool>> = only_word("host");
     Vlan("number"): Option<At<Option<u16>>> = number_of("VLAN id", VLAN_IDS);
     Slots("number"): Option<At<u32>> = within(SLOTS);
     Mss("number"): Option<At<u16>> = within(MSS);
     Routes("list of mappings", RawRoute): List<RawRoute> = routes;
     /// A text alone is an address.
     Snat("list of addresses, or mappings", RawSnat): List<At<RawSnat>> = snat;
+}
+
+fn role(node: &Node, place: Location, findings: &mut Findings) -> Option<At<Role>> {
+    let At { place, value } = text(node, place, findings)?;
+    let roles = [Role::Mgmt, Role::Tenant, Role::Uplink];
+    let role = roles.into_iter().find(|role| role.to_string() == value);
+    if role.is_none() {
+        let words = format!(
+            "{} is not a role; expected tenant, mgmt or uplink",
+            quote(&value)
+        );
+        findings.add(&place, words);
+    }
+    role.map(|value| At { place, value })
+}
+
+fn interface(node: &Node, place: Location, findings: &mut Findings) -> Option<At<String>> {
+    let At { place, value } = text(node, place, findings)?;
+    // What the kernel refuses as a name (dev_valid_name in net/core/dev.c).
+    let forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    let is_short = (1..=MAX_INTERFACE).contains(&value.len());
+    if !is_short || value.contains(forbidden) || value == "." || value == ".." {
+        let words = format!(
+            "{} is not an interface name; expected 1 to {MAX_INTERFACE} characters, no /, : or \
+             space",
+            quote(&value)
+        );
+        findings.add(&place, words);
+        return None;
+    }
+    Some(At { place, value })
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a reader")]

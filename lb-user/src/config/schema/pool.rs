@@ -4,12 +4,14 @@ use super::{
     List,
     declare::section,
     health_and_drain::Care,
-    kinds::{Address, AddressAndPort, All, Choice, Name, NodePort, kinds},
+    kinds::{Address, AddressAndPort, All, Name, NodePort, kinds},
     reader::{at, list, list_not_empty, text, whole},
-    values::within,
+    values::{within, word},
 };
 use crate::config::{
-    place::{At, Location},
+    algorithm::Algorithm,
+    model::ProxyProtocol,
+    place::{At, Location, quote},
     problem::Findings,
     yaml::{Kind, Node},
 };
@@ -21,13 +23,13 @@ section! {
         required network: Name,
         /// How a new flow gets its backend. `maglev`: by a hash of the flow; when a backend comes or goes, few
         /// flows change theirs.
-        optional balance: Choice = "`maglev`",
+        optional balance: Balance = "`maglev`",
         /// `v2`: each connection to a backend begins, before the client's own bytes, with a header of the PROXY
         /// protocol: client, VIP, with `sni` the requested name, and a unique id `SNATIP:PORT-MILLISECONDS` for `lb
         /// who`, or that of a proxy in front. Backends must expect it, also from checks of their own port, whose header
         /// has no client. lb accepts these connections itself and hands them over to the data plane, also those of a
         /// service with `pool`. Not for udp listeners. `none`: no header, where the defaults have `v2`.
-        optional proxy_protocol: Choice = "`none`",
+        optional proxy_protocol: Header = "`none`",
         /// Keys that the parts of a cluster have, too.
         optional care: All<Care>,
         /// Backends: `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`), the long form, or a port of each node of a group, which
@@ -103,12 +105,33 @@ pub(in crate::config) enum Member {
 /// The largest weight of a backend. A Maglev table has room for a few of them, not for thousands.
 const MAX_WEIGHT: u16 = 256;
 
+/// The one version of the PROXY protocol that backends get, and the value of a pool that wants none where a
+/// default has it.
+const V2: &str = "v2";
+const NONE: &str = "none";
+
 kinds! {
+    Balance("word"): Option<At<Algorithm>> = word(&Algorithm::ALL);
+    Header("word"): Option<At<Option<ProxyProtocol>>> = proxy_protocol;
     Weight("number"): Option<At<u16>> = within(1..=MAX_WEIGHT);
     /// A list, or `{ nodes: GROUP, port: N }` alone.
     Members("list of backends", RawBackend, NodesOf): List<Member> = members;
     /// A text alone is an address.
     Nodes("list of addresses, or mappings", RawNode): List<RawNode> = nodes;
+}
+
+fn proxy_protocol(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<At<Option<ProxyProtocol>>> {
+    let At { place, value } = text(node, place, findings)?;
+    if value != V2 && value != NONE {
+        let words = format!("found {}, expected {V2} or {NONE}", quote(&value));
+        findings.add(&place, words);
+    }
+    let value = (value != NONE).then_some(ProxyProtocol::V2);
+    Some(At { place, value })
 }
 
 fn members(node: &Node, place: Location, findings: &mut Findings) -> Option<List<Member>> {

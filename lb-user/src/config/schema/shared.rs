@@ -5,15 +5,15 @@ use std::{ops::RangeInclusive, time::Duration};
 use super::{
     List,
     declare::{Declared as _, section},
-    kinds::{Choice, Clients, Flag, Name, Texts, kinds},
+    kinds::{Clients, Flag, Name, Texts, kinds},
     mapping::{Mapping, Scope},
     reader::{at, list_not_empty, text},
-    values::{time_in, within},
+    values::{only_word, time_in, within, word},
 };
 use crate::config::{
-    place::{At, Location},
+    place::{At, Location, quote},
     problem::Findings,
-    shared::{MAX_HEADER, MAX_HELLO},
+    shared::{Balance, Ech, MAX_HEADER, MAX_HELLO},
     yaml::{Kind, Node},
 };
 
@@ -31,7 +31,7 @@ section! {
         optional no_match: Fallback = "`alert`",
         /// For a ClientHello that may hide another name (ECH; browsers send the like to every server): `route` (the
         /// visible name decides), `count` (it decides, and `lb status` counts it) or `deny`.
-        optional ech: Choice = "`route`",
+        optional ech: OnEch = "`route`",
         /// How long a client may take to send its ClientHello, 100ms to 1m.
         optional hello_timeout: BeginTime = "5s",
         /// The maximum size of a ClientHello in bytes, 1024 to 131396, the longest that there can be.
@@ -52,7 +52,7 @@ section! {
         optional no_match: Fallback = "`alert`",
         /// How a request gets its backend: by the `client`, or by the `host`, where requests for one name get the same
         /// one.
-        optional balance: Choice = "`client`",
+        optional balance: RequestBalance = "`client`",
         /// How long a client may take to send the head of a request, 100ms to 1m.
         optional header_timeout: BeginTime = "5s",
         /// How long the body of a request may stop, 100ms to 1d; then the answer is 408.
@@ -88,7 +88,7 @@ section! {
         /// The pool that gets the flows.
         optional pool: Name = "required unless there is `redirect`",
         /// `https`, instead of a pool: a redirect to the same URL by https.
-        optional[only(http)] redirect: Choice = "none",
+        optional[only(http)] redirect: Redirect = "none",
     }
     also(keys) {
         /// Whether neither `pool` nor `redirect` is written.
@@ -119,7 +119,8 @@ section! {
 /// A word, or a pool.
 #[derive(Clone, Debug)]
 pub(in crate::config) enum RawOtherwise {
-    Word(String),
+    Alert,
+    Close,
     Pool(Option<At<String>>),
 }
 
@@ -135,6 +136,10 @@ const PAUSE: RangeInclusive<Duration> = MIN_TIMEOUT..=Duration::from_secs(24 * 6
 const MIN_BYTES: u32 = 1 << 10;
 
 kinds! {
+    OnEch("word"): Option<At<Ech>> = word(&[Ech::Route, Ech::Count, Ech::Deny]);
+    RequestBalance("word"): Option<At<Balance>> = word(&[Balance::Client, Balance::Host]);
+    /// Whether it is to https, or what is reported.
+    Redirect("word"): Option<At<bool>> = only_word("https");
     BeginTime("time"): Option<At<Duration>> = time_in(BEGIN);
     PauseTime("time"): Option<At<Duration>> = time_in(PAUSE);
     HelloBytes("number"): Option<At<u32>> = within(MIN_BYTES..=MAX_HELLO);
@@ -165,7 +170,18 @@ fn otherwise(node: &Node, place: Location, findings: &mut Findings) -> Option<At
             let to = at::<RawToPool>(node, place.clone(), findings)?;
             RawOtherwise::Pool(to.value.pool)
         }
-        _ => RawOtherwise::Word(text(node, place.clone(), findings)?.value),
+        _ => match text(node, place.clone(), findings)?.value.as_str() {
+            "alert" => RawOtherwise::Alert,
+            "close" => RawOtherwise::Close,
+            word => {
+                let words = format!(
+                    "found {}, expected alert, close or {{ pool: NAME }}",
+                    quote(word)
+                );
+                findings.add(&place, words);
+                return None;
+            }
+        },
     };
     Some(At { place, value })
 }

@@ -3,12 +3,12 @@
 //! A problem is reported here. What is read in spite of it is what causes no other problem: the largest number of a
 //! range, the first word, or that nothing could be read.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
 use super::reader::{text, whole_number};
 use crate::config::{
     duration,
-    place::{At, Location},
+    place::{At, Location, quote},
     problem::Findings,
     yaml::Node,
 };
@@ -75,4 +75,49 @@ pub(super) fn time_or_never(
     let At { place, value } = text(node, place, findings)?;
     let value = findings.check(&place, duration::parse_or_never(&value))?;
     Some(At { place, value })
+}
+
+/// The one of `all` whose word is written.
+pub(super) fn word<T: Copy + Default + Display>(
+    all: &'static [T],
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<T>> {
+    move |node, place, findings| {
+        let At { place, value } = text(node, place, findings)?;
+        let one = all.iter().find(|one| one.to_string() == value);
+        if one.is_none() {
+            let words: Vec<String> = all.iter().map(T::to_string).collect();
+            let words = format!("found {}, expected {}", quote(&value), one_of(&words));
+            findings.add(&place, words);
+        }
+        Some(At {
+            place,
+            value: one.copied().unwrap_or_default(),
+        })
+    }
+}
+
+/// `a, b or c`.
+fn one_of(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+/// Whether `word`, the only one that there is, is written.
+pub(super) fn only_word(
+    word: &'static str,
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<bool>> {
+    move |node, place, findings| {
+        let At { place, value } = text(node, place, findings)?;
+        let is_it = value == word;
+        if !is_it {
+            findings.add(&place, format!("found {}, expected {word}", quote(&value)));
+        }
+        Some(At {
+            place,
+            value: is_it,
+        })
+    }
 }

@@ -22,7 +22,7 @@ use lb_common::maps::{MAX_NETWORKS, MAX_RULES};
 
 use super::{
     expand::Expanded,
-    model::{Config, Limits, Network, OnStop, Role},
+    model::{Config, Limits, Network, Role},
     names::Names,
     place::{At, Location, MAIN},
     problem::Findings,
@@ -64,11 +64,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         timeouts: timeouts::timeouts(&raw.timeouts),
         flow_log: timeouts::flow_log(raw.flow_log.as_ref(), findings),
         watch: raw.watch.as_ref().is_some_and(|at| at.value),
-        on_stop: health_and_drain::one_of(
-            raw.on_stop.as_ref(),
-            &[OnStop::Forward, OnStop::Drop],
-            findings,
-        ),
+        on_stop: raw.on_stop.as_ref().map(|at| at.value).unwrap_or_default(),
     };
     check_rules(&config, findings);
     quota::check(&config, &raw.networks, findings);

@@ -16,12 +16,6 @@ use crate::config::{
     schema::{List, Named, RawNetwork},
 };
 
-/// The longest interface name in bytes: the kernel's `IFNAMSIZ` less the terminating zero.
-const MAX_INTERFACE: usize = 15;
-
-/// The one value of `address`.
-const HOST: &str = "host";
-
 /// (interface, VLAN id) -> the first network there.
 type Carried<'r> = HashMap<(&'r str, Option<u16>), &'r Named<RawNetwork>>;
 
@@ -34,8 +28,8 @@ pub(super) fn validate<'r>(
     let mut networks = Vec::new();
     let mut facts = Vec::new();
     for named in &raw.elements {
-        let role = role(&named.value, findings);
-        let interface = interface(&named.value, findings);
+        let role = named.value.role.as_ref().map(|at| at.value);
+        let interface = named.value.interface.as_ref();
         let vlan = named.value.vlan.as_ref().and_then(|at| at.value);
         check_place(named, &mut carried, findings);
         let host = host(named, role, findings);
@@ -44,7 +38,7 @@ pub(super) fn validate<'r>(
             networks.push(Network {
                 name: named.name.clone(),
                 role,
-                interface,
+                interface: interface.value.clone(),
                 vlan,
                 host,
                 prefixes: known.prefixes.clone(),
@@ -84,41 +78,6 @@ pub(super) fn check_gateways(networks: &Known<'_>, usage: &Usage<'_>, findings: 
             }
         }
     }
-}
-
-fn role(raw: &RawNetwork, findings: &mut Findings) -> Option<Role> {
-    let At { place, value } = raw.role.as_ref()?;
-    match value.as_str() {
-        "mgmt" => Some(Role::Mgmt),
-        "tenant" => Some(Role::Tenant),
-        "uplink" => Some(Role::Uplink),
-        _ => {
-            let words = format!(
-                "{} is not a role; expected tenant, mgmt or uplink",
-                quote(value)
-            );
-            findings.add(place, words);
-            None
-        }
-    }
-}
-
-fn interface(raw: &RawNetwork, findings: &mut Findings) -> Option<String> {
-    let At { place, value } = raw.interface.as_ref()?;
-    // What the kernel refuses as a name (dev_valid_name in net/core/dev.c).
-    let forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-    let length = 1..=MAX_INTERFACE;
-    if !length.contains(&value.len()) || value.contains(forbidden) || value == "." || value == ".."
-    {
-        let words = format!(
-            "{} is not an interface name; expected 1 to {MAX_INTERFACE} characters, no /, : or \
-             space",
-            quote(value)
-        );
-        findings.add(place, words);
-        return None;
-    }
-    Some(value.clone())
 }
 
 /// The slots of a ring.
@@ -170,8 +129,7 @@ fn host(named: &Named<RawNetwork>, role: Option<Role>, findings: &mut Findings) 
         return false;
     };
     let mut add = |words: String| findings.add(named.blame(place), words);
-    if value != HOST {
-        findings.add(place, format!("found {}, expected {HOST}", quote(value)));
+    if !value {
         return true;
     }
     if role == Some(Role::Tenant) {

@@ -7,11 +7,10 @@ use std::{
 
 use super::{
     address_index::Known,
-    health_and_drain::{Care, Library, one_of},
+    health_and_drain::{Care, Library},
     service::{Mention, Usage},
 };
 use crate::config::{
-    Algorithm,
     address::{self, family},
     model::{Backend, Pool, ProxyProtocol},
     names,
@@ -19,11 +18,6 @@ use crate::config::{
     problem::Findings,
     schema::{List, LiteralPool, Named, RawBackend},
 };
-
-/// The one version of the PROXY protocol that backends get, and the value of a pool that wants none where a
-/// default has it.
-const V2: &str = "v2";
-const NONE: &str = "none";
 
 /// The pools.
 pub(super) fn validate(
@@ -35,7 +29,7 @@ pub(super) fn validate(
     let mut library = Library::default();
     let mut pools = Vec::new();
     for (index, named) in raw.elements.iter().enumerate() {
-        let balance = one_of(named.value.keys.balance.as_ref(), &Algorithm::ALL, findings);
+        let balance = named.value.keys.balance.as_ref();
         let network = named.value.keys.network.as_ref();
         let network_index = network.and_then(|network| networks.names.find(network, findings));
         let backends = backends(&named.value, findings);
@@ -64,8 +58,8 @@ pub(super) fn validate(
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
-                balance,
-                proxy_protocol: proxy_protocol(&named.value, findings),
+                balance: balance.map(|at| at.value).unwrap_or_default(),
+                proxy_protocol: wants_header(&named.value).and_then(|at| at.value),
                 health: care.health,
                 drain_timeout: care.drain_timeout,
                 slow_start: care.slow_start,
@@ -77,21 +71,10 @@ pub(super) fn validate(
     pools
 }
 
-fn proxy_protocol(raw: &LiteralPool, findings: &mut Findings) -> Option<ProxyProtocol> {
-    let At { place, value } = wants_header(raw)?;
-    if value != V2 {
-        let words = format!("found {}, expected {V2} or {NONE}", quote(value));
-        findings.add(place, words);
-    }
-    Some(ProxyProtocol::V2)
-}
-
 /// Where a pool says that its backends want a header.
-pub(super) fn wants_header(raw: &LiteralPool) -> Option<&At<String>> {
-    raw.keys
-        .proxy_protocol
-        .as_ref()
-        .filter(|at| at.value != NONE)
+pub(super) fn wants_header(raw: &LiteralPool) -> Option<&At<Option<ProxyProtocol>>> {
+    let written = raw.keys.proxy_protocol.as_ref();
+    written.filter(|at| at.value.is_some())
 }
 
 /// Every flow is full NAT, and every check comes from where the flows do: without a SNAT address on

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{family::check_family, health_and_drain::one_of, service::prefixes};
+use super::{family::check_family, service::prefixes};
 use crate::config::{
     model::{Listen, Protocol, any},
     names,
@@ -54,24 +54,19 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
         };
         return Some(Target::Sni(Sni {
             routes: routes(named, &value.routes, everybody, &proxies, findings),
-            no_name: otherwise(value.no_name.as_ref(), findings),
-            no_match: otherwise(value.no_match.as_ref(), findings),
-            ech: one_of(
-                value.ech.as_ref(),
-                &[Ech::Route, Ech::Count, Ech::Deny],
-                findings,
-            ),
+            no_name: otherwise(value.no_name.as_ref()),
+            no_match: otherwise(value.no_match.as_ref()),
+            ech: or(&value.ech, Ech::default()),
             hello_timeout: or(&value.hello_timeout, HELLO_TIMEOUT),
             max_hello: or(&value.max_hello, DEFAULT_MAX_HELLO),
             proxies,
         }));
     }
     if let Some(At { value, .. }) = http {
-        let balance = value.balance.as_ref();
         return Some(Target::Http(Http {
             routes: routes(named, &value.routes, &IPV4, &[], findings),
-            no_match: otherwise(value.no_match.as_ref(), findings),
-            balance: one_of(balance, &[Balance::Client, Balance::Host], findings),
+            no_match: otherwise(value.no_match.as_ref()),
+            balance: or(&value.balance, Balance::default()),
             header_timeout: or(&value.header_timeout, HELLO_TIMEOUT),
             body_timeout: or(&value.body_timeout, BODY_TIMEOUT),
             response_timeout: or(&value.response_timeout, BODY_TIMEOUT),
@@ -97,7 +92,7 @@ pub(super) fn pools(raw: &RawService) -> impl Iterator<Item = &At<String>> {
         let otherwise = otherwise.into_iter().flatten();
         routed.chain(otherwise.filter_map(|at| match &at.as_ref()?.value {
             RawOtherwise::Pool(pool) => pool.as_ref(),
-            RawOtherwise::Word(_) => None,
+            RawOtherwise::Alert | RawOtherwise::Close => None,
         }))
     });
     raw.pool.iter().chain(shared)
@@ -358,12 +353,7 @@ fn to(raw: &RawNameRoute, place: &Location, findings: &mut Findings) -> Option<T
             None
         }
         (Some(pool), None) => Some(To::Pool(pool.value.clone())),
-        (None, Some(At { place, value })) => {
-            if value != "https" {
-                findings.add(place, format!("found {}, expected https", quote(value)));
-            }
-            Some(To::Https)
-        }
+        (None, Some(_)) => Some(To::Https),
         (None, None) => None,
     }
 }
@@ -406,22 +396,11 @@ fn alpn(raw: &List<At<String>>, findings: &mut Findings) -> Vec<String> {
     protocols.map(|at| at.value.clone()).collect()
 }
 
-fn otherwise(raw: Option<&At<RawOtherwise>>, findings: &mut Findings) -> Otherwise {
-    let Some(At { place, value }) = raw else {
-        return Otherwise::default();
-    };
-    match value {
-        RawOtherwise::Pool(Some(pool)) => Otherwise::Pool(pool.value.clone()),
-        RawOtherwise::Pool(None) => Otherwise::default(),
-        RawOtherwise::Word(word) if word == "alert" => Otherwise::Alert,
-        RawOtherwise::Word(word) if word == "close" => Otherwise::Close,
-        RawOtherwise::Word(word) => {
-            let words = format!(
-                "found {}, expected alert, close or {{ pool: NAME }}",
-                quote(word)
-            );
-            findings.add(place, words);
-            Otherwise::default()
-        }
+fn otherwise(written: Option<&At<RawOtherwise>>) -> Otherwise {
+    match written.map(|at| &at.value) {
+        Some(RawOtherwise::Alert) => Otherwise::Alert,
+        Some(RawOtherwise::Close) => Otherwise::Close,
+        Some(RawOtherwise::Pool(Some(pool))) => Otherwise::Pool(pool.value.clone()),
+        Some(RawOtherwise::Pool(None)) | None => Otherwise::default(),
     }
 }

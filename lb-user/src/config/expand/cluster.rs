@@ -1,6 +1,8 @@
 //! The pools and services of a hosted control plane, by the way each part is published.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::{
     Expansion,
@@ -9,7 +11,8 @@ use super::{
     route::{Asks, Routed},
 };
 use crate::config::{
-    address, names,
+    model::{Listen, Protocol, any},
+    names,
     place::{At, Location, child},
     problem::Findings,
     schema::{
@@ -54,28 +57,24 @@ pub(super) struct Vip<'r> {
 impl<'r> Vip<'r> {
     /// The VIP of a part, with its own rules or else those of the cluster.
     fn read(
-        raw: Option<&'r At<String>>,
+        raw: Option<&'r At<IpAddr>>,
         (allow, deny): (Option<&'r At<Sources>>, Option<&'r At<Sources>>),
         cluster: &'r Cluster,
-        findings: &mut Findings,
     ) -> Option<Self> {
         let At { place, value } = raw?;
         Some(Self {
-            address: findings.check(place, address::address(value))?,
+            address: *value,
             place,
             allow: allow.or(cluster.allow.as_ref()),
             deny: deny.or(cluster.deny.as_ref()),
         })
     }
 
-    /// What is written for it, wherever it is.
-    pub(super) fn rules(&self) -> [Option<Vec<&'r str>>; 2] {
+    /// The prefixes that are written for it, wherever that is; `any` is those of all lengths.
+    pub(super) fn rules(&self) -> [Option<Vec<IpNet>>; 2] {
         [self.allow, self.deny].map(|at| match &at?.value {
-            Sources::Any => Some(vec!["any"]),
-            Sources::Prefixes(list) => {
-                let texts = list.elements.iter();
-                Some(texts.map(|at| at.value.as_str()).collect())
-            }
+            Sources::Any => Some(any().to_vec()),
+            Sources::Prefixes(list) => Some(list.elements.iter().map(|at| at.value).collect()),
         })
     }
 }
@@ -129,7 +128,8 @@ impl Expansion<'_> {
             self.findings.add(&missing(&named.place, "nodes"), words);
         }
         let rules = (value.allow.as_ref(), value.deny.as_ref());
-        let vip = Vip::read(value.vip.as_ref(), rules, &named.value, self.findings);
+        let vip = Vip::read(value.vip.as_ref(), rules, &named.value);
+        self.is_whole &= vip.is_some();
         let publish = publish(name, value, self.findings)?;
         if let Publish::Route = publish {
             self.check_routed(named, name, component);
@@ -189,7 +189,8 @@ impl Expansion<'_> {
         let group = apps.nodes.as_ref();
         let group = group.and_then(|nodes| groups.find(nodes, self.findings));
         let rules = (apps.allow.as_ref(), apps.deny.as_ref());
-        let vip = Vip::read(apps.vip.as_ref(), rules, &named.value, self.findings);
+        let vip = Vip::read(apps.vip.as_ref(), rules, &named.value);
+        self.is_whole &= vip.is_some();
         for (what, listen, node_port) in [("https", HTTPS, &apps.https), ("http", HTTP, &apps.http)]
         {
             let node_port = self.port(node_port.as_ref());
@@ -243,14 +244,21 @@ impl Expansion<'_> {
             care: part.care.clone(),
             ..RawPool::default()
         };
-        let listen = format!("{}/tcp", SocketAddr::new(part.vip.address, part.port));
+        let listen = Listen {
+            address: part.vip.address,
+            port: part.port,
+            protocol: Protocol::Tcp,
+        };
         let service = RawService {
             network: named.value.network.clone(),
             allow: part.vip.allow.cloned(),
             deny: part.vip.deny.cloned(),
             life: named.value.life.clone(),
             listen: List {
-                elements: vec![at(part.vip.place, listen)],
+                elements: vec![At {
+                    place: part.vip.place.clone(),
+                    value: listen,
+                }],
                 whole: true,
             },
             ..part.asks.lead_to(at(part.place, name.clone()))

@@ -125,7 +125,7 @@ struct Expansion<'f> {
     origins: Origins,
     /// How many more backends may come.
     room: usize,
-    /// Whether every port of a cluster could be read.
+    /// Whether every VIP and port of a cluster could be read.
     is_whole: bool,
     findings: &'f mut Findings,
 }

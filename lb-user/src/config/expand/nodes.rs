@@ -6,7 +6,6 @@ use std::{
 };
 
 use crate::config::{
-    address,
     names::{self, Names},
     place::{At, Location, quote},
     problem::Findings,
@@ -127,14 +126,13 @@ impl<'r> Group<'r> {
                 Some(_) => node.place,
                 None => reference,
             };
-            let at = |value: String| At {
-                place: place.clone(),
-                value,
-            };
             At {
                 place: reference.clone(),
                 value: RawBackend {
-                    address: Some(at(SocketAddr::new(node.address, port).to_string())),
+                    address: Some(At {
+                        place: place.clone(),
+                        value: SocketAddr::new(node.address, port),
+                    }),
                     name: None,
                     node: Some(node.name.clone()),
                     weight: weight.cloned(),
@@ -154,8 +152,10 @@ fn node<'r>(
     known: &mut HashMap<String, &'r Location>,
     findings: &mut Findings,
 ) -> Option<Node<'r>> {
-    let At { place, value } = raw.address.as_ref()?;
-    let address = findings.check(place, address::address(value))?;
+    let At {
+        place,
+        value: address,
+    } = raw.address.as_ref()?;
     let mut words = vec![(address.to_string(), place)];
     if let Some(At { place, value }) = &raw.name {
         names::check_node(value, place, findings);
@@ -179,7 +179,7 @@ fn node<'r>(
     }
     first_time.then_some(Node {
         name,
-        address,
+        address: *address,
         place,
     })
 }

@@ -1,15 +1,18 @@
 //! What stands behind a key: how it is read, what the field is, and how the reference calls it.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, net::IpAddr};
+
+use ipnet::IpNet;
 
 use super::{
     List, Named,
     declare::{Declared, Section},
     mapping::{Mapping, Scope},
-    reader::{at, boolean, one_or_more, prefixes, section, text, texts, whole_number},
-    values::{number_of, within},
+    reader::{at, boolean, one_or_more, section, text, texts, whole_number},
+    values::{number_of, parsed, prefixes, within},
 };
 use crate::config::{
+    address,
     place::{At, Location},
     problem::Findings,
     yaml::{Kind as NodeKind, Node},
@@ -101,10 +104,7 @@ kinds! {
     Choice("word"): Option<At<String>> = text;
     Time("time"): Option<At<String>> = text;
     Percentage("percentage"): Option<At<String>> = text;
-    Address("address"): Option<At<String>> = text;
-    AddressAndPort("`ADDRESS:PORT`"): Option<At<String>> = text;
-    Prefix("prefix"): Option<At<String>> = text;
-    Ports("`FIRST-LAST`"): Option<At<String>> = text;
+    Address("address"): Option<At<IpAddr>> = parsed(address::address);
     File("path"): Option<At<String>> = text;
     Number("number"): Option<At<u64>> = whole_number;
     Port("port"): Option<At<u64>> = whole_number;
@@ -113,9 +113,6 @@ kinds! {
     Flows("number"): Option<At<u32>> = within(1..=u32::MAX);
     Flag("`true` or `false`"): Option<At<bool>> = boolean;
     Texts("list of texts"): List<At<String>> = texts;
-    Listeners("list of `VIP:PORT/tcp` or `/udp`"): List<At<String>> = texts;
-    Prefixes("list of prefixes"): List<At<String>> = prefixes;
-    SomePrefixes("list of prefixes"): Option<List<At<String>>> = some_prefixes;
     Clients("list of prefixes, or `any`"): Option<At<Sources>> = sources;
     Files("path, or list of paths"): Option<At<List<At<String>>>> = files;
 }
@@ -124,7 +121,7 @@ kinds! {
 #[derive(Clone, Debug)]
 pub(in crate::config) enum Sources {
     Any,
-    Prefixes(List<At<String>>),
+    Prefixes(List<At<IpNet>>),
 }
 
 /// A list of prefixes, or `any`. One that cannot be read is one of unknown content: it is not an empty one.
@@ -133,19 +130,10 @@ fn sources(node: &Node, place: Location, findings: &mut Findings) -> Option<At<S
     let value = if any {
         Sources::Any
     } else {
-        Sources::Prefixes(prefixes(node, place.clone(), findings).unwrap_or_default())
+        let prefixes = prefixes(address::any_prefix)(node, place.clone(), findings);
+        Sources::Prefixes(prefixes.unwrap_or_default())
     };
     Some(At { place, value })
-}
-
-/// Prefixes whose absence means something else than an empty list.
-#[expect(clippy::unnecessary_wraps, reason = "the signature of a reader")]
-fn some_prefixes(
-    node: &Node,
-    place: Location,
-    findings: &mut Findings,
-) -> Option<List<At<String>>> {
-    Some(prefixes(node, place, findings).unwrap_or_default())
 }
 
 fn files(node: &Node, place: Location, findings: &mut Findings) -> Option<At<List<At<String>>>> {

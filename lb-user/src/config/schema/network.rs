@@ -1,15 +1,18 @@
 //! The keys of a network.
 
-use std::ops::RangeInclusive;
+use std::{net::IpAddr, ops::RangeInclusive};
+
+use ipnet::IpNet;
 
 use super::{
     List,
     declare::section,
-    kinds::{Address, Clients, Flag, Flows, Ports, Prefix, Prefixes, SomePrefixes, kinds},
+    kinds::{Address, Clients, Flag, Flows, kinds},
     reader::{at, bounded, list, text, whole},
-    values::{number_of, only_word, within},
+    values::{number_of, only_word, parsed, prefixes, within},
 };
 use crate::config::{
+    address,
     model::{Role, TCP_IP_BYTES},
     place::{At, Location, quote},
     problem::Findings,
@@ -58,11 +61,11 @@ section! {
         /// The on-link prefixes, of IPv4 (/8 to /30), IPv6 (/16 to /126) or both. VIPs and SNAT addresses lie in them.
         /// As every list of prefixes it has at most 1024. IPv6 is for services with `pool` alone, without `keepalive`
         /// and `proxy_protocol`, and not for networks with `address: host`.
-        required[own] prefixes: Prefixes,
+        required[own] prefixes: OnLink,
         /// What is behind gateways.
         optional[own] routes: Routes = "none",
         /// The addresses that backends may have: on-link, or behind a gateway.
-        optional[own] backends: SomePrefixes = "as `sources`",
+        optional[own] backends: BackendPrefixes = "as `sources`",
         /// The addresses that flows to this network's backends come from: free ones, for lb alone; at most 16, of both
         /// families. Each holds as many flows at a time as it has ports. Flows to IPv6 backends need one of IPv6. A
         /// text alone is an address.
@@ -76,7 +79,7 @@ section! {
         /// A prefix outside of the on-link ones, or 0.0.0.0/0 or ::/0.
         required to: Prefix,
         /// The gateway: an on-link address of the same family; with IPv6 it may be a link-local one.
-        required via: Address,
+        required via: Gateway,
     }
 }
 
@@ -112,6 +115,12 @@ kinds! {
     Vlan("number"): Option<At<Option<u16>>> = number_of("VLAN id", VLAN_IDS);
     Slots("number"): Option<At<u32>> = within(SLOTS);
     Mss("number"): Option<At<u16>> = within(MSS);
+    OnLink("list of prefixes"): List<At<IpNet>> = prefixes(address::prefix);
+    BackendPrefixes("list of prefixes"): Option<List<At<IpNet>>> = backend_prefixes;
+    Prefix("prefix"): Option<At<IpNet>> = parsed(address::any_prefix);
+    Gateway("address"): Option<At<IpAddr>> = parsed(address::gateway);
+    /// None in it: they could not be read.
+    Ports("`FIRST-LAST`"): Option<At<Option<RangeInclusive<u16>>>> = ports;
     Routes("list of mappings", RawRoute): List<RawRoute> = routes;
     /// A text alone is an address.
     Snat("list of addresses, or mappings", RawSnat): List<At<RawSnat>> = snat;
@@ -148,6 +157,27 @@ fn interface(node: &Node, place: Location, findings: &mut Findings) -> Option<At
     Some(At { place, value })
 }
 
+/// Prefixes whose absence means something else than an empty list.
+#[expect(clippy::unnecessary_wraps, reason = "the signature of a reader")]
+fn backend_prefixes(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<List<At<IpNet>>> {
+    let prefixes = prefixes(address::any_prefix)(node, place, findings);
+    Some(prefixes.unwrap_or_default())
+}
+
+fn ports(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<At<Option<RangeInclusive<u16>>>> {
+    let At { place, value } = text(node, place, findings)?;
+    let value = findings.check(&place, address::ports(&value));
+    Some(At { place, value })
+}
+
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a reader")]
 fn routes(node: &Node, place: Location, findings: &mut Findings) -> Option<List<RawRoute>> {
     bounded(node, &place, findings)?;
@@ -164,8 +194,13 @@ fn snat(node: &Node, place: Location, findings: &mut Findings) -> Option<List<At
         if let Kind::Mapping(_) = node.kind {
             return at(node, place, findings);
         }
+        let At { place, value } = text(node, place, findings)?;
+        let address = findings.check(&place, address::address(&value));
         let value = RawSnat {
-            address: Some(text(node, place.clone(), findings)?),
+            address: address.map(|value| At {
+                place: place.clone(),
+                value,
+            }),
             ports: None,
         };
         Some(At { place, value })

@@ -1,14 +1,17 @@
 //! The keys of a pool, and of a group of nodes.
 
+use std::net::SocketAddr;
+
 use super::{
     List,
     declare::section,
     health_and_drain::Care,
-    kinds::{Address, AddressAndPort, All, Name, NodePort, kinds},
+    kinds::{Address, All, Name, NodePort, kinds},
     reader::{at, list, list_not_empty, text, whole},
-    values::{within, word},
+    values::{parsed, within, word},
 };
 use crate::config::{
+    address,
     algorithm::Algorithm,
     model::ProxyProtocol,
     place::{At, Location, quote},
@@ -113,11 +116,16 @@ const NONE: &str = "none";
 kinds! {
     Balance("word"): Option<At<Algorithm>> = word(&Algorithm::ALL);
     Header("word"): Option<At<Option<ProxyProtocol>>> = proxy_protocol;
+    AddressAndPort("`ADDRESS:PORT`"): Option<At<SocketAddr>> = parsed(address_and_port);
     Weight("number"): Option<At<u16>> = within(1..=MAX_WEIGHT);
     /// A list, or `{ nodes: GROUP, port: N }` alone.
     Members("list of backends", RawBackend, NodesOf): List<Member> = members;
     /// A text alone is an address.
     Nodes("list of addresses, or mappings", RawNode): List<RawNode> = nodes;
+}
+
+fn address_and_port(text: &str) -> Result<SocketAddr, String> {
+    address::address_and_port(text).map(SocketAddr::from)
 }
 
 fn proxy_protocol(
@@ -152,8 +160,13 @@ fn member(node: &Node, place: Location, findings: &mut Findings) -> Option<Membe
         }
         Kind::Mapping(_) => at(node, place, findings).map(Member::Backend),
         _ => {
+            let At { place, value } = text(node, place, findings)?;
+            let address = findings.check(&place, address_and_port(&value));
             let value = RawBackend {
-                address: Some(text(node, place.clone(), findings)?),
+                address: address.map(|value| At {
+                    place: place.clone(),
+                    value,
+                }),
                 ..RawBackend::default()
             };
             Some(Member::Backend(At { place, value }))
@@ -167,9 +180,11 @@ fn nodes(node: &Node, place: Location, findings: &mut Findings) -> Option<List<R
         if let Kind::Mapping(_) = node.kind {
             return whole(node, place, findings);
         }
+        let At { place, value } = text(node, place, findings)?;
+        let address = findings.check(&place, address::address(&value));
         Some(RawNode {
             name: None,
-            address: Some(text(node, place, findings)?),
+            address: address.map(|value| At { place, value }),
         })
     })
 }

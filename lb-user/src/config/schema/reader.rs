@@ -12,7 +12,7 @@ use crate::config::{
     yaml::{Entry, Kind, Node},
 };
 
-/// The most prefixes in one list.
+/// The most prefixes, or routes, in one list.
 const MAX_PREFIXES: usize = 1024;
 
 /// A section of the file: a mapping from names that may be absent.
@@ -92,17 +92,7 @@ pub(super) fn texts(
     list_not_empty(node, &place, findings, text)
 }
 
-/// A list of prefixes: each one is compared with others, so there must not be too many.
-pub(super) fn prefixes(
-    node: &Node,
-    place: Location,
-    findings: &mut Findings,
-) -> Option<List<At<String>>> {
-    bounded(node, &place, findings)?;
-    texts(node, place, findings)
-}
-
-/// Nothing if the list is too long.
+/// Nothing if a list is too long, each of whose elements is compared with others.
 pub(super) fn bounded(node: &Node, place: &Location, findings: &mut Findings) -> Option<()> {
     match &node.kind {
         Kind::Sequence(nodes) if nodes.len() > MAX_PREFIXES => {

@@ -1,10 +1,20 @@
 //! The keys of a service.
 
 use super::{
+    List,
     declare::section,
-    kinds::{All, Clients, Flows, Listeners, Name, Whole},
+    kinds::{All, Clients, Flows, Name, Whole, kinds},
+    reader::list_not_empty,
     shared::{RawHttp, RawSni},
     timeouts::Life,
+    values::parsed,
+};
+use crate::config::{
+    address,
+    model::Listen,
+    place::{At, Location},
+    problem::Findings,
+    yaml::Node,
 };
 
 section! {
@@ -32,4 +42,13 @@ section! {
         /// Instead of `pool`: routes by the Host of each HTTP request. Only with tcp listeners.
         optional[own] http: Whole<RawHttp> = "none",
     }
+}
+
+kinds! {
+    Listeners("list of `VIP:PORT/tcp` or `/udp`"): List<At<Listen>> = listeners;
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a reader")]
+fn listeners(node: &Node, place: Location, findings: &mut Findings) -> Option<List<At<Listen>>> {
+    list_not_empty(node, &place, findings, parsed(address::listen))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     declare::section,
     kinds::{File, Flag, kinds},
-    values::{time_in, time_or_never},
+    values::{parsed, time_in},
 };
 use crate::config::{duration, place::At};
 
@@ -54,5 +54,5 @@ section! {
 kinds! {
     FlowTime("time"): Option<At<Duration>> = time_in(duration::RANGE);
     /// None in it: for ever.
-    TimeOrNever("time"): Option<At<Option<Duration>>> = time_or_never;
+    TimeOrNever("time"): Option<At<Option<Duration>>> = parsed(duration::parse_or_never);
 }

@@ -5,13 +5,40 @@
 
 use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
-use super::reader::{text, whole_number};
+use ipnet::IpNet;
+
+use super::{
+    List,
+    reader::{bounded, list_not_empty, text, whole_number},
+};
 use crate::config::{
     duration,
     place::{At, Location, quote},
     problem::Findings,
     yaml::Node,
 };
+
+/// A text that `parse` understands.
+pub(super) fn parsed<T>(
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<T>> {
+    move |node, place, findings| {
+        let At { place, value } = text(node, place, findings)?;
+        let value = findings.check(&place, parse(&value))?;
+        Some(At { place, value })
+    }
+}
+
+/// A list of prefixes that `parse` understands.
+pub(super) fn prefixes(
+    parse: impl Fn(&str) -> Result<IpNet, String>,
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<List<At<IpNet>>> {
+    let prefix = parsed(parse);
+    move |node, place, findings| {
+        bounded(node, &place, findings)?;
+        list_not_empty(node, &place, findings, &prefix)
+    }
+}
 
 /// A number in `range`.
 pub(super) fn within<T>(
@@ -59,22 +86,7 @@ pub(super) fn number_of(
 pub(super) fn time_in(
     range: RangeInclusive<Duration>,
 ) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<Duration>> {
-    move |node, place, findings| {
-        let At { place, value } = text(node, place, findings)?;
-        let value = findings.check(&place, duration::parse_in(&value, range.clone()))?;
-        Some(At { place, value })
-    }
-}
-
-/// A time in [`duration::RANGE`], or none for `never`.
-pub(super) fn time_or_never(
-    node: &Node,
-    place: Location,
-    findings: &mut Findings,
-) -> Option<At<Option<Duration>>> {
-    let At { place, value } = text(node, place, findings)?;
-    let value = findings.check(&place, duration::parse_or_never(&value))?;
-    Some(At { place, value })
+    parsed(move |text| duration::parse_in(text, range.clone()))
 }
 
 /// The one of `all` whose word is written.

@@ -14,7 +14,7 @@ use lb_common::maps::{
 
 use super::prefixes::{any_prefixes, check_disjoint};
 use crate::config::{
-    address::{self, family},
+    address::family,
     model::{Listen, Role, Route, Snat, any, has_ipv6, reachable},
     names::{Names, listed},
     place::{At, Location},
@@ -84,9 +84,7 @@ impl<'r> Facts<'r> {
         let raw = &named.value;
         let mut placed = Vec::new();
         for At { place, value } in &raw.prefixes.elements {
-            let Some(prefix) = findings.check(place, address::prefix(value)) else {
-                continue;
-            };
+            let prefix = *value;
             if host && prefix.addr().is_ipv6() {
                 let words = format!(
                     "{prefix} is of IPv6, which a network with address: host cannot have; leave it \
@@ -102,7 +100,7 @@ impl<'r> Facts<'r> {
             role,
             host,
             prefixes: placed.iter().map(|(prefix, _)| *prefix).collect(),
-            whole: raw.prefixes.whole && placed.len() == raw.prefixes.elements.len(),
+            whole: raw.prefixes.whole,
             routes: Vec::new(),
             gateways: Vec::new(),
             sources: Vec::new(),
@@ -240,8 +238,8 @@ impl<'r> Facts<'r> {
     fn add_routes(&mut self, raw: &'r List<RawRoute>, findings: &mut Findings) {
         let mut known = HashMap::new();
         for RawRoute { to, via } in &raw.elements {
-            let destination = to.as_ref().and_then(|At { place, value }| {
-                let to = findings.check(place, address::any_prefix(value))?;
+            let destination = to.as_ref().map(|At { place, value }| {
+                let to = *value;
                 let first = *known.entry(to).or_insert(place);
                 if first != place {
                     let line = findings.line(first, place);
@@ -255,17 +253,17 @@ impl<'r> Facts<'r> {
                         format!("{to} overlaps {net}, which needs no gateway"),
                     );
                 }
-                Some(to)
+                to
             });
-            let gateway = via.as_ref().and_then(|At { place, value }| {
-                let via = findings.check(place, address::gateway(value))?;
+            let gateway = via.as_ref().map(|At { place, value }| {
+                let via = *value;
                 findings.check(place, self.check_gateway(via));
                 if let Some(to) = destination.filter(|to| to.addr().is_ipv4() != via.is_ipv4()) {
                     let family = family(to.addr());
                     let words = format!("{via} leads to no {to}; expected a gateway of {family}");
                     findings.add(place, words);
                 }
-                Some((via, place))
+                (via, place)
             });
             if let (Some(to), Some((via, place))) = (destination, gateway) {
                 self.routes.push(Route { to, via });
@@ -280,7 +278,7 @@ impl<'r> Facts<'r> {
             Some(Sources::Any) => any().to_vec(),
             Some(Sources::Prefixes(list)) => {
                 let placed = any_prefixes(list, findings);
-                self.sources_whole = list.whole && placed.len() == list.elements.len();
+                self.sources_whole = list.whole;
                 placed.into_iter().map(|(prefix, _)| prefix).collect()
             }
         };
@@ -295,7 +293,7 @@ impl<'r> Facts<'r> {
             return;
         };
         let placed = any_prefixes(list, findings);
-        self.backends_whole = list.whole && placed.len() == list.elements.len();
+        self.backends_whole = list.whole;
         for (prefix, place) in placed {
             let routed = self.routes.iter().map(|route| route.to);
             let mut reached = self.prefixes.iter().copied().chain(routed);
@@ -325,14 +323,11 @@ impl<'r> Facts<'r> {
         } in &raw.elements
         {
             let ports = self.snat_ports(value, whole, findings);
-            let Some(At { place, value: text }) = &value.address else {
+            let Some(At { place, value }) = &value.address else {
                 self.snat_whole = false;
                 continue;
             };
-            let Some(address) = findings.check(place, address::address(text)) else {
-                self.snat_whole = false;
-                continue;
-            };
+            let address = *value;
             findings.check(place, self.check_host(address, "SNAT address"));
             match self.snat_places.entry(address) {
                 hash_map::Entry::Vacant(vacant) => {
@@ -368,7 +363,7 @@ impl<'r> Facts<'r> {
             }
             return (!self.host).then_some(all);
         };
-        let ports = findings.check(place, address::ports(value))?;
+        let ports = value.clone()?;
         let (first, last) = (*ports.start(), *ports.end());
         let most = if self.host { u16::MAX } else { *all.end() };
         if first < FIRST_FLOW_PORT || last > most {

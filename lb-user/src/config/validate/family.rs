@@ -7,7 +7,7 @@ use lb_common::maps::registry::NAME_BYTES;
 
 use super::{pool::wants_header, timeouts::is_own};
 use crate::config::{
-    address::{self, family},
+    address::family,
     model::{Config, Pool},
     names::Names,
     place::{At, Location, quote},
@@ -56,8 +56,7 @@ pub(super) fn check(
 fn backends(raw: &LiteralPool) -> impl Iterator<Item = (IpAddr, &Location)> {
     raw.backends.elements.iter().filter_map(|at| {
         let At { place, value } = at.value.address.as_ref()?;
-        let (address, _) = address::address_and_port(value).ok()?;
-        Some((address, place))
+        Some((value.ip(), place))
     })
 }
 
@@ -185,13 +184,8 @@ pub(super) fn check_family(
 
 /// The VIPs that can be read, and their places.
 fn listen(raw: &RawService) -> impl Iterator<Item = (IpAddr, &Location)> {
-    raw.listen
-        .elements
-        .iter()
-        .filter_map(|At { place, value }| {
-            let listen = address::listen(value).ok()?;
-            Some((listen.address, place))
-        })
+    let listen = raw.listen.elements.iter();
+    listen.map(|At { place, value }| (value.address, place))
 }
 
 /// The registry knows a backend as `POOL/NAME@NETWORK/ADDRESS`, for which the longest names leave no room

@@ -11,7 +11,7 @@ use super::{
     service::{Mention, Usage},
 };
 use crate::config::{
-    address::{self, family},
+    address::family,
     model::{Backend, Pool, ProxyProtocol},
     names,
     place::{At, Location, quote},
@@ -134,17 +134,14 @@ fn backends<'r>(raw: &'r LiteralPool, findings: &mut Findings) -> Vec<(Backend, 
         let Some(At { place, value }) = &raw.address else {
             continue;
         };
-        let Some((address, port)) = findings.check(place, address::address_and_port(value)) else {
-            continue;
-        };
+        let (address, port) = (value.ip(), value.port());
         match tuples.entry((address, port)) {
             hash_map::Entry::Vacant(vacant) => {
                 vacant.insert(place);
             }
             hash_map::Entry::Occupied(first) => {
                 let line = findings.line(first.get(), place);
-                let tuple = SocketAddr::new(address, port);
-                let words = format!("{tuple} is already listed in {line}");
+                let words = format!("{value} is already listed in {line}");
                 findings.add(place, words);
                 continue;
             }

@@ -5,29 +5,29 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use crate::config::{
-    address,
     place::{At, Location},
     problem::Findings,
     schema::List,
 };
 
-/// Prefixes of any length, each once.
+/// The prefixes with their places, each once.
 pub(super) fn any_prefixes<'r>(
-    list: &'r List<At<String>>,
+    list: &'r List<At<IpNet>>,
     findings: &mut Findings,
 ) -> Vec<(IpNet, &'r Location)> {
     let mut known = HashMap::new();
     let mut placed = Vec::new();
-    for At { place, value } in &list.elements {
-        let Some(prefix) = findings.check(place, address::any_prefix(value)) else {
-            continue;
-        };
+    for At {
+        place,
+        value: prefix,
+    } in &list.elements
+    {
         let first = *known.entry(prefix).or_insert(place);
         if first != place {
             let line = findings.line(first, place);
             findings.add(place, format!("{prefix} is already listed in {line}"));
         }
-        placed.push((prefix, place));
+        placed.push((*prefix, place));
     }
     placed
 }

@@ -2,7 +2,6 @@
 
 use super::pool::wants_header;
 use crate::config::{
-    address,
     model::Protocol,
     names::Names,
     place::At,
@@ -27,11 +26,14 @@ pub(super) fn check_listeners(
         let Some(told) = told.and_then(|named| wants_header(&named.value)) else {
             continue;
         };
-        for At { place, value } in &named.value.listen.elements {
-            let listen = address::listen(value).ok();
-            let Some(listen) = listen.filter(|listen| listen.protocol == Protocol::Udp) else {
+        for At {
+            place,
+            value: listen,
+        } in &named.value.listen.elements
+        {
+            if listen.protocol != Protocol::Udp {
                 continue;
-            };
+            }
             let words = format!(
                 "{listen} has no connections, which pool {} has proxy_protocol for in {}; expected \
                  tcp, or another pool",

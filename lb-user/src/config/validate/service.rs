@@ -15,7 +15,6 @@ use super::{
     timeouts::{Life, is_own},
 };
 use crate::config::{
-    address,
     model::{Listen, Role, Rule, Service, any},
     names::Names,
     place::{At, Location, quote},
@@ -71,17 +70,14 @@ pub(super) fn validate<'r>(
         }
         let mut listen = Vec::new();
         for At { place, value } in &named.value.listen.elements {
-            let Some(entry) = findings.check(place, address::listen(value)) else {
-                continue;
-            };
+            let entry = *value;
             listen.push(entry);
             check_listen(&named.value, entry, place, findings);
             if let Some(index) = network_index {
                 usage.add_listen((index, entry), &named.name, place, networks, findings);
             }
         }
-        let whole = named.value.listen.whole && listen.len() == named.value.listen.elements.len();
-        let life = Life::read(named, &listen, whole, findings);
+        let life = Life::read(named, &listen, named.value.listen.whole, findings);
         let rules = rules(named, &listen, findings);
         let target = shared::target(named, findings);
         if let (Some(network), Some(target)) = (network, target) {
@@ -106,8 +102,8 @@ pub(super) fn validate<'r>(
 fn rules(named: &Named<RawService>, listen: &[Listen], findings: &mut Findings) -> Vec<Rule> {
     let raw = &named.value;
     let everybody = everybody(listen);
-    let allowed = prefixes(raw.allow.as_ref(), &everybody, findings);
-    let denied = prefixes(raw.deny.as_ref(), &everybody, findings);
+    let allowed = prefixes(raw.allow.as_ref(), &everybody);
+    let denied = prefixes(raw.deny.as_ref(), &everybody);
     check_family(named, &allowed, &everybody, findings);
     // The clients that a default denies may be those of other services alone.
     if denied.first().is_some_and(|(_, place)| is_own(place)) {
@@ -172,7 +168,6 @@ fn everybody(listen: &[Listen]) -> Vec<IpNet> {
 pub(super) fn prefixes<'r>(
     raw: Option<&'r At<Sources>>,
     everybody: &[IpNet],
-    findings: &mut Findings,
 ) -> Vec<(IpNet, &'r Location)> {
     match raw {
         None => Vec::new(),
@@ -184,10 +179,10 @@ pub(super) fn prefixes<'r>(
             value: Sources::Prefixes(list),
             ..
         }) => {
-            let prefixes = list.elements.iter().filter_map(|At { place, value }| {
-                Some((findings.check(place, address::any_prefix(value))?, place))
-            });
-            prefixes.collect()
+            let prefixes = list.elements.iter();
+            prefixes
+                .map(|At { place, value }| (*value, place))
+                .collect()
         }
     }
 }

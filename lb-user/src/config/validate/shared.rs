@@ -127,7 +127,7 @@ fn routes(
                 "found no name; expected names or regex, or no_name: true or cluster_ids with sni";
             findings.add(place, words);
         }
-        let from = prefixes(value.from.as_ref(), everybody, findings);
+        let from = prefixes(value.from.as_ref(), everybody);
         check_family(named, &from, everybody, findings);
         let alpn = alpn(&value.alpn, findings);
         let is_for_all = alpn.is_empty() && value.from.is_none();
@@ -279,7 +279,7 @@ fn claimants(
         findings.add(&at.place, words);
     }
     let mut claimants = Vec::new();
-    for (prefix, place) in prefixes(Some(at), &IPV4, findings) {
+    for (prefix, place) in prefixes(Some(at), &IPV4) {
         if !all.iter().any(|proxies| proxies.contains(&prefix)) {
             let words = format!(
                 "{prefix} is not in proxy_protocol_from of service {}",
@@ -330,7 +330,7 @@ fn proxies(
     findings: &mut Findings,
 ) -> Vec<IpNet> {
     let mut proxies = Vec::new();
-    let written = prefixes(raw, &IPV4, findings);
+    let written = prefixes(raw, &IPV4);
     check_family(named, &written, &IPV4, findings);
     for (prefix, place) in written {
         if prefix.prefix_len() == 0 {

@@ -88,9 +88,6 @@ impl Expansion<'_> {
         groups: &Groups<'_>,
     ) {
         let cluster = &named.value;
-        if let Some(At { place, value }) = &cluster.base_domain {
-            names::check_domain(value, place, self.findings);
-        }
         let nodes = cluster.nodes.as_ref();
         let group = nodes.and_then(|nodes| groups.find(nodes, self.findings));
         let group = group.filter(|group| has_network(group, nodes, self.findings));

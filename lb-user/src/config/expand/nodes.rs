@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::config::{
-    names::{self, Names},
+    names::Names,
     place::{At, Location, quote},
     problem::Findings,
     schema::{List, Named, NodesOf, RawBackend, RawGroup, RawNode},
@@ -158,7 +158,6 @@ fn node<'r>(
     } = raw.address.as_ref()?;
     let mut words = vec![(address.to_string(), place)];
     if let Some(At { place, value }) = &raw.name {
-        names::check_node(value, place, findings);
         words.push((value.clone(), place));
     }
     let name = words.last()?.0.clone();

@@ -116,9 +116,6 @@ impl Expansion<'_> {
             let words = "what is published as Route is checked, and taken out, as routes say";
             self.findings.add(place, words);
         }
-        if let Some(At { place, value }) = &component.value.hostname {
-            names::check_domain(value, place, self.findings);
-        }
     }
 
     /// One pair of services for each VIP. With hostnames it leads to these alone: the shard behind it

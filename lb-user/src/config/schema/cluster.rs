@@ -3,7 +3,7 @@
 use super::{
     declare::section,
     health_and_drain::Care,
-    kinds::{Address, All, Choice, Clients, Merged, Name, NodePort, Text, Whole},
+    kinds::{Address, All, Choice, Clients, Domain, Merged, Name, NodePort, Whole},
     timeouts::Life,
 };
 
@@ -33,7 +33,7 @@ section! {
         /// Keys that services have, too.
         optional life: All<Life>,
         /// The domain of the cluster, for the comments of `lb check --expand`.
-        optional[own] base_domain: Text = "none",
+        optional[own] base_domain: Domain = "none",
     }
     also(keys) {
         /// Whether neither the entry nor the defaults have `nodes`.
@@ -62,7 +62,7 @@ section! {
         /// Of a `Route`: the name in the HostedCluster, for all parts of a VIP or for none. With it the VIP is a shared
         /// one that leads to the names of its parts alone: 443 by SNI, 80 by Host, and others are refused. Without it
         /// each client of the VIP reaches all of the ingress shard.
-        optional[own] hostname: Text = "any name",
+        optional[own] hostname: Domain = "any name",
     }
     also(keys) {
         /// Whether neither the entry nor the defaults have `node_port`.

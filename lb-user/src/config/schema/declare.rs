@@ -2,9 +2,10 @@
 //! it means.
 //!
 //! To add a key, write one entry into its section, `required KEY: KIND,` or `optional KEY: KIND = "DEFAULT",`
-//! with its meaning above it, and use the new field in `validate`. The list of known keys, the reader, what
-//! `defaults` may have, `docs/configuration.md` and the comments of `config/lb.yaml` follow from that. The kinds are in `kinds.rs`; one that
-//! is read in another way than the existing ones is added there, or beside the section that has it.
+//! with its meaning above it, use the new field in `validate`, and write the key into `config/lb.yaml`. The
+//! list of known keys, the reader, what `defaults` may have, `docs/configuration.md` and the comments of
+//! `config/lb.yaml` follow from that. The kinds are in `kinds.rs`; one that is read in another way than the
+//! existing ones, such as with another range, is added there, or beside the section that has it.
 
 use super::{
     kinds::{Inside, Kind},

@@ -9,10 +9,10 @@ use super::{
     declare::{Declared, Section},
     mapping::{Mapping, Scope},
     reader::{at, boolean, one_or_more, section, text, texts, whole_number},
-    values::{number_of, parsed, prefixes, within},
+    values::{checked, number_of, parsed, prefixes, within},
 };
 use crate::config::{
-    address,
+    address, names,
     place::{At, Location},
     problem::Findings,
     yaml::{Kind as NodeKind, Node},
@@ -112,6 +112,7 @@ kinds! {
     /// How many flows there may be.
     Flows("number"): Option<At<u32>> = within(1..=u32::MAX);
     Flag("`true` or `false`"): Option<At<bool>> = boolean;
+    Domain("text"): Option<At<String>> = checked(names::check_domain);
     Texts("list of texts"): List<At<String>> = texts;
     Clients("list of prefixes, or `any`"): Option<At<Sources>> = sources;
     Files("path, or list of paths"): Option<At<List<At<String>>>> = files;

@@ -1,9 +1,9 @@
 //! The tree as typed values, each with its place: the keys that exist, and what kind each one is.
 //!
-//! Unknown keys, missing keys and wrong types are problems of this stage, and what `defaults` say is
-//! filled in here. What a value means, and whether it fits the others, is the business of `expand`
-//! and `validate`. A value that is `None`, or a list that is not whole, was either not written or is
-//! already reported.
+//! Unknown keys, missing keys, wrong types and values that no key of their kind can have are problems
+//! of this stage, and what `defaults` say is filled in here. Whether a value fits the others is the
+//! business of `expand` and `validate`. A value that is `None`, or a list that is not whole, was either
+//! not written or is already reported.
 //!
 //! Every section is declared once (`declare.rs`), and its struct, its reader, its part of the reference
 //! and the comments of the example follow from that.

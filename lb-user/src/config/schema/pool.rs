@@ -8,12 +8,13 @@ use super::{
     health_and_drain::Care,
     kinds::{Address, All, Name, NodePort, kinds},
     reader::{at, list, list_not_empty, text, whole},
-    values::{parsed, within, word},
+    values::{checked, parsed, within, word},
 };
 use crate::config::{
     address,
     algorithm::Algorithm,
     model::ProxyProtocol,
+    names,
     place::{At, Location, quote},
     problem::Findings,
     yaml::{Kind, Node},
@@ -48,7 +49,7 @@ section! {
         /// Address and port.
         required address: AddressAndPort,
         /// The name that commands and counters have for it.
-        optional name: Name = "`ADDRESS:PORT`",
+        optional name: BackendName = "`ADDRESS:PORT`",
         /// Its share of new flows in relation to the others, 1 to 256.
         optional weight: Weight = "1",
     }
@@ -84,7 +85,7 @@ section! {
     /// A node of a group.
     struct RawNode = "node" {
         /// The name that commands and counters have for a backend on it: a-z, 0-9, - and dots.
-        optional name: Name = "the address",
+        optional name: NodeName = "the address",
         /// The address.
         required address: Address,
     }
@@ -114,6 +115,8 @@ const V2: &str = "v2";
 const NONE: &str = "none";
 
 kinds! {
+    BackendName("name"): Option<At<String>> = checked(names::check_backend);
+    NodeName("name"): Option<At<String>> = checked(names::check_node);
     Balance("word"): Option<At<Algorithm>> = word(&Algorithm::ALL);
     Header("word"): Option<At<Option<ProxyProtocol>>> = proxy_protocol;
     AddressAndPort("`ADDRESS:PORT`"): Option<At<SocketAddr>> = parsed(address_and_port);

@@ -8,11 +8,12 @@ use super::{
     kinds::{Clients, Flag, Name, Texts, kinds},
     mapping::{Mapping, Scope},
     reader::{at, list_not_empty, text},
-    values::{only_word, time_in, within, word},
+    values::{all_checked, only_word, time_in, within, word},
 };
 use crate::config::{
     place::{At, Location, quote},
     problem::Findings,
+    server_names::whole,
     shared::{Balance, Ech, MAX_HEADER, MAX_HELLO},
     yaml::{Kind, Node},
 };
@@ -71,18 +72,18 @@ section! {
         /// Whole names, in any case; `*.` in front stands for one label or more.
         optional names: Texts = "none",
         /// Regular expressions that match whole names.
-        optional regex: Texts = "none",
+        optional regex: Expressions = "none",
         /// For clients that send no name, instead of `names` and `regex`. The first such route for the client and its
         /// protocols is taken; a client without one falls under `no_name` of `sni`.
         optional[only(sni)] no_name: Flag = "`false`",
         /// For clients of these clusters, by the header of a proxy in front (TLV 0x20, which the nodes of a hosted
         /// cluster send), whatever name they send.
-        optional[only(sni)] cluster_ids: Texts = "none",
+        optional[only(sni)] cluster_ids: ClusterIds = "none",
         /// The proxies that may name these clusters, in `proxy_protocol_from`; required where the network has more
         /// than one cluster.
         optional[only(sni)] proxies: Clients = "all proxies",
         /// Protocols (ALPN) of which the client offers one; for others the route does not exist.
-        optional[only(sni)] alpn: Texts = "any client",
+        optional[only(sni)] alpn: Protocols = "any client",
         /// The clients that these names are for; for others the names are without a route, whatever a wildcard says.
         optional from: Clients = "all that the service lets in",
         /// The pool that gets the flows.
@@ -135,7 +136,16 @@ const PAUSE: RangeInclusive<Duration> = MIN_TIMEOUT..=Duration::from_secs(24 * 6
 /// The most bytes of a ClientHello or a head, at least.
 const MIN_BYTES: u32 = 1 << 10;
 
+/// The most bytes of the name of a protocol: RFC 7301 section 3.1.
+const MAX_ALPN: usize = 255;
+
+/// The most bytes of what a proxy calls a cluster.
+const MAX_CLUSTER: usize = 255;
+
 kinds! {
+    Expressions("list of texts"): List<At<String>> = all_checked(check_expression);
+    ClusterIds("list of texts"): List<At<String>> = all_checked(check_cluster);
+    Protocols("list of texts"): List<At<String>> = all_checked(check_protocol);
     OnEch("word"): Option<At<Ech>> = word(&[Ech::Route, Ech::Count, Ech::Deny]);
     RequestBalance("word"): Option<At<Balance>> = word(&[Balance::Client, Balance::Host]);
     /// Whether it is to https, or what is reported.
@@ -148,6 +158,33 @@ kinds! {
     HttpRoutes("list of routes", RawNameRoute): List<At<RawNameRoute>> = |node, place, findings| routes("http", node, &place, findings);
     /// A word, or `{ pool: NAME }`.
     Fallback("word, or `{ pool }`", RawToPool): Option<At<RawOtherwise>> = otherwise;
+}
+
+/// An expression that the whole of a name must match.
+fn check_expression(text: &str, place: &Location, findings: &mut Findings) {
+    if let Err(error) = whole(text) {
+        let last = error.lines().last().unwrap_or_default();
+        let words = format!("{} is not a regular expression: {last}", quote(text));
+        findings.add(place, words);
+    }
+}
+
+fn check_cluster(text: &str, place: &Location, findings: &mut Findings) {
+    if !(1..=MAX_CLUSTER).contains(&text.len()) {
+        let words = format!(
+            "{} has {} bytes, expected 1 to {MAX_CLUSTER}",
+            quote(text),
+            text.len()
+        );
+        findings.add(place, words);
+    }
+}
+
+fn check_protocol(text: &str, place: &Location, findings: &mut Findings) {
+    if !(1..=MAX_ALPN).contains(&text.len()) {
+        let words = format!("{} is not a protocol; expected one such as h2", quote(text));
+        findings.add(place, words);
+    }
 }
 
 fn routes(

@@ -1,7 +1,7 @@
 //! Readers of one text or number as the value that it means, for the kinds of keys that have a range or a few words.
 //!
 //! A problem is reported here. What is read in spite of it is what causes no other problem: the largest number of a
-//! range, the first word, or that nothing could be read.
+//! range, the first word, the text, or that nothing could be read.
 
 use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
@@ -27,6 +27,25 @@ pub(super) fn parsed<T>(
         let value = findings.check(&place, parse(&value))?;
         Some(At { place, value })
     }
+}
+
+/// A text for which `check` reports what is wrong with it.
+pub(super) fn checked(
+    check: impl Fn(&str, &Location, &mut Findings),
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<String>> {
+    move |node, place, findings| {
+        let written = text(node, place, findings)?;
+        check(&written.value, &written.place, findings);
+        Some(written)
+    }
+}
+
+/// A list of such texts.
+pub(super) fn all_checked(
+    check: impl Fn(&str, &Location, &mut Findings),
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<List<At<String>>> {
+    let text = checked(check);
+    move |node, place, findings| list_not_empty(node, &place, findings, &text)
 }
 
 /// A list of prefixes that `parse` understands.

@@ -13,7 +13,6 @@ use super::{
 use crate::config::{
     address::family,
     model::{Backend, Pool, ProxyProtocol},
-    names,
     place::{At, Location, quote},
     problem::Findings,
     schema::{List, LiteralPool, Named, RawBackend},
@@ -167,7 +166,6 @@ fn written_names<'r>(
         let Some(At { place, value }) = &raw.name else {
             continue;
         };
-        names::check_backend(value, place, findings);
         match names.entry(value.clone()) {
             hash_map::Entry::Vacant(vacant) => {
                 vacant.insert(place);

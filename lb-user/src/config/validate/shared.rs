@@ -14,18 +14,11 @@ use crate::config::{
     place::{At, Location, quote},
     problem::Findings,
     schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawSni, Sources},
-    server_names::whole,
     shared::{
         BODY_TIMEOUT, Balance, DEFAULT_MAX_HEADER, DEFAULT_MAX_HELLO, Ech, HELLO_TIMEOUT, Http,
         NameRoute, Otherwise, Sni, Target, To,
     },
 };
-
-/// The most bytes of the name of a protocol: RFC 7301 section 3.1.
-const MAX_ALPN: usize = 255;
-
-/// The most bytes of what a proxy calls a cluster.
-const MAX_CLUSTER: usize = 255;
 
 /// The clients of a shared VIP.
 const IPV4: [IpNet; 1] = [IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0))];
@@ -129,22 +122,16 @@ fn routes(
         }
         let from = prefixes(value.from.as_ref(), everybody);
         check_family(named, &from, everybody, findings);
-        let alpn = alpn(&value.alpn, findings);
+        let alpn = texts(&value.alpn);
         let is_for_all = alpn.is_empty() && value.from.is_none();
         let names = names(&value.names, is_for_all, &mut taken, findings);
-        let expressions = value.regex.elements.iter();
-        let expressions = expressions.filter_map(|At { place, value }| {
-            findings.check(place, expression(value))?;
-            Some(value.clone())
-        });
-        let expressions = expressions.collect();
         let no_name = no_name(value, is_for_all, &mut taken, findings);
         let clusters = clusters(value, is_for_all, &mut taken, findings);
         let proxies = claimants(named, all, value, findings);
         routes.extend(to(value, place, findings).map(|to| {
             NameRoute {
                 names,
-                expressions,
+                expressions: texts(&value.regex),
                 no_name,
                 clusters,
                 proxies,
@@ -158,6 +145,10 @@ fn routes(
         }));
     }
     routes
+}
+
+fn texts(raw: &List<At<String>>) -> Vec<String> {
+    raw.elements.iter().map(|at| at.value.clone()).collect()
 }
 
 /// What leads somewhere for all clients already, and where that is written.
@@ -232,14 +223,7 @@ fn clusters(
                 "a route has names, no_name: true or cluster_ids; expected one route for each";
             findings.add(place, words);
         }
-        if value.is_empty() || value.len() > MAX_CLUSTER {
-            let words = format!(
-                "{} has {} bytes, expected 1 to {MAX_CLUSTER}",
-                quote(value),
-                value.len()
-            );
-            findings.add(place, words);
-        } else if let Some(first) = taken.clusters.get(value) {
+        if let Some(first) = taken.clusters.get(value) {
             let line = findings.line(first, place);
             let words = format!("{} goes elsewhere already, in {line}", quote(value));
             findings.add(place, words);
@@ -370,30 +354,6 @@ fn name(text: &str) -> Result<String, String> {
         "{} is not a name; expected one such as api.example.com or *.apps.example.com",
         quote(text)
     ))
-}
-
-/// An expression that the whole of a name must match.
-fn expression(text: &str) -> Result<(), String> {
-    whole(text).map(drop).map_err(|error| {
-        let last = error.lines().last().unwrap_or_default();
-        format!("{} is not a regular expression: {last}", quote(text))
-    })
-}
-
-/// RFC 7301 section 3.1.
-fn alpn(raw: &List<At<String>>, findings: &mut Findings) -> Vec<String> {
-    let protocols = raw.elements.iter().filter(|At { place, value }| {
-        let is_one = (1..=MAX_ALPN).contains(&value.len());
-        if !is_one {
-            let words = format!(
-                "{} is not a protocol; expected one such as h2",
-                quote(value)
-            );
-            findings.add(place, words);
-        }
-        is_one
-    });
-    protocols.map(|at| at.value.clone()).collect()
 }
 
 fn otherwise(written: Option<&At<RawOtherwise>>) -> Otherwise {

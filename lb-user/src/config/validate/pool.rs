@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    address_index::Known,
+    address_index::{Facts, Known},
     health_and_drain::{Care, Library},
     service::{Mention, Usage},
 };
@@ -35,8 +35,14 @@ pub(super) fn validate(
         if let (Some(at), Some(network)) = (network, network_index) {
             let user = usage.pools.get(&index);
             let like = backends.first().map(|(backend, _)| backend.address);
-            let place = (&at.place, like);
-            check_snat(named, place, (network, user), networks, findings);
+            check_snat(
+                named,
+                &at.place,
+                like,
+                networks.facts(network),
+                user,
+                findings,
+            );
         }
         let care = Care::read(named, &mut library, findings);
         if let Some(network) = network_index {
@@ -80,12 +86,12 @@ pub(super) fn wants_header(raw: &LiteralPool) -> Option<&At<Option<ProxyProtocol
 /// the backends' network, of their family, there is none.
 fn check_snat(
     named: &Named<LiteralPool>,
-    (place, like): (&Location, Option<IpAddr>),
-    (network, user): (usize, Option<&Mention<'_>>),
-    networks: &Known<'_>,
+    place: &Location,
+    like: Option<IpAddr>,
+    facts: &Facts<'_>,
+    user: Option<&Mention<'_>>,
     findings: &mut Findings,
 ) {
-    let facts = networks.facts(network);
     if !facts.lacks_snat(like) {
         return;
     }

@@ -74,7 +74,11 @@ pub(super) fn validate<'r>(
             listen.push(entry);
             check_listen(&named.value, entry, place, findings);
             if let Some(index) = network_index {
-                usage.add_listen((index, entry), &named.name, place, networks, findings);
+                let mention = Mention {
+                    service: &named.name,
+                    place,
+                };
+                usage.add_listen(index, entry, mention, networks, findings);
             }
         }
         let life = Life::read(named, &listen, named.value.listen.whole, findings);
@@ -222,18 +226,18 @@ pub(super) fn check_directions(
 impl<'r> Usage<'r> {
     fn add_listen(
         &mut self,
-        (network, entry): (usize, Listen),
-        service: &'r str,
-        place: &'r Location,
+        network: usize,
+        entry: Listen,
+        mention: Mention<'r>,
         networks: &Known<'r>,
         findings: &mut Findings,
     ) {
+        let place = mention.place;
         let facts = networks.facts(network);
         findings.check(place, facts.check_vip(entry.address));
         if let Some(words) = facts.snat_conflict(entry, place, findings) {
             findings.add(place, words);
         }
-        let mention = Mention { service, place };
         self.vips.entry((network, entry.address)).or_insert(mention);
         if !self.crowded && self.vips.len() + networks.addresses() > MAX_ADDRESSES {
             self.crowded = true;

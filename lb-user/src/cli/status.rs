@@ -291,12 +291,17 @@ const REQUESTS: [&str; 4] = ["REQUESTS TO", "ROUTED", "REFUSED", "WHY REFUSED"];
 
 /// Connections.
 fn print_shared(shared: &BTreeMap<String, ServiceStats>) -> Result<()> {
-    table::print(SHARED, shared.iter().map(shared_row))
+    table::print(
+        SHARED,
+        shared
+            .iter()
+            .map(|(service, counted)| shared_row(service, counted)),
+    )
 }
 
-fn shared_row((service, counted): (&String, &ServiceStats)) -> [String; SHARED.len()] {
+fn shared_row(service: &str, counted: &ServiceStats) -> [String; SHARED.len()] {
     [
-        service.clone(),
+        service.to_owned(),
         counted.accepted.to_string(),
         counted.routed.to_string(),
         counted.handed_over.to_string(),
@@ -311,7 +316,9 @@ fn shared_row((service, counted): (&String, &ServiceStats)) -> [String; SHARED.l
 
 /// Requests, where there are any.
 fn print_requests(shared: BTreeMap<String, ServiceStats>) -> Result<()> {
-    let mut rows = shared.into_iter().filter_map(requests_row).peekable();
+    let rows = shared.into_iter();
+    let rows = rows.filter_map(|(service, counted)| requests_row(service, counted));
+    let mut rows = rows.peekable();
     if rows.peek().is_none() {
         return Ok(());
     }
@@ -319,7 +326,7 @@ fn print_requests(shared: BTreeMap<String, ServiceStats>) -> Result<()> {
     print::line("")
 }
 
-fn requests_row((service, counted): (String, ServiceStats)) -> Option<[String; REQUESTS.len()]> {
+fn requests_row(service: String, counted: ServiceStats) -> Option<[String; REQUESTS.len()]> {
     let requests = counted.requests;
     (!requests.is_empty()).then(|| {
         [
@@ -456,7 +463,7 @@ mod tests {
         counted.refuse("timeout");
         counted.refuse("timeout");
         let service = "s".to_owned();
-        let row = shared_row((&service, &counted));
+        let row = shared_row(&service, &counted);
         let expected = [
             "s",
             "9",
@@ -470,16 +477,16 @@ mod tests {
             "timeout 2",
         ];
         assert_eq!(row, expected);
-        assert_eq!(requests_row((service.clone(), counted.clone())), None);
+        assert_eq!(requests_row(service.clone(), counted.clone()), None);
         counted.requests.routed = 7;
         assert_eq!(
-            requests_row((service.clone(), counted.clone())).unwrap(),
+            requests_row(service.clone(), counted.clone()).unwrap(),
             ["s", "7", "0", "-"]
         );
         counted.refuse_request("no_match");
         counted.refuse_request("bad_request");
         assert_eq!(
-            requests_row((service, counted)).unwrap(),
+            requests_row(service, counted).unwrap(),
             ["s", "7", "2", "bad_request 1, no_match 1"]
         );
     }

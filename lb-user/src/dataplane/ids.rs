@@ -33,8 +33,16 @@ impl Object {
     pub fn fill(&self, slot: u16, ids: &[u32]) -> Result<()> {
         let program = self.loaded(FILL)?;
         for ids in ids.chunks(MAX_IDS) {
-            let filled = run(program, (slot, ids.len(), 0), ids)
-                .with_context(|| format!("fill the queue of free ids of SNAT address {slot}"))?;
+            let filled = run(
+                program,
+                BatchHead {
+                    slot,
+                    count: ids.len(),
+                    last: 0,
+                },
+                ids,
+            )
+            .with_context(|| format!("fill the queue of free ids of SNAT address {slot}"))?;
             ensure!(
                 filled.len() == ids.len(),
                 "{} of {} free ids went into the queue of SNAT address {slot}",
@@ -55,7 +63,7 @@ impl Object {
     pub fn turn(&self, slot: u16) -> Result<Met> {
         let program = self.loaded(TURN)?;
         meet(slot, |count, last| {
-            run(program, (slot, count, last), &[])
+            run(program, BatchHead { slot, count, last }, &[])
                 .with_context(|| format!("turn the queue of free ids of SNAT address {slot}"))
         })
     }
@@ -111,13 +119,20 @@ impl Met {
     }
 }
 
-/// Runs a program on a batch with these words before the ids: the ids that it has dealt with.
-fn run(
-    program: &SchedClassifier,
-    (slot, count, last): (u16, usize, u32),
-    ids: &[u32],
-) -> Result<Vec<u32>> {
-    let head = [slot.into(), u32::try_from(count)?, last];
+/// The words of a batch before its ids.
+#[derive(Clone, Copy)]
+struct BatchHead {
+    /// Of the SNAT address.
+    slot: u16,
+    /// How many ids are to be moved.
+    count: usize,
+    /// The id that the turn ends at; 0 for none.
+    last: u32,
+}
+
+/// Runs a program on a batch: the ids that it has dealt with.
+fn run(program: &SchedClassifier, head: BatchHead, ids: &[u32]) -> Result<Vec<u32>> {
+    let head = [head.slot.into(), u32::try_from(head.count)?, head.last];
     let words = head.into_iter().chain(ids.iter().copied());
     let mut batch: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
     batch.resize(Batch::BYTES, 0);

@@ -43,7 +43,7 @@ use self::{
     evict::selector::EvictSelector,
     idle::Policy,
     keepalive::next_hops::{NextHop, NextHops},
-    worker::Worker,
+    worker::{Worker, WorkerLinks},
 };
 use crate::{dataplane::maps::Maps, flows::log::Reporter, network::cell_thread};
 
@@ -126,13 +126,19 @@ impl Expiry {
         folder: &Path,
         maps: Maps,
         policy: Policy,
-        ways: NextHops,
+        next_hops: NextHops,
         reporter: Reporter,
     ) -> Result<Self> {
         let (sender, orders) = mpsc::channel();
         let counts = Arc::<Counts>::default();
-        let told = (policy, orders, ways);
-        let worker = Worker::open(folder, maps, told, reporter, Arc::clone(&counts))?;
+        let links = WorkerLinks {
+            policy,
+            orders,
+            next_hops,
+            reporter,
+            counts: Arc::clone(&counts),
+        };
+        let worker = Worker::open(folder, maps, links)?;
         let work = move |()| worker.run();
         let thread = cell_thread::start("expiry".to_owned(), None, || Ok(()), work);
         Ok(Self {

@@ -109,19 +109,29 @@ pub(super) struct Worker {
     rest: Option<oneshot::Sender<()>>,
 }
 
+/// What the thread works by, and what it reports to.
+pub(super) struct WorkerLinks {
+    pub(super) policy: Policy,
+    pub(super) orders: Receiver<Order>,
+    pub(super) next_hops: NextHops,
+    pub(super) reporter: Reporter,
+    pub(super) counts: Arc<Counts>,
+}
+
 impl Worker {
-    pub(super) fn open(
-        folder: &Path,
-        maps: Maps,
-        (policy, orders, ways): (Policy, Receiver<Order>, NextHops),
-        reporter: Reporter,
-        counts: Arc<Counts>,
-    ) -> Result<Self> {
+    pub(super) fn open(folder: &Path, maps: Maps, links: WorkerLinks) -> Result<Self> {
+        let WorkerLinks {
+            policy,
+            orders,
+            next_hops,
+            reporter,
+            counts,
+        } = links;
         let now = coarse_now()?;
         Ok(Self {
             table: FlowTable::open(folder)?,
             usage: UsageTable::open(folder)?,
-            records: MapCache::new(maps, Labels::open(folder)?, ways),
+            records: MapCache::new(maps, Labels::open(folder)?, next_hops),
             policy,
             orders,
             cuts: Cuts::default(),

@@ -6,6 +6,7 @@ use std::{
     future::poll_fn,
     io,
     net::SocketAddr,
+    ops::RangeInclusive,
     pin::{Pin, pin},
     rc::Rc,
     task::{Context, Poll},
@@ -70,7 +71,8 @@ impl Get {
         exchange.begin("HTTP answer");
         let request = self.request(exchange.address).map_err(Fault::Ours)?;
         let (status, stream) = send(stream, request).await?;
-        Ok((judge(status, self.0.status), stream))
+        let (first, last) = self.0.status;
+        Ok((judge(status, first..=last), stream))
     }
 }
 
@@ -116,12 +118,12 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((status, connection.into_parts().io.into_inner().stream))
 }
 
-fn judge(status: StatusCode, (first, last): (u16, u16)) -> Outcome {
+fn judge(status: StatusCode, good: RangeInclusive<u16>) -> Outcome {
     let words = match status.canonical_reason() {
         Some(reason) => format!("{} {reason}", status.as_u16()),
         None => status.as_u16().to_string(),
     };
-    if (first..=last).contains(&status.as_u16()) {
+    if good.contains(&status.as_u16()) {
         Outcome::Good(words)
     } else {
         Outcome::NotReady(words)

@@ -24,6 +24,15 @@ pub struct SnatSlot {
     pub record: Be32,
 }
 
+/// The id of a flow, which stands for a port of a SNAT address.
+#[derive(Clone, Copy, Debug)]
+pub struct SnatFlowId<'s> {
+    /// The id.
+    pub id: u32,
+    /// The address that the port is of.
+    pub slot: &'s SnatSlot,
+}
+
 impl SnatSlot {
     /// The address `snat` in `slot`.
     pub fn new(slot: u16, snat: Snat, ids: &Ids) -> Self {

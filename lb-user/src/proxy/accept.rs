@@ -255,8 +255,13 @@ async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
         task::spawn_local(say(leases.clone()));
         task::spawn_local(put_back(leases));
     }
-    let from = (network.as_str().into(), origin, leases);
-    task::spawn_local(dial_all(asked, from, shares, setup.clone()));
+    let connector = Connector {
+        network: network.as_str().into(),
+        shares,
+        origin,
+        leases,
+    };
+    task::spawn_local(dial_all(asked, connector, setup.clone()));
     let shared = Rc::new(Context {
         setup: setup.clone(),
         dialers,
@@ -390,33 +395,48 @@ async fn put_back(leases: PortLeases) {
     }
 }
 
+/// What opens the connections to the backends on a network.
+struct Connector {
+    network: Arc<str>,
+    shares: Shares,
+    origin: Origin,
+    leases: Option<PortLeases>,
+}
+
+impl Connector {
+    /// Where connections come from, with the addresses and slots of `setup`.
+    fn sources<'s>(&'s self, setup: &'s ProxyConfig) -> Sources<'s> {
+        let name: &str = &self.network;
+        Sources {
+            network: &self.network,
+            shares: &self.shares,
+            origin: self.origin,
+            addresses: setup.sources.get(name).map_or(&[][..], Vec::as_slice),
+            slots: setup.slots.get(name).map_or(&[][..], Vec::as_slice),
+            leases: self.leases.as_ref(),
+        }
+    }
+}
+
 /// Opens the connections that are wished for.
 async fn dial_all(
     mut asked: mpsc::UnboundedReceiver<Dial>,
-    (network, origin, leases): (Arc<str>, Origin, Option<PortLeases>),
-    shares: Shares,
+    connector: Connector,
     mut setup: watch::Receiver<Arc<ProxyConfig>>,
 ) {
+    let connector = Rc::new(connector);
     let ports = Rc::new(RefCell::new(Ports::default()));
     while let Some(dial) = asked.recv().await {
         if setup.has_changed().unwrap_or_default() {
             let now = Arc::clone(&setup.borrow_and_update());
-            ports.borrow_mut().retain(|to| now.dials(&network, to));
+            ports
+                .borrow_mut()
+                .retain(|to| now.dials(&connector.network, to));
         }
         let setup = Arc::clone(&setup.borrow());
-        let (network, leases, ports) = (Arc::clone(&network), leases.clone(), Rc::clone(&ports));
-        let shares = shares.clone();
+        let (connector, ports) = (Rc::clone(&connector), Rc::clone(&ports));
         spawn_connection(async move {
-            let name: &str = &network;
-            let sources = Sources {
-                network: &network,
-                shares: &shares,
-                origin,
-                addresses: setup.sources.get(name).map_or(&[][..], Vec::as_slice),
-                slots: setup.slots.get(name).map_or(&[][..], Vec::as_slice),
-                leases: leases.as_ref(),
-            };
-            open(dial, sources, &ports).await;
+            open(dial, connector.sources(&setup), &ports).await;
         });
     }
 }

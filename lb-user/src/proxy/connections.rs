@@ -60,6 +60,13 @@ struct Shared {
     flows: Option<UsageTable>,
 }
 
+/// How many flows of the data plane a service and its network have.
+#[derive(Clone, Copy)]
+struct LiveFlows {
+    of_service: u32,
+    of_network: u32,
+}
+
 #[derive(Debug, Default)]
 struct Known {
     /// How often legs have been cut.
@@ -165,7 +172,7 @@ impl Legs {
     }
 
     /// How many flows of the service and of its network there are.
-    fn flows(&self, service: &Service) -> (u32, u32) {
+    fn flows(&self, service: &Service) -> LiveFlows {
         let flows = self.0.flows.as_ref();
         // What a crash has made wrong may be below zero, as in the data plane.
         let count = |index| {
@@ -174,10 +181,10 @@ impl Legs {
                 .filter(|count| count.cast_signed() >= 0)
                 .unwrap_or_default()
         };
-        (
-            count(usage::service(service.id)),
-            count(usage::network(service.network)),
-        )
+        LiveFlows {
+            of_service: count(usage::service(service.id)),
+            of_network: count(usage::network(service.network)),
+        }
     }
 
     /// How often legs have been cut so far.
@@ -346,18 +353,18 @@ impl Known {
         since > self.latest.len() || self.latest.iter().rev().take(since).any(is_cut)
     }
 
-    fn has_room(&self, service: &Service, (of_service, of_network): (u32, u32)) -> bool {
+    fn has_room(&self, service: &Service, live: LiveFlows) -> bool {
         let fits = |count: Option<&u32>, flows: u32, most: Option<u32>| {
             let count = count.copied().unwrap_or_default().saturating_add(flows);
             most.is_none_or(|most| count < most)
         };
         fits(
             self.of_service.get(&service.id),
-            of_service,
+            live.of_service,
             service.max_flows,
         ) && fits(
             self.of_network.get(&service.network),
-            of_network,
+            live.of_network,
             service.network_max_flows,
         )
     }

@@ -63,7 +63,7 @@ async fn connect(
     let reached = candidates.connect(&key, service, None, Offer::of(client), shared);
     let reached = reached.await?;
     let said = Prelude {
-        preface: reached.preface(addresses.ends(), None, None)?,
+        preface: reached.preface(addresses.endpoints(), None, None)?,
         ..Prelude::default()
     };
     Ok(Connected {

@@ -16,7 +16,7 @@ use super::{
     sockets::{idle, is_closed, prepare, reset_at_close},
     splice::{
         handoff::{Ends, NotSpliced, hand_over},
-        port_lease::PortLease,
+        port_lease::{BackendSynAck, PortLease},
         prelude::Prelude,
     },
     tcp_info::Info,
@@ -74,14 +74,21 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
             let counts = &shared.counts;
             counts.of(&service.name, |counted| counted.copy(why.label()));
             note_agreed(&backend, shared);
-            carry(client, (service, backend, guard, said), lease, shared).await;
+            let copied = CopiedConnection {
+                client,
+                backend,
+                service,
+                guard,
+                said,
+            };
+            carry(copied, lease, shared).await;
         }
     }
 }
 
 /// The next clients of a VIP get an MSS that this backend takes.
 fn tell_mss(lease: &PortLease, leg: &Leg, shared: &Context) {
-    let (_, mss) = lease.opening();
+    let BackendSynAck { mss, .. } = lease.backend_syn_ack();
     let place = (shared.network.clone(), leg.vip());
     shared.listeners.tell_mss(&place, mss);
 }
@@ -93,14 +100,25 @@ fn note_agreed(backend: &TcpStream, shared: &Context) {
     }
 }
 
+/// A connection whose bytes are copied here, with its backend.
+struct CopiedConnection {
+    client: TcpStream,
+    backend: TcpStream,
+    service: Arc<Service>,
+    guard: Guard,
+    said: Prelude,
+}
+
 /// Carries bytes both ways until one of the ends, the time or a cut ends it. All but an end in peace is a
 /// reset for both.
-async fn carry(
-    client: TcpStream,
-    (service, mut backend, guard, said): (Arc<Service>, TcpStream, Guard, Prelude),
-    mut lease: Option<PortLease>,
-    shared: &Context,
-) {
+async fn carry(connection: CopiedConnection, mut lease: Option<PortLease>, shared: &Context) {
+    let CopiedConnection {
+        client,
+        mut backend,
+        service,
+        guard,
+        said,
+    } = connection;
     guard.carried();
     let leg = Arc::clone(&guard.leg);
     for end in [&client, &backend] {

@@ -235,10 +235,14 @@ impl ProxyConfig {
             let id = ids.get(Kind::Backend, &backend_name(pool, backend))?;
             Some((id, SocketAddrV4::new(v4(backend.address)?, backend.port)))
         });
-        let network = ids.get(Kind::Network, &pool.network).unwrap_or_default();
-        let network = u16::try_from(network).unwrap_or_default();
-        let network = (pool.network.clone(), network);
-        let pooled = Pool::new(network, table, backends.collect(), pool.proxy_protocol);
+        let network_id = ids.get(Kind::Network, &pool.network).unwrap_or_default();
+        let pooled = Pool::new(
+            pool.network.clone(),
+            u16::try_from(network_id).unwrap_or_default(),
+            table,
+            backends.collect(),
+            pool.proxy_protocol,
+        );
         self.pools.insert(pool.name.clone(), Arc::new(pooled));
     }
 }

@@ -190,8 +190,8 @@ async fn connect(
     let reached = candidates.connect(&key, service, name, Offer::of(client), shared);
     let reached = reached.await?;
     let name = reached.guard.leg.name.as_deref();
-    let ends = announced.ends.unwrap_or_else(|| addresses.ends());
-    let preface = reached.preface(ends, name, announced.unique_id.as_deref())?;
+    let endpoints = announced.endpoints.unwrap_or_else(|| addresses.endpoints());
+    let preface = reached.preface(endpoints, name, announced.unique_id.as_deref())?;
     Ok(Connected {
         service: Arc::clone(service),
         reached,
@@ -289,8 +289,8 @@ fn route<'s>(
     sni: &'s Sni,
 ) -> Result<&'s str, Refused> {
     let proxy = (*addresses.client.ip()).into();
-    let client = match announced.ends {
-        Some((client, _)) => client.ip().to_canonical(),
+    let client = match announced.endpoints {
+        Some(endpoints) => endpoints.source.ip().to_canonical(),
         None => proxy,
     };
     let cluster = announced.cluster.as_deref();

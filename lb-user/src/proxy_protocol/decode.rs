@@ -1,9 +1,11 @@
 //! What a proxy in front sends of its client, before the client's first byte: the header of the PROXY
 //! protocol, version 2 (HAProxy's `proxy-protocol.txt`, section 2.2).
 
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{SocketAddrV4, SocketAddrV6};
 
 use ppp::v2::{Addresses, Command, Header, PROTOCOL_PREFIX, ParseError, Protocol};
+
+use super::Endpoints;
 
 /// The most bytes of a header: what others take as well.
 const MAX_HEADER: usize = 4096;
@@ -27,7 +29,7 @@ pub(crate) struct Announced {
     /// Bytes of the header.
     pub(crate) length: usize,
     /// The client, and where it connected to; none: the connection is the proxy's own, or it does not know.
-    pub(crate) ends: Option<(SocketAddr, SocketAddr)>,
+    pub(crate) endpoints: Option<Endpoints>,
     /// What the connection is called.
     pub(crate) unique_id: Option<Vec<u8>>,
     /// The cluster that the client is of.
@@ -70,15 +72,16 @@ pub(crate) fn is_header(bytes: &[u8]) -> bool {
 
 /// None if it is broken.
 fn announced(header: &Header<'_>) -> Option<Announced> {
-    let ends = match header.addresses {
-        Addresses::IPv4(ends) => Some((
-            SocketAddrV4::new(ends.source_address, ends.source_port).into(),
-            SocketAddrV4::new(ends.destination_address, ends.destination_port).into(),
-        )),
-        Addresses::IPv6(ends) => Some((
-            SocketAddrV6::new(ends.source_address, ends.source_port, 0, 0).into(),
-            SocketAddrV6::new(ends.destination_address, ends.destination_port, 0, 0).into(),
-        )),
+    let endpoints = match header.addresses {
+        Addresses::IPv4(ends) => Some(Endpoints {
+            source: SocketAddrV4::new(ends.source_address, ends.source_port).into(),
+            destination: SocketAddrV4::new(ends.destination_address, ends.destination_port).into(),
+        }),
+        Addresses::IPv6(ends) => Some(Endpoints {
+            source: SocketAddrV6::new(ends.source_address, ends.source_port, 0, 0).into(),
+            destination: SocketAddrV6::new(ends.destination_address, ends.destination_port, 0, 0)
+                .into(),
+        }),
         Addresses::Unspecified | Addresses::Unix(_) => None,
     };
     if header.command == Command::Proxy && header.protocol == Protocol::Datagram {
@@ -86,7 +89,7 @@ fn announced(header: &Header<'_>) -> Option<Announced> {
     }
     let mut announced = Announced {
         length: header.len(),
-        ends: ends.filter(|_| header.command == Command::Proxy),
+        endpoints: endpoints.filter(|_| header.command == Command::Proxy),
         ..Announced::default()
     };
     if header.command == Command::Local {
@@ -146,10 +149,10 @@ mod tests {
         let bytes = header(0x21, 0x11, &rest.concat());
         let expected = Announced {
             length: bytes.len(),
-            ends: Some((
-                "10.1.2.3:4660".parse().unwrap(),
-                "10.4.5.6:443".parse().unwrap(),
-            )),
+            endpoints: Some(Endpoints {
+                source: "10.1.2.3:4660".parse().unwrap(),
+                destination: "10.4.5.6:443".parse().unwrap(),
+            }),
             unique_id: Some(vec![7; 128]),
             cluster: Some(b"cluster-a".to_vec()),
         };
@@ -164,11 +167,12 @@ mod tests {
     fn a_proxy_may_speak_of_ipv6_or_for_itself() {
         let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
         let rest = [&source.octets()[..], &destination.octets(), &[0, 1, 0, 2]];
-        let ends = found(&header(0x21, 0x21, &rest.concat())).ends;
-        assert_eq!(
-            ends,
-            Some(("[::1]:1".parse().unwrap(), "[::]:2".parse().unwrap()))
-        );
+        let expected = Endpoints {
+            source: "[::1]:1".parse().unwrap(),
+            destination: "[::]:2".parse().unwrap(),
+        };
+        let announced = found(&header(0x21, 0x21, &rest.concat()));
+        assert_eq!(announced.endpoints, Some(expected));
         for bytes in [
             header(0x20, 0x00, &[]),
             header(0x20, 0x11, &ENDS),

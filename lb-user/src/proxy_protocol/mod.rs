@@ -3,3 +3,12 @@
 
 pub(crate) mod decode;
 pub mod encode;
+
+use std::net::SocketAddr;
+
+/// Where a client's connection comes from and where it goes, as a header has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoints {
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+}

@@ -26,7 +26,7 @@ use crate::{
     flows::log::Reporter,
     model::{
         registry::{Ids, Kind},
-        snat::{SnatSlot, parse_name},
+        snat::{SnatFlowId, SnatSlot, parse_name},
     },
     proxy::Legs,
 };
@@ -85,7 +85,8 @@ impl Live {
             };
             let slot = SnatSlot::new(u16::try_from(id - 1)?, snat, ids);
             for id in slot.flow_ids() {
-                sweeper.visit(&mut self.maps, retired, &mut free, (id, slot), now)?;
+                let id = SnatFlowId { id, slot: &slot };
+                sweeper.visit(&mut self.maps, retired, &mut free, id, now)?;
             }
         }
         free.keep_labels(ids);
@@ -162,9 +163,10 @@ impl Sweeper {
         maps: &mut Maps,
         retired: &Retired,
         free: &mut Retired,
-        (id, slot): (u32, SnatSlot),
+        flow_id: SnatFlowId<'_>,
         now: u32,
     ) -> Result<()> {
+        let SnatFlowId { id, slot } = flow_id;
         let unused = |word: FlowState| matches!(word.state(), State::Free);
         if self.table.word(id).is_none_or(unused) {
             return Ok(());
@@ -185,7 +187,7 @@ impl Sweeper {
                     // It was claimed, or has moved on: the next sweep sees what it is.
                     free.release(&flow, slot.slot);
                 } else if judgement == Judgement::End {
-                    self.ended((id, slot), word, flow)?;
+                    self.ended(flow_id, word, flow)?;
                     if addr6::index(flow.vip).is_some() {
                         // The reader of its end may have to look up what its labels stand for.
                         free.release(&flow, slot.slot);
@@ -200,7 +202,8 @@ impl Sweeper {
     }
 
     /// Gives back what a flow held that was live until now, but for its id: that goes last.
-    fn ended(&self, (id, slot): (u32, SnatSlot), word: FlowState, flow: Flow) -> Result<()> {
+    fn ended(&self, flow_id: SnatFlowId<'_>, word: FlowState, flow: Flow) -> Result<()> {
+        let SnatFlowId { id, slot } = flow_id;
         if word.in_use() {
             self.usage.count(id, flow.network, flow.service, -1);
         }
@@ -277,10 +280,9 @@ mod tests {
             ..Flow::default()
         };
         let id = base(1) + 7;
+        let slot = &SnatSlot::new(1, snat, &Ids::default());
         let before = coarse_now().unwrap();
-        sweeper
-            .ended((id, SnatSlot::new(1, snat, &Ids::default())), word, flow)
-            .unwrap();
+        sweeper.ended(SnatFlowId { id, slot }, word, flow).unwrap();
         let after = coarse_now().unwrap();
 
         for index in 0..service + 2 {
@@ -311,11 +313,7 @@ mod tests {
         assert!(reports.take().is_none());
 
         sweeper
-            .ended(
-                (id, SnatSlot::new(1, snat, &Ids::default())),
-                half_open,
-                flow,
-            )
+            .ended(SnatFlowId { id, slot }, half_open, flow)
             .unwrap();
         assert_eq!(sweeper.usage.get(network), Some(4), "it did not count");
     }

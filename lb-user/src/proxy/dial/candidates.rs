@@ -26,9 +26,10 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of a network, which has a name and an id; `table` has ids of `backends`.
+    /// A pool of the network with this name and id; `table` has ids of `backends`.
     pub fn new(
-        (network, network_id): (String, u16),
+        network: String,
+        network_id: u16,
         table: Vec<u32>,
         backends: BTreeMap<u32, SocketAddrV4>,
         proxy_protocol: Option<ProxyProtocol>,
@@ -93,7 +94,7 @@ mod tests {
         });
         let table = maglev::build(&members.collect::<Vec<_>>());
         let backends = (1..=4).map(|id| (id, address(id)));
-        Pool::new(("mgmt".to_owned(), 2), table, backends.collect(), None)
+        Pool::new("mgmt".to_owned(), 2, table, backends.collect(), None)
     }
 
     fn hash(port: u16) -> u32 {
@@ -125,7 +126,7 @@ mod tests {
             assert_eq!(chosen(pool(&[3])), [(3, address(3))]);
             assert_eq!(chosen(pool(&[])), []);
             let Pool { table, .. } = pool(&[1]);
-            let gone = Pool::new(("mgmt".to_owned(), 2), table, BTreeMap::new(), None);
+            let gone = Pool::new("mgmt".to_owned(), 2, table, BTreeMap::new(), None);
             assert_eq!(chosen(gone), []);
         }
     }

@@ -27,7 +27,7 @@ use crate::{
             saved_syn::Syn,
         },
     },
-    proxy_protocol::encode,
+    proxy_protocol::{Endpoints, encode},
 };
 
 /// How long there is a next backend to be tried, from the first one on. One that refuses costs no time, so
@@ -43,8 +43,11 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     /// Both ends, as a header has them.
-    pub(crate) fn ends(self) -> (SocketAddr, SocketAddr) {
-        (self.client.into(), self.vip.into())
+    pub(crate) fn endpoints(self) -> Endpoints {
+        Endpoints {
+            source: self.client.into(),
+            destination: self.vip.into(),
+        }
     }
 
     /// The key that a flow of `service` would have.
@@ -133,7 +136,10 @@ impl Reached {
     /// If there is no room for it: the backend would take what comes instead for one.
     pub(crate) fn preface(
         &self,
-        (source, destination): (SocketAddr, SocketAddr),
+        Endpoints {
+            source,
+            destination,
+        }: Endpoints,
         authority: Option<&str>,
         unique_id: Option<&[u8]>,
     ) -> Result<Vec<u8>, NoBackend> {

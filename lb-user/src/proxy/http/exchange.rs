@@ -277,7 +277,7 @@ impl Client<'_> {
         let connect = candidates.connect(&key, self.service, name.clone(), carriage, shared);
         let reached = connect.await?;
         // The name of a request stands in its head.
-        let preface = reached.preface(addresses.ends(), None, None)?;
+        let preface = reached.preface(addresses.endpoints(), None, None)?;
         let Reached {
             mut backend, guard, ..
         } = reached;

@@ -25,7 +25,7 @@ use nix::{
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::sleep};
 
 use super::{
-    port_lease::PortLease,
+    port_lease::{BackendSynAck, PortLease},
     prelude::Prelude,
     saved_syn::Syn,
     tcp_repair::{Repair, Snapshot, close_silently},
@@ -140,7 +140,7 @@ impl<'s> Ends<'s> {
         leg: &Leg,
     ) -> Result<(), NotSpliced> {
         let (front, repair) = self.settle(syn)?;
-        let splice = splice(syn, &front, back, lease.opening(), self.said);
+        let splice = splice(syn, &front, back, lease.backend_syn_ack(), self.said);
         let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
         let mac = syn.source_mac.ok_or(NotSpliced::NoSyn)?;
         let spliced = lease.splice(splice, mac, back.received, back.sent);
@@ -219,12 +219,12 @@ fn splice(
     syn: &Syn,
     front: &Snapshot,
     back: &Snapshot,
-    (backend_time, backend_mss): (u32, u16),
+    syn_ack: BackendSynAck,
     said: &Prelude,
 ) -> Result<Splice, NotSpliced> {
     let (there, again) = match (syn.time, front.time, back.time) {
         (Some(syn), Some(front), Some(back)) => {
-            (back.wrapping_sub(syn), front.wrapping_sub(backend_time))
+            (back.wrapping_sub(syn), front.wrapping_sub(syn_ack.time))
         }
         (_, None, None) => (0, 0),
         _ => return Err(NotSpliced::Options),
@@ -232,7 +232,7 @@ fn splice(
     if front.has_sack != back.has_sack || front.has_ecn != back.has_ecn {
         return Err(NotSpliced::Options);
     }
-    if front.advertised_mss > takes(back, backend_mss) {
+    if front.advertised_mss > takes(back, syn_ack.mss) {
         return Err(NotSpliced::BackendTakesLess);
     }
     if back.advertised_mss > takes(front, syn.takes()) {
@@ -243,7 +243,7 @@ fn splice(
     Ok(Splice {
         sent_end: back.sent.wrapping_add(sent_on),
         received: back.received,
-        backend_time,
+        backend_time: syn_ack.time,
         to_backend: Numbers {
             sequence: back.sent.wrapping_add(shift).wrapping_sub(begin(syn)),
             time: there,
@@ -359,10 +359,14 @@ mod tests {
         (front, back)
     }
 
+    fn syn_ack(mss: u16) -> BackendSynAck {
+        BackendSynAck { time: 70, mss }
+    }
+
     #[test]
     fn each_end_gets_the_numbers_that_it_has_been_promised() {
         let (front, back) = ends();
-        let splice = splice(&SYN, &front, &back, (70, 1460), &hello()).unwrap();
+        let splice = splice(&SYN, &front, &back, syn_ack(1460), &hello()).unwrap();
         assert_eq!((splice.sent_end, splice.received), (2501, 3001));
         let Splice {
             to_backend: there,
@@ -389,7 +393,7 @@ mod tests {
             preface: vec![1; 70],
             ..hello()
         };
-        let splice = splice(&SYN, &front, &back, (70, 1460), &said).unwrap();
+        let splice = splice(&SYN, &front, &back, syn_ack(1460), &said).unwrap();
         assert_eq!(splice.sent_end, 2001 + 70 + 500 - 28);
         let first = 0xffff_fff1_u32.wrapping_add(28);
         assert_eq!(first.wrapping_add(splice.to_backend.sequence), 2001 + 70);
@@ -420,9 +424,19 @@ mod tests {
             (small(front), back, NotSpliced::ClientTakesLess),
             (front, small(back), NotSpliced::BackendTakesLess),
         ] {
-            assert_eq!(splice(&SYN, &front, &back, (70, 1460), &hello()), Err(why));
+            assert_eq!(
+                splice(&SYN, &front, &back, syn_ack(1460), &hello()),
+                Err(why)
+            );
         }
-        let plain = splice(&SYN, &without(front), &without(back), (70, 1460), &hello()).unwrap();
+        let plain = splice(
+            &SYN,
+            &without(front),
+            &without(back),
+            syn_ack(1460),
+            &hello(),
+        )
+        .unwrap();
         assert_eq!((plain.to_backend.time, plain.to_client.time), (0, 0));
     }
 
@@ -439,7 +453,7 @@ mod tests {
                 mss: Some(mss[0]),
                 ..SYN
             };
-            splice(&syn, &front, &back, (70, mss[1]), &hello()).err()
+            splice(&syn, &front, &back, syn_ack(mss[1]), &hello()).err()
         };
         assert_eq!(joined(front, back, [1460, 1460]), None);
         // The backend takes less than the client got as MSS; and the same where it got that.
@@ -463,7 +477,7 @@ mod tests {
         assert_eq!(joined(far, back, large), Some(NotSpliced::BackendTakesLess));
         // A client without an MSS option takes little.
         let silent = Syn { mss: None, ..SYN };
-        let said = splice(&silent, &front, &back, (70, 1460), &hello());
+        let said = splice(&silent, &front, &back, syn_ack(1460), &hello());
         assert_eq!(said, Err(NotSpliced::ClientTakesLess));
     }
 }

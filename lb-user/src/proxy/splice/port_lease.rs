@@ -32,7 +32,7 @@ use crate::{
         splices::SpliceTable,
     },
     flows::idle::{age, ticks},
-    model::snat::SnatSlot,
+    model::snat::{SnatFlowId, SnatSlot},
     proxy::fair_share::{Part, Resource, Shares, Spent},
 };
 
@@ -73,6 +73,15 @@ impl Tables {
             usage: UsageTable::open(folder)?,
         })))
     }
+}
+
+/// The options of a backend's SYN-ACK.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackendSynAck {
+    /// Its timestamp; 0 if it has none.
+    pub(crate) time: u32,
+    /// Its maximum segment size, in bytes.
+    pub(crate) mss: u16,
 }
 
 /// The flows of a network, as far as sockets may have them.
@@ -239,7 +248,7 @@ impl PortLeases {
             // An error is a queue without free ids.
             let id = queue.pop(0).ok()?;
             let is_last = attempt + 1 == ATTEMPTS;
-            if let Some(lease) = self.claim((id, slot), purpose, &mut queue, is_last) {
+            if let Some(lease) = self.claim(SnatFlowId { id, slot }, purpose, &mut queue, is_last) {
                 return Some(lease);
             }
         }
@@ -248,7 +257,7 @@ impl PortLeases {
 
     fn claim(
         &self,
-        (id, slot): (u32, &SnatSlot),
+        SnatFlowId { id, slot }: SnatFlowId<'_>,
         purpose: &Purpose,
         queue: &mut FreeIds,
         is_last: bool,
@@ -450,12 +459,14 @@ impl PortLease {
         }
     }
 
-    /// What the data plane has noted of the backend's SYN-ACK: its timestamp, if it has one, and the segment
-    /// size.
-    pub(crate) fn opening(&self) -> (u32, u16) {
+    /// What the data plane has noted of the backend's SYN-ACK.
+    pub(crate) fn backend_syn_ack(&self) -> BackendSynAck {
         let splice = self.leases.mapped().splices.get(self.id);
         let splice = splice.unwrap_or_default();
-        (splice.backend_time, splice.backend_mss)
+        BackendSynAck {
+            time: splice.backend_time,
+            mss: splice.backend_mss,
+        }
     }
 
     /// The flow's word, as it was changed last.

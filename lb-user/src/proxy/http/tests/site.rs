@@ -204,13 +204,12 @@ impl Site {
         let mut service = setup::service(None, None);
         change(&mut service, &mut http);
         service.routing = Routing::Http(Arc::new(http));
-        let network = || (NETWORK.to_owned(), 3);
         let mut all = BTreeMap::new();
         let mut pools = BTreeMap::new();
         for (id, (name, backend)) in (1..).zip(names.iter().zip(&backends)) {
             all.insert(id, backend.address);
             let one = [(id, backend.address)].into();
-            let pool = Pool::new(network(), vec![id], one, None);
+            let pool = Pool::new(NETWORK.to_owned(), 3, vec![id], one, None);
             pools.insert((*name).to_owned(), Arc::new(pool));
         }
         let table = all.keys().copied().cycle().take(509).collect();
@@ -219,7 +218,7 @@ impl Site {
             ("gone", vec![99], [(99, nobody)].into()),
             ("empty", Vec::new(), BTreeMap::new()),
         ] {
-            let pool = Pool::new(network(), table, backends, None);
+            let pool = Pool::new(NETWORK.to_owned(), 3, table, backends, None);
             pools.insert(name.to_owned(), Arc::new(pool));
         }
         let setup = ProxyConfig {

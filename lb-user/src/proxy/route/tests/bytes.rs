@@ -170,7 +170,7 @@ fn who_is_routed_has_sent_the_whole_name() {
             );
 
             let asked = asked.map(|name| name.trim_end_matches('.').to_ascii_lowercase());
-            let expected = model(&written, &routes, (asked.as_deref(), offered, client));
+            let expected = model(&written, &routes, asked.as_deref(), offered, client);
             let end = match (way, expected) {
                 (Way::Pool(pool), Some(Some(number))) => {
                     assert_eq!(pool, number.to_string(), "{asked:?}");
@@ -192,7 +192,9 @@ fn who_is_routed_has_sent_the_whole_name() {
 fn model(
     written: &[Pattern],
     routes: &[NameRoute],
-    (asked, offered, client): (Option<&str>, &[&str], Ipv4Addr),
+    asked: Option<&str>,
+    offered: &[&str],
+    client: Ipv4Addr,
 ) -> Option<Option<usize>> {
     let matches = |number: &usize| written[*number].matches(asked);
     let speaks = |number: &usize| {

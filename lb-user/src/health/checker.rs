@@ -107,7 +107,7 @@ impl Drop for Checker {
 }
 
 /// What all checks of the network share.
-struct Shared {
+struct NetworkChecks {
     network: String,
     line: CarrierGate,
     pace: Pace,
@@ -118,7 +118,7 @@ struct Shared {
     said: Cell<bool>,
 }
 
-impl Shared {
+impl NetworkChecks {
     /// A turn, which is free at once unless the process may have too few files open.
     async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         let turns = &self.commons.turns;
@@ -136,12 +136,12 @@ impl Shared {
 }
 
 /// A target that is being checked.
-struct Running {
+struct RunningCheck {
     target: Rc<Target>,
     work: AbortHandle,
 }
 
-impl Drop for Running {
+impl Drop for RunningCheck {
     fn drop(&mut self) {
         self.work.abort();
     }
@@ -155,7 +155,7 @@ async fn run(
     commons: Commons,
     neighbours: mpsc::Sender<IpAddr>,
 ) {
-    let shared = Rc::new(Shared {
+    let shared = Rc::new(NetworkChecks {
         network,
         line,
         pace: Pace::new(Instant::now()),
@@ -185,15 +185,15 @@ async fn run(
 
 /// Begins what is new, and ends what is not wanted any more.
 fn follow(
-    mut before: BTreeMap<u32, Running>,
+    mut before: BTreeMap<u32, RunningCheck>,
     targets: Vec<Target>,
-    shared: &Rc<Shared>,
-) -> BTreeMap<u32, Running> {
+    shared: &Rc<NetworkChecks>,
+) -> BTreeMap<u32, RunningCheck> {
     let mut running = BTreeMap::new();
     for target in targets {
         let backend = target.backend;
         let known = before.remove(&backend);
-        let is_same = |known: &Running| is_same(&known.target, &target);
+        let is_same = |known: &RunningCheck| is_same(&known.target, &target);
         let now = match known.filter(is_same) {
             Some(known) => known,
             None => begin(target, shared),
@@ -219,17 +219,17 @@ fn is_same(one: &Target, other: &Target) -> bool {
         && (send_proxy_header, next_hop) == (&other.send_proxy_header, &other.next_hop)
 }
 
-fn begin(target: Target, shared: &Rc<Shared>) -> Running {
+fn begin(target: Target, shared: &Rc<NetworkChecks>) -> RunningCheck {
     let target = Rc::new(target);
     let work = keep_asking(Rc::clone(&target), Rc::clone(shared));
-    Running {
+    RunningCheck {
         target,
         work: task::spawn_local(work).abort_handle(),
     }
 }
 
 /// Checks one target on its schedule, never twice at a time.
-async fn keep_asking(target: Rc<Target>, shared: Rc<Shared>) {
+async fn keep_asking(target: Rc<Target>, shared: Rc<NetworkChecks>) {
     let probe = probe::of(&target.health.check).map_err(|error| format!("{error:#}"));
     let mut course = Course::new(&target.health, &target.saved, Instant::now());
     let mut due = course.first(Instant::now(), chance());

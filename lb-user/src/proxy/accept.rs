@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     Counts, Legs, Listeners, ProxyConfig,
-    admission::{Admission, Pending},
+    admission::{Admission, NetworkAdmission},
     dial::{
         connect::{Dial, Dialers, Origin, Ports, Sources, open},
         select::{Addresses, NoBackend},
@@ -92,7 +92,7 @@ impl Acceptors {
             kept: Admission::up_to(descriptors.kept()),
         };
         for (network, side, leases, asked) in dials {
-            let work = Work {
+            let work = AcceptorWork {
                 listeners: front.listeners.clone(),
                 pending: front.pending.of(&network),
                 kept: front.kept.of(&network),
@@ -184,21 +184,25 @@ impl Drop for Acceptors {
 }
 
 /// What a thread has to do, before it runs.
-struct Work {
+struct AcceptorWork {
     network: String,
     setup: watch::Receiver<Arc<ProxyConfig>>,
     dialers: Dialers,
     legs: Legs,
     counts: Counts,
     listeners: Listeners,
-    pending: Pending,
-    kept: Pending,
+    pending: NetworkAdmission,
+    kept: NetworkAdmission,
     shares: Shares,
     descriptors: Descriptors,
     leases: Option<PortLeases>,
 }
 
-fn spawn(work: Work, side: Side, asked: mpsc::UnboundedReceiver<Dial>) -> Result<JoinHandle<()>> {
+fn spawn(
+    work: AcceptorWork,
+    side: Side,
+    asked: mpsc::UnboundedReceiver<Dial>,
+) -> Result<JoinHandle<()>> {
     let name = format!("vip-{}", work.network);
     let cell = side.cell.clone();
     cell_thread::start_listener(name, cell.as_deref(), move |runtime| {
@@ -214,9 +218,9 @@ pub(crate) struct Context {
     pub(super) counts: Counts,
     pub(super) listeners: Listeners,
     /// Clients that have no backend yet.
-    pub(super) pending: Pending,
+    pub(super) pending: NetworkAdmission,
     /// Clients whose request was answered, and that may send another.
-    pub(super) kept: Pending,
+    pub(super) kept: NetworkAdmission,
     pub(super) descriptors: Descriptors,
     pub(super) pipes: Pipes,
     /// What backends agree on.
@@ -233,8 +237,8 @@ impl Context {
 }
 
 /// Follows the setup until there is no sender of one any more.
-async fn serve(work: Work, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
-    let Work {
+async fn serve(work: AcceptorWork, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
+    let AcceptorWork {
         network,
         mut setup,
         dialers,

@@ -12,23 +12,23 @@ use std::{
 use tokio::sync::Notify;
 
 /// The most of one address.
-const OF_SOURCE: Limit = Limit {
+const OF_SOURCE: PendingLimit = PendingLimit {
     clients: 256,
     bytes: 4 << 20,
 };
 /// The most of one network.
-const OF_NETWORK: Limit = Limit {
+const OF_NETWORK: PendingLimit = PendingLimit {
     clients: 4096,
     bytes: 32 << 20,
 };
 /// The most of all networks.
-const OF_ALL: Limit = Limit {
+const OF_ALL: PendingLimit = PendingLimit {
     clients: 16_384,
     bytes: 128 << 20,
 };
 
 #[derive(Clone, Copy)]
-struct Limit {
+struct PendingLimit {
     clients: usize,
     /// Those that are kept for them.
     bytes: usize,
@@ -36,11 +36,11 @@ struct Limit {
 
 /// Those of all networks.
 #[derive(Clone, Debug)]
-pub(super) struct Admission(Arc<Mutex<Known>>);
+pub(super) struct Admission(Arc<Mutex<PendingClients>>);
 
 /// Those of a network.
 #[derive(Clone, Debug)]
-pub(super) struct Pending {
+pub(super) struct NetworkAdmission {
     everywhere: Admission,
     network: Arc<str>,
 }
@@ -56,16 +56,16 @@ pub(super) struct Permit {
 impl Admission {
     /// No client yet, and so many clients of all networks at most.
     pub(super) fn up_to(clients: usize) -> Self {
-        let known = Known {
+        let known = PendingClients {
             most: clients.min(OF_ALL.clients),
-            ..Known::default()
+            ..PendingClients::default()
         };
         Self(Arc::new(Mutex::new(known)))
     }
 
     /// Those of this network.
-    pub(super) fn of(&self, network: &str) -> Pending {
-        Pending {
+    pub(super) fn of(&self, network: &str) -> NetworkAdmission {
+        NetworkAdmission {
             everywhere: self.clone(),
             network: network.into(),
         }
@@ -76,16 +76,16 @@ impl Admission {
         self.known().clients.is_empty()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, PendingClients> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pending {
+impl NetworkAdmission {
     /// Admits a client. Others go for it if there are too many.
     pub(super) fn admit(&self, source: Ipv4Addr) -> Permit {
         let goes = Arc::new(Notify::new());
-        let client = Client {
+        let client = PendingClient {
             place: (Arc::clone(&self.network), source),
             bytes: 0,
             goes: Arc::clone(&goes),
@@ -121,19 +121,19 @@ impl Drop for Permit {
 type Place = (Arc<str>, Ipv4Addr);
 
 #[derive(Debug, Default)]
-struct Known {
+struct PendingClients {
     last: u64,
     /// By their numbers, which grow: the oldest is the first.
-    clients: BTreeMap<u64, Client>,
-    sources: HashMap<Place, Group>,
-    networks: HashMap<Arc<str>, Group>,
+    clients: BTreeMap<u64, PendingClient>,
+    sources: HashMap<Place, ClientGroup>,
+    networks: HashMap<Arc<str>, ClientGroup>,
     bytes: usize,
     /// The most clients.
     most: usize,
 }
 
 #[derive(Debug)]
-struct Client {
+struct PendingClient {
     place: Place,
     bytes: usize,
     goes: Arc<Notify>,
@@ -141,13 +141,13 @@ struct Client {
 
 /// Clients that have something in common.
 #[derive(Debug, Default)]
-struct Group {
+struct ClientGroup {
     numbers: BTreeSet<u64>,
     bytes: usize,
 }
 
-impl Group {
-    fn exceeds(&self, limit: Limit) -> bool {
+impl ClientGroup {
+    fn exceeds(&self, limit: PendingLimit) -> bool {
         self.numbers.len() > limit.clients || self.bytes > limit.bytes
     }
 
@@ -158,8 +158,8 @@ impl Group {
     }
 }
 
-impl Known {
-    fn admit(&mut self, client: Client) -> u64 {
+impl PendingClients {
+    fn admit(&mut self, client: PendingClient) -> u64 {
         self.last += 1;
         let (number, place) = (self.last, client.place.clone());
         self.clients.insert(number, client);
@@ -212,7 +212,7 @@ impl Known {
         group?.numbers.first().copied()
     }
 
-    fn remove(&mut self, number: u64) -> Option<Client> {
+    fn remove(&mut self, number: u64) -> Option<PendingClient> {
         let client = self.clients.remove(&number)?;
         self.bytes -= client.bytes;
         leave(
@@ -232,7 +232,7 @@ impl Known {
 }
 
 /// Takes a client out of its group, which goes with its last one.
-fn leave<K: Eq + Hash>(groups: &mut HashMap<K, Group>, key: K, number: u64, bytes: usize) {
+fn leave<K: Eq + Hash>(groups: &mut HashMap<K, ClientGroup>, key: K, number: u64, bytes: usize) {
     if let Entry::Occupied(mut group) = groups.entry(key) {
         group.get_mut().numbers.remove(&number);
         group.get_mut().bytes -= bytes;
@@ -264,7 +264,7 @@ mod tests {
     }
 
     /// Clients of as many addresses.
-    fn strangers(pending: &Pending, count: usize) -> Vec<Permit> {
+    fn strangers(pending: &NetworkAdmission, count: usize) -> Vec<Permit> {
         let first = u32::from(Ipv4Addr::new(10, 1, 0, 0));
         let sources = (first..).map(Ipv4Addr::from).take(count);
         sources.map(|source| pending.admit(source)).collect()

@@ -26,7 +26,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{fair_share::Part, snapshot::Service};
+use super::{fair_share::TakenShare, snapshot::Service};
 use crate::{
     api::{Filter, FlowLine},
     dataplane::{
@@ -50,11 +50,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// All legs; shared by all threads.
 #[derive(Clone, Debug)]
-pub struct Legs(Arc<Shared>);
+pub struct Legs(Arc<SharedLegs>);
 
 #[derive(Debug)]
-struct Shared {
-    known: Mutex<Known>,
+struct SharedLegs {
+    known: Mutex<LegTable>,
     reporter: Reporter,
     /// Flows that are in use, of which some were legs.
     flows: Option<UsageTable>,
@@ -68,7 +68,7 @@ struct LiveFlows {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct LegTable {
     /// How often legs have been cut.
     cuts: u64,
     /// The latest of these cuts, the last one at the end.
@@ -115,7 +115,7 @@ pub enum NotBegun {
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum CopyDirection {
     /// From the client.
     ToBackend,
     /// From the backend.
@@ -147,14 +147,14 @@ impl Legs {
     /// The same, where connections that were legs are among these `flows`.
     pub fn beside(flows: Option<UsageTable>, reporter: Reporter) -> Self {
         let known = Mutex::default();
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedLegs {
             known,
             reporter,
             flows,
         }))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, LegTable> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -345,7 +345,7 @@ fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
     }
 }
 
-impl Known {
+impl LegTable {
     /// Whether a leg has been cut since there were `cuts` of them.
     fn have_cut(&self, leg: &Leg, cuts: u64) -> bool {
         let since = usize::try_from(self.cuts - cuts).unwrap_or(usize::MAX);
@@ -382,10 +382,10 @@ impl Leg {
     }
 
     /// Notes that so many bytes went that way.
-    pub fn note(&self, way: Direction, bytes: usize) {
+    pub fn note(&self, way: CopyDirection, bytes: usize) {
         let counter = match way {
-            Direction::ToBackend => &self.to_backend,
-            Direction::ToClient => &self.to_client,
+            CopyDirection::ToBackend => &self.to_backend,
+            CopyDirection::ToClient => &self.to_client,
         };
         counter.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.last_seen.store(now(), Ordering::Relaxed);
@@ -505,12 +505,12 @@ pub struct Guard {
     /// The leg.
     pub leg: Arc<Leg>,
     /// What the connection to its backend has.
-    _parts: Vec<Part>,
+    _parts: Vec<TakenShare>,
 }
 
 impl Guard {
     /// The same, with what its connection to the backend has until it ends.
-    pub(super) fn with(self, parts: Vec<Part>) -> Self {
+    pub(super) fn with(self, parts: Vec<TakenShare>) -> Self {
         let mut guard = self;
         guard._parts = parts;
         guard
@@ -631,8 +631,8 @@ pub(super) mod tests {
         let ids: Vec<u32> = legs.all().iter().map(|leg| leg.id).collect();
         assert_eq!(ids, [first.leg.id, second.leg.id]);
         assert!(ids.iter().all(|id| *id >= FIRST_LEG));
-        first.leg.note(Direction::ToBackend, 5);
-        first.leg.note(Direction::ToClient, 11);
+        first.leg.note(CopyDirection::ToBackend, 5);
+        first.leg.note(CopyDirection::ToClient, 11);
         first.end(FINISHED);
         assert!(legs.has_room(&service));
         drop(second);

@@ -51,14 +51,14 @@ pub struct Shares(Arc<Divided>);
 
 #[derive(Debug, Default)]
 struct Divided {
-    taken: Mutex<HashMap<Resource, Taken>>,
+    taken: Mutex<HashMap<Resource, SharesTaken>>,
     /// How many networks have clients.
     networks: AtomicUsize,
 }
 
 /// What is taken of something.
 #[derive(Debug, Default)]
-struct Taken {
+struct SharesTaken {
     all: usize,
     /// By the ids of networks.
     of_network: HashMap<u16, usize>,
@@ -66,14 +66,14 @@ struct Taken {
 
 /// One of something, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct TakenShare {
     shares: Shares,
     resource: Resource,
     network: u16,
 }
 
 impl Shares {
-    fn taken(&self) -> MutexGuard<'_, HashMap<Resource, Taken>> {
+    fn taken(&self) -> MutexGuard<'_, HashMap<Resource, SharesTaken>> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +92,7 @@ impl Shares {
         resource: Resource,
         network: u16,
         total: usize,
-    ) -> Result<Part, Spent> {
+    ) -> Result<TakenShare, Spent> {
         let is_alone = self.0.networks.load(Ordering::Relaxed) <= 1;
         let mut all = self.taken();
         let (had, has) = all.get(&resource).map_or((0, 0), |taken| {
@@ -104,7 +104,7 @@ impl Shares {
         taken.all += 1;
         *taken.of_network.entry(network).or_default() += 1;
         drop(all);
-        Ok(Part {
+        Ok(TakenShare {
             shares: self.clone(),
             resource,
             network,
@@ -128,7 +128,7 @@ impl Shares {
     }
 }
 
-impl Drop for Part {
+impl Drop for TakenShare {
     fn drop(&mut self) {
         let mut all = self.shares.taken();
         if let Entry::Occupied(mut entry) = all.entry(self.resource.clone()) {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     /// As many as a network can get of a hundred, one after the other.
-    fn take_all(shares: &Shares, network: u16) -> (Vec<Part>, Spent) {
+    fn take_all(shares: &Shares, network: u16) -> (Vec<TakenShare>, Spent) {
         let mut parts = Vec::new();
         loop {
             match shares.take(Resource::Descriptors, network, 100) {
@@ -195,7 +195,7 @@ mod tests {
     fn those_who_want_all_get_the_same_in_the_end() {
         let shares = Shares::default();
         shares.divide_among(9);
-        let mut parts: Vec<Vec<Part>> = [1, 2, 3].map(|_| Vec::new()).into();
+        let mut parts: Vec<Vec<TakenShare>> = [1, 2, 3].map(|_| Vec::new()).into();
         for _ in 0..200 {
             for (network, parts) in (0..).zip(&mut parts) {
                 parts.extend(shares.take(Resource::Descriptors, network, 100));
@@ -221,7 +221,7 @@ mod tests {
             Resource::LegPorts("a".into(), backend(2)),
         ];
         let take = |resource: &Resource| shares.take(resource.clone(), 3, 2);
-        let parts: Vec<Part> = resources.iter().flat_map(take).collect();
+        let parts: Vec<TakenShare> = resources.iter().flat_map(take).collect();
         assert_eq!(parts.len(), 4);
         assert!(resources.iter().all(|resource| take(resource).is_err()));
         let had = ShareUse {

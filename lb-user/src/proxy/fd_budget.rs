@@ -5,7 +5,7 @@
 use std::sync::{Arc, Once};
 
 use super::{
-    fair_share::{Part, Resource, Shares, Spent},
+    fair_share::{Resource, Shares, Spent, TakenShare},
     http::MAX_IDLE_UPSTREAMS,
 };
 use crate::system::fd_limit;
@@ -19,10 +19,10 @@ const SOCKETS_OF_KEPT: usize = 1 + MAX_IDLE_UPSTREAMS;
 
 /// Those of all networks.
 #[derive(Clone, Debug)]
-pub(super) struct Descriptors(Arc<Limit>);
+pub(super) struct Descriptors(Arc<SocketLimit>);
 
 #[derive(Debug)]
-struct Limit {
+struct SocketLimit {
     shares: Shares,
     /// Sockets that there may be.
     count: usize,
@@ -40,7 +40,7 @@ impl Descriptors {
     fn divide(all: usize, shares: Shares) -> Self {
         let count = (all / 3).max(LEAST_SOCKETS);
         tracing::debug!("shared VIPs may have {count} sockets");
-        Self(Arc::new(Limit {
+        Self(Arc::new(SocketLimit {
             shares,
             count,
             was_said: Once::new(),
@@ -52,7 +52,7 @@ impl Descriptors {
     /// # Errors
     ///
     /// If all are taken, or the network has its share.
-    pub(super) fn socket(&self, network: u16) -> Result<Part, Spent> {
+    pub(super) fn socket(&self, network: u16) -> Result<TakenShare, Spent> {
         let part = self
             .0
             .shares

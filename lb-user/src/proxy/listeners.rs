@@ -36,11 +36,11 @@ const LEAST_MSS: u16 = 1220;
 
 /// All of them, for all threads.
 #[derive(Clone, Debug)]
-pub struct Listeners(Arc<Shared>);
+pub struct Listeners(Arc<SharedListeners>);
 
 #[derive(Debug)]
-struct Shared {
-    known: Mutex<Known>,
+struct SharedListeners {
+    known: Mutex<ListenerTable>,
     /// Whenever there is one more.
     opened: Condvar,
     /// Whether the next process accepts, and this one no more.
@@ -48,7 +48,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ListenerTable {
     /// Those that clients are accepted from.
     open: BTreeMap<ListenerKey, std::net::TcpListener>,
     /// Those that were inherited, and that no thread of their network has looked at yet.
@@ -63,7 +63,7 @@ impl Listeners {
     /// Those that were inherited, which the supervisor keeps already. What is no listener at its place is
     /// left out.
     pub fn new(inherited: Vec<(ListenerKey, OwnedFd)>) -> Self {
-        let mut known = Known::default();
+        let mut known = ListenerTable::default();
         for (place, descriptor) in inherited {
             let (network, vip) = &place;
             if listens(&descriptor, *vip) {
@@ -73,14 +73,14 @@ impl Listeners {
                 systemd::forget(&place);
             }
         }
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedListeners {
             known: Mutex::new(known),
             opened: Condvar::new(),
             ceased: watch::Sender::new(false),
         }))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ListenerTable> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +135,8 @@ impl Listeners {
 
     /// Waits until those at these places are open, or may never be.
     pub(super) fn wait_for(&self, places: &[&ListenerKey]) {
-        let lacks = |known: &mut Known| places.iter().any(|place| !known.open.contains_key(*place));
+        let lacks =
+            |known: &mut ListenerTable| places.iter().any(|place| !known.open.contains_key(*place));
         let waited = self
             .0
             .opened
@@ -170,7 +171,7 @@ impl Listeners {
 
     fn close(&self, is_unwanted: impl Fn(&ListenerKey) -> bool) {
         let mut known = self.known();
-        let Known {
+        let ListenerTable {
             open,
             inherited,
             told,
@@ -193,7 +194,7 @@ impl Listeners {
     pub fn give(&self) -> io::Result<Vec<(ListenerKey, OwnedFd)>> {
         self.0.ceased.send_replace(true);
         let mut known = self.known();
-        let Known {
+        let ListenerTable {
             open, inherited, ..
         } = std::mem::take(&mut *known);
         known.lent.extend(open.into_iter().chain(inherited));

@@ -9,13 +9,13 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use super::{
     accept::Context,
-    connections::{Direction, Guard, Leg},
+    connections::{CopyDirection, Guard, Leg},
     dial::select::Reached,
     relay::pipe::{Failed, pump},
     snapshot::Service,
     sockets::{idle, is_closed, prepare, reset_at_close},
     splice::{
-        handoff::{Ends, NotSpliced, hand_over},
+        handoff::{NotSpliced, SplicedEnds, hand_over},
         port_lease::{BackendSynAck, PortLease},
         prelude::Prelude,
     },
@@ -48,7 +48,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
         (_, Err(why)) => Err(why),
         (None, Ok(_)) => Err(NotSpliced::NoPort),
         (Some(lease), Ok(syn)) => {
-            let mut ends = Ends {
+            let mut ends = SplicedEnds {
                 client: &client,
                 backend: &backend,
                 said: &mut said,
@@ -152,32 +152,31 @@ async fn exchange(
     if backend.write_all(&sent_on).await.is_err() {
         return RESET_BY_BACKEND;
     }
-    leg.note(Direction::ToBackend, sent_on.len());
+    leg.note(CopyDirection::ToBackend, sent_on.len());
     drop(sent_on);
     let backend = &*backend;
     let first = Cell::new(None);
-    let one_way = async |from, to, way| {
-        let result = pump(from, to, &shared.pipes, |bytes| leg.note(way, bytes)).await;
-        first.set(first.get().or(Some(way)));
-        leg.note_half_closed();
-        result.map_err(|failed| match (failed, way) {
-            (Failed::From, Direction::ToBackend) | (Failed::To, Direction::ToClient) => {
-                RESET_BY_CLIENT
-            }
-            (Failed::To, Direction::ToBackend) | (Failed::From, Direction::ToClient) => {
-                RESET_BY_BACKEND
-            }
-        })
-    };
-    let there = one_way(client, backend, Direction::ToBackend);
-    let back = one_way(backend, client, Direction::ToClient);
+    let one_way =
+        async |from, to, way| {
+            let result = pump(from, to, &shared.pipes, |bytes| leg.note(way, bytes)).await;
+            first.set(first.get().or(Some(way)));
+            leg.note_half_closed();
+            result.map_err(|failed| match (failed, way) {
+                (Failed::From, CopyDirection::ToBackend)
+                | (Failed::To, CopyDirection::ToClient) => RESET_BY_CLIENT,
+                (Failed::To, CopyDirection::ToBackend)
+                | (Failed::From, CopyDirection::ToClient) => RESET_BY_BACKEND,
+            })
+        };
+    let there = one_way(client, backend, CopyDirection::ToBackend);
+    let back = one_way(backend, client, CopyDirection::ToClient);
     if let Err(kind) = tokio::try_join!(there, back) {
         return kind;
     }
     if let Some(lease) = lease {
         // Its port is put back soon.
         is_closed(backend).await;
-        if first.get() == Some(Direction::ToClient) {
+        if first.get() == Some(CopyDirection::ToClient) {
             lease.backend_rests();
         }
     }

@@ -253,9 +253,9 @@ async fn read_header(
     loop {
         read_more(client, bytes).await?;
         match decode::read(bytes) {
-            decode::Reading::Found(announced) => return Ok(announced),
-            decode::Reading::Wrong => return Err(Refused::Header),
-            decode::Reading::Incomplete => keep(bytes, ticket),
+            decode::HeaderReading::Found(announced) => return Ok(announced),
+            decode::HeaderReading::Wrong => return Err(Refused::Header),
+            decode::HeaderReading::Incomplete => keep(bytes, ticket),
         }
     }
 }

@@ -18,9 +18,9 @@ const CLOSED: u8 = 7;
 
 /// Those that a connection with two sockets here must have on both sides to be one without them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options(u8);
+pub(crate) struct TcpOptions(u8);
 
-impl Options {
+impl TcpOptions {
     /// With all of them.
     #[cfg(test)]
     pub(super) const ALL: Self = Self(TIMESTAMPS | SACK | ECN);
@@ -58,10 +58,10 @@ const _: () = assert!(
 
 /// The option that has it.
 #[derive(Clone, Copy, Debug)]
-struct Known;
+struct TcpInfoSockopt;
 
 getsockopt_impl!(
-    Known,
+    TcpInfoSockopt,
     libc::IPPROTO_TCP,
     libc::TCP_INFO,
     Info,
@@ -73,7 +73,7 @@ impl Info {
     ///
     /// If the socket is none of TCP's.
     pub(super) fn of(socket: &impl AsFd) -> io::Result<Self> {
-        Ok(getsockopt(&socket.as_fd(), Known)?)
+        Ok(getsockopt(&socket.as_fd(), TcpInfoSockopt)?)
     }
 
     /// Whether neither end has closed its side.
@@ -87,8 +87,8 @@ impl Info {
     }
 
     /// What both ends have agreed on.
-    pub(super) const fn options(&self) -> Options {
-        Options(self.options & (TIMESTAMPS | SACK | ECN))
+    pub(super) const fn options(&self) -> TcpOptions {
+        TcpOptions(self.options & (TIMESTAMPS | SACK | ECN))
     }
 
     /// Whether both ends have agreed on this option.

@@ -38,7 +38,7 @@ pub(crate) struct Announced {
 
 /// What the first bytes of a proxy are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum HeaderReading {
     /// The beginning of a header.
     Incomplete,
     /// A header.
@@ -48,17 +48,17 @@ pub(crate) enum Reading {
 }
 
 /// Reads the header that a connection begins with.
-pub(crate) fn read(bytes: &[u8]) -> Reading {
+pub(crate) fn read(bytes: &[u8]) -> HeaderReading {
     let beginning = bytes.get(..MAX_HEADER).unwrap_or(bytes);
     let header = match Header::try_from(beginning) {
         Ok(header) => header,
-        Err(ParseError::Incomplete(_)) => return Reading::Incomplete,
+        Err(ParseError::Incomplete(_)) => return HeaderReading::Incomplete,
         Err(ParseError::Partial(_, length)) if FIXED + length <= MAX_HEADER => {
-            return Reading::Incomplete;
+            return HeaderReading::Incomplete;
         }
-        Err(_) => return Reading::Wrong,
+        Err(_) => return HeaderReading::Wrong,
     };
-    announced(&header).map_or(Reading::Wrong, Reading::Found)
+    announced(&header).map_or(HeaderReading::Wrong, HeaderReading::Found)
 }
 
 /// Whether a connection begins as if with a header: with what no other protocol begins with.
@@ -133,7 +133,7 @@ mod tests {
 
     fn found(bytes: &[u8]) -> Announced {
         match read(bytes) {
-            Reading::Found(announced) => announced,
+            HeaderReading::Found(announced) => announced,
             other => panic!("{other:?} of {bytes:?}"),
         }
     }
@@ -159,7 +159,11 @@ mod tests {
         let followed = [&bytes[..], b"\x16\x03\x01"].concat();
         assert_eq!(found(&followed), expected);
         for length in 0..bytes.len() {
-            assert_eq!(read(&bytes[..length]), Reading::Incomplete, "{length}");
+            assert_eq!(
+                read(&bytes[..length]),
+                HeaderReading::Incomplete,
+                "{length}"
+            );
         }
     }
 
@@ -206,7 +210,7 @@ mod tests {
             // Longer than any proxy needs, from its first bytes on.
             header(0x21, 0x11, &[0; MAX_HEADER - 15])[..16].to_vec(),
         ] {
-            assert_eq!(read(&bytes), Reading::Wrong, "{bytes:?}");
+            assert_eq!(read(&bytes), HeaderReading::Wrong, "{bytes:?}");
         }
         let longest = with(&tlv(4, &[0; MAX_HEADER - 16 - 12 - 3]));
         assert_eq!(found(&longest).length, MAX_HEADER);

@@ -28,7 +28,7 @@ use tokio::{
 use crate::{
     model::snat::SnatSlot,
     proxy::{
-        fair_share::{Part, Resource, Shares, Spent},
+        fair_share::{Resource, Shares, Spent, TakenShare},
         splice::port_lease::{PortLease, PortLeases, Purpose},
     },
 };
@@ -55,7 +55,7 @@ pub(crate) struct Dial {
 pub(super) struct Dialled<S> {
     pub(super) stream: S,
     pub(super) lease: Option<PortLease>,
-    pub(super) port: Option<Part>,
+    pub(super) port: Option<TakenShare>,
 }
 
 impl<S> Dialled<S> {
@@ -484,7 +484,7 @@ mod tests {
             let resource = Resource::LegPorts(Arc::clone(&network), one);
             shares.take(resource, 1, PORTS.into())
         };
-        let mut taken: Vec<Part> = (0..PORTS / 2).flat_map(|_| take()).collect();
+        let mut taken: Vec<TakenShare> = (0..PORTS / 2).flat_map(|_| take()).collect();
         assert_eq!(taken.len(), usize::from(PORTS / 2));
         let spent = dial(1, one).await.unwrap_err();
         assert_eq!(spent, Undialled::NoPort(Spent::Share));

@@ -286,7 +286,7 @@ impl Client<'_> {
         told.map_err(|_| Refused::NoAnswer)?;
         guard
             .leg
-            .note(connections::Direction::ToBackend, preface.len());
+            .note(connections::CopyDirection::ToBackend, preface.len());
         let begun = upstreams.begin(backend, guard, name).await;
         begun.map_err(|_| Refused::NoAnswer)
     }

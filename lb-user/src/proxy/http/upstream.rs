@@ -33,7 +33,7 @@ use super::{
 use crate::{
     flows::evict::selector::EndReason,
     proxy::{
-        connections::{Direction, Guard, Leg},
+        connections::{CopyDirection, Guard, Leg},
         sockets::{CLOSE_TIMEOUT, idle, reset_at_close},
     },
     system::panics::spawn_connection,
@@ -320,13 +320,13 @@ impl Note for ToLeg {
     fn read(&self, bytes: &[u8]) {
         match bytes.len() {
             0 => self.leg.note_half_closed(),
-            bytes => self.leg.note(Direction::ToClient, bytes),
+            bytes => self.leg.note(CopyDirection::ToClient, bytes),
         }
     }
 
     fn written(&self, bytes: usize) {
         self.stages.sent_on();
-        self.leg.note(Direction::ToBackend, bytes);
+        self.leg.note(CopyDirection::ToBackend, bytes);
     }
 
     fn closed(&self) {

@@ -100,13 +100,13 @@ pub(crate) struct Handed {
 }
 
 /// The two ends, and what the client has sent so far.
-pub(crate) struct Ends<'s> {
+pub(crate) struct SplicedEnds<'s> {
     pub(crate) client: &'s TcpStream,
     pub(crate) backend: &'s TcpStream,
     pub(crate) said: &'s mut Prelude,
 }
 
-impl<'s> Ends<'s> {
+impl<'s> SplicedEnds<'s> {
     /// Does what comes before step 4. Afterwards the client's packets are dropped until [`PortLease::release`],
     /// and its socket is in repair.
     pub(crate) fn splice(

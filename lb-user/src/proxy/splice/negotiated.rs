@@ -10,7 +10,7 @@ use super::{
     handoff::NotSpliced,
     saved_syn::{self, Syn},
 };
-use crate::proxy::tcp_info::{Info, Options};
+use crate::proxy::tcp_info::{Info, TcpOptions};
 
 /// Backends of which it is remembered; more begin anew.
 const MAX_BACKENDS: usize = 1 << 16;
@@ -20,7 +20,7 @@ const MAX_BACKENDS: usize = 1 << 16;
 pub(crate) struct Offer {
     /// How it began.
     pub(super) syn: Syn,
-    options: Options,
+    options: TcpOptions,
 }
 
 impl Offer {
@@ -42,7 +42,7 @@ impl Offer {
 
 /// What each backend has agreed on with a socket of ours lately, where that was not what its client has.
 #[derive(Debug, Default)]
-pub(crate) struct Agreed(RefCell<HashMap<SocketAddrV4, Options>>);
+pub(crate) struct Agreed(RefCell<HashMap<SocketAddrV4, TcpOptions>>);
 
 impl Agreed {
     /// Whether a client's connection is going to fit one with this backend, as far as is known.
@@ -58,7 +58,7 @@ impl Agreed {
     }
 
     /// Remembers what a backend has agreed on, now that a connection with it is copied.
-    pub(crate) fn note(&self, backend: SocketAddrV4, options: Options) {
+    pub(crate) fn note(&self, backend: SocketAddrV4, options: TcpOptions) {
         let mut known = self.0.borrow_mut();
         if known.len() >= MAX_BACKENDS && !known.contains_key(&backend) {
             known.clear();
@@ -74,7 +74,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// Of a client with these options.
-    pub(crate) fn offer(options: Options) -> Offer {
+    pub(crate) fn offer(options: TcpOptions) -> Offer {
         let syn = Syn {
             source_mac: None,
             sequence: 1,
@@ -93,7 +93,7 @@ pub(crate) mod tests {
     #[test]
     fn who_differs_from_what_a_backend_has_agreed_on_is_known() {
         let agreed = Agreed::default();
-        let [with, without] = [Options::ALL, Options::default()];
+        let [with, without] = [TcpOptions::ALL, TcpOptions::default()];
         for options in [with, without] {
             assert!(agreed.fits(offer(options), backend(1)).is_ok());
         }
@@ -114,11 +114,11 @@ pub(crate) mod tests {
     fn so_many_backends_are_remembered() {
         let agreed = Agreed::default();
         for number in 0..MAX_BACKENDS {
-            agreed.note(backend(number), Options::ALL);
+            agreed.note(backend(number), TcpOptions::ALL);
         }
-        agreed.note(backend(0), Options::ALL);
+        agreed.note(backend(0), TcpOptions::ALL);
         assert_eq!(agreed.0.borrow().len(), MAX_BACKENDS);
-        agreed.note(backend(MAX_BACKENDS), Options::ALL);
+        agreed.note(backend(MAX_BACKENDS), TcpOptions::ALL);
         assert_eq!(agreed.0.borrow().len(), 1);
     }
 }

@@ -33,7 +33,7 @@ use crate::{
     },
     flows::idle::{age, ticks},
     model::snat::{SnatFlowId, SnatSlot},
-    proxy::fair_share::{Part, Resource, Shares, Spent},
+    proxy::fair_share::{Resource, Shares, Spent, TakenShare},
 };
 
 /// How often this process marks its ports as in use.
@@ -86,7 +86,7 @@ pub(crate) struct BackendSynAck {
 
 /// The flows of a network, as far as sockets may have them.
 #[derive(Clone)]
-pub struct PortLeases(Arc<Shared>);
+pub struct PortLeases(Arc<NetworkLeases>);
 
 impl std::fmt::Debug for PortLeases {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -94,7 +94,7 @@ impl std::fmt::Debug for PortLeases {
     }
 }
 
-struct Shared {
+struct NetworkLeases {
     network: Arc<str>,
     shares: Shares,
     maps: Mutex<Maps>,
@@ -121,7 +121,7 @@ struct Left {
     over: FlowState,
     since: Instant,
     /// Of what its client's network may have.
-    _part: Option<Part>,
+    _part: Option<TakenShare>,
 }
 
 impl Lent {
@@ -162,7 +162,7 @@ pub(crate) struct PortLease {
     /// Whether the backend's end rests now that the connection is over.
     backend_rests: bool,
     /// Of what its client's network may have.
-    part: Option<Part>,
+    part: Option<TakenShare>,
 }
 
 /// The flow has changed: the data plane or another thread has done so.
@@ -172,7 +172,7 @@ pub(super) struct Lost;
 impl PortLeases {
     /// Those of `network`, on these maps, of which `tables` are some; divided among the networks of clients.
     pub fn new(network: &str, tables: Tables, maps: Maps, shares: Shares) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(NetworkLeases {
             network: network.into(),
             shares,
             maps: Mutex::new(maps),

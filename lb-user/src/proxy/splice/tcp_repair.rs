@@ -35,10 +35,10 @@ const SEND_QUEUE: c_int = 2;
 
 /// Whether a socket is in repair.
 #[derive(Clone, Copy, Debug)]
-struct Mode;
+struct RepairMode;
 
 setsockopt_impl!(
-    Mode,
+    RepairMode,
     libc::IPPROTO_TCP,
     libc::TCP_REPAIR,
     c_int,
@@ -71,10 +71,10 @@ getsockopt_impl!(
 
 /// The clock of a socket's timestamps.
 #[derive(Clone, Copy, Debug)]
-struct Clock;
+struct TimestampClock;
 
 getsockopt_impl!(
-    Clock,
+    TimestampClock,
     libc::IPPROTO_TCP,
     libc::TCP_TIMESTAMP,
     u32,
@@ -96,7 +96,7 @@ impl<'s> Repair<'s> {
     pub(super) fn enter(socket: &'s impl AsFd) -> io::Result<Self> {
         let socket = socket.as_fd();
         let shares = getsockopt(&socket, ReuseAddr)?;
-        setsockopt(&socket, Mode, &ON)?;
+        setsockopt(&socket, RepairMode, &ON)?;
         Ok(Self { socket, shares })
     }
 
@@ -144,7 +144,7 @@ impl<'s> Repair<'s> {
     /// Since Linux 6.7 the lowest bit is no part of the time: it is set where the clock counts microseconds,
     /// and clear where it counts milliseconds. So it is always set here.
     fn time(&self) -> io::Result<u32> {
-        Ok(getsockopt(&self.socket, Clock)? | 1)
+        Ok(getsockopt(&self.socket, TimestampClock)? | 1)
     }
 
     /// Does not leave repair any more.
@@ -156,7 +156,7 @@ impl<'s> Repair<'s> {
 impl Drop for Repair<'_> {
     fn drop(&mut self) {
         // Refused only without the capability, which was there.
-        let _refused = setsockopt(&self.socket, Mode, &OFF_WITHOUT_PROBE);
+        let _refused = setsockopt(&self.socket, RepairMode, &OFF_WITHOUT_PROBE);
         // A socket that leaves repair does not share its port any more: no other connection could be opened
         // from the port, and no listener at it, while this one is there.
         let _refused = setsockopt(&self.socket, ReuseAddr, &self.shares);

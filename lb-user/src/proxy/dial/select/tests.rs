@@ -18,7 +18,7 @@ use crate::{
         relay::pipe::Pipes,
         snapshot::tests::service,
         splice::negotiated::{Agreed, tests::offer},
-        tcp_info::Options,
+        tcp_info::TcpOptions,
     },
 };
 
@@ -98,7 +98,7 @@ impl Site {
     /// Connects to the pool; the id of the backend.
     async fn connect(&self, candidates: Candidates) -> Result<u32, NoBackend> {
         let (service, key) = (service(None, None), FlowKey::default());
-        let carriage = Ok(offer(Options::default()));
+        let carriage = Ok(offer(TcpOptions::default()));
         let connected = candidates.connect(&key, &service, None, carriage, &self.shared);
         let Reached { guard, .. } = connected.await?;
         Ok(guard.leg.flow().backend_id)
@@ -153,7 +153,7 @@ fn who_is_going_to_be_copied_takes_no_port_of_a_flow() {
     run(async {
         let site = Site::start(None).await;
         for id in 1..=COUNT / 2 {
-            site.shared.agreed.note(at(id), Options::ALL);
+            site.shared.agreed.note(at(id), TcpOptions::ALL);
         }
         let candidates = Candidates::of(POOL, 0, &site.shared).unwrap();
         assert_eq!(site.connect(candidates).await, Err(NoBackend::Unreachable));

@@ -19,7 +19,7 @@ use tokio::{
 use super::site::{Client, HEAD, Site, run};
 use crate::{
     flows::evict::selector::EvictSelector,
-    proxy::admission::{Pending, Permit},
+    proxy::admission::{NetworkAdmission, Permit},
 };
 
 const UPGRADE: &str =
@@ -38,7 +38,7 @@ async fn all_legs_end(site: &Site) -> Duration {
 }
 
 /// As many clients of the same address as take all places.
-fn flood(pending: &Pending) -> Vec<Permit> {
+fn flood(pending: &NetworkAdmission) -> Vec<Permit> {
     (0..MANY)
         .map(|_| pending.admit(Ipv4Addr::LOCALHOST))
         .collect()

@@ -203,7 +203,7 @@ async fn a_client_has_a_place_for_what_it_makes_wait() {
             Wait::Next => kept.admit(source),
         }
     };
-    let flood = |pending: &admission::Pending| {
+    let flood = |pending: &admission::NetworkAdmission| {
         let tickets = (0..MANY).map(|_| pending.admit(source));
         drop(tickets.collect::<Vec<Permit>>());
     };

@@ -2,27 +2,33 @@
 //!
 //! ```text
 //! Config::poc()
-//!     .pool("echo", |pool| pool.on("mgmt").backends(["10.32.96.105:30700"]))
-//!     .service("echo", |service| service.on("tenant-a").tcp(ECHO).pool("echo").with("idle_timeout: 2s"))
+//!     .mgmt_pool("echo", ["10.32.96.105:30700"])
+//!     .tcp_service("echo", ECHO)
+//!     .service("echo", |service| service.with("idle_timeout: 2s, max_flows: 10"))
 //!     .set("timeouts.half_open", "500ms")
 //! ```
 
+mod keys;
 mod read;
 
-use std::{fmt::Display, net::Ipv4Addr, ops::Deref};
+use std::{fmt::Display, ops::Deref};
 
 use serde::Serialize;
 use serde_json::Value;
 
+pub use self::keys::Keys;
 use crate::topology::{MGMT_NIC, SNAT, SNAT6, TENANT_NIC};
 
 /// Top-level keys whose entries have names; they are written in the order in which they came.
 const SECTIONS: [&str; 5] = ["clusters", "networks", "nodes", "pools", "services"];
 
+/// A top-level key, and its entries by their names.
+type Section = (String, Vec<(String, Keys)>);
+
 /// A configuration; as a `str` it is the file, with one line for each entry.
 #[derive(Clone, Debug)]
 pub struct Config {
-    sections: Vec<(String, Vec<(String, Keys)>)>,
+    sections: Vec<Section>,
     /// Of the other top-level keys.
     top: Keys,
     text: String,
@@ -49,13 +55,18 @@ impl Config {
 
     /// [`Self::poc`] with IPv6 as well.
     pub fn poc_dual() -> Self {
-        Self::poc()
-            .network("mgmt", |mgmt| {
-                mgmt.push("prefixes", "fd00:32::/64").push("snat", SNAT6)
-            })
-            .network("tenant-a", |tenant| {
-                tenant.push("prefixes", "fd00:203::/64")
-            })
+        Self::poc().with_ipv6(&["tenant-a"])
+    }
+
+    /// Adds IPv6 to `mgmt` and to these networks of tenants.
+    #[must_use]
+    pub fn with_ipv6(self, tenants: &[&str]) -> Self {
+        let mgmt = self.network("mgmt", |mgmt| {
+            mgmt.push("prefixes", "fd00:32::/64").push("snat", SNAT6)
+        });
+        tenants.iter().fold(mgmt, |config, tenant| {
+            config.network(tenant, |tenant| tenant.push("prefixes", "fd00:203::/64"))
+        })
     }
 
     /// What a file says.
@@ -74,7 +85,7 @@ impl Config {
         Self::of(sections, top)
     }
 
-    fn of(sections: Vec<(String, Vec<(String, Keys)>)>, top: Keys) -> Self {
+    fn of(sections: Vec<Section>, top: Keys) -> Self {
         let text = text(&sections, &top);
         Self {
             sections,
@@ -101,6 +112,25 @@ impl Config {
         self.entry("services", name, change)
     }
 
+    /// A pool of nodes on `mgmt`, with these addresses and ports.
+    #[must_use]
+    pub fn mgmt_pool<A: Display>(self, name: &str, backends: impl IntoIterator<Item = A>) -> Self {
+        self.pool(name, |pool| pool.on("mgmt").backends(backends))
+    }
+
+    /// A service of `tenant-a` by TCP, with the pool of its name.
+    #[must_use]
+    pub fn tcp_service(self, name: &str, address: impl Display) -> Self {
+        self.tcp_service_to(name, address, name)
+    }
+
+    /// The same with another pool.
+    #[must_use]
+    pub fn tcp_service_to(self, name: &str, address: impl Display, pool: &str) -> Self {
+        let service = |service: Keys| service.on("tenant-a").tcp(address).pool(pool);
+        self.service(name, service)
+    }
+
     /// Adds an entry of a section, or changes it.
     #[must_use]
     pub fn entry(mut self, section: &str, name: &str, change: impl FnOnce(Keys) -> Keys) -> Self {
@@ -120,6 +150,7 @@ impl Config {
         let before = entries.len();
         entries.retain(|(other, _)| other != name);
         assert_ne!(entries.len(), before, "no {name} in {section}");
+        self.sections.retain(|(_, entries)| !entries.is_empty());
         Self::of(self.sections, self.top)
     }
 
@@ -144,116 +175,6 @@ impl Deref for Config {
     }
 }
 
-/// The keys of a network, a pool or a service, or of a part of it.
-#[derive(Clone, Debug, Default)]
-pub struct Keys(Value);
-
-impl Keys {
-    /// Sets a key; `health.http.path` is a key in others, which are made, and `backends.0` the first of a list.
-    ///
-    /// # Panics
-    ///
-    /// When the value is none that JSON has, or the path leads into one that has no keys.
-    #[must_use]
-    pub fn set(mut self, path: &str, value: impl Serialize) -> Self {
-        *self.place(path) = serde_json::to_value(value).expect("a value of JSON");
-        self
-    }
-
-    /// Adds to a list, which is made.
-    ///
-    /// # Panics
-    ///
-    /// As for [`Self::set`], and when the key is no list.
-    #[must_use]
-    pub fn push(mut self, path: &str, value: impl Serialize) -> Self {
-        let value = serde_json::to_value(value).expect("a value of JSON");
-        match self.place(path) {
-            Value::Array(list) => list.push(value),
-            none @ Value::Null => *none = Value::Array(vec![value]),
-            other => panic!("{path} is {other}, and no list"),
-        }
-        self
-    }
-
-    /// Sets keys as a file says them: `idle_timeout: 2s, allow: [10.0.0.0/8]`.
-    ///
-    /// # Panics
-    ///
-    /// When it is no YAML.
-    #[must_use]
-    pub fn with(self, keys: &str) -> Self {
-        let set = |all: Self, (key, value): (String, Value)| all.set(&key, value);
-        read::keys(keys).into_iter().fold(self, set)
-    }
-
-    fn place(&mut self, path: &str) -> &mut Value {
-        path.split('.').fold(&mut self.0, |value, key| match value {
-            Value::Array(list) => &mut list[key.parse::<usize>().expect("the index of a list")],
-            other => &mut other[key],
-        })
-    }
-
-    fn nic(self, role: &str, interface: &str, prefix: &str) -> Self {
-        self.set("role", role)
-            .set("interface", interface)
-            .set("prefixes", [prefix])
-    }
-
-    /// Of a tenant network: its VLAN on the NIC of the tenants, and its prefix.
-    #[must_use]
-    pub fn tenant(self, vlan: u16, prefix: &str) -> Self {
-        self.nic("tenant", TENANT_NIC, prefix).set("vlan", vlan)
-    }
-
-    /// Of a network: its only SNAT addresses.
-    #[must_use]
-    pub fn snat(self, addresses: impl IntoIterator<Item = Ipv4Addr>) -> Self {
-        self.set("snat", addresses.into_iter().collect::<Vec<_>>())
-    }
-
-    /// Of a network: its only SNAT address, with these of its ports.
-    #[must_use]
-    pub fn snat_ports(self, first: u16, last: u16) -> Self {
-        let ports = format!("{first}-{last}");
-        self.set(
-            "snat",
-            serde_json::json!([{ "address": SNAT, "ports": ports }]),
-        )
-    }
-
-    /// Of a pool or a service: its network.
-    #[must_use]
-    pub fn on(self, network: &str) -> Self {
-        self.set("network", network)
-    }
-
-    /// Of a pool: its backends, by address and port.
-    #[must_use]
-    pub fn backends<A: Display>(self, addresses: impl IntoIterator<Item = A>) -> Self {
-        let addresses = addresses.into_iter().map(|address| address.to_string());
-        self.set("backends", addresses.collect::<Vec<_>>())
-    }
-
-    /// Of a service: one more address that it listens on, by TCP.
-    #[must_use]
-    pub fn tcp(self, address: impl Display) -> Self {
-        self.push("listen", format!("{address}/tcp"))
-    }
-
-    /// The same by UDP.
-    #[must_use]
-    pub fn udp(self, address: impl Display) -> Self {
-        self.push("listen", format!("{address}/udp"))
-    }
-
-    /// Of a service: its pool.
-    #[must_use]
-    pub fn pool(self, name: &str) -> Self {
-        self.set("pool", name)
-    }
-}
-
 /// What has the name, which is added at the end.
 fn find<'l, T: Default>(list: &'l mut Vec<(String, T)>, name: &str) -> &'l mut T {
     let known = list.iter().position(|(other, _)| other == name);
@@ -265,18 +186,15 @@ fn find<'l, T: Default>(list: &'l mut Vec<(String, T)>, name: &str) -> &'l mut T
 }
 
 /// The file: JSON is YAML, and what is in a section is on lines of its own.
-fn text(sections: &[(String, Vec<(String, Keys)>)], top: &Keys) -> String {
-    let top = top.0.as_object().into_iter().flatten();
+fn text(sections: &[Section], top: &Keys) -> String {
+    let top = top.as_value().as_object().into_iter().flatten();
     let line = |(key, value): (&String, &Value)| format!("{key}: {value}\n");
     let (version, others): (Vec<_>, Vec<_>) = top.partition(|(key, _)| *key == "version");
     let mut text: String = version.into_iter().map(line).collect();
     for (section, entries) in sections {
         text += &format!("{section}:\n");
-        text.extend(
-            entries
-                .iter()
-                .map(|(name, Keys(keys))| format!("  {name}: {keys}\n")),
-        );
+        let line = |(name, keys): &(String, Keys)| format!("  {name}: {}\n", keys.as_value());
+        text.extend(entries.iter().map(line));
     }
     text.extend(others.into_iter().map(line));
     text
@@ -325,6 +243,7 @@ mod tests {
         let changed = Config::read(&config).pool("echo", |pool| pool.set("health.rise", 4));
         assert_eq!(*changed, config.replace(r#""rise":2"#, r#""rise":4"#));
         let no_pool = changed.without("pools", "echo");
-        assert!(no_pool.contains("pools:\nwatch: true\n"), "{}", &*no_pool);
+        assert!(no_pool.ends_with("}\nwatch: true\n"), "{}", &*no_pool);
+        assert!(!no_pool.contains("pools"), "{}", &*no_pool);
     }
 }

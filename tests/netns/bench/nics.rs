@@ -20,6 +20,7 @@ use lb_tests::{
     poll,
     process::Process,
     product::{
+        config::{Config, Keys},
         cpu,
         lb::{Failure, binary},
     },
@@ -105,7 +106,7 @@ fn what_ends_the_bench_in_the_middle_takes_lb_down() -> Result<()> {
 fn what_cannot_be_measured_is_said_before_lb_is_started() -> Result<()> {
     let path = hosts()?;
     let outside = Ipv4Addr::new(10, 9, 0, 1);
-    let gap = CONFIG.replace("10.201.1.3", "10.201.1.30");
+    let gap = Config::read(CONFIG).pool("api", |api| api.set("backends.2", "10.201.1.30:30700"));
     for (config, clients, words) in [
         (
             CONFIG,
@@ -118,7 +119,7 @@ fn what_cannot_be_measured_is_said_before_lb_is_started() -> Result<()> {
             "--clients 10.9.0.1 is no address that network tenant lets in",
         ),
         (
-            gap.as_str(),
+            &gap,
             CLIENTS,
             "the backends of pool api: 10.201.1.4:30700 is not next to the others",
         ),
@@ -135,7 +136,8 @@ fn what_cannot_be_measured_is_said_before_lb_is_started() -> Result<()> {
 fn segments_that_do_not_arrive_end_the_bench() -> Result<()> {
     let path = hosts()?;
     let _generator = generate(&path, &["--from", "w0", "--to", "w1"])?;
-    let others = CONFIG.replace("pool: api }", "pool: api, allow: [10.200.1.0/24] }");
+    let others = |api: Keys| api.set("allow", ["10.200.1.0/24"]);
+    let others = Config::read(CONFIG).service("api", others);
 
     let mut bench = measure(&path, &others, CLIENTS, &["--quick"])?;
 

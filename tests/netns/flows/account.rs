@@ -25,7 +25,7 @@ use lb_tests::{
 };
 use serde::Deserialize;
 
-use crate::flows::life::{LIMIT, Words, ensure_all_ids_are_free, line, udp_client};
+use crate::flows::life::{LIMIT, config, ensure_all_ids_are_free, line, udp_client};
 
 /// Connections that finish, and of each other end.
 const FINISHED: usize = 970;
@@ -57,12 +57,12 @@ struct Record {
 #[privileged_test]
 fn g3_every_packet_is_in_the_ledger_with_refusals_in_the_mix() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        tcp: ", max_flows: 5",
-        udp: ", deny: [192.168.203.50/32], reject: true",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config()
+        .service("echo-a", |service| service.with("max_flows: 5"))
+        .service("dns-a", |service| {
+            service.with("deny: [192.168.203.50/32], reject: true")
+        });
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let client = topology.client();
     let port = RawPort::open(&client.netns, "eth0")?;
@@ -107,13 +107,10 @@ fn g3_every_packet_is_in_the_ledger_with_refusals_in_the_mix() -> Result<()> {
 fn g4_a_thousand_connections_are_in_the_flow_log() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
-    let top = format!("log: {{ flows: {} }}", log.display());
-    let config = Words {
-        tcp: ", idle_timeout: 3s",
-        top: &top,
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config()
+        .service("echo-a", |service| service.with("idle_timeout: 3s"))
+        .set("log.flows", &log);
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let (client, node) = (topology.client(), &topology.nodes[0]);
     let filter = format!("tcp and host {VIP}");
@@ -197,7 +194,7 @@ fn g4_a_thousand_connections_are_in_the_flow_log() -> Result<()> {
 #[privileged_test]
 fn g5_a_snat_port_tells_its_client() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let pair = line(&topology)?.open()?;
     let (client, snat) = (local(&pair.client)?, pair.snat);
     for is_live in [true, false] {
@@ -238,12 +235,10 @@ fn g5_a_snat_port_tells_its_client() -> Result<()> {
 #[privileged_test]
 fn a_number_of_flows_that_is_wrong_is_corrected() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words {
-        network: ", max_flows: 2",
-        tcp: ", max_flows: 2",
-        ..Words::default()
-    };
-    let mut lb = Lb::start(&topology, &words.config())?;
+    let words = config()
+        .network("tenant-a", |network| network.with("max_flows: 2"))
+        .service("echo-a", |service| service.with("max_flows: 2"));
+    let mut lb = Lb::start(&topology, &words)?;
     let line = line(&topology)?;
     let client = topology.client();
     let first = line.open()?;
@@ -251,7 +246,7 @@ fn a_number_of_flows_that_is_wrong_is_corrected() -> Result<()> {
     ids::miscount(topology.run(), "tenant-a", "echo-a", 1)?;
     refused(client, ECHO)?;
 
-    lb.restart(&words.config())?;
+    lb.restart(&words)?;
 
     let second = poll::until("a budget that is not spent", LIMIT, || Ok(line.open().ok()))?;
     refused(client, ECHO)?;
@@ -265,11 +260,10 @@ fn a_number_of_flows_that_is_wrong_is_corrected() -> Result<()> {
 #[privileged_test]
 fn a_drop_is_shown_with_its_latest_packet() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        tcp: ", deny: [192.168.203.51/32]",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().service("echo-a", |service| {
+        service.with("deny: [192.168.203.51/32]")
+    });
+    let lb = Lb::start(&topology, &config)?;
     let denied = &topology.clients[1];
     for port in [20_001, 20_002] {
         let from = SocketAddrV4::new(denied.address, port);

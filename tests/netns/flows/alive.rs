@@ -16,18 +16,12 @@ use lb_tests::{
 };
 use serde::Deserialize;
 
-use crate::flows::life::{LIMIT, Words, line, wait_for_answers};
-
-const KEPT: Words<'static> = Words {
-    snat: "10.32.96.50",
-    mgmt: "",
-    network: "",
-    nodes: "10.32.96.105",
-    tcp: ", idle_timeout: never, keepalive: 1s",
-    udp: "",
-    top: "",
+use crate::flows::{
+    keepalive::kept,
+    life::{LIMIT, config, line, wait_for_answers},
 };
-/// Long enough for all probes of `KEPT`, three times.
+
+/// Long enough for all probes of [`kept`], three times.
 const SILENCE: Duration = Duration::from_secs(12);
 
 /// The client, or the router that it is behind, is replaced while its connection is idle. Nothing
@@ -35,7 +29,7 @@ const SILENCE: Duration = Duration::from_secs(12);
 #[privileged_test]
 fn a_client_that_has_another_mac_now_is_alive() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &KEPT.config())?;
+    let lb = Lb::start(&topology, &kept())?;
     let line = line(&topology)?;
     let pair = line.open()?;
     wait_for_answers(&lb)?;
@@ -49,7 +43,7 @@ fn a_client_that_has_another_mac_now_is_alive() -> Result<()> {
 #[privileged_test]
 fn a_nic_without_carrier_makes_nobody_dead() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &KEPT.config())?;
+    let lb = Lb::start(&topology, &kept())?;
     let line = line(&topology)?;
     let pair = line.open()?;
     wait_for_answers(&lb)?;
@@ -63,7 +57,7 @@ fn a_nic_without_carrier_makes_nobody_dead() -> Result<()> {
 #[privileged_test]
 fn a_backend_that_insists_on_timestamps_is_alive() -> Result<()> {
     let topology = Topology::poc()?;
-    let _lb = Lb::start(&topology, &KEPT.config())?;
+    let _lb = Lb::start(&topology, &kept())?;
     let line = line(&topology)?;
     insist_on_timestamps(&topology.nodes[0])?;
     let pair = line.open()?;
@@ -76,11 +70,10 @@ fn a_backend_that_insists_on_timestamps_is_alive() -> Result<()> {
 #[privileged_test]
 fn the_idle_time_holds_for_a_backend_that_answers_no_probe() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words {
-        tcp: ", idle_timeout: 6s, keepalive: 1s",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &words.config())?;
+    let words = config().service("echo-a", |service| {
+        service.with("idle_timeout: 6s, keepalive: 1s")
+    });
+    let lb = Lb::start(&topology, &words)?;
     let line = line(&topology)?;
     insist_on_timestamps(&topology.nodes[0])?;
     let pair = line.open()?;
@@ -105,11 +98,10 @@ fn insist_on_timestamps(host: &Host) -> Result<()> {
 #[privileged_test]
 fn the_shortest_idle_time_of_a_keepalive_keeps_the_connection() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words {
-        tcp: ", idle_timeout: 5s, keepalive: 1s",
-        ..Words::default()
-    };
-    let _lb = Lb::start(&topology, &words.config())?;
+    let words = config().service("echo-a", |service| {
+        service.with("idle_timeout: 5s, keepalive: 1s")
+    });
+    let _lb = Lb::start(&topology, &words)?;
     let line = line(&topology)?;
     let pair = line.open()?;
     thread::sleep(2 * SILENCE);
@@ -128,12 +120,8 @@ struct Record {
 fn the_flow_log_knows_when_a_flow_was_while_the_control_plane_was_down() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
-    let top = format!("log: {{ flows: {} }}", log.display());
-    let words = Words {
-        top: &top,
-        ..Words::default()
-    };
-    let mut lb = Lb::start(&topology, &words.config())?;
+    let words = config().set("log.flows", &log);
+    let mut lb = Lb::start(&topology, &words)?;
     lb.process().stop()?;
     let line = line(&topology)?;
     let pair = line.open()?;
@@ -141,7 +129,7 @@ fn the_flow_log_knows_when_a_flow_was_while_the_control_plane_was_down() -> Resu
     pair.server.shutdown(std::net::Shutdown::Both)?;
     let over = SystemTime::now();
     thread::sleep(SILENCE);
-    lb.restart(&words.config())?;
+    lb.restart(&words)?;
     poll::until("both records", LIMIT, || {
         Ok((read(&log)?.len() >= 2).then_some(()))
     })?;

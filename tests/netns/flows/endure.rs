@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
     frames::raw::RawPort,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     seeded_rng::{Dice, SEED},
     topology::{DNS_NODE_PORT, TENANT_NIC, Topology, VIP},
     traffic::{
@@ -21,7 +21,7 @@ use lb_tests::{
     },
 };
 
-use crate::flows::life::{LIMIT, Words, ensure_all_ids_are_free, line};
+use crate::flows::life::{LIMIT, config, ensure_all_ids_are_free, line};
 
 /// FEATURES A6: longer than what others allow (60, 240 and 900 s).
 const LONG_SILENCE: Duration = Duration::from_secs(1000);
@@ -43,7 +43,7 @@ fn a6_silent_connections_live_on() -> Result<()> {
         None => SHORT_SILENCE,
     };
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let pairs = line(&topology)?.open_many(SILENT)?;
     thread::sleep(silence);
 
@@ -116,18 +116,12 @@ fn survive(kills: u32, dice: &mut Dice) -> Result<()> {
 
 /// Two services more: for the connection that stays, with the same backend, and for those that
 /// nobody answers.
-fn killed_config() -> String {
-    let tcp = format!(
-        ", idle_timeout: 500ms }}
-  kept: {{ network: tenant-a, listen: [\"{KEPT}/tcp\"], pool: echo-a }}
-  dark: {{ network: tenant-a, listen: [\"{DARK}/tcp\"], pool: dns-a"
-    );
-    let words = Words {
-        tcp: &tcp,
-        top: "timeouts: { half_open: 500ms }",
-        ..Words::default()
-    };
-    words.config()
+fn killed_config() -> Config {
+    config()
+        .service("echo-a", |echo| echo.with("idle_timeout: 500ms"))
+        .tcp_service_to("kept", KEPT, "echo-a")
+        .tcp_service_to("dark", DARK, "dns-a")
+        .set("timeouts.half_open", "500ms")
 }
 
 /// Starts the control plane on flows that are due, or become so, and kills it at some moment until

@@ -19,7 +19,7 @@ use lb_tests::{
 };
 
 use crate::flows::life::{
-    AT_ONCE, LIMIT, Words, ensure_all_ids_are_free, line, only_flow, udp_client, udp_server,
+    AT_ONCE, LIMIT, config, ensure_all_ids_are_free, line, only_flow, udp_client, udp_server,
 };
 
 /// A flow's clock is coarse: it may look older than it is by this much.
@@ -30,11 +30,8 @@ const SECOND: Duration = Duration::from_secs(1);
 #[privileged_test]
 fn an_idle_connection_is_reset_at_both_ends() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        tcp: ", idle_timeout: 1s",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().service("echo-a", |service| service.with("idle_timeout: 1s"));
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
 
     let pair = line.open()?;
@@ -61,11 +58,8 @@ fn an_idle_connection_is_reset_at_both_ends() -> Result<()> {
 #[privileged_test]
 fn a_late_segment_is_reset_when_the_reset_was_lost() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        tcp: ", idle_timeout: 500ms",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().service("echo-a", |service| service.with("idle_timeout: 500ms"));
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     for (host, is_client) in [(topology.client(), true), (&topology.nodes[0], false)] {
         host.netns.run("nft add table ip lossy")?;
@@ -97,7 +91,7 @@ fn a_late_segment_is_reset_when_the_reset_was_lost() -> Result<()> {
 #[privileged_test]
 fn a_stray_segment_gets_a_reset_with_its_own_number() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let (client, node) = (topology.client(), &topology.nodes[0]);
     let sides = [
         (client, TENANT_NIC, ECHO, "no_flow"),
@@ -149,11 +143,8 @@ fn a_stray_segment_gets_a_reset_with_its_own_number() -> Result<()> {
 #[privileged_test]
 fn a_connection_that_talks_never_ends() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        tcp: ", idle_timeout: 2s",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().service("echo-a", |service| service.with("idle_timeout: 2s"));
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let pairs = [line.open()?, line.open()?, line.open()?];
 
@@ -182,11 +173,8 @@ fn a_connection_that_talks_never_ends() -> Result<()> {
 #[privileged_test]
 fn a_half_open_flow_ends_after_its_time() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        top: "timeouts: { half_open: 500ms }",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().set("timeouts.half_open", "500ms");
+    let lb = Lb::start(&topology, &config)?;
     let (client, node) = (topology.client(), &topology.nodes[0]);
     node.netns.run("nft add table ip quiet")?;
     node.netns
@@ -220,12 +208,10 @@ fn a_half_open_flow_ends_after_its_time() -> Result<()> {
 #[privileged_test]
 fn a_udp_flow_ends_after_its_time() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        udp: ", idle_timeout: 3s",
-        top: "timeouts: { udp: 500ms }",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config()
+        .service("dns-a", |service| service.with("idle_timeout: 3s"))
+        .set("timeouts.udp", "500ms");
+    let lb = Lb::start(&topology, &config)?;
     let server = udp_server(&topology)?;
     let [asks, listens] = [
         udp_client(topology.client())?,
@@ -272,16 +258,14 @@ fn a_udp_flow_ends_after_its_time() -> Result<()> {
 #[privileged_test]
 fn an_idle_connection_gives_its_budget_back() -> Result<()> {
     for (network, tcp) in [
-        (", max_flows: 1", ", idle_timeout: 1s"),
-        ("", ", max_flows: 1, idle_timeout: 1s"),
+        ("max_flows: 1", "idle_timeout: 1s"),
+        ("", "max_flows: 1, idle_timeout: 1s"),
     ] {
         let topology = Topology::poc()?;
-        let words = Words {
-            network,
-            tcp,
-            ..Words::default()
-        };
-        let lb = Lb::start(&topology, &words.config())?;
+        let config = config()
+            .network("tenant-a", |tenant| tenant.with(network))
+            .service("echo-a", |service| service.with(tcp));
+        let lb = Lb::start(&topology, &config)?;
         let line = line(&topology)?;
         for _ in 0..3 {
             let pair = line.open()?;

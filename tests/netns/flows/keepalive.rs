@@ -11,35 +11,31 @@ use lb_tests::{
     frames::segment::Segment,
     oracle::wire::Wire,
     poll,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     topology::{Host, Topology},
     traffic::conn_pair::wait_for_reset,
 };
 
 use crate::flows::life::{
-    LIMIT, Words, ensure_all_ids_are_free, line, only_flow, wait_for_answers,
+    LIMIT, config, ensure_all_ids_are_free, line, only_flow, wait_for_answers,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A second of silence, and three probes a second apart.
 pub(crate) const FOUND: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(12)];
 
-const KEPT: Words<'static> = Words {
-    snat: "10.32.96.50",
-    mgmt: "",
-    network: "",
-    nodes: "10.32.96.105",
-    tcp: ", idle_timeout: never, keepalive: 1s",
-    udp: "",
-    top: "",
-};
+/// Idle connections are kept, by a probe in each second.
+pub(super) fn kept() -> Config {
+    let kept = "idle_timeout: never, keepalive: 1s";
+    config().service("echo-a", |service| service.with(kept))
+}
 
 /// A8: an idle connection is probed at both ends by an acknowledgment of what they know already,
 /// which each of them answers; and it stays.
 #[privileged_test]
 fn an_idle_connection_is_probed_at_both_ends_and_stays() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &KEPT.config())?;
+    let lb = Lb::start(&topology, &kept())?;
     let line = line(&topology)?;
     let (client, node) = (topology.client(), &topology.nodes[0]);
     let dir = topology.dir();
@@ -77,7 +73,7 @@ fn an_idle_connection_is_probed_at_both_ends_and_stays() -> Result<()> {
 #[privileged_test]
 fn a_dead_backend_is_found_and_the_client_is_reset() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &KEPT.config())?;
+    let lb = Lb::start(&topology, &kept())?;
     let line = line(&topology)?;
     let pair = line.open()?;
     wait_for_answers(&lb)?;
@@ -94,7 +90,7 @@ fn a_dead_backend_is_found_and_the_client_is_reset() -> Result<()> {
 #[privileged_test]
 fn a_dead_client_is_found_and_the_backend_is_reset() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &KEPT.config())?;
+    let lb = Lb::start(&topology, &kept())?;
     let line = line(&topology)?;
     let pair = line.open()?;
     wait_for_answers(&lb)?;
@@ -112,9 +108,8 @@ fn a_dead_client_is_found_and_the_backend_is_reset() -> Result<()> {
 fn a_backend_that_is_silent_is_found() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
-    let top = format!("log: {{ flows: {} }}", log.display());
-    let words = Words { top: &top, ..KEPT };
-    let lb = Lb::start(&topology, &words.config())?;
+    let config = kept().set("log.flows", &log);
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let pair = line.open()?;
     wait_for_answers(&lb)?;

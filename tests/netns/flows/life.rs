@@ -1,7 +1,7 @@
 //! What the tests of a flow's life share: one client, one backend, one service each of TCP and UDP.
 
 use std::{
-    net::{SocketAddrV4, UdpSocket},
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     time::Duration,
 };
 
@@ -9,11 +9,13 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     oracle::{ids, query::Flow},
     poll,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     topology::{DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, Host, Topology, VIP},
     traffic::conn_pair::Line,
 };
 
+/// The first node.
+const NODE: Ipv4Addr = Ipv4Addr::new(10, 32, 96, 105);
 /// Long against anything that must happen, short against a default timeout.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// Where no service listens.
@@ -21,73 +23,19 @@ const NOBODY: SocketAddrV4 = SocketAddrV4::new(VIP, 9);
 /// What must come at once comes within this.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(200);
 
-/// What a configuration says beyond the addresses; each is empty or begins with a comma, except
-/// `top`, which is lines.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Words<'w> {
-    /// The SNAT address of the nodes' network.
-    pub(crate) snat: &'w str,
-    /// Of the nodes' network.
-    pub(crate) mgmt: &'w str,
-    /// Of the clients' network.
-    pub(crate) network: &'w str,
-    /// The backends of both services: which nodes.
-    pub(crate) nodes: &'w str,
-    /// Of the TCP service.
-    pub(crate) tcp: &'w str,
-    /// Of the UDP service.
-    pub(crate) udp: &'w str,
-    /// Top-level keys.
-    pub(crate) top: &'w str,
+/// The first node behind one service each of TCP and UDP.
+pub(crate) fn config() -> Config {
+    config_of(&[NODE])
 }
 
-impl Default for Words<'_> {
-    fn default() -> Self {
-        Self {
-            snat: "10.32.96.50",
-            mgmt: "",
-            network: "",
-            nodes: "10.32.96.105",
-            tcp: "",
-            udp: "",
-            top: "",
-        }
-    }
-}
-
-impl Words<'_> {
-    /// The configuration.
-    pub(crate) fn config(&self) -> String {
-        let Self {
-            snat,
-            mgmt,
-            network,
-            nodes,
-            tcp,
-            udp,
-            top,
-        } = self;
-        let pool = |port: u16| {
-            let nodes = nodes.split_whitespace();
-            let backends: Vec<String> = nodes.map(|node| format!("\"{node}:{port}\"")).collect();
-            backends.join(", ")
-        };
-        let [echo, dns] = [ECHO_NODE_PORT, DNS_NODE_PORT].map(pool);
-        format!(
-            "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [{snat}]{mgmt} }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24]{network} }}
-pools:
-  echo-a: {{ network: mgmt, backends: [{echo}] }}
-  dns-a: {{ network: mgmt, backends: [{dns}] }}
-services:
-  echo-a: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: echo-a{tcp} }}
-  dns-a: {{ network: tenant-a, listen: [\"{DNS}/udp\"], pool: dns-a{udp} }}
-{top}
-"
-        )
-    }
+/// The same services with these nodes behind them.
+pub(crate) fn config_of(nodes: &[Ipv4Addr]) -> Config {
+    let backends = |port| nodes.iter().map(move |&node| SocketAddrV4::new(node, port));
+    Config::poc()
+        .mgmt_pool("echo-a", backends(ECHO_NODE_PORT))
+        .mgmt_pool("dns-a", backends(DNS_NODE_PORT))
+        .tcp_service("echo-a", ECHO)
+        .service("dns-a", |dns| dns.on("tenant-a").udp(DNS).pool("dns-a"))
 }
 
 /// A line from the first client to the first node through the TCP service.

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::maps::snat::{FIRST_LEG_PORT, FIRST_LOCAL_PORT};
 use lb_tests::{
     oracle::capture::Capture,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     servers::peers::Peers,
     topology::{CONFIG, ECHO_NODE_PORT, LB_PORT, SNAT, Topology},
     traffic::client,
@@ -38,13 +38,8 @@ fn forbidden(lb: &Lb<'_>) -> Result<u64> {
 
 /// The configuration of the lab, with checks of the echo servers that ask at this port: what else a
 /// cell says to it is heard as well.
-fn asks(port: u16) -> String {
-    let pool = "echo-a:\n    network: mgmt\n";
-    assert!(CONFIG.contains(pool));
-    CONFIG.replace(
-        pool,
-        &format!("{pool}    health: {{ tcp: {{ port: {port} }} }}\n"),
-    )
+fn asks(port: u16) -> Config {
+    Config::read(CONFIG).pool("echo-a", |pool| pool.set("health.tcp.port", port))
 }
 
 fn node(topology: &Topology, port: u16) -> SocketAddrV4 {

@@ -18,8 +18,11 @@ use lb_common::{
 use lb_tests::{
     frames::{packet, raw::RawPort},
     poll,
-    product::lb::Lb,
-    topology::{ECHO_NODE_PORT, Host, MGMT_NIC, TENANT_NIC, Topology, VIP, mac_of},
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
+    topology::{Host, MGMT_NIC, TENANT_NIC, Topology, VIP, mac_of},
     traffic::flood::Flood,
 };
 use lb_user::dataplane::{flows::FlowTable, maps::Maps, pins::Pins};
@@ -60,7 +63,7 @@ fn a_million_flows_expire() -> Result<()> {
         None => SHORT,
     };
     let topology = Topology::poc()?;
-    let mut lb = Lb::start(&topology, &config(&extent, "1h"))?;
+    let mut lb = Lb::start(&topology, &idle(config(&extent), "1h"))?;
     let hosts = [topology.client(), &topology.nodes[0], &topology.workers[0]];
     hosts.into_iter().try_for_each(silence)?;
     let mut crowd = Crowd::new(&topology)?;
@@ -74,7 +77,7 @@ fn a_million_flows_expire() -> Result<()> {
     ensure!(live >= extent.flows, "{live} flows live");
 
     lb.process().stop()?;
-    lb.restart_with_full_log(&config(&extent, "1s"))?;
+    lb.restart_with_full_log(&idle(config(&extent), "1s"))?;
     let start = Instant::now();
     poll::until("the end of all flows", LIMIT, || {
         Ok((lb.status()?.flows.live == 0).then_some(()))
@@ -93,34 +96,27 @@ fn a_million_flows_expire() -> Result<()> {
 }
 
 /// As many SNAT addresses as the flows need in both networks, and a service over each of them.
-fn config(extent: &Extent, idle: &str) -> String {
-    let snat = |prefix: &str| {
-        let hosts = 1..=extent.addresses;
-        let addresses: Vec<String> = hosts.map(|host| format!("{prefix}.{host}")).collect();
-        addresses.join(", ")
-    };
-    let (mgmt, tenant) = (snat("10.32.97"), snat("192.168.203"));
+pub(crate) fn config(extent: &Extent) -> Config {
+    let snat = |[a, b, c]: [u8; 3]| (1..=extent.addresses).map(move |d| Ipv4Addr::new(a, b, c, d));
     let [first, second] = LISTENERS;
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: {MGMT_NIC}, prefixes: [10.32.96.0/20], snat: [{mgmt}] }}
-  tenant-a:
-    role: tenant
-    interface: {TENANT_NIC}
-    prefixes: [192.168.203.0/24]
-    snat: [{tenant}]
-    half_open: {PLACES}
-pools:
-  far: {{ network: mgmt, backends: [\"10.32.96.105:{ECHO_NODE_PORT}\"] }}
-  near: {{ network: tenant-a, backends: [\"192.168.203.101:{ECHO_NODE_PORT}\"] }}
-services:
-  far: {{ network: tenant-a, listen: [\"{first}/tcp\"], pool: far, idle_timeout: {idle} }}
-  near: {{ network: tenant-a, listen: [\"{second}/tcp\"], pool: near, idle_timeout: {idle} }}
-limits: {{ snat_addresses: {} }}
-",
-        2 * extent.addresses
-    )
+    Config::poc()
+        .network("mgmt", |mgmt| mgmt.snat(snat([10, 32, 97])))
+        .network("tenant-a", |tenant| {
+            let tenant = tenant.snat(snat([192, 168, 203]));
+            tenant.set("half_open", PLACES)
+        })
+        .mgmt_pool("far", ["10.32.96.105:30700"])
+        .pool("near", |near| {
+            near.on("tenant-a").backends(["192.168.203.101:30700"])
+        })
+        .tcp_service("far", first)
+        .tcp_service("near", second)
+        .set("limits.snat_addresses", 2 * extent.addresses)
+}
+
+fn idle(config: Config, timeout: &str) -> Config {
+    let idle = |service: Keys| service.set("idle_timeout", timeout);
+    config.service("far", idle).service("near", idle)
 }
 
 /// Keeps the kernel of a host from answering the frames that are for it.

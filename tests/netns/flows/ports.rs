@@ -1,23 +1,23 @@
 //! SNAT ports cannot be foreseen: an address gives them out in an order of its own, whether a start sets it up
 //! or a reload, which may do no more than any process that runs.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use anyhow::{Result, ensure};
 use lb_common::maps::snat::{FLOWS_PER_ADDRESS, base};
 use lb_tests::{
     oracle::ids,
     product::lb::{Lb, USER},
-    topology::Topology,
+    topology::{SNAT, Topology},
 };
 
 use crate::{
-    flows::life::Words,
+    flows::life::config,
     lifecycle::privileges::{ALL, KEPT, ensure_kept},
 };
 
-const ONE: &str = "10.32.96.50";
-const TWO: &str = "10.32.96.50, 10.32.96.51";
+const ONE: &[Ipv4Addr] = &[SNAT];
+const TWO: &[Ipv4Addr] = &[SNAT, Ipv4Addr::new(10, 32, 96, 51)];
 
 /// The places of the ports that wait, in the order in which they will come; by the slot of the address. Each is
 /// there once, and hardly one comes next to its neighbour: two are to be expected of so many.
@@ -41,19 +41,16 @@ fn alike(pairs: impl Iterator<Item = (u32, u32)>) -> usize {
 #[privileged_test]
 fn the_order_of_ports_is_another_one_for_each_address_and_each_time() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = |snat| Words {
-        snat,
-        ..Words::default()
-    };
-    let mut lb = Lb::start_unprivileged(&topology, &config(ONE).config(), ALL)?;
+    let config = |snat: &[Ipv4Addr]| config().network("mgmt", |mgmt| mgmt.set("snat", snat));
+    let mut lb = Lb::start_unprivileged(&topology, &config(ONE), ALL)?;
     ensure_kept(&topology, lb.process().id(), USER, KEPT)?;
     let first = waiting(&topology)?;
-    lb.reload(&config(TWO).config())?;
+    lb.reload(&config(TWO))?;
     let both = waiting(&topology)?;
     ensure!(first.len() == 1 && both.len() == 2 && first[&0] == both[&0]);
     // One that stays as it is keeps its order, also over a restart: what was used last comes last.
     lb.process().stop()?;
-    lb.restart(&config(TWO).config())?;
+    lb.restart(&config(TWO))?;
     let mut after = waiting(&topology)?;
     for (slot, places) in &mut after {
         // It was turned around by one.
@@ -61,7 +58,7 @@ fn the_order_of_ports_is_another_one_for_each_address_and_each_time() -> Result<
         ensure!(both[slot] == *places, "slot {slot}");
     }
     drop(lb);
-    let _lb = Lb::start(&topology, &config(TWO).config())?;
+    let _lb = Lb::start(&topology, &config(TWO))?;
     let anew = waiting(&topology)?;
     for (one, other) in [
         (&both[&0], &both[&1]),

@@ -2,7 +2,7 @@
 //! RELIABILITY 9 and 10.
 
 use std::{
-    net::{SocketAddrV4, UdpSocket},
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -15,13 +15,16 @@ use lb_tests::{
     },
     oracle::wire::Wire,
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     topology::{DNS, ECHO, Host, TENANT_NIC, Topology, VIP, mac_of},
     traffic::conn_pair::{Pair, refused},
 };
 
 use crate::flows::life::{
-    AT_ONCE, LIMIT, Words, ensure_all_ids_are_free, line, udp_client, udp_server,
+    AT_ONCE, LIMIT, config, config_of, ensure_all_ids_are_free, line, udp_client, udp_server,
 };
 
 const PORTS: usize = 100;
@@ -32,21 +35,14 @@ const NOTHING: SocketAddrV4 = SocketAddrV4::new(VIP, 9);
 /// An empty pool refuses TCP by a reset and UDP by an ICMP port unreachable.
 #[privileged_test]
 fn an_empty_pool_refuses() -> Result<()> {
-    let config = Words {
-        nodes: "",
-        ..Words::default()
-    };
-    refuses(&config, "no_backend")
+    refuses(&config_of(&[]), "no_backend")
 }
 
 /// So does a pool whose backend nobody can find on the network.
 #[privileged_test]
 fn a_backend_that_is_not_there_refuses() -> Result<()> {
-    let config = Words {
-        nodes: "10.32.96.200",
-        ..Words::default()
-    };
-    refuses(&config, "no_next_hop")
+    let absent = Ipv4Addr::new(10, 32, 96, 200);
+    refuses(&config_of(&[absent]), "no_next_hop")
 }
 
 /// A22: with 100 SNAT ports, 100 connections live; the next is refused at once, and none of the 100
@@ -54,11 +50,8 @@ fn a_backend_that_is_not_there_refuses() -> Result<()> {
 #[privileged_test]
 fn a22_without_a_free_snat_port_a_connection_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        snat: "{ address: 10.32.96.50, ports: 2000-2099 }",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().network("mgmt", |mgmt| mgmt.snat_ports(2000, 2099));
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let mut pairs = line.open_many(PORTS)?;
     let mut ports: Vec<u16> = pairs.iter().map(|pair| pair.snat.port()).collect();
@@ -91,11 +84,8 @@ fn a22_without_a_free_snat_port_a_connection_is_refused() -> Result<()> {
 #[privileged_test]
 fn a_service_above_its_budget_refuses() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        tcp: ", max_flows: 10",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().service("echo-a", |service| service.with("max_flows: 10"));
+    let lb = Lb::start(&topology, &config)?;
     budget(&topology, &lb)?;
     let server = udp_server(&topology)?;
     let datagrams = udp_client(topology.client())?;
@@ -110,11 +100,8 @@ fn a_service_above_its_budget_refuses() -> Result<()> {
 #[privileged_test]
 fn a_network_above_its_budget_refuses() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        network: ", max_flows: 10",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().network("tenant-a", |network| network.with("max_flows: 10"));
+    let lb = Lb::start(&topology, &config)?;
     budget(&topology, &lb)?;
     let pairs = line(&topology)?.open_many(MAX_FLOWS)?;
     at_once(unreachable(&udp_client(topology.client())?)?)?;
@@ -125,15 +112,15 @@ fn a_network_above_its_budget_refuses() -> Result<()> {
 /// Whom the rules deny learns nothing; with `reject` he learns that at once.
 #[privileged_test]
 fn the_denied_meet_silence_unless_the_service_rejects() -> Result<()> {
-    for (reject, is_loud) in [("", false), (", reject: true", true)] {
+    for is_loud in [false, true] {
         let topology = Topology::poc()?;
-        let rules = format!(", deny: [192.168.203.50/32]{reject}");
-        let config = Words {
-            tcp: &rules,
-            udp: &rules,
-            ..Words::default()
+        let rules = |service: Keys| {
+            service
+                .set("deny", ["192.168.203.50/32"])
+                .set("reject", is_loud)
         };
-        let lb = Lb::start(&topology, &config.config())?;
+        let config = config().service("echo-a", rules).service("dns-a", rules);
+        let lb = Lb::start(&topology, &config)?;
         meets(&topology, &lb, [ECHO, DNS], "denied", is_loud)?;
         assert_eq!(lb.status()?.flows.live, 0);
     }
@@ -143,22 +130,19 @@ fn the_denied_meet_silence_unless_the_service_rejects() -> Result<()> {
 /// Who asks a VIP for what it does not have learns nothing; with `reject` he learns that at once.
 #[privileged_test]
 fn a_port_of_no_service_is_silent_unless_the_network_rejects() -> Result<()> {
-    for (network, is_loud) in [("", false), (", reject: true", true)] {
+    for is_loud in [false, true] {
         let topology = Topology::poc()?;
-        let config = Words {
-            network,
-            ..Words::default()
-        };
-        let lb = Lb::start(&topology, &config.config())?;
+        let config = config().network("tenant-a", |tenant| tenant.set("reject", is_loud));
+        let lb = Lb::start(&topology, &config)?;
         meets(&topology, &lb, [NOTHING, NOTHING], "no_service", is_loud)?;
     }
     Ok(())
 }
 
 /// Both services of `config` refuse for `reason`, at once, and nothing is left of the attempt.
-fn refuses(config: &Words<'_>, reason: &str) -> Result<()> {
+fn refuses(config: &Config, reason: &str) -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &config.config())?;
+    let lb = Lb::start(&topology, config)?;
     let client = topology.client();
     at_once(refused(client, ECHO)?)?;
     assert_eq!(lb.refused(reason)?, 1, "{:?}", lb.drops()?);

@@ -1,8 +1,10 @@
 //! Clients and backends that are behind routers of their networks.
 
+use std::net::SocketAddrV4;
+
 use anyhow::{Result, ensure};
 use lb_tests::{
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     servers::{
         identity::Identity,
         peers::{DNS_NAME, Peers, Serves},
@@ -24,13 +26,7 @@ fn a_client_behind_a_tenant_router_is_served() -> Result<()> {
         ensure!(lb.dropped("spoofed")? > 0, "{:?}", lb.drops()?);
         lb.down()?;
     }
-    let tenant = "prefixes: [192.168.203.0/24] }";
-    let routes = format!(
-        "prefixes: [192.168.203.0/24], routes: [{{ to: {}, via: {} }}] }}",
-        far.to, far.via
-    );
-    let config = CONFIG.replace(tenant, &routes);
-    ensure!(config != CONFIG, "the tenant's network");
+    let config = Config::read(CONFIG).network("tenant-a", |tenant| tenant.route(&far));
     let _lb = Lb::start(&topology, &config)?;
 
     for host in [&far.host, topology.client()] {
@@ -57,21 +53,10 @@ fn a_backend_behind_a_mgmt_router_serves() -> Result<()> {
         ..Serves::default()
     };
     let peers = Peers::start_on(&topology, identity, [(&far.host, serves)])?;
-    let routes = format!(
-        "prefixes: [10.32.96.0/20], routes: [{{ to: {}, via: {} }}],",
-        far.to, far.via
-    );
-    let config = CONFIG
-        .replace("prefixes: [10.32.96.0/20],", &routes)
-        .replace("10.32.96.105:30700", &format!("{}:30700", far.host.address))
-        .replace(
-            r#", "10.32.96.106:30700", "10.32.96.107:30700", "10.32.96.108:30700"]"#,
-            "]",
-        );
-    ensure!(
-        !config.contains("10.32.96.106:30700"),
-        "one backend: {config}"
-    );
+    let at = SocketAddrV4::new(far.host.address, ECHO_NODE_PORT);
+    let config = Config::read(CONFIG)
+        .network("mgmt", |mgmt| mgmt.route(&far))
+        .pool("echo-a", |pool| pool.backends([at]));
     let _lb = Lb::start(&topology, &config)?;
 
     for client in &topology.clients {

@@ -14,7 +14,7 @@ use lb_tests::{
     traffic::conn_pair::{Pair, wait_for_reset},
 };
 
-use crate::flows::life::{AT_ONCE, LIMIT, Words, ensure_all_ids_are_free, line};
+use crate::flows::life::{AT_ONCE, LIMIT, config, ensure_all_ids_are_free, line};
 
 /// RELIABILITY 8: both resets of an expired flow are lost; then the first segment of either end, of
 /// the client or of the backend first, is answered with one.
@@ -25,11 +25,8 @@ fn both_ends_learn_of_the_end_though_both_resets_were_lost() -> Result<()> {
         None => 2,
     };
     let topology = Topology::poc()?;
-    let config = Words {
-        tcp: ", idle_timeout: 500ms",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().service("echo-a", |service| service.with("idle_timeout: 500ms"));
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let hosts = [topology.client(), &topology.nodes[0]];
     for host in hosts {

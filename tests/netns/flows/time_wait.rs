@@ -10,7 +10,7 @@ use lb_tests::{
 };
 
 use crate::{
-    flows::life::{Words, ensure_all_ids_are_free},
+    flows::life::{config, ensure_all_ids_are_free},
     lifecycle::alone::add_sources,
 };
 
@@ -26,15 +26,8 @@ fn tuples_in_time_wait_are_used_again() -> Result<()> {
         None => (1500, 1024),
     };
     let topology = Topology::poc()?;
-    let snat = format!(
-        "{{ address: 10.32.96.50, ports: 1024-{} }}",
-        1024 + ports - 1
-    );
-    let words = Words {
-        snat: &snat,
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &words.config())?;
+    let config = config().network("mgmt", |mgmt| mgmt.snat_ports(1024, 1024 + ports - 1));
+    let lb = Lb::start(&topology, &config)?;
     let node = &topology.nodes[0];
     let server = Server::start(node, ECHO_NODE_PORT, WORKERS)?;
     let sources = add_sources(topology.client(), 120, 16)?;

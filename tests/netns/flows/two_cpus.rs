@@ -16,13 +16,14 @@ use lb_tests::{
     },
     oracle::{ids, observe},
     product::{
+        config::Config,
         cpu::{self, Dice},
         lb::Lb,
     },
     topology::{LB_PORT, MGMT_NIC, SNAT, TENANT_NIC, Topology, mac_of},
 };
 
-use crate::flows::life::{Words, ensure_all_ids_are_free, line};
+use crate::flows::life::{self, ensure_all_ids_are_free, line};
 
 /// Tuples that both CPUs send for; each may have one flow.
 const TUPLES: u8 = 8;
@@ -91,17 +92,11 @@ fn two_cpus_on_the_same_flows_lose_nothing() -> Result<()> {
     ensure_all_ids_are_free(&topology, &lb)
 }
 
-fn config() -> String {
-    let config = Words {
-        top: "timeouts: { half_open: 2s }",
-        ..Words::default()
-    };
-    let forged = format!("  forged: {{ network: mgmt, backends: [\"{NODE}\"] }}\nservices:\n");
-    let service =
-        format!("  forged: {{ network: tenant-a, listen: [\"{FORGED}/tcp\"], pool: forged }}\n");
-    config
-        .config()
-        .replace("services:\n", &format!("{forged}{service}"))
+fn config() -> Config {
+    life::config()
+        .mgmt_pool("forged", [NODE])
+        .tcp_service("forged", FORGED)
+        .set("timeouts.half_open", "2s")
 }
 
 /// What each queue of each NIC has received.

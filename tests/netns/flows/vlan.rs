@@ -12,7 +12,7 @@ use lb_tests::{
     netns::Netns,
     oracle::wire::{self, Wire},
     poll,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     servers::peers::{DNS_NAME, Peers},
     topology::{
         API, APPS_HTTPS, CONFIG, DNS, DNS_NODE_PORT, ECHO, LAB_CONFIG, LB_PORT, MGMT_VLAN,
@@ -152,11 +152,9 @@ fn the_hub_may_be_on_the_same_trunk() -> Result<()> {
         .tenants
         .each_ref()
         .map(|tenant| Peers::start_tenant(&trunk, tenant));
-    let config = LAB_CONFIG.replace(
-        "interface: eth1, ",
-        &format!("interface: {TENANT_NIC}, vlan: {MGMT_VLAN}, "),
-    );
-    ensure!(config != LAB_CONFIG, "the NIC of the hub");
+    let config = Config::read(LAB_CONFIG).network("mgmt", |mgmt| {
+        mgmt.set("interface", TENANT_NIC).set("vlan", MGMT_VLAN)
+    });
     let lb = Lb::start(&trunk, &config)?;
 
     for (tenant, peers) in trunk.tenants.iter().zip(peers) {

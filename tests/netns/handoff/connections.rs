@@ -92,7 +92,7 @@ pub(crate) fn wait_for_no_sockets_in(site: &Site, networks: &[&str]) -> Result<(
 fn b15_a_connection_is_handed_over_and_is_a_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let pairs = line.open_many(3)?;
     wait_for_no_sockets(&topology)?;
     assert_eq!(handed_over(&lb)?, 3);
@@ -136,7 +136,7 @@ fn b15_a_connection_is_handed_over_and_is_a_flow() -> Result<()> {
 fn b15_ends_close_and_reset_as_they_like() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     for client_first in [true, false] {
         let Pair { client, server, .. } = line.open()?;
         let (first, second) = match client_first {
@@ -212,7 +212,7 @@ fn go_on(transfers: &[Transfer<'_>]) -> Result<()> {
 fn b15_a_process_that_stops_or_dies_changes_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let config = config(&topology, "", "");
+    let config = config(&topology);
     let mut lb = Lb::start(&topology, &config)?;
     let there = line.open()?;
     let back = line.open()?;
@@ -260,7 +260,7 @@ fn b15_a_process_that_stops_or_dies_changes_nothing() -> Result<()> {
 #[privileged_test]
 fn b15_what_does_not_fit_is_copied() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let without_timestamps = line(&topology)?;
     let pair = without_timestamps.open()?;
     carry(&pair.client, &pair.server, 1 << 20)?;
@@ -284,7 +284,7 @@ fn b15_what_does_not_fit_is_copied() -> Result<()> {
 #[privileged_test]
 fn b15_who_is_known_to_be_copied_takes_no_port_of_a_flow() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let without_timestamps = line(&topology)?;
     let pairs = without_timestamps.open_many(4)?;
     let of_flows = FIRST_FLOW_PORT..FIRST_LEG_PORT;
@@ -339,7 +339,7 @@ fn b15_a_backend_may_speak_at_any_moment() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
     let _teller = Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), "node")?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let hello = named(NAME.as_bytes());
     topology.client().netns.inside(|| {
         for round in 0..SPOKEN {
@@ -363,7 +363,7 @@ fn b15_a_backend_may_speak_at_any_moment() -> Result<()> {
 fn b15_the_least_privileges_are_enough() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start_unprivileged(&topology, &config(&topology, "", ""), ALL)?;
+    let lb = Lb::start_unprivileged(&topology, &config(&topology), ALL)?;
     let pair = line.open()?;
     wait_for_no_sockets(&topology)?;
     assert_eq!(handed_over(&lb)?, 1);

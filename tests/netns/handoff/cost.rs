@@ -200,11 +200,7 @@ fn what_each_way_costs_is_printed() -> Result<()> {
     let tier = tier();
     let mut haproxy = haproxy(&beside)?;
     let node = topology.nodes[0].address;
-    let config = crate::proxy::relayed::config(&topology, "", "")
-        + &format!("  plain: {{ network: tenant-a, listen: [\"{PLAIN}/tcp\"], pool: a }}\n");
-    // The services come before the timeouts.
-    let (head, plain) = config.split_at(config.find("  plain").context("the service")?);
-    let config = head.replace("timeouts:", &format!("{plain}timeouts:"));
+    let config = crate::proxy::relayed::config(&topology).tcp_service_to("plain", PLAIN, "a");
     let mut lb = Lb::start(&topology, &config)?;
     let [client, copied] = [&topology.clients[0], &topology.clients[1]];
     copied.netns.set_sysctl("ipv4/tcp_timestamps", "0")?;

@@ -136,12 +136,11 @@ fn kill_at(moments: impl Iterator<Item = Moment>, after: After) -> Result<Vec<En
     let line = Line::new(client, SHARED, live, PORT)?.saying(named(NAMES[0].as_bytes()));
     let _teller =
         Teller::start_listening(&node.netns, SocketAddrV4::new(node.address, PORT), NAMES[1])?;
-    let config = config(&topology, ROUTES).replace(
-        "snat: [10.32.96.50]",
-        "snat: [{ address: 10.32.96.50, ports: 1024-2047 }]",
-    ) + "timeouts: { half_closed: 2s }\n";
     // A hello that did not get there leaves a flow of which nobody hears any more.
-    let config = config.replace(" sni: {", " idle_timeout: 30s, sni: {");
+    let config = config(&topology, ROUTES)
+        .network("mgmt", |mgmt| mgmt.snat_ports(1024, 2047))
+        .service("shared", |shared| shared.set("idle_timeout", "30s"))
+        .set("timeouts.half_closed", "2s");
     let mut lb = Lb::start(&topology, &config)?;
     let exchanges = line.open_many(LIVE)?.into_iter().map(Exchange::start);
     let exchanges: Vec<Exchange> = exchanges.collect::<Result<_>>()?;

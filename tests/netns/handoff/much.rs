@@ -25,7 +25,7 @@ fn b15_much_goes_up_and_comes_down() -> Result<()> {
     };
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let pairs = line.open_many(2)?;
     let [up, down] = [&pairs[0], &pairs[1]];
     wait_for_no_sockets(&topology)?;

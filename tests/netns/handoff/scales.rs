@@ -64,7 +64,7 @@ fn b15_windows_of_all_scales_close_and_open() -> Result<()> {
     let topology = Topology::poc()?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
     let at = SocketAddrV4::new(node.address, PORT);
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let scales = || (0..=LARGEST).map(Scale::Of).chain([Scale::No]);
     let of_client = scales().map(|scale| [scale, Scale::Usual]);
     let of_node = scales().map(|scale| [Scale::Usual, scale]);

@@ -35,7 +35,7 @@ enum Small {
 fn b15_ends_that_take_small_segments_get_all() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
     let hosts = [(client, "192.168.203.0/24"), (node, "10.32.96.0/20")];
     let usual: [Option<Small>; 2] = [None, None];

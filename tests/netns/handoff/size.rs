@@ -41,7 +41,7 @@ fn clients_are_told_what_the_backend_takes() -> Result<()> {
     let topology = Topology::poc()?;
     takes(&topology.nodes[0], "10.32.96.0/20", LESS)?;
     let line = fast_line(&topology)?;
-    let config = config(&topology, "", "");
+    let config = config(&topology);
     let mut lb = Lb::start(&topology, &config)?;
     let first = line.open()?;
     assert_eq!(counts(&lb)?, (0, 1));
@@ -66,7 +66,7 @@ fn clients_are_told_what_the_backend_takes() -> Result<()> {
 fn a_backend_is_told_what_its_client_takes() -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     for (number, mss) in (1..).zip([LESS, 536, 100]) {
         takes(topology.client(), "192.168.203.0/24", mss)?;
         let pair = line.open()?;

@@ -9,11 +9,12 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     servers::teller::{Teller, ask_on},
     topology::{Host, Trunk},
     traffic::{client::open_from, hello::named},
 };
+use serde_json::json;
 
 use crate::{
     handoff::connections::wait_for_no_sockets_in,
@@ -101,30 +102,24 @@ fn b15_two_tenants_are_handed_over_side_by_side() -> Result<()> {
 }
 
 /// The pools of both tenants, and a service for each on one VIP.
-fn config(nodes: &[Host]) -> String {
-    let (mut pools, mut services) = (String::new(), String::new());
-    for (tenant, port) in TENANTS {
-        let mut routes = Vec::new();
-        for (node, name) in nodes.iter().zip(NAMES) {
-            let (address, pool) = (node.address, format!("{}-{tenant}", &name[..1]));
-            pools += &format!("  {pool}: {{ network: mgmt, backends: [\"{address}:{port}\"] }}\n");
-            routes.push(format!("{{ names: [{name}], pool: {pool} }}"));
-        }
-        let routes = routes.join(", ");
-        services += &format!(
-            "  of-{tenant}: {{ network: {tenant}, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{routes}] }} }}\n"
-        );
-    }
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  t1: {{ role: tenant, interface: eth0, vlan: 2003, prefixes: [192.168.203.0/24] }}
-  t2: {{ role: tenant, interface: eth0, vlan: 2004, prefixes: [192.168.203.0/24] }}
-pools:
-{pools}services:
-{services}"
-    )
+fn config(nodes: &[Host]) -> Config {
+    let networks = Config::new()
+        .mgmt()
+        .network("t1", |t1| t1.tenant(2003, "192.168.203.0/24"))
+        .network("t2", |t2| t2.tenant(2004, "192.168.203.0/24"));
+    let tenants = TENANTS.into_iter();
+    tenants.fold(networks, |config, (tenant, port)| {
+        let pool = |name: &str| format!("{}-{tenant}", &name[..1]);
+        let pools = nodes.iter().zip(NAMES);
+        let config = pools.fold(config, |config, (node, name)| {
+            config.mgmt_pool(&pool(name), [SocketAddrV4::new(node.address, port)])
+        });
+        config.service(&format!("of-{tenant}"), |service| {
+            let route = |name: &str| json!({ "names": [name], "pool": pool(name) });
+            let routes = NAMES.map(route);
+            service.on(tenant).tcp(SHARED).set("sni.routes", routes)
+        })
+    })
 }
 
 /// One connection after the other, from one port after the other, to one name after the other.

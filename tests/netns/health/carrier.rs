@@ -3,7 +3,11 @@
 use std::{thread, time::Duration};
 
 use anyhow::Result;
-use lb_tests::{poll, product::lb::Lb, topology::Topology};
+use lb_tests::{
+    poll,
+    product::{config::Config, lb::Lb},
+    topology::Topology,
+};
 
 use crate::{
     flows::life::LIMIT,
@@ -11,9 +15,9 @@ use crate::{
 };
 
 /// A site whose dead backends lose their flows at the first check that fails.
-fn config(site: &Site<'_>) -> String {
-    let config = site.http("").replace("rise: 2", "rise: 2, on_dead: reset");
-    config.replace("fall: 3", "fall: 1")
+fn config(site: &Site<'_>) -> Config {
+    let config = site.http_reset("");
+    config.pool("echo-a", |pool| pool.set("health.fall", 1))
 }
 
 fn set(topology: &Topology, state: &str) -> Result<()> {

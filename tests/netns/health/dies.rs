@@ -11,16 +11,19 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     netns::Netns,
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::{answers::Answers, echo::EchoServer},
-    topology::{ECHO_NODE_PORT, MGMT_NIC, TENANT_NIC, Topology, VIP},
+    topology::{ECHO_NODE_PORT, Topology, VIP},
     traffic::secret::SecretFlow,
 };
 
 use crate::{
     flows::{
         life::LIMIT,
-        million::{Crowd, Extent, LISTENERS, PLACES, STEP, silence},
+        million::{self, Crowd, Extent, LISTENERS, STEP, silence},
     },
     health::verdicts::{FAST, SOON, wait_for},
 };
@@ -188,35 +191,15 @@ fn resets(netns: &Netns) -> Result<Vec<u64>> {
         .collect()
 }
 
-fn config(extent: &Extent) -> String {
-    let snat = |prefix: &str| {
-        let hosts = 1..=extent.addresses;
-        let addresses: Vec<String> = hosts.map(|host| format!("{prefix}.{host}")).collect();
-        addresses.join(", ")
+fn config(extent: &Extent) -> Config {
+    let checked = |pool: Keys| {
+        let health = Keys::from(FAST).set("on_dead", "reset");
+        pool.set("health", health.set("tcp.port", HEALTH_PORT))
     };
-    let (mgmt, tenant) = (snat("10.32.97"), snat("192.168.203"));
-    let [far, near] = LISTENERS;
-    let health = format!("{{ tcp: {{ port: {HEALTH_PORT} }}, {FAST}, on_dead: reset }}");
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: {MGMT_NIC}, prefixes: [10.32.96.0/20], snat: [{mgmt}] }}
-  tenant-a:
-    role: tenant
-    interface: {TENANT_NIC}
-    prefixes: [192.168.203.0/24]
-    snat: [{tenant}]
-    half_open: {PLACES}
-pools:
-  far: {{ network: mgmt, health: {health}, backends: [\"10.32.96.105:{ECHO_NODE_PORT}\"] }}
-  near: {{ network: tenant-a, backends: [\"192.168.203.101:{ECHO_NODE_PORT}\"] }}
-  busy: {{ network: mgmt, health: {health}, backends: [\"10.32.96.105:{BUSY_NODE_PORT}\"] }}
-services:
-  far: {{ network: tenant-a, listen: [\"{far}/tcp\"], pool: far }}
-  near: {{ network: tenant-a, listen: [\"{near}/tcp\"], pool: near }}
-  busy: {{ network: tenant-a, listen: [\"{BUSY}/tcp\"], pool: busy }}
-limits: {{ snat_addresses: {} }}
-",
-        2 * extent.addresses
-    )
+    let busy = format!("10.32.96.105:{BUSY_NODE_PORT}");
+    million::config(extent)
+        .pool("far", checked)
+        .mgmt_pool("busy", [busy])
+        .pool("busy", checked)
+        .tcp_service("busy", BUSY)
 }

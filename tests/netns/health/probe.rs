@@ -10,9 +10,12 @@ use lb_tests::{
     oracle::wire::{Wire, ipv4},
     poll,
     process::Process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::{answers::Answers, identity::Identity, peers::Peers},
-    topology::{API_NODE_PORT, ECHO, SNAT, Topology},
+    topology::{API, API_NODE_PORT, ECHO, SNAT, Topology},
     traffic::conn_pair::refused,
 };
 
@@ -65,13 +68,13 @@ fn e2_a_tls_alert_is_not_ready_and_the_right_name_is_up() -> Result<()> {
     let second = ["-key2", key, "-cert2", certificate];
     let mut server = tls_server(&topology, &nameless, &[&fatal[..], &second].concat())?;
     let site = Site::new(&topology, 2)?;
-    let config = |words: &str| {
-        let tls = format!("tls: {{ port: {TLS_PORT}{words} }}");
-        site.config(&tls, FAST, "")
+    let config = |tls: &str| {
+        let tls = Keys::from(tls).set("port", TLS_PORT);
+        site.config(Keys::from(FAST).set("tls", tls), "")
     };
-    let lb = Lb::start(&topology, &config(", sni: api.lab"))?;
+    let lb = Lb::start(&topology, &config("sni: api.lab"))?;
     wait_for(&lb, &["dead", "up"], SOON)?;
-    lb.reload(&config(", sni: wrong.lab"))?;
+    lb.reload(&config("sni: wrong.lab"))?;
     wait_for(&lb, &["dead", "not_ready"], SOON)?;
     let table = lb.tell(&["backends"])?.done()?;
     ensure!(
@@ -99,23 +102,13 @@ fn e2_a_tls_alert_is_not_ready_and_the_right_name_is_up() -> Result<()> {
 fn e3_readyz_counts_within_thirty_seconds() -> Result<()> {
     let topology = Topology::poc()?;
     let peers = Peers::start(&topology)?;
-    let backends: Vec<String> = topology
-        .nodes
-        .iter()
-        .map(|node| format!("\"{}:{API_NODE_PORT}\"", node.address))
-        .collect();
-    let config = format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-  kas-a: {{ network: mgmt, health: {{ https: {{ path: /readyz, sni: api.lab }} }}, backends: [{}] }}
-services:
-  api-a: {{ network: tenant-a, listen: [\"192.168.203.110:6443/tcp\"], pool: kas-a }}
-",
-        backends.join(", ")
-    );
+    let nodes = topology.nodes.iter();
+    let nodes = nodes.map(|node| SocketAddrV4::new(node.address, API_NODE_PORT));
+    let check = "health: { https: { path: /readyz, sni: api.lab } }";
+    let config = Config::poc()
+        .mgmt_pool("kas-a", nodes)
+        .pool("kas-a", |pool| pool.with(check))
+        .tcp_service_to("api-a", API, "kas-a");
     let lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up"; 4], LIMIT)?;
     peers.nodes()[0].be_ready(false)?;
@@ -135,31 +128,21 @@ services:
 /// go on all the same.
 #[privileged_test]
 fn checks_do_not_run_out_of_ports() -> Result<()> {
-    const BACKENDS: usize = 20;
+    const BACKENDS: u16 = 20;
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
     let endpoint = SocketAddrV4::new(node.address, HEALTH_PORT);
     let answers = Answers::start(&node.netns, endpoint)?;
-    let backends: Vec<String> = (1..=BACKENDS)
-        .map(|port| format!("\"{}:{port}\"", node.address))
-        .collect();
-    let config = format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-  many:
-    network: mgmt
-    health: {{ tcp: {{ port: {HEALTH_PORT} }}, interval: 100ms }}
-    backends: [{}]
-services:
-  many: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: many }}
-",
-        backends.join(", ")
-    );
+    let backends = (1..=BACKENDS).map(|port| SocketAddrV4::new(node.address, port));
+    let config = Config::poc()
+        .mgmt_pool("many", backends)
+        .pool("many", |pool| {
+            let health = Keys::from("interval: 100ms");
+            pool.set("health", health.set("tcp.port", HEALTH_PORT))
+        })
+        .tcp_service("many", ECHO);
     let mut lb = Lb::start(&topology, &config)?;
-    wait_for(&lb, &["up"; BACKENDS], LIMIT)?;
+    wait_for(&lb, &["up"; BACKENDS as usize], LIMIT)?;
     poll::until("twice as many checks as ports", 2 * LIMIT, || {
         Ok((answers.asked() > 2048).then_some(()))
     })

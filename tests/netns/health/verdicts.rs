@@ -12,12 +12,16 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     oracle::wire::Wire,
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::{answers::Answers, echo::EchoServer},
-    topology::{ECHO, ECHO_NODE_PORT, Topology},
+    topology::{ECHO, ECHO_NODE_PORT, Host, Topology},
     traffic::{client, conn_pair::refused},
 };
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 use crate::flows::life::LIMIT;
 
@@ -58,38 +62,32 @@ impl<'t> Site<'t> {
         Ok(site)
     }
 
-    /// The configuration with this check, with `kind` such as `http: { path: /readyz }`, and these
-    /// other keys of the pool.
-    pub(crate) fn config(&self, kind: &str, health: &str, pool: &str) -> String {
+    /// The configuration with this check and these other keys of the pool.
+    pub(crate) fn config(&self, health: impl Into<Keys>, pool: &str) -> Config {
         let nodes = self.topology.nodes.iter().take(self.health.len());
-        let backends: Vec<String> = nodes
-            .map(|node| {
-                let (name, address) = (&node.name, node.address);
-                format!("{{ name: {name}, address: \"{address}:{ECHO_NODE_PORT}\" }}")
+        let backend = |node: &Host| {
+            let address = SocketAddrV4::new(node.address, ECHO_NODE_PORT);
+            json!({ "name": node.name, "address": address })
+        };
+        let backends: Vec<Value> = nodes.map(backend).collect();
+        let health = health.into();
+        Config::poc()
+            .pool("echo-a", |echo| {
+                let echo = echo.on("mgmt").with(pool).set("health", health);
+                echo.set("backends", backends)
             })
-            .collect();
-        format!(
-            "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-  echo-a:
-    network: mgmt
-    health: {{ {kind}, {health} }}
-    {pool}
-    backends: [{}]
-services:
-  echo-a: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: echo-a }}
-",
-            backends.join(", ")
-        )
+            .tcp_service("echo-a", ECHO)
     }
 
     /// An HTTP check at the endpoints.
-    pub(crate) fn http(&self, pool: &str) -> String {
-        let kind = format!("http: {{ path: /readyz, port: {HEALTH_PORT} }}");
-        self.config(&kind, FAST, pool)
+    pub(crate) fn http(&self, pool: &str) -> Config {
+        self.config(at_endpoints(FAST), pool)
+    }
+
+    /// [`Self::http`], and dead backends lose their flows.
+    pub(crate) fn http_reset(&self, pool: &str) -> Config {
+        let config = self.http(pool);
+        config.pool("echo-a", |echo| echo.set("health.on_dead", "reset"))
     }
 
     /// Which nodes answer this many new connections, and how many each.
@@ -110,6 +108,12 @@ services:
     }
 }
 
+/// An HTTP check at the endpoints, with these times.
+pub(crate) fn at_endpoints(times: &str) -> Keys {
+    let http = json!({ "path": "/readyz", "port": HEALTH_PORT });
+    Keys::from(times).set("http", http)
+}
+
 /// Waits until the backends have these verdicts; how long that took.
 pub(crate) fn wait_for(lb: &Lb<'_>, verdicts: &[&str], limit: Duration) -> Result<Duration> {
     let start = Instant::now();
@@ -128,8 +132,8 @@ pub(crate) fn wait_for(lb: &Lb<'_>, verdicts: &[&str], limit: Duration) -> Resul
 fn e1_a_backend_that_refuses_is_taken_out_and_comes_back() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
-    let tcp = format!("tcp: {{ port: {HEALTH_PORT} }}");
-    let lb = Lb::start(&topology, &site.config(&tcp, FAST, ""))?;
+    let tcp = Keys::from(FAST).set("tcp.port", HEALTH_PORT);
+    let lb = Lb::start(&topology, &site.config(tcp, ""))?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     assert_eq!(site.who(40)?.len(), 2);
 
@@ -162,9 +166,7 @@ fn e1_a_backend_that_refuses_is_taken_out_and_comes_back() -> Result<()> {
 fn e13_a_backend_that_is_not_ready_finishes_what_it_has() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 3)?;
-    let config = site
-        .http("drain_timeout: 1s")
-        .replace("rise: 2", "rise: 2, on_dead: reset");
+    let config = site.http_reset("drain_timeout: 1s");
     let lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up"; 3], LIMIT)?;
     let connections = connect(&topology, 60)?;
@@ -192,7 +194,7 @@ fn e13_a_backend_that_is_not_ready_finishes_what_it_has() -> Result<()> {
 fn e13_one_server_of_three_behind_all_nodes_resets_nobody() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 3)?;
-    let config = site.http("").replace("rise: 2", "rise: 2, on_dead: reset");
+    let config = site.http_reset("");
     let lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up"; 3], LIMIT)?;
     let connections = connect(&topology, 60)?;
@@ -277,8 +279,11 @@ fn e8_e11_a_pool_without_anybody_up_refuses_at_once() -> Result<()> {
 fn e9_below_the_watermark_the_pool_does_as_configured() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 4)?;
-    let keys = |action: &str| format!("min_up: 60%\n    below_min_up: {action}");
-    let lb = Lb::start(&topology, &site.http(&keys("all")))?;
+    let low = |keys: &str| {
+        site.http("min_up: 60%")
+            .pool("echo-a", |pool| pool.with(keys))
+    };
+    let lb = Lb::start(&topology, &low("below_min_up: all"))?;
     wait_for(&lb, &["up"; 4], LIMIT)?;
     site.health[0].answer(503);
     wait_for(&lb, &["not_ready", "up", "up", "up"], SOON)?;
@@ -287,7 +292,7 @@ fn e9_below_the_watermark_the_pool_does_as_configured() -> Result<()> {
     wait_for(&lb, &["not_ready", "not_ready", "up", "up"], SOON)?;
     assert_eq!(site.who(80)?.len(), 4, "half of them are not");
 
-    lb.reload(&site.http(&keys("refuse")))?;
+    lb.reload(&low("below_min_up: refuse"))?;
     refused(topology.client(), ECHO)?;
     site.health[1].answer(200);
     wait_for(&lb, &["not_ready", "up", "up", "up"], SOON)?;
@@ -302,7 +307,7 @@ fn e10_the_connections_of_a_dead_backend_are_reset() -> Result<()> {
     const EACH: usize = 500;
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
-    let config = site.http("").replace("rise: 2", "rise: 2, on_dead: reset");
+    let config = site.http_reset("");
     let lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     let connections = connect(&topology, 2 * EACH)?;
@@ -362,9 +367,8 @@ fn e10_the_connections_of_a_dead_backend_are_reset() -> Result<()> {
 fn checks_that_were_late_themselves_are_no_verdict() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 4)?;
-    let kind = format!("http: {{ path: /readyz, port: {HEALTH_PORT} }}");
-    let health = "interval: 100ms, timeout: 100ms, rise: 1, fall: 1";
-    let mut lb = Lb::start(&topology, &site.config(&kind, health, ""))?;
+    let health = at_endpoints("interval: 100ms, timeout: 100ms, rise: 1, fall: 1");
+    let mut lb = Lb::start(&topology, &site.config(health, ""))?;
     wait_for(&lb, &["up"; 4], LIMIT)?;
     for _ in 0..40 {
         lb.process().signal(Signal::SIGSTOP)?;

@@ -26,7 +26,7 @@ use lb_tests::{
 };
 
 use crate::{
-    flows::life::{LIMIT, Words},
+    flows::life::{LIMIT, config},
     oracle::Oracle,
 };
 
@@ -158,7 +158,7 @@ fn reliability_23_source_routes_are_dropped_and_counted() -> Result<()> {
 #[privileged_test]
 fn a15_a_syn_with_an_ip_option_is_answered() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
     let _listener = Line::new(client, ECHO, node, ECHO_NODE_PORT)?;
     let hops = hops(&topology, client)?;

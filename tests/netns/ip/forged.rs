@@ -12,7 +12,7 @@ use lb_tests::{
     topology::{ECHO, ECHO_NODE_PORT, Host, MGMT_NIC, SNAT, TENANT_NIC, Topology, VIP, mac_of},
 };
 
-use crate::flows::life::{LIMIT, Words, line};
+use crate::flows::life::{LIMIT, config, line};
 
 /// RELIABILITY 16: "too big" moves nobody who did not send what it is about.
 #[privileged_test]
@@ -20,7 +20,7 @@ fn reliability_16_forged_errors_change_nothing() -> Result<()> {
     const STEP: u32 = 1 << 25;
     const MTU: u16 = 1300;
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
     let dir = topology.dir();
     let from_client = Wire::received(&topology.tenant_lan, "p-c1", "tcp", dir)?;
@@ -115,7 +115,7 @@ fn reliability_16_forged_errors_change_nothing() -> Result<()> {
 fn reliability_16_a_client_lowers_no_mtu_below_the_floor() -> Result<()> {
     const FLOOR: u32 = 1280;
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
     let dir = topology.dir();
     let from_client = Wire::received(&topology.tenant_lan, "p-c1", "tcp", dir)?;

@@ -16,7 +16,7 @@ use lb_tests::{
 };
 
 use crate::{
-    flows::life::{LIMIT, Words, udp_client, udp_server},
+    flows::life::{LIMIT, config, udp_client, udp_server},
     ip::offload::make_generic,
     policy::allow::cut,
 };
@@ -38,7 +38,7 @@ fn a15_a_datagram_of_4000_bytes_is_answered_by_4000_bytes() -> Result<()> {
         if is_generic {
             make_generic(&topology)?;
         }
-        let lb = Lb::start(&topology, &Words::default().config())?;
+        let lb = Lb::start(&topology, &config())?;
         let [client, node] = [topology.client(), &topology.nodes[0]];
         let at_node = Wire::received(&node.netns, "eth0", "udp", topology.dir())?;
         let at_client = Wire::received(&client.netns, "eth0", "udp", topology.dir())?;
@@ -79,7 +79,7 @@ fn a15_a_datagram_of_4000_bytes_is_answered_by_4000_bytes() -> Result<()> {
 fn reliability_15_clients_with_the_same_id_get_their_own_data() -> Result<()> {
     const ROUNDS: u8 = 30;
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let server = udp_server(&topology)?;
     let at_node = Wire::received(&topology.nodes[0].netns, "eth0", "udp", topology.dir())?;
     let hosts: Vec<&Host> = topology.clients.iter().chain(&topology.workers).collect();
@@ -148,7 +148,7 @@ fn reliability_15_clients_with_the_same_id_get_their_own_data() -> Result<()> {
 #[privileged_test]
 fn reliability_15_tiny_overlapping_and_early_fragments_are_dropped() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let server = udp_server(&topology)?;
     server
         .set_read_timeout(Some(Duration::from_millis(300)))
@@ -284,7 +284,7 @@ fn reliability_15_tiny_overlapping_and_early_fragments_are_dropped() -> Result<(
 #[privileged_test]
 fn reliability_15_fragments_out_of_order_and_twice_make_one_datagram() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let server = udp_server(&topology)?;
     let client = topology.client();
     let [from, to] = hops(&topology, client)?;
@@ -327,7 +327,7 @@ fn reliability_15_a_flood_of_first_fragments_costs_others_nothing() -> Result<()
     // The node itself must have room for the flood: all of it is from one address.
     let node = &topology.nodes[0].netns;
     node.set_sysctl("ipv4/ipfrag_high_thresh", "268435456")?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let server = udp_server(&topology)?;
     let [client, flooder] = [topology.client(), &topology.clients[1]];
     let socket = udp_client(client)?;

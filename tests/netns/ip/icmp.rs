@@ -29,7 +29,7 @@ use lb_tests::{
     traffic::ping::{Ping, ping},
 };
 
-use crate::flows::life::{LIMIT, Words, line, udp_client};
+use crate::flows::life::{LIMIT, config, config_of, line, udp_client};
 
 /// Where the layer-4 header begins in a frame without tag and options, and what an error quotes of it.
 const L4: usize = 34;
@@ -42,7 +42,7 @@ const IDENTIFIER: u32 = 0x6c62 << 16;
 fn reliability_17_port_unreachable_reaches_the_client_without_an_address_of_the_hub() -> Result<()>
 {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let client = topology.client();
     let at_client = Wire::received(&client.netns, "eth0", "", topology.dir())?;
     for length in [0, 1, 100, 1472] {
@@ -82,12 +82,8 @@ fn reliability_17_port_unreachable_reaches_the_client_without_an_address_of_the_
 fn reliability_17_a_traceroute_sees_nothing_but_the_vip() -> Result<()> {
     let topology = Topology::poc()?;
     let far = topology.add_routed_node()?;
-    let config = Words {
-        nodes: &far.host.address.to_string(),
-        mgmt: &format!(", routes: [{{ to: {}, via: {} }}]", far.to, far.via),
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config_of(&[far.host.address]).network("mgmt", |mgmt| mgmt.route(&far));
+    let lb = Lb::start(&topology, &config)?;
     let client = topology.client();
     let _line = lb_tests::traffic::conn_pair::Line::new(client, ECHO, &far.host, ECHO_NODE_PORT)?;
     let hops = hops(&topology, client)?;
@@ -142,7 +138,7 @@ fn reliability_17_a_traceroute_sees_nothing_but_the_vip() -> Result<()> {
 #[privileged_test]
 fn reliability_17_a_vip_answers_echo_requests_of_any_length() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let client = topology.client();
     assert_eq!(ping(&client.netns, VIP)?, Ping::Answered);
     let port = RawPort::open(&client.netns, "eth0")?;
@@ -167,7 +163,7 @@ fn reliability_17_echo_replies_are_limited_and_flows_go_on() -> Result<()> {
     const ROUNDS: u32 = 40;
     const FLOOD: u32 = 1000;
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let pair = line(&topology)?.open()?;
     let flooder = &topology.clients[1];
     let port = RawPort::open(&flooder.netns, "eth0")?;

@@ -30,7 +30,7 @@ use lb_tests::{
 };
 
 use crate::{
-    flows::life::{LIMIT, Words, line, udp_client, udp_server},
+    flows::life::{LIMIT, config, config_of, line, udp_client, udp_server},
     ip::forged::last,
 };
 
@@ -49,12 +49,8 @@ fn a14_the_path_mtu_behind_the_backend_is_found() -> Result<()> {
     let far = topology.add_routed_node()?;
     narrow(&far)?;
     let _peers = echo_on(&topology, &far.host)?;
-    let config = Words {
-        nodes: &far.host.address.to_string(),
-        mgmt: &routes(&far),
-        ..Words::default()
-    };
-    let _lb = Lb::start(&topology, &config.config())?;
+    let config = config_of(&[far.host.address]).network("mgmt", |mgmt| mgmt.route(&far));
+    let _lb = Lb::start(&topology, &config)?;
     let client = &topology.client().netns;
     let at_client = Wire::received(client, "eth0", "icmp", topology.dir())?;
     assert_eq!(observe::path_mtu(client, VIP)?, None);
@@ -73,11 +69,8 @@ fn a14_the_path_mtu_before_the_client_is_found() -> Result<()> {
     narrow(&far)?;
     let node = &topology.nodes[0];
     let _peers = echo_on(&topology, node)?;
-    let config = Words {
-        network: &routes(&far),
-        ..Words::default()
-    };
-    let _lb = Lb::start(&topology, &config.config())?;
+    let config = config().network("tenant-a", |tenant| tenant.route(&far));
+    let _lb = Lb::start(&topology, &config)?;
     let at_node = Wire::received(&node.netns, "eth0", "icmp", topology.dir())?;
     assert_eq!(observe::path_mtu(&node.netns, SNAT)?, None);
 
@@ -95,7 +88,7 @@ fn reliability_16_a_narrow_mgmt_network_is_told_to_clients() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
     mgmt_mtu(&topology, node, MTU)?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let [syn_ack, syn] = [syns(&topology, topology.client())?, syns(&topology, node)?];
     let sent = Wire::received(&topology.tenant_lan, "p-c1", "tcp", topology.dir())?;
 
@@ -152,7 +145,7 @@ fn reliability_16_a_narrow_tenant_network_is_told_to_nodes() -> Result<()> {
     let node = &topology.nodes[0];
     mgmt_mtu(&topology, node, 9000)?;
     let _peers = echo_on(&topology, node)?;
-    let _lb = Lb::start(&topology, &Words::default().config())?;
+    let _lb = Lb::start(&topology, &config())?;
     let client = topology.client();
     let syn_ack = syns(&topology, client)?;
     let told = Wire::received(&node.netns, "eth0", "icmp", topology.dir())?;
@@ -189,7 +182,7 @@ fn reliability_16_a_narrow_tenant_network_is_told_to_nodes() -> Result<()> {
 fn an_mtu_that_changes_is_followed() -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let line = line(&topology)?;
     let pair = line.open()?;
     let sent = Wire::received(&topology.tenant_lan, "p-c1", "tcp", topology.dir())?;
@@ -229,17 +222,15 @@ fn an_mtu_that_changes_is_followed() -> Result<()> {
 #[privileged_test]
 fn reliability_16_both_syns_carry_the_smaller_mss() -> Result<()> {
     for (network, mgmt, expected) in [
-        (", mss: 1200", "", 1200),
-        ("", ", mss: 1100", 1100),
-        (", mss: 1300", ", mss: 1000", 1000),
+        ("mss: 1200", "", 1200),
+        ("", "mss: 1100", 1100),
+        ("mss: 1300", "mss: 1000", 1000),
     ] {
         let topology = Topology::poc()?;
-        let config = Words {
-            network,
-            mgmt,
-            ..Words::default()
-        };
-        let _lb = Lb::start(&topology, &config.config())?;
+        let config = config()
+            .network("tenant-a", |tenant| tenant.with(network))
+            .network("mgmt", |network| network.with(mgmt));
+        let _lb = Lb::start(&topology, &config)?;
         let node = &topology.nodes[0];
         let [at_client, at_node] = [syns(&topology, topology.client())?, syns(&topology, node)?];
         let line = line(&topology)?;
@@ -254,11 +245,6 @@ fn reliability_16_both_syns_carry_the_smaller_mss() -> Result<()> {
         assert_eq!(maxima(&at_node.stop()?), [Some(900)]);
     }
     Ok(())
-}
-
-/// The key of a network's configuration for what is behind a router.
-fn routes(far: &Routed) -> String {
-    format!(", routes: [{{ to: {}, via: {} }}]", far.to, far.via)
 }
 
 /// Makes the link between a router and the host behind it narrow so that only the router's errors

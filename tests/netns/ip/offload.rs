@@ -20,7 +20,7 @@ use lb_tests::{
     traffic::{client, conn_pair},
 };
 
-use crate::flows::life::{AT_ONCE, LIMIT, Words, udp_client, udp_server};
+use crate::flows::life::{AT_ONCE, LIMIT, config, config_of, udp_client, udp_server};
 
 /// The longest first segment, without TCP timestamps.
 const LONGEST: usize = 1460;
@@ -38,7 +38,7 @@ fn reliability_18_a_udp_checksum_of_zero_stays_zero() -> Result<()> {
         if is_generic {
             make_generic(&topology)?;
         }
-        let _lb = Lb::start(&topology, &Words::default().config())?;
+        let _lb = Lb::start(&topology, &config())?;
         let [client, node] = [topology.client(), &topology.nodes[0]];
         let socket = udp_client(client)?;
         let server = udp_server(&topology)?;
@@ -95,11 +95,8 @@ fn a24_reliability_19_offloads_of_hosts_spoil_nothing_in_generic_mode() -> Resul
 fn reliability_19_a_refusal_in_generic_mode_is_whole_for_who_leaves_checksums_open() -> Result<()> {
     let topology = Topology::poc()?;
     make_generic(&topology)?;
-    let empty = Words {
-        nodes: "",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &empty.config())?;
+    let empty = config_of(&[]);
+    let lb = Lb::start(&topology, &empty)?;
     let client = topology.client();
     set(&client.netns, "eth0", "tx on")?;
     set(&topology.tenant_lan, LB_PORT, "tx on")?;
@@ -171,17 +168,10 @@ fn matrix(topology: &Topology, mode: &str) -> Result<()> {
     // The first data must not wait for more sockets than a port has room for.
     let echo = SocketAddrV4::new(node.address, ECHO_NODE_PORT + 1);
     let _server = EchoServer::start(&node.netns, echo, node.name)?;
-    let words = Words {
-        top: "",
-        ..Words::default()
-    };
     let bulk_to = SocketAddrV4::new(*ECHO.ip(), ECHO.port() + 1);
-    let config = words.config().replace(
-        "services:\n",
-        &format!(
-            "  bulk-a: {{ network: mgmt, backends: [\"{echo}\"] }}\nservices:\n  bulk-a: {{ network: tenant-a, listen: [\"{bulk_to}/tcp\"], pool: bulk-a }}\n"
-        ),
-    );
+    let config = config()
+        .mgmt_pool("bulk-a", [echo])
+        .tcp_service("bulk-a", bulk_to);
     let lb = Lb::start(topology, &config)?;
     for network in lb.status()?.networks {
         assert_eq!(network.mode, mode, "{network:?}");

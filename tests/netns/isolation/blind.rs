@@ -11,30 +11,32 @@ use lb_tests::{
     frames::{packet, raw::RawPort, segment::Segment},
     oracle::wire::Wire,
     poll,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     topology::{ECHO, Host, TENANT_NIC, Topology, mac_of},
     traffic::conn_pair::{Pair, refused, reset, wait_for_reset},
 };
 
 use crate::flows::{
     keepalive::silence,
-    life::{LIMIT, Words, ensure_all_ids_are_free, line, only_flow},
+    life::{self, LIMIT, ensure_all_ids_are_free, line, only_flow},
 };
 
 /// How long probes may leave a doubt.
 const DOUBT: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Two seconds of half-closing and one connection in all; an idle one stays.
-const WORDS: Words<'static> = Words {
-    snat: "10.32.96.50",
-    mgmt: "",
-    network: ", max_flows: 1",
-    nodes: "10.32.96.105",
-    tcp: ", idle_timeout: never, keepalive: 1h",
-    udp: "",
-    top: "timeouts: { half_closed: 2s }",
-};
+/// One connection in all; an idle one stays.
+fn config() -> Config {
+    let kept = "idle_timeout: never, keepalive: 1h";
+    life::config()
+        .network("tenant-a", |tenant| tenant.with("max_flows: 1"))
+        .service("echo-a", |service| service.with(kept))
+}
+
+/// The same with two seconds of half-closing.
+fn soon() -> Config {
+    config().set("timeouts.half_closed", "2s")
+}
 
 /// The next number of the client, and what it has received: of its last segment.
 fn numbers(at_client: &Wire) -> Result<(u32, u32)> {
@@ -75,7 +77,7 @@ fn ensure_it_lives(topology: &Topology, lb: &Lb<'_>, pair: &Pair) -> Result<()> 
 #[privileged_test]
 fn spoofed_segments_end_no_connection() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &WORDS.config())?;
+    let lb = Lb::start(&topology, &soon())?;
     let line = line(&topology)?;
     let at_client = Wire::received(&topology.tenant_lan, "p-c1", "tcp", topology.dir())?;
     let pair = line.open()?;
@@ -113,7 +115,7 @@ fn spoofed_segments_end_no_connection() -> Result<()> {
 #[privileged_test]
 fn an_abort_behind_data_in_flight_ends_soon() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &WORDS.config())?;
+    let lb = Lb::start(&topology, &soon())?;
     let line = line(&topology)?;
     let pair = line.open()?;
     let node = &topology.nodes[0];
@@ -135,8 +137,7 @@ fn an_abort_behind_data_in_flight_ends_soon() -> Result<()> {
 fn an_abort_that_nothing_confirms_ends_a_flow_of_silent_ends() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
-    let top = format!("log: {{ flows: {} }}", log.display());
-    let lb = Lb::start(&topology, &Words { top: &top, ..WORDS }.config())?;
+    let lb = Lb::start(&topology, &config().set("log.flows", &log))?;
     let line = line(&topology)?;
     let pair = line.open()?;
     silence(&topology.nodes[0])?;

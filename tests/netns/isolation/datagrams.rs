@@ -19,7 +19,7 @@ use super::{
     attack::{Attack, NOWHERE, nowhere},
     endures,
     kind::Kind,
-    scene::{Scene, Words},
+    scene::{Scene, Setup},
     victim::Victim,
 };
 use crate::policy::allow::cut;
@@ -41,7 +41,7 @@ const FLOOR: u32 = 1280;
 #[privileged_test]
 fn datagrams_from_many_ports() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?;
     let [_, next] = scene.hops()?;
     let frame = |port: u16| {
@@ -60,7 +60,7 @@ fn datagrams_from_many_ports() -> Result<()> {
 #[privileged_test]
 fn first_fragments() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?.with(Kind::Pieces);
     let attacker = scene.attacker();
     let [mac, next] = scene.hops()?;
@@ -82,11 +82,11 @@ fn first_fragments() -> Result<()> {
 #[privileged_test]
 fn a_path_mtu_of_68_bytes() -> Result<()> {
     let trunk = Trunk::build()?;
-    let words = Words {
+    let setup = Setup {
         nodes: [1, 1],
-        ..Words::default()
+        ..Setup::default()
     };
-    let scene = Scene::start(&trunk, words)?;
+    let scene = Scene::start(&trunk, setup)?;
     let mut victim = Victim::start(&scene)?;
     let about = answer_of_own_flow(&scene)?;
     let from = scene.attacker().address;
@@ -103,7 +103,7 @@ fn a_path_mtu_of_68_bytes() -> Result<()> {
 #[privileged_test]
 fn icmp_errors_about_own_flows() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let about = answer_of_own_flow(&scene)?;
     icmp_errors("ICMP errors about own flows", &scene, |_| about.clone())
 }
@@ -112,7 +112,7 @@ fn icmp_errors_about_own_flows() -> Result<()> {
 #[privileged_test]
 fn icmp_errors_about_nothing() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let to = |number: u16| SocketAddrV4::new(nowhere()[usize::from(number % 100)], number);
     icmp_errors("ICMP errors about nothing", &scene, |number| {
         packet::tcp(&DNS.to_string(), &to(number).to_string(), 0x10).bytes()

@@ -12,7 +12,7 @@ use lb_common::addr::Mac;
 use lb_tests::{
     frames::raw::RawPort,
     poll,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     topology::{ECHO, LAB_CONFIG, TENANT_NIC, Topology, Trunk},
     traffic::{
         client,
@@ -21,7 +21,7 @@ use lb_tests::{
     },
 };
 
-use crate::flows::life::{LIMIT, Words, ensure_all_ids_are_free, line};
+use crate::flows::life::{LIMIT, config, ensure_all_ids_are_free, line};
 
 /// Established connections that have to survive.
 const HELD: usize = 200;
@@ -48,11 +48,8 @@ const BUDGET: usize = 50;
 #[privileged_test]
 fn a9_established_connections_survive_a_flood() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words {
-        top: "timeouts: { half_open: 2s }",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().set("timeouts.half_open", "2s");
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let held = line.open_many(HELD)?;
     let before = lb.status()?;
@@ -100,11 +97,10 @@ fn a9_established_connections_survive_a_flood() -> Result<()> {
 fn a_flood_of_denied_sources_costs_nothing() -> Result<()> {
     const DENIED: u64 = 20_000;
     let topology = Topology::poc()?;
-    let config = Words {
-        tcp: ", allow: [192.168.203.0/25]",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &config.config())?;
+    let config = config().service("echo-a", |service| {
+        service.with("allow: [192.168.203.0/25]")
+    });
+    let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let pair = line.open()?;
     let before = lb.status()?;
@@ -202,25 +198,9 @@ fn sources(hosts: std::ops::Range<u8>) -> Vec<Ipv4Addr> {
 }
 
 /// The lab with one node behind the echo services, and a budget for the second tenant.
-fn budget_config() -> String {
-    let network = "tenant-b: { role: tenant, interface: eth0, vlan: 2004,";
-    let mut config = LAB_CONFIG.to_owned();
-    for (what, with) in [
-        (
-            network.to_owned(),
-            format!("{network} max_flows: {BUDGET},"),
-        ),
-        (
-            "backends: { nodes: hub, port: 30700 }".to_owned(),
-            "backends: [\"10.32.96.105:30700\"]".to_owned(),
-        ),
-        (
-            "backends: { nodes: hub, port: 30701 }".to_owned(),
-            "backends: [\"10.32.96.105:30701\"]".to_owned(),
-        ),
-    ] {
-        assert!(config.contains(&what), "{what}");
-        config = config.replace(&what, &with);
-    }
-    config
+fn budget_config() -> Config {
+    Config::read(LAB_CONFIG)
+        .network("tenant-b", |tenant| tenant.set("max_flows", BUDGET))
+        .mgmt_pool("echo-a", ["10.32.96.105:30700"])
+        .mgmt_pool("echo-b", ["10.32.96.105:30701"])
 }

@@ -14,7 +14,7 @@ use super::{
     attack::Attack,
     endures,
     kind::Kind,
-    scene::{SHARED, Scene, Words},
+    scene::{SHARED, Scene, Setup},
     victim::Victim,
 };
 
@@ -29,17 +29,17 @@ const ADDRESSES: u16 = 30_000;
 const QUARTER: Limits = [256, 2048, 16_384];
 const FILLED: Duration = Duration::from_secs(2);
 /// A prefix on the link of the attacker that has so many.
-const ON_LINK: &str = ", 10.99.0.0/16";
+const ON_LINK: &str = "10.99.0.0/16";
 
 /// ARP requests for the VIP, by turns from addresses on the link and from elsewhere.
 #[privileged_test]
 fn arp_requests_from_many_addresses() -> Result<()> {
     let trunk = Trunk::build()?;
-    let words = Words {
-        prefixes: ON_LINK,
-        ..Words::default()
+    let setup = Setup {
+        config: |config| config.network("tenant-a", |tenant| tenant.push("prefixes", ON_LINK)),
+        ..Setup::default()
     };
-    let scene = Scene::start(&trunk, words)?;
+    let scene = Scene::start(&trunk, setup)?;
     let mut victim = Victim::start(&scene)?.forgetting(&scene);
     let [mac, _] = scene.hops()?;
     let frame = |number: u16| {
@@ -59,11 +59,11 @@ fn arp_requests_from_many_addresses() -> Result<()> {
 #[privileged_test]
 fn neighbour_solicitations_from_many_addresses() -> Result<()> {
     let trunk = Trunk::build()?;
-    let words = Words {
+    let setup = Setup {
         six: true,
-        ..Words::default()
+        ..Setup::default()
     };
-    let scene = Scene::start(&trunk, words)?;
+    let scene = Scene::start(&trunk, setup)?;
     let mut victim = Victim::start(&scene)?.with(Kind::Echo6).forgetting(&scene);
     let [mac, _] = scene.hops()?;
     let frame = |number: u16| {
@@ -82,11 +82,11 @@ fn neighbour_solicitations_from_many_addresses() -> Result<()> {
 #[privileged_test]
 fn syns_from_many_addresses_on_the_link() -> Result<()> {
     let trunk = Trunk::build()?;
-    let words = Words {
-        prefixes: ON_LINK,
-        ..Words::default()
+    let setup = Setup {
+        config: |config| config.network("tenant-a", |tenant| tenant.push("prefixes", ON_LINK)),
+        ..Setup::default()
     };
-    let scene = Scene::start(&trunk, words)?;
+    let scene = Scene::start(&trunk, setup)?;
     let _limits = Changed::to(QUARTER)?;
     let mut victim = Victim::start(&scene)?.forgetting(&scene);
     // All of them are the attacker's own, and it answers.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     oracle::{ids, query::Quota},
     poll,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     servers::peers::Peers,
     topology::{ECHO, LAB_CONFIG, Tenant, Trunk},
     traffic::{client, secret::SecretFlow},
@@ -22,17 +22,11 @@ const NEW: usize = 5;
 const RECOUNT: Duration = Duration::from_secs(20);
 
 /// The lab with few SNAT ports, and these keys for the first tenant.
-fn config(keys: &str) -> Result<String> {
-    let few = format!(
-        "snat: [{{ address: 10.32.96.50, ports: 20000-{} }}]",
-        20_000 + PORTS - 1
-    );
-    let config = LAB_CONFIG.replace("snat: [10.32.96.50]", &few).replace(
-        "tenant-a: { role: tenant,",
-        &format!("tenant-a: {{ role: tenant,{keys}"),
-    );
-    ensure!(config.contains(&few) && config.contains(keys), "{config}");
-    Ok(config)
+fn config(keys: &str) -> Config {
+    let last = 20_000 + u16::try_from(PORTS).expect("few ports") - 1;
+    Config::read(LAB_CONFIG)
+        .network("mgmt", |mgmt| mgmt.snat_ports(20_000, last))
+        .network("tenant-a", |tenant| tenant.with(keys))
 }
 
 fn open(tenant: &Tenant) -> Result<SecretFlow> {
@@ -83,7 +77,7 @@ fn a_tenant_that_opens_all_it_can_leaves_another_its_part() -> Result<()> {
         Peers::start_tenant(&trunk, a)?,
         Peers::start_tenant(&trunk, b)?,
     ];
-    let lb = Lb::start(&trunk, &config("")?)?;
+    let lb = Lb::start(&trunk, &config(""))?;
     let mut before = open(b)?;
 
     let mut taken = open_all(a)?;
@@ -117,13 +111,13 @@ fn flows_above_a_new_quota_live_on() -> Result<()> {
         Peers::start_tenant(&trunk, a)?,
         Peers::start_tenant(&trunk, b)?,
     ];
-    let mut lb = Lb::start(&trunk, &config(" max_flows: 600,")?)?;
+    let mut lb = Lb::start(&trunk, &config("max_flows: 600"))?;
     let above = MAX_FLOWS + 40;
     let flows = (0..above).map(|_| open(a));
     let mut flows = flows.collect::<Result<Vec<_>>>()?;
     assert_eq!(has(&lb, a)?, (u64::try_from(above)?, None));
 
-    lb.reload(&config("")?)?;
+    lb.reload(&config(""))?;
     let most = Some(u64::try_from(MAX_FLOWS)?);
     assert_eq!(has(&lb, a)?, (u64::try_from(above)?, most));
     flows.iter_mut().try_for_each(SecretFlow::round)?;
@@ -135,7 +129,7 @@ fn flows_above_a_new_quota_live_on() -> Result<()> {
     // As if the flows had been opened by a data plane that counts none.
     lb.kill()?;
     ids::miscount(trunk.run(), "tenant-a", "echo-a", -i32::try_from(above)?)?;
-    lb.restart(&config("")?)?;
+    lb.restart(&config(""))?;
     poll::until("a right count", RECOUNT, || {
         Ok((has(&lb, a)? == (u64::try_from(above)?, most)).then_some(()))
     })?;

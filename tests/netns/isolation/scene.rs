@@ -1,17 +1,21 @@
 //! Two tenants with the same services on one machine: a load balancer for plain TCP, for UDP, a VIP shared by
 //! SNI and one shared by Host. All of their connections come from one SNAT address with a thousand ports.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
 use anyhow::Result;
 use lb_common::addr::Mac;
 use lb_tests::{
     oracle::observe,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::{echo::EchoServer, teller::Teller, web::Web},
     topology::{DNS, ECHO, ECHO6, Host, TENANT_NIC, Trunk, VIP, address6, mac_of},
     traffic::load::Mirror,
 };
+use serde_json::json;
 
 /// The VIP that is shared by SNI, and the one that is shared by Host.
 pub(super) const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
@@ -27,32 +31,23 @@ const WEB_PORT: u16 = 31_080;
 /// How the tenants are called, in configurations and in answers.
 pub(super) const TENANTS: [&str; 2] = ["tenant-a", "tenant-b"];
 
-/// What is unusual about a scene; what is more of a network begins with a comma.
+/// What is unusual about a scene.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Words<'w> {
-    /// The ports of the SNAT address.
-    pub(super) ports: &'w str,
-    /// More prefixes of the first tenant.
-    pub(super) prefixes: &'w str,
-    /// More of its network.
-    pub(super) network: &'w str,
-    /// Top-level keys.
-    pub(super) top: &'w str,
+pub(super) struct Setup<'s> {
+    /// What is more in its configuration.
+    pub(super) config: fn(Config) -> Config,
     /// What `lb` is started by.
-    pub(super) through: &'w [&'w str],
+    pub(super) through: &'s [&'s str],
     /// Which node has the backends of each tenant.
     pub(super) nodes: [usize; 2],
     /// Whether there is IPv6 as well.
     pub(super) six: bool,
 }
 
-impl Default for Words<'_> {
+impl Default for Setup<'_> {
     fn default() -> Self {
         Self {
-            ports: "20000-20999",
-            prefixes: "",
-            network: "",
-            top: "",
+            config: |config| config,
             through: &[],
             nodes: [0, 1],
             six: false,
@@ -71,19 +66,19 @@ pub(super) struct Scene<'t> {
 }
 
 impl<'t> Scene<'t> {
-    pub(super) fn start(trunk: &'t Trunk, words: Words<'_>) -> Result<Self> {
-        if words.six {
+    pub(super) fn start(trunk: &'t Trunk, setup: Setup<'_>) -> Result<Self> {
+        if setup.six {
             add_ipv6(trunk)?;
         }
         let servers = (0..).zip(TENANTS).map(|(number, name)| {
-            let node = &trunk.nodes[words.nodes[usize::from(number)]];
-            servers(node, number, name, words.six)
+            let node = &trunk.nodes[setup.nodes[usize::from(number)]];
+            servers(node, number, name, setup.six)
         });
         let servers = servers.collect::<Result<Vec<_>>>()?;
-        let config = config(trunk, &words);
+        let config = (setup.config)(config(trunk, &setup));
         Ok(Self {
             trunk,
-            _lb: Lb::start_through(trunk, &config, words.through)?,
+            _lb: Lb::start_through(trunk, &config, setup.through)?,
             _servers: servers,
         })
     }
@@ -144,75 +139,60 @@ fn add_ipv6(trunk: &Trunk) -> Result<()> {
     Ok(())
 }
 
-fn config(trunk: &Trunk, words: &Words<'_>) -> String {
-    let Words {
-        ports,
-        prefixes,
-        network,
-        top,
-        ..
-    } = words;
-    let [mgmt6, snat6, tenant6] = match words.six {
-        true => [
-            ", \"fd00:32::/64\"",
-            ", \"fd00:32::50\"",
-            ", \"fd00:203::/64\"",
-        ],
-        false => [""; 3],
+fn config(trunk: &Trunk, setup: &Setup<'_>) -> Config {
+    let prefix = "192.168.203.0/24";
+    let networks = Config::new()
+        .mgmt()
+        .network("mgmt", |mgmt| mgmt.snat_ports(20_000, 20_999))
+        .network(TENANTS[0], |tenant| tenant.tenant(2003, prefix))
+        .network(TENANTS[1], |tenant| tenant.tenant(2004, prefix));
+    let networks = match setup.six {
+        true => networks.with_ipv6(&TENANTS),
+        false => networks,
     };
-    let (mut pools, mut services) = (String::new(), String::new());
-    for (number, tenant) in (0_u16..).zip(TENANTS) {
-        let node = &trunk.nodes[words.nodes[usize::from(number)]];
-        let mut pool = |kind: &str, backend: String| {
-            pools +=
-                &format!("  {kind}-{tenant}: {{ network: mgmt, backends: [\"{backend}\"] }}\n");
-        };
-        for (kind, port) in [
-            ("echo", ECHO_PORT),
-            ("dns", DNS_PORT),
-            ("sni", SNI_PORT),
-            ("web", WEB_PORT),
-        ] {
-            pool(kind, format!("{}:{}", node.address, port + number));
-        }
-        pool("absent", format!("10.32.96.200:{SNI_PORT}"));
-        let mut service = |kind: &str, listen: String, leads: String| {
-            services += &format!(
-                "  {kind}-{tenant}: {{ network: {tenant}, listen: [\"{listen}\"], {leads} }}\n"
-            );
-        };
-        if words.six {
-            let backend = format!("[{}]:{}", address6(node), ECHO_PORT + number);
-            pool("echo6", backend);
-            let leads = format!("pool: echo6-{tenant}");
-            service("echo6", format!("{ECHO6}/tcp"), leads);
-        }
-        service(
-            "echo",
-            format!("{ECHO}/tcp"),
-            format!("pool: echo-{tenant}"),
-        );
-        service("dns", format!("{DNS}/udp"), format!("pool: dns-{tenant}"));
-        let routes = format!(
-            "routes: [{{ names: [{NAME}], pool: sni-{tenant} }}, {{ names: [{ABSENT}], pool: absent-{tenant} }}]"
-        );
-        service(
-            "sni",
-            format!("{SHARED}/tcp"),
-            format!("sni: {{ {routes} }}"),
-        );
-        let routes = format!("routes: [{{ names: [{NAME}], pool: web-{tenant} }}]");
-        service("web", format!("{WEB}/tcp"), format!("http: {{ {routes} }}"));
-    }
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20{mgmt6}], snat: [{{ address: 10.32.96.50, ports: {ports} }}{snat6}] }}
-  tenant-a: {{ role: tenant, interface: eth0, vlan: 2003, prefixes: [192.168.203.0/24{prefixes}{tenant6}]{network} }}
-  tenant-b: {{ role: tenant, interface: eth0, vlan: 2004, prefixes: [192.168.203.0/24{tenant6}] }}
-pools:
-{pools}services:
-{services}{top}
-"
-    )
+    (0_u16..)
+        .zip(TENANTS)
+        .zip(setup.nodes)
+        .fold(networks, |config, ((number, tenant), node)| {
+            let config = services(config, &trunk.nodes[node], number, tenant);
+            match setup.six {
+                true => six(config, &trunk.nodes[node], number, tenant),
+                false => config,
+            }
+        })
+}
+
+/// Adds the pools and the services of a tenant.
+fn services(config: Config, node: &Host, number: u16, tenant: &str) -> Config {
+    let of = |kind: &str| format!("{kind}-{tenant}");
+    let at = |port: u16| [SocketAddrV4::new(node.address, port + number)];
+    let route = |name: &str, kind: &str| json!({ "names": [name], "pool": of(kind) });
+    let service = |service: Keys| service.on(tenant);
+    config
+        .mgmt_pool(&of("echo"), at(ECHO_PORT))
+        .mgmt_pool(&of("dns"), at(DNS_PORT))
+        .mgmt_pool(&of("sni"), at(SNI_PORT))
+        .mgmt_pool(&of("web"), at(WEB_PORT))
+        .mgmt_pool(&of("absent"), ["10.32.96.200:31443"])
+        .service(&of("echo"), |echo| {
+            service(echo).tcp(ECHO).pool(&of("echo"))
+        })
+        .service(&of("dns"), |dns| service(dns).udp(DNS).pool(&of("dns")))
+        .service(&of("sni"), |sni| {
+            let routes = [route(NAME, "sni"), route(ABSENT, "absent")];
+            service(sni).tcp(SHARED).set("sni.routes", routes)
+        })
+        .service(&of("web"), |web| {
+            let routes = [route(NAME, "web")];
+            service(web).tcp(WEB).set("http.routes", routes)
+        })
+}
+
+/// Adds the service of a tenant by IPv6.
+fn six(config: Config, node: &Host, number: u16, tenant: &str) -> Config {
+    let name = format!("echo6-{tenant}");
+    let backend = SocketAddrV6::new(address6(node), ECHO_PORT + number, 0, 0);
+    config
+        .mgmt_pool(&name, [backend])
+        .service(&name, |echo| echo.on(tenant).tcp(ECHO6).pool(&name))
 }

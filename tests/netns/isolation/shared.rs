@@ -19,7 +19,7 @@ use super::{
     attack::{Attack, NOWHERE, connect, nowhere},
     endures,
     kind::Kind,
-    scene::{ABSENT, NAME, SHARED, Scene, WEB, Words},
+    scene::{ABSENT, NAME, SHARED, Scene, Setup, WEB},
     victim::Victim,
 };
 
@@ -33,7 +33,7 @@ const LEAD: Duration = Duration::from_secs(3);
 #[privileged_test]
 fn syns_to_a_shared_vip() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?;
     let [_, next] = scene.hops()?;
     let flood = Flood::new([NOWHERE, next], nowhere(), SHARED);
@@ -45,7 +45,7 @@ fn syns_to_a_shared_vip() -> Result<()> {
 #[privileged_test]
 fn acks_to_a_shared_vip() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?;
     let [_, next] = scene.hops()?;
     let frame = |port: u16| {
@@ -93,7 +93,7 @@ fn hellos(
     then: impl Fn(TcpStream) -> Result<()> + Sync,
 ) -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?;
     let hello = named(name.as_bytes());
     let attack = Attack::new(what, HELLOS, |_| {
@@ -118,11 +118,11 @@ const REQUESTS: u32 = 300;
 #[privileged_test]
 fn slow_bodies() -> Result<()> {
     let trunk = Trunk::build()?;
-    let words = Words {
+    let setup = Setup {
         through: DESCRIPTORS,
-        ..Words::default()
+        ..Setup::default()
     };
-    let scene = Scene::start(&trunk, words)?;
+    let scene = Scene::start(&trunk, setup)?;
     let mut victim = Victim::start(&scene)?.with(Kind::Web);
     let request = format!("POST / HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 1000000\r\n\r\nx");
     let held = Mutex::new(Vec::new());

@@ -12,7 +12,7 @@ use lb_tests::{
 use super::{
     attack::{Attack, come_and_go},
     endures,
-    scene::{Scene, Words},
+    scene::{Scene, Setup},
     victim::Victim,
 };
 
@@ -26,7 +26,7 @@ const SOMEWHERE: u32 = 0x7777_0000;
 /// Longer than a flow may be idle of which a segment was doubtful.
 const DOUBT: Duration = Duration::from_secs(15);
 /// Closed by one end, a flow lives no longer than this without a word.
-const HALF_CLOSED: &str = "timeouts: { half_closed: 1s }";
+const HALF_CLOSED: &str = "1s";
 
 /// A SYN, and a RST with the number that follows.
 const SYN_THEN_RST: [(u8, u32); 2] = [(SYN, SOMEWHERE), (RST, SOMEWHERE + 1)];
@@ -69,7 +69,7 @@ fn blind_fins_from_the_same_network() -> Result<()> {
 #[privileged_test]
 fn blind_acks_from_another_station() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::beside_the_attacker(&scene)?;
     let flow = victim.tuples()?[0].to_string();
     let [mac, next] = scene.hops()?;
@@ -88,11 +88,11 @@ fn attack_flows(
     times: usize,
 ) -> Result<()> {
     let trunk = Trunk::build()?;
-    let words = Words {
-        top: HALF_CLOSED,
-        ..Words::default()
+    let setup = Setup {
+        config: |config| config.set("timeouts.half_closed", HALF_CLOSED),
+        ..Setup::default()
     };
-    let scene = Scene::start(&trunk, words)?;
+    let scene = Scene::start(&trunk, setup)?;
     let mut victim = match same_network {
         true => Victim::beside_the_attacker(&scene)?,
         false => Victim::start(&scene)?,

@@ -14,7 +14,7 @@ use lb_tests::{
 use super::{
     attack::{Attack, NOWHERE, come_and_go, nowhere},
     endures,
-    scene::{Scene, Words},
+    scene::{Scene, Setup},
     victim::Victim,
 };
 
@@ -27,7 +27,7 @@ const CONNECTIONS: u32 = 1000;
 #[privileged_test]
 fn syns_to_an_l4_vip() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?;
     let [_, next] = scene.hops()?;
     let flood = Flood::new([NOWHERE, next], nowhere(), ECHO);
@@ -39,7 +39,7 @@ fn syns_to_an_l4_vip() -> Result<()> {
 #[privileged_test]
 fn connections_from_all_ports_of_a_client() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?;
     let attacker = scene.attacker();
     let [_, next] = scene.hops()?;
@@ -57,7 +57,7 @@ fn connections_from_all_ports_of_a_client() -> Result<()> {
 #[privileged_test]
 fn connections_that_come_and_go() -> Result<()> {
     let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Words::default())?;
+    let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?;
     let attack = Attack::new("connections that come and go", CONNECTIONS, |number| {
         // The attacker's share may be used up, and its own ports.
@@ -79,11 +79,15 @@ const SLACK: usize = 8;
 #[privileged_test]
 fn resets_of_own_connections_that_do_not_end_them() -> Result<()> {
     let trunk = Trunk::build()?;
-    let words = Words {
-        network: &format!(", max_flows: {BUDGET}, half_open: {HALF_OPEN}"),
-        ..Words::default()
+    let setup = Setup {
+        config: |config| {
+            config.network("tenant-a", |tenant| {
+                tenant.set("max_flows", BUDGET).set("half_open", HALF_OPEN)
+            })
+        },
+        ..Setup::default()
     };
-    let scene = Scene::start(&trunk, words)?;
+    let scene = Scene::start(&trunk, setup)?;
     let mut victim = Victim::start(&scene)?;
     let attacker = scene.attacker();
     let [_, next] = scene.hops()?;

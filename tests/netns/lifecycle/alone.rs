@@ -9,25 +9,25 @@ use lb_tests::{
     traffic::short_conns::{Closer, Load, Server},
 };
 
-use crate::flows::life::{Words, ensure_all_ids_are_free};
+use crate::flows::life::{config, ensure_all_ids_are_free};
 
 /// How many connections, over which SNAT ports, and how many in a second.
 struct Extent {
     connections: u32,
-    snat: &'static str,
+    ports: Option<u16>,
     rate: Option<u32>,
 }
 
 /// Three times the ports that there are.
 const SHORT: Extent = Extent {
     connections: 3000,
-    snat: "{ address: 10.32.96.50, ports: 1024-2047 }",
+    ports: Some(2047),
     rate: None,
 };
 /// Five times the ports of an address, in five minutes.
 const LONG: Extent = Extent {
     connections: 300_000,
-    snat: "10.32.96.50",
+    ports: None,
     rate: Some(1000),
 };
 const WORKERS: usize = 24;
@@ -43,11 +43,10 @@ fn connections_come_and_go_while_the_control_plane_is_dead() -> Result<()> {
         None => SHORT,
     };
     let topology = Topology::poc()?;
-    let words = Words {
-        snat: extent.snat,
-        ..Words::default()
-    };
-    let config = words.config();
+    let config = config().network("mgmt", |mgmt| match extent.ports {
+        Some(last) => mgmt.snat_ports(1024, last),
+        None => mgmt,
+    });
     let mut lb = Lb::start(&topology, &config)?;
     let server = Server::start(&topology.nodes[0], ECHO_NODE_PORT, WORKERS)?;
     let sources = add_sources(topology.client(), 120, SOURCES)?;

@@ -9,7 +9,10 @@ use anyhow::Result;
 use lb_tests::{
     leftovers::{self, Run},
     oracle::observe::{self, Link},
-    product::lb::{Failure, Lb, start_fails, start_fails_without_privileges},
+    product::{
+        config::{Config, Keys},
+        lb::{Failure, Lb, start_fails, start_fails_without_privileges},
+    },
     servers::peers::Peers,
     topology::{CONFIG, ECHO, MGMT_NIC, SNAT, TENANT_NIC, Topology},
     traffic::client,
@@ -20,10 +23,11 @@ const CONFIGURATION: i32 = 2;
 
 #[privileged_test]
 fn a_missing_interface_is_named_and_the_other_one_stays_free() -> Result<()> {
-    for missing in [TENANT_NIC, MGMT_NIC] {
+    for network in ["tenant-a", "mgmt"] {
         let topology = Topology::poc()?;
         let before = programs(&topology)?;
-        let config = CONFIG.replace(missing, "eth9");
+        let missing = |network: Keys| network.set("interface", "eth9");
+        let config = Config::read(CONFIG).network(network, missing);
 
         let failure = start_fails(&topology, topology.run(), &config)?;
 
@@ -82,9 +86,10 @@ fn a_second_instance_on_one_taken_interface_attaches_to_none() -> Result<()> {
     let _lb = Lb::start(&topology, CONFIG)?;
     let before = programs(&topology)?;
 
-    for (free, taken) in [(TENANT_NIC, MGMT_NIC), (MGMT_NIC, TENANT_NIC)] {
+    for (network, taken) in [("tenant-a", MGMT_NIC), ("mgmt", TENANT_NIC)] {
         let second = Run::new()?;
-        let config = CONFIG.replace(free, "eth2");
+        let free = |network: Keys| network.set("interface", "eth2");
+        let config = Config::read(CONFIG).network(network, free);
 
         let failure = start_fails(&topology, second.name(), &config)?;
 
@@ -134,7 +139,7 @@ fn a_user_without_privileges_is_told_so() -> Result<()> {
 fn a_wrong_configuration_is_refused_before_anything_is_touched() -> Result<()> {
     let topology = Topology::poc()?;
     let before = programs(&topology)?;
-    let config = CONFIG.replace("pool: kas-a", "pool: kas-b");
+    let config = Config::read(CONFIG).service("api-a", |service| service.pool("kas-b"));
 
     let failure = start_fails(&topology, topology.run(), &config)?;
 

@@ -24,7 +24,7 @@ fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
     fs::create_dir_all(&folder)?;
     let disk = Disk::mount(&folder)?;
     let log = format!("{folder}/flows.log");
-    let config = format!("{}log: {{ flows: {log} }}\n", site.http(""));
+    let config = site.http("").set("log.flows", &log);
     let mut lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     let flows = connect(&topology, 4)?;
@@ -55,12 +55,13 @@ fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
 
     // A start over it takes in an edited file all the same.
     lb.kill()?;
-    let edited = config.replace("listen: [", "idle_timeout: 1h, listen: [");
-    ensure!(edited != config, "{config}");
+    let edited = config
+        .clone()
+        .service("echo-a", |service| service.set("idle_timeout", "1h"));
     lb.restart(&edited)?;
     flows.iter().try_for_each(alive)?;
     let applied = fs::read_to_string(format!("/var/lib/lb/{}/applied.yaml", topology.run()))?;
-    ensure!(applied.contains("idle_timeout: 1h"), "{applied}");
+    ensure!(applied.contains("\"idle_timeout\":\"1h\""), "{applied}");
     assert_eq!(site.who(20)?.len(), 1, "{drained} is drained still");
 
     lb.kill()?;

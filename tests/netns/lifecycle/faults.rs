@@ -11,13 +11,17 @@ use std::{
 use anyhow::{Result, ensure};
 use lb_tests::{
     oracle::links::{detach, links},
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     seeded_rng::{Dice, SEED},
     servers::{answers::Answers, echo::EchoServer},
     topology::{ECHO, ECHO_NODE_PORT, MGMT_NIC, Topology},
     traffic::load::Load,
 };
 use lb_user::dataplane::object::MAPS;
+use serde_json::json;
 
 use crate::{
     flows::life::{LIMIT, ensure_all_ids_are_free},
@@ -44,34 +48,21 @@ const IN_CELLS: [(&str, &str); 7] = [
 
 /// One backend, which checks find dead in 10 s: faster than the kernel's neighbour probe (15 s), but slower than
 /// it takes to mend two faults in a row. Of a program that is detached nothing comes back until then.
-const CONFIG: &str = "version: 1
-networks:
-  mgmt: { role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
-  tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }
-pools:
-  echo-a:
-    network: mgmt
-    health:
-      tcp: { port: CHECKED }
-      interval: 2s
-      timeout: 500ms
-      fast_interval: 2s
-      rise: 2
-      fall: 5
-      on_dead: reset
-    backends: [{ name: NODE, address: \"BACKEND\" }]
-services:
-  echo-a: { network: tenant-a, listen: [\"VIP/tcp\"], pool: echo-a }
-";
+const TIMES: &str =
+    "interval: 2s, timeout: 500ms, fast_interval: 2s, rise: 2, fall: 5, on_dead: reset";
 
-fn config(topology: &Topology) -> String {
+fn config(topology: &Topology) -> Config {
     let node = &topology.nodes[0];
-    let backend = SocketAddrV4::new(node.address, ECHO_NODE_PORT);
-    CONFIG
-        .replace("CHECKED", &HEALTH_PORT.to_string())
-        .replace("NODE", node.name)
-        .replace("BACKEND", &backend.to_string())
-        .replace("VIP", &ECHO.to_string())
+    let address = SocketAddrV4::new(node.address, ECHO_NODE_PORT);
+    let health = Keys::from(TIMES).set("tcp.port", HEALTH_PORT);
+    Config::poc()
+        .pool("echo-a", |pool| {
+            let backend = json!({ "name": node.name, "address": address });
+            pool.on("mgmt")
+                .set("health", health)
+                .push("backends", backend)
+        })
+        .tcp_service("echo-a", ECHO)
 }
 
 /// What serves at the backend, and what is checked there.
@@ -87,7 +78,7 @@ fn servers(topology: &Topology) -> Result<(EchoServer<'_>, Answers)> {
 /// What can be done to an instance.
 struct Faults<'t> {
     topology: &'t Topology,
-    config: String,
+    config: Config,
     maps: PathBuf,
     links: PathBuf,
     pins: Vec<String>,
@@ -174,9 +165,13 @@ fn ensure_goes_on(load: &Load, fault: &str) -> Result<()> {
 fn a_cell_that_is_down_makes_no_backend_dead() -> Result<()> {
     let topology = Topology::poc()?;
     let (_echo, _checked) = servers(&topology)?;
-    let fast = config(&topology)
-        .replace("interval: 2s", "interval: 200ms")
-        .replace("timeout: 500ms", "timeout: 150ms");
+    let fast = |pool: Keys| {
+        let timeout = pool.set("health.timeout", "150ms");
+        timeout
+            .set("health.interval", "200ms")
+            .set("health.fast_interval", "200ms")
+    };
+    let fast = config(&topology).pool("echo-a", fast);
     let lb = Lb::start(&topology, &fast)?;
     wait_for(&lb, &["up"], LIMIT)?;
     let load = Load::streams(topology.client(), ECHO, STREAMS)?;

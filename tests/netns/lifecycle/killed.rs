@@ -14,7 +14,10 @@ use lb_tests::{
     fault::kill_at_step::{self, Doom, Followed, Moment},
     oracle::{ids, map_snapshot},
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     seeded_rng::{Dice, SEED},
     servers::{
         echo::EchoServer,
@@ -26,6 +29,7 @@ use lb_tests::{
         hello::named,
     },
 };
+use serde_json::json;
 
 use crate::flows::life::LIMIT;
 
@@ -74,105 +78,124 @@ fn cases() -> [Case; 8] {
     ]
 }
 
-fn backends(nodes: &[u8], port: u16) -> String {
-    let backends = nodes
-        .iter()
-        .map(|node| format!("\"10.32.96.{}:{port}\"", 104 + node));
-    backends.collect::<Vec<_>>().join(", ")
+/// A pool of these nodes.
+fn pool(config: Config, name: &str, nodes: &[u8], port: u16) -> Config {
+    let address = |node: &u8| format!("10.32.96.{}:{port}", 104 + node);
+    config.mgmt_pool(name, nodes.iter().map(address))
+}
+
+/// A service with this pool, and these other keys.
+fn service(config: Config, name: &str, listen: &str, pool: &str, keys: &str) -> Config {
+    config
+        .tcp_service(name, format!("192.168.203.{listen}"))
+        .service(name, |service| {
+            service.pool(pool).set("reject", true).with(keys)
+        })
+}
+
+/// The shared VIP with this name.
+fn shared(config: Config, name: &str) -> Config {
+    let routes = json!([{ "names": [name], "pool": "tls" }]);
+    config.service("shared", |shared| {
+        shared.on("tenant-a").tcp(SHARED).set("sni.routes", routes)
+    })
 }
 
 /// The configuration before and the one after.
-fn configs() -> [String; 2] {
-    let [one, all] = ["192.168.203.50/32", "192.168.203.0/24"];
-    let pool = |name: &str, nodes: &[u8], port: u16, more: &str| {
-        let backends = backends(nodes, port);
-        format!("  {name}: {{ network: mgmt, backends: [{backends}]{more} }}\n")
+fn configs() -> [Config; 2] {
+    [before(), after()]
+}
+
+fn before() -> Config {
+    let config = Config::poc()
+        .network("mgmt", |mgmt| mgmt.snat_ports(1024, 2047))
+        .network("tenant-a", |tenant| tenant.set("reject", true));
+    let pools: [(&str, &[u8], u16); 8] = [
+        ("stays", &[1, 2], PORT),
+        ("narrow", &[1, 2], PORT),
+        ("wide", &[1], PORT),
+        ("port", &[1], PORT),
+        ("out", &[2], PORT),
+        ("half", &[1, 2], PORT),
+        ("kept", &[1], KEPT_PORT),
+        ("tls", &[1], TLS_PORT),
+    ];
+    let config = pools
+        .into_iter()
+        .fold(config, |config, (name, nodes, port)| {
+            pool(config, name, nodes, port)
+        });
+    let services = [
+        ("stays", "110:7000", "stays", ""),
+        ("narrow", "110:7001", "narrow", ALL),
+        ("wide", "110:7002", "wide", ONE),
+        ("port", "110:7003", "port", ""),
+        ("old", "110:7004", "out", ""),
+        ("half", "110:7005", "half", ""),
+        ("kept", "110:7010", "kept", ""),
+        ("gone", "111:7000", "wide", ""),
+    ];
+    shared(add(config, services), "a.lab")
+}
+
+fn after() -> Config {
+    let config = Config::poc()
+        .network("mgmt", |mgmt| {
+            let second = json!({ "address": "10.32.96.51", "ports": "1024-2047" });
+            mgmt.snat_ports(1024, 2047).push("snat", second)
+        })
+        .network("tenant-a", |tenant| {
+            tenant.with("reject: true, half_open: 4096, max_flows: 900")
+        });
+    let pools: [(&str, &[u8], u16); 9] = [
+        ("stays", &[1, 2], PORT),
+        ("narrow", &[3, 4], PORT),
+        ("wide", &[3], PORT),
+        ("port", &[1], OTHER_PORT),
+        ("in", &[3], PORT),
+        ("half", &[1, 3], PORT),
+        ("kept", &[1], KEPT_PORT),
+        ("tls", &[2], TLS_PORT),
+        ("another", &[1], PORT),
+    ];
+    let config = pools
+        .into_iter()
+        .fold(config, |config, (name, nodes, port)| {
+            pool(config, name, nodes, port)
+        });
+    let checked = |pool: Keys| {
+        let health = Keys::from("interval: 1s, timeout: 500ms");
+        pool.set("health", health.set("tcp.port", PORT))
     };
-    let service = |name: &str, listen: &str, pool: &str, more: &str| {
-        format!(
-            "  {name}: {{ network: tenant-a, listen: [\"192.168.203.{listen}/tcp\"], pool: {pool}, reject: true{more} }}\n"
-        )
-    };
-    let config = |snat: &str, half_open: &str, pools: [String; 8], services: [String; 9]| {
-        format!(
-            "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [{snat}] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24], reject: true{half_open} }}
-pools:
-{}services:
-{}",
-            pools.concat(),
-            services.concat(),
-        )
-    };
-    let ports = "ports: 1024-2047";
-    let first = format!("{{ address: 10.32.96.50, {ports} }}");
-    let second = format!("{{ address: 10.32.96.51, {ports} }}");
-    let check = format!(", health: {{ tcp: {{ port: {PORT} }}, interval: 1s, timeout: 500ms }}");
-    let shared = |name: &str, pool: &str| {
-        format!(
-            "  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{{ names: [{name}], pool: {pool} }}] }} }}\n"
-        )
-    };
-    let before = config(
-        &first,
-        "",
-        [
-            pool("stays", &[1, 2], PORT, ""),
-            pool("narrow", &[1, 2], PORT, ""),
-            pool("wide", &[1], PORT, ""),
-            pool("port", &[1], PORT, ""),
-            pool("out", &[2], PORT, ""),
-            pool("half", &[1, 2], PORT, ""),
-            pool("kept", &[1], KEPT_PORT, ""),
-            pool("tls", &[1], TLS_PORT, ""),
-        ],
-        [
-            service("stays", "110:7000", "stays", ""),
-            service("narrow", "110:7001", "narrow", &format!(", allow: [{all}]")),
-            service("wide", "110:7002", "wide", &format!(", allow: [{one}]")),
-            service("port", "110:7003", "port", ""),
-            service("old", "110:7004", "out", ""),
-            service("half", "110:7005", "half", ""),
-            service("kept", "110:7010", "kept", ""),
-            service("gone", "111:7000", "wide", ""),
-            shared("a.lab", "tls"),
-        ],
-    );
-    let weights = format!(
-        "  stays: {{ network: mgmt{check}, backends: [{{ address: \"10.32.96.105:{PORT}\", weight: 3 }}, {{ address: \"10.32.96.106:{PORT}\" }}] }}\n"
-    );
-    let after = config(
-        &format!("{first}, {second}"),
-        ", half_open: 4096, max_flows: 900",
-        [
-            weights,
-            pool("narrow", &[3, 4], PORT, ""),
-            pool("wide", &[3], PORT, ""),
-            pool("port", &[1], OTHER_PORT, ""),
-            pool("in", &[3], PORT, &check),
-            pool("half", &[1, 3], PORT, ""),
-            pool("kept", &[1], KEPT_PORT, ", drain_timeout: 1m"),
-            pool("tls", &[2], TLS_PORT, ""),
-        ],
-        [
-            service("stays", "110:7000", "stays", ", max_flows: 500"),
-            service("narrow", "110:7001", "narrow", &format!(", allow: [{one}]")),
-            service("wide", "110:7002", "wide", &format!(", allow: [{all}]")),
-            service("port", "110:7003", "port", ", idle_timeout: 1h"),
-            service("new", "110:7004", "in", ""),
-            service("half", "110:7005", "half", ""),
-            service("kept", "110:7010", "kept", ", max_flows: 700"),
-            service("added", "112:7000", "another", ""),
-            shared("b.lab", "tls"),
-        ],
-    );
-    let another = pool("another", &[1], PORT, "");
-    [
-        before,
-        after.replace("services:\n", &format!("{another}services:\n")),
-    ]
+    let config = config
+        .pool("stays", |stays| {
+            let heavy = json!({ "address": format!("10.32.96.105:{PORT}"), "weight": 3 });
+            checked(stays).set("backends.0", heavy)
+        })
+        .pool("in", checked)
+        .pool("kept", |kept| kept.set("drain_timeout", "1m"));
+    let services = [
+        ("stays", "110:7000", "stays", "max_flows: 500"),
+        ("narrow", "110:7001", "narrow", ONE),
+        ("wide", "110:7002", "wide", ALL),
+        ("port", "110:7003", "port", "idle_timeout: 1h"),
+        ("new", "110:7004", "in", ""),
+        ("half", "110:7005", "half", ""),
+        ("kept", "110:7010", "kept", "max_flows: 700"),
+        ("added", "112:7000", "another", ""),
+    ];
+    shared(add(config, services), "b.lab")
+}
+
+/// What lets in one client, and what lets in all.
+const ONE: &str = "allow: [192.168.203.50/32]";
+const ALL: &str = "allow: [192.168.203.0/24]";
+
+fn add(config: Config, services: [(&str, &str, &str, &str); 8]) -> Config {
+    let services = services.into_iter();
+    services.fold(config, |config, (name, listen, pool, keys)| {
+        service(config, name, listen, pool, keys)
+    })
 }
 
 /// Nodes that say who they are, and at which port.
@@ -325,7 +348,7 @@ struct Fresh {
 struct Bed<'t> {
     site: &'t Site<'t>,
     lb: Lb<'t>,
-    configs: [String; 2],
+    configs: [Config; 2],
     fresh: Fresh,
     pairs: Vec<Pair>,
     /// How many take-overs were begun on the way there.

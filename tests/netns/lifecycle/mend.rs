@@ -18,15 +18,15 @@ use lb_tests::{
         observe,
     },
     poll, process,
-    product::lb::Lb,
+    product::{config::Keys, lb::Lb},
     servers::echo::EchoServer,
-    topology::{ECHO, ECHO_NODE_PORT, MGMT_NIC, SNAT, TENANT_NIC, Topology},
+    topology::{ECHO, ECHO_NODE_PORT, MGMT_NIC, SNAT, SNAT6, TENANT_NIC, Topology},
     traffic::load::Load,
 };
 use nix::sys::signal::Signal;
 
 use crate::{
-    flows::life::{LIMIT, Words, ensure_all_ids_are_free, line},
+    flows::life::{LIMIT, config, ensure_all_ids_are_free, line},
     health::verdicts::{HEALTH_PORT, Site, wait_for},
 };
 
@@ -104,7 +104,7 @@ fn a_removed_link_pin_stops_nothing_and_is_there_again() -> Result<()> {
         SocketAddrV4::new(node.address, ECHO_NODE_PORT),
         node.name,
     )?;
-    let config = Words::default().config();
+    let config = config();
     let mut lb = Lb::start(&topology, &config)?;
     let load = Load::streams(topology.client(), ECHO, STREAMS)?;
     let before = links(topology.run())?;
@@ -135,7 +135,7 @@ fn a_detached_program_is_attached_again() -> Result<()> {
         SocketAddrV4::new(node.address, ECHO_NODE_PORT),
         node.name,
     )?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let load = Load::streams(topology.client(), ECHO, STREAMS)?;
     let (folder, names) = link_pins(&topology)?;
     for name in &names {
@@ -171,16 +171,9 @@ fn a_cell_is_mended() -> Result<()> {
         SocketAddrV4::new(node.address, ECHO_NODE_PORT),
         node.name,
     )?;
-    let config = Words::default().config();
-    let config = config.replace(
-        "snat: [10.32.96.50]",
-        "snat: [10.32.96.50, \"fd00:32::50\"]",
-    );
-    let config = config.replace("10.32.96.0/20]", "10.32.96.0/20, \"fd00:32::/64\"]");
-    ensure!(
-        config.contains("fd00:32::/64") && config.contains("::50"),
-        "{config}"
-    );
+    let config = config().network("mgmt", |mgmt| {
+        mgmt.push("prefixes", "fd00:32::/64").push("snat", SNAT6)
+    });
     let lb = Lb::start(&topology, &config)?;
     let load = Load::streams(topology.client(), ECHO, STREAMS)?;
     let faults = [
@@ -270,7 +263,7 @@ fn a_removed_map_pin_is_there_again() -> Result<()> {
         SocketAddrV4::new(node.address, ECHO_NODE_PORT),
         node.name,
     )?;
-    let config = Words::default().config();
+    let config = config();
     let mut lb = Lb::start(&topology, &config)?;
     let load = Load::streams(topology.client(), ECHO, STREAMS)?;
     let maps = maps(&topology)?;
@@ -297,7 +290,7 @@ pub(crate) fn maps(topology: &Topology) -> Result<PathBuf> {
 #[privileged_test]
 fn a_start_over_lost_pins_asks_first() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words::default().config();
+    let config = config();
     let mut lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let pair = line.open()?;
@@ -320,7 +313,7 @@ fn a_start_over_lost_pins_asks_first() -> Result<()> {
 #[privileged_test]
 fn a_removed_admin_socket_is_made_anew() -> Result<()> {
     let topology = Topology::poc()?;
-    let mut lb = Lb::start(&topology, &Words::default().config())?;
+    let mut lb = Lb::start(&topology, &config())?;
     let socket = format!("/run/lb/{}/lb.sock", topology.run());
     // It does nothing until it has been asked.
     lb.process().signal(Signal::SIGSTOP)?;
@@ -344,7 +337,7 @@ fn a_removed_admin_socket_is_made_anew() -> Result<()> {
     ensure_mended(&lb, "rm heirs.sock", &["heirs.sock"], || {
         Ok(fs::remove_file(&heirs)?)
     })?;
-    let mut before = lb.take_over(&Words::default().config())?;
+    let mut before = lb.take_over(&config())?;
     before.wait_for_end(LIMIT).map(drop)
 }
 
@@ -362,11 +355,11 @@ pub(crate) fn move_silently(node: &Netns, ours: Mac, last: u8) -> Result<()> {
 fn a_backend_at_another_mac_is_asked_there_before_it_is_dead() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 1)?;
-    let tcp = format!("tcp: {{ port: {HEALTH_PORT} }}");
-    let often = "interval: 1s, timeout: 500ms, fast_interval: 1s, rise: 2";
+    let often = Keys::from("interval: 1s, timeout: 500ms, fast_interval: 1s, rise: 2")
+        .set("tcp.port", HEALTH_PORT);
     for (fall, last) in [(3, 1), (1, 2)] {
-        let health = format!("{often}, fall: {fall}, on_dead: reset");
-        let lb = Lb::start(&topology, &site.config(&tcp, &health, ""))?;
+        let health = often.clone().set("fall", fall).set("on_dead", "reset");
+        let lb = Lb::start(&topology, &site.config(health, ""))?;
         wait_for(&lb, &["up"], LIMIT)?;
         let load = Load::streams(topology.client(), ECHO, STREAMS)?;
         let node = &topology.nodes[0].netns;
@@ -398,7 +391,9 @@ fn a_backend_at_another_mac_is_asked_there_before_it_is_dead() -> Result<()> {
 fn a_flap_hold_goes_on_in_the_next_process() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
-    let config = site.http("").replace("rise: 2", "rise: 2, flap_hold: 8s");
+    let config = site
+        .http("")
+        .pool("echo-a", |pool| pool.set("health.flap_hold", "8s"));
     let mut lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     for _ in 0..3 {
@@ -432,7 +427,7 @@ fn a_flap_hold_goes_on_in_the_next_process() -> Result<()> {
 #[privileged_test]
 fn status_from_another_namespace_knows_the_nics() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let here = lb.tell(&["status"])?.done()?;
     ensure!(!here.contains("another network namespace"), "{here}");
     let program = std::env::var("LB_BIN").context("LB_BIN")?;

@@ -239,7 +239,7 @@ fn another_version_is_taken_over_and_switched() -> Result<()> {
     assert_eq!(folders(&topology)?, ["links".to_owned(), other()]);
     ensure!(lb.process().ended()?.is_none());
     let file = topology.dir().join("plan.yaml");
-    fs::write(&file, &config)?;
+    fs::write(&file, config.as_bytes())?;
     let plan = lb.tell(&["plan", file.to_str().context("a path")?])?;
     ensure!(
         plan.code == Some(0) && format!("lb: {}", plan.stderr.trim()) == refusal(&topology),

@@ -18,7 +18,10 @@ use lb_tests::{
     oracle::observe,
     poll,
     process::{self, Process},
-    product::lb::{Lb, USER, prepare, start_fails_unprivileged},
+    product::{
+        config::Config,
+        lb::{Lb, USER, prepare, start_fails_unprivileged},
+    },
     servers::teller::{Teller, ask},
     topology::{Host, TENANT_NIC, Topology, VIP},
     traffic::{
@@ -61,59 +64,53 @@ const BOUND: &str = "000000c000203000";
 pub(crate) const NONE: &str = "0000000000000000";
 
 /// With the least that is needed, or with a VIP, a pool and a SNAT address more.
-fn config(topology: &Topology, more: bool) -> String {
-    let node = topology.nodes[0].address;
-    let [mut snat, mut pools, mut services] = ["10.32.96.50", "", ""].map(str::to_owned);
-    if more {
-        snat.push_str(", 10.32.96.51");
-        pools = format!("  added: {{ network: mgmt, backends: [\"{node}:{LONG_PORT}\"] }}\n");
-        services =
-            format!("  added: {{ network: tenant-a, listen: [\"{ADDED}/tcp\"], pool: added }}\n");
+fn config(topology: &Topology, more: bool) -> Config {
+    let config = pools(Config::poc(), topology).service("shared", |shared| {
+        shared.on("tenant-a").tcp(SHARED).with(ROUTES)
+    });
+    let config = direct(config);
+    let long = SocketAddrV4::new(topology.nodes[0].address, LONG_PORT);
+    match more {
+        true => config
+            .network("mgmt", |mgmt| mgmt.push("snat", "10.32.96.51"))
+            .mgmt_pool("added", [long])
+            .tcp_service("added", ADDED),
+        false => config,
     }
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [{snat}] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-{short}  long: {{ network: mgmt, backends: [\"{node}:{LONG_PORT}\"] }}
-{pools}services:
-  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], {ROUTES} }}
-  direct: {{ network: tenant-a, listen: [\"{DIRECT}/tcp\"], pool: long }}
-{services}",
-        short = short(node)
-    )
 }
 
 const ROUTES: &str = "sni: { routes: [{ names: [a.lab], pool: short }] }";
 
-fn short(node: Ipv4Addr) -> String {
+fn pools(config: Config, topology: &Topology) -> Config {
+    let at = |port| [SocketAddrV4::new(topology.nodes[0].address, port)];
     let check = "health: { tcp: {}, interval: 100ms, timeout: 100ms, fall: 1, rise: 1 }";
-    format!("  short: {{ network: mgmt, {check}, backends: [\"{node}:{PORT}\"] }}\n")
+    config
+        .mgmt_pool("short", at(PORT))
+        .pool("short", |short| short.with(check))
+        .mgmt_pool("long", at(LONG_PORT))
+}
+
+fn direct(config: Config) -> Config {
+    config.tcp_service_to("direct", DIRECT, "long")
 }
 
 /// For nodes alone, or also for tenants.
-fn config_of_arm(topology: &Topology, tenants: bool) -> String {
-    let node = topology.nodes[0].address;
-    let (mut network, mut service) = (String::new(), String::new());
-    if tenants {
-        network = "  tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }\n"
-            .to_owned();
-        service =
-            format!("  direct: {{ network: tenant-a, listen: [\"{DIRECT}/tcp\"], pool: long }}\n");
+fn config_of_arm(topology: &Topology, tenants: bool) -> Config {
+    let networks = match tenants {
+        true => Config::poc(),
+        false => Config::new().mgmt(),
+    };
+    let config = pools(networks, topology)
+        .service("shared-arm", |shared| {
+            shared.on("mgmt").tcp(SHARED_ARM).with(ROUTES)
+        })
+        .service("direct-arm", |direct| {
+            direct.on("mgmt").tcp(DIRECT_ARM).pool("long")
+        });
+    match tenants {
+        true => direct(config),
+        false => config,
     }
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-{network}pools:
-{short}  long: {{ network: mgmt, backends: [\"{node}:{LONG_PORT}\"] }}
-services:
-  shared-arm: {{ network: mgmt, listen: [\"{SHARED_ARM}/tcp\"], {ROUTES} }}
-  direct-arm: {{ network: mgmt, listen: [\"{DIRECT_ARM}/tcp\"], pool: long }}
-{service}",
-        short = short(node)
-    )
 }
 
 /// What `/proc` says of each thread; those that come and go are left out if they have gone.
@@ -291,11 +288,7 @@ fn h6_root_keeps_four_capabilities() -> Result<()> {
 fn h6_a_confirmed_start_keeps_four_capabilities() -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
-    let config = format!(
-        "{}log: {{ flows: {} }}\n",
-        config(&topology, false),
-        log.display()
-    );
+    let config = config(&topology, false).set("log.flows", &log);
     let mut child = Unconfirmed::start(&topology, &config, "60s")?;
     child.confirm()?;
     let mut last = Ok(());

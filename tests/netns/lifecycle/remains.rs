@@ -12,13 +12,13 @@ use lb_tests::{
         counts::Counts,
         query::{BackendHealth, Drop as DropCount},
     },
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     topology::Topology,
 };
 
 use crate::{
     flows::life::send_to_nobody,
-    health::verdicts::{HEALTH_PORT, Site},
+    health::verdicts::{Site, at_endpoints},
 };
 
 /// Where the namespaces of cells are kept.
@@ -27,10 +27,9 @@ const CELLS: &str = "/run/netns";
 pub(crate) const TO_NOBODY: usize = 5;
 
 /// A configuration with three nodes that are asked, which takes a hundred good answers to come back.
-pub(crate) fn config(site: &Site<'_>) -> String {
-    let kind = format!("http: {{ path: /readyz, port: {HEALTH_PORT} }}");
-    let health = "interval: 1s, timeout: 500ms, fast_interval: 500ms, rise: 100, fall: 2";
-    site.config(&kind, health, "")
+pub(crate) fn config(site: &Site<'_>) -> Config {
+    let times = "interval: 1s, timeout: 500ms, fast_interval: 500ms, rise: 100, fall: 2";
+    site.config(at_endpoints(times), "")
 }
 
 /// Drains the last of the three nodes, gives the first another weight, and has something dropped. The one

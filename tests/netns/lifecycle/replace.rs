@@ -19,7 +19,7 @@ use lb_tests::{
     traffic::client,
 };
 
-use crate::flows::life::{Words, ensure_all_ids_are_free, only_flow};
+use crate::flows::life::{config, ensure_all_ids_are_free, only_flow};
 
 const REPLACEMENTS: u32 = 10;
 
@@ -35,7 +35,7 @@ fn lasts() -> Duration {
 #[privileged_test]
 fn a27_ten_replacements_in_the_middle_of_a_transfer() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words::default().config();
+    let config = config();
     let node = &topology.nodes[0];
     let address = std::net::SocketAddrV4::new(node.address, ECHO_NODE_PORT);
     let _echo = EchoServer::start(&node.netns, address, node.name)?;

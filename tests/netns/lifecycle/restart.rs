@@ -7,7 +7,10 @@ use lb_tests::{
     leftovers,
     oracle::observe,
     process,
-    product::lb::{Lb, binary, start_fails},
+    product::{
+        config::{Config, Keys},
+        lb::{Lb, binary, start_fails},
+    },
     servers::peers::Peers,
     topology::{CONFIG, ECHO, TENANT_NIC, Topology},
     traffic::client,
@@ -39,14 +42,9 @@ fn a_network_that_was_removed_is_left_alone() -> Result<()> {
     let topology = Topology::poc()?;
     let mut lb = Lb::start(&topology, CONFIG)?;
     lb.process().stop()?;
-    let without: String = CONFIG
-        .split("services:")
-        .next()
-        .context("the services come last")?
-        .lines()
-        .filter(|line| !line.contains("tenant-a"))
-        .map(|line| format!("{line}\n"))
-        .collect();
+    let services = ["api-a", "dns-a", "echo-a"].into_iter();
+    let config = Config::read(CONFIG).without("networks", "tenant-a");
+    let without = services.fold(config, |config, name| config.without("services", name));
 
     lb.restart(&without)?;
 
@@ -117,11 +115,8 @@ fn a_file_that_the_host_refuses_leaves_what_was_applied() -> Result<()> {
     let _peers = Peers::start(&topology)?;
     let mut lb = Lb::start(&topology, CONFIG)?;
     let who = || topology.client().netns.inside(|| client::who(None, ECHO))?;
-    let edited = CONFIG.replace(
-        "pools:",
-        "  more: { role: tenant, interface: eth9, prefixes: [10.9.0.0/24] }\npools:",
-    );
-    ensure!(edited != CONFIG);
+    let more = |more: Keys| more.nic("tenant", "eth9", "10.9.0.0/24");
+    let edited = Config::read(CONFIG).network("more", more);
     lb.kill()?;
     lb.restart(&edited)?;
     who()?;

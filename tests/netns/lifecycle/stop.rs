@@ -10,7 +10,7 @@ use lb_tests::{
     topology::{ECHO, Topology, VIP},
 };
 
-use crate::flows::life::{LIMIT, Words, line, only_flow, send_to_nobody};
+use crate::flows::life::{LIMIT, config, line, only_flow, send_to_nobody};
 
 /// Whether somebody says where the VIP is.
 fn is_there(topology: &Topology) -> Result<bool> {
@@ -42,18 +42,14 @@ fn opens(topology: &Topology) -> Result<bool> {
 #[privileged_test]
 fn h9_a_stop_drops_if_that_is_configured() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words {
-        top: "on_stop: drop",
-        ..Words::default()
-    };
-    let config = words.config();
+    let drops = config().set("on_stop", "drop");
     let line = line(&topology)?;
-    let mut lb = Lb::start(&topology, &config)?;
+    let mut lb = Lb::start(&topology, &drops)?;
     let pair = line.open()?;
     lb.kill()?;
     pair.talk().context("after a kill")?;
-    lb.restart(&config)?;
-    let before = lb.take_over(&config)?;
+    lb.restart(&drops)?;
+    let before = lb.take_over(&drops)?;
     pair.talk().context("after a take-over")?;
     drop(before);
     assert_eq!(lb.dropped("stopped")?, 0);
@@ -80,7 +76,7 @@ fn h9_a_stop_drops_if_that_is_configured() -> Result<()> {
     }
     only_flow(&lb)?;
 
-    lb.restart(&config)?;
+    lb.restart(&drops)?;
     topology.client().netns.run("ip neigh flush dev eth0")?;
     pair.talk().context("after the next start")?;
     ensure!(is_there(&topology)?);
@@ -89,7 +85,7 @@ fn h9_a_stop_drops_if_that_is_configured() -> Result<()> {
     ensure!(lb.status()?.networks.iter().all(|network| !network.stopped));
 
     // A reload says what the next stop does.
-    lb.reload(&Words::default().config())?;
+    lb.reload(&config())?;
     lb.process().stop()?;
     pair.talk().context("after a stop that goes on")?;
     assert_eq!(lb.dropped("stopped")?, dropped);

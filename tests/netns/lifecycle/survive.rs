@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{TcpStream, UdpSocket},
+    net::{SocketAddrV4, TcpStream, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     oracle::links::links,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     topology::{DNS, DNS_NODE_PORT, ECHO, TENANT_NIC, Topology, VIP},
     traffic::conn_pair::refused,
 };
@@ -34,19 +34,12 @@ fn lasts() -> Duration {
 }
 
 /// Three nodes that are asked, and one that serves datagrams.
-fn config(site: &Site<'_>) -> String {
-    let node = site.topology.nodes[0].address;
-    let config = remains::config(site).replace(
-        "pool: echo-a }",
-        &format!("pool: echo-a, max_flows: {MAX_FLOWS} }}"),
-    );
-    let config = config.replace(
-        "services:\n",
-        &format!(
-            "  dns-a: {{ network: mgmt, backends: [\"{node}:{DNS_NODE_PORT}\"] }}\nservices:\n"
-        ),
-    );
-    format!("{config}  dns-a: {{ network: tenant-a, listen: [\"{DNS}/udp\"], pool: dns-a }}\n")
+fn config(site: &Site<'_>) -> Config {
+    let node = SocketAddrV4::new(site.topology.nodes[0].address, DNS_NODE_PORT);
+    remains::config(site)
+        .service("echo-a", |service| service.set("max_flows", MAX_FLOWS))
+        .mgmt_pool("dns-a", [node])
+        .service("dns-a", |dns| dns.on("tenant-a").udp(DNS).pool("dns-a"))
 }
 
 /// A datagram each way.
@@ -154,7 +147,7 @@ fn a28_a_killed_control_plane_leaves_everything_as_it_was() -> Result<()> {
     let (counts, carried_dead) = (remains.counts().clone(), bytes(&lb, &kept)?);
     ensure_not_less(&carried_dead, &carried)?;
 
-    lb.restart(&format!("{config}limits: {{ services: 64 }}\n"))?;
+    lb.restart(&config.clone().set("limits.services", 64))?;
     let after = lb.status()?;
     remains.ensure_known(&lb)?;
     let nobody = "nic tenant-a dropped no_service";

@@ -14,7 +14,10 @@ use lb_tests::{
     oracle::ids,
     poll,
     process::Process,
-    product::lb::{Lb, start_fails_with},
+    product::{
+        config::{Config, Keys},
+        lb::{Lb, start_fails_with},
+    },
     servers::teller::{Teller, ask},
     topology::{TENANT_NIC, Topology, VIP},
     traffic::{
@@ -23,6 +26,7 @@ use lb_tests::{
         hello::named,
     },
 };
+use serde_json::json;
 
 use crate::{
     flows::life::LIMIT,
@@ -42,37 +46,24 @@ pub(crate) const LONG_PORT: u16 = 31444;
 /// How long the process before may take to end once nothing is left to it.
 const ENDS: Duration = Duration::from_secs(10);
 
-pub(crate) fn config(topology: &Topology) -> String {
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-{}services:
-{}",
-        pools(topology),
-        services()
-    )
+pub(crate) fn config(topology: &Topology) -> Config {
+    add(Config::poc(), topology)
 }
 
-fn pools(topology: &Topology) -> String {
-    let node = topology.nodes[0].address;
-    format!(
-        "  short: {{ network: mgmt, backends: [\"{node}:{PORT}\"] }}
-  long: {{ network: mgmt, backends: [\"{node}:{LONG_PORT}\"] }}
-"
-    )
-}
-
-fn services() -> String {
-    format!(
-        "  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{{ names: [{NAME}], pool: short }}] }} }}
-  shared-long: {{ network: tenant-a, listen: [\"{LONG}/tcp\"], sni: {{ routes: [{{ names: [{NAME}], pool: long }}] }} }}
-  direct: {{ network: tenant-a, listen: [\"{DIRECT}/tcp\"], pool: short }}
-  direct-long: {{ network: tenant-a, listen: [\"{LONG_DIRECT}/tcp\"], pool: long }}
-"
-    )
+/// Adds the pools and the services.
+fn add(config: Config, topology: &Topology) -> Config {
+    let at = |port| [SocketAddrV4::new(topology.nodes[0].address, port)];
+    let shared = |shared: Keys, address, pool| {
+        let routes = json!([{ "names": [NAME], "pool": pool }]);
+        shared.on("tenant-a").tcp(address).set("sni.routes", routes)
+    };
+    config
+        .mgmt_pool("short", at(PORT))
+        .mgmt_pool("long", at(LONG_PORT))
+        .service("shared", |short| shared(short, SHARED, "short"))
+        .service("shared-long", |long| shared(long, LONG, "long"))
+        .tcp_service_to("direct", DIRECT, "short")
+        .tcp_service_to("direct-long", LONG_DIRECT, "long")
 }
 
 /// What came of connections that are opened one after the other.
@@ -148,9 +139,7 @@ fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
     // Each process has some to carry.
     have_copied(&topology)?;
     let site = Site::new(&topology, 3)?;
-    let config = remains::config(&site)
-        .replace("services:\n", &format!("{}services:\n", pools(&topology)))
-        + &services();
+    let config = add(remains::config(&site), &topology);
     site.health[1].refuse();
     let node = &topology.nodes[0];
     let address = SocketAddrV4::new(node.address, PORT);
@@ -242,11 +231,10 @@ fn a_process_goes_on_when_its_heir_dies() -> Result<()> {
     let mut lb = Lb::start(&topology, &config)?;
     let mut pairs = vec![line.open()?, line.open_at(LONG_DIRECT)?];
     // What the heirs begin with, and what they are killed in the middle of.
-    let other = config.replace(
-        &DIRECT.to_string(),
-        &SocketAddrV4::new(VIP, 8445).to_string(),
-    );
-    ensure!(other != config);
+    let elsewhere = format!("{VIP}:8445/tcp");
+    let other = config
+        .clone()
+        .service("direct", |direct| direct.set("listen.0", elsewhere));
     for (round, (moment, file)) in [
         // When it is about to put its programs into the place of the others, at the first NIC and later.
         (Moment::Of("bpf 29", 0), &config),
@@ -336,19 +324,16 @@ fn who_cannot_start_takes_nothing_over() -> Result<()> {
     topology
         .lb
         .run(&format!("ip address add {own}/24 dev {TENANT_NIC}"))?;
-    let more = config.replace(
-        "pools:",
-        "  more: { role: tenant, interface: eth9, prefixes: [10.9.0.0/24] }\npools:",
-    );
-    let taken = config.replace(&LONG_DIRECT.to_string(), &format!("{own}:444"));
+    let more = config
+        .clone()
+        .network("more", |more| more.nic("tenant", "eth9", "10.9.0.0/24"));
+    let taken = config.clone().service("direct-long", |direct| {
+        direct.set("listen.0", format!("{own}:444/tcp"))
+    });
     for (file, words) in [
-        (
-            more.as_str(),
-            "network more: there is no interface eth9".to_owned(),
-        ),
+        (&more, "network more: there is no interface eth9".to_owned()),
         (&taken, format!("{own} is an address of this host")),
     ] {
-        ensure!(file != config);
         let failure = start_fails_with(&topology, file, &["--takeover"])?;
         ensure!(
             failure.code == Some(1) && failure.stderr.contains(&words),

@@ -12,7 +12,10 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     process::Process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     seeded_rng::{Dice, SEED},
     servers::{echo::EchoServer, teller::Teller},
     topology::{Host, MGMT_NIC, TENANT_NIC, Topology, VIP},
@@ -22,6 +25,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_json::json;
 
 use crate::flows::life::LIMIT;
 
@@ -229,31 +233,42 @@ impl<'t> Servers<'t> {
 }
 
 /// With another weight it is another configuration.
-fn config(topology: &Topology, weight: u32) -> String {
+fn config(topology: &Topology, weight: u16) -> Config {
     let [one, other] = [0, 1].map(|index| topology.nodes[index].address);
-    let check = format!(
-        "health: {{ tcp: {{ port: {FLAPS_PORT} }}, interval: 200ms, timeout: 150ms, fast_interval: 100ms, flap_hold: 0s }}"
-    );
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: {MGMT_NIC}, prefixes: [10.32.96.0/20], snat: [{{ address: 10.32.96.50, ports: 1024-9215 }}] }}
-  tenant-a: {{ role: tenant, interface: {TENANT_NIC}, prefixes: [192.168.203.0/24], reject: true }}
-pools:
-  stays: {{ network: mgmt, backends: [\"{one}:{ECHO_PORT}\"] }}
-  dns: {{ network: mgmt, backends: [\"{one}:{UDP_PORT}\"] }}
-  tls: {{ network: mgmt, backends: [\"{one}:{TLS_PORT}\"] }}
-  flaps: {{ network: mgmt, {check}, backends: [{{ address: \"{one}:{FLAPS_PORT}\", weight: {weight} }}, \"{other}:{FLAPS_PORT}\"] }}
-services:
-  long: {{ network: tenant-a, listen: [\"{VIP}:{LONG}/tcp\"], pool: stays }}
-  short: {{ network: tenant-a, listen: [\"{VIP}:{SHORT}/tcp\"], pool: stays, max_flows: {} }}
-  dns: {{ network: tenant-a, listen: [\"{VIP}:{SHORT}/udp\"], pool: dns }}
-  flaps: {{ network: tenant-a, listen: [\"{VIP}:{FLAPS}/tcp\"], pool: flaps, allow: [192.168.203.{}/31, 192.168.203.0/26] }}
-  shared: {{ network: tenant-a, listen: [\"{VIP}:{SHARED}/tcp\"], reject: true, sni: {{ routes: [{{ names: [{NAME}], pool: tls }}] }} }}
-",
-        1000 + weight,
-        2 * weight,
-    )
+    let at = |port| [SocketAddrV4::new(one, port)];
+    let vip = |port| SocketAddrV4::new(VIP, port);
+    let times = "interval: 200ms, timeout: 150ms, fast_interval: 100ms, flap_hold: 0s";
+    let routes = json!([{ "names": [NAME], "pool": "tls" }]);
+    Config::poc()
+        .network("mgmt", |mgmt| mgmt.snat_ports(1024, 9215))
+        .network("tenant-a", |tenant| tenant.set("reject", true))
+        .mgmt_pool("stays", at(ECHO_PORT))
+        .mgmt_pool("dns", at(UDP_PORT))
+        .mgmt_pool("tls", at(TLS_PORT))
+        .pool("flaps", |flaps| {
+            let health = Keys::from(times).set("tcp.port", FLAPS_PORT);
+            let [one, other] = [one, other].map(|node| SocketAddrV4::new(node, FLAPS_PORT));
+            flaps
+                .on("mgmt")
+                .set("health", health)
+                .push("backends", json!({ "address": one, "weight": weight }))
+                .push("backends", other)
+        })
+        .tcp_service_to("long", vip(LONG), "stays")
+        .tcp_service("short", vip(SHORT))
+        .service("short", |short| {
+            short.pool("stays").set("max_flows", 1000 + weight)
+        })
+        .service("dns", |dns| dns.on("tenant-a").udp(vip(SHORT)).pool("dns"))
+        .tcp_service("flaps", vip(FLAPS))
+        .service("flaps", |flaps| {
+            let pair = format!("192.168.203.{}/31", 2 * weight);
+            flaps.set("allow", [pair.as_str(), "192.168.203.0/26"])
+        })
+        .service("shared", |shared| {
+            let shared = shared.on("tenant-a").tcp(vip(SHARED));
+            shared.set("reject", true).set("sni.routes", routes)
+        })
 }
 
 /// RELIABILITY 1, 2, 3, 5, 26: no connection is lost and none fails, whatever happens.
@@ -288,7 +303,7 @@ struct Course<'t> {
     servers: Servers<'t>,
     lb: Lb<'t>,
     loads: Loads,
-    configs: [String; 2],
+    configs: [Config; 2],
     tier: Tier,
     /// Processes that handed over.
     before: Vec<Process>,

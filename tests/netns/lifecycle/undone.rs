@@ -17,7 +17,7 @@ use lb_tests::{
 use nix::sys::signal::Signal;
 
 use crate::{
-    flows::life::{LIMIT, Words, ensure_all_ids_are_free, line},
+    flows::life::{LIMIT, config, config_of, ensure_all_ids_are_free, line},
     health::verdicts::{Site, alive},
 };
 
@@ -32,24 +32,20 @@ fn a_cut_that_a_kill_has_prevented_is_made_at_the_next_start() -> Result<()> {
     let topology = Topology::poc()?;
     let _site = Site::new(&topology, 2)?;
     let [one, other] = [0, 1].map(|index| &topology.clients[index]);
-    let before = Words {
-        snat: "10.32.96.50, 10.32.96.51",
-        nodes: "10.32.96.105 10.32.96.106",
-        top: "  echo-b: { network: tenant-a, listen: [\"192.168.203.111:7000/tcp\"], pool: echo-a }",
-        ..Words::default()
-    };
-    let after = Words {
-        tcp: &format!(", allow: [{}/32]", one.address),
-        ..Words::default()
-    };
-    let mut lb = Lb::start(&topology, &before.config())?;
+    let [n1, n2, ..] = [0, 1].map(|index| topology.nodes[index].address);
+    let before = config_of(&[n1, n2])
+        .network("mgmt", |mgmt| mgmt.push("snat", "10.32.96.51"))
+        .tcp_service_to("echo-b", "192.168.203.111:7000", "echo-a");
+    let allowed = [format!("{}/32", one.address)];
+    let after = config().service("echo-a", |service| service.set("allow", allowed));
+    let mut lb = Lb::start(&topology, &before)?;
     let to_b = SocketAddrV4::new(Ipv4Addr::new(192, 168, 203, 111), ECHO.port());
     let stay = connect(one, ECHO)?;
     let (closed, denied) = (connect(one, to_b)?, connect(other, ECHO)?);
 
-    settle(&lb, &before.config())?;
+    settle(&lb, &before)?;
     let frozen = freeze(lb.process(), EXPIRY)?;
-    lb.reload(&after.config())?;
+    lb.reload(&after)?;
     lb.process().signal(Signal::SIGKILL)?;
     drop(frozen);
     lb.kill()?;
@@ -59,13 +55,13 @@ fn a_cut_that_a_kill_has_prevented_is_made_at_the_next_start() -> Result<()> {
         .try_for_each(alive)
         .context("nobody has cut them")?;
 
-    lb.restart(&after.config())?;
+    lb.restart(&after)?;
     for connection in closed.iter().chain(&denied) {
         wait_for_reset(connection, LIMIT)?;
     }
     stay.iter().try_for_each(alive)?;
     lb.kill()?;
-    lb.restart(&after.config())?;
+    lb.restart(&after)?;
     stay.iter().try_for_each(alive)
 }
 
@@ -95,18 +91,11 @@ fn connect(client: &Host, to: SocketAddrV4) -> Result<Vec<TcpStream>> {
 #[privileged_test]
 fn a_stop_in_the_middle_of_a_cut_makes_it() -> Result<()> {
     let topology = Topology::poc()?;
-    let addresses: Vec<String> = (50..66).map(|last| format!("10.32.96.{last}")).collect();
-    let words = Words {
-        snat: &addresses.join(", "),
-        top: "limits: { snat_addresses: 16 }",
-        ..Words::default()
-    };
-    let config = words.config();
-    let closed: String = config
-        .lines()
-        .filter(|line| !line.contains(" listen: [\"192.168.203.110:7000"))
-        .map(|line| format!("{line}\n"))
-        .collect();
+    let addresses = (50..66).map(|last| Ipv4Addr::new(10, 32, 96, last));
+    let config = config()
+        .network("mgmt", |mgmt| mgmt.snat(addresses))
+        .set("limits.snat_addresses", 16);
+    let closed = config.clone().without("services", "echo-a");
     let mut lb = Lb::start(&topology, &config)?;
     let pairs = line(&topology)?.open_many(64)?;
     settle(&lb, &config)?;
@@ -128,17 +117,16 @@ fn a_stop_in_the_middle_of_a_cut_makes_it() -> Result<()> {
 #[privileged_test]
 fn a_change_does_not_overtake_the_cut_of_the_one_before() -> Result<()> {
     let topology = Topology::poc()?;
-    let open = Words::default().config();
-    let closed = Words {
-        tcp: ", allow: [192.168.203.1/32]",
-        ..Words::default()
-    };
+    let open = config();
+    let closed = config().service("echo-a", |service| {
+        service.with("allow: [192.168.203.1/32]")
+    });
     let mut lb = Lb::start(&topology, &open)?;
     let line = line(&topology)?;
     let old = line.open()?;
     settle(&lb, &open)?;
     let frozen = freeze(lb.process(), EXPIRY)?;
-    lb.reload(&closed.config())?;
+    lb.reload(&closed)?;
     lb.write(&open)?;
     let said = lb.tell(&["reload"])?;
     assert_eq!(said.code, Some(1), "{said:?}");

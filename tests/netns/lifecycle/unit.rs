@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use lb_tests::{
     poll,
-    product::systemd::Systemd,
+    product::{config::Config, systemd::Systemd},
     servers::teller::{Teller, ask},
     topology::Topology,
     traffic::{
@@ -79,11 +79,8 @@ fn open(topology: &Topology, to: SocketAddrV4, stop: &AtomicBool) -> Result<Came
 }
 
 /// A configuration with one more network, on this interface.
-fn with_network(config: &str, interface: &str) -> String {
-    let network = format!(
-        "  more: {{ role: tenant, interface: {interface}, prefixes: [10.9.0.0/24] }}\npools:"
-    );
-    config.replace("pools:", &network)
+fn with_network(config: Config, interface: &str) -> Config {
+    config.network("more", |more| more.nic("tenant", interface, "10.9.0.0/24"))
 }
 
 /// Whether there was no connection at all.
@@ -285,7 +282,7 @@ fn a_reload_of_the_unit_loses_nothing() -> Result<()> {
             let before = stage.pid()?;
             if round == reloads {
                 // One that a reload of the process refuses.
-                systemd.write(&with_network(&config(&topology), "eth2"))?;
+                systemd.write(&with_network(config(&topology), "eth2"))?;
             }
             let reloaded = systemd.succeed("reload lb");
             reloaded.with_context(|| format!("reload {round}"))?;
@@ -296,7 +293,7 @@ fn a_reload_of_the_unit_loses_nothing() -> Result<()> {
         let words = systemd.property("StatusText")?;
         ensure!(words == "3 networks, 4 services", "{words}");
         let before = stage.pid()?;
-        for wrong in ["version: [", &with_network(&config(&topology), "eth9")] {
+        for wrong in ["version: [", &with_network(config(&topology), "eth9")] {
             systemd.write(wrong)?;
             ensure!(!systemd.systemctl("reload lb")?.status.success());
             ensure!(stage.pid()? == before, "a wrong file has ended the process");
@@ -468,12 +465,12 @@ fn each_start_is_prepared() -> Result<()> {
         stage.reaches(SHARED)?;
         stage.reaches(DIRECT)
     };
-    systemd.write(&with_network(&config(&topology), "eth2"))?;
+    systemd.write(&with_network(config(&topology), "eth2"))?;
     restarted("3 networks, 4 services")?;
     ensure!(systemd.property("StatusText")? == "3 networks, 4 services");
     let stale = "3 networks, 4 services; the file is not what is applied: ";
     systemd.write("version: [")?;
     restarted(stale)?;
-    systemd.write(&with_network(&config(&topology), "eth9"))?;
+    systemd.write(&with_network(config(&topology), "eth9"))?;
     restarted(&format!("{stale}network more: there is no interface eth9"))
 }

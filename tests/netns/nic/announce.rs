@@ -21,7 +21,7 @@ use lb_tests::{
 };
 
 use crate::{
-    flows::life::{LIMIT, Words, line},
+    flows::life::{LIMIT, config, line},
     lifecycle::takeover::{self, LONG, LONG_DIRECT, LONG_PORT, NAME},
 };
 
@@ -49,7 +49,7 @@ fn announces(frame: &[u8], address: Ipv4Addr, mac: Mac) -> bool {
 #[privileged_test]
 fn reliability_26_a_nic_that_was_down_goes_on_and_is_announced() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let pair = line(&topology)?.open()?;
     let client = &topology.client().netns;
     let program = topology.lb.run("ip -d link show dev eth0")?;

@@ -13,10 +13,14 @@ use lb_tests::{
     fault::crowd::Crowd,
     frames::raw::RawPort,
     process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::echo::EchoServer,
     topology::{
-        ECHO, ECHO_NODE_PORT, Host, MGMT_NIC, SNAT, SNAT6, TENANT_NIC, Topology, VIP, address6,
+        ECHO, ECHO_NODE_PORT, ECHO6, Host, MGMT_NIC, SNAT, SNAT6, TENANT_NIC, Topology, VIP,
+        address6,
     },
     traffic::{client, flood::Flood},
 };
@@ -35,28 +39,17 @@ fn addresses(node: &Host) -> [SocketAddr; 2] {
 }
 
 /// So many nodes, by both families.
-fn config(topology: &Topology, nodes: usize) -> String {
-    let nodes = topology.nodes.iter().take(nodes).map(addresses);
-    let (four, six): (Vec<String>, Vec<String>) = nodes
-        .map(|[four, six]| (format!("\"{four}\""), format!("\"{six}\"")))
-        .unzip();
-    format!(
-        "version: 1
-defaults: {{ pool: {{ network: mgmt, health: {{ tcp: {{}}, {FAST} }} }} }}
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20, \"fd00:32::/64\"], snat: [{SNAT}, \"{SNAT6}\"] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24, \"fd00:203::/64\"] }}
-pools:
-  four: {{ backends: [{}] }}
-  six: {{ backends: [{}] }}
-services:
-  four: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: four }}
-  six: {{ network: tenant-a, listen: [\"[fd00:203::110]:{}/tcp\"], pool: six }}
-",
-        four.join(", "),
-        six.join(", "),
-        ECHO.port()
-    )
+fn config(topology: &Topology, nodes: usize) -> Config {
+    let of = |family: usize| {
+        let nodes = topology.nodes.iter().take(nodes);
+        nodes.map(move |node| addresses(node)[family])
+    };
+    Config::poc_dual()
+        .mgmt_pool("four", of(0))
+        .mgmt_pool("six", of(1))
+        .tcp_service("four", ECHO)
+        .tcp_service("six", ECHO6)
+        .set("defaults.pool.health", Keys::from(FAST).with("tcp: {}"))
 }
 
 /// The ends know `lb` already: their entries are in the same table here, as on no real network.
@@ -121,7 +114,9 @@ const QUIET: [Duration; 3] = [
 fn clients_of_a_shared_vip_that_are_not_there_take_no_room_for_long() -> Result<()> {
     let topology = Topology::poc()?;
     let config = sni::config(&topology, "routes: [{ names: [a.lab], pool: a }]");
-    let config = config.replace("192.168.203.0/24", "192.168.0.0/16");
+    let config = config.network("tenant-a", |tenant| {
+        tenant.set("prefixes", ["192.168.0.0/16"])
+    });
     let _lb = Lb::start(&topology, &config)?;
     let sources = (0..ABSENT).map(|number| Ipv4Addr::from_bits(0xc0a8_1000 + number));
     let macs = [Mac::new([2, 0, 0, 0, 0x57, 9]), topology.mac(TENANT_NIC)?];

@@ -3,15 +3,15 @@
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, SocketAddrV4},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
-    product::lb::Lb,
-    topology::{DNS, ECHO, Topology, address6},
+    product::{config::Config, lb::Lb},
+    topology::{DNS6, ECHO, ECHO_NODE_PORT, Topology, address6},
 };
 
 use crate::{flows::life::LIMIT, nic::neighbours::in_cell};
@@ -23,36 +23,22 @@ const FORGOTTEN: Duration = Duration::from_secs(30);
 const ABSENT: [&str; 4] = ["10.32.96.1", "10.32.96.199", "fd00:32::1", "fd00:32::199"];
 
 /// Backends of both families, on the link or behind a gateway.
-fn config(addresses: &[IpAddr]) -> String {
-    let of = |is_ipv6: bool| -> String {
-        let addresses = addresses.iter().filter(|one| one.is_ipv6() == is_ipv6);
-        let backends: Vec<String> = addresses
-            .map(|&address| format!("\"{}\"", SocketAddr::new(address, 30700)))
-            .collect();
-        backends.join(", ")
+fn config(addresses: &[IpAddr]) -> Config {
+    let of = |is_ipv6: bool| {
+        let addresses = addresses.iter().filter(move |one| one.is_ipv6() == is_ipv6);
+        addresses.map(|&address| SocketAddr::new(address, ECHO_NODE_PORT))
     };
-    format!(
-        "version: 1
-defaults: {{ pool: {{ network: mgmt, drain_timeout: 0s }} }}
-networks:
-  mgmt:
-    role: mgmt
-    interface: eth1
-    prefixes: [10.32.96.0/20, \"fd00:32::/64\"]
-    routes: [{{ to: 172.30.0.0/24, via: 10.32.96.1 }}, {{ to: \"fd00:30::/64\", via: \"fd00:32::1\" }}]
-    snat: [10.32.96.50, \"fd00:32::50\"]
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24, \"fd00:203::/64\"] }}
-pools:
-  four: {{ backends: [{}] }}
-  six: {{ backends: [{}] }}
-services:
-  four: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: four }}
-  six: {{ network: tenant-a, listen: [\"[fd00:203::110]:{}/udp\"], pool: six }}
-",
-        of(false),
-        of(true),
-        DNS.port()
-    )
+    Config::poc_dual()
+        .network("mgmt", |mgmt| {
+            mgmt.with(
+                "routes: [{ to: 172.30.0.0/24, via: 10.32.96.1 }, { to: 'fd00:30::/64', via: 'fd00:32::1' }]",
+            )
+        })
+        .mgmt_pool("four", of(false))
+        .mgmt_pool("six", of(true))
+        .tcp_service("four", ECHO)
+        .service("six", |six| six.on("tenant-a").udp(DNS6).pool("six"))
+        .set("defaults.pool.drain_timeout", "0s")
 }
 
 /// The addresses that `ip neigh` says this of in the cell of the backends.
@@ -145,17 +131,12 @@ fn neighbours_of_the_host_itself_are_left_as_they_are() -> Result<()> {
     let host = &topology.lb;
     host.ip_batch("addr add 10.32.96.50/20 dev eth1\n")?;
     let node = topology.nodes[0].address;
-    let config = format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, address: host, prefixes: [10.32.96.0/20], snat: [{{ address: 10.32.96.50, ports: 20000-29999 }}] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-  echo: {{ network: mgmt, backends: [\"{node}:30700\"] }}
-services:
-  echo: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: echo }}
-"
-    );
+    let config = Config::poc()
+        .network("mgmt", |mgmt| {
+            mgmt.set("address", "host").snat_ports(20_000, 29_999)
+        })
+        .mgmt_pool("echo", [SocketAddrV4::new(node, ECHO_NODE_PORT)])
+        .tcp_service("echo", ECHO);
     let lb = Lb::start(&topology, &config)?;
     poll::until("the next hop", LIMIT, || {
         let mut backends = lb.backends()?.into_iter();

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     oracle::observe,
     poll,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     topology::{MGMT_NIC, TENANT_NIC, Topology},
     traffic::{
         conn_pair::{Line, Pair, hear},
@@ -19,9 +19,10 @@ use lb_tests::{
     },
 };
 use lb_user::control::mend::MEND_INTERVAL;
+use serde_json::json;
 
 use crate::{
-    flows::life::{LIMIT, Words, line},
+    flows::life::{self, LIMIT, line},
     health::verdicts::{SOON, Site, alive, connect, wait_for},
     proxy::relayed,
 };
@@ -39,14 +40,11 @@ const ARM_SHARED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 32, 96, 62)
 const NAME: &str = "a.lab";
 const ARM_PORT: u16 = 31_700;
 
-fn config() -> String {
-    let arm = format!(
-        "  arm: {{ network: mgmt, backends: [\"10.32.96.105:{ARM_PORT}\"] }}
-services:
-  arm: {{ network: mgmt, listen: [\"{ARM}/tcp\"], pool: arm }}
-"
-    );
-    Words::default().config().replace("services:\n", &arm)
+fn config() -> Config {
+    let node = SocketAddrV4::new(Ipv4Addr::new(10, 32, 96, 105), ARM_PORT);
+    life::config()
+        .mgmt_pool("arm", [node])
+        .service("arm", |arm| arm.on("mgmt").tcp(ARM).pool("arm"))
 }
 
 /// How the programs run on the NICs, in the order of the file.
@@ -123,7 +121,7 @@ fn reliability_27_a_tenants_nic_that_comes_back_is_taken_in() -> Result<()> {
 fn reliability_27_a_nic_of_backends_that_comes_back_is_taken_in() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
-    let config = site.http("").replace("rise: 2", "rise: 2, on_dead: reset");
+    let config = site.http_reset("");
     let mut lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     let connections = connect(&topology, 20)?;
@@ -203,7 +201,7 @@ fn reliability_27_a_nic_that_was_not_wholly_taken_in_is_taken_in_again() -> Resu
 fn reliability_27_legs_outlive_both_nics() -> Result<()> {
     let topology = Topology::poc()?;
     let line = relayed::line(&topology)?;
-    let _lb = Lb::start(&topology, &relayed::config(&topology, "", ""))?;
+    let _lb = Lb::start(&topology, &relayed::config(&topology))?;
     let pair = line.open()?;
     for nic in [TENANT_NIC, MGMT_NIC] {
         topology.unplug(nic)?;
@@ -226,19 +224,16 @@ fn reliability_27_legs_outlive_both_nics() -> Result<()> {
 fn reliability_27_a_start_without_a_nic_goes_on_with_the_others() -> Result<()> {
     let topology = Topology::poc()?;
     let [n1, n2] = [&topology.nodes[0], &topology.nodes[1]];
-    let shared = format!(
-        "services:
-  arm-shared: {{ network: mgmt, listen: [\"{ARM_SHARED}/tcp\"], sni: {{ routes: [{{ names: [{NAME}], pool: arm }}] }} }}
-"
-    );
-    let config = config().replace("services:\n", &shared);
-    let more = config.replace(
-        "services:\n",
-        "services:
-  more-a: { network: mgmt, listen: [\"10.32.96.61:7000/tcp\"], pool: arm }
-  more-b: { network: tenant-a, listen: [\"192.168.203.61:7000/tcp\"], pool: arm }
-",
-    );
+    let config = config().service("arm-shared", |arm| {
+        let routes = json!([{ "names": [NAME], "pool": "arm" }]);
+        arm.on("mgmt").tcp(ARM_SHARED).set("sni.routes", routes)
+    });
+    let more = config
+        .clone()
+        .service("more-a", |more| {
+            more.on("mgmt").tcp("10.32.96.61:7000").pool("arm")
+        })
+        .tcp_service_to("more-b", "192.168.203.61:7000", "arm");
     let mut lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let arm = Line::new(n2, ARM, n1, ARM_PORT)?.saying(named(NAME.as_bytes()));

@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write as _,
+    net::SocketAddrV4,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -12,12 +13,15 @@ use lb_tests::{
     fault::stop_thread::freeze,
     netns::Netns,
     poll, process,
-    product::lb::Lb,
-    topology::{ECHO, ECHO_NODE_PORT, Routed, Topology},
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
+    topology::{ECHO, ECHO_NODE_PORT, Routed, TENANT_SNAT, Topology},
     traffic::conn_pair::{Line, Pair},
 };
 
-use crate::flows::life::{LIMIT, Words, line};
+use crate::flows::life::{LIMIT, config, config_of, line};
 
 /// RELIABILITY 28: from the word of who has moved to its next hop.
 const FOLLOWED: Duration = Duration::from_millis(50);
@@ -61,14 +65,8 @@ fn far_line<'t>(topology: &'t Topology, far: &'t Routed) -> Result<Line<'t>> {
     Line::new(topology.client(), ECHO, &far.host, ECHO_NODE_PORT)
 }
 
-fn far_config(far: &Routed) -> String {
-    let routes = format!(", routes: [{{ to: {}, via: {} }}]", far.to, far.via);
-    let words = Words {
-        nodes: &far.host.address.to_string(),
-        mgmt: &routes,
-        ..Words::default()
-    };
-    words.config()
+fn far_config(far: &Routed) -> Config {
+    config_of(&[far.host.address]).network("mgmt", |mgmt| mgmt.route(far))
 }
 
 /// RELIABILITY 28: a backend fails over to another NIC and says so. The cell does not hear it, because the
@@ -76,7 +74,7 @@ fn far_config(far: &Routed) -> String {
 #[privileged_test]
 fn reliability_28_a_backend_that_says_that_it_moved_is_followed_at_once() -> Result<()> {
     let topology = Topology::poc()?;
-    let _lb = Lb::start(&topology, &Words::default().config())?;
+    let _lb = Lb::start(&topology, &config())?;
     let pair = line(&topology)?.open()?;
     ensure_followed(&pair, &topology.nodes[0].netns)
 }
@@ -96,17 +94,13 @@ fn reliability_28_a_gateway_that_says_that_it_moved_is_followed_at_once() -> Res
 fn reliability_28_a_worker_that_says_that_it_moved_is_followed_at_once() -> Result<()> {
     let topology = Topology::poc()?;
     let worker = &topology.workers[0];
-    let config = format!(
-        "version: 1
-networks:
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24], snat: [192.168.203.9] }}
-pools:
-  echo-a: {{ network: tenant-a, backends: [\"{}:{ECHO_NODE_PORT}\"] }}
-services:
-  echo-a: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: echo-a }}
-",
-        worker.address
-    );
+    let tenant = |tenant: Keys| tenant.push("snat", TENANT_SNAT);
+    let at = SocketAddrV4::new(worker.address, ECHO_NODE_PORT);
+    let config = Config::poc()
+        .without("networks", "mgmt")
+        .network("tenant-a", tenant)
+        .pool("echo-a", |pool| pool.on("tenant-a").backends([at]))
+        .tcp_service("echo-a", ECHO);
     let _lb = Lb::start(&topology, &config)?;
     let line = Line::new(topology.client(), ECHO, worker, ECHO_NODE_PORT)?;
     ensure_followed(&line.open()?, &worker.netns)
@@ -131,7 +125,7 @@ fn reliability_28_a_gateway_that_moves_without_a_word_is_found_again() -> Result
 #[privileged_test]
 fn reliability_29_a_cell_that_forgets_its_neighbours_loses_nothing() -> Result<()> {
     let topology = Topology::poc()?;
-    let _lb = Lb::start(&topology, &Words::default().config())?;
+    let _lb = Lb::start(&topology, &config())?;
     let pair = line(&topology)?.open()?;
     for _ in 0..100 {
         in_cell(&topology, &["ip", "neigh", "flush", "all"])?;
@@ -163,7 +157,7 @@ fn reliability_29_a_cell_that_forgets_its_neighbours_loses_nothing() -> Result<(
 fn reliability_30_after_lost_events_all_neighbours_are_read_anew() -> Result<()> {
     const EVENTS: u32 = 20_000;
     let topology = Topology::poc()?;
-    let mut lb = Lb::start(&topology, &Words::default().config())?;
+    let mut lb = Lb::start(&topology, &config())?;
     let _pair = line(&topology)?.open()?;
     let moved = "02:00:00:00:77:01";
     let mut lines = String::new();

@@ -13,7 +13,10 @@ use lb_common::maps::snat::base;
 use lb_tests::{
     oracle::ids,
     poll,
-    product::lb::{Lb, start_fails},
+    product::{
+        config::Config,
+        lb::{Lb, start_fails},
+    },
     servers::peers::Peers,
     topology::{ECHO, Host, Tenant, Trunk},
     traffic::{ping::ping, secret::SecretFlow},
@@ -68,6 +71,12 @@ nodes:
   hub: { network: mgmt, addresses: [10.32.96.108, 10.32.96.106, 10.32.96.107, 10.32.96.105] }
 limits: { snat_addresses: 4 }
 "#;
+
+/// [`AFTER`] with one address more.
+fn wide() -> Config {
+    let snat = [54, 53, 52, 51].map(|last| Ipv4Addr::new(10, 32, 96, last));
+    Config::read(AFTER).network("mgmt", |mgmt| mgmt.snat(snat))
+}
 
 #[privileged_test]
 fn a_change_ends_nothing_but_what_was_removed() -> Result<()> {
@@ -124,7 +133,7 @@ fn a_change_ends_nothing_but_what_was_removed() -> Result<()> {
     ensure_freed(&trunk, &lb, stay)?;
     // The place in the table that came free is there for the next one.
     lb.process().stop()?;
-    lb.restart(&AFTER.replace("10.32.96.53, ", "10.32.96.54, 10.32.96.53, "))?;
+    lb.restart(&wide())?;
     rounds(&mut new)?;
     rounds(&mut more)?;
     assert_eq!(lb.status()?.snat.len(), 4);
@@ -199,7 +208,7 @@ fn a_change_that_does_not_fit_changes_nothing() -> Result<()> {
     let mut flows = open_all(a)?;
     lb.process().stop()?;
     // Three are taken, one of them only to finish its flows; two more are one too many.
-    let wide = AFTER.replace("10.32.96.53, ", "10.32.96.54, 10.32.96.53, ");
+    let wide = wide();
 
     let failure = start_fails(&trunk, trunk.run(), &wide)?;
 

@@ -11,7 +11,10 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     oracle::memory,
     poll,
-    product::lb::{Lb, start_fails},
+    product::{
+        config::Keys,
+        lb::{Lb, start_fails},
+    },
     topology::{ECHO, Topology},
     traffic::client,
 };
@@ -42,12 +45,8 @@ fn d2_reloads_cost_no_connection() -> Result<()> {
     let site = Site::new(&topology, 4)?;
     let (count, time) = reloads();
     let config = |round: u32| {
-        let weight = 1 + round % 4;
-        site.http("").replacen(
-            "address: \"10.32.96.105:30700\"",
-            &format!("address: \"10.32.96.105:30700\", weight: {weight}"),
-            1,
-        )
+        let weighed = |pool: Keys| pool.set("backends.0.weight", 1 + round % 4);
+        site.http("").pool("echo-a", weighed)
     };
     let mut lb = Lb::start(&topology, &config(0))?;
     wait_for(&lb, &["up"; 4], LIMIT)?;
@@ -118,17 +117,9 @@ fn d2_other_backends_take_over_without_a_gap() -> Result<()> {
     let site = Site::new(&topology, 2)?;
     let both = site.http("min_up: 60%");
     let only = |node: usize| {
-        let other = format!("10.32.96.{}:30700", 105 + (1 - node));
-        let start = both.find("backends: [").unwrap_or_default() + 11;
-        let list = both[start..].split(']').next().unwrap_or_default();
-        let kept = list
-            .split("}, ")
-            .find(|one| !one.contains(&other))
-            .unwrap_or_default();
-        both.replace(
-            list,
-            &format!("{}}}", kept.trim_end_matches(" }").trim_end_matches('}')),
-        )
+        let other = 1 - node;
+        both.clone()
+            .pool("echo-a", |pool| pool.without("backends", other))
     };
     let lb = Lb::start(&topology, &only(0))?;
     wait_for(&lb, &["up"], LIMIT)?;
@@ -186,12 +177,8 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
     let config = |weight: u32, watch: bool| {
-        let config = site.http("").replacen(
-            "address: \"10.32.96.105:30700\"",
-            &format!("address: \"10.32.96.105:30700\", weight: {weight}"),
-            1,
-        );
-        format!("{config}watch: {watch}\n")
+        let weighed = |pool: Keys| pool.set("backends.0.weight", weight);
+        site.http("").pool("echo-a", weighed).set("watch", watch)
     };
     let mut lb = Lb::start(&topology, &config(1, true))?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
@@ -209,7 +196,7 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
         thread::sleep(Duration::from_millis(100));
         assert_eq!(lb.health()?[0].effective_weight, 200);
     }
-    fs::write(lb.file(), &next)?;
+    fs::write(lb.file(), next.as_bytes())?;
     weigh(&lb, 300)?;
     lb.write("version: [")?;
     poll::until("it is refused", LIMIT, || {
@@ -285,7 +272,9 @@ fn a_full_disk_refuses_a_start_that_would_change_something() -> Result<()> {
         "the disk is not full"
     );
 
-    let other = config.replace("192.168.203.110:7000", "192.168.203.111:7000");
+    let other = config.clone().service("echo-a", |service| {
+        service.set("listen.0", "192.168.203.111:7000/tcp")
+    });
     let failure = start_fails(&topology, topology.run(), &other)?;
 
     assert_eq!(failure.code, Some(1), "{failure:?}");
@@ -324,11 +313,16 @@ fn after_a_refused_reload_the_old_backends_are_checked() -> Result<()> {
     );
 
     // In another pool they are other backends.
-    lb.write(
-        &config
-            .replace("  echo-a:\n", "  other:\n")
-            .replace("pool: echo-a", "pool: other"),
-    )?;
+    let mut pool = Keys::default();
+    let moved = config
+        .pool("echo-a", |echo| {
+            pool = echo.clone();
+            echo
+        })
+        .without("pools", "echo-a")
+        .pool("other", |_| pool)
+        .service("echo-a", |service| service.pool("other"));
+    lb.write(&moved)?;
     let said = lb.tell(&["reload"])?;
     assert_eq!(said.code, Some(1), "{said:?}");
     ensure!(said.stderr.contains("nothing is changed"), "{said:?}");

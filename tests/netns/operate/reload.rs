@@ -3,29 +3,36 @@
 use std::{
     collections::BTreeSet,
     fs,
+    net::{Ipv4Addr, SocketAddrV4},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
-    product::lb::Lb,
-    topology::{ECHO, ECHO_NODE_PORT, Topology},
+    product::{config::Keys, lb::Lb},
+    topology::{ECHO, ECHO_NODE_PORT, SNAT, TENANT_NIC, Topology},
     traffic::conn_pair::{Line, Pair, wait_for_reset},
 };
+use serde_json::json;
 
-use crate::flows::life::{LIMIT, Words, ensure_all_ids_are_free, line};
+use crate::flows::life::{LIMIT, config, config_of, ensure_all_ids_are_free, line};
+
+/// Nodes of a pool of two.
+const TWO: [Ipv4Addr; 2] = [
+    Ipv4Addr::new(10, 32, 96, 105),
+    Ipv4Addr::new(10, 32, 96, 106),
+];
 
 /// D1: what is wrong with a file is said, and nothing is changed; a plan lists what a reload then does.
 #[privileged_test]
 fn d1_a_bad_file_changes_nothing_and_a_plan_says_what_a_good_one_does() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words::default();
-    let lb = Lb::start(&topology, &words.config())?;
+    let lb = Lb::start(&topology, &config())?;
     let pair = line(&topology)?.open()?;
     let before = lb.maps()?;
 
-    let bad = words.config().replace("pool: echo-a", "pool: echo-z");
+    let bad = config().service("echo-a", |service| service.pool("echo-z"));
     lb.write(&bad.replace("version: 1", "version: 1\nextra: 3"))?;
     let file = lb.file();
     let file = file.to_str().context("a path")?;
@@ -42,11 +49,7 @@ fn d1_a_bad_file_changes_nothing_and_a_plan_says_what_a_good_one_does() -> Resul
     assert_eq!(lb.maps()?, before);
     pair.talk()?;
 
-    let good = Words {
-        nodes: "10.32.96.105 10.32.96.106",
-        ..words
-    };
-    lb.write(&good.config())?;
+    lb.write(&config_of(&TWO))?;
     let plan = lb.tell(&["plan", file])?.done()?;
     for line in [
         "set backend echo-a/10.32.96.106:30700@mgmt/10.32.96.106: 10.32.96.106:30700",
@@ -67,16 +70,14 @@ fn d1_a_bad_file_changes_nothing_and_a_plan_says_what_a_good_one_does() -> Resul
 #[privileged_test]
 fn d3_a_reload_that_nobody_confirms_is_taken_back() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words::default();
-    let lb = Lb::start(&topology, &words.config())?;
+    let lb = Lb::start(&topology, &config())?;
     let line = line(&topology)?;
     let pair = line.open()?;
     let before = lb.maps()?;
-    let other = words
-        .config()
-        .replace("192.168.203.110:7000", "192.168.203.111:7000");
-    let mut to = ECHO;
-    to.set_ip(std::net::Ipv4Addr::new(192, 168, 203, 111));
+    let to = SocketAddrV4::new(Ipv4Addr::new(192, 168, 203, 111), ECHO.port());
+    let other = config().service("echo-a", |service| {
+        service.set("listen.0", format!("{to}/tcp"))
+    });
 
     lb.write(&other)?;
     let reloaded = Instant::now();
@@ -111,21 +112,17 @@ fn d3_a_reload_that_nobody_confirms_is_taken_back() -> Result<()> {
 #[privileged_test]
 fn d3_a_crash_confirms_nothing() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words::default();
-    let mut lb = Lb::start(&topology, &words.config())?;
+    let mut lb = Lb::start(&topology, &config())?;
     let line = line(&topology)?;
     let pair = line.open()?;
     let before = lb.maps()?;
-    let more = Words {
-        nodes: "10.32.96.105 10.32.96.106",
-        ..words
-    };
-    lb.write(&more.config())?;
+    let more = config_of(&TWO);
+    lb.write(&more)?;
     lb.tell(&["reload", "--confirm", "2s"])?.done()?;
     ensure!(lb.maps()? != before);
     lb.kill()?;
     std::thread::sleep(Duration::from_secs(2));
-    lb.restart(&more.config())?;
+    lb.restart(&more)?;
     let status = lb.tell(&["status"])?.done()?;
     ensure!(status.contains("not confirmed"), "{status}");
     assert_eq!(tables(lb.maps()?), tables(before));
@@ -143,15 +140,11 @@ fn tables(maps: BTreeSet<String>) -> Vec<String> {
 #[privileged_test]
 fn d3_a_file_that_is_broken_meanwhile_confirms_nothing() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words::default();
-    let mut lb = Lb::start(&topology, &words.config())?;
+    let mut lb = Lb::start(&topology, &config())?;
     let pair = line(&topology)?.open()?;
     let before = lb.maps()?;
-    let more = Words {
-        nodes: "10.32.96.105 10.32.96.106",
-        ..words
-    };
-    lb.write(&more.config())?;
+    let more = config_of(&TWO);
+    lb.write(&more)?;
     lb.tell(&["reload", "--confirm", "8s"])?.done()?;
     let after = lb.maps()?;
     ensure!(after != before);
@@ -167,7 +160,7 @@ fn d3_a_file_that_is_broken_meanwhile_confirms_nothing() -> Result<()> {
     pair.talk()?;
 
     // Also by a process that starts when the time is over.
-    lb.write(&more.config())?;
+    lb.write(&more)?;
     lb.tell(&["reload", "--confirm", "2s"])?.done()?;
     lb.kill()?;
     std::thread::sleep(Duration::from_secs(2));
@@ -182,14 +175,12 @@ fn d3_a_file_that_is_broken_meanwhile_confirms_nothing() -> Result<()> {
 #[privileged_test]
 fn d3_another_file_at_a_start_is_not_taken_back() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words::default();
-    let mut lb = Lb::start(&topology, &words.config())?;
+    let mut lb = Lb::start(&topology, &config())?;
     let pair = line(&topology)?.open()?;
-    let with = |nodes| Words { nodes, ..words }.config();
-    lb.write(&with("10.32.96.105 10.32.96.106"))?;
+    lb.write(&config_of(&TWO))?;
     lb.tell(&["reload", "--confirm", "6s"])?.done()?;
     lb.kill()?;
-    lb.restart(&with("10.32.96.105 10.32.96.107"))?;
+    lb.restart(&config_of(&[TWO[0], Ipv4Addr::new(10, 32, 96, 107)]))?;
     lb.process()
         .wait_for_stderr("nothing waits any more", LIMIT)?;
     let third = tables(lb.maps()?);
@@ -205,12 +196,17 @@ fn d3_another_file_at_a_start_is_not_taken_back() -> Result<()> {
 #[privileged_test]
 fn d3_a_refused_reload_is_not_taken_back() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = Words::default().config();
+    let config = config();
     let mut lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let pair = line.open()?;
     // One network fewer: that takes a new process.
-    let fewer = config.replace("tenant-a", "tenant-b");
+    let tenant = |tenant: Keys| tenant.nic("tenant", TENANT_NIC, "192.168.203.0/24");
+    let fewer = config
+        .without("networks", "tenant-a")
+        .network("tenant-b", tenant)
+        .service("echo-a", |service| service.on("tenant-b"))
+        .service("dns-a", |service| service.on("tenant-b"));
     lb.write(&fewer)?;
     let said = lb.tell(&["reload", "--confirm", "1s"])?;
     ensure!(
@@ -220,14 +216,11 @@ fn d3_a_refused_reload_is_not_taken_back() -> Result<()> {
     std::thread::sleep(Duration::from_secs(2));
     let said = lb.tell(&["confirm"])?;
     ensure!(said.code == Some(2), "{said:?}");
-    let more = Words {
-        nodes: "10.32.96.105 10.32.96.106",
-        ..Words::default()
-    };
-    lb.reload(&more.config())?;
+    let more = config_of(&TWO);
+    lb.reload(&more)?;
     let before = lb.maps()?;
     lb.kill()?;
-    lb.restart(&more.config())?;
+    lb.restart(&more)?;
     assert_eq!(lb.maps()?, before);
     let status = lb.tell(&["status"])?.done()?;
     ensure!(!status.contains("confirmed"), "{status}");
@@ -239,12 +232,7 @@ fn d3_a_refused_reload_is_not_taken_back() -> Result<()> {
 #[privileged_test]
 fn a_service_or_a_source_that_is_removed_ends_its_flows() -> Result<()> {
     let topology = Topology::poc()?;
-    let allow = |who: &str| {
-        Words::default().config().replace(
-            "pool: echo-a }",
-            &format!("pool: echo-a, allow: [{who}] }}"),
-        )
-    };
+    let allow = |who: &str| config().service("echo-a", |service| service.set("allow", [who]));
     let both = allow("192.168.203.0/24");
     let [one, other] = [0, 1].map(|index| &topology.clients[index]);
     let lb = Lb::start(&topology, &both)?;
@@ -263,9 +251,7 @@ fn a_service_or_a_source_that_is_removed_ends_its_flows() -> Result<()> {
     refused_or_silent(&line)?;
     ensure!(still_there(&theirs)?, "the other client's connection ended");
 
-    let none = both.split("services:").next().context("a part")?.to_owned()
-        + "services:\n  dns-a: { network: tenant-a, listen: [\"192.168.203.110:53/udp\"], pool: dns-a }\n";
-    lb.reload(&none)?;
+    lb.reload(&both.without("services", "echo-a"))?;
     wait_for_reset(&theirs, Duration::from_secs(3))?;
     drop(pairs);
     ensure_all_ids_are_free(&topology, &lb)
@@ -293,19 +279,20 @@ fn still_there(end: &std::net::TcpStream) -> Result<bool> {
 #[privileged_test]
 fn reliability_31_a_file_that_cannot_be_used_changes_nothing() -> Result<()> {
     let topology = Topology::poc()?;
-    let words = Words::default();
-    let config = words.config();
+    let config = config();
     let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let pair = line.open()?;
     let before = lb.maps()?;
     let half = &config[..config.len() / 2];
-    let twice = config.replace("dns-a: { network: tenant-a", "dns-b: { network: tenant-a, listen: [\"192.168.203.110:7000/tcp\"], pool: dns-a }\n  dns-a: { network: tenant-a");
-    let backend_twice = config.replace(
-        "\"10.32.96.105:30700\"",
-        "\"10.32.96.105:30700\", \"10.32.96.105:30700\"",
-    );
-    let overlap = config.replace("snat: [10.32.96.50]", "snat: [{ address: 10.32.96.50, ports: 2000-3000 }, { address: 10.32.96.50, ports: 2500-3500 }]");
+    let twice = config.clone().tcp_service_to("dns-b", ECHO, "dns-a");
+    let backend_twice = config.clone().pool("echo-a", |pool| {
+        pool.push("backends", SocketAddrV4::new(TWO[0], ECHO_NODE_PORT))
+    });
+    let overlap = config.clone().network("mgmt", |mgmt| {
+        let ports = json!({ "address": SNAT, "ports": "2500-3500" });
+        mgmt.snat_ports(2000, 3000).push("snat", ports)
+    });
     for (what, text) in [
         ("half a file", half),
         ("no YAML", "version: [1"),

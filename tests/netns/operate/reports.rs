@@ -11,12 +11,16 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     fault::stop_thread::freeze,
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::echo::EchoServer,
     topology::{ECHO, ECHO_NODE_PORT, ECHO6, LB_PORT, TENANT_NIC, Topology, VIP},
     traffic::client,
 };
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::{
     flows::life::LIMIT,
@@ -33,27 +37,19 @@ const ABSENT: Ipv4Addr = Ipv4Addr::new(10, 32, 96, 150);
 const OFF: f64 = 13.0;
 
 /// Two nodes that are there, and half of the weight on one that is not; for IPv4 and IPv6.
-fn with_an_absent_node() -> String {
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20, \"fd00:32::/64\"], snat: [10.32.96.50, \"fd00:32::50\"] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24, \"fd00:203::/64\"] }}
-pools:
-  four:
-    network: mgmt
-    backends:
-      - {{ address: \"10.32.96.105:{ECHO_NODE_PORT}\", weight: 3 }}
-      - {{ address: \"10.32.96.106:{ECHO_NODE_PORT}\", weight: 1 }}
-      - {{ address: \"{ABSENT}:{ECHO_NODE_PORT}\", weight: 4 }}
-  six:
-    network: mgmt
-    backends: [\"[fd00:32::105]:{ECHO_NODE_PORT}\", \"[fd00:32::150]:{ECHO_NODE_PORT}\"]
-services:
-  four: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: four }}
-  six: {{ network: tenant-a, listen: [\"{ECHO6}/tcp\"], pool: six }}
-"
-    )
+fn with_an_absent_node() -> Config {
+    let at = |node: Ipv4Addr| SocketAddrV4::new(node, ECHO_NODE_PORT);
+    let [one, other] = [105, 106].map(|last| at(Ipv4Addr::new(10, 32, 96, last)));
+    Config::poc_dual()
+        .pool("four", |pool| {
+            let pool = pool.on("mgmt");
+            pool.push("backends", json!({ "address": one, "weight": 3 }))
+                .push("backends", json!({ "address": other, "weight": 1 }))
+                .push("backends", json!({ "address": at(ABSENT), "weight": 4 }))
+        })
+        .mgmt_pool("six", ["[fd00:32::105]:30700", "[fd00:32::150]:30700"])
+        .tcp_service("four", ECHO)
+        .tcp_service("six", ECHO6)
 }
 
 /// A backend without a next hop gets no flow, and its share says so; those of the others are what they get. With and
@@ -118,7 +114,11 @@ fn the_file_of_status_is_the_one_that_runs() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
     let before = site.http("");
-    let other = topology.write("other.yaml", &before.replace(":7000/tcp", ":7001/tcp"))?;
+    let at = format!("{VIP}:7001/tcp");
+    let other = before
+        .clone()
+        .service("echo-a", |service| service.set("listen.0", at));
+    let other = topology.write("other.yaml", &other)?;
     let other = other.to_str().context("a path")?;
     let mut lb = Lb::start(&topology, &before)?;
     let named = |lb: &Lb<'_>| -> Result<String> {
@@ -160,10 +160,7 @@ fn an_end_has_the_reason_that_made_it() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
     let log = topology.dir().join("flows.json");
-    let config = site
-        .http("drain_timeout: 1s")
-        .replace("rise: 2", "rise: 2, on_dead: reset");
-    let config = format!("{config}log: {{ flows: {} }}\n", log.display());
+    let config = site.http_reset("drain_timeout: 1s").set("log.flows", &log);
     let mut lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     let second = topology.nodes[1].address.to_string();
@@ -236,8 +233,7 @@ fn a_connection_that_was_handed_over_has_its_duration() -> Result<()> {
     const LASTS: Duration = Duration::from_secs(1);
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
-    let config = relayed::config(&topology, "", "");
-    let config = format!("{config}log: {{ flows: {} }}\n", log.display());
+    let config = relayed::config(&topology).set("log.flows", &log);
     let lb = Lb::start(&topology, &config)?;
     let line = relayed::fast_line(&topology)?;
     for is_copied in [false, true] {
@@ -308,21 +304,18 @@ fn a_new_pool_is_no_failure_before_its_first_checks() -> Result<()> {
     let lb = Lb::start(&topology, &before)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     // One pool whose backends serve, one whose backends refuse.
-    let pool = |name: &str, port: u16| {
-        let addresses =
-            ["10.32.96.105", "10.32.96.106"].map(|one| format!("\"{one}:{ECHO_NODE_PORT}\""));
-        format!(
-            "  {name}:\n    network: mgmt\n    health: {{ tcp: {{ port: {port} }}, {FAST} }}\n    \
-             backends: [{}]\n",
-            addresses.join(", ")
-        )
+    let checked = |port: u16| {
+        let health = Keys::from(FAST).set("tcp.port", port);
+        move |pool: Keys| pool.set("health", health)
     };
-    let pools = pool("good", HEALTH_PORT) + &pool("bad", 9);
-    let service = |name: &str, port: u16| {
-        format!("  {name}: {{ network: tenant-a, listen: [\"{VIP}:{port}/tcp\"], pool: {name} }}\n")
-    };
-    let services = service("good", 7001) + &service("bad", 7002);
-    let after = before.replace("services:\n", &format!("{pools}services:\n{services}"));
+    let nodes = ["10.32.96.105:30700", "10.32.96.106:30700"];
+    let after = before
+        .mgmt_pool("good", nodes)
+        .pool("good", checked(HEALTH_PORT))
+        .mgmt_pool("bad", nodes)
+        .pool("bad", checked(9))
+        .tcp_service("good", SocketAddrV4::new(VIP, 7001))
+        .tcp_service("bad", SocketAddrV4::new(VIP, 7002));
     lb.reload(&after)?;
     wait_for(&lb, &["up", "up", "up", "up", "dead", "dead"], LIMIT)?;
     let said = poll::until("what is said of the pool that is down", LIMIT, || {

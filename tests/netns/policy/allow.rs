@@ -21,7 +21,10 @@ use lb_tests::{
     },
     oracle::wire::{self, Wire},
     poll,
-    product::lb::{Lb, check},
+    product::{
+        config::{Config, Keys},
+        lb::{Lb, check},
+    },
     servers::peers::Peers,
     topology::{CONFIG, DNS_NODE_PORT, ECHO, Host, LB_PORT, TENANT_NIC, Topology, VIP, mac_of},
     traffic::client,
@@ -38,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 fn the_longest_prefix_decides_and_the_denied_reach_nobody() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
-    let lb = Lb::start(&topology, &config(&long_list()))?;
+    let lb = Lb::start(&topology, &config(long_list()))?;
     let [insider, outsider] = [&topology.clients[0], &topology.clients[1]];
     let oracle = Oracle::start(&topology.mgmt_lan, topology.dir(), insider, DNS_NODE_PORT)?;
     let before = lb.dropped("denied")?;
@@ -81,7 +84,7 @@ fn reliability_39_fragments_and_options_are_no_way_around_the_list() -> Result<(
     const MORE: u16 = 0x2000;
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
-    let lb = Lb::start(&topology, &config(&long_list()))?;
+    let lb = Lb::start(&topology, &config(long_list()))?;
     let [insider, outsider] = [&topology.clients[0], &topology.clients[1]];
     let oracle = Oracle::start(&topology.mgmt_lan, topology.dir(), insider, DNS_NODE_PORT)?;
 
@@ -162,7 +165,7 @@ fn reliability_40_forms_of_a_denied_address_are_denied() -> Result<()> {
         "192.168.52019/32",
         "192.168.203.51/24",
     ] {
-        let failure = check(&config(&format!("deny: [\"{form}\"]")))?;
+        let failure = check(&config(Keys::default().set("deny", [form])))?;
         assert_eq!(failure.code, Some(CONFIGURATION), "{form}: {failure:?}");
         assert!(failure.stderr.contains("deny"), "{form}: {failure:?}");
     }
@@ -202,20 +205,20 @@ fn reliability_40_forms_of_a_denied_address_are_denied() -> Result<()> {
 }
 
 /// The echo service of the configuration with these rules.
-fn config(rules: &str) -> String {
-    const POOL: &str = "pool: echo-a }";
-    assert!(CONFIG.contains(POOL));
-    CONFIG.replace(POOL, &format!("pool: echo-a, {rules} }}"))
+fn config(rules: impl Into<Keys>) -> Config {
+    Config::read(CONFIG).service("echo-a", |echo| echo.with(rules))
 }
 
 /// 541 prefixes: hosts and networks of nobody, and the tenant's own; one host of it is denied.
-fn long_list() -> String {
+fn long_list() -> Keys {
     let hosts = (0..256).map(|number| format!("10.99.{number}.{}/32", 255 - number));
     let nets = (0..256).map(|number| format!("172.20.{number}.0/24"));
     let wide = (0..28).map(|number| format!("100.{}.0.0/16", 64 + number));
     let own = ["192.168.203.0/24".to_owned()].into_iter();
     let all: Vec<String> = hosts.chain(nets).chain(wide).chain(own).collect();
-    format!("allow: [{}], deny: [192.168.203.51/32]", all.join(", "))
+    Keys::default()
+        .set("allow", all)
+        .set("deny", ["192.168.203.51/32"])
 }
 
 fn open(topology: &Topology, from: &Host, source: SocketAddrV4) -> Result<Frame> {

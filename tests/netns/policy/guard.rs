@@ -1,10 +1,15 @@
 //! A configuration may only program backends that belong where it says: FEATURES C11.
 
 use anyhow::Result;
-use lb_tests::{product::lb::check, topology::LAB_CONFIG};
+use lb_tests::{
+    product::{
+        config::{Config, Keys},
+        lb::check,
+    },
+    topology::LAB_CONFIG,
+};
 
 const CONFIGURATION: i32 = 2;
-const POOL: &str = "kas-a:  { network: mgmt, backends: { nodes: hub, port: 30918 } }";
 
 /// The file as it is shipped is right: what follows is refused for what is wrong in it.
 #[test]
@@ -33,7 +38,7 @@ fn a_backend_that_is_not_of_its_network_is_refused() -> Result<()> {
         ("no port", "10.32.96.105:0"),
         ("a name", "node-1:30918"),
     ] {
-        let config = with_backend(LAB_CONFIG, backend);
+        let config = with_backend(Config::read(LAB_CONFIG), backend);
         ensure_refused(what, &config, "kas-a.backends")?;
     }
     Ok(())
@@ -43,11 +48,8 @@ fn a_backend_that_is_not_of_its_network_is_refused() -> Result<()> {
 #[test]
 #[ignore = "needs the binary of lb: cargo xtask test"]
 fn a_backend_that_is_a_vip_is_refused() -> Result<()> {
-    let config = LAB_CONFIG.replace(
-        "{ network: tenant-a, backends: { nodes: workers-a, port: 30190 } }",
-        r#"{ network: tenant-a, backends: ["192.168.203.110:6443"] }"#,
-    );
-    assert_ne!(config, LAB_CONFIG);
+    let vip = |pool: Keys| pool.backends(["192.168.203.110:6443"]);
+    let config = Config::read(LAB_CONFIG).pool("apps-https-a", vip);
     ensure_refused("a VIP", &config, "apps-https-a.backends")
 }
 
@@ -55,23 +57,17 @@ fn a_backend_that_is_a_vip_is_refused() -> Result<()> {
 #[test]
 #[ignore = "needs the binary of lb: cargo xtask test"]
 fn a_backend_outside_of_the_declared_prefixes_is_refused() -> Result<()> {
-    let snat = "snat: [10.32.96.50] }";
-    let narrow = LAB_CONFIG.replace(snat, "snat: [10.32.96.50], backends: [10.32.96.104/29] }");
-    assert_ne!(narrow, LAB_CONFIG);
+    let narrow =
+        Config::read(LAB_CONFIG).network("mgmt", |mgmt| mgmt.set("backends", ["10.32.96.104/29"]));
     let checked = check(&narrow)?;
     assert_eq!(checked.code, Some(0), "{checked:?}");
 
-    let config = with_backend(&narrow, "10.32.96.112:30918");
+    let config = with_backend(narrow, "10.32.96.112:30918");
     ensure_refused("a neighbour of the nodes", &config, "kas-a.backends")
 }
 
-fn with_backend(config: &str, backend: &str) -> String {
-    let changed = config.replace(
-        POOL,
-        &format!("kas-a: {{ network: mgmt, backends: [\"{backend}\"] }}"),
-    );
-    assert_ne!(changed, config);
-    changed
+fn with_backend(config: Config, backend: &str) -> Config {
+    config.pool("kas-a", |pool| pool.backends([backend]))
 }
 
 fn ensure_refused(what: &str, config: &str, key: &str) -> Result<()> {

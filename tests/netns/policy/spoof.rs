@@ -10,7 +10,10 @@ use lb_tests::{
         raw::{self, RawPort},
     },
     oracle::wire::Wire,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::peers::Peers,
     topology::{
         CONFIG, DNS_NODE_PORT, ECHO, Host, LAB_CONFIG, MGMT_NIC, SNAT, Site, TENANT_NIC,
@@ -29,11 +32,8 @@ fn a_source_of_another_network_opens_no_flow() -> Result<()> {
     let [a, b] = &trunk.tenants;
     let of_a = Peers::start_tenant(&trunk, a)?;
     // The tenants' prefixes overlap, but a has one more.
-    let config = LAB_CONFIG.replace(
-        "vlan: 2003, prefixes: [192.168.203.0/24]",
-        "vlan: 2003, prefixes: [192.168.203.0/24, 192.168.7.0/24]",
-    );
-    assert_ne!(config, LAB_CONFIG);
+    let more = |tenant: Keys| tenant.push("prefixes", "192.168.7.0/24");
+    let config = Config::read(LAB_CONFIG).network("tenant-a", more);
     let lb = Lb::start(&trunk, &config)?;
     let oracle = Oracle::start(&trunk.mgmt_lan, trunk.dir(), a.client(), a.ports.dns)?;
     let at_a = Wire::received(&a.client().netns, "eth0", "ip", trunk.dir())?;
@@ -54,11 +54,8 @@ fn a_source_of_another_network_opens_no_flow() -> Result<()> {
 fn a_bogon_opens_no_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let _peers = Peers::start(&topology)?;
-    let config = CONFIG.replace(
-        "prefixes: [192.168.203.0/24] }",
-        "prefixes: [192.168.203.0/24], sources: any }",
-    );
-    assert_ne!(config, CONFIG);
+    let any = |tenant: Keys| tenant.set("sources", "any");
+    let config = Config::read(CONFIG).network("tenant-a", any);
     let lb = Lb::start(&topology, &config)?;
     let client = topology.client();
     let oracle = Oracle::start(&topology.mgmt_lan, topology.dir(), client, DNS_NODE_PORT)?;

@@ -8,7 +8,10 @@ use std::{
 use anyhow::{Context as _, Result};
 use lb_tests::{
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::{
         identity::Identity,
         peers::{Peers, Serves},
@@ -109,16 +112,14 @@ fn ensure_served(
 }
 
 /// The configuration of [`one_ip`], and the names at its address.
-fn on_the_only_address(one: &OneIp) -> String {
+fn on_the_only_address(one: &OneIp) -> Config {
     let pools = ["a", "b", "c"].iter().zip(&one.backends);
-    let pools = pools
-        .map(|(pool, host)| format!("  {pool}: {{ backends: [\"{}:{PORT}\"] }}\n", host.address));
-    let pools: String = pools.collect();
-    let service = format!(
-        "  shared: {{ listen: [\"{ADDRESS}:{}/tcp\"], sni: {{ {ROUTES} }} }}\n",
-        SHARED.port()
-    );
-    one_ip::CONFIG
-        .replace("pools:\n", &format!("pools:\n{pools}"))
-        .replace("services:\n", &format!("services:\n{service}"))
+    let config = pools.fold(Config::read(one_ip::CONFIG), |config, (pool, host)| {
+        let address = SocketAddrV4::new(host.address, PORT);
+        config.pool(pool, |pool| pool.backends([address]))
+    });
+    config.service("shared", |shared| {
+        let at = SocketAddrV4::new(ADDRESS, SHARED.port());
+        shared.tcp(at).set("sni", Keys::from(ROUTES))
+    })
 }

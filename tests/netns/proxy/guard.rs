@@ -15,7 +15,10 @@ use lb_tests::{
     frames::raw::RawPort,
     oracle::memory,
     process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::teller::{self, Teller},
     topology::{Host, TENANT_NIC, Topology},
     traffic::{
@@ -26,6 +29,7 @@ use lb_tests::{
 };
 use lb_user::network::{cell, namespace};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::json;
 
 use crate::proxy::sni::{PORT, SHARED, Site, counted, counted_refusal, reaches, send};
 
@@ -42,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 fn b8_what_becomes_of_an_encrypted_hello() -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
-    let config = |ech: &str| config(&topology, &format!("ech: {ech}, "));
+    let config = |ech: &str| config(&topology, Keys::default().set("ech", ech));
     let lb = Lb::start(&topology, &config("route"))?;
     let client = topology.client();
     let (with, without): (Vec<_>, Vec<_>) = captured()?
@@ -96,13 +100,10 @@ fn b8_what_becomes_of_an_encrypted_hello() -> Result<()> {
 fn b9_protocols_of_a_name_have_backends_of_their_own() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
-    let route = |alpn: &str, pool: &str| format!("{{ names: [a.lab], {alpn}pool: {pool} }}");
-    let routes = [
-        route("alpn: [acme-tls/1], ", "b"),
-        route("alpn: [h2], ", "c"),
-        route("", "a"),
-    ];
-    let config = site.config(&format!("routes: [{}]", routes.join(", ")));
+    let config = site.config(
+        "routes: [{ names: [a.lab], alpn: [acme-tls/1], pool: b }, \
+         { names: [a.lab], alpn: [h2], pool: c }, { names: [a.lab], pool: a }]",
+    );
     let _lb = Lb::start(&topology, &config)?;
     for (words, name) in [
         ("-alpn h2", "c.lab"),
@@ -395,7 +396,7 @@ pub(crate) fn teller(node: &Host, name: &str) -> Result<Teller> {
 }
 
 /// The pool `a` for the name of captures, and more words for the key `sni`.
-pub(crate) fn config(topology: &Topology, more: &str) -> String {
-    let routes = format!("{more}routes: [{{ names: [{CAPTURED_NAME}], pool: a }}]");
-    crate::proxy::sni::config(topology, &routes)
+pub(crate) fn config(topology: &Topology, more: impl Into<Keys>) -> Config {
+    let routes = json!([{ "names": [CAPTURED_NAME], "pool": "a" }]);
+    crate::proxy::sni::config(topology, more.into().set("routes", routes))
 }

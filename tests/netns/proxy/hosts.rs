@@ -13,7 +13,10 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     poll,
     process::Process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     topology::{self, Host, SNAT, Topology, VIP},
     traffic::client::open,
 };
@@ -48,31 +51,20 @@ impl<'t> Site<'t> {
 
     /// The nodes as the pools `a` to `d`, the first three as `all`, and this as the key `http` of the
     /// service, which listens here.
-    pub(crate) fn config_on(&self, listen: SocketAddrV4, http: &str) -> String {
+    pub(crate) fn config_on(&self, listen: SocketAddrV4, http: impl Into<Keys>) -> Config {
         let nodes = self.topology.nodes.iter();
-        let nodes: Vec<String> = nodes
-            .map(|node| format!("\"{}:{PORT}\"", node.address))
+        let nodes: Vec<_> = nodes
+            .map(|node| SocketAddrV4::new(node.address, PORT))
             .collect();
+        let all = Config::poc().mgmt_pool("all", &nodes[..3]);
         let pools = ["a", "b", "c", "d"].iter().zip(&nodes);
-        let pools = pools
-            .map(|(pool, node)| format!("  {pool}: {{ network: mgmt, backends: [{node}] }}\n"));
-        let pools: String = pools.collect();
-        let all = nodes[..3].join(", ");
-        format!(
-            "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-  all: {{ network: mgmt, backends: [{all}] }}
-{pools}services:
-  shared: {{ network: tenant-a, listen: [\"{listen}/tcp\"], http: {{ {http} }} }}
-"
-        )
+        let config = pools.fold(all, |config, (pool, node)| config.mgmt_pool(pool, [node]));
+        let service = |service: Keys| service.on("tenant-a").tcp(listen);
+        config.service("shared", |shared| service(shared).set("http", http.into()))
     }
 
-    fn config(&self, more: &str) -> String {
-        self.config_on(SHARED, &format!("{ROUTES}{more}"))
+    fn config(&self, more: &str) -> Config {
+        self.config_on(SHARED, Keys::from(ROUTES).with(more))
     }
 
     /// A server of our own on the fourth node, which is `d.lab`.
@@ -197,7 +189,7 @@ fn b3_two_hosts_of_one_connection_reach_two_nodes() -> Result<()> {
 fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
-    let more = ", header_timeout: 500ms, max_header: 4096";
+    let more = "header_timeout: 500ms, max_header: 4096";
     let lb = Lb::start(&topology, &site.config(more))?;
     let client = topology.client();
     let status = |words: &str| {
@@ -263,7 +255,7 @@ fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
 fn b3_a_host_has_one_node() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
-    let lb = Lb::start(&topology, &site.config(", balance: host"))?;
+    let lb = Lb::start(&topology, &site.config("balance: host"))?;
     let nodes = |host: &str| -> Result<Vec<char>> {
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let mut nodes = Vec::new();

@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, Shutdown, TcpStream},
+    net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream},
     os::unix::process::ExitStatusExt as _,
     thread,
     time::{Duration, Instant},
@@ -14,7 +14,10 @@ use anyhow::{Result, ensure};
 use lb_tests::{
     fault::cgroup::Memory,
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::teller::{self, Teller},
     topology::Topology,
     traffic::{
@@ -23,6 +26,7 @@ use lb_tests::{
     },
 };
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::{
     flows::life::LIMIT,
@@ -185,14 +189,13 @@ impl<'t> Scene<'t> {
         })
     }
 
-    fn config(&self) -> String {
-        let node = self.site.topology.nodes[0].address;
-        let pool = format!("pools:\n  a: {{ network: mgmt, backends: [\"{node}:{PORT}\"] }}\n");
-        let sni = format!("hello_timeout: 1m, routes: [{{ names: [{CAPTURED_NAME}], pool: a }}]");
-        format!(
-            "{}  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], sni: {{ {sni} }} }}\n",
-            self.site.http("").replace("pools:\n", &pool)
-        )
+    fn config(&self) -> Config {
+        let node = SocketAddrV4::new(self.site.topology.nodes[0].address, PORT);
+        let routes = json!([{ "names": [CAPTURED_NAME], "pool": "a" }]);
+        let sni = Keys::from("hello_timeout: 1m").set("routes", routes);
+        let shared = |shared: Keys| shared.on("tenant-a").tcp(SHARED).set("sni", sni);
+        let checked = self.site.http("");
+        checked.mgmt_pool("a", [node]).service("shared", shared)
     }
 
     /// A client of the shared VIP reaches its backend.
@@ -268,9 +271,13 @@ impl<'t> Scene<'t> {
         let health = lb.health()?;
         ensure!(asked.elapsed() < ANSWER, "after {:?}", asked.elapsed());
         assert!(health.iter().all(|one| one.verdict == "up"), "{health:?}");
-        lb.reload(&self.config().replace("fall: 3", "fall: 2"))?;
+        lb.reload(
+            &self
+                .config()
+                .pool("echo-a", |pool| pool.set("health.fall", 2)),
+        )?;
         self.site.health[1].refuse();
-        wait_for(lb, &["up", "up", "dead"], LIMIT)?;
+        wait_for(lb, &["up", "dead", "up"], LIMIT)?;
 
         let before = lb.process().cpu_time("vip-tenant-a")?;
         thread::sleep(WATCHED);

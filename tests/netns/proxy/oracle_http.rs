@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     process::Process,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     topology::{Host, Topology},
     traffic::client::open,
 };
@@ -182,19 +182,11 @@ fn start(topology: &Topology, host: &Host, program: &str, words: &[&str]) -> Res
     Ok(process)
 }
 
-fn config(asked: SocketAddrV4) -> String {
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-  b: {{ network: mgmt, backends: [\"{asked}\"] }}
-services:
-  shared:
-    network: tenant-a
-    listen: [\"{SHARED}/tcp\"]
-    http: {{ routes: [{{ names: [b.test], pool: b }}] }}
-"
-    )
+fn config(asked: SocketAddrV4) -> Config {
+    Config::poc()
+        .mgmt_pool("b", [asked])
+        .service("shared", |shared| {
+            let shared = shared.on("tenant-a").tcp(SHARED);
+            shared.with("http: { routes: [{ names: [b.test], pool: b }] }")
+        })
 }

@@ -11,7 +11,10 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     process::Process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::teller::{self, Teller},
     topology::{Host, Topology, VIP},
 };
@@ -237,40 +240,28 @@ frontend routers-https-443
 }
 
 /// The same site for `lb`: two of its clusters by a name with a star, one by its expression.
-fn config(topology: &Topology) -> String {
-    let pools = topology.nodes.iter().zip(POOLS).map(|(node, pool)| {
-        format!(
-            "  {pool}: {{ network: mgmt, backends: [\"{}:{PORT}\"] }}\n",
-            node.address
-        )
+fn config(topology: &Topology) -> Config {
+    let pools = topology.nodes.iter().zip(POOLS);
+    let config = pools.fold(Config::poc(), |config, (node, pool)| {
+        config.mgmt_pool(pool, [SocketAddrV4::new(node.address, PORT)])
     });
-    let pools: String = pools.collect();
-    format!(
-        r#"version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-{pools}services:
-  apis:
-    network: tenant-a
-    listen: ["{VIP}:{API}/tcp"]
-    sni:
-      hello_timeout: 3s
-      routes:
-        - {{ names: [api.hub-cluster.linuxera.lab], pool: hub }}
-        - {{ names: [api.managed1.linuxera.lab], pool: managed1 }}
-        - {{ names: [api.managed2.linuxera.lab], pool: managed2 }}
-        - {{ names: [hub.example.test], pool: captured }}
-  apps:
-    network: tenant-a
-    listen: ["{VIP}:{APPS}/tcp"]
-    sni:
-      hello_timeout: 3s
-      routes:
-        - {{ names: ["*.apps.hub.linuxera.lab"], pool: hub }}
-        - {{ names: ["*.apps.managed2.linuxera.lab"], pool: managed2 }}
-        - {{ regex: ['^[^\.]+\.apps\.managed1\.linuxera\.lab'], pool: managed1 }}
-"#
-    )
+    config
+        .service("apis", |apis| {
+            let apis = apis.on("tenant-a").tcp(SocketAddrV4::new(VIP, API));
+            apis.set("sni", Keys::from(API_ROUTES))
+        })
+        .service("apps", |apps| {
+            let apps = apps.on("tenant-a").tcp(SocketAddrV4::new(VIP, APPS));
+            apps.set("sni", Keys::from(APP_ROUTES))
+        })
 }
+
+const API_ROUTES: &str = "hello_timeout: 3s, routes: [
+    { names: [api.hub-cluster.linuxera.lab], pool: hub },
+    { names: [api.managed1.linuxera.lab], pool: managed1 },
+    { names: [api.managed2.linuxera.lab], pool: managed2 },
+    { names: [hub.example.test], pool: captured }]";
+const APP_ROUTES: &str = r#"hello_timeout: 3s, routes: [
+    { names: ["*.apps.hub.linuxera.lab"], pool: hub },
+    { names: ["*.apps.managed2.linuxera.lab"], pool: managed2 },
+    { regex: ['^[^\.]+\.apps\.managed1\.linuxera\.lab'], pool: managed1 }]"#;

@@ -35,7 +35,7 @@ const SETTLED: Duration = Duration::from_millis(500);
 fn r12_a_hello_has_a_size() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = tellers(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "max_hello: 1024, "))?;
+    let lb = Lb::start(&topology, &config(&topology, "max_hello: 1024"))?;
     let client = topology.client();
     let [short, long] = ["curl-h2", "like-chrome131"].map(captured_of);
     let (short, long) = (short?.bytes, long?.bytes);
@@ -64,7 +64,7 @@ fn r12_a_hello_may_be_longer() -> Result<()> {
 
     assert_eq!(send(client, &[&long])?, ILLEGAL_PARAMETER);
     assert_eq!(counted_refusal(&lb, "long")?, 1);
-    lb.reload(&config(&topology, "max_hello: 131396, "))?;
+    lb.reload(&config(&topology, "max_hello: 131396"))?;
     let reached = client
         .netns
         .inside(|| teller::ask(SHARED, &[&long], Duration::ZERO))??;
@@ -81,7 +81,7 @@ const BYTES_OF_ONE: usize = 4 << 20;
 #[privileged_test]
 fn r12_an_address_has_so_many_connections() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &config(&topology, "hello_timeout: 1m, "))?;
+    let lb = Lb::start(&topology, &config(&topology, "hello_timeout: 1m"))?;
     let [greedy, other] = &topology.clients[..] else {
         bail!("there are two clients");
     };
@@ -109,7 +109,7 @@ const HOLDING: usize = 70;
 fn r12_an_address_has_so_many_bytes() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = tellers(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "hello_timeout: 1m, "))?;
+    let lb = Lb::start(&topology, &config(&topology, "hello_timeout: 1m"))?;
     let [greedy, other] = &topology.clients[..] else {
         bail!("there are two clients");
     };

@@ -4,11 +4,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    product::lb::Lb,
+    product::{config::Keys, lb::Lb},
     servers::teller,
     topology::Topology,
     traffic::hello::{CAPTURED_NAME, Captured, captured, captured_of, in_records, with_name_last},
 };
+use serde_json::json;
 
 use crate::proxy::{
     guard::teller,
@@ -40,11 +41,10 @@ fn b4_a_hello_in_pieces_goes_where_it_goes_whole() -> Result<()> {
     let _tellers = tellers
         .map(|(name, node)| teller(node, name))
         .collect::<Result<Vec<_>>>()?;
-    let routes = format!(
-        "hello_timeout: 1m, no_name: {{ pool: a }}, no_match: {{ pool: b }}, \
-        routes: [{{ names: [{CAPTURED_NAME}], pool: c }}]"
-    );
-    let _lb = Lb::start(&topology, &config(&topology, &routes))?;
+    let sni = "hello_timeout: 1m, no_name: { pool: a }, no_match: { pool: b }";
+    let routes = json!([{ "names": [CAPTURED_NAME], "pool": "c" }]);
+    let config = config(&topology, Keys::from(sni).set("routes", routes));
+    let _lb = Lb::start(&topology, &config)?;
     let goes = |what: &str, pieces: &[&[u8]], pause| -> Result<()> {
         let ask = || teller::ask(SHARED, pieces, pause);
         let reached = topology.client().netns.inside(ask)?;

@@ -42,7 +42,7 @@ const WAKES: u64 = 256;
 fn b14_what_follows_the_hello_is_not_copied() -> Result<()> {
     let topology = Topology::poc()?;
     let line = relayed::line(&topology)?;
-    let mut lb = Lb::start(&topology, &relayed::config(&topology, "", ""))?;
+    let mut lb = Lb::start(&topology, &relayed::config(&topology))?;
     let calls = topology.dir().join("calls");
     let _strace = strace(&topology, lb.process(), &calls.to_string_lossy())?;
 

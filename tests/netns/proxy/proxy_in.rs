@@ -10,7 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     process::Process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::teller::{Teller, ask_on},
     topology::{Host, Topology},
     traffic::{
@@ -18,6 +21,7 @@ use lb_tests::{
         hello::{TLS12, hello as nameless, named},
     },
 };
+use serde_json::json;
 
 use crate::proxy::{
     hosts::curl,
@@ -33,17 +37,19 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// The first three nodes as the pools `a`, `b` and `c`: two clusters, and names for whom this is the source.
 /// The first client is the proxy.
-fn config(topology: &Topology, from: &str) -> String {
-    let proxy = topology.clients[0].address;
-    crate::proxy::sni::config(
-        topology,
-        &format!(
-            "proxy_protocol_from: [{proxy}/32], hello_timeout: 1s, routes: [\
-             {{ cluster_ids: [cluster-a], proxies: [{proxy}/32], pool: a }}, \
-             {{ cluster_ids: [cluster-b], proxies: [{proxy}/32], pool: b }}, \
-             {{ names: [c.lab], from: [{from}], pool: c }}, {{ names: [b.lab], pool: b }}]"
-        ),
-    )
+fn config(topology: &Topology, from: &str) -> Config {
+    let proxies = [format!("{}/32", topology.clients[0].address)];
+    let sni = json!({
+        "proxy_protocol_from": proxies,
+        "hello_timeout": "1s",
+        "routes": [
+            { "cluster_ids": ["cluster-a"], "proxies": proxies, "pool": "a" },
+            { "cluster_ids": ["cluster-b"], "proxies": proxies, "pool": "b" },
+            { "names": ["c.lab"], "from": [from], "pool": "c" },
+            { "names": ["b.lab"], "pool": "b" },
+        ],
+    });
+    crate::proxy::sni::config(topology, sni)
 }
 
 /// A header of this command, with the addresses of a client and a cluster if it is of one.
@@ -135,12 +141,17 @@ fn b12_a_cluster_is_named_by_its_own_proxies() -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
     let [one, other] = [0, 1].map(|client| topology.clients[client].address);
-    let routes = format!(
-        "proxy_protocol_from: [{one}/32, {other}/32], hello_timeout: 1s, routes: [\
-         {{ cluster_ids: [cluster-a], proxies: [{one}/32], pool: a }}, \
-         {{ cluster_ids: [cluster-b], proxies: [{other}/32], pool: b }}, {{ names: [c.lab], pool: c }}]"
-    );
-    let lb = Lb::start(&topology, &crate::proxy::sni::config(&topology, &routes))?;
+    let [of_one, of_other] = [one, other].map(|proxy| format!("{proxy}/32"));
+    let sni = json!({
+        "proxy_protocol_from": [of_one, of_other],
+        "hello_timeout": "1s",
+        "routes": [
+            { "cluster_ids": ["cluster-a"], "proxies": [of_one], "pool": "a" },
+            { "cluster_ids": ["cluster-b"], "proxies": [of_other], "pool": "b" },
+            { "names": ["c.lab"], "pool": "c" },
+        ],
+    });
+    let lb = Lb::start(&topology, &crate::proxy::sni::config(&topology, sni))?;
     let hello = named(b"c.lab");
     let of = |cluster| header(1, FAR, cluster);
     for (client, cluster, expected) in [
@@ -270,9 +281,10 @@ fn b12_what_a_proxy_says_its_backend_is_told() -> Result<()> {
     let backend = proxy_out::haproxy(&topology)?;
     let [proxy, client] = [&topology.clients[0], &topology.clients[1]];
     let _front = haproxy(&topology, proxy)?;
-    let config = proxy_out::config(&topology, "");
-    let with = format!("sni: {{ proxy_protocol_from: [{}/32],", proxy.address);
-    let lb = Lb::start(&topology, &config.replacen("sni: {", &with, 1))?;
+    let from = [format!("{}/32", proxy.address)];
+    let from = |shared: Keys| shared.set("sni.proxy_protocol_from", from);
+    let config = proxy_out::config(&topology).service("shared", from);
+    let lb = Lb::start(&topology, &config)?;
     let at = proxy.address;
     let words = format!(
         "-k --resolve a.lab:{FRONT}:{at} -w ;%{{local_ip}}:%{{local_port}} https://a.lab:{FRONT}/"

@@ -11,7 +11,10 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     process::Process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::identity::Identity,
     topology::{Host, SNAT, Topology, VIP},
 };
@@ -29,25 +32,27 @@ const SOON: Duration = Duration::from_secs(10);
 /// How long checks go on.
 const CHECKS: Duration = Duration::from_secs(2);
 
-/// The first node as the pool `a`, with these keys, at 443 by SNI and at 6443 for all who come; and its nginx
+/// The first node as the pool `a`, at 443 by SNI and at 6443 for all who come; and its nginx
 /// at 80 by the Host.
-pub(crate) fn config(topology: &Topology, keys: &str) -> String {
+pub(crate) fn config(topology: &Topology) -> Config {
     let node = topology.nodes[0].address;
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-defaults: {{ pool: {{ network: mgmt, proxy_protocol: v2 }}, service: {{ network: tenant-a }} }}
-pools:
-  a: {{ {keys} backends: [\"{node}:{PORT}\"] }}
-  b: {{ backends: [\"{node}:{HTTP_PORT}\"] }}
-services:
-  shared: {{ listen: [\"{VIP}:443/tcp\"], sni: {{ routes: [{{ names: [a.lab], pool: a }}] }} }}
-  plain: {{ listen: [\"{VIP}:6443/tcp\"], pool: a }}
-  hosts: {{ listen: [\"{VIP}:80/tcp\"], http: {{ routes: [{{ names: [a.lab, b.lab], pool: b }}] }} }}
-"
-    )
+    let at = |port| [SocketAddrV4::new(node, port)];
+    let vip = |port| SocketAddrV4::new(VIP, port);
+    Config::poc()
+        .mgmt_pool("a", at(PORT))
+        .mgmt_pool("b", at(HTTP_PORT))
+        .service("shared", |shared| {
+            let shared = shared.on("tenant-a").tcp(vip(443));
+            shared.with("sni: { routes: [{ names: [a.lab], pool: a }] }")
+        })
+        .service("plain", |plain| {
+            plain.on("tenant-a").tcp(vip(6443)).pool("a")
+        })
+        .service("hosts", |hosts| {
+            let hosts = hosts.on("tenant-a").tcp(vip(80));
+            hosts.with("http: { routes: [{ names: [a.lab, b.lab], pool: b }] }")
+        })
+        .set("defaults.pool.proxy_protocol", "v2")
 }
 
 /// A counter of a service in `lb status`; its path is in the words.
@@ -175,7 +180,7 @@ pub(crate) fn snat_of(id: &str) -> Result<SocketAddrV4> {
 fn b11_haproxy_is_told_whose_connection_it_has() -> Result<()> {
     let topology = Topology::poc()?;
     let haproxy = haproxy(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let ways = [("shared", 443, "a.lab"), ("plain", 6443, "-")];
     for (service, port, name) in ways {
         let client = get(&topology, port)?;
@@ -208,7 +213,7 @@ fn b11_haproxy_is_told_whose_connection_it_has() -> Result<()> {
 fn b11_nginx_is_told_whose_requests_it_has() -> Result<()> {
     let topology = Topology::poc()?;
     let (_nginx, log) = nginx(&topology)?;
-    let _lb = Lb::start(&topology, &config(&topology, ""))?;
+    let _lb = Lb::start(&topology, &config(&topology))?;
     for client in &topology.clients {
         let _fresh: std::io::Result<()> = fs::write(&log, "");
         let ask = |host: &str| format!("-H Host:{host} http://{VIP}/");
@@ -250,9 +255,9 @@ fn b11_checks_are_nobodys() -> Result<()> {
     let mut log = String::new();
     for kind in ["https: {}", "tls: {}", "tcp: {}"] {
         let haproxy = haproxy(&topology)?;
-        let keys = format!("health: {{ {kind}, {FAST} }},");
-        let text = config(&topology, &keys);
-        let lb = Lb::start(&topology, &text)?;
+        let health = Keys::from(kind).with(FAST);
+        let config = config(&topology).pool("a", |pool| pool.set("health", health));
+        let lb = Lb::start(&topology, &config)?;
         verdicts::wait_for(&lb, &["up", "up"], SOON).with_context(|| kind.to_owned())?;
         std::thread::sleep(CHECKS);
         verdicts::wait_for(&lb, &["up", "up"], SOON).with_context(|| kind.to_owned())?;

@@ -11,8 +11,8 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use lb_tests::{
     poll,
-    product::lb::Lb,
-    topology::{ADDRESS, Host, OneIp, Topology, VIP},
+    product::{config::Config, lb::Lb},
+    topology::{ADDRESS, Host, OneIp, TENANT_NIC, TENANT_SNAT, Topology, VIP},
     traffic::{
         client::open,
         conn_pair::{Pair, hear, say, wait_for_reset},
@@ -46,23 +46,16 @@ const SIGNATURE: [u8; 14] = *b"\r\n\r\n\0\r\nQUIT\n\x21\x11";
 const UNIQUE_ID: [u8; 2] = [5, 0];
 
 /// The first node as the only pool, with these keys.
-fn config(topology: &Topology, keys: &str) -> String {
-    let node = topology.nodes[0].address;
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-  a: {{ network: mgmt, {keys} backends: [\"{node}:{PORT}\"] }}
-services:
-  plain: {{ network: tenant-a, listen: [\"{PLAIN}/tcp\"], pool: a }}
-timeouts: {{ half_closed: 5s }}
-"
-    )
+fn config(topology: &Topology, keys: &str) -> Config {
+    let node = SocketAddrV4::new(topology.nodes[0].address, PORT);
+    Config::poc()
+        .mgmt_pool("a", [node])
+        .pool("a", |pool| pool.with(keys))
+        .tcp_service_to("plain", PLAIN, "a")
+        .set("timeouts.half_closed", "5s")
 }
 
-const TOLD: &str = "proxy_protocol: v2,";
+const TOLD: &str = "proxy_protocol: v2";
 
 /// From a client to a backend.
 struct Way<'t> {
@@ -314,11 +307,8 @@ fn b11_a_pool_may_begin_and_cease_to_want_headers() -> Result<()> {
 #[privileged_test]
 fn b11_without_a_backend_a_client_is_reset() -> Result<()> {
     let topology = Topology::poc()?;
-    let text = config(&topology, TOLD);
-    let backends = text.find("backends:").context("the backends")?;
-    let end = backends + text[backends..].find(']').context("their end")?;
-    let text = format!("{}backends: [{}", &text[..backends], &text[end..]);
-    let lb = Lb::start(&topology, &text)?;
+    let config = config(&topology, TOLD).pool("a", |pool| pool.without("backends", 0));
+    let lb = Lb::start(&topology, &config)?;
     let client = topology.client().netns.inside(|| open(None, PLAIN))?;
     // It may be reset before it knows that it was connected.
     if let Ok(client) = client {
@@ -334,19 +324,16 @@ fn b11_a_backend_of_the_clients_lan_is_told() -> Result<()> {
     let topology = Topology::poc()?;
     let worker = &topology.workers[0];
     let way = Way::new(topology.client(), PLAIN, worker)?;
-    let text = format!(
-        "version: 1
-networks:
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24], snat: [192.168.203.9] }}
-pools:
-  a: {{ network: tenant-a, {TOLD} backends: [\"{}:{PORT}\"] }}
-services:
-  plain: {{ network: tenant-a, listen: [\"{PLAIN}/tcp\"], pool: a }}
-timeouts: {{ half_closed: 5s }}
-",
-        worker.address
-    );
-    let lb = Lb::start(&topology, &text)?;
+    let at = SocketAddrV4::new(worker.address, PORT);
+    let config = Config::new()
+        .network("tenant-a", |tenant| {
+            let tenant = tenant.nic("tenant", TENANT_NIC, "192.168.203.0/24");
+            tenant.push("snat", TENANT_SNAT)
+        })
+        .pool("a", |pool| pool.on("tenant-a").backends([at]).with(TOLD))
+        .tcp_service_to("plain", PLAIN, "a")
+        .set("timeouts.half_closed", "5s");
+    let lb = Lb::start(&topology, &config)?;
     lives(&way, true)?;
     assert_eq!(counted(&lb, "plain", &["handed_over"])?, 1);
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddrV4},
     ops::Range,
     thread,
     time::{Duration, Instant},
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     servers::teller,
     topology::{Host, Topology},
     traffic::{client::open, hello::named},
@@ -138,14 +138,10 @@ fn addresses(nodes: &[Host]) -> Vec<Ipv4Addr> {
 }
 
 /// These as the backends of `d.lab`.
-fn one_pool(topology: &Topology, backends: &[Ipv4Addr]) -> String {
-    let backends = backends
-        .iter()
-        .map(|address| format!("\"{address}:{PORT}\""));
-    let backends = backends.collect::<Vec<_>>().join(", ");
-    let pool = format!("pools:\n  d: {{ network: mgmt, backends: [{backends}] }}\n");
-    let config = sni::config(topology, "routes: [{ names: [d.lab], pool: d }]");
-    config.replace("pools:\n", &pool)
+fn one_pool(topology: &Topology, backends: &[Ipv4Addr]) -> Config {
+    let backends = backends.iter();
+    let backends = backends.map(|&address| SocketAddrV4::new(address, PORT));
+    sni::config(topology, "routes: [{ names: [d.lab], pool: d }]").mgmt_pool("d", backends)
 }
 
 /// How long it took until each of many clients at the same time was served.

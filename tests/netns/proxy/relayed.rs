@@ -13,7 +13,10 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FIRST_LOCAL_PORT};
 use lb_tests::{
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::answers::Answers,
     topology::{SNAT, Topology, VIP},
     traffic::{
@@ -22,6 +25,7 @@ use lb_tests::{
         hello::named,
     },
 };
+use serde_json::json;
 
 use crate::health::verdicts::{FAST, HEALTH_PORT};
 
@@ -32,21 +36,24 @@ pub(crate) const PORT: u16 = 31443;
 /// How long a thing may take that takes no time.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
-/// The first node behind the shared VIP, as backend `one`, with these keys of the service and of the pool.
-pub(crate) fn config(topology: &Topology, service: &str, pool: &str) -> String {
-    let node = topology.nodes[0].address;
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-  a: {{ network: mgmt, {pool} backends: [{{ name: one, address: \"{node}:{PORT}\" }}] }}
-services:
-  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], {service} sni: {{ routes: [{{ names: [{NAME}], pool: a }}] }} }}
-timeouts: {{ half_closed: 1s }}
-"
-    )
+/// The first node behind the shared VIP, as backend `one`.
+pub(crate) fn config(topology: &Topology) -> Config {
+    let node = SocketAddrV4::new(topology.nodes[0].address, PORT);
+    let routes = json!([{ "names": [NAME], "pool": "a" }]);
+    Config::poc()
+        .pool("a", |pool| {
+            let backend = json!({ "name": "one", "address": node });
+            pool.on("mgmt").push("backends", backend)
+        })
+        .service("shared", |shared| {
+            shared.on("tenant-a").tcp(SHARED).set("sni.routes", routes)
+        })
+        .set("timeouts.half_closed", "1s")
+}
+
+/// The same with these keys of the service.
+pub(super) fn config_with(topology: &Topology, service: &str) -> Config {
+    config(topology).service("shared", |shared| shared.with(service))
 }
 
 /// Takes their timestamps from the first client's connections, which its backends have: so none of them is
@@ -84,7 +91,7 @@ pub(crate) fn wait_for(lb: &Lb<'_>, count: usize) -> Result<()> {
 fn a_leg_is_listed_found_and_killed_like_a_flow() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let pairs = line.open_many(3)?;
     for Pair { snat, .. } in &pairs {
         ensure!(*snat.ip() == SNAT, "{snat}");
@@ -149,7 +156,7 @@ fn a_leg_is_listed_found_and_killed_like_a_flow() -> Result<()> {
 fn a_leg_ends_with_its_ends_and_when_it_is_idle() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "idle_timeout: 2s,", ""))?;
+    let lb = Lb::start(&topology, &config_with(&topology, "idle_timeout: 2s"))?;
     // Both close.
     let pair = line.open()?;
     pair.client.shutdown(Shutdown::Write)?;
@@ -183,7 +190,7 @@ fn a_leg_ends_with_its_ends_and_when_it_is_idle() -> Result<()> {
 #[privileged_test]
 fn the_port_of_a_copied_connection_is_back_soon_after_it() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let are_back = |what: &str| {
         let start = Instant::now();
         poll::until(what, SOON, || {
@@ -268,7 +275,7 @@ const BEHIND: usize = 1 << 20;
 fn a_backend_may_close_its_side_first() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "", ""))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     // Once to the end in peace, once without one.
     let sent: Vec<u8> = (0..=250).cycle().take(BEHIND).collect();
     let mut heard = vec![0; BEHIND];
@@ -319,23 +326,22 @@ fn a_backend_may_close_its_side_first() -> Result<()> {
 fn a_change_ends_the_legs_that_it_does_not_let_in() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
-    let drain = "drain_timeout: 8s,";
-    let whole = config(&topology, "", drain);
+    let whole = config(&topology).pool("a", |pool| pool.set("drain_timeout", "8s"));
+    let with = |keys: &str| whole.clone().service("shared", |shared| shared.with(keys));
     let lb = Lb::start(&topology, &whole)?;
     let pair = line.open()?;
-    lb.reload(&config(&topology, "idle_timeout: 3h,", drain))?;
+    lb.reload(&with("idle_timeout: 3h"))?;
     pair.talk()?;
-    lb.reload(&config(&topology, "deny: [192.168.203.0/24],", drain))?;
+    lb.reload(&with("deny: [192.168.203.0/24]"))?;
     pair.wait_for_resets(SOON)?;
     lb.reload(&whole)?;
     let pair = line.open()?;
-    let service = whole.find("  shared:").context("the service")?;
-    let timeouts = whole.find("timeouts:").context("what follows")?;
-    lb.reload(&format!("{}{}", &whole[..service], &whole[timeouts..]))?;
+    lb.reload(&whole.clone().without("services", "shared"))?;
     pair.wait_for_resets(SOON)?;
     lb.reload(&whole)?;
     let pair = line.open()?;
-    let other = whole.replace(&topology.nodes[0].address.to_string(), "10.32.96.199");
+    let other = format!("10.32.96.199:{PORT}");
+    let other = whole.pool("a", |pool| pool.set("backends.0.address", other));
     lb.reload(&other)?;
     // Beyond the time in which the answers of the others would be heard no more.
     for _ in 0..6 {
@@ -352,8 +358,10 @@ fn a_dead_backend_ends_its_legs() -> Result<()> {
     let line = line(&topology)?;
     let node = &topology.nodes[0];
     let health = Answers::start(&node.netns, SocketAddrV4::new(node.address, HEALTH_PORT))?;
-    let check = format!("health: {{ http: {{ port: {HEALTH_PORT} }}, {FAST}, on_dead: reset }},");
-    let lb = Lb::start(&topology, &config(&topology, "", &check))?;
+    let check = Keys::from(FAST).set("http.port", HEALTH_PORT);
+    let check = check.set("on_dead", "reset");
+    let config = config(&topology).pool("a", |pool| pool.set("health", check));
+    let lb = Lb::start(&topology, &config)?;
     let pair = line.open()?;
     drop(health);
     pair.wait_for_resets(SOON)?;
@@ -365,11 +373,8 @@ fn legs_have_budgets_and_stand_in_the_log() -> Result<()> {
     let topology = Topology::poc()?;
     let line = line(&topology)?;
     let log = topology.dir().join("flows.json");
-    let logged = format!("log: {{ flows: {} }}\n", log.display());
-    let lb = Lb::start(
-        &topology,
-        &(config(&topology, "max_flows: 2,", "") + &logged),
-    )?;
+    let config = config_with(&topology, "max_flows: 2").set("log.flows", &log);
+    let lb = Lb::start(&topology, &config)?;
     let pairs = line.open_many(2)?;
     ensure!(line.open().is_err(), "a third one");
     let snat = pairs[0].snat;

@@ -10,7 +10,10 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     poll,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::teller::{self, Teller},
     topology::{Host, Trunk, VIP},
     traffic::{
@@ -19,6 +22,7 @@ use lb_tests::{
         hello::named,
     },
 };
+use serde_json::json;
 
 use crate::proxy::hosts::{self, http_servers};
 
@@ -95,8 +99,7 @@ fn sockets_of_one_tenant_have_a_share_of_the_ids() -> Result<()> {
     trunk.nodes[0]
         .netns
         .run(&format!("ip link set eth0 mtu {MTU}"))?;
-    let ids = format!("20000-{}", 20_000 + IDS - 1);
-    let config = config(&trunk).replace("20000-20999", &ids);
+    let config = config(&trunk).network("mgmt", |mgmt| mgmt.snat_ports(20_000, 20_000 + IDS - 1));
     let lb = Lb::start(&trunk, &config)?;
     let [one, other] = [&trunk.tenants[0], &trunk.tenants[1]].map(|tenant| tenant.client());
     let held = hold(one, HELD)?;
@@ -164,20 +167,19 @@ fn slow_bodies_of_one_tenant_keep_nobody_else_waiting() -> Result<()> {
     let _listener = silent
         .netns
         .inside(|| TcpListener::bind((silent.address, hosts::PORT)))??;
-    let services = format!(
-        "  slow: {{ network: t1, listen: [\"{WEB}/tcp\"], http: {{ routes: [{{ names: [{NAME}], pool: silent }}], \
-         body_timeout: 1s, response_timeout: 2s }} }}
-  web: {{ network: t2, listen: [\"{WEB}/tcp\"], http: {{ routes: [{{ names: [{NAME}], pool: web }}] }} }}\n"
-    );
-    let pools = format!(
-        "pools:
-  silent: {{ network: mgmt, backends: [\"{}:{port}\"] }}
-  web: {{ network: mgmt, backends: [\"{}:{port}\"] }}\n",
-        silent.address,
-        trunk.nodes[0].address,
-        port = hosts::PORT,
-    );
-    let config = config(&trunk).replace("pools:\n", &pools) + &services;
+    let at = |node: &Host| [SocketAddrV4::new(node.address, hosts::PORT)];
+    let routes = |pool: &str| json!([{ "names": [NAME], "pool": pool }]);
+    let config = config(&trunk)
+        .mgmt_pool("silent", at(silent))
+        .mgmt_pool("web", at(&trunk.nodes[0]))
+        .service("slow", |slow| {
+            let times = Keys::from("body_timeout: 1s, response_timeout: 2s");
+            let http = times.set("routes", routes("silent"));
+            slow.on("t1").tcp(WEB).set("http", http)
+        })
+        .service("web", |web| {
+            web.on("t2").tcp(WEB).set("http.routes", routes("web"))
+        });
     let lb = Lb::start_through(&trunk, &config, FEW_DESCRIPTORS)?;
     let [one, other] = [&trunk.tenants[0], &trunk.tenants[1]].map(|tenant| tenant.client());
 
@@ -260,23 +262,24 @@ fn divided(lb: &Lb<'_>, network: &str) -> Result<serde_json::Value> {
 }
 
 /// Two tenants, of which each has a service of its own; the backends of both share a thousand flow ids.
-fn config(trunk: &Trunk) -> String {
-    let [a, b] = [0, 1].map(|node| trunk.nodes[node].address);
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [{{ address: 10.32.96.50, ports: 20000-20999 }}] }}
-  t1: {{ role: tenant, interface: eth0, vlan: 2003, prefixes: [192.168.203.0/24] }}
-  t2: {{ role: tenant, interface: eth0, vlan: 2004, prefixes: [192.168.203.0/24] }}
-pools:
-  a: {{ network: mgmt, backends: [\"{a}:{PORT}\"] }}
-  b: {{ network: mgmt, backends: [\"{b}:{PORT}\"] }}
-services:
-  shared: {{ network: t1, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{{ names: [{NAME}], pool: a }}] }} }}
-  of-t2: {{ network: t2, listen: [\"{SHARED}/tcp\"], sni: {{ routes: [{{ names: [{NAME}], pool: b }}] }} }}
-  other: {{ network: t2, listen: [\"{OTHER}/tcp\"], pool: b }}
-"
-    )
+fn config(trunk: &Trunk) -> Config {
+    let at = |node: usize| [SocketAddrV4::new(trunk.nodes[node].address, PORT)];
+    let routes = |pool: &str| json!([{ "names": [NAME], "pool": pool }]);
+    let shared = |shared: Keys| shared.tcp(SHARED);
+    Config::new()
+        .mgmt()
+        .network("mgmt", |mgmt| mgmt.snat_ports(20_000, 20_999))
+        .network("t1", |t1| t1.tenant(2003, "192.168.203.0/24"))
+        .network("t2", |t2| t2.tenant(2004, "192.168.203.0/24"))
+        .mgmt_pool("a", at(0))
+        .mgmt_pool("b", at(1))
+        .service("shared", |of_t1| {
+            shared(of_t1).on("t1").set("sni.routes", routes("a"))
+        })
+        .service("of-t2", |of_t2| {
+            shared(of_t2).on("t2").set("sni.routes", routes("b"))
+        })
+        .service("other", |other| other.on("t2").tcp(OTHER).pool("b"))
 }
 
 fn tellers(trunk: &Trunk) -> Result<Vec<Teller>> {

@@ -49,7 +49,7 @@ fn a8_a_client_that_vanishes_is_found_and_its_backend_reset() -> Result<()> {
 fn vanishes(gone: fn(&Topology) -> &Host, told: fn(&Pair) -> &TcpStream) -> Result<()> {
     let topology = Topology::poc()?;
     let line = relayed::line(&topology)?;
-    let lb = Lb::start(&topology, &relayed::config(&topology, KEPT, ""))?;
+    let lb = Lb::start(&topology, &relayed::config_with(&topology, KEPT))?;
     let pair = line.open()?;
     let [soonest, latest] = FOUND;
     // Long enough for who does not answer.
@@ -78,7 +78,7 @@ const PART: usize = 60;
 fn r12_who_holds_back_is_closed_in_time() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = tellers(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "hello_timeout: 1s, "))?;
+    let lb = Lb::start(&topology, &config(&topology, "hello_timeout: 1s"))?;
     let [holding, other] = &topology.clients[..] else {
         bail!("there are two clients");
     };

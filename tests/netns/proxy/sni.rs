@@ -12,7 +12,10 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     poll,
     process::Process,
-    product::lb::Lb,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
     servers::identity::Identity,
     topology::{self, Host, SNAT, Topology, VIP},
     traffic::{
@@ -53,46 +56,35 @@ impl<'t> Site<'t> {
     }
 
     /// What [`config`] says.
-    pub(crate) fn config(&self, sni: &str) -> String {
+    pub(crate) fn config(&self, sni: impl Into<Keys>) -> Config {
         config(self.topology, sni)
     }
 
     /// The same, with this node for `d.lab`.
-    fn with_d(&self, node: &Host) -> String {
-        let pool = format!(
-            "pools:\n  d: {{ network: mgmt, backends: [\"{}:{PORT}\"] }}\n",
-            node.address
-        );
-        let config = self.config("routes: [{ names: [d.lab], pool: d }]");
-        config.replace("pools:\n", &pool)
+    fn with_d(&self, node: &Host) -> Config {
+        self.config("routes: [{ names: [d.lab], pool: d }]")
+            .mgmt_pool("d", [SocketAddrV4::new(node.address, PORT)])
     }
 
     /// Each name to its pool.
-    fn names(&self) -> String {
+    fn names(&self) -> Config {
         self.config(ROUTES)
     }
 }
 
 /// The first three nodes as the pools `a`, `b` and `c`, and this as the key `sni` of the service.
-pub(crate) fn config(topology: &Topology, sni: &str) -> String {
-    let pools = ["a", "b", "c"].iter().zip(&topology.nodes);
-    let pools = pools.map(|(pool, node)| {
-        format!(
-            "  {pool}: {{ network: mgmt, backends: [\"{}:{PORT}\"] }}\n",
-            node.address
-        )
-    });
-    let pools: String = pools.collect();
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }}
-pools:
-{pools}services:
-  shared: {{ network: tenant-a, listen: [\"{SHARED}/tcp\"], sni: {{ {sni} }} }}
-"
-    )
+pub(crate) fn config(topology: &Topology, sni: impl Into<Keys>) -> Config {
+    let service = |service: Keys| service.on("tenant-a").tcp(SHARED);
+    pools(Config::poc(), &topology.nodes)
+        .service("shared", |shared| service(shared).set("sni", sni.into()))
+}
+
+/// The first three nodes as the pools `a`, `b` and `c`.
+pub(super) fn pools(config: Config, nodes: &[Host]) -> Config {
+    let pools = ["a", "b", "c"].iter().zip(nodes);
+    pools.fold(config, |config, (pool, node)| {
+        config.mgmt_pool(pool, [SocketAddrV4::new(node.address, PORT)])
+    })
 }
 
 /// Makes the first three nodes speak TLS, each by its name.
@@ -214,8 +206,9 @@ pub(crate) fn send(client: &Host, pieces: &[&[u8]]) -> Result<Vec<u8>> {
 fn b1_three_names_have_three_certificates() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
-    let both = format!("\"{SHARED}/tcp\", \"{SHARED_API}/tcp\"");
-    let config = site.names().replace(&format!("\"{SHARED}/tcp\""), &both);
+    let config = site
+        .names()
+        .service("shared", |shared| shared.tcp(SHARED_API));
     let _lb = Lb::start(&topology, &config)?;
     let client = topology.client();
     for (to, version) in [
@@ -267,9 +260,8 @@ fn b7_who_asks_for_nobody_is_told_so() -> Result<()> {
 fn b7_who_is_closed_on_is_told_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
-    let config = site.config(&format!(
-        "hello_timeout: 1m, no_name: close, no_match: close, {ROUTES}"
-    ));
+    let closes = "hello_timeout: 1m, no_name: close, no_match: close";
+    let config = site.config(Keys::from(closes).with(ROUTES));
     let lb = Lb::start(&topology, &config)?;
     let client = topology.client();
     for (hello, reason) in [
@@ -311,9 +303,8 @@ fn b10_a_name_of_others_is_denied() -> Result<()> {
     let site = Site::new(&topology)?;
     let client = topology.client();
     let routes = |from: &str| {
-        site.config(&format!(
-            "routes: [{{ names: [a.lab], from: [{from}], pool: a }}, {{ names: [\"*.lab\"], pool: b }}]"
-        ))
+        let routes = "routes: [{ names: [a.lab], pool: a }, { names: ['*.lab'], pool: b }]";
+        site.config(Keys::from(routes).set("routes.0.from", [from]))
     };
     let lb = Lb::start(&topology, &routes("192.168.203.0/24"))?;
     reaches(client, Some("a.lab"), "a.lab", "")?;

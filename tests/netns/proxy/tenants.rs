@@ -2,43 +2,47 @@
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    product::lb::Lb,
-    topology::{Host, Topology, Trunk},
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
+    topology::{Host, TENANT_NIC, Topology, Trunk},
 };
 use serde_json::{Value, json};
 
-use crate::proxy::sni::{PORT, SHARED, ask, reaches, tls_servers};
+use crate::proxy::sni::{SHARED, ask, pools, reaches, tls_servers};
 
 /// By network: each has a service of its own on the same VIP, and the one without a tag has no default.
 #[privileged_test]
 fn b6_who_asks_for_no_name_is_told_apart_by_his_network() -> Result<()> {
     let trunk = Trunk::build()?;
     let _servers = tls_servers(&trunk, &trunk.nodes)?;
-    let service = |network: &str, names: &str, more: &str| {
-        format!(
-            "  of-{network}: {{ network: {network}, listen: [\"{SHARED}/tcp\"], \
-             sni: {{ routes: [{names}]{more} }} }}\n"
-        )
-    };
     let services = [
-        service(
+        (
             "t1",
-            "{ names: [a.lab], pool: a }",
-            ", no_name: { pool: a }",
+            "routes: [{ names: [a.lab], pool: a }], no_name: { pool: a }",
         ),
-        service(
+        (
             "t2",
-            "{ names: [b.lab], pool: b }",
-            ", no_name: { pool: b }",
+            "routes: [{ names: [b.lab], pool: b }], no_name: { pool: b }",
         ),
-        service("x", "{ names: [c.lab], pool: c }", ""),
+        ("x", "routes: [{ names: [c.lab], pool: c }]"),
     ];
-    let networks =
-        "  t1: { role: tenant, interface: eth0, vlan: 2003, prefixes: [192.168.203.0/24] }
-  t2: { role: tenant, interface: eth0, vlan: 2004, prefixes: [192.168.203.0/24] }
-  x: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }
-";
-    let lb = Lb::start(&trunk, &config(&trunk.nodes, networks, &services.concat()))?;
+    let prefix = "192.168.203.0/24";
+    let networks = Config::new()
+        .mgmt()
+        .network("t1", |t1| t1.tenant(2003, prefix))
+        .network("t2", |t2| t2.tenant(2004, prefix))
+        .network("x", |x| x.nic("tenant", TENANT_NIC, prefix));
+    let config =
+        services
+            .into_iter()
+            .fold(pools(networks, &trunk.nodes), |config, (network, sni)| {
+                config.service(&format!("of-{network}"), |service| {
+                    service.on(network).tcp(SHARED).set("sni", Keys::from(sni))
+                })
+            });
+    let lb = Lb::start(&trunk, &config)?;
     let [t1, t2] = [0, 1].map(|tenant| trunk.tenants[tenant].client());
     let x = &trunk.outsider;
 
@@ -66,29 +70,22 @@ fn b6_b10_tenants_of_one_network_are_told_apart_by_their_prefixes() -> Result<()
     let far = topology.add_routed_client()?;
     let _servers = tls_servers(&topology, &topology.nodes)?;
     let [t1, t2, x] = [&far.host, &topology.clients[0], &topology.clients[1]];
-    let networks = format!(
-        "  uplink: {{ role: uplink, interface: eth0, prefixes: [192.168.203.0/24], \
-         routes: [{{ to: {}, via: {} }}] }}\n",
-        far.to, far.via
-    );
+    let uplink = |uplink: Keys| uplink.nic("uplink", TENANT_NIC, "192.168.203.0/24");
+    let networks = Config::new()
+        .mgmt()
+        .network("uplink", |network| uplink(network).route(&far));
     let (of_t1, of_t2) = (far.to, format!("{}/32", t2.address));
-    let with = |more: &str| {
-        let service = format!(
-            "  shared:
-    network: uplink
-    listen: [\"{SHARED}/tcp\"]
-    sni:
-      routes:
-        - {{ names: [a.lab], from: [{of_t1}], pool: a }}
-        - {{ no_name: true, from: [{of_t1}], pool: a }}
-        - {{ names: [b.lab], from: [{of_t2}], pool: b }}
-        - {{ no_name: true, from: [{of_t2}], pool: b }}
-        - {{ names: [\"*.lab\"], pool: c }}
-{more}"
-        );
-        config(&topology.nodes, &networks, &service)
-    };
-    let lb = Lb::start(&topology, &with(""))?;
+    let routes = json!([
+        { "names": ["a.lab"], "from": [of_t1], "pool": "a" },
+        { "no_name": true, "from": [of_t1], "pool": "a" },
+        { "names": ["b.lab"], "from": [of_t2], "pool": "b" },
+        { "no_name": true, "from": [of_t2], "pool": "b" },
+        { "names": ["*.lab"], "pool": "c" },
+    ]);
+    let config = pools(networks, &topology.nodes).service("shared", |shared| {
+        shared.on("uplink").tcp(SHARED).set("sni.routes", routes)
+    });
+    let lb = Lb::start(&topology, &config)?;
 
     for version in ["-tls1_2", "-tls1_3"] {
         reaches(t1, None, "a.lab", version)?;
@@ -113,31 +110,11 @@ fn b6_b10_tenants_of_one_network_are_told_apart_by_their_prefixes() -> Result<()
     expect(&lb, "shared", [12, 7], &refused, &names)?;
 
     // What the service says is for the others alone.
-    lb.reload(&with("      no_name: { pool: c }\n"))?;
+    lb.reload(&config.service("shared", |shared| shared.set("sni.no_name.pool", "c")))?;
     for (client, server) in [(t1, "a.lab"), (t2, "b.lab"), (x, "c.lab")] {
         reaches(client, None, server, "")?;
     }
     Ok(())
-}
-
-/// The first three nodes as the pools `a`, `b` and `c`, and these networks and services.
-fn config(nodes: &[Host], networks: &str, services: &str) -> String {
-    let pools = ["a", "b", "c"].iter().zip(nodes);
-    let pools = pools.map(|(pool, node)| {
-        format!(
-            "  {pool}: {{ network: mgmt, backends: [\"{}:{PORT}\"] }}\n",
-            node.address
-        )
-    });
-    let pools: String = pools.collect();
-    format!(
-        "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }}
-{networks}pools:
-{pools}services:
-{services}"
-    )
 }
 
 /// Asserts that a client is told by the alert 112 that nobody has the name, and sees no certificate.

@@ -13,7 +13,7 @@ use lb_tests::{
     traffic::client,
 };
 
-use super::given::{Words, at, hops, topology};
+use super::given::{at, config, hops, topology};
 use crate::flows::life::LIMIT;
 
 /// A prefix lets one client in, a longer one inside it keeps the other out; nothing of it comes to the
@@ -23,11 +23,10 @@ fn c3_the_longest_prefix_decides_over_ipv6() -> Result<()> {
     let topology = topology()?;
     let node = &topology.nodes[0];
     let _echo = EchoServer::start(&node.netns, at(node, ECHO_NODE_PORT), node.name)?;
-    let words = Words {
-        tcp: ", allow: [\"fd00:203::/64\"], deny: [\"fd00:203::51/128\"]",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &words.config())?;
+    let words = config().service("echo-a", |service| {
+        service.with(r#"allow: ["fd00:203::/64"], deny: ["fd00:203::51/128"]"#)
+    });
+    let lb = Lb::start(&topology, &words)?;
     let [insider, outsider] = [&topology.clients[0], &topology.clients[1]];
     let upload =
         |host: &lb_tests::topology::Host| host.netns.inside(|| client::upload(ECHO6, 1000, 1));

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{frames::six::read, oracle::wire::Wire, product::lb::Lb, topology::SNAT6};
 
-use super::given::{Words, receive, topology, udp_client, udp_server};
+use super::given::{config, receive, topology, udp_client, udp_server};
 use crate::flows::life::LIMIT;
 
 /// Bytes that a frame carries behind its IPv6 header, and that a kernel puts into one behind the fragment
@@ -30,7 +30,7 @@ fn bytes(count: usize, seed: u8) -> Vec<u8> {
 #[privileged_test]
 fn a15_a_datagram_of_4000_bytes_is_answered_by_4000_bytes_over_ipv6() -> Result<()> {
     let topology = topology()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
     let ours = "ip6 and (udp or ip6 proto 44)";
     let at_node = Wire::received(&node.netns, "eth0", ours, topology.dir())?;

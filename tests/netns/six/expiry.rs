@@ -15,18 +15,15 @@ use lb_tests::{
     traffic::conn_pair::{reset, say, wait_for_reset},
 };
 
-use super::given::{Words, open, topology};
+use super::given::{config, open, topology};
 use crate::flows::life::{AT_ONCE, LIMIT, ensure_all_ids_are_free, only_flow};
 
 /// After its idle timeout both ends of a connection are reset, and nothing of it is left but its name.
 #[privileged_test]
 fn a7_an_idle_connection_of_ipv6_is_reset_at_both_ends() -> Result<()> {
     let topology = topology()?;
-    let words = Words {
-        tcp: ", idle_timeout: 1s",
-        ..Words::default()
-    };
-    let lb = Lb::start(&topology, &words.config())?;
+    let words = config().service("echo-a", |service| service.with("idle_timeout: 1s"));
+    let lb = Lb::start(&topology, &words)?;
     let resets = |host: &lb_tests::topology::Host| {
         let filter = "ip6 and ip6[6] = 6 and ip6[53] & 4 != 0";
         Wire::received(&host.netns, "eth0", filter, topology.dir())
@@ -61,7 +58,7 @@ fn a7_an_idle_connection_of_ipv6_is_reset_at_both_ends() -> Result<()> {
 #[privileged_test]
 fn an_abort_of_ipv6_behind_data_in_flight_ends_soon() -> Result<()> {
     let topology = topology()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let pair = open(&topology)?;
     say(&pair.client, &pair.server, b"request")?;
     say(&pair.server, &pair.client, b"reply")?;

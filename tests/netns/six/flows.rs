@@ -7,12 +7,12 @@ use lb_tests::{
     traffic::conn_pair::say,
 };
 
-use super::given::{Words, at, open, receive, topology, udp_client, udp_server};
+use super::given::{at, config, open, receive, topology, udp_client, udp_server};
 
 #[privileged_test]
 fn flows_and_who_name_clients_of_ipv6() -> Result<()> {
     let topology = topology()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let node = &topology.nodes[0];
     let pair = open(&topology)?;
     say(&pair.client, &pair.server, b"request")?;

@@ -2,13 +2,14 @@
 
 use std::{
     io::ErrorKind,
-    net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket},
+    net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket},
 };
 
 use anyhow::{Context as _, Result};
 use lb_common::addr::Mac;
 use lb_tests::{
     poll,
+    product::config::Config,
     topology::{
         DNS_NODE_PORT, DNS6, ECHO_NODE_PORT, ECHO6, Host, SNAT6, TENANT_NIC, Topology, address6,
         mac_of,
@@ -18,34 +19,24 @@ use lb_tests::{
 
 use crate::flows::life::LIMIT;
 
-/// What a configuration says beyond the addresses; each is empty or begins with a comma.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Words<'w> {
-    /// Of the clients' network.
-    pub(super) network: &'w str,
-    /// Of the TCP service.
-    pub(super) tcp: &'w str,
+/// The first node behind one service each of TCP and UDP.
+pub(super) fn config() -> Config {
+    let node = |port| [SocketAddrV6::new(NODE, port, 0, 0)];
+    Config::poc()
+        .network("mgmt", |mgmt| {
+            mgmt.set("prefixes", ["fd00:32::/64"]).set("snat", [SNAT6])
+        })
+        .network("tenant-a", |tenant| {
+            tenant.set("prefixes", ["fd00:203::/64"])
+        })
+        .mgmt_pool("echo-a", node(ECHO_NODE_PORT))
+        .mgmt_pool("dns-a", node(DNS_NODE_PORT))
+        .tcp_service("echo-a", ECHO6)
+        .service("dns-a", |dns| dns.on("tenant-a").udp(DNS6).pool("dns-a"))
 }
 
-impl Words<'_> {
-    /// The configuration.
-    pub(super) fn config(&self) -> String {
-        let Self { network, tcp } = self;
-        format!(
-            "version: 1
-networks:
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [\"fd00:32::/64\"], snat: [\"{SNAT6}\"] }}
-  tenant-a: {{ role: tenant, interface: eth0, prefixes: [\"fd00:203::/64\"]{network} }}
-pools:
-  echo-a: {{ network: mgmt, backends: [\"[fd00:32::105]:{ECHO_NODE_PORT}\"] }}
-  dns-a: {{ network: mgmt, backends: [\"[fd00:32::105]:{DNS_NODE_PORT}\"] }}
-services:
-  echo-a: {{ network: tenant-a, listen: [\"{ECHO6}/tcp\"], pool: echo-a{tcp} }}
-  dns-a: {{ network: tenant-a, listen: [\"{DNS6}/udp\"], pool: dns-a }}
-"
-        )
-    }
-}
+/// The first node.
+const NODE: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x32, 0, 0, 0, 0, 0, 0x105);
 
 /// The topology, with IPv6 on every host.
 pub(super) fn topology() -> Result<Topology> {

@@ -11,7 +11,7 @@ use lb_tests::{
     traffic::client,
 };
 
-use super::given::{Words, at, receive, topology, udp_client, udp_server};
+use super::given::{at, config, receive, topology, udp_client, udp_server};
 use crate::flows::life::LIMIT;
 
 /// The nodes' network, in bytes of an IP packet.
@@ -26,7 +26,7 @@ fn reliability_16_a_narrow_mgmt_network_is_told_to_clients_of_ipv6() -> Result<(
     let [client, node] = [topology.client(), &topology.nodes[0]];
     narrow(&topology, node)?;
     let echo = EchoServer::start(&node.netns, at(node, ECHO_NODE_PORT), node.name)?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     // SYNs alone: there is no room for all of a transfer.
     let filter = "ip6 and ip6[6] = 6 and ip6[53] & 2 != 0";
     let syns = |host: &Host| Wire::received(&host.netns, "eth0", filter, topology.dir());

@@ -16,7 +16,7 @@ use lb_tests::{
     topology::{MGMT_NIC, TENANT_NIC, VIP6, mac_of},
 };
 
-use super::given::{Words, open, topology};
+use super::given::{config, open, topology};
 use crate::{
     flows::life::LIMIT,
     nic::{
@@ -29,7 +29,7 @@ use crate::{
 #[privileged_test]
 fn stations_that_a_tenant_makes_up_are_no_neighbours_of_its_cell() -> Result<()> {
     let topology = topology()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let client = topology.client();
     let before = neighbours(&topology, "tenant-a")?;
     let (mac, nic) = (mac_of(&client.netns, "eth0")?, topology.mac(TENANT_NIC)?);
@@ -67,7 +67,7 @@ fn a_kernel_finds_the_vip_by_neighbour_discovery() -> Result<()> {
             topology.lb.run(&line)?;
             topology.mgmt_lan.run("ip link set dev p-lb mtu 9000")?;
         }
-        let lb = Lb::start(&topology, &Words::default().config())?;
+        let lb = Lb::start(&topology, &config())?;
         let mode = lb
             .status()?
             .networks

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use lb_tests::{
     oracle::wire::Wire,
-    product::lb::Lb,
+    product::{config::Config, lb::Lb},
     servers::{answers::Answers, echo::EchoServer},
     topology::{ECHO_NODE_PORT, ECHO6, MGMT_NIC, SNAT6, TENANT_NIC, VIP6, address6},
     traffic::{
@@ -12,7 +12,7 @@ use lb_tests::{
     },
 };
 
-use super::given::{Words, at, open, topology};
+use super::given::{at, config, open, topology};
 
 /// Bytes of the transfers.
 const MUCH: u64 = 1 << 20;
@@ -24,7 +24,7 @@ fn a17_a_megabyte_goes_each_way_through_ipv6() -> Result<()> {
     let topology = topology()?;
     let node = &topology.nodes[0];
     let _echo = EchoServer::start(&node.netns, at(node, ECHO_NODE_PORT), node.name)?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     // The host sees what hosts on mgmt say to all, such as who listens to which group.
     let ours = "ip6 and not ip6 multicast";
     let seen = |nic| Wire::received(&topology.lb, nic, ours, topology.dir());
@@ -48,7 +48,7 @@ fn a17_a_megabyte_goes_each_way_through_ipv6() -> Result<()> {
 #[privileged_test]
 fn a17_a_backend_sees_the_snat_address_and_a_client_the_vip() -> Result<()> {
     let topology = topology()?;
-    let _lb = Lb::start(&topology, &Words::default().config())?;
+    let _lb = Lb::start(&topology, &config())?;
     let pair = open(&topology)?;
     say(&pair.client, &pair.server, b"request")?;
     say(&pair.server, &pair.client, b"reply")?;
@@ -67,7 +67,7 @@ fn a17_curl_gets_an_answer_over_ipv6() -> Result<()> {
     let topology = topology()?;
     let node = &topology.nodes[0];
     let answers = Answers::start(&node.netns, at(node, ECHO_NODE_PORT))?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let client = &topology.client().netns;
     for count in 1..=5 {
         let what = "%{http_code}|%{remote_ip}";
@@ -84,33 +84,17 @@ fn a17_curl_gets_an_answer_over_ipv6() -> Result<()> {
 /// Both families at once on the same hosts.
 #[privileged_test]
 fn a17_ipv4_goes_on_beside_it() -> Result<()> {
-    use lb_tests::topology::{ECHO, SNAT};
+    use lb_tests::topology::ECHO;
     let topology = topology()?;
     let node = &topology.nodes[0];
     let four = std::net::SocketAddrV4::new(node.address, ECHO_NODE_PORT);
     let _six = EchoServer::start(&node.netns, at(node, ECHO_NODE_PORT), node.name)?;
     let _four = EchoServer::start(&node.netns, four, node.name)?;
-    let config = format!(
-        "version: 1
-networks:
-  mgmt:
-    role: mgmt
-    interface: eth1
-    prefixes: [10.32.96.0/20, \"fd00:32::/64\"]
-    snat: [{SNAT}, \"{SNAT6}\"]
-  tenant-a:
-    role: tenant
-    interface: eth0
-    prefixes: [192.168.203.0/24, \"fd00:203::/64\"]
-pools:
-  four: {{ network: mgmt, backends: [\"{four}\"] }}
-  six: {{ network: mgmt, backends: [\"{}\"] }}
-services:
-  four: {{ network: tenant-a, listen: [\"{ECHO}/tcp\"], pool: four }}
-  six: {{ network: tenant-a, listen: [\"{ECHO6}/tcp\"], pool: six }}
-",
-        at(node, ECHO_NODE_PORT)
-    );
+    let config = Config::poc_dual()
+        .mgmt_pool("four", [four])
+        .mgmt_pool("six", [at(node, ECHO_NODE_PORT)])
+        .tcp_service("four", ECHO)
+        .tcp_service("six", ECHO6);
     let _lb = Lb::start(&topology, &config)?;
     let client = &topology.client().netns;
     for seed in 1..3 {

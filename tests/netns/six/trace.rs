@@ -13,14 +13,14 @@ use lb_tests::{
     traffic::conn_pair::say,
 };
 
-use super::given::{Words, at, hops, open, receive, topology, udp_client, udp_server};
+use super::given::{at, config, hops, open, receive, topology, udp_client, udp_server};
 use crate::flows::life::LIMIT;
 
 /// A traceroute to a service sees the VIP at its only hop, and nothing of a node in any frame.
 #[privileged_test]
 fn reliability_17_a_traceroute_sees_nothing_but_the_vip_over_ipv6() -> Result<()> {
     let topology = topology()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let client = topology.client();
     // So that neighbours are known, and the node's port is open for what comes.
     let pair = open(&topology)?;
@@ -70,7 +70,7 @@ fn reliability_17_a_traceroute_sees_nothing_but_the_vip_over_ipv6() -> Result<()
 #[privileged_test]
 fn reliability_17_an_unreachable_port_is_told_by_the_vip_over_ipv6() -> Result<()> {
     let topology = topology()?;
-    let lb = Lb::start(&topology, &Words::default().config())?;
+    let lb = Lb::start(&topology, &config())?;
     let client = topology.client();
     let seen = Wire::received(
         &client.netns,

@@ -17,7 +17,7 @@ pub(super) fn file(text: &str) -> Vec<(String, Top)> {
     let first = events.next();
     events.mapping(&first, |events, key, first| {
         if SECTIONS.contains(&key) {
-            Top::Section(events.mapping(&first, |events, _, first| Keys(events.value(first))))
+            Top::Section(events.mapping(&first, |events, _, first| Keys::from(events.value(first))))
         } else {
             Top::Value(events.value(first))
         }
@@ -25,11 +25,11 @@ pub(super) fn file(text: &str) -> Vec<(String, Top)> {
 }
 
 /// The keys of a mapping that is written without its braces.
-pub(super) fn keys(text: &str) -> Vec<(String, Value)> {
+pub(super) fn keys(text: &str) -> Value {
     let text = format!("{{ {text} }}");
     let mut events = Events(Parser::new_from_str(&text));
     let first = events.next();
-    events.mapping(&first, |events, _, first| events.value(first))
+    events.value(first)
 }
 
 struct Events<'t>(Parser<'t, StrInput<'t>>);

@@ -45,7 +45,7 @@ pub fn check(path: &Path, answer: Answer) -> ExitCode {
             .map_err(io::Error::from)
             .and_then(|text| writeln!(io::stdout(), "{text}")),
         (Ok(loaded), Answer::Expanded) => {
-            warn(&loaded.warnings).and_then(|()| write!(io::stdout(), "{}", loaded.text))
+            warn(&loaded.warnings).and_then(|()| write!(io::stdout(), "{}", loaded.expanded()))
         }
         (Ok(loaded), Answer::Summary) => {
             let config = &loaded.config;

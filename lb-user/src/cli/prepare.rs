@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::{USAGE, failed, init_log};
 use crate::{
     config::{self, Config},
+    control::applied::applied,
     dataplane::pins::Pins,
     host::prepare,
 };
@@ -25,8 +26,8 @@ pub(super) fn prepare(file: &Path, instance: &str, user: &str) -> ExitCode {
         Err(problems) => {
             eprintln!("{problems}");
             match applied(&pins) {
-                Some(config) => config,
-                None => return ExitCode::from(USAGE),
+                Ok(config) => config,
+                Err(_) => return ExitCode::from(USAGE),
             }
         }
     };
@@ -34,11 +35,6 @@ pub(super) fn prepare(file: &Path, instance: &str, user: &str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
-}
-
-fn applied(pins: &Pins) -> Option<Config> {
-    let text = crate::control::applied::applied(pins).ok()?;
-    config::parse("applied.yaml", &text).ok()
 }
 
 fn prepare_for(config: &Config, pins: &Pins, user: &str) -> Result<()> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::{USAGE, failed, init_log};
 use crate::{
     config,
-    control::applied::applied,
+    control::applied::is_applied,
     daemon::run::{self, End, Options},
     dataplane::pins::Pins,
 };
@@ -23,7 +23,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         Err(problems) => {
             eprintln!("{problems}");
             // What was applied, or waits to be confirmed, goes on whatever the file is.
-            if options.takeover || applied(&Pins::new(&options.instance)).is_err() {
+            if options.takeover || !is_applied(&Pins::new(&options.instance)) {
                 return ExitCode::from(USAGE);
             }
         }

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use lb_common::maglev::{self, Member};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What fills the table of a pool. XDP and shared VIPs choose by the table alone, so another algorithm is another
 /// way to fill it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
     /// Maglev consistent hashing.

@@ -14,7 +14,7 @@ use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, pem::PemObject as _},
 };
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The largest file that is read, in bytes: four times the size of what browsers trust.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -108,5 +108,12 @@ impl fmt::Debug for Authorities {
 impl Serialize for Authorities {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.file.serialize(serializer)
+    }
+}
+
+/// Of a file that cannot be read any more there are none.
+impl<'de> Deserialize<'de> for Authorities {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        PathBuf::deserialize(deserializer).map(Self::read)
     }
 }

@@ -94,6 +94,77 @@ pub(super) fn text_or_never(time: Option<Duration>) -> String {
     time.map_or_else(|| NEVER.to_owned(), text)
 }
 
+/// Of a time in data, for serde.
+pub(super) mod as_text {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(in crate::config) fn serialize<S: Serializer>(
+        time: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&super::text(*time))
+    }
+
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        super::read(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is not a time")))
+    }
+}
+
+/// The same, or null.
+pub(super) mod as_text_or_null {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
+
+    #[derive(Deserialize)]
+    struct Text(#[serde(with = "super::as_text")] Duration);
+
+    pub(in crate::config) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        time.map(super::text).serialize(serializer)
+    }
+
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let text = Option::<Text>::deserialize(deserializer)?;
+        Ok(text.map(|Text(time)| time))
+    }
+}
+
+/// The same, or `never`.
+pub(super) mod as_text_or_never {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(in crate::config) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&super::text_or_never(*time))
+    }
+
+    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == super::NEVER {
+            return Ok(None);
+        }
+        let time = super::read(&text);
+        time.map(Some)
+            .ok_or_else(|| D::Error::custom(format!("{text:?} is not a time")))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,22 +2,22 @@
 
 use std::{fmt, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{authorities::Authorities, model::as_duration};
+use super::{authorities::Authorities, duration};
 
 /// How the backends of a pool are checked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// What is requested.
     pub check: Check,
     /// Another port than the backend's.
     pub port: Option<u16>,
     /// From the beginning of one check to that of the next; default 5 s.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub interval: Duration,
     /// How long a check may take, no longer than `interval`; default 3 s, or `interval` if that is less.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub timeout: Duration,
     /// Good checks in a row after which a backend is up; default 2.
     pub rise: u32,
@@ -25,11 +25,11 @@ pub struct Health {
     pub fall: u32,
     /// As `interval`, between a first other answer and the verdict; default 1 s, or `interval` if that
     /// is less.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub fast_interval: Duration,
     /// How long a backend must be good without a break to come back, once it has come and gone too
     /// often; default 30 s, 0 for no such rule.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub flap_hold: Duration,
     /// What becomes of its flows when it is dead.
     pub on_dead: OnDead,
@@ -91,7 +91,7 @@ impl Health {
 }
 
 /// What a check requests of a backend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
     /// A TCP connection.
@@ -120,7 +120,7 @@ impl Check {
 }
 
 /// The TLS part of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tls {
     /// The name in the ClientHello; none: no name is sent.
     pub sni: Option<String>,
@@ -130,7 +130,7 @@ pub struct Tls {
 }
 
 /// The HTTP part of a check: a GET request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Get {
     /// Path and query; begins with `/`.
     pub path: String,
@@ -141,7 +141,7 @@ pub struct Get {
 }
 
 /// What becomes of the flows of a dead backend. No new ones go there in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDead {
     /// They stay as long as they can.

@@ -22,6 +22,7 @@ mod emit;
 mod expand;
 mod files;
 mod health;
+mod kept;
 mod model;
 mod names;
 mod place;
@@ -43,6 +44,7 @@ pub use self::{
     algorithm::Algorithm,
     authorities::Authorities,
     health::{Check, Get, Health, JITTER_PERCENT, OnDead, Tls},
+    kept::Kept,
     model::{
         Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Listen, Network, OnStop, Pool,
         Protocol, ProxyProtocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
@@ -68,10 +70,17 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 pub struct Loaded {
     /// What the files mean.
     pub config: Config,
-    /// One file that means the same: everything is written out.
-    pub text: String,
     /// What an operator should know of it, in the order of files and lines.
     pub warnings: Vec<Warning>,
+    origins: Origins,
+}
+
+impl Loaded {
+    /// One file that means the same: everything is written out.
+    #[must_use]
+    pub fn expanded(&self) -> String {
+        emit::emit(&self.config, &self.origins)
+    }
 }
 
 /// As [`load`], with all that is to be known of the files.
@@ -82,17 +91,7 @@ pub struct Loaded {
 pub fn load_text(path: &Path) -> Result<Loaded, Problems> {
     let mut findings = Findings::new(&path.display().to_string());
     let raw = files::read(path, &mut findings);
-    let Resolved {
-        config,
-        origins,
-        warnings,
-    } = resolve(raw, findings)?;
-    let text = emit::emit(&config, &origins);
-    Ok(Loaded {
-        config,
-        text,
-        warnings,
-    })
+    resolve(raw, findings)
 }
 
 /// The files of the configuration at `path`: itself, and those that it includes as far as it can be
@@ -127,26 +126,18 @@ pub fn explained(example: &str) -> Result<String, Problems> {
 pub fn parse(name: &str, text: &str) -> Result<Config, Problems> {
     let mut findings = Findings::of_text(name);
     let raw = files::read_text(text, &mut findings);
-    resolve(raw, findings).map(|resolved| resolved.config)
-}
-
-/// What a file means, and where it comes from.
-#[derive(Debug)]
-struct Resolved {
-    config: Config,
-    origins: Origins,
-    warnings: Vec<Warning>,
+    resolve(raw, findings).map(|loaded| loaded.config)
 }
 
 /// The configuration that `raw` means, if there was no problem.
-fn resolve(raw: Option<RawFile>, mut findings: Findings) -> Result<Resolved, Problems> {
-    let resolved = raw.map(|raw| {
+fn resolve(raw: Option<RawFile>, mut findings: Findings) -> Result<Loaded, Problems> {
+    let loaded = raw.map(|raw| {
         let expanded = expand::expand(raw, &mut findings);
-        Resolved {
+        Loaded {
             config: validate::validate(&expanded, &mut findings),
             origins: expanded.origins,
             warnings: findings.warnings(),
         }
     });
-    findings.into_result(resolved)
+    findings.into_result(loaded)
 }

@@ -1,4 +1,7 @@
 //! The validated configuration: what the rest of the control plane sees of the file.
+//!
+//! It is kept as data of this shape: what a later version adds to it has `#[serde(default)]`, and what one leaves out is
+//! no error.
 
 use std::{
     fmt,
@@ -9,14 +12,14 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::{algorithm::Algorithm, duration, health::Health, shared::Target};
 
 /// A validated configuration, with every default filled in and every shorthand (`defaults`, `nodes`,
 /// `clusters`, `include`) written out. Lists have the order of the files, every name that is
 /// referred to exists, and every address lies in a prefix of its network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// At least one; unique in name, and in interface and VLAN id.
     pub networks: Vec<Network>,
@@ -67,7 +70,7 @@ impl Config {
 }
 
 /// What becomes of the networks when the control plane is stopped, and no other process has taken over from it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
     /// The data plane goes on without it.
@@ -87,7 +90,7 @@ impl fmt::Display for OnStop {
 }
 
 /// One layer-2 network that the load balancer is attached to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// Lower-case letters, digits and `-`; at most 63 characters.
     pub name: String,
@@ -100,15 +103,12 @@ pub struct Network {
     /// Whether VIPs and SNAT addresses are the host's own addresses: there is no cell then.
     pub host: bool,
     /// The on-link prefixes, at least one, canonical and disjoint.
-    #[serde(serialize_with = "as_texts")]
     pub prefixes: Vec<IpNet>,
     /// What is behind gateways; unique in `to`, none inside an on-link prefix.
     pub routes: Vec<Route>,
     /// The addresses that clients may have.
-    #[serde(serialize_with = "as_texts")]
     pub sources: Vec<IpNet>,
     /// The addresses that backends may have.
-    #[serde(serialize_with = "as_texts")]
     pub backends: Vec<IpNet>,
     /// Where flows to this network's backends come from; at most 16, may be empty.
     pub snat: Vec<Snat>,
@@ -171,17 +171,16 @@ impl Network {
 }
 
 /// A prefix behind a gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// Canonical.
-    #[serde(serialize_with = "as_text")]
     pub to: IpNet,
     /// The gateway, of the same family: an on-link address, or a link-local one of IPv6.
     pub via: IpAddr,
 }
 
 /// An address that flows to backends come from, and its ports that belong to flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snat {
     /// A host address in an on-link prefix; unique in its network.
     pub address: IpAddr,
@@ -192,7 +191,7 @@ pub struct Snat {
 }
 
 /// What hosts are on a network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The nodes of the hub, with the control planes behind their NodePorts.
@@ -214,7 +213,7 @@ impl fmt::Display for Role {
 }
 
 /// Backends of one network that serve the same thing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
     /// Lower-case letters, digits and `-`; at most 63 characters.
     pub name: String,
@@ -223,7 +222,7 @@ pub struct Pool {
     /// Unique in name, and in address and port, all of one family; may be empty.
     pub backends: Vec<Backend>,
     /// How new flows are divided among them.
-    #[serde(skip_serializing_if = "Algorithm::is_default")]
+    #[serde(default, skip_serializing_if = "Algorithm::is_default")]
     pub balance: Algorithm,
     /// The header that announces the client of a connection to its backend; none: there is no header.
     /// With one no UDP goes to the backend.
@@ -232,10 +231,10 @@ pub struct Pool {
     pub health: Option<Health>,
     /// How long the flows of a backend may go on that was drained, or taken out of the file: then
     /// they are reset. None: for ever. Default [`DRAIN_TIMEOUT`].
-    #[serde(serialize_with = "as_idle")]
+    #[serde(with = "duration::as_text_or_never")]
     pub drain_timeout: Option<Duration>,
     /// How long a backend that comes back takes to have its full share of new flows; default 0.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub slow_start: Duration,
     /// The part of the backends, in percent, that must be up for the pool to go on as usual; default 0.
     /// With none up it never does.
@@ -245,7 +244,7 @@ pub struct Pool {
 }
 
 /// What each connection to a backend begins with, before the client's own bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyProtocol {
     /// The binary header of HAProxy's PROXY protocol, version 2.
@@ -265,7 +264,7 @@ impl fmt::Display for ProxyProtocol {
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What a pool does that has too few backends up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BelowMinUp {
     /// New flows are refused at once.
@@ -285,7 +284,7 @@ impl fmt::Display for BelowMinUp {
 }
 
 /// One place that flows can be sent to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
     /// The name given in the file, or that of the node, or else `address:port`.
     pub name: String,
@@ -298,7 +297,7 @@ pub struct Backend {
 }
 
 /// What clients of one network can reach.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// Lower-case letters, digits and `-`; at most 63 characters.
     pub name: String,
@@ -315,15 +314,15 @@ pub struct Service {
     /// How long a flow in full use may be idle: a TCP flow that is established, or a UDP flow that
     /// was replied to if all listeners are UDP. None: for ever, which only TCP flows may. 100 ms to
     /// 30 days; default [`TCP_IDLE`], or [`UDP_IDLE`] if all listeners are UDP.
-    #[serde(serialize_with = "as_idle")]
+    #[serde(with = "duration::as_text_or_never")]
     pub idle_timeout: Option<Duration>,
     /// As [`Self::idle_timeout`], for the UDP flows of a service that may have both; default
     /// [`UDP_IDLE`].
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub udp_idle_timeout: Duration,
     /// How long an established TCP flow may be idle before both its ends are probed, less than
     /// [`Self::idle_timeout`]; none: they are not probed.
-    #[serde(serialize_with = "as_duration_or_null")]
+    #[serde(with = "duration::as_text_or_null")]
     pub keepalive: Option<Duration>,
     /// Whether clients that the rules deny are answered, instead of silence.
     pub reject: bool,
@@ -355,17 +354,16 @@ impl Service {
 }
 
 /// Whether clients with addresses in one prefix may use a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rule {
     /// Canonical.
-    #[serde(serialize_with = "as_text")]
     pub prefix: IpNet,
     /// Or else denied.
     pub allow: bool,
 }
 
 /// A VIP with port and protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Listen {
     /// The VIP: a host address in a prefix of the service's network; no SNAT address,
     /// unless it is the host's own.
@@ -388,7 +386,7 @@ impl fmt::Display for Listen {
 }
 
 /// The transport protocol of a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// RFC 9293.
@@ -407,7 +405,7 @@ impl fmt::Display for Protocol {
 }
 
 /// How much the maps can hold. The memory is taken at the first start, used or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// SNAT addresses of all networks, 1 to 128; default 8. Each takes 16 MB and holds
     /// [`FLOWS_PER_ADDRESS`](lb_common::maps::snat::FLOWS_PER_ADDRESS) flows.
@@ -432,16 +430,16 @@ impl Default for Limits {
 }
 
 /// How long flows may be idle that are not, or no more, in full use; each 100 ms to 30 days.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeouts {
     /// TCP, not established yet; default 30 s.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub half_open: Duration,
     /// TCP, closed by one of its ends; default 2 minutes.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub half_closed: Duration,
     /// UDP, not replied to yet; default 30 s.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub udp: Duration,
 }
 
@@ -453,35 +451,4 @@ impl Default for Timeouts {
             udp: Duration::from_secs(30),
         }
     }
-}
-
-/// Prefixes in the usual notation; `ipnet` alone would need one more feature for that.
-pub(super) fn as_texts<S: Serializer>(
-    prefixes: &[IpNet],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(prefixes.iter().map(IpNet::to_string))
-}
-
-fn as_text<S: Serializer>(prefix: &IpNet, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(prefix)
-}
-
-/// Times as the file has them.
-pub(super) fn as_duration<S: Serializer>(
-    time: &Duration,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&duration::text(*time))
-}
-
-fn as_duration_or_null<S: Serializer>(
-    time: &Option<Duration>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.serialize_some(&time.map(duration::text))
-}
-
-fn as_idle<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&duration::text_or_never(*time))
 }

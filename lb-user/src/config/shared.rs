@@ -3,12 +3,12 @@
 use std::{fmt, time::Duration};
 
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::model::{as_duration, as_texts};
+use super::duration;
 
 /// Where the flows of a service go.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
     /// All to this pool, packet by packet.
@@ -48,7 +48,7 @@ impl Target {
 }
 
 /// A service that looks at the ClientHello of each connection and passes it on unopened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sni {
     /// Which name goes where. An exact name comes before a wildcard, a longer wildcard before a
     /// shorter one, and expressions come last, in the order of the file.
@@ -60,13 +60,12 @@ pub struct Sni {
     /// What becomes of a hello that has its real name encrypted (RFC 9849).
     pub ech: Ech,
     /// How long a client may take for its hello, 100 ms to 1 min; default 5 s.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub hello_timeout: Duration,
     /// The most bytes of a hello, 1 KiB to 131396, which are as many as there can be; default 64 KiB.
     pub max_hello: u32,
     /// Proxies in front of it, by where they connect from. Each of their connections begins with a header
     /// of the PROXY protocol, version 2; no other connection may.
-    #[serde(serialize_with = "as_texts")]
     pub proxies: Vec<IpNet>,
 }
 
@@ -77,7 +76,7 @@ pub struct Sni {
 /// for one that no route is for, 431 for a head that is too long, 408 for one that takes too long, and for a body
 /// that does, 502 for backends that cannot be reached, 504 for one that does not answer, 503 for a pool without
 /// a backend that serves and for a budget or a share that is spent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Http {
     /// As [`Sni::routes`].
     pub routes: Vec<NameRoute>,
@@ -86,21 +85,21 @@ pub struct Http {
     /// Which backend of a pool gets a request.
     pub balance: Balance,
     /// How long a client may take for the head of a request, 100 ms to 1 min; default 5 s.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub header_timeout: Duration,
     /// How long nothing may come of the body of a request, 100 ms to 1 d; default 1 min.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub body_timeout: Duration,
     /// How long a backend may take to begin its answer, and a client to read more of it, 100 ms to 1 d; default
     /// 1 min.
-    #[serde(serialize_with = "as_duration")]
+    #[serde(with = "duration::as_text")]
     pub response_timeout: Duration,
     /// The most bytes of the head of a request, 1 to 64 KiB; default 16 KiB.
     pub max_header: u32,
 }
 
 /// Names, and where the clients that request one of them go; or where the clients that request none go.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameRoute {
     /// Names in lower case; `*.` in front stands for one or more labels.
     pub names: Vec<String>,
@@ -113,19 +112,17 @@ pub struct NameRoute {
     /// route, whatever name it requests. Then the route has no names.
     pub clusters: Vec<String>,
     /// The proxies that may announce clients of these clusters; empty: all that are in front of the service.
-    #[serde(serialize_with = "as_texts")]
     pub proxies: Vec<IpNet>,
     /// Protocols (ALPN) of which the client must offer one; empty: none is required.
     pub alpn: Vec<String>,
     /// The clients that may request these names, or none; empty: all that the service lets in.
-    #[serde(serialize_with = "as_texts")]
     pub from: Vec<IpNet>,
     /// Where they go.
     pub to: To,
 }
 
 /// Where a route leads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum To {
     /// To a pool.
@@ -135,7 +132,7 @@ pub enum To {
 }
 
 /// What becomes of what no route is for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Otherwise {
     /// The client gets a TLS alert, or for HTTP the status 421.
@@ -158,7 +155,7 @@ impl Otherwise {
 
 /// What becomes of a hello that has its real name encrypted. A name is in the clear besides, and
 /// browsers send such an extension with nothing in it (GREASE), which looks alike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ech {
     /// It goes where the name in the clear says.
@@ -181,7 +178,7 @@ impl fmt::Display for Ech {
 }
 
 /// Which backend of a pool gets a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Balance {
     /// By the client's connection.

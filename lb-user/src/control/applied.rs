@@ -1,4 +1,4 @@
-//! What is applied: the configuration with what it has become in the maps; and its source as text, so that
+//! What is applied: the configuration with what it has become in the maps; and as data in a file, so that
 //! other processes know the names behind the ids.
 
 use std::{
@@ -7,13 +7,19 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 
 use super::{desired::Attachment, reclaim::retired::Retired};
-use crate::{config::Config, dataplane::pins::Pins, model::registry::Ids, network::cell::Cell};
+use crate::{
+    config::{Config, Kept},
+    dataplane::pins::Pins,
+    model::registry::Ids,
+    network::cell::Cell,
+};
 
-/// The name of the applied configuration.
-const APPLIED: &str = "applied.yaml";
+/// The name of the applied configuration, and what versions of before called it.
+const APPLIED: &str = "applied.json";
+const APPLIED_BEFORE: &str = "applied.yaml";
 
 /// A configuration in the maps.
 pub(crate) struct Applied {
@@ -49,29 +55,59 @@ impl Applied {
     }
 }
 
-/// The configuration file of the last successful start, as text.
+/// The configuration of the last successful start.
 ///
 /// # Errors
 ///
-/// If the instance never started.
-pub fn applied(pins: &Pins) -> Result<String> {
-    let read = |path: &PathBuf| fs::read_to_string(path);
-    let text = read(&before_path(pins)).or_else(|_| read(&applied_path(pins)));
-    text.with_context(|| {
+/// If the instance never started, or what it kept cannot be used.
+pub fn applied(pins: &Pins) -> Result<Config> {
+    let kept = read(pins)?.with_context(|| {
         format!(
             "instance {} has no applied configuration; is it up?",
             pins.instance()
         )
-    })
+    })?;
+    let config = kept.config().map_err(Error::msg);
+    config.with_context(|| format!("the applied configuration of instance {}", pins.instance()))
 }
 
-/// Where the text of the applied configuration is, so that other processes know the names behind the
-/// ids.
+/// Whether an instance has an applied configuration.
+pub fn is_applied(pins: &Pins) -> bool {
+    paths_before(pins).iter().any(|path| path.exists()) || applied_path(pins).exists()
+}
+
+/// What is kept, if anything is. What a version before has left is the latest: this one removes it.
+fn read(pins: &Pins) -> Result<Option<Kept>> {
+    for path in paths_before(pins) {
+        if let Ok(text) = fs::read_to_string(&path) {
+            return Ok(Some(Kept::Text(text)));
+        }
+    }
+    let path = applied_path(pins);
+    let Ok(text) = fs::read(&path) else {
+        return Ok(None);
+    };
+    let kept = serde_json::from_slice(&text);
+    kept.map(Some)
+        .with_context(|| format!("read {} as JSON", path.display()))
+}
+
+/// The applied configuration as it is kept: so that a later process goes on with it, and others know the names
+/// behind the ids.
+///
+/// # Errors
+///
+/// Where JSON cannot have it.
+pub(crate) fn kept(config: &Config) -> Result<Vec<u8>> {
+    serde_json::to_vec(config).context("write the configuration as JSON")
+}
+
+/// Where it is kept.
 pub(crate) fn applied_path(pins: &Pins) -> PathBuf {
     pins.state().join(APPLIED)
 }
 
-/// Where versions of before had it, which a reboot empties.
-pub(crate) fn before_path(pins: &Pins) -> PathBuf {
-    pins.runtime().join(APPLIED)
+/// Where versions of before had it, as text: the first one in a folder that a reboot empties.
+pub(crate) fn paths_before(pins: &Pins) -> [PathBuf; 2] {
+    [pins.runtime(), pins.state()].map(|folder| folder.join(APPLIED_BEFORE))
 }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     config::{self, Config},
-    control::applied::applied_path,
+    control::applied::{applied_path, kept},
     dataplane::{attach::Mode, object::NIC, pins::Pins},
     flows::{evict::selector::EvictSelector, idle::Policy, keepalive::next_hops::NextHop},
     health::Verdict,
@@ -26,6 +26,7 @@ use crate::{
     model::registry::{Ids, Kind},
     network::cell::Cell,
     proxy::ProxyConfig,
+    system::files,
 };
 
 /// A change that has been found possible; nothing is done yet.
@@ -213,15 +214,16 @@ impl Running {
         )
     }
 
-    /// Carries a change out; `text` is the source of its configuration.
+    /// Carries a change out.
     ///
     /// # Errors
     ///
-    /// If the text cannot be kept: then nothing is changed. Else if the kernel refuses a step; those
+    /// If its configuration cannot be kept: then nothing is changed. Else if the kernel refuses a step; those
     /// before it stay.
-    pub async fn change(&mut self, change: Change, text: &str) -> Result<()> {
+    pub async fn change(&mut self, change: Change) -> Result<()> {
         let applied = applied_path(&self.data_plane.pins);
-        let beside = crate::system::files::write_beside(&applied, text.as_bytes())
+        let beside = kept(change.config())
+            .and_then(|kept| files::write_beside(&applied, &kept))
             .context("keep the configuration; nothing is changed")?;
         self.carry_out(change, || beside.put(&applied)).await
     }

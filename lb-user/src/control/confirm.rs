@@ -9,18 +9,18 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::persisted_state::{State, Uptime};
-use crate::config::{self, Config, Loaded};
+use crate::config::{Config, Kept, Loaded};
 
 /// A change that must be confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unconfirmed {
     /// Until when.
     pub until: Uptime,
-    /// The configuration that comes back else, as text.
-    pub before: String,
-    /// The one that must be confirmed, as text.
+    /// The configuration that comes back else.
+    pub before: Kept,
+    /// The one that must be confirmed.
     #[serde(default)]
-    pub after: String,
+    pub after: Kept,
     /// The file of the configuration that comes back; none of a process of before, which did not note it.
     #[serde(default)]
     pub file: Option<PathBuf>,
@@ -44,8 +44,6 @@ pub enum Source {
 pub struct Chosen {
     /// The configuration.
     pub config: Config,
-    /// Its text.
-    pub text: String,
     /// Where it is from.
     pub source: Source,
 }
@@ -59,41 +57,35 @@ pub struct Chosen {
 pub fn choose<E>(
     file: Result<Loaded, E>,
     state: &State,
-    applied: Option<&str>,
+    applied: Option<&Config>,
 ) -> Result<Chosen, E> {
-    let text = file.as_ref().ok().map(|loaded| loaded.text.as_str());
+    let config = file.as_ref().ok().map(|loaded| &loaded.config);
     let waits = state.unconfirmed.as_ref();
-    let waits = waits.and_then(|waits| waits.goes_on(text));
-    let applied = applied.filter(|_| file.is_err());
-    let others = waits
-        .into_iter()
-        .chain(applied.map(|text| (Source::Applied, text)));
-    for (source, text) in others {
-        match config::parse("applied.yaml", text) {
-            Ok(config) => {
-                let text = text.to_owned();
-                return Ok(Chosen {
-                    config,
-                    text,
-                    source,
-                });
-            }
+    let waits = waits.and_then(|waits| waits.goes_on(config));
+    if let Some((source, kept)) = waits {
+        match kept.config() {
+            Ok(config) => return Ok(Chosen { config, source }),
             Err(problems) => tracing::error!("what was applied cannot be used: {problems}"),
         }
     }
-    let Loaded { config, text, .. } = file?;
-    Ok(Chosen {
-        config,
-        text,
-        source: Source::File,
-    })
+    match (file, applied) {
+        (Err(_), Some(applied)) => Ok(Chosen {
+            config: applied.clone(),
+            source: Source::Applied,
+        }),
+        (file, _) => Ok(Chosen {
+            config: file?.config,
+            source: Source::File,
+        }),
+    }
 }
 
 impl Unconfirmed {
-    /// What runs instead of a file with this text, or of none that can be used.
-    fn goes_on(&self, file: Option<&str>) -> Option<(Source, &str)> {
+    /// What runs instead of a file with this configuration, or of none that can be used.
+    fn goes_on(&self, file: Option<&Config>) -> Option<(Source, &Kept)> {
+        let is_other = |file| self.after.config().as_ref() != Ok(file);
         match file {
-            Some(text) if text != self.after => None,
+            Some(file) if is_other(file) => None,
             _ if self.until.is_over() => Some((Source::Before, &self.before)),
             _ => Some((Source::After, &self.after)),
         }
@@ -105,7 +97,7 @@ mod tests {
     use std::{fs, time::Duration};
 
     use super::*;
-    use crate::config::Problems;
+    use crate::config::{self, Problems};
 
     /// A configuration that differs from others by this port.
     fn text(port: u16) -> String {
@@ -137,8 +129,8 @@ services:
     fn started(file: &str, left: Option<Duration>) -> Option<(u16, Source)> {
         let unconfirmed = left.map(|left| Unconfirmed {
             until: Uptime::now().after(left),
-            before: load(&text(BEFORE)).unwrap().text,
-            after: load(&text(AFTER)).unwrap().text,
+            before: load(&text(BEFORE)).unwrap().config.into(),
+            after: load(&text(AFTER)).unwrap().config.into(),
             file: None,
         });
         let state = State {
@@ -146,7 +138,6 @@ services:
             ..State::default()
         };
         let chosen = choose(load(file), &state, None).ok()?;
-        assert_eq!(config::parse("f", &chosen.text).unwrap(), chosen.config);
         Some((chosen.config.services[0].listen[0].port, chosen.source))
     }
 
@@ -176,8 +167,8 @@ services:
         let state = State {
             unconfirmed: Some(Unconfirmed {
                 until: Uptime::now(),
-                before: "version: 0".to_owned(),
-                after: load(&text(AFTER)).unwrap().text,
+                before: Kept::Text("version: 0".to_owned()),
+                after: load(&text(AFTER)).unwrap().config.into(),
                 file: None,
             }),
             ..State::default()
@@ -185,23 +176,35 @@ services:
         let chosen = choose(load(&text(AFTER)), &state, None).unwrap();
         assert_eq!(chosen.source, Source::File);
         assert!(choose(load(""), &state, None).is_err());
-        let chosen = choose(load(""), &state, Some(&text(OTHER))).unwrap();
+        let other = load(&text(OTHER)).unwrap().config;
+        let chosen = choose(load(""), &state, Some(&other)).unwrap();
         assert_eq!(chosen.source, Source::Applied);
     }
 
     #[test]
     fn a_file_that_cannot_be_used_leaves_what_was_applied() {
         let state = State::default();
-        let choose = |file: &str, applied: &str| choose(load(file), &state, Some(applied));
-        let applied = text(BEFORE);
-        let chosen = choose("version: [", &applied).unwrap();
-        assert_eq!(
-            (chosen.text, chosen.source),
-            (applied.clone(), Source::Applied)
-        );
-        let chosen = choose(&text(OTHER), &applied).unwrap();
+        let choose = |file: &str, applied| choose(load(file), &state, applied);
+        let applied = load(&text(BEFORE)).unwrap().config;
+        let chosen = choose("version: [", Some(&applied)).unwrap();
+        assert_eq!((&chosen.config, chosen.source), (&applied, Source::Applied));
+        let chosen = choose(&text(OTHER), Some(&applied)).unwrap();
         assert_eq!(chosen.source, Source::File);
-        let problems = choose("version: [", "version: 0").unwrap_err();
+        let problems = choose("version: [", None).unwrap_err();
         assert!(problems.to_string().contains("lb.yaml"), "{problems}");
+    }
+
+    #[test]
+    fn what_a_version_before_left_to_be_confirmed_is_read() {
+        let after = load(&text(AFTER)).unwrap();
+        let json =
+            serde_json::json!({ "until": 0, "before": text(BEFORE), "after": after.expanded() });
+        let state = State {
+            unconfirmed: Some(serde_json::from_value(json).unwrap()),
+            ..State::default()
+        };
+        let chosen = choose(load(&text(AFTER)), &state, None).unwrap();
+        assert_eq!(chosen.source, Source::Before);
+        assert_eq!(chosen.config, load(&text(BEFORE)).unwrap().config);
     }
 }

@@ -50,8 +50,7 @@ const MTU: u32 = 1500;
 /// Everything that the host refuses.
 pub(crate) fn find_nics(config: &Config, pins: &Pins) -> Result<BTreeMap<String, Link>> {
     let ours = |ifindex| pins.link(NIC, ifindex).exists();
-    let text = applied(pins).ok().filter(|_| pins.exist());
-    let applied = text.and_then(|text| config::parse("applied.yaml", &text).ok());
+    let applied = applied(pins).ok().filter(|_| pins.exist());
     let interface = |config: &Config, name: &str| {
         let network = config.network(name)?;
         Some((network.interface.clone(), network.vlan, network.host))

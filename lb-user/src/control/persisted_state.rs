@@ -198,7 +198,7 @@ fn paths(folder: &Path, name: &str) -> [PathBuf; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::Verdict;
+    use crate::{config::Kept, health::Verdict};
 
     fn state() -> State {
         let standing = Standing {
@@ -213,8 +213,8 @@ mod tests {
             drains: Drains::default(),
             unconfirmed: Some(Unconfirmed {
                 until: Uptime(99),
-                before: "version: 1".to_owned(),
-                after: "version: 1 ".to_owned(),
+                before: Kept::Text("version: 1".to_owned()),
+                after: Kept::Text("version: 1 ".to_owned()),
                 file: Some(PathBuf::from("/etc/lb/lb.yaml")),
             }),
         }

@@ -37,9 +37,7 @@ impl Control {
     /// Everything that is wrong with it.
     pub fn plan(&mut self, file: &Path) -> Result<Changes, Refusal> {
         let Loaded {
-            config,
-            text: _,
-            warnings,
+            config, warnings, ..
         } = load(file)?;
         let layers = self.running.layers(&config, &self.state.overrides);
         let change = self.running.prepare(&config, &layers)?;
@@ -107,9 +105,7 @@ impl Control {
             return Err(Refusal::Host(anyhow::Error::msg(words)));
         }
         let Loaded {
-            config,
-            text,
-            warnings,
+            config, warnings, ..
         } = load(file)?;
         let warnings = said(&warnings, self.running.config(), &config);
         let before = applied(self.running.pins())?;
@@ -119,9 +115,9 @@ impl Control {
         let change = self.prepare(&config).await?;
         if let Some(time) = confirm {
             // Before anything is changed: also a process that is killed in the middle of it goes back.
-            self.await_confirmation(time, &before, &text)?;
+            self.await_confirmation(time, &before, &config)?;
         }
-        match self.carry_out(change, &text).await {
+        match self.carry_out(change).await {
             Ok(changes) => {
                 self.stale = None;
                 Ok(Changes {
@@ -146,13 +142,13 @@ impl Control {
     fn await_confirmation(
         &mut self,
         time: Duration,
-        before: &str,
-        after: &str,
+        before: &Config,
+        after: &Config,
     ) -> anyhow::Result<()> {
         self.state.unconfirmed = Some(Unconfirmed {
             until: Uptime::now().after(time),
-            before: before.to_owned(),
-            after: after.to_owned(),
+            before: before.clone().into(),
+            after: after.clone().into(),
             file: Some(self.file.clone()),
         });
         self.store().map_err(|error| {
@@ -176,15 +172,14 @@ impl Control {
         self.running.prepare(config, &layers)
     }
 
-    /// Carries a change out; `text` is the source of its configuration.
-    async fn carry_out(&mut self, change: Change, text: &str) -> anyhow::Result<Changes> {
+    async fn carry_out(&mut self, change: Change) -> anyhow::Result<Changes> {
         let before = self.running.config().clone();
         let changes = Changes {
             operations: change.operations(),
             ends: ends(&change, &before),
             ..Changes::default()
         };
-        self.running.change(change, text).await?;
+        self.running.change(change).await?;
         self.generation += 1;
         self.applied_at = Instant::now();
         self.follow(&before);
@@ -192,11 +187,10 @@ impl Control {
         Ok(changes)
     }
 
-    /// Applies a configuration that was applied before, as text.
-    pub(crate) async fn apply(&mut self, text: &str) -> anyhow::Result<()> {
-        let config = config::parse("applied.yaml", text)?;
-        let applied = match self.prepare(&config).await {
-            Ok(change) => self.carry_out(change, text).await.map(drop),
+    /// Applies a configuration that was applied before.
+    pub(crate) async fn apply(&mut self, config: &Config) -> anyhow::Result<()> {
+        let applied = match self.prepare(config).await {
+            Ok(change) => self.carry_out(change).await.map(drop),
             Err(error) => Err(error),
         };
         self.running.end_checks();
@@ -228,7 +222,11 @@ impl Control {
         let Some(unconfirmed) = self.state.unconfirmed.clone() else {
             return;
         };
-        match self.apply(&unconfirmed.before).await {
+        let applied = match unconfirmed.before.config() {
+            Ok(before) => self.apply(&before).await,
+            Err(problems) => Err(anyhow::Error::msg(problems)),
+        };
+        match applied {
             Ok(()) => self.went_back(),
             Err(error) => {
                 let words = format!("what was before the last reload cannot be applied: {error:#}");

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _};
 use anyhow::{Result, ensure};
 
 use super::run::Options;
-use crate::{config::Config, control::applied::applied, dataplane::pins::Pins, host};
+use crate::{config::Config, control::applied::is_applied, dataplane::pins::Pins, host};
 
 /// Refuses interfaces that carry this session or the default route, where that may lock the operator out.
 pub(super) fn refuse_access_interfaces(
@@ -13,7 +13,7 @@ pub(super) fn refuse_access_interfaces(
     pins: &Pins,
     config: &Config,
 ) -> Result<()> {
-    let was_applied = pins.exist() || applied(pins).is_ok();
+    let was_applied = pins.exist() || is_applied(pins);
     let careful = is_careful(options.careful, io::stdin().is_terminal(), was_applied);
     if !careful || options.confirm.is_some() {
         return Ok(());

@@ -7,6 +7,7 @@ use std::{io, os::fd::OwnedFd};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
+    config::Config,
     control::{
         applied::applied, control_loop::Control, network_setup::remove_stale_links,
         persisted_state::State, running::Running,
@@ -20,13 +21,13 @@ use crate::{
 const GOES_ON: &str = "the process that was taking over ended before it was up: this one goes on";
 
 impl Control {
-    /// Rests: from now on the maps are the next process's. What must outlive this one is written. The text of what
+    /// Rests: from now on the maps are the next process's. What must outlive this one is written. Gives what
     /// is applied.
     ///
     /// # Errors
     ///
     /// If it cannot be read what is applied.
-    pub async fn rest(&mut self) -> Result<String> {
+    pub async fn rest(&mut self) -> Result<Config> {
         let applied = applied(self.running.pins())?;
         self.save();
         self.running.checks.rest();
@@ -59,7 +60,7 @@ impl Control {
     /// # Errors
     ///
     /// If the maps are not those of this process any more, or what was applied cannot be applied anew.
-    pub async fn go_on(&mut self, applied: &str) -> Result<()> {
+    pub async fn go_on(&mut self, applied: &Config) -> Result<()> {
         // Clients have waited long enough.
         self.running.shared_vips.acceptors.take_back();
         self.running.read_anew().context("read what is live")?;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     config::Config,
     control::{
-        applied::applied,
+        applied::is_applied,
         apply::Live,
         backend_weights::Layers,
         desired::{Attachment, desired},
@@ -66,7 +66,7 @@ fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&Live) -> Result<Ids>)
     let nics = find_nics(config, pins)?;
     // Before the first start is complete, and where another version runs, there is nothing to fit into.
     let is_other = || pinned(pins).map(|pinned| matches!(pinned, Pinned::Other(_)));
-    if applied(pins).is_err() || !pins.exist() || is_other()? || !lost(pins).is_empty() {
+    if !is_applied(pins) || !pins.exist() || is_other()? || !lost(pins).is_empty() {
         return Ok(());
     }
     let live = Live::new(Maps::open(&pins.maps())?);

@@ -23,9 +23,9 @@ use super::{
     takeover::{self, Handoff, Predecessor},
 };
 use crate::{
-    config::{self, Config, Loaded, OnStop, Problems},
+    config::{Config, Loaded, OnStop, Problems},
     control::{
-        applied::applied,
+        applied::{applied, is_applied},
         apply::read_ids,
         confirm::{self, Chosen, Source},
         control_loop::Control,
@@ -93,15 +93,8 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     let state = kept_state(&pins);
     let refused = file.as_ref().err().map(|error| format!("{error:#}"));
     let applied = applied(&pins).ok();
-    let Chosen {
-        config,
-        text,
-        source,
-    } = confirm::choose(file, &state, applied.as_deref())?;
+    let Chosen { config, source } = confirm::choose(file, &state, applied.as_ref())?;
     refuse_access_interfaces(options, &pins, &config)?;
-    let before = applied
-        .as_ref()
-        .and_then(|text| config::parse("applied.yaml", text).ok());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -115,7 +108,6 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     let mut running = startup::start(
         &Start {
             config: &config,
-            text: &text,
             pins: &pins,
             options: manner,
             runtime: &runtime,
@@ -131,7 +123,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         privileges::give_up(privileges::KEPT)?;
     }
     let file = path::absolute(&options.config)?;
-    let before = before.as_ref().unwrap_or(&config);
+    let before = applied.as_ref().unwrap_or(&config);
     let mut control = Control::new(running, state, &file, before);
     if let Some(reason) = refused {
         control.started_without(&reason);
@@ -183,7 +175,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                     systemd::stops();
                     drop(control);
                     startup::remove(&pins)?;
-                    startup::put_back(&pins, applied.as_deref())?;
+                    startup::put_back(&pins, applied.as_ref())?;
                     return Ok(End::Unconfirmed);
                 }
                 Stop::Signal => {
@@ -228,7 +220,7 @@ fn accepted(
     let file = file
         .map_err(Error::from)
         .and_then(|loaded| rehearse(&loaded.config).map(|()| loaded));
-    let goes_on = !options.takeover && applied(pins).is_ok();
+    let goes_on = !options.takeover && is_applied(pins);
     match file {
         Err(error) if !goes_on => Err(error),
         file => Ok((file, object)),

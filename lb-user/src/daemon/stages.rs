@@ -62,8 +62,6 @@ pub struct StartOptions {
 pub struct Start<'a> {
     /// The configuration.
     pub config: &'a Config,
-    /// Its source.
-    pub text: &'a str,
     /// The instance.
     pub pins: &'a Pins,
     /// How.

@@ -9,8 +9,9 @@ use super::{
     stages::{Start, bring_up},
 };
 use crate::{
+    config::Config,
     control::{
-        applied::{self, applied_path},
+        applied::{applied_path, kept, paths_before},
         network_setup::find_nics,
         running::Running,
     },
@@ -54,7 +55,8 @@ fn start_over(start: &Start<'_>, loaded: Option<Object>) -> Result<Running> {
     migration.announce();
     migration.make_folders(pins)?;
     let applied = applied_path(pins);
-    let beside = files::change_beside(&applied, start.text.as_bytes())
+    let beside = kept(start.config)
+        .and_then(|kept| files::change_beside(&applied, &kept))
         .context("keep the configuration; nothing is changed")?;
     let object = match loaded.filter(|object| object.is_of(pins)) {
         Some(object) => Ok(object),
@@ -76,22 +78,23 @@ fn start_over(start: &Start<'_>, loaded: Option<Object>) -> Result<Running> {
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn put_back(pins: &Pins, before: Option<&str>) -> Result<()> {
+pub fn put_back(pins: &Pins, before: Option<&Config>) -> Result<()> {
     match before {
-        Some(text) => files::write(&applied_path(pins), text.as_bytes()),
+        Some(config) => files::write(&applied_path(pins), &kept(config)?),
         None => Ok(pins.remove_state()?),
     }
 }
 
-/// Removes where versions of before had the applied configuration: what is there is theirs, and the latest.
+/// Removes the applied configuration of versions of before: what is there is taken for the latest.
 fn remove_before(pins: &Pins) -> Result<()> {
-    let path = applied::before_path(pins);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", path.display()))
+    for path in paths_before(pins) {
+        if let Err(error) = fs::remove_file(&path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            return Err(error).with_context(|| format!("remove {}", path.display()));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Removes links, pins and cells of an instance: nothing of it forwards any more.

@@ -18,7 +18,8 @@ use lb_common::{
 };
 
 use crate::{
-    config::{self, Config},
+    config::Config,
+    control::applied::applied,
     control::apply::read_ids,
     daemon::migrate::unreadable,
     dataplane::{flows::FlowTable, labels::Labels, maps::Maps, pins::Pins},
@@ -66,9 +67,7 @@ impl Observer {
         }
         let maps = Maps::open(&pins.maps())?;
         let ids = read_ids(&maps)?;
-        let text = crate::control::applied::applied(&pins)?;
-        let config = config::parse("applied.yaml", &text)
-            .with_context(|| format!("the applied configuration of instance {instance}"))?;
+        let config = applied(&pins)?;
         let table = FlowTable::open(&pins.maps())?;
         let labels = Labels::open(&pins.maps())?;
         Ok(Self {

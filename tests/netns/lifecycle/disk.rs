@@ -60,7 +60,7 @@ fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
         .service("echo-a", |service| service.set("idle_timeout", "1h"));
     lb.restart(&edited)?;
     flows.iter().try_for_each(alive)?;
-    let applied = fs::read_to_string(format!("/var/lib/lb/{}/applied.yaml", topology.run()))?;
+    let applied = fs::read_to_string(format!("/var/lib/lb/{}/applied.json", topology.run()))?;
     ensure!(applied.contains("\"idle_timeout\":\"1h\""), "{applied}");
     assert_eq!(site.who(20)?.len(), 1, "{drained} is drained still");
 
@@ -101,7 +101,7 @@ fn after_a_reboot_what_was_applied_and_said_holds() -> Result<()> {
     lb.tell(&["backend", "drain", drained])?.done()?;
     lb.kill()?;
     let lasting = format!("/var/lib/lb/{}", topology.run());
-    let kept = ["applied.yaml", "overrides.json"].map(|name| format!("{lasting}/{name}"));
+    let kept = ["applied.json", "overrides.json"].map(|name| format!("{lasting}/{name}"));
     let texts = kept.each_ref().map(fs::read);
     let said = lb.tell(&["down"])?;
     for name in [disabled, drained] {
@@ -127,14 +127,16 @@ fn after_a_reboot_what_was_applied_and_said_holds() -> Result<()> {
     lb.restart(&config)?;
     assert_eq!(site.who(40)?.len(), 2, "{disabled} is disabled still");
 
-    // A version of before has had all of it in /run.
-    lb.process().stop()?;
+    // Versions of before have had it as text, there or in /run: it is read, and kept as data from then on.
     let run = format!("/run/lb/{}", topology.run());
-    fs::rename(&kept[0], format!("{run}/applied.yaml")).or_else(|_| {
-        fs::copy(&kept[0], format!("{run}/applied.yaml"))?;
-        fs::remove_file(&kept[0])
-    })?;
-    lb.restart(&config)?;
-    ensure!(fs::exists(&kept[0])? && !fs::exists(format!("{run}/applied.yaml"))?);
+    for before in [lasting, run].map(|folder| format!("{folder}/applied.yaml")) {
+        lb.process().stop()?;
+        fs::remove_file(&kept[0])?;
+        fs::write(&before, &*config)?;
+        lb.restart("version: [")?;
+        assert_eq!(site.who(40)?.len(), 2, "{disabled} is disabled still");
+        ensure!(lb.tell(&["status"])?.done()?.contains("stale"));
+        ensure!(fs::exists(&kept[0])? && !fs::exists(&before)?, "{before}");
+    }
     lb.down()
 }

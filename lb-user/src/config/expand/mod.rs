@@ -41,7 +41,7 @@ pub(super) struct Expanded {
 }
 
 /// Where expanded entries come from, for a reader: name -> a few words.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Origins {
     pub(super) pools: HashMap<String, String>,
     pub(super) services: HashMap<String, String>,

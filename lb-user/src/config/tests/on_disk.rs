@@ -52,7 +52,7 @@ fn every_example_is_valid_and_means_the_same_when_written_out() {
     assert!(examples.len() >= 5);
     for path in examples {
         let loaded = load_text(&path).unwrap_or_else(|problems| panic!("{problems}"));
-        let Loaded { config, text, .. } = loaded;
+        let (text, config) = (loaded.expanded(), loaded.config);
         assert_eq!(loaded.warnings, [], "{}", path.display());
         let again = parse("expanded.yaml", &text);
         assert_eq!(again.as_ref(), Ok(&config), "{}\n{text}", path.display());
@@ -101,7 +101,8 @@ fn whatever_is_written_out_means_the_same() {
 #[test]
 fn what_is_written_out_says_where_it_comes_from() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/poc.yaml");
-    let Loaded { config, text, .. } = load_text(&path).unwrap();
+    let loaded = load_text(&path).unwrap();
+    let (text, config) = (loaded.expanded(), loaded.config);
     assert_eq!(config.services.len(), 5);
     let checked = config.pools.iter().filter(|pool| pool.health.is_some());
     let checked: Vec<_> = checked.map(|pool| pool.name.as_str()).collect();

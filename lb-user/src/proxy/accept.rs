@@ -25,8 +25,8 @@ use super::{
     Counts, Legs, Listeners, ProxyConfig,
     admission::{Admission, NetworkAdmission},
     dial::{
-        connect::{Dial, Dialers, Origin, Ports, Sources, open},
-        select::{Addresses, NoBackend},
+        connect::{Dial, DialSources, Dialers, Origin, Ports, open},
+        select::{ConnectionAddresses, NoBackend},
     },
     fair_share::Shares,
     fd_budget::Descriptors,
@@ -342,7 +342,7 @@ async fn accept_one(
     };
     match listener.accept().await {
         Ok((stream, SocketAddr::V4(client))) => {
-            begin(stream, Addresses { client, vip }, shared);
+            begin(stream, ConnectionAddresses { client, vip }, shared);
             // Pending clients that are evicted for it go before the next one comes.
             yield_now().await;
         }
@@ -355,7 +355,7 @@ async fn accept_one(
 }
 
 /// Serves a client, in a task of its own, if there is a descriptor for it.
-fn begin(client: TcpStream, addresses: Addresses, shared: &Rc<Context>) {
+fn begin(client: TcpStream, addresses: ConnectionAddresses, shared: &Rc<Context>) {
     let Some(service) = shared.service(addresses.vip) else {
         return;
     };
@@ -409,9 +409,9 @@ struct Connector {
 
 impl Connector {
     /// Where connections come from, with the addresses and slots of `setup`.
-    fn sources<'s>(&'s self, setup: &'s ProxyConfig) -> Sources<'s> {
+    fn sources<'s>(&'s self, setup: &'s ProxyConfig) -> DialSources<'s> {
         let name: &str = &self.network;
-        Sources {
+        DialSources {
             network: &self.network,
             shares: &self.shares,
             origin: self.origin,

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::{
     accept::Context,
-    dial::select::{Addresses, Candidates, NoBackend},
+    dial::select::{Candidates, ConnectionAddresses, NoBackend},
     relay::{Connected, go_on},
     snapshot::Service,
     sockets::reset_at_close,
@@ -21,7 +21,7 @@ const RECYCLED: &str = "recycled";
 /// Serves a client that has just connected.
 pub(super) async fn serve(
     client: TcpStream,
-    addresses: Addresses,
+    addresses: ConnectionAddresses,
     service: Arc<Service>,
     pool: &str,
     shared: Rc<Context>,
@@ -53,7 +53,7 @@ pub(super) async fn serve(
 
 async fn connect(
     client: &TcpStream,
-    addresses: Addresses,
+    addresses: ConnectionAddresses,
     service: &Arc<Service>,
     pool: &str,
     shared: &Context,

@@ -10,7 +10,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use super::{
     accept::Context,
     connections::{CopyDirection, Guard, Leg},
-    dial::select::Reached,
+    dial::select::BackendConnection,
     relay::pipe::{Failed, pump},
     snapshot::Service,
     sockets::{idle, is_closed, prepare, reset_at_close},
@@ -25,7 +25,7 @@ use super::{
 /// A client with its backend, which has not had a byte yet.
 pub(super) struct Connected {
     pub(super) service: Arc<Service>,
-    pub(super) reached: Reached,
+    pub(super) reached: BackendConnection,
     pub(super) said: Prelude,
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
     let Connected {
         service,
         reached:
-            Reached {
+            BackendConnection {
                 backend,
                 guard,
                 lease,

@@ -18,16 +18,16 @@ use crate::config::{NameRoute, Otherwise, To, server_names::Names};
 
 /// The routes of a service.
 #[derive(Debug)]
-pub struct Routes {
-    names: Names<Arc<Route>>,
+pub struct RouteTable {
+    names: Names<Arc<CompiledRoute>>,
     /// Of clients that request no name, in their order.
-    no_name: Vec<Arc<Route>>,
+    no_name: Vec<Arc<CompiledRoute>>,
     /// Of clusters, in their order.
-    clusters: HashMap<Vec<u8>, Vec<Arc<Route>>>,
+    clusters: HashMap<Vec<u8>, Vec<Arc<CompiledRoute>>>,
 }
 
 #[derive(Debug)]
-struct Route {
+struct CompiledRoute {
     /// Proxies that may announce clients of its clusters.
     proxies: Vec<IpNet>,
     alpn: Vec<String>,
@@ -37,7 +37,7 @@ struct Route {
 
 /// Where a client goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way<'r> {
+pub enum RouteTarget<'r> {
     /// To this pool.
     Pool(&'r str),
     /// To the same place by https.
@@ -50,11 +50,11 @@ pub enum Way<'r> {
     Close,
 }
 
-impl Routes {
+impl RouteTable {
     /// The routes of a valid configuration.
     pub fn new(routes: &[NameRoute]) -> Self {
         let (mut names, mut nameless) = (Names::default(), Vec::new());
-        let mut of_clusters: HashMap<Vec<u8>, Vec<Arc<Route>>> = HashMap::new();
+        let mut of_clusters: HashMap<Vec<u8>, Vec<Arc<CompiledRoute>>> = HashMap::new();
         for route in routes {
             let NameRoute {
                 names: patterns,
@@ -66,7 +66,7 @@ impl Routes {
                 from,
                 to,
             } = route;
-            let route = Arc::new(Route {
+            let route = Arc::new(CompiledRoute {
                 proxies: proxies.clone(),
                 alpn: alpn.clone(),
                 from: from.clone(),
@@ -102,10 +102,10 @@ impl Routes {
         proxy: IpAddr,
         alpn: &Alpn<'_>,
         client: IpAddr,
-    ) -> Option<Way<'_>> {
+    ) -> Option<RouteTarget<'_>> {
         let routes = self.clusters.get(cluster)?;
         if !routes.iter().any(|route| route.hears(proxy)) {
-            return Some(Way::Denied);
+            return Some(RouteTarget::Denied);
         }
         let heard = routes.iter().filter(|route| route.hears(proxy));
         first(heard, alpn, client)?.way(None)
@@ -119,12 +119,12 @@ impl Routes {
         alpn: &Alpn<'_>,
         client: IpAddr,
         otherwise: &'r Otherwise,
-    ) -> Way<'r> {
+    ) -> RouteTarget<'r> {
         let routed = self.find(name, alpn, client);
         routed.unwrap_or(match otherwise {
-            Otherwise::Alert => Way::Nothing,
-            Otherwise::Close => Way::Close,
-            Otherwise::Pool(pool) => Way::Pool(pool),
+            Otherwise::Alert => RouteTarget::Nothing,
+            Otherwise::Close => RouteTarget::Close,
+            Otherwise::Pool(pool) => RouteTarget::Pool(pool),
         })
     }
 
@@ -134,20 +134,20 @@ impl Routes {
         name: Option<&'r ServerName>,
         alpn: &Alpn<'_>,
         client: IpAddr,
-    ) -> Option<Way<'r>> {
+    ) -> Option<RouteTarget<'r>> {
         let Some(name) = name else {
             return first(self.no_name.iter(), alpn, client)?.way(None);
         };
         for routes in self.names.of(name) {
             if !routes.iter().any(|route| route.is_for(client)) {
-                return Some(Way::Denied);
+                return Some(RouteTarget::Denied);
             }
             let mut spoken = routes.iter().filter(|route| route.speaks(alpn)).peekable();
             if spoken.peek().is_none() {
                 continue;
             }
             let found = spoken.find(|route| route.is_for(client));
-            return found.map_or(Some(Way::Denied), |route| route.way(Some(name)));
+            return found.map_or(Some(RouteTarget::Denied), |route| route.way(Some(name)));
         }
         None
     }
@@ -155,20 +155,20 @@ impl Routes {
 
 /// The first of them that is for this client and its protocols.
 fn first<'r>(
-    mut routes: impl Iterator<Item = &'r Arc<Route>>,
+    mut routes: impl Iterator<Item = &'r Arc<CompiledRoute>>,
     alpn: &Alpn<'_>,
     client: IpAddr,
-) -> Option<&'r Route> {
+) -> Option<&'r CompiledRoute> {
     let found = routes.find(|route| route.speaks(alpn) && route.is_for(client))?;
     Some(found)
 }
 
-impl Route {
+impl CompiledRoute {
     /// Where it leads a client that requests `name`; none: nowhere without one.
-    fn way<'r>(&'r self, name: Option<&'r ServerName>) -> Option<Way<'r>> {
+    fn way<'r>(&'r self, name: Option<&'r ServerName>) -> Option<RouteTarget<'r>> {
         match &self.to {
-            To::Pool(pool) => Some(Way::Pool(pool)),
-            To::Https => name.map(Way::Https),
+            To::Pool(pool) => Some(RouteTarget::Pool(pool)),
+            To::Https => name.map(RouteTarget::Https),
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::{dial::candidates::Pool, route::Routes};
+use super::{dial::candidates::Pool, route::RouteTable};
 use crate::{
     config::{self, Balance, Config, Ech, Otherwise, Target},
     model::{
@@ -70,7 +70,7 @@ pub enum Routing {
 #[derive(Debug)]
 pub struct Sni {
     /// Name to pool.
-    pub routes: Routes,
+    pub routes: RouteTable,
     /// What becomes of a client that requests no name.
     pub no_name: Otherwise,
     /// What becomes of one whose name goes nowhere.
@@ -89,7 +89,7 @@ pub struct Sni {
 #[derive(Debug)]
 pub struct Http {
     /// Name to pool.
-    pub routes: Routes,
+    pub routes: RouteTable,
     /// What becomes of a Host that goes nowhere.
     pub no_match: Otherwise,
     /// Which backend of a pool gets a request.
@@ -111,7 +111,7 @@ impl Routing {
         match target {
             Target::Pool(pool) => Self::Pool(pool.as_str().into()),
             Target::Sni(sni) => Self::Sni(Arc::new(Sni {
-                routes: Routes::new(&sni.routes),
+                routes: RouteTable::new(&sni.routes),
                 no_name: sni.no_name.clone(),
                 no_match: sni.no_match.clone(),
                 ech: sni.ech,
@@ -120,7 +120,7 @@ impl Routing {
                 proxies: sni.proxies.clone(),
             })),
             Target::Http(http) => Self::Http(Arc::new(Http {
-                routes: Routes::new(&http.routes),
+                routes: RouteTable::new(&http.routes),
                 no_match: http.no_match.clone(),
                 balance: http.balance,
                 timeout: http.header_timeout,
@@ -263,7 +263,7 @@ pub(super) mod tests {
 
     /// Routes for these names; one that goes nowhere else goes to https. The last element is where clients
     /// may come from.
-    pub(crate) fn routes(routes: &[(&str, Option<&str>, &str)]) -> Routes {
+    pub(crate) fn routes(routes: &[(&str, Option<&str>, &str)]) -> RouteTable {
         let routes = routes.iter().map(|(name, pool, from)| NameRoute {
             names: vec![(*name).to_owned()],
             expressions: Vec::new(),
@@ -274,7 +274,7 @@ pub(super) mod tests {
             from: from.parse().into_iter().collect(),
             to: pool.map_or(To::Https, |pool| To::Pool(pool.to_owned())),
         });
-        Routes::new(&routes.collect::<Vec<_>>())
+        RouteTable::new(&routes.collect::<Vec<_>>())
     }
 
     /// A service of the network 3 with these budgets.
@@ -289,7 +289,7 @@ pub(super) mod tests {
             max_flows,
             network_max_flows,
             routing: Routing::Sni(Arc::new(Sni {
-                routes: Routes::new(&[]),
+                routes: RouteTable::new(&[]),
                 no_name: Otherwise::Alert,
                 no_match: Otherwise::Alert,
                 ech: Ech::Route,

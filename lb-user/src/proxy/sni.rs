@@ -11,7 +11,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use super::{
     accept::Context,
     admission::Permit,
-    dial::select::{Addresses, Candidates, NoBackend},
+    dial::select::{Candidates, ConnectionAddresses, NoBackend},
     relay::{Connected, go_on},
     route,
     snapshot::{Routing, Service, Sni},
@@ -28,7 +28,7 @@ const CHUNK: usize = 2048;
 
 /// Why a client gets no backend.
 #[derive(Debug)]
-enum Refused {
+enum SniRefusal {
     /// It has closed, or reset.
     Gone,
     /// It is a proxy, and does not announce its client in a way that can be read.
@@ -53,13 +53,13 @@ enum Refused {
     Unreached(NoBackend),
 }
 
-impl From<NoBackend> for Refused {
+impl From<NoBackend> for SniRefusal {
     fn from(unreached: NoBackend) -> Self {
         Self::Unreached(unreached)
     }
 }
 
-impl Refused {
+impl SniRefusal {
     /// The value of a metric's label. It stays the same from one version to the next.
     fn label(&self) -> &'static str {
         match self {
@@ -116,7 +116,7 @@ const INTERNAL_ERROR: u8 = 80;
 /// Serves a client that has just connected.
 pub(super) async fn serve(
     mut client: TcpStream,
-    addresses: Addresses,
+    addresses: ConnectionAddresses,
     service: Arc<Service>,
     sni: Arc<Sni>,
     shared: Rc<Context>,
@@ -129,7 +129,7 @@ pub(super) async fn serve(
         biased;
         // `biased`: a client that has a backend is not evicted any more.
         connected = connect(&mut client, addresses, &sni, &shared, &ticket) => connected,
-        () = ticket.goes() => Err(Refused::Recycled),
+        () = ticket.goes() => Err(SniRefusal::Recycled),
     };
     drop(ticket);
     match connected {
@@ -153,34 +153,34 @@ pub(super) async fn serve(
 
 async fn connect(
     client: &mut TcpStream,
-    addresses: Addresses,
+    addresses: ConnectionAddresses,
     sni: &Sni,
     shared: &Context,
     ticket: &Permit,
-) -> Result<Connected, Refused> {
+) -> Result<Connected, SniRefusal> {
     let is_proxy = sni.is_proxy(*addresses.client.ip());
     let heard = timeout(sni.timeout, read(client, is_proxy, sni.max_bytes, ticket));
-    let Heard {
+    let ClientBytes {
         announced,
         length,
         bytes,
-    } = heard.await.unwrap_or(Err(Refused::Timeout))?;
+    } = heard.await.unwrap_or(Err(SniRefusal::Timeout))?;
     let sent = bytes.get(announced.length..).unwrap_or_default();
-    let hello = Hello::read(sent.get(..length).unwrap_or_default()).map_err(Refused::Hello)?;
+    let hello = Hello::read(sent.get(..length).unwrap_or_default()).map_err(SniRefusal::Hello)?;
     // The service as it is now: it may have changed since the client has connected.
-    let service = &shared.service(addresses.vip).ok_or(Refused::Gone)?;
+    let service = &shared.service(addresses.vip).ok_or(SniRefusal::Gone)?;
     let Routing::Sni(sni) = &service.routing else {
-        return Err(Refused::Gone);
+        return Err(SniRefusal::Gone);
     };
     if sni.is_proxy(*addresses.client.ip()) != is_proxy {
-        return Err(Refused::Gone);
+        return Err(SniRefusal::Gone);
     }
     if hello.ech {
         let counts = &shared.counts;
         match sni.ech {
             Ech::Route => {}
             Ech::Count => counts.of(&service.name, |counted| counted.ech += 1),
-            Ech::Deny => return Err(Refused::Ech),
+            Ech::Deny => return Err(SniRefusal::Ech),
         }
     }
     let pool = route(&hello, &announced, addresses, sni)?;
@@ -204,7 +204,7 @@ async fn connect(
 }
 
 /// What a client has sent.
-struct Heard {
+struct ClientBytes {
     /// By the proxy in front of it, if there is one.
     announced: Announced,
     /// Bytes behind that up to the end of the hello.
@@ -219,7 +219,7 @@ async fn read(
     is_proxy: bool,
     most: usize,
     ticket: &Permit,
-) -> Result<Heard, Refused> {
+) -> Result<ClientBytes, SniRefusal> {
     let mut bytes = Vec::new();
     let announced = match is_proxy {
         true => read_header(client, &mut bytes, ticket).await?,
@@ -230,15 +230,15 @@ async fn read(
         let said = bytes.get(announced.length..).unwrap_or_default();
         match reading.find_end(said) {
             Ok(Reached::End(length)) => {
-                return Ok(Heard {
+                return Ok(ClientBytes {
                     announced,
                     length,
                     bytes,
                 });
             }
             Ok(Reached::Within { .. }) => keep(&mut bytes, ticket),
-            Err(_) if decode::is_header(said) => return Err(Refused::NoProxy),
-            Err(refusal) => return Err(Refused::Hello(refusal)),
+            Err(_) if decode::is_header(said) => return Err(SniRefusal::NoProxy),
+            Err(refusal) => return Err(SniRefusal::Hello(refusal)),
         }
         read_more(client, &mut bytes).await?;
     }
@@ -249,28 +249,28 @@ async fn read_header(
     client: &mut TcpStream,
     bytes: &mut Vec<u8>,
     ticket: &Permit,
-) -> Result<Announced, Refused> {
+) -> Result<Announced, SniRefusal> {
     loop {
         read_more(client, bytes).await?;
         match decode::read(bytes) {
             decode::HeaderReading::Found(announced) => return Ok(announced),
-            decode::HeaderReading::Wrong => return Err(Refused::Header),
+            decode::HeaderReading::Wrong => return Err(SniRefusal::Header),
             decode::HeaderReading::Incomplete => keep(bytes, ticket),
         }
     }
 }
 
 /// Reads once, as soon as there is something.
-async fn read_more(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<(), Refused> {
+async fn read_more(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<(), SniRefusal> {
     loop {
-        client.readable().await.map_err(|_| Refused::Gone)?;
+        client.readable().await.map_err(|_| SniRefusal::Gone)?;
         // No buffer is kept for a client that has not sent anything.
         bytes.reserve(CHUNK);
         match client.try_read_buf(bytes) {
-            Ok(0) => return Err(Refused::Gone),
+            Ok(0) => return Err(SniRefusal::Gone),
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return Err(Refused::Gone),
+            Err(_) => return Err(SniRefusal::Gone),
         }
     }
 }
@@ -285,9 +285,9 @@ fn keep(bytes: &mut Vec<u8>, ticket: &Permit) {
 fn route<'s>(
     hello: &'s Hello<'_>,
     announced: &Announced,
-    addresses: Addresses,
+    addresses: ConnectionAddresses,
     sni: &'s Sni,
-) -> Result<&'s str, Refused> {
+) -> Result<&'s str, SniRefusal> {
     let proxy = (*addresses.client.ip()).into();
     let client = match announced.endpoints {
         Some(endpoints) => endpoints.source.ip().to_canonical(),
@@ -306,10 +306,12 @@ fn route<'s>(
     };
     let shown = || name.map(ToString::to_string);
     match of_cluster.unwrap_or_else(by_name) {
-        route::Way::Pool(pool) => Ok(pool),
-        route::Way::Https(_) | route::Way::Nothing => Err(Refused::Nothing(shown())),
-        route::Way::Close => Err(Refused::Close(shown())),
-        route::Way::Denied => Err(Refused::Denied(shown())),
+        route::RouteTarget::Pool(pool) => Ok(pool),
+        route::RouteTarget::Https(_) | route::RouteTarget::Nothing => {
+            Err(SniRefusal::Nothing(shown()))
+        }
+        route::RouteTarget::Close => Err(SniRefusal::Close(shown())),
+        route::RouteTarget::Denied => Err(SniRefusal::Denied(shown())),
     }
 }
 

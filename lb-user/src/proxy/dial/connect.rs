@@ -198,7 +198,7 @@ impl Origin {
 
 /// Where the connections of a network come from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sources<'s> {
+pub(crate) struct DialSources<'s> {
     pub(crate) network: &'s Arc<str>,
     pub(crate) shares: &'s Shares,
     pub(crate) origin: Origin,
@@ -208,7 +208,7 @@ pub(crate) struct Sources<'s> {
 }
 
 /// Opens a connection and hands it to the task that wants it.
-pub(crate) async fn open(mut dial: Dial, sources: Sources<'_>, ports: &RefCell<Ports>) {
+pub(crate) async fn open(mut dial: Dial, sources: DialSources<'_>, ports: &RefCell<Ports>) {
     let stream = tokio::select! {
         biased;
         // A client that has gone takes no port from others.
@@ -225,7 +225,7 @@ pub(crate) async fn open(mut dial: Dial, sources: Sources<'_>, ports: &RefCell<P
 /// other kind where none is left.
 async fn connect_any(
     purpose: &Purpose,
-    sources: Sources<'_>,
+    sources: DialSources<'_>,
     ports: &RefCell<Ports>,
 ) -> Result<Dialled<TcpStream>, Undialled> {
     let mut why = Spent::All;
@@ -246,7 +246,7 @@ async fn connect_any(
 /// From a port that is a flow's.
 async fn connect_lent(
     purpose: &Purpose,
-    sources: Sources<'_>,
+    sources: DialSources<'_>,
 ) -> Result<Dialled<TcpStream>, Undialled> {
     let leases = sources.leases.filter(|_| sources.origin == Origin::Cell);
     let leases = leases.ok_or(Spent::All)?;
@@ -294,7 +294,7 @@ async fn connect_lent(
 /// From a port that is no flow's.
 async fn connect_leg(
     purpose: &Purpose,
-    sources: Sources<'_>,
+    sources: DialSources<'_>,
     ports: &RefCell<Ports>,
 ) -> Result<Dialled<TcpStream>, Undialled> {
     let (to, addresses) = (purpose.backend.1, sources.addresses);
@@ -456,8 +456,8 @@ mod tests {
         }
     }
 
-    fn sources<'s>(network: &'s Arc<str>, shares: &'s Shares) -> Sources<'s> {
-        Sources {
+    fn sources<'s>(network: &'s Arc<str>, shares: &'s Shares) -> DialSources<'s> {
+        DialSources {
             network,
             shares,
             origin: Origin::Cell,

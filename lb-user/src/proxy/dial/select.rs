@@ -36,12 +36,12 @@ const TRYING: Duration = Duration::from_secs(5);
 
 /// The ends of a client's connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Addresses {
+pub(crate) struct ConnectionAddresses {
     pub(crate) client: SocketAddrV4,
     pub(crate) vip: SocketAddrV4,
 }
 
-impl Addresses {
+impl ConnectionAddresses {
     /// Both ends, as a header has them.
     pub(crate) fn endpoints(self) -> Endpoints {
         Endpoints {
@@ -116,7 +116,7 @@ impl From<Undialled> for NoBackend {
 
 /// A connection with a backend, which is a leg.
 #[derive(Debug)]
-pub(crate) struct Reached {
+pub(crate) struct BackendConnection {
     pub(crate) backend: TcpStream,
     pub(crate) guard: Guard,
     /// The flow whose port it has.
@@ -127,7 +127,7 @@ pub(crate) struct Reached {
     proxy_protocol: Option<ProxyProtocol>,
 }
 
-impl Reached {
+impl BackendConnection {
     /// What the backend gets first: the PROXY header with the client's address, the name that it requested,
     /// and the unique id that it has already; nothing if the backend expects none.
     ///
@@ -197,7 +197,7 @@ impl Candidates {
         name: Option<String>,
         carriage: Carriage,
         shared: &Context,
-    ) -> Result<Reached, NoBackend> {
+    ) -> Result<BackendConnection, NoBackend> {
         let has_ports = shared.legs.has_ports(service.network, self.pool.network_id);
         if !has_ports || !shared.legs.has_room(service) {
             return Err(NoBackend::Budget);
@@ -251,7 +251,7 @@ impl Candidates {
             };
             match shared.legs.begin(new, self.cuts) {
                 Ok(guard) => {
-                    return Ok(Reached {
+                    return Ok(BackendConnection {
                         backend,
                         guard: guard.with([descriptor].into_iter().chain(port).collect()),
                         lease,

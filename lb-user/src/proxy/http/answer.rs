@@ -13,12 +13,12 @@ use hyper::{
 };
 use lb_common::server_name::ServerName;
 
-use super::timeouts::Turn;
+use super::timeouts::RequestTurn;
 use crate::proxy::dial::select::NoBackend;
 
 /// Why a request gets no answer of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum RequestRefusal {
     /// What it requests cannot be determined.
     Bad,
     /// Its body is in codings that are not for us.
@@ -35,7 +35,7 @@ pub(super) enum Refused {
     NoAnswer,
 }
 
-impl Refused {
+impl RequestRefusal {
     /// The value of a metric's label. It stays the same from one version to the next.
     pub(super) const fn label(&self) -> &'static str {
         match self {
@@ -75,20 +75,20 @@ impl Refused {
     }
 }
 
-impl From<NoBackend> for Refused {
+impl From<NoBackend> for RequestRefusal {
     fn from(unreached: NoBackend) -> Self {
         Self::Unreached(unreached)
     }
 }
 
 /// The body of an answer. The client's turn ends with it.
-pub(super) struct Answer {
+pub(super) struct AnswerBody {
     body: Either<Incoming, Full<Bytes>>,
-    _turn: Turn,
+    _turn: RequestTurn,
 }
 
-impl Answer {
-    pub(super) const fn of_backend(body: Incoming, turn: Turn) -> Self {
+impl AnswerBody {
+    pub(super) const fn of_backend(body: Incoming, turn: RequestTurn) -> Self {
         Self {
             body: Either::Left(body),
             _turn: turn,
@@ -96,7 +96,7 @@ impl Answer {
     }
 
     /// A status, and nothing else.
-    pub(super) fn status(status: StatusCode, turn: Turn) -> Response<Self> {
+    pub(super) fn status(status: StatusCode, turn: RequestTurn) -> Response<Self> {
         let reason = status.canonical_reason().unwrap_or_default();
         let text = format!("{} {reason}\n", status.as_u16());
         let mut answer = Response::new(Self {
@@ -110,7 +110,7 @@ impl Answer {
     }
 
     /// A redirect to the same place by https, for good and for whatever method.
-    pub(super) fn https(name: &ServerName, target: &Uri, turn: Turn) -> Response<Self> {
+    pub(super) fn https(name: &ServerName, target: &Uri, turn: RequestTurn) -> Response<Self> {
         let mut answer = Self::status(StatusCode::PERMANENT_REDIRECT, turn);
         let path = target.path_and_query().map_or("/", |path| path.as_str());
         let path = if path == "*" { "/" } else { path };
@@ -123,7 +123,7 @@ impl Answer {
     }
 }
 
-impl Body for Answer {
+impl Body for AnswerBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 

@@ -12,19 +12,19 @@ use lb_common::maglev;
 use tokio::io::AsyncWriteExt as _;
 
 use super::{
-    Closed, Talk,
-    answer::{Answer, Refused},
+    ClosedInSilence, Talk,
+    answer::{AnswerBody, RequestRefusal},
     head::{self, Framing},
-    host::{Asked, Way, way},
-    lines::Line,
-    timeouts::Turn,
-    upstream::{Sent, ToBackend, Upstream},
+    host::{RequestTarget, RouteTarget, way},
+    lines::RequestLine,
+    timeouts::RequestTurn,
+    upstream::{RequestBody, ToBackend, Upstream},
 };
 use crate::{
     config::Balance,
     proxy::{
         connections,
-        dial::select::{Candidates, NoBackend, Reached},
+        dial::select::{BackendConnection, Candidates, NoBackend},
         snapshot::{Http, Routing, Service},
         sockets::prepare,
         splice::handoff::NotSpliced,
@@ -45,14 +45,17 @@ pub(super) struct Joined {
 pub(super) async fn exchange(
     request: Request<Incoming>,
     talk: &Talk,
-) -> Result<Response<Answer>, Closed> {
+) -> Result<Response<AnswerBody>, ClosedInSilence> {
     let turn = talk.stages.asked();
     // Of each request, whatever becomes of it: they are counted off.
     let line = talk.lines.next(&request.body().size_hint());
     // The service as it is now: it may have changed since the client has connected.
-    let service = talk.shared.service(talk.addresses.vip).ok_or(Closed)?;
+    let service = talk
+        .shared
+        .service(talk.addresses.vip)
+        .ok_or(ClosedInSilence)?;
     let Routing::Http(http) = &service.routing else {
-        return Err(Closed);
+        return Err(ClosedInSilence);
     };
     let counts = &talk.shared.counts;
     let answered = answer(request, line, &service, http, talk).await;
@@ -64,7 +67,7 @@ pub(super) async fn exchange(
                 counted.routed += u64::from(is_first);
                 counted.requests.routed += 1;
             });
-            return Ok(answer.map(|body| Answer::of_backend(body, turn)));
+            return Ok(answer.map(|body| AnswerBody::of_backend(body, turn)));
         }
         Ok(Answered::Https(redirect)) => return Ok(redirect(turn)),
         Err(refused) => refused,
@@ -75,9 +78,9 @@ pub(super) async fn exchange(
             counted.unrouted(name);
         }
     });
-    let status = refused.status().ok_or(Closed)?;
-    let mut answer = Answer::status(status, turn);
-    if refused == Refused::Coding {
+    let status = refused.status().ok_or(ClosedInSilence)?;
+    let mut answer = AnswerBody::status(status, turn);
+    if refused == RequestRefusal::Coding {
         // Where such a body ends others may see differently.
         let close = HeaderValue::from_static("close");
         answer.headers_mut().insert(CONNECTION, close);
@@ -90,42 +93,42 @@ enum Answered {
     /// The answer of a backend.
     Backend(Response<Incoming>),
     /// That the place is elsewhere.
-    Https(Box<dyn FnOnce(Turn) -> Response<Answer>>),
+    Https(Box<dyn FnOnce(RequestTurn) -> Response<AnswerBody>>),
 }
 
 async fn answer(
     request: Request<Incoming>,
-    line: Option<Line>,
+    line: Option<RequestLine>,
     service: &Service,
     http: &Http,
     talk: &Talk,
-) -> Result<Answered, Refused> {
+) -> Result<Answered, RequestRefusal> {
     let (method, uri) = (request.method(), request.uri());
     let sent = line.as_ref().and_then(|line| line.target(method));
-    let sent = sent.ok_or(Refused::Bad)?;
-    let asked = Asked::of(method, request.version(), uri, sent, request.headers());
-    let Asked { name: asked, host } = asked.map_err(|_| Refused::Bad)?;
+    let sent = sent.ok_or(RequestRefusal::Bad)?;
+    let asked = RequestTarget::of(method, request.version(), uri, sent, request.headers());
+    let RequestTarget { name: asked, host } = asked.map_err(|_| RequestRefusal::Bad)?;
     if !head::is_decoded(request.headers()) {
-        return Err(Refused::Coding);
+        return Err(RequestRefusal::Coding);
     }
     let target = head::target(method, uri, sent);
     let name = asked.as_ref().map(ToString::to_string);
     let pool = match way(asked.as_ref(), http, *talk.addresses.client.ip()) {
-        Way::Pool(pool) => pool,
-        Way::Https(name) => {
+        RouteTarget::Pool(pool) => pool,
+        RouteTarget::Https(name) => {
             let (name, uri) = (name.clone(), uri.clone());
-            let redirect = move |turn| Answer::https(&name, &uri, turn);
+            let redirect = move |turn| AnswerBody::https(&name, &uri, turn);
             return Ok(Answered::Https(Box::new(redirect)));
         }
-        Way::Denied => return Err(Refused::Denied(name)),
-        Way::Nothing => return Err(Refused::Nothing(name)),
-        Way::Close => return Err(Refused::Close(name)),
+        RouteTarget::Denied => return Err(RequestRefusal::Denied(name)),
+        RouteTarget::Nothing => return Err(RequestRefusal::Nothing(name)),
+        RouteTarget::Close => return Err(RequestRefusal::Close(name)),
     };
     let hash = match (http.balance, &name) {
         (Balance::Host, Some(name)) => maglev::hash_of_name(name),
         (Balance::Host | Balance::Client, _) => maglev::hash(&talk.addresses.key(service)),
     };
-    let client = Client {
+    let client = PoolClient {
         talk,
         service,
         pool,
@@ -139,7 +142,7 @@ async fn answer(
 }
 
 /// A client whose request goes to a pool.
-struct Client<'r> {
+struct PoolClient<'r> {
     talk: &'r Talk,
     service: &'r Service,
     pool: &'r str,
@@ -147,14 +150,14 @@ struct Client<'r> {
     name: Option<String>,
 }
 
-impl Client<'_> {
+impl PoolClient<'_> {
     /// What a backend answers.
     async fn ask(
         &self,
         mut request: Request<Incoming>,
         target: Uri,
         host: Option<HeaderValue>,
-    ) -> Result<Response<Incoming>, Refused> {
+    ) -> Result<Response<Incoming>, RequestRefusal> {
         let version = request.version();
         let upgrade =
             head::wishes_upgrade(version, request.headers()).then(|| upgrade::on(&mut request));
@@ -162,12 +165,12 @@ impl Client<'_> {
         parts.uri = target;
         let sent = self.send(self.forwarded(parts, &body, host)?, body).await;
         let mut answer = sent.map_err(|refused| match refused {
-            Refused::NoAnswer if self.talk.stages.has_torn_body() => Refused::Bad,
+            RequestRefusal::NoAnswer if self.talk.stages.has_torn_body() => RequestRefusal::Bad,
             refused => refused,
         })?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             // Only a client that requested an upgrade may get one.
-            let client = upgrade.ok_or(Refused::NoAnswer)?;
+            let client = upgrade.ok_or(RequestRefusal::NoAnswer)?;
             let backend = upgrade::on(&mut answer);
             self.talk.joined.replace(Some(Joined { client, backend }));
         }
@@ -182,7 +185,7 @@ impl Client<'_> {
         parts: Parts,
         body: &Incoming,
         host: Option<HeaderValue>,
-    ) -> Result<Request<()>, Refused> {
+    ) -> Result<Request<()>, RequestRefusal> {
         let Parts {
             method,
             uri,
@@ -197,7 +200,8 @@ impl Client<'_> {
         // A client that names no host gets the VIP that it has connected to.
         let host = match host {
             Some(host) => host,
-            None => HeaderValue::from_str(&addresses.vip.to_string()).map_err(|_| Refused::Bad)?,
+            None => HeaderValue::from_str(&addresses.vip.to_string())
+                .map_err(|_| RequestRefusal::Bad)?,
         };
         head::forward(&mut headers, host, *addresses.client.ip(), framing);
         let mut request = Request::new(());
@@ -212,10 +216,10 @@ impl Client<'_> {
         &self,
         request: Request<()>,
         body: Incoming,
-    ) -> Result<Response<Incoming>, Refused> {
+    ) -> Result<Response<Incoming>, RequestRefusal> {
         let is_harmless = request.method().is_idempotent() && body.is_end_stream();
         let again = is_harmless.then(|| request.clone().map(|()| Either::Right(Empty::new())));
-        let body = Sent::new(body, self.talk.stages.clone());
+        let body = RequestBody::new(body, self.talk.stages.clone());
         let mut request: Request<ToBackend> = request.map(|()| Either::Left(body));
         let mut upstream = match self.kept().await? {
             Some(upstream) => upstream,
@@ -232,13 +236,13 @@ impl Client<'_> {
                 request = unsent
                     .or(again)
                     .filter(|_| is_used)
-                    .ok_or(Refused::NoAnswer)?;
+                    .ok_or(RequestRefusal::NoAnswer)?;
             }
         }
         let mut upstream = self.fresh().await?;
         match upstream.sender().send_request(request).await {
             Ok(answer) => Ok(self.keep(upstream, answer)),
-            Err(_) => Err(Refused::NoAnswer),
+            Err(_) => Err(RequestRefusal::NoAnswer),
         }
     }
 
@@ -264,7 +268,7 @@ impl Client<'_> {
     }
 
     /// A new connection.
-    async fn fresh(&self) -> Result<Upstream, Refused> {
+    async fn fresh(&self) -> Result<Upstream, RequestRefusal> {
         let Talk {
             addresses,
             shared,
@@ -278,16 +282,16 @@ impl Client<'_> {
         let reached = connect.await?;
         // The name of a request stands in its head.
         let preface = reached.preface(addresses.endpoints(), None, None)?;
-        let Reached {
+        let BackendConnection {
             mut backend, guard, ..
         } = reached;
         prepare(&backend, self.service);
         let told = backend.write_all(&preface).await;
-        told.map_err(|_| Refused::NoAnswer)?;
+        told.map_err(|_| RequestRefusal::NoAnswer)?;
         guard
             .leg
             .note(connections::CopyDirection::ToBackend, preface.len());
         let begun = upstreams.begin(backend, guard, name).await;
-        begun.map_err(|_| Refused::NoAnswer)
+        begun.map_err(|_| RequestRefusal::NoAnswer)
     }
 }

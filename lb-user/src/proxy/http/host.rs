@@ -11,12 +11,12 @@ use lb_common::{
     server_name::{NameFault, ServerName},
 };
 
-pub(super) use crate::proxy::route::Way;
+pub(super) use crate::proxy::route::RouteTarget;
 use crate::proxy::snapshot::Http;
 
 /// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct RequestTarget {
     /// The name; none: an address, or nothing at all.
     pub(super) name: Option<ServerName>,
     /// As the backend gets it; none: the client has sent none.
@@ -27,7 +27,7 @@ pub(super) struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bad;
 
-impl Asked {
+impl RequestTarget {
     /// The target of a request: the authority in its URI, or else its Host, of which there is exactly one in
     /// HTTP/1.1 in any case (RFC 9112 section 3.2). `sent` is the URI as it came.
     pub(super) fn of(
@@ -101,7 +101,11 @@ fn is_port(port: &[u8]) -> bool {
 }
 
 /// Where a client goes that requests this name, or none.
-pub(super) fn way<'h>(name: Option<&'h ServerName>, http: &'h Http, client: Ipv4Addr) -> Way<'h> {
+pub(super) fn way<'h>(
+    name: Option<&'h ServerName>,
+    http: &'h Http,
+    client: Ipv4Addr,
+) -> RouteTarget<'h> {
     http.routes
         .way(name, &Alpn::default(), client.into(), &http.no_match)
 }

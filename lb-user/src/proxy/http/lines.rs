@@ -12,13 +12,13 @@ const MAX_BYTES: usize = 1 << 18;
 
 /// The bytes of a client that are ahead of the requests that were read, shared with its wire.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lines(Arc<Mutex<Ahead>>);
+pub(super) struct RequestLines(Arc<Mutex<Ahead>>);
 
 /// A request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line(Vec<u8>);
+pub(super) struct RequestLine(Vec<u8>);
 
-impl Lines {
+impl RequestLines {
     fn ahead(&self) -> MutexGuard<'_, Ahead> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -30,13 +30,15 @@ impl Lines {
 
     /// The line of the next request, whose head has been read and whose body is as long as this; none: it is not
     /// known.
-    pub(super) fn next(&self, body: &SizeHint) -> Option<Line> {
-        let body = body.exact().map_or(Body::Size(Size::None), Body::Rest);
-        self.ahead().next(body).map(Line)
+    pub(super) fn next(&self, body: &SizeHint) -> Option<RequestLine> {
+        let body = body
+            .exact()
+            .map_or(BodyRest::Size(Size::None), BodyRest::Rest);
+        self.ahead().next(body).map(RequestLine)
     }
 }
 
-impl Line {
+impl RequestLine {
     /// The target, if the line is one with this method.
     pub(super) fn target(&self, method: &Method) -> Option<&[u8]> {
         let rest = self.0.strip_prefix(method.as_str().as_bytes())?;
@@ -50,14 +52,14 @@ struct Ahead {
     /// Of a head that has not been read yet, and of what is behind it; none: they were too many.
     bytes: Option<Vec<u8>>,
     /// What is still to come of the body in front of them.
-    body: Body,
+    body: BodyRest,
 }
 
 impl Default for Ahead {
     fn default() -> Self {
         Self {
             bytes: Some(Vec::new()),
-            body: Body::Rest(0),
+            body: BodyRest::Rest(0),
         }
     }
 }
@@ -73,7 +75,7 @@ impl Ahead {
         }
     }
 
-    fn next(&mut self, body: Body) -> Option<Vec<u8>> {
+    fn next(&mut self, body: BodyRest) -> Option<Vec<u8>> {
         let ahead = self.bytes.as_mut()?;
         // Empty lines in front of a request are none (RFC 9112 section 2.2).
         let start = ahead.iter().position(|byte| !b"\r\n".contains(byte))?;
@@ -96,7 +98,7 @@ impl Ahead {
 
 /// What is still to come of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Body {
+enum BodyRest {
     /// So many bytes.
     Rest(u64),
     /// The rest of the line with a chunk's size, which is this so far.
@@ -134,7 +136,7 @@ impl Size {
     }
 }
 
-impl Body {
+impl BodyRest {
     /// Takes its bytes, and gives the others. Whether the body is good others look at.
     fn pass<'b>(&mut self, mut bytes: &'b [u8]) -> &'b [u8] {
         while *self != Self::Rest(0)

@@ -34,14 +34,14 @@ use tokio::{
 pub(super) use self::upstream::MAX_IDLE_UPSTREAMS;
 use self::{
     exchange::{Joined, exchange},
-    lines::Lines,
-    timeouts::{Lapse, Stages, Times, Wait},
-    upstream::{Fate, Upstreams},
+    lines::RequestLines,
+    timeouts::{HttpTimeouts, Lapse, Stages, Wait},
+    upstream::{ConnectionEnds, Upstreams},
     wire::{FromClient, Wire},
 };
 use super::{
     accept::Context,
-    dial::select::Addresses,
+    dial::select::ConnectionAddresses,
     snapshot::{Http, Service},
     sockets::{CLOSE_TIMEOUT, hear_out, prepare, reset_at_close},
 };
@@ -62,10 +62,10 @@ const GATEWAY_TIMEOUT: &[u8] =
 
 /// What the requests of a client share.
 struct Talk {
-    addresses: Addresses,
+    addresses: ConnectionAddresses,
     shared: Rc<Context>,
     stages: Stages,
-    lines: Lines,
+    lines: RequestLines,
     upstreams: Upstreams,
     /// Whether a backend has answered one of them.
     is_routed: Cell<bool>,
@@ -75,19 +75,19 @@ struct Talk {
 
 /// The connection ends without a word.
 #[derive(Clone, Copy, Debug)]
-struct Closed;
+struct ClosedInSilence;
 
-impl fmt::Display for Closed {
+impl fmt::Display for ClosedInSilence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("closed")
     }
 }
 
-impl std::error::Error for Closed {}
+impl std::error::Error for ClosedInSilence {}
 
 /// How a client's connection ends.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum ConnectionEnd {
     /// In peace: it is waited for until it has read its last answer.
     Peace,
     /// Without a word.
@@ -102,7 +102,7 @@ enum End {
 /// What is refused at the end of a connection, by the value of a metric's label, which stays the same from one version
 /// to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+enum RefusalLabel {
     /// What was no request, or none yet.
     Connection(&'static str),
     /// The request that was served.
@@ -112,7 +112,7 @@ enum Refusal {
 /// Serves a client that has just connected.
 pub(super) async fn serve(
     client: TcpStream,
-    addresses: Addresses,
+    addresses: ConnectionAddresses,
     service: Arc<Service>,
     http: Arc<Http>,
     shared: Rc<Context>,
@@ -121,12 +121,12 @@ pub(super) async fn serve(
     counts.of(&service.name, |counted| counted.accepted += 1);
     prepare(&client, &service);
     let client = Arc::new(client);
-    let (fate, stages) = (Fate::default(), Stages::default());
+    let (fate, stages) = (ConnectionEnds::default(), Stages::default());
     let talk = Talk {
         addresses,
         shared,
         stages: stages.clone(),
-        lines: Lines::default(),
+        lines: RequestLines::default(),
         upstreams: Upstreams::new(fate.clone(), stages),
         is_routed: Cell::default(),
         joined: RefCell::default(),
@@ -134,23 +134,23 @@ pub(super) async fn serve(
     let (end, refused) = converse(Arc::clone(&client), &service, &http, &talk, &fate).await;
     drop(talk);
     counts.of(&service.name, |counted| match refused {
-        Some(Refusal::Connection(label)) => counted.refuse(label),
-        Some(Refusal::Request(label)) => counted.refuse_request(label),
+        Some(RefusalLabel::Connection(label)) => counted.refuse(label),
+        Some(RefusalLabel::Request(label)) => counted.refuse_request(label),
         None => {}
     });
     match end {
-        End::Reset(kind) => {
+        ConnectionEnd::Reset(kind) => {
             reset_at_close(&client);
             drop(client);
             // Backends end after the client.
             fate.end(kind);
         }
-        End::Silence => fate.end(FINISHED),
-        End::Peace => {
+        ConnectionEnd::Silence => fate.end(FINISHED),
+        ConnectionEnd::Peace => {
             fate.end(FINISHED);
             hear_out(&client).await;
         }
-        End::Late(answer, kind) => {
+        ConnectionEnd::Late(answer, kind) => {
             fate.end(kind);
             tell_late(client, answer).await;
         }
@@ -172,14 +172,14 @@ async fn converse(
     service: &Service,
     http: &Http,
     talk: &Talk,
-    fate: &Fate,
-) -> (End, Option<Refusal>) {
+    fate: &ConnectionEnds,
+) -> (ConnectionEnd, Option<RefusalLabel>) {
     let source = *talk.addresses.client.ip();
     let admit = |wait| match wait {
         Wait::Head => talk.shared.pending.admit(source),
         Wait::Next => talk.shared.kept.admit(source),
     };
-    let times = Times {
+    let times = HttpTimeouts {
         head: http.timeout,
         body: http.body_timeout,
         response: http.response_timeout,
@@ -212,14 +212,14 @@ async fn converse(
     };
     let result = select! {
         biased;
-        kind = fate.is_doomed() => return (End::Reset(kind), None),
+        kind = fate.is_doomed() => return (ConnectionEnd::Reset(kind), None),
         result = connection => result,
         lapse = talk.stages.lapse(times) => return lapsed(lapse),
         () = has_reset(&client) => return gone(talk),
-        () = has_left(&client, talk, service.half_closed) => return (End::Reset(EXPIRED), None),
+        () = has_left(&client, talk, service.half_closed) => return (ConnectionEnd::Reset(EXPIRED), None),
         wait = talk.stages.recycled(admit) => return match wait {
-            Wait::Head => (End::Silence, Some(Refusal::Connection("recycled"))),
-            Wait::Next => (End::Peace, None),
+            Wait::Head => (ConnectionEnd::Silence, Some(RefusalLabel::Connection("recycled"))),
+            Wait::Next => (ConnectionEnd::Peace, None),
         },
     };
     match result {
@@ -229,23 +229,26 @@ async fn converse(
 }
 
 /// What it means that something has taken too long.
-const fn lapsed(lapse: Lapse) -> (End, Option<Refusal>) {
+const fn lapsed(lapse: Lapse) -> (ConnectionEnd, Option<RefusalLabel>) {
     match lapse {
         Lapse::Head => (
-            End::Late(TIMEOUT, FINISHED),
-            Some(Refusal::Connection("timeout")),
+            ConnectionEnd::Late(TIMEOUT, FINISHED),
+            Some(RefusalLabel::Connection("timeout")),
         ),
-        Lapse::Silent => (End::Silence, Some(Refusal::Connection("timeout"))),
+        Lapse::Silent => (
+            ConnectionEnd::Silence,
+            Some(RefusalLabel::Connection("timeout")),
+        ),
         Lapse::Body(false) => (
-            End::Late(TIMEOUT, EXPIRED),
-            Some(Refusal::Request("body_timeout")),
+            ConnectionEnd::Late(TIMEOUT, EXPIRED),
+            Some(RefusalLabel::Request("body_timeout")),
         ),
         Lapse::Response => (
-            End::Late(GATEWAY_TIMEOUT, EXPIRED),
-            Some(Refusal::Request("response_timeout")),
+            ConnectionEnd::Late(GATEWAY_TIMEOUT, EXPIRED),
+            Some(RefusalLabel::Request("response_timeout")),
         ),
-        Lapse::Body(true) | Lapse::Answer => (End::Reset(EXPIRED), None),
-        Lapse::Idle => (End::Peace, None),
+        Lapse::Body(true) | Lapse::Answer => (ConnectionEnd::Reset(EXPIRED), None),
+        Lapse::Idle => (ConnectionEnd::Peace, None),
     }
 }
 
@@ -266,39 +269,39 @@ async fn has_left(client: &TcpStream, talk: &Talk, most: Duration) {
 }
 
 /// Carries bytes both ways if the connection has turned into something else than HTTP.
-async fn join(talk: &Talk, fate: &Fate) -> End {
+async fn join(talk: &Talk, fate: &ConnectionEnds) -> ConnectionEnd {
     let Some(joined) = talk.joined.take() else {
-        return End::Peace;
+        return ConnectionEnd::Peace;
     };
     let carry = async {
         let Ok((client, backend)) = tokio::try_join!(joined.client, joined.backend) else {
-            return End::Reset(RESET_BY_BACKEND);
+            return ConnectionEnd::Reset(RESET_BY_BACKEND);
         };
         let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
         match copy_bidirectional(&mut client, &mut backend).await {
-            Ok(_) => End::Peace,
-            Err(_) => End::Reset(RESET_BY_CLIENT),
+            Ok(_) => ConnectionEnd::Peace,
+            Err(_) => ConnectionEnd::Reset(RESET_BY_CLIENT),
         }
     };
     select! {
         biased;
-        kind = fate.is_doomed() => End::Reset(kind),
+        kind = fate.is_doomed() => ConnectionEnd::Reset(kind),
         end = carry => end,
     }
 }
 
 /// What it means that hyper has given up.
-fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<Refusal>) {
+fn ended(error: &hyper::Error, talk: &Talk) -> (ConnectionEnd, Option<RefusalLabel>) {
     let cause = error.source();
-    if cause.is_some_and(|cause| cause.is::<Closed>()) {
+    if cause.is_some_and(|cause| cause.is::<ClosedInSilence>()) {
         // It was counted where it was decided.
-        return (End::Silence, None);
+        return (ConnectionEnd::Silence, None);
     }
     if error.is_parse_version_h2() {
         // HTTP/2 without TLS, which is not spoken here; the one answer that hyper leaves to us.
         return (
-            End::Late(BAD_REQUEST, FINISHED),
-            Some(Refusal::Connection("bad_request")),
+            ConnectionEnd::Late(BAD_REQUEST, FINISHED),
+            Some(RefusalLabel::Connection("bad_request")),
         );
     }
     if error.is_parse() {
@@ -307,21 +310,21 @@ fn ended(error: &hyper::Error, talk: &Talk) -> (End, Option<Refusal>) {
             true => "header_too_large",
             false => "bad_request",
         };
-        return (End::Peace, Some(Refusal::Connection(label)));
+        return (ConnectionEnd::Peace, Some(RefusalLabel::Connection(label)));
     }
     if error.is_user() {
         // The rest of a body did not come.
-        return (End::Reset(RESET_BY_BACKEND), None);
+        return (ConnectionEnd::Reset(RESET_BY_BACKEND), None);
     }
     gone(talk)
 }
 
 /// What it means that the client has.
-fn gone(talk: &Talk) -> (End, Option<Refusal>) {
+fn gone(talk: &Talk) -> (ConnectionEnd, Option<RefusalLabel>) {
     let is_first = talk.stages.is_first();
     (
-        End::Reset(RESET_BY_CLIENT),
-        is_first.then_some(Refusal::Connection("client_gone")),
+        ConnectionEnd::Reset(RESET_BY_CLIENT),
+        is_first.then_some(RefusalLabel::Connection("client_gone")),
     )
 }
 

@@ -15,7 +15,7 @@ use crate::proxy::admission::Permit;
 const KEEP: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RequestStage {
     /// Nothing has come yet.
     Silent,
     /// The head of the first request is on its way.
@@ -39,7 +39,7 @@ pub(super) enum Wait {
     Next,
 }
 
-impl Stage {
+impl RequestStage {
     const fn wait(self) -> Option<Wait> {
         match self {
             Self::Silent | Self::First | Self::Head => Some(Wait::Head),
@@ -51,7 +51,7 @@ impl Stage {
 
 /// How long each may take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+pub(super) struct HttpTimeouts {
     /// All of a head.
     pub(super) head: Duration,
     /// More of a body.
@@ -65,7 +65,7 @@ pub(super) struct Times {
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug)]
 struct Now {
-    stage: Stage,
+    stage: RequestStage,
     /// Since when, or when the last bytes came or went.
     since: Instant,
     /// Since when its client is waited for, which is to send more of a body.
@@ -100,12 +100,12 @@ pub(super) enum Lapse {
 }
 
 /// A request that is served until this is dropped.
-pub(super) struct Turn(Stages);
+pub(super) struct RequestTurn(Stages);
 
 impl Default for Stages {
     fn default() -> Self {
         let now = Now {
-            stage: Stage::Silent,
+            stage: RequestStage::Silent,
             since: Instant::now(),
             body: None,
             room: None,
@@ -118,7 +118,7 @@ impl Default for Stages {
 
 impl Stages {
     /// The watcher is woken by another stage, and not by another time: bytes are many.
-    fn change(&self, change: impl FnOnce(Stage, Instant) -> (Stage, Instant)) {
+    fn change(&self, change: impl FnOnce(RequestStage, Instant) -> (RequestStage, Instant)) {
         self.0.send_if_modified(|now| {
             let before = now.stage;
             (now.stage, now.since) = change(before, now.since);
@@ -135,10 +135,10 @@ impl Stages {
     }
 
     /// The head of a request is there.
-    pub(super) fn asked(&self) -> Turn {
+    pub(super) fn asked(&self) -> RequestTurn {
         self.note(|now| (now.body, now.is_answered, now.is_torn) = (None, false, false));
-        self.change(|_, _| (Stage::Busy(None), Instant::now()));
-        Turn(self.clone())
+        self.change(|_, _| (RequestStage::Busy(None), Instant::now()));
+        RequestTurn(self.clone())
     }
 
     /// The request has an answer, at least a head.
@@ -167,7 +167,7 @@ impl Stages {
     /// The backend has taken more of the request.
     pub(super) fn sent_on(&self) {
         self.change(|stage, since| match stage {
-            Stage::Busy(_) => (stage, Instant::now()),
+            RequestStage::Busy(_) => (stage, Instant::now()),
             stage => (stage, since),
         });
     }
@@ -175,7 +175,7 @@ impl Stages {
     /// The request is served by this leg.
     pub(super) fn served_by(&self, leg: u32) {
         self.change(|stage, since| match stage {
-            Stage::Busy(_) => (Stage::Busy(Some(leg)), since),
+            RequestStage::Busy(_) => (RequestStage::Busy(Some(leg)), since),
             stage => (stage, since),
         });
     }
@@ -183,23 +183,28 @@ impl Stages {
     /// That leg has ended.
     pub(super) fn left_by(&self, leg: u32) {
         self.change(|stage, since| match stage {
-            Stage::Busy(Some(server)) if server == leg => (Stage::Busy(None), Instant::now()),
+            RequestStage::Busy(Some(server)) if server == leg => {
+                (RequestStage::Busy(None), Instant::now())
+            }
             stage => (stage, since),
         });
     }
 
     /// Whether it is this leg that serves the request.
     pub(super) fn is_served_by(&self, leg: u32) -> bool {
-        self.0.borrow().stage == Stage::Busy(Some(leg))
+        self.0.borrow().stage == RequestStage::Busy(Some(leg))
     }
 
     /// Whether there was no request yet.
     pub(super) fn is_first(&self) -> bool {
-        matches!(self.0.borrow().stage, Stage::Silent | Stage::First)
+        matches!(
+            self.0.borrow().stage,
+            RequestStage::Silent | RequestStage::First
+        )
     }
 
     /// Waits until something has taken too long; what.
-    pub(super) async fn lapse(&self, times: Times) -> Lapse {
+    pub(super) async fn lapse(&self, times: HttpTimeouts) -> Lapse {
         let mut stages = self.0.subscribe();
         // What begins to be waited for after a look lasts so long at least.
         let look = times.body.min(times.response);
@@ -254,15 +259,17 @@ impl Stages {
 
 impl Now {
     /// What is waited for, since when, and how long at most.
-    fn waits(self, times: Times) -> [Option<(Instant, Duration, Lapse)>; 2] {
+    fn waits(self, times: HttpTimeouts) -> [Option<(Instant, Duration, Lapse)>; 2] {
         let least = |most: Duration| times.idle.map_or(most, |idle| idle.min(most));
         let Self { since, .. } = self;
         let one = match self.stage {
-            Stage::Silent => (since, times.head, Lapse::Silent),
-            Stage::First | Stage::Head => (since, times.head, Lapse::Head),
-            Stage::Rest => (since, least(times.response), Lapse::Answer),
-            Stage::Idle => (since, least(KEEP), Lapse::Idle),
-            Stage::Busy(leg) => return self.waits_of_request(leg, times, least(times.response)),
+            RequestStage::Silent => (since, times.head, Lapse::Silent),
+            RequestStage::First | RequestStage::Head => (since, times.head, Lapse::Head),
+            RequestStage::Rest => (since, least(times.response), Lapse::Answer),
+            RequestStage::Idle => (since, least(KEEP), Lapse::Idle),
+            RequestStage::Busy(leg) => {
+                return self.waits_of_request(leg, times, least(times.response));
+            }
         };
         [Some(one), None]
     }
@@ -270,7 +277,7 @@ impl Now {
     fn waits_of_request(
         self,
         leg: Option<u32>,
-        times: Times,
+        times: HttpTimeouts,
         idle: Duration,
     ) -> [Option<(Instant, Duration, Lapse)>; 2] {
         let of_body = self
@@ -296,10 +303,10 @@ impl Note for Stages {
         }
         self.change(|stage, since| match stage {
             // The first head has its time from the beginning.
-            Stage::Silent => (Stage::First, since),
-            Stage::Idle => (Stage::Head, Instant::now()),
-            Stage::First | Stage::Head => (stage, since),
-            Stage::Busy(_) | Stage::Rest => (stage, Instant::now()),
+            RequestStage::Silent => (RequestStage::First, since),
+            RequestStage::Idle => (RequestStage::Head, Instant::now()),
+            RequestStage::First | RequestStage::Head => (stage, since),
+            RequestStage::Busy(_) | RequestStage::Rest => (stage, Instant::now()),
         });
     }
 
@@ -307,7 +314,7 @@ impl Note for Stages {
         self.note(|now| now.room = None);
         self.change(|stage, _| match stage {
             // A head that is none is answered.
-            Stage::First | Stage::Head => (Stage::Rest, Instant::now()),
+            RequestStage::First | RequestStage::Head => (RequestStage::Rest, Instant::now()),
             stage => (stage, Instant::now()),
         });
     }
@@ -318,16 +325,16 @@ impl Note for Stages {
 
     fn flushed(&self) {
         self.change(|stage, since| match stage {
-            Stage::Rest => (Stage::Idle, Instant::now()),
+            RequestStage::Rest => (RequestStage::Idle, Instant::now()),
             stage => (stage, since),
         });
     }
 }
 
-impl Drop for Turn {
+impl Drop for RequestTurn {
     fn drop(&mut self) {
         // The answer is there, but not all of it has been written.
-        self.0.change(|_, _| (Stage::Rest, Instant::now()));
+        self.0.change(|_, _| (RequestStage::Rest, Instant::now()));
     }
 }
 

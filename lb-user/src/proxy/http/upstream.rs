@@ -45,21 +45,21 @@ pub(crate) const MAX_IDLE_UPSTREAMS: usize = 4;
 const MAX_HEAD: usize = 1 << 16;
 
 /// What a request brings along.
-pub(super) type ToBackend = Either<Sent, Empty<Bytes>>;
+pub(super) type ToBackend = Either<RequestBody, Empty<Bytes>>;
 
 /// The body of a request, which notes when more of it is waited for.
-pub(super) struct Sent {
+pub(super) struct RequestBody {
     body: Incoming,
     stages: Stages,
 }
 
-impl Sent {
+impl RequestBody {
     pub(super) const fn new(body: Incoming, stages: Stages) -> Self {
         Self { body, stages }
     }
 }
 
-impl Body for Sent {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -84,7 +84,7 @@ impl Body for Sent {
     }
 }
 
-impl Drop for Sent {
+impl Drop for RequestBody {
     fn drop(&mut self) {
         self.stages.waits_for_body(false);
     }
@@ -92,17 +92,17 @@ impl Drop for Sent {
 
 /// What the connections to backends and that of their client know of each other's end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fate(Rc<Ends>);
+pub(super) struct ConnectionEnds(Rc<EndSignals>);
 
 #[derive(Debug, Default)]
-struct Ends {
+struct EndSignals {
     /// Why the client's connection has to end.
     doom: watch::Sender<Option<u32>>,
     /// As what it has ended.
     end: watch::Sender<Option<u32>>,
 }
 
-impl Fate {
+impl ConnectionEnds {
     /// The client's connection has ended, as this in [`event`](lb_common::maps::event).
     pub(super) fn end(&self, kind: u32) {
         self.0.end.send_replace(Some(kind));
@@ -146,12 +146,12 @@ pub(super) struct Upstream {
 /// The connections to backends that wait for the next request.
 pub(super) struct Upstreams {
     kept: RefCell<Vec<Upstream>>,
-    fate: Fate,
+    fate: ConnectionEnds,
     stages: Stages,
 }
 
 impl Upstreams {
-    pub(super) const fn new(fate: Fate, stages: Stages) -> Self {
+    pub(super) const fn new(fate: ConnectionEnds, stages: Stages) -> Self {
         let kept = RefCell::new(Vec::new());
         Self { kept, fate, stages }
     }
@@ -208,7 +208,7 @@ impl Upstreams {
         let mut builder = Builder::new();
         builder.max_buf_size(MAX_HEAD).max_header_size(MAX_HEAD);
         let (sender, connection) = builder.handshake(wire).await?;
-        let carried = Carried {
+        let carried = UpstreamConnection {
             stream,
             guard,
             broken,
@@ -240,17 +240,17 @@ impl Upstream {
 }
 
 /// A connection to a backend, for as long as it is there.
-struct Carried {
+struct UpstreamConnection {
     stream: Arc<TcpStream>,
     guard: Guard,
     broken: Arc<AtomicBool>,
     /// Resolves when no task holds the wire any more.
     is_free: oneshot::Receiver<Infallible>,
-    fate: Fate,
+    fate: ConnectionEnds,
     stages: Stages,
 }
 
-impl Carried {
+impl UpstreamConnection {
     /// Carries it to its end: that of the leg.
     async fn carry(self, connection: impl Future<Output = hyper::Result<()>>) {
         let Self {

@@ -14,7 +14,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{lines::Lines, timeouts::Stages};
+use super::{lines::RequestLines, timeouts::Stages};
 
 /// Gets what goes through a wire.
 pub(super) trait Note: Unpin + Send + 'static {
@@ -126,7 +126,7 @@ impl<N: Note> AsyncWrite for Wire<N> {
 }
 
 /// What comes from a client, for its stage and for the lines of its requests.
-pub(super) struct FromClient(pub(super) Stages, pub(super) Lines);
+pub(super) struct FromClient(pub(super) Stages, pub(super) RequestLines);
 
 impl Note for FromClient {
     fn read(&self, bytes: &[u8]) {

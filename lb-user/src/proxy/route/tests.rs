@@ -79,12 +79,12 @@ fn from(route: NameRoute, prefix: &str) -> NameRoute {
 }
 
 /// The pool for a client that requests `asked`; `-` if the name is denied, nothing if it goes nowhere.
-fn find(routes: &Routes, asked: &str, offered: &[&str], client: Ipv4Addr) -> Option<String> {
+fn find(routes: &RouteTable, asked: &str, offered: &[&str], client: Ipv4Addr) -> Option<String> {
     let (asked, offered) = (name(asked), alpn(offered));
     match routes.way(Some(&asked), &offered, client.into(), &Otherwise::Alert) {
-        Way::Pool(pool) => Some(pool.to_owned()),
-        Way::Denied => Some("-".to_owned()),
-        Way::Nothing => None,
+        RouteTarget::Pool(pool) => Some(pool.to_owned()),
+        RouteTarget::Denied => Some("-".to_owned()),
+        RouteTarget::Nothing => None,
         other => panic!("{other:?}"),
     }
 }
@@ -136,7 +136,7 @@ fn whole_names() {
         "*.in.apps.c.test",
         "*.d",
     ];
-    let routes = Routes::new(&patterns.map(|pattern| route(pattern, pattern)));
+    let routes = RouteTable::new(&patterns.map(|pattern| route(pattern, pattern)));
     for (asked, to) in table {
         assert_eq!(find(&routes, asked, &[], CLIENT).as_deref(), to, "{asked}");
     }
@@ -150,7 +150,7 @@ fn whole_names() {
 /// FEATURES B9.
 #[test]
 fn a_protocol_that_is_not_offered_leaves_the_name_to_others() {
-    let routes = Routes::new(&[
+    let routes = RouteTable::new(&[
         speaking(route("a.test", "acme"), &["acme-tls/1"]),
         speaking(route("*.test", "h2 under"), &["h2", "h3"]),
         route("*.test", "under"),
@@ -179,7 +179,7 @@ fn a_protocol_that_is_not_offered_leaves_the_name_to_others() {
 /// FEATURES B10: name and tenant must agree.
 #[test]
 fn a_name_of_others_is_denied_and_no_wildcard_gives_it() {
-    let routes = Routes::new(&[
+    let routes = RouteTable::new(&[
         from(route("api.test", "a"), "10.0.1.0/24"),
         from(route("api.test", "b"), "10.0.2.0/24"),
         from(speaking(route("h2.test", "h2"), &["h2"]), "10.0.1.0/24"),
@@ -216,13 +216,13 @@ fn who_asks_for_no_name_goes_by_where_he_comes_from() {
         route("*.test", "named"),
     ];
     let ask = |routes: &[NameRoute], offered: &[&str], third, otherwise: &Otherwise| {
-        let (routes, client) = (Routes::new(routes), Ipv4Addr::new(10, 0, third, 9));
+        let (routes, client) = (RouteTable::new(routes), Ipv4Addr::new(10, 0, third, 9));
         format!(
             "{:?}",
             routes.way(None, &alpn(offered), client.into(), otherwise)
         )
     };
-    let pool = |pool| format!("{:?}", Way::Pool(pool));
+    let pool = |pool| format!("{:?}", RouteTarget::Pool(pool));
     for (offered, third, to) in [
         (&[][..], 1, pool("a")),
         (&["h2"], 1, pool("h2 a")),
@@ -231,13 +231,13 @@ fn who_asks_for_no_name_goes_by_where_he_comes_from() {
         (&["h2"], 2, pool("b")),
         (&[], 3, pool("b")),
         (&["acme-tls/1"], 4, pool("acme")),
-        (&["h2"], 4, format!("{:?}", Way::Nothing)),
-        (&[], 4, format!("{:?}", Way::Nothing)),
+        (&["h2"], 4, format!("{:?}", RouteTarget::Nothing)),
+        (&[], 4, format!("{:?}", RouteTarget::Nothing)),
     ] {
         let found = ask(&written, offered, third, &Otherwise::Alert);
         assert_eq!(found, to, "{offered:?} from {third}");
     }
-    let close = format!("{:?}", Way::Close);
+    let close = format!("{:?}", RouteTarget::Close);
     assert_eq!(ask(&written, &[], 4, &Otherwise::Close), close);
     let rest = Otherwise::Pool("rest".to_owned());
     assert_eq!(ask(&written, &[], 4, &rest), pool("rest"));
@@ -245,7 +245,7 @@ fn who_asks_for_no_name_goes_by_where_he_comes_from() {
     written.push(no_name("all"));
     assert_eq!(ask(&written, &[], 4, &rest), pool("all"));
     // It is no route for names.
-    let routes = Routes::new(&written);
+    let routes = RouteTable::new(&written);
     assert_eq!(
         find(&routes, "a.test", &[], CLIENT).as_deref(),
         Some("named")
@@ -255,7 +255,7 @@ fn who_asks_for_no_name_goes_by_where_he_comes_from() {
 
 #[test]
 fn expressions_come_last_and_match_whole_names() {
-    let routes = Routes::new(&[
+    let routes = RouteTable::new(&[
         expression(r"api\.[a-z]+\.test|old", "one"),
         expression(r"API\.C-[0-9]\.test", "two"),
         expression(r"(?m)^x$", "lines"),
@@ -300,7 +300,7 @@ fn as_by_the_model() {
     let mut ends = [0; 3];
     for _ in 0..2_000 {
         let routes: Vec<NameRoute> = (0..chance.below(12)).map(|_| chance.route()).collect();
-        let compiled = Routes::new(&routes);
+        let compiled = RouteTable::new(&routes);
         for _ in 0..20 {
             let (asked, third) = (chance.name().to_ascii_lowercase(), chance.below(3));
             let client = Ipv4Addr::new(10, 0, u8::try_from(third).unwrap(), 9);
@@ -414,7 +414,7 @@ fn clusters_come_before_names() {
         clusters: vec![cluster.to_owned()],
         ..route("", pool)
     };
-    let routes = Routes::new(&[
+    let routes = RouteTable::new(&[
         route("a.test", "by-name"),
         from(of("a", "far"), "10.9.0.0/16"),
         speaking(of("a", "h2"), &["h2"]),
@@ -425,7 +425,7 @@ fn clusters_come_before_names() {
         let proxy = "10.5.0.1".parse().unwrap();
         let way = routes.of_cluster(cluster.as_bytes(), proxy, &alpn(offered), client);
         way.map(|way| match way {
-            Way::Pool(pool) => pool.to_owned(),
+            RouteTarget::Pool(pool) => pool.to_owned(),
             other => panic!("{other:?}"),
         })
     };
@@ -455,7 +455,7 @@ fn a_cluster_is_named_by_its_own_proxies() {
             .collect(),
         ..route("", cluster)
     };
-    let routes = Routes::new(&[
+    let routes = RouteTable::new(&[
         of("a", &["10.5.1.0/24"]),
         of("b", &["10.5.2.0/24", "10.5.3.1/32"]),
         of("c", &[]),
@@ -471,7 +471,11 @@ fn a_cluster_is_named_by_its_own_proxies() {
             // Whatever address it announces.
             let client = "10.5.2.9".parse().unwrap();
             let way = routes.of_cluster(cluster.as_bytes(), proxy, &alpn(&[]), client);
-            let wanted = if may { Way::Pool(cluster) } else { Way::Denied };
+            let wanted = if may {
+                RouteTarget::Pool(cluster)
+            } else {
+                RouteTarget::Denied
+            };
             assert_eq!(way, Some(wanted), "{proxy} {cluster}");
         }
     }

@@ -100,7 +100,7 @@ impl Site {
         let (service, key) = (service(None, None), FlowKey::default());
         let carriage = Ok(offer(TcpOptions::default()));
         let connected = candidates.connect(&key, &service, None, carriage, &self.shared);
-        let Reached { guard, .. } = connected.await?;
+        let BackendConnection { guard, .. } = connected.await?;
         Ok(guard.leg.flow().backend_id)
     }
 

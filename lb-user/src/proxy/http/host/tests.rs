@@ -14,7 +14,7 @@ fn ask(target: &str, version: Version, hosts: &[&str]) -> Result<(String, String
     }
     let (parts, ()) = request.body(()).unwrap().into_parts();
     let (method, sent) = (&parts.method, target.as_bytes());
-    let asked = Asked::of(method, parts.version, &parts.uri, sent, &parts.headers)?;
+    let asked = RequestTarget::of(method, parts.version, &parts.uri, sent, &parts.headers)?;
     let name = asked
         .name
         .map_or_else(|| "-".to_owned(), |name| name.to_string());
@@ -126,7 +126,7 @@ fn nothing_is_tunnelled() {
     let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("a.lab:80"))]);
     let uri = Uri::from_static("a.lab:80");
     let sent = b"a.lab:80";
-    let asked = Asked::of(&Method::CONNECT, Version::HTTP_11, &uri, sent, &headers);
+    let asked = RequestTarget::of(&Method::CONNECT, Version::HTTP_11, &uri, sent, &headers);
     assert_eq!(asked, Err(Bad));
 }
 
@@ -150,23 +150,23 @@ fn each_name_has_its_way() {
     let stranger = Ipv4Addr::new(192, 0, 2, 1);
     let c = name("c.lab");
     for (asked, expected) in [
-        (&name("a.lab"), Way::Pool("a")),
-        (&name("x.y.lab"), Way::Pool("all")),
-        (&name("b.lab"), Way::Denied),
-        (&c, Way::Https(&c)),
-        (&name("lab"), Way::Nothing),
+        (&name("a.lab"), RouteTarget::Pool("a")),
+        (&name("x.y.lab"), RouteTarget::Pool("all")),
+        (&name("b.lab"), RouteTarget::Denied),
+        (&c, RouteTarget::Https(&c)),
+        (&name("lab"), RouteTarget::Nothing),
     ] {
         assert_eq!(way(Some(asked), &http, stranger), expected, "{asked}");
     }
     let b = name("b.lab");
     assert_eq!(
         way(Some(&b), &http, Ipv4Addr::new(10, 0, 0, 1)),
-        Way::Pool("b")
+        RouteTarget::Pool("b")
     );
-    assert_eq!(way(None, &http, stranger), Way::Nothing);
+    assert_eq!(way(None, &http, stranger), RouteTarget::Nothing);
     http.no_match = Otherwise::Close;
-    assert_eq!(way(None, &http, stranger), Way::Close);
+    assert_eq!(way(None, &http, stranger), RouteTarget::Close);
     http.no_match = Otherwise::Pool("rest".to_owned());
-    assert_eq!(way(None, &http, stranger), Way::Pool("rest"));
-    assert_eq!(way(Some(&b), &http, stranger), Way::Denied);
+    assert_eq!(way(None, &http, stranger), RouteTarget::Pool("rest"));
+    assert_eq!(way(Some(&b), &http, stranger), RouteTarget::Denied);
 }

@@ -7,7 +7,7 @@ fn request(line: &str, body: &str) -> String {
 
 /// The targets of requests with these bodies, in segments of so many bytes.
 fn targets(requests: &[(String, Option<u64>)], step: usize) -> Vec<String> {
-    let lines = Lines::default();
+    let lines = RequestLines::default();
     let stream: Vec<u8> = requests.iter().flat_map(|(text, _)| text.bytes()).collect();
     let mut segments = stream.chunks(step);
     let mut known = 0;
@@ -50,7 +50,7 @@ fn each_request_has_its_line_in_whatever_segments_it_comes() {
 
 #[test]
 fn a_line_of_another_method_has_no_target() {
-    let lines = Lines::default();
+    let lines = RequestLines::default();
     lines.came(request("GET /", "").as_bytes());
     let line = lines.next(&SizeHint::with_exact(0)).unwrap();
     assert_eq!(line.target(&Method::POST), None);
@@ -59,7 +59,7 @@ fn a_line_of_another_method_has_no_target() {
 
 #[test]
 fn what_is_no_request_any_more_is_not_kept() {
-    let lines = Lines::default();
+    let lines = RequestLines::default();
     for _ in 0..=MAX_BYTES / 1000 {
         lines.came(&[b'x'; 1000]);
     }

@@ -28,8 +28,8 @@ use crate::{
         admission::Admission,
         dial::{
             candidates::Pool,
-            connect::{Dialers, Origin, Ports, Sources, open},
-            select::Addresses,
+            connect::{DialSources, Dialers, Origin, Ports, open},
+            select::ConnectionAddresses,
         },
         fair_share::Shares,
         fd_budget::Descriptors,
@@ -294,7 +294,7 @@ async fn accept(listener: TcpListener, vip: SocketAddrV4, shared: Rc<Context>) {
         let Routing::Http(http) = service.routing.clone() else {
             panic!("routed by SNI");
         };
-        let addresses = Addresses { client, vip };
+        let addresses = ConnectionAddresses { client, vip };
         task::spawn_local(serve(stream, addresses, service, http, Rc::clone(&shared)));
     }
 }
@@ -304,7 +304,7 @@ fn dialers() -> Dialers {
     task::spawn_local(async move {
         let ports = RefCell::new(Ports::default());
         while let Some(dial) = asked.recv().await {
-            let sources = Sources {
+            let sources = DialSources {
                 network: &NETWORK.into(),
                 shares: &Shares::default(),
                 origin: Origin::Host,

@@ -19,8 +19,8 @@ const MANY: usize = 10_000;
 const BODY: Duration = Duration::from_millis(120);
 const RESPONSE: Duration = Duration::from_millis(300);
 
-fn times(idle: Option<Duration>) -> Times {
-    Times {
+fn times(idle: Option<Duration>) -> HttpTimeouts {
+    HttpTimeouts {
         head: HEAD,
         body: BODY,
         response: RESPONSE,
@@ -115,7 +115,7 @@ async fn a_backend_has_its_time_once_it_has_all_of_a_request() {
     let stages = Stages::default();
     let _turn = stages.asked();
     stages.served_by(LEG);
-    let times = Times {
+    let times = HttpTimeouts {
         response: BODY,
         body: RESPONSE,
         ..times(None)

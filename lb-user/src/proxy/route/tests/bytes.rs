@@ -152,7 +152,7 @@ fn who_is_routed_has_sent_the_whole_name() {
             .enumerate()
             .map(|(number, pattern)| chance.limited(pattern.route(&number.to_string())))
             .collect();
-        let compiled = Routes::new(&routes);
+        let compiled = RouteTable::new(&routes);
         for _ in 0..15 {
             let asked = ask(&mut chance, &written);
             let client = Ipv4Addr::new(10, 0, u8::try_from(chance.below(3)).unwrap(), 9);
@@ -172,14 +172,14 @@ fn who_is_routed_has_sent_the_whole_name() {
             let asked = asked.map(|name| name.trim_end_matches('.').to_ascii_lowercase());
             let expected = model(&written, &routes, asked.as_deref(), offered, client);
             let end = match (way, expected) {
-                (Way::Pool(pool), Some(Some(number))) => {
+                (RouteTarget::Pool(pool), Some(Some(number))) => {
                     assert_eq!(pool, number.to_string(), "{asked:?}");
                     let pattern = &written[number];
                     assert!(pattern.matches(asked.as_deref()), "{asked:?}");
                     pattern.index()
                 }
-                (Way::Denied, Some(None)) => 5,
-                (Way::Nothing, None) => 6,
+                (RouteTarget::Denied, Some(None)) => 5,
+                (RouteTarget::Nothing, None) => 6,
                 other => panic!("{asked:?}: {other:?}"),
             };
             ends[end] += 1;

@@ -32,7 +32,7 @@ use super::{
     fd_budget::Descriptors,
     http, passthrough,
     relay::pipe::Pipes,
-    snapshot::{Routing, Service},
+    snapshot::{ProxyService, Routing},
     sni,
     sockets::reset_at_close,
     splice::{
@@ -230,7 +230,7 @@ pub(crate) struct Context {
 
 impl Context {
     /// The service of a VIP here, as it is now.
-    pub(super) fn service(&self, vip: SocketAddrV4) -> Option<Arc<Service>> {
+    pub(super) fn service(&self, vip: SocketAddrV4) -> Option<Arc<ProxyService>> {
         let key = (self.network.clone(), vip);
         self.setup.borrow().services.get(&key).cloned()
     }

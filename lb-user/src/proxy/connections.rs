@@ -26,7 +26,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{fair_share::TakenShare, snapshot::Service};
+use super::{fair_share::TakenShare, snapshot::ProxyService};
 use crate::{
     api::{Filter, FlowLine},
     dataplane::{
@@ -127,7 +127,7 @@ pub struct NewLeg<'s> {
     /// The client's connection.
     pub key: &'s FlowKey,
     /// Its service.
-    pub service: &'s Service,
+    pub service: &'s ProxyService,
     /// Id and address of its backend.
     pub backend: (u32, SocketAddrV4),
     /// Id of the backend's network.
@@ -159,7 +159,7 @@ impl Legs {
     }
 
     /// Whether the service and its network may have one more.
-    pub fn has_room(&self, service: &Service) -> bool {
+    pub fn has_room(&self, service: &ProxyService) -> bool {
         self.known().has_room(service, self.flows(service))
     }
 
@@ -172,7 +172,7 @@ impl Legs {
     }
 
     /// How many flows of the service and of its network there are.
-    fn flows(&self, service: &Service) -> LiveFlows {
+    fn flows(&self, service: &ProxyService) -> LiveFlows {
         let flows = self.0.flows.as_ref();
         // What a crash has made wrong may be below zero, as in the data plane.
         let count = |index| {
@@ -353,7 +353,7 @@ impl LegTable {
         since > self.latest.len() || self.latest.iter().rev().take(since).any(is_cut)
     }
 
-    fn has_room(&self, service: &Service, live: LiveFlows) -> bool {
+    fn has_room(&self, service: &ProxyService, live: LiveFlows) -> bool {
         let fits = |count: Option<&u32>, flows: u32, most: Option<u32>| {
             let count = count.copied().unwrap_or_default().saturating_add(flows);
             most.is_none_or(|most| count < most)
@@ -571,13 +571,13 @@ pub(super) mod tests {
         }
     }
 
-    fn begin(legs: &Legs, service: &Service, port: u16, backend: u32) -> Guard {
+    fn begin(legs: &Legs, service: &ProxyService, port: u16, backend: u32) -> Guard {
         let key = key(port);
         legs.begin(new(&key, service, backend), legs.cuts())
             .unwrap()
     }
 
-    fn new<'s>(key: &'s FlowKey, service: &'s Service, backend: u32) -> NewLeg<'s> {
+    fn new<'s>(key: &'s FlowKey, service: &'s ProxyService, backend: u32) -> NewLeg<'s> {
         NewLeg {
             key,
             service,

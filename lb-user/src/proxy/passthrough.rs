@@ -10,7 +10,7 @@ use super::{
     accept::Context,
     dial::select::{Candidates, ConnectionAddresses, NoBackend},
     relay::{Connected, go_on},
-    snapshot::Service,
+    snapshot::ProxyService,
     sockets::reset_at_close,
     splice::{negotiated::Offer, prelude::Prelude},
 };
@@ -22,7 +22,7 @@ const RECYCLED: &str = "recycled";
 pub(super) async fn serve(
     client: TcpStream,
     addresses: ConnectionAddresses,
-    service: Arc<Service>,
+    service: Arc<ProxyService>,
     pool: &str,
     shared: Rc<Context>,
 ) {
@@ -54,7 +54,7 @@ pub(super) async fn serve(
 async fn connect(
     client: &TcpStream,
     addresses: ConnectionAddresses,
-    service: &Arc<Service>,
+    service: &Arc<ProxyService>,
     pool: &str,
     shared: &Context,
 ) -> Result<Connected, NoBackend> {

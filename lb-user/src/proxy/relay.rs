@@ -12,7 +12,7 @@ use super::{
     connections::{CopyDirection, Guard, Leg},
     dial::select::BackendConnection,
     relay::pipe::{Failed, pump},
-    snapshot::Service,
+    snapshot::ProxyService,
     sockets::{idle, is_closed, prepare, reset_at_close},
     splice::{
         handoff::{NotSpliced, SplicedEnds, hand_over},
@@ -24,7 +24,7 @@ use super::{
 
 /// A client with its backend, which has not had a byte yet.
 pub(super) struct Connected {
-    pub(super) service: Arc<Service>,
+    pub(super) service: Arc<ProxyService>,
     pub(super) reached: BackendConnection,
     pub(super) said: Prelude,
 }
@@ -104,7 +104,7 @@ fn note_agreed(backend: &TcpStream, shared: &Context) {
 struct CopiedConnection {
     client: TcpStream,
     backend: TcpStream,
-    service: Arc<Service>,
+    service: Arc<ProxyService>,
     guard: Guard,
     said: Prelude,
 }

@@ -9,7 +9,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::{dial::candidates::Pool, route::RouteTable};
+use super::{dial::candidates::ProxyPool, route::RouteTable};
 use crate::{
     config::{self, Balance, Config, Ech, Otherwise, Target},
     model::{
@@ -23,9 +23,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct ProxyConfig {
     /// Services by listener: the network's name, and the VIP and port there.
-    pub services: BTreeMap<(String, SocketAddrV4), Arc<Service>>,
+    pub services: BTreeMap<(String, SocketAddrV4), Arc<ProxyService>>,
     /// Pools by name.
-    pub pools: BTreeMap<String, Arc<Pool>>,
+    pub pools: BTreeMap<String, Arc<ProxyPool>>,
     /// The SNAT addresses of each network, by its name.
     pub sources: BTreeMap<String, Vec<Ipv4Addr>>,
     /// The same with their ports, of which some may be lent.
@@ -34,7 +34,7 @@ pub struct ProxyConfig {
 
 /// A service whose connections are accepted in the cell.
 #[derive(Debug)]
-pub struct Service {
+pub struct ProxyService {
     /// Its name.
     pub name: String,
     /// Its id.
@@ -59,16 +59,16 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub enum Routing {
     /// By the ClientHello of each connection.
-    Sni(Arc<Sni>),
+    Sni(Arc<SniRouting>),
     /// By the Host of each request.
-    Http(Arc<Http>),
+    Http(Arc<HttpRouting>),
     /// By nothing: all go to this pool, whose backends get their clients' addresses.
     Pool(Arc<str>),
 }
 
 /// How a service is routed by the ClientHello.
 #[derive(Debug)]
-pub struct Sni {
+pub struct SniRouting {
     /// Name to pool.
     pub routes: RouteTable,
     /// What becomes of a client that requests no name.
@@ -87,7 +87,7 @@ pub struct Sni {
 
 /// How a service is routed by the Host of each request.
 #[derive(Debug)]
-pub struct Http {
+pub struct HttpRouting {
     /// Name to pool.
     pub routes: RouteTable,
     /// What becomes of a Host that goes nowhere.
@@ -110,7 +110,7 @@ impl Routing {
         let size = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         match target {
             Target::Pool(pool) => Self::Pool(pool.as_str().into()),
-            Target::Sni(sni) => Self::Sni(Arc::new(Sni {
+            Target::Sni(sni) => Self::Sni(Arc::new(SniRouting {
                 routes: RouteTable::new(&sni.routes),
                 no_name: sni.no_name.clone(),
                 no_match: sni.no_match.clone(),
@@ -119,7 +119,7 @@ impl Routing {
                 max_bytes: size(sni.max_hello),
                 proxies: sni.proxies.clone(),
             })),
-            Target::Http(http) => Self::Http(Arc::new(Http {
+            Target::Http(http) => Self::Http(Arc::new(HttpRouting {
                 routes: RouteTable::new(&http.routes),
                 no_match: http.no_match.clone(),
                 balance: http.balance,
@@ -132,7 +132,7 @@ impl Routing {
     }
 }
 
-impl Sni {
+impl SniRouting {
     /// Whether a peer that connects from there is a proxy, which first announces its client.
     pub(super) fn is_proxy(&self, from: Ipv4Addr) -> bool {
         self.proxies
@@ -208,7 +208,7 @@ impl ProxyConfig {
             u16::try_from(id).unwrap_or_default()
         };
         let network = config.network(&service.network);
-        let shared = Arc::new(Service {
+        let shared = Arc::new(ProxyService {
             name: service.name.clone(),
             id: id(Kind::Service, &service.name),
             network: id(Kind::Network, &service.network),
@@ -236,7 +236,7 @@ impl ProxyConfig {
             Some((id, SocketAddrV4::new(v4(backend.address)?, backend.port)))
         });
         let network_id = ids.get(Kind::Network, &pool.network).unwrap_or_default();
-        let pooled = Pool::new(
+        let pooled = ProxyPool::new(
             pool.network.clone(),
             u16::try_from(network_id).unwrap_or_default(),
             table,
@@ -278,8 +278,8 @@ pub(super) mod tests {
     }
 
     /// A service of the network 3 with these budgets.
-    pub(crate) fn service(max_flows: Option<u32>, network_max_flows: Option<u32>) -> Service {
-        Service {
+    pub(crate) fn service(max_flows: Option<u32>, network_max_flows: Option<u32>) -> ProxyService {
+        ProxyService {
             name: "s".to_owned(),
             id: 5,
             network: 3,
@@ -288,7 +288,7 @@ pub(super) mod tests {
             keepalive: None,
             max_flows,
             network_max_flows,
-            routing: Routing::Sni(Arc::new(Sni {
+            routing: Routing::Sni(Arc::new(SniRouting {
                 routes: RouteTable::new(&[]),
                 no_name: Otherwise::Alert,
                 no_match: Otherwise::Alert,

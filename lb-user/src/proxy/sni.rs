@@ -14,7 +14,7 @@ use super::{
     dial::select::{Candidates, ConnectionAddresses, NoBackend},
     relay::{Connected, go_on},
     route,
-    snapshot::{Routing, Service, Sni},
+    snapshot::{ProxyService, Routing, SniRouting},
     sockets::{CLOSE_TIMEOUT, hear_out},
     splice::{negotiated::Offer, prelude::Prelude},
 };
@@ -117,8 +117,8 @@ const INTERNAL_ERROR: u8 = 80;
 pub(super) async fn serve(
     mut client: TcpStream,
     addresses: ConnectionAddresses,
-    service: Arc<Service>,
-    sni: Arc<Sni>,
+    service: Arc<ProxyService>,
+    sni: Arc<SniRouting>,
     shared: Rc<Context>,
 ) {
     let counts = &shared.counts;
@@ -154,7 +154,7 @@ pub(super) async fn serve(
 async fn connect(
     client: &mut TcpStream,
     addresses: ConnectionAddresses,
-    sni: &Sni,
+    sni: &SniRouting,
     shared: &Context,
     ticket: &Permit,
 ) -> Result<Connected, SniRefusal> {
@@ -286,7 +286,7 @@ fn route<'s>(
     hello: &'s Hello<'_>,
     announced: &Announced,
     addresses: ConnectionAddresses,
-    sni: &'s Sni,
+    sni: &'s SniRouting,
 ) -> Result<&'s str, SniRefusal> {
     let proxy = (*addresses.client.ip()).into();
     let client = match announced.endpoints {

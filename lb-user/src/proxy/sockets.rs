@@ -12,7 +12,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{connections::Leg, snapshot::Service, tcp_info::Info};
+use super::{connections::Leg, snapshot::ProxyService, tcp_info::Info};
 
 /// How long a client may take to close, once it has been sent why it gets nothing.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
@@ -30,7 +30,7 @@ pub(super) const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub(super) const MAX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Sets an end of a leg up.
-pub(super) fn prepare(end: &TcpStream, service: &Service) {
+pub(super) fn prepare(end: &TcpStream, service: &ProxyService) {
     // Refused only for a socket that is no TCP socket.
     let _refused = end.set_nodelay(true);
     if let Some(keepalive) = service.keepalive {

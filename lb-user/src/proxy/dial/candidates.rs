@@ -11,7 +11,7 @@ use crate::config::ProxyProtocol;
 
 /// A pool as it is now.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub struct ProxyPool {
     /// The name of its network.
     pub network: String,
     /// That network's id.
@@ -25,7 +25,7 @@ pub struct Pool {
     serving: usize,
 }
 
-impl Pool {
+impl ProxyPool {
     /// A pool of the network with this name and id; `table` has ids of `backends`.
     pub fn new(
         network: String,
@@ -86,7 +86,7 @@ mod tests {
     }
 
     /// A pool whose table has `serving` of the backends 1 to 4.
-    fn pool(serving: &[u32]) -> Pool {
+    fn pool(serving: &[u32]) -> ProxyPool {
         let members = serving.iter().map(|&id| Member {
             id,
             weight: 1,
@@ -94,7 +94,7 @@ mod tests {
         });
         let table = maglev::build(&members.collect::<Vec<_>>());
         let backends = (1..=4).map(|id| (id, address(id)));
-        Pool::new("mgmt".to_owned(), 2, table, backends.collect(), None)
+        ProxyPool::new("mgmt".to_owned(), 2, table, backends.collect(), None)
     }
 
     fn hash(port: u16) -> u32 {
@@ -122,11 +122,11 @@ mod tests {
     #[test]
     fn who_does_not_serve_is_not_tried() {
         for port in 0..100 {
-            let chosen = |pool: Pool| pool.choose(hash(port)).collect::<Vec<_>>();
+            let chosen = |pool: ProxyPool| pool.choose(hash(port)).collect::<Vec<_>>();
             assert_eq!(chosen(pool(&[3])), [(3, address(3))]);
             assert_eq!(chosen(pool(&[])), []);
-            let Pool { table, .. } = pool(&[1]);
-            let gone = Pool::new("mgmt".to_owned(), 2, table, BTreeMap::new(), None);
+            let ProxyPool { table, .. } = pool(&[1]);
+            let gone = ProxyPool::new("mgmt".to_owned(), 2, table, BTreeMap::new(), None);
             assert_eq!(chosen(gone), []);
         }
     }

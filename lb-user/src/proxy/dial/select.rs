@@ -10,7 +10,7 @@ use lb_common::{addr::Be16, maps::flow::FlowKey};
 use tokio::net::TcpStream;
 
 use super::{
-    candidates::Pool,
+    candidates::ProxyPool,
     connect::{Dialled, Undialled},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
         accept::Context,
         connections::{Guard, NewLeg, NotBegun},
         fair_share::Spent,
-        snapshot::Service,
+        snapshot::ProxyService,
         splice::{
             handoff::NotSpliced,
             negotiated::Offer,
@@ -51,7 +51,7 @@ impl ConnectionAddresses {
     }
 
     /// The key that a flow of `service` would have.
-    pub(crate) fn key(self, service: &Service) -> FlowKey {
+    pub(crate) fn key(self, service: &ProxyService) -> FlowKey {
         FlowKey {
             client: (*self.client.ip()).into(),
             vip: (*self.vip.ip()).into(),
@@ -161,7 +161,7 @@ pub(super) type Carriage = Result<Offer, NotSpliced>;
 #[derive(Debug)]
 pub(crate) struct Candidates {
     name: String,
-    pool: Arc<Pool>,
+    pool: Arc<ProxyPool>,
     hash: u32,
     /// [`Legs::cuts`](crate::proxy::Legs::cuts) when they were chosen.
     cuts: u64,
@@ -193,7 +193,7 @@ impl Candidates {
     pub(crate) async fn connect(
         self,
         key: &FlowKey,
-        service: &Service,
+        service: &ProxyService,
         name: Option<String>,
         carriage: Carriage,
         shared: &Context,

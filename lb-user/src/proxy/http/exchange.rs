@@ -25,7 +25,7 @@ use crate::{
     proxy::{
         connections,
         dial::select::{BackendConnection, Candidates, NoBackend},
-        snapshot::{Http, Routing, Service},
+        snapshot::{HttpRouting, ProxyService, Routing},
         sockets::prepare,
         splice::handoff::NotSpliced,
     },
@@ -99,8 +99,8 @@ enum Answered {
 async fn answer(
     request: Request<Incoming>,
     line: Option<RequestLine>,
-    service: &Service,
-    http: &Http,
+    service: &ProxyService,
+    http: &HttpRouting,
     talk: &Talk,
 ) -> Result<Answered, RequestRefusal> {
     let (method, uri) = (request.method(), request.uri());
@@ -144,7 +144,7 @@ async fn answer(
 /// A client whose request goes to a pool.
 struct PoolClient<'r> {
     talk: &'r Talk,
-    service: &'r Service,
+    service: &'r ProxyService,
     pool: &'r str,
     hash: u32,
     name: Option<String>,

@@ -12,7 +12,7 @@ use lb_common::{
 };
 
 pub(super) use crate::proxy::route::RouteTarget;
-use crate::proxy::snapshot::Http;
+use crate::proxy::snapshot::HttpRouting;
 
 /// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ fn is_port(port: &[u8]) -> bool {
 /// Where a client goes that requests this name, or none.
 pub(super) fn way<'h>(
     name: Option<&'h ServerName>,
-    http: &'h Http,
+    http: &'h HttpRouting,
     client: Ipv4Addr,
 ) -> RouteTarget<'h> {
     http.routes

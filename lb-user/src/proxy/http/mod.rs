@@ -42,7 +42,7 @@ use self::{
 use super::{
     accept::Context,
     dial::select::ConnectionAddresses,
-    snapshot::{Http, Service},
+    snapshot::{HttpRouting, ProxyService},
     sockets::{CLOSE_TIMEOUT, hear_out, prepare, reset_at_close},
 };
 
@@ -113,8 +113,8 @@ enum RefusalLabel {
 pub(super) async fn serve(
     client: TcpStream,
     addresses: ConnectionAddresses,
-    service: Arc<Service>,
-    http: Arc<Http>,
+    service: Arc<ProxyService>,
+    http: Arc<HttpRouting>,
     shared: Rc<Context>,
 ) {
     let counts = shared.counts.clone();
@@ -169,8 +169,8 @@ async fn tell_late(client: Arc<TcpStream>, answer: &[u8]) {
 /// was refused.
 async fn converse(
     client: Arc<TcpStream>,
-    service: &Service,
-    http: &Http,
+    service: &ProxyService,
+    http: &HttpRouting,
     talk: &Talk,
     fate: &ConnectionEnds,
 ) -> (ConnectionEnd, Option<RefusalLabel>) {

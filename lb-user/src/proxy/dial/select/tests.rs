@@ -43,7 +43,7 @@ impl Site {
         let there = listener.local_addr().unwrap();
         let backends: BTreeMap<u32, SocketAddrV4> = (1..=COUNT).map(|id| (id, at(id))).collect();
         let table = backends.keys().copied().cycle().take(509).collect();
-        let pool = Pool::new(NETWORK.to_owned(), 3, table, backends, None);
+        let pool = ProxyPool::new(NETWORK.to_owned(), 3, table, backends, None);
         let (sender, setup) = watch::channel(Arc::new(ProxyConfig {
             pools: [(POOL.to_owned(), Arc::new(pool))].into(),
             ..ProxyConfig::default()

@@ -132,7 +132,7 @@ fn nothing_is_tunnelled() {
 
 #[test]
 fn each_name_has_its_way() {
-    let mut http = Http {
+    let mut http = HttpRouting {
         routes: routes(&[
             ("a.lab", Some("a"), ""),
             ("*.lab", Some("all"), ""),

@@ -27,7 +27,7 @@ use crate::{
         accept::Context,
         admission::Admission,
         dial::{
-            candidates::Pool,
+            candidates::ProxyPool,
             connect::{DialSources, Dialers, Origin, Ports, open},
             select::ConnectionAddresses,
         },
@@ -35,7 +35,7 @@ use crate::{
         fd_budget::Descriptors,
         http::serve,
         relay::pipe::Pipes,
-        snapshot::{Http, Routing, Service, tests as setup},
+        snapshot::{HttpRouting, ProxyService, Routing, tests as setup},
         splice::negotiated::Agreed,
     },
 };
@@ -170,7 +170,7 @@ impl Site {
     /// `theirs.lab` is for others.
     pub(super) async fn start(
         names: &[&'static str],
-        change: impl FnOnce(&mut Service, &mut Http),
+        change: impl FnOnce(&mut ProxyService, &mut HttpRouting),
     ) -> Self {
         let (listener, address) = listen().await;
         setsockopt(&listener, SndBuf, &LITTLE).unwrap();
@@ -184,7 +184,7 @@ impl Site {
         for name in names {
             backends.push(Backend::start(name).await);
         }
-        let mut http = Http {
+        let mut http = HttpRouting {
             routes: setup::routes(&[
                 ("a.lab", Some("a"), ""),
                 ("b.lab", Some("b"), ""),
@@ -209,7 +209,7 @@ impl Site {
         for (id, (name, backend)) in (1..).zip(names.iter().zip(&backends)) {
             all.insert(id, backend.address);
             let one = [(id, backend.address)].into();
-            let pool = Pool::new(NETWORK.to_owned(), 3, vec![id], one, None);
+            let pool = ProxyPool::new(NETWORK.to_owned(), 3, vec![id], one, None);
             pools.insert((*name).to_owned(), Arc::new(pool));
         }
         let table = all.keys().copied().cycle().take(509).collect();
@@ -218,7 +218,7 @@ impl Site {
             ("gone", vec![99], [(99, nobody)].into()),
             ("empty", Vec::new(), BTreeMap::new()),
         ] {
-            let pool = Pool::new(NETWORK.to_owned(), 3, table, backends, None);
+            let pool = ProxyPool::new(NETWORK.to_owned(), 3, table, backends, None);
             pools.insert(name.to_owned(), Arc::new(pool));
         }
         let setup = ProxyConfig {

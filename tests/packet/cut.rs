@@ -28,7 +28,7 @@ use lb_user::{
     dataplane::maps::Maps,
     flows::{
         Done, Expiry,
-        evict::selector::{Choice, EvictSelector},
+        evict::selector::{EvictSelector, FlowChoice},
         idle::Policy,
         keepalive::next_hops::NextHops,
         log::{self, Reports},
@@ -159,9 +159,9 @@ fn what_is_cut_ends_and_both_ends_are_told_and_nothing_else_happens() {
 
     let (expiry, mut reports) = start(&lb);
     let wires = Wires::listen();
-    let client = Choice {
+    let client = FlowChoice {
         client: Some("192.168.203.50/32".parse().expect("a prefix")),
-        ..Choice::default()
+        ..FlowChoice::default()
     };
     let order = EvictSelector {
         chosen: vec![client],

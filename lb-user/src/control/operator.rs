@@ -14,7 +14,7 @@ use crate::{
     },
     config::Pool,
     flows::{
-        evict::selector::{Choice, EvictSelector},
+        evict::selector::{EvictSelector, FlowChoice},
         filter::choose,
     },
     health::Verdict,
@@ -148,7 +148,7 @@ impl Control {
     /// Ends the chosen flows; the answer comes when it is done.
     fn kill(
         &mut self,
-        chosen: Vec<Choice>,
+        chosen: Vec<FlowChoice>,
         filter: &Filter,
         by: Option<String>,
         reply: oneshot::Sender<Answer>,
@@ -170,7 +170,7 @@ impl Control {
     }
 
     /// The flows that are meant, and the legs of shared VIPs.
-    fn choose(&self, filter: &Filter) -> Result<Vec<Choice>, String> {
+    fn choose(&self, filter: &Filter) -> Result<Vec<FlowChoice>, String> {
         let ids = self.running.ids();
         let chosen = choose(filter, ids);
         if filter.snat.is_none() {

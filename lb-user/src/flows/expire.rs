@@ -60,7 +60,7 @@ impl Marks {
 
 /// A flow that we have closed. Its id is in no queue yet, so its fields stay as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closed {
+pub struct ClosedFlow {
     /// Its word while it lived.
     pub alive: FlowState,
     /// Its fields, with the word as it is now.
@@ -83,7 +83,7 @@ pub fn settle(
     table: &FlowTable,
     marked: &Marked,
     still: impl FnOnce(FlowState, &Flow) -> bool,
-) -> Option<Closed> {
+) -> Option<ClosedFlow> {
     let (word, mut flow) = table.flow(marked.id)?;
     if word != marked.word {
         // A packet took the mark off, or ended the flow.
@@ -101,7 +101,7 @@ pub fn settle(
         return None;
     }
     flow.word = closed.raw();
-    Some(Closed { alive, flow })
+    Some(ClosedFlow { alive, flow })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use lb_common::{conntrack::FlowState, maps::flow::Flow};
 
 use crate::{
     api::Filter,
-    flows::evict::selector::Choice,
+    flows::evict::selector::FlowChoice,
     model::{
         registry::{Ids, Kind},
         snat::{self, SnatSlot},
@@ -25,7 +25,7 @@ const MAX_NAMES_LISTED: usize = 8;
 /// # Errors
 ///
 /// What is no name or address of anything that flows have, in words.
-pub(crate) fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> {
+pub(crate) fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<FlowChoice>, String> {
     let Filter {
         network,
         service,
@@ -38,11 +38,11 @@ pub(crate) fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> 
         let id = name.as_deref().map(|name| id(ids, kind, name));
         id.transpose()
     };
-    let choice = Choice {
+    let choice = FlowChoice {
         network: one(Kind::Network, network)?,
         service: one(Kind::Service, service)?,
         client: client.as_deref().map(prefix).transpose()?,
-        ..Choice::default()
+        ..FlowChoice::default()
     };
     let mut choices = vec![choice];
     if let Some(name) = backend {
@@ -57,7 +57,7 @@ pub(crate) fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<Choice>, String> 
 }
 
 /// Whether a flow is meant, the one with this id and this client.
-pub(crate) fn meant(choices: &[Choice], id: u32, flow: &Flow, client: Option<IpAddr>) -> bool {
+pub(crate) fn meant(choices: &[FlowChoice], id: u32, flow: &Flow, client: Option<IpAddr>) -> bool {
     choices.iter().any(|choice| choice.holds(flow, id, client))
 }
 
@@ -96,7 +96,11 @@ pub(crate) fn backends(name: &str, ids: &Ids) -> Result<Vec<u32>, String> {
     Ok(called.into_iter().map(|(.., id)| id).collect())
 }
 
-fn with_each(choices: &[Choice], ids: &[u32], set: impl Fn(&mut Choice, u32)) -> Vec<Choice> {
+fn with_each(
+    choices: &[FlowChoice],
+    ids: &[u32],
+    set: impl Fn(&mut FlowChoice, u32),
+) -> Vec<FlowChoice> {
     let all = choices.iter().flat_map(|choice| {
         ids.iter().map(|&id| {
             let mut choice = choice.clone();
@@ -218,7 +222,7 @@ mod tests {
     #[test]
     fn without_a_filter_every_flow_is_meant() {
         let choices = choose(&Filter::default(), &ids()).unwrap();
-        assert_eq!(choices, [Choice::default()]);
+        assert_eq!(choices, [FlowChoice::default()]);
         assert!(meant(&choices, 7, &Flow::default(), None));
     }
 

@@ -44,13 +44,13 @@ pub fn duration(ticks: Ticks) -> Duration {
 
 /// A service's times for its flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Times {
+struct IdleTimes {
     tcp: Option<Ticks>,
     udp: Option<Ticks>,
     keepalive: Option<Ticks>,
 }
 
-impl Times {
+impl IdleTimes {
     fn of(service: &Service) -> Self {
         Self {
             tcp: service.idle(Protocol::Tcp).map(ticks),
@@ -74,9 +74,9 @@ pub struct Policy {
     half_closed: Ticks,
     udp: Ticks,
     /// For flows of a service that the configuration does not know any more.
-    retired: Times,
+    retired: IdleTimes,
     /// By service id.
-    services: Vec<Option<Times>>,
+    services: Vec<Option<IdleTimes>>,
 }
 
 impl Policy {
@@ -97,7 +97,7 @@ impl Policy {
             half_open: ticks(timeouts.half_open),
             half_closed: ticks(timeouts.half_closed),
             udp: ticks(timeouts.udp),
-            retired: Times {
+            retired: IdleTimes {
                 tcp: Some(ticks(TCP_IDLE)),
                 udp: Some(ticks(UDP_IDLE)),
                 keepalive: None,
@@ -112,11 +112,11 @@ impl Policy {
             self.services.resize(index + 1, None);
         }
         if let Some(place) = self.services.get_mut(index) {
-            *place = Some(Times::of(service));
+            *place = Some(IdleTimes::of(service));
         }
     }
 
-    fn times(&self, service: u16) -> &Times {
+    fn times(&self, service: u16) -> &IdleTimes {
         let known = self.services.get(usize::from(service));
         known.and_then(Option::as_ref).unwrap_or(&self.retired)
     }
@@ -184,7 +184,7 @@ impl Policy {
     pub(super) fn probing(service: u16, keepalive: Ticks) -> Self {
         let mut policy = Self::with(&Timeouts::default());
         policy.services = vec![None; usize::from(service)];
-        policy.services.push(Some(Times {
+        policy.services.push(Some(IdleTimes {
             tcp: None,
             udp: None,
             keepalive: Some(keepalive),
@@ -253,12 +253,12 @@ mod tests {
             half_closed: Duration::from_secs(120),
             udp: Duration::from_secs(20),
         });
-        let times = Times {
+        let times = IdleTimes {
             tcp: Some(1000),
             udp: Some(2000),
             keepalive: None,
         };
-        let never = Times {
+        let never = IdleTimes {
             tcp: None,
             keepalive: Some(500),
             ..times

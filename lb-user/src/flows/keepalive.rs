@@ -23,13 +23,13 @@ use lb_common::{
 
 use super::{
     idle::Ticks,
-    keepalive::probe::{Silent, Step, Turn},
-    reset::segments::End,
+    keepalive::probe::{EndAction, ProbeStep, Silent},
+    reset::segments::FlowEnd,
 };
 
 /// What is known of an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Known {
+struct ProbedEnd {
     /// Whether it has ever answered a probe.
     answers: bool,
     /// None if it is not being probed.
@@ -38,19 +38,19 @@ struct Known {
 
 /// What is known of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Probed {
+struct ProbedFlow {
     generation: u32,
     /// What both ends had acknowledged when probing began: data moves it, an answer does not.
     acknowledged: [u32; 2],
-    client: Known,
-    backend: Known,
+    client: ProbedEnd,
+    backend: ProbedEnd,
 }
 
-impl Probed {
-    const fn end(&mut self, end: End) -> &mut Known {
+impl ProbedFlow {
+    const fn end(&mut self, end: FlowEnd) -> &mut ProbedEnd {
         match end {
-            End::Client => &mut self.client,
-            End::Backend => &mut self.backend,
+            FlowEnd::Client => &mut self.client,
+            FlowEnd::Backend => &mut self.backend,
         }
     }
 
@@ -64,10 +64,10 @@ impl Probed {
     }
 }
 
-const fn bytes(flow: &Flow, end: End) -> u64 {
+const fn bytes(flow: &Flow, end: FlowEnd) -> u64 {
     match end {
-        End::Client => flow.bytes_request,
-        End::Backend => flow.bytes_reply,
+        FlowEnd::Client => flow.bytes_request,
+        FlowEnd::Backend => flow.bytes_reply,
     }
 }
 
@@ -77,13 +77,13 @@ const fn acknowledged(flow: &Flow) -> [u32; 2] {
 
 /// What is to be done about a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judgement {
+pub enum KeepaliveAction {
     /// Nothing more: both ends live, or the flow is over.
     Over,
     /// This is to be done for these ends; nothing: wait.
-    Ask(Vec<(End, Step)>),
+    Ask(Vec<(FlowEnd, ProbeStep)>),
     /// This end is dead: the flow is to be ended.
-    Dead(End),
+    Dead(FlowEnd),
     /// An end of a doubted flow has answered.
     Trusted,
 }
@@ -91,7 +91,7 @@ pub enum Judgement {
 /// What is known of the flows that have been probed, by id: 80 bytes for each id, taken a page at a
 /// time when its first flow is probed.
 #[derive(Debug, Default)]
-pub struct Keepalive(Vec<Vec<Probed>>);
+pub struct Keepalive(Vec<Vec<ProbedFlow>>);
 
 impl Keepalive {
     /// Begins to probe an idle flow, unless that has begun.
@@ -101,15 +101,15 @@ impl Keepalive {
             return;
         };
         if probed.generation != generation {
-            *probed = Probed {
+            *probed = ProbedFlow {
                 generation,
-                ..Probed::default()
+                ..ProbedFlow::default()
             };
         } else if probed.is_asking() {
             return;
         }
         probed.acknowledged = acknowledged(flow);
-        for end in End::BOTH {
+        for end in FlowEnd::BOTH {
             probed.end(end).silent = Some(Silent::new(bytes(flow, end)));
         }
     }
@@ -125,7 +125,7 @@ impl Keepalive {
 
     /// Whether an end of the flow is being probed.
     pub fn is_asking(&self, id: u32, word: FlowState) -> bool {
-        self.get(id, word).is_some_and(Probed::is_asking)
+        self.get(id, word).is_some_and(ProbedFlow::is_asking)
     }
 
     /// Whether an end of the flow has been probed for long enough and has never answered.
@@ -145,18 +145,18 @@ impl Keepalive {
         flow: &Flow,
         keepalive: Option<Ticks>,
         now: Ticks,
-    ) -> Judgement {
+    ) -> KeepaliveAction {
         let (Some(keepalive), Some(probed)) = (keepalive, self.get_mut(id)) else {
-            return Judgement::Over;
+            return KeepaliveAction::Over;
         };
         if probed.generation != word.generation() || !matches!(word.state(), State::Established) {
-            *probed = Probed::default();
-            return Judgement::Over;
+            *probed = ProbedFlow::default();
+            return KeepaliveAction::Over;
         }
         let is_doubted = word.is_doubted();
         let is_quiet = probed.acknowledged == acknowledged(flow);
         let (mut steps, mut dead, mut answers) = (Vec::new(), Vec::new(), 0);
-        for end in End::BOTH {
+        for end in FlowEnd::BOTH {
             let known = probed.end(end);
             let Some(silent) = known.silent else {
                 continue;
@@ -167,28 +167,28 @@ impl Keepalive {
                 now,
                 keepalive,
             ) {
-                Turn::Answered => {
+                EndAction::Answered => {
                     known.answers |= is_quiet && silent.is_asked();
                     known.silent = None;
                     answers += 1;
                 }
-                Turn::Wait => {}
-                Turn::Step(step) => steps.push((end, step)),
-                Turn::Dead => dead.push(end),
+                EndAction::Wait => {}
+                EndAction::Step(step) => steps.push((end, step)),
+                EndAction::Dead => dead.push(end),
             }
         }
         if is_doubted {
             if answers > 0 {
                 probed.stop_asking();
-                return Judgement::Trusted;
+                return KeepaliveAction::Trusted;
             }
             // It takes both.
             dead.truncate(dead.len() / 2);
         }
         match dead.first() {
-            Some(&end) => Judgement::Dead(end),
-            None if probed.is_asking() => Judgement::Ask(steps),
-            None => Judgement::Over,
+            Some(&end) => KeepaliveAction::Dead(end),
+            None if probed.is_asking() => KeepaliveAction::Ask(steps),
+            None => KeepaliveAction::Over,
         }
     }
 
@@ -203,47 +203,47 @@ impl Keepalive {
         now: Ticks,
     ) -> bool {
         let judgement = self.judge(id, word, flow, keepalive, now);
-        matches!(judgement, Judgement::Dead(_))
+        matches!(judgement, KeepaliveAction::Dead(_))
     }
 
     /// Notes that a probe went out, or that it could not be `sent`.
-    pub fn probed(&mut self, id: u32, end: End, sent: bool, now: Ticks) {
+    pub fn probed(&mut self, id: u32, end: FlowEnd, sent: bool, now: Ticks) {
         if let Some(silent) = self.silent(id, end) {
             silent.probed(sent, now);
         }
     }
 
     /// Notes that an inquiry for the next hop of an end has been made.
-    pub fn sought(&mut self, id: u32, end: End) {
+    pub fn sought(&mut self, id: u32, end: FlowEnd) {
         if let Some(silent) = self.silent(id, end) {
             silent.sought();
         }
     }
 
-    fn silent(&mut self, id: u32, end: End) -> Option<&mut Silent> {
+    fn silent(&mut self, id: u32, end: FlowEnd) -> Option<&mut Silent> {
         self.get_mut(id)?.end(end).silent.as_mut()
     }
 
-    fn get(&self, id: u32, word: FlowState) -> Option<&Probed> {
+    fn get(&self, id: u32, word: FlowState) -> Option<&ProbedFlow> {
         let (page, offset) = place(id)?;
         let probed = self.0.get(page)?.get(offset)?;
         (probed.generation == word.generation()).then_some(probed)
     }
 
-    fn get_mut(&mut self, id: u32) -> Option<&mut Probed> {
+    fn get_mut(&mut self, id: u32) -> Option<&mut ProbedFlow> {
         let (page, offset) = place(id)?;
         self.0.get_mut(page)?.get_mut(offset)
     }
 
     /// The place of a flow, made if there is none.
-    fn place(&mut self, id: u32) -> Option<&mut Probed> {
+    fn place(&mut self, id: u32) -> Option<&mut ProbedFlow> {
         let (index, offset) = place(id)?;
         if self.0.len() <= index {
             self.0.resize_with(index + 1, Vec::new);
         }
         let page = self.0.get_mut(index)?;
         if page.is_empty() {
-            page.resize(usize::try_from(PAGE).ok()?, Probed::default());
+            page.resize(usize::try_from(PAGE).ok()?, ProbedFlow::default());
         }
         page.get_mut(offset)
     }
@@ -283,81 +283,86 @@ mod tests {
     fn heard() -> (Keepalive, Flow) {
         let (mut keepalive, mut flow) = (begun(), flow());
         round(&mut keepalive, &flow, 0);
-        for end in End::BOTH {
+        for end in FlowEnd::BOTH {
             answer(&mut flow, end);
         }
-        assert_eq!(round(&mut keepalive, &flow, 1), Judgement::Over);
+        assert_eq!(round(&mut keepalive, &flow, 1), KeepaliveAction::Over);
         keepalive.begin(ID, established(), &flow);
         (keepalive, flow)
     }
 
-    fn answer(flow: &mut Flow, end: End) {
+    fn answer(flow: &mut Flow, end: FlowEnd) {
         match end {
-            End::Client => flow.bytes_request += 54,
-            End::Backend => flow.bytes_reply += 54,
+            FlowEnd::Client => flow.bytes_request += 54,
+            FlowEnd::Backend => flow.bytes_reply += 54,
         }
     }
 
-    fn judge(keepalive: &mut Keepalive, flow: &Flow, now: Ticks) -> Judgement {
+    fn judge(keepalive: &mut Keepalive, flow: &Flow, now: Ticks) -> KeepaliveAction {
         keepalive.judge(ID, established(), flow, Some(K), now)
     }
 
     /// Judges, and does what is to be done.
-    fn round(keepalive: &mut Keepalive, flow: &Flow, now: Ticks) -> Judgement {
+    fn round(keepalive: &mut Keepalive, flow: &Flow, now: Ticks) -> KeepaliveAction {
         let judgement = judge(keepalive, flow, now);
-        if let Judgement::Ask(steps) = &judgement {
+        if let KeepaliveAction::Ask(steps) = &judgement {
             for &(end, step) in steps {
                 match step {
-                    Step::Seek => keepalive.sought(ID, end),
-                    Step::Probe | Step::ProbeAgain => keepalive.probed(ID, end, true, now),
+                    ProbeStep::Seek => keepalive.sought(ID, end),
+                    ProbeStep::Probe | ProbeStep::ProbeAgain => {
+                        keepalive.probed(ID, end, true, now)
+                    }
                 }
             }
         }
         judgement
     }
 
-    fn both(step: Step) -> Judgement {
-        Judgement::Ask(End::BOTH.map(|end| (end, step)).to_vec())
+    fn both(step: ProbeStep) -> KeepaliveAction {
+        KeepaliveAction::Ask(FlowEnd::BOTH.map(|end| (end, step)).to_vec())
     }
 
-    fn one(end: End, step: Step) -> Judgement {
-        Judgement::Ask(vec![(end, step)])
+    fn one(end: FlowEnd, step: ProbeStep) -> KeepaliveAction {
+        KeepaliveAction::Ask(vec![(end, step)])
     }
 
-    fn wait() -> Judgement {
-        Judgement::Ask(Vec::new())
+    fn wait() -> KeepaliveAction {
+        KeepaliveAction::Ask(Vec::new())
     }
 
     #[test]
     fn both_ends_are_probed_and_a_flow_that_answers_lives() {
         let (mut keepalive, mut flow) = (begun(), flow());
-        assert_eq!(round(&mut keepalive, &flow, 0), both(Step::Probe));
+        assert_eq!(round(&mut keepalive, &flow, 0), both(ProbeStep::Probe));
         assert_eq!(round(&mut keepalive, &flow, GAP / 2 - 1), wait());
-        answer(&mut flow, End::Backend);
-        let seek = one(End::Client, Step::Seek);
+        answer(&mut flow, FlowEnd::Backend);
+        let seek = one(FlowEnd::Client, ProbeStep::Seek);
         assert_eq!(round(&mut keepalive, &flow, GAP / 2), seek, "once");
         assert_eq!(round(&mut keepalive, &flow, GAP - 1), wait());
-        let again = one(End::Client, Step::ProbeAgain);
+        let again = one(FlowEnd::Client, ProbeStep::ProbeAgain);
         assert_eq!(round(&mut keepalive, &flow, GAP), again);
-        answer(&mut flow, End::Client);
+        answer(&mut flow, FlowEnd::Client);
         assert!(keepalive.is_asking(ID, established()));
-        assert_eq!(round(&mut keepalive, &flow, GAP + 1), Judgement::Over);
+        assert_eq!(round(&mut keepalive, &flow, GAP + 1), KeepaliveAction::Over);
         assert!(!keepalive.is_asking(ID, established()));
     }
 
     #[test]
     fn an_end_that_answers_does_not_hide_one_that_is_dead() {
-        for (live, dead) in [(End::Client, End::Backend), (End::Backend, End::Client)] {
+        for (live, dead) in [
+            (FlowEnd::Client, FlowEnd::Backend),
+            (FlowEnd::Backend, FlowEnd::Client),
+        ] {
             let (mut keepalive, mut flow) = heard();
             round(&mut keepalive, &flow, 0);
             answer(&mut flow, live);
             for now in [GAP, 2 * GAP] {
-                let again = one(dead, Step::ProbeAgain);
+                let again = one(dead, ProbeStep::ProbeAgain);
                 assert_eq!(round(&mut keepalive, &flow, now), again);
             }
-            let seek = one(dead, Step::Seek);
+            let seek = one(dead, ProbeStep::Seek);
             assert_eq!(round(&mut keepalive, &flow, 3 * GAP - 1), seek);
-            let verdict = Judgement::Dead(dead);
+            let verdict = KeepaliveAction::Dead(dead);
             assert_eq!(round(&mut keepalive, &flow, 3 * GAP), verdict);
             assert!(keepalive.is_dead(ID, established(), &flow, Some(K), 3 * GAP + 1));
             assert!(!keepalive.is_mute(ID, established()));
@@ -368,7 +373,10 @@ mod tests {
 
     #[test]
     fn an_end_that_has_never_answered_is_mute_and_never_dead() {
-        for (live, mute) in [(End::Client, End::Backend), (End::Backend, End::Client)] {
+        for (live, mute) in [
+            (FlowEnd::Client, FlowEnd::Backend),
+            (FlowEnd::Backend, FlowEnd::Client),
+        ] {
             let (mut keepalive, mut flow) = (begun(), flow());
             round(&mut keepalive, &flow, 0);
             answer(&mut flow, live);
@@ -378,18 +386,18 @@ mod tests {
             }
             let last = 2 * GAP;
             assert_eq!(round(&mut keepalive, &flow, last + GAP), wait());
-            let seek = one(mute, Step::Seek);
+            let seek = one(mute, ProbeStep::Seek);
             assert_eq!(round(&mut keepalive, &flow, last + K - 1), seek);
             assert!(!is_mute(&keepalive));
             for now in [last + K, last + 2 * K, last + 3 * K] {
-                let again = one(mute, Step::ProbeAgain);
+                let again = one(mute, ProbeStep::ProbeAgain);
                 assert_eq!(round(&mut keepalive, &flow, now), again, "it alone");
                 assert!(is_mute(&keepalive));
             }
             // It answers after all: from now on its silence means something.
             answer(&mut flow, mute);
             let now = last + 3 * K + GAP + 1;
-            assert_eq!(round(&mut keepalive, &flow, now), Judgement::Over);
+            assert_eq!(round(&mut keepalive, &flow, now), KeepaliveAction::Over);
             assert!(!is_mute(&keepalive));
             keepalive.begin(ID, established(), &flow);
             round(&mut keepalive, &flow, now);
@@ -406,35 +414,41 @@ mod tests {
         let doubted = established().doubted();
         let judge = |keepalive: &mut Keepalive, flow: &Flow, now| {
             let judgement = keepalive.judge(ID, doubted, flow, Some(K), now);
-            if let Judgement::Ask(steps) = &judgement {
-                let probes = steps.iter().filter(|(_, step)| *step != Step::Seek);
+            if let KeepaliveAction::Ask(steps) = &judgement {
+                let probes = steps.iter().filter(|(_, step)| *step != ProbeStep::Seek);
                 for &(end, _) in probes {
                     keepalive.probed(ID, end, true, now);
                 }
             }
             judgement
         };
-        for end in End::BOTH {
+        for end in FlowEnd::BOTH {
             let (mut keepalive, mut flow) = (begun(), flow());
-            assert_eq!(judge(&mut keepalive, &flow, 0), both(Step::Probe));
-            assert_eq!(judge(&mut keepalive, &flow, GAP), both(Step::ProbeAgain));
+            assert_eq!(judge(&mut keepalive, &flow, 0), both(ProbeStep::Probe));
+            assert_eq!(
+                judge(&mut keepalive, &flow, GAP),
+                both(ProbeStep::ProbeAgain)
+            );
             answer(&mut flow, end);
-            assert_eq!(judge(&mut keepalive, &flow, GAP + 1), Judgement::Trusted);
+            assert_eq!(
+                judge(&mut keepalive, &flow, GAP + 1),
+                KeepaliveAction::Trusted
+            );
             assert!(!keepalive.is_asking(ID, doubted), "neither end");
         }
         let (mut keepalive, flow) = (begun(), flow());
         for now in [0, GAP, 2 * GAP, 3 * GAP - 1] {
             assert!(matches!(
                 judge(&mut keepalive, &flow, now),
-                Judgement::Ask(_)
+                KeepaliveAction::Ask(_)
             ));
         }
         // One probe that did not leave proves nothing of its end.
         let mut other = Keepalive(keepalive.0.clone());
-        other.probed(ID, End::Client, false, 2 * GAP);
+        other.probed(ID, FlowEnd::Client, false, 2 * GAP);
         assert!(matches!(
             judge(&mut other, &flow, 3 * GAP),
-            Judgement::Ask(_)
+            KeepaliveAction::Ask(_)
         ));
         assert!(keepalive.is_dead(ID, doubted, &flow, Some(K), 3 * GAP));
     }
@@ -444,7 +458,7 @@ mod tests {
         let (mut keepalive, mut flow) = (begun(), flow());
         round(&mut keepalive, &flow, 0);
         // The reset that is doubted.
-        answer(&mut flow, End::Client);
+        answer(&mut flow, FlowEnd::Client);
         let next = established().close().claim(false).publish();
         keepalive.begin_anew(ID, next);
         assert!(keepalive.is_asking(ID, established()), "another flow");
@@ -452,21 +466,24 @@ mod tests {
         keepalive.begin_anew(ID, doubted);
         keepalive.begin(ID, doubted, &flow);
         let judgement = keepalive.judge(ID, doubted, &flow, Some(K), 1);
-        assert_eq!(judgement, both(Step::Probe));
+        assert_eq!(judgement, both(ProbeStep::Probe));
     }
 
     #[test]
     fn data_and_what_came_before_a_probe_are_no_answers() {
         let (mut keepalive, mut flow) = (begun(), flow());
-        answer(&mut flow, End::Client);
+        answer(&mut flow, FlowEnd::Client);
         round(&mut keepalive, &flow, 0);
-        answer(&mut flow, End::Backend);
+        answer(&mut flow, FlowEnd::Backend);
         flow.ack_request = Be32::new(55);
-        assert_eq!(round(&mut keepalive, &flow, 1), Judgement::Over);
+        assert_eq!(round(&mut keepalive, &flow, 1), KeepaliveAction::Over);
         keepalive.begin(ID, established(), &flow);
         for now in (0..6).map(|round| round * GAP) {
             let judgement = round(&mut keepalive, &flow, now);
-            assert!(matches!(judgement, Judgement::Ask(_)), "{judgement:?}");
+            assert!(
+                matches!(judgement, KeepaliveAction::Ask(_)),
+                "{judgement:?}"
+            );
         }
     }
 
@@ -477,11 +494,14 @@ mod tests {
             round(&mut keepalive, &flow, now);
         }
         for now in (3..10).map(|round| round * GAP) {
-            for end in End::BOTH {
+            for end in FlowEnd::BOTH {
                 keepalive.probed(ID, end, false, now);
             }
             assert_eq!(judge(&mut keepalive, &flow, now + GAP - 1), wait());
-            assert_eq!(judge(&mut keepalive, &flow, now + GAP), both(Step::Probe));
+            assert_eq!(
+                judge(&mut keepalive, &flow, now + GAP),
+                both(ProbeStep::Probe)
+            );
         }
         for now in (10..13).map(|round| round * GAP) {
             round(&mut keepalive, &flow, now);
@@ -505,15 +525,18 @@ mod tests {
         assert!(!keepalive.is_asking(ID, next));
         assert_eq!(
             keepalive.judge(ID, next, &flow, Some(K), 3 * GAP),
-            Judgement::Over
+            KeepaliveAction::Over
         );
         // Nor by its answers.
         let (mut keepalive, flow) = silent();
         keepalive.begin(ID, next, &flow);
         for now in (0..6).map(|round| round * GAP) {
             let judgement = keepalive.judge(ID, next, &flow, Some(K), now);
-            assert!(matches!(judgement, Judgement::Ask(_)), "{judgement:?}");
-            for end in End::BOTH {
+            assert!(
+                matches!(judgement, KeepaliveAction::Ask(_)),
+                "{judgement:?}"
+            );
+            for end in FlowEnd::BOTH {
                 keepalive.probed(ID, end, true, now);
             }
         }
@@ -524,12 +547,12 @@ mod tests {
         let flow = flow();
         assert_eq!(
             begun().judge(ID, established(), &flow, None, 0),
-            Judgement::Over
+            KeepaliveAction::Over
         );
         let closed = established().close();
         assert_eq!(
             begun().judge(ID, closed, &flow, Some(K), 0),
-            Judgement::Over
+            KeepaliveAction::Over
         );
     }
 
@@ -537,9 +560,9 @@ mod tests {
     fn beginning_again_changes_nothing() {
         let (mut keepalive, mut flow) = (begun(), flow());
         round(&mut keepalive, &flow, 0);
-        answer(&mut flow, End::Client);
+        answer(&mut flow, FlowEnd::Client);
         keepalive.begin(ID, established(), &flow);
-        let again = one(End::Backend, Step::ProbeAgain);
+        let again = one(FlowEnd::Backend, ProbeStep::ProbeAgain);
         assert_eq!(round(&mut keepalive, &flow, GAP), again);
     }
 
@@ -553,6 +576,6 @@ mod tests {
         let pages: Vec<usize> = keepalive.0.iter().map(Vec::len).collect();
         let page = usize::try_from(PAGE).unwrap();
         assert_eq!(pages, [0, page, 0, 0, 0, 0, 0, 0, 0, page]);
-        assert_eq!(size_of::<Probed>(), 80);
+        assert_eq!(size_of::<ProbedFlow>(), 80);
     }
 }

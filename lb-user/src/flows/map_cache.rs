@@ -16,7 +16,7 @@ use lb_common::{
 
 use super::{
     keepalive::next_hops::{NextHop, NextHops},
-    reset::segments::End,
+    reset::segments::FlowEnd,
 };
 use crate::dataplane::{ids::FreeIds, labels::Labels, maps::Maps};
 
@@ -50,9 +50,9 @@ impl MapCache {
     }
 
     /// A flow with the numbers that this end of it knows; none if they are not known any more.
-    pub(super) fn numbers(&self, id: u32, flow: &Flow, end: End) -> Option<Flow> {
+    pub(super) fn numbers(&self, id: u32, flow: &Flow, end: FlowEnd) -> Option<Flow> {
         let word = FlowState::from_raw(flow.word);
-        if end == End::Backend || !word.is_spliced() {
+        if end == FlowEnd::Backend || !word.is_spliced() {
             return Some(*flow);
         }
         Some(self.maps.splice(id, word)?.as_client(flow))
@@ -92,17 +92,17 @@ impl MapCache {
         &mut self,
         id: u32,
         flow: &Flow,
-        end: End,
+        end: FlowEnd,
         sought: bool,
     ) -> Option<(Network, Mac)> {
         match end {
-            End::Client => {
+            FlowEnd::Client => {
                 let client = self.labels.client(id, flow).filter(|_| sought);
                 let now = client.and_then(|client| self.ways.mac(flow.network, client));
                 let mac = now.unwrap_or(flow.client_mac);
                 Some((self.network(flow.network)?, mac))
             }
-            End::Backend => {
+            FlowEnd::Backend => {
                 let backend = self.backend(flow.backend_id)?;
                 Some((self.network(backend.network)?, backend.next_hop))
             }
@@ -115,8 +115,8 @@ impl MapCache {
     }
 
     /// Sends an inquiry for the next hop of an end. Those of backends are watched all the time.
-    pub(super) fn seek(&self, id: u32, flow: &Flow, end: End) {
-        if matches!(end, End::Client)
+    pub(super) fn seek(&self, id: u32, flow: &Flow, end: FlowEnd) {
+        if matches!(end, FlowEnd::Client)
             && let Some(client) = self.labels.client(id, flow)
         {
             self.ways.seek(flow.network, client);

@@ -49,7 +49,7 @@ use crate::{dataplane::maps::Maps, flows::log::Reporter, network::cell_thread};
 
 /// What the thread has done since it started.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct ExpiryCounts {
     /// Flows that ended for being idle.
     pub expired: Count,
     /// Flows that ended because an end did not answer.
@@ -97,7 +97,7 @@ impl Count {
 
 /// What the thread is ordered to do.
 #[derive(Debug)]
-enum Order {
+enum ExpiryOrder {
     Policy(Policy),
     Follow(BTreeMap<u16, NextHop>),
     Cut(Box<EvictSelector>, oneshot::Sender<Done>),
@@ -110,9 +110,9 @@ enum Order {
 #[derive(Debug)]
 pub struct Expiry {
     /// Its sender is what keeps the thread running.
-    orders: Option<mpsc::Sender<Order>>,
+    orders: Option<mpsc::Sender<ExpiryOrder>>,
     thread: Option<JoinHandle<()>>,
-    counts: Arc<Counts>,
+    counts: Arc<ExpiryCounts>,
 }
 
 impl Expiry {
@@ -130,7 +130,7 @@ impl Expiry {
         reporter: Reporter,
     ) -> Result<Self> {
         let (sender, orders) = mpsc::channel();
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<ExpiryCounts>::default();
         let links = WorkerLinks {
             policy,
             orders,
@@ -150,13 +150,13 @@ impl Expiry {
 
     /// From now on flows may be idle for as long as `policy` has it.
     pub fn set(&self, policy: Policy) {
-        self.order(Order::Policy(policy));
+        self.order(ExpiryOrder::Policy(policy));
     }
 
     /// From now on these are the networks, by id, and the threads that resolve their next hops. The answers
     /// go where they went before.
     pub fn follow(&self, networks: BTreeMap<u16, NextHop>) {
-        self.order(Order::Follow(networks));
+        self.order(ExpiryOrder::Follow(networks));
     }
 
     /// Ends the flows that `cut` selects, at once. To be called when no new flow can come to be one of them:
@@ -164,7 +164,7 @@ impl Expiry {
     /// ends before. A caller that does not need it drops it.
     pub fn cut(&self, cut: EvictSelector) -> oneshot::Receiver<Done> {
         let (done, answer) = oneshot::channel();
-        self.order(Order::Cut(Box::new(cut), done));
+        self.order(ExpiryOrder::Cut(Box::new(cut), done));
         answer
     }
 
@@ -172,25 +172,25 @@ impl Expiry {
     /// on](Self::go_on): another process ends flows meanwhile.
     pub async fn rest(&self) {
         let (begun, begins) = oneshot::channel();
-        self.order(Order::Rest(begun));
+        self.order(ExpiryOrder::Rest(begun));
         // Nothing is ever sent.
         let _rests = begins.await;
     }
 
     /// Has a thread that rests begin as a new one would.
     pub fn go_on(&self) {
-        self.order(Order::GoOn);
+        self.order(ExpiryOrder::GoOn);
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: ExpiryOrder) {
         if let Some(sender) = &self.orders {
             // It ends with this handle only.
-            let _ended: Result<(), mpsc::SendError<Order>> = sender.send(order);
+            let _ended: Result<(), mpsc::SendError<ExpiryOrder>> = sender.send(order);
         }
     }
 
     /// What it has done so far.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ExpiryCounts {
         &self.counts
     }
 }

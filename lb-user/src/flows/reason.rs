@@ -70,7 +70,7 @@ impl Judge<'_> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{idle::words::*, keepalive::Judgement, reset::segments::End},
+        super::{idle::words::*, keepalive::KeepaliveAction, reset::segments::FlowEnd},
         *,
     };
 
@@ -97,14 +97,14 @@ mod tests {
         for answers in [54, 0] {
             keepalive.begin(ID, word, &flow);
             for _ in 0..3 {
-                for end in End::BOTH {
+                for end in FlowEnd::BOTH {
                     keepalive.probed(ID, end, true, now);
                 }
                 flow.bytes_request += answers;
                 flow.bytes_reply += answers;
                 now += KEEPALIVE;
                 let judgement = keepalive.judge(ID, word, &flow, Some(KEEPALIVE), now);
-                assert_eq!(judgement == Judgement::Over, answers > 0);
+                assert_eq!(judgement == KeepaliveAction::Over, answers > 0);
             }
         }
         let mut holds = |cause: Cause, flow: &Flow| {

@@ -10,11 +10,11 @@ use lb_common::{conntrack::FlowState, maps::usage};
 /// What a look at all entries saw, by the indexes of [`lb_common::maps::usage`], or of
 /// [`lb_common::maps::quota`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look(Vec<Seen>);
+pub struct Look(Vec<FlowTally>);
 
 /// Flows of one network, service or quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct FlowTally {
     live: u32,
     /// Sum of the scattered ids, generations and states, of flows that are over as well: had a flow come
     /// and gone in between, it would be another one.
@@ -24,7 +24,7 @@ struct Seen {
 impl Look {
     /// Before the first entry; `len` is that of the map.
     pub fn new(len: usize) -> Self {
-        Self(vec![Seen::default(); len])
+        Self(vec![FlowTally::default(); len])
     }
 
     /// Notes an entry: a flow, or what is left of one.
@@ -64,9 +64,9 @@ pub fn corrections(first: &Look, between: &[u32], second: &Look) -> Vec<(u32, i3
     all.filter_map(wrong).collect()
 }
 
-fn correction(first: &Seen, value: u32, second: &Seen) -> i32 {
+fn correction(first: &FlowTally, value: u32, second: &FlowTally) -> i32 {
     // A value below zero has wrapped, as the data plane's additions do.
-    let missing = |seen: &Seen| seen.live.wrapping_sub(value).cast_signed();
+    let missing = |seen: &FlowTally| seen.live.wrapping_sub(value).cast_signed();
     if first == second {
         return missing(first);
     }

@@ -24,16 +24,18 @@ use nix::time::ClockId;
 use tokio::sync::oneshot;
 
 use super::{
-    Counts, Order,
+    ExpiryCounts, ExpiryOrder,
     doubts::Doubts,
     evict::queue::Cuts,
-    expire::{Closed, Marked, Marks, mark, settle},
+    expire::{ClosedFlow, Marked, Marks, mark, settle},
     idle::{Policy, Ticks, age, duration},
-    keepalive::{Judgement, Keepalive, next_hops::NextHops, probe::Step, round_robin::Turns},
+    keepalive::{
+        Keepalive, KeepaliveAction, next_hops::NextHops, probe::ProbeStep, round_robin::Turns,
+    },
     map_cache::MapCache,
     reason::{Cause, Judge},
     reset::{
-        segments::End,
+        segments::FlowEnd,
         sender::{Recipient, ResetSender, is_loud},
     },
     stuck_claims::Claims,
@@ -88,10 +90,10 @@ pub(super) struct Worker {
     pub(crate) usage: UsageTable,
     pub(crate) records: MapCache,
     policy: Policy,
-    orders: Receiver<Order>,
+    orders: Receiver<ExpiryOrder>,
     pub(crate) cuts: Cuts,
     reporter: Reporter,
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) counts: Arc<ExpiryCounts>,
     pub(crate) post: ResetSender,
     keepalive: Keepalive,
     doubts: Doubts,
@@ -112,10 +114,10 @@ pub(super) struct Worker {
 /// What the thread works by, and what it reports to.
 pub(super) struct WorkerLinks {
     pub(super) policy: Policy,
-    pub(super) orders: Receiver<Order>,
+    pub(super) orders: Receiver<ExpiryOrder>,
     pub(super) next_hops: NextHops,
     pub(super) reporter: Reporter,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<ExpiryCounts>,
 }
 
 impl Worker {
@@ -163,7 +165,11 @@ impl Worker {
                 return;
             };
             drop(begun);
-            if !self.orders.iter().any(|order| matches!(order, Order::GoOn)) {
+            if !self
+                .orders
+                .iter()
+                .any(|order| matches!(order, ExpiryOrder::GoOn))
+            {
                 return;
             }
             self = self.begun_anew();
@@ -313,8 +319,8 @@ impl Worker {
 
     /// What follows from a close that we have won. The id goes back last: from then on another flow
     /// may be written into the entry.
-    fn end(&mut self, marked: Marked, closed: &Closed) {
-        let Closed { alive, flow } = closed;
+    fn end(&mut self, marked: Marked, closed: &ClosedFlow) {
+        let ClosedFlow { alive, flow } = closed;
         if alive.is_local() {
             // No flow: its begin was not reported, so its end is not.
             self.give_back(marked.id);
@@ -369,17 +375,19 @@ impl Worker {
         self.keepalive.begin(id, word, flow);
         let now = self.clock();
         match self.keepalive.judge(id, word, flow, Some(keepalive), now) {
-            Judgement::Over => {}
-            Judgement::Trusted => {
+            KeepaliveAction::Over => {}
+            KeepaliveAction::Trusted => {
                 // If this fails, it has another word now: the next pass looks again.
                 self.table.swap(id, word, word.trusted());
             }
-            Judgement::Dead(end) if self.post.has_carrier(id, flow, end, &mut self.records) => {
+            KeepaliveAction::Dead(end)
+                if self.post.has_carrier(id, flow, end, &mut self.records) =>
+            {
                 self.marked.add(mark(&self.table, id, word, Cause::Dead));
             }
             // Nothing reaches it, and it is not known since when.
-            Judgement::Dead(end) => self.keepalive.probed(id, end, false, now),
-            Judgement::Ask(steps) => {
+            KeepaliveAction::Dead(end) => self.keepalive.probed(id, end, false, now),
+            KeepaliveAction::Ask(steps) => {
                 for (end, step) in steps {
                     self.step(id, flow, end, step, now);
                 }
@@ -387,16 +395,16 @@ impl Worker {
         }
     }
 
-    fn step(&mut self, id: u32, flow: &Flow, end: End, step: Step, now: Ticks) {
+    fn step(&mut self, id: u32, flow: &Flow, end: FlowEnd, step: ProbeStep, now: Ticks) {
         let is_sought = match step {
-            Step::Seek => {
+            ProbeStep::Seek => {
                 self.letters += 1;
                 self.records.seek(id, flow, end);
                 self.keepalive.sought(id, end);
                 return;
             }
-            Step::ProbeAgain => true,
-            Step::Probe => false,
+            ProbeStep::ProbeAgain => true,
+            ProbeStep::Probe => false,
         };
         if !self.turns.may(id) {
             return;
@@ -522,15 +530,15 @@ impl Worker {
             .longest_batch_us
             .raise(spent.unwrap_or(u64::MAX));
         match self.orders.recv_timeout(time) {
-            Ok(Order::Policy(policy)) => self.policy = policy,
-            Ok(Order::Follow(networks)) => self.records.follow(networks),
-            Ok(Order::Cut(cut, done)) => self.cuts.ask(*cut, done),
-            Ok(Order::Rest(begun)) => {
+            Ok(ExpiryOrder::Policy(policy)) => self.policy = policy,
+            Ok(ExpiryOrder::Follow(networks)) => self.records.follow(networks),
+            Ok(ExpiryOrder::Cut(cut, done)) => self.cuts.ask(*cut, done),
+            Ok(ExpiryOrder::Rest(begun)) => {
                 self.rest = Some(begun);
                 return Err(Stopped);
             }
             // It does not rest.
-            Ok(Order::GoOn) => {}
+            Ok(ExpiryOrder::GoOn) => {}
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
         }

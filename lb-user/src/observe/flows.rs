@@ -17,7 +17,7 @@ use crate::{
     api::{Filter, FlowLine},
     dataplane::{flows::coarse_now, labels::Labels},
     flows::{
-        evict::selector::Choice,
+        evict::selector::FlowChoice,
         filter::{choose, flow_id, meant, protocol},
         idle::{self, Policy},
         log::clock::millis_since,
@@ -31,7 +31,7 @@ impl Observer {
     /// # Errors
     ///
     /// As `flows::filter::choose`.
-    pub fn choose(&self, filter: &Filter) -> Result<Vec<Choice>, String> {
+    pub fn choose(&self, filter: &Filter) -> Result<Vec<FlowChoice>, String> {
         choose(filter, &self.ids)
     }
 
@@ -40,7 +40,7 @@ impl Observer {
     /// # Errors
     ///
     /// If a map cannot be read.
-    pub fn flows(&self, choices: &[Choice]) -> Result<Vec<FlowLine>> {
+    pub fn flows(&self, choices: &[FlowChoice]) -> Result<Vec<FlowLine>> {
         let names = Names::new(self)?;
         let mut lines = Vec::new();
         for (_, slot) in self.snat_slots()? {

@@ -34,7 +34,7 @@ use crate::{
         peers::peer,
     },
     flows::{
-        evict::selector::{Choice, EndReason, EvictSelector, FIRST_LEG},
+        evict::selector::{EndReason, EvictSelector, FIRST_LEG, FlowChoice},
         filter::choose,
         idle::{age, duration},
         log::Reporter,
@@ -418,10 +418,10 @@ impl Leg {
     }
 
     /// What means this one alone.
-    pub fn choice(&self) -> Choice {
-        Choice {
+    pub fn choice(&self) -> FlowChoice {
+        FlowChoice {
             id: Some(self.id),
-            ..Choice::default()
+            ..FlowChoice::default()
         }
     }
 
@@ -715,9 +715,9 @@ pub(super) mod tests {
             ..EvictSelector::default()
         });
         legs.cut(&EvictSelector {
-            chosen: vec![Choice {
+            chosen: vec![FlowChoice {
                 id: Some(guards[2].leg.id),
-                ..Choice::default()
+                ..FlowChoice::default()
             }],
             ..EvictSelector::default()
         });

@@ -8,7 +8,7 @@ use lb_common::maps::snat::{FLOWS_PER_ADDRESS, base};
 
 use super::{
     super::reset::sender::is_loud,
-    queue::{Done, Wanted},
+    queue::{Done, QueuedCut},
     terminate::{Severed, Termination, sever},
 };
 use crate::{
@@ -68,7 +68,7 @@ impl Worker {
     }
 
     /// Severs what is to be cut of all entries; whether one has to be tried again.
-    fn walk(&mut self, slots: &[u16], wanted: &mut Wanted) -> bool {
+    fn walk(&mut self, slots: &[u16], wanted: &mut QueuedCut) -> bool {
         let mut missed = false;
         let mut now = self.clock();
         for slot in slots {

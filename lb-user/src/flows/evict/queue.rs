@@ -29,7 +29,7 @@ pub struct Done {
 
 /// A cut that is to be made, or is being made.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct QueuedCut {
     pub(super) cut: EvictSelector,
     pub(super) flows: u64,
     pub(super) silenced: u64,
@@ -40,20 +40,20 @@ pub(super) struct Wanted {
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
-    wanted: Option<Wanted>,
+    wanted: Option<QueuedCut>,
     severed: VecDeque<Severed>,
     /// Those at the front of `severed` whose grace period is over.
     ready: usize,
     /// Flows that were ever severed, and let go.
     total: (u64, u64),
     /// Cuts that were made and have flows in `severed`: how many are `total` when the last is let go.
-    made: VecDeque<(u64, Wanted)>,
+    made: VecDeque<(u64, QueuedCut)>,
 }
 
 impl Cuts {
     /// Takes an order.
     pub(crate) fn ask(&mut self, cut: EvictSelector, done: oneshot::Sender<Done>) {
-        let wanted = self.wanted.get_or_insert_with(|| Wanted {
+        let wanted = self.wanted.get_or_insert_with(|| QueuedCut {
             cut: EvictSelector::default(),
             flows: 0,
             silenced: 0,
@@ -65,7 +65,7 @@ impl Cuts {
     }
 
     /// What is to be cut now.
-    pub(super) const fn begin(&mut self) -> Option<Wanted> {
+    pub(super) const fn begin(&mut self) -> Option<QueuedCut> {
         self.wanted.take()
     }
 
@@ -87,7 +87,7 @@ impl Cuts {
     }
 
     /// The pass for `wanted` is over. What it has done if all its flows are let go already.
-    pub(super) fn end(&mut self, wanted: Wanted) -> Option<Done> {
+    pub(super) fn end(&mut self, wanted: QueuedCut) -> Option<Done> {
         self.made.push_back((self.total.0, wanted));
         self.answer()
     }

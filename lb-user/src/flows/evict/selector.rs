@@ -48,12 +48,12 @@ pub struct EvictSelector {
     /// A network that is not in here has no flow selected.
     pub strangers: BTreeMap<u16, Rules>,
     /// Those that an operator has chosen: all of a choice must hold.
-    pub chosen: Vec<Choice>,
+    pub chosen: Vec<FlowChoice>,
 }
 
 /// An operator's choice; what is none holds for every flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct FlowChoice {
     /// Of clients in the network with this id.
     pub network: Option<u16>,
     /// Of the service with this id.
@@ -176,7 +176,7 @@ impl EvictSelector {
     }
 }
 
-impl Choice {
+impl FlowChoice {
     /// Whether it is for this flow, the one with this id and this client.
     pub fn holds(&self, flow: &Flow, flow_id: u32, its_client: Option<IpAddr>) -> bool {
         fn is<T: PartialEq>(chosen: Option<&T>, value: &T) -> bool {
@@ -306,7 +306,7 @@ mod tests {
         assert!(EvictSelector::default().is_empty());
         assert_eq!(why(&EvictSelector::default()), None);
         let all = EvictSelector {
-            chosen: vec![Choice::default()],
+            chosen: vec![FlowChoice::default()],
             ..EvictSelector::default()
         };
         assert_eq!(why(&all), Some(EndReason::Operator));
@@ -479,16 +479,16 @@ mod tests {
 
     #[test]
     fn a_choice_of_clients_is_of_their_family() {
-        let of = |prefix: &str| Choice {
+        let of = |prefix: &str| FlowChoice {
             client: Some(net(prefix)),
-            ..Choice::default()
+            ..FlowChoice::default()
         };
         let holds = |prefix: &str, its: &str| of(prefix).holds(&flow(), ID, client(its));
         assert!(holds("fd00::/16", "fd00::7") && holds("fd00::7/128", "fd00::7"));
         assert!(!holds("fd00::/16", "fd01::7") && !holds("::/0", "10.0.0.1"));
         assert!(!holds("0.0.0.0/0", "fd00::7"));
         assert!(!of("::/0").holds(&flow(), ID, None));
-        assert!(Choice::default().holds(&flow(), ID, None));
+        assert!(FlowChoice::default().holds(&flow(), ID, None));
     }
 
     /// Against a search of all of them.
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn all_of_a_choice_must_hold_and_one_choice_is_enough() {
-        let whole = Choice {
+        let whole = FlowChoice {
             network: Some(2),
             service: Some(5),
             backend: Some(7),
@@ -539,23 +539,23 @@ mod tests {
         assert!(whole.holds(&flow(), ID, client("10.1.2.3")));
         assert!(!whole.holds(&flow(), ID, None));
         let others = [
-            Choice {
+            FlowChoice {
                 network: Some(3),
                 ..whole.clone()
             },
-            Choice {
+            FlowChoice {
                 service: Some(2),
                 ..whole.clone()
             },
-            Choice {
+            FlowChoice {
                 backend: Some(5),
                 ..whole.clone()
             },
-            Choice {
+            FlowChoice {
                 client: Some(net("10.9.9.9/32")),
                 ..whole.clone()
             },
-            Choice {
+            FlowChoice {
                 id: Some(7),
                 ..whole.clone()
             },
@@ -588,11 +588,11 @@ mod tests {
             ]
             .into(),
             strangers: [(3, rules([("10.0.0.0/8", DENY)]))].into(),
-            chosen: vec![Choice::default()],
+            chosen: vec![FlowChoice::default()],
         };
-        let one = Choice {
+        let one = FlowChoice {
             id: Some(ID),
-            ..Choice::default()
+            ..FlowChoice::default()
         };
         cut.merge(EvictSelector {
             disabled: [22].into(),
@@ -618,7 +618,7 @@ mod tests {
             ]
             .into(),
             strangers: [(3, rules([("10.0.0.0/8", DENY)])), (4, rules([]))].into(),
-            chosen: vec![Choice::default(), one],
+            chosen: vec![FlowChoice::default(), one],
         };
         assert_eq!(cut, wanted);
         cut.merge(EvictSelector {

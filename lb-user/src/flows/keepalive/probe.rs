@@ -30,16 +30,16 @@ pub(super) struct Silent {
 
 /// What is to be done about an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum EndAction {
     Answered,
     Wait,
-    Step(Step),
+    Step(ProbeStep),
     Dead,
 }
 
 /// What is to be done for an end that is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ProbeStep {
     /// A probe to where the end was seen.
     Probe,
     /// A probe to where it may be now.
@@ -59,12 +59,18 @@ impl Silent {
     }
 
     /// `answers`: whether the end is known to answer probes.
-    pub(super) fn turn(&self, bytes: u64, answers: bool, now: Ticks, keepalive: Ticks) -> Turn {
+    pub(super) fn turn(
+        &self,
+        bytes: u64,
+        answers: bool,
+        now: Ticks,
+        keepalive: Ticks,
+    ) -> EndAction {
         if bytes != self.bytes {
-            return Turn::Answered;
+            return EndAction::Answered;
         }
         let Some(last) = self.last else {
-            return Turn::Step(Step::Probe);
+            return EndAction::Step(ProbeStep::Probe);
         };
         let gap = gap(keepalive);
         let tried = self.tries >= MAX_PROBES;
@@ -78,14 +84,14 @@ impl Silent {
                 let soon = rest - SEEK.min(gap / 2);
                 let seek = self.tries > 0 && !self.sought && waited >= soon;
                 if seek {
-                    Turn::Step(Step::Seek)
+                    EndAction::Step(ProbeStep::Seek)
                 } else {
-                    Turn::Wait
+                    EndAction::Wait
                 }
             }
-            _ if tried && answers => Turn::Dead,
-            _ if self.tries > 0 => Turn::Step(Step::ProbeAgain),
-            _ => Turn::Step(Step::Probe),
+            _ if tried && answers => EndAction::Dead,
+            _ if self.tries > 0 => EndAction::Step(ProbeStep::ProbeAgain),
+            _ => EndAction::Step(ProbeStep::Probe),
         }
     }
 

@@ -50,12 +50,12 @@ mod tests {
     use lb_common::maps::flow::Flow;
 
     use super::{
-        super::{Judgement, Keepalive},
+        super::{Keepalive, KeepaliveAction},
         *,
     };
     use crate::flows::{
         idle::words::*,
-        reset::segments::{End, Pace},
+        reset::segments::{FlowEnd, SendRate},
     };
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
         const KEEPALIVE: Ticks = 30_000;
         let mut keepalive = Keepalive::default();
         let mut turns = Turns::new(0);
-        let mut pace = Pace::new(1, 100, 0);
+        let mut pace = SendRate::new(1, 100, 0);
         let mut flows: BTreeMap<u32, (Flow, Ticks)> =
             (0..FLOWS).map(|id| (id, (Flow::default(), 0))).collect();
         let mut probed: BTreeMap<u32, Ticks> = BTreeMap::new();
@@ -105,9 +105,9 @@ mod tests {
                     keepalive.begin(id, established(), flow);
                 }
                 match keepalive.judge(id, established(), flow, Some(KEEPALIVE), now) {
-                    Judgement::Over | Judgement::Trusted => {}
-                    Judgement::Dead(_) => panic!("{id} lives"),
-                    Judgement::Ask(steps) => {
+                    KeepaliveAction::Over | KeepaliveAction::Trusted => {}
+                    KeepaliveAction::Dead(_) => panic!("{id} lives"),
+                    KeepaliveAction::Ask(steps) => {
                         for (end, _) in steps {
                             if !turns.may(id) {
                                 continue;
@@ -119,8 +119,8 @@ mod tests {
                             keepalive.probed(id, end, true, now);
                             // It answers at once.
                             match end {
-                                End::Client => flow.bytes_request += 54,
-                                End::Backend => flow.bytes_reply += 54,
+                                FlowEnd::Client => flow.bytes_request += 54,
+                                FlowEnd::Backend => flow.bytes_reply += 54,
                             }
                             *last_seen = now;
                             probed.insert(id, now);

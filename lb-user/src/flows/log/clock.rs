@@ -12,12 +12,12 @@ use crate::dataplane::flows::coarse_now;
 
 /// Both clocks, read at once.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct LogClock {
     coarse: u32,
     wall: SystemTime,
 }
 
-impl Clock {
+impl LogClock {
     pub(super) fn now() -> Result<Self> {
         Ok(Self {
             coarse: coarse_now()?,
@@ -91,8 +91,8 @@ pub(super) mod tests {
     use super::*;
 
     /// A clock whose time is `coarse` at `millis` after 1970.
-    pub(in crate::flows::log) fn clock(coarse: u32, millis: u64) -> Clock {
-        Clock {
+    pub(in crate::flows::log) fn clock(coarse: u32, millis: u64) -> LogClock {
+        LogClock {
             coarse,
             wall: UNIX_EPOCH + Duration::from_millis(millis),
         }
@@ -150,7 +150,7 @@ pub(super) mod tests {
     #[test]
     fn both_clocks_are_read() {
         let before = SystemTime::now();
-        let clock = Clock::now().unwrap();
+        let clock = LogClock::now().unwrap();
         let Stamp(now) = clock.at(clock.coarse);
         assert!(before <= now && now <= SystemTime::now());
     }

@@ -18,7 +18,7 @@ use lb_common::{
 };
 use serde::Serialize;
 
-use super::clock::Clock;
+use super::clock::LogClock;
 use crate::{
     dataplane::labels::Labels,
     flows::{filter::protocol, log::clock::millis_since},
@@ -32,7 +32,7 @@ const REMEMBERED: usize = 1 << 20;
 const UNKNOWN: &str = "-";
 
 /// Makes lines of events.
-pub(super) struct Lines {
+pub(super) struct LogLines {
     networks: HashMap<u32, String>,
     services: HashMap<u32, String>,
     /// Flow id -> its generation, and when it began.
@@ -43,7 +43,7 @@ pub(super) struct Lines {
 
 /// A line.
 #[derive(Serialize)]
-struct Line<'a> {
+struct LogLine<'a> {
     time: String,
     event: &'static str,
     id: u32,
@@ -63,7 +63,7 @@ struct Line<'a> {
     duration_ms: Option<u64>,
 }
 
-impl Lines {
+impl LogLines {
     pub(super) fn new(ids: &Ids, labels: Labels) -> Self {
         let mut lines = Self {
             networks: HashMap::new(),
@@ -91,7 +91,7 @@ impl Lines {
     pub(super) fn write(
         &mut self,
         text: &mut Vec<u8>,
-        clock: &Clock,
+        clock: &LogClock,
         event: &FlowEvent,
     ) -> serde_json::Result<()> {
         let FlowEvent {
@@ -119,7 +119,7 @@ impl Lines {
         let name = |names: &HashMap<u32, String>, id: u16| names.get(&id.into()).cloned();
         let network = name(&self.networks, flow.network);
         let service = name(&self.services, flow.service);
-        let line = Line {
+        let line = LogLine {
             time: clock.at(*time).to_string(),
             event: if *kind == BEGAN { "began" } else { "ended" },
             id: *id,
@@ -205,12 +205,12 @@ mod tests {
     use super::*;
     use crate::flows::log::clock::tests::clock;
 
-    fn lines() -> Lines {
+    fn lines() -> LogLines {
         let mut ids = Ids::default();
         ids.insert(Kind::Network, "tenant-a", 2);
         ids.insert(Kind::Service, "api-a", 5);
         ids.insert(Kind::Pool, "kas-a", 2);
-        Lines::new(&ids, Labels::anonymous(0))
+        LogLines::new(&ids, Labels::anonymous(0))
     }
 
     /// An event of the flow `id` that has been claimed `generation` times, at `time`.
@@ -244,7 +244,7 @@ mod tests {
     }
 
     /// The line of `event`, read at `now`, which is 2001-09-09T01:46:40Z.
-    fn text(lines: &mut Lines, now: u32, event: &FlowEvent) -> String {
+    fn text(lines: &mut LogLines, now: u32, event: &FlowEvent) -> String {
         let mut text = Vec::new();
         let clock = clock(now, 1_000_000_000_000);
         lines.write(&mut text, &clock, event).unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     /// The duration in the line of `event`, read at once.
-    fn duration(lines: &mut Lines, event: &FlowEvent) -> serde_json::Value {
+    fn duration(lines: &mut LogLines, event: &FlowEvent) -> serde_json::Value {
         let text = text(lines, event.time, event);
         let line: serde_json::Value = serde_json::from_str(&text).unwrap();
         line.get("duration_ms").unwrap().clone()

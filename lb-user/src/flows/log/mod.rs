@@ -22,7 +22,7 @@ use lb_common::maps::event::FlowEvent;
 use tokio::sync::mpsc;
 
 pub(crate) use self::clock::Stamp;
-use self::{clock::Clock, line::Lines, merge::Heads, writer::Writer};
+use self::{clock::LogClock, line::LogLines, merge::Heads, writer::Writer};
 use crate::{
     dataplane::{events::FlowEvents, labels::Labels},
     model::registry::Ids,
@@ -81,7 +81,7 @@ pub struct FlowLog {
     events: Option<FlowEvents>,
     reports: Reports,
     heads: Heads,
-    lines: Lines,
+    lines: LogLines,
     writer: Writer,
 }
 
@@ -98,7 +98,7 @@ impl FlowLog {
             events: Some(FlowEvents::open(folder)?),
             reports,
             heads: Heads::default(),
-            lines: Lines::new(ids, Labels::open(folder)?),
+            lines: LogLines::new(ids, Labels::open(folder)?),
             writer,
         })
     }
@@ -138,7 +138,7 @@ impl FlowLog {
                 Some(event) = self.reports.receiver.recv() => self.heads.report = Some(event),
             }
         }
-        let clock = Clock::now()?;
+        let clock = LogClock::now()?;
         let mut text = Vec::new();
         for _ in 0..BATCH {
             let Some(event) = self.next() else {
@@ -178,7 +178,7 @@ impl Drop for FlowLog {
     fn drop(&mut self) {
         let mut text = Vec::new();
         while let Some(event) = self.heads.take() {
-            let line = Clock::now().map(|clock| self.lines.write(&mut text, &clock, &event));
+            let line = LogClock::now().map(|clock| self.lines.write(&mut text, &clock, &event));
             if !matches!(line, Ok(Ok(()))) {
                 self.reports.lost.fetch_add(1, Ordering::Relaxed);
             }

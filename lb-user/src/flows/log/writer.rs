@@ -43,7 +43,7 @@ impl Writer {
         let waiting = Arc::new(AtomicUsize::new(0));
         let written = Arc::clone(&waiting);
         let (finished, done) = mpsc::sync_channel(1);
-        let mut target = Target::new(path, Arc::clone(&lost));
+        let mut target = LogFile::new(path, Arc::clone(&lost));
         let work = move |()| {
             target.run(&texts, &written);
             // The receiver is gone if the process has ended already.
@@ -82,7 +82,7 @@ impl Drop for Writer {
 }
 
 /// The file, as the thread sees it.
-struct Target {
+struct LogFile {
     path: PathBuf,
     file: Option<File>,
     /// Device and inode of the file that was written last.
@@ -95,7 +95,7 @@ struct Target {
     reported: Option<Instant>,
 }
 
-impl Target {
+impl LogFile {
     fn new(path: &Path, lost: Arc<AtomicU64>) -> Self {
         Self {
             path: path.to_owned(),
@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    fn lost(target: &Target) -> u64 {
+    fn lost(target: &LogFile) -> u64 {
         target.lost.load(Ordering::Relaxed)
     }
 
@@ -227,7 +227,7 @@ mod tests {
     fn others_may_not_read_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flows.json");
-        let mut target = Target::new(&path, Arc::default());
+        let mut target = LogFile::new(&path, Arc::default());
         target.write(b"a\n");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o137, 0, "{mode:o}");
@@ -238,7 +238,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flows.json");
         let old = folder.path().join("flows.json.1");
-        let mut target = Target::new(&path, Arc::default());
+        let mut target = LogFile::new(&path, Arc::default());
         target.write(b"a\nhal");
         fs::rename(&path, &old).unwrap();
         target.write(b"b\n");
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_costs_lines_and_they_are_counted() {
-        let mut target = Target::new(Path::new("/dev/full"), Arc::default());
+        let mut target = LogFile::new(Path::new("/dev/full"), Arc::default());
         target.write(b"a\nb\n");
         assert_eq!(lost(&target), 2);
         target.write(b"c\n");
@@ -273,7 +273,7 @@ mod tests {
     fn a_missing_folder_may_come_later() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("later/flows.json");
-        let mut target = Target::new(&path, Arc::default());
+        let mut target = LogFile::new(&path, Arc::default());
         target.write(b"a\n");
         assert_eq!(lost(&target), 1);
         fs::create_dir(path.parent().unwrap()).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     fn half_a_line_does_not_spoil_the_next() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flows.json");
-        let mut target = Target::new(&path, Arc::default());
+        let mut target = LogFile::new(&path, Arc::default());
         target.write(b"hal");
         assert!(target.broken);
         target.write(b"a\n");

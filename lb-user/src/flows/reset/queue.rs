@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use lb_common::tcp_frame::{BareSegment, Frame};
 
-use super::segments::{End, Pace};
+use super::segments::{FlowEnd, SendRate};
 use crate::{
     flows::idle::{Ticks, age},
     network::raw::Sent,
@@ -37,7 +37,7 @@ pub(super) struct Tally {
 pub(super) struct ResetQueue {
     clients: VecDeque<PendingReset>,
     backends: VecDeque<PendingReset>,
-    pace: Pace,
+    pace: SendRate,
     /// Since when the NIC of the first one has been full.
     full: Option<Ticks>,
 }
@@ -47,7 +47,7 @@ impl ResetQueue {
         Self {
             clients: VecDeque::new(),
             backends: VecDeque::new(),
-            pace: Pace::new(PACE.0, PACE.1, now),
+            pace: SendRate::new(PACE.0, PACE.1, now),
             full: None,
         }
     }
@@ -62,10 +62,10 @@ impl ResetQueue {
     }
 
     /// Takes one; whether there was room for it.
-    pub(super) fn add(&mut self, end: End, letter: PendingReset) -> bool {
+    pub(super) fn add(&mut self, end: FlowEnd, letter: PendingReset) -> bool {
         let queue = match end {
-            End::Client => &mut self.clients,
-            End::Backend => &mut self.backends,
+            FlowEnd::Client => &mut self.clients,
+            FlowEnd::Backend => &mut self.backends,
         };
         let room = queue.len() < MAX_RESETS_WAITING;
         if room {
@@ -164,7 +164,7 @@ mod tests {
 
     fn outbox(clients: &[PendingReset], backends: &[PendingReset]) -> ResetQueue {
         let mut outbox = ResetQueue::new(0);
-        for (end, letters) in [(End::Backend, backends), (End::Client, clients)] {
+        for (end, letters) in [(FlowEnd::Backend, backends), (FlowEnd::Client, clients)] {
             assert!(letters.iter().all(|letter| outbox.add(end, *letter)));
         }
         outbox
@@ -252,11 +252,11 @@ mod tests {
         let mut outbox = ResetQueue::new(0);
         for number in 0..MAX_RESETS_WAITING {
             assert!(outbox.has_room());
-            assert!(outbox.add(End::Backend, letter(2, number % 100)));
+            assert!(outbox.add(FlowEnd::Backend, letter(2, number % 100)));
         }
         assert!(!outbox.has_room());
-        assert!(!outbox.add(End::Backend, letter(2, 0)));
-        assert!(outbox.add(End::Client, letter(2, 0)));
+        assert!(!outbox.add(FlowEnd::Backend, letter(2, 0)));
+        assert!(outbox.add(FlowEnd::Client, letter(2, 0)));
         // Where there are clients' letters, they make no room for others; then there is some.
         assert_eq!(send(&mut outbox, 1000).len(), 1024);
         assert!(outbox.has_room());

@@ -17,14 +17,14 @@ use crate::{
 
 /// One end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum FlowEnd {
     /// The end that opened it.
     Client,
     /// Where it was sent.
     Backend,
 }
 
-impl End {
+impl FlowEnd {
     /// Both.
     pub const BOTH: [Self; 2] = [Self::Client, Self::Backend];
 }
@@ -56,30 +56,30 @@ impl<'a> Tuple<'a> {
     }
 
     /// Ends the connection of `end`: a reset with the number that it expects.
-    pub const fn reset(&self, end: End) -> BareSegment {
+    pub const fn reset(&self, end: FlowEnd) -> BareSegment {
         let (sequence, acknowledgment) = self.numbers(end);
         self.segment(end, sequence, acknowledgment, RST | ACK, 0)
     }
 
     /// Makes `end` answer: an acknowledgment with a number just before the one that it expects
     /// (RFC 9293 section 3.8.4).
-    pub const fn probe(&self, end: End) -> BareSegment {
+    pub const fn probe(&self, end: FlowEnd) -> BareSegment {
         let (sequence, acknowledgment) = self.numbers(end);
         let old = Be32::new(sequence.get().wrapping_sub(1));
         self.segment(end, old, acknowledgment, ACK, WINDOW)
     }
 
     /// What `end` expects next, and what was received from it.
-    const fn numbers(&self, end: End) -> (Be32, Be32) {
+    const fn numbers(&self, end: FlowEnd) -> (Be32, Be32) {
         match end {
-            End::Client => (self.flow.ack_request, self.flow.ack_reply),
-            End::Backend => (self.flow.ack_reply, self.flow.ack_request),
+            FlowEnd::Client => (self.flow.ack_request, self.flow.ack_reply),
+            FlowEnd::Backend => (self.flow.ack_reply, self.flow.ack_request),
         }
     }
 
     const fn segment(
         &self,
-        end: End,
+        end: FlowEnd,
         sequence: Be32,
         acknowledgment: Be32,
         flags: u8,
@@ -87,8 +87,8 @@ impl<'a> Tuple<'a> {
     ) -> BareSegment {
         let flow = self.flow;
         let (addresses, source_port, destination_port) = match end {
-            End::Client => (self.to_client, flow.vip_port, flow.client_port),
-            End::Backend => (self.to_backend, self.snat_port, flow.backend_port),
+            FlowEnd::Client => (self.to_client, flow.vip_port, flow.client_port),
+            FlowEnd::Backend => (self.to_backend, self.snat_port, flow.backend_port),
         };
         BareSegment {
             source_mac: Mac::from_raw([0; 3]),
@@ -118,14 +118,14 @@ pub fn address(segment: BareSegment, network: &Network, next_hop: Mac) -> Option
 
 /// A rate: so many per tick, and so many in one go.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct SendRate {
     per_tick: u32,
     burst: u32,
     left: u32,
     seen: Ticks,
 }
 
-impl Pace {
+impl SendRate {
     /// Full from the start.
     pub const fn new(per_tick: u32, burst: u32, now: Ticks) -> Self {
         Self {
@@ -206,7 +206,7 @@ mod tests {
     fn each_end_gets_the_reset_that_it_accepts() {
         let (flow, page) = (flow(), page());
         let tuple = tuple(base(0) + 7, &flow, &page);
-        let client = tuple.reset(End::Client);
+        let client = tuple.reset(FlowEnd::Client);
         assert_eq!(
             read(&client),
             (
@@ -216,7 +216,7 @@ mod tests {
                 1001
             )
         );
-        let backend = tuple.reset(End::Backend);
+        let backend = tuple.reset(FlowEnd::Backend);
         assert_eq!(
             read(&backend),
             (
@@ -248,11 +248,11 @@ mod tests {
         let end = |text: &str, port| (text.parse::<IpAddr>().unwrap(), port);
         let tuple = Tuple::new(id, &flow, &page, &labels).unwrap();
         assert_eq!(
-            read(&tuple.reset(End::Client)),
+            read(&tuple.reset(FlowEnd::Client)),
             (end("fd00::110", 6443), end("2001:db8::9", 40000), 0, 1001)
         );
         assert_eq!(
-            read(&tuple.probe(End::Backend)),
+            read(&tuple.probe(FlowEnd::Backend)),
             (end("fd00:1::1", 1031), end("fd00:1::5", 30918), 1000, 0)
         );
         let gone = Flow {
@@ -271,19 +271,19 @@ mod tests {
     fn a_probe_is_one_behind_what_is_expected_also_over_the_wrap() {
         let (flow, page) = (flow(), page());
         let tuple = tuple(base(0), &flow, &page);
-        let client = tuple.probe(End::Client);
+        let client = tuple.probe(FlowEnd::Client);
         assert_eq!(
             (client.sequence.get(), client.acknowledgment.get()),
             (u32::MAX, 1001)
         );
-        let backend = tuple.probe(End::Backend);
+        let backend = tuple.probe(FlowEnd::Backend);
         assert_eq!(
             (backend.sequence.get(), backend.acknowledgment.get()),
             (1000, 0)
         );
         for (probe, reset) in [
-            (client, tuple.reset(End::Client)),
-            (backend, tuple.reset(End::Backend)),
+            (client, tuple.reset(FlowEnd::Client)),
+            (backend, tuple.reset(FlowEnd::Backend)),
         ] {
             assert_eq!((probe.flags, probe.window), (ACK, WINDOW));
             let ((from, to, ..), (reset_from, reset_to, ..)) = (read(&probe), read(&reset));
@@ -300,7 +300,7 @@ mod tests {
             vlan: 2003,
             ..Network::default()
         };
-        let reset = tuple(base(0), &flow, &page).reset(End::Client);
+        let reset = tuple(base(0), &flow, &page).reset(FlowEnd::Client);
         let frame = address(reset, &network, flow.client_mac).unwrap().frame();
         let bytes = frame.as_ref();
         assert_eq!(bytes[..6], CLIENT_MAC);
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn nothing_is_sent_where_there_is_no_way() {
         let (flow, page) = (flow(), page());
-        let reset = tuple(base(0), &flow, &page).reset(End::Backend);
+        let reset = tuple(base(0), &flow, &page).reset(FlowEnd::Backend);
         let network = Network {
             ifindex: 5,
             ..Network::default()
@@ -327,8 +327,8 @@ mod tests {
 
     #[test]
     fn a_pace_has_a_burst_and_a_rate() {
-        let mut pace = Pace::new(4, 100, 7);
-        let taken = |pace: &mut Pace, now| (0..1000).filter(|_| pace.take(now)).count();
+        let mut pace = SendRate::new(4, 100, 7);
+        let taken = |pace: &mut SendRate, now| (0..1000).filter(|_| pace.take(now)).count();
         assert_eq!(taken(&mut pace, 7), 100);
         assert_eq!(taken(&mut pace, 7), 0);
         assert_eq!(taken(&mut pace, 8), 4);

@@ -13,11 +13,11 @@ use lb_common::{
 
 use super::{
     queue::{PendingReset, ResetQueue, Tally},
-    segments::{End, Pace, Tuple, address},
+    segments::{FlowEnd, SendRate, Tuple, address},
 };
 use crate::{
     dataplane::flows::FlowTable,
-    flows::{Counts, idle::Ticks, map_cache::MapCache},
+    flows::{ExpiryCounts, idle::Ticks, map_cache::MapCache},
     network::raw::{Nics, Sent},
 };
 
@@ -41,7 +41,7 @@ struct Ended {
 /// An end of a flow that a frame is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recipient {
-    pub(crate) end: End,
+    pub(crate) end: FlowEnd,
     /// Whether its MAC has been asked for: it may be at another one than the flow's.
     pub(crate) is_sought: bool,
 }
@@ -49,11 +49,11 @@ pub(crate) struct Recipient {
 /// The frames on their way.
 pub(crate) struct ResetSender {
     nics: Nics,
-    resets: Pace,
-    probes: Pace,
+    resets: SendRate,
+    probes: SendRate,
     waiting: VecDeque<Ended>,
     outbox: ResetQueue,
-    counts: Arc<Counts>,
+    counts: Arc<ExpiryCounts>,
 }
 
 /// Whether the ends of a flow that was `alive` are reset: at least one of them has a connection then.
@@ -62,11 +62,11 @@ pub(crate) fn is_loud(alive: FlowState) -> bool {
 }
 
 impl ResetSender {
-    pub(crate) fn new(counts: Arc<Counts>, now: Ticks) -> Self {
+    pub(crate) fn new(counts: Arc<ExpiryCounts>, now: Ticks) -> Self {
         Self {
             nics: Nics::default(),
-            resets: Pace::new(RESETS.0, RESETS.1, now),
-            probes: Pace::new(PROBES.0, PROBES.1, now),
+            resets: SendRate::new(RESETS.0, RESETS.1, now),
+            probes: SendRate::new(PROBES.0, PROBES.1, now),
             waiting: VecDeque::new(),
             outbox: ResetQueue::new(now),
             counts,
@@ -90,7 +90,7 @@ impl ResetSender {
 
     /// Makes the resets of a flow that was cut, whose id no other flow has yet.
     pub(crate) fn make_resets(&mut self, id: u32, flow: &Flow, records: &mut MapCache) {
-        for end in End::BOTH {
+        for end in FlowEnd::BOTH {
             let to = Recipient {
                 end,
                 is_sought: false,
@@ -141,7 +141,7 @@ impl ResetSender {
         self.waiting.pop_front();
         // Once the id is claimed, the tuple may be another flow's already.
         let flow = table.flow(id).filter(|(found, _)| *found == word);
-        for end in End::BOTH {
+        for end in FlowEnd::BOTH {
             let sent = flow.is_some_and(|(_, flow)| {
                 let to = Recipient {
                     end,
@@ -189,7 +189,7 @@ impl ResetSender {
         &mut self,
         id: u32,
         flow: &Flow,
-        end: End,
+        end: FlowEnd,
         records: &mut MapCache,
     ) -> bool {
         let way = records.way(id, flow, end, false);

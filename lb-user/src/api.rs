@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::health::{Outcome, Verdict};
+use crate::health::{CheckOutcome, HealthVerdict};
 
 /// A request to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,7 +255,7 @@ pub struct BackendHealth {
     /// Whether it is checked at all.
     pub checked: bool,
     /// The verdict of the checks.
-    pub verdict: Verdict,
+    pub verdict: HealthVerdict,
     /// Its weight as checks, ramp and operator leave it, in hundredths; 0: it gets no new flows.
     #[serde(alias = "share")]
     pub effective_weight: u32,
@@ -277,7 +277,7 @@ pub struct BackendHealth {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastCheck {
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// How long it took.
     pub took_ms: u64,
     /// How long ago it ended.

@@ -42,7 +42,7 @@ pub(super) struct Caller {
 }
 
 /// Why there is no [`Answer`].
-struct Refusal(StatusCode, String);
+struct ErrorAnswer(StatusCode, String);
 
 /// Answers one request, in any case.
 pub(super) async fn exchange(
@@ -52,12 +52,12 @@ pub(super) async fn exchange(
     let answer = answer(request, caller).await.and_then(|answer| {
         serde_json::to_vec(&answer).map_err(|error| {
             let words = format!("the answer cannot be written as JSON: {error}");
-            Refusal(StatusCode::INTERNAL_SERVER_ERROR, words)
+            ErrorAnswer(StatusCode::INTERNAL_SERVER_ERROR, words)
         })
     });
     let (status, kind, body) = match answer {
         Ok(json) => (StatusCode::OK, "application/json", json),
-        Err(Refusal(status, words)) => {
+        Err(ErrorAnswer(status, words)) => {
             let words = format!("{words}\n").into_bytes();
             (status, "text/plain; charset=utf-8", words)
         }
@@ -72,26 +72,26 @@ pub(super) async fn exchange(
     Ok(response)
 }
 
-async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<Answer, Refusal> {
+async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<Answer, ErrorAnswer> {
     let Caller { peer, orders, .. } = caller;
     if !peer.may_ask(nix::unistd::geteuid().as_raw()) {
         tracing::warn!("admin socket: refused a request of {peer}");
         let words = format!("uid {} may not ask: only root may", peer.uid);
-        return Err(Refusal(StatusCode::FORBIDDEN, words));
+        return Err(ErrorAnswer(StatusCode::FORBIDDEN, words));
     }
     if request.uri().path() != PATH {
         let words = format!("there is nothing but {PATH}");
-        return Err(Refusal(StatusCode::NOT_FOUND, words));
+        return Err(ErrorAnswer(StatusCode::NOT_FOUND, words));
     }
     if request.method() != Method::POST {
         let words = format!("{PATH} takes POST, with a request as JSON");
-        return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, words));
+        return Err(ErrorAnswer(StatusCode::METHOD_NOT_ALLOWED, words));
     }
     let body = body(request.into_body(), caller.read_by).await?;
     caller.asked.store(true, Ordering::Relaxed);
     let request: Request = serde_json::from_slice(&body).map_err(|error| {
         let words = format!("the request is not understood: {error}");
-        Refusal(StatusCode::BAD_REQUEST, words)
+        ErrorAnswer(StatusCode::BAD_REQUEST, words)
     })?;
     if let Err(reason) = request.check() {
         return Ok(Answer::Refused {
@@ -111,11 +111,11 @@ async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<An
     };
     match time::timeout(caller.answer, done).await {
         Ok(Some(answer)) => Ok(answer),
-        Ok(None) => Err(Refusal(
+        Ok(None) => Err(ErrorAnswer(
             StatusCode::SERVICE_UNAVAILABLE,
             "the control plane is ending".to_owned(),
         )),
-        Err(_) => Err(Refusal(
+        Err(_) => Err(ErrorAnswer(
             StatusCode::GATEWAY_TIMEOUT,
             format!(
                 "not done within {} s; it may be done later",
@@ -126,10 +126,10 @@ async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<An
 }
 
 /// The whole body, if it is small and comes in time.
-async fn body(body: Incoming, by: Instant) -> Result<Bytes, Refusal> {
+async fn body(body: Incoming, by: Instant) -> Result<Bytes, ErrorAnswer> {
     let too_large = || {
         let words = format!("the request has more than {BODY_BYTES} bytes");
-        Refusal(StatusCode::PAYLOAD_TOO_LARGE, words)
+        ErrorAnswer(StatusCode::PAYLOAD_TOO_LARGE, words)
     };
     if body.size_hint().lower() > BODY_BYTES as u64 {
         return Err(too_large());
@@ -137,11 +137,11 @@ async fn body(body: Incoming, by: Instant) -> Result<Bytes, Refusal> {
     match time::timeout_at(by, Limited::new(body, BODY_BYTES).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Refusal(
+        Ok(Err(error)) => Err(ErrorAnswer(
             StatusCode::BAD_REQUEST,
             format!("the request cannot be read: {error}"),
         )),
-        Err(_) => Err(Refusal(
+        Err(_) => Err(ErrorAnswer(
             StatusCode::REQUEST_TIMEOUT,
             "the request takes too long".to_owned(),
         )),

@@ -80,7 +80,7 @@ impl Peer {
 
 /// How long each part of a connection may take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+pub(super) struct AdminTimeouts {
     /// Head and body of the request together.
     pub(super) read: Duration,
     /// The control loop, until it has answered.
@@ -89,7 +89,7 @@ pub(super) struct Times {
     pub(super) write: Duration,
 }
 
-impl Default for Times {
+impl Default for AdminTimeouts {
     fn default() -> Self {
         Self {
             read: Duration::from_secs(10),
@@ -104,7 +104,7 @@ impl Default for Times {
 pub struct Server {
     listener: StdListener,
     _file: SocketFile,
-    times: Times,
+    times: AdminTimeouts,
 }
 
 impl Server {
@@ -115,10 +115,10 @@ impl Server {
     ///
     /// The error of the file system, with the path.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::with_times(path, Times::default())
+        Self::with_times(path, AdminTimeouts::default())
     }
 
-    pub(super) fn with_times(path: &Path, times: Times) -> Result<Self> {
+    pub(super) fn with_times(path: &Path, times: AdminTimeouts) -> Result<Self> {
         let (listener, file) =
             bind(path).with_context(|| format!("open the admin socket {}", path.display()))?;
         Ok(Self {
@@ -169,18 +169,18 @@ impl Server {
 struct Connections {
     tasks: JoinSet<()>,
     /// The oldest first; some have ended.
-    all: VecDeque<Known>,
+    all: VecDeque<AdminConnection>,
 }
 
 /// A connection.
-struct Known {
+struct AdminConnection {
     task: AbortHandle,
     since: Instant,
     /// Whether its request is there.
     asked: Arc<AtomicBool>,
 }
 
-impl Known {
+impl AdminConnection {
     /// Whether it has had its time, and has still sent no request.
     fn is_silent(&self) -> bool {
         !self.asked.load(Ordering::Relaxed) && self.since.elapsed() >= GRACE
@@ -191,20 +191,20 @@ impl Connections {
     /// Whether one more can be served.
     fn have_room(&mut self) -> bool {
         self.all.retain(|known| !known.task.is_finished());
-        self.all.len() < CONNECTIONS || self.all.iter().any(Known::is_silent)
+        self.all.len() < CONNECTIONS || self.all.iter().any(AdminConnection::is_silent)
     }
 
     /// Serves one more. If there are too many the oldest that has sent no request goes; where each has sent
     /// one meanwhile, the new one does.
     fn add(&mut self, task: impl Future<Output = ()> + Send + 'static, asked: Arc<AtomicBool>) {
         if self.all.len() >= CONNECTIONS {
-            let silent = self.all.iter().position(Known::is_silent);
+            let silent = self.all.iter().position(AdminConnection::is_silent);
             let Some(silent) = silent.and_then(|silent| self.all.remove(silent)) else {
                 return;
             };
             silent.task.abort();
         }
-        self.all.push_back(Known {
+        self.all.push_back(AdminConnection {
             task: self.tasks.spawn(task),
             since: Instant::now(),
             asked,
@@ -269,7 +269,7 @@ async fn connection(
     stream: UnixStream,
     asked: Arc<AtomicBool>,
     orders: mpsc::Sender<Order>,
-    times: Times,
+    times: AdminTimeouts,
 ) {
     match stream.peer_cred() {
         Ok(credentials) => {
@@ -289,7 +289,7 @@ pub(super) async fn converse(
     peer: Peer,
     asked: Arc<AtomicBool>,
     orders: mpsc::Sender<Order>,
-    times: Times,
+    times: AdminTimeouts,
 ) {
     let caller = Caller {
         peer,

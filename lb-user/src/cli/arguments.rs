@@ -100,7 +100,7 @@ pub(super) enum Command {
     /// Take a backend out, or put it back, whatever the file and its checks say
     Backend {
         #[command(subcommand)]
-        change: Change,
+        change: OperatorChange,
     },
     /// Live flows, all or some, and how to end them
     Flows {
@@ -149,24 +149,24 @@ pub(super) enum Command {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Change {
+pub(super) enum OperatorChange {
     /// No new flows; old ones have the pool's drain_timeout
-    Drain(Named),
+    Drain(NamedBackend),
     /// No new flows, and old ones end at once: both ends are told
-    Disable(Named),
+    Disable(NamedBackend),
     /// As the file and the checks say
-    Enable(Named),
+    Enable(NamedBackend),
     /// Another weight than the file's
     Weight {
         #[command(flatten)]
-        named: Named,
+        named: NamedBackend,
         /// 1 to 256
         #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
         weight: u16,
     },
 }
 
-impl Change {
+impl OperatorChange {
     /// Which backend, what it shall be, and how to say what came of it.
     pub(super) fn parts(self) -> (String, api::Override, Show) {
         let (named, change) = match self {
@@ -180,7 +180,7 @@ impl Change {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Named {
+pub(super) struct NamedBackend {
     /// POOL/BACKEND, or BACKEND where that is one only
     #[arg(value_name = "NAME")]
     backend: String,

@@ -19,12 +19,12 @@ use crate::{
 
 /// The control plane, or the command line itself, has refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct RefusedCommand {
     usage: bool,
     reasons: Vec<String>,
 }
 
-impl Refused {
+impl RefusedCommand {
     /// Because of the request itself.
     pub(super) fn usage(reason: String) -> Self {
         Self {
@@ -41,18 +41,18 @@ impl Refused {
     }
 }
 
-impl Display for Refused {
+impl Display for RefusedCommand {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reasons.join("\n"))
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for RefusedCommand {}
 
 /// Has something done, and prints what comes of it.
 pub(super) fn order(request: &Request, show: &Show) -> Result<()> {
     let instance = &show.instance.name;
-    request.check().map_err(Refused::usage)?;
+    request.check().map_err(RefusedCommand::usage)?;
     let answer = client::ask(instance, request)?;
     if show.output.format == Format::Json {
         print::json(&answer)?;
@@ -71,7 +71,7 @@ fn words(answer: Answer, applied: bool, instance: &str) -> Result<Vec<String>> {
     match answer {
         Answer::Done { lines } => Ok(lines),
         Answer::Changes(changes) => Ok(changes::words(changes, applied, instance)),
-        Answer::Refused { usage, reasons } => Err(Refused { usage, reasons }.into()),
+        Answer::Refused { usage, reasons } => Err(RefusedCommand { usage, reasons }.into()),
         Answer::Health(_) | Answer::Legs { .. } | Answer::Events { .. } => bail!(OTHER_ANSWER),
     }
 }
@@ -119,7 +119,7 @@ mod tests {
         let refused = |usage| {
             let reasons = vec!["a:1: b".to_owned(), "a:2: c".to_owned()];
             let error = words(Answer::Refused { usage, reasons }, false, "main").unwrap_err();
-            error.downcast::<Refused>().unwrap()
+            error.downcast::<RefusedCommand>().unwrap()
         };
         assert_eq!(refused(true).to_string(), "a:1: b\na:2: c");
         assert_eq!(refused(true).exit_code(), ExitCode::from(2));

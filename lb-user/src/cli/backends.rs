@@ -17,13 +17,13 @@ use super::{
 };
 use crate::{
     api::{BackendHealth, ControlStatus, LastCheck, Override, Request},
-    health::{Outcome, Verdict},
+    health::{CheckOutcome, HealthVerdict},
     observe::{BackendLine, Observer},
 };
 
 /// One backend, as in `-o json`.
 #[derive(Debug, Serialize)]
-struct Line {
+struct BackendJson {
     #[serde(flatten)]
     line: BackendLine,
     /// As in the table.
@@ -72,19 +72,19 @@ pub(super) fn show(show: &Show) -> Result<()> {
 }
 
 /// Overrides the file and the checks for a backend.
-pub(super) fn change(change: arguments::Change) -> Result<()> {
+pub(super) fn change(change: arguments::OperatorChange) -> Result<()> {
     let (name, change, show) = change.parts();
     ask::order(&Request::Backend { name, change }, &show)
 }
 
 /// Each backend with what is known of it, by its id.
-fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<Line> {
+fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<BackendJson> {
     let known = status.into_iter().flat_map(|status| status.backends);
     let mut known: HashMap<u32, BackendHealth> =
         known.map(|backend| (backend.id, backend)).collect();
     let lines = backends.into_iter().map(|line| {
         let health = line.id.and_then(|id| known.remove(&id));
-        Line {
+        BackendJson {
             state: health.as_ref().map_or_else(|| "unknown".to_owned(), state),
             line,
             health,
@@ -97,10 +97,10 @@ fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<Line> 
 fn state(health: &BackendHealth) -> String {
     let mut state = match (health.checked, health.verdict) {
         (false, _) => "unchecked",
-        (true, Verdict::Unknown) => "unknown",
-        (true, Verdict::Up) => "up",
-        (true, Verdict::NotReady) => "not ready",
-        (true, Verdict::Dead) => "dead",
+        (true, HealthVerdict::Unknown) => "unknown",
+        (true, HealthVerdict::Up) => "up",
+        (true, HealthVerdict::NotReady) => "not ready",
+        (true, HealthVerdict::Dead) => "dead",
     }
     .to_owned();
     match health.overridden {
@@ -115,9 +115,9 @@ fn state(health: &BackendHealth) -> String {
     state
 }
 
-fn rows(lines: Vec<Line>) -> Vec<[String; 8]> {
+fn rows(lines: Vec<BackendJson>) -> Vec<[String; 8]> {
     let rows = lines.into_iter().map(
-        |Line {
+        |BackendJson {
              line,
              state,
              health,
@@ -149,7 +149,8 @@ fn share(percent: f64) -> String {
 
 fn last_check(last: &LastCheck) -> String {
     let LastCheck {
-        outcome: Outcome::Good(words) | Outcome::NotReady(words) | Outcome::Dead(words),
+        outcome:
+            CheckOutcome::Good(words) | CheckOutcome::NotReady(words) | CheckOutcome::Dead(words),
         took_ms,
         age_ms,
     } = last;
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
     use crate::api::ConfigStatus;
 
-    fn health(id: u32, verdict: Verdict) -> BackendHealth {
+    fn health(id: u32, verdict: HealthVerdict) -> BackendHealth {
         BackendHealth {
             id,
             pool: "p".to_owned(),
@@ -214,10 +215,10 @@ mod tests {
     #[test]
     fn a_state_is_what_checks_and_operators_say() {
         for (verdict, words) in [
-            (Verdict::Unknown, "unknown"),
-            (Verdict::Up, "up"),
-            (Verdict::NotReady, "not ready"),
-            (Verdict::Dead, "dead"),
+            (HealthVerdict::Unknown, "unknown"),
+            (HealthVerdict::Up, "up"),
+            (HealthVerdict::NotReady, "not ready"),
+            (HealthVerdict::Dead, "dead"),
         ] {
             assert_eq!(state(&health(1, verdict)), words);
         }
@@ -225,7 +226,7 @@ mod tests {
             state(&BackendHealth {
                 overridden,
                 retired,
-                ..health(1, Verdict::Up)
+                ..health(1, HealthVerdict::Up)
             })
         };
         assert_eq!(of(Some(Override::Drain), false), "up, drained");
@@ -237,14 +238,17 @@ mod tests {
         assert_eq!(of(None, true), "up, removed");
         let unchecked = BackendHealth {
             checked: false,
-            ..health(1, Verdict::Unknown)
+            ..health(1, HealthVerdict::Unknown)
         };
         assert_eq!(state(&unchecked), "unchecked");
     }
 
     #[test]
     fn backends_and_their_health_meet_by_id() {
-        let known = control(vec![health(2, Verdict::Dead), health(1, Verdict::Up)]);
+        let known = control(vec![
+            health(2, HealthVerdict::Dead),
+            health(1, HealthVerdict::Up),
+        ]);
         let lines = join(
             vec![line(Some(1)), line(Some(2)), line(Some(3)), line(None)],
             known,
@@ -260,10 +264,10 @@ mod tests {
 
     #[test]
     fn a_row_has_its_part_of_the_pool() {
-        let up = [1, 2, 3, 4].map(|id| health(id, Verdict::Up));
+        let up = [1, 2, 3, 4].map(|id| health(id, HealthVerdict::Up));
         let mut known = control(up.to_vec());
         known.as_mut().unwrap().backends[0].last = Some(LastCheck {
-            outcome: Outcome::Good("200 OK".to_owned()),
+            outcome: CheckOutcome::Good("200 OK".to_owned()),
             took_ms: 3,
             age_ms: 2100,
         });

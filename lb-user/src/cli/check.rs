@@ -22,7 +22,7 @@ const TIME_WAIT_SECS: u32 = 60;
 
 /// What a valid file is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CheckOutput {
     /// The configuration with everything written out, as a file.
     Expanded,
     /// One object with all there is to know.
@@ -34,20 +34,20 @@ pub enum Answer {
 /// Checks the file at `path`. Exit code 0: valid, the answer is on stdout. Exit code 2: every problem
 /// is on stderr, or with JSON on stdout as part of the object; so are warnings, which change no exit
 /// code. Exit code 1: the answer could not be written.
-pub fn check(path: &Path, answer: Answer) -> ExitCode {
+pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
     let result = config::load_text(path);
     let code = match result {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(REFUSED),
     };
     let written = match (&result, answer) {
-        (_, Answer::Json) => as_json(&result)
+        (_, CheckOutput::Json) => as_json(&result)
             .map_err(io::Error::from)
             .and_then(|text| writeln!(io::stdout(), "{text}")),
-        (Ok(loaded), Answer::Expanded) => {
+        (Ok(loaded), CheckOutput::Expanded) => {
             warn(&loaded.warnings).and_then(|()| write!(io::stdout(), "{}", loaded.expanded()))
         }
-        (Ok(loaded), Answer::Summary) => {
+        (Ok(loaded), CheckOutput::Summary) => {
             let config = &loaded.config;
             let line = format!("{}: ok: {}", path.display(), summary(config));
             let capacities = report(&capacities(config));
@@ -171,7 +171,7 @@ fn count(number: usize, what: &str, plural: &str) -> String {
 
 /// The answer of `-o json`.
 #[derive(Serialize)]
-struct Object<'a> {
+struct CheckJson<'a> {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<&'a Config>,
@@ -189,7 +189,7 @@ struct Object<'a> {
 fn as_json(result: &Result<Loaded, Problems>) -> serde_json::Result<String> {
     let loaded = result.as_ref().ok();
     let config = loaded.map(|loaded| &loaded.config);
-    serde_json::to_string(&Object {
+    serde_json::to_string(&CheckJson {
         ok: result.is_ok(),
         config,
         capacity: config.map(capacities),

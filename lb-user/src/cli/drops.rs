@@ -7,7 +7,7 @@ use super::{
     print::{self, ago},
     table,
 };
-use crate::observe::{Observer, Packet};
+use crate::observe::{Observer, SampledPacket};
 
 pub(super) fn show(show: &Show) -> Result<()> {
     let mut drops = Observer::open(&show.instance.name)?.drops()?;
@@ -50,7 +50,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
         ],
         samples.into_iter().map(|(reason, network, sample)| {
             let ends = sample.packet.ends();
-            let Packet {
+            let SampledPacket {
                 vlan,
                 protocol,
                 flags,

@@ -27,7 +27,7 @@ pub(super) fn show(after: u64, follow: bool, show: &Show) -> Result<()> {
     if !follow && format == Format::Json {
         return print::json(&events);
     }
-    let mut seen = Seen(after);
+    let mut seen = LatestPrinted(after);
     print(seen.take(events), format)?;
     match follow {
         true => go_on(seen, instance, format),
@@ -36,7 +36,7 @@ pub(super) fn show(after: u64, follow: bool, show: &Show) -> Result<()> {
 }
 
 /// Prints events as they come, also those of the next process.
-fn go_on(mut seen: Seen, instance: &str, format: Format) -> Result<()> {
+fn go_on(mut seen: LatestPrinted, instance: &str, format: Format) -> Result<()> {
     let mut answered = true;
     loop {
         thread::sleep(POLL);
@@ -52,7 +52,7 @@ fn go_on(mut seen: Seen, instance: &str, format: Format) -> Result<()> {
                     answered = false;
                 }
                 if matches!(failure, Failure::NotRunning { .. }) {
-                    seen = Seen(0);
+                    seen = LatestPrinted(0);
                 }
             }
         }
@@ -86,9 +86,9 @@ fn print(events: Vec<(u64, Event)>, format: Format) -> Result<()> {
 
 /// The number of the latest event that was printed.
 #[derive(Debug)]
-struct Seen(u64);
+struct LatestPrinted(u64);
 
-impl Seen {
+impl LatestPrinted {
     /// Notes events as printed; each with how many are missing before it.
     fn take(&mut self, events: Vec<Event>) -> Vec<(u64, Event)> {
         let numbered = events.into_iter().map(|event| {
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said_once() {
-        let mut seen = Seen(0);
-        let missed = |seen: &mut Seen, numbers: &[u64]| -> Vec<u64> {
+        let mut seen = LatestPrinted(0);
+        let missed = |seen: &mut LatestPrinted, numbers: &[u64]| -> Vec<u64> {
             let events = numbers.iter().copied().map(event).collect();
             let taken = seen.take(events).into_iter();
             taken.map(|(missed, _)| missed).collect()
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(missed(&mut seen, &[3]), [2]);
         assert_eq!(seen.0, 3);
         // An operator that requests the events after 5 misses none before.
-        let mut seen = Seen(5);
+        let mut seen = LatestPrinted(5);
         assert_eq!(missed(&mut seen, &[6]), [0]);
     }
 }

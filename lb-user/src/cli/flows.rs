@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{
     arguments::{Format, Show},
-    ask::{self, Refused},
+    ask::{self, RefusedCommand},
     print, table,
 };
 use crate::{
@@ -23,7 +23,7 @@ pub(super) fn show(filter: &Filter, show: &Show) -> Result<()> {
         Ok(choices) => observer.flows(&choices)?,
         // A port that no flow has may be that of a shared VIP's connection.
         Err(_) if filter.snat.is_some() && !legs.is_empty() => Vec::new(),
-        Err(reason) => return Err(Refused::usage(reason).into()),
+        Err(reason) => return Err(RefusedCommand::usage(reason).into()),
     };
     let flows: Vec<FlowLine> = flows.into_iter().chain(legs).collect();
     if show.output.format == Format::Json {
@@ -36,7 +36,7 @@ pub(super) fn show(filter: &Filter, show: &Show) -> Result<()> {
 pub(super) fn kill(filter: Filter, show: &Show) -> Result<()> {
     if filter.is_empty() && !filter.all {
         let words = "--kill without a filter ends every flow: say --all if that is meant";
-        return Err(Refused::usage(words.to_owned()).into());
+        return Err(RefusedCommand::usage(words.to_owned()).into());
     }
     ask::order(&Request::Kill(filter), show)
 }

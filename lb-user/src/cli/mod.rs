@@ -31,7 +31,7 @@ use tracing_subscriber::EnvFilter;
 
 use self::{
     arguments::{Cli, Command, Format},
-    ask::Refused,
+    ask::RefusedCommand,
 };
 use crate::system::panics;
 
@@ -76,9 +76,9 @@ pub fn main() -> ExitCode {
             output,
         } => {
             let answer = match output.format {
-                Format::Json => check::Answer::Json,
-                Format::Table if expand => check::Answer::Expanded,
-                Format::Table => check::Answer::Summary,
+                Format::Json => check::CheckOutput::Json,
+                Format::Table if expand => check::CheckOutput::Expanded,
+                Format::Table => check::CheckOutput::Summary,
             };
             return check::check(&file, answer);
         }
@@ -118,7 +118,7 @@ pub fn main() -> ExitCode {
 
 /// Prints what failed.
 fn failed(error: &anyhow::Error) -> ExitCode {
-    if let Some(refused) = error.downcast_ref::<Refused>() {
+    if let Some(refused) = error.downcast_ref::<RefusedCommand>() {
         eprintln!("{refused}");
         return refused.exit_code();
     }

@@ -19,7 +19,7 @@ use crate::{
 
 /// The answer of `-o json`.
 #[derive(Serialize)]
-struct Object {
+struct StatusJson {
     #[serde(flatten)]
     status: Status,
     /// Where the configuration stands; null if no control plane reports it.
@@ -48,7 +48,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
     let config = control.map(|control| control.config);
     if show.output.format == Format::Json {
         let config = config.ok();
-        return print::json(&Object {
+        return print::json(&StatusJson {
             status,
             config,
             wrong,

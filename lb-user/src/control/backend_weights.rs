@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     api::Override,
     config::{Backend, BelowMinUp, Config, Pool},
-    health::Verdict,
+    health::HealthVerdict,
     model::names::backend_name,
 };
 
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendStatus {
     /// By its checks.
-    pub verdict: Verdict,
+    pub verdict: HealthVerdict,
     /// By the operator.
     pub overridden: Option<Override>,
     /// How long it has been back, if it came back.
@@ -35,7 +35,7 @@ const WHOLE: u32 = 100;
 
 /// The share of each backend of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shares<'p> {
+pub struct BackendShares<'p> {
     /// Backend and share, in the order of the file; 0 for one that gets no new flows. Shares are
     /// relative to each other.
     pub backends: Vec<(&'p Backend, u32)>,
@@ -43,7 +43,7 @@ pub struct Shares<'p> {
     pub below: bool,
 }
 
-impl Shares<'_> {
+impl BackendShares<'_> {
     /// The shares alone.
     pub fn numbers(&self) -> Vec<u32> {
         self.backends.iter().map(|(_, share)| *share).collect()
@@ -66,28 +66,30 @@ impl Layers {
         BackendStatus {
             verdict: match pool.health {
                 Some(_) => said.verdict,
-                None => Verdict::Up,
+                None => HealthVerdict::Up,
             },
             ..said
         }
     }
 
     /// Each backend's share of a pool's new flows.
-    pub fn shares<'p>(&self, pool: &'p Pool) -> Shares<'p> {
+    pub fn shares<'p>(&self, pool: &'p Pool) -> BackendShares<'p> {
         let said: Vec<BackendStatus> = pool.backends.iter().map(|one| self.of(pool, one)).collect();
         let taken_part: Vec<&BackendStatus> = said.iter().filter(|said| !is_out(said)).collect();
-        let up = taken_part.iter().filter(|said| said.verdict == Verdict::Up);
+        let up = taken_part
+            .iter()
+            .filter(|said| said.verdict == HealthVerdict::Up);
         let up = up.count();
         let asked = taken_part
             .iter()
-            .filter(|said| said.verdict != Verdict::Unknown)
+            .filter(|said| said.verdict != HealthVerdict::Unknown)
             .count();
         let below = up == 0 || up * 100 < usize::from(pool.min_up) * asked;
         // A backend that was never checked may be what is missing.
         let is_known = asked == taken_part.len();
         let all = below && is_known && pool.below_min_up == BelowMinUp::All;
         let share = |backend: &Backend, said: &BackendStatus| {
-            let counts = all || !below && said.verdict == Verdict::Up;
+            let counts = all || !below && said.verdict == HealthVerdict::Up;
             if is_out(said) || !counts {
                 return 0;
             }
@@ -100,7 +102,7 @@ impl Layers {
         };
         let backends = pool.backends.iter().zip(&said);
         let backends = backends.map(|(backend, said)| (backend, share(backend, said)));
-        Shares {
+        BackendShares {
             backends: backends.collect(),
             below,
         }
@@ -122,7 +124,7 @@ const fn weight(backend: &Backend, said: &BackendStatus) -> u16 {
 /// How much of its share a backend has, in percent: after it came back it grows in steps.
 fn ramp(said: &BackendStatus, slow_start: Duration) -> u32 {
     match said.back_for {
-        Some(back_for) if back_for < slow_start && said.verdict == Verdict::Up => {
+        Some(back_for) if back_for < slow_start && said.verdict == HealthVerdict::Up => {
             let percent = back_for.as_millis() * u128::from(WHOLE) / slow_start.as_millis();
             let percent = u32::try_from(percent).unwrap_or(WHOLE);
             (percent / RAMP_STEP + 1) * RAMP_STEP
@@ -157,7 +159,7 @@ pools:
         Layers(names.zip(said.iter().copied()).collect())
     }
 
-    fn verdicts(verdicts: [Verdict; 4]) -> [BackendStatus; 4] {
+    fn verdicts(verdicts: [HealthVerdict; 4]) -> [BackendStatus; 4] {
         verdicts.map(|verdict| BackendStatus {
             verdict,
             ..BackendStatus::default()
@@ -166,14 +168,14 @@ pools:
 
     fn shares(pool: &Pool, said: &[BackendStatus]) -> (Vec<u32>, bool) {
         let layers = layers(pool, said);
-        let Shares { backends, below } = layers.shares(pool);
+        let BackendShares { backends, below } = layers.shares(pool);
         (
             backends.into_iter().map(|(_, share)| share).collect(),
             below,
         )
     }
 
-    use Verdict::{Dead, NotReady, Unknown, Up};
+    use HealthVerdict::{Dead, NotReady, Unknown, Up};
 
     #[test]
     fn without_checks_every_backend_has_its_weight() {

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A peer of a cell: the name of a network, and the address and port there.
-pub type Asked<'c> = (&'c str, SocketAddr);
+pub type CellPeer<'c> = (&'c str, SocketAddr);
 
 /// The peers whose answers are let in. The default lets in all, and has no data plane.
 #[derive(Default)]
@@ -40,14 +40,14 @@ impl Heard {
 
     /// From now on answers of the peers of `config` are let in, of others only for a while. Returns the peers
     /// for which there is no room.
-    pub fn set<'c>(&mut self, config: &'c Config, ids: &Ids) -> BTreeSet<Asked<'c>> {
+    pub fn set<'c>(&mut self, config: &'c Config, ids: &Ids) -> BTreeSet<CellPeer<'c>> {
         let Some(peers) = &mut self.peers else {
             return BTreeSet::new();
         };
         let wanted = wanted(config, ids);
         let refused = peers.set(&wanted.keys().copied().collect(), Instant::now());
         let unheard = refused.iter().filter_map(|key| wanted.get(key).copied());
-        let unheard: BTreeSet<Asked<'_>> = unheard.collect();
+        let unheard: BTreeSet<CellPeer<'_>> = unheard.collect();
         if !unheard.is_empty() {
             tracing::error!(
                 "neither checked nor dialled, because the running data plane has no room for so many \
@@ -73,7 +73,7 @@ pub fn address(health: &Health, backend: &Backend) -> SocketAddr {
 
 /// The backends that are checked from a cell, or dialled for a shared VIP; in a host network both are the
 /// host's own traffic.
-fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
+fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, CellPeer<'c>> {
     let shared = config.services.iter();
     let shared = shared.filter(|service| config.is_of_cell(service));
     let dialled: BTreeSet<&str> = shared.flat_map(|service| service.target.pools()).collect();
@@ -102,7 +102,7 @@ fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, Asked<'c>> {
     wanted
 }
 
-fn words(unheard: &BTreeSet<Asked<'_>>) -> String {
+fn words(unheard: &BTreeSet<CellPeer<'_>>) -> String {
     let words = unheard.iter();
     let words = words.map(|(network, address)| format!("{address} in network {network}"));
     words.collect::<Vec<_>>().join(", ")

@@ -9,7 +9,7 @@ use super::{
     backend_weights::Layers,
     describe::describe,
     desired::{Attachment, Desired, desired},
-    evictions::{Ends, ends, not_admitted},
+    evictions::{EndedFlows, ends, not_admitted},
     maglev_tables::choose,
     network_setup::{build_cell, cell_of},
     plan::{Operation, plan},
@@ -21,7 +21,7 @@ use crate::{
     control::applied::{applied_path, kept},
     dataplane::{attach::Mode, object::NIC, pins::Pins},
     flows::{evict::selector::EvictSelector, idle::Policy, keepalive::next_hops::NextHop},
-    health::Verdict,
+    health::HealthVerdict,
     host,
     model::registry::{Ids, Kind},
     network::cell::Cell,
@@ -37,7 +37,7 @@ pub struct Change {
     ids: Ids,
     desired: Desired,
     plan: Vec<Operation>,
-    ends: Ends,
+    ends: EndedFlows,
     shares: BTreeMap<String, Vec<u32>>,
 }
 
@@ -153,7 +153,7 @@ impl Change {
             let nobody = self.shares.get(&pool.name);
             let nobody = nobody.is_some_and(|shares| shares.iter().all(|share| *share == 0));
             let mut backends = pool.backends.iter();
-            nobody && backends.any(|one| layers.of(pool, one).verdict == Verdict::Unknown)
+            nobody && backends.any(|one| layers.of(pool, one).verdict == HealthVerdict::Unknown)
         })
     }
 }

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     api::{LastCheck, Override},
     config::{Config, Network, Pool},
-    health::{Checker, Commons, Report, Standing, Target, Verdict, turns},
+    health::{CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, turns},
     model::{
         names::backend_name,
         registry::{Ids, Kind},
@@ -40,18 +40,18 @@ pub struct Checks {
     /// One for each network, by its name.
     checkers: BTreeMap<String, Checker>,
     /// Where each backend stands, by its name in the registry.
-    backends: BTreeMap<String, Backend>,
+    backends: BTreeMap<String, CheckedBackend>,
     /// The names of those that are checked, by their ids.
     names: BTreeMap<u32, String>,
     /// The peers whose answers the cells let in.
     pub heard: Heard,
     /// Where the backends stood before those of a change that is not made yet were checked.
-    before: Option<BTreeMap<String, Backend>>,
+    before: Option<BTreeMap<String, CheckedBackend>>,
 }
 
 /// Where a backend stands.
 #[derive(Clone, Debug, Default)]
-pub struct Backend {
+pub struct CheckedBackend {
     /// What its checks have found.
     pub standing: Standing,
     /// The latest one, and when it ended.
@@ -66,13 +66,13 @@ pub struct Backend {
 
 /// A verdict that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct VerdictChange {
     /// The backend's name in the registry.
     pub backend: String,
     /// What it was.
-    pub from: Verdict,
+    pub from: HealthVerdict,
     /// What it is.
-    pub to: Verdict,
+    pub to: HealthVerdict,
     /// The check that decided it, in words.
     pub words: String,
 }
@@ -100,9 +100,9 @@ impl Checks {
     /// Takes over what an earlier process knew.
     pub fn adopt(&mut self, state: &State) {
         for (name, standing) in &state.standings {
-            let backend = Backend {
+            let backend = CheckedBackend {
                 standing: standing.clone(),
-                ..Backend::default()
+                ..CheckedBackend::default()
             };
             self.backends.insert(name.clone(), backend);
         }
@@ -139,7 +139,7 @@ impl Checks {
     /// seem dead.
     pub fn set(&mut self, config: &Config, ids: &Ids, serves: impl Fn(u32) -> bool) {
         let unheard = self.heard.set(config, ids);
-        let mut targets: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
+        let mut targets: BTreeMap<&str, Vec<CheckTarget>> = BTreeMap::new();
         self.names.clear();
         for pool in &config.pools {
             let (Some(health), Some(network)) = (&pool.health, config.network(&pool.network))
@@ -159,10 +159,10 @@ impl Checks {
                     continue;
                 };
                 let known = self.backends.entry(name.clone()).or_default();
-                if known.standing.verdict == Verdict::Unknown && serves(id) {
+                if known.standing.verdict == HealthVerdict::Unknown && serves(id) {
                     known.standing = Standing::presumed_up(health.fall);
                 }
-                targets.entry(&pool.network).or_default().push(Target {
+                targets.entry(&pool.network).or_default().push(CheckTarget {
                     backend: id,
                     address,
                     send_proxy_header: expects_header(pool, address.port(), backend.port),
@@ -210,7 +210,7 @@ impl Checks {
     }
 
     /// Takes a report in; returns the change of the verdict, if it made one.
-    pub fn note(&mut self, report: Report) -> Option<Turn> {
+    pub fn note(&mut self, report: Report) -> Option<VerdictChange> {
         // It may have been taken out of the file while the check was on its way.
         let name = self.names.get(&report.backend)?;
         let backend = self.backends.get_mut(name)?;
@@ -225,8 +225,8 @@ impl Checks {
         }
         backend.since = Some(now);
         backend.transitions += 1;
-        backend.back = (to == Verdict::Up && from != Verdict::Unknown).then_some(now);
-        Some(Turn {
+        backend.back = (to == HealthVerdict::Up && from != HealthVerdict::Unknown).then_some(now);
+        Some(VerdictChange {
             backend: name.to_owned(),
             from,
             to,
@@ -248,18 +248,18 @@ impl Checks {
 
     /// Whether a backend waits for its first check.
     pub fn are_pending(&self) -> bool {
-        self.backends.values().any(Backend::is_pending)
+        self.backends.values().any(CheckedBackend::is_pending)
     }
 
     /// Whether one of this pool does: the status of the pool may be another in a moment.
     pub fn are_pending_of(&self, pool: &Pool) -> bool {
         let names = pool.backends.iter().map(|one| backend_name(pool, one));
         let mut known = names.filter_map(|name| self.backends.get(&name));
-        known.any(Backend::is_pending)
+        known.any(CheckedBackend::is_pending)
     }
 
     /// Where a backend stands that is checked.
-    pub fn of(&self, name: &str) -> Option<&Backend> {
+    pub fn of(&self, name: &str) -> Option<&CheckedBackend> {
         self.backends.get(name)
     }
 
@@ -282,11 +282,12 @@ impl Checks {
                     .map(|known| known.standing.verdict)
                     .unwrap_or_default();
                 let id = ids.get(Kind::Backend, &name);
-                let stays =
-                    pool.health.is_some() && verdict == Verdict::Unknown && id.is_some_and(&serves);
+                let stays = pool.health.is_some()
+                    && verdict == HealthVerdict::Unknown
+                    && id.is_some_and(&serves);
                 let back = known.and_then(|known| known.back);
                 let said = BackendStatus {
-                    verdict: if stays { Verdict::Up } else { verdict },
+                    verdict: if stays { HealthVerdict::Up } else { verdict },
                     overridden: overrides.get(&name).copied(),
                     back_for: back.map(|back| now - back),
                 };
@@ -305,9 +306,9 @@ impl Checks {
     }
 }
 
-impl Backend {
+impl CheckedBackend {
     fn is_pending(&self) -> bool {
-        self.standing.verdict == Verdict::Unknown
+        self.standing.verdict == HealthVerdict::Unknown
     }
 
     /// The latest check, for the admin socket.
@@ -339,7 +340,7 @@ mod tests {
     use super::*;
     use crate::{
         config::{self, Snat},
-        health::Outcome,
+        health::CheckOutcome,
     };
 
     const ONE: &str = "p/10.0.0.1:1@mgmt/10.0.0.1";
@@ -364,10 +365,10 @@ pools:
         ids
     }
 
-    fn report(backend: u32, verdict: Verdict) -> Report {
+    fn report(backend: u32, verdict: HealthVerdict) -> Report {
         Report {
             backend,
-            outcome: Outcome::Good("200 OK".to_owned()),
+            outcome: CheckOutcome::Good("200 OK".to_owned()),
             took: Duration::from_millis(3),
             changed: true,
             standing: Standing {
@@ -377,7 +378,7 @@ pools:
         }
     }
 
-    fn verdict(checks: &Checks, config: &Config, serves: bool) -> Verdict {
+    fn verdict(checks: &Checks, config: &Config, serves: bool) -> HealthVerdict {
         let layers = checks.layers(config, &ids(config), |_| serves, &BTreeMap::new());
         layers.0[ONE].verdict
     }
@@ -394,27 +395,27 @@ pools:
             ..config.pools[0].clone()
         };
         assert!(!checks.are_pending_of(&other), "it is not asked");
-        let turn = Turn {
+        let turn = VerdictChange {
             backend: ONE.to_owned(),
-            from: Verdict::Unknown,
-            to: Verdict::Up,
+            from: HealthVerdict::Unknown,
+            to: HealthVerdict::Up,
             words: "200 OK".to_owned(),
         };
-        assert_eq!(checks.note(report(1, Verdict::Up)), Some(turn));
-        assert_eq!(checks.note(report(1, Verdict::Up)), None);
+        assert_eq!(checks.note(report(1, HealthVerdict::Up)), Some(turn));
+        assert_eq!(checks.note(report(1, HealthVerdict::Up)), None);
         assert_eq!(
-            checks.note(report(7, Verdict::Up)),
+            checks.note(report(7, HealthVerdict::Up)),
             None,
             "nobody has this id"
         );
         assert!(checks.are_pending(), "the other one");
-        checks.note(report(2, Verdict::Dead));
+        checks.note(report(2, HealthVerdict::Dead));
         assert!(!checks.are_pending());
         assert!(!checks.are_pending_of(&config.pools[0]));
         let one = checks.of(ONE).unwrap();
         assert_eq!((one.transitions, one.back), (1, None), "it was never away");
-        checks.note(report(1, Verdict::Dead));
-        checks.note(report(1, Verdict::Up));
+        checks.note(report(1, HealthVerdict::Dead));
+        checks.note(report(1, HealthVerdict::Up));
         let one = checks.of(ONE).unwrap();
         assert_eq!(one.transitions, 3);
         assert!(one.back.is_some());
@@ -426,11 +427,11 @@ pools:
     fn who_serves_stays_until_its_first_check() {
         let config = config("health: { tcp: {}, fall: 4 }, ");
         let mut checks = Checks::default();
-        assert_eq!(verdict(&checks, &config, true), Verdict::Up);
-        assert_eq!(verdict(&checks, &config, false), Verdict::Unknown);
+        assert_eq!(verdict(&checks, &config, true), HealthVerdict::Up);
+        assert_eq!(verdict(&checks, &config, false), HealthVerdict::Unknown);
         checks.set(&config, &ids(&config), |id| id == 1);
         let standing = &checks.of(ONE).unwrap().standing;
-        assert_eq!((standing.verdict, standing.against), (Verdict::Up, 3));
+        assert_eq!((standing.verdict, standing.against), (HealthVerdict::Up, 3));
         assert!(checks.are_pending(), "the other one did not serve");
     }
 
@@ -467,19 +468,21 @@ pools:
         all.insert(Kind::Backend, "q/10.0.0.1:1@mgmt/10.0.0.1", 7);
         let mut checks = Checks::default();
         checks.set(&before, &all, |_| false);
-        checks.note(report(7, Verdict::Dead));
+        checks.note(report(7, HealthVerdict::Dead));
         checks.begin_trial();
         checks.set(&tried, &all, |_| false);
-        assert_eq!(checks.note(report(7, Verdict::Up)), None);
+        assert_eq!(checks.note(report(7, HealthVerdict::Up)), None);
         assert!(checks.undo_trial());
         checks.set(&before, &all, |_| true);
         let names: Vec<_> = checks.standings().into_keys().collect();
         assert_eq!(names, ["q/10.0.0.1:1@mgmt/10.0.0.1"]);
         assert_eq!(
-            checks.note(report(7, Verdict::Up)).map(|turn| turn.from),
-            Some(Verdict::Dead)
+            checks
+                .note(report(7, HealthVerdict::Up))
+                .map(|turn| turn.from),
+            Some(HealthVerdict::Dead)
         );
-        assert_eq!(checks.note(report(1, Verdict::Up)), None);
+        assert_eq!(checks.note(report(1, HealthVerdict::Up)), None);
     }
 
     #[test]
@@ -488,7 +491,7 @@ pools:
         let mut checks = Checks::default();
         let mut state = State::default();
         let dead = Standing {
-            verdict: Verdict::Dead,
+            verdict: HealthVerdict::Dead,
             ..Standing::default()
         };
         state.standings.insert(ONE.to_owned(), dead.clone());
@@ -496,7 +499,7 @@ pools:
             .standings
             .insert("old/x@mgmt/10.0.0.7".to_owned(), dead);
         checks.adopt(&state);
-        assert_eq!(verdict(&checks, &checked, true), Verdict::Dead);
+        assert_eq!(verdict(&checks, &checked, true), HealthVerdict::Dead);
         checks.set(&checked, &ids(&checked), |_| false);
         let names = |checks: &Checks| checks.standings().into_keys().collect::<Vec<_>>();
         assert_eq!(names(&checks), [ONE, "p/10.0.0.2:1@mgmt/10.0.0.2"]);

@@ -11,9 +11,9 @@ use anyhow::Result;
 
 use super::{
     backend_weights::Layers,
-    checks::Turn,
+    checks::VerdictChange,
     mend::Mending,
-    nic_watch::Nics,
+    nic_watch::NicState,
     persisted_state::{State, Uptime},
     running::Running,
 };
@@ -22,7 +22,7 @@ use crate::{
     api::Override,
     config::{Config, OnDead},
     flows::evict::selector::EvictSelector,
-    health::{Report, Verdict},
+    health::{HealthVerdict, Report},
     model::registry::Kind,
     sources::file::Files,
 };
@@ -46,7 +46,7 @@ pub struct Control {
     below: BTreeSet<String>,
     /// What the files were like when they were last looked at.
     pub(super) files: Files,
-    pub(super) nics: Nics,
+    pub(super) nics: NicState,
     pub(super) mending: Mending,
 }
 
@@ -110,7 +110,7 @@ impl Control {
             applied_at: Instant::now(),
             stale: None,
             below: BTreeSet::new(),
-            nics: Nics::default(),
+            nics: NicState::default(),
             mending: Mending::default(),
         };
         control.finish_cuts();
@@ -151,7 +151,7 @@ impl Control {
         let shared = self.share().await;
         // Also where no share changes: of several first checks it may be the last one.
         self.note_pools();
-        if turn.to == Verdict::Dead {
+        if turn.to == HealthVerdict::Dead {
             self.cut_dead();
         }
         let config = self.running.config().clone();
@@ -159,15 +159,15 @@ impl Control {
         shared
     }
 
-    fn turned(&mut self, turn: &Turn) {
-        let Turn {
+    fn turned(&mut self, turn: &VerdictChange) {
+        let VerdictChange {
             backend,
             from,
             to,
             words,
         } = turn;
         let said = format!("{from} -> {to}: {words}");
-        if *to == Verdict::Up {
+        if *to == HealthVerdict::Up {
             tracing::info!(backend, "{said}");
         } else {
             tracing::warn!(backend, "{said}");
@@ -278,7 +278,7 @@ impl Control {
         let dead = self.running.checks.standings().into_iter();
         let dead = dead.filter(|(name, standing)| {
             let id = ids.get(Kind::Backend, name);
-            standing.verdict == Verdict::Dead
+            standing.verdict == HealthVerdict::Dead
                 && id.is_some_and(|id| !self.running.serves(id))
                 && self.on_dead(name) == Some(OnDead::Reset)
         });

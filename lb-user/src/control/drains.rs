@@ -8,7 +8,7 @@ use super::{backend_weights::Layers, persisted_state::Uptime};
 use crate::{
     api::Override,
     config::{Config, DRAIN_TIMEOUT, OnDead},
-    health::Verdict,
+    health::HealthVerdict,
     model::names::backend_name,
 };
 
@@ -42,8 +42,9 @@ impl Drains {
                 let said = layers.of(pool, backend);
                 let on_dead = pool.health.as_ref().map(|health| health.on_dead);
                 // One that is believed in all the same has new flows.
-                let is_dead =
-                    said.verdict == Verdict::Dead && share == 0 && on_dead == Some(OnDead::Drain);
+                let is_dead = said.verdict == HealthVerdict::Dead
+                    && share == 0
+                    && on_dead == Some(OnDead::Drain);
                 if is_dead || said.overridden == Some(Override::Drain) {
                     wanted.insert(backend_name(pool, backend), pool.drain_timeout);
                 }
@@ -109,7 +110,7 @@ pools:
         config::parse("f", &text).unwrap()
     }
 
-    fn said(verdict: Verdict, overridden: Option<Override>) -> Layers {
+    fn said(verdict: HealthVerdict, overridden: Option<Override>) -> Layers {
         let said = BackendStatus {
             verdict,
             overridden,
@@ -126,7 +127,7 @@ pools:
     fn who_is_drained_has_a_time_that_does_not_begin_anew() {
         let mut config = config("");
         let mut drains = Drains::default();
-        let drained = said(Verdict::Up, Some(Override::Drain));
+        let drained = said(HealthVerdict::Up, Some(Override::Drain));
         drains.follow(&config, &drained, [].into_iter(), &config);
         assert_eq!(names(&drains), [NAME]);
         let left = drains.left(NAME).unwrap();
@@ -135,7 +136,12 @@ pools:
         config.pools[0].drain_timeout = None;
         drains.follow(&config, &drained, [].into_iter(), &config);
         assert_eq!(drains, first);
-        drains.follow(&config, &said(Verdict::Up, None), [].into_iter(), &config);
+        drains.follow(
+            &config,
+            &said(HealthVerdict::Up, None),
+            [].into_iter(),
+            &config,
+        );
         assert_eq!(names(&drains), [""; 0]);
     }
 
@@ -144,11 +150,11 @@ pools:
         let mut config = config("");
         let mut health = config::Health::tcp();
         for (on_dead, verdict, drains_it) in [
-            (OnDead::Drain, Verdict::Dead, true),
-            (OnDead::Drain, Verdict::NotReady, false),
-            (OnDead::Drain, Verdict::Unknown, false),
-            (OnDead::Reset, Verdict::Dead, false),
-            (OnDead::None, Verdict::Dead, false),
+            (OnDead::Drain, HealthVerdict::Dead, true),
+            (OnDead::Drain, HealthVerdict::NotReady, false),
+            (OnDead::Drain, HealthVerdict::Unknown, false),
+            (OnDead::Reset, HealthVerdict::Dead, false),
+            (OnDead::None, HealthVerdict::Dead, false),
         ] {
             health.on_dead = on_dead;
             config.pools[0].health = Some(health.clone());

@@ -16,7 +16,7 @@ use crate::{
 
 /// The flows that end, and the same in words, a line for each reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct EndedFlows {
     /// The flows.
     pub cut: EvictSelector,
     /// A line each.
@@ -24,8 +24,8 @@ pub struct Ends {
 }
 
 /// What ends when `current` becomes `desired`; `ids` has the names of both.
-pub fn ends(current: &Current, desired: &Desired, ids: &Ids) -> Ends {
-    let mut ends = Ends::default();
+pub fn ends(current: &Current, desired: &Desired, ids: &Ids) -> EndedFlows {
+    let mut ends = EndedFlows::default();
     ends.add_listeners(current, desired, ids);
     ends.add_legs(current, desired, ids);
     ends.add_denied(current, desired, ids);
@@ -69,7 +69,7 @@ pub fn not_admitted(desired: &Desired) -> EvictSelector {
     }
 }
 
-impl Ends {
+impl EndedFlows {
     /// Listeners that are gone: their flows have no way in any more.
     fn add_listeners(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
         let stays = |key: &ServiceKey| desired.services.iter().any(|(stays, _)| stays == key);
@@ -149,7 +149,7 @@ mod tests {
     const ALLOWED: &str = ", allow: [192.168.203.50/32] }";
 
     /// What ends when one configuration follows another.
-    fn between(before: &str, after: &str) -> Ends {
+    fn between(before: &str, after: &str) -> EndedFlows {
         let mut ids = Ids::default();
         let first = build(before, &mut ids);
         let current = carried_out(Current::default(), &plan(&Current::default(), &first));
@@ -180,14 +180,18 @@ mod tests {
             // Every client that the network lets in was denied before.
             (&allowing(), CONFIG),
         ] {
-            assert_eq!(between(before, after), Ends::default(), "{before} {after}");
+            assert_eq!(
+                between(before, after),
+                EndedFlows::default(),
+                "{before} {after}"
+            );
         }
     }
 
     #[test]
     fn a_listener_that_is_gone_takes_its_flows_along() {
         let without = CONFIG.replace(", \"192.168.203.110:6443/udp\"", "");
-        let Ends { cut, words } = between(CONFIG, &without);
+        let EndedFlows { cut, words } = between(CONFIG, &without);
         let gone = listener_of(17);
         let wanted = EvictSelector {
             listeners: [gone].into(),
@@ -201,7 +205,11 @@ mod tests {
         let moved = CONFIG.replace("203.110:", "203.111:");
         assert_eq!(between(CONFIG, &moved).cut.listeners.len(), 2);
         let renamed = CONFIG.replace("api-a:", "api-z:");
-        assert_eq!(between(CONFIG, &renamed), Ends::default(), "it goes on");
+        assert_eq!(
+            between(CONFIG, &renamed),
+            EndedFlows::default(),
+            "it goes on"
+        );
         let stricter = allowing().replace("api-a:", "api-z:");
         assert_eq!(between(CONFIG, &stricter).cut.denied.len(), 2);
     }
@@ -214,9 +222,13 @@ mod tests {
             "sni: { routes: [{ names: [a.lab], pool: kas-a }] } }",
         );
         let by_host = by_name.replace("sni:", "http:");
-        assert_eq!(between(&by_name, &by_host), Ends::default());
-        assert_eq!(between(&tcp, &by_name), Ends::default(), "flows go on");
-        let Ends { cut, words } = between(&by_name, &tcp);
+        assert_eq!(between(&by_name, &by_host), EndedFlows::default());
+        assert_eq!(
+            between(&tcp, &by_name),
+            EndedFlows::default(),
+            "flows go on"
+        );
+        let EndedFlows { cut, words } = between(&by_name, &tcp);
         let wanted = EvictSelector {
             legs: [listener_of(6)].into(),
             ..EvictSelector::default()
@@ -243,14 +255,14 @@ mod tests {
     fn legs_end_where_backends_are_told_no_more() {
         let tcp = CONFIG.replace(", \"192.168.203.110:6443/udp\"", "");
         let told = tcp.replace("kas-a: { network", "kas-a: { proxy_protocol: v2, network");
-        assert_eq!(between(&tcp, &told), Ends::default());
-        let Ends { cut, words } = between(&told, &tcp);
+        assert_eq!(between(&tcp, &told), EndedFlows::default());
+        let EndedFlows { cut, words } = between(&told, &tcp);
         assert_eq!((cut.legs, words.len()), ([listener_of(6)].into(), 1));
     }
 
     #[test]
     fn whoever_is_not_let_in_any_more_ends() {
-        let Ends { cut, words } = between(CONFIG, &allowing());
+        let EndedFlows { cut, words } = between(CONFIG, &allowing());
         let only: Rules = [("192.168.203.50/32".parse().unwrap(), ALLOW)].into();
         let wanted = EvictSelector {
             denied: [6, 17]
@@ -268,7 +280,7 @@ mod tests {
             "[192.168.203.0/24] }",
             "[192.168.203.0/24], sources: [192.168.203.0/25] }",
         );
-        let Ends { cut, words } = between(CONFIG, &fewer);
+        let EndedFlows { cut, words } = between(CONFIG, &fewer);
         assert_eq!(cut.strangers.keys().copied().collect::<Vec<_>>(), [2]);
         assert!(cut.strangers[&2].contains_key(&"192.168.203.0/25".parse().unwrap()));
         assert_eq!((cut.denied.len(), cut.listeners.len()), (0, 0));
@@ -280,16 +292,16 @@ mod tests {
 
     #[test]
     fn flows_of_ipv6_end_for_the_same_reasons() {
-        assert_eq!(between(BOTH, BOTH), Ends::default());
+        assert_eq!(between(BOTH, BOTH), EndedFlows::default());
         let moved = BOTH.replace("[fd00:203::110]", "[fd00:203::111]");
-        let Ends { cut, words } = between(BOTH, &moved);
+        let EndedFlows { cut, words } = between(BOTH, &moved);
         assert_eq!((cut.listeners.len(), cut.denied.len()), (1, 0));
         assert_eq!(
             words,
             ["service api-6: [fd00:203::110]:6443/tcp closes, and its flows end"]
         );
         let stricter = BOTH.replace("allow: [fd00:203::/64]", "allow: [fd00:203::50/128]");
-        let Ends { cut, words } = between(BOTH, &stricter);
+        let EndedFlows { cut, words } = between(BOTH, &stricter);
         let only: Rules = [("fd00:203::50/128".parse().unwrap(), ALLOW)].into();
         assert_eq!(cut.denied.values().collect::<Vec<_>>(), [&only]);
         assert_eq!(

@@ -29,7 +29,7 @@ enum Thing {
 }
 
 /// What came of a look.
-enum Found {
+enum MendOutcome {
     /// It is as it must be.
     Well,
     /// It was not, in these words, and is mended.
@@ -87,7 +87,7 @@ impl Control {
                 }
                 Thing::Cell(network) => {
                     let found = self.running.mend_cell(&network);
-                    if matches!(found, Ok(Found::NoPair))
+                    if matches!(found, Ok(MendOutcome::NoPair))
                         && let Some(network) = self.running.applied.config.network(&network)
                     {
                         self.nics.take_in_anew(&network.interface);
@@ -99,14 +99,14 @@ impl Control {
         }
     }
 
-    fn note_found(&mut self, object: &str, found: Result<Found>) {
+    fn note_found(&mut self, object: &str, found: Result<MendOutcome>) {
         let words = match found {
-            Ok(Found::Well) => {
+            Ok(MendOutcome::Well) => {
                 self.mending.wrong.remove(object);
                 return;
             }
-            Ok(Found::Mended(words)) => words,
-            Ok(Found::NoPair) => "the pair of its cell was gone, and is made anew".to_owned(),
+            Ok(MendOutcome::Mended(words)) => words,
+            Ok(MendOutcome::NoPair) => "the pair of its cell was gone, and is made anew".to_owned(),
             Err(error) => {
                 let words = format!("{error:#}; trying again");
                 let before = self.mending.wrong.insert(object.to_owned(), words.clone());
@@ -124,7 +124,7 @@ impl Control {
 
     /// Logs that a socket of this process was gone, and what came of making another.
     pub fn note_socket(&mut self, socket: &str, opened: Result<()>) {
-        let mended = |()| Found::Mended("it was gone, and is made anew".to_owned());
+        let mended = |()| MendOutcome::Mended("it was gone, and is made anew".to_owned());
         self.note_found(&format!("socket {socket}"), opened.map(mended));
     }
 }
@@ -141,7 +141,7 @@ impl Running {
     }
 
     /// Has a program attached, and its link pinned. The link goes on without its pin, as long as it is held.
-    fn mend_link(&mut self, stand: &Stand) -> Result<Found> {
+    fn mend_link(&mut self, stand: &Stand) -> Result<MendOutcome> {
         let Stand {
             program,
             ifindex,
@@ -151,14 +151,16 @@ impl Running {
         let now = link::with_netlink(async |handle| link::find_index(&handle, ifindex).await)?;
         let Some(now) = now else {
             // It is gone, which is noticed elsewhere.
-            return Ok(Found::Well);
+            return Ok(MendOutcome::Well);
         };
         let pin = self.data_plane.pins.link(program, ifindex);
         self.data_plane.pins.create()?;
         if now.xdp.is_some() {
             return Ok(match self.data_plane.held.keep(&pin)? {
-                true => Found::Mended(format!("the pin of {program} was gone, and is there again")),
-                false => Found::Well,
+                true => MendOutcome::Mended(format!(
+                    "the pin of {program} was gone, and is there again"
+                )),
+                false => MendOutcome::Well,
             });
         }
         self.data_plane.held.forget(&pin);
@@ -177,38 +179,38 @@ impl Running {
         self.data_plane.links.extend(links);
         self.data_plane.keep()?;
         let words = format!("{program} was detached, and is attached again");
-        Ok(Found::Mended(words))
+        Ok(MendOutcome::Mended(words))
     }
 
     /// Has every map pinned: without its pin the next process would not find it.
-    fn mend_maps(&self) -> Result<Found> {
+    fn mend_maps(&self) -> Result<MendOutcome> {
         self.data_plane.pins.create()?;
         let names = self.data_plane.object.pin_again(&self.data_plane.pins)?;
         if names.is_empty() {
-            return Ok(Found::Well);
+            return Ok(MendOutcome::Well);
         }
         let names = names.join(", ");
         let words = format!("pins were gone, and are there again: {names}");
-        Ok(Found::Mended(words))
+        Ok(MendOutcome::Mended(words))
     }
 
     /// Has a cell as it was made.
-    fn mend_cell(&self, network: &str) -> Result<Found> {
+    fn mend_cell(&self, network: &str) -> Result<MendOutcome> {
         let place = self.applied.places.get(network);
         let cell = self.applied.cells.get(network);
         let Some(cell) = cell.filter(|_| place.is_some_and(|place| place.is_there)) else {
-            return Ok(Found::Well);
+            return Ok(MendOutcome::Well);
         };
         let resident = self.resident(network)?;
         let Some(amiss) = cell.amiss(resident)? else {
-            return Ok(Found::NoPair);
+            return Ok(MendOutcome::NoPair);
         };
         if amiss.is_empty() {
-            return Ok(Found::Well);
+            return Ok(MendOutcome::Well);
         }
         let amiss = amiss.join(", ");
         cell.build(resident)
             .with_context(|| format!("in its cell {amiss}"))?;
-        Ok(Found::Mended(format!("its cell is mended: {amiss}")))
+        Ok(MendOutcome::Mended(format!("its cell is mended: {amiss}")))
     }
 }

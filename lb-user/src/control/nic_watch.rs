@@ -58,7 +58,7 @@ impl NicEvent {
 
 /// What is to be remembered of the NICs.
 #[derive(Debug, Default)]
-pub(super) struct Nics {
+pub(super) struct NicState {
     /// What was logged as wrong, by their names. Whatever was begun with one of them is done anew.
     said: BTreeMap<String, String>,
     /// The networks whose addresses are to be announced, and when.
@@ -168,7 +168,7 @@ impl Control {
     }
 }
 
-impl Nics {
+impl NicState {
     /// What is to be logged of the carrier of a NIC, which `runs` now; none if it is not there.
     fn carrier_words(&mut self, interface: &str, runs: Option<bool>) -> Option<&'static str> {
         match runs {
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_carrier_is_said_when_it_goes_and_when_it_comes_back() {
-        let mut nics = Nics::default();
+        let mut nics = NicState::default();
         for (runs, words) in [
             (Some(true), None),
             (Some(false), Some(NO_CARRIER)),

@@ -17,7 +17,7 @@ use crate::{
         evict::selector::{EvictSelector, FlowChoice},
         filter::choose,
     },
-    health::Verdict,
+    health::HealthVerdict,
     model::{names::backend_name, registry::Kind},
     network::namespace,
 };
@@ -213,7 +213,7 @@ impl Control {
                     verdict: layers.of(pool, backend).verdict,
                     effective_weight: share,
                     overridden: self.state.overrides.get(&name).copied(),
-                    last: checks.and_then(super::checks::Backend::last_check),
+                    last: checks.and_then(super::checks::CheckedBackend::last_check),
                     since_seconds: checks
                         .and_then(|checks| checks.since)
                         .map(|since| since.elapsed().as_secs()),
@@ -233,7 +233,7 @@ impl Control {
                 pool: pool.to_owned(),
                 name: backend.to_owned(),
                 checked: false,
-                verdict: Verdict::Unknown,
+                verdict: HealthVerdict::Unknown,
                 effective_weight: 0,
                 overridden: None,
                 last: None,

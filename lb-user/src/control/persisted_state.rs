@@ -198,11 +198,11 @@ fn paths(folder: &Path, name: &str) -> [PathBuf; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::Kept, health::Verdict};
+    use crate::{config::Kept, health::HealthVerdict};
 
     fn state() -> State {
         let standing = Standing {
-            verdict: Verdict::NotReady,
+            verdict: HealthVerdict::NotReady,
             against: 1,
             flaps: 2,
             good_ms: 0,

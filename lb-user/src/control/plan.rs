@@ -19,7 +19,7 @@ use lb_common::{
 
 use super::{
     desired::Desired,
-    rule_sets::{self, Choice},
+    rule_sets::{self, RuleSetChoice},
 };
 use crate::model::{rules::Rules, snat::SnatSlot};
 
@@ -222,7 +222,7 @@ fn moved(current: &Current, desired: &Desired) -> Vec<NetworkKey> {
         .collect()
 }
 
-fn choose_rules(current: &Current, desired: &Desired) -> BTreeMap<Owner, Choice> {
+fn choose_rules(current: &Current, desired: &Desired) -> BTreeMap<Owner, RuleSetChoice> {
     let networks = current.networks.values();
     let networks = networks.flat_map(|network| [network.sources, network.destinations]);
     let services = current.services.values().map(|service| service.rules);
@@ -238,7 +238,7 @@ fn choose_rules(current: &Current, desired: &Desired) -> BTreeMap<Owner, Choice>
 fn write_rules(
     current: &Current,
     desired: &Desired,
-    choices: &BTreeMap<Owner, Choice>,
+    choices: &BTreeMap<Owner, RuleSetChoice>,
 ) -> Vec<Operation> {
     let mut plan = Vec::new();
     for (owner, rules) in &desired.rules {
@@ -254,7 +254,7 @@ fn write_rules(
 }
 
 /// Empties the sets that nothing points to any more.
-fn clear_rules(current: &Current, choices: &BTreeMap<Owner, Choice>) -> Vec<Operation> {
+fn clear_rules(current: &Current, choices: &BTreeMap<Owner, RuleSetChoice>) -> Vec<Operation> {
     let chosen = |set: u32| choices.values().any(|choice| choice.set == set);
     let stale = current.rules.iter().filter(|(set, _)| !chosen(**set));
     stale.map(|(set, rules)| clear(*set, rules)).collect()

@@ -69,7 +69,7 @@ pub(super) fn clients(service: &config::Service) -> Rules {
 
 /// Which set an owner's rules are in, or shall be written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct RuleSetChoice {
     /// Its number.
     pub(super) set: u32,
     /// Whether it holds these rules already.
@@ -83,13 +83,13 @@ pub(super) fn choose(
     rules: &Rules,
     held: &BTreeMap<u32, Rules>,
     used: impl Fn(u32) -> bool,
-) -> Choice {
+) -> RuleSetChoice {
     let sets = owner.sets();
     let written = sets.into_iter().find(|set| held.get(set) == Some(rules));
     let [first, second] = sets;
     // Both are in use only if a change was interrupted and then another one requested.
     let unused = if used(first) { second } else { first };
-    Choice {
+    RuleSetChoice {
         set: written.unwrap_or(unused),
         written: written.is_some(),
     }
@@ -203,7 +203,7 @@ networks:
         let fresh = choose(owner, &old, &BTreeMap::new(), |_| false);
         assert_eq!(
             fresh,
-            Choice {
+            RuleSetChoice {
                 set: first,
                 written: false
             }
@@ -212,7 +212,7 @@ networks:
         let same = choose(owner, &old, &held, |set| set == first);
         assert_eq!(
             same,
-            Choice {
+            RuleSetChoice {
                 set: first,
                 written: true
             }
@@ -220,7 +220,7 @@ networks:
         let changed = choose(owner, &new, &held, |set| set == first);
         assert_eq!(
             changed,
-            Choice {
+            RuleSetChoice {
                 set: second,
                 written: false
             }
@@ -229,7 +229,7 @@ networks:
         let interrupted = choose(owner, &new, &back, |_| true);
         assert_eq!(
             interrupted,
-            Choice {
+            RuleSetChoice {
                 set: second,
                 written: true
             }

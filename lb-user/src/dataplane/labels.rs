@@ -28,7 +28,7 @@ use super::flows::map;
 /// The pinned maps of IPv6 addresses, for readers of records.
 pub struct Labels {
     /// None if the running data plane is older than IPv6: then there are no labels.
-    pinned: Option<Pinned>,
+    pinned: Option<PinnedLabels>,
     /// By flow id.
     clients: Option<Arc<MmapRaw>>,
     key: OnceLock<HashKey>,
@@ -36,7 +36,7 @@ pub struct Labels {
     known: Mutex<HashMap<u32, Ipv6Addr>>,
 }
 
-struct Pinned {
+struct PinnedLabels {
     addresses: Array<MapData, Be128>,
     key: Array<MapData, HashKey>,
 }
@@ -55,7 +55,7 @@ impl Labels {
             MapData::from_pin(folder.join(name))
                 .with_context(|| format!("open the pinned map {name}"))
         };
-        let pinned = Pinned {
+        let pinned = PinnedLabels {
             addresses: Map::Array(pin("ADDRESSES6")?).try_into()?,
             key: Map::Array(pin("HASH_KEY")?).try_into()?,
         };
@@ -63,7 +63,7 @@ impl Labels {
         Ok(Self::with(Some(pinned), Some(clients)))
     }
 
-    fn with(pinned: Option<Pinned>, clients: Option<Arc<MmapRaw>>) -> Self {
+    fn with(pinned: Option<PinnedLabels>, clients: Option<Arc<MmapRaw>>) -> Self {
         Self {
             pinned,
             clients,

@@ -16,11 +16,11 @@ use aya::maps::{Array, ArrayOfMaps, FromMapData, InnerMap, Map, MapData, MapErro
 /// The inner maps that this process holds, by the outer one's name and their place in it. Clones are of
 /// the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held(Arc<Mutex<BTreeMap<InnerKey, OwnedFd>>>);
+pub(super) struct HeldMaps(Arc<Mutex<BTreeMap<InnerKey, OwnedFd>>>);
 
 type InnerKey = (&'static str, u32);
 
-impl Held {
+impl HeldMaps {
     fn all(&self) -> MutexGuard<'_, BTreeMap<InnerKey, OwnedFd>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,7 +42,7 @@ pub(super) struct Outer<V> {
     map: ArrayOfMaps<MapData, V>,
     /// The same map, as the kernel shows it: ids of maps.
     ids: Array<MapData, u32>,
-    held: Held,
+    held: HeldMaps,
 }
 
 impl<V: FromMapData + InnerMap> Outer<V> {
@@ -51,7 +51,7 @@ impl<V: FromMapData + InnerMap> Outer<V> {
     /// # Errors
     ///
     /// If it is not there, or has another layout.
-    pub(super) fn open(folder: &Path, name: &'static str, held: Held) -> Result<Self>
+    pub(super) fn open(folder: &Path, name: &'static str, held: HeldMaps) -> Result<Self>
     where
         ArrayOfMaps<MapData, V>: TryFrom<Map, Error = MapError>,
     {

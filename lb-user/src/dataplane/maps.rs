@@ -31,7 +31,7 @@ use lb_common::{
 use super::{
     flows::coarse_now,
     ipv6::Ipv6Maps,
-    map_of_maps::{Held, Inner, Outer},
+    map_of_maps::{HeldMaps, Inner, Outer},
     object::names,
     quotas::Quotas,
 };
@@ -79,7 +79,7 @@ pub struct Maps {
     usage: Array<MapData, u32>,
     samples: Samples,
     free_ids: Outer<Queue<MapData, u32>>,
-    held: Held,
+    held: HeldMaps,
 }
 
 /// Dropped packets, as the running data plane keeps them.
@@ -99,7 +99,7 @@ impl Maps {
     ///
     /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        let mut maps = Self::open_with(folder, Held::default())?;
+        let mut maps = Self::open_with(folder, HeldMaps::default())?;
         maps.ipv6 = Ipv6Maps::open(folder)?;
         maps.quotas = Quotas::open(folder)?;
         Ok(maps)
@@ -115,7 +115,7 @@ impl Maps {
         Self::open_with(folder, self.held.clone())
     }
 
-    fn open_with(folder: &Path, held: Held) -> Result<Self> {
+    fn open_with(folder: &Path, held: HeldMaps) -> Result<Self> {
         let pin = |name: &str| {
             MapData::from_pin(folder.join(name))
                 .with_context(|| format!("open the pinned map {name}"))

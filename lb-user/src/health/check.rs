@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    Outcome, Target, Verdict, connection,
-    probe::{CONNECTION, Exchange, Fault, Open, Probe, Probed},
+    CheckOutcome, CheckTarget, HealthVerdict, connection,
+    probe::{CONNECTION, Exchange, Fault, OpenConnection, Probe, ProbeAnswer},
 };
 use crate::{config::time_text, proxy_protocol::encode};
 
@@ -15,34 +15,34 @@ use crate::{config::time_text, proxy_protocol::encode};
 const MAX_WORDS: usize = 200;
 
 impl Fault {
-    fn outcome(self) -> Result<Outcome> {
+    fn outcome(self) -> Result<CheckOutcome> {
         match self {
-            Self::NotReady(words) => Ok(Outcome::NotReady(clean(&words))),
-            Self::Dead(words) => Ok(Outcome::Dead(clean(&words))),
+            Self::NotReady(words) => Ok(CheckOutcome::NotReady(clean(&words))),
+            Self::Dead(words) => Ok(CheckOutcome::Dead(clean(&words))),
             Self::Ours(error) => Err(error),
         }
     }
 }
 
-impl Outcome {
+impl CheckOutcome {
     /// The verdict that it counts for.
-    pub(super) const fn verdict(&self) -> Verdict {
+    pub(super) const fn verdict(&self) -> HealthVerdict {
         match self {
-            Self::Good(_) => Verdict::Up,
-            Self::NotReady(_) => Verdict::NotReady,
-            Self::Dead(_) => Verdict::Dead,
+            Self::Good(_) => HealthVerdict::Up,
+            Self::NotReady(_) => HealthVerdict::NotReady,
+            Self::Dead(_) => HealthVerdict::Dead,
         }
     }
 }
 
 /// A check that was made.
 pub(super) struct Checked {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: CheckOutcome,
     pub(super) took: Duration,
     /// Whether the backend sent nothing at all: it, or its next hop, may be at another MAC now.
     pub(super) was_silent: bool,
     /// What is still open.
-    pub(super) open: Open,
+    pub(super) open: OpenConnection,
 }
 
 /// Checks a backend once.
@@ -50,7 +50,7 @@ pub(super) struct Checked {
 /// # Errors
 ///
 /// If this host could not.
-pub(super) async fn check(target: &Target, probe: &dyn Probe) -> Result<Checked> {
+pub(super) async fn check(target: &CheckTarget, probe: &dyn Probe) -> Result<Checked> {
     let begin = Instant::now();
     let exchange = Exchange::new(target.address);
     let limit = target.health.timeout;
@@ -58,11 +58,11 @@ pub(super) async fn check(target: &Target, probe: &dyn Probe) -> Result<Checked>
     let took = begin.elapsed();
     let was_silent = probed.is_err() && exchange.step() == CONNECTION;
     let (outcome, open) = match probed {
-        Ok(Ok(Probed { outcome, open })) => (outcome, open),
-        Ok(Err(fault)) => (fault.outcome()?, Open::Nothing),
+        Ok(Ok(ProbeAnswer { outcome, open })) => (outcome, open),
+        Ok(Err(fault)) => (fault.outcome()?, OpenConnection::Nothing),
         Err(_) => {
             let words = format!("no {} within {}", exchange.step(), time_text(limit));
-            (Outcome::Dead(words), Open::Nothing)
+            (CheckOutcome::Dead(words), OpenConnection::Nothing)
         }
     };
     Ok(Checked {
@@ -74,10 +74,10 @@ pub(super) async fn check(target: &Target, probe: &dyn Probe) -> Result<Checked>
 }
 
 async fn connect_and_probe(
-    target: &Target,
+    target: &CheckTarget,
     probe: &dyn Probe,
     exchange: &Exchange,
-) -> Result<Probed, Fault> {
+) -> Result<ProbeAnswer, Fault> {
     let mut stream = connection::connect(target.source, target.address).await?;
     if target.send_proxy_header {
         send_header(&mut stream).await?;

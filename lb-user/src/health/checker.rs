@@ -20,10 +20,10 @@ use tokio::{
 };
 
 use super::{
-    Outcome, Report, Target, Verdict,
+    CheckOutcome, CheckTarget, HealthVerdict, Report,
     carrier_gate::{CARRIER_POLL_INTERVAL, CarrierGate},
     check::{Checked, check},
-    pace::Pace,
+    pace::ThreadLag,
     probe::{self, Probe},
     state::Course,
 };
@@ -44,7 +44,7 @@ pub struct Commons {
 /// The checks of one network. They end with it.
 #[derive(Debug)]
 pub struct Checker {
-    targets: Option<watch::Sender<Vec<Target>>>,
+    targets: Option<watch::Sender<Vec<CheckTarget>>>,
     carrier: Carrier,
     thread: Option<JoinHandle<()>>,
 }
@@ -88,7 +88,7 @@ impl Checker {
 
     /// Checks these from now on, and no others. A target that is as before goes on as before; another
     /// begins with what was saved of it. Of those that are checked no more, reports may come until the thread has seen it, which does not wait for any check.
-    pub fn set(&self, targets: Vec<Target>) {
+    pub fn set(&self, targets: Vec<CheckTarget>) {
         if let Some(sender) = &self.targets {
             // The receiver lives as long as the thread, which only the drop ends.
             sender.send_replace(targets);
@@ -110,7 +110,7 @@ impl Drop for Checker {
 struct NetworkChecks {
     network: String,
     line: CarrierGate,
-    pace: Pace,
+    pace: ThreadLag,
     commons: Commons,
     /// Where to have a neighbour resolved anew.
     neighbours: mpsc::Sender<IpAddr>,
@@ -137,7 +137,7 @@ impl NetworkChecks {
 
 /// A target that is being checked.
 struct RunningCheck {
-    target: Rc<Target>,
+    target: Rc<CheckTarget>,
     work: AbortHandle,
 }
 
@@ -151,14 +151,14 @@ impl Drop for RunningCheck {
 async fn run(
     network: String,
     line: CarrierGate,
-    mut wanted: watch::Receiver<Vec<Target>>,
+    mut wanted: watch::Receiver<Vec<CheckTarget>>,
     commons: Commons,
     neighbours: mpsc::Sender<IpAddr>,
 ) {
     let shared = Rc::new(NetworkChecks {
         network,
         line,
-        pace: Pace::new(Instant::now()),
+        pace: ThreadLag::new(Instant::now()),
         commons,
         neighbours,
         said: Cell::new(false),
@@ -186,7 +186,7 @@ async fn run(
 /// Begins what is new, and ends what is not wanted any more.
 fn follow(
     mut before: BTreeMap<u32, RunningCheck>,
-    targets: Vec<Target>,
+    targets: Vec<CheckTarget>,
     shared: &Rc<NetworkChecks>,
 ) -> BTreeMap<u32, RunningCheck> {
     let mut running = BTreeMap::new();
@@ -204,8 +204,8 @@ fn follow(
 }
 
 /// Whether two targets are checked alike; what was saved is only for the beginning.
-fn is_same(one: &Target, other: &Target) -> bool {
-    let Target {
+fn is_same(one: &CheckTarget, other: &CheckTarget) -> bool {
+    let CheckTarget {
         backend,
         address,
         send_proxy_header,
@@ -219,7 +219,7 @@ fn is_same(one: &Target, other: &Target) -> bool {
         && (send_proxy_header, next_hop) == (&other.send_proxy_header, &other.next_hop)
 }
 
-fn begin(target: Target, shared: &Rc<NetworkChecks>) -> RunningCheck {
+fn begin(target: CheckTarget, shared: &Rc<NetworkChecks>) -> RunningCheck {
     let target = Rc::new(target);
     let work = keep_asking(Rc::clone(&target), Rc::clone(shared));
     RunningCheck {
@@ -229,7 +229,7 @@ fn begin(target: Target, shared: &Rc<NetworkChecks>) -> RunningCheck {
 }
 
 /// Checks one target on its schedule, never twice at a time.
-async fn keep_asking(target: Rc<Target>, shared: Rc<NetworkChecks>) {
+async fn keep_asking(target: Rc<CheckTarget>, shared: Rc<NetworkChecks>) {
     let probe = probe::of(&target.health.check).map_err(|error| format!("{error:#}"));
     let mut course = Course::new(&target.health, &target.saved, Instant::now());
     let mut due = course.first(Instant::now(), chance());
@@ -250,7 +250,7 @@ async fn keep_asking(target: Rc<Target>, shared: Rc<NetworkChecks>) {
                 ..
             })
         );
-        if is_silent && course.standing().verdict == Verdict::Up {
+        if is_silent && course.standing().verdict == HealthVerdict::Up {
             // It may only be at another MAC: it is dead if it does not answer there either.
             let _full = shared.neighbours.try_send(target.next_hop);
             if !was_sought && course.is_about_to_leave() {
@@ -263,7 +263,7 @@ async fn keep_asking(target: Rc<Target>, shared: Rc<NetworkChecks>) {
         match asked {
             // Nothing is known of it by that.
             Ok(Checked {
-                outcome: Outcome::Dead(_),
+                outcome: CheckOutcome::Dead(_),
                 ..
             }) if !shared.line.has_held_since(start)
                 || !shared
@@ -305,7 +305,7 @@ async fn keep_asking(target: Rc<Target>, shared: Rc<NetworkChecks>) {
 }
 
 /// Checks, if there is a probe.
-async fn ask(target: &Target, probe: Result<&dyn Probe, &String>) -> Result<Checked> {
+async fn ask(target: &CheckTarget, probe: Result<&dyn Probe, &String>) -> Result<Checked> {
     let probe = probe.map_err(|error| anyhow!("{error}"))?;
     check(target, probe).await
 }

@@ -32,7 +32,7 @@ use crate::config::Health;
 /// Whether a backend can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum HealthVerdict {
     /// It has never been checked; its first check decides alone.
     #[default]
     Unknown,
@@ -47,7 +47,7 @@ pub enum Verdict {
 /// How a check ended; the words are for people, as `503 Service Unavailable` or `connection refused`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", content = "words", rename_all = "snake_case")]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// As it should.
     Good(String),
     /// With another answer.
@@ -58,7 +58,7 @@ pub enum Outcome {
 
 /// A backend that is to be checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct CheckTarget {
     /// Its id.
     pub backend: u32,
     /// Address and port that are probed.
@@ -79,7 +79,7 @@ pub struct Target {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: HealthVerdict,
     /// Checks in a row, up to now, that spoke against the verdict.
     pub against: u32,
     /// How often it came and went lately.
@@ -95,7 +95,7 @@ pub struct Report {
     /// Its id.
     pub backend: u32,
     /// How the check ended.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// How long it took.
     pub took: Duration,
     /// Whether the verdict is another than before.
@@ -104,7 +104,7 @@ pub struct Report {
     pub standing: Standing,
 }
 
-impl Outcome {
+impl CheckOutcome {
     /// The words.
     pub fn words(&self) -> &str {
         match self {
@@ -118,7 +118,7 @@ impl Standing {
     /// unknown, but until then it goes on.
     pub const fn presumed_up(fall: u32) -> Self {
         Self {
-            verdict: Verdict::Up,
+            verdict: HealthVerdict::Up,
             against: fall.saturating_sub(1),
             flaps: 0,
             good_ms: 0,
@@ -126,7 +126,7 @@ impl Standing {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for HealthVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "unknown",

@@ -12,7 +12,7 @@ use super::carrier_gate::CARRIER_POLL_INTERVAL;
 const PART: u32 = 4;
 
 /// How late the thread was, in all.
-pub(super) struct Pace {
+pub(super) struct ThreadLag {
     /// When it is to be looked at next.
     due: Cell<Instant>,
     lost: Cell<Duration>,
@@ -20,7 +20,7 @@ pub(super) struct Pace {
     said: Cell<bool>,
 }
 
-impl Pace {
+impl ThreadLag {
     /// Kept, as of `now`.
     pub(super) const fn new(now: Instant) -> Self {
         Self {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn who_runs_in_time_loses_nothing() {
         let mut now = Instant::now();
-        let pace = Pace::new(now);
+        let pace = ThreadLag::new(now);
         pace.begin(now);
         for _ in 0..100 {
             now += CARRIER_POLL_INTERVAL;
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn what_is_lost_is_what_the_thread_was_late() {
         let begun = Instant::now();
-        let pace = Pace::new(begun);
+        let pace = ThreadLag::new(begun);
         pace.begin(begun);
         let late = Duration::from_millis(250);
         assert_eq!(pace.look(begun + CARRIER_POLL_INTERVAL + late), late);
@@ -113,7 +113,7 @@ mod tests {
             let Some(begun) = now.checked_sub(ago) else {
                 return;
             };
-            let pace = Pace::new(begun);
+            let pace = ThreadLag::new(begun);
             pace.begin(begun);
             assert_eq!(pace.was_kept(Duration::ZERO, TIMEOUT, "n"), was_kept);
             // What was lost before a check began is not its own loss.

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Standing, Verdict};
+use super::{HealthVerdict, Standing};
 use crate::config::Health;
 
 /// Departures that are remembered one by one, and for how long; one more in that time, and a backend
@@ -23,8 +23,8 @@ const JITTER: f64 = 0.1;
 
 /// The course of a backend: its standing, and what it takes to change it.
 ///
-/// Its first check decides alone. From then on it leaves [`Verdict::Up`] after `fall` checks in a row that
-/// were not good, changes between [`Verdict::NotReady`] and [`Verdict::Dead`] after `fall` in a row that
+/// Its first check decides alone. From then on it leaves [`HealthVerdict::Up`] after `fall` checks in a row that
+/// were not good, changes between [`HealthVerdict::NotReady`] and [`HealthVerdict::Dead`] after `fall` in a row that
 /// found the other, and comes back after `rise` good ones. A backend that leaves the third time within five
 /// minutes, and each time after that, comes back only after a time of nothing but good ones, which doubles
 /// from one time to the next.
@@ -37,7 +37,7 @@ pub(super) struct Course {
     flap_hold: Duration,
     standing: Standing,
     /// What the checks against the verdict found; of those against `Up`, the last one.
-    said: Verdict,
+    said: HealthVerdict,
     /// When the first of them ended.
     since: Instant,
     /// Up to when what it has forgotten of its flaps, being up, is settled.
@@ -61,8 +61,8 @@ impl Course {
             // What those against the verdict have found is known of good ones only; against `Up` all still
             // count.
             said: match saved.good_ms {
-                0 => Verdict::Unknown,
-                _ => Verdict::Up,
+                0 => HealthVerdict::Unknown,
+                _ => HealthVerdict::Up,
             },
             since: now.checked_sub(good_for).unwrap_or(now),
             settled: now,
@@ -77,7 +77,7 @@ impl Course {
 
     /// Notes a check that ended `now` with the verdict `said`. Returns whether that is another verdict than
     /// before.
-    pub(super) fn note(&mut self, said: Verdict, now: Instant) -> bool {
+    pub(super) fn note(&mut self, said: HealthVerdict, now: Instant) -> bool {
         self.forget(now);
         let verdict = self.standing.verdict;
         if said == verdict {
@@ -86,7 +86,7 @@ impl Course {
             return false;
         }
         // Whatever is bad counts against `Up`; the others are left one way or the other.
-        let goes_on = verdict == Verdict::Up || said == self.said;
+        let goes_on = verdict == HealthVerdict::Up || said == self.said;
         if self.standing.against == 0 || !goes_on {
             self.standing.against = 0;
             self.since = now;
@@ -94,13 +94,13 @@ impl Course {
         self.standing.against = self.standing.against.saturating_add(1);
         self.said = said;
         let good_for = match said {
-            Verdict::Up => now.saturating_duration_since(self.since),
+            HealthVerdict::Up => now.saturating_duration_since(self.since),
             _ => Duration::ZERO,
         };
         self.standing.good_ms = u64::try_from(good_for.as_millis()).unwrap_or(u64::MAX);
         let is_decided = match (verdict, said) {
-            (Verdict::Unknown, _) => true,
-            (_, Verdict::Up) => self.standing.against >= self.rise && good_for >= self.hold(),
+            (HealthVerdict::Unknown, _) => true,
+            (_, HealthVerdict::Up) => self.standing.against >= self.rise && good_for >= self.hold(),
             _ => self.standing.against >= self.fall,
         };
         if is_decided {
@@ -114,7 +114,7 @@ impl Course {
         let Standing {
             verdict, against, ..
         } = &self.standing;
-        matches!(verdict, Verdict::Up) && against.saturating_add(1) >= self.fall
+        matches!(verdict, HealthVerdict::Up) && against.saturating_add(1) >= self.fall
     }
 
     /// When the first check begins; `chance` is at least 0 and less than 1.
@@ -142,8 +142,8 @@ impl Course {
         self.flap_hold.saturating_mul(doubled).min(longest)
     }
 
-    fn turn(&mut self, verdict: Verdict, now: Instant) {
-        if self.standing.verdict == Verdict::Up {
+    fn turn(&mut self, verdict: HealthVerdict, now: Instant) {
+        if self.standing.verdict == HealthVerdict::Up {
             self.depart(now);
         }
         self.standing.verdict = verdict;
@@ -167,7 +167,7 @@ impl Course {
 
     /// Forgets one flap for each five minutes that it has stayed up.
     fn forget(&mut self, now: Instant) {
-        if self.standing.verdict != Verdict::Up {
+        if self.standing.verdict != HealthVerdict::Up {
             return;
         }
         while self.standing.flaps > 0 && now.saturating_duration_since(self.settled) >= MEMORY {

@@ -36,7 +36,7 @@ const LOCK: &str = "locks/neighbours.lock";
 /// cannot be done is logged: without it `lb` works as well, until a tenant fills the tables. Returns what was
 /// done.
 pub fn provide(pins: &Pins) -> Option<String> {
-    let tables = Tables::of_host();
+    let tables = NeighbourLimits::of_host();
     if !geteuid().is_root() {
         if tables.are_small() {
             tracing::warn!(
@@ -66,7 +66,7 @@ pub fn release(pins: &Pins) {
     if !geteuid().is_root() {
         return;
     }
-    match Tables::of_host().release(pins.instance()) {
+    match NeighbourLimits::of_host().release(pins.instance()) {
         Ok(restored) if restored.is_empty() => {}
         Ok(restored) => tracing::info!("put back {}", restored.join(", ")),
         Err(error) => {
@@ -80,7 +80,7 @@ pub fn release(pins: &Pins) {
 /// The instances that need room, and what there was before.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Record {
+struct LimitsRecord {
     instances: BTreeSet<String>,
     /// By path under `/proc/sys/net`.
     raised: BTreeMap<String, Raised>,
@@ -94,12 +94,12 @@ struct Raised {
 
 /// Where the limits are, and the record of them.
 #[derive(Debug)]
-struct Tables {
+struct NeighbourLimits {
     sysctls: PathBuf,
     runtime: PathBuf,
 }
 
-impl Tables {
+impl NeighbourLimits {
     fn of_host() -> Self {
         Self {
             sysctls: "/proc/sys/net".into(),
@@ -190,7 +190,7 @@ impl Tables {
         lock().with_context(|| format!("lock {}", path.display()))
     }
 
-    fn record(&self) -> Result<Option<Record>> {
+    fn record(&self) -> Result<Option<LimitsRecord>> {
         let path = self.runtime.join(RECORD);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -202,7 +202,7 @@ impl Tables {
             .with_context(|| format!("understand {}", path.display()))
     }
 
-    fn save(&self, record: &Record) -> Result<()> {
+    fn save(&self, record: &LimitsRecord) -> Result<()> {
         let text = serde_json::to_vec_pretty(record).context("write a record as JSON")?;
         crate::system::files::write(&self.runtime.join(RECORD), &text)
     }
@@ -252,7 +252,7 @@ mod tests {
 
     struct Host {
         folder: TempDir,
-        tables: Tables,
+        tables: NeighbourLimits,
     }
 
     impl Host {
@@ -262,7 +262,7 @@ mod tests {
             fs::create_dir_all(&runtime).unwrap();
             let host = Self {
                 folder,
-                tables: Tables { sysctls, runtime },
+                tables: NeighbourLimits { sysctls, runtime },
             };
             for family in families {
                 let limits = host.tables.sysctls.join(family).join("neigh/default");
@@ -391,7 +391,7 @@ mod tests {
     fn what_cannot_be_put_back_here_is_put_back_later() {
         let host = Host::new(&["ipv4"]);
         host.raise("one");
-        let inside = Tables {
+        let inside = NeighbourLimits {
             sysctls: host.folder.path().join("none"),
             runtime: host.tables.runtime.clone(),
         };

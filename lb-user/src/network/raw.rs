@@ -40,9 +40,9 @@ pub enum Sent {
 
 /// The socket, opened when it is first needed.
 #[derive(Debug, Default)]
-pub struct Nics(Option<OwnedFd>);
+pub struct RawSocket(Option<OwnedFd>);
 
-impl Nics {
+impl RawSocket {
     /// Sends a whole frame out of the NIC with this index. Never waits.
     pub fn send(&mut self, ifindex: u32, frame: &[u8]) -> Sent {
         match self.try_send(ifindex, frame) {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     #[ignore = "needs CAP_NET_RAW"]
     fn a_nic_that_is_not_there_is_an_error_and_nothing_waits() {
-        let mut nics = Nics::default();
+        let mut nics = RawSocket::default();
         for ifindex in [u32::MAX, 0x7fff_ffff] {
             assert_eq!(nics.send(ifindex, &[0; 60]), Sent::No(Errno::ENODEV));
             assert!(!nics.has_carrier(ifindex));
@@ -227,7 +227,7 @@ mod tests {
             [[0; 12].as_slice(), &[0x88, 0xb5], text, &[number]].concat()
         };
         let mut frames: Vec<_> = (0..GOOD).map(|number| (1, frame(number))).collect();
-        let mut nics = Nics::default();
+        let mut nics = RawSocket::default();
         assert_eq!(nics.send_all(&[(1, [0u8; 60]); 0]), (0, Sent::Yes));
         frames.insert(usize::from(GOOD), (0x7fff_ffff, frame(GOOD)));
         frames.push((1, frame(GOOD + 1)));
@@ -260,7 +260,7 @@ mod tests {
         setsockopt(&listener, ReceiveTimeout, &TimeVal::seconds(5)).unwrap();
         // An ethertype for experiments (IEEE 802), and a text that no other process sends.
         let frame = [[0; 12].as_slice(), &[0x88, 0xb5], b"lb: a whole frame"].concat();
-        assert_eq!(Nics::default().send(1, &frame), Sent::Yes);
+        assert_eq!(RawSocket::default().send(1, &frame), Sent::Yes);
         let mut buffer = [0; 2048];
         loop {
             let length = recv(listener.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap();

@@ -6,7 +6,7 @@ use lb_common::{
     verdict::{DropReason, Hook, Verdict, counter, refusal_slot},
 };
 
-use super::{DropLine, Observer, Packet, SampleLine};
+use super::{DropLine, Observer, SampleLine, SampledPacket};
 use crate::{dataplane::flows::coarse_now, flows::log::clock::millis_since, model::registry::Kind};
 
 impl Observer {
@@ -48,6 +48,6 @@ fn line(sample: &Sample, now: u32) -> SampleLine {
     SampleLine {
         age_ms: millis_since(sample.seen, now),
         length: sample.length,
-        packet: Packet::read(sample),
+        packet: SampledPacket::read(sample),
     }
 }

@@ -41,7 +41,7 @@ impl Observer {
     ///
     /// If a map cannot be read.
     pub fn flows(&self, choices: &[FlowChoice]) -> Result<Vec<FlowLine>> {
-        let names = Names::new(self)?;
+        let names = FlowNames::new(self)?;
         let mut lines = Vec::new();
         for (_, slot) in self.snat_slots()? {
             for id in slot.flow_ids() {
@@ -94,7 +94,7 @@ impl Observer {
                 }
             );
         }
-        let names = Names::new(self)?;
+        let names = FlowNames::new(self)?;
         let mut lines = Vec::new();
         for (slot, id) in ids {
             let Some((word, flow)) = self.table.flow(id) else {
@@ -115,7 +115,7 @@ impl Observer {
 }
 
 /// What ids mean, for many flows.
-struct Names<'o> {
+struct FlowNames<'o> {
     networks: HashMap<u32, &'o str>,
     services: HashMap<u32, &'o str>,
     labels: &'o Labels,
@@ -123,7 +123,7 @@ struct Names<'o> {
     now: u32,
 }
 
-impl<'o> Names<'o> {
+impl<'o> FlowNames<'o> {
     fn new(observer: &'o Observer) -> Result<Self> {
         let Observer {
             ids,
@@ -264,7 +264,7 @@ services:
             ids.insert(Kind::Service, &service.name, id);
         }
         let labels = Labels::anonymous(base(0) + 9);
-        let names = Names {
+        let names = FlowNames {
             labels: &labels,
             networks: HashMap::from([(1, "n")]),
             services: ids.of(Kind::Service).map(|(name, id)| (id, name)).collect(),

@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-pub use packet::Packet;
+pub use packet::SampledPacket;
 pub use records::{
     BackendLine, DropLine, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus, SampleLine,
     ServiceLine, SnatStatus, Status, Verdicts, WhoLine,

@@ -31,7 +31,7 @@ const FIRST_ETHERTYPE: u16 = 0x0600;
 
 /// What is known of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Packet {
+pub struct SampledPacket {
     /// The VLAN id of its tag, if it had one when it was sampled.
     pub vlan: Option<u16>,
     /// `tcp`, `udp`, `icmp`, `icmpv6`, `ip-47`, `arp`, `ipv6`, `0x88cc` and so on.
@@ -45,7 +45,7 @@ pub struct Packet {
     pub flags: Option<String>,
 }
 
-impl Packet {
+impl SampledPacket {
     /// Reads the beginning of a frame, whatever it is.
     pub fn read(sample: &Sample) -> Self {
         let length = usize::try_from(sample.length).unwrap_or(MAX_FRAME);
@@ -68,7 +68,7 @@ impl Packet {
 }
 
 /// The frame whose first bytes these are; `length` is that of the whole frame.
-fn frame(mut bytes: Vec<u8>, length: usize) -> Option<Packet> {
+fn frame(mut bytes: Vec<u8>, length: usize) -> Option<SampledPacket> {
     let packet = Slice::new(&mut bytes);
     let tagging = tagging(&packet, packet.header(0)?)?;
     let (vlan, tags) = match tagging {
@@ -89,16 +89,16 @@ fn frame(mut bytes: Vec<u8>, length: usize) -> Option<Packet> {
         IPV6 => six,
         _ => None,
     };
-    let words = known.unwrap_or_else(|| Packet {
+    let words = known.unwrap_or_else(|| SampledPacket {
         protocol: ethertype(ethernet.ethertype.get()),
         source: Some(ethernet.source.get().to_string()),
         destination: Some(ethernet.destination.get().to_string()),
-        ..Packet::default()
+        ..SampledPacket::default()
     });
-    Some(Packet { vlan, ..words })
+    Some(SampledPacket { vlan, ..words })
 }
 
-fn ipv4(packet: &Slice<'_>, ethernet: &Ethernet, kept: usize) -> Option<Packet> {
+fn ipv4(packet: &Slice<'_>, ethernet: &Ethernet, kept: usize) -> Option<SampledPacket> {
     let start = size_of::<Ethernet>();
     let ip: &Ipv4 = packet.header(start)?;
     let addresses = [ip.source.get(), ip.destination.get()].map(Ipv4Addr::from);
@@ -127,7 +127,7 @@ fn ipv4(packet: &Slice<'_>, ethernet: &Ethernet, kept: usize) -> Option<Packet> 
         addresses.map(IpAddr::V4),
         ports.map(|ports| ports.map(Be16::get)),
     );
-    Some(Packet {
+    Some(SampledPacket {
         vlan: None,
         protocol: protocol(ip.protocol.get()),
         source,
@@ -156,10 +156,10 @@ const fn l4_bytes(protocol: u8) -> usize {
     }
 }
 
-fn arp(packet: &Slice<'_>) -> Option<Packet> {
+fn arp(packet: &Slice<'_>) -> Option<SampledPacket> {
     let arp: &Arp = packet.header(size_of::<Ethernet>())?;
     let operation = arp.operation.get().get();
-    Some(Packet {
+    Some(SampledPacket {
         vlan: None,
         protocol: "arp".to_owned(),
         source: Some(Ipv4Addr::from(arp.sender.get()).to_string()),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> String {
-        let packet = Packet::read(&sample(bytes));
+        let packet = SampledPacket::read(&sample(bytes));
         let vlan = packet.vlan.map(|vlan| format!("{vlan} "));
         let flags = packet.flags.as_deref().unwrap_or("-");
         let vlan = vlan.unwrap_or_default();
@@ -384,7 +384,7 @@ mod tests {
                         let mut word = sample.words[at / 4].to_ne_bytes();
                         word[at % 4] = value;
                         sample.words[at / 4] = u32::from_ne_bytes(word);
-                        assert!(!Packet::read(&sample).protocol.is_empty());
+                        assert!(!SampledPacket::read(&sample).protocol.is_empty());
                     }
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Packet;
+use super::SampledPacket;
 use crate::api::FlowLine;
 
 /// `lb status`.
@@ -231,5 +231,5 @@ pub struct SampleLine {
     pub length: u32,
     /// What it was.
     #[serde(flatten)]
-    pub packet: Packet,
+    pub packet: SampledPacket,
 }

@@ -10,7 +10,7 @@ use super::stage::{Stage, TEST_TIMEOUT};
 use crate::{
     admin::{
         client::{Failure, ask_at},
-        server::Times,
+        server::AdminTimeouts,
     },
     api::{Answer, Event, Request},
 };
@@ -92,7 +92,7 @@ fn a_long_answer_arrives_whole() {
     let events: Vec<Event> = (1..=2000).map(event).collect();
     let answer = Answer::Events { events };
     let said = answer.clone();
-    let stage = Stage::start(Times::default(), move |order| {
+    let stage = Stage::start(AdminTimeouts::default(), move |order| {
         super::stage::reply(order, |_| said.clone());
     });
     assert_eq!(stage.ask(&Request::Events { after: 0 }).unwrap(), answer);

@@ -8,13 +8,13 @@ use std::{
 };
 
 use super::stage::{Stage, TEST_TIMEOUT, echoed, post, reply, rest, short};
-use crate::{admin::server::Times, api::Request};
+use crate::{admin::server::AdminTimeouts, api::Request};
 
 const CONFIRM: &str = r#"{"command":"confirm"}"#;
 
 #[test]
 fn what_is_no_request_is_answered_in_plain_words() {
-    let stage = Stage::start(Times::default(), |order| panic!("{order:?}"));
+    let stage = Stage::start(AdminTimeouts::default(), |order| panic!("{order:?}"));
     let get = "GET /v1/request HTTP/1.1\r\nHost: lb\r\n\r\n";
     for (bytes, status, words) in [
         (get.as_bytes().to_vec(), 405, "/v1/request takes POST"),
@@ -55,7 +55,7 @@ fn what_is_no_request_is_answered_in_plain_words() {
 
 #[test]
 fn a_body_has_a_most_size_however_it_comes() {
-    let stage = Stage::echo(Times::default());
+    let stage = Stage::echo(AdminTimeouts::default());
     let most = 64 * 1024;
     let padded = |size: usize| format!("{CONFIRM}{}", " ".repeat(size - CONFIRM.len()));
     let said = stage.exchange(&post(&padded(most)));
@@ -81,7 +81,7 @@ fn a_body_has_a_most_size_however_it_comes() {
 
 #[test]
 fn a_head_has_a_most_size() {
-    let stage = Stage::echo(Times::default());
+    let stage = Stage::echo(AdminTimeouts::default());
     let head = "POST /v1/request HTTP/1.1\r\nHost: lb\r\n";
     for head in [
         format!("{head}X: {}\r\n\r\n", "x".repeat(100_000)),
@@ -97,7 +97,7 @@ fn a_head_has_a_most_size() {
 #[test]
 fn half_a_request_is_none() {
     let (sender, orders) = mpsc::channel();
-    let stage = Stage::start(Times::default(), move |order| {
+    let stage = Stage::start(AdminTimeouts::default(), move |order| {
         sender.send(order.request.clone()).unwrap();
         reply(order, echoed);
     });
@@ -116,7 +116,7 @@ fn half_a_request_is_none() {
 
 #[test]
 fn noise_is_no_order_and_harms_nobody() {
-    let stage = Stage::start(Times::default(), |order| {
+    let stage = Stage::start(AdminTimeouts::default(), |order| {
         assert_eq!(order.request, Request::Confirm);
         reply(order, echoed);
     });
@@ -177,22 +177,27 @@ fn who_writes_slowly_is_cut_off() {
 
 #[test]
 fn a_hundred_that_say_nothing_hold_nobody_up_for_long() {
-    let stage = Stage::echo(Times::default());
+    let stage = Stage::echo(AdminTimeouts::default());
     let begun = Instant::now();
     let silent: Vec<UnixStream> = (0..100).map(|_| stage.connect()).collect();
     stage.assert_works();
-    assert!(begun.elapsed() < Times::default().read / 2, "{begun:?}");
+    assert!(
+        begun.elapsed() < AdminTimeouts::default().read / 2,
+        "{begun:?}"
+    );
     // The oldest have gone for those after them.
     for stream in silent.into_iter().take(100 - 16) {
         assert_eq!(rest(stream), "");
     }
-    assert!(begun.elapsed() < Times::default().read, "{begun:?}");
+    assert!(begun.elapsed() < AdminTimeouts::default().read, "{begun:?}");
 }
 
 #[test]
 fn who_hangs_up_before_the_answer_is_not_waited_for() {
     let (sender, orders) = mpsc::channel();
-    let stage = Stage::start(Times::default(), move |order| sender.send(order).unwrap());
+    let stage = Stage::start(AdminTimeouts::default(), move |order| {
+        sender.send(order).unwrap()
+    });
     let mut stream = stage.connect();
     stream.write_all(&post(CONFIRM)).unwrap();
     let order = orders.recv_timeout(TEST_TIMEOUT).unwrap();
@@ -213,7 +218,7 @@ fn who_hangs_up_before_the_answer_is_not_waited_for() {
 #[test]
 fn one_connection_has_one_request() {
     let (sender, orders) = mpsc::channel();
-    let stage = Stage::start(Times::default(), move |order| {
+    let stage = Stage::start(AdminTimeouts::default(), move |order| {
         sender.send(()).unwrap();
         reply(order, echoed);
     });

@@ -13,14 +13,14 @@ use tokio::net::UnixStream as TokioStream;
 
 use super::stage::{Stage, TEST_TIMEOUT, echoed, post, reply, rest};
 use crate::{
-    admin::server::{self, Peer, Server, Times},
+    admin::server::{self, AdminTimeouts, Peer, Server},
     api::{Answer, Filter, Override, Request},
 };
 
 #[test]
 fn every_request_arrives_as_it_was_sent_with_who_sent_it() {
     let (sender, orders) = mpsc::channel();
-    let stage = Stage::start(Times::default(), move |order| {
+    let stage = Stage::start(AdminTimeouts::default(), move |order| {
         sender.send((order.request.clone(), order.by)).unwrap();
         reply(order, echoed);
     });
@@ -55,7 +55,7 @@ fn every_request_arrives_as_it_was_sent_with_who_sent_it() {
 
 #[test]
 fn the_socket_is_for_one_user_and_gone_at_the_end() {
-    let mut stage = Stage::echo(Times::default());
+    let mut stage = Stage::echo(AdminTimeouts::default());
     let metadata = fs::symlink_metadata(stage.socket()).unwrap();
     assert!(metadata.file_type().is_socket());
     assert_eq!(metadata.permissions().mode() & 0o7777, 0o600);
@@ -126,7 +126,14 @@ fn a_stranger_is_refused() {
     runtime.block_on(async {
         let (sender, mut orders) = tokio::sync::mpsc::channel(1);
         let stream = TokioStream::from_std(theirs).unwrap();
-        server::converse(stream, stranger, Arc::default(), sender, Times::default()).await;
+        server::converse(
+            stream,
+            stranger,
+            Arc::default(),
+            sender,
+            AdminTimeouts::default(),
+        )
+        .await;
         assert!(orders.recv().await.is_none());
     });
     let said = rest(ours);
@@ -138,7 +145,9 @@ fn a_stranger_is_refused() {
 fn no_more_than_sixteen_are_served_at_a_time() {
     const AT_A_TIME: usize = 16;
     let (sender, orders) = mpsc::channel();
-    let stage = Stage::start(Times::default(), move |order| sender.send(order).unwrap());
+    let stage = Stage::start(AdminTimeouts::default(), move |order| {
+        sender.send(order).unwrap()
+    });
     let mut streams: Vec<UnixStream> = (0..AT_A_TIME + 4)
         .map(|_| {
             let stream = stage.connect();
@@ -166,9 +175,9 @@ fn no_more_than_sixteen_are_served_at_a_time() {
 
 #[test]
 fn who_waits_too_long_is_told_so() {
-    let times = Times {
+    let times = AdminTimeouts {
         answer: Duration::from_millis(100),
-        ..Times::default()
+        ..AdminTimeouts::default()
     };
     let mut kept = Vec::new();
     let mut stage = Stage::start(times, move |order| kept.push(order));
@@ -180,7 +189,7 @@ fn who_waits_too_long_is_told_so() {
 
 #[test]
 fn an_order_that_is_dropped_is_said_to_be() {
-    let stage = Stage::start(Times::default(), drop);
+    let stage = Stage::start(AdminTimeouts::default(), drop);
     let said = stage.exchange(&post(r#"{"command":"health"}"#));
     assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
     let refused = stage.ask(&Request::Confirm).unwrap_err().to_string();
@@ -192,7 +201,7 @@ fn an_order_that_is_dropped_is_said_to_be() {
 
 #[test]
 fn what_can_mean_nothing_is_no_order() {
-    let stage = Stage::start(Times::default(), |order| panic!("{order:?}"));
+    let stage = Stage::start(AdminTimeouts::default(), |order| panic!("{order:?}"));
     assert_eq!(
         stage
             .ask(&Request::Reload {

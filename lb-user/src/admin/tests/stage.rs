@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     admin::{
         client::{self, Failure},
-        server::{Order, Server, Times},
+        server::{AdminTimeouts, Order, Server},
     },
     api::{Answer, Request},
 };
@@ -31,7 +31,10 @@ pub(super) struct Stage {
 
 impl Stage {
     /// Serves with these times; `control` has each order.
-    pub(super) fn start(times: Times, mut control: impl FnMut(Order) + Send + 'static) -> Self {
+    pub(super) fn start(
+        times: AdminTimeouts,
+        mut control: impl FnMut(Order) + Send + 'static,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::with_times(&folder.path().join("lb.sock"), times).unwrap();
         let (stop, mut stopped) = oneshot::channel();
@@ -61,7 +64,7 @@ impl Stage {
     }
 
     /// One that answers every request with its words.
-    pub(super) fn echo(times: Times) -> Self {
+    pub(super) fn echo(times: AdminTimeouts) -> Self {
         Self::start(times, |order| reply(order, echoed))
     }
 
@@ -143,9 +146,9 @@ pub(super) fn post(body: &str) -> Vec<u8> {
 }
 
 /// Times that end what hangs soon.
-pub(super) fn short() -> Times {
-    Times {
+pub(super) fn short() -> AdminTimeouts {
+    AdminTimeouts {
         read: Duration::from_millis(500),
-        ..Times::default()
+        ..AdminTimeouts::default()
     }
 }

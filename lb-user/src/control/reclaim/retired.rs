@@ -50,7 +50,7 @@ const _: () = assert!(HALF_OPEN as u64 == 60_000_000_000 >> TIME_SHIFT);
 
 /// What is to be done with an entry of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Judgement {
+pub(super) enum EntryJudgement {
     /// It refers to nothing retired.
     Keep,
     /// It is a live flow that holds retired ids.
@@ -176,7 +176,13 @@ impl Retired {
     }
 
     /// `now` is in the unit of the flow's `last_seen`.
-    pub(super) fn judge(&self, word: FlowState, flow: &Flow, slot: u16, now: u32) -> Judgement {
+    pub(super) fn judge(
+        &self,
+        word: FlowState,
+        flow: &Flow,
+        slot: u16,
+        now: u32,
+    ) -> EntryJudgement {
         let network_is_gone = self.networks.contains(&flow.network) || self.gone.contains(&slot);
         let refers = network_is_gone
             || self.draining.contains(&slot)
@@ -188,14 +194,18 @@ impl Retired {
         let has_no_vip = self.vips.as_ref().is_some_and(|vips| !vips.contains(&vip));
         let ends = network_is_gone || has_no_vip;
         match word.state() {
-            State::Free => Judgement::Keep,
-            _ if !refers && !has_label => Judgement::Keep,
-            State::Closed | State::Ended => Judgement::Forget,
+            State::Free => EntryJudgement::Keep,
+            _ if !refers && !has_label => EntryJudgement::Keep,
+            State::Closed | State::Ended => EntryJudgement::Forget,
             // A socket's: its owner ends it, or its lease does.
-            State::Claimed | State::Local => Judgement::Holds,
-            State::New | State::Replied | State::Established if refers && ends => Judgement::End,
-            State::New | State::Replied if age(now, flow.last_seen) >= HALF_OPEN => Judgement::End,
-            State::New | State::Replied | State::Established => Judgement::Holds,
+            State::Claimed | State::Local => EntryJudgement::Holds,
+            State::New | State::Replied | State::Established if refers && ends => {
+                EntryJudgement::End
+            }
+            State::New | State::Replied if age(now, flow.last_seen) >= HALF_OPEN => {
+                EntryJudgement::End
+            }
+            State::New | State::Replied | State::Established => EntryJudgement::Holds,
         }
     }
 
@@ -389,15 +399,15 @@ mod tests {
     fn only_flows_of_what_is_gone_are_ended() {
         let live = FlowState::default().claim(false).publish();
         let judge = |word, flow: Flow, slot| retired().judge(word, &flow, slot, 1000);
-        assert_eq!(judge(live, flow(1, 10, 11), 0), Judgement::Keep);
+        assert_eq!(judge(live, flow(1, 10, 11), 0), EntryJudgement::Keep);
         assert_eq!(
             judge(live, flow(2, 10, 11), 0),
-            Judgement::End,
+            EntryJudgement::End,
             "its clients' network"
         );
         assert_eq!(
             judge(live, flow(1, 10, 11), 6),
-            Judgement::End,
+            EntryJudgement::End,
             "its backends' network"
         );
         for held in [
@@ -405,29 +415,29 @@ mod tests {
             (flow(1, 10, 40), 0),
             (flow(1, 10, 11), 5),
         ] {
-            assert_eq!(judge(live, held.0, held.1), Judgement::Holds);
-            assert_eq!(judge(live.close(), held.0, held.1), Judgement::Forget);
-            assert_eq!(judge(live.forget(), held.0, held.1), Judgement::Keep);
+            assert_eq!(judge(live, held.0, held.1), EntryJudgement::Holds);
+            assert_eq!(judge(live.close(), held.0, held.1), EntryJudgement::Forget);
+            assert_eq!(judge(live.forget(), held.0, held.1), EntryJudgement::Keep);
         }
         let without_vip = Flow {
             vip: Ipv4Addr::new(192, 168, 203, 111).into(),
             ..flow(1, 20, 11)
         };
-        assert_eq!(judge(live, without_vip, 0), Judgement::End);
+        assert_eq!(judge(live, without_vip, 0), EntryJudgement::End);
         let at_a_start = Retired {
             vips: None,
             ..retired()
         };
         assert_eq!(
             at_a_start.judge(live, &without_vip, 0, 1000),
-            Judgement::Holds,
+            EntryJudgement::Holds,
             "it is cut, and told so"
         );
         let half_open = |now| retired().judge(live, &flow(1, 20, 11), 0, now);
-        assert_eq!(half_open(HALF_OPEN - 1), Judgement::Holds);
-        assert_eq!(half_open(HALF_OPEN), Judgement::End);
+        assert_eq!(half_open(HALF_OPEN - 1), EntryJudgement::Holds);
+        assert_eq!(half_open(HALF_OPEN), EntryJudgement::End);
         let claimed = FlowState::default().claim(false);
-        assert_eq!(judge(claimed, flow(2, 10, 11), 0), Judgement::Holds);
+        assert_eq!(judge(claimed, flow(2, 10, 11), 0), EntryJudgement::Holds);
     }
 
     #[test]
@@ -439,14 +449,14 @@ mod tests {
             ..flow(1, 10, 11)
         };
         let judge = |word, flow: Flow| retired().judge(word, &flow, 0, 1000);
-        assert_eq!(judge(live, of_6(8, 9)), Judgement::Keep);
+        assert_eq!(judge(live, of_6(8, 9)), EntryJudgement::Keep);
         for held in [of_6(7, 9), of_6(8, 7)] {
             assert_eq!(
                 judge(live, held),
-                Judgement::Holds,
+                EntryJudgement::Holds,
                 "it is cut, and told so"
             );
-            assert_eq!(judge(live.close(), held), Judgement::Forget);
+            assert_eq!(judge(live.close(), held), EntryJudgement::Forget);
             let mut free = retired();
             free.release(&held, 0);
             assert_eq!(free.labels, BTreeSet::new());

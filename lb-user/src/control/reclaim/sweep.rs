@@ -15,7 +15,7 @@ use lb_common::{
     },
 };
 
-use super::retired::{Judgement, Retired};
+use super::retired::{EntryJudgement, Retired};
 use crate::{
     control::apply::Live,
     dataplane::{
@@ -177,16 +177,16 @@ impl Sweeper {
         };
         let judgement = retired.judge(word, &flow, slot.slot, now);
         match judgement {
-            Judgement::Keep => {}
-            Judgement::Holds => free.release(&flow, slot.slot),
-            Judgement::End | Judgement::Forget => {
+            EntryJudgement::Keep => {}
+            EntryJudgement::Holds => free.release(&flow, slot.slot),
+            EntryJudgement::End | EntryJudgement::Forget => {
                 // First: afterwards the id may be another flow's, with the same key. If that happens
                 // all the same, the flow's first reply puts the key back.
                 forget_key(maps, word, &flow, id)?;
                 if !self.table.swap(id, word, word.forget()) {
                     // It was claimed, or has moved on: the next sweep sees what it is.
                     free.release(&flow, slot.slot);
-                } else if judgement == Judgement::End {
+                } else if judgement == EntryJudgement::End {
                     self.ended(flow_id, word, flow)?;
                     if addr6::index(flow.vip).is_some() {
                         // The reader of its end may have to look up what its labels stand for.

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     dataplane::flows::FlowTable,
     flows::{ExpiryCounts, idle::Ticks, map_cache::MapCache},
-    network::raw::{Nics, Sent},
+    network::raw::{RawSocket, Sent},
 };
 
 /// Flows whose ends are reset: per tick, about 2000 in a second, and in one go. Each takes two frames.
@@ -48,7 +48,7 @@ pub(crate) struct Recipient {
 
 /// The frames on their way.
 pub(crate) struct ResetSender {
-    nics: Nics,
+    nics: RawSocket,
     resets: SendRate,
     probes: SendRate,
     waiting: VecDeque<Ended>,
@@ -64,7 +64,7 @@ pub(crate) fn is_loud(alive: FlowState) -> bool {
 impl ResetSender {
     pub(crate) fn new(counts: Arc<ExpiryCounts>, now: Ticks) -> Self {
         Self {
-            nics: Nics::default(),
+            nics: RawSocket::default(),
             resets: SendRate::new(RESETS.0, RESETS.1, now),
             probes: SendRate::new(PROBES.0, PROBES.1, now),
             waiting: VecDeque::new(),

@@ -26,22 +26,22 @@ use tokio::{
     select,
 };
 
-use super::{Exchange, Fault, Open, Probe, Probed, Probing, tls};
+use super::{Exchange, Fault, OpenConnection, Probe, ProbeAnswer, Probing, tls};
 use crate::{
     config,
-    health::{Outcome, connection},
+    health::{CheckOutcome, connection},
 };
 
 const US: &str = concat!("lb/", env!("CARGO_PKG_VERSION"));
 /// The longest head of an answer, in bytes; its body is not read.
 const MAX_HEAD: usize = 64 * 1024;
 
-type Body = Empty<&'static [u8]>;
+type NoBody = Empty<&'static [u8]>;
 
 /// One GET request; the status of its answer is the outcome.
-pub(super) struct Get(config::Get);
+pub(super) struct HttpProbe(config::Get);
 
-impl Get {
+impl HttpProbe {
     pub(super) fn new(get: &config::Get) -> Self {
         Self(get.clone())
     }
@@ -51,14 +51,14 @@ impl Get {
     /// # Errors
     ///
     /// If path or host cannot stand in one.
-    fn request(&self, address: SocketAddr) -> anyhow::Result<Request<Body>> {
+    fn request(&self, address: SocketAddr) -> anyhow::Result<Request<NoBody>> {
         let get = &self.0;
         let host = get.host.clone().unwrap_or_else(|| address.to_string());
         Request::get(&get.path)
             .header(HOST, host)
             .header(USER_AGENT, US)
             .header(CONNECTION, "close")
-            .body(Body::new())
+            .body(NoBody::new())
             .with_context(|| format!("ask for {:?} by HTTP", get.path))
     }
 
@@ -67,7 +67,7 @@ impl Get {
         &self,
         stream: S,
         exchange: &Exchange,
-    ) -> Result<(Outcome, S), Fault> {
+    ) -> Result<(CheckOutcome, S), Fault> {
         exchange.begin("HTTP answer");
         let request = self.request(exchange.address).map_err(Fault::Ours)?;
         let (status, stream) = send(stream, request).await?;
@@ -76,13 +76,13 @@ impl Get {
     }
 }
 
-impl Probe for Get {
+impl Probe for HttpProbe {
     fn probe<'p>(&'p self, stream: TcpStream, exchange: &'p Exchange) -> Probing<'p> {
         Box::pin(async {
             let (outcome, stream) = self.ask(stream, exchange).await?;
-            Ok(Probed {
+            Ok(ProbeAnswer {
                 outcome,
-                open: Open::Tcp(stream),
+                open: OpenConnection::Tcp(stream),
             })
         })
     }
@@ -91,7 +91,7 @@ impl Probe for Get {
 /// Sends a request, and receives the status of the answer.
 async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    request: Request<Body>,
+    request: Request<NoBody>,
 ) -> Result<(StatusCode, S), Fault> {
     let has_received = Rc::new(Cell::new(false));
     let stream = Received {
@@ -118,15 +118,15 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((status, connection.into_parts().io.into_inner().stream))
 }
 
-fn judge(status: StatusCode, good: RangeInclusive<u16>) -> Outcome {
+fn judge(status: StatusCode, good: RangeInclusive<u16>) -> CheckOutcome {
     let words = match status.canonical_reason() {
         Some(reason) => format!("{} {reason}", status.as_u16()),
         None => status.as_u16().to_string(),
     };
     if good.contains(&status.as_u16()) {
-        Outcome::Good(words)
+        CheckOutcome::Good(words)
     } else {
-        Outcome::NotReady(words)
+        CheckOutcome::NotReady(words)
     }
 }
 

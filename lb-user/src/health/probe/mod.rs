@@ -12,7 +12,7 @@ use anyhow::Result;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::{Outcome, connection};
+use super::{CheckOutcome, connection};
 use crate::config::Check;
 
 /// The step until the backend has accepted the connection.
@@ -30,13 +30,13 @@ pub(super) trait Probe {
 }
 
 /// A probe on its way; it stays on the thread of its cell.
-pub(super) type Probing<'p> = Pin<Box<dyn Future<Output = Result<Probed, Fault>> + 'p>>;
+pub(super) type Probing<'p> = Pin<Box<dyn Future<Output = Result<ProbeAnswer, Fault>> + 'p>>;
 
 /// What a backend has answered.
-pub(super) struct Probed {
-    pub(super) outcome: Outcome,
+pub(super) struct ProbeAnswer {
+    pub(super) outcome: CheckOutcome,
     /// What is still open.
-    pub(super) open: Open,
+    pub(super) open: OpenConnection,
 }
 
 /// How a probe ended that has no answer that counts.
@@ -86,19 +86,19 @@ pub(super) fn of(check: &Check) -> Result<Box<dyn Probe>> {
     Ok(match check {
         Check::Tcp => Box::new(tcp::Connect),
         Check::Tls(tls) => Box::new(tls::Handshake::new(tls, None)?),
-        Check::Http(get) => Box::new(http::Get::new(get)),
-        Check::Https { tls, get } => Box::new(https::Get::new(tls, get)?),
+        Check::Http(get) => Box::new(http::HttpProbe::new(get)),
+        Check::Https { tls, get } => Box::new(https::HttpsProbe::new(tls, get)?),
     })
 }
 
 /// A connection that is to be closed.
-pub(super) enum Open {
+pub(super) enum OpenConnection {
     Nothing,
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Open {
+impl OpenConnection {
     /// Closes it as a client does that has what it wanted; takes a moment at most.
     pub(super) async fn close(self) {
         match self {

@@ -2,8 +2,8 @@
 
 use tokio::net::TcpStream;
 
-use super::{Exchange, Open, Probe, Probed, Probing};
-use crate::health::Outcome;
+use super::{Exchange, OpenConnection, Probe, ProbeAnswer, Probing};
+use crate::health::CheckOutcome;
 
 /// A backend that has accepted is good.
 pub(super) struct Connect;
@@ -11,9 +11,9 @@ pub(super) struct Connect;
 impl Probe for Connect {
     fn probe<'p>(&'p self, stream: TcpStream, _exchange: &'p Exchange) -> Probing<'p> {
         Box::pin(async {
-            Ok(Probed {
-                outcome: Outcome::Good("connected".to_owned()),
-                open: Open::Tcp(stream),
+            Ok(ProbeAnswer {
+                outcome: CheckOutcome::Good("connected".to_owned()),
+                open: OpenConnection::Tcp(stream),
             })
         })
     }

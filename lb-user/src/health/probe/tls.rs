@@ -15,11 +15,11 @@ use rustls::{
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{Exchange, Fault, Open, Probe, Probed, Probing};
+use super::{Exchange, Fault, OpenConnection, Probe, ProbeAnswer, Probing};
 use crate::{
     config::{self, Authorities},
     health::{
-        Outcome,
+        CheckOutcome,
         connection::{self, CLOSE_TIMEOUT},
     },
 };
@@ -85,9 +85,9 @@ impl Probe for Handshake {
             let version = stream.get_ref().1.protocol_version();
             let version = version.and_then(|version| version.as_str());
             let words = version.unwrap_or("TLS").replace("TLSv", "TLS ");
-            Ok(Probed {
-                outcome: Outcome::Good(words.replace('_', ".")),
-                open: Open::Tls(Box::new(stream)),
+            Ok(ProbeAnswer {
+                outcome: CheckOutcome::Good(words.replace('_', ".")),
+                open: OpenConnection::Tls(Box::new(stream)),
             })
         })
     }

@@ -1,4 +1,4 @@
-use Verdict::{Dead, NotReady, Unknown, Up};
+use HealthVerdict::{Dead, NotReady, Unknown, Up};
 
 use super::*;
 use crate::config::{Check, OnDead};
@@ -41,7 +41,7 @@ impl Story {
     }
 
     /// One more check; the verdict after it.
-    fn says(&mut self, said: Verdict) -> Verdict {
+    fn says(&mut self, said: HealthVerdict) -> HealthVerdict {
         self.at += 1;
         let before = self.verdict();
         let now = self.start + Duration::from_secs(self.at);
@@ -50,12 +50,12 @@ impl Story {
         self.verdict()
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> HealthVerdict {
         self.course.standing().verdict
     }
 
     /// These checks one after the other; the verdicts after each.
-    fn all(&mut self, said: &[Verdict]) -> Vec<Verdict> {
+    fn all(&mut self, said: &[HealthVerdict]) -> Vec<HealthVerdict> {
         said.iter().map(|&said| self.says(said)).collect()
     }
 

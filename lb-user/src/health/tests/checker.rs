@@ -16,7 +16,7 @@ use super::{
     *,
 };
 use crate::{
-    health::{Checker, Commons, Report, Verdict, turns},
+    health::{Checker, Commons, HealthVerdict, Report, turns},
     network::neighbour::Side,
 };
 
@@ -54,13 +54,13 @@ fn start_on(nic: u32, cell: Option<&str>, commons: Commons) -> anyhow::Result<Ch
 }
 
 /// A target that is checked often.
-fn often(backend: u32, address: SocketAddrV4, check: Check) -> Target {
+fn often(backend: u32, address: SocketAddrV4, check: Check) -> CheckTarget {
     let health = Health {
         interval: INTERVAL,
         fast_interval: INTERVAL,
         ..health(check)
     };
-    Target {
+    CheckTarget {
         backend,
         ..target(address, health)
     }
@@ -99,7 +99,7 @@ async fn every_check_is_one_report() {
         let report = next(&mut reports).await;
         assert_eq!((report.backend, report.changed), (3, changed));
         assert_eq!(report.outcome, good("connected"));
-        assert_eq!(report.standing, standing(Verdict::Up, 0, 0));
+        assert_eq!(report.standing, standing(HealthVerdict::Up, 0, 0));
         assert!(report.took < LONG);
     }
     drop(served);
@@ -112,7 +112,7 @@ async fn every_check_is_one_report() {
         }
         against.push(report.standing.against);
         if report.changed {
-            assert_eq!(report.standing, standing(Verdict::Dead, 0, 1));
+            assert_eq!(report.standing, standing(HealthVerdict::Dead, 0, 1));
             break;
         }
     }
@@ -154,11 +154,11 @@ async fn a_target_is_known_again() {
     let address = nobody().await;
     let (checker, mut reports) = checker();
     let up = Standing {
-        verdict: Verdict::Up,
+        verdict: HealthVerdict::Up,
         against: 1,
         ..Standing::default()
     };
-    let mut target = Target {
+    let mut target = CheckTarget {
         saved: up,
         ..often(3, address, Check::Tcp)
     };
@@ -175,7 +175,7 @@ async fn a_target_is_known_again() {
     while !other_came || against < 10 {
         let report = next(&mut reports).await;
         if report.backend == 4 {
-            assert_eq!(report.standing.verdict, Verdict::Dead);
+            assert_eq!(report.standing.verdict, HealthVerdict::Dead);
             assert_eq!(report.changed, !other_came);
             other_came = true;
         } else {
@@ -187,7 +187,7 @@ async fn a_target_is_known_again() {
     checker.set(vec![other, target]);
     loop {
         let report = next(&mut reports).await;
-        if report.backend == 3 && report.standing.verdict == Verdict::Dead {
+        if report.backend == 3 && report.standing.verdict == HealthVerdict::Dead {
             assert!(report.changed, "the first check decides");
             break;
         }
@@ -236,7 +236,7 @@ async fn one_that_cannot_be_asked_disturbs_nobody() {
 }
 
 /// Targets at a listener that takes all connections and sends nothing.
-async fn silent(count: u32) -> (TcpListener, Vec<Target>) {
+async fn silent(count: u32) -> (TcpListener, Vec<CheckTarget>) {
     let (_, address) = listen().await;
     let listener = tokio::net::TcpSocket::new_v4().expect("a socket");
     listener.set_reuseaddr(true).expect("an option");
@@ -248,7 +248,7 @@ async fn silent(count: u32) -> (TcpListener, Vec<Target>) {
             timeout: LONG * 3,
             ..health(Check::Http(get("/")))
         };
-        Target {
+        CheckTarget {
             backend,
             ..target(address, health)
         }
@@ -345,5 +345,5 @@ async fn other_cas_make_another_check() {
     checker.set(trusting("ca.pem"));
     assert_eq!(next(&mut reports).await.outcome, good("TLS 1.3"));
     checker.set(trusting("other.pem"));
-    while let Outcome::Good(_) = next(&mut reports).await.outcome {}
+    while let CheckOutcome::Good(_) = next(&mut reports).await.outcome {}
 }

@@ -62,7 +62,7 @@ async fn a_backend_of_ipv6_is_asked_by_ipv6() {
         said.expect("said");
         (request, peer.ip())
     });
-    let target = Target {
+    let target = CheckTarget {
         address,
         source: Ipv6Addr::LOCALHOST.into(),
         ..target(nobody().await, health(Check::Http(get("/"))))

@@ -17,9 +17,9 @@ use std::{
 };
 
 use super::{
-    Outcome, Standing, Target,
+    CheckOutcome, CheckTarget, Standing,
     check::check,
-    probe::{self, Open},
+    probe::{self, OpenConnection},
 };
 use crate::config::{Authorities, Check, Get, Health, OnDead, Tls};
 
@@ -45,8 +45,8 @@ fn health(check: Check) -> Health {
     }
 }
 
-fn target(address: SocketAddrV4, health: Health) -> Target {
-    Target {
+fn target(address: SocketAddrV4, health: Health) -> CheckTarget {
+    CheckTarget {
         backend: 7,
         address: address.into(),
         send_proxy_header: false,
@@ -77,7 +77,7 @@ fn trusting(sni: Option<&str>, ca: impl Into<PathBuf>) -> Tls {
 }
 
 /// One check, closed as the checker closes it.
-async fn ask(address: SocketAddrV4, health: Health) -> anyhow::Result<Outcome> {
+async fn ask(address: SocketAddrV4, health: Health) -> anyhow::Result<CheckOutcome> {
     let target = target(address, health);
     let (outcome, open) = ask_openly(&target).await?;
     open.close().await;
@@ -85,19 +85,19 @@ async fn ask(address: SocketAddrV4, health: Health) -> anyhow::Result<Outcome> {
 }
 
 /// One check, not closed yet.
-async fn ask_openly(target: &Target) -> anyhow::Result<(Outcome, Open)> {
+async fn ask_openly(target: &CheckTarget) -> anyhow::Result<(CheckOutcome, OpenConnection)> {
     let probe = probe::of(&target.health.check)?;
     let checked = check(target, probe.as_ref()).await?;
     Ok((checked.outcome, checked.open))
 }
 
 /// One check that must be possible.
-async fn outcome(address: SocketAddrV4, check: Check) -> Outcome {
+async fn outcome(address: SocketAddrV4, check: Check) -> CheckOutcome {
     ask(address, health(check)).await.expect("a check")
 }
 
 /// One check that waits in vain, and no longer than it may.
-async fn in_vain(address: SocketAddrV4, check: Check) -> Outcome {
+async fn in_vain(address: SocketAddrV4, check: Check) -> CheckOutcome {
     let health = Health {
         timeout: SHORT,
         ..health(check)
@@ -109,14 +109,14 @@ async fn in_vain(address: SocketAddrV4, check: Check) -> Outcome {
     outcome
 }
 
-fn good(words: &str) -> Outcome {
-    Outcome::Good(words.to_owned())
+fn good(words: &str) -> CheckOutcome {
+    CheckOutcome::Good(words.to_owned())
 }
 
-fn not_ready(words: &str) -> Outcome {
-    Outcome::NotReady(words.to_owned())
+fn not_ready(words: &str) -> CheckOutcome {
+    CheckOutcome::NotReady(words.to_owned())
 }
 
-fn dead(words: &str) -> Outcome {
-    Outcome::Dead(words.to_owned())
+fn dead(words: &str) -> CheckOutcome {
+    CheckOutcome::Dead(words.to_owned())
 }

@@ -18,8 +18,8 @@ async fn first(stream: &mut TcpStream) -> [u8; 16] {
     first
 }
 
-async fn told(address: SocketAddrV4, check: Check) -> Outcome {
-    let target = Target {
+async fn told(address: SocketAddrV4, check: Check) -> CheckOutcome {
+    let target = CheckTarget {
         send_proxy_header: true,
         ..target(address, health(check))
     };
@@ -59,7 +59,7 @@ async fn the_header_comes_before_tls() {
         })
         .await;
         let outcome = told(address, check).await;
-        assert!(matches!(outcome, Outcome::Dead(_)), "{outcome:?}");
+        assert!(matches!(outcome, CheckOutcome::Dead(_)), "{outcome:?}");
         assert_eq!(server.await.expect("served"), (*LOCAL, 22));
     }
 }

@@ -75,7 +75,7 @@ async fn who_does_not_answer_is_dead_in_time() {
 #[tokio::test]
 async fn what_this_host_lacks_is_no_outcome() {
     let (_listener, address) = listen().await;
-    let target = Target {
+    let target = CheckTarget {
         source: Ipv4Addr::new(192, 0, 2, 1).into(),
         ..target(address, health(Check::Tcp))
     };

@@ -84,7 +84,7 @@ async fn a_certificate_is_for_the_name_or_the_address() {
     for (sni, ca) in [(Some("other.example"), &ca), (Some(NAME), &other)] {
         let (address, server) = shaking(certificates.server()).await;
         let tls = trusting(sni, ca);
-        let Outcome::NotReady(words) = outcome(address, Check::Tls(tls)).await else {
+        let CheckOutcome::NotReady(words) = outcome(address, Check::Tls(tls)).await else {
             panic!("not ready");
         };
         assert!(words.starts_with("certificate not accepted: "), "{words}");

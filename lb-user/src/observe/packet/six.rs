@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use lb_common::verdict::DropReason;
 
-use super::{Packet, ends, protocol, tcp_flags};
+use super::{SampledPacket, ends, protocol, tcp_flags};
 
 /// Where the header stands in an untagged frame, and its bytes.
 const AT: usize = 14;
@@ -34,7 +34,7 @@ struct Payload {
 
 /// The untagged frame of `length` bytes whose first ones are `known`; none if it does not begin as one of
 /// IPv6, whatever its type is.
-pub(super) fn read(known: &[u8], length: usize) -> Option<Packet> {
+pub(super) fn read(known: &[u8], length: usize) -> Option<SampledPacket> {
     let header = known.get(AT..AT + BYTES)?;
     if header.first()? >> 4 != 6 {
         return None;
@@ -47,7 +47,7 @@ pub(super) fn read(known: &[u8], length: usize) -> Option<Packet> {
     let payload = payload(known, *header.get(6)?);
     let (ports, flags) = words(known, &payload, end, length);
     let [source, destination] = ends([from, to], ports);
-    Some(Packet {
+    Some(SampledPacket {
         vlan: None,
         protocol: match payload.protocol {
             Some(number) => protocol(number),

@@ -61,7 +61,7 @@ pub const SIZES: [u32; 6] = [509, 2039, 8191, 16_381, 32_749, 65_521];
 /// One backend of a table.
 #[cfg(any(test, feature = "user"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct TableMember {
     /// What the table's entries hold: the backend's id.
     pub id: u32,
     /// Relative share, at least 1.
@@ -76,11 +76,11 @@ pub struct Member {
 /// A member with weight w takes its turn in w of `max(weights)` rounds, so its share of the table
 /// is proportional to its weight, and removing a member moves few of the others' entries.
 #[cfg(any(test, feature = "user"))]
-pub fn build(members: &[Member]) -> Vec<u32> {
+pub fn build(members: &[TableMember]) -> Vec<u32> {
     let Some(heaviest) = members.iter().map(|member| member.weight).max() else {
         return Vec::new();
     };
-    let mut members: Vec<&Member> = members.iter().collect();
+    let mut members: Vec<&TableMember> = members.iter().collect();
     members.sort_by(|a, b| a.name.cmp(&b.name));
     let size = size_for(&members);
     let mut walks: Vec<Walk> = members
@@ -113,7 +113,7 @@ pub fn build(members: &[Member]) -> Vec<u32> {
 }
 
 #[cfg(any(test, feature = "user"))]
-fn size_for(members: &[&Member]) -> u32 {
+fn size_for(members: &[&TableMember]) -> u32 {
     let total: u64 = members.iter().map(|member| u64::from(member.weight)).sum();
     let lightest = members
         .iter()
@@ -177,10 +177,10 @@ mod tests {
     use super::*;
     use crate::addr::{Be16, Be32};
 
-    fn members(weights: &[u16]) -> Vec<Member> {
+    fn members(weights: &[u16]) -> Vec<TableMember> {
         (1..)
             .zip(weights)
-            .map(|(id, &weight)| Member {
+            .map(|(id, &weight)| TableMember {
                 id,
                 weight,
                 name: format!("10.32.96.{id}:30918"),

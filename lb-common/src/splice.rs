@@ -69,18 +69,18 @@ pub fn translate_by<P: Packet>(
     other: &Numbers,
     is_open: bool,
 ) -> Option<()> {
-    let list = List::of(packet)?;
+    let list = OptionList::of(packet)?;
     let is_plain = list.is_plain(packet)?;
     if !is_plain {
         list.walk(packet, |_, option| Some(faults(option)))?;
     }
     list.is_inside(packet)?;
     let tcp: &Tcp = packet.header(list.tcp)?;
-    let add = Added::new(tcp.flags.get(), own, other);
+    let add = NumberDeltas::new(tcp.flags.get(), own, other);
     let mut delta = translate_header(tcp, &add, own);
     // Read again: then the verifier does not know how long the list was that it has just walked, and
     // walks it once more instead of once for each length.
-    let list = List::of(packet)?;
+    let list = OptionList::of(packet)?;
     if is_plain {
         delta = list.translate_plain(packet, &add, delta)?;
     } else {
@@ -107,9 +107,9 @@ pub fn translate_option<P: Packet>(
     other: &Numbers,
     at: usize,
 ) -> Option<Delta> {
-    let (list, at) = (List::of(packet)?, at & PLACES);
+    let (list, at) = (OptionList::of(packet)?, at & PLACES);
     let tcp: &Tcp = packet.header(list.tcp)?;
-    let add = Added::new(tcp.flags.get(), own, other);
+    let add = NumberDeltas::new(tcp.flags.get(), own, other);
     let option: &TcpOption = packet.header(list.tcp + size_of::<Tcp>() + at)?;
     list.translate_option(packet, at, option, &add, Delta::default())
 }
@@ -129,7 +129,7 @@ pub const DEFAULT_MSS: u16 = 536;
 /// What a SYN-ACK has that has been parsed. `None` if its list of options is broken.
 #[inline(always)]
 pub fn opening<P: Packet>(packet: &P) -> Option<Opening> {
-    let list = List::of(packet)?;
+    let list = OptionList::of(packet)?;
     // No `Option`: the compiler would move its number without having any, which Linux before 6.3 refuses.
     let (mut has_time, mut time, mut mss) = (false, 0, DEFAULT_MSS);
     list.walk(packet, |at, option| {
@@ -156,7 +156,7 @@ pub fn opening<P: Packet>(packet: &P) -> Option<Opening> {
 
 /// What is added to the numbers of a segment; all of it wraps. What stays gets a zero, and not a branch,
 /// of which the verifier would walk both ends.
-struct Added {
+struct NumberDeltas {
     sequence: u32,
     acknowledgment: u32,
     edge: u32,
@@ -164,7 +164,7 @@ struct Added {
     echo: u32,
 }
 
-impl Added {
+impl NumberDeltas {
     #[inline(always)]
     fn new(flags: u8, own: &Numbers, other: &Numbers) -> Self {
         let edge = other.sequence.wrapping_neg();
@@ -185,7 +185,7 @@ impl Added {
 
 /// Changes what stands in front of the options.
 #[inline(always)]
-fn translate_header(tcp: &Tcp, add: &Added, own: &Numbers) -> Delta {
+fn translate_header(tcp: &Tcp, add: &NumberDeltas, own: &Numbers) -> Delta {
     let delta = change(&tcp.sequence, add.sequence, 0, Delta::default());
     let delta = change(&tcp.acknowledgment, add.acknowledgment, 0, delta);
     if tcp.flags.get() & SYN != 0 {
@@ -243,7 +243,7 @@ fn faults(option: &TcpOption) -> usize {
 }
 
 /// The list of a segment's options.
-struct List {
+struct OptionList {
     /// Where the TCP header begins, in the frame.
     tcp: usize,
     /// Where it ends with the list. The list's own length is never computed: the verifier would take
@@ -251,7 +251,7 @@ struct List {
     end: usize,
 }
 
-impl List {
+impl OptionList {
     #[inline(always)]
     fn of<P: Packet>(packet: &P) -> Option<Self> {
         let ip: &Ipv4 = packet.header(size_of::<Ethernet>())?;
@@ -292,7 +292,7 @@ impl List {
     fn translate_plain<P: Packet>(
         &self,
         packet: &P,
-        add: &Added,
+        add: &NumberDeltas,
         mut delta: Delta,
     ) -> Option<Delta> {
         if self.end < size_of::<Tcp>() + PLAIN_NEXT {
@@ -358,7 +358,7 @@ impl List {
         packet: &P,
         at: usize,
         option: &TcpOption,
-        add: &Added,
+        add: &NumberDeltas,
         mut delta: Delta,
     ) -> Option<Delta> {
         match option.kind.get() {
@@ -382,7 +382,7 @@ impl List {
         &self,
         packet: &P,
         at: usize,
-        add: &Added,
+        add: &NumberDeltas,
         delta: Delta,
     ) -> Option<Delta> {
         let times: &Timestamps = packet.header(self.tcp + size_of::<Tcp>() + at)?;
@@ -395,7 +395,7 @@ impl List {
         &self,
         packet: &P,
         at: usize,
-        add: &Added,
+        add: &NumberDeltas,
         delta: Delta,
     ) -> Option<Delta> {
         let block: &SackBlock = packet.header(self.tcp + size_of::<Tcp>() + at)?;

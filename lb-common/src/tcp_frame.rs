@@ -7,7 +7,7 @@ use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
     addr::{Be16, Be32, Be128, Mac},
-    reject::v4::{Ends, write_ip},
+    reject::v4::{ReplyAddresses, write_ip},
     wire::{
         Packet as _, Slice, Tag,
         checksum::Sum,
@@ -121,12 +121,12 @@ pub struct BareSegment {
 
 /// The bytes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct FrameBytes {
     bytes: [u8; MAX_FRAME],
     length: usize,
 }
 
-impl AsRef<[u8]> for Frame {
+impl AsRef<[u8]> for FrameBytes {
     fn as_ref(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or(&self.bytes)
     }
@@ -134,13 +134,13 @@ impl AsRef<[u8]> for Frame {
 
 impl BareSegment {
     /// The frame, with right checksums.
-    pub fn frame(&self) -> Frame {
+    pub fn frame(&self) -> FrameBytes {
         let mut bytes = [0; MAX_FRAME];
         // The buffer has room for every header, so there is always a frame.
         let written = self.write(&Slice::new(&mut bytes));
         debug_assert!(written.is_some(), "a header beyond the end of the frame");
         let length = written.unwrap_or_default();
-        Frame { bytes, length }
+        FrameBytes { bytes, length }
     }
 
     /// Writes the headers; how many bytes they have.
@@ -163,7 +163,12 @@ impl BareSegment {
         match self.addresses {
             Addresses::V4 { from, to } => {
                 let ip: &Ipv4 = frame.header(ip_at)?;
-                write_ip(ip, Ends { from, to }, TCP_BYTES, IpProto::Tcp as u8);
+                write_ip(
+                    ip,
+                    ReplyAddresses { from, to },
+                    TCP_BYTES,
+                    IpProto::Tcp as u8,
+                );
             }
             Addresses::V6 { from, to } => write_ipv6(frame.header(ip_at)?, from, to),
         }

@@ -5,7 +5,7 @@
 
 use core::mem;
 
-use super::{Alpn, Hello, Refusal, bytes::Bytes, record_layer::HEAD};
+use super::{Alpn, Hello, HelloRefusal, bytes::Bytes, record_layer::HEAD};
 use crate::server_name::ServerName;
 
 /// SSL 3; older versions have no such hello.
@@ -33,20 +33,21 @@ impl<'a> Hello<'a> {
     /// # Errors
     ///
     /// If it is malformed, or must not be routed.
-    pub fn read(stream: &'a [u8]) -> Result<Self, Refusal> {
+    pub fn read(stream: &'a [u8]) -> Result<Self, HelloRefusal> {
         let mut rest = body(stream).unwrap_or_default();
-        let version = rest.u16().ok_or(Refusal::Malformed("version"))?;
+        let version = rest.u16().ok_or(HelloRefusal::Malformed("version"))?;
         if version < OLDEST {
-            return Err(Refusal::Version(version));
+            return Err(HelloRefusal::Version(version));
         }
-        rest.first(RANDOM).ok_or(Refusal::Malformed("random"))?;
+        rest.first(RANDOM)
+            .ok_or(HelloRefusal::Malformed("random"))?;
         let session = rest.short().filter(|id| id.len() <= MAX_SESSION_ID);
-        session.ok_or(Refusal::Malformed("session id"))?;
+        session.ok_or(HelloRefusal::Malformed("session id"))?;
         let is_list_of_pairs = |list: &Bytes<'_>| !list.is_empty() && list.len().is_multiple_of(2);
         let suites = rest.long().filter(is_list_of_pairs);
-        suites.ok_or(Refusal::Malformed("cipher suites"))?;
+        suites.ok_or(HelloRefusal::Malformed("cipher suites"))?;
         let methods = rest.short().filter(|methods| !methods.is_empty());
-        methods.ok_or(Refusal::Malformed("compression methods"))?;
+        methods.ok_or(HelloRefusal::Malformed("compression methods"))?;
 
         let mut hello = Self {
             length: stream.len(),
@@ -55,25 +56,25 @@ impl<'a> Hello<'a> {
         // Before TLS 1.3 it may end here.
         if !rest.is_empty() {
             let extensions = rest.long().filter(|_| rest.is_empty());
-            hello.note(extensions.ok_or(Refusal::Malformed("extensions"))?)?;
+            hello.note(extensions.ok_or(HelloRefusal::Malformed("extensions"))?)?;
         }
         Ok(hello)
     }
 
     /// Takes what matters of the extensions. The others, GREASE among them, must only be whole.
-    fn note(&mut self, mut rest: Bytes<'a>) -> Result<(), Refusal> {
+    fn note(&mut self, mut rest: Bytes<'a>) -> Result<(), HelloRefusal> {
         let mut kinds = Kinds::default();
         while !rest.is_empty() {
             let (Some(kind), Some(data)) = (rest.u16(), rest.long()) else {
-                return Err(Refusal::Malformed("extensions"));
+                return Err(HelloRefusal::Malformed("extensions"));
             };
             kinds.note(kind);
             match kind {
                 SERVER_NAME => self.name = server_name(data)?,
-                ALPN => self.alpn = Alpn::read(data).ok_or(Refusal::Malformed("ALPN"))?,
+                ALPN => self.alpn = Alpn::read(data).ok_or(HelloRefusal::Malformed("ALPN"))?,
                 SUPPORTED_VERSIONS => {
                     self.tls13 =
-                        offers_tls13(data).ok_or(Refusal::Malformed("supported versions"))?;
+                        offers_tls13(data).ok_or(HelloRefusal::Malformed("supported versions"))?;
                 }
                 // What is in it is between the client and the backend, as far as it is anything.
                 ENCRYPTED_HELLO => self.ech = data != INNER,
@@ -123,9 +124,9 @@ impl Kinds {
     }
 
     /// RFC 8446 section 4.2.
-    fn all_distinct(&self) -> Result<(), Refusal> {
+    fn all_distinct(&self) -> Result<(), HelloRefusal> {
         self.twice
-            .map_or(Ok(()), |kind| Err(Refusal::SameExtension(kind)))
+            .map_or(Ok(()), |kind| Err(HelloRefusal::SameExtension(kind)))
     }
 }
 
@@ -135,8 +136,8 @@ impl Kinds {
 /// There are none in use: OpenSSL and `BoringSSL` take nothing but one host name, rustls nothing behind
 /// a name of another type, and HAProxy looks at the first name only. Whichever of these the backend is,
 /// it finds the same host name, or none.
-fn server_name(data: Bytes<'_>) -> Result<Option<ServerName>, Refusal> {
-    const MALFORMED: Refusal = Refusal::Malformed("server name");
+fn server_name(data: Bytes<'_>) -> Result<Option<ServerName>, HelloRefusal> {
+    const MALFORMED: HelloRefusal = HelloRefusal::Malformed("server name");
     let mut rest = data.only_long().ok_or(MALFORMED)?;
     let mut is_known = [false; 256];
     let mut host = None;
@@ -145,10 +146,10 @@ fn server_name(data: Bytes<'_>) -> Result<Option<ServerName>, Refusal> {
             return Err(MALFORMED);
         };
         if mem::replace(&mut is_known[usize::from(kind)], true) {
-            return Err(Refusal::TwoNames);
+            return Err(HelloRefusal::TwoNames);
         }
         if kind == HOST_NAME {
-            host = Some(ServerName::of(name).map_err(Refusal::Name)?);
+            host = Some(ServerName::of(name).map_err(HelloRefusal::Name)?);
         }
     }
     Ok(host)

@@ -1,7 +1,7 @@
 //! The ClientHello: what a client requests, before there is an answer to it, read out of the bytes that it
 //! has sent so far.
 //!
-//! Pure, and without an allocation: bytes in, a [`Verdict`] out, and no byte is changed or copied but those
+//! Pure, and without an allocation: bytes in, a [`HelloVerdict`] out, and no byte is changed or copied but those
 //! of the name. A hello may come in any TCP segments and any TLS records, and is read where it lies in them;
 //! bytes behind it are not looked at. What two servers could understand in two ways is refused: the backend
 //! reads the same bytes again, and must find the name that was routed.
@@ -22,7 +22,7 @@ pub use self::{
     alpn::Alpn,
     bytes::Bytes,
     record_layer::{MAX_HELLO, MAX_STREAM, Reached, Reading},
-    refusal::{Refusal, UNRECOGNIZED_NAME, alert_record},
+    refusal::{HelloRefusal, UNRECOGNIZED_NAME, alert_record},
 };
 use crate::server_name::ServerName;
 
@@ -32,7 +32,7 @@ use crate::server_name::ServerName;
     clippy::large_enum_variant,
     reason = "a box would be an allocation, and a verdict is looked at once"
 )]
-pub enum Verdict<'a> {
+pub enum HelloVerdict<'a> {
     /// The beginning of a hello, as far as can be seen.
     Incomplete {
         /// How many bytes more a hello takes that begins like this; at least 1.
@@ -41,7 +41,7 @@ pub enum Verdict<'a> {
     /// A whole hello.
     Found(Hello<'a>),
     /// No hello, whatever else comes.
-    Refused(Refusal),
+    Refused(HelloRefusal),
 }
 
 /// What of a hello matters for where its client is sent.
@@ -64,6 +64,6 @@ pub struct Hello<'a> {
 /// The verdict on `stream`, the first bytes of a client. Where more of them come later, a
 /// [`Reading`] is kept.
 #[must_use]
-pub fn parse(stream: &[u8]) -> Verdict<'_> {
+pub fn parse(stream: &[u8]) -> HelloVerdict<'_> {
     Reading::default().go_on(stream)
 }

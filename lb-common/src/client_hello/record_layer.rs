@@ -2,7 +2,7 @@
 
 use core::ops::RangeInclusive;
 
-use super::{Hello, Refusal, Verdict};
+use super::{Hello, HelloRefusal, HelloVerdict};
 
 /// The longest hello that there can be, in bytes of the message without its header: version, random, and
 /// the longest vectors of RFC 8446 section 4.1.2, with their lengths. OpenSSL takes as much.
@@ -58,13 +58,13 @@ impl Reading {
     }
 
     /// The verdict on `stream`: all bytes from the first one of the client, as many as before or more.
-    pub fn go_on<'s>(&mut self, stream: &'s [u8]) -> Verdict<'s> {
+    pub fn go_on<'s>(&mut self, stream: &'s [u8]) -> HelloVerdict<'s> {
         let found = match self.find_end(stream) {
-            Ok(Reached::Within { at_least }) => return Verdict::Incomplete { at_least },
+            Ok(Reached::Within { at_least }) => return HelloVerdict::Incomplete { at_least },
             Ok(Reached::End(end)) => Hello::read(stream.get(..end).unwrap_or_default()),
             Err(refusal) => Err(refusal),
         };
-        found.map_or_else(Verdict::Refused, Verdict::Found)
+        found.map_or_else(HelloVerdict::Refused, HelloVerdict::Found)
     }
 
     /// How far `stream` goes, as in [`go_on`](Self::go_on), without a look into the hello:
@@ -73,7 +73,7 @@ impl Reading {
     /// # Errors
     ///
     /// If these are no records with a hello.
-    pub fn find_end(&mut self, stream: &[u8]) -> Result<Reached, Refusal> {
+    pub fn find_end(&mut self, stream: &[u8]) -> Result<Reached, HelloRefusal> {
         loop {
             let rest = stream.get(self.record..).unwrap_or_default();
             let Some(length) = fragment_length(rest, self.record == 0)? else {
@@ -90,7 +90,7 @@ impl Reading {
                 // It ends here, or behind.
                 let end = self.record + HEADER + total - self.passed;
                 if end > MAX_STREAM {
-                    return Err(Refusal::Scattered);
+                    return Err(HelloRefusal::Scattered);
                 }
                 if here >= total {
                     return Ok(Reached::End(end));
@@ -106,7 +106,7 @@ impl Reading {
     }
 
     /// Takes what `fragment` has of the head of the message, and looks at the type.
-    fn note_head(&mut self, fragment: &[u8]) -> Result<(), Refusal> {
+    fn note_head(&mut self, fragment: &[u8]) -> Result<(), HelloRefusal> {
         let unknown = self.head.iter_mut().skip(self.passed);
         for (byte, &sent) in unknown.zip(fragment) {
             *byte = sent;
@@ -114,10 +114,10 @@ impl Reading {
         let is_known = self.passed + fragment.len() > 0;
         let [kind, ..] = self.head;
         if is_known && kind != CLIENT_HELLO {
-            return Err(Refusal::MessageType(kind));
+            return Err(HelloRefusal::MessageType(kind));
         }
         if self.total(self.passed + fragment.len()) > Some(HEAD + self.most) {
-            return Err(Refusal::Long);
+            return Err(HelloRefusal::Long);
         }
         Ok(())
     }
@@ -150,17 +150,17 @@ const fn missing(message: usize, left: usize) -> usize {
 
 /// The length of the fragment in the record that `rest` begins with, if the header of the record is
 /// there; refused as soon as it is not one with a part of a hello.
-fn fragment_length(rest: &[u8], is_first: bool) -> Result<Option<usize>, Refusal> {
+fn fragment_length(rest: &[u8], is_first: bool) -> Result<Option<usize>, HelloRefusal> {
     let Some(&content) = rest.first() else {
         return Ok(None);
     };
     if content != HANDSHAKE {
         return match rest {
-            _ if !is_first || CONTENTS.contains(&content) => Err(Refusal::RecordType(content)),
+            _ if !is_first || CONTENTS.contains(&content) => Err(HelloRefusal::RecordType(content)),
             // A length with its first bit set; the other kind of SSL 2 header is for what is encrypted.
-            [0x80..=0xff, _, CLIENT_HELLO, ..] => Err(Refusal::Ssl2),
+            [0x80..=0xff, _, CLIENT_HELLO, ..] => Err(HelloRefusal::Ssl2),
             [0x80..=0xff] | [0x80..=0xff, _] => Ok(None),
-            _ => Err(Refusal::NotTls(content)),
+            _ => Err(HelloRefusal::NotTls(content)),
         };
     }
     // The version means nothing else: clients of TLS 1.3 say 3.1, and RFC 5246 appendix E.1 has servers
@@ -168,15 +168,15 @@ fn fragment_length(rest: &[u8], is_first: bool) -> Result<Option<usize>, Refusal
     if let Some(&major) = rest.get(1)
         && major != MAJOR
     {
-        return Err(Refusal::RecordVersion(major));
+        return Err(HelloRefusal::RecordVersion(major));
     }
     let Some(&[.., high, low]) = rest.first_chunk::<HEADER>() else {
         return Ok(None);
     };
     match u16::from_be_bytes([high, low]).into() {
-        0 => Err(Refusal::RecordEmpty),
+        0 => Err(HelloRefusal::RecordEmpty),
         length @ 1..=MAX_FRAGMENT => Ok(Some(length)),
-        _ => Err(Refusal::RecordLong),
+        _ => Err(HelloRefusal::RecordLong),
     }
 }
 

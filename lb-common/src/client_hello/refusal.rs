@@ -16,7 +16,7 @@ pub const UNRECOGNIZED_NAME: u8 = 112;
 
 /// Why bytes are no hello, or one that must not be routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum HelloRefusal {
     /// The first byte is one of another protocol.
     NotTls(u8),
     /// It is the hello of SSL 2.
@@ -47,7 +47,7 @@ pub enum Refusal {
     Name(NameFault),
 }
 
-impl Refusal {
+impl HelloRefusal {
     /// The description of the TLS alert that fits.
     #[must_use]
     pub const fn alert(&self) -> u8 {
@@ -88,7 +88,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for HelloRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotTls(byte) => write!(f, "not TLS: the first byte is `{}`", byte.escape_ascii()),
@@ -116,7 +116,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Error for Refusal {}
+impl Error for HelloRefusal {}
 
 /// The record with a fatal alert, for a client that has had no answer yet.
 ///

@@ -77,7 +77,7 @@ pod_struct! {
 
 /// The addresses of the frame that is answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
+pub(crate) struct ReplyAddresses {
     pub(crate) from: Be32,
     pub(crate) to: Be32,
 }
@@ -177,8 +177,13 @@ impl Reset {
 
 /// The IP header of an answer to `frame` with `payload` bytes behind it.
 #[inline(always)]
-fn turn<P: Packet>(packet: &P, frame: &Ipv4Frame<'_>, payload: u16, protocol: u8) -> Option<Ends> {
-    let ends = Ends {
+fn turn<P: Packet>(
+    packet: &P,
+    frame: &Ipv4Frame<'_>,
+    payload: u16,
+    protocol: u8,
+) -> Option<ReplyAddresses> {
+    let ends = ReplyAddresses {
         from: frame.ip.destination.get(),
         to: frame.ip.source.get(),
     };
@@ -197,7 +202,7 @@ fn turn<P: Packet>(packet: &P, frame: &Ipv4Frame<'_>, payload: u16, protocol: u8
 }
 
 #[inline(always)]
-pub(crate) fn write_ip(ip: &Ipv4, ends: Ends, payload: u16, protocol: u8) {
+pub(crate) fn write_ip(ip: &Ipv4, ends: ReplyAddresses, payload: u16, protocol: u8) {
     let total = Be16::new(IP_BYTES + payload);
     // May not be fragmented: so its identification need not be unique (RFC 6864).
     let fragment = Be16::new(0x4000);
@@ -254,7 +259,7 @@ pub fn error<P: Packet>(packet: &P, error: IcmpError) -> Option<()> {
     let quoted = size_of::<Ethernet>() + ICMP_BYTES;
     let ip: &Ipv4 = packet.header(quoted)?;
     let l4: &Quoted = packet.header(quoted + size_of::<Ipv4>())?;
-    let ends = Ends {
+    let ends = ReplyAddresses {
         from: ip.destination.get(),
         to: ip.source.get(),
     };

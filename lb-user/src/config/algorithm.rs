@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lb_common::maglev::{self, Member};
+use lb_common::maglev::{self, TableMember};
 use serde::{Deserialize, Serialize};
 
 /// What fills the table of a pool. XDP and shared VIPs choose by the table alone, so another algorithm is another
@@ -26,7 +26,7 @@ impl Algorithm {
     }
 
     /// The table of `members`: their ids, or empty where there are none.
-    pub fn table(self, members: &[Member]) -> Vec<u32> {
+    pub fn table(self, members: &[TableMember]) -> Vec<u32> {
         match self {
             Self::Maglev => maglev::build(members),
         }

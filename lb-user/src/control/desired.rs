@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    maglev::Member,
+    maglev::TableMember,
     maps::{
         MAX_NETWORKS,
         backend::Backend,
@@ -413,7 +413,7 @@ pub fn table(pool: &config::Pool, layers: &Layers, ids: &Ids) -> Result<Vec<u32>
         let id = ids.get(Kind::Backend, &name);
         let id = id.with_context(|| format!("backend {name} has no id"))?;
         if share > 0 {
-            members.push(Member {
+            members.push(TableMember {
                 id,
                 weight: u16::try_from(share)?,
                 name,

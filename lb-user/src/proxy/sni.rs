@@ -3,7 +3,7 @@
 use std::{io, rc::Rc, sync::Arc};
 
 use lb_common::{
-    client_hello::{self, Hello, Reached, Reading, Refusal},
+    client_hello::{self, Hello, HelloRefusal, Reached, Reading},
     maglev,
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
@@ -40,7 +40,7 @@ enum SniRefusal {
     /// A newer one has its place.
     Recycled,
     /// Its bytes are no hello that may be routed.
-    Hello(Refusal),
+    Hello(HelloRefusal),
     /// Its name, or its lack of one, goes nowhere.
     Nothing(Option<String>),
     /// The same, and the connection is closed without an alert.

@@ -1,7 +1,7 @@
 //! Hellos out of any bytes.
 
 use lb_common::{
-    client_hello::{Reading, Verdict, parse},
+    client_hello::{HelloVerdict, Reading, parse},
     server_name::ServerName,
 };
 
@@ -20,16 +20,16 @@ fn client_hello() {
         let mut reading = Reading::default();
         for end in (0..stream.len()).step_by(1 + usize::from(how >> 3)) {
             match reading.go_on(&stream[..end]) {
-                Verdict::Incomplete { at_least } => assert!(at_least > 0),
+                HelloVerdict::Incomplete { at_least } => assert!(at_least > 0),
                 early => assert_eq!(early, verdict),
             }
         }
         assert_eq!(reading.go_on(&stream), verdict);
-        let Verdict::Found(hello) = verdict else {
+        let HelloVerdict::Found(hello) = verdict else {
             return false;
         };
         let before = parse(&stream[..hello.length - 1]);
-        assert_eq!(before, Verdict::Incomplete { at_least: 1 });
+        assert_eq!(before, HelloVerdict::Incomplete { at_least: 1 });
         if let Some(name) = &hello.name {
             assert_eq!(
                 ServerName::read(name.as_str().as_bytes()).as_ref(),

@@ -1,7 +1,7 @@
-use super::{NameFault, Refusal, UNRECOGNIZED_NAME, alert_record};
+use super::{HelloRefusal, NameFault, UNRECOGNIZED_NAME, alert_record};
 
 #[track_caller]
-fn told(refusal: Refusal, alert: u8, label: &str, words: &str) {
+fn told(refusal: HelloRefusal, alert: u8, label: &str, words: &str) {
     assert_eq!((refusal.alert(), refusal.label()), (alert, label));
     assert_eq!(refusal.to_string(), words);
 }
@@ -10,69 +10,74 @@ fn told(refusal: Refusal, alert: u8, label: &str, words: &str) {
 #[test]
 fn alerts_and_labels() {
     told(
-        Refusal::NotTls(b'G'),
+        HelloRefusal::NotTls(b'G'),
         10,
         "not_tls",
         "not TLS: the first byte is `G`",
     );
-    told(Refusal::Ssl2, 70, "ssl2", "an SSL 2 hello");
+    told(HelloRefusal::Ssl2, 70, "ssl2", "an SSL 2 hello");
     told(
-        Refusal::RecordType(20),
+        HelloRefusal::RecordType(20),
         10,
         "record_type",
         "a record of type 20 before the hello was whole",
     );
     told(
-        Refusal::RecordVersion(2),
+        HelloRefusal::RecordVersion(2),
         70,
         "record_version",
         "a record of version 2.x, and not 3.x",
     );
-    told(Refusal::RecordEmpty, 50, "record_empty", "an empty record");
     told(
-        Refusal::RecordLong,
+        HelloRefusal::RecordEmpty,
+        50,
+        "record_empty",
+        "an empty record",
+    );
+    told(
+        HelloRefusal::RecordLong,
         22,
         "record_long",
         "a record of more than 16 KiB",
     );
     told(
-        Refusal::MessageType(2),
+        HelloRefusal::MessageType(2),
         10,
         "message_type",
         "a message of type 2, and not a hello",
     );
     told(
-        Refusal::Long,
+        HelloRefusal::Long,
         47,
         "long",
         "a hello of more bytes than may be",
     );
     told(
-        Refusal::Scattered,
+        HelloRefusal::Scattered,
         47,
         "scattered",
         "a hello that takes more than 262792 bytes with its records",
     );
     told(
-        Refusal::Version(2),
+        HelloRefusal::Version(2),
         70,
         "version",
         "a hello of version 0x0002",
     );
     told(
-        Refusal::Malformed("ALPN"),
+        HelloRefusal::Malformed("ALPN"),
         50,
         "malformed",
         "malformed ALPN in the hello",
     );
     told(
-        Refusal::SameExtension(0),
+        HelloRefusal::SameExtension(0),
         47,
         "same_extension",
         "extension 0 is in the hello twice",
     );
     told(
-        Refusal::TwoNames,
+        HelloRefusal::TwoNames,
         47,
         "two_names",
         "two names of one type are in the hello",
@@ -82,43 +87,43 @@ fn alerts_and_labels() {
 #[test]
 fn alerts_and_labels_of_names() {
     told(
-        Refusal::Name(NameFault::Empty),
+        HelloRefusal::Name(NameFault::Empty),
         50,
         "name",
         "the name is empty",
     );
     told(
-        Refusal::Name(NameFault::Nul),
+        HelloRefusal::Name(NameFault::Nul),
         112,
         "name_nul",
         "there is a NUL in the name",
     );
     told(
-        Refusal::Name(NameFault::Address),
+        HelloRefusal::Name(NameFault::Address),
         112,
         "name_address",
         "the name is an IP address",
     );
     told(
-        Refusal::Name(NameFault::Byte(b'*')),
+        HelloRefusal::Name(NameFault::Byte(b'*')),
         112,
         "name",
         "`*` is in no host name",
     );
     told(
-        Refusal::Name(NameFault::EmptyLabel),
+        HelloRefusal::Name(NameFault::EmptyLabel),
         112,
         "name",
         "nothing stands before a dot of the name",
     );
     told(
-        Refusal::Name(NameFault::LongLabel),
+        HelloRefusal::Name(NameFault::LongLabel),
         112,
         "name",
         "a label of the name has more than 63 bytes",
     );
     told(
-        Refusal::Name(NameFault::Long),
+        HelloRefusal::Name(NameFault::Long),
         112,
         "name",
         "the name has more than 253 bytes",

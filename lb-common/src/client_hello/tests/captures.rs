@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Hello, Verdict, long, message, parse, stream};
+use super::{Hello, HelloVerdict, long, message, parse, stream};
 
 macro_rules! captures {
     ($($name:literal),* $(,)?) => {
@@ -170,7 +170,7 @@ fn words(hello: &Hello<'_>) -> String {
 #[test]
 fn are_found_with_what_is_in_them() {
     for capture in all() {
-        let Verdict::Found(hello) = parse(&capture.stream) else {
+        let HelloVerdict::Found(hello) = parse(&capture.stream) else {
             panic!("{}: {:?}", capture.name, parse(&capture.stream));
         };
         assert_eq!(words(&hello), capture.said, "{}", capture.name);
@@ -185,7 +185,7 @@ fn of_browsers_are_longer_than_a_segment() {
         let stream = &of(&all, name).stream;
         assert!(stream.len() > SEGMENT, "{name}");
         let verdict = parse(&stream[..SEGMENT]);
-        assert!(matches!(verdict, Verdict::Incomplete { .. }), "{name}");
+        assert!(matches!(verdict, HelloVerdict::Incomplete { .. }), "{name}");
     }
 }
 
@@ -201,12 +201,12 @@ fn a_name_behind_the_first_segment_is_waited_for() {
         assert!(place > SEGMENT, "{as_late}: at {place}");
         for end in 0..late.stream.len() {
             let verdict = parse(&late.stream[..end]);
-            let is_incomplete = matches!(verdict, Verdict::Incomplete { .. });
+            let is_incomplete = matches!(verdict, HelloVerdict::Incomplete { .. });
             assert!(is_incomplete, "{as_late}: {verdict:?} of {end}");
         }
         // The same is found in another order.
         assert_eq!(parse(&late.stream), parse(&early.stream), "{as_late}");
-        let Verdict::Found(hello) = parse(&late.stream) else {
+        let HelloVerdict::Found(hello) = parse(&late.stream) else {
             panic!("{as_late}: not found");
         };
         assert_eq!(hello.name.unwrap().as_str(), "hub.example.test");

@@ -1,8 +1,8 @@
 //! What the extensions say, and those that are refused.
 
 use super::{
-    super::{Alpn, Refusal},
-    Draft, Verdict, long, malformed, message, parse, records, refused, short,
+    super::{Alpn, HelloRefusal},
+    Draft, HelloVerdict, long, malformed, message, parse, records, refused, short,
 };
 use crate::server_name::{NameFault, ServerName};
 
@@ -10,11 +10,11 @@ use crate::server_name::{NameFault, ServerName};
 fn the_same_extension_twice() {
     let twice = |kind| Draft::with(&[(kind, &[]), (1, &[]), (kind, &[])]).verdict();
     for kind in [21, 0x0a0a, 0xffff] {
-        assert_eq!(twice(kind), refused(Refusal::SameExtension(kind)));
+        assert_eq!(twice(kind), refused(HelloRefusal::SameExtension(kind)));
     }
     let name = long(&[&[0][..], &long(b"a.test")].concat());
     let draft = Draft::with(&[(0, &name), (0, &name)]);
-    assert_eq!(draft.verdict(), refused(Refusal::SameExtension(0)));
+    assert_eq!(draft.verdict(), refused(HelloRefusal::SameExtension(0)));
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn names() {
         name(b"a.test")
     );
     assert_eq!(found(&[(7, b"a.test")]), None);
-    let two = refused(Refusal::TwoNames);
+    let two = refused(HelloRefusal::TwoNames);
     assert_eq!(
         Draft::named(&[(0, b"a.test"), (0, b"a.test")]).verdict(),
         two
@@ -43,11 +43,14 @@ fn names() {
     );
 
     let fault = |name| Draft::named(&[(0, name)]).verdict();
-    assert_eq!(fault(b""), refused(Refusal::Name(NameFault::Empty)));
-    assert_eq!(fault(b"a.test\0"), refused(Refusal::Name(NameFault::Nul)));
+    assert_eq!(fault(b""), refused(HelloRefusal::Name(NameFault::Empty)));
+    assert_eq!(
+        fault(b"a.test\0"),
+        refused(HelloRefusal::Name(NameFault::Nul))
+    );
     assert_eq!(
         fault(b"192.0.2.1"),
-        refused(Refusal::Name(NameFault::Address))
+        refused(HelloRefusal::Name(NameFault::Address))
     );
 }
 
@@ -64,12 +67,12 @@ fn names_over_records() {
         long_name.as_bytes(),
     ] {
         let message = message(&Draft::named(&[(0, name)]).body());
-        let expected = ServerName::read(name).map_err(Refusal::Name);
+        let expected = ServerName::read(name).map_err(HelloRefusal::Name);
         for length in [1, 2, 7, 60] {
             let found = match parse(&records(&message, |_| length)) {
-                Verdict::Found(hello) => Ok(hello.name.unwrap()),
-                Verdict::Refused(refusal) => Err(refusal),
-                Verdict::Incomplete { .. } => panic!("{name:?}"),
+                HelloVerdict::Found(hello) => Ok(hello.name.unwrap()),
+                HelloVerdict::Refused(refusal) => Err(refusal),
+                HelloVerdict::Incomplete { .. } => panic!("{name:?}"),
             };
             assert_eq!(found, expected, "in records of {length}");
         }
@@ -80,7 +83,7 @@ fn names_over_records() {
 #[test]
 fn which_extension_is_twice() {
     let draft = Draft::with(&[(9, &[]), (7, &[]), (9, &[]), (7, &[])]);
-    assert_eq!(draft.verdict(), refused(Refusal::SameExtension(7)));
+    assert_eq!(draft.verdict(), refused(HelloRefusal::SameExtension(7)));
     let draft = Draft::with(&[(9, &[]), (9, &[]), (16, &[])]);
     assert_eq!(draft.verdict(), malformed("ALPN"));
 }
@@ -90,7 +93,7 @@ fn lists_of_names_that_are_cut_or_wrong() {
     let list = [&[0][..], &long(b"a.test")].concat();
     let data = long(&list);
     let verdict = |data: &[u8]| Draft::with(&[(0, data)]).verdict();
-    assert!(matches!(verdict(&data), Verdict::Found(_)));
+    assert!(matches!(verdict(&data), HelloVerdict::Found(_)));
     for at in 0..data.len() {
         assert_eq!(verdict(&data[..at]), malformed("server name"), "{at}");
     }

@@ -6,7 +6,7 @@ mod mutations;
 mod rules;
 mod splits;
 
-use super::{Hello, MAX_HELLO, Reading, Refusal, Verdict, parse};
+use super::{Hello, HelloRefusal, HelloVerdict, MAX_HELLO, Reading, parse};
 use crate::server_name::ServerName;
 
 /// Xorshift: the same numbers in each run.
@@ -86,14 +86,14 @@ impl Draft {
         stream(&self.body())
     }
 
-    pub(super) fn verdict(&self) -> Verdict<'static> {
+    pub(super) fn verdict(&self) -> HelloVerdict<'static> {
         parse(self.stream().leak())
     }
 
     /// What is found in it, but for its length.
     pub(super) fn found(&self) -> Hello<'static> {
         let stream: &[u8] = self.stream().leak();
-        let Verdict::Found(hello) = parse(stream) else {
+        let HelloVerdict::Found(hello) = parse(stream) else {
             panic!("{:?}", parse(stream));
         };
         assert_eq!(hello.length, stream.len());
@@ -140,17 +140,20 @@ pub(super) fn records(mut message: &[u8], mut next: impl FnMut(usize) -> usize) 
 
 /// The verdict on a stream that comes in segments which end at `ends`, and then the rest. On the way
 /// there it was incomplete, and never promised to be complete too late.
-pub(super) fn in_segments(stream: &[u8], ends: impl IntoIterator<Item = usize>) -> Verdict<'_> {
+pub(super) fn in_segments(
+    stream: &[u8],
+    ends: impl IntoIterator<Item = usize>,
+) -> HelloVerdict<'_> {
     let mut reading = Reading::default();
     let last = parse(stream);
     for end in ends {
         let verdict = reading.go_on(&stream[..end]);
         assert_eq!(verdict, parse(&stream[..end]), "of {end} bytes");
         match (&verdict, &last) {
-            (Verdict::Incomplete { at_least }, Verdict::Found(hello)) => {
+            (HelloVerdict::Incomplete { at_least }, HelloVerdict::Found(hello)) => {
                 assert!(end < hello.length && (1..=hello.length - end).contains(at_least));
             }
-            (Verdict::Incomplete { at_least }, _) => assert!(*at_least > 0),
+            (HelloVerdict::Incomplete { at_least }, _) => assert!(*at_least > 0),
             _ => assert_eq!(verdict, last),
         }
     }
@@ -172,10 +175,10 @@ pub(super) fn body_of(length: usize) -> Vec<u8> {
     .body()
 }
 
-pub(super) fn refused(refusal: Refusal) -> Verdict<'static> {
-    Verdict::Refused(refusal)
+pub(super) fn refused(refusal: HelloRefusal) -> HelloVerdict<'static> {
+    HelloVerdict::Refused(refusal)
 }
 
-pub(super) fn malformed(part: &'static str) -> Verdict<'static> {
-    refused(Refusal::Malformed(part))
+pub(super) fn malformed(part: &'static str) -> HelloVerdict<'static> {
+    refused(HelloRefusal::Malformed(part))
 }

@@ -1,13 +1,13 @@
 //! Hellos with mutated bytes: nothing panics, and no name comes out that is none.
 
-use super::{Chance, MAX_HELLO, Reading, ServerName, Verdict, captures, parse};
+use super::{Chance, HelloVerdict, MAX_HELLO, Reading, ServerName, captures, parse};
 
 /// The verdict on any bytes whatever: once, in pieces, and with more behind.
 fn check(stream: &[u8], cut: usize) {
     let verdict = parse(stream);
     match &verdict {
-        Verdict::Incomplete { at_least } => assert!((1..=MAX_HELLO * 2).contains(at_least)),
-        Verdict::Found(hello) => {
+        HelloVerdict::Incomplete { at_least } => assert!((1..=MAX_HELLO * 2).contains(at_least)),
+        HelloVerdict::Found(hello) => {
             assert!(hello.length <= stream.len());
             if let Some(name) = &hello.name {
                 let name = name.as_str();
@@ -20,15 +20,15 @@ fn check(stream: &[u8], cut: usize) {
             }
             assert!(matches!(
                 parse(&stream[..hello.length - 1]),
-                Verdict::Incomplete { .. }
+                HelloVerdict::Incomplete { .. }
             ));
             assert_eq!(parse(&stream[..hello.length]), verdict);
         }
-        Verdict::Refused(refusal) => assert!(!refusal.to_string().is_empty()),
+        HelloVerdict::Refused(refusal) => assert!(!refusal.to_string().is_empty()),
     }
     let mut reading = Reading::default();
     let early = reading.go_on(&stream[..cut]);
-    assert!(early == verdict || matches!(early, Verdict::Incomplete { .. }));
+    assert!(early == verdict || matches!(early, HelloVerdict::Incomplete { .. }));
     assert_eq!(reading.go_on(stream), verdict);
     assert_eq!(reading.go_on(stream), verdict);
 }
@@ -62,9 +62,9 @@ fn many_changes_at_once() {
         }
         check(&stream, chance.below(stream.len() + 1));
         match parse(&stream) {
-            Verdict::Found(_) => found += 1,
-            Verdict::Refused(_) => refused += 1,
-            Verdict::Incomplete { .. } => {}
+            HelloVerdict::Found(_) => found += 1,
+            HelloVerdict::Refused(_) => refused += 1,
+            HelloVerdict::Incomplete { .. } => {}
         }
     }
     // Enough of both, or the changes are of no use.

@@ -1,16 +1,16 @@
 //! Records and messages that are refused, and those that are not although they are odd.
 
 use super::{
-    super::Refusal, Draft, Hello, Verdict, in_segments, malformed, message, parse, records,
-    refused, stream,
+    super::HelloRefusal, Draft, Hello, HelloVerdict, in_segments, malformed, message, parse,
+    records, refused, stream,
 };
 
 /// Refused at the last of these bytes, and not before.
 #[track_caller]
-fn refused_at_last(bytes: &[u8], refusal: Refusal) {
+fn refused_at_last(bytes: &[u8], refusal: HelloRefusal) {
     let (_, before) = bytes.split_last().unwrap();
     assert!(
-        matches!(parse(before), Verdict::Incomplete { .. }),
+        matches!(parse(before), HelloVerdict::Incomplete { .. }),
         "{:?}",
         parse(before)
     );
@@ -21,43 +21,46 @@ fn refused_at_last(bytes: &[u8], refusal: Refusal) {
 
 #[test]
 fn other_protocols() {
-    refused_at_last(b"G", Refusal::NotTls(b'G'));
-    refused_at_last(b"S", Refusal::NotTls(b'S'));
-    refused_at_last(&[0], Refusal::NotTls(0));
-    refused_at_last(&[25], Refusal::NotTls(25));
-    refused_at_last(&[19], Refusal::NotTls(19));
+    refused_at_last(b"G", HelloRefusal::NotTls(b'G'));
+    refused_at_last(b"S", HelloRefusal::NotTls(b'S'));
+    refused_at_last(&[0], HelloRefusal::NotTls(0));
+    refused_at_last(&[25], HelloRefusal::NotTls(25));
+    refused_at_last(&[19], HelloRefusal::NotTls(19));
     for content in [20, 21, 23, 24] {
-        refused_at_last(&[content], Refusal::RecordType(content));
+        refused_at_last(&[content], HelloRefusal::RecordType(content));
     }
-    refused_at_last(&[0x80, 46, 1], Refusal::Ssl2);
-    refused_at_last(&[0xff, 0xff, 1], Refusal::Ssl2);
-    refused_at_last(&[0x80, 46, 2], Refusal::NotTls(0x80));
-    refused_at_last(&[0xc3, 0xa4, b'x'], Refusal::NotTls(0xc3));
+    refused_at_last(&[0x80, 46, 1], HelloRefusal::Ssl2);
+    refused_at_last(&[0xff, 0xff, 1], HelloRefusal::Ssl2);
+    refused_at_last(&[0x80, 46, 2], HelloRefusal::NotTls(0x80));
+    refused_at_last(&[0xc3, 0xa4, b'x'], HelloRefusal::NotTls(0xc3));
 }
 
 #[test]
 fn records_that_hold_no_hello() {
-    refused_at_last(&[22, 2], Refusal::RecordVersion(2));
-    refused_at_last(&[22, 4], Refusal::RecordVersion(4));
-    refused_at_last(&[22, 3, 1, 0, 0], Refusal::RecordEmpty);
-    refused_at_last(&[22, 3, 1, 0x40, 1], Refusal::RecordLong);
-    refused_at_last(&[22, 3, 1, 0, 4, 0], Refusal::MessageType(0));
-    refused_at_last(&[22, 3, 1, 0, 4, 2], Refusal::MessageType(2));
+    refused_at_last(&[22, 2], HelloRefusal::RecordVersion(2));
+    refused_at_last(&[22, 4], HelloRefusal::RecordVersion(4));
+    refused_at_last(&[22, 3, 1, 0, 0], HelloRefusal::RecordEmpty);
+    refused_at_last(&[22, 3, 1, 0x40, 1], HelloRefusal::RecordLong);
+    refused_at_last(&[22, 3, 1, 0, 4, 0], HelloRefusal::MessageType(0));
+    refused_at_last(&[22, 3, 1, 0, 4, 2], HelloRefusal::MessageType(2));
     let head = [22, 3, 1, 0, 2, 1, 0];
     for content in [0, 20, 21, 23, 24, 0x80, b'G'] {
         refused_at_last(
             &[&head[..], &[content]].concat(),
-            Refusal::RecordType(content),
+            HelloRefusal::RecordType(content),
         );
     }
-    refused_at_last(&[&head[..], &[22, 2]].concat(), Refusal::RecordVersion(2));
+    refused_at_last(
+        &[&head[..], &[22, 2]].concat(),
+        HelloRefusal::RecordVersion(2),
+    );
     refused_at_last(
         &[&head[..], &[22, 3, 3, 0, 0]].concat(),
-        Refusal::RecordEmpty,
+        HelloRefusal::RecordEmpty,
     );
     refused_at_last(
         &[&head[..], &[22, 3, 3, 0x40, 1]].concat(),
-        Refusal::RecordLong,
+        HelloRefusal::RecordLong,
     );
 }
 
@@ -86,7 +89,7 @@ fn versions_of_the_hello() {
             version,
             ..Draft::bare()
         };
-        assert_eq!(draft.verdict(), refused(Refusal::Version(version)));
+        assert_eq!(draft.verdict(), refused(HelloRefusal::Version(version)));
     }
 }
 
@@ -155,12 +158,12 @@ fn parts_that_are_cut_or_wrong() {
 /// The type is known from the first byte of the message, its length from four, in whatever records.
 #[test]
 fn head_over_records() {
-    refused_at_last(&records(&[1, 2, 1, 0x45], |_| 1), Refusal::Long);
+    refused_at_last(&records(&[1, 2, 1, 0x45], |_| 1), HelloRefusal::Long);
     refused_at_last(
         &records(&[1, 0xff, 0, 0], |left| if left == 4 { 3 } else { 1 }),
-        Refusal::Long,
+        HelloRefusal::Long,
     );
     let stream = records(&message(&Draft::bare().body()), |left| 1 + left % 3);
     assert_eq!(in_segments(&stream, 0..stream.len()), parse(&stream));
-    assert!(matches!(parse(&stream), Verdict::Found(_)));
+    assert!(matches!(parse(&stream), HelloVerdict::Found(_)));
 }

@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    super::{MAX_STREAM, Refusal},
-    Chance, Draft, MAX_HELLO, Reading, Verdict, body_of, captures, in_segments, message, parse,
-    record, records, stream,
+    super::{HelloRefusal, MAX_STREAM},
+    Chance, Draft, HelloVerdict, MAX_HELLO, Reading, body_of, captures, in_segments, message,
+    parse, record, records, stream,
 };
 
 /// The verdict that is expected of a hello that has been put in other records.
-fn moved<'a>(verdict: &Verdict<'a>, length: usize) -> Verdict<'a> {
+fn moved<'a>(verdict: &HelloVerdict<'a>, length: usize) -> HelloVerdict<'a> {
     match verdict.clone() {
-        Verdict::Found(mut hello) => {
+        HelloVerdict::Found(mut hello) => {
             hello.length = length;
-            Verdict::Found(hello)
+            HelloVerdict::Found(hello)
         }
         other => other,
     }
@@ -23,13 +23,13 @@ fn moved<'a>(verdict: &Verdict<'a>, length: usize) -> Verdict<'a> {
 fn every_prefix_and_every_byte_by_itself() {
     for capture in captures::all() {
         let whole = parse(&capture.stream);
-        let Verdict::Found(hello) = &whole else {
+        let HelloVerdict::Found(hello) = &whole else {
             panic!("{}", capture.name);
         };
         for end in 0..hello.length {
             let verdict = parse(&capture.stream[..end]);
             assert!(
-                matches!(verdict, Verdict::Incomplete { .. }),
+                matches!(verdict, HelloVerdict::Incomplete { .. }),
                 "{}: {end}",
                 capture.name
             );
@@ -47,7 +47,7 @@ fn what_is_needed_leads_to_the_end() {
         let mut reading = Reading::default();
         let mut end = 0;
         let mut reads = 0;
-        while let Verdict::Incomplete { at_least } = reading.go_on(&capture.stream[..end]) {
+        while let HelloVerdict::Incomplete { at_least } = reading.go_on(&capture.stream[..end]) {
             end += at_least;
             reads += 1;
             assert!(reads < 10, "{}", capture.name);
@@ -139,14 +139,14 @@ fn the_longest_hello() {
     assert_eq!(MAX_HELLO, 131_396);
     assert_eq!(stream.len(), 4 + MAX_HELLO + 5 * 9);
     let found = in_segments(&stream, (0..stream.len()).step_by(1000));
-    assert!(matches!(found, Verdict::Found(hello) if hello.length == stream.len()));
+    assert!(matches!(found, HelloVerdict::Found(hello) if hello.length == stream.len()));
     // One more byte than that is too much, and known from the head.
     let head = [22, 3, 1, 0x40, 0, 1, 2, 1, 0x45];
-    assert_eq!(parse(&head), Verdict::Refused(Refusal::Long));
-    assert_eq!(parse(&head[..8]), Verdict::Incomplete { at_least: 1 });
+    assert_eq!(parse(&head), HelloVerdict::Refused(HelloRefusal::Long));
+    assert_eq!(parse(&head[..8]), HelloVerdict::Incomplete { at_least: 1 });
     assert_eq!(
         parse(&[22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff]),
-        Verdict::Refused(Refusal::Long)
+        HelloVerdict::Refused(HelloRefusal::Long)
     );
 }
 
@@ -155,11 +155,11 @@ fn the_longest_hello() {
 fn a_limit_is_for_the_message() {
     let stream = records(&message(&body_of(21_000)), |_| 1);
     let verdict = |most| Reading::up_to(most).go_on(&stream);
-    assert!(matches!(verdict(21_000), Verdict::Found(hello) if hello.length == 6 * 21_004));
-    assert_eq!(verdict(20_999), Verdict::Refused(Refusal::Long));
+    assert!(matches!(verdict(21_000), HelloVerdict::Found(hello) if hello.length == 6 * 21_004));
+    assert_eq!(verdict(20_999), HelloVerdict::Refused(HelloRefusal::Long));
     let head = [22, 3, 1, 0x40, 0, 1, 2, 1, 0x45];
     let refused = Reading::up_to(usize::MAX).go_on(&head);
-    assert_eq!(refused, Verdict::Refused(Refusal::Long));
+    assert_eq!(refused, HelloVerdict::Refused(HelloRefusal::Long));
 }
 
 /// A hello with its records may take that many bytes, and not one more.
@@ -175,10 +175,10 @@ fn the_longest_stream() {
     };
     let most = spread(MAX_HELLO - 3, 26_272);
     assert_eq!(most.len(), MAX_STREAM);
-    assert!(matches!(parse(&most), Verdict::Found(hello) if hello.length == most.len()));
+    assert!(matches!(parse(&most), HelloVerdict::Found(hello) if hello.length == most.len()));
     let more = spread(MAX_HELLO - 2, 26_272);
     assert_eq!(more.len(), MAX_STREAM + 1);
-    let refused = Verdict::Refused(Refusal::Scattered);
+    let refused = HelloVerdict::Refused(HelloRefusal::Scattered);
     assert_eq!(parse(&more), refused);
     assert_eq!(in_segments(&more, (0..more.len()).step_by(10_000)), refused);
 }
@@ -197,8 +197,8 @@ fn single_bytes_cost_little() {
         assert!(began.elapsed() < Duration::from_secs(2), "at byte {end}");
         assert!(matches!(
             reading.go_on(&stream[..end]),
-            Verdict::Incomplete { .. }
+            HelloVerdict::Incomplete { .. }
         ));
     }
-    assert!(matches!(reading.go_on(&stream), Verdict::Found(_)));
+    assert!(matches!(reading.go_on(&stream), HelloVerdict::Found(_)));
 }

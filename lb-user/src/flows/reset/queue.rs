@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use lb_common::tcp_frame::{BareSegment, Frame};
+use lb_common::tcp_frame::{BareSegment, FrameBytes};
 
 use super::segments::{FlowEnd, SendRate};
 use crate::{
@@ -79,7 +79,7 @@ impl ResetQueue {
     pub(super) fn send(
         &mut self,
         now: Ticks,
-        mut send: impl FnMut(&[(u32, Frame)]) -> (usize, Sent),
+        mut send: impl FnMut(&[(u32, FrameBytes)]) -> (usize, Sent),
     ) -> Tally {
         let mut tally = Tally::default();
         let queue = if self.clients.is_empty() {
@@ -90,7 +90,7 @@ impl ResetQueue {
         let waiting = queue.len().min(BATCH);
         let turns = (0..waiting).take_while(|_| self.pace.take(now)).count();
         let letters = queue.iter().take(turns);
-        let frames: Vec<(u32, Frame)> = letters
+        let frames: Vec<(u32, FrameBytes)> = letters
             .map(|letter| (letter.ifindex, letter.segment.frame()))
             .collect();
         let mut done = 0;
@@ -157,7 +157,7 @@ mod tests {
         PendingReset { ifindex, segment }
     }
 
-    fn frames(letters: &[PendingReset]) -> Vec<(u32, Frame)> {
+    fn frames(letters: &[PendingReset]) -> Vec<(u32, FrameBytes)> {
         let frame = |letter: &PendingReset| (letter.ifindex, letter.segment.frame());
         letters.iter().map(frame).collect()
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// Sends all that may be sent at this time; which those were.
-    fn send(outbox: &mut ResetQueue, now: Ticks) -> Vec<(u32, Frame)> {
+    fn send(outbox: &mut ResetQueue, now: Ticks) -> Vec<(u32, FrameBytes)> {
         let mut out = Vec::new();
         loop {
             let tally = outbox.send(now, |frames| {
@@ -229,7 +229,7 @@ mod tests {
     fn a_full_nic_is_tried_again_and_then_given_up_alone() {
         let clients = [letter(2, 1), letter(2, 2), letter(3, 3), letter(2, 4)];
         let mut outbox = outbox(&clients, &[letter(2, 5), letter(3, 6)]);
-        let full = |frames: &[(u32, Frame)]| {
+        let full = |frames: &[(u32, FrameBytes)]| {
             assert!(!frames.is_empty());
             (0, Sent::Full)
         };

@@ -77,7 +77,7 @@ impl ProxyPool {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use lb_common::{addr::Be16, maglev::Member, maps::flow::FlowKey};
+    use lb_common::{addr::Be16, maglev::TableMember, maps::flow::FlowKey};
 
     use super::*;
 
@@ -87,7 +87,7 @@ mod tests {
 
     /// A pool whose table has `serving` of the backends 1 to 4.
     fn pool(serving: &[u32]) -> ProxyPool {
-        let members = serving.iter().map(|&id| Member {
+        let members = serving.iter().map(|&id| TableMember {
             id,
             weight: 1,
             name: format!("b{id}"),

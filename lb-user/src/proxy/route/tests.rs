@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 
 use lb_common::{
-    client_hello::{self, Verdict},
+    client_hello::{self, HelloVerdict},
     server_name::NameFault,
 };
 
@@ -32,7 +32,7 @@ fn alpn(protocols: &[&str]) -> Alpn<'static> {
     // It stays in the bytes.
     let stream = [&[22, 3, 1][..], &long(&message)].concat().leak();
     match client_hello::parse(stream) {
-        Verdict::Found(hello) => hello.alpn,
+        HelloVerdict::Found(hello) => hello.alpn,
         other => panic!("{other:?}"),
     }
 }

@@ -159,7 +159,7 @@ fn who_is_routed_has_sent_the_whole_name() {
             let offered: &[&str] = [&[][..], &["h2"], &["x", "h2"], &["y"]][chance.below(4)];
 
             let stream = hello(&mut chance, asked.as_deref(), offered);
-            let Verdict::Found(read) = client_hello::parse(&stream) else {
+            let HelloVerdict::Found(read) = client_hello::parse(&stream) else {
                 panic!("{asked:?}: {:?}", client_hello::parse(&stream));
             };
             let way = compiled.way(

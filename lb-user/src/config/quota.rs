@@ -70,7 +70,7 @@ const fn family(is_ipv6: bool) -> &'static str {
 
 /// What a network's rings have in the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Written {
+pub(super) struct WrittenRings {
     pub(super) half_open: bool,
     pub(super) udp_flows: bool,
 }
@@ -80,7 +80,7 @@ pub(super) fn size_rings(
     networks: &mut [Network],
     pools: &[Pool],
     services: &[Service],
-    written: impl Fn(&str) -> Written,
+    written: impl Fn(&str) -> WrittenRings,
 ) {
     // What is left to the others depends on the rings of the networks with `max_flows`.
     for has_budget in [true, false] {

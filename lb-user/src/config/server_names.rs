@@ -15,14 +15,14 @@ const MAX_EXPRESSION: usize = 256 * 1024;
 
 /// Entries by name.
 #[derive(Clone, Debug)]
-pub struct Names<T> {
+pub struct ServerNameMap<T> {
     exact: HashMap<Box<str>, Vec<T>>,
     /// By the name that they are under.
     under: HashMap<Box<str>, Vec<T>>,
     expressions: Vec<(Regex, Vec<T>)>,
 }
 
-impl<T> Default for Names<T> {
+impl<T> Default for ServerNameMap<T> {
     fn default() -> Self {
         Self {
             exact: HashMap::new(),
@@ -32,7 +32,7 @@ impl<T> Default for Names<T> {
     }
 }
 
-impl<T> Names<T> {
+impl<T> ServerNameMap<T> {
     /// Adds an entry for a name, or with `*.` in front for all names under it. Those have one label more,
     /// or several: the name itself is not among them. Whether it is such a pattern.
     pub fn add(&mut self, pattern: &str, what: T) -> bool {

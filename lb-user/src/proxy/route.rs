@@ -14,12 +14,12 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc};
 use ipnet::IpNet;
 use lb_common::{client_hello::Alpn, server_name::ServerName};
 
-use crate::config::{NameRoute, Otherwise, To, server_names::Names};
+use crate::config::{NameRoute, Otherwise, To, server_names::ServerNameMap};
 
 /// The routes of a service.
 #[derive(Debug)]
 pub struct RouteTable {
-    names: Names<Arc<CompiledRoute>>,
+    names: ServerNameMap<Arc<CompiledRoute>>,
     /// Of clients that request no name, in their order.
     no_name: Vec<Arc<CompiledRoute>>,
     /// Of clusters, in their order.
@@ -53,7 +53,7 @@ pub enum RouteTarget<'r> {
 impl RouteTable {
     /// The routes of a valid configuration.
     pub fn new(routes: &[NameRoute]) -> Self {
-        let (mut names, mut nameless) = (Names::default(), Vec::new());
+        let (mut names, mut nameless) = (ServerNameMap::default(), Vec::new());
         let mut of_clusters: HashMap<Vec<u8>, Vec<Arc<CompiledRoute>>> = HashMap::new();
         for route in routes {
             let NameRoute {

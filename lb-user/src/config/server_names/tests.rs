@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn what_is_no_name_is_not_added() {
-    let mut names = Names::default();
+    let mut names = ServerNameMap::default();
     for pattern in [
         "",
         "*",

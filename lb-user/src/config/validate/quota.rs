@@ -4,7 +4,7 @@ use crate::config::{
     model::{Config, Network, Pool, Service},
     place::Location,
     problem::Findings,
-    quota::{self, Bank, User, Written, banks},
+    quota::{self, Bank, User, WrittenRings, banks},
     schema::{List, Named, RawNetwork},
 };
 
@@ -22,7 +22,7 @@ pub(super) fn size_rings(
 ) {
     let written = |name: &str| {
         let named = find(raw, name);
-        named.map_or_else(Written::default, |named| Written {
+        named.map_or_else(WrittenRings::default, |named| WrittenRings {
             half_open: named.value.half_open.is_some(),
             udp_flows: named.value.udp_flows.is_some(),
         })

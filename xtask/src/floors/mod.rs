@@ -2,6 +2,7 @@
 
 mod graph;
 mod imports;
+mod type_names;
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -37,6 +38,9 @@ const OF_AYA: &str = "dataplane";
 /// Crates whose modules need one another in no circle.
 const WITHOUT_CIRCLES: [&str; 1] = ["lb-ebpf/src"];
 
+/// Crates in which the name of a type means one thing.
+const PRODUCT: [&str; 3] = ["lb-user/src", "lb-common/src", "lb-ebpf/src"];
+
 /// The files that may be unsafe; ARCHITECTURE says why each is.
 const UNSAFE: [&str; 10] = [
     "dataplane::events",
@@ -53,10 +57,13 @@ const UNSAFE: [&str; 10] = [
 
 /// # Errors
 ///
-/// With every import that goes up, every aya and every unsafe block where it does not belong, and every circle of the
-/// data plane's modules.
+/// With every import that goes up, every aya and every unsafe block where it does not belong, every circle of the
+/// data plane's modules, and every name of a type that means several things.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let mut problems = problems(&Graph::read(&workspace.root.join("lb-user/src"))?);
+    let crates = PRODUCT.map(|source| Graph::read(&workspace.root.join(source)));
+    let crates = crates.into_iter().collect::<Result<Vec<_>>>()?;
+    problems.extend(type_names::problems(&crates));
     for source in WITHOUT_CIRCLES {
         let circles = Graph::read(&workspace.root.join(source))?.circles();
         let words = circles.iter().map(names);

@@ -175,7 +175,9 @@ fn v4(address: IpAddr) -> Result<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
+    use lb_tests::product::config::Config as Text;
     use lb_user::config;
+    use serde_json::json;
 
     use super::*;
 
@@ -198,24 +200,19 @@ services:
   api: { network: tenant, listen: [\"10.200.0.10:53/udp\", \"10.200.0.10:7000/tcp\"], pool: api }
 ";
 
-    /// The target in a file with other words than [`CONFIG`].
-    fn target(from: &str, to: &str, clients: [u8; 4]) -> Result<Target> {
-        let file = tempfile::NamedTempFile::new()?;
-        std::fs::write(file.path(), CONFIG.replace(from, to))?;
-        let config = config::load(file.path()).map_err(|problems| anyhow::anyhow!("{problems}"))?;
+    /// The target of [`CONFIG`] with this change.
+    fn target(change: impl FnOnce(Text) -> Text, clients: [u8; 4]) -> Result<Target> {
+        let text = change(Text::read(CONFIG));
+        let config =
+            config::parse("lb.yaml", &text).map_err(|problems| anyhow::anyhow!("{problems}"))?;
         Target::of(&config, clients.into(), 1 << 15)
-    }
-
-    fn refusal(from: &str, to: &str, clients: [u8; 4]) -> String {
-        let error = target(from, to, clients).unwrap_err();
-        format!("{error:#}")
     }
 
     const CLIENT: [u8; 4] = [10, 200, 64, 1];
 
     #[test]
     fn the_first_tcp_listener_is_the_target() {
-        let target = target("", "", CLIENT).unwrap();
+        let target = target(|config| config, CLIENT).unwrap();
         let load = Load::each(0, 10, Some(6));
         let (stream, wanted) = target.ends(load);
         assert_eq!((stream.source, stream.port), (0x0ac8_4001, 7000));
@@ -227,33 +224,46 @@ services:
 
     #[test]
     fn what_the_generator_cannot_speak_for_is_refused() {
-        let no_change = "version: 1";
-        let cases = [
-            (no_change, no_change, [10, 9, 0, 1], "10.9.0.1"),
-            ("eth0,", "eth0, vlan: 5,", CLIENT, "VLAN"),
-            ("eth1,", "eth1, vlan: 5,", CLIENT, "VLAN"),
+        type Change = fn(Text) -> Text;
+        let cases: [(Change, [u8; 4], &str); 7] = [
+            (|same| same, [10, 9, 0, 1], "10.9.0.1"),
             (
-                "snat: [10.201.2.1]",
-                "snat: [{ address: 10.201.2.1, ports: 2000-2999 }]",
+                |all| all.network("tenant", |one| one.set("vlan", 5)),
+                CLIENT,
+                "VLAN",
+            ),
+            (
+                |all| all.network("mgmt", |one| one.set("vlan", 5)),
+                CLIENT,
+                "VLAN",
+            ),
+            (
+                |all| {
+                    let few = json!({ "address": "10.201.2.1", "ports": "2000-2999" });
+                    all.network("mgmt", |one| one.set("snat.0", few))
+                },
                 CLIENT,
                 "1000 SNAT ports",
             ),
             (
-                "pool: api }",
-                "pool: api, keepalive: 10m }",
+                |all| all.service("api", |api| api.set("keepalive", "10m")),
                 CLIENT,
                 "keepalive",
             ),
             (
-                "mgmt, backends",
-                "mgmt, health: { tcp: {} }, backends",
+                |all| all.pool("api", |api| api.with("health: { tcp: {} }")),
                 CLIENT,
                 "health",
             ),
-            (", \"10.200.0.10:7000/tcp\"", "", CLIENT, "no TCP service"),
+            (
+                |all| all.service("api", |api| api.without("listen", 1)),
+                CLIENT,
+                "no TCP service",
+            ),
         ];
-        for (from, to, clients, words) in cases {
-            let said = refusal(from, to, clients);
+        for (change, clients, words) in cases {
+            let error = target(change, clients).unwrap_err();
+            let said = format!("{error:#}");
             assert!(said.contains(words), "{words}: {said}");
             assert!(!said.contains('\n'), "{said}");
         }

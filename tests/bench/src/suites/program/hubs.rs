@@ -1,10 +1,14 @@
 //! The networks of many flows, and what comes from them.
 
-use std::{net::Ipv4Addr, ops::Range};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    ops::Range,
+};
 
 use lb_tests::{
     frames::packet::{Frame, flags::ACK_ONLY, tcp},
     product::{
+        config::{Config, Keys},
         program::{Action, CLIENT, MGMT_NIC, Port, TENANT_NIC, node_mac},
         vary_prog_run::{Packets, Varied, padded},
     },
@@ -15,7 +19,7 @@ use super::stand::Leg;
 /// Where all clients go to.
 pub(super) const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 255, 1);
 /// SNAT addresses of a hub: each has 56,320 flows.
-const ADDRESSES: u16 = 10;
+const ADDRESSES: u8 = 10;
 const BACKENDS: u8 = 32;
 const NODE_PORT: u16 = 30_000;
 
@@ -45,6 +49,32 @@ pub(super) const HUBS: [Hub; 2] = [
 ];
 
 impl Hub {
+    /// Adds its network, and a service for it.
+    fn add_to(
+        config: Config,
+        &Self {
+            name,
+            octet,
+            service,
+            ..
+        }: &Self,
+    ) -> Config {
+        let interface = if octet == 1 { "eth1" } else { "eth2" };
+        let snat = (1..=ADDRESSES).map(|host| Ipv4Addr::new(10, octet, 1, host));
+        let backends = (1..=BACKENDS).map(|host| Ipv4Addr::new(10, octet, 2, host));
+        let backends = backends.map(|address| SocketAddrV4::new(address, NODE_PORT));
+        config
+            .network(name, |network| {
+                let network = network.nic("mgmt", interface, &format!("10.{octet}.0.0/16"));
+                network.snat(snat)
+            })
+            .pool(name, |pool| pool.on(name).backends(backends))
+            .service(name, |each| {
+                let at = SocketAddrV4::new(VIP, service);
+                each.on("clients").tcp(at).pool(name)
+            })
+    }
+
     /// Data of any client; see [`Packets::frames`].
     pub(super) fn request(&self, flags: u8) -> Frame {
         let [a, b, ..] = VIP.octets();
@@ -95,37 +125,12 @@ impl Hub {
 }
 
 /// The configuration of all.
-pub(super) fn config() -> String {
-    let (mut networks, mut pools, mut services) = (String::new(), String::new(), String::new());
-    for Hub {
-        name,
-        octet,
-        service,
-        ..
-    } in &HUBS
-    {
-        let interface = if *octet == 1 { "eth1" } else { "eth2" };
-        let list = |texts: Vec<String>| texts.join(", ");
-        let snat = list(
-            (1..=ADDRESSES)
-                .map(|host| format!("10.{octet}.1.{host}"))
-                .collect(),
-        );
-        let hosts = 1..=BACKENDS;
-        let backends = hosts.map(|host| format!("\"10.{octet}.2.{host}:{NODE_PORT}\""));
-        let backends = list(backends.collect());
-        networks += &format!(
-            "  {name}: {{ role: mgmt, interface: {interface}, prefixes: [10.{octet}.0.0/16], snat: [{snat}] }}\n"
-        );
-        pools += &format!("  {name}: {{ network: {name}, backends: [{backends}] }}\n");
-        services += &format!(
-            "  {name}: {{ network: clients, listen: [\"{VIP}:{service}/tcp\"], pool: {name} }}\n"
-        );
-    }
-    format!(
-        "version: 1\nnetworks:\n  clients: {{ role: tenant, interface: eth0, prefixes: [192.168.0.0/16], \
-         half_open: 65536 }}\n{networks}pools:\n{pools}services:\n{services}\
-         limits: {{ snat_addresses: {} }}\n",
-        2 * ADDRESSES
-    )
+pub(super) fn config() -> Config {
+    let clients = |clients: Keys| {
+        let clients = clients.nic("tenant", "eth0", "192.168.0.0/16");
+        clients.set("half_open", 65_536)
+    };
+    let config = Config::new().network("clients", clients);
+    let config = HUBS.iter().fold(config, Hub::add_to);
+    config.set("limits.snat_addresses", 2 * ADDRESSES)
 }

@@ -8,9 +8,10 @@ use std::{
 };
 
 use super::{
+    list::{List, Named},
     place::{At, Location, MAIN, quote},
     problem::Findings,
-    schema::{self, List, Named, RawFile},
+    schema::{self, RawFile},
     yaml::{self, Node},
 };
 

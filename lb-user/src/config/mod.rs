@@ -23,6 +23,7 @@ mod expand;
 mod files;
 mod health;
 mod kept;
+mod list;
 mod model;
 mod names;
 mod place;

@@ -10,9 +10,9 @@ use lb_common::maps::registry::NAME_BYTES;
 use super::{
     address::number,
     did_you_mean::closest,
+    list::{List, Named},
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, Named},
 };
 
 /// The longest name of a network, node, pool or service, in characters.

@@ -91,10 +91,15 @@ fn base(
     }
 }
 
-/// Whether a path of several segments begins here.
+/// Whether a path of several segments begins here, and is not the module of a visibility.
 fn is_path(tokens: &[Token<'_>], at: usize) -> bool {
     let is_inside = at > 0 && (tokens[at - 1].is("::") || tokens[at - 1].is("."));
-    !is_inside && tokens.get(at + 1).is_some_and(|next| next.is("::"))
+    let is_visibility = at >= 3
+        && ["pub", "(", "in"]
+            .iter()
+            .zip(&tokens[at - 3..])
+            .all(|(word, token)| token.is(word));
+    !is_inside && !is_visibility && tokens.get(at + 1).is_some_and(|next| next.is("::"))
 }
 
 /// Whether the `use` that a path follows is a public one.
@@ -257,6 +262,14 @@ mod tests {
             "s::t::q",
         ];
         assert_eq!(paths(text, &["s", "t"]), wanted);
+    }
+
+    #[test]
+    fn the_module_of_a_visibility_is_no_import() {
+        let text = "pub(in crate::a) fn f() { for x in crate::b::c() {} }";
+        let all = of(text, &["m"], &[]);
+        let paths: Vec<String> = all.iter().map(|one| one.path.join("::")).collect();
+        assert_eq!(paths, ["b::c"]);
     }
 
     #[test]

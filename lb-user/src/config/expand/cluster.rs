@@ -11,13 +11,12 @@ use super::{
     route::{Asks, Routed},
 };
 use crate::config::{
+    list::{List, Named},
     model::{Listen, Protocol, any},
     names,
     place::{At, Location, child},
     problem::Findings,
-    schema::{
-        Apps, Care, Cluster, Component, List, LiteralPool, Named, RawPool, RawService, Sources,
-    },
+    schema::{Apps, Care, Cluster, Component, LiteralPool, RawPool, RawService, Sources},
 };
 
 /// The longest suffix that a part puts behind the name of its cluster.

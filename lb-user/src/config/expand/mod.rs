@@ -8,6 +8,7 @@ mod nodes;
 mod publish;
 mod route;
 
+use crate::config::list::{List, Named};
 use std::{collections::HashMap, mem};
 
 use self::nodes::Groups;
@@ -17,8 +18,8 @@ use super::{
     place::{At, Location, quote},
     problem::Findings,
     schema::{
-        List, LiteralPool, Member, Named, RawBackend, RawFile, RawLimits, RawNetwork, RawPool,
-        RawService, RawTimeouts,
+        LiteralPool, Member, RawBackend, RawFile, RawLimits, RawNetwork, RawPool, RawService,
+        RawTimeouts,
     },
 };
 

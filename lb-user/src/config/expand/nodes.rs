@@ -6,10 +6,11 @@ use std::{
 };
 
 use crate::config::{
+    list::{List, Named},
     names::Names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, Named, NodesOf, RawBackend, RawGroup, RawNode},
+    schema::{NodesOf, RawBackend, RawGroup, RawNode},
 };
 
 /// All groups.

@@ -8,9 +8,10 @@ use super::{
     nodes::Group,
 };
 use crate::config::{
+    list::{List, Named},
     names,
     place::{At, quote},
-    schema::{Cluster, Component, List, Named, RawHttp, RawNameRoute, RawService, RawSni, Routes},
+    schema::{Cluster, Component, RawHttp, RawNameRoute, RawService, RawSni, Routes},
 };
 
 /// What clients of a service have to request.

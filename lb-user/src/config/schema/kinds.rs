@@ -5,14 +5,15 @@ use std::{marker::PhantomData, net::IpAddr};
 use ipnet::IpNet;
 
 use super::{
-    List, Named,
     declare::{Declared, Section},
     mapping::{Mapping, Scope},
     reader::{at, boolean, one_or_more, section, text, texts, whole_number},
     values::{checked, number_of, parsed, prefixes, within},
 };
 use crate::config::{
-    address, names,
+    address,
+    list::{List, Named},
+    names,
     place::{At, Location},
     problem::Findings,
     yaml::{Kind as NodeKind, Node},

@@ -5,7 +5,6 @@ use std::{net::IpAddr, ops::RangeInclusive};
 use ipnet::IpNet;
 
 use super::{
-    List,
     declare::section,
     kinds::{Address, Clients, Flag, Flows, kinds},
     reader::{at, bounded, list, text, whole},
@@ -13,6 +12,7 @@ use super::{
 };
 use crate::config::{
     address,
+    list::List,
     model::{Role, TCP_IP_BYTES},
     place::{At, Location, quote},
     problem::Findings,

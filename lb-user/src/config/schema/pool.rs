@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use super::{
-    List,
     declare::section,
     health_and_drain::Care,
     kinds::{Address, All, Name, NodePort, kinds},
@@ -13,6 +12,7 @@ use super::{
 use crate::config::{
     address,
     algorithm::Algorithm,
+    list::List,
     model::ProxyProtocol,
     names,
     place::{At, Location, quote},

@@ -1,12 +1,12 @@
 //! Reads one node as what is expected there, or says what was found instead.
 
 use super::{
-    List, Named,
     declare::Declared,
     mapping::{Mapping, Scope},
 };
 use crate::config::{
     address::number,
+    list::{List, Named},
     place::{At, Location, child, element, quote},
     problem::Findings,
     yaml::{Entry, Kind, Node},

@@ -1,7 +1,6 @@
 //! The keys of a service.
 
 use super::{
-    List,
     declare::section,
     kinds::{All, Clients, Flows, Name, Whole, kinds},
     reader::list_not_empty,
@@ -11,6 +10,7 @@ use super::{
 };
 use crate::config::{
     address,
+    list::List,
     model::Listen,
     place::{At, Location},
     problem::Findings,

@@ -3,7 +3,6 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
-    List,
     declare::{Declared as _, section},
     kinds::{Clients, Flag, Name, Texts, kinds},
     mapping::{Mapping, Scope},
@@ -11,6 +10,7 @@ use super::{
     values::{all_checked, only_word, time_in, within, word},
 };
 use crate::config::{
+    list::List,
     place::{At, Location, quote},
     problem::Findings,
     server_names::whole,

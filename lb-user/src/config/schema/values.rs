@@ -7,12 +7,10 @@ use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
 use ipnet::IpNet;
 
-use super::{
-    List,
-    reader::{bounded, list_not_empty, text, whole_number},
-};
+use super::reader::{bounded, list_not_empty, text, whole_number};
 use crate::config::{
     duration,
+    list::List,
     place::{At, Location, quote},
     problem::Findings,
     yaml::Node,

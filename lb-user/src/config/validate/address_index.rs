@@ -15,11 +15,12 @@ use lb_common::maps::{
 use super::prefixes::{any_prefixes, check_disjoint};
 use crate::config::{
     address::family,
+    list::{List, Named},
     model::{Listen, Role, Route, Snat, any, has_ipv6, reachable},
     names::{Names, listed},
     place::{At, Location},
     problem::Findings,
-    schema::{List, Named, RawNetwork, RawRoute, RawSnat, Sources},
+    schema::{RawNetwork, RawRoute, RawSnat, Sources},
 };
 
 /// The networks as far as others depend on them, in the order of the file.

@@ -8,11 +8,12 @@ use lb_common::maps::registry::NAME_BYTES;
 use super::{pool::wants_header, timeouts::is_own};
 use crate::config::{
     address::family,
+    list::{List, Named},
     model::{Config, Pool},
     names::Names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, LiteralPool, Named, RawService},
+    schema::{LiteralPool, RawService},
 };
 
 /// Checks that no service or pool mixes families, and that nothing is required of IPv6 that only IPv4 has.

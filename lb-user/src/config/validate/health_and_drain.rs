@@ -13,11 +13,12 @@ use crate::config::{
     authorities::Authorities,
     duration::{self, NEVER, text},
     health::{Check, Get, Health, OnDead, Tls},
+    list::Named,
     model::{BelowMinUp, DRAIN_TIMEOUT},
     names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{CheckKind, LiteralPool, Named, RawCheck, RawHealth},
+    schema::{CheckKind, LiteralPool, RawCheck, RawHealth},
 };
 
 /// What of a pool says how its backends are checked, taken out and brought back.

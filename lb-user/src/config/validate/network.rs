@@ -9,11 +9,12 @@ use super::{
     service::Usage,
 };
 use crate::config::{
+    list::{List, Named},
     model::{Network, Role},
     names::Names,
     place::{At, quote},
     problem::Findings,
-    schema::{List, Named, RawNetwork},
+    schema::RawNetwork,
 };
 
 /// (interface, VLAN id) -> the first network there.

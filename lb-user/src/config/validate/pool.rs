@@ -12,10 +12,11 @@ use super::{
 };
 use crate::config::{
     address::family,
+    list::{List, Named},
     model::{Backend, Pool, ProxyProtocol},
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, LiteralPool, Named, RawBackend},
+    schema::{LiteralPool, RawBackend},
 };
 
 /// The pools.

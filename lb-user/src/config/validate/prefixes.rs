@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use crate::config::{
+    list::List,
     place::{At, Location},
     problem::Findings,
-    schema::List,
 };
 
 /// The prefixes with their places, each once.

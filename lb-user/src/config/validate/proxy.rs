@@ -2,11 +2,12 @@
 
 use super::pool::wants_header;
 use crate::config::{
+    list::{List, Named},
     model::Protocol,
     names::Names,
     place::At,
     problem::Findings,
-    schema::{List, LiteralPool, Named, RawService},
+    schema::{LiteralPool, RawService},
 };
 
 /// No datagram has a beginning that its backend would look at.

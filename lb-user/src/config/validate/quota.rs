@@ -1,11 +1,12 @@
 //! Whether the SNAT ports are enough for all that the networks may have of them.
 
 use crate::config::{
+    list::{List, Named},
     model::{Config, Network, Pool, Service},
     place::Location,
     problem::Findings,
     quota::{self, Bank, User, WrittenRings, banks},
-    schema::{List, Named, RawNetwork},
+    schema::RawNetwork,
 };
 
 /// How many networks are named in a warning.

@@ -15,11 +15,12 @@ use super::{
     timeouts::{Life, is_own},
 };
 use crate::config::{
+    list::{List, Named},
     model::{Listen, Role, Rule, Service, any},
     names::Names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, LiteralPool, Named, RawService, Sources},
+    schema::{LiteralPool, RawService, Sources},
 };
 
 /// The most VIPs, SNAT addresses and link-local ones of cells: the size of the map `ADDRESSES`.

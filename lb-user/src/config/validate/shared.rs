@@ -9,11 +9,12 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::{family::check_family, service::prefixes};
 use crate::config::{
+    list::{List, Named},
     model::{Listen, Protocol, any},
     names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{List, Named, RawNameRoute, RawOtherwise, RawService, RawSni, Sources},
+    schema::{RawNameRoute, RawOtherwise, RawService, RawSni, Sources},
     shared::{
         BODY_TIMEOUT, Balance, DEFAULT_MAX_HEADER, DEFAULT_MAX_HELLO, Ech, HELLO_TIMEOUT, Http,
         NameRoute, Otherwise, Sni, Target, To,

@@ -4,10 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::config::{
     duration::{self, NEVER},
+    list::Named,
     model::{Listen, Protocol, TCP_IDLE, Timeouts, UDP_IDLE},
     place::{At, Location, quote},
     problem::Findings,
-    schema::{Named, RawService, RawTimeouts},
+    schema::{RawService, RawTimeouts},
 };
 
 /// What of a service says how long its flows live.

@@ -9,6 +9,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
     model::{Listen, Protocol},
+    number::number,
     place::quote,
 };
 
@@ -159,17 +160,6 @@ pub(super) fn listen(text: &str) -> Result<Listen, String> {
         port,
         protocol,
     })
-}
-
-/// A whole number in decimal. A sign, a leading zero (octal to some readers) or `_` is refused.
-pub(super) fn number(text: &str) -> Option<u64> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let leading_zero = text.len() > 1 && text.starts_with('0');
-    if digits && !leading_zero {
-        text.parse().ok()
-    } else {
-        None
-    }
 }
 
 fn port(text: &str) -> Result<u16, String> {

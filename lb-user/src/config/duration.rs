@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{address::number, place::quote};
+use super::{number::number, place::quote};
 
 /// What any time of the configuration may be: flows are looked at a few times a second, and their
 /// clock of 32 bits goes round in 52 days.
@@ -100,18 +100,20 @@ pub(super) mod as_text {
 
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
+    use crate::config::duration::{read, text};
+
     pub(in crate::config) fn serialize<S: Serializer>(
         time: &Duration,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&super::text(*time))
+        serializer.collect_str(&text(*time))
     }
 
     pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Duration, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        super::read(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is not a time")))
+        let found = String::deserialize(deserializer)?;
+        read(&found).ok_or_else(|| D::Error::custom(format!("{found:?} is not a time")))
     }
 }
 
@@ -121,6 +123,8 @@ pub(super) mod as_text_or_null {
 
     use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
 
+    use crate::config::duration::text;
+
     #[derive(Deserialize)]
     struct Text(#[serde(with = "super::as_text")] Duration);
 
@@ -128,7 +132,7 @@ pub(super) mod as_text_or_null {
         time: &Option<Duration>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        time.map(super::text).serialize(serializer)
+        time.map(text).serialize(serializer)
     }
 
     pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
@@ -145,21 +149,23 @@ pub(super) mod as_text_or_never {
 
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
+    use crate::config::duration::{NEVER, read, text_or_never};
+
     pub(in crate::config) fn serialize<S: Serializer>(
         time: &Option<Duration>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&super::text_or_never(*time))
+        serializer.collect_str(&text_or_never(*time))
     }
 
     pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
         let text = String::deserialize(deserializer)?;
-        if text == super::NEVER {
+        if text == NEVER {
             return Ok(None);
         }
-        let time = super::read(&text);
+        let time = read(&text);
         time.map(Some)
             .ok_or_else(|| D::Error::custom(format!("{text:?} is not a time")))
     }

@@ -26,6 +26,7 @@ mod kept;
 mod list;
 mod model;
 mod names;
+mod number;
 mod place;
 mod problem;
 mod quota;

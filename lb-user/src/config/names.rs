@@ -8,9 +8,9 @@ use std::{
 use lb_common::maps::registry::NAME_BYTES;
 
 use super::{
-    address::number,
     did_you_mean::closest,
     list::{List, Named},
+    number::number,
     place::{At, Location, quote},
     problem::Findings,
 };

@@ -5,8 +5,8 @@ use super::{
     mapping::{Mapping, Scope},
 };
 use crate::config::{
-    address::number,
     list::{List, Named},
+    number::number,
     place::{At, Location, child, element, quote},
     problem::Findings,
     yaml::{Entry, Kind, Node},

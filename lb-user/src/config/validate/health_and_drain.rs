@@ -9,13 +9,13 @@ use super::{
     timeouts::{file, is_own},
 };
 use crate::config::{
-    address::number,
     authorities::Authorities,
     duration::{self, NEVER, text},
     health::{Check, Get, Health, OnDead, Tls},
     list::Named,
     model::{BelowMinUp, DRAIN_TIMEOUT},
     names,
+    number::number,
     place::{At, Location, quote},
     problem::Findings,
     schema::{CheckKind, LiteralPool, RawCheck, RawHealth},

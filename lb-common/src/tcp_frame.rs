@@ -25,7 +25,7 @@ const HOP_LIMIT: u8 = 64;
 
 /// Source and destination, of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addresses {
+pub enum SegmentAddresses {
     /// Over IPv4.
     V4 {
         /// Source address.
@@ -42,7 +42,7 @@ pub enum Addresses {
     },
 }
 
-impl Default for Addresses {
+impl Default for SegmentAddresses {
     fn default() -> Self {
         let none = Be32::new(0);
         Self::V4 {
@@ -52,7 +52,7 @@ impl Default for Addresses {
     }
 }
 
-impl Addresses {
+impl SegmentAddresses {
     /// From one address to another; none if one is of IPv4 and the other of IPv6.
     pub fn new(from: IpAddr, to: IpAddr) -> Option<Self> {
         match (from, to) {
@@ -104,7 +104,7 @@ pub struct BareSegment {
     /// 802.1Q VLAN id, 0 for an untagged frame.
     pub vlan: u16,
     /// Source and destination.
-    pub addresses: Addresses,
+    pub addresses: SegmentAddresses,
     /// Source port.
     pub source_port: Be16,
     /// Destination port.
@@ -161,7 +161,7 @@ impl BareSegment {
             size_of::<TaggedEthernet>()
         };
         match self.addresses {
-            Addresses::V4 { from, to } => {
+            SegmentAddresses::V4 { from, to } => {
                 let ip: &Ipv4 = frame.header(ip_at)?;
                 write_ip(
                     ip,
@@ -170,7 +170,7 @@ impl BareSegment {
                     IpProto::Tcp as u8,
                 );
             }
-            Addresses::V6 { from, to } => write_ipv6(frame.header(ip_at)?, from, to),
+            SegmentAddresses::V6 { from, to } => write_ipv6(frame.header(ip_at)?, from, to),
         }
         let tcp_at = ip_at.checked_add(self.addresses.header_bytes())?;
         self.write_tcp(frame.header(tcp_at)?);
@@ -227,7 +227,7 @@ mod tests {
             source_mac: Mac::new([2, 0, 0, 0, 0, 1]),
             destination_mac: Mac::new([2, 0, 0, 0, 0, 2]),
             vlan,
-            addresses: Addresses::V4 {
+            addresses: SegmentAddresses::V4 {
                 from: Ipv4Addr::new(192, 168, 203, 110).into(),
                 to: Ipv4Addr::new(192, 168, 203, 50).into(),
             },
@@ -245,7 +245,7 @@ mod tests {
 
     fn reset_over_ipv6(vlan: u16) -> BareSegment {
         BareSegment {
-            addresses: Addresses::V6 {
+            addresses: SegmentAddresses::V6 {
                 from: VIP.into(),
                 to: CLIENT.into(),
             },
@@ -289,16 +289,16 @@ mod tests {
     fn nobody_sends_from_one_family_to_the_other() {
         let one: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
         let other: IpAddr = VIP.into();
-        assert_eq!(Addresses::new(one, other), None);
-        assert_eq!(Addresses::new(other, one), None);
-        let wanted = Addresses::V6 {
+        assert_eq!(SegmentAddresses::new(one, other), None);
+        assert_eq!(SegmentAddresses::new(other, one), None);
+        let wanted = SegmentAddresses::V6 {
             from: VIP.into(),
             to: CLIENT.into(),
         };
-        assert_eq!(Addresses::new(other, CLIENT.into()), Some(wanted));
+        assert_eq!(SegmentAddresses::new(other, CLIENT.into()), Some(wanted));
         assert!(matches!(
-            Addresses::new(one, one),
-            Some(Addresses::V4 { .. })
+            SegmentAddresses::new(one, one),
+            Some(SegmentAddresses::V4 { .. })
         ));
     }
 
@@ -335,7 +335,7 @@ mod tests {
             };
             let low = |random: u32| u16::try_from(random >> 16).unwrap();
             let segment = BareSegment {
-                addresses: Addresses::V4 {
+                addresses: SegmentAddresses::V4 {
                     from: Be32::new(next()),
                     to: Be32::new(next()),
                 },
@@ -350,13 +350,13 @@ mod tests {
             let frame = segment.frame();
             let bytes = frame.as_ref();
             assert_eq!(full(&bytes[14..34], 0).raw(), 0, "IP checksum");
-            let Addresses::V4 { from, to } = segment.addresses else {
+            let SegmentAddresses::V4 { from, to } = segment.addresses else {
                 panic!("not IPv4");
             };
             let pseudo = pseudo_header(from, to, 6, 20);
             assert_eq!(full(&bytes[34..], pseudo).raw(), 0, "TCP checksum");
             let over_ipv6 = BareSegment {
-                addresses: Addresses::V6 {
+                addresses: SegmentAddresses::V6 {
                     from: Be128::from_raw([(); 4].map(|()| next())),
                     to: Be128::from_raw([(); 4].map(|()| next())),
                 },

@@ -6,7 +6,7 @@
 use lb_common::{
     addr::{Be16, Be32, Mac},
     maps::{flow::Flow, network::Network, snat::SnatPage},
-    tcp_frame::{Addresses, BareSegment},
+    tcp_frame::{BareSegment, SegmentAddresses},
     wire::header::{ACK, RST},
 };
 
@@ -37,8 +37,8 @@ const WINDOW: u16 = 512;
 #[derive(Clone, Copy, Debug)]
 pub struct Tuple<'a> {
     flow: &'a Flow,
-    to_client: Addresses,
-    to_backend: Addresses,
+    to_client: SegmentAddresses,
+    to_backend: SegmentAddresses,
     snat_port: Be16,
 }
 
@@ -49,8 +49,8 @@ impl<'a> Tuple<'a> {
         let (snat, backend) = (labels.address(page.address)?, labels.address(flow.backend)?);
         Some(Self {
             flow,
-            to_client: Addresses::new(vip, client)?,
-            to_backend: Addresses::new(snat, backend)?,
+            to_client: SegmentAddresses::new(vip, client)?,
+            to_backend: SegmentAddresses::new(snat, backend)?,
             snat_port: Be16::new(page.port(id)),
         })
     }
@@ -191,8 +191,12 @@ mod tests {
 
     fn read(segment: &BareSegment) -> Read {
         let (from, to): (IpAddr, IpAddr) = match segment.addresses {
-            Addresses::V4 { from, to } => (Ipv4Addr::from(from).into(), Ipv4Addr::from(to).into()),
-            Addresses::V6 { from, to } => (Ipv6Addr::from(from).into(), Ipv6Addr::from(to).into()),
+            SegmentAddresses::V4 { from, to } => {
+                (Ipv4Addr::from(from).into(), Ipv4Addr::from(to).into())
+            }
+            SegmentAddresses::V6 { from, to } => {
+                (Ipv6Addr::from(from).into(), Ipv6Addr::from(to).into())
+            }
         };
         (
             (from, segment.source_port.get()),

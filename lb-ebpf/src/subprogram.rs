@@ -17,7 +17,7 @@ pub(crate) use self::{
     claim::{BackendPort, Claimed, SnatRange},
     ipv6::{Ends6, Next6, Stage6, Step6, Walked},
     next::{Next, RewriteLeg, SpliceLeg, Step},
-    segment::{Advanced, Changed, Fate, Judgement, SegmentBits},
+    segment::{Advanced, Changed, FlowChange, Judgement, SegmentBits},
 };
 
 /// How a packet ended: the number of a reason, or a verdict's slot above all reasons.

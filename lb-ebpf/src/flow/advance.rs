@@ -9,7 +9,7 @@ use lb_common::{
 use crate::{
     flow::{budget, entry::Entry},
     maps::PENDING,
-    subprogram::{Advanced, Fate, Judgement, SegmentBits},
+    subprogram::{Advanced, FlowChange, Judgement, SegmentBits},
 };
 
 /// Swaps that are tried when another CPU changes the same word; the loser of all of them has
@@ -47,7 +47,7 @@ fn change(
     entry: &Entry,
     mut word: FlowState,
     judge: impl Fn(FlowState) -> Result<FlowState, DropReason>,
-) -> Result<(FlowState, Fate), DropReason> {
+) -> Result<(FlowState, FlowChange), DropReason> {
     for _ in 0..MAX_SWAPS {
         let next = judge(word)?;
         if next == word {
@@ -58,12 +58,12 @@ fn change(
         }
         if entry.swap(word, next) {
             budget::follow(entry, word, next);
-            let fate = match (next.state(), word.state()) {
-                (State::Closed, _) => Fate::Closed,
-                (_, State::New) => Fate::Answered,
-                _ => Fate::Kept,
+            let change = match (next.state(), word.state()) {
+                (State::Closed, _) => FlowChange::Closed,
+                (_, State::New) => FlowChange::Answered,
+                _ => FlowChange::Kept,
             };
-            return Ok((next, fate));
+            return Ok((next, change));
         }
         let again = entry.word();
         if again.generation() != word.generation() || !again.translates() {
@@ -71,7 +71,7 @@ fn change(
         }
         word = again;
     }
-    Ok((word, Fate::Kept))
+    Ok((word, FlowChange::Kept))
 }
 
 /// The state that a packet makes of this one, of the flow with this id, as [`Judgement`]. A subprogram, which the

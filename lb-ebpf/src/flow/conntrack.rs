@@ -23,7 +23,7 @@ use crate::{
     },
     ip::version::IpVersion,
     maps::{BACKENDS, FLOW_INDEX},
-    subprogram::{Advanced, Fate, SegmentBits},
+    subprogram::{Advanced, FlowChange, SegmentBits},
 };
 
 /// The flow whose requests have this key, if its packets are translated.
@@ -172,10 +172,10 @@ fn advance<I>(
         let advanced = advance::lb_advance(id, state, packet, sequence, acknowledgment);
         let advanced = Advanced::from_raw(advanced);
         word = advanced.state();
-        match advanced.fate()? {
-            Fate::Kept => {}
-            Fate::Closed => closed = Some(word),
-            Fate::Answered => index::reindex(&hit.entry, &hit.key),
+        match advanced.change()? {
+            FlowChange::Kept => {}
+            FlowChange::Closed => closed = Some(word),
+            FlowChange::Answered => index::reindex(&hit.entry, &hit.key),
         }
     }
     note_numbers(hit, word, direction, &segment);

@@ -98,7 +98,7 @@ impl Judgement {
 
 /// What a change of its state means for a flow.
 #[derive(Clone, Copy)]
-pub(crate) enum Fate {
+pub(crate) enum FlowChange {
     /// It goes on.
     Kept,
     /// This packet has closed it.
@@ -107,7 +107,7 @@ pub(crate) enum Fate {
     Answered,
 }
 
-/// What a packet has made of its flow, as `lb_advance` returns it: the state in the lower half, and the [`Fate`]
+/// What a packet has made of its flow, as `lb_advance` returns it: the state in the lower half, and the [`FlowChange`]
 /// above it, or the number of the reason for which the packet is dropped.
 #[derive(Clone, Copy)]
 pub(crate) struct Advanced(u64);
@@ -118,15 +118,15 @@ impl Advanced {
     const ANSWERED: u32 = FIRST_VERDICT + 2;
 
     #[inline(always)]
-    pub(crate) fn of(end: Result<(FlowState, Fate), DropReason>) -> Self {
+    pub(crate) fn of(end: Result<(FlowState, FlowChange), DropReason>) -> Self {
         match end {
-            Ok((state, fate)) => {
-                let fate = match fate {
-                    Fate::Kept => Self::KEPT,
-                    Fate::Closed => Self::CLOSED,
-                    Fate::Answered => Self::ANSWERED,
+            Ok((state, change)) => {
+                let change = match change {
+                    FlowChange::Kept => Self::KEPT,
+                    FlowChange::Closed => Self::CLOSED,
+                    FlowChange::Answered => Self::ANSWERED,
                 };
-                Self(u64::from(fate) << 32 | u64::from(state.raw()))
+                Self(u64::from(change) << 32 | u64::from(state.raw()))
             }
             Err(reason) => Self((reason as u64) << 32),
         }
@@ -149,11 +149,11 @@ impl Advanced {
     }
 
     #[inline(always)]
-    pub(crate) fn fate(self) -> Result<Fate, DropReason> {
+    pub(crate) fn change(self) -> Result<FlowChange, DropReason> {
         match (self.0 >> 32) as u32 {
-            Self::KEPT => Ok(Fate::Kept),
-            Self::CLOSED => Ok(Fate::Closed),
-            Self::ANSWERED => Ok(Fate::Answered),
+            Self::KEPT => Ok(FlowChange::Kept),
+            Self::CLOSED => Ok(FlowChange::Closed),
+            Self::ANSWERED => Ok(FlowChange::Answered),
             number => Err(reason(number)),
         }
     }

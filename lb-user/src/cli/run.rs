@@ -4,16 +4,16 @@ use std::process::ExitCode;
 
 use super::{USAGE, failed, init_log};
 use crate::{
-    config,
     control::applied::is_applied,
     daemon::run::{self, End, Options},
     dataplane::pins::Pins,
+    sources::Sources,
 };
 
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
     init_log(options.trace_drops);
-    let file = config::load_text(&options.config);
+    let file = Sources::of(&options.config).load();
     match &file {
         Ok(loaded) => {
             for warning in &loaded.warnings {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    Declared,
     list::{List, Named},
     place::{At, Location, MAIN, quote},
     problem::Findings,
@@ -25,14 +26,43 @@ const MAX_BYTES: usize = 16 * MAX_FILE_BYTES;
 /// The most files that are included: four for every network that there can be.
 const MAX_FILES: usize = 1024;
 
-/// Reads the file at `path`, and what it includes.
-pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<RawFile> {
+/// Reads the main source, and what it includes; and the others, as if it included them too.
+pub(super) fn read(
+    main: &Declared,
+    others: &[Declared],
+    findings: &mut Findings,
+) -> Option<RawFile> {
     let mut room = MAX_BYTES;
-    let text = text_of(path, MAIN, &mut room, findings)?;
+    let text = declared(main, MAIN, &mut room, findings)?;
     let (mut raw, tree) = read_main(&text, findings)?;
-    include(&tree, path, &mut raw, room, findings);
+    if let Declared::File(path) = main {
+        include(&tree, path, &mut raw, &mut room, findings);
+    }
+    for other in others {
+        let name = match other {
+            Declared::File(path) => &path.display().to_string(),
+            Declared::Text { name, .. } => name,
+        };
+        let file = findings.add_file(name);
+        let more = declared(other, file, &mut room, findings)
+            .and_then(|text| read_included(&text, file, &tree, findings));
+        add(&mut raw, more.unwrap_or_default());
+    }
     unite(&mut raw, findings);
     Some(raw)
+}
+
+/// The text of a source; `room` is left for all.
+fn declared(
+    source: &Declared,
+    file: usize,
+    room: &mut usize,
+    findings: &mut Findings,
+) -> Option<String> {
+    match source {
+        Declared::File(path) => text_of(path, file, room, findings),
+        Declared::Text { text, .. } => Some(text.clone()),
+    }
 }
 
 /// The file at `path`, and those that it includes as far as it can be read.
@@ -71,7 +101,7 @@ fn read_main(text: &str, findings: &mut Findings) -> Option<(RawFile, Node)> {
     Some((raw, tree))
 }
 
-fn include(main: &Node, path: &Path, raw: &mut RawFile, mut room: usize, findings: &mut Findings) {
+fn include(main: &Node, path: &Path, raw: &mut RawFile, room: &mut usize, findings: &mut Findings) {
     let Some(At {
         place,
         value: globs,
@@ -100,11 +130,16 @@ fn include(main: &Node, path: &Path, raw: &mut RawFile, mut room: usize, finding
             continue;
         }
         let file = findings.add_file(&path.display().to_string());
-        let more = text_of(&path, file, &mut room, findings)
-            .and_then(|text| yaml::read(&text, file, findings))
-            .and_then(|tree| schema::read_included(&tree, file, main, findings));
+        let more = text_of(&path, file, room, findings)
+            .and_then(|text| read_included(&text, file, main, findings));
         add(raw, more.unwrap_or_default());
     }
+}
+
+/// The text of something that is included, with the defaults of the `main` file.
+fn read_included(text: &str, file: usize, main: &Node, findings: &mut Findings) -> Option<RawFile> {
+    let tree = yaml::read(text, file, findings)?;
+    schema::read_included(&tree, file, main, findings)
 }
 
 /// The files that `glob` means, in the folder of the file that has it. Only the last part of the

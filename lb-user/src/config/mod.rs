@@ -91,8 +91,36 @@ impl Loaded {
 ///
 /// As [`load`].
 pub fn load_text(path: &Path) -> Result<Loaded, Problems> {
-    let mut findings = Findings::new(&path.display().to_string());
-    let raw = files::read(path, &mut findings);
+    load_declared(&Declared::File(path.to_owned()), &[])
+}
+
+/// What a source declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Declared {
+    /// What is in the file with this path, and in those that it includes.
+    File(PathBuf),
+    /// A text, of which JSON is a form.
+    Text {
+        /// What stands for a file in its problems.
+        name: String,
+        /// The text.
+        text: String,
+    },
+}
+
+/// The configuration of a `main` source, and of `others` as if it included them: they have the sections that an
+/// included file may have, and its `defaults`, and define no name again.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_declared(main: &Declared, others: &[Declared]) -> Result<Loaded, Problems> {
+    let name = match main {
+        Declared::File(path) => path.display().to_string(),
+        Declared::Text { name, .. } => name.clone(),
+    };
+    let mut findings = Findings::new(&name);
+    let raw = files::read(main, others, &mut findings);
     resolve(raw, findings)
 }
 

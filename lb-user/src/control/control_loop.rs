@@ -1,11 +1,7 @@
 //! What a running control plane does between changes: it takes in what checks find, what the operator orders,
 //! and what time does.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{collections::BTreeSet, path::Path, time::Instant};
 
 use anyhow::Result;
 
@@ -24,7 +20,7 @@ use crate::{
     flows::evict::selector::EvictSelector,
     health::{HealthVerdict, Report},
     model::registry::Kind,
-    sources::file::Files,
+    sources::Sources,
 };
 
 /// A control plane between changes.
@@ -37,15 +33,13 @@ pub struct Control {
     /// Why it is not kept there.
     unkept: Unkept,
     pub(super) events: Events,
-    pub(super) file: PathBuf,
     pub(super) generation: u64,
     pub(super) applied_at: Instant,
     /// Why the file is not what is applied.
     pub(super) stale: Option<String>,
     /// Pools with too few backends up.
     below: BTreeSet<String>,
-    /// What the files were like when they were last looked at.
-    pub(super) files: Files,
+    pub(super) sources: Sources,
     pub(super) nics: NicState,
     pub(super) mending: Mending,
 }
@@ -99,13 +93,12 @@ impl Control {
     /// `before` is what was applied until now.
     pub fn new(running: Running, state: State, file: &Path, before: &Config) -> Self {
         let mut control = Self {
-            files: Files::look(file),
+            sources: Sources::of(file),
             running,
             saved: state.clone(),
             state,
             unkept: Unkept::default(),
             events: Events::default(),
-            file: file.to_owned(),
             generation: 1,
             applied_at: Instant::now(),
             stale: None,
@@ -209,7 +202,7 @@ impl Control {
         }
         // What changes while a reload waits to be confirmed is seen afterwards.
         let watches = self.running.config().watch && self.state.unconfirmed.is_none();
-        if watches && self.files.have_changed(&self.file) {
+        if watches && self.sources.have_changed() {
             self.reload_watched().await;
         }
         self.save();

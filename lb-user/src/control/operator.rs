@@ -245,7 +245,7 @@ impl Control {
         }));
         ControlStatus {
             config: ConfigStatus {
-                file: self.file.clone(),
+                file: self.sources.path().to_owned(),
                 generation: self.generation,
                 age_seconds: self.applied_at.elapsed().as_secs(),
                 confirm_seconds: unconfirmed.map(|one| one.until.left().as_secs()),

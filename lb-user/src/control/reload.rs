@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     api::Changes,
-    config::{self, Config, Loaded, Warning, time_text},
+    config::{Config, Loaded, Warning, time_text},
     control::applied::applied,
     model::names::backend_name,
-    sources::file::Files,
+    sources::file::File,
 };
 
 /// How long after a rollback that failed it is tried again.
@@ -38,7 +38,7 @@ impl Control {
     pub fn plan(&mut self, file: &Path) -> Result<Changes, Refusal> {
         let Loaded {
             config, warnings, ..
-        } = load(file)?;
+        } = self.load(&File::look(file))?;
         let layers = self.running.layers(&config, &self.state.overrides);
         let change = self.running.prepare(&config, &layers)?;
         Ok(Changes {
@@ -62,12 +62,12 @@ impl Control {
         confirm: Option<Duration>,
         by: Option<String>,
     ) -> Result<Changes, Refusal> {
-        let file = file.unwrap_or_else(|| self.file.clone());
         // As it is now, whatever becomes of it while it is read.
-        let files = Files::look(&file);
+        let file = File::look(file.as_deref().unwrap_or_else(|| self.sources.path()));
+        let path = file.path().display().to_string();
         let result = self.try_reload(&file, confirm).await;
         self.running.end_checks();
-        let object = format!("file {}", file.display());
+        let object = format!("file {path}");
         match &result {
             Ok(changes) => {
                 let words = format!(
@@ -75,17 +75,18 @@ impl Control {
                     self.generation,
                     changes.operations.len()
                 );
-                tracing::info!(file = %file.display(), "{words}");
+                tracing::info!(file = %path, "{words}");
                 self.event("reload", &object, &words, by);
-                (self.file, self.files) = (file, files);
+                self.sources.set_file(file);
             }
             Err(refusal) => {
                 let reasons = refusal.reasons();
                 let words = format!("refused: {}", reasons.join("; "));
-                tracing::error!(file = %file.display(), "{words}; what was applied goes on");
+                tracing::error!(file = %path, "{words}; what was applied goes on");
                 self.event("reload", &object, &words, by);
-                if file == self.file {
-                    (self.files, self.stale) = (files, Some(words));
+                if file.path() == self.sources.path() {
+                    self.sources.set_file(file);
+                    self.stale = Some(words);
                 }
             }
         }
@@ -94,7 +95,7 @@ impl Control {
 
     async fn try_reload(
         &mut self,
-        file: &Path,
+        file: &File,
         confirm: Option<Duration>,
     ) -> Result<Changes, Refusal> {
         if let Some(unconfirmed) = &self.state.unconfirmed {
@@ -106,7 +107,7 @@ impl Control {
         }
         let Loaded {
             config, warnings, ..
-        } = load(file)?;
+        } = self.load(file)?;
         let warnings = said(&warnings, self.running.config(), &config);
         let before = applied(self.running.pins())?;
         if confirm.is_some() {
@@ -138,6 +139,14 @@ impl Control {
         }
     }
 
+    /// What all sources declare, with this file.
+    fn load(&self, file: &File) -> Result<Loaded, Refusal> {
+        self.sources.load_with(file).map_err(|problems| {
+            let lines = problems.to_string();
+            Refusal::Config(lines.lines().map(str::to_owned).collect())
+        })
+    }
+
     /// From now on what is applied next must be confirmed.
     fn await_confirmation(
         &mut self,
@@ -149,7 +158,7 @@ impl Control {
             until: Uptime::now().after(time),
             before: before.clone().into(),
             after: after.clone().into(),
-            file: Some(self.file.clone()),
+            file: Some(self.sources.path().to_owned()),
         });
         self.store().map_err(|error| {
             self.state.unconfirmed = None;
@@ -248,10 +257,12 @@ impl Control {
         tracing::error!("{UNCONFIRMED}");
         self.event("rollback", "configuration", UNCONFIRMED, None);
         let mut words = UNCONFIRMED.to_owned();
-        if let Some(before) = before.filter(|before| *before != self.file) {
-            words = format!("{words} (that reload was of {})", self.file.display());
-            self.files = Files::look(&before);
-            self.file = before;
+        if let Some(before) = before.filter(|before| before != self.sources.path()) {
+            words = format!(
+                "{words} (that reload was of {})",
+                self.sources.path().display()
+            );
+            self.sources.set_file(File::look(&before));
         }
         self.stale = Some(words);
         self.save();
@@ -278,13 +289,6 @@ impl Control {
         // What came of it has been logged.
         let _said = self.reload(None, None, None).await;
     }
-}
-
-fn load(file: &Path) -> Result<Loaded, Refusal> {
-    config::load_text(file).map_err(|problems| {
-        let lines = problems.to_string();
-        Refusal::Config(lines.lines().map(str::to_owned).collect())
-    })
 }
 
 /// The flows that end with a change, and those that end some time after it.

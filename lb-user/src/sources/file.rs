@@ -1,4 +1,4 @@
-//! The files of a configuration, as they are on the disk: whether they have changed.
+//! The files of a configuration, as they are on the disk.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::config;
+use super::Source;
+use crate::config::{self, Declared};
 
 /// How long the files must stay as they are before they are read: an editor that writes one is done by then.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -19,20 +20,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// What distinguishes one state of a file from another: where it is, when it was changed, its size.
 type Mark = Option<(u64, i64, i64, u64)>;
 
-/// What the files were like when they were applied, and what they are like now.
+/// A file with those that it includes: what they were like when they were applied, and what they are like now.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct File {
+    path: PathBuf,
     applied: BTreeMap<PathBuf, Mark>,
     latest: BTreeMap<PathBuf, Mark>,
     since: Instant,
     looked: Instant,
 }
 
-impl Files {
-    /// Looks at a configuration that is being applied.
-    pub(crate) fn look(file: &Path) -> Self {
-        let applied = marks(file);
+impl File {
+    /// Looks at a file that is being applied.
+    pub(crate) fn look(path: &Path) -> Self {
+        let applied = marks(path);
         Self {
+            path: path.to_owned(),
             latest: applied.clone(),
             applied,
             since: Instant::now(),
@@ -40,13 +43,24 @@ impl Files {
         }
     }
 
-    /// Whether the files are others than those that were looked at first, and are not being written any more.
-    pub(crate) fn have_changed(&mut self, file: &Path) -> bool {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Source for File {
+    fn declared(&self) -> Declared {
+        Declared::File(self.path.clone())
+    }
+
+    /// Not while they are being written.
+    fn has_changed(&mut self) -> bool {
         if self.looked.elapsed() < POLL_INTERVAL {
             return false;
         }
         self.looked = Instant::now();
-        let now = marks(file);
+        let now = marks(&self.path);
         if now != self.latest {
             self.latest = now;
             self.since = Instant::now();
@@ -68,9 +82,9 @@ fn marks(file: &Path) -> BTreeMap<PathBuf, Mark> {
 mod tests {
     use super::*;
 
-    fn wait_for_change(files: &mut Files, path: &Path) {
+    fn wait_for_change(files: &mut File) {
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !files.have_changed(path) {
+        while !files.has_changed() {
             assert!(Instant::now() < deadline, "no change is seen");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -83,15 +97,15 @@ mod tests {
         let part = folder.path().join("part.yaml");
         fs::write(&path, "version: 1\ninclude: part.yaml\n").unwrap();
         fs::write(&part, "pools: {}\n").unwrap();
-        let mut files = Files::look(&path);
-        assert!(!files.have_changed(&path));
+        let mut files = File::look(&path);
+        assert!(!files.has_changed());
         fs::write(&part, "services: {}\n").unwrap();
-        assert!(!files.have_changed(&path), "not at once");
+        assert!(!files.has_changed(), "not at once");
         let changed = Instant::now();
-        wait_for_change(&mut files, &path);
+        wait_for_change(&mut files);
         assert!(changed.elapsed() >= SETTLE_TIME);
-        let mut files = Files::look(&path);
+        let mut files = File::look(&path);
         fs::remove_file(&path).unwrap();
-        wait_for_change(&mut files, &path);
+        wait_for_change(&mut files);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
-    model::{Listen, Protocol},
+    listen::{Listen, Protocol},
     number::number,
     place::quote,
 };

@@ -1,6 +1,7 @@
 //! The CAs of a file that a check trusts, read once for a configuration.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     fs::File,
     io::{self, Read as _},
@@ -15,6 +16,12 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{
+    names,
+    place::{At, quote},
+    problem::Findings,
+};
 
 /// The largest file that is read, in bytes: four times the size of what browsers trust.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -51,6 +58,30 @@ impl Authorities {
     /// What is wrong with the file.
     pub(crate) fn roots(&self) -> Result<Arc<RootCertStore>, String> {
         self.roots.clone()
+    }
+}
+
+/// The CAs of the files that were read, by their paths: the file that is usual for all pools is read
+/// once.
+#[derive(Default)]
+pub(in crate::config) struct Library(BTreeMap<PathBuf, Authorities>);
+
+impl Library {
+    /// Those of the file that is named there.
+    pub(in crate::config) fn authorities(
+        &mut self,
+        at: &At<String>,
+        findings: &mut Findings,
+    ) -> Option<Authorities> {
+        let path = names::file_path(at, "/etc/lb/ca.pem", findings)?;
+        let known = self
+            .0
+            .entry(path)
+            .or_insert_with_key(|path| Authorities::read(path.clone()));
+        if let Err(why) = known.roots() {
+            findings.add_of_file(&at.place, format!("{} {why}", quote(&at.value)));
+        }
+        Some(known.clone())
     }
 }
 

@@ -14,10 +14,11 @@ use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS};
 use super::{
     duration::{text, text_or_never},
     expand::Origins,
-    health::{Check, Get, Health, Tls},
+    health::Health,
+    listen::Protocol,
     model::{
-        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop, Pool, Protocol,
-        Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE, any, reachable,
+        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop, Pool, Service, Snat,
+        TCP_IDLE, Timeouts, UDP_IDLE, any, reachable,
     },
     quota::{Quota, quotas},
 };
@@ -286,23 +287,11 @@ fn health(out: &mut String, health: &Health) -> fmt::Result {
         flap_hold,
         on_dead,
     } = health;
-    let mut keys: Vec<String> = Vec::new();
-    let kind = match check {
-        Check::Tcp => "tcp",
-        Check::Tls(tls) => {
-            tls_keys(&mut keys, tls);
-            "tls"
-        }
-        Check::Http(get) => {
-            get_keys(&mut keys, get);
-            "http"
-        }
-        Check::Https { tls, get } => {
-            get_keys(&mut keys, get);
-            tls_keys(&mut keys, tls);
-            "https"
-        }
-    };
+    let (kind, keys) = check.written();
+    let keys = keys
+        .iter()
+        .map(|(key, text)| format!("{key}: {}", scalar(text)));
+    let mut keys: Vec<String> = keys.collect();
     keys.extend(port.map(|port| format!("port: {port}")));
     let keys = if keys.is_empty() {
         "{}".to_owned()
@@ -317,26 +306,6 @@ fn health(out: &mut String, health: &Health) -> fmt::Result {
          timeout: {timeout}\n      rise: {rise}\n      fall: {fall}\n      \
          fast_interval: {fast_interval}\n      flap_hold: {flap_hold}\n      on_dead: {on_dead}"
     )
-}
-
-fn get_keys(keys: &mut Vec<String>, get: &Get) {
-    let Get {
-        path,
-        host,
-        status: (first, last),
-    } = get;
-    keys.push(format!("path: {}", scalar(path)));
-    let host = host.as_ref();
-    keys.extend(host.map(|host| format!("host: {}", scalar(host))));
-    keys.push(format!("status: {first}-{last}"));
-}
-
-fn tls_keys(keys: &mut Vec<String>, tls: &Tls) {
-    let Tls { sni, ca } = tls;
-    let sni = sni.as_ref();
-    keys.extend(sni.map(|sni| format!("sni: {}", scalar(sni))));
-    let ca = ca.as_ref();
-    keys.extend(ca.map(|ca| format!("ca: {}", scalar(&ca.file().to_string_lossy()))));
 }
 
 fn service(out: &mut String, service: &Service) -> fmt::Result {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{authorities::Authorities, duration};
+use super::{check::Check, duration};
 
 /// How the backends of a pool are checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,56 +88,6 @@ impl Health {
             on_dead: OnDead::None,
         }
     }
-}
-
-/// What a check requests of a backend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Check {
-    /// A TCP connection.
-    Tcp,
-    /// A TLS handshake.
-    Tls(Tls),
-    /// An HTTP answer.
-    Http(Get),
-    /// An HTTP answer over TLS.
-    Https {
-        /// What is offered and accepted before it.
-        #[serde(flatten)]
-        tls: Tls,
-        /// What is requested.
-        #[serde(flatten)]
-        get: Get,
-    },
-}
-
-#[cfg(test)]
-impl Check {
-    /// Both parts of it.
-    pub(crate) const fn https(tls: Tls, get: Get) -> Self {
-        Self::Https { tls, get }
-    }
-}
-
-/// The TLS part of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tls {
-    /// The name in the ClientHello; none: no name is sent.
-    pub sni: Option<String>,
-    /// PEM file with the only CAs that may have signed the certificate, which must then be for `sni`,
-    /// or for the backend's address; none: any certificate is taken.
-    pub ca: Option<Authorities>,
-}
-
-/// The HTTP part of a check: a GET request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Get {
-    /// Path and query; begins with `/`.
-    pub path: String,
-    /// The `Host` header; none: the backend's address and port.
-    pub host: Option<String>,
-    /// First and last status that is good; default 200 to 299.
-    pub status: (u16, u16),
 }
 
 /// What becomes of the flows of a dead backend. No new ones go there in any case.

@@ -17,6 +17,7 @@
 mod address;
 mod algorithm;
 mod authorities;
+mod check;
 mod duration;
 mod emit;
 mod expand;
@@ -24,6 +25,7 @@ mod files;
 mod health;
 mod kept;
 mod list;
+mod listen;
 mod model;
 mod names;
 mod number;
@@ -45,11 +47,13 @@ use std::path::{Path, PathBuf};
 pub use self::{
     algorithm::Algorithm,
     authorities::Authorities,
-    health::{Check, Get, Health, JITTER_PERCENT, OnDead, Tls},
+    check::{Check, Get, Tls},
+    health::{Health, JITTER_PERCENT, OnDead},
     kept::Kept,
+    listen::{Listen, Protocol},
     model::{
-        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Listen, Network, OnStop, Pool,
-        Protocol, ProxyProtocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
+        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop, Pool, ProxyProtocol,
+        Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
     },
     problem::{Problem, Problems, Warning},
     quota::{Quota, quotas},

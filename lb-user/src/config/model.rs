@@ -3,18 +3,19 @@
 //! It is kept as data of this shape: what a later version adds to it has `#[serde(default)]`, and what one leaves out is
 //! no error.
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES};
 use serde::{Deserialize, Serialize};
 
-use super::{algorithm::Algorithm, duration, health::Health, shared::Target};
+use super::{
+    algorithm::Algorithm,
+    duration,
+    health::Health,
+    listen::{Listen, Protocol},
+    shared::Target,
+};
 
 /// A validated configuration, with every default filled in and every shorthand (`defaults`, `nodes`,
 /// `clusters`, `include`) written out. Lists have the order of the files, every name that is
@@ -360,48 +361,6 @@ pub struct Rule {
     pub prefix: IpNet,
     /// Or else denied.
     pub allow: bool,
-}
-
-/// A VIP with port and protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Listen {
-    /// The VIP: a host address in a prefix of the service's network; no SNAT address,
-    /// unless it is the host's own.
-    pub address: IpAddr,
-    /// 1 to 65535.
-    pub port: u16,
-    /// The transport protocol.
-    pub protocol: Protocol,
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            address,
-            port,
-            protocol,
-        } = *self;
-        write!(f, "{}/{protocol}", SocketAddr::new(address, port))
-    }
-}
-
-/// The transport protocol of a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// RFC 9293.
-    Tcp,
-    /// RFC 768.
-    Udp,
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        })
-    }
 }
 
 /// How much the maps can hold. The memory is taken at the first start, used or not.

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     net::{Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
 };
 
 use lb_common::maps::registry::NAME_BYTES;
@@ -185,4 +186,21 @@ pub(super) fn is_domain(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit());
     name.len() <= 253 && !is_number && name.split('.').all(label)
+}
+/// The path of a file, such as `example`. Where `lb` is started from must not matter.
+pub(super) fn file_path(
+    At { place, value }: &At<String>,
+    example: &str,
+    findings: &mut Findings,
+) -> Option<PathBuf> {
+    let path = PathBuf::from(value);
+    if !path.is_absolute() || value.ends_with('/') || value.contains('\0') {
+        let words = format!(
+            "{} is not the path of a file; expected one from the root, such as {example}",
+            quote(value)
+        );
+        findings.add(place, words);
+        return None;
+    }
+    Some(path)
 }

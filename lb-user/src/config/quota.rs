@@ -13,7 +13,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use lb_common::maps::half_open::DEFAULT_PLACES;
 use serde::Serialize;
 
-use super::model::{Config, Network, Pool, Protocol, Service};
+use super::{
+    listen::Protocol,
+    model::{Config, Network, Pool, Service},
+};
 
 /// The part of a network's part of a bank that a ring has, at most [`DEFAULT_PLACES`] places.
 const RING_PART: u32 = 4;

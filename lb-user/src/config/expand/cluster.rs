@@ -12,7 +12,8 @@ use super::{
 };
 use crate::config::{
     list::{List, Named},
-    model::{Listen, Protocol, any},
+    listen::{Listen, Protocol},
+    model::any,
     names,
     place::{At, Location, child},
     problem::Findings,

@@ -20,7 +20,7 @@ pub(in crate::config) struct Section {
     pub(in crate::config) name: &'static str,
     /// What it is, for the reference.
     pub(in crate::config) about: &'static str,
-    pub(super) keys: &'static [Key],
+    pub(in crate::config) keys: &'static [Key],
 }
 
 impl Section {
@@ -33,7 +33,7 @@ impl Section {
     }
 
     /// The key called `name`.
-    pub(super) fn key(&'static self, name: &str) -> Option<&'static Key> {
+    pub(in crate::config) fn key(&'static self, name: &str) -> Option<&'static Key> {
         self.keys().find(|key| key.name == name)
     }
 }
@@ -62,7 +62,10 @@ pub(in crate::config) struct Key {
 }
 
 impl Key {
-    pub(super) const fn optional<K: Kind>(name: &'static str, about: &'static str) -> Self {
+    pub(in crate::config) const fn optional<K: Kind>(
+        name: &'static str,
+        about: &'static str,
+    ) -> Self {
         Self {
             name,
             kind: K::NAME,
@@ -77,29 +80,32 @@ impl Key {
         }
     }
 
-    pub(super) const fn required<K: Kind>(name: &'static str, about: &'static str) -> Self {
+    pub(in crate::config) const fn required<K: Kind>(
+        name: &'static str,
+        about: &'static str,
+    ) -> Self {
         Self {
             required: true,
             ..Self::optional::<K>(name, about)
         }
     }
 
-    pub(super) const fn default(self, default: &'static str) -> Self {
+    pub(in crate::config) const fn default(self, default: &'static str) -> Self {
         Self {
             default: Some(default),
             ..self
         }
     }
 
-    pub(super) const fn own(self) -> Self {
+    pub(in crate::config) const fn own(self) -> Self {
         Self { own: true, ..self }
     }
 
-    pub(super) const fn unless(self, unless: &'static [&'static str]) -> Self {
+    pub(in crate::config) const fn unless(self, unless: &'static [&'static str]) -> Self {
         Self { unless, ..self }
     }
 
-    pub(super) const fn only(self, only: &'static [&'static str]) -> Self {
+    pub(in crate::config) const fn only(self, only: &'static [&'static str]) -> Self {
         Self { only, ..self }
     }
 }
@@ -178,4 +184,4 @@ macro_rules! section {
     };
 }
 
-pub(super) use section;
+pub(in crate::config) use section;

@@ -190,7 +190,7 @@ fn value(key: &Key) -> String {
 mod tests {
     use super::{
         super::{
-            kinds::{Clients, Filled, Number, Text},
+            kinds::{Clients, Filled, Name, Number},
             reference::SECTIONS,
             timeouts::RawTimeouts,
         },
@@ -203,7 +203,7 @@ mod tests {
         name: "little",
         about: "",
         keys: &[
-            Key::required::<Text>("name", "The name."),
+            Key::required::<Name>("name", "The name."),
             Key::optional::<Number>("most", "As many\nas there may be.").default("8"),
             Key::optional::<Clients>("from", "The clients.").default("none"),
             Key::optional::<Filled<RawTimeouts>>("timeouts", "The times.").default("none"),
@@ -212,7 +212,7 @@ mod tests {
 
     const CHANGED: &Section = &Section {
         keys: &[
-            Key::required::<Text>("name", "Another name."),
+            Key::required::<Name>("name", "Another name."),
             Key::optional::<Number>("most", "As many\nas there may be.").default("9"),
         ],
         ..*LITTLE

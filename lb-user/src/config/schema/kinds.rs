@@ -97,18 +97,14 @@ macro_rules! kinds {
     )*};
 }
 
-pub(super) use kinds;
+pub(in crate::config) use kinds;
 
 kinds! {
-    Text("text"): Option<At<String>> = text;
-    Name("name"): Option<At<String>> = text;
     Choice("word"): Option<At<String>> = text;
-    Time("time"): Option<At<String>> = text;
-    Percentage("percentage"): Option<At<String>> = text;
+    Name("name"): Option<At<String>> = text;
     Address("address"): Option<At<IpAddr>> = parsed(address::address);
     File("path"): Option<At<String>> = text;
     Number("number"): Option<At<u64>> = whole_number;
-    Port("port"): Option<At<u64>> = whole_number;
     NodePort("port"): Option<At<Option<u16>>> = number_of("port", 1..=u16::MAX);
     /// How many flows there may be.
     Flows("number"): Option<At<u32>> = within(1..=u32::MAX);

@@ -17,7 +17,7 @@ pub(in crate::config) enum Scope {
     All,
     /// Those that can have a default; none of them is required.
     Defaults,
-    /// Those of one form of the section.
+    /// Those of one form of the section; others are not read.
     Form(&'static str),
     /// Those of no form alone; none of them is required, and others are not read.
     Included,
@@ -51,7 +51,7 @@ pub(in crate::config) struct Mapping<'n> {
 }
 
 impl<'n> Mapping<'n> {
-    pub(super) fn open(
+    pub(in crate::config) fn open(
         node: &'n Node,
         place: Location,
         section: &'static Section,
@@ -132,14 +132,15 @@ impl<'n> Mapping<'n> {
     }
 
     /// The value of `key`, or else that of the defaults. A required one that is in neither is a problem.
-    pub(super) fn value<T>(
+    pub(in crate::config) fn value<T>(
         &self,
         key: &str,
         findings: &mut Findings,
         read: impl FnOnce(&'n Node, Location, &mut Findings) -> Option<T>,
     ) -> Option<T> {
         let rule = self.rule(key);
-        if self.scope == Scope::Included && rule.is_some_and(|rule| !self.scope.has(rule)) {
+        let is_partial = matches!(self.scope, Scope::Included | Scope::Form(_));
+        if is_partial && rule.is_some_and(|rule| !self.scope.has(rule)) {
             return None;
         }
         let lenient = matches!(self.scope, Scope::Defaults | Scope::Included);
@@ -157,7 +158,7 @@ impl<'n> Mapping<'n> {
     }
 
     /// The value of `key` that is written here.
-    pub(super) fn own<T>(
+    pub(in crate::config) fn own<T>(
         &self,
         key: &str,
         findings: &mut Findings,
@@ -207,13 +208,13 @@ impl<'n> Mapping<'n> {
     }
 
     /// The defaults, if they can have `key`.
-    pub(super) fn defaults_of(&self, key: &str) -> Option<&'n Self> {
+    pub(in crate::config) fn defaults_of(&self, key: &str) -> Option<&'n Self> {
         let own = self.rule(key).is_some_and(|rule| rule.own);
         self.defaults.filter(|_| !own && !self.is_set_aside(key))
     }
 
     /// The place of a key that is there, or where a missing one is reported.
-    pub(super) fn place_of_key(&self, key: &str) -> Location {
+    pub(in crate::config) fn place_of_key(&self, key: &str) -> Location {
         match self.entries.iter().find(|entry| entry.key == key) {
             Some(entry) => place_of(entry, &self.place),
             None => self.place.with_key(child(&self.place.key, key)),
@@ -221,23 +222,23 @@ impl<'n> Mapping<'n> {
     }
 
     /// Whether this key is written here.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(in crate::config) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)
     }
 
     /// Whether neither this key is written here nor one that was taken for it.
-    pub(super) fn is_absent(&self, key: &str) -> bool {
+    pub(in crate::config) fn is_absent(&self, key: &str) -> bool {
         !self.has(key) && !self.meant.contains(&key)
     }
 
     /// Whether it is absent from the defaults, too.
-    pub(super) fn lacks(&self, key: &str) -> bool {
+    pub(in crate::config) fn lacks(&self, key: &str) -> bool {
         let defaults = self.defaults_of(key);
         self.is_absent(key) && defaults.is_none_or(|defaults| defaults.is_absent(key))
     }
 
     /// Whether it is absent and need not be there.
-    pub(super) fn may_lack(&self, key: &str) -> bool {
+    pub(in crate::config) fn may_lack(&self, key: &str) -> bool {
         self.lacks(key) && self.rule(key).is_none_or(|rule| !rule.required)
     }
 }

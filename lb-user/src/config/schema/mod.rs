@@ -12,12 +12,12 @@
 //! `1.10` are texts where a text is expected. A number must be written without quotes.
 
 mod cluster;
-mod declare;
+pub(super) mod declare;
 mod example;
 mod file;
 mod health_and_drain;
-mod kinds;
-mod mapping;
+pub(super) mod kinds;
+pub(super) mod mapping;
 mod network;
 mod pool;
 mod reader;
@@ -25,13 +25,13 @@ mod reference;
 mod service;
 mod shared;
 mod timeouts;
-mod values;
+pub(super) mod values;
 
 pub(super) use self::{
     cluster::{Apps, Cluster, Component, Routes},
     example::explained,
     file::{RawFile, RawLimits, read, read_included},
-    health_and_drain::{Care, CheckKind, RawCheck, RawHealth},
+    health_and_drain::{Care, RawHealth},
     kinds::Sources,
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{LiteralPool, Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},

@@ -6,13 +6,14 @@ use super::{
     cluster::{Apps, Cluster, Component, Routes},
     declare::{Declared as _, Key, Section},
     file::{Defaults, RawFile, RawLimits},
-    health_and_drain::{RawCheck, RawHealth},
+    health_and_drain::RawHealth,
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::RawService,
     shared::{RawHttp, RawNameRoute, RawSni},
     timeouts::{RawLog, RawTimeouts},
 };
+use crate::config::check::RawCheck;
 
 const INTRODUCTION: &str = "\
 # Configuration reference
@@ -43,10 +44,7 @@ pub(super) const SECTIONS: [(&str, &Section); 23] = [
     ("`pools.NAME.backends[]`, an address", RawBackend::SECTION),
     ("`pools.NAME.backends[]`, nodes", NodesOf::SECTION),
     ("`pools.NAME.health`", RawHealth::SECTION),
-    (
-        "`pools.NAME.health.tcp`, `.tls`, `.http`, `.https`",
-        RawCheck::SECTION,
-    ),
+    ("`pools.NAME.health.KIND`", RawCheck::SECTION),
     ("`services.NAME`", RawService::SECTION),
     ("`services.NAME.sni`", RawSni::SECTION),
     ("`services.NAME.http`", RawHttp::SECTION),

@@ -11,7 +11,7 @@ use super::{
 use crate::config::{
     address,
     list::List,
-    model::Listen,
+    listen::Listen,
     place::{At, Location},
     problem::Findings,
     yaml::Node,

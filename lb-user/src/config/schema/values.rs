@@ -17,7 +17,7 @@ use crate::config::{
 };
 
 /// A text that `parse` understands.
-pub(super) fn parsed<T>(
+pub(in crate::config) fn parsed<T>(
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<T>> {
     move |node, place, findings| {
@@ -28,7 +28,7 @@ pub(super) fn parsed<T>(
 }
 
 /// A text for which `check` reports what is wrong with it.
-pub(super) fn checked(
+pub(in crate::config) fn checked(
     check: impl Fn(&str, &Location, &mut Findings),
 ) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<String>> {
     move |node, place, findings| {
@@ -58,7 +58,7 @@ pub(super) fn prefixes(
 }
 
 /// A number in `range`.
-pub(super) fn within<T>(
+pub(in crate::config) fn within<T>(
     range: RangeInclusive<T>,
 ) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<T>>
 where
@@ -100,10 +100,21 @@ pub(super) fn number_of(
 }
 
 /// A time in `range`.
-pub(super) fn time_in(
+pub(in crate::config) fn time_in(
     range: RangeInclusive<Duration>,
 ) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<Duration>> {
     parsed(move |text| duration::parse_in(text, range.clone()))
+}
+
+/// The same, and none if it cannot be read: where that it is written matters.
+pub(super) fn time_or_none(
+    range: RangeInclusive<Duration>,
+) -> impl Fn(&Node, Location, &mut Findings) -> Option<At<Option<Duration>>> {
+    move |node, place, findings| {
+        let At { place, value } = text(node, place, findings)?;
+        let value = findings.check(&place, duration::parse_in(&value, range.clone()));
+        Some(At { place, value })
+    }
 }
 
 /// The one of `all` whose word is written.

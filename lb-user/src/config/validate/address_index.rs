@@ -16,7 +16,8 @@ use super::prefixes::{any_prefixes, check_disjoint};
 use crate::config::{
     address::family,
     list::{List, Named},
-    model::{Listen, Role, Route, Snat, any, has_ipv6, reachable},
+    listen::Listen,
+    model::{Role, Route, Snat, any, has_ipv6, reachable},
     names::{Names, listed},
     place::{At, Location},
     problem::Findings,

@@ -16,8 +16,6 @@ mod service;
 mod shared;
 mod timeouts;
 
-use std::ops::RangeInclusive;
-
 use lb_common::maps::{MAX_NETWORKS, MAX_RULES};
 
 use super::{
@@ -120,28 +118,6 @@ fn limits(raw: &RawLimits) -> Limits {
         services: or(services, default.services),
         backends: or(backends, default.backends),
         pools: or(pools, default.pools),
-    }
-}
-
-/// The limit as written, or its default. One that is out of range counts as the largest possible:
-/// it is a problem, and not the entries that would exceed the default.
-fn limit<T: Copy + TryFrom<u64> + Into<u64>>(
-    raw: &Option<At<u64>>,
-    range: RangeInclusive<T>,
-    default: T,
-    findings: &mut Findings,
-) -> T {
-    let Some(At { place, value }) = raw else {
-        return default;
-    };
-    let (least, most) = ((*range.start()).into(), (*range.end()).into());
-    let fits = (least..=most).contains(value);
-    match T::try_from(*value) {
-        Ok(value) if fits => value,
-        _ => {
-            findings.add(place, format!("found {value}, expected {least} to {most}"));
-            *range.end()
-        }
     }
 }
 

@@ -7,11 +7,12 @@ use std::{
 
 use super::{
     address_index::{Facts, Known},
-    health_and_drain::{Care, Library},
+    health_and_drain::Care,
     service::{Mention, Usage},
 };
 use crate::config::{
     address::family,
+    authorities::Library,
     list::{List, Named},
     model::{Backend, Pool, ProxyProtocol},
     place::{At, Location, quote},

@@ -3,7 +3,7 @@
 use super::pool::wants_header;
 use crate::config::{
     list::{List, Named},
-    model::Protocol,
+    listen::Protocol,
     names::Names,
     place::At,
     problem::Findings,

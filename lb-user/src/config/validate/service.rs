@@ -16,7 +16,8 @@ use super::{
 };
 use crate::config::{
     list::{List, Named},
-    model::{Listen, Role, Rule, Service, any},
+    listen::Listen,
+    model::{Role, Rule, Service, any},
     names::Names,
     place::{At, Location, quote},
     problem::Findings,

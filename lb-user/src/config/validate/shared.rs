@@ -10,7 +10,8 @@ use ipnet::{IpNet, Ipv4Net};
 use super::{family::check_family, service::prefixes};
 use crate::config::{
     list::{List, Named},
-    model::{Listen, Protocol, any},
+    listen::{Listen, Protocol},
+    model::any,
     names,
     place::{At, Location, quote},
     problem::Findings,

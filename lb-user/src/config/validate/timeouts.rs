@@ -5,8 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use crate::config::{
     duration::{self, NEVER},
     list::Named,
-    model::{Listen, Protocol, TCP_IDLE, Timeouts, UDP_IDLE},
-    place::{At, Location, quote},
+    listen::{Listen, Protocol},
+    model::{TCP_IDLE, Timeouts, UDP_IDLE},
+    names,
+    place::{At, Location},
     problem::Findings,
     schema::{RawService, RawTimeouts},
 };
@@ -163,23 +165,5 @@ pub(super) fn timeouts(raw: &RawTimeouts) -> Timeouts {
 
 /// The file that flows are written to.
 pub(super) fn flow_log(raw: Option<&At<String>>, findings: &mut Findings) -> Option<PathBuf> {
-    file(raw?, "/var/log/lb/flows.json", findings)
-}
-
-/// The path of a file, such as `example`. Where `lb` is started from must not matter.
-pub(super) fn file(
-    At { place, value }: &At<String>,
-    example: &str,
-    findings: &mut Findings,
-) -> Option<PathBuf> {
-    let path = PathBuf::from(value);
-    if !path.is_absolute() || value.ends_with('/') || value.contains('\0') {
-        let words = format!(
-            "{} is not the path of a file; expected one from the root, such as {example}",
-            quote(value)
-        );
-        findings.add(place, words);
-        return None;
-    }
-    Some(path)
+    names::file_path(raw?, "/var/log/lb/flows.json", findings)
 }

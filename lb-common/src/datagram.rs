@@ -124,7 +124,7 @@ pub fn count(first: u32, owner: u8, now: u32, look: impl Fn(u32) -> Option<Seen>
 /// it cannot be taken. Best is its own oldest one if it has its share, then a vacant one, then its own one.
 /// Where each is in use by others, of which there are four then, it is the oldest of theirs.
 #[inline(always)]
-pub fn score(seen: &Seen, (owner, own): (u8, u32), now: u32) -> u64 {
+pub fn score(seen: &Seen, owner: u8, own: u32, now: u32) -> u64 {
     let rank: u64 = match (seen.is_in_use(now), seen.owner == owner) {
         _ if seen.word.is_in_writing() => return 0,
         (true, true) if own >= SHARE => 4,
@@ -187,7 +187,7 @@ mod tests {
         fn begin(&self, owner: u8, now: u32) -> Option<usize> {
             let look = |place: u32| self.0.borrow().get(place as usize).copied();
             let own = count(0, owner, now, look);
-            let score = |place| look(place).map_or(0, |seen| score(&seen, (owner, own), now));
+            let score = |place| look(place).map_or(0, |seen| score(&seen, owner, own, now));
             let (place, word) = choose(0, |place| Some(look(place)?.word), score)?;
             let seen = Seen {
                 word: word.take().with(START),

@@ -137,7 +137,7 @@ pub(crate) extern "C" fn lb_score(place: u32, owner: u32, own: u32, now: u32) ->
     let Some(seen) = seen(place) else {
         return 0;
     };
-    datagram::score(&seen, (owner as u8, own), now)
+    datagram::score(&seen, owner as u8, own, now)
 }
 
 /// Takes a place for a datagram of this network, which has `own` of the set that begins at `first`; [`NONE`] if

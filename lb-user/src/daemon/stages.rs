@@ -45,7 +45,7 @@ use crate::{
     host::neighbours,
     model::registry::Ids,
     network::{cell::Cell, changes, link::Link, neighbour::Resolved},
-    proxy::{Counts, Legs, Listeners, Shares},
+    proxy::{Accounts, Counts, Legs, Listeners, Shares},
     system::systemd,
 };
 
@@ -286,10 +286,12 @@ impl<'a> Found<'a> {
         threads::check(&config, &places, &ids, pins, &neighbours, &mut checks)?;
         checks.set(&config, &ids, |backend| current.serves(backend));
         let flows = UsageTable::open(&pins.maps())?;
-        let legs = Legs::beside(Some(flows), reporter.clone());
-        let (counts, divided) = (Counts::default(), Shares::default());
-        let of_clients = (&legs, &counts, &divided);
-        let front = threads::front(&config, pins, &live, of_clients, start.listeners.clone())?;
+        let accounts = Accounts {
+            legs: Legs::beside(Some(flows), reporter.clone()),
+            counts: Counts::default(),
+            shares: Shares::default(),
+        };
+        let front = threads::front(&config, pins, &live, &accounts, start.listeners.clone())?;
         systemd::is_alive();
         let policy = Policy::new(&config, &ids);
         let maps = live.beside(&pins.maps())?;
@@ -321,12 +323,12 @@ impl<'a> Found<'a> {
             residents,
             neighbours,
             checks,
-            ending: Ending::new(expiry, legs.clone()),
+            ending: Ending::new(expiry, accounts.legs.clone()),
             shared_vips: SharedVips {
                 acceptors: front,
-                legs,
-                counts,
-                shares: divided,
+                legs: accounts.legs,
+                counts: accounts.counts,
+                shares: accounts.shares,
             },
             changes: changes::follow(start.runtime),
             reporter: reporter.clone(),

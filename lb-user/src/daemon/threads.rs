@@ -23,7 +23,7 @@ use crate::{
         cell,
         neighbour::{self, Inquiry, MAX_INQUIRIES, Resolved, Side},
     },
-    proxy::{Acceptors, Counts, Legs, Listeners, PortLeases, Shares, Tables},
+    proxy::{Acceptors, Accounts, Listeners, PortLeases, Tables},
 };
 
 /// Starts a thread for each network that keeps its next hops.
@@ -63,7 +63,7 @@ pub(super) fn front(
     config: &Config,
     pins: &Pins,
     live: &Live,
-    of_clients: (&Legs, &Counts, &Shares),
+    accounts: &Accounts,
     listeners: Listeners,
 ) -> Result<Acceptors> {
     let mut sides = BTreeMap::new();
@@ -72,15 +72,15 @@ pub(super) fn front(
         let side = side(network, pins);
         let leases = match side.cell {
             Some(_) => {
-                let (maps, (_, _, divided)) = (live.beside(&pins.maps())?, of_clients);
-                let (tables, divided) = (tables.clone(), divided.clone());
-                Some(PortLeases::new(&network.name, tables, maps, divided))
+                let (maps, tables) = (live.beside(&pins.maps())?, tables.clone());
+                let shares = accounts.shares.clone();
+                Some(PortLeases::new(&network.name, tables, maps, shares))
             }
             None => None,
         };
         sides.insert(network.name.clone(), (side, leases));
     }
-    Acceptors::start(sides, of_clients, listeners)
+    Acceptors::start(sides, accounts, listeners)
 }
 
 /// Starts a thread for each network that checks its backends.

@@ -60,6 +60,16 @@ pub struct Acceptors {
     kept: Admission,
 }
 
+/// What all connections of shared VIPs are entered in, whichever thread carries them.
+pub struct Accounts {
+    /// Those that have a backend.
+    pub legs: Legs,
+    /// How many there were, by service and outcome.
+    pub counts: Counts,
+    /// What each network may have of them.
+    pub shares: Shares,
+}
+
 impl Acceptors {
     /// Starts the threads of each network, by its name. They serve nothing until [`Self::set`]. What of
     /// `listeners` is open already is not opened again.
@@ -69,7 +79,7 @@ impl Acceptors {
     /// If a cell cannot be entered, or a thread not be started.
     pub fn start(
         sides: BTreeMap<String, (Side, Option<PortLeases>)>,
-        (legs, counts, shares): (&Legs, &Counts, &Shares),
+        accounts: &Accounts,
         listeners: Listeners,
     ) -> Result<Self> {
         let (setup, follow) = watch::channel(Arc::default());
@@ -82,9 +92,9 @@ impl Acceptors {
         }
         let dialers = Dialers(Arc::new(dialers));
         listeners.retain_networks(|network| dialers.0.contains_key(network));
-        let descriptors = Descriptors::of_this_process(shares.clone());
+        let descriptors = Descriptors::of_this_process(accounts.shares.clone());
         let mut front = Self {
-            shares: shares.clone(),
+            shares: accounts.shares.clone(),
             setup: Some(setup),
             threads: Vec::new(),
             listeners,
@@ -99,9 +109,9 @@ impl Acceptors {
                 network: network.clone(),
                 setup: follow.clone(),
                 dialers: dialers.clone(),
-                legs: legs.clone(),
-                counts: counts.clone(),
-                shares: shares.clone(),
+                legs: accounts.legs.clone(),
+                counts: accounts.counts.clone(),
+                shares: accounts.shares.clone(),
                 descriptors: descriptors.clone(),
                 leases,
             };

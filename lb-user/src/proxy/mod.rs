@@ -33,7 +33,7 @@ mod stats;
 mod tcp_info;
 
 pub use self::{
-    accept::Acceptors,
+    accept::{Acceptors, Accounts},
     connections::Legs,
     fair_share::Shares,
     listeners::Listeners,

@@ -50,29 +50,33 @@ pub(super) struct Part<'r> {
 pub(super) struct Vip<'r> {
     pub(super) address: IpAddr,
     place: &'r Location,
+    rules: Rules<'r>,
+}
+
+/// The clients that may use a VIP, and those that may not.
+#[derive(Clone, Copy)]
+struct Rules<'r> {
     allow: Option<&'r At<Sources>>,
     deny: Option<&'r At<Sources>>,
 }
 
 impl<'r> Vip<'r> {
     /// The VIP of a part, with its own rules or else those of the cluster.
-    fn read(
-        raw: Option<&'r At<IpAddr>>,
-        (allow, deny): (Option<&'r At<Sources>>, Option<&'r At<Sources>>),
-        cluster: &'r Cluster,
-    ) -> Option<Self> {
+    fn read(raw: Option<&'r At<IpAddr>>, rules: Rules<'r>, cluster: &'r Cluster) -> Option<Self> {
         let At { place, value } = raw?;
         Some(Self {
             address: *value,
             place,
-            allow: allow.or(cluster.allow.as_ref()),
-            deny: deny.or(cluster.deny.as_ref()),
+            rules: Rules {
+                allow: rules.allow.or(cluster.allow.as_ref()),
+                deny: rules.deny.or(cluster.deny.as_ref()),
+            },
         })
     }
 
     /// The prefixes that are written for it, wherever that is; `any` is those of all lengths.
     pub(super) fn rules(&self) -> [Option<Vec<IpNet>>; 2] {
-        [self.allow, self.deny].map(|at| match &at?.value {
+        [self.rules.allow, self.rules.deny].map(|at| match &at?.value {
             Sources::Any => Some(any().to_vec()),
             Sources::Prefixes(list) => Some(list.elements.iter().map(|at| at.value).collect()),
         })
@@ -124,7 +128,10 @@ impl Expansion<'_> {
             let words = format!("missing; {name} runs on a group of nodes");
             self.findings.add(&missing(&named.place, "nodes"), words);
         }
-        let rules = (value.allow.as_ref(), value.deny.as_ref());
+        let rules = Rules {
+            allow: value.allow.as_ref(),
+            deny: value.deny.as_ref(),
+        };
         let vip = Vip::read(value.vip.as_ref(), rules, &named.value);
         self.is_whole &= vip.is_some();
         let publish = publish(name, value, self.findings)?;
@@ -185,7 +192,10 @@ impl Expansion<'_> {
         let At { place, value: apps } = at;
         let group = apps.nodes.as_ref();
         let group = group.and_then(|nodes| groups.find(nodes, self.findings));
-        let rules = (apps.allow.as_ref(), apps.deny.as_ref());
+        let rules = Rules {
+            allow: apps.allow.as_ref(),
+            deny: apps.deny.as_ref(),
+        };
         let vip = Vip::read(apps.vip.as_ref(), rules, &named.value);
         self.is_whole &= vip.is_some();
         for (what, listen, node_port) in [("https", HTTPS, &apps.https), ("http", HTTP, &apps.http)]
@@ -248,8 +258,8 @@ impl Expansion<'_> {
         };
         let service = RawService {
             network: named.value.network.clone(),
-            allow: part.vip.allow.cloned(),
-            deny: part.vip.deny.cloned(),
+            allow: part.vip.rules.allow.cloned(),
+            deny: part.vip.rules.deny.cloned(),
             life: named.value.life.clone(),
             listen: List {
                 elements: vec![At {

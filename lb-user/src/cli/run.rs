@@ -13,7 +13,7 @@ use crate::{
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
     init_log(options.trace_drops);
-    let file = Sources::of(&options.config).load();
+    let file = Sources::of(&options.config).look(&options.config).load();
     match &file {
         Ok(loaded) => {
             for warning in &loaded.warnings {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Declared,
+    Declaration,
     list::{List, Named},
     place::{At, Location, MAIN, quote},
     problem::Findings,
@@ -28,20 +28,20 @@ const MAX_FILES: usize = 1024;
 
 /// Reads the main source, and what it includes; and the others, as if it included them too.
 pub(super) fn read(
-    main: &Declared,
-    others: &[Declared],
+    main: &Declaration,
+    others: &[Declaration],
     findings: &mut Findings,
 ) -> Option<RawFile> {
     let mut room = MAX_BYTES;
     let text = declared(main, MAIN, &mut room, findings)?;
     let (mut raw, tree) = read_main(&text, findings)?;
-    if let Declared::File(path) = main {
+    if let Declaration::File(path) = main {
         include(&tree, path, &mut raw, &mut room, findings);
     }
     for other in others {
         let name = match other {
-            Declared::File(path) => &path.display().to_string(),
-            Declared::Text { name, .. } => name,
+            Declaration::File(path) => &path.display().to_string(),
+            Declaration::Text { name, .. } => name,
         };
         let file = findings.add_file(name);
         let more = declared(other, file, &mut room, findings)
@@ -54,14 +54,17 @@ pub(super) fn read(
 
 /// The text of a source; `room` is left for all.
 fn declared(
-    source: &Declared,
+    source: &Declaration,
     file: usize,
     room: &mut usize,
     findings: &mut Findings,
 ) -> Option<String> {
     match source {
-        Declared::File(path) => text_of(path, file, room, findings),
-        Declared::Text { text, .. } => Some(text.clone()),
+        Declaration::File(path) => text_of(path, file, room, findings),
+        Declaration::Text { text, .. } => {
+            into_room(text.len(), room, file, findings)?;
+            into_text(text.clone().into_bytes(), file, findings)
+        }
     }
 }
 
@@ -213,13 +216,19 @@ fn text_of(path: &Path, file: usize, room: &mut usize, findings: &mut Findings) 
         );
         return None;
     }
-    if bytes.len() > *room {
+    into_room(bytes.len(), room, file, findings)?;
+    into_text(bytes, file, findings)
+}
+
+/// Takes so many bytes of the `room` for all files.
+fn into_room(bytes: usize, room: &mut usize, file: usize, findings: &mut Findings) -> Option<()> {
+    let left = room.checked_sub(bytes);
+    if left.is_none() {
         let words = format!("more than {} MiB in all files", MAX_BYTES >> 20);
         findings.add(&Location::of_line(file, 0), words);
-        return None;
     }
-    *room -= bytes.len();
-    into_text(bytes, file, findings)
+    *room = left?;
+    Some(())
 }
 
 /// `bytes` are a text only if they are UTF-8 and not more than a file may have.

@@ -95,12 +95,12 @@ impl Loaded {
 ///
 /// As [`load`].
 pub fn load_text(path: &Path) -> Result<Loaded, Problems> {
-    load_declared(&Declared::File(path.to_owned()), &[])
+    load_declared(&Declaration::File(path.to_owned()), &[])
 }
 
 /// What a source declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Declared {
+pub enum Declaration {
     /// What is in the file with this path, and in those that it includes.
     File(PathBuf),
     /// A text, of which JSON is a form.
@@ -118,10 +118,10 @@ pub enum Declared {
 /// # Errors
 ///
 /// As [`load`].
-pub fn load_declared(main: &Declared, others: &[Declared]) -> Result<Loaded, Problems> {
+pub fn load_declared(main: &Declaration, others: &[Declaration]) -> Result<Loaded, Problems> {
     let name = match main {
-        Declared::File(path) => path.display().to_string(),
-        Declared::Text { name, .. } => name.clone(),
+        Declaration::File(path) => path.display().to_string(),
+        Declaration::Text { name, .. } => name.clone(),
     };
     let mut findings = Findings::new(&name);
     let raw = files::read(main, others, &mut findings);

@@ -28,7 +28,7 @@ pub struct Unconfirmed {
 
 /// Which configuration a start runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ChosenFrom {
     /// That of its file.
     File,
     /// The one that waits to be confirmed.
@@ -45,7 +45,7 @@ pub struct Chosen {
     /// The configuration.
     pub config: Config,
     /// Where it is from.
-    pub source: Source,
+    pub source: ChosenFrom,
 }
 
 /// Chooses between a file, what waits in `state`, and what was `applied` last, if anything was: that
@@ -71,23 +71,23 @@ pub fn choose<E>(
     match (file, applied) {
         (Err(_), Some(applied)) => Ok(Chosen {
             config: applied.clone(),
-            source: Source::Applied,
+            source: ChosenFrom::Applied,
         }),
         (file, _) => Ok(Chosen {
             config: file?.config,
-            source: Source::File,
+            source: ChosenFrom::File,
         }),
     }
 }
 
 impl Unconfirmed {
     /// What runs instead of a file with this configuration, or of none that can be used.
-    fn goes_on(&self, file: Option<&Config>) -> Option<(Source, &Kept)> {
+    fn goes_on(&self, file: Option<&Config>) -> Option<(ChosenFrom, &Kept)> {
         let is_other = |file| self.after.config().as_ref() != Ok(file);
         match file {
             Some(file) if is_other(file) => None,
-            _ if self.until.is_over() => Some((Source::Before, &self.before)),
-            _ => Some((Source::After, &self.after)),
+            _ if self.until.is_over() => Some((ChosenFrom::Before, &self.before)),
+            _ => Some((ChosenFrom::After, &self.after)),
         }
     }
 }
@@ -126,7 +126,7 @@ services:
     const OTHER: u16 = 3;
 
     /// Which port a start with this file listens on, and why; none if it is refused.
-    fn started(file: &str, left: Option<Duration>) -> Option<(u16, Source)> {
+    fn started(file: &str, left: Option<Duration>) -> Option<(u16, ChosenFrom)> {
         let unconfirmed = left.map(|left| Unconfirmed {
             until: Uptime::now().after(left),
             before: load(&text(BEFORE)).unwrap().config.into(),
@@ -147,16 +147,16 @@ services:
         const OVER: Option<Duration> = Some(Duration::ZERO);
         let same = format!("# Nothing else.\n{}", text(AFTER));
         for (file, left, wanted) in [
-            (text(OTHER).as_str(), None, Some((OTHER, Source::File))),
+            (text(OTHER).as_str(), None, Some((OTHER, ChosenFrom::File))),
             ("version: [", None, None),
-            (&text(OTHER), LEFT, Some((OTHER, Source::File))),
-            (&text(OTHER), OVER, Some((OTHER, Source::File))),
-            (&text(BEFORE), LEFT, Some((BEFORE, Source::File))),
-            (&text(BEFORE), OVER, Some((BEFORE, Source::File))),
-            (&same, LEFT, Some((AFTER, Source::After))),
-            (&same, OVER, Some((BEFORE, Source::Before))),
-            ("version: [", LEFT, Some((AFTER, Source::After))),
-            ("version: [", OVER, Some((BEFORE, Source::Before))),
+            (&text(OTHER), LEFT, Some((OTHER, ChosenFrom::File))),
+            (&text(OTHER), OVER, Some((OTHER, ChosenFrom::File))),
+            (&text(BEFORE), LEFT, Some((BEFORE, ChosenFrom::File))),
+            (&text(BEFORE), OVER, Some((BEFORE, ChosenFrom::File))),
+            (&same, LEFT, Some((AFTER, ChosenFrom::After))),
+            (&same, OVER, Some((BEFORE, ChosenFrom::Before))),
+            ("version: [", LEFT, Some((AFTER, ChosenFrom::After))),
+            ("version: [", OVER, Some((BEFORE, ChosenFrom::Before))),
         ] {
             assert_eq!(started(file, left), wanted, "{file} {left:?}");
         }
@@ -174,11 +174,11 @@ services:
             ..State::default()
         };
         let chosen = choose(load(&text(AFTER)), &state, None).unwrap();
-        assert_eq!(chosen.source, Source::File);
+        assert_eq!(chosen.source, ChosenFrom::File);
         assert!(choose(load(""), &state, None).is_err());
         let other = load(&text(OTHER)).unwrap().config;
         let chosen = choose(load(""), &state, Some(&other)).unwrap();
-        assert_eq!(chosen.source, Source::Applied);
+        assert_eq!(chosen.source, ChosenFrom::Applied);
     }
 
     #[test]
@@ -187,9 +187,12 @@ services:
         let choose = |file: &str, applied| choose(load(file), &state, applied);
         let applied = load(&text(BEFORE)).unwrap().config;
         let chosen = choose("version: [", Some(&applied)).unwrap();
-        assert_eq!((&chosen.config, chosen.source), (&applied, Source::Applied));
+        assert_eq!(
+            (&chosen.config, chosen.source),
+            (&applied, ChosenFrom::Applied)
+        );
         let chosen = choose(&text(OTHER), Some(&applied)).unwrap();
-        assert_eq!(chosen.source, Source::File);
+        assert_eq!(chosen.source, ChosenFrom::File);
         let problems = choose("version: [", None).unwrap_err();
         assert!(problems.to_string().contains("lb.yaml"), "{problems}");
     }
@@ -204,7 +207,7 @@ services:
             ..State::default()
         };
         let chosen = choose(load(&text(AFTER)), &state, None).unwrap();
-        assert_eq!(chosen.source, Source::Before);
+        assert_eq!(chosen.source, ChosenFrom::Before);
         assert_eq!(chosen.config, load(&text(BEFORE)).unwrap().config);
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     config::{Config, Loaded, Warning, time_text},
     control::applied::applied,
     model::names::backend_name,
-    sources::file::File,
+    sources::DeclaredNow,
 };
 
 /// How long after a rollback that failed it is tried again.
@@ -38,7 +38,7 @@ impl Control {
     pub fn plan(&mut self, file: &Path) -> Result<Changes, Refusal> {
         let Loaded {
             config, warnings, ..
-        } = self.load(&File::look(file))?;
+        } = load(&self.sources.look(file))?;
         let layers = self.running.layers(&config, &self.state.overrides);
         let change = self.running.prepare(&config, &layers)?;
         Ok(Changes {
@@ -63,9 +63,10 @@ impl Control {
         by: Option<String>,
     ) -> Result<Changes, Refusal> {
         // As it is now, whatever becomes of it while it is read.
-        let file = File::look(file.as_deref().unwrap_or_else(|| self.sources.path()));
-        let path = file.path().display().to_string();
-        let result = self.try_reload(&file, confirm).await;
+        let path = file.as_deref().unwrap_or_else(|| self.sources.path());
+        let sources = self.sources.look(path);
+        let path = sources.path().display().to_string();
+        let result = self.try_reload(&sources, confirm).await;
         self.running.end_checks();
         let object = format!("file {path}");
         match &result {
@@ -77,15 +78,15 @@ impl Control {
                 );
                 tracing::info!(file = %path, "{words}");
                 self.event("reload", &object, &words, by);
-                self.sources.set_file(file);
+                self.sources.take(sources);
             }
             Err(refusal) => {
                 let reasons = refusal.reasons();
                 let words = format!("refused: {}", reasons.join("; "));
                 tracing::error!(file = %path, "{words}; what was applied goes on");
                 self.event("reload", &object, &words, by);
-                if file.path() == self.sources.path() {
-                    self.sources.set_file(file);
+                if sources.path() == self.sources.path() {
+                    self.sources.take(sources);
                     self.stale = Some(words);
                 }
             }
@@ -95,7 +96,7 @@ impl Control {
 
     async fn try_reload(
         &mut self,
-        file: &File,
+        sources: &DeclaredNow,
         confirm: Option<Duration>,
     ) -> Result<Changes, Refusal> {
         if let Some(unconfirmed) = &self.state.unconfirmed {
@@ -107,7 +108,7 @@ impl Control {
         }
         let Loaded {
             config, warnings, ..
-        } = self.load(file)?;
+        } = load(sources)?;
         let warnings = said(&warnings, self.running.config(), &config);
         let before = applied(self.running.pins())?;
         if confirm.is_some() {
@@ -137,14 +138,6 @@ impl Control {
                 Err(error.into())
             }
         }
-    }
-
-    /// What all sources declare, with this file.
-    fn load(&self, file: &File) -> Result<Loaded, Refusal> {
-        self.sources.load_with(file).map_err(|problems| {
-            let lines = problems.to_string();
-            Refusal::Config(lines.lines().map(str::to_owned).collect())
-        })
     }
 
     /// From now on what is applied next must be confirmed.
@@ -262,7 +255,8 @@ impl Control {
                 "{words} (that reload was of {})",
                 self.sources.path().display()
             );
-            self.sources.set_file(File::look(&before));
+            let sources = self.sources.look(&before);
+            self.sources.take(sources);
         }
         self.stale = Some(words);
         self.save();
@@ -289,6 +283,13 @@ impl Control {
         // What came of it has been logged.
         let _said = self.reload(None, None, None).await;
     }
+}
+
+fn load(sources: &DeclaredNow) -> Result<Loaded, Refusal> {
+    sources.load().map_err(|problems| {
+        let lines = problems.to_string();
+        Refusal::Config(lines.lines().map(str::to_owned).collect())
+    })
 }
 
 /// The flows that end with a change, and those that end some time after it.

@@ -27,7 +27,7 @@ use crate::{
     control::{
         applied::{applied, is_applied},
         apply::read_ids,
-        confirm::{self, Chosen, Source},
+        confirm::{self, Chosen, ChosenFrom},
         control_loop::Control,
         persisted_state::State,
     },
@@ -129,9 +129,9 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         control.started_without(&reason);
     }
     match source {
-        Source::File => control.started_another(),
-        Source::After | Source::Applied => {}
-        Source::Before => control.went_back(),
+        ChosenFrom::File => control.started_another(),
+        ChosenFrom::After | ChosenFrom::Applied => {}
+        ChosenFrom::Before => control.went_back(),
     }
     let inside = runtime.enter();
     let mut sockets = Sockets::open(&pins)?;

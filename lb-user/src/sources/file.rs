@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::Source;
-use crate::config::{self, Declared};
+use crate::config::{self, Declaration};
 
 /// How long the files must stay as they are before they are read: an editor that writes one is done by then.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -50,12 +50,14 @@ impl File {
 }
 
 impl Source for File {
-    fn declared(&self) -> Declared {
-        Declared::File(self.path.clone())
+    fn declared(&self) -> Declaration {
+        Declaration::File(self.path.clone())
     }
+}
 
-    /// Not while they are being written.
-    fn has_changed(&mut self) -> bool {
+impl File {
+    /// Whether the files are others than those that were looked at first, and are not being written any more.
+    pub(super) fn has_changed(&mut self) -> bool {
         if self.looked.elapsed() < POLL_INTERVAL {
             return false;
         }

@@ -1,39 +1,34 @@
 //! Where a configuration comes from, and whether it has changed there since.
 //!
-//! A source is a file here that implements [`Source`], and an entry in [`Sources::of`]; what the operator says of it is a
-//! section of `config/schema`.
+//! A source is a file here that implements `Source`, and an entry in `Sources::of`.
 
 pub(crate) mod file;
 
 use std::path::Path;
 
 use self::file::File;
-use crate::config::{self, Declared, Loaded, Problems};
+use crate::config::{self, Declaration, Loaded, Problems};
 
 /// One place that a configuration comes from.
 pub(crate) trait Source {
     /// What it declares now. One that cannot be reached declares what it did last.
-    fn declared(&self) -> Declared;
-
-    /// Whether it declares something else than what is applied of it, and that has come to rest.
-    fn has_changed(&mut self) -> bool;
+    fn declared(&self) -> Declaration;
 }
 
-/// All the places that a configuration comes from.
+/// All the places that a configuration comes from, and what they declared when that was applied, or refused.
 pub(crate) struct Sources {
     file: File,
     others: Vec<Box<dyn Source>>,
+    declared: Vec<Declaration>,
 }
 
-impl Sources {
-    /// The file at `path`, and what else there is.
-    pub(crate) fn of(path: &Path) -> Self {
-        Self {
-            file: File::look(path),
-            others: Vec::new(),
-        }
-    }
+/// What all sources declare at one moment.
+pub(crate) struct DeclaredNow {
+    file: File,
+    others: Vec<Declaration>,
+}
 
+impl DeclaredNow {
     /// Where the file is.
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
@@ -45,29 +40,51 @@ impl Sources {
     ///
     /// Every problem, with the source and line that it is in.
     pub(crate) fn load(&self) -> Result<Loaded, Problems> {
-        self.load_with(&self.file)
+        config::load_declared(&self.file.declared(), &self.others)
+    }
+}
+
+impl Sources {
+    /// The file at `path`, and what else there is.
+    pub(crate) fn of(path: &Path) -> Self {
+        Self::with(path, Vec::new())
     }
 
-    /// The same with another file, or the same one as it was looked at another time.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::load`].
-    pub(crate) fn load_with(&self, file: &File) -> Result<Loaded, Problems> {
-        let others: Vec<_> = self.others.iter().map(|source| source.declared()).collect();
-        config::load_declared(&file.declared(), &others)
+    fn with(path: &Path, others: Vec<Box<dyn Source>>) -> Self {
+        Self {
+            file: File::look(path),
+            declared: declared(&others),
+            others,
+        }
     }
 
-    /// Takes the file that was applied, as it was looked at before that.
-    pub(crate) fn set_file(&mut self, file: File) {
-        self.file = file;
+    /// Where the file is.
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// What all of them declare now, with the file at `path`.
+    pub(crate) fn look(&self, path: &Path) -> DeclaredNow {
+        DeclaredNow {
+            file: File::look(path),
+            others: declared(&self.others),
+        }
+    }
+
+    /// Notes that this was applied, or refused: from now on they have changed if they declare something else.
+    pub(crate) fn take(&mut self, snapshot: DeclaredNow) {
+        let DeclaredNow { file, others } = snapshot;
+        (self.file, self.declared) = (file, others);
     }
 
     /// Whether one of them has changed.
     pub(crate) fn have_changed(&mut self) -> bool {
-        let mut others = self.others.iter_mut();
-        self.file.has_changed() || others.any(|source| source.has_changed())
+        self.file.has_changed() || declared(&self.others) != self.declared
     }
+}
+
+fn declared(sources: &[Box<dyn Source>]) -> Vec<Declaration> {
+    sources.iter().map(|source| source.declared()).collect()
 }
 
 #[cfg(test)]
@@ -78,17 +95,13 @@ mod tests {
 
     /// A source that declares what a test says.
     #[derive(Clone)]
-    struct Fake(Rc<RefCell<(String, bool)>>);
+    struct Fake(Rc<RefCell<String>>);
 
     impl Source for Fake {
-        fn declared(&self) -> Declared {
-            let text = self.0.borrow().0.clone();
+        fn declared(&self) -> Declaration {
+            let text = self.0.borrow().clone();
             let name = "fake".to_owned();
-            Declared::Text { name, text }
-        }
-
-        fn has_changed(&mut self) -> bool {
-            self.0.borrow().1
+            Declaration::Text { name, text }
         }
     }
 
@@ -105,9 +118,8 @@ pools:
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lb.yaml");
         fs::write(&path, FILE).unwrap();
-        let mut sources = Sources::of(&path);
-        let fake = Fake(Rc::new(RefCell::new((text.to_owned(), false))));
-        sources.others.push(Box::new(fake.clone()));
+        let fake = Fake(Rc::new(RefCell::new(text.to_owned())));
+        let sources = Sources::with(&path, vec![Box::new(fake.clone())]);
         (folder, sources, fake)
     }
 
@@ -123,7 +135,7 @@ pools:
             } },
         });
         let (_folder, sources, _) = sources(&text.to_string());
-        let config = sources.load().unwrap().config;
+        let config = sources.look(sources.path()).load().unwrap().config;
         let names: Vec<&str> = config
             .services
             .iter()
@@ -142,7 +154,7 @@ pools:
     fn a_problem_names_its_source_and_a_name_is_of_one_of_them() {
         let (folder, sources, _) =
             sources("pools:\n  p: { network: mgmt, backends: [] }\nwatch: true\n");
-        let problems = sources.load().unwrap_err().to_string();
+        let problems = sources.look(sources.path()).load().unwrap_err().to_string();
         let problems = problems.replace(&folder.path().display().to_string(), "");
         assert_eq!(
             problems,
@@ -152,10 +164,20 @@ pools:
     }
 
     #[test]
-    fn a_change_of_any_source_is_seen() {
+    fn a_change_of_any_source_is_seen_until_it_is_taken() {
         let (_folder, mut sources, fake) = sources("");
         assert!(!sources.have_changed());
-        fake.0.borrow_mut().1 = true;
+        *fake.0.borrow_mut() = "pools: { q: { network: mgmt, backends: [] } }".to_owned();
         assert!(sources.have_changed());
+        let snapshot = sources.look(sources.path());
+        let config = snapshot.load().unwrap().config;
+        assert_eq!(config.pools.len(), 2);
+        // What comes after the look is a change of its own.
+        *fake.0.borrow_mut() = String::new();
+        sources.take(snapshot);
+        assert!(sources.have_changed());
+        let snapshot = sources.look(sources.path());
+        sources.take(snapshot);
+        assert!(!sources.have_changed());
     }
 }

@@ -17,7 +17,7 @@ use crate::config::{
     names,
     place::{At, Location, child},
     problem::Findings,
-    schema::{Apps, Care, Cluster, Component, LiteralPool, RawPool, RawService, Sources},
+    schema::{AnyOrPrefixes, Apps, Care, Cluster, Component, LiteralPool, RawPool, RawService},
 };
 
 /// The longest suffix that a part puts behind the name of its cluster.
@@ -56,8 +56,8 @@ pub(super) struct Vip<'r> {
 /// The clients that may use a VIP, and those that may not.
 #[derive(Clone, Copy)]
 struct Rules<'r> {
-    allow: Option<&'r At<Sources>>,
-    deny: Option<&'r At<Sources>>,
+    allow: Option<&'r At<AnyOrPrefixes>>,
+    deny: Option<&'r At<AnyOrPrefixes>>,
 }
 
 impl<'r> Vip<'r> {
@@ -77,8 +77,10 @@ impl<'r> Vip<'r> {
     /// The prefixes that are written for it, wherever that is; `any` is those of all lengths.
     pub(super) fn rules(&self) -> [Option<Vec<IpNet>>; 2] {
         [self.rules.allow, self.rules.deny].map(|at| match &at?.value {
-            Sources::Any => Some(any().to_vec()),
-            Sources::Prefixes(list) => Some(list.elements.iter().map(|at| at.value).collect()),
+            AnyOrPrefixes::Any => Some(any().to_vec()),
+            AnyOrPrefixes::Prefixes(list) => {
+                Some(list.elements.iter().map(|at| at.value).collect())
+            }
         })
     }
 }

@@ -111,25 +111,25 @@ kinds! {
     Flag("`true` or `false`"): Option<At<bool>> = boolean;
     Domain("text"): Option<At<String>> = checked(names::check_domain);
     Texts("list of texts"): List<At<String>> = texts;
-    Clients("list of prefixes, or `any`"): Option<At<Sources>> = sources;
+    Clients("list of prefixes, or `any`"): Option<At<AnyOrPrefixes>> = sources;
     Files("path, or list of paths"): Option<At<List<At<String>>>> = files;
 }
 
 /// Prefixes, or the word `any`.
 #[derive(Clone, Debug)]
-pub(in crate::config) enum Sources {
+pub(in crate::config) enum AnyOrPrefixes {
     Any,
     Prefixes(List<At<IpNet>>),
 }
 
 /// A list of prefixes, or `any`. One that cannot be read is one of unknown content: it is not an empty one.
-fn sources(node: &Node, place: Location, findings: &mut Findings) -> Option<At<Sources>> {
+fn sources(node: &Node, place: Location, findings: &mut Findings) -> Option<At<AnyOrPrefixes>> {
     let any = matches!(&node.kind, NodeKind::Scalar { text, .. } if text == "any");
     let value = if any {
-        Sources::Any
+        AnyOrPrefixes::Any
     } else {
         let prefixes = prefixes(address::any_prefix)(node, place.clone(), findings);
-        Sources::Prefixes(prefixes.unwrap_or_default())
+        AnyOrPrefixes::Prefixes(prefixes.unwrap_or_default())
     };
     Some(At { place, value })
 }

@@ -32,7 +32,7 @@ pub(super) use self::{
     example::explained,
     file::{RawFile, RawLimits, read, read_included},
     health_and_drain::{Care, RawHealth},
-    kinds::Sources,
+    kinds::AnyOrPrefixes,
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{LiteralPool, Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     reference::reference,

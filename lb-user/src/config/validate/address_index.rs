@@ -21,7 +21,7 @@ use crate::config::{
     names::{Names, listed},
     place::{At, Location},
     problem::Findings,
-    schema::{RawNetwork, RawRoute, RawSnat, Sources},
+    schema::{AnyOrPrefixes, RawNetwork, RawRoute, RawSnat},
 };
 
 /// The networks as far as others depend on them, in the order of the file.
@@ -274,11 +274,11 @@ impl<'r> Facts<'r> {
         }
     }
 
-    fn add_sources(&mut self, raw: Option<&At<Sources>>, findings: &mut Findings) {
+    fn add_sources(&mut self, raw: Option<&At<AnyOrPrefixes>>, findings: &mut Findings) {
         self.sources = match raw.map(|at| &at.value) {
             None => reachable(&self.prefixes, &self.routes),
-            Some(Sources::Any) => any().to_vec(),
-            Some(Sources::Prefixes(list)) => {
+            Some(AnyOrPrefixes::Any) => any().to_vec(),
+            Some(AnyOrPrefixes::Prefixes(list)) => {
                 let placed = any_prefixes(list, findings);
                 self.sources_whole = list.whole;
                 placed.into_iter().map(|(prefix, _)| prefix).collect()

@@ -21,7 +21,7 @@ use crate::config::{
     names::Names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{LiteralPool, RawService, Sources},
+    schema::{AnyOrPrefixes, LiteralPool, RawService},
 };
 
 /// The most VIPs, SNAT addresses and link-local ones of cells: the size of the map `ADDRESSES`.
@@ -172,17 +172,17 @@ fn everybody(listen: &[Listen]) -> Vec<IpNet> {
 
 /// The prefixes that are written, where `any` means `everybody`.
 pub(super) fn prefixes<'r>(
-    raw: Option<&'r At<Sources>>,
+    raw: Option<&'r At<AnyOrPrefixes>>,
     everybody: &[IpNet],
 ) -> Vec<(IpNet, &'r Location)> {
     match raw {
         None => Vec::new(),
         Some(At {
             place,
-            value: Sources::Any,
+            value: AnyOrPrefixes::Any,
         }) => everybody.iter().map(|&prefix| (prefix, place)).collect(),
         Some(At {
-            value: Sources::Prefixes(list),
+            value: AnyOrPrefixes::Prefixes(list),
             ..
         }) => {
             let prefixes = list.elements.iter();

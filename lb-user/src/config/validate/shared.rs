@@ -15,7 +15,7 @@ use crate::config::{
     names,
     place::{At, Location, quote},
     problem::Findings,
-    schema::{RawNameRoute, RawOtherwise, RawService, RawSni, Sources},
+    schema::{AnyOrPrefixes, RawNameRoute, RawOtherwise, RawService, RawSni},
     shared::{
         BODY_TIMEOUT, Balance, DEFAULT_MAX_HEADER, DEFAULT_MAX_HELLO, Ech, HELLO_TIMEOUT, Http,
         NameRoute, Otherwise, Sni, Target, To,
@@ -312,7 +312,7 @@ pub(super) fn check_claims(services: &List<Named<RawService>>, findings: &mut Fi
 /// The proxies that may announce their clients in a header.
 fn proxies(
     named: &Named<RawService>,
-    raw: Option<&At<Sources>>,
+    raw: Option<&At<AnyOrPrefixes>>,
     findings: &mut Findings,
 ) -> Vec<IpNet> {
     let mut proxies = Vec::new();

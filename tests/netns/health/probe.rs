@@ -85,7 +85,7 @@ fn e2_a_tls_alert_is_not_ready_and_the_right_name_is_up() -> Result<()> {
     // The name's own certificate, and no other CA, is what is asked for.
     let pinned = |identity: &Identity| {
         let ca = identity.certificate().display().to_string();
-        config(&format!(", sni: api.lab, ca: {ca}"))
+        config(&format!("sni: api.lab, ca: {ca}"))
     };
     lb.reload(&pinned(&nameless))?;
     wait_for(&lb, &["dead", "not_ready"], SOON)?;

@@ -378,22 +378,24 @@ fn h6_a_take_over_adds_a_network_and_nobody_is_refused() -> Result<()> {
 #[privileged_test]
 fn h6_a_users_take_over_adds_a_network_and_nobody_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start_unprivileged(&topology, &config_of_arm(&topology, false), ALL)?;
-    let more = config_of_arm(&topology, true);
+    let [least, more] = [false, true].map(|tenants| config_of_arm(&topology, tenants));
+    let lb = Lb::start_unprivileged(&topology, &least, ALL)?;
     add_network(&topology, lb, || {
         // Who cannot start takes nothing over.
         let failure = start_fails_unprivileged(&topology, &more, ALL, &["--takeover"])?;
         let cell = format!("lb.{}.tenant-a; `lb prepare", topology.run());
         ensure!(failure.message().contains(&cell), "{failure:?}");
-        without_state_folder(&topology)?;
+        without_state_folder(&topology, &least)?;
         prepare(&topology, &more, USER).map(drop)
     })
 }
 
-/// As a process of before has it, which knows of no folder that outlives a reboot.
-fn without_state_folder(topology: &Topology) -> Result<()> {
+/// As a process of before has it, which knows of no folder that outlives a reboot, and keeps what is applied as text.
+fn without_state_folder(topology: &Topology, applied: &Config) -> Result<()> {
     let [state, runtime] =
         ["/var/lib/lb", "/run/lb"].map(|folder| Path::new(folder).join(topology.run()));
+    fs::remove_file(state.join("applied.json"))?;
+    fs::write(runtime.join("applied.yaml"), &**applied)?;
     for entry in fs::read_dir(&state)? {
         process::succeed(Command::new("mv").arg(entry?.path()).arg(&runtime))?;
     }

@@ -45,7 +45,7 @@ pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
             .map_err(io::Error::from)
             .and_then(|text| writeln!(io::stdout(), "{text}")),
         (Ok(loaded), CheckOutput::Expanded) => {
-            warn(&loaded.warnings).and_then(|()| write!(io::stdout(), "{}", loaded.expanded()))
+            warn(&loaded.warnings).and_then(|()| write!(io::stdout(), "{}", loaded.expanded()?))
         }
         (Ok(loaded), CheckOutput::Summary) => {
             let config = &loaded.config;

@@ -218,37 +218,6 @@ impl RawCheck {
     }
 }
 
-impl Check {
-    /// Its key, and the keys in that with their texts.
-    pub(super) fn written(&self) -> (&'static str, Vec<(&'static str, String)>) {
-        match self {
-            Self::Tcp => ("tcp", Vec::new()),
-            Self::Tls(tls) => ("tls", tls.written().collect()),
-            Self::Http(get) => ("http", get.written().collect()),
-            Self::Https { tls, get } => ("https", get.written().chain(tls.written()).collect()),
-        }
-    }
-}
-
-impl Tls {
-    fn written(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let sni = self.sni.iter().map(|sni| ("sni", sni.clone()));
-        let ca = self.ca.iter();
-        sni.chain(ca.map(|ca| ("ca", ca.file().to_string_lossy().into_owned())))
-    }
-}
-
-impl Get {
-    fn written(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let (first, last) = self.status;
-        let host = self.host.iter().map(|host| ("host", host.clone()));
-        [("path", self.path.clone())]
-            .into_iter()
-            .chain(host)
-            .chain([("status", format!("{first}-{last}"))])
-    }
-}
-
 /// The longest path with its query, in characters.
 const MAX_PATH: usize = 1024;
 

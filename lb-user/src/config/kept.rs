@@ -52,42 +52,52 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::load_text;
+    use crate::config::{load_text, parse};
 
-    /// The files that are shipped, and one with all kinds of checks.
-    fn configurations() -> Vec<(String, crate::config::Loaded)> {
+    /// A key of each kind; and what it was as text and as data when a process kept it for this version.
+    const FILE: &str = include_str!("tests/kept/lb.yaml");
+    const TEXT: &str = include_str!("tests/kept/applied.yaml");
+    const DATA: &str = include_str!("tests/kept/applied.json");
+
+    #[test]
+    fn what_was_kept_as_data_or_text_is_the_configuration_that_it_was() {
+        let config = parse("lb.yaml", FILE).unwrap();
+        let text = serde_json::to_string(TEXT).unwrap();
+        for kept in [DATA, &text] {
+            let kept: Kept = serde_json::from_str(kept).unwrap();
+            assert_eq!(
+                matches!(kept, Kept::Data(_)),
+                !matches!(kept, Kept::Text(_))
+            );
+            assert_eq!(kept.config().as_ref(), Ok(&config));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_the_configuration_that_it_was() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config");
         let files = std::fs::read_dir(folder)
             .unwrap()
             .map(|entry| entry.unwrap().path());
         let files = files.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
-        let loaded =
-            files.filter_map(|path| Some((path.display().to_string(), load_text(&path).ok()?)));
-        loaded.collect()
-    }
-
-    #[test]
-    fn what_is_kept_as_data_or_text_is_the_configuration_that_it_was() {
-        let all = configurations();
-        assert!(all.len() >= 4, "{}", all.len());
-        for (name, loaded) in all {
-            let kept = serde_json::to_string(&Kept::from(loaded.config.clone())).unwrap();
+        let examples = files.map(|path| load_text(&path).unwrap().config);
+        let configurations: Vec<_> = examples.chain(parse("lb.yaml", FILE)).collect();
+        assert!(configurations.len() >= 6, "{}", configurations.len());
+        for config in configurations {
+            let kept = serde_json::to_string(&Kept::from(config.clone())).unwrap();
             let kept: Kept = serde_json::from_str(&kept).unwrap();
-            assert!(matches!(kept, Kept::Data(_)), "{name}");
-            assert_eq!(kept.config().as_ref(), Ok(&loaded.config), "{name}");
-            let text = serde_json::to_string(&loaded.expanded()).unwrap();
-            let text: Kept = serde_json::from_str(&text).unwrap();
-            assert_eq!(text.config().as_ref(), Ok(&loaded.config), "{name}");
+            assert!(matches!(kept, Kept::Data(_)));
+            assert_eq!(kept.config().as_ref(), Ok(&config));
         }
     }
 
     #[test]
     fn a_key_of_a_later_version_is_no_error_and_one_that_is_missing_is() {
-        let (_, loaded) = configurations().remove(0);
-        let mut value = serde_json::to_value(&loaded.config).unwrap();
+        let config = parse("lb.yaml", FILE).unwrap();
+        let mut value = serde_json::to_value(&config).unwrap();
         value["networks"][0]["later"] = true.into();
         let kept: Kept = serde_json::from_value(value.clone()).unwrap();
-        assert_eq!(kept.config().as_ref(), Ok(&loaded.config));
+        assert_eq!(kept.config().as_ref(), Ok(&config));
         value["networks"][0].as_object_mut().unwrap().remove("role");
         let kept: Kept = serde_json::from_value(value).unwrap();
         assert_eq!(kept.config().unwrap_err(), "missing field `role`");

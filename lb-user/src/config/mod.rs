@@ -19,8 +19,8 @@ mod algorithm;
 mod authorities;
 mod check;
 mod duration;
-mod emit;
 mod expand;
+mod expanded;
 mod files;
 mod health;
 mod kept;
@@ -42,7 +42,10 @@ pub mod server_names;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 pub use self::{
     algorithm::Algorithm,
@@ -83,9 +86,12 @@ pub struct Loaded {
 
 impl Loaded {
     /// One file that means the same: everything is written out.
-    #[must_use]
-    pub fn expanded(&self) -> String {
-        emit::emit(&self.config, &self.origins)
+    ///
+    /// # Errors
+    ///
+    /// What of it is no text.
+    pub fn expanded(&self) -> io::Result<String> {
+        expanded::text(&self.config, &self.origins)
     }
 }
 

@@ -200,8 +200,7 @@ services:
     #[test]
     fn what_a_version_before_left_to_be_confirmed_is_read() {
         let after = load(&text(AFTER)).unwrap();
-        let json =
-            serde_json::json!({ "until": 0, "before": text(BEFORE), "after": after.expanded() });
+        let json = serde_json::json!({ "until": 0, "before": text(BEFORE), "after": after.expanded().unwrap() });
         let state = State {
             unconfirmed: Some(serde_json::from_value(json).unwrap()),
             ..State::default()

@@ -56,7 +56,7 @@ pub(in crate::config) struct Key {
     /// The forms of the section that have this key; none: all of them.
     pub(in crate::config) only: &'static [&'static str],
     /// The keys inside of its value.
-    pub(super) inside: Inside,
+    pub(in crate::config) inside: Inside,
     /// The section whose keys stand here instead of this one.
     all: Option<&'static Section>,
 }

@@ -54,7 +54,7 @@ fn warnings(text: &str) -> Vec<String> {
 fn the_parts_are_written_out_and_mean_the_same() {
     let loaded = loaded(&hub("[10.32.96.50]", ""));
     assert_eq!(loaded.warnings, []);
-    let (text, config) = (loaded.expanded(), loaded.config);
+    let (text, config) = (loaded.expanded().unwrap(), loaded.config);
     let rings: Vec<_> = config
         .networks
         .iter()
@@ -76,7 +76,13 @@ fn the_parts_are_written_out_and_mean_the_same() {
         [("tenant-a", Some(21_120)), ("tenant-b", Some(21_120))]
     );
     let part = "
-    # at most 21120 flows on the 56320 SNAT ports of mgmt (IPv4), which 2 networks share
+  # at most 21120 flows on the 56320 SNAT ports of mgmt (IPv4), which 2 networks share
+  tenant-a:
+    role: tenant
+    interface: eth0
+    vlan: 1
+    sources: [192.168.203.0/24]
+    reject: false
     half_open: 7040
     udp_flows: 8192
 ";
@@ -92,7 +98,7 @@ fn what_is_written_is_kept_and_has_no_part() {
     );
     let loaded = loaded(&config);
     assert_eq!(loaded.warnings, []);
-    let (text, config) = (loaded.expanded(), loaded.config);
+    let (text, config) = (loaded.expanded().unwrap(), loaded.config);
     let most: Vec<_> = quotas(&config).iter().map(|quota| quota.most).collect();
     let part = 56_320 - 1000 - 8192;
     assert_eq!(most, [Some(part - 8192), None]);
@@ -102,7 +108,7 @@ fn what_is_written_is_kept_and_has_no_part() {
     udp_flows: 8192
 ";
     assert!(text.contains(written), "{text}");
-    assert_eq!(text.matches("    # at most ").count(), 1);
+    assert_eq!(text.matches("\n  # at most ").count(), 1);
     assert_eq!(parse("again", &text).as_ref(), Ok(&config));
 }
 

@@ -1,6 +1,6 @@
 //! Services that share a VIP.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use super::*;
 
@@ -132,11 +132,7 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
     );
     let clusters = parse("three-clusters.yaml", CLUSTERS);
     for config in [config, http.unwrap(), clusters.unwrap()] {
-        let origins = Origins {
-            pools: HashMap::new(),
-            services: HashMap::new(),
-        };
-        let written = emit::emit(&config, &origins);
+        let written = expanded::text(&config, &Origins::default()).unwrap();
         assert_eq!(
             parse("written.yaml", &written).as_ref(),
             Ok(&config),

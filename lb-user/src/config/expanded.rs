@@ -1,0 +1,286 @@
+//! A configuration as a file in which everything is written out, and that means the same.
+//!
+//! Mappings have the keys of their sections, in the order of the declarations, with the values of the
+//! configuration's data. Only where a file has another form than the data does this say which.
+
+use std::{collections::BTreeMap, io, net::SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
+use serde_json::{Map, Value, json};
+use serde_saphyr::FlowSeq;
+
+use super::{
+    expand::Origins,
+    health::Health,
+    listen::Protocol,
+    model::{Backend, Config, Network, Pool, Service, Snat, TCP_IDLE, UDP_IDLE, any},
+    quota::{Quota, quotas},
+    schema::{
+        RawFile,
+        declare::{Declared as _, Key, Section},
+        kinds::Inside,
+    },
+};
+
+/// What a mapping has.
+type Keys = Map<String, Value>;
+
+/// The text of the file. Comments say what an entry was expanded from, and what limits it.
+pub(super) fn text(config: &Config, origins: &Origins) -> io::Result<String> {
+    let comments = Comments {
+        quotas: quotas(config),
+        origins,
+    };
+    let file = file(config)?;
+    let mut text = String::new();
+    for (key, value) in written(RawFile::SECTION, &file) {
+        match (key.inside, value) {
+            (Inside::Names(section), Value::Array(entries)) => {
+                text.push_str(&format!("{}:\n", key.name));
+                for entry in entries {
+                    text.push_str(&named(entry, section, key.name, &comments)?);
+                }
+                text.push('\n');
+            }
+            (Inside::Keys(sections), value) => text.push_str(&yaml(key.name, sections, value)?),
+            (Inside::Names(_), _) => {}
+        }
+    }
+    Ok(text)
+}
+
+/// An entry of the mapping of names `of`, with its comments.
+fn named(
+    entry: &Value,
+    section: &'static Section,
+    of: &str,
+    comments: &Comments<'_>,
+) -> io::Result<String> {
+    let name = entry["name"].as_str().unwrap_or_default();
+    let comments = comments.of(of, name);
+    let entry = yaml(name, &[section], entry)?;
+    let lines = comments.iter().map(String::as_str).chain(entry.lines());
+    Ok(lines.flat_map(|line| ["  ", line, "\n"]).collect())
+}
+
+/// A key with its value.
+fn yaml(key: &str, sections: &[&'static Section], value: &Value) -> io::Result<String> {
+    let entry = BTreeMap::from([(key, InFile { value, sections })]);
+    serde_saphyr::to_string(&entry).map_err(io::Error::other)
+}
+
+/// A value with the keys that one of the sections has in a file.
+struct InFile<'v> {
+    value: &'v Value,
+    sections: &'v [&'static Section],
+}
+
+impl Serialize for InFile<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let sections = self.sections;
+        match (self.value, sections) {
+            (Value::Object(keys), [section, ..]) => {
+                let mut mapping = serializer.serialize_map(None)?;
+                for (key, value) in written(section, keys) {
+                    let sections = match key.inside {
+                        Inside::Keys(sections) => sections,
+                        Inside::Names(_) => &[],
+                    };
+                    mapping.serialize_entry(key.name, &InFile { value, sections })?;
+                }
+                mapping.end()
+            }
+            (Value::Array(values), [_, ..]) => {
+                serializer.collect_seq(values.iter().map(|value| InFile { value, sections }))
+            }
+            (Value::Array(values), []) => FlowSeq(values).serialize(serializer),
+            (value, _) => value.serialize(serializer),
+        }
+    }
+}
+
+/// The keys of a section that a mapping has.
+fn written<'k>(
+    section: &'static Section,
+    keys: &'k Keys,
+) -> impl Iterator<Item = (&'static Key, &'k Value)> {
+    section.keys().filter_map(|key| {
+        let value = keys.get(key.name)?;
+        let is_empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+        (key.required || !is_empty).then_some((key, value))
+    })
+}
+
+/// What is said above the entries.
+struct Comments<'c> {
+    quotas: Vec<Quota<'c>>,
+    origins: &'c Origins,
+}
+
+impl Comments<'_> {
+    /// Those of the entry `name` of a section.
+    fn of(&self, section: &str, name: &str) -> Vec<String> {
+        let origins = match section {
+            "pools" => &self.origins.pools,
+            "services" => &self.origins.services,
+            _ => return self.parts(name),
+        };
+        let origin = origins.get(name);
+        let comments = origin.map(|origin| format!("# {}", origin.escape_debug()));
+        comments.into_iter().collect()
+    }
+
+    /// What holds for a network without `max_flows`, which would be for all backends together.
+    fn parts(&self, network: &str) -> Vec<String> {
+        let quotas = self.quotas.iter().filter(|quota| quota.network == network);
+        let parts = quotas.filter_map(|quota| {
+            Some(format!(
+                "# at most {} flows on the {} SNAT ports of {} ({}), which {} networks share",
+                quota.most?,
+                quota.ports,
+                quota.backends,
+                quota.family(),
+                quota.networks
+            ))
+        });
+        parts.collect()
+    }
+}
+
+/// The sections of the file.
+fn file(config: &Config) -> io::Result<Keys> {
+    let mut keys = keys(config)?;
+    keys.insert("version".to_owned(), 1.into());
+    keys.insert("networks".to_owned(), each(&config.networks, network)?);
+    keys.insert("pools".to_owned(), each(&config.pools, pool)?);
+    keys.insert("services".to_owned(), each(&config.services, service)?);
+    if let Some(path) = &config.flow_log {
+        keys.insert("log".to_owned(), json!({ "flows": path }));
+    }
+    Ok(keys)
+}
+
+fn each<T>(all: &[T], form: impl Fn(&T) -> io::Result<Keys>) -> io::Result<Value> {
+    all.iter().map(|one| form(one).map(Value::Object)).collect()
+}
+
+fn keys(data: impl Serialize) -> io::Result<Keys> {
+    match serde_json::to_value(data)? {
+        Value::Object(keys) => Ok(keys),
+        // An enum without more data.
+        value => Ok([(value.as_str().unwrap_or_default().to_owned(), json!({}))]
+            .into_iter()
+            .collect()),
+    }
+}
+
+fn network(network: &Network) -> io::Result<Keys> {
+    let mut keys = keys(network)?;
+    if network.host {
+        keys.insert("address".to_owned(), "host".into());
+    }
+    if network.sources == any() {
+        keys.insert("sources".to_owned(), "any".into());
+    }
+    let snat = network.snat.iter().map(
+        |Snat {
+             address,
+             first_port,
+             ports,
+         }| {
+            let ports = format!("{first_port}-{}", first_port + (ports - 1));
+            json!({ "address": address, "ports": ports })
+        },
+    );
+    keys.insert("snat".to_owned(), snat.collect());
+    Ok(keys)
+}
+
+fn pool(pool: &Pool) -> io::Result<Keys> {
+    let mut keys = keys(pool)?;
+    let backends = pool.backends.iter().map(|backend| {
+        let Backend {
+            name,
+            address,
+            port,
+            weight,
+        } = backend;
+        let tuple = SocketAddr::new(*address, *port).to_string();
+        let name = Some(name).filter(|name| **name != tuple);
+        json!({ "address": tuple, "name": name, "weight": weight })
+    });
+    keys.insert("backends".to_owned(), backends.collect());
+    keys.insert("min_up".to_owned(), format!("{}%", pool.min_up).into());
+    if let Some(checks) = &pool.health {
+        keys.insert("health".to_owned(), health(checks)?.into());
+    }
+    Ok(keys)
+}
+
+/// The kind of check is a key, and its port in there.
+fn health(health: &Health) -> io::Result<Keys> {
+    let mut keys_of_health = keys(health)?;
+    for (kind, mut check) in keys(&health.check)? {
+        if let Some([first, last]) = check["status"].as_array().map(Vec::as_slice) {
+            check["status"] = format!("{first}-{last}").into();
+        }
+        check["port"] = health.port.into();
+        keys_of_health.insert(kind, check);
+    }
+    Ok(keys_of_health)
+}
+
+fn service(service: &Service) -> io::Result<Keys> {
+    let mut keys = keys(service)?;
+    let listen = service.listen.iter().map(ToString::to_string);
+    keys.insert("listen".to_owned(), listen.collect());
+    for (key, allow) in [("allow", true), ("deny", false)] {
+        let rules = service.rules.iter().filter(|rule| rule.allow == allow);
+        let prefixes: Vec<IpNet> = rules.map(|rule| rule.prefix).collect();
+        keys.insert(key.to_owned(), json!(prefixes));
+    }
+    // One key says both, except that UDP has a default of its own.
+    let default = if service.listens(Protocol::Tcp) {
+        TCP_IDLE
+    } else {
+        UDP_IDLE
+    };
+    if (service.idle_timeout, service.udp_idle_timeout) == (Some(default), UDP_IDLE) {
+        keys.remove("idle_timeout");
+    }
+    for form in ["sni", "http"] {
+        if let Some(Value::Object(shared)) = keys.get_mut(form) {
+            rename(shared, "proxies", "proxy_protocol_from");
+            let routes = shared.get_mut("routes").and_then(Value::as_array_mut);
+            routes
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_object_mut)
+                .for_each(route);
+        }
+    }
+    Ok(keys)
+}
+
+fn route(keys: &mut Keys) {
+    rename(keys, "expressions", "regex");
+    rename(keys, "clusters", "cluster_ids");
+    match keys.remove("to") {
+        Some(Value::Object(pool)) => keys.extend(pool),
+        Some(word) => {
+            keys.insert("redirect".to_owned(), word);
+        }
+        None => {}
+    }
+    // It has no place beside names of requests by HTTP.
+    if keys.get("no_name") == Some(&Value::Bool(false)) {
+        keys.remove("no_name");
+    }
+}
+
+fn rename(keys: &mut Keys, before: &str, now: &str) {
+    if let Some(value) = keys.remove(before) {
+        keys.insert(now.to_owned(), value);
+    }
+}

@@ -9,7 +9,7 @@ use super::{
     authorities::{Authorities, Library},
     names,
     number::number,
-    place::{At, Location, quote},
+    place::{At, Location, quote, value_of},
     problem::Findings,
     schema::{
         declare::{Declared as _, section},
@@ -23,13 +23,13 @@ section! {
     /// What is checked.
     struct Checks = "checks" {
         /// A check that a connection can be made.
-        optional tcp: OneCheck = "none",
+        optional tcp: OneCheck,
         /// A check that a TLS handshake can be done.
-        optional tls: OneCheck = "none",
+        optional tls: OneCheck,
         /// A check that a GET request is answered with an expected status. Redirects are not followed.
-        optional http: OneCheck = "none",
+        optional http: OneCheck,
         /// The same by TLS.
-        optional https: OneCheck = "none",
+        optional https: OneCheck,
     }
     also(keys) {
         /// Whether a check is written, here or in the defaults.
@@ -41,18 +41,18 @@ section! {
     /// A check, with the keys of its kind.
     struct RawCheck = "check" {
         /// The path, with its query.
-        optional[only(http, https)] path: UrlPath = "`/`",
+        optional[only(http, https)] path: UrlPath = "/",
         /// The Host header.
-        optional[only(http, https)] host: Authority = "the address and port",
+        optional[only(http, https)] host: Authority => "the address and port",
         /// The expected status, or a range of them such as `200-299`.
         optional[only(http, https)] status: Status = "200-299",
         /// The name in the ClientHello.
-        optional[only(tls, https)] sni: ServerName = "no name",
+        optional[only(tls, https)] sni: ServerName => "no name",
         /// A PEM file with the CAs of which one must have signed the certificate, which is for `sni` or the address. It
         /// is read with the configuration.
-        optional[only(tls, https)] ca: File = "any certificate",
+        optional[only(tls, https)] ca: File => "any certificate",
         /// The port of the check.
-        optional port: CheckPort = "that of the backend",
+        optional port: CheckPort => "that of the backend",
     }
     also(_keys) {
         kind: CheckKind = CheckKind::Tcp,
@@ -209,11 +209,10 @@ impl RawCheck {
     }
 
     fn get(&self) -> Get {
-        let path = self.path.as_ref();
         Get {
-            path: path.map_or_else(|| "/".to_owned(), |at| at.value.clone()),
+            path: value_of(&self.path),
             host: self.host.as_ref().map(|at| at.value.clone()),
-            status: self.status.as_ref().map_or(STATUS_DEFAULT, |at| at.value),
+            status: value_of(&self.status),
         }
     }
 }
@@ -223,7 +222,6 @@ const MAX_PATH: usize = 1024;
 
 /// Statuses of HTTP (RFC 9110 section 15).
 const STATUS: RangeInclusive<u16> = 100..=599;
-const STATUS_DEFAULT: (u16, u16) = (200, 299);
 
 fn check_path(text: &str, place: &Location, findings: &mut Findings) {
     if !is_path(text) {

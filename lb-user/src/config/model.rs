@@ -6,6 +6,7 @@
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+#[cfg(test)]
 use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES};
 use serde::{Deserialize, Serialize};
 
@@ -377,6 +378,7 @@ pub struct Limits {
     pub pools: u32,
 }
 
+#[cfg(test)]
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -402,6 +404,7 @@ pub struct Timeouts {
     pub udp: Duration,
 }
 
+#[cfg(test)]
 impl Default for Timeouts {
     fn default() -> Self {
         Self {

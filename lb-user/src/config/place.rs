@@ -30,6 +30,21 @@ impl Location {
         }
     }
 
+    /// The value that is declared for a key that is not written.
+    pub(super) fn unwritten(file: usize, key: String) -> Self {
+        Self {
+            line: 0,
+            column: 0,
+            file,
+            key,
+        }
+    }
+
+    /// Whether there is such a line.
+    pub(super) fn is_written(&self) -> bool {
+        self.line > 0
+    }
+
     /// A line that could not be split into keys; 0 for the file as a whole.
     pub(super) fn of_line(file: usize, line: usize) -> Self {
         Self {
@@ -56,6 +71,13 @@ impl Location {
 pub(super) struct At<T> {
     pub(super) place: Location,
     pub(super) value: T,
+}
+
+/// The value of a key that has one also where it is not written. It lacks one only in a mapping that could not be read,
+/// which is reported: there any value will do.
+pub(super) fn value_of<T: Clone + Default>(key: &Option<At<T>>) -> T {
+    let value = key.as_ref().map(|at| at.value.clone());
+    value.unwrap_or_default()
 }
 
 /// The path of `key` in the mapping at `parent`.

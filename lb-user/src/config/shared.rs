@@ -197,15 +197,8 @@ impl fmt::Display for Balance {
     }
 }
 
-/// [`Sni::hello_timeout`] and [`Http::header_timeout`] of a service that does not say otherwise.
-pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// [`Sni::max_hello`] of a service that does not say otherwise.
-pub(super) const DEFAULT_MAX_HELLO: u32 = 1 << 16;
-/// The most that it can be: a hello has no more bytes. Every client that is waited for may have as many kept.
+/// The most that [`Sni::max_hello`] can be: a hello has no more bytes. Every client that is waited for may have as many
+/// kept.
 pub(super) const MAX_HELLO: u32 = 131_396;
 /// The most that [`Http::max_header`] can be.
 pub(super) const MAX_HEADER: u32 = 1 << 16;
-/// [`Http::body_timeout`] and [`Http::response_timeout`] of a service that does not say otherwise.
-pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// [`Http::max_header`] of a service that does not say otherwise.
-pub(super) const DEFAULT_MAX_HEADER: u32 = 1 << 14;

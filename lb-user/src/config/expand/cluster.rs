@@ -246,7 +246,7 @@ impl Expansion<'_> {
         self.origins
             .services
             .insert(name.clone(), format!("{from}{domain}"));
-        let backends = part.group.backends(part.node_port, None, part.place);
+        let backends = part.group.backends(part.node_port, part.place);
         let backends = self.bounded(backends);
         let keys = RawPool {
             network: network.map(|network| at(part.place, network.value.clone())),

@@ -85,7 +85,11 @@ impl<'r> Groups<'r> {
             findings.add(&reference.place, words);
             return List::default();
         }
-        group.backends(port, member.weight.as_ref(), &reference.place)
+        let mut backends = group.backends(port, &reference.place);
+        for backend in &mut backends.elements {
+            backend.value.weight.clone_from(&member.weight);
+        }
+        backends
     }
 }
 
@@ -116,12 +120,7 @@ impl<'r> Group<'r> {
 
     /// The `port` of all nodes, as `reference` has it. A node that is not on its network is reported at
     /// the node if the group names the network, or else at `reference`, which puts the node there.
-    pub(super) fn backends(
-        &self,
-        port: u16,
-        weight: Option<&At<u16>>,
-        reference: &Location,
-    ) -> List<At<RawBackend>> {
+    pub(super) fn backends(&self, port: u16, reference: &Location) -> List<At<RawBackend>> {
         let backend = |node: &Node<'_>| {
             let place = match self.network {
                 Some(_) => node.place,
@@ -134,9 +133,8 @@ impl<'r> Group<'r> {
                         place: place.clone(),
                         value: SocketAddr::new(node.address, port),
                     }),
-                    name: None,
                     node: Some(node.name.clone()),
-                    weight: weight.cloned(),
+                    ..RawBackend::default()
                 },
             }
         };

@@ -13,27 +13,27 @@ section! {
         /// The network that the clients and the VIPs are on.
         required network: Name,
         /// The group of nodes that the control plane runs on.
-        optional nodes: Name = "required by every part but `apps`",
+        optional nodes: Name => "required by every part but `apps`",
         /// The API, at port 6443; not as `Route`.
-        optional api: Merged<Component> = "none",
+        optional api: Merged<Component>,
         /// The OAuth server, at port 443.
-        optional oauth: Merged<Component> = "none",
+        optional oauth: Merged<Component>,
         /// Konnectivity, at port 8091.
-        optional konnectivity: Merged<Component> = "none",
+        optional konnectivity: Merged<Component>,
         /// Ignition, at port 443.
-        optional ignition: Merged<Component> = "none",
+        optional ignition: Merged<Component>,
         /// The NodePorts of the ingress shard on `nodes`, for parts that are published as `Route`.
-        optional routes: Whole<Routes> = "none",
+        optional routes: Whole<Routes>,
         /// The applications of the cluster itself: 443 and 80 of a VIP go to ports of its worker nodes.
-        optional apps: Merged<Apps> = "none",
+        optional apps: Merged<Apps>,
         /// The clients that may use the services, of every part without rules of its own.
-        optional allow: Clients = "the network's `sources`",
+        optional allow: Clients => "the network's `sources`",
         /// The clients that may not use them.
-        optional deny: Clients = "none",
+        optional deny: Clients,
         /// Keys that services have, too.
         optional life: All<Life>,
         /// The domain of the cluster, for the comments of `lb check --expand`.
-        optional[own] base_domain: Domain = "none",
+        optional[own] base_domain: Domain,
     }
     also(keys) {
         /// Whether neither the entry nor the defaults have `nodes`.
@@ -50,11 +50,11 @@ section! {
         /// `node_port`) or `Route` (443 and 80 of the VIP go to the ports of `routes`).
         required publish: Choice,
         /// The port of the nodes.
-        optional node_port: NodePort = "required unless it is published as `Route`",
+        optional node_port: NodePort => "required unless it is published as `Route`",
         /// The clients that may use it; the same for all parts at one VIP.
-        optional allow: Clients = "as of the cluster",
+        optional allow: Clients => "as of the cluster",
         /// The clients that may not use it; the same for all parts at one VIP.
-        optional deny: Clients = "as of the cluster",
+        optional deny: Clients => "as of the cluster",
         /// Keys that pools have, too.
         optional care: All<Care>,
         /// The VIP.
@@ -62,7 +62,7 @@ section! {
         /// Of a `Route`: the name in the HostedCluster, for all parts of a VIP or for none. With it the VIP is a shared
         /// one that leads to the names of its parts alone: 443 by SNI, 80 by Host, and others are refused. Without it
         /// each client of the VIP reaches all of the ingress shard.
-        optional[own] hostname: Domain = "any name",
+        optional[own] hostname: Domain => "any name",
     }
     also(keys) {
         /// Whether neither the entry nor the defaults have `node_port`.
@@ -78,7 +78,7 @@ section! {
         /// For port 443.
         required https: NodePort,
         /// For port 80.
-        optional http: NodePort = "none",
+        optional http: NodePort,
         /// Keys that pools have, too.
         optional care: All<Care>,
     }
@@ -92,11 +92,11 @@ section! {
         /// For port 443.
         required https: NodePort,
         /// For port 80.
-        optional http: NodePort = "none",
+        optional http: NodePort,
         /// The clients that may use it.
-        optional allow: Clients = "as of the cluster",
+        optional allow: Clients => "as of the cluster",
         /// The clients that may not use it.
-        optional deny: Clients = "as of the cluster",
+        optional deny: Clients => "as of the cluster",
         /// Keys that pools have, too.
         optional care: All<Care>,
         /// The VIP.

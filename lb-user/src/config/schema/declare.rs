@@ -1,8 +1,8 @@
 //! A section of the configuration is declared once, by [`section!`]: its keys, what each one is, and what
 //! it means.
 //!
-//! To add a key, write one entry into its section, `required KEY: KIND,` or `optional KEY: KIND = "DEFAULT",`
-//! with its meaning above it, use the new field in `validate`, and write the key into `config/lb.yaml`. The
+//! To add a key, write one entry into its section, `required KEY: KIND,`, or `optional KEY: KIND`
+//! with what it is without being written, and its meaning above it, use the new field in `validate`, and write the key into `config/lb.yaml`. The
 //! list of known keys, the reader, what `defaults` may have, `docs/configuration.md` and the comments of
 //! `config/lb.yaml` follow from that. The kinds are in `kinds.rs`; one that is read in another way than the
 //! existing ones, such as with another range, is added there, or beside the section that has it.
@@ -49,8 +49,8 @@ pub(in crate::config) struct Key {
     pub(in crate::config) required: bool,
     /// Keys beside which it is not required, and not taken from `defaults` either.
     pub(in crate::config) unless: &'static [&'static str],
-    /// What an optional key is without being written, for the reference.
-    pub(in crate::config) default: Option<&'static str>,
+    /// What an optional key is without being written.
+    pub(in crate::config) default: Default,
     /// Whether `defaults` cannot have it.
     pub(in crate::config) own: bool,
     /// The forms of the section that have this key; none: all of them.
@@ -59,6 +59,17 @@ pub(in crate::config) struct Key {
     pub(in crate::config) inside: Inside,
     /// The section whose keys stand here instead of this one.
     all: Option<&'static Section>,
+}
+
+/// What a key is that is not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) enum Default {
+    /// Absent.
+    None,
+    /// As if this were written.
+    Value(&'static str),
+    /// What the rules make of it, in words for the reference.
+    Means(&'static str),
 }
 
 impl Key {
@@ -72,7 +83,7 @@ impl Key {
             about,
             required: false,
             unless: &[],
-            default: None,
+            default: Default::None,
             own: false,
             only: &[],
             inside: K::INSIDE,
@@ -90,9 +101,16 @@ impl Key {
         }
     }
 
-    pub(in crate::config) const fn default(self, default: &'static str) -> Self {
+    pub(in crate::config) const fn value(self, text: &'static str) -> Self {
         Self {
-            default: Some(default),
+            default: Default::Value(text),
+            ..self
+        }
+    }
+
+    pub(in crate::config) const fn means(self, words: &'static str) -> Self {
+        Self {
+            default: Default::Means(words),
             ..self
         }
     }
@@ -111,11 +129,16 @@ impl Key {
 }
 
 /// The values of a section.
-pub(in crate::config) trait Declared: Default {
+pub(in crate::config) trait Declared: std::default::Default {
     const SECTION: &'static Section;
 
     /// Reads every key; `defaults` fill in what is not written.
     fn read(keys: &Mapping<'_>, findings: &mut Findings) -> Self;
+
+    /// The declared values, and lists of which nothing is known: of a mapping that could not be read, or is made up.
+    fn unknown() -> Self {
+        Self::read(&Mapping::unknown(Self::SECTION), &mut Findings::new(""))
+    }
 }
 
 /// Declares a section: `struct TYPE = NAME { KEYS }`. A key is
@@ -123,7 +146,9 @@ pub(in crate::config) trait Declared: Default {
 /// ```text
 /// /// Its meaning, for the reference.
 /// required KEY: KIND,
-/// optional KEY: KIND = "what it is by default, for the reference",
+/// optional KEY: KIND,
+/// optional KEY: KIND = "what is read where it is not written",
+/// optional KEY: KIND => "what that means, for the reference",
 /// ```
 ///
 /// and behind the first word there may be `[own]` (`defaults` cannot have it), `[unless(A, B)]` (not required
@@ -135,21 +160,27 @@ macro_rules! section {
         struct $Type:ident = $name:literal {
             $(
                 $(#[doc = $meaning:literal])*
-                $need:ident $([$how:ident $(($($of:ident),+))?])? $key:ident: $Kind:ty $(= $default:literal)?,
+                $need:ident $([$how:ident $(($($of:ident),+))?])? $key:ident: $Kind:ty $(= $value:literal)? $(=> $means:literal)?,
             )*
         }
         $(also($keys:ident) {
-            $($(#[doc = $of_field:literal])* $field:ident: $Field:ty = $value:expr,)*
+            $($(#[doc = $of_field:literal])* $field:ident: $Field:ty = $of_keys:expr,)*
         })?
     ) => {
         $(#[doc = $about])*
-        #[derive(Clone, Debug, Default)]
+        #[derive(Clone, Debug)]
         pub(in crate::config) struct $Type {
             $(
                 $(#[doc = $meaning])*
                 pub(in crate::config) $key: <$Kind as $crate::config::schema::kinds::Kind>::Field,
             )*
             $($($(#[doc = $of_field])* pub(in crate::config) $field: $Field,)*)?
+        }
+
+        impl Default for $Type {
+            fn default() -> Self {
+                <Self as $crate::config::schema::declare::Declared>::unknown()
+            }
         }
 
         impl $crate::config::schema::declare::Declared for $Type {
@@ -163,7 +194,8 @@ macro_rules! section {
                             concat!($($meaning, "\n"),*),
                         )
                         $(.$how($(&[$(stringify!($of)),+])?))?
-                        $(.default($default))?,
+                        $(.value($value))?
+                        $(.means($means))?,
                     )*],
                 };
 
@@ -177,7 +209,7 @@ macro_rules! section {
                         stringify!($key),
                         findings,
                     ),)*
-                    $($($field: { let $keys = keys; $value },)*)?
+                    $($($field: { let $keys = keys; $of_keys },)*)?
                 }
             }
         }

@@ -204,16 +204,16 @@ mod tests {
         about: "",
         keys: &[
             Key::required::<Name>("name", "The name."),
-            Key::optional::<Number>("most", "As many\nas there may be.").default("8"),
-            Key::optional::<Clients>("from", "The clients.").default("none"),
-            Key::optional::<Filled<RawTimeouts>>("timeouts", "The times.").default("none"),
+            Key::optional::<Number>("most", "As many\nas there may be.").value("8"),
+            Key::optional::<Clients>("from", "The clients."),
+            Key::optional::<Filled<RawTimeouts>>("timeouts", "The times."),
         ],
     };
 
     const CHANGED: &Section = &Section {
         keys: &[
             Key::required::<Name>("name", "Another name."),
-            Key::optional::<Number>("most", "As many\nas there may be.").default("9"),
+            Key::optional::<Number>("most", "As many\nas there may be.").value("9"),
         ],
         ..*LITTLE
     };
@@ -227,7 +227,7 @@ mod tests {
         let expected = "\
 # The name. Required.
 name: a # which is a letter
-# As many as there may be. Default: 8.
+# As many as there may be. Default: `8`.
 #most: 8
 ## Of one host alone.
 # The clients. List of prefixes, or `any`; optional.
@@ -236,7 +236,7 @@ from:
 
 # The times. Optional.
 timeouts:
-  # UDP without a reply. Default: 30s.
+  # UDP without a reply. Default: `30s`.
   udp: 1m
 ";
         let without = expected.lines().filter(|line| !is_explanation(line));
@@ -251,11 +251,11 @@ timeouts:
         let example = little("## A name.\nname: a\n# What is no key.\n\nmost: 1\n");
         assert_eq!(
             example,
-            "## A name.\n# The name. Required.\nname: a\n\n# As many as there may be. Default: 8.\nmost: 1\n"
+            "## A name.\n# The name. Required.\nname: a\n\n# As many as there may be. Default: `8`.\nmost: 1\n"
         );
         assert_eq!(
             explained_by(&example, CHANGED).unwrap(),
-            "## A name.\n# Another name. Required.\nname: a\n\n# As many as there may be. Default: 9.\nmost: 1\n"
+            "## A name.\n# Another name. Required.\nname: a\n\n# As many as there may be. Default: `9`.\nmost: 1\n"
         );
     }
 

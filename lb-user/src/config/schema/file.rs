@@ -29,37 +29,37 @@ section! {
         /// relative to the folder of this file. The last part of a path may have a `*`, which may find nothing; a path
         /// without one must exist. Files are read in the order of their names, and each name in them is defined once.
         /// All are validated and applied as one.
-        optional[only(main)] include: Files = "none",
+        optional[only(main)] include: Files,
         /// What entries have that do not say otherwise, for each key except lists of members, VIPs and base domains. Of
         /// `health` and of the parts of a cluster (`api`, `oauth` and so on) each key counts on its own; `health`
         /// without a check is for entries that have one. `keepalive` and `never` are not for services at IPv6 or for
         /// UDP alone, and prefixes of `deny` not for services of another family.
-        optional[only(main)] defaults: Filled<Defaults> = "none",
+        optional[only(main)] defaults: Filled<Defaults>,
         /// The layer-2 networks that the load balancer is attached to; at least one in all files. Names have a-z, 0-9
         /// and -, at most 63 characters, as those of nodes, pools and services have.
-        optional networks: Entries<RawNetwork> = "required without `include`",
+        optional networks: Entries<RawNetwork> => "required without `include`",
         /// Groups of nodes, for pools and clusters to refer to.
-        optional nodes: Entries<RawGroup> = "none",
+        optional nodes: Entries<RawGroup>,
         /// Backends that serve the same thing. A pool that no service uses is allowed.
-        optional pools: Entries<RawPool> = "none",
+        optional pools: Entries<RawPool>,
         /// What the clients of a network can reach.
-        optional services: Entries<RawService> = "none",
+        optional services: Entries<RawService>,
         /// Hosted control planes, each of which becomes pools and services named CLUSTER-api, CLUSTER-apps-https and so
         /// on; names have at most 48 characters.
-        optional clusters: Entries<Cluster> = "none",
+        optional clusters: Entries<Cluster>,
         /// What the maps can hold. The memory is taken at the first start, and the sizes stay: leave some spare.
-        optional[only(main)] limits: Filled<RawLimits> = "each key its own",
+        optional[only(main)] limits: Filled<RawLimits> => "each key its own",
         /// How long flows may be idle that are not established, or not any more: 100ms to 30d each.
-        optional[only(main)] timeouts: Filled<RawTimeouts> = "each key its own",
+        optional[only(main)] timeouts: Filled<RawTimeouts> => "each key its own",
         /// Where flows are written when they begin and end.
-        optional[only(main)] log: Filled<RawLog> = "no log",
+        optional[only(main)] log: Filled<RawLog> => "no log",
         /// Whether a changed file is applied without `lb reload`, once it has been left alone for a second.
-        optional[only(main)] watch: Flag = "`false`",
+        optional[only(main)] watch: Flag = "false",
         /// What a stop of `lb run` (SIGTERM, SIGINT) leaves: `forward` (the data plane goes on alone) or `drop`
         /// (packets to VIPs and SNAT addresses, those of established flows included, are dropped until the next start,
         /// and ARP for them is not answered, so that a standby may take the addresses). A take-over and a crash stop
         /// nothing.
-        optional[only(main)] on_stop: AtStop = "`forward`",
+        optional[only(main)] on_stop: AtStop = "forward",
     }
     also(_keys) {
         /// Those of the files that are included.
@@ -72,13 +72,13 @@ section! {
     /// its own.
     struct Defaults = "defaults" {
         /// For each entry of `networks`.
-        optional network: Preset<RawNetwork> = "none",
+        optional network: Preset<RawNetwork>,
         /// For each entry of `pools`; not for the pools of clusters.
-        optional pool: Preset<RawPool> = "none",
+        optional pool: Preset<RawPool>,
         /// For each entry of `services`; not for the services of clusters.
-        optional service: Preset<RawService> = "none",
+        optional service: Preset<RawService>,
         /// For each entry of `clusters`.
-        optional cluster: Preset<Cluster> = "none",
+        optional cluster: Preset<Cluster>,
     }
 }
 

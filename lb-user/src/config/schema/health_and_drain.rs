@@ -25,7 +25,7 @@ section! {
     struct Care = "care" {
         /// How backends are checked, from a SNAT address of their network: by one kind of check, or `none`. A backend that does not answer, or refuses, is dead; one with another answer is not ready.
         /// Neither gets new flows, nor does one before its first check.
-        optional health: Health = "no checks, and all backends count as up",
+        optional health: Health => "no checks, and all backends count as up",
         /// How long the flows of a backend that is drained, or not in the file any more, may go on before they get a
         /// reset: 0s to 30d, or `never`.
         optional drain_timeout: DrainTime = "5m",
@@ -35,12 +35,12 @@ section! {
         optional min_up: Percentage = "0%",
         /// What becomes of new flows below `min_up`, and with no backend up: `refuse`, or `all` (they go to any backend
         /// that the operator has not taken out, whatever its checks say).
-        optional below_min_up: BelowMinUpWord = "`refuse`",
+        optional below_min_up: BelowMinUpWord = "refuse",
     }
 }
 
 impl Care {
-    /// Where its keys stand.
+    /// Where those of its keys stand that are written.
     pub(in crate::config) fn places(&self) -> impl Iterator<Item = &Location> {
         let Self {
             health,
@@ -55,6 +55,7 @@ impl Care {
             .chain(slow_start.iter().map(|at| &at.place))
             .chain(min_up.iter().map(|at| &at.place))
             .chain(below_min_up.iter().map(|at| &at.place))
+            .filter(|place| place.is_written())
     }
 }
 
@@ -77,7 +78,7 @@ section! {
         optional flap_hold: HoldTime = "30s",
         /// What becomes of the flows of a dead backend: `none` (they stay), `drain` (they end after
         /// `drain_timeout`) or `reset` (both ends get a reset at once).
-        optional on_dead: OnDeadWord = "`none`",
+        optional on_dead: OnDeadWord = "none",
     }
 }
 

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::{
     declare::{Declared, Section},
     mapping::{Mapping, Scope},
-    reader::{at, boolean, one_or_more, section, text, texts, whole_number},
+    reader::{at, boolean, one_or_more, section, text, texts, whole, whole_number},
     values::{checked, number_of, parsed, prefixes, within},
 };
 use crate::config::{
@@ -197,8 +197,7 @@ impl<S: Declared> Kind for Filled<S> {
     const INSIDE: Inside = Inside::Keys(&[S::SECTION]);
 
     fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> S {
-        let read = keys.value(key, findings, at::<S>);
-        read.map(|at| at.value).unwrap_or_default()
+        keys.value(key, findings, whole::<S>).unwrap_or_default()
     }
 }
 

@@ -1,12 +1,12 @@
 //! A mapping with the keys of a section, and what `defaults` have for it.
 
 use super::{
-    declare::{Key, Section},
+    declare::{Default, Key, Section},
     reader::{entries, place_of},
 };
 use crate::config::{
     did_you_mean::closest,
-    place::{Location, child, quote},
+    place::{Location, MAIN, child, quote},
     problem::Findings,
     yaml::{Entry, Node},
 };
@@ -75,6 +75,19 @@ impl<'n> Mapping<'n> {
         Some(mapping)
     }
 
+    /// One that could not be read: each key may have been in it.
+    pub(in crate::config) fn unknown(section: &'static Section) -> Self {
+        Self {
+            place: Location::root(MAIN),
+            section,
+            scope: Scope::All,
+            entries: &[],
+            meant: section.keys().map(|key| key.name).collect(),
+            defaults: None,
+            presets: None,
+        }
+    }
+
     /// The same keys, and for those that are not written what `defaults` have.
     pub(super) fn with_defaults<'d>(self, defaults: Option<&'d Mapping<'d>>) -> Mapping<'d>
     where
@@ -131,12 +144,13 @@ impl<'n> Mapping<'n> {
         findings.add(&place_of(entry, &self.place), words);
     }
 
-    /// The value of `key`, or else that of the defaults. A required one that is in neither is a problem.
+    /// The value of `key`, or else that of the defaults, or else the declared one. A required one that is in none is a
+    /// problem.
     pub(in crate::config) fn value<T>(
         &self,
         key: &str,
         findings: &mut Findings,
-        read: impl FnOnce(&'n Node, Location, &mut Findings) -> Option<T>,
+        read: impl Fn(&Node, Location, &mut Findings) -> Option<T>,
     ) -> Option<T> {
         let rule = self.rule(key);
         let is_partial = matches!(self.scope, Scope::Included | Scope::Form(_));
@@ -148,13 +162,23 @@ impl<'n> Mapping<'n> {
         if needed && self.lacks(key) && !self.is_set_aside(key) {
             findings.add(&self.place_of_key(key), "missing; this key is required");
         }
-        match self.defaults_of(key) {
+        let written = match self.defaults_of(key) {
             // Its problems were reported where it is.
             Some(defaults) if self.is_absent(key) => {
-                defaults.own(key, &mut Findings::new(""), read)
+                defaults.own(key, &mut Findings::new(""), &read)
             }
-            _ => self.own(key, findings, read),
-        }
+            _ => self.own(key, findings, &read),
+        };
+        written.or_else(|| {
+            let Default::Value(text) = rule?.default else {
+                return None;
+            };
+            let key = child(&self.place.key, key);
+            let place = Location::unwritten(self.place.file, key);
+            let declared = read(&Node::plain(text), place, &mut Findings::new(""));
+            debug_assert!(declared.is_some(), "{text} is no value of its key");
+            declared
+        })
     }
 
     /// The value of `key` that is written here.

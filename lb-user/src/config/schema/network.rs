@@ -30,46 +30,46 @@ section! {
         /// The physical port. Several networks share it if all but one have a `vlan`.
         required interface: Interface,
         /// The 802.1Q id of its frames, 1 to 4094.
-        optional vlan: Vlan = "untagged frames",
+        optional vlan: Vlan => "untagged frames",
         /// `host`: VIPs and SNAT addresses are the host's own addresses on this interface, and all other traffic stays
         /// the host's. SNAT addresses then need `ports`, in 1024-65535 and at most 56320, that nothing else on the host
         /// uses. Only for untagged networks that are not a tenant's.
-        optional address: Host = "all addresses are lb's alone, and the host has none of them",
+        optional address: Host => "all addresses are lb's alone, and the host has none of them",
         /// The addresses that clients may have: prefixes of any length.
-        optional sources: Clients = "`prefixes`, and `routes` except 0.0.0.0/0 and ::/0",
+        optional sources: Clients => "`prefixes`, and `routes` except 0.0.0.0/0 and ::/0",
         /// Whether a client that connects to a port of a VIP without a service gets a TCP reset or an ICMP port
         /// unreachable.
-        optional reject: Flag = "`false`",
+        optional reject: Flag = "false",
         /// The maximum number of established connections and answered UDP flows of its clients, 1 or more; further ones
         /// are refused. Without it a network may have, of the SNAT ports of each network that it has backends on, an
         /// equal part of what networks with `max_flows` leave, less `half_open` and `udp_flows`; all of them where no
         /// other network has backends. `lb check` prints the parts, and warns where the ports are too few.
-        optional max_flows: Flows = "a part of the SNAT ports that other networks use too, else no limit",
+        optional max_flows: Flows => "a part of the SNAT ports that other networks use too, else no limit",
         /// Slots for TCP connections that are not established yet, 64 to 65536. A new connection takes the oldest slot,
         /// and ends the flow that had it if that is still half-open: a flood ends nothing but itself. `lb status` shows
         /// how long a slot lasts.
-        optional half_open: Slots = "a quarter of its part of shared SNAT ports (see `max_flows`), 64 to 8192",
+        optional half_open: Slots => "a quarter of its part of shared SNAT ports (see `max_flows`), 64 to 8192",
         /// Slots for UDP flows, 64 to 65536. A new flow takes the oldest slot, and ends the flow that had it if that
         /// has no reply, or no packet for 10 s. `lb status` shows how long a slot lasts.
-        optional udp_flows: Slots = "a quarter of its part of shared SNAT ports (see `max_flows`), 64 to 8192",
+        optional udp_flows: Slots => "a quarter of its part of shared SNAT ports (see `max_flows`), 64 to 8192",
         /// The maximum of data bytes in a TCP segment to or from this network, 64 to 65495, and at most what a packet
         /// of its interface has room for. A SYN or SYN-ACK that announces more is changed, to the smaller number of the
         /// networks of its client and its backend. Clients behind an MTU of less than 1280 bytes need it: ICMP
         /// announces none below that to a backend. Where lb accepts connections itself (`sni`, `http`,
         /// `proxy_protocol`) the MTU of the interface alone counts.
-        optional mss: Mss = "the MTU of the interface less 40; with IPv6 less 60",
+        optional mss: Mss => "the MTU of the interface less 40; with IPv6 less 60",
         /// The on-link prefixes, of IPv4 (/8 to /30), IPv6 (/16 to /126) or both. VIPs and SNAT addresses lie in them.
         /// As every list of prefixes it has at most 1024. IPv6 is for services with `pool` alone, without `keepalive`
         /// and `proxy_protocol`, and not for networks with `address: host`.
         required[own] prefixes: OnLink,
         /// What is behind gateways.
-        optional[own] routes: Routes = "none",
+        optional[own] routes: Routes,
         /// The addresses that backends may have: on-link, or behind a gateway.
-        optional[own] backends: BackendPrefixes = "as `sources`",
+        optional[own] backends: BackendPrefixes => "as `sources`",
         /// The addresses that flows to this network's backends come from: free ones, for lb alone; at most 16, of both
         /// families. Each holds as many flows at a time as it has ports. Flows to IPv6 backends need one of IPv6. A
         /// text alone is an address.
-        optional[own] snat: Snat = "none, and no service can use backends here",
+        optional[own] snat: Snat => "none, and no service can use backends here",
     }
 }
 
@@ -89,7 +89,7 @@ section! {
         /// The address.
         required address: Address,
         /// The ports that flows have, in 1024-57343.
-        optional ports: Ports = "1024-57343",
+        optional ports: Ports => "`1024-57343`",
     }
 }
 

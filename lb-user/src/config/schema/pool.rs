@@ -27,13 +27,13 @@ section! {
         required network: Name,
         /// How a new flow gets its backend. `maglev`: by a hash of the flow; when a backend comes or goes, few
         /// flows change theirs.
-        optional balance: Balance = "`maglev`",
+        optional balance: Balance = "maglev",
         /// `v2`: each connection to a backend begins, before the client's own bytes, with a header of the PROXY
         /// protocol: client, VIP, with `sni` the requested name, and a unique id `SNATIP:PORT-MILLISECONDS` for `lb
         /// who`, or that of a proxy in front. Backends must expect it, also from checks of their own port, whose header
         /// has no client. lb accepts these connections itself and hands them over to the data plane, also those of a
         /// service with `pool`. Not for udp listeners. `none`: no header, where the defaults have `v2`.
-        optional proxy_protocol: Header = "`none`",
+        optional proxy_protocol: Header = "none",
         /// Keys that the parts of a cluster have, too.
         optional care: All<Care>,
         /// Backends: `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`), the long form, or a port of each node of a group, which
@@ -49,7 +49,7 @@ section! {
         /// Address and port.
         required address: AddressAndPort,
         /// The name that commands and counters have for it.
-        optional name: BackendName = "`ADDRESS:PORT`",
+        optional name: BackendName => "`ADDRESS:PORT`",
         /// Its share of new flows in relation to the others, 1 to 256.
         optional weight: Weight = "1",
     }
@@ -75,7 +75,7 @@ section! {
     /// A group of nodes, for pools and clusters to refer to.
     struct RawGroup = "group" {
         /// The network that the nodes are on. A cluster needs it.
-        optional network: Name = "that of the pool",
+        optional network: Name => "that of the pool",
         /// The nodes; at least one. A text alone is an address.
         required addresses: Nodes,
     }
@@ -85,7 +85,7 @@ section! {
     /// A node of a group.
     struct RawNode = "node" {
         /// The name that commands and counters have for a backend on it: a-z, 0-9, - and dots.
-        optional name: NodeName = "the address",
+        optional name: NodeName => "the address",
         /// The address.
         required address: Address,
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     cluster::{Apps, Cluster, Component, Routes},
-    declare::{Declared as _, Key, Section},
+    declare::{Declared as _, Default, Key, Section},
     file::{Defaults, RawFile, RawLimits},
     health_and_drain::RawHealth,
     network::{RawNetwork, RawRoute, RawSnat},
@@ -98,7 +98,11 @@ pub(super) fn default(key: &Key) -> String {
             let unless: Vec<_> = unless.iter().map(|key| format!("`{key}`")).collect();
             format!("required unless there is {}", unless.join(" or "))
         }
-        (false, _) => key.default.unwrap_or("none").to_owned(),
+        (false, _) => match key.default {
+            Default::None => "none".to_owned(),
+            Default::Value(text) => format!("`{text}`"),
+            Default::Means(words) => words.to_owned(),
+        },
     }
 }
 

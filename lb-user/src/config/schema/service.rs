@@ -26,21 +26,21 @@ section! {
         required[unless(sni, http)] pool: Name,
         /// The clients that may use it: prefixes of any length. The longest prefix of `allow` and `deny` that has the
         /// client decides.
-        optional allow: Clients = "the network's `sources`",
+        optional allow: Clients => "the network's `sources`",
         /// The clients that may not use it.
-        optional deny: Clients = "none",
+        optional deny: Clients,
         /// Keys that clusters have, too.
         optional life: All<Life>,
         /// The maximum number of established connections and answered UDP flows, 1 or more.
-        optional max_flows: Flows = "no limit",
+        optional max_flows: Flows => "no limit",
         /// The VIPs, such as `192.168.203.120:6443/tcp` or `[fd00::1]:53/udp`; at least one, and of the family of the
         /// backends: each family has a service and a pool of its own.
         required[own] listen: Listeners,
         /// Instead of `pool`: routes by the name in the TLS ClientHello; nothing is decrypted. Only with tcp
         /// listeners.
-        optional[own] sni: Whole<RawSni> = "none",
+        optional[own] sni: Whole<RawSni>,
         /// Instead of `pool`: routes by the Host of each HTTP request. Only with tcp listeners.
-        optional[own] http: Whole<RawHttp> = "none",
+        optional[own] http: Whole<RawHttp>,
     }
 }
 

@@ -27,12 +27,12 @@ section! {
         required routes: SniRoutes,
         /// For a client that sends no name and has no route: `alert` (the TLS alert `unrecognized_name`), `close`, or
         /// `{ pool: NAME }`.
-        optional no_name: Fallback = "`alert`",
+        optional no_name: Fallback = "alert",
         /// The same for a name without a route.
-        optional no_match: Fallback = "`alert`",
+        optional no_match: Fallback = "alert",
         /// For a ClientHello that may hide another name (ECH; browsers send the like to every server): `route` (the
         /// visible name decides), `count` (it decides, and `lb status` counts it) or `deny`.
-        optional ech: OnEch = "`route`",
+        optional ech: OnEch = "route",
         /// How long a client may take to send its ClientHello, 100ms to 1m.
         optional hello_timeout: BeginTime = "5s",
         /// The maximum size of a ClientHello in bytes, 1024 to 131396, the longest that there can be.
@@ -40,7 +40,7 @@ section! {
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
         /// protocol, version 2, whose client counts for `from` and `cluster_ids`; a connection of any other client with
         /// one is refused. `allow` must let the proxies in.
-        optional proxy_protocol_from: Clients = "none",
+        optional proxy_protocol_from: Clients,
     }
 }
 
@@ -50,10 +50,10 @@ section! {
         /// Where each name goes, as of `sni`.
         required routes: HttpRoutes,
         /// For a Host without a route: `alert` (status 421), `close`, or `{ pool: NAME }`.
-        optional no_match: Fallback = "`alert`",
+        optional no_match: Fallback = "alert",
         /// How a request gets its backend: by the `client`, or by the `host`, where requests for one name get the same
         /// one.
-        optional balance: RequestBalance = "`client`",
+        optional balance: RequestBalance = "client",
         /// How long a client may take to send the head of a request, 100ms to 1m.
         optional header_timeout: BeginTime = "5s",
         /// How long the body of a request may stop, 100ms to 1d; then the answer is 408.
@@ -70,26 +70,26 @@ section! {
     /// A route of a shared VIP.
     struct RawNameRoute = "route" {
         /// Whole names, in any case; `*.` in front stands for one label or more.
-        optional names: Texts = "none",
+        optional names: Texts,
         /// Regular expressions that match whole names.
-        optional regex: Expressions = "none",
+        optional regex: Expressions,
         /// For clients that send no name, instead of `names` and `regex`. The first such route for the client and its
         /// protocols is taken; a client without one falls under `no_name` of `sni`.
-        optional[only(sni)] no_name: Flag = "`false`",
+        optional[only(sni)] no_name: Flag => "`false`",
         /// For clients of these clusters, by the header of a proxy in front (TLV 0x20, which the nodes of a hosted
         /// cluster send), whatever name they send.
-        optional[only(sni)] cluster_ids: ClusterIds = "none",
+        optional[only(sni)] cluster_ids: ClusterIds,
         /// The proxies that may name these clusters, in `proxy_protocol_from`; required where the network has more
         /// than one cluster.
-        optional[only(sni)] proxies: Clients = "all proxies",
+        optional[only(sni)] proxies: Clients => "all proxies",
         /// Protocols (ALPN) of which the client offers one; for others the route does not exist.
-        optional[only(sni)] alpn: Protocols = "any client",
+        optional[only(sni)] alpn: Protocols => "any client",
         /// The clients that these names are for; for others the names are without a route, whatever a wildcard says.
-        optional from: Clients = "all that the service lets in",
+        optional from: Clients => "all that the service lets in",
         /// The pool that gets the flows.
-        optional pool: Name = "required unless there is `redirect`",
+        optional pool: Name => "required unless there is `redirect`",
         /// `https`, instead of a pool: a redirect to the same URL by https.
-        optional[only(http)] redirect: Redirect = "none",
+        optional[only(http)] redirect: Redirect,
     }
     also(keys) {
         /// Whether neither `pool` nor `redirect` is written.

@@ -14,15 +14,15 @@ section! {
     struct Life = "life" {
         /// How long an established connection may be idle before it is ended, 100ms to 30d, or `never`, which
         /// needs `keepalive`. Of UDP flows: how long one with a reply may be idle; not `never`.
-        optional idle_timeout: TimeOrNever = "2h10m; for UDP 2m",
+        optional idle_timeout: TimeOrNever => "2h10m; for UDP 2m",
         /// The idle time after which both ends of a connection get a keepalive probe. The connection of an end that
         /// leaves three probes unanswered is ended. An end without any answer since the start of lb may be unable to
         /// (it drops segments without TCP timestamps): its connection ends after `idle_timeout`, or after 2h10m where
         /// that is `never`. `idle_timeout` is at least twice as long and 1s; for less than 3s, `keepalive` and 4s. Only
         /// with a tcp listener.
-        optional keepalive: FlowTime = "no probes",
+        optional keepalive: FlowTime => "no probes",
         /// Whether clients that may not use the service get a reset or an ICMP error instead of silence.
-        optional reject: Flag = "`false`",
+        optional reject: Flag = "false",
     }
     also(keys) {
         /// Whether neither the entry nor the defaults have `keepalive`.
@@ -47,7 +47,7 @@ section! {
     struct RawLog = "log" {
         /// The file, by its path from the root: one JSON object in a line, with the time of its event. Lines are added
         /// to what is there. A file that was renamed (logrotate) is made anew with the next line.
-        optional flows: File = "no log",
+        optional flows: File => "no log",
     }
 }
 

@@ -6,10 +6,10 @@ use super::timeouts::is_own;
 use crate::config::{
     authorities::Library,
     duration::text,
-    health::{Health, OnDead},
+    health::Health,
     list::Named,
-    model::{BelowMinUp, DRAIN_TIMEOUT},
-    place::{At, Location},
+    model::BelowMinUp,
+    place::{At, Location, value_of},
     problem::Findings,
     schema::{LiteralPool, RawHealth},
 };
@@ -22,14 +22,6 @@ pub(super) struct Care {
     pub(super) min_up: u8,
     pub(super) below_min_up: BelowMinUp,
 }
-
-/// What a check has that does not say otherwise; times that are longer than its interval are as long.
-const INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-const FAST_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
-const FLAP_HOLD_DEFAULT: Duration = Duration::from_secs(30);
-const RISE_DEFAULT: u32 = 2;
-const FALL_DEFAULT: u32 = 3;
 
 /// What OpenShift requires of a load balancer of its API: a server whose `/readyz` changes is out, or back in,
 /// within this time.
@@ -49,16 +41,12 @@ impl Care {
         });
         Self {
             health,
-            drain_timeout: written(&raw.drain_timeout, Some(DRAIN_TIMEOUT)),
-            slow_start: written(&raw.slow_start, Duration::ZERO),
-            min_up: written(&raw.min_up, 0),
-            below_min_up: written(&raw.below_min_up, BelowMinUp::default()),
+            drain_timeout: value_of(&raw.drain_timeout),
+            slow_start: value_of(&raw.slow_start),
+            min_up: value_of(&raw.min_up),
+            below_min_up: value_of(&raw.below_min_up),
         }
     }
-}
-
-fn written<T: Copy>(raw: &Option<At<T>>, default: T) -> T {
-    raw.as_ref().map_or(default, |at| at.value)
 }
 
 /// Warns of checks that are too slow for an API of OpenShift.
@@ -83,77 +71,59 @@ fn check_openshift(
 }
 
 fn health(raw: &RawHealth, library: &mut Library, findings: &mut Findings) -> Option<Health> {
-    let interval = Interval::read(raw.interval.as_ref());
-    let timeout = interval.or_less("timeout", raw.timeout.as_ref(), TIMEOUT_DEFAULT, findings);
-    let fast_interval = interval.or_less(
+    let interval = raw.interval.as_ref();
+    let timeout = or_less("timeout", raw.timeout.as_ref(), interval, findings);
+    let fast_interval = or_less(
         "fast_interval",
         raw.fast_interval.as_ref(),
-        FAST_INTERVAL_DEFAULT,
+        interval,
         findings,
     );
     let check = raw.checks.first()?;
     Some(Health {
         check: check.check(library, findings),
         port: check.port.as_ref().map(|at| at.value),
-        interval: interval.time,
+        interval: value_of(&raw.interval).unwrap_or_default(),
         timeout,
-        rise: written(&raw.rise, RISE_DEFAULT),
-        fall: written(&raw.fall, FALL_DEFAULT),
+        rise: value_of(&raw.rise),
+        fall: value_of(&raw.fall),
         fast_interval,
-        flap_hold: written(&raw.flap_hold, FLAP_HOLD_DEFAULT),
-        on_dead: written(&raw.on_dead, OnDead::default()),
+        flap_hold: value_of(&raw.flap_hold),
+        on_dead: value_of(&raw.on_dead),
     })
 }
 
-/// The interval of checks, which other times must not exceed.
-struct Interval<'r> {
-    time: Duration,
-    /// Where it was written, readable or not.
-    place: Option<&'r Location>,
-    /// Whether it is what was meant.
-    known: bool,
-}
-
-impl<'r> Interval<'r> {
-    fn read(raw: Option<&'r At<Option<Duration>>>) -> Self {
-        let written = raw.and_then(|at| at.value);
-        Self {
-            time: written.unwrap_or(INTERVAL_DEFAULT),
-            place: raw.map(|at| &at.place),
-            known: raw.is_none() || written.is_some(),
-        }
-    }
-
-    /// The time `key`, which is no longer than this one.
-    fn or_less(
-        &self,
-        key: &str,
-        raw: Option<&At<Option<Duration>>>,
-        default: Duration,
-        findings: &mut Findings,
-    ) -> Duration {
-        let Some(&At {
-            ref place,
-            value: Some(time),
-        }) = raw
-        else {
-            return default.min(self.time);
+/// A time of a check that is no longer than its interval; one that is not written is as long, if it were longer.
+fn or_less(
+    key: &str,
+    time: Option<&At<Option<Duration>>>,
+    interval: Option<&At<Option<Duration>>>,
+    findings: &mut Findings,
+) -> Duration {
+    let (Some(time), Some(interval)) = (time, interval) else {
+        return Duration::ZERO;
+    };
+    // What could not be read is reported.
+    let (Some(value), Some(most)) = (time.value, interval.value) else {
+        return time.value.unwrap_or_default();
+    };
+    if value > most && time.place.is_written() {
+        // Reported at the entry's own key, not at the default that it is in conflict with.
+        let mut places = [&time.place, &interval.place].into_iter();
+        let own = places.find(|place| place.is_written() && is_own(place));
+        let place = own.unwrap_or(&time.place);
+        let origin = if interval.place.is_written() {
+            format!(" in {}", findings.line(&interval.place, place))
+        } else {
+            ", which is the default".to_owned()
         };
-        if self.known && time > self.time {
-            // Reported at the entry's own key, not at the default that it is in conflict with.
-            let mut places = [Some(place), self.place].into_iter().flatten();
-            let place = places.find(|place| is_own(place)).unwrap_or(place);
-            let origin = match self.place {
-                Some(at) => format!(" in {}", findings.line(at, place)),
-                None => ", which is the default".to_owned(),
-            };
-            let words = format!(
-                "a {key} of {} is longer than the interval of {}{origin}; expected at most as long",
-                text(time),
-                text(self.time)
-            );
-            findings.add(place, words);
-        }
-        time
+        let words = format!(
+            "a {key} of {} is longer than the interval of {}{origin}; expected at most as long",
+            text(value),
+            text(most)
+        );
+        findings.add(place, words);
+        return value;
     }
+    value.min(most)
 }

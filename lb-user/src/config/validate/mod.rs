@@ -22,7 +22,7 @@ use super::{
     expand::Expanded,
     model::{Config, Limits, Network, Role},
     names::Names,
-    place::{At, Location, MAIN},
+    place::{Location, MAIN, value_of},
     problem::Findings,
     schema::RawLimits,
 };
@@ -61,8 +61,8 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         limits,
         timeouts: timeouts::timeouts(&raw.timeouts),
         flow_log: timeouts::flow_log(raw.flow_log.as_ref(), findings),
-        watch: raw.watch.as_ref().is_some_and(|at| at.value),
-        on_stop: raw.on_stop.as_ref().map(|at| at.value).unwrap_or_default(),
+        watch: value_of(&raw.watch),
+        on_stop: value_of(&raw.on_stop),
     };
     check_rules(&config, findings);
     quota::check(&config, &raw.networks, findings);
@@ -109,15 +109,11 @@ fn limits(raw: &RawLimits) -> Limits {
         backends,
         pools,
     } = raw;
-    let default = Limits::default();
-    let or = |written: &Option<At<u32>>, default| written.as_ref().map_or(default, |at| at.value);
     Limits {
-        snat_addresses: snat_addresses
-            .as_ref()
-            .map_or(default.snat_addresses, |at| at.value),
-        services: or(services, default.services),
-        backends: or(backends, default.backends),
-        pools: or(pools, default.pools),
+        snat_addresses: value_of(snat_addresses),
+        services: value_of(services),
+        backends: value_of(backends),
+        pools: value_of(pools),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::config::{
     list::{List, Named},
     model::{Network, Role},
     names::Names,
-    place::{At, quote},
+    place::{At, quote, value_of},
     problem::Findings,
     schema::RawNetwork,
 };
@@ -47,7 +47,7 @@ pub(super) fn validate<'r>(
                 sources: known.sources.clone(),
                 backends: known.backends.clone(),
                 snat: known.snat.clone(),
-                reject: named.value.reject.as_ref().is_some_and(|at| at.value),
+                reject: value_of(&named.value.reject),
                 max_flows: named.value.max_flows.as_ref().map(|at| at.value),
                 half_open: slots(&named.value.half_open),
                 udp_flows: slots(&named.value.udp_flows),

@@ -15,7 +15,7 @@ use crate::config::{
     authorities::Library,
     list::{List, Named},
     model::{Backend, Pool, ProxyProtocol},
-    place::{At, Location, quote},
+    place::{At, Location, quote, value_of},
     problem::Findings,
     schema::{LiteralPool, RawBackend},
 };
@@ -30,7 +30,6 @@ pub(super) fn validate(
     let mut library = Library::default();
     let mut pools = Vec::new();
     for (index, named) in raw.elements.iter().enumerate() {
-        let balance = named.value.keys.balance.as_ref();
         let network = named.value.keys.network.as_ref();
         let network_index = network.and_then(|network| networks.names.find(network, findings));
         let backends = backends(&named.value, findings);
@@ -65,7 +64,7 @@ pub(super) fn validate(
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
-                balance: balance.map(|at| at.value).unwrap_or_default(),
+                balance: value_of(&named.value.keys.balance),
                 proxy_protocol: wants_header(&named.value).and_then(|at| at.value),
                 health: care.health,
                 drain_timeout: care.drain_timeout,
@@ -137,7 +136,7 @@ fn backends<'r>(raw: &'r LiteralPool, findings: &mut Findings) -> Vec<(Backend, 
     let mut tuples = HashMap::new();
     let mut names = written_names(raw, findings);
     for At { value: raw, .. } in &raw.backends.elements {
-        let weight = raw.weight.as_ref().map_or(1, |at| at.value);
+        let weight = value_of(&raw.weight);
         let Some(At { place, value }) = &raw.address else {
             continue;
         };

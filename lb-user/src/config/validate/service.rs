@@ -19,7 +19,7 @@ use crate::config::{
     listen::Listen,
     model::{Role, Rule, Service, any},
     names::Names,
-    place::{At, Location, quote},
+    place::{At, Location, quote, value_of},
     problem::Findings,
     schema::{AnyOrPrefixes, LiteralPool, RawService},
 };
@@ -96,7 +96,7 @@ pub(super) fn validate<'r>(
                 idle_timeout: life.idle_timeout,
                 udp_idle_timeout: life.udp_idle_timeout,
                 keepalive: life.keepalive,
-                reject: named.value.life.reject.as_ref().is_some_and(|at| at.value),
+                reject: value_of(&named.value.life.reject),
                 max_flows: named.value.max_flows.as_ref().map(|at| at.value),
             });
         }

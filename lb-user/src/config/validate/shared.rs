@@ -13,13 +13,10 @@ use crate::config::{
     listen::{Listen, Protocol},
     model::any,
     names,
-    place::{At, Location, quote},
+    place::{At, Location, quote, value_of},
     problem::Findings,
     schema::{AnyOrPrefixes, RawNameRoute, RawOtherwise, RawService, RawSni},
-    shared::{
-        BODY_TIMEOUT, Balance, DEFAULT_MAX_HEADER, DEFAULT_MAX_HELLO, Ech, HELLO_TIMEOUT, Http,
-        NameRoute, Otherwise, Sni, Target, To,
-    },
+    shared::{Http, NameRoute, Otherwise, Sni, Target, To},
 };
 
 /// The clients of a shared VIP.
@@ -51,9 +48,9 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
             routes: routes(named, &value.routes, everybody, &proxies, findings),
             no_name: otherwise(value.no_name.as_ref()),
             no_match: otherwise(value.no_match.as_ref()),
-            ech: or(&value.ech, Ech::default()),
-            hello_timeout: or(&value.hello_timeout, HELLO_TIMEOUT),
-            max_hello: or(&value.max_hello, DEFAULT_MAX_HELLO),
+            ech: value_of(&value.ech),
+            hello_timeout: value_of(&value.hello_timeout),
+            max_hello: value_of(&value.max_hello),
             proxies,
         }));
     }
@@ -61,18 +58,14 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
         return Some(Target::Http(Http {
             routes: routes(named, &value.routes, &IPV4, &[], findings),
             no_match: otherwise(value.no_match.as_ref()),
-            balance: or(&value.balance, Balance::default()),
-            header_timeout: or(&value.header_timeout, HELLO_TIMEOUT),
-            body_timeout: or(&value.body_timeout, BODY_TIMEOUT),
-            response_timeout: or(&value.response_timeout, BODY_TIMEOUT),
-            max_header: or(&value.max_header, DEFAULT_MAX_HEADER),
+            balance: value_of(&value.balance),
+            header_timeout: value_of(&value.header_timeout),
+            body_timeout: value_of(&value.body_timeout),
+            response_timeout: value_of(&value.response_timeout),
+            max_header: value_of(&value.max_header),
         }));
     }
     pool.as_ref().map(|at| Target::Pool(at.value.clone()))
-}
-
-fn or<T: Copy>(written: &Option<At<T>>, default: T) -> T {
-    written.as_ref().map_or(default, |at| at.value)
 }
 
 /// Every mention of a pool.

@@ -8,7 +8,7 @@ use crate::config::{
     listen::{Listen, Protocol},
     model::{TCP_IDLE, Timeouts, UDP_IDLE},
     names,
-    place::{At, Location},
+    place::{At, Location, value_of},
     problem::Findings,
     schema::{RawService, RawTimeouts},
 };
@@ -153,13 +153,10 @@ pub(super) fn is_own(place: &Location) -> bool {
 }
 
 pub(super) fn timeouts(raw: &RawTimeouts) -> Timeouts {
-    let or =
-        |written: &Option<At<Duration>>, default| written.as_ref().map_or(default, |at| at.value);
-    let default = Timeouts::default();
     Timeouts {
-        half_open: or(&raw.half_open, default.half_open),
-        half_closed: or(&raw.half_closed, default.half_closed),
-        udp: or(&raw.udp, default.udp),
+        half_open: value_of(&raw.half_open),
+        half_closed: value_of(&raw.half_closed),
+        udp: value_of(&raw.udp),
     }
 }
 

@@ -19,6 +19,18 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// A text without quotes that no file has.
+    pub(super) fn plain(text: &str) -> Self {
+        Self {
+            line: 0,
+            column: 0,
+            kind: Kind::Scalar {
+                text: text.to_owned(),
+                plain: true,
+            },
+        }
+    }
+
     /// The place of this node, which is the value of `key` in `file`.
     pub(super) fn place(&self, file: usize, key: String) -> Location {
         Location {

@@ -15,7 +15,6 @@ use super::{
 use crate::{
     api::Changes,
     config::{Config, Loaded, Warning, time_text},
-    control::applied::applied,
     model::names::backend_name,
     sources::DeclaredNow,
 };
@@ -110,7 +109,7 @@ impl Control {
             config, warnings, ..
         } = load(sources)?;
         let warnings = said(&warnings, self.running.config(), &config);
-        let before = applied(self.running.pins())?;
+        let before = self.running.config().clone();
         if confirm.is_some() {
             self.running.check_way_back(&config)?;
         }

@@ -7,10 +7,9 @@ use std::{io, os::fd::OwnedFd};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    config::Config,
     control::{
-        applied::applied, control_loop::Control, network_setup::remove_stale_links,
-        persisted_state::State, running::Running,
+        control_loop::Control, network_setup::remove_stale_links, persisted_state::State,
+        running::Running,
     },
     dataplane::version::{Pinned, pinned},
     proxy::{Acceptors, Legs},
@@ -21,18 +20,11 @@ use crate::{
 const GOES_ON: &str = "the process that was taking over ended before it was up: this one goes on";
 
 impl Control {
-    /// Rests: from now on the maps are the next process's. What must outlive this one is written. Gives what
-    /// is applied.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read what is applied.
-    pub async fn rest(&mut self) -> Result<Config> {
-        let applied = applied(self.running.pins())?;
+    /// Rests: from now on the maps are the next process's. What must outlive this one is written.
+    pub async fn rest(&mut self) {
         self.save();
         self.running.checks.rest();
         self.running.ending.expiry.rest().await;
-        Ok(applied)
     }
 
     /// Duplicates of the listeners of shared VIPs; nothing is accepted here any more.
@@ -55,17 +47,17 @@ impl Control {
         self.running.leave()
     }
 
-    /// The next process is gone: goes on with what was `applied`.
+    /// The next process is gone: goes on with what was applied.
     ///
     /// # Errors
     ///
     /// If the maps are not those of this process any more, or what was applied cannot be applied anew.
-    pub async fn go_on(&mut self, applied: &Config) -> Result<()> {
+    pub async fn go_on(&mut self) -> Result<()> {
         // Clients have waited long enough.
         self.running.shared_vips.acceptors.take_back();
         self.running.read_anew().context("read what is live")?;
         self.running.ending.expiry.go_on();
-        self.apply(applied).await?;
+        self.apply(&self.running.config().clone()).await?;
         // What the next process has written is not what this one knows.
         self.saved = State::default();
         self.save();

@@ -35,7 +35,7 @@ pub(super) async fn hand_over(
         log.leave_data_plane();
     }
     let pins = control.running.pins().clone();
-    let applied = control.rest().await?;
+    control.rest().await;
     if let Err(error) = heir.give(&lock, control.give()) {
         tracing::error!("the next process does not take over: {error:#}");
     }
@@ -49,7 +49,7 @@ pub(super) async fn hand_over(
         () = drain_all(flow_log) => return Ok(None),
     };
     if fate == Fate::Gone {
-        match control.go_on(&applied).await {
+        match control.go_on().await {
             Ok(()) => {
                 lock.sign();
                 if let Some(log) = flow_log

@@ -1,6 +1,7 @@
 //! One process takes over from another while connections come and go: RELIABILITY 2.
 
 use std::{
+    fs,
     net::{Ipv4Addr, SocketAddrV4},
     sync::atomic::{AtomicBool, Ordering},
     thread::{self, ScopedJoinHandle},
@@ -246,6 +247,11 @@ fn a_process_goes_on_when_its_heir_dies() -> Result<()> {
     .enumerate()
     {
         let words = || format!("heir {round}");
+        if round == 0 {
+            // Its file is for a start: this process knows what is applied.
+            let applied = format!("/var/lib/lb/{}/applied.json", topology.run());
+            fs::remove_file(applied)?;
+        }
         let before = lb.begin_take_over(file, &[])?;
         let doom = kill_at_step::kill_before(topology.run(), lb.process().id(), moment)?;
         let end = poll::until("its end", 3 * LIMIT, || Ok(doom.is_over().then_some(())));

@@ -50,7 +50,7 @@ pub(super) fn text(config: &Config, origins: &Origins) -> io::Result<String> {
     Ok(text)
 }
 
-/// An entry of the mapping of names `of`, with its comments.
+/// An entry of the mapping of names that is called `of`, with its comments.
 fn named(
     entry: &Value,
     section: &'static Section,
@@ -161,14 +161,15 @@ fn file(config: &Config) -> io::Result<Keys> {
     Ok(keys)
 }
 
+/// The mappings of named entries.
 fn each<T>(all: &[T], form: impl Fn(&T) -> io::Result<Keys>) -> io::Result<Value> {
     all.iter().map(|one| form(one).map(Value::Object)).collect()
 }
 
+/// The data of a mapping; a word alone is a key without more.
 fn keys(data: impl Serialize) -> io::Result<Keys> {
     match serde_json::to_value(data)? {
         Value::Object(keys) => Ok(keys),
-        // An enum without more data.
         value => Ok([(value.as_str().unwrap_or_default().to_owned(), json!({}))]
             .into_iter()
             .collect()),

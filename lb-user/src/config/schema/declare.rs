@@ -1,9 +1,9 @@
 //! A section of the configuration is declared once, by [`section!`]: its keys, what each one is, and what
 //! it means.
 //!
-//! To add a key, write one entry into its section, `required KEY: KIND,`, or `optional KEY: KIND`
-//! with what it is without being written, and its meaning above it, use the new field in `validate`, and write the key into `config/lb.yaml`. The
-//! list of known keys, the reader, what `defaults` may have, `docs/configuration.md` and the comments of
+//! To add a key, write one entry into its section, `required KEY: KIND,`, or `optional KEY: KIND = "DEFAULT",`
+//! with its meaning above it, use the new field in `validate`, and write the key into `config/lb.yaml`. The list
+//! of known keys, the reader, the default, what `defaults` may have, `docs/configuration.md` and the comments of
 //! `config/lb.yaml` follow from that. The kinds are in `kinds.rs`; one that is read in another way than the
 //! existing ones, such as with another range, is added there, or beside the section that has it.
 
@@ -50,7 +50,7 @@ pub(in crate::config) struct Key {
     /// Keys beside which it is not required, and not taken from `defaults` either.
     pub(in crate::config) unless: &'static [&'static str],
     /// What an optional key is without being written.
-    pub(in crate::config) default: Default,
+    pub(in crate::config) default: DefaultValue,
     /// Whether `defaults` cannot have it.
     pub(in crate::config) own: bool,
     /// The forms of the section that have this key; none: all of them.
@@ -63,7 +63,7 @@ pub(in crate::config) struct Key {
 
 /// What a key is that is not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::config) enum Default {
+pub(in crate::config) enum DefaultValue {
     /// Absent.
     None,
     /// As if this were written.
@@ -83,7 +83,7 @@ impl Key {
             about,
             required: false,
             unless: &[],
-            default: Default::None,
+            default: DefaultValue::None,
             own: false,
             only: &[],
             inside: K::INSIDE,
@@ -103,14 +103,14 @@ impl Key {
 
     pub(in crate::config) const fn value(self, text: &'static str) -> Self {
         Self {
-            default: Default::Value(text),
+            default: DefaultValue::Value(text),
             ..self
         }
     }
 
     pub(in crate::config) const fn means(self, words: &'static str) -> Self {
         Self {
-            default: Default::Means(words),
+            default: DefaultValue::Means(words),
             ..self
         }
     }
@@ -129,16 +129,11 @@ impl Key {
 }
 
 /// The values of a section.
-pub(in crate::config) trait Declared: std::default::Default {
+pub(in crate::config) trait Declared: Default {
     const SECTION: &'static Section;
 
     /// Reads every key; `defaults` fill in what is not written.
     fn read(keys: &Mapping<'_>, findings: &mut Findings) -> Self;
-
-    /// The declared values, and lists of which nothing is known: of a mapping that could not be read, or is made up.
-    fn unknown() -> Self {
-        Self::read(&Mapping::unknown(Self::SECTION), &mut Findings::new(""))
-    }
 }
 
 /// Declares a section: `struct TYPE = NAME { KEYS }`. A key is
@@ -178,8 +173,13 @@ macro_rules! section {
         }
 
         impl Default for $Type {
+            /// The declared values, and lists of which nothing is known.
             fn default() -> Self {
-                <Self as $crate::config::schema::declare::Declared>::unknown()
+                use $crate::config::{
+                    problem::Findings,
+                    schema::{declare::Declared as _, mapping::Mapping},
+                };
+                Self::read(&Mapping::unknown(Self::SECTION), &mut Findings::new(""))
             }
         }
 

@@ -1,7 +1,7 @@
 //! A mapping with the keys of a section, and what `defaults` have for it.
 
 use super::{
-    declare::{Default, Key, Section},
+    declare::{DefaultValue, Key, Section},
     reader::{entries, place_of},
 };
 use crate::config::{
@@ -75,7 +75,7 @@ impl<'n> Mapping<'n> {
         Some(mapping)
     }
 
-    /// One that could not be read: each key may have been in it.
+    /// One that could not be read, or is made up: no key is known not to be in it.
     pub(in crate::config) fn unknown(section: &'static Section) -> Self {
         Self {
             place: Location::root(MAIN),
@@ -170,7 +170,7 @@ impl<'n> Mapping<'n> {
             _ => self.own(key, findings, &read),
         };
         written.or_else(|| {
-            let Default::Value(text) = rule?.default else {
+            let DefaultValue::Value(text) = rule?.default else {
                 return None;
             };
             let key = child(&self.place.key, key);

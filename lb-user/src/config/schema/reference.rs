@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     cluster::{Apps, Cluster, Component, Routes},
-    declare::{Declared as _, Default, Key, Section},
+    declare::{Declared as _, DefaultValue, Key, Section},
     file::{Defaults, RawFile, RawLimits},
     health_and_drain::RawHealth,
     network::{RawNetwork, RawRoute, RawSnat},
@@ -99,9 +99,9 @@ pub(super) fn default(key: &Key) -> String {
             format!("required unless there is {}", unless.join(" or "))
         }
         (false, _) => match key.default {
-            Default::None => "none".to_owned(),
-            Default::Value(text) => format!("`{text}`"),
-            Default::Means(words) => words.to_owned(),
+            DefaultValue::None => "none".to_owned(),
+            DefaultValue::Value(text) => format!("`{text}`"),
+            DefaultValue::Means(words) => words.to_owned(),
         },
     }
 }

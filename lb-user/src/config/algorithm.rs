@@ -1,7 +1,5 @@
 //! How a pool's new flows are divided among its backends.
 
-use std::fmt;
-
 use lb_common::maglev::{self, TableMember};
 use serde::{Deserialize, Serialize};
 
@@ -30,13 +28,5 @@ impl Algorithm {
         match self {
             Self::Maglev => maglev::build(members),
         }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Maglev => "maglev",
-        })
     }
 }

@@ -1,6 +1,6 @@
 //! How the backends of a pool are checked, and how soon that shows.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -101,14 +101,4 @@ pub enum OnDead {
     Drain,
     /// Both ends get a reset at once.
     Reset,
-}
-
-impl fmt::Display for OnDead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Drain => "drain",
-            Self::Reset => "reset",
-        })
-    }
 }

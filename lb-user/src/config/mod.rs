@@ -35,6 +35,7 @@ mod quota;
 mod schema;
 mod shared;
 mod validate;
+mod words;
 mod yaml;
 
 mod did_you_mean;

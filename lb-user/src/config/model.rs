@@ -3,7 +3,7 @@
 //! It is kept as data of this shape: what a later version adds to it has `#[serde(default)]`, and what one leaves out is
 //! no error.
 
-use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 #[cfg(test)]
@@ -80,15 +80,6 @@ pub enum OnStop {
     Forward,
     /// No client is served until the next start: a standby may take the addresses.
     Drop,
-}
-
-impl fmt::Display for OnStop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Forward => "forward",
-            Self::Drop => "drop",
-        })
-    }
 }
 
 /// One layer-2 network that the load balancer is attached to.
@@ -204,16 +195,6 @@ pub enum Role {
     Uplink,
 }
 
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Mgmt => "mgmt",
-            Self::Tenant => "tenant",
-            Self::Uplink => "uplink",
-        })
-    }
-}
-
 /// Backends of one network that serve the same thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
@@ -253,14 +234,6 @@ pub enum ProxyProtocol {
     V2,
 }
 
-impl fmt::Display for ProxyProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V2 => "v2",
-        })
-    }
-}
-
 /// How long a drained backend's flows may go on: more than the 70 s that an API server takes to shut
 /// down, and what other balancers wait.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -274,15 +247,6 @@ pub enum BelowMinUp {
     Refuse,
     /// New flows go to all backends that the operator has not taken out, whatever their checks find.
     All,
-}
-
-impl fmt::Display for BelowMinUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refuse => "refuse",
-            Self::All => "all",
-        })
-    }
 }
 
 /// One place that flows can be sent to.

@@ -1,6 +1,6 @@
 //! Services that share a VIP: what a client requests decides which pool it gets.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -167,16 +167,6 @@ pub enum Ech {
     Deny,
 }
 
-impl fmt::Display for Ech {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Route => "route",
-            Self::Count => "count",
-            Self::Deny => "deny",
-        })
-    }
-}
-
 /// Which backend of a pool gets a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -186,15 +176,6 @@ pub enum Balance {
     Client,
     /// By the Host: the same backend for the same one.
     Host,
-}
-
-impl fmt::Display for Balance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Client => "client",
-            Self::Host => "host",
-        })
-    }
 }
 
 /// The most that [`Sni::max_hello`] can be: a hello has no more bytes. Every client that is waited for may have as many

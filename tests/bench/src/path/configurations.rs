@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use lb_common::maps::snat::FLOWS_PER_ADDRESS;
-use lb_tests::topology::path;
+use lb_tests::{product::config::Config, topology::path};
 
 /// What clients send to, on the two ports from `PORT` on.
 pub(crate) const VIP: Ipv4Addr = path::address(0, 0, 10);
@@ -19,40 +19,35 @@ pub(crate) const ROOM: u32 = 2 * SNAT as u32 * FLOWS_PER_ADDRESS as u32;
 
 /// Two services, each with a network of backends behind it: a network has room for 16 SNAT addresses of 56,320
 /// flows each.
-pub(crate) fn lb() -> String {
-    let snat = |network: usize| {
-        let addresses = (1..=SNAT).map(|last| path::address(network, 2, last).to_string());
-        addresses.collect::<Vec<_>>().join(", ")
+pub(crate) fn lb() -> Config {
+    let [tenant, one, two] = path::NETWORKS.map(|network| format!("{network}/16"));
+    let snat = |network| (1..=SNAT).map(move |last| path::address(network, 2, last));
+    let backends = |network| {
+        let addresses = (1..=BACKENDS).map(move |last| path::address(network, 1, last));
+        addresses.map(|address| format!("{address}:{NODE_PORT}"))
     };
-    let backends = |network: usize| {
-        let backends = (1..=BACKENDS)
-            .map(|last| format!("\"{}:{NODE_PORT}\"", path::address(network, 1, last)));
-        backends.collect::<Vec<_>>().join(", ")
-    };
-    format!(
-        "version: 1
-networks:
-  tenant: {{ role: tenant, interface: eth0, prefixes: [{tenant}/16], half_open: 65536 }}
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [{one}/16], snat: [{one_snat}] }}
-  mgmt-2: {{ role: mgmt, interface: eth2, prefixes: [{two}/16], snat: [{two_snat}] }}
-pools:
-  one: {{ network: mgmt, backends: [{one_backends}] }}
-  two: {{ network: mgmt-2, backends: [{two_backends}] }}
-services:
-  one: {{ network: tenant, listen: [\"{VIP}:{PORT}/tcp\"], pool: one }}
-  two: {{ network: tenant, listen: [\"{VIP}:{other}/tcp\"], pool: two }}
-limits: {{ snat_addresses: {} }}
-",
-        2 * SNAT,
-        tenant = path::NETWORKS[0],
-        one = path::NETWORKS[1],
-        two = path::NETWORKS[2],
-        one_snat = snat(1),
-        two_snat = snat(2),
-        one_backends = backends(1),
-        two_backends = backends(2),
-        other = PORT + 1,
-    )
+    let listen = |port| format!("{VIP}:{port}");
+    Config::new()
+        .network("tenant", |network| {
+            network
+                .nic("tenant", "eth0", &tenant)
+                .set("half_open", 65_536)
+        })
+        .network("mgmt", |network| {
+            network.nic("mgmt", "eth1", &one).snat(snat(1))
+        })
+        .network("mgmt-2", |network| {
+            network.nic("mgmt", "eth2", &two).snat(snat(2))
+        })
+        .pool("one", |pool| pool.on("mgmt").backends(backends(1)))
+        .pool("two", |pool| pool.on("mgmt-2").backends(backends(2)))
+        .service("one", |service| {
+            service.on("tenant").tcp(listen(PORT)).pool("one")
+        })
+        .service("two", |service| {
+            service.on("tenant").tcp(listen(PORT + 1)).pool("two")
+        })
+        .set("limits.snat_addresses", 2 * SNAT)
 }
 
 pub(crate) const FLOWTABLE_PROBE: &str =

@@ -89,7 +89,7 @@ impl Who {
                 String::new(),
                 "an XDP program on both NICs: other MAC addresses, then bpf_redirect".to_owned(),
             ),
-            Self::Lb => (lb_version()?, configurations::lb()),
+            Self::Lb => (lb_version()?, configurations::lb().to_string()),
             Self::Route => (kernel()?, "net.ipv4.ip_forward = 1".to_owned()),
             Self::Nft => (version("nft", &["--version"])?, configurations::nft(false)),
             Self::Flowtable => (version("nft", &["--version"])?, configurations::nft(true)),

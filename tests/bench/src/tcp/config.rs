@@ -1,6 +1,7 @@
 //! What every carrier of connections is told, in its own language.
 
-use lb_tests::{topology::path, traffic::hello::CAPTURED_NAME};
+use lb_tests::{product::config::Config, topology::path, traffic::hello::CAPTURED_NAME};
+use serde_json::json;
 
 use crate::path::configurations::{BACKENDS, NODE_PORT, PORT, VIP};
 
@@ -10,30 +11,25 @@ fn backends() -> impl Iterator<Item = String> {
 }
 
 /// `lb`: a service that looks at addresses, or one that looks at the name in the hello.
-pub(crate) fn lb(by_name: bool) -> String {
-    let snat = (1..=10).map(|last| path::address(1, 2, last).to_string());
-    let backends: Vec<String> = backends().map(|backend| format!("\"{backend}\"")).collect();
-    let to = if by_name {
-        format!("sni: {{ routes: [{{ names: [{CAPTURED_NAME}], pool: one }}] }}")
-    } else {
-        "pool: one".to_owned()
-    };
-    format!(
-        "version: 1
-networks:
-  tenant: {{ role: tenant, interface: eth0, prefixes: [{tenant}/16] }}
-  mgmt: {{ role: mgmt, interface: eth1, prefixes: [{mgmt}/16], snat: [{snat}] }}
-pools:
-  one: {{ network: mgmt, backends: [{backends}] }}
-services:
-  shared: {{ network: tenant, listen: [\"{VIP}:{PORT}/tcp\"], {to} }}
-limits: {{ snat_addresses: 10 }}
-",
-        tenant = path::NETWORKS[0],
-        mgmt = path::NETWORKS[1],
-        snat = snat.collect::<Vec<_>>().join(", "),
-        backends = backends.join(", "),
-    )
+pub(crate) fn lb(by_name: bool) -> Config {
+    let [tenant, mgmt, ..] = path::NETWORKS.map(|network| format!("{network}/16"));
+    let snat = (1..=10).map(|last| path::address(1, 2, last));
+    let routes = json!([{ "names": [CAPTURED_NAME], "pool": "one" }]);
+    Config::new()
+        .network("tenant", |network| network.nic("tenant", "eth0", &tenant))
+        .network("mgmt", |network| {
+            network.nic("mgmt", "eth1", &mgmt).snat(snat)
+        })
+        .pool("one", |pool| pool.on("mgmt").backends(backends()))
+        .service("shared", |service| {
+            let service = service.on("tenant").tcp(format!("{VIP}:{PORT}"));
+            if by_name {
+                service.set("sni.routes", routes)
+            } else {
+                service.pool("one")
+            }
+        })
+        .set("limits.snat_addresses", 10)
 }
 
 /// The kernel's NAT: DNAT by a hash of the client to all backends, and masquerade.

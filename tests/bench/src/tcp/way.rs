@@ -99,8 +99,8 @@ impl Way {
     pub(crate) fn configuration(self) -> String {
         match self {
             Self::Bare | Self::Route => String::new(),
-            Self::Lb => config::lb(false),
-            Self::LbShared => config::lb(true),
+            Self::Lb => config::lb(false).to_string(),
+            Self::LbShared => config::lb(true).to_string(),
             Self::Nft => config::nft(false),
             Self::Flowtable => config::nft(true),
             Self::Ipvs => config::ipvs(),

@@ -5,6 +5,7 @@ pub(crate) const HELP: &str = "\
 Usage: cargo xtask <command>
 
   setup [--yes]          look at this machine, then install what is missing
+  build [--yes]          set up what a build needs, and build lb: target/release/lb; no root needed
   run [--once] [--yes]   set up, build, and run the lab: real traffic through network
                          namespaces; stays up until Ctrl-C, with --once exits after the proof
   run --clusters [--once] [--yes]
@@ -24,7 +25,7 @@ Usage: cargo xtask <command>
   bench [--quick] [--yes] [WORDS]
                          set up, build, and measure lb beside what would be used instead of it;
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
-  check                  format, floors, lints, docs, licences and dependencies; no root needed
+  check                  format, floors, links, lints, docs, licences, dependencies; no root needed
   floors [FOLDER]        how the modules of a crate (lb-user/src, or that of FOLDER) need one another
   reference              write docs/configuration.md and the comments of config/lb.yaml from the
                          declarations of lb-user; no root needed
@@ -39,6 +40,9 @@ pub(crate) enum Request {
     /// With lb-bench's own words.
     Bench {
         words: Vec<String>,
+        yes: bool,
+    },
+    Build {
         yes: bool,
     },
     Check,
@@ -114,6 +118,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
     match command.as_str() {
         "help" | "-h" | "--help" => Ok(Request::Help),
         "bench" => Ok(bench(words)),
+        "build" => flags("build", words, ["--yes"]).map(|[yes]| Request::Build { yes }),
         "check" => flags("check", words, []).map(|[]| Request::Check),
         "reference" => flags("reference", words, []).map(|[]| Request::Reference),
         "floors" => match (words.next(), words.next()) {
@@ -264,6 +269,7 @@ mod tests {
             "`--kernels` takes nothing but `--yes`"
         );
         assert_eq!(parsed("setup"), Ok(Request::Setup { yes: false }));
+        assert_eq!(parsed("build --yes"), Ok(Request::Build { yes: true }));
     }
 
     #[test]

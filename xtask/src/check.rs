@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{
     cmd::{Cmd, text_of},
-    floors, setup,
+    floors, links, setup,
     steps::{Outcome, Steps},
     stock::Purpose,
     workspace::Workspace,
@@ -41,6 +41,7 @@ pub(crate) fn all(workspace: &Workspace, steps: &mut Steps) {
         workspace.cargo().args(["fmt", "--all", "--check"]).run()
     });
     steps.run("floors", || floors::check(workspace));
+    steps.run("links", || links::check(&workspace.root));
     steps.run("lints, host", || clippy_host(workspace).run());
     steps.run("lints, eBPF", || clippy_ebpf(workspace).run());
     steps.run("docs", || docs(workspace).run());

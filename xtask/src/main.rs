@@ -12,6 +12,7 @@ mod floors;
 mod host;
 mod kernels;
 mod linker;
+mod links;
 mod netns;
 mod packages;
 /// The pinned versions.
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
 fn dispatch(request: &Request) -> Result<ExitCode> {
     match request {
         Request::Bench { words, yes } => bench::bench(words, *yes),
+        Request::Build { yes } => run::build_lb(*yes),
         Request::Check => check::check(),
         Request::Floors(folder) => floors::print(folder.as_deref()).map(|()| ExitCode::SUCCESS),
         Request::Help => {

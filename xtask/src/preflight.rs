@@ -15,10 +15,10 @@ const KERNEL_FLOOR: (u32, u32) = (5, 14);
 const DISK_WANTED_KIB: u64 = 4 << 20;
 const DISK_FLOOR_KIB: u64 = 2 << 20;
 
-/// Every finding for `purpose`. A check is compiled but not run, so it does not need the kernel.
+/// Every finding for `purpose`. What is compiled but not run does not need the kernel.
 pub(crate) fn judge(host: &Host, stock: &Stock, purpose: Purpose) -> Vec<Finding> {
     let mut findings = vec![system(host), architecture(host), rustup(stock)];
-    if purpose != Purpose::Check {
+    if !matches!(purpose, Purpose::Build | Purpose::Check) {
         findings.extend([kernel(host), btf(host), veth(host), surroundings(host)]);
         findings.extend([lockdown(host), bpffs(host)]);
     }
@@ -132,7 +132,7 @@ fn bpffs(host: &Host) -> Finding {
 fn privilege(host: &Host, purpose: Purpose) -> Finding {
     const CHECKED: &str = "privileges";
     let missing = |found: &str, advice: &str| match purpose {
-        Purpose::Check => Finding::ok(CHECKED, "none, and none are needed"),
+        Purpose::Build | Purpose::Check => Finding::ok(CHECKED, "none, and none are needed"),
         Purpose::Bench | Purpose::Run | Purpose::Setup | Purpose::Test => {
             Finding::stop(CHECKED, found, advice)
         }

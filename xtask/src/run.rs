@@ -28,6 +28,19 @@ pub(crate) fn run(request: &RunRequest) -> Result<ExitCode> {
     Err(command.args(words).exec())
 }
 
+/// Sets up what a build needs, builds `lb`, and prints where it is.
+///
+/// # Errors
+/// When set-up or cargo fails.
+pub(crate) fn build_lb(yes: bool) -> Result<ExitCode> {
+    let workspace = setup::ensure(Purpose::Build, yes)?;
+    let cargo = workspace.cargo();
+    let words = ["build", "--release", "--package", "lb-user", "--bin", "lb"];
+    cargo.args(words).run().context("build lb")?;
+    println!("{}", lb(&workspace).display());
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Builds `lb`, the lab and the bench, as the user.
 ///
 /// # Errors

@@ -11,6 +11,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Bench,
+    /// Of `lb` alone.
+    Build,
     Check,
     Run,
     Setup,
@@ -95,7 +97,7 @@ impl Stock {
     /// The commands that `purpose` needs and that are not there.
     pub(crate) fn lacking(&self, purpose: Purpose) -> Vec<&'static Need> {
         let is_needed = |need: &&Need| match purpose {
-            Purpose::Check => false,
+            Purpose::Build | Purpose::Check => false,
             Purpose::Run => !need.tests_only,
             Purpose::Bench | Purpose::Setup | Purpose::Test => true,
         };
@@ -106,14 +108,14 @@ impl Stock {
     /// or may be refused comes first.
     pub(crate) fn missing(&self, purpose: Purpose, bpffs: bool) -> Vec<Item> {
         let builds = purpose != Purpose::Check;
-        let checks = !matches!(purpose, Purpose::Bench | Purpose::Run);
+        let checks = !matches!(purpose, Purpose::Bench | Purpose::Build | Purpose::Run);
         let mut items = Vec::new();
         let lacking = self.lacking(purpose);
         if !lacking.is_empty() {
             let names = lacking.iter().map(|need| need.package(self.family));
             items.push(Item::Packages(names.collect()));
         }
-        if builds && !bpffs {
+        if builds && purpose != Purpose::Build && !bpffs {
             items.push(Item::Bpffs);
         }
         if !self.missing_components.is_empty() || !self.toolchain {
@@ -236,6 +238,20 @@ pub(crate) mod tests {
             Item::CargoDeny,
         ];
         assert_eq!(bare().missing(Purpose::Check, false), items);
+    }
+
+    #[test]
+    fn a_build_needs_the_toolchain_and_the_linker_alone() {
+        let items = [
+            Item::Toolchain {
+                components: COMPONENTS.into(),
+            },
+            Item::Linker {
+                prebuilt: false,
+                packages: vec!["llvm-22-dev"],
+            },
+        ];
+        assert_eq!(bare().missing(Purpose::Build, false), items);
     }
 
     #[test]

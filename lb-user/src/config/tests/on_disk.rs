@@ -60,6 +60,28 @@ fn every_example_is_valid_and_means_the_same_when_written_out() {
 }
 
 #[test]
+fn every_configuration_of_the_documents_is_valid() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let pages = fs::read_dir(root.join("docs")).unwrap();
+    let pages = pages.map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let mut configurations = 0;
+    for page in pages.chain([root.join("README.md")]) {
+        let text = fs::read_to_string(&page).unwrap();
+        let blocks = text.split("```yaml\n").skip(1);
+        let blocks = blocks.map(|rest| rest.split("```").next().unwrap());
+        for block in blocks.filter(|block| block.starts_with("version:")) {
+            let name = page.display().to_string();
+            if let Err(problems) = parse(&name, block) {
+                panic!("{problems}");
+            }
+            configurations += 1;
+        }
+    }
+    assert!(configurations > 0);
+}
+
+#[test]
 fn whatever_is_written_out_means_the_same() {
     let config = parse("lb.yaml", include_str!("kept/lb.yaml"))
         .unwrap_or_else(|problems| panic!("{problems}"));

@@ -114,3 +114,55 @@ fn all_prefixes_together_have_an_end() {
     assert_eq!(found[0].1, "services");
     assert!(found[0].2.contains("there is room for 65536"), "{found:?}");
 }
+
+/// The warnings of the file with some lines replaced, as (line, key, name, words).
+fn warned(changes: &[(usize, &str)]) -> Vec<(usize, String, &'static str, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lb.yaml");
+    std::fs::write(&path, file(changes)).unwrap();
+    let warnings = load_text(&path).unwrap().warnings.into_iter();
+    let warnings =
+        warnings.map(|Warning { name, problem }| (problem.line, problem.key, name, problem.words));
+    warnings.collect()
+}
+
+#[test]
+fn an_allow_that_no_client_can_match_is_warned_of() {
+    let with = |rest: &str| {
+        format!(
+            "  api-a: {{ network: tenant-a, listen: [\"192.168.203.110:6443/tcp\"], pool: kas-a, {rest} }}"
+        )
+    };
+    let found = warned(&[(10, &with("allow: [192.168.203.0/25, 172.16.0.0/12]"))]);
+    let words = "no client of network tenant-a has an address in 172.16.0.0/12, so service api-a lets none in by it; its \
+                 sources are 192.168.203.0/24";
+    let key = "services.api-a.allow[1]".to_owned();
+    assert_eq!(found, [(10, key, "idle-allow", words.to_owned())]);
+    for fine in [
+        "allow: any",
+        "allow: [192.168.0.0/16]",
+        "allow: [192.168.203.7/32]",
+        "deny: [172.16.0.0/12]",
+    ] {
+        assert_eq!(warned(&[(10, &with(fine))]), [], "{fine}");
+    }
+    let open = tenant("prefixes: [192.168.203.0/24], sources: any");
+    let far = with("allow: [172.16.0.0/12]");
+    assert_eq!(warned(&[(4, &open), (10, &far)]), []);
+}
+
+#[test]
+fn a_prefix_of_mgmt_that_contains_a_tenants_is_warned_of() {
+    let wide = mgmt("prefixes: [10.32.96.0/20, 192.168.0.0/16], snat: [10.32.96.50]");
+    let words = "192.168.0.0/16 of network mgmt contains 192.168.203.0/24 of the tenant's network tenant-a; expected \
+                 prefixes of its own";
+    let key = "networks.mgmt.prefixes[1]".to_owned();
+    assert_eq!(
+        warned(&[(3, &wide)]),
+        [(3, key, "tenant-in-mgmt", words.to_owned())]
+    );
+    let inside = tenant("prefixes: [10.32.0.0/16]");
+    let api = api("\"10.32.0.10:6443/tcp\"");
+    let other = "  dns-a: { network: tenant-a, listen: [\"10.32.0.10:53/udp\"], pool: kas-a }";
+    assert_eq!(warned(&[(4, &inside), (10, &api), (11, other)]), []);
+}

@@ -77,6 +77,12 @@ pub(super) struct Facts<'r> {
 }
 
 impl<'r> Facts<'r> {
+    /// Whether none of the clients that the network lets in has an address in `prefix`, as far as sources could be read.
+    pub(super) fn has_no_client_in(&self, prefix: &IpNet) -> bool {
+        let overlaps = |source: &IpNet| source.contains(prefix) || prefix.contains(source);
+        !self.sources.iter().any(overlaps)
+    }
+
     pub(super) fn read(
         named: &'r Named<RawNetwork>,
         role: Option<Role>,

@@ -7,6 +7,7 @@
 mod address_index;
 mod family;
 mod health_and_drain;
+mod likely_mistakes;
 mod network;
 mod pool;
 mod prefixes;
@@ -49,6 +50,8 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     let (services, usage) = service::validate(&raw.services, &known, &pool_names, findings);
     let pools = pool::validate(&raw.pools, &known, &usage, findings);
     service::check_directions(&raw.services, &known, &pool_names, &raw.pools, findings);
+    likely_mistakes::check_allow(&raw.services, &known, findings);
+    likely_mistakes::check_mgmt(&raw.networks, findings);
     shared::check_claims(&raw.services, findings);
     proxy::check_listeners(&raw.services, &pool_names, &raw.pools, findings);
     family::check(&raw.services, &pool_names, &raw.pools, findings);

@@ -93,7 +93,7 @@ pub const fn counters_index(hook: Hook, network: u16) -> u32 {
 }
 
 macro_rules! drop_reasons {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $label:literal, $help:literal;)+) => {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $label:literal, $help:literal, $remedy:literal;)+) => {
         /// Why a packet was dropped. The numbers are never reused.
         #[repr(u8)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,11 @@ macro_rules! drop_reasons {
             pub const fn help(self) -> &'static str {
                 match self { $(Self::$name => $help,)+ }
             }
+
+            /// What an operator does about it, for the reference.
+            pub const fn remedy(self) -> &'static str {
+                match self { $(Self::$name => $remedy,)+ }
+            }
         }
     };
 }
@@ -137,46 +142,86 @@ const _: () = {
 };
 
 drop_reasons! {
-    Malformed = 0, "malformed", "The headers contradict each other or the length of the frame.";
-    NotDeclared = 1, "not_declared", "On a tenant network, to an address that is neither a VIP nor a SNAT address.";
-    NoService = 2, "no_service", "To a VIP, but no service listens on that port and protocol.";
-    UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP; with IPv6 extension headers that are not carried; or to a shared VIP with IP options or in fragments.";
-    Fragment = 4, "fragment", "A fragment of what is neither TCP nor UDP, to one of our addresses.";
-    NoFlow = 5, "no_flow", "A TCP segment that belongs to no known flow and does not open one.";
-    NoBackend = 6, "no_backend", "The service's pool has no backend.";
-    NoNextHop = 7, "no_next_hop", "The MAC address of the selected backend's next hop is not known.";
-    SnatExhausted = 8, "snat_exhausted", "No free SNAT port is left for a new flow to that network.";
-    FlowTableFull = 9, "flow_table_full", "The request index has no room for a new flow.";
-    FlowRace = 10, "flow_race", "Another CPU took the flow entry at the same moment; the peer repeats the packet.";
-    TtlExpired = 11, "ttl_expired", "The time to live was used up.";
-    ReplyMismatch = 12, "reply_mismatch", "To a SNAT port, but not from the backend of the flow, or the target of the check, that owns it.";
-    ReplyUnexpected = 13, "reply_unexpected", "A late reply of an earlier flow on a flow id that has been taken again.";
-    GroupAddress = 14, "group_address", "IP broadcast or multicast on a tenant network.";
-    ArpNotOurs = 15, "arp_not_ours", "ARP or a neighbour solicitation on a tenant network for an address that is not ours.";
-    CellForbidden = 16, "cell_forbidden", "A cell sent something that it must not send.";
-    RecordMissing = 17, "record_missing", "A record that the packet needs is missing; a bug or a half-applied change.";
-    StackedTag = 18, "stacked_tag", "A second VLAN tag behind VLAN id 0 or behind the tag of a tenant network.";
-    Spoofed = 19, "spoofed", "A new flow whose source may not come from its network, or is one of our own addresses.";
-    Bogon = 20, "bogon", "A new flow whose source no host can have: loopback, link-local, multicast, reserved.";
-    Denied = 21, "denied", "A new flow whose source the rules of the service do not let in.";
-    ToTenant = 22, "to_tenant", "To the address of a tenant from another network, and not a reply to any flow.";
-    NoHeadroom = 23, "no_headroom", "The driver gives no room in front of the frame to put a VLAN tag there.";
-    BudgetSpent = 24, "budget_spent", "The network or the service has as many flows as it may have at a time.";
-    TooBig = 25, "too_big", "Larger than the MTU of the network that it has to go to; the sender is told if it forbids fragments, and over IPv6 always.";
-    FragmentEarly = 26, "fragment_early", "A fragment that came before the first one of its datagram, or too long after it.";
-    FragmentOverlap = 27, "fragment_overlap", "A fragment that covers bytes of an earlier one of its datagram.";
-    FragmentTiny = 28, "fragment_tiny", "A first fragment without the whole layer-4 header, or another one that is not cut at 8 bytes.";
-    SourceRoute = 29, "source_route", "An IP option, or an IPv6 routing header, that says which way the packet must go.";
-    IcmpUnrelated = 30, "icmp_unrelated", "An ICMP error that quotes no packet of a flow.";
-    PartialChecksum = 31, "partial_checksum", "A frame of a local stack that has not computed its checksum, and is too long for it to be done here.";
-    RateLimited = 32, "rate_limited", "An echo request, or a question for the MAC of an address of ours, beyond the rate at which they are answered.";
-    Stopped = 33, "stopped", "The control plane was stopped, and `on_stop: drop` ends all service until the next start.";
-    Held = 34, "held", "Of a client whose connection is being handed over to the data plane: of that moment, or a repeat of what its backend has not got yet; it sends it again.";
-    LateSyn = 35, "late_syn", "A SYN with a lower number than a connection from that port had, which ended less than half a second before; to open another one, the client sends it again.";
-    GroupSource = 36, "group_source", "A frame whose source MAC no interface can have: a group address, or zeros.";
-    CellRate = 37, "cell_rate", "For the network's cell, beyond the rate at which frames that the cell has not asked for enter it.";
-    NeighbourForged = 38, "neighbour_forged", "ARP or neighbour discovery whose sender cannot be on the network, or says two different MAC addresses.";
-    MtuImplausible = 39, "mtu_implausible", "An ICMP error that says \"too big\" of a packet that fits the MTU in it, or 1280 bytes.";
+    Malformed = 0, "malformed", "The headers contradict each other or the length of the frame.",
+        "Look at the packet in `lb drops`, and at the host that sent it.";
+    NotDeclared = 1, "not_declared", "On a tenant network, to an address that is neither a VIP nor a SNAT address.",
+        "Correct the client's address, or declare a service there. Attempts to reach the hub end here, too.";
+    NoService = 2, "no_service", "To a VIP, but no service listens on that port and protocol.",
+        "Compare the port with `lb services`, and add it to `listen`. With `reject: true` of the network the client gets an answer.";
+    UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP; with IPv6 extension headers that are not carried; or to a shared VIP with IP options or in fragments.",
+        "Scanners need nothing. A client of a shared VIP that cuts its packets needs a smaller MTU.";
+    Fragment = 4, "fragment", "A fragment of what is neither TCP nor UDP, to one of our addresses.",
+        "Nothing: no service has such a protocol.";
+    NoFlow = 5, "no_flow", "A TCP segment that belongs to no known flow and does not open one.",
+        "A few are usual after an idle timeout, a drain or a removed backend: the client connects again. If they go on, compare `idle_timeout` with the silence of the application, or set `keepalive`.";
+    NoBackend = 6, "no_backend", "The service's pool has no backend.",
+        "`lb backends` shows why none is up; a pool may be empty, too.";
+    NoNextHop = 7, "no_next_hop", "The MAC address of the selected backend's next hop is not known.",
+        "`lb backends` shows the next hop: does the node, or its gateway, answer ARP or neighbour discovery on that VLAN?";
+    SnatExhausted = 8, "snat_exhausted", "No free SNAT port is left for a new flow to that network.",
+        "`lb status` shows how many ports are used: add SNAT addresses, or shorten idle times.";
+    FlowTableFull = 9, "flow_table_full", "The request index has no room for a new flow.",
+        "The index has room for an eighth more than all SNAT ports: raise `limits.snat_addresses`, and report it.";
+    FlowRace = 10, "flow_race", "Another CPU took the flow entry at the same moment; the peer repeats the packet.",
+        "Nothing.";
+    TtlExpired = 11, "ttl_expired", "The time to live was used up.",
+        "A traceroute, or a routing loop in front of `lb`.";
+    ReplyMismatch = 12, "reply_mismatch", "To a SNAT port, but not from the backend of the flow, or the target of the check, that owns it.",
+        "A host of the backends' network scans, or a backend answers from another address than the one of its pool.";
+    ReplyUnexpected = 13, "reply_unexpected", "A late reply of an earlier flow on a flow id that has been taken again.",
+        "Nothing, if there are few.";
+    GroupAddress = 14, "group_address", "IP broadcast or multicast on a tenant network.",
+        "Nothing.";
+    ArpNotOurs = 15, "arp_not_ours", "ARP or a neighbour solicitation on a tenant network for an address that is not ours.",
+        "Nothing: hosts of the network look for one another. For an address that should be a VIP, see that a service listens on it.";
+    CellForbidden = 16, "cell_forbidden", "A cell sent something that it must not send.",
+        "`ip netns exec lb.INSTANCE.NETWORK ss -a` shows what else uses the namespace.";
+    RecordMissing = 17, "record_missing", "A record that the packet needs is missing; a bug or a half-applied change.",
+        "If it goes on when no reload is on its way, report it with `lb status -o json`.";
+    StackedTag = 18, "stacked_tag", "A second VLAN tag behind VLAN id 0 or behind the tag of a tenant network.",
+        "Have the switch take one of the tags off.";
+    Spoofed = 19, "spoofed", "A new flow whose source may not come from its network, or is one of our own addresses.",
+        "If the client is one, add its prefix to `sources` of its network, or a route; else find the host that sends it.";
+    Bogon = 20, "bogon", "A new flow whose source no host can have: loopback, link-local, multicast, reserved.",
+        "Find the host that sends it.";
+    Denied = 21, "denied", "A new flow whose source the rules of the service do not let in.",
+        "Compare the client in `lb drops` with `allow` and `deny` in `lb check --expand`.";
+    ToTenant = 22, "to_tenant", "To the address of a tenant from another network, and not a reply to any flow.",
+        "Nothing: no host of another network opens a flow to a tenant.";
+    NoHeadroom = 23, "no_headroom", "The driver gives no room in front of the frame to put a VLAN tag there.",
+        "Take another driver, or generic mode.";
+    BudgetSpent = 24, "budget_spent", "The network or the service has as many flows as it may have at a time.",
+        "`lb status` shows which budget: raise `max_flows`, or add SNAT addresses.";
+    TooBig = 25, "too_big", "Larger than the MTU of the network that it has to go to; the sender gets an ICMP error if it forbids fragments, and over IPv6 always.",
+        "A few are path MTU discovery at work. If many, set `mss` of the network.";
+    FragmentEarly = 26, "fragment_early", "A fragment that came before the first one of its datagram, or too long after it.",
+        "Fragments come out of order, over several paths; or a flood of them.";
+    FragmentOverlap = 27, "fragment_overlap", "A fragment that covers bytes of an earlier one of its datagram.",
+        "Find the host that sends it: an attack, or a broken stack.";
+    FragmentTiny = 28, "fragment_tiny", "A first fragment without the whole layer-4 header, or another one that is not cut at 8 bytes.",
+        "Find the host that sends it: an attack, or a broken stack.";
+    SourceRoute = 29, "source_route", "An IP option, or an IPv6 routing header, that says which way the packet must go.",
+        "Nothing: no client needs such options.";
+    IcmpUnrelated = 30, "icmp_unrelated", "An ICMP error that quotes no packet of a flow.",
+        "Nothing, if there are few: they are about flows that are over. Many are blind attempts against flows.";
+    PartialChecksum = 31, "partial_checksum", "A frame of a local stack that has not computed its checksum, and is too long for it to be done here.",
+        "`ethtool -K PEER tx off` where a local stack sends into the other end of a veth.";
+    RateLimited = 32, "rate_limited", "An echo request, or a question for the MAC of an address of ours, beyond the rate at which they are answered.",
+        "A flood of pings or ARP: find the host by the packet in `lb drops`.";
+    Stopped = 33, "stopped", "The control plane was stopped, and `on_stop: drop` ends all service until the next start.",
+        "Start `lb`.";
+    Held = 34, "held", "The client's connection is being handed over to XDP; TCP retransmits this segment.",
+        "Nothing.";
+    LateSyn = 35, "late_syn", "A SYN with a lower number than a connection from that port had, which ended less than half a second before; to open another one, the client sends it again.",
+        "Nothing.";
+    GroupSource = 36, "group_source", "A frame whose source MAC no interface can have: a group address, or zeros.",
+        "Find the port of the switch that it comes from: a forged frame, or a loop.";
+    CellRate = 37, "cell_rate", "For the network's cell, beyond the rate at which frames that the cell has not asked for enter it.",
+        "A flood to a shared VIP, or to the ports of checks: `lb drops` has a packet of it.";
+    NeighbourForged = 38, "neighbour_forged", "ARP or neighbour discovery whose sender cannot be on the network, or says two different MAC addresses.",
+        "A host pretends to be another one: find it by the MAC in `lb drops`.";
+    MtuImplausible = 39, "mtu_implausible", "An ICMP error that says \"too big\" of a packet that fits the MTU in it, or 1280 bytes.",
+        "A broken router, or an attack: find the source in `lb drops`.";
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ Usage: cargo xtask <command>
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
   check                  format, floors, links, lints, docs, licences, dependencies; no root needed
   floors [FOLDER]        how the modules of a crate (lb-user/src, or that of FOLDER) need one another
-  reference              write docs/configuration.md and the comments of config/lb.yaml from the
-                         declarations of lb-user; no root needed
+  reference              write the generated pages of docs/ and the comments of config/lb.yaml; no root
+                         needed
   help                   this text
 
 --yes installs without asking. Without a terminal, or with CI set, nothing is asked either.

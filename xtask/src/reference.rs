@@ -1,4 +1,4 @@
-//! `cargo xtask reference`: the page of the configuration and the comments of the example, written by the tests that
+//! `cargo xtask reference`: the pages that are generated and the comments of the example, written by the tests that
 //! compare them.
 
 use std::process::ExitCode;
@@ -10,8 +10,8 @@ use crate::{setup, stock::Purpose};
 /// What has the tests write the files first.
 const WRITE: &str = "LB_WRITE_REFERENCE";
 
-/// The tests, by a part of their names.
-const TEST: &str = "config::tests::reference";
+/// The tests.
+const TEST: &str = "reference";
 
 /// # Errors
 /// When set-up or a test fails.
@@ -19,7 +19,7 @@ pub(crate) fn write() -> Result<ExitCode> {
     let workspace = setup::ensure(Purpose::Check, false)?;
     workspace
         .cargo()
-        .args(["test", "--package", "lb-user", "--lib", TEST])
+        .args(["test", "--package", "lb-user", "--test", TEST])
         .env("AYA_BUILD_SKIP", "1")
         .env(WRITE, "1")
         .run()?;

@@ -3,15 +3,20 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use crate::api;
 
+/// The file of a command that names none.
+const CONFIG: &str = "/etc/lb/lb.yaml";
+
+/// What stands at the end of a command's help.
+fn examples(lines: &[&str]) -> String {
+    format!("Examples:\n  {}", lines.join("\n  "))
+}
+
 #[derive(Debug, Parser)]
-#[command(
-    name = "lb",
-    about = "XDP load balancer: VIPs to NodePorts",
-    disable_version_flag = true
-)]
+#[command(name = "lb", about = "XDP load balancer: VIPs to NodePorts", version)]
 pub(super) struct Cli {
     #[command(subcommand)]
     pub(super) command: Command,
@@ -20,9 +25,13 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Run the control plane until SIGINT or SIGTERM; the data plane goes on without it
+    #[command(after_help = examples(&[
+        "lb run --confirm 60s            # a first start that undoes itself",
+        "lb run --takeover --detach      # the process of a new program takes over",
+    ]))]
     Run {
         /// Configuration file
-        #[arg(short, long)]
+        #[arg(short, long, value_name = "FILE", default_value = CONFIG)]
         config: PathBuf,
         #[command(flatten)]
         instance: Instance,
@@ -52,19 +61,28 @@ pub(super) enum Command {
     },
     /// As root, make what `lb run` of another user must find: bpffs, folders, the namespaces of cells, room for
     /// neighbours
+    #[command(after_help = examples(&[
+        "lb prepare --user lb",
+    ]))]
     Prepare {
         /// Configuration file
-        #[arg(short, long)]
+        #[arg(short, long, value_name = "FILE", default_value = CONFIG)]
         config: PathBuf,
         #[command(flatten)]
         instance: Instance,
-        /// Who will run it, by name or number; what others have left becomes his
+        /// The user that will run it, by name or number; what other users have left becomes that user's
         #[arg(long, value_name = "NAME", default_value = "root")]
         user: String,
     },
     /// Validate a configuration file: exit 0, or 2 with all of its problems
+    #[command(after_help = examples(&[
+        "lb check my.yaml",
+        "lb check --expand my.yaml | less",
+        "render | lb check -",
+    ]))]
     Check {
-        /// Configuration file
+        /// Configuration file; `-` is standard input
+        #[arg(default_value = CONFIG)]
         file: PathBuf,
         /// Print the configuration with everything written out, as a file that means the same
         #[arg(long)]
@@ -73,13 +91,20 @@ pub(super) enum Command {
         output: Output,
     },
     /// What a reload of a file would change, without changing anything
+    #[command(after_help = examples(&[
+        "lb plan my.yaml",
+    ]))]
     Plan {
         /// Configuration file
+        #[arg(default_value = CONFIG)]
         file: PathBuf,
         #[command(flatten)]
         show: Show,
     },
     /// Have the running control plane apply its file as it is now, or another one
+    #[command(after_help = examples(&[
+        "lb reload --confirm 30s && lb confirm",
+    ]))]
     Reload {
         /// Configuration file; without one it is the file that is applied
         file: Option<PathBuf>,
@@ -92,21 +117,37 @@ pub(super) enum Command {
     /// Keep what `lb reload --confirm` has applied
     Confirm(Show),
     /// Networks, verdicts and flow ids
+    #[command(after_help = examples(&[
+        "lb status",
+        "lb status -o json | jq .stale",
+    ]))]
     Status(Show),
     /// What the VIPs listen on
     Services(Show),
     /// Backends, their health and their next hops
+    #[command(after_help = examples(&[
+        "lb backends --instance lab",
+    ]))]
     Backends(Show),
     /// Take a backend out, or put it back, whatever the file and its checks say
+    #[command(after_help = examples(&[
+        "lb backend drain kas-a/node-2",
+        "lb backend weight kas-a/node-2 10",
+        "lb backend enable kas-a/node-2",
+    ]))]
     Backend {
         #[command(subcommand)]
         change: OperatorChange,
     },
     /// Live flows, all or some, and how to end them
+    #[command(after_help = examples(&[
+        "lb flows --service api-a --client 192.168.203.0/24",
+        "lb flows --backend kas-a/node-2 --kill",
+    ]))]
     Flows {
         #[command(flatten)]
         which: Which,
-        /// End them: both ends are told at once
+        /// End them: both ends get a TCP reset at once
         #[arg(long)]
         kill: bool,
         /// With --kill: every flow
@@ -116,6 +157,9 @@ pub(super) enum Command {
         show: Show,
     },
     /// The flow that has a SNAT port, or had it last
+    #[command(after_help = examples(&[
+        "lb who 10.32.96.50:31042",
+    ]))]
     Who {
         /// SNAT address and port, as a backend sees them; an IPv6 address stands in brackets
         #[arg(value_name = "SNATIP:PORT")]
@@ -124,6 +168,9 @@ pub(super) enum Command {
         show: Show,
     },
     /// What has happened: reloads, verdicts of checks, and what operators did
+    #[command(after_help = examples(&[
+        "lb events --follow",
+    ]))]
     Events {
         /// Only events after the one with this number
         #[arg(long, value_name = "N", default_value_t = 0)]
@@ -135,6 +182,9 @@ pub(super) enum Command {
         show: Show,
     },
     /// Dropped and refused packets by reason, and the latest one of each
+    #[command(after_help = examples(&[
+        "lb drops",
+    ]))]
     Drops(Show),
     /// Detach, and remove every flow, map and cell of the instance
     Down {
@@ -146,13 +196,22 @@ pub(super) enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Print a script that completes commands and options in a shell
+    #[command(after_help = examples(&[
+        "lb completion bash > /usr/share/bash-completion/completions/lb",
+        "lb completion zsh > /usr/share/zsh/site-functions/_lb",
+    ]))]
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorChange {
     /// No new flows; old ones have the pool's drain_timeout
     Drain(NamedBackend),
-    /// No new flows, and old ones end at once: both ends are told
+    /// No new flows, and old ones end at once: both ends get a TCP reset
     Disable(NamedBackend),
     /// As the file and the checks say
     Enable(NamedBackend),
@@ -292,6 +351,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_that_names_no_file_has_that_of_the_unit() {
+        for line in ["run", "prepare", "check", "plan"] {
+            let file = match parse(line) {
+                Ok(Command::Run { config, .. } | Command::Prepare { config, .. }) => config,
+                Ok(Command::Check { file, .. } | Command::Plan { file, .. }) => file,
+                other => panic!("{line}: {other:?}"),
+            };
+            assert_eq!(file, PathBuf::from("/etc/lb/lb.yaml"), "{line}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{
 use serde::Serialize;
 
 use super::table;
-use crate::config::{self, Config, Loaded, Problem, Problems, Quota, Warning, quotas};
+use crate::config::{self, Config, Declaration, Loaded, Problem, Problems, Quota, Warning, quotas};
 
 /// Exit code for a wrong configuration, as for a wrong command line.
 const REFUSED: u8 = 2;
@@ -35,7 +35,14 @@ pub enum CheckOutput {
 /// is on stderr, or with JSON on stdout as part of the object; so are warnings, which change no exit
 /// code. Exit code 1: the answer could not be written.
 pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
-    let result = config::load_text(path);
+    let declared = match declaration(path) {
+        Ok(declared) => declared,
+        Err(error) => {
+            eprintln!("lb: read standard input: {error}");
+            return ExitCode::from(REFUSED);
+        }
+    };
+    let result = config::load_declared(&declared, &[]);
     let code = match result {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(REFUSED),
@@ -61,6 +68,17 @@ pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
         Ok(()) => code,
         Err(_) => ExitCode::FAILURE,
     }
+}
+
+/// The file; `-` is standard input.
+fn declaration(path: &Path) -> io::Result<Declaration> {
+    if path != Path::new("-") {
+        return Ok(Declaration::File(path.to_owned()));
+    }
+    Ok(Declaration::Text {
+        name: "standard input".to_owned(),
+        text: io::read_to_string(io::stdin())?,
+    })
 }
 
 /// The warnings for people, a line each.

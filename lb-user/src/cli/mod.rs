@@ -26,7 +26,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use tracing_subscriber::EnvFilter;
 
 use self::{
@@ -37,6 +37,13 @@ use crate::system::panics;
 
 /// Exit code of a wrong command line or configuration.
 const USAGE: u8 = 2;
+
+/// The command line, for `docs/command-line.md`.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
 
 /// Runs the command line; the exit code is the program's.
 pub fn main() -> ExitCode {
@@ -109,6 +116,10 @@ pub fn main() -> ExitCode {
         Command::Drops(show) => drops::show(&show),
         Command::Down { instance } => down::down(&instance.name),
         Command::Version { output } => version::show(output.format),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut command(), "lb", &mut io::stdout());
+            Ok(())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -35,8 +35,9 @@ pub(super) fn read(
     let mut room = MAX_BYTES;
     let text = declared(main, MAIN, &mut room, findings)?;
     let (mut raw, tree) = read_main(&text, findings)?;
-    if let Declaration::File(path) = main {
-        include(&tree, path, &mut raw, &mut room, findings);
+    match main {
+        Declaration::File(path) => include(&tree, path, &mut raw, &mut room, findings),
+        Declaration::Text { .. } => refuse_include(&raw, findings),
     }
     for other in others {
         let name = match other {
@@ -90,11 +91,15 @@ pub(super) fn all(path: &Path) -> Vec<PathBuf> {
 /// Reads `text` alone; it stands for a whole configuration.
 pub(super) fn read_text(text: &str, findings: &mut Findings) -> Option<RawFile> {
     let (mut raw, _) = read_main(text, findings)?;
+    refuse_include(&raw, findings);
+    unite(&mut raw, findings);
+    Some(raw)
+}
+
+fn refuse_include(raw: &RawFile, findings: &mut Findings) {
     if let Some(At { place, .. }) = &raw.include {
         findings.add(place, "other files can only be included by a file");
     }
-    unite(&mut raw, findings);
-    Some(raw)
 }
 
 /// The main file, and its tree, in which the defaults are.

@@ -14,7 +14,6 @@ mod nodes;
 mod on_disk;
 mod pools;
 mod quota;
-mod reference;
 mod robust;
 mod routes;
 mod rules;

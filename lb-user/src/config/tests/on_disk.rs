@@ -82,6 +82,18 @@ fn every_configuration_of_the_documents_is_valid() {
 }
 
 #[test]
+fn a_text_that_is_no_file_includes_none() {
+    let text = |include: &str| Declaration::Text {
+        name: "standard input".to_owned(),
+        text: format!("version: 1\n{include}\n{NETWORKS}"),
+    };
+    assert!(load_declared(&text(""), &[]).is_ok());
+    let problems = load_declared(&text("include: \"*.yaml\""), &[]).unwrap_err();
+    let words = "standard input:2: include: other files can only be included by a file";
+    assert_eq!(problems.to_string(), words);
+}
+
+#[test]
 fn whatever_is_written_out_means_the_same() {
     let config = parse("lb.yaml", include_str!("kept/lb.yaml"))
         .unwrap_or_else(|problems| panic!("{problems}"));

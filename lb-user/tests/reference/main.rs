@@ -1,0 +1,95 @@
+//! The pages and comments that are generated say what the declarations say.
+#![expect(
+    clippy::tests_outside_test_module,
+    reason = "an integration test target is all tests"
+)]
+
+use std::{env, fmt::Write as _, fs, path::Path};
+
+use lb_common::verdict::DropReason;
+use lb_user::{cli, config};
+
+/// Set by `cargo xtask reference`, which has all of them written.
+const WRITE: &str = "LB_WRITE_REFERENCE";
+
+/// Compares the file at `path` in the repository with what `text` makes of it, which is written first if that is
+/// wanted.
+fn compare(path: &str, text: impl Fn(&str) -> String) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    let written = || fs::read_to_string(&file).unwrap_or_default();
+    if env::var_os(WRITE).is_some() {
+        fs::write(&file, text(&written())).unwrap();
+    }
+    assert!(
+        written() == text(&written()),
+        "{path} is out of date: run `cargo xtask reference`"
+    );
+}
+
+#[test]
+fn the_page_of_the_configuration_is_that_of_the_declarations() {
+    compare("docs/configuration.md", |_| config::reference());
+}
+
+#[test]
+fn the_comments_of_the_example_are_those_of_the_declarations() {
+    compare("config/lb.yaml", |example| {
+        config::explained(example).unwrap_or_else(|problems| panic!("{problems}"))
+    });
+}
+
+#[test]
+fn the_page_of_drop_reasons_has_them_all() {
+    compare("docs/drop-reasons.md", |_| drop_reasons());
+}
+
+#[test]
+fn the_page_of_the_command_line_is_its_help() {
+    compare("docs/command-line.md", |_| command_line());
+}
+
+fn drop_reasons() -> String {
+    let mut page = "\
+# Drop reasons
+
+Every packet has one verdict, and a dropped one has one reason. `lb drops` counts them by network, and has the latest
+packet of each. A packet that is refused with a TCP reset or an ICMP error has a reason, too. This page is generated from
+`lb-common/src/verdict.rs`: `cargo xtask reference` writes it.
+
+| Reason | What it means | What to do |
+|---|---|---|
+"
+    .to_owned();
+    for reason in DropReason::ALL {
+        let (label, help, remedy) = (reason.label(), reason.help(), reason.remedy());
+        writeln!(page, "| `{label}` | {help} | {remedy} |").unwrap();
+    }
+    page
+}
+
+fn command_line() -> String {
+    let mut page = "\
+# Command line
+
+What `lb help` and `lb COMMAND --help` print. This page is generated: `cargo xtask reference` writes it.
+"
+    .to_owned();
+    let mut lb = cli::command();
+    lb.build();
+    help(&mut lb, "lb", &mut page);
+    page
+}
+
+/// The help of a command, and of those inside of it.
+fn help(command: &mut clap::Command, name: &str, page: &mut String) {
+    let text = command.render_long_help().to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    let text = lines.join("\n");
+    writeln!(page, "\n## `{name}`\n\n```text\n{}\n```", text.trim_end()).unwrap();
+    for inside in command.get_subcommands_mut() {
+        if inside.get_name() != "help" {
+            let name = format!("{name} {}", inside.get_name());
+            help(inside, &name, page);
+        }
+    }
+}

@@ -16,10 +16,7 @@ use lb_common::{
     station::MAX_STATIONS,
 };
 use lb_tests::{
-    frames::{
-        icmp::icmp,
-        packet::{flags::*, tag, tcp},
-    },
+    frames::packet::{flags::*, icmp, tag, tcp},
     product::program::{Action, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
 };
 
@@ -121,7 +118,7 @@ fn each_kind_of_a_tenants_flood_is_limited_by_itself() {
     let router = node_mac(Ipv4Addr::new(192, 168, 203, 1));
     let quoted = tcp(API, CLIENT_A, ACK_ONLY).bytes()[14..42].to_vec();
     let error = icmp("192.168.203.1", "192.168.203.110", (3, 4), 1280);
-    let error = error.between(router, TENANT_NIC).body(&quoted).bytes();
+    let error = error.between(router, TENANT_NIC).payload(&quoted).bytes();
     let syn = request(CLIENT_A, API, SYN_ONLY).bytes();
     assert_limited(&mut lb, Port::Tenant, "tenant-a", &syn, SYNS);
     for flags in [ACK_ONLY, SYN_ACK, FIN_ACK, RST_ONLY] {

@@ -1,46 +1,29 @@
 //! The configuration that most packet tests share, and its addresses by name.
 
-use std::net::Ipv4Addr;
-
 use lb_common::addr::Mac;
 use lb_tests::{
-    frames::packet::{Decoded, Frame, check, flags::*, tcp, udp},
-    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
+    frames::packet::{Decoded, Frame, check, tcp},
+    product::program::{Action, CLIENT, DataPlane, Outcome, Port, TENANT_NIC},
 };
 
-/// One TCP and one UDP service with one backend each, and a service without backends.
-pub(crate) const CONFIG: &str = r#"
-version: 1
-networks:
-  mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
-  tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }
-pools:
-  kas-a:  { network: mgmt, backends: ["10.32.96.105:30918"] }
-  dns-a:  { network: mgmt, backends: ["10.32.96.106:30053"] }
-  none-a: { network: mgmt, backends: [] }
-services:
-  api-a:   { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], pool: kas-a }
-  dns-a:   { network: tenant-a, listen: ["192.168.203.110:53/udp"], pool: dns-a }
-  empty-a: { network: tenant-a, listen: ["192.168.203.110:80/tcp"], pool: none-a }
-"#;
+pub(crate) use super::family::{BACKEND_ISN, CLIENT_ISN, Family};
 
-pub(crate) const CLIENT_A: &str = "192.168.203.50:40000";
-pub(crate) const CLIENT_B: &str = "192.168.203.51:40000";
-pub(crate) const API: &str = "192.168.203.110:6443";
-pub(crate) const DNS: &str = "192.168.203.110:53";
-pub(crate) const KAS: &str = "10.32.96.105:30918";
-pub(crate) const RESOLVER: &str = "10.32.96.106:30053";
-pub(crate) const KAS_MAC: Mac = node_mac(Ipv4Addr::new(10, 32, 96, 105));
-pub(crate) const RESOLVER_MAC: Mac = node_mac(Ipv4Addr::new(10, 32, 96, 106));
+/// The configuration of [`Family::V4`].
+pub(crate) const CONFIG: &str = Family::V4.config;
 
-/// The client's first sequence number in [`establish`]; the backend's is [`BACKEND_ISN`].
-pub(crate) const CLIENT_ISN: u32 = 1000;
-/// See [`CLIENT_ISN`].
-pub(crate) const BACKEND_ISN: u32 = 5000;
+/// The addresses of IPv4 by themselves, for tests of that family alone.
+pub(crate) const CLIENT_A: &str = Family::V4.client_a;
+pub(crate) const CLIENT_B: &str = Family::V4.client_b;
+pub(crate) const API: &str = Family::V4.api;
+pub(crate) const DNS: &str = Family::V4.dns;
+pub(crate) const KAS: &str = Family::V4.kas;
+pub(crate) const RESOLVER: &str = Family::V4.resolver;
+pub(crate) const KAS_MAC: Mac = Family::V4.kas_mac;
+pub(crate) const RESOLVER_MAC: Mac = Family::V4.resolver_mac;
 
 /// `10.32.96.50:port`.
 pub(crate) fn snat(port: u16) -> String {
-    format!("10.32.96.50:{port}")
+    Family::V4.snat(port)
 }
 
 /// A TCP frame of a client to a VIP, as it arrives at the tenant NIC.
@@ -48,33 +31,29 @@ pub(crate) fn request(client: &str, vip: &str, flags: u8) -> Frame {
     tcp(client, vip, flags).between(CLIENT, TENANT_NIC)
 }
 
-/// A TCP frame of the API backend to a SNAT port, as it arrives at the mgmt NIC.
+/// See [`Family::reply`].
 pub(crate) fn reply(port: u16, flags: u8) -> Frame {
-    tcp(KAS, &snat(port), flags).between(KAS_MAC, MGMT_NIC)
+    Family::V4.reply(port, flags)
 }
 
-/// A UDP frame of a client to the DNS VIP.
+/// See [`Family::query`].
 pub(crate) fn query(client: &str) -> Frame {
-    udp(client, DNS).between(CLIENT, TENANT_NIC)
+    Family::V4.query(client)
 }
 
-/// Opens a TCP flow of `client` on SNAT `port` and completes its handshake.
+/// See [`Family::establish`].
 pub(crate) fn establish(lb: &mut DataPlane, client: &str, port: u16) {
-    forwarded(
-        lb,
-        Port::Tenant,
-        &request(client, API, SYN_ONLY).numbers(CLIENT_ISN, 0),
-    );
-    let syn_ack = reply(port, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
-    forwarded(lb, Port::Mgmt, &syn_ack);
-    let ack = request(client, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
-    forwarded(lb, Port::Tenant, &ack);
+    Family::V4.establish(lb, client, port);
 }
 
 /// Sends a frame that must be forwarded, and gives it as it left, checksums verified.
 pub(crate) fn forwarded(lb: &mut DataPlane, port: Port, frame: &Frame) -> Vec<u8> {
-    let bytes = frame.bytes();
-    let outcome = lb.receive(port, &bytes);
+    passed_on(lb, port, &frame.bytes())
+}
+
+/// The same of bytes.
+pub(crate) fn passed_on(lb: &mut DataPlane, port: Port, bytes: &[u8]) -> Vec<u8> {
+    let outcome = lb.receive(port, bytes);
     let network = if port == Port::Mgmt {
         "mgmt"
     } else {
@@ -84,7 +63,7 @@ pub(crate) fn forwarded(lb: &mut DataPlane, port: Port, frame: &Frame) -> Vec<u8
         (outcome.action, outcome.counted),
         (Action::Redirect, ("nic", network.to_owned(), "forwarded")),
         "{}",
-        Decoded(&bytes)
+        Decoded(bytes)
     );
     assert_eq!(check(&outcome.frame), Ok(()), "{}", Decoded(&outcome.frame));
     outcome.frame
@@ -179,4 +158,13 @@ const fn place(port: Port) -> (&'static str, &'static str) {
         Port::Cell(network) => ("cell", network),
         Port::Foreign => ("nic", "-"),
     }
+}
+
+/// Says that the network with this name carries packets of `mtu` bytes; 0 says that nothing is known.
+pub(crate) fn set_mtu(lb: &mut DataPlane, name: &str, mtu: u16) {
+    let id = lb.ids.get(lb_user::model::registry::Kind::Network, name);
+    let id = id.expect("a network of the configuration");
+    let mut network = lb.maps.networks.get(&id, 0).expect("the network");
+    network.mtu = mtu;
+    lb.maps.networks.set(id, &network, 0).expect("a write");
 }

@@ -4,10 +4,7 @@ use std::net::Ipv4Addr;
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    frames::{
-        icmp::icmp,
-        packet::{arp, flags::*, tcp, udp},
-    },
+    frames::packet::{arp, flags::*, icmp, tcp, udp},
     product::program::{CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac},
 };
 
@@ -135,7 +132,7 @@ fn icmp_is_the_hosts_but_for_errors_about_a_flow() {
     forwarded(&mut lb, Port::Tenant, &syn.bytes());
     let from_hub = |kind, body: &[u8]| {
         let sent = icmp("192.168.126.11", "192.168.126.1", kind, 1280);
-        sent.between(KAS_MAC, MGMT_NIC).body(body)
+        sent.between(KAS_MAC, MGMT_NIC).payload(body)
     };
     let quote = |frame: lb_tests::frames::packet::Frame| frame.bytes()[14..42].to_vec();
     let ours = quote(tcp(SNAT, KAS, SYN_ONLY));
@@ -156,7 +153,7 @@ fn icmp_is_the_hosts_but_for_errors_about_a_flow() {
     let wanted = icmp("203.0.113.10", "198.51.100.7", (3, 4), 1280)
         .between(TENANT_NIC, CLIENT)
         .ttl(63)
-        .body(&quote(tcp(CLIENT_X, VIP, SYN_ONLY)));
+        .payload(&quote(tcp(CLIENT_X, VIP, SYN_ONLY)));
     assert_eq!(sent, wanted.bytes());
     // A guess at the flow's sequence numbers is nobody's.
     let guess = quote(tcp(SNAT, KAS, ACK_ONLY).numbers(1 << 31, 0));

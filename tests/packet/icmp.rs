@@ -2,10 +2,7 @@
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    frames::{
-        icmp::{Icmp, icmp},
-        packet::{Decoded, Frame, check, flags::*, tag, tcp, udp, untagged},
-    },
+    frames::packet::{Decoded, Frame, check, flags::*, icmp, tag, tcp, udp, untagged},
     product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
 };
 
@@ -30,36 +27,36 @@ fn quote(frame: &Frame, bytes: usize) -> Vec<u8> {
 }
 
 /// An error that a router on the backends' side sends about `sent`.
-fn from_hub(kind: (u8, u8), rest: u32, body: &[u8]) -> Icmp {
+fn from_hub(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
     icmp(HUB_ROUTER, SNAT, kind, rest)
         .between(KAS_MAC, MGMT_NIC)
-        .body(body)
+        .payload(body)
 }
 
 /// The same as the client must see it.
-fn to_client(kind: (u8, u8), rest: u32, body: &[u8]) -> Icmp {
+fn to_client(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
     icmp(VIP, HOST, kind, rest)
         .between(TENANT_NIC, CLIENT)
         .ttl(63)
-        .body(body)
+        .payload(body)
 }
 
 /// An error that a router on the clients' side sends.
-fn from_tenant(kind: (u8, u8), rest: u32, body: &[u8]) -> Icmp {
+fn from_tenant(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
     icmp(TENANT_ROUTER, VIP, kind, rest)
         .between(CLIENT, TENANT_NIC)
-        .body(body)
+        .payload(body)
 }
 
 /// The same as the backend must see it.
-fn to_backend(kind: (u8, u8), rest: u32, body: &[u8]) -> Icmp {
+fn to_backend(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
     icmp(SNAT, NODE, kind, rest)
         .between(MGMT_NIC, KAS_MAC)
         .ttl(63)
-        .body(body)
+        .payload(body)
 }
 
-fn assert_becomes(lb: &mut DataPlane, port: Port, sent: &Icmp, wanted: &Icmp) {
+fn assert_becomes(lb: &mut DataPlane, port: Port, sent: &Frame, wanted: &Frame) {
     let network = if port == Port::Mgmt {
         "mgmt"
     } else {
@@ -108,11 +105,11 @@ fn a_ping_of_a_vip_is_answered_by_the_vip() {
             let ping = icmp(HOST, VIP, (8, 0), 0x1234_0007)
                 .between(CLIENT, TENANT_NIC)
                 .ttl(ttl)
-                .body(&body);
+                .payload(&body);
             let wanted = icmp(VIP, HOST, (0, 0), 0x1234_0007).between(TENANT_NIC, CLIENT);
             let wanted = Outcome {
                 action: Action::Transmit,
-                frame: wanted.body(&body).bytes(),
+                frame: wanted.payload(&body).bytes(),
                 counted: ("nic", "tenant-a".to_owned(), "transmitted"),
             };
             assert_eq!(lb.receive(Port::Tenant, &ping.bytes()), wanted);
@@ -126,11 +123,11 @@ fn a_ping_keeps_its_options_and_a_wrong_checksum_stays_wrong() {
     let ping = icmp(HOST, VIP, (8, 0), 7)
         .between(CLIENT, TENANT_NIC)
         .options(&[1, 1, 1, 0])
-        .body(b"abc");
+        .payload(b"abc");
     let wanted = icmp(VIP, HOST, (0, 0), 7)
         .between(TENANT_NIC, CLIENT)
         .options(&[1, 1, 1, 0])
-        .body(b"abc")
+        .payload(b"abc")
         .bytes();
     let outcome = lb.receive(Port::Tenant, &ping.bytes());
     assert_eq!((outcome.action, outcome.frame), (Action::Transmit, wanted));
@@ -332,9 +329,9 @@ fn noted(lb: &DataPlane, network: &str) -> u64 {
 }
 
 /// What the resolver must see of an error about its datagram.
-fn to_resolver(kind: (u8, u8), rest: u32, body: &[u8]) -> Icmp {
+fn to_resolver(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
     let wanted = icmp(SNAT, "10.32.96.106", kind, rest).between(MGMT_NIC, RESOLVER_MAC);
-    wanted.ttl(63).body(body)
+    wanted.ttl(63).payload(body)
 }
 
 #[privileged_test]
@@ -438,7 +435,7 @@ fn only_a_number_that_may_be_in_flight_is_believed() {
     }
 }
 
-fn judge(lb: &mut DataPlane, port: Port, sent: &Icmp, wanted: &Icmp, believed: bool) {
+fn judge(lb: &mut DataPlane, port: Port, sent: &Frame, wanted: &Frame, believed: bool) {
     if believed {
         assert_becomes(lb, port, sent, wanted);
     } else {

@@ -4,10 +4,7 @@ use std::net::Ipv4Addr;
 
 use lb_common::addr::Mac;
 use lb_tests::{
-    frames::{
-        icmp::icmp,
-        packet::{Frame, L4, flags::*, tag, tcp, udp},
-    },
+    frames::packet::{Frame, L4, flags::*, icmp, tag, tcp, udp},
     product::program::{Action, DataPlane, MGMT_NIC, Outcome, Port, node_mac},
 };
 use lb_user::dataplane::attach::Mode;
@@ -242,7 +239,7 @@ fn an_error_about_a_segment_of_the_cell_goes_into_it() {
     for kind in [(3, 4), (3, 1), (11, 0), (12, 0)] {
         let about = |frame: &Frame| {
             let sent = icmp("10.32.96.1", "10.32.96.50", kind, 1280);
-            sent.between(ROUTER_MAC, MGMT_NIC).body(&quote(frame))
+            sent.between(ROUTER_MAC, MGMT_NIC).payload(&quote(frame))
         };
         for port in PORTS {
             assert_delivered(&mut lb, &about(&tcp(&snat(port), KAS, SYN_ONLY)).bytes());
@@ -263,12 +260,12 @@ fn an_error_about_a_segment_of_the_cell_goes_into_it() {
     let local = quote(&tcp(LOCAL, KAS, SYN_ONLY));
     let mut to_snat = |kind, reason| {
         let sent = icmp("10.32.96.1", "10.32.96.50", kind, 0).between(ROUTER_MAC, MGMT_NIC);
-        assert_dropped(&mut lb, Port::Mgmt, &sent.body(&local).bytes(), reason);
+        assert_dropped(&mut lb, Port::Mgmt, &sent.payload(&local).bytes(), reason);
     };
     to_snat((5, 1), "icmp_unrelated");
     to_snat((8, 0), "unsupported_protocol");
     let to_vip = icmp("10.32.96.1", VIP, (3, 4), 1280).between(ROUTER_MAC, MGMT_NIC);
-    let bytes = to_vip.body(&local).bytes();
+    let bytes = to_vip.payload(&local).bytes();
     assert_dropped(&mut lb, Port::Mgmt, &bytes, "icmp_unrelated");
 }
 

@@ -21,6 +21,8 @@ mod drop;
 mod ended;
 mod enter;
 mod event;
+mod family;
+mod four;
 mod fragment;
 mod given;
 mod host;

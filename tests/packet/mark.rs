@@ -13,13 +13,13 @@ use lb_tests::{
 
 use super::{
     given::*,
-    ring::{FAR_API, PLACES, two_networks},
+    ring::{PLACES, far_api, two_networks},
 };
 
 /// A marked half-open flow whose place is taken is over once, whatever its client sends afterwards.
 #[privileged_test]
 fn a_marked_flow_that_is_recycled_ends_once() {
-    let mut lb = DataPlane::new(&two_networks());
+    let mut lb = DataPlane::new(&two_networks(&Family::V4));
     let syn = |client: &str, vip: &str| request(client, vip, SYN_ONLY).numbers(CLIENT_ISN, 0);
     forwarded(&mut lb, Port::Tenant, &syn(CLIENT_A, API));
     let id = DataPlane::flow_id(1024);
@@ -29,7 +29,7 @@ fn a_marked_flow_that_is_recycled_ends_once() {
     // Those of another network of backends, which do not take its id.
     for port in 0..PLACES {
         let client = format!("192.168.203.51:{}", 20_000 + port);
-        forwarded(&mut lb, Port::Tenant, &syn(&client, FAR_API));
+        forwarded(&mut lb, Port::Tenant, &syn(&client, &far_api(&Family::V4)));
     }
     let word = lb.maps.flows.get(&id, 0).expect("an entry").word;
     assert_eq!(FlowState::from_raw(word).state(), State::Closed);

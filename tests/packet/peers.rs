@@ -10,10 +10,7 @@ use std::{
 
 use lb_common::{addr::Be16, maps::cell_peer::PeerKey};
 use lb_tests::{
-    frames::{
-        icmp::icmp,
-        packet::{Frame, flags::*, tag, tcp},
-    },
+    frames::packet::{Frame, flags::*, icmp, tag, tcp},
     product::program::{Action, DataPlane, MGMT_NIC, Port},
 };
 use lb_user::{
@@ -95,7 +92,7 @@ fn a_stranger_does_not_get_in_and_is_refused_as_at_any_snat_port() {
         }
         let about = icmp("10.32.96.1", "10.32.96.50", (3, 1), 0).between(KAS_MAC, MGMT_NIC);
         let sent = tcp(LOCAL, stranger, SYN_ONLY).bytes();
-        let bytes = about.body(&sent[14..42]).bytes();
+        let bytes = about.payload(&sent[14..42]).bytes();
         assert_dropped(&mut lb, Port::Mgmt, &bytes, "icmp_unrelated");
     }
     let elsewhere = tag(&from(KAS, SYN_ACK).bytes(), 7);

@@ -2,10 +2,7 @@
 
 use lb_common::maps::quota;
 use lb_tests::{
-    frames::{
-        packet::{self, flags::*, tag, udp, untagged},
-        six,
-    },
+    frames::packet::{self, flags::*, tag, udp, untagged},
     product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 use lb_user::model::registry::Kind;
@@ -55,7 +52,7 @@ impl Family {
                 .numbers(numbers.0, numbers.1)
                 .between(CLIENT, TENANT_NIC)
                 .bytes(),
-            Self::Six => six::tcp(&format!("[fd00:203::50]:{client}"), given6::API, flags)
+            Self::Six => packet::tcp(&format!("[fd00:203::50]:{client}"), given6::API, flags)
                 .numbers(numbers.0, numbers.1)
                 .between(CLIENT, TENANT_NIC)
                 .bytes(),

@@ -1,5 +1,6 @@
 //! Backend to SNAT port.
 
+use lb_common::conntrack::{FlowState, State};
 use lb_tests::{
     frames::packet::{flags::*, tcp, udp},
     product::program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
@@ -7,77 +8,84 @@ use lb_tests::{
 
 use super::given::*;
 
-/// SYN-ACK: source becomes the VIP, destination the client; the frame goes from the tenant NIC to
+/// A17: of a SYN-ACK the source becomes the VIP, the destination the client; the frame goes from the tenant NIC to
 /// the station that the SYN came from.
-#[privileged_test]
-fn a_reply_comes_from_the_vip() {
-    let mut lb = DataPlane::new(CONFIG);
+#[privileged_test(families)]
+fn a_reply_comes_from_the_vip(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
     forwarded(
         &mut lb,
         Port::Tenant,
-        &request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0),
+        &request(ip.client_a, ip.api, SYN_ONLY).numbers(CLIENT_ISN, 0),
     );
     let sent = forwarded(
         &mut lb,
         Port::Mgmt,
-        &reply(1024, SYN_ACK).numbers(5000, 1001),
+        &ip.reply(1024, SYN_ACK).numbers(5000, 1001),
     );
-    let wanted = tcp(API, CLIENT_A, SYN_ACK).numbers(5000, 1001).ttl(63);
+    let wanted = tcp(ip.api, ip.client_a, SYN_ACK)
+        .numbers(5000, 1001)
+        .ttl(63);
     assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
 }
 
-#[privileged_test]
-fn a_udp_answer_comes_from_the_vip() {
-    let mut lb = DataPlane::new(CONFIG);
-    forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
-    let answer = udp(RESOLVER, &snat(1024))
-        .payload(b"me")
-        .between(RESOLVER_MAC, MGMT_NIC);
-    let sent = forwarded(&mut lb, Port::Mgmt, &answer);
-    let wanted = udp(DNS, CLIENT_A).payload(b"me").ttl(63);
-    assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
+/// A17.
+#[privileged_test(families)]
+fn a_udp_answer_comes_from_the_vip(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
+    forwarded(&mut lb, Port::Tenant, &ip.query(ip.client_a));
+    for payload in [&b"me"[..], b"", &[9; 1452]] {
+        let sent = forwarded(&mut lb, Port::Mgmt, &ip.answer(1024).payload(payload));
+        let wanted = udp(ip.dns, ip.client_a).payload(payload).ttl(63);
+        assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
+    }
 }
 
-#[privileged_test]
-fn only_the_flows_own_backend_may_reply() {
-    let mut lb = DataPlane::new(CONFIG);
-    establish(&mut lb, CLIENT_A, 1024);
+#[privileged_test(families)]
+fn only_the_flows_own_backend_may_reply(ip: &Family) {
+    let mut lb = ip.established();
+    // The same port of another node, and of one that is no backend.
+    let [other, unknown] =
+        [ip.resolver_node, ip.pick("10.32.96.107", "fd00:32::107")].map(|node| ip.end(node, 30918));
     let strangers = [
-        tcp("10.32.96.106:30918", &snat(1024), ACK_ONLY),
-        tcp("10.32.96.105:30919", &snat(1024), ACK_ONLY),
-        tcp(KAS, &snat(1025), ACK_ONLY),
-        tcp(KAS, &snat(1023), ACK_ONLY),
-        tcp(KAS, &snat(64511), ACK_ONLY),
+        tcp(&other, &ip.snat(1024), ACK_ONLY),
+        tcp(&unknown, &ip.snat(1024), ACK_ONLY),
+        tcp(&ip.end(ip.node, 30919), &ip.snat(1024), ACK_ONLY),
+        tcp(ip.kas, &ip.snat(1025), ACK_ONLY),
+        tcp(ip.kas, &ip.snat(1023), ACK_ONLY),
+        tcp(ip.kas, &ip.snat(64511), ACK_ONLY),
     ];
     for stranger in strangers {
-        let bytes = stranger.between(KAS_MAC, MGMT_NIC).bytes();
+        let bytes = stranger.between(ip.kas_mac, MGMT_NIC).bytes();
         assert_refused(&mut lb, Port::Mgmt, &bytes, "reply_mismatch");
     }
     // Who only knocks learns nothing.
     for stranger in [
-        udp(KAS, &snat(1024)),
-        tcp("10.32.96.106:30918", &snat(1024), SYN_ONLY),
-        tcp("10.32.96.106:30918", &snat(1024), SYN_ACK),
-        tcp("10.32.96.106:30918", &snat(1024), RST_ACK),
+        udp(ip.kas, &ip.snat(1024)),
+        tcp(&unknown, &ip.snat(1024), SYN_ONLY),
+        tcp(&unknown, &ip.snat(1024), SYN_ACK),
+        tcp(&unknown, &ip.snat(1024), RST_ACK),
     ] {
-        let bytes = stranger.between(KAS_MAC, MGMT_NIC).bytes();
+        let bytes = stranger.between(ip.kas_mac, MGMT_NIC).bytes();
         assert_dropped(&mut lb, Port::Mgmt, &bytes, "reply_mismatch");
     }
 }
 
 /// DATA-PLANE-RULES 4: the same backend, the next flow on a recycled id.
-#[privileged_test]
-fn a_late_reply_of_an_earlier_flow_does_not_reach_the_next_one() {
-    let mut lb = DataPlane::new(CONFIG);
+#[privileged_test(families)]
+fn a_late_reply_of_an_earlier_flow_does_not_reach_the_next_one(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
     forwarded(
         &mut lb,
         Port::Tenant,
-        &request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0),
+        &request(ip.client_a, ip.api, SYN_ONLY).numbers(CLIENT_ISN, 0),
     );
     let late = [
-        reply(1024, SYN_ACK).numbers(5000, 999),
-        reply(1024, ACK_ONLY).numbers(5000, 999).payload(b"secret"),
-        reply(1024, FIN_ACK).numbers(5000, 999),
+        ip.reply(1024, SYN_ACK).numbers(5000, 999),
+        ip.reply(1024, ACK_ONLY)
+            .numbers(5000, 999)
+            .payload(b"secret"),
+        ip.reply(1024, FIN_ACK).numbers(5000, 999),
     ];
     for frame in late {
         assert_dropped(&mut lb, Port::Mgmt, &frame.bytes(), "reply_unexpected");
@@ -86,6 +94,32 @@ fn a_late_reply_of_an_earlier_flow_does_not_reach_the_next_one() {
     forwarded(
         &mut lb,
         Port::Mgmt,
-        &reply(1024, ACK_ONLY).numbers(5000, 999),
+        &ip.reply(1024, ACK_ONLY).numbers(5000, 999),
     );
+}
+
+/// Both FINs close a flow, and the next SYN of the same tuple opens it again.
+#[privileged_test(families)]
+fn a_flow_closes_and_opens_again(ip: &Family) {
+    let mut lb = ip.established();
+    let fin = request(ip.client_a, ip.api, FIN_ACK).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    forwarded(&mut lb, Port::Tenant, &fin);
+    let fin = ip
+        .reply(1024, FIN_ACK)
+        .numbers(BACKEND_ISN + 1, CLIENT_ISN + 2);
+    forwarded(&mut lb, Port::Mgmt, &fin);
+    let id = DataPlane::flow_id(1024);
+    let flow = lb.maps.flows.get(&id, 0).expect("an entry");
+    let state = FlowState::from_raw(flow.word).state();
+    assert_eq!(state, State::Closed);
+    let ack = request(ip.client_a, ip.api, ACK_ONLY).numbers(CLIENT_ISN + 2, BACKEND_ISN + 2);
+    forwarded(&mut lb, Port::Tenant, &ack);
+    let late = request(ip.client_a, ip.api, SYN_ONLY).numbers(CLIENT_ISN, 0);
+    assert_dropped(&mut lb, Port::Tenant, &late.bytes(), "late_syn");
+    let syn = request(ip.client_a, ip.api, SYN_ONLY).numbers(CLIENT_ISN + 100_000, 0);
+    let sent = forwarded(&mut lb, Port::Tenant, &syn);
+    // From whichever port.
+    let port = u16::from_be_bytes([sent[ip.l4()], sent[ip.l4() + 1]]);
+    let wanted = tcp(&ip.snat(port), ip.kas, SYN_ONLY).numbers(CLIENT_ISN + 100_000, 0);
+    assert_frame(&sent, &wanted.ttl(63).between(MGMT_NIC, ip.kas_mac));
 }

@@ -3,10 +3,7 @@
 use std::net::Ipv4Addr;
 
 use lb_tests::{
-    frames::{
-        icmp::icmp,
-        packet::{flags::*, tcp},
-    },
+    frames::packet::{flags::*, icmp, tcp},
     product::program::{Action, DataPlane, Outcome, Port, TENANT_NIC, node_mac},
 };
 
@@ -124,7 +121,7 @@ fn an_error_about_a_segment_of_a_shared_vip_goes_into_the_cell() {
     let about = |from: &str| {
         let quoted = tcp(from, CLIENT_A, ACK_ONLY).bytes()[14..42].to_vec();
         let sent = icmp("192.168.203.1", "192.168.203.110", (3, 4), 1280);
-        sent.between(router, TENANT_NIC).body(&quoted)
+        sent.between(router, TENANT_NIC).payload(&quoted)
     };
     delivered(&mut lb, &about(API).bytes());
     let bytes = about("192.168.203.110:6444").bytes();

@@ -13,10 +13,7 @@ use lb_common::{
     },
 };
 use lb_tests::{
-    frames::{
-        icmp::{Icmp, icmp},
-        packet::{Decoded, Frame, check, flags::*, tcp, udp},
-    },
+    frames::packet::{Decoded, Frame, check, flags::*, icmp, tcp, udp},
     product::program::{
         Action, CLIENT, DataPlane, IDS, MGMT_NIC, Outcome, Port, TENANT_NIC, node_mac,
     },
@@ -1062,7 +1059,7 @@ const NODE: &str = "10.32.96.105";
 const SNAT: &str = "10.32.96.50";
 
 /// What a router says about a segment to the backend, and what the client must hear of it.
-fn about_request(bytes: usize, at: u32) -> [Icmp; 2] {
+fn about_request(bytes: usize, at: u32) -> [Frame; 2] {
     let Pair([_, sent]) = client_says(ACK_ONLY, at, 0).payload(&[7; 40]);
     // What an error translates is what it needs: the rest of a long quote stays.
     let Said { flags, .. } = said(ACK_ONLY, at, 0);
@@ -1077,16 +1074,16 @@ fn about_request(bytes: usize, at: u32) -> [Icmp; 2] {
     [
         icmp("10.32.100.1", SNAT, TOO_BIG, MTU)
             .between(KAS_MAC, MGMT_NIC)
-            .body(&quote(&sent, bytes)),
+            .payload(&quote(&sent, bytes)),
         icmp(VIP, HOST, TOO_BIG, MTU)
             .between(TENANT_NIC, CLIENT)
             .ttl(63)
-            .body(&quote(&own, bytes)),
+            .payload(&quote(&own, bytes)),
     ]
 }
 
 /// What a router says about a segment to the client, and what the backend must hear of it.
-fn about_reply(bytes: usize, at: u32) -> [Icmp; 2] {
+fn about_reply(bytes: usize, at: u32) -> [Frame; 2] {
     let Pair([_, sent]) = backend_says(ACK_ONLY, at, HELLO).payload(&[7; 1400]);
     let side = Side {
         bytes: [BACKEND_BYTE, CLIENT_BYTE],
@@ -1098,15 +1095,15 @@ fn about_reply(bytes: usize, at: u32) -> [Icmp; 2] {
     [
         icmp("10.99.9.9", VIP, TOO_BIG, MTU)
             .between(CLIENT, TENANT_NIC)
-            .body(&quote(&sent, bytes)),
+            .payload(&quote(&sent, bytes)),
         icmp(SNAT, NODE, TOO_BIG, MTU)
             .between(MGMT_NIC, KAS_MAC)
             .ttl(63)
-            .body(&quote(&own, bytes)),
+            .payload(&quote(&own, bytes)),
     ]
 }
 
-fn error_becomes(lb: &mut DataPlane, port: Port, [sent, wanted]: &[Icmp; 2]) {
+fn error_becomes(lb: &mut DataPlane, port: Port, [sent, wanted]: &[Frame; 2]) {
     let wanted = Outcome {
         action: Action::Redirect,
         frame: wanted.bytes(),
@@ -1147,7 +1144,7 @@ fn an_error_about_a_segment_of_a_socket_goes_into_its_cell() {
     let mut lb = DataPlane::new(CONFIG);
     let about = |sent: &Frame, kind| {
         let error = icmp("10.32.100.1", SNAT, kind, MTU).between(KAS_MAC, MGMT_NIC);
-        error.body(&quote(sent, 28)).bytes()
+        error.payload(&quote(sent, 28)).bytes()
     };
     let kinds = [TOO_BIG, (3, 1), (11, 0)];
     let hello = socket_says(ACK_ONLY, 0, 0).payload(&[7; HELLO as usize]);

@@ -2,10 +2,7 @@
 
 use lb_common::{addr::Mac, maps::network::NETWORK_STOPPED};
 use lb_tests::{
-    frames::{
-        icmp::icmp,
-        packet::{arp, flags::*, tcp, udp},
-    },
+    frames::packet::{arp, flags::*, icmp, tcp, udp},
     product::program::{CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 use lb_user::{control::apply::Live, model::registry::Kind};

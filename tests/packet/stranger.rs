@@ -12,7 +12,7 @@ use nix::{
 
 use super::{
     given::*,
-    ring::{FAR_DNS, PLACES, two_networks},
+    ring::{PLACES, far_dns, two_networks},
 };
 
 fn state(lb: &DataPlane, port: u16) -> State {
@@ -97,11 +97,14 @@ fn only_the_acknowledgment_of_the_syn_ack_establishes() {
 
 #[privileged_test]
 fn a_datagram_after_the_end_of_its_flow_opens_another() {
-    let mut lb = DataPlane::new(&two_networks());
+    let mut lb = DataPlane::new(&two_networks(&Family::V4));
     forwarded(&mut lb, Port::Tenant, &query(CLIENT_A));
     // Those of another network of backends, which do not take its id.
     for client in 0..PLACES {
-        let query = udp(&format!("192.168.203.51:{}", 30_000 + client), FAR_DNS);
+        let query = udp(
+            &format!("192.168.203.51:{}", 30_000 + client),
+            &far_dns(&Family::V4),
+        );
         forwarded(&mut lb, Port::Tenant, &query.between(CLIENT, TENANT_NIC));
     }
     assert_eq!(state(&lb, 1024), State::Closed);

@@ -1,6 +1,6 @@
 //! Frames by name: built from what they mean, and read as they were on a wire.
 
-pub mod icmp;
+mod frame;
 pub mod icmp_message;
 pub mod packet;
 pub mod raw;

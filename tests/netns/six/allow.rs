@@ -4,7 +4,11 @@ use std::{net::TcpStream, time::Duration};
 
 use anyhow::Result;
 use lb_tests::{
-    frames::{packet::flags::SYN_ONLY, raw::RawPort, six},
+    frames::{
+        packet::{self, flags::SYN_ONLY},
+        raw::RawPort,
+        six,
+    },
     oracle::wire::Wire,
     poll,
     product::lb::Lb,
@@ -44,8 +48,8 @@ fn c3_the_longest_prefix_decides_over_ipv6() -> Result<()> {
     let [from, to] = hops(&topology, outsider)?;
     let source = at(outsider, 20_000).to_string();
     for extension in [None, Some(six::Extension::Destination(vec![]))] {
-        let syn = six::tcp(&source, &ECHO6.to_string(), SYN_ONLY).between(from, to);
-        let syn = extension.into_iter().fold(syn, six::Frame::extension);
+        let syn = packet::tcp(&source, &ECHO6.to_string(), SYN_ONLY).between(from, to);
+        let syn = extension.into_iter().fold(syn, packet::Frame::extension);
         port.send(&syn.bytes())?;
     }
     poll::until("all to be denied", LIMIT, || {

@@ -98,7 +98,7 @@ fn maximum(frame: &[u8]) -> Option<u16> {
 
 #[test]
 fn a_syn_says_its_maximum() -> Result<()> {
-    let syn = |flags| lb_tests::frames::six::tcp("[fd00::1]:1", "[fd00::2]:2", flags);
+    let syn = |flags| lb_tests::frames::packet::tcp("[fd00::1]:1", "[fd00::2]:2", flags);
     let options = [2, 4, 5, 0x3c, 1, 1, 1, 1];
     ensure!(maximum(&syn(2).tcp_options(&options).bytes()) == Some(1340));
     ensure!(maximum(&syn(16).tcp_options(&options).bytes()).is_none());

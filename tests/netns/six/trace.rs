@@ -3,9 +3,12 @@
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     frames::{
-        packet::flags::{SYN_ACK, SYN_ONLY},
+        packet::{
+            flags::{SYN_ACK, SYN_ONLY},
+            tcp, udp,
+        },
         raw::RawPort,
-        six::{check, number, read, tcp, udp},
+        six::{check, number, read},
     },
     oracle::wire::Wire,
     product::lb::Lb,
@@ -30,11 +33,9 @@ fn reliability_17_a_traceroute_sees_nothing_but_the_vip_over_ipv6() -> Result<()
     let seen = Wire::received(&client.netns, "eth0", "ip6", topology.dir())?;
     for (number, hop_limit) in (20_000..).zip([1, 1, 1, 2, 3]) {
         let source = at(client, number).to_string();
-        let syn = tcp(&source, &ECHO6.to_string(), SYN_ONLY).hops(hop_limit);
+        let syn = tcp(&source, &ECHO6.to_string(), SYN_ONLY).ttl(hop_limit);
         port.send(&syn.between(from, to).bytes())?;
-        let query = udp(&source, &DNS6.to_string())
-            .hops(hop_limit)
-            .payload(b"?");
+        let query = udp(&source, &DNS6.to_string()).ttl(hop_limit).payload(b"?");
         port.send(&query.between(from, to).bytes())?;
     }
     let exceeded = |frame: &[u8]| {

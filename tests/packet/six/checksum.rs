@@ -1,6 +1,6 @@
 //! Checksums at the edges of their numbers: RELIABILITY 18.
 
-use lb_tests::frames::six::{Frame, L4, udp};
+use lb_tests::frames::six::{L4, check};
 
 use super::given::*;
 
@@ -30,14 +30,14 @@ fn reliability_18_a_datagram_without_checksum_is_dropped_and_counted() {
 fn reliability_18_a_computed_zero_becomes_all_ones() {
     let mut lb = DataPlane::new(CONFIG);
     let to_resolver = udp(&snat(1024), RESOLVER)
-        .hops(63)
+        .ttl(63)
         .between(MGMT_NIC, RESOLVER_MAC);
     let payload = payload_of_zero(&to_resolver);
     let sent = forwarded(&mut lb, Port::Tenant, &query(CLIENT_A).payload(&payload));
     assert_eq!(sent[CHECKSUM..CHECKSUM + 2], [0xff, 0xff]);
     assert_frame(&sent, &to_resolver.payload(&payload));
 
-    let to_client = udp(DNS, CLIENT_A).hops(63).between(TENANT_NIC, CLIENT);
+    let to_client = udp(DNS, CLIENT_A).ttl(63).between(TENANT_NIC, CLIENT);
     let payload = payload_of_zero(&to_client);
     let sent = forwarded(&mut lb, Port::Mgmt, &answer(1024).payload(&payload));
     assert_eq!(sent[CHECKSUM..CHECKSUM + 2], [0xff, 0xff]);
@@ -48,7 +48,7 @@ fn reliability_18_a_computed_zero_becomes_all_ones() {
     let frame = query(CLIENT_A).payload(&payload);
     assert_eq!(frame.bytes()[CHECKSUM..CHECKSUM + 2], [0xff, 0xff]);
     let sent = forwarded(&mut lb, Port::Tenant, &frame);
-    let wanted = udp(&snat(1024), RESOLVER).payload(&payload).hops(63);
+    let wanted = udp(&snat(1024), RESOLVER).payload(&payload).ttl(63);
     assert_frame(&sent, &wanted.between(MGMT_NIC, RESOLVER_MAC));
 }
 
@@ -63,6 +63,6 @@ fn a_wrong_checksum_stays_wrong() {
         *bytes.last_mut().expect("a byte") ^= 0x10;
         let outcome = lb.receive(Port::Tenant, &bytes);
         assert_eq!(outcome.action, Action::Redirect);
-        assert!(lb_tests::frames::six::check(&outcome.frame).is_err());
+        assert!(check(&outcome.frame).is_err());
     }
 }

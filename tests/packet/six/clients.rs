@@ -1,7 +1,7 @@
 //! Clients whose addresses have the same hash: one of them has a flow, and nobody gets into it.
 
 use lb_common::{addr::Be128, maps::addr6::HashKey};
-use lb_tests::frames::six::{pieces, tcp};
+use lb_tests::frames::six::{pieces, read};
 
 use super::given::*;
 
@@ -56,7 +56,7 @@ fn a_flow_belongs_to_the_address_beside_it() {
     let sent = forwarded(&mut lb, Port::Mgmt, &back);
     let wanted = tcp(API, "[fd00:203::99]:40000", ACK_ONLY)
         .numbers(BACKEND_ISN + 1, CLIENT_ISN + 1)
-        .hops(63);
+        .ttl(63);
     assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
     lb.set_client6(id, HOST);
     forwarded(&mut lb, Port::Tenant, &data);
@@ -72,7 +72,7 @@ fn the_tuple_of_a_closed_flow_is_free_for_the_other() {
     forwarded(&mut lb, Port::Mgmt, &reset);
     let syn = request(TWIN, API, SYN_ONLY).numbers(77, 0);
     let sent = forwarded(&mut lb, Port::Tenant, &syn);
-    let read = lb_tests::frames::six::read(&sent).expect("IPv6");
+    let read = read(&sent).expect("IPv6");
     let [port, _] = read.ports();
     let id = DataPlane::flow_id(port);
     assert_eq!(lb.client6(id).to_string(), "fd00:203::7:0:0:50");

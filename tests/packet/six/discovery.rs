@@ -5,12 +5,11 @@ use lb_common::addr::Mac;
 use lb_tests::frames::{
     packet::{check, tag, untagged},
     six::{
-        Extension, Frame,
+        Extension,
         discovery::{
             OVERRIDE, SOLICITED, advertisement, group_mac, redirect, router_advertisement,
             solicitation, solicitation_to, solicited_node,
         },
-        icmp,
     },
 };
 
@@ -106,7 +105,7 @@ fn an_answer_to_a_local_stack_is_redirected() {
 fn with_options(sender: &str, to: (Mac, &str), options: &[u8]) -> Frame {
     let target: std::net::Ipv6Addr = VIP.parse().expect("an address");
     let body = [target.octets().as_slice(), options].concat();
-    let message = icmp(sender, to.1, (135, 0), 0).hops(255).payload(&body);
+    let message = icmp(sender, to.1, (135, 0), 0).ttl(255).payload(&body);
     message.between(CLIENT, to.0)
 }
 
@@ -211,7 +210,7 @@ fn what_is_no_valid_solicitation_is_not_answered() {
         dropped(solicitation(CLIENT, sender, VIP).bytes(), forged);
     }
     // A router may have been on the way.
-    let far = solicitation(CLIENT, HOST, VIP).hops(254).bytes();
+    let far = solicitation(CLIENT, HOST, VIP).ttl(254).bytes();
     dropped(far, "group_address");
 }
 
@@ -384,7 +383,7 @@ fn routers_are_not_believed() {
         );
         // An advertisement to one of our addresses alone.
         let alone = icmp(NODE_LINK, to.1, (134, 0), 1800)
-            .hops(255)
+            .ttl(255)
             .payload(&[0; 8]);
         dropped(Port::Mgmt, alone.between(KAS_MAC, MGMT_NIC));
     }
@@ -443,7 +442,7 @@ fn a_cell_says_nothing_else() {
     let routers = "ff02::2";
     let mac = |text: &str| group_mac(text.parse().expect("an address"));
     let says = |from: &str, to: &str, kind: u8, body: &[u8]| {
-        let message = icmp(from, to, (kind, 0), 0).hops(255).payload(body);
+        let message = icmp(from, to, (kind, 0), 0).ttl(255).payload(body);
         message.between(MGMT_NIC, mac(to)).bytes()
     };
     for bytes in [
@@ -456,8 +455,8 @@ fn a_cell_says_nothing_else() {
     ] {
         assert_dropped(&mut lb, Port::Cell("mgmt"), &bytes, "cell_forbidden");
     }
-    let tcp = lb_tests::frames::six::tcp(&snat(2000), "[fd00:32::105]:22", SYN_ONLY);
-    let bytes = tcp.between(MGMT_NIC, KAS_MAC).bytes();
+    let frame = tcp(&snat(2000), "[fd00:32::105]:22", SYN_ONLY);
+    let bytes = frame.between(MGMT_NIC, KAS_MAC).bytes();
     assert_dropped(&mut lb, Port::Cell("mgmt"), &bytes, "cell_forbidden");
 }
 
@@ -466,7 +465,7 @@ fn of_groups(from: (Mac, &str), to: &str, kind: u8) -> Frame {
     let group = [
         4, 0, 0, 0, 0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0x50,
     ];
-    let message = icmp(from.1, to, (kind, 0), 1).hops(1).payload(&group);
+    let message = icmp(from.1, to, (kind, 0), 1).ttl(1).payload(&group);
     let mac = group_mac(to.parse().expect("an address"));
     let message = message.extension(Extension::HopByHop(vec![5, 2, 0, 0]));
     message.between(from.0, mac)

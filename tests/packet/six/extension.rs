@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use lb_tests::frames::six::{Extension, Frame, IPV6, L4, number, read, tcp};
+use lb_tests::frames::six::{Extension, IPV6, L4, number, read};
 
 use super::given::*;
 
@@ -97,13 +97,13 @@ fn reliability_22_options_are_carried_in_both_directions() {
         };
         let data = with(numbers(request(CLIENT_A, API, ACK_ONLY)), &chain);
         let sent = forwarded(&mut lb, Port::Tenant, &data);
-        let wanted = with(numbers(tcp(&snat(1024), KAS, ACK_ONLY)), &chain).hops(63);
+        let wanted = with(numbers(tcp(&snat(1024), KAS, ACK_ONLY)), &chain).ttl(63);
         assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
 
         let numbers = |frame: Frame| frame.numbers(BACKEND_ISN + 1, CLIENT_ISN + 4);
         let data = with(numbers(reply(1024, ACK_ONLY)), &chain);
         let sent = forwarded(&mut lb, Port::Mgmt, &data);
-        let wanted = with(numbers(tcp(API, CLIENT_A, ACK_ONLY)), &chain).hops(63);
+        let wanted = with(numbers(tcp(API, CLIENT_A, ACK_ONLY)), &chain).ttl(63);
         assert_frame(&sent, &wanted.between(TENANT_NIC, CLIENT));
     }
 }
@@ -116,7 +116,7 @@ fn reliability_22_options_open_flows() {
         let client = format!("[fd00:203::50]:{number}");
         let syn = with(request(&client, API, SYN_ONLY), &chain);
         let sent = forwarded(&mut lb, Port::Tenant, &syn);
-        let wanted = with(tcp(&snat(number), KAS, SYN_ONLY), &chain).hops(63);
+        let wanted = with(tcp(&snat(number), KAS, SYN_ONLY), &chain).ttl(63);
         assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
     }
 }
@@ -152,8 +152,8 @@ fn reliability_22_an_atomic_fragment_is_a_packet() {
         let sent = forwarded(&mut lb, Port::Tenant, &datagram);
         let (field, id) = read(&sent).expect("IPv6").fragment.expect("its header");
         assert_eq!(field, 0);
-        let wanted = lb_tests::frames::six::udp(&snat(1024), RESOLVER).payload(b"who?");
-        let wanted = with(wanted, &piece(id)).hops(63);
+        let wanted = udp(&snat(1024), RESOLVER).payload(b"who?");
+        let wanted = with(wanted, &piece(id)).ttl(63);
         assert_frame(&sent, &wanted.between(MGMT_NIC, RESOLVER_MAC));
     }
     assert_eq!(lb.fragmented().len(), 0, "nothing is to come");

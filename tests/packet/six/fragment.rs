@@ -1,7 +1,7 @@
 //! Fragments: the first one makes the way, the others follow it, and nothing passes without it.
 
 use lb_common::{conntrack::FlowState, maps::fragment::Datagram};
-use lb_tests::frames::six::{Cut, Extension, Frame, check, cut, pieces, read, tcp, udp};
+use lb_tests::frames::six::{Cut, Extension, check, cut, pieces, read};
 
 use lb_user::dataplane::attach::Mode;
 
@@ -30,12 +30,12 @@ fn reply_datagram() -> Frame {
 /// What [`datagram`] becomes on SNAT port 1024, and [`reply_datagram`].
 fn to_resolver() -> Frame {
     let wanted = udp(&snat(1024), RESOLVER).payload(&payload(PAYLOAD));
-    wanted.hops(63).between(MGMT_NIC, RESOLVER_MAC)
+    wanted.ttl(63).between(MGMT_NIC, RESOLVER_MAC)
 }
 
 fn to_client() -> Frame {
     let wanted = udp(DNS, CLIENT_A).payload(&payload(PAYLOAD));
-    wanted.hops(63).between(TENANT_NIC, CLIENT)
+    wanted.ttl(63).between(TENANT_NIC, CLIENT)
 }
 
 fn identification(frame: &[u8]) -> u32 {
@@ -115,7 +115,7 @@ fn the_checksum_of_a_first_fragment_is_never_open() {
             .iter()
             .map(|piece| passed_on(&mut lb, Port::Tenant, piece))
             .collect();
-        let wanted = segment(tcp(&snat(1024), KAS, ACK_ONLY), 88, word).hops(63);
+        let wanted = segment(tcp(&snat(1024), KAS, ACK_ONLY), 88, word).ttl(63);
         let wanted = wanted.between(MGMT_NIC, KAS_MAC).bytes();
         assert_eq!(check(&wanted), Ok(()));
         assert_eq!(left, pieces(&wanted, identification(&left[0]), &[48]));
@@ -181,7 +181,7 @@ fn a_later_fragment_is_judged_by_what_the_first_one_was() {
     let sent = pieces(&whole, ID, &[48]);
     let first = passed_on(&mut lb, Port::Tenant, &sent[0]);
     let last = passed_on(&mut lb, Port::Tenant, &sent[1]);
-    let wanted = udp(&snat(1024), RESOLVER).payload(&bytes).hops(63);
+    let wanted = udp(&snat(1024), RESOLVER).payload(&bytes).ttl(63);
     let wanted = wanted.between(MGMT_NIC, RESOLVER_MAC).bytes();
     let wanted = pieces(&wanted, identification(&first), &[48]);
     assert_eq!([first, last], *wanted);
@@ -199,7 +199,7 @@ fn a_tcp_segment_in_pieces_belongs_to_its_flow() {
     let sent = pieces(&whole, ID, &[24]);
     let first = passed_on(&mut lb, Port::Tenant, &sent[0]);
     let last = passed_on(&mut lb, Port::Tenant, &sent[1]);
-    let wanted = segment(tcp(&snat(1024), KAS, ACK_ONLY)).hops(63);
+    let wanted = segment(tcp(&snat(1024), KAS, ACK_ONLY)).ttl(63);
     let wanted = wanted.between(MGMT_NIC, KAS_MAC).bytes();
     assert_eq!(
         [first.clone(), last],

@@ -1,55 +1,31 @@
-//! The configuration that most tests of IPv6 share, and its addresses by name: the twin of the one of IPv4.
+//! What tests of IPv6 alone need of [`Family::V6`], by name.
 
 use std::net::Ipv6Addr;
 
 use lb_common::addr::Mac;
-use lb_tests::{
-    frames::{
-        packet::{Decoded, check},
-        six::{Frame, tcp, udp},
-    },
-    product::program::node_mac6,
-};
 
-pub(crate) use super::super::given::{assert_dropped, assert_passed, assert_refused};
+pub(crate) use super::super::given::{
+    BACKEND_ISN, CLIENT_ISN, Family, assert_dropped, assert_frame, assert_passed, assert_refused,
+    forwarded, passed_on, request, set_mtu,
+};
 pub(crate) use lb_tests::{
-    frames::packet::flags::*,
+    frames::packet::{Frame, flags::*, icmp, tcp, udp},
     product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Outcome, Port, TENANT_NIC},
 };
 
-/// One TCP and one UDP service with one backend each, and a service without backends.
-pub(crate) const CONFIG: &str = r#"
-version: 1
-networks:
-  mgmt:     { role: mgmt,   interface: eth1, prefixes: ["fd00:32::/64"], snat: ["fd00:32::50"] }
-  tenant-a: { role: tenant, interface: eth0, prefixes: ["fd00:203::/64"] }
-pools:
-  kas-a:  { network: mgmt, backends: ["[fd00:32::105]:30918"] }
-  dns-a:  { network: mgmt, backends: ["[fd00:32::106]:30053"] }
-  none-a: { network: mgmt, backends: [] }
-services:
-  api-a:   { network: tenant-a, listen: ["[fd00:203::110]:6443/tcp"], pool: kas-a }
-  dns-a:   { network: tenant-a, listen: ["[fd00:203::110]:53/udp"], pool: dns-a }
-  empty-a: { network: tenant-a, listen: ["[fd00:203::110]:80/tcp", "[fd00:203::110]:54/udp"], pool: none-a }
-"#;
-
-pub(crate) const VIP: &str = "fd00:203::110";
-pub(crate) const SNAT: &str = "fd00:32::50";
-pub(crate) const HOST: &str = "fd00:203::50";
-pub(crate) const NODE: &str = "fd00:32::105";
-pub(crate) const CLIENT_A: &str = "[fd00:203::50]:40000";
-pub(crate) const CLIENT_B: &str = "[fd00:203::51]:40000";
-pub(crate) const API: &str = "[fd00:203::110]:6443";
-pub(crate) const DNS: &str = "[fd00:203::110]:53";
-pub(crate) const KAS: &str = "[fd00:32::105]:30918";
-pub(crate) const RESOLVER: &str = "[fd00:32::106]:30053";
-pub(crate) const KAS_MAC: Mac = node_mac6(Ipv6Addr::new(0xfd00, 0x32, 0, 0, 0, 0, 0, 0x105));
-pub(crate) const RESOLVER_MAC: Mac = node_mac6(Ipv6Addr::new(0xfd00, 0x32, 0, 0, 0, 0, 0, 0x106));
-
-/// The client's first sequence number in [`establish`]; the backend's is [`BACKEND_ISN`].
-pub(crate) const CLIENT_ISN: u32 = 1000;
-/// See [`CLIENT_ISN`].
-pub(crate) const BACKEND_ISN: u32 = 5000;
+pub(crate) const CONFIG: &str = Family::V6.config;
+pub(crate) const VIP: &str = Family::V6.vip;
+pub(crate) const SNAT: &str = Family::V6.snat;
+pub(crate) const HOST: &str = Family::V6.host;
+pub(crate) const NODE: &str = Family::V6.node;
+pub(crate) const CLIENT_A: &str = Family::V6.client_a;
+pub(crate) const CLIENT_B: &str = Family::V6.client_b;
+pub(crate) const API: &str = Family::V6.api;
+pub(crate) const DNS: &str = Family::V6.dns;
+pub(crate) const KAS: &str = Family::V6.kas;
+pub(crate) const RESOLVER: &str = Family::V6.resolver;
+pub(crate) const KAS_MAC: Mac = Family::V6.kas_mac;
+pub(crate) const RESOLVER_MAC: Mac = Family::V6.resolver_mac;
 
 /// The link-local address that the cell of a network has whose NIC has this MAC.
 pub(crate) fn link_local(mac: Mac) -> String {
@@ -60,79 +36,27 @@ pub(crate) fn link_local(mac: Mac) -> String {
     Ipv6Addr::from(octets).to_string()
 }
 
-/// `[fd00:32::50]:port`.
+/// See [`Family::snat`].
 pub(crate) fn snat(port: u16) -> String {
-    format!("[{SNAT}]:{port}")
+    Family::V6.snat(port)
 }
 
-/// A TCP frame of a client to a VIP, as it arrives at the tenant NIC.
-pub(crate) fn request(client: &str, vip: &str, flags: u8) -> Frame {
-    tcp(client, vip, flags).between(CLIENT, TENANT_NIC)
-}
-
-/// A TCP frame of the API backend to a SNAT port, as it arrives at the mgmt NIC.
+/// See [`Family::reply`].
 pub(crate) fn reply(port: u16, flags: u8) -> Frame {
-    tcp(KAS, &snat(port), flags).between(KAS_MAC, MGMT_NIC)
+    Family::V6.reply(port, flags)
 }
 
-/// A UDP frame of a client to the DNS VIP.
+/// See [`Family::query`].
 pub(crate) fn query(client: &str) -> Frame {
-    udp(client, DNS).between(CLIENT, TENANT_NIC)
+    Family::V6.query(client)
 }
 
-/// A UDP frame of the DNS backend to a SNAT port.
+/// See [`Family::answer`].
 pub(crate) fn answer(port: u16) -> Frame {
-    udp(RESOLVER, &snat(port)).between(RESOLVER_MAC, MGMT_NIC)
+    Family::V6.answer(port)
 }
 
-/// Opens a TCP flow of `client` on SNAT `port` and completes its handshake.
+/// See [`Family::establish`].
 pub(crate) fn establish(lb: &mut DataPlane, client: &str, port: u16) {
-    let syn = request(client, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
-    forwarded(lb, Port::Tenant, &syn);
-    let syn_ack = reply(port, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
-    forwarded(lb, Port::Mgmt, &syn_ack);
-    let ack = request(client, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
-    forwarded(lb, Port::Tenant, &ack);
-}
-
-/// Sends a frame that must be forwarded, and gives it as it left, checksums verified.
-pub(crate) fn forwarded(lb: &mut DataPlane, port: Port, frame: &Frame) -> Vec<u8> {
-    passed_on(lb, port, &frame.bytes())
-}
-
-/// The same of bytes.
-pub(crate) fn passed_on(lb: &mut DataPlane, port: Port, bytes: &[u8]) -> Vec<u8> {
-    let outcome = lb.receive(port, bytes);
-    let network = match port {
-        Port::Mgmt => "mgmt",
-        _ => "tenant-a",
-    };
-    assert_eq!(
-        (outcome.action, outcome.counted),
-        (Action::Redirect, ("nic", network.to_owned(), "forwarded")),
-        "{}",
-        Decoded(bytes)
-    );
-    assert_eq!(check(&outcome.frame), Ok(()), "{}", Decoded(&outcome.frame));
-    outcome.frame
-}
-
-/// Asserts that a frame has exactly the bytes of another one, and shows both in words where not.
-pub(crate) fn assert_frame(found: &[u8], wanted: &Frame) {
-    let wanted = wanted.bytes();
-    assert!(
-        found == wanted,
-        "\n found {}\nwanted {}\n{found:02x?}\n{wanted:02x?}",
-        Decoded(found),
-        Decoded(&wanted)
-    );
-}
-
-/// Says that the network with this name carries packets of `mtu` bytes.
-pub(crate) fn set_mtu(lb: &mut DataPlane, name: &str, mtu: u16) {
-    let id = lb.ids.get(lb_user::model::registry::Kind::Network, name);
-    let id = id.expect("a network of the configuration");
-    let mut network = lb.maps.networks.get(&id, 0).expect("the network");
-    network.mtu = mtu;
-    lb.maps.networks.set(id, &network, 0).expect("a write");
+    Family::V6.establish(lb, client, port);
 }

@@ -3,7 +3,7 @@
 use lb_common::addr::Mac;
 use lb_tests::frames::{
     packet::Decoded,
-    six::{Extension, Frame, check, icmp, tcp, udp},
+    six::{Extension, check},
 };
 
 use super::given::*;
@@ -38,7 +38,7 @@ fn from_hub(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
 
 /// The same as the client must see it.
 fn to_client(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
-    let error = icmp(VIP, HOST, kind, rest).payload(body).hops(63);
+    let error = icmp(VIP, HOST, kind, rest).payload(body).ttl(63);
     error.between(TENANT_NIC, CLIENT)
 }
 
@@ -50,7 +50,7 @@ fn from_tenant(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
 
 /// The same as the backend must see it.
 fn to_backend(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
-    let error = icmp(SNAT, NODE, kind, rest).payload(body).hops(63);
+    let error = icmp(SNAT, NODE, kind, rest).payload(body).ttl(63);
     error.between(MGMT_NIC, KAS_MAC)
 }
 
@@ -64,7 +64,7 @@ fn request_pair(sequence: u32) -> [Frame; 2] {
     let ends = [(CLIENT_A.to_owned(), API), (snat(1024), KAS)];
     ends.map(|(from, to)| {
         let data = tcp(&from, to, ACK_ONLY).numbers(sequence, BACKEND_ISN + 1);
-        data.payload(b"GET /version and so on").hops(63)
+        data.payload(b"GET /version and so on").ttl(63)
     })
 }
 
@@ -73,7 +73,7 @@ fn reply_pair(sequence: u32) -> [Frame; 2] {
     let ends = [(KAS, snat(1024)), (API, CLIENT_A.to_owned())];
     ends.map(|(from, to)| {
         let data = tcp(from, &to, ACK_ONLY).numbers(sequence, CLIENT_ISN + 1);
-        data.payload(&[0x5a; 1400]).hops(63)
+        data.payload(&[0x5a; 1400]).ttl(63)
     })
 }
 
@@ -86,7 +86,7 @@ fn a_ping_of_a_vip_is_answered_by_the_vip() {
             let ping = icmp(HOST, VIP, PING, 0x1234_0007)
                 .between(CLIENT, TENANT_NIC)
                 .class_and_label(0, 0x54321)
-                .hops(hops)
+                .ttl(hops)
                 .payload(&body);
             let outcome = lb.receive(Port::Tenant, &ping.bytes());
             assert_eq!(
@@ -190,12 +190,12 @@ fn no_mtu_below_the_floor_reaches_a_backend() {
     let segment = |bytes: usize| {
         [(KAS, snat(1024)), (API, CLIENT_A.to_owned())].map(|(from, to)| {
             let data = tcp(from, &to, ACK_ONLY).numbers(BACKEND_ISN + 1, CLIENT_ISN + 1);
-            data.payload(&vec![7; bytes - 60]).hops(63)
+            data.payload(&vec![7; bytes - 60]).ttl(63)
         })
     };
     let datagram = |bytes: usize| {
         [(RESOLVER, snat(1025)), (DNS, CLIENT_B.to_owned())]
-            .map(|(from, to)| udp(from, &to).payload(&vec![7; bytes - 48]).hops(63))
+            .map(|(from, to)| udp(from, &to).payload(&vec![7; bytes - 48]).ttl(63))
     };
     let cases: [(u32, usize, bool); 12] = [
         (1280, 1281, true),
@@ -243,9 +243,7 @@ fn no_mtu_below_the_floor_reaches_a_backend() {
 
 /// What the resolver must see of an error about its datagram.
 fn to_resolver(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
-    let error = icmp(SNAT, "fd00:32::106", kind, rest)
-        .payload(body)
-        .hops(63);
+    let error = icmp(SNAT, "fd00:32::106", kind, rest).payload(body).ttl(63);
     error.between(MGMT_NIC, RESOLVER_MAC)
 }
 
@@ -253,7 +251,7 @@ fn to_resolver(kind: (u8, u8), rest: u32, body: &[u8]) -> Frame {
 fn reliability_17_an_error_about_a_datagram_is_translated() {
     let mut lb = DataPlane::new(CONFIG);
     forwarded(&mut lb, Port::Tenant, &query(CLIENT_A).payload(b"who?"));
-    let datagram = |from: &str, to: &str| udp(from, to).hops(63).payload(b"who?");
+    let datagram = |from: &str, to: &str| udp(from, to).ttl(63).payload(b"who?");
     for bytes in [LEAST, 52] {
         let as_sent = quote(&datagram(CLIENT_A, DNS), bytes);
         let as_forwarded = quote(&datagram(&snat(1024), RESOLVER), bytes);
@@ -445,7 +443,7 @@ fn what_nobody_acts_on_is_dropped() {
     }
     let error = from_hub(TOO_BIG, 1280, &body);
     for hops in [0, 1] {
-        let bytes = error.clone().hops(hops).bytes();
+        let bytes = error.clone().ttl(hops).bytes();
         assert_dropped(&mut lb, Port::Mgmt, &bytes, "ttl_expired");
     }
     // What a later one is a piece of only the first one says.

@@ -2,10 +2,7 @@
 
 use lb_tests::frames::{
     packet::{tag, untagged},
-    six::{
-        discovery::{OVERRIDE, SOLICITED, advertisement, solicitation},
-        tcp,
-    },
+    six::discovery::{OVERRIDE, SOLICITED, advertisement, solicitation},
 };
 
 use super::given::*;
@@ -17,7 +14,7 @@ fn reliability_21_a_tagged_network_keeps_its_tag() {
     let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
     let sent = passed_on(&mut lb, Port::Tenant, &tag(&syn.bytes(), 2003));
     let wanted = tcp(&snat(1024), KAS, SYN_ONLY).numbers(CLIENT_ISN, 0);
-    assert_frame(&sent, &wanted.hops(63).between(MGMT_NIC, KAS_MAC));
+    assert_frame(&sent, &wanted.ttl(63).between(MGMT_NIC, KAS_MAC));
 
     let back = reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
     let outcome = lb.receive(Port::Mgmt, &back.bytes());
@@ -25,7 +22,7 @@ fn reliability_21_a_tagged_network_keeps_its_tag() {
     let (tci, sent) = untagged(&outcome.frame);
     assert_eq!(tci, Some(2003));
     let wanted = tcp(API, CLIENT_A, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
-    assert_frame(&sent, &wanted.hops(63).between(TENANT_NIC, CLIENT));
+    assert_frame(&sent, &wanted.ttl(63).between(TENANT_NIC, CLIENT));
 
     let asks = solicitation(CLIENT, HOST, VIP).bytes();
     let outcome = lb.receive(Port::Tenant, &tag(&asks, 2003));

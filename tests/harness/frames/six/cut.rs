@@ -56,7 +56,7 @@ pub fn pieces(whole: &[u8], id: u32, places: &[usize]) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames::six::{read, udp};
+    use crate::frames::{packet::udp, six::read};
 
     #[test]
     fn pieces_put_together_are_the_whole() {

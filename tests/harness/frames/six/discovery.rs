@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use lb_common::addr::Mac;
 
-use super::{Frame, icmp};
+use crate::frames::packet::{Frame, icmp};
 
 /// Types of the messages.
 pub mod kind {
@@ -106,7 +106,7 @@ pub fn redirect(
 }
 
 fn message(sender: &str, (_, to): (Mac, &str), kind: u8, rest: u32, body: &[u8]) -> Frame {
-    icmp(sender, to, (kind, 0), rest).hops(HOPS).payload(body)
+    icmp(sender, to, (kind, 0), rest).ttl(HOPS).payload(body)
 }
 
 /// The option that says a MAC: 1 is the sender's, 2 the target's.

@@ -1,15 +1,13 @@
-//! IPv6 frames by name: built from what they mean, cut into fragments, checked from scratch.
+//! What only frames of IPv6 have: extension headers, neighbour discovery and fragments; read and checked from scratch.
 
 mod cut;
 pub mod discovery;
 mod extension;
-mod frame;
 mod read;
 
 pub use self::{
     cut::{Cut, cut, pieces},
     extension::Extension,
-    frame::{Frame, icmp, tcp, udp},
     read::{Read, check, read},
 };
 
@@ -24,6 +22,8 @@ pub const L4: usize = ETHERNET + IPV6;
 pub mod number {
     /// Options for every router on the way.
     pub const HOP_BY_HOP: u8 = 0;
+    /// ICMP of IPv4.
+    pub const ICMP_V4: u8 = 1;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
@@ -47,7 +47,7 @@ pub mod number {
 }
 
 /// The partial sum of the pseudo-header (RFC 8200 section 8.1): addresses, length and protocol.
-fn pseudo_header(addresses: &[u8; 32], length: usize, protocol: u8) -> u64 {
+pub(super) fn pseudo_header(addresses: &[u8; 32], length: usize, protocol: u8) -> u64 {
     let length = u32::try_from(length).expect("a packet below 4 GiB");
     let words = [
         addresses.as_slice(),

@@ -165,12 +165,12 @@ pub fn check(frame: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames::six::{Extension, udp};
+    use crate::frames::{packet::udp, six::Extension};
 
     #[test]
     fn a_frame_is_read_as_it_was_built() {
         let frame = udp("[fd00::1]:1000", "[fd00::2]:53")
-            .hops(9)
+            .ttl(9)
             .extension(Extension::HopByHop(vec![]))
             .extension(Extension::Destination(vec![0; 9]))
             .extension(Extension::Fragment { field: 0, id: 77 })

@@ -5,10 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use anyhow::{Context as _, Result};
 use lb_common::addr::Mac;
 use lb_tests::{
-    frames::{
-        icmp::icmp,
-        packet::{Frame, arp, flags::*, tag, tcp, udp, untagged},
-    },
+    frames::packet::{Frame, arp, flags::*, icmp, tag, tcp, udp, untagged},
     product::{
         program::{Action, CLIENT, MGMT_NIC, Port, TENANT_NIC, node_mac},
         vary_prog_run::{Packets, Turn, Varied, padded},
@@ -265,7 +262,7 @@ fn icmp_error(stand: &mut Stand) -> Result<Leg> {
     let quote = quoted.bytes();
     let error = icmp("10.32.100.1", &snat.ip().to_string(), (3, 4), 1280)
         .between(NODE, MGMT_NIC)
-        .body(quote.get(14..42).context("a quote")?);
+        .payload(quote.get(14..42).context("a quote")?);
     Ok(same(Port::Mgmt, error.bytes(), Action::Redirect, REPLY))
 }
 

@@ -348,7 +348,7 @@ mod tests {
                             field.store(number << 2 | writer, SeqCst);
                         }
                         let taken = look();
-                        assert!(swap(taken, taken.with(START)), "nobody else's");
+                        assert!(swap(taken, taken.with(START)), "no other flow's");
                     }
                 });
             }

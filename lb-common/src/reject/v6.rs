@@ -292,10 +292,10 @@ mod tests {
         assert!(answered(6, 2) && answered(22, 0xfd));
         assert!(!answered(6, 3), "a group's MAC");
         assert!(!answered(22, 0xff), "a group's address");
-        let mut nobody = frame(6, &[], &tcp(ACK, 1000, 2000), b"");
-        nobody[22..38].fill(0);
+        let mut unspecified = frame(6, &[], &tcp(ACK, 1000, 2000), b"");
+        unspecified[22..38].fill(0);
         assert_eq!(
-            with(&mut nobody, |packet, frame| reset(packet, frame)),
+            with(&mut unspecified, |packet, frame| reset(packet, frame)),
             None,
             "no address"
         );

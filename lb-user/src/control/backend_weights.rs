@@ -193,7 +193,7 @@ pools:
         assert_eq!(
             shares(&pool, &[]),
             (vec![0; 4], true),
-            "nobody was asked yet"
+            "no backend was checked yet"
         );
     }
 

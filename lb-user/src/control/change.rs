@@ -150,10 +150,10 @@ impl Change {
         let pools = pools.flat_map(|service| service.target.pools());
         let mut pools = pools.filter_map(|pool| self.config.pool(pool));
         pools.any(|pool| {
-            let nobody = self.shares.get(&pool.name);
-            let nobody = nobody.is_some_and(|shares| shares.iter().all(|share| *share == 0));
+            let shares = self.shares.get(&pool.name);
+            let none = shares.is_some_and(|shares| shares.iter().all(|share| *share == 0));
             let mut backends = pool.backends.iter();
-            nobody && backends.any(|one| layers.of(pool, one).verdict == HealthVerdict::Unknown)
+            none && backends.any(|one| layers.of(pool, one).verdict == HealthVerdict::Unknown)
         })
     }
 }

@@ -406,7 +406,7 @@ pools:
         assert_eq!(
             checks.note(report(7, HealthVerdict::Up)),
             None,
-            "nobody has this id"
+            "no backend has this id"
         );
         assert!(checks.are_pending(), "the other one");
         checks.note(report(2, HealthVerdict::Dead));

@@ -187,7 +187,7 @@ fn ring_of(index: u32, ids: &Ids) -> String {
     let mut rings = rings;
     let found = rings.find(|(found, _, _)| *found == index);
     found.map_or_else(
-        || "nobody".to_owned(),
+        || "no network".to_owned(),
         |(_, name, what)| format!("network {name} ({what})"),
     )
 }
@@ -210,7 +210,9 @@ fn owner(set: u32, ids: &Ids) -> String {
         Some(format!("{} {name}{part}", kind.label()))
     });
     let mut owners = owners;
-    owners.next().unwrap_or_else(|| "nobody".to_owned())
+    owners
+        .next()
+        .unwrap_or_else(|| "no network or service".to_owned())
 }
 
 /// Each backend's part of a Maglev table, in percent.

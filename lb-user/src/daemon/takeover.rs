@@ -261,7 +261,7 @@ impl TakeoverListener {
             match self.accept().await {
                 Ok(heir) => return heir,
                 Err(error) => {
-                    tracing::warn!("somebody wanted to take over, and did not: {error:#}");
+                    tracing::warn!("a process wanted to take over, and did not: {error:#}");
                     time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -64,7 +64,7 @@ fn an_id_that_many_want_is_given_to_one() {
     ground.run();
     assert!(
         ground.lost.load(Ordering::Relaxed) > 0,
-        "nobody met: {ground:?}"
+        "no two met: {ground:?}"
     );
     let queue = ground.queue.into_inner().unwrap();
     let live = (0..IDS).filter(|&id| is_live(ground.table.word(id).unwrap()));

@@ -58,7 +58,7 @@ pub fn check() -> Result<()> {
     {
         tracing::warn!(
             "running in a mount namespace of its own (`ip netns exec`, a container, some units): \
-             pins and cells are seen by nobody else, and gone when it ends"
+             pins and cells are seen by no other process, and gone when it ends"
         );
     }
     if mount_bpffs()? {
@@ -156,7 +156,7 @@ pub async fn interface(
     );
     ensure!(
         link.xdp.is_none() || ours(link.ifindex),
-        "interface {interface} already runs an XDP program of somebody else; `ip link show dev \
+        "interface {interface} already runs an XDP program of another owner; `ip link show dev \
          {interface}` names it, and if it is another instance of lb, `lb down --instance NAME` \
          removes it"
     );

@@ -226,12 +226,12 @@ fn nobody_looks_at_names_in_ipv6() {
         [
             (
                 "services.api-6.listen[0]",
-                "fd00:203::110 is of IPv6, where nobody looks at names; expected an IPv4 address, or \
+                "fd00:203::110 is of IPv6, which has no routes by name; expected an IPv4 address, or \
                  pool instead of sni and http"
             ),
             (
                 "services.api-6.sni.routes[0].pool",
-                "the backends of \"kas-6\" are of IPv6, which nobody is sent to by a name; expected a \
+                "the backends of \"kas-6\" are of IPv6, which no route by name leads to; expected a \
                  pool of IPv4"
             ),
         ]

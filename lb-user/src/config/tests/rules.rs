@@ -83,7 +83,7 @@ fn nobody_opens_a_flow_from_mgmt_to_a_tenant() {
     assert!(
         found[0]
             .2
-            .contains("from network mgmt, which is mgmt, nobody opens a flow")
+            .contains("from network mgmt, which is mgmt, no flow to a tenant")
     );
     assert!(parse("f", &changes("")).is_ok());
     let uplink = changes(mgmt).replace("role: mgmt", "role: uplink");

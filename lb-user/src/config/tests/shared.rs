@@ -419,5 +419,5 @@ fn nobody_on_mgmt_asks_for_a_pool_of_a_tenant() {
         panic!("not one problem: {problems:#?}");
     };
     assert_eq!(key, "services.api-a.sni.routes[0].pool");
-    assert!(words.contains("nobody opens a flow to a tenant"), "{words}");
+    assert!(words.contains("no flow to a tenant is opened"), "{words}");
 }

@@ -40,7 +40,7 @@ pub(super) fn check(
             };
             if is_shared && backend.is_ipv6() {
                 let words = format!(
-                    "the backends of {} are of IPv6, which nobody is sent to by a name; expected a \
+                    "the backends of {} are of IPv6, which no route by name leads to; expected a \
                      pool of IPv4",
                     quote(&pool.value)
                 );
@@ -138,7 +138,7 @@ fn check_service(named: &Named<RawService>, is_shared: bool, findings: &mut Find
     };
     if is_shared {
         let words = format!(
-            "{address} is of IPv6, where nobody looks at names; expected an IPv4 address, or pool \
+            "{address} is of IPv6, which has no routes by name; expected an IPv4 address, or pool \
              instead of sni and http"
         );
         findings.add(place, words);

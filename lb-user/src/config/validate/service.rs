@@ -214,7 +214,7 @@ pub(super) fn check_directions(
             if let Some(to) = backends.filter(|to| is(&to.value, Role::Tenant)) {
                 let words = format!(
                     "the backends of {} are on network {} of a tenant; from network {}, which is \
-                     mgmt, nobody opens a flow to a tenant",
+                     mgmt, no flow to a tenant is opened",
                     quote(&pool.value),
                     to.value,
                     network.value

@@ -314,7 +314,7 @@ fn proxies(
     for (prefix, place) in written {
         if prefix.prefix_len() == 0 {
             let words =
-                "everybody could say that he is somebody else; expected prefixes of proxies";
+                "any client could claim the address of another; expected prefixes of proxies";
             findings.add(place, words);
         }
         proxies.push(prefix);

@@ -470,7 +470,7 @@ mod tests {
         ] {
             assert_eq!(is_cut(of_both(), client(its)), wanted, "{its}");
         }
-        assert!(is_cut(of_both(), None), "nobody knows who it is");
+        assert!(is_cut(of_both(), None), "its client is not known");
         assert!(!is_cut(rules([]), None));
         assert!(is_cut(rules([("0.0.0.0/0", ALLOW)]), client("fd00::1")));
         assert!(is_cut(rules([("::/0", ALLOW)]), client("10.1.2.3")));

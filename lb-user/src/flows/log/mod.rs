@@ -205,6 +205,6 @@ mod tests {
         let lost = Arc::clone(&reports.lost);
         drop(reports);
         reporter.report(FlowEvent::default());
-        assert_eq!(lost.load(Ordering::Relaxed), 3, "nobody wants it");
+        assert_eq!(lost.load(Ordering::Relaxed), 3, "no reader is there");
     }
 }

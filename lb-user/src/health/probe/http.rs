@@ -36,7 +36,7 @@ const US: &str = concat!("lb/", env!("CARGO_PKG_VERSION"));
 /// The longest head of an answer, in bytes; its body is not read.
 const MAX_HEAD: usize = 64 * 1024;
 
-type NoBody = Empty<&'static [u8]>;
+type EmptyBody = Empty<&'static [u8]>;
 
 /// One GET request; the status of its answer is the outcome.
 pub(super) struct HttpProbe(config::Get);
@@ -51,14 +51,14 @@ impl HttpProbe {
     /// # Errors
     ///
     /// If path or host cannot stand in one.
-    fn request(&self, address: SocketAddr) -> anyhow::Result<Request<NoBody>> {
+    fn request(&self, address: SocketAddr) -> anyhow::Result<Request<EmptyBody>> {
         let get = &self.0;
         let host = get.host.clone().unwrap_or_else(|| address.to_string());
         Request::get(&get.path)
             .header(HOST, host)
             .header(USER_AGENT, US)
             .header(CONNECTION, "close")
-            .body(NoBody::new())
+            .body(EmptyBody::new())
             .with_context(|| format!("ask for {:?} by HTTP", get.path))
     }
 
@@ -91,7 +91,7 @@ impl Probe for HttpProbe {
 /// Sends a request, and receives the status of the answer.
 async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    request: Request<NoBody>,
+    request: Request<EmptyBody>,
 ) -> Result<(StatusCode, S), Fault> {
     let has_received = Rc::new(Cell::new(false));
     let stream = Received {

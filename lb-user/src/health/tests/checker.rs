@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{
     certificate::Certificates,
-    server::{listen, nobody, to_end},
+    server::{closed_port, listen, to_end},
     *,
 };
 use crate::{
@@ -151,7 +151,7 @@ async fn checks_of_a_backend_follow_each_other_at_the_interval() {
 /// What is unchanged goes on where it is; what has changed begins with what was saved.
 #[tokio::test]
 async fn a_target_is_known_again() {
-    let address = nobody().await;
+    let address = closed_port().await;
     let (checker, mut reports) = checker();
     let up = Standing {
         verdict: HealthVerdict::Up,
@@ -217,7 +217,7 @@ async fn who_is_not_wanted_any_more_is_let_go_at_once() {
 
 /// A backend that cannot be checked gets no report, and the checks of others go on.
 #[tokio::test]
-async fn one_that_cannot_be_asked_disturbs_nobody() {
+async fn one_that_cannot_be_asked_disturbs_closed_port() {
     let (listener, address) = listen().await;
     let _served = keep(listener);
     let (checker, mut reports) = checker();

@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     certificate::{Certificates, NAME, versions},
-    server::{head, listen, nobody, saying, serve, to_end},
+    server::{closed_port, head, listen, saying, serve, to_end},
     *,
 };
 
@@ -65,7 +65,7 @@ async fn a_backend_of_ipv6_is_asked_by_ipv6() {
     let target = CheckTarget {
         address,
         source: Ipv6Addr::LOCALHOST.into(),
-        ..target(nobody().await, health(Check::Http(get("/"))))
+        ..target(closed_port().await, health(Check::Http(get("/"))))
     };
     let (outcome, _open) = ask_openly(&target).await.expect("a check");
     assert_eq!(outcome, good("200 OK"));

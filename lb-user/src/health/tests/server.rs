@@ -11,7 +11,7 @@ use tokio::{
 use super::LOCALHOST;
 
 /// A port without a listener.
-pub(super) async fn nobody() -> SocketAddrV4 {
+pub(super) async fn closed_port() -> SocketAddrV4 {
     let (listener, address) = listen().await;
     drop(listener);
     address

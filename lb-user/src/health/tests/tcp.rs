@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use tokio::io::AsyncWriteExt as _;
 
 use super::{
-    server::{listen, nobody, serve, to_end},
+    server::{closed_port, listen, serve, to_end},
     *,
 };
 
@@ -38,7 +38,7 @@ async fn the_last_words_of_a_check_take_a_moment_at_most() {
 
 #[tokio::test]
 async fn who_refuses_is_dead() {
-    let address = nobody().await;
+    let address = closed_port().await;
     for check in [
         Check::Tcp,
         Check::Tls(any_tls()),

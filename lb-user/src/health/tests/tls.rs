@@ -108,9 +108,9 @@ async fn a_ca_that_cannot_be_read_is_no_outcome() {
 }
 
 #[derive(Debug)]
-struct Nobody;
+struct NoCertificate;
 
-impl ResolvesServerCert for Nobody {
+impl ResolvesServerCert for NoCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         None
     }
@@ -119,7 +119,7 @@ impl ResolvesServerCert for Nobody {
 #[tokio::test]
 async fn who_answers_with_an_alert_is_there() {
     let server = versions().with_no_client_auth();
-    let server = Arc::new(server.with_cert_resolver(Arc::new(Nobody)));
+    let server = Arc::new(server.with_cert_resolver(Arc::new(NoCertificate)));
     for check in [Check::Tls(any_tls()), Check::https(any_tls(), get("/"))] {
         let (address, _server) = shaking(Arc::clone(&server)).await;
         let wanted = not_ready("TLS alert AccessDenied");

@@ -113,7 +113,7 @@ impl Dialers {
         network: &str,
         purpose: Purpose,
     ) -> Result<Dialled<TcpStream>, Undialled> {
-        let gone = || io::Error::other("nobody opens connections in that network");
+        let gone = || io::Error::other("no thread opens connections in that network");
         let dialer = self.0.get(network).ok_or_else(gone)?;
         let (answer, connected) = oneshot::channel();
         let dial = Dial { purpose, answer };

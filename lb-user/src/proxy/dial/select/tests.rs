@@ -125,15 +125,15 @@ fn run(test: impl Future<Output = ()>) {
 fn all_are_tried_until_one_is_there() {
     run(async {
         for hash in [0, 1 << 31, u32::MAX] {
-            let nobody = Site::start(None).await;
-            let candidates = Candidates::of(POOL, hash, &nobody.shared).unwrap();
+            let empty = Site::start(None).await;
+            let candidates = Candidates::of(POOL, hash, &empty.shared).unwrap();
             let order: Vec<(u32, SocketAddrV4)> = candidates.backends().collect();
             assert_eq!(order.len(), 10);
-            let found = nobody.connect(candidates).await;
+            let found = empty.connect(candidates).await;
             assert_eq!(found, Err(NoBackend::Unreachable));
             let addresses: Vec<_> = order.iter().map(|(_, address)| *address).collect();
-            assert_eq!(*nobody.asked.borrow(), addresses);
-            assert_eq!(nobody.redispatched(), 0);
+            assert_eq!(*empty.asked.borrow(), addresses);
+            assert_eq!(empty.redispatched(), 0);
 
             for tried in [1, 2, 4, 10] {
                 let id = order[tried - 1].0;

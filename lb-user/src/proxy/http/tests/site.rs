@@ -177,7 +177,7 @@ impl Site {
         // Bound, so that no other process gets the port, and without a listener.
         let gone = TcpSocket::new_v4().unwrap();
         gone.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let SocketAddr::V4(nobody) = gone.local_addr().unwrap() else {
+        let SocketAddr::V4(closed) = gone.local_addr().unwrap() else {
             panic!("an address of IPv4");
         };
         let mut backends = Vec::new();
@@ -215,7 +215,7 @@ impl Site {
         let table = all.keys().copied().cycle().take(509).collect();
         for (name, table, backends) in [
             ("all", table, all),
-            ("gone", vec![99], [(99, nobody)].into()),
+            ("gone", vec![99], [(99, closed)].into()),
             ("empty", Vec::new(), BTreeMap::new()),
         ] {
             let pool = ProxyPool::new(NETWORK.to_owned(), 3, table, backends, None);

@@ -20,6 +20,8 @@ pub(crate) const BACKEND_ISN: u32 = 5000;
 pub(crate) struct Family {
     /// One TCP and one UDP service with one backend each, and a service without backends.
     pub(crate) config: &'static str,
+    /// The prefix of the tenant's network.
+    pub(crate) tenant: &'static str,
     /// A client's address.
     pub(crate) host: &'static str,
     /// A port of it.
@@ -50,15 +52,22 @@ pub(crate) struct Family {
     pub(crate) resolver_mac: Mac,
     /// Bytes of a header without options and extension headers.
     pub(crate) header: usize,
-    /// Type and code of errors: there is no socket, no room, no hop left.
+    /// Type and code of an echo request.
+    pub(crate) ping: (u8, u8),
+    /// Of its answer.
+    pub(crate) pong: (u8, u8),
+    /// Of errors: there is no way, no socket, no room, no hop left, no sense in a header.
+    pub(crate) no_route: (u8, u8),
     pub(crate) port_unreachable: (u8, u8),
     pub(crate) too_big: (u8, u8),
     pub(crate) time_exceeded: (u8, u8),
+    pub(crate) parameter: (u8, u8),
 }
 
 impl Family {
     pub(crate) const V4: Self = Self {
         config: CONFIG_V4,
+        tenant: "192.168.203.0/24",
         host: "192.168.203.50",
         client_a: "192.168.203.50:40000",
         client_b: "192.168.203.51:40000",
@@ -74,13 +83,18 @@ impl Family {
         resolver: "10.32.96.106:30053",
         resolver_mac: node_mac(Ipv4Addr::new(10, 32, 96, 106)),
         header: 20,
+        ping: (8, 0),
+        pong: (0, 0),
+        no_route: (3, 0),
         port_unreachable: (3, 3),
         too_big: (3, 4),
         time_exceeded: (11, 0),
+        parameter: (12, 0),
     };
 
     pub(crate) const V6: Self = Self {
         config: CONFIG_V6,
+        tenant: "fd00:203::/64",
         host: "fd00:203::50",
         client_a: "[fd00:203::50]:40000",
         client_b: "[fd00:203::51]:40000",
@@ -96,9 +110,13 @@ impl Family {
         resolver: "[fd00:32::106]:30053",
         resolver_mac: node_mac6(Ipv6Addr::new(0xfd00, 0x32, 0, 0, 0, 0, 0, 0x106)),
         header: 40,
+        ping: (128, 0),
+        pong: (129, 0),
+        no_route: (1, 0),
         port_unreachable: (1, 4),
         too_big: (2, 0),
         time_exceeded: (3, 0),
+        parameter: (4, 1),
     };
 
     /// What is this family's.

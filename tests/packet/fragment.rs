@@ -1,91 +1,92 @@
 //! Fragments: the first one makes the way, the others follow it, and nothing passes without it.
 
-use std::collections::BTreeSet;
-
 use lb_common::{conntrack::FlowState, maps::fragment::Datagram};
 use lb_tests::{
-    frames::packet::{Decoded, Frame, check, flags::*, tcp, udp},
-    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC, node_mac},
+    frames::{
+        cut::{Cut, cut, pieces, seal},
+        packet::{Decoded, Frame, check, flags::*, tag, tcp, udp, untagged},
+        six::read,
+    },
+    product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
 
-use lb_user::dataplane::{attach::Mode, object::Object};
+use lb_user::dataplane::attach::Mode;
 
 use super::given::*;
 
-/// Flag in the field of a fragment: more follow.
-const MORE: u16 = 0x2000;
-/// Bytes behind the IP header of a datagram of [`datagram`]: five parts of eight, sixteen, and so on.
-const BYTES: usize = 8 + 100;
+/// A sender's identification.
+pub(crate) const ID: u32 = 0x1234;
+/// Bytes behind the IP header of a datagram of [`datagram`].
+pub(crate) const BYTES: usize = 8 + 100;
 /// Where it is cut; the last part is no multiple of eight.
-const CUTS: [usize; 5] = [0, 16, 40, 48, 96];
+pub(crate) const CUTS: [usize; 4] = [16, 40, 48, 96];
 
-fn payload() -> Vec<u8> {
-    (0..100).collect()
+pub(crate) fn payload(bytes: usize) -> Vec<u8> {
+    (0..=250).cycle().take(bytes).collect()
+}
+
+/// As of a sender that lets it be cut, which only IPv4 says of a whole packet.
+pub(crate) fn whole(ip: &Family, frame: Frame) -> Frame {
+    match ip.header {
+        20 => frame.fragment(0),
+        _ => frame,
+    }
 }
 
 /// A query with a hundred bytes that may be cut.
-fn datagram() -> Frame {
-    query(CLIENT_A).payload(&payload()).fragment(0)
+pub(crate) fn datagram(ip: &Family) -> Frame {
+    whole(ip, ip.query(ip.client_a).payload(&payload(100)))
 }
 
 /// The answer to it, as it comes from the backend.
-fn answer() -> Frame {
-    let answer = udp(RESOLVER, &snat(1024)).payload(&payload()).fragment(0);
-    answer.between(RESOLVER_MAC, MGMT_NIC)
+pub(crate) fn answer(ip: &Family) -> Frame {
+    whole(ip, ip.answer(1024).payload(&payload(100)))
 }
 
-/// The fragment of a whole frame with these bytes behind the IP header, and these flags.
-fn cut_with(whole: &[u8], from: usize, to: usize, flags: u16) -> Vec<u8> {
-    let header = usize::from(whole[14] & 15) * 4;
-    let length = u16::try_from(header + to - from).expect("a small fragment");
-    let field = flags | u16::try_from(from / 8).expect("a small offset");
-    let mut fragment = whole[..14 + header].to_vec();
-    fragment[16..18].copy_from_slice(&length.to_be_bytes());
-    fragment[20..22].copy_from_slice(&field.to_be_bytes());
-    fragment.extend(&whole[14 + header + from..14 + header + to]);
-    seal(&mut fragment);
-    fragment
+/// What [`datagram`] becomes on SNAT port 1024.
+pub(crate) fn to_resolver(ip: &Family) -> Frame {
+    let wanted = udp(&ip.snat(1024), ip.resolver).payload(&payload(100));
+    whole(ip, wanted).ttl(63).between(MGMT_NIC, ip.resolver_mac)
 }
 
-/// The same, marked as the last one where it is.
-fn cut(whole: &[u8], from: usize, to: usize) -> Vec<u8> {
-    let total = usize::from(u16::from_be_bytes([whole[16], whole[17]]));
-    let header = usize::from(whole[14] & 15) * 4;
-    let flags = if header + to < total { MORE } else { 0 };
-    cut_with(whole, from, to, flags)
+/// What [`answer`] becomes.
+fn to_client(ip: &Family) -> Frame {
+    let wanted = udp(ip.dns, ip.client_a).payload(&payload(100));
+    whole(ip, wanted).ttl(63).between(TENANT_NIC, CLIENT)
 }
 
 /// All fragments of a frame of [`BYTES`].
-fn fragments(whole: &[u8]) -> Vec<Vec<u8>> {
-    let ends = CUTS.iter().skip(1).chain([&BYTES]);
-    CUTS.iter()
-        .zip(ends)
-        .map(|(&from, &to)| cut(whole, from, to))
-        .collect()
+pub(crate) fn fragments(whole: &[u8]) -> Vec<Vec<u8>> {
+    pieces(whole, ID, &CUTS)
 }
 
-/// Writes the checksum of the IP header anew.
-fn seal(frame: &mut [u8]) {
-    let header = usize::from(frame[14] & 15) * 4;
-    frame[24..26].fill(0);
-    let sum = lb_common::wire::checksum::full(&frame[14..14 + header], 0);
-    frame[24..26].copy_from_slice(&sum.get().to_be_bytes());
+/// The fragment of `whole` from one byte to another.
+pub(crate) fn part(whole: &[u8], from: usize, to: usize, more: bool) -> Vec<u8> {
+    let piece = Cut {
+        id: ID,
+        bytes: from..to,
+        more,
+    };
+    cut(whole, &piece)
 }
 
-fn identification(frame: &[u8]) -> u16 {
-    u16::from_be_bytes([frame[18], frame[19]])
-}
-
-/// With another identification.
-fn identified(frame: &[u8], identification: u16) -> Vec<u8> {
+/// A frame with these bytes at this place, and a right header.
+fn altered(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
-    frame[18..20].copy_from_slice(&identification.to_be_bytes());
+    frame[at..at + bytes.len()].copy_from_slice(bytes);
     seal(&mut frame);
     frame
 }
 
+pub(crate) fn identification(frame: &[u8]) -> u32 {
+    match read(frame) {
+        Ok(read) => read.fragment.expect("a fragment").1,
+        Err(_) => u16::from_be_bytes([frame[18], frame[19]]).into(),
+    }
+}
+
 /// Sends a fragment that must be forwarded, and gives it as it left.
-fn passed(lb: &mut DataPlane, port: Port, fragment: &[u8]) -> Vec<u8> {
+pub(crate) fn passed(lb: &mut DataPlane, port: Port, fragment: &[u8]) -> Vec<u8> {
     let outcome = lb.receive(port, fragment);
     assert_eq!(
         (outcome.action, outcome.counted.2),
@@ -96,89 +97,69 @@ fn passed(lb: &mut DataPlane, port: Port, fragment: &[u8]) -> Vec<u8> {
     outcome.frame
 }
 
-/// Asserts that fragments sent in `order` leave as the fragments of the whole frame `wanted` in the
-/// same order, all with one identification that is not the sender's.
-fn assert_translated(
+/// Asserts that a frame that is cut at these places leaves as the fragments of the whole frame `wanted`, sent in
+/// `order`, all with one identification that is not the sender's.
+pub(crate) fn assert_translated(
     lb: &mut DataPlane,
     port: Port,
-    sent: &[Vec<u8>],
+    (sent, places): (&Frame, &[usize]),
     order: &[usize],
     wanted: &Frame,
-) -> u16 {
+) -> u32 {
+    let sent = pieces(&sent.bytes(), ID, places);
     let left: Vec<Vec<u8>> = order
         .iter()
         .map(|&index| passed(lb, port, &sent[index]))
         .collect();
     let ours = identification(&left[0]);
-    assert_ne!(ours, identification(&sent[0]));
+    assert_ne!(ours, ID);
     assert_eq!(check(&wanted.bytes()), Ok(()), "what is put together again");
-    let wanted = fragments(&identified(&wanted.bytes(), ours));
+    let wanted = pieces(&wanted.bytes(), ours, places);
     for (&index, left) in order.iter().zip(&left) {
         assert_eq!(left, &wanted[index], "fragment {index} of {order:?}");
     }
     ours
 }
 
-/// What [`datagram`] becomes on SNAT port 1024.
-fn to_resolver() -> Frame {
-    let wanted = udp(&snat(1024), RESOLVER)
-        .payload(&payload())
-        .fragment(0)
-        .ttl(63);
-    wanted.between(MGMT_NIC, RESOLVER_MAC)
+/// Asserts that [`datagram`] passes in pieces, as none of it did before.
+fn assert_passes(ip: &Family, lb: &mut DataPlane, order: &[usize; 5]) -> u32 {
+    let sent = (&datagram(ip), &CUTS[..]);
+    assert_translated(lb, Port::Tenant, sent, order, &to_resolver(ip))
 }
 
-/// What [`answer`] becomes.
-fn to_client() -> Frame {
-    let wanted = udp(DNS, CLIENT_A).payload(&payload()).fragment(0).ttl(63);
-    wanted.between(TENANT_NIC, CLIENT)
+const IN_ORDER: [usize; 5] = [0, 1, 2, 3, 4];
+
+/// A15: also what a host of a link of 1500 bytes makes of a datagram of 4000.
+#[privileged_test(families)]
+fn all_fragments_take_the_way_of_the_first_one(ip: &Family) {
+    let large = |frame: Frame| frame.payload(&payload(4000));
+    let places = &[1448, 2896][..];
+    for order in [[0, 1, 2], [0, 2, 1]] {
+        let mut lb = DataPlane::new(ip.config);
+        let (sent, wanted) = (large(datagram(ip)), large(to_resolver(ip)));
+        assert_translated(&mut lb, Port::Tenant, (&sent, places), &order, &wanted);
+        let (sent, wanted) = (large(answer(ip)), large(to_client(ip)));
+        assert_translated(&mut lb, Port::Mgmt, (&sent, places), &order, &wanted);
+        assert_eq!(lb.fragmented().len(), 0, "complete, and so forgotten");
+    }
+    let mut lb = DataPlane::new(ip.config);
+    assert_passes(ip, &mut lb, &IN_ORDER);
+    let sent = (&answer(ip), &CUTS[..]);
+    assert_translated(&mut lb, Port::Mgmt, sent, &IN_ORDER, &to_client(ip));
 }
 
-#[privileged_test]
-fn all_fragments_take_the_way_of_the_first_one() {
-    let mut lb = DataPlane::new(CONFIG);
-    let sent = fragments(&datagram().bytes());
-    assert_translated(
-        &mut lb,
-        Port::Tenant,
-        &sent,
-        &[0, 1, 2, 3, 4],
-        &to_resolver(),
-    );
-    let sent = fragments(&answer().bytes());
-    assert_translated(&mut lb, Port::Mgmt, &sent, &[0, 1, 2, 3, 4], &to_client());
-}
-
-/// A datagram that may not be fragmented, and is nevertheless, as a sender may do it: its flags stay.
-#[privileged_test]
-fn fragments_with_the_flag_dont_fragment_are_fragments() {
-    let mut lb = DataPlane::new(CONFIG);
-    let whole = query(CLIENT_A).payload(&payload()).bytes();
-    let first = passed(
-        &mut lb,
-        Port::Tenant,
-        &cut_with(&whole, 0, 48, 0x4000 | MORE),
-    );
-    let ours = identification(&first);
-    assert_ne!(ours, 0x1234);
-    let last = passed(&mut lb, Port::Tenant, &cut_with(&whole, 48, BYTES, 0x4000));
-    let wanted = identified(&to_resolver().bytes(), ours);
-    assert_eq!(first, cut_with(&wanted, 0, 48, 0x4000 | MORE));
-    assert_eq!(last, cut_with(&wanted, 48, BYTES, 0x4000));
-}
-
-#[privileged_test]
-fn one_hole_is_followed_and_a_second_one_is_not() {
-    let mut lb = DataPlane::new(CONFIG);
-    let sent = fragments(&datagram().bytes());
+#[privileged_test(families)]
+fn one_hole_is_followed_and_a_second_one_is_not(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
     for order in [
         [0, 2, 1, 3, 4],
         [0, 1, 4, 3, 2],
         [0, 4, 1, 2, 3],
         [0, 2, 1, 4, 3],
     ] {
-        assert_translated(&mut lb, Port::Tenant, &sent, &order, &to_resolver());
+        assert_passes(ip, &mut lb, &order);
     }
+    let sent = fragments(&datagram(ip).bytes());
     passed(&mut lb, Port::Tenant, &sent[0]);
     passed(&mut lb, Port::Tenant, &sent[2]);
     assert_dropped(&mut lb, Port::Tenant, &sent[4], "fragment_early");
@@ -187,196 +168,175 @@ fn one_hole_is_followed_and_a_second_one_is_not() {
     passed(&mut lb, Port::Tenant, &sent[4]);
 }
 
-#[privileged_test]
-fn a_tcp_segment_in_pieces_belongs_to_its_flow() {
-    let mut lb = DataPlane::new(CONFIG);
-    establish(&mut lb, CLIENT_A, 1024);
-    let segment = |frame: Frame| frame.numbers(1001, 5001).payload(&[7; 88]).fragment(0);
-    let sent = fragments(&segment(request(CLIENT_A, API, ACK_ONLY)).bytes());
+#[privileged_test(families)]
+fn a_tcp_segment_in_pieces_belongs_to_its_flow(ip: &Family) {
+    let mut lb = ip.established();
+    let segment = |frame: Frame| whole(ip, frame.numbers(1001, 5001).payload(&[7; 88]));
+    let sent = segment(request(ip.client_a, ip.api, ACK_ONLY));
     // The whole header is in the first fragment, which has to be longer for it.
-    assert_dropped(&mut lb, Port::Tenant, &sent[0], "fragment_tiny");
-    let whole = segment(request(CLIENT_A, API, ACK_ONLY)).bytes();
-    let first = passed(&mut lb, Port::Tenant, &cut(&whole, 0, 24));
-    let last = passed(&mut lb, Port::Tenant, &cut(&whole, 24, BYTES));
-    let wanted = segment(tcp(&snat(1024), KAS, ACK_ONLY)).ttl(63);
-    let wanted = identified(
-        &wanted.between(MGMT_NIC, KAS_MAC).bytes(),
-        identification(&first),
-    );
-    assert_eq!(check(&wanted), Ok(()));
-    assert_eq!(first, cut(&wanted, 0, 24));
-    assert_eq!(last, cut(&wanted, 24, BYTES));
+    let tiny = part(&sent.bytes(), 0, 16, true);
+    assert_dropped(&mut lb, Port::Tenant, &tiny, "fragment_tiny");
+    let wanted = segment(tcp(&ip.snat(1024), ip.kas, ACK_ONLY)).ttl(63);
+    let wanted = wanted.between(MGMT_NIC, ip.kas_mac);
+    assert_translated(&mut lb, Port::Tenant, (&sent, &[24]), &[0, 1], &wanted);
 }
 
 /// Where frames of local stacks come from, a checksum that is the sum of its pseudo-header is still to be
 /// computed. That of a first fragment may be so by chance, over its own length: it covers the others, too.
-#[privileged_test]
-fn the_checksum_of_a_first_fragment_is_never_open() {
+#[privileged_test(families)]
+fn the_checksum_of_a_first_fragment_is_never_open(ip: &Family) {
     for mode in [Mode::Native, Mode::Generic] {
-        let mut lb = DataPlane::with_partial_checksums(CONFIG, mode);
-        establish(&mut lb, CLIENT_A, 1024);
+        let mut lb = DataPlane::with_partial_checksums(ip.config, mode);
+        ip.establish(&mut lb, ip.client_a, 1024);
         let segment = |frame: Frame, bytes: usize, word: u16| {
             let mut payload = vec![7; bytes];
             payload[..2].copy_from_slice(&word.to_be_bytes());
-            frame.numbers(1001, 5001).payload(&payload).fragment(0)
+            whole(ip, frame.numbers(1001, 5001).payload(&payload))
         };
-        let sent = |bytes, word| segment(request(CLIENT_A, API, ACK_ONLY), bytes, word);
-        let open = &sent(28, 0).open_checksum()[50..52];
+        let sent = |bytes, word| segment(request(ip.client_a, ip.api, ACK_ONLY), bytes, word);
+        let checksum = ip.l4() + 16..ip.l4() + 18;
+        let open = &sent(28, 0).open_checksum()[checksum.clone()];
         let word = (0..=u16::MAX)
-            .find(|word| sent(88, *word).bytes()[50..52] == *open)
+            .find(|word| sent(88, *word).bytes()[checksum.clone()] == *open)
             .expect("such data");
-        let whole = sent(88, word).bytes();
-        let first = passed(&mut lb, Port::Tenant, &cut(&whole, 0, 48));
-        let last = passed(&mut lb, Port::Tenant, &cut(&whole, 48, BYTES));
-        let wanted = segment(tcp(&snat(1024), KAS, ACK_ONLY), 88, word).ttl(63);
-        let wanted = identified(
-            &wanted.between(MGMT_NIC, KAS_MAC).bytes(),
-            identification(&first),
-        );
-        assert_eq!(check(&wanted), Ok(()));
-        assert_eq!(first, cut(&wanted, 0, 48));
-        assert_eq!(last, cut(&wanted, 48, BYTES));
+        let wanted = segment(tcp(&ip.snat(1024), ip.kas, ACK_ONLY), 88, word).ttl(63);
+        let wanted = wanted.between(MGMT_NIC, ip.kas_mac);
+        let sent = sent(88, word);
+        assert_translated(&mut lb, Port::Tenant, (&sent, &[48]), &[0, 1], &wanted);
     }
 }
 
-#[privileged_test]
-fn nothing_passes_before_the_first_fragment_or_after_the_last() {
-    let mut lb = DataPlane::new(CONFIG);
-    let sent = fragments(&datagram().bytes());
+/// RELIABILITY 15: clients choose their identifications themselves; behind the one SNAT address they must not meet.
+#[privileged_test(families)]
+fn clients_with_the_same_identification_get_their_own(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
+    let mut ours = Vec::new();
+    for _ in 0..100 {
+        for client in [ip.client_a, ip.client_b] {
+            let datagram = whole(ip, ip.query(client).payload(&payload(100)));
+            let left: Vec<u32> = pieces(&datagram.bytes(), ID, &[48])
+                .iter()
+                .map(|piece| identification(&passed(&mut lb, Port::Tenant, piece)))
+                .collect();
+            assert_eq!(left[0], left[1]);
+            ours.push(left[0]);
+        }
+    }
+    ours.sort_unstable();
+    ours.dedup();
+    assert_eq!(ours.len(), 200, "one for each datagram");
+}
+
+#[privileged_test(families)]
+fn nothing_passes_before_the_first_fragment_or_after_the_last(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
+    let sent = fragments(&datagram(ip).bytes());
     for later in &sent[1..] {
         assert_dropped(&mut lb, Port::Tenant, later, "fragment_early");
     }
-    assert_translated(
-        &mut lb,
-        Port::Tenant,
-        &sent,
-        &[0, 1, 2, 3, 4],
-        &to_resolver(),
-    );
+    assert_passes(ip, &mut lb, &IN_ORDER);
     assert_eq!(lb.fragmented().len(), 0, "complete, and so forgotten");
     for later in &sent[1..] {
         assert_dropped(&mut lb, Port::Tenant, later, "fragment_early");
     }
-    // Other addresses, another identification, another protocol, another network: another datagram.
+    // Another client, another identification in each half, another network: another datagram.
     passed(&mut lb, Port::Tenant, &sent[0]);
-    let other = |at: usize, value: u8| {
-        let mut frame = sent[1].clone();
-        frame[at] = value;
-        seal(&mut frame);
-        frame
-    };
-    for (at, value) in [(29, 51), (19, 0x35), (23, 6)] {
-        assert_dropped(&mut lb, Port::Tenant, &other(at, value), "fragment_early");
+    let other_client = whole(ip, ip.query(ip.client_b).payload(&payload(100)));
+    let other_client = fragments(&other_client.bytes())[1].clone();
+    assert_dropped(&mut lb, Port::Tenant, &other_client, "fragment_early");
+    for bit in ip.pick(&[0, 8, 15][..], &[0, 16, 31]) {
+        let other = &pieces(&datagram(ip).bytes(), ID ^ 1 << bit, &CUTS)[1];
+        assert_dropped(&mut lb, Port::Tenant, other, "fragment_early");
     }
-    assert_dropped(&mut lb, Port::Tenant, &other(23, 1), "fragment");
     passed(&mut lb, Port::Tenant, &sent[1]);
 }
 
-/// What has passed cannot be overwritten, and nothing more of such a datagram passes.
-#[privileged_test]
-fn an_overlap_ends_the_datagram() {
-    let whole = datagram().bytes();
+/// What has passed cannot be overwritten, and nothing more of such a datagram passes (RFC 5722).
+#[privileged_test(families)]
+fn an_overlap_ends_the_datagram(ip: &Family) {
+    let whole = datagram(ip).bytes();
     let sent = fragments(&whole);
     let overlaps = [
-        cut(&whole, 8, 40),          // of the first
-        cut_with(&whole, 8, 16, 0),  // inside it
-        cut(&whole, 16, 40),         // the second again
-        cut(&whole, 32, 48),         // its end
-        cut(&whole, 32, BYTES),      // to the end
-        cut_with(&whole, 24, 32, 0), // inside the second
+        part(&whole, 8, 40, true),      // of the first
+        part(&whole, 8, 16, false),     // inside it
+        part(&whole, 16, 40, true),     // the second again
+        part(&whole, 32, 48, true),     // its end
+        part(&whole, 32, BYTES, false), // to the end
+        part(&whole, 24, 32, false),    // inside the second
     ];
     for overlap in overlaps {
-        let mut lb = DataPlane::new(CONFIG);
+        let mut lb = DataPlane::new(ip.config);
         passed(&mut lb, Port::Tenant, &sent[0]);
         passed(&mut lb, Port::Tenant, &sent[1]);
         assert_dropped(&mut lb, Port::Tenant, &overlap, "fragment_overlap");
         assert_dropped(&mut lb, Port::Tenant, &sent[2], "fragment_early");
-        assert_translated(
-            &mut lb,
-            Port::Tenant,
-            &sent,
-            &[0, 1, 2, 3, 4],
-            &to_resolver(),
-        );
+        // A first one begins anew.
+        assert_passes(ip, &mut lb, &IN_ORDER);
+        assert_eq!(lb.fragmented().len(), 0);
     }
 }
 
-#[privileged_test]
-fn tiny_and_lying_fragments_are_dropped() {
-    let mut lb = DataPlane::new(CONFIG);
-    let whole = datagram().bytes();
-    let tcp = request(CLIENT_A, API, SYN_ONLY)
-        .fragment(0)
-        .payload(&[7; 88])
-        .bytes();
+#[privileged_test(families)]
+fn tiny_and_lying_fragments_are_dropped(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
+    let datagram = datagram(ip).bytes();
+    let syn = request(ip.client_a, ip.api, SYN_ONLY).payload(&[7; 88]);
+    let syn = whole(ip, syn).bytes();
     for tiny in [
-        cut(&tcp, 0, 8),
-        cut(&tcp, 0, 16),
-        cut(&tcp, 0, 20),
-        cut(&whole, 0, 20),
+        part(&syn, 0, 8, true),
+        part(&syn, 0, 16, true),
+        part(&syn, 0, 20, true),
+        part(&datagram, 0, 20, true),
         // Ethernet padding is no part of it.
-        [cut(&tcp, 0, 16), vec![0x50; 10]].concat(),
+        [part(&syn, 0, 16, true), vec![0x50; 10]].concat(),
     ] {
         assert_dropped(&mut lb, Port::Tenant, &tiny, "fragment_tiny");
     }
-    passed(&mut lb, Port::Tenant, &cut(&whole, 0, 16));
+    passed(&mut lb, Port::Tenant, &part(&datagram, 0, 16, true));
     for tiny in [
-        cut(&whole, 16, 20),
-        cut(&whole, 16, 16),
-        cut_with(&whole, 16, 16, 0),
+        part(&datagram, 16, 20, true),
+        part(&datagram, 16, 16, true),
+        part(&datagram, 16, 16, false),
     ] {
         assert_dropped(&mut lb, Port::Tenant, &tiny, "fragment_tiny");
     }
-    let mut beyond = cut(&whole, 16, 40);
-    beyond[20..22].copy_from_slice(&(MORE | 0x1fff).to_be_bytes());
-    seal(&mut beyond);
+    // At the largest offset, and a byte longer than its frame.
+    let second = part(&datagram, 16, 40, true);
+    let (at, last) = ip.pick((20, [0x3f, 0xff]), (14 + 40 + 2, [0xff, 0xf9]));
+    let beyond = altered(&second, at, &last);
     assert_dropped(&mut lb, Port::Tenant, &beyond, "malformed");
-    let mut longer = cut(&whole, 16, 40);
-    longer[17] += 1;
-    seal(&mut longer);
+    let at = ip.pick(17, 19);
+    let longer = altered(&second, at, &[second[at] + 1]);
     assert_dropped(&mut lb, Port::Tenant, &longer, "malformed");
-    let mut ping = request(CLIENT_A, API, SYN_ONLY)
-        .fragment(MORE)
-        .payload(&[7; 4])
-        .bytes();
-    ping[23] = 1;
-    seal(&mut ping);
-    assert_dropped(&mut lb, Port::Tenant, &ping, "fragment");
 }
 
 /// A first fragment again, as with other ports behind the same identification: another datagram, so
 /// that the receiver never mixes the two.
-#[privileged_test]
-fn a_repeated_first_fragment_begins_anew() {
-    let mut lb = DataPlane::new(CONFIG);
-    let sent = fragments(&datagram().bytes());
+#[privileged_test(families)]
+fn a_repeated_first_fragment_begins_anew(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
+    let sent = fragments(&datagram(ip).bytes());
     let first = passed(&mut lb, Port::Tenant, &sent[0]);
     passed(&mut lb, Port::Tenant, &sent[1]);
-    let ours = assert_translated(
-        &mut lb,
-        Port::Tenant,
-        &sent,
-        &[0, 1, 2, 3, 4],
-        &to_resolver(),
-    );
+    let ours = assert_passes(ip, &mut lb, &IN_ORDER);
     assert_ne!(ours, identification(&first));
     assert_eq!(lb.fragmented().len(), 0);
 }
 
 /// 30 seconds after the first one.
-#[privileged_test]
-fn a_fragment_that_comes_too_late_is_dropped() {
+#[privileged_test(families)]
+fn a_fragment_that_comes_too_late_is_dropped(ip: &Family) {
     // Coarse time has units of 2^20 ns.
     const SECOND: u32 = 953;
-    let mut lb = DataPlane::new(CONFIG);
-    let sent = fragments(&datagram().bytes());
+    let mut lb = DataPlane::new(ip.config);
+    let sent = fragments(&datagram(ip).bytes());
     passed(&mut lb, Port::Tenant, &sent[0]);
     age(&mut lb, |record| {
-        record.began = record.began.wrapping_sub(28 * SECOND)
+        record.began = record.began.wrapping_sub(28 * SECOND);
     });
     passed(&mut lb, Port::Tenant, &sent[1]);
     age(&mut lb, |record| {
-        record.began = record.began.wrapping_sub(3 * SECOND)
+        record.began = record.began.wrapping_sub(3 * SECOND);
     });
     assert_dropped(&mut lb, Port::Tenant, &sent[2], "fragment_early");
 }
@@ -392,14 +352,14 @@ fn age(lb: &mut DataPlane, change: impl Fn(&mut Datagram)) {
 }
 
 /// The id was taken by another flow, or userspace ended the flow: its fragments reach nobody.
-#[privileged_test]
-fn fragments_of_a_flow_that_is_gone_are_dropped() {
+#[privileged_test(families)]
+fn fragments_of_a_flow_that_is_gone_are_dropped(ip: &Family) {
     let id = DataPlane::flow_id(1024);
-    let sent = fragments(&datagram().bytes());
+    let sent = fragments(&datagram(ip).bytes());
     let changes: [fn(FlowState) -> FlowState; 2] =
         [FlowState::end, |word| word.claim(true).publish()];
     for change in changes {
-        let mut lb = DataPlane::new(CONFIG);
+        let mut lb = DataPlane::new(ip.config);
         passed(&mut lb, Port::Tenant, &sent[0]);
         let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
         let word = flow.word;
@@ -411,9 +371,9 @@ fn fragments_of_a_flow_that_is_gone_are_dropped() {
         passed(&mut lb, Port::Tenant, &sent[1]);
     }
     // A record that names a flow between others.
-    let mut lb = DataPlane::new(CONFIG);
-    for client in [CLIENT_A, CLIENT_B] {
-        forwarded(&mut lb, Port::Tenant, &query(client));
+    let mut lb = DataPlane::new(ip.config);
+    for client in [ip.client_a, ip.client_b] {
+        forwarded(&mut lb, Port::Tenant, &ip.query(client));
     }
     passed(&mut lb, Port::Tenant, &sent[0]);
     age(&mut lb, |record| record.flow = DataPlane::flow_id(1025));
@@ -421,11 +381,11 @@ fn fragments_of_a_flow_that_is_gone_are_dropped() {
 }
 
 /// Where the flow goes now, and not where it went when the first fragment came.
-#[privileged_test]
-fn every_fragment_is_counted_and_keeps_the_flow() {
-    let mut lb = DataPlane::new(CONFIG);
-    let sent = fragments(&datagram().bytes());
-    let back = fragments(&answer().bytes());
+#[privileged_test(families)]
+fn every_fragment_is_counted_and_keeps_the_flow(ip: &Family) {
+    let mut lb = DataPlane::new(ip.config);
+    let sent = fragments(&datagram(ip).bytes());
+    let back = fragments(&answer(ip).bytes());
     for (fragment, answer) in sent.iter().zip(&back) {
         passed(&mut lb, Port::Tenant, fragment);
         passed(&mut lb, Port::Mgmt, answer);
@@ -448,81 +408,35 @@ fn every_fragment_is_counted_and_keeps_the_flow() {
     );
 }
 
-#[privileged_test]
-fn hops_and_size_are_judged_before_anything_is_noted() {
-    let mut lb = DataPlane::new(CONFIG);
-    let sent = fragments(&datagram().bytes());
-    passed(&mut lb, Port::Tenant, &sent[0]);
-    let mut spent = sent[1].clone();
-    spent[22] = 1;
-    seal(&mut spent);
-    assert_dropped(&mut lb, Port::Tenant, &spent, "ttl_expired");
-    // The mgmt network's id is that of its record.
-    let (id, network) = lb.desired.networks[0];
-    for (mtu, fits) in [(43, false), (44, true)] {
-        let small = lb_common::maps::network::Network { mtu, ..network };
-        lb.maps.networks.set(id.into(), &small, 0).expect("a write");
-        if fits {
-            passed(&mut lb, Port::Tenant, &sent[1]);
-        } else {
-            assert_dropped(&mut lb, Port::Tenant, &sent[1], "too_big");
-        }
-    }
-}
-
-/// RFC 6864: clients that share a SNAT address count each for itself.
-#[privileged_test]
-fn what_may_be_in_pieces_gets_an_identification_of_ours() {
-    let mut lb = DataPlane::new(CONFIG);
-    let mut ours = BTreeSet::new();
-    for round in 0..500 {
-        for client in [CLIENT_A, CLIENT_B] {
-            let bytes = query(client).fragment(0).bytes();
-            let ((_, sent), _) = lb.run(Port::Tenant, &bytes, 1);
-            assert_eq!(check(&sent), Ok(()));
-            assert!(
-                ours.insert(identification(&sent)),
-                "twice after {round} rounds"
-            );
-        }
-    }
-    let answers = [
-        answer(),
-        udp(RESOLVER, &snat(1025))
-            .fragment(0)
-            .between(RESOLVER_MAC, MGMT_NIC),
-    ];
-    for answer in answers {
-        let sent = lb.receive(Port::Mgmt, &answer.bytes()).frame;
-        assert_eq!(check(&sent), Ok(()));
-        assert!(
-            ours.insert(identification(&sent)),
-            "replies count with requests"
-        );
-    }
-    // Who forbids fragments keeps what it said; an evil bit does not matter.
-    for field in [0x4000, 0xc000] {
-        let kept = forwarded(&mut lb, Port::Tenant, &query(CLIENT_A).fragment(field));
-        assert_eq!(identification(&kept), 0x1234);
-    }
-}
-
-/// Fragments are judged by what the first one is: no service, not allowed, spoofed.
-#[privileged_test]
-fn who_is_not_let_in_gets_no_fragment_in() {
-    let config = CONFIG.replace("pool: dns-a }", "pool: dns-a, deny: [192.168.203.64/26] }");
-    let mut lb = DataPlane::new(&config);
+/// RELIABILITY 39: fragments are judged by what the first one is: no service, not allowed, spoofed.
+#[privileged_test(families)]
+fn who_is_not_let_in_gets_no_fragment_in(ip: &Family) {
+    let rule = ip.pick(
+        "pool: dns-a, deny: [192.168.203.64/26] }",
+        r#"pool: dns-a, deny: ["fd00:203::64:0/112"] }"#,
+    );
+    let mut lb = DataPlane::new(&ip.config.replace("pool: dns-a }", rule));
+    let [denied, spoofed, bogon] = ip.pick(
+        [
+            "192.168.203.64:40000",
+            "192.168.204.50:40000",
+            "127.0.0.1:40000",
+        ],
+        [
+            "[fd00:203::64:1]:40000",
+            "[fd00:204::1]:40000",
+            "[2002:c000:209::1]:40000",
+        ],
+    );
     let cases = [
-        ("denied", udp("192.168.203.64:40000", DNS)),
-        ("spoofed", udp("192.168.204.50:40000", DNS)),
-        ("no_service", udp(CLIENT_A, "192.168.203.110:54")),
+        ("denied", udp(denied, ip.dns)),
+        ("spoofed", udp(spoofed, ip.dns)),
+        ("bogon", udp(bogon, ip.dns)),
+        ("no_service", udp(ip.client_a, &ip.end(ip.vip, 54))),
     ];
     for (reason, frame) in cases {
-        let frame = frame
-            .between(CLIENT, TENANT_NIC)
-            .payload(&payload())
-            .fragment(0);
-        let sent = fragments(&frame.bytes());
+        let frame = frame.between(CLIENT, TENANT_NIC).payload(&payload(100));
+        let sent = fragments(&whole(ip, frame).bytes());
         assert_dropped(&mut lb, Port::Tenant, &sent[0], reason);
         for later in &sent[1..] {
             assert_dropped(&mut lb, Port::Tenant, later, "fragment_early");
@@ -532,148 +446,70 @@ fn who_is_not_let_in_gets_no_fragment_in() {
 }
 
 /// Two tenants whose backends are in one network.
-fn two_tenants() -> String {
-    let tagged = CONFIG.replace("interface: eth0,", "interface: eth0, vlan: 2003,");
-    let other = "  tenant-b: { role: tenant, interface: eth0, vlan: 2004, prefixes: [192.168.203.0/24] }\npools:";
-    let other = tagged.replace("pools:", other);
-    format!("{other}  dns-b: {{ network: tenant-b, listen: [\"{DNS}/udp\"], pool: dns-a }}\n")
+fn two_tenants(ip: &Family) -> String {
+    let (tenant, dns) = (ip.tenant, ip.dns);
+    let tagged = ip
+        .config
+        .replace("interface: eth0,", "interface: eth0, vlan: 2003,");
+    let other = format!(
+        "  tenant-b: {{ role: tenant, interface: eth0, vlan: 2004, prefixes: [\"{tenant}\"] }}\npools:"
+    );
+    let other = tagged.replace("pools:", &other);
+    format!("{other}  dns-b: {{ network: tenant-b, listen: [\"{dns}/udp\"], pool: dns-a }}\n")
 }
 
 /// However many datagrams a tenant begins, in either direction, those of another are followed.
-#[privileged_test]
-fn one_tenants_fragments_cost_another_nothing() {
-    const MANY: u16 = 20_000;
-    let mut lb = DataPlane::alone(&two_tenants());
-    let [a, b] =
-        [2003, 2004].map(|vlan| move |frame: &[u8]| lb_tests::frames::packet::tag(frame, vlan));
-    let halves = |whole: &[u8]| [cut(whole, 0, 16), cut(whole, 16, BYTES)];
+#[privileged_test(families)]
+fn one_tenants_fragments_cost_another_nothing(ip: &Family) {
+    const MANY: u32 = 20_000;
+    let mut lb = DataPlane::alone(&two_tenants(ip));
+    let [a, b] = [2003, 2004].map(|vlan| move |frame: &[u8]| tag(frame, vlan));
+    let halves = |whole: &Frame, id| pieces(&whole.bytes(), id, &[48]);
     let begun = |lb: &mut DataPlane, port, bytes: &[u8]| {
         let ((action, _), _) = lb.run(port, bytes, 1);
         assert_eq!(action, Action::Redirect);
     };
-    let [first, last] = halves(&datagram().bytes());
-    passed(&mut lb, Port::Tenant, &b(&first));
-    for number in 0..MANY {
-        begun(&mut lb, Port::Tenant, &a(&identified(&first, number)));
+    let query = datagram(ip);
+    let own = halves(&query, ID);
+    passed(&mut lb, Port::Tenant, &b(&own[0]));
+    for id in 0..MANY {
+        begun(&mut lb, Port::Tenant, &a(&halves(&query, id)[0]));
     }
-    passed(&mut lb, Port::Tenant, &b(&last));
+    passed(&mut lb, Port::Tenant, &b(&own[1]));
 
     // The flow of b is that of port 1024. A backend counts its datagrams for all that it answers.
-    let [first, last] = halves(&answer().bytes());
-    let other = udp(RESOLVER, &snat(1025)).payload(&payload()).fragment(0);
-    let [flood, _] = halves(&other.between(RESOLVER_MAC, MGMT_NIC).bytes());
-    passed(&mut lb, Port::Mgmt, &first);
-    for number in (0..MANY).filter(|number| *number != identification(&first)) {
-        begun(&mut lb, Port::Mgmt, &identified(&flood, number));
+    let own = halves(&answer(ip), ID);
+    let other = whole(ip, ip.answer(1025).payload(&payload(100)));
+    passed(&mut lb, Port::Mgmt, &own[0]);
+    for id in (0..MANY).filter(|id| *id != ID) {
+        begun(&mut lb, Port::Mgmt, &halves(&other, id)[0]);
     }
-    passed(&mut lb, Port::Mgmt, &last);
-}
-
-/// A data plane of before has other records, which nothing reads any more: only a datagram that is on its way is
-/// lost.
-#[privileged_test]
-fn a_start_over_pins_without_the_records_makes_them() {
-    let lb = DataPlane::alone(CONFIG);
-    let pin = lb.maps_folder().join("DATAGRAMS");
-    std::fs::remove_file(&pin).expect("the pin");
-    Object::load(lb.pins(), &lb.maps.limits(), 0).expect("it adopts the others");
-    assert!(pin.exists());
-    assert_eq!(lb.fragmented(), []);
-}
-
-/// More datagrams than there is room for: the newest are followed.
-#[privileged_test]
-fn the_memory_of_datagrams_is_bounded() {
-    let mut lb = DataPlane::alone(CONFIG);
-    let whole = datagram().bytes();
-    let (first, last) = (cut(&whole, 0, 16), cut(&whole, 16, BYTES));
-    for number in 0..20_000 {
-        let ((action, _), _) = lb.run(Port::Tenant, &identified(&first, number), 1);
-        assert_eq!(action, Action::Redirect, "datagram {number}");
-    }
-    let kept = lb.fragmented().len();
-    assert!((8192..=16_384).contains(&kept), "{kept} records");
-    for number in 19_980..20_000 {
-        passed(&mut lb, Port::Tenant, &identified(&last, number));
-    }
-    let followed = |number: u16| {
-        let ((action, _), _) = lb.run(Port::Tenant, &identified(&last, number), 1);
-        action == Action::Redirect
-    };
-    let oldest = (0..1000).map(followed).filter(|is| *is).count();
-    assert!(oldest < 500, "{oldest} of the first 1000");
+    passed(&mut lb, Port::Mgmt, &own[1]);
 }
 
 /// A VLAN is put on and taken off each fragment.
-#[privileged_test]
-fn fragments_of_a_tagged_network_keep_its_tag() {
-    let config = CONFIG.replace(
-        "role: tenant, interface: eth0",
-        "role: tenant, interface: eth0, vlan: 2003",
-    );
+#[privileged_test(families)]
+fn fragments_of_a_tagged_network_keep_its_tag(ip: &Family) {
+    let config = ip
+        .config
+        .replace("interface: eth0,", "interface: eth0, vlan: 2003,");
     let mut lb = DataPlane::new(&config);
-    let tag = |frame: &[u8]| lb_tests::frames::packet::tag(frame, 2003);
-    let sent: Vec<_> = fragments(&datagram().bytes())
+    let left: Vec<_> = fragments(&datagram(ip).bytes())
         .iter()
-        .map(|frame| tag(frame))
+        .map(|piece| passed(&mut lb, Port::Tenant, &tag(piece, 2003)))
         .collect();
-    assert_translated(
-        &mut lb,
-        Port::Tenant,
-        &sent,
-        &[0, 1, 2, 3, 4],
-        &to_resolver(),
-    );
-    let answers = fragments(&answer().bytes());
-    let left: Vec<_> = answers
+    let ours = identification(&left[0]);
+    assert_ne!(ours, ID);
+    assert_eq!(left, pieces(&to_resolver(ip).bytes(), ours, &CUTS));
+    let left: Vec<_> = fragments(&answer(ip).bytes())
         .iter()
-        .map(|answer| passed(&mut lb, Port::Mgmt, answer))
+        .map(|piece| untagged(&passed(&mut lb, Port::Mgmt, piece)))
         .collect();
-    let (tci, first) = lb_tests::frames::packet::untagged(&left[0]);
-    assert_eq!(tci, Some(2003));
-    let wanted = fragments(&identified(&to_client().bytes(), identification(&first)));
-    let wanted: Vec<_> = wanted.iter().map(|frame| tag(frame)).collect();
+    let ours = identification(&left[0].1);
+    let wanted = pieces(&to_client(ip).bytes(), ours, &CUTS);
+    let wanted: Vec<_> = wanted
+        .into_iter()
+        .map(|piece| (Some(2003), piece))
+        .collect();
     assert_eq!(left, wanted);
-}
-
-/// Where the address is the host's own, so are the fragments of which we had no first one.
-#[privileged_test]
-fn fragments_to_the_host_pass_and_those_of_a_service_do_not() {
-    let mut lb = DataPlane::new(
-        r#"
-version: 1
-networks:
-  tenant-a: { role: uplink, interface: eth0, address: host, prefixes: [203.0.113.0/24], sources: any }
-  mgmt:     { role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
-pools:
-  dns: { network: mgmt, backends: ["10.32.96.106:30053"] }
-services:
-  dns: { network: tenant-a, listen: ["203.0.113.10:53/udp"], pool: dns }
-"#,
-    );
-    let to = |port: u16| {
-        let frame = udp("198.51.100.7:40000", &format!("203.0.113.10:{port}"));
-        let frame = frame
-            .between(CLIENT, TENANT_NIC)
-            .payload(&payload())
-            .fragment(0);
-        fragments(&frame.bytes())
-    };
-    for fragment in to(5353) {
-        assert_passed(&mut lb, Port::Tenant, &fragment);
-    }
-    let wanted = udp(&snat(1024), RESOLVER)
-        .payload(&payload())
-        .fragment(0)
-        .ttl(63);
-    let wanted = wanted.between(MGMT_NIC, node_mac([10, 32, 96, 106].into()));
-    assert_translated(&mut lb, Port::Tenant, &to(53), &[0, 1, 2, 3, 4], &wanted);
-    passed(&mut lb, Port::Tenant, &to(53)[0]);
-    passed(&mut lb, Port::Tenant, &to(53)[1]);
-    let again = &to(53)[1];
-    let outcome = lb.receive(Port::Tenant, again);
-    assert_eq!(
-        (outcome.action, outcome.counted.2),
-        (Action::Drop, "fragment_overlap")
-    );
 }

@@ -1,7 +1,7 @@
 //! Clients whose addresses have the same hash: one of them has a flow, and nobody gets into it.
 
 use lb_common::{addr::Be128, maps::addr6::HashKey};
-use lb_tests::frames::six::{pieces, read};
+use lb_tests::frames::{cut::pieces, six::read};
 
 use super::given::*;
 

@@ -1,12 +1,10 @@
-//! What only frames of IPv6 have: extension headers, neighbour discovery and fragments; read and checked from scratch.
+//! What only frames of IPv6 have: extension headers, neighbour discovery; read and checked from scratch.
 
-mod cut;
 pub mod discovery;
 mod extension;
 mod read;
 
 pub use self::{
-    cut::{Cut, cut, pieces},
     extension::Extension,
     read::{Read, check, read},
 };

@@ -6,8 +6,6 @@
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-#[cfg(test)]
-use lb_common::maps::{DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -342,18 +340,6 @@ pub struct Limits {
     pub pools: u32,
 }
 
-#[cfg(test)]
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            snat_addresses: 8,
-            services: DEFAULT_SERVICES,
-            backends: DEFAULT_BACKENDS,
-            pools: DEFAULT_POOLS,
-        }
-    }
-}
-
 /// How long flows may be idle that are not, or no more, in full use; each 100 ms to 30 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeouts {
@@ -366,6 +352,18 @@ pub struct Timeouts {
     /// UDP, not replied to yet; default 30 s.
     #[serde(with = "duration::as_text")]
     pub udp: Duration,
+}
+
+#[cfg(test)]
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            snat_addresses: 8,
+            services: lb_common::maps::DEFAULT_SERVICES,
+            backends: lb_common::maps::DEFAULT_BACKENDS,
+            pools: lb_common::maps::DEFAULT_POOLS,
+        }
+    }
 }
 
 #[cfg(test)]

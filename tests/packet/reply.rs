@@ -59,13 +59,11 @@ fn only_the_flows_own_backend_may_reply(ip: &Family) {
         let bytes = stranger.between(ip.kas_mac, MGMT_NIC).bytes();
         assert_refused(&mut lb, Port::Mgmt, &bytes, "reply_mismatch");
     }
-    // Who only knocks learns nothing.
-    for stranger in [
-        udp(ip.kas, &ip.snat(1024)),
-        tcp(&unknown, &ip.snat(1024), SYN_ONLY),
-        tcp(&unknown, &ip.snat(1024), SYN_ACK),
-        tcp(&unknown, &ip.snat(1024), RST_ACK),
-    ] {
+    // A segment that only knocks gets no answer.
+    let knocks = [&other, &unknown].into_iter().flat_map(|from| {
+        [SYN_ONLY, SYN_ACK, RST_ACK].map(|flags| tcp(from, &ip.snat(1024), flags))
+    });
+    for stranger in knocks.chain([udp(ip.kas, &ip.snat(1024))]) {
         let bytes = stranger.between(ip.kas_mac, MGMT_NIC).bytes();
         assert_dropped(&mut lb, Port::Mgmt, &bytes, "reply_mismatch");
     }

@@ -191,7 +191,7 @@ fn pings_have_a_rate_of_their_own(ip: &Family) {
     }
 }
 
-/// RELIABILITY 17: the client of a flow is told by the VIP, whoever on the backends' side found the error; it sees
+/// RELIABILITY 17: the client of a flow gets the error from the VIP, wherever on the backends' side it arose; it sees
 /// the packet that it had sent, as far as it is quoted.
 #[privileged_test(families)]
 fn an_error_about_a_request_reaches_its_client(ip: &Family) {

@@ -66,7 +66,7 @@ fn query(ip: &Family, length: usize) -> Frame {
         .payload(&vec![7; length - ip.header - 8])
 }
 
-/// RELIABILITY 16: of IPv4, who forbids fragments.
+/// RELIABILITY 16: over IPv4, an end that forbids fragments.
 #[privileged_test(families)]
 fn the_sender_learns_the_mtu_of_the_other_side(ip: &Family) {
     let mut lb = ip.established();

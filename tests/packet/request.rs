@@ -1,4 +1,4 @@
-//! Client to ip.vip.
+//! Client to VIP.
 
 use lb_tests::{
     frames::packet::{flags::*, tcp, udp},

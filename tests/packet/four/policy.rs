@@ -38,7 +38,7 @@ fn a_source_that_its_network_cannot_have_is_spoofed() {
     assert_eq!(lb.drain_free_ids().len(), IDS, "no state was made");
 }
 
-/// The first fragment is judged as a packet, and the others have nobody to follow.
+/// The first fragment is judged as a packet, and the others have no record to follow.
 #[privileged_test]
 fn options_and_fragments_do_not_bypass_the_rules() {
     let mut lb = DataPlane::new(RULES_V4);

@@ -460,7 +460,10 @@ impl<'t> Bed<'t> {
         let followed = self.die(doom)?;
         if followed.killed.is_some() && goes_on {
             poll::until("the process before goes on", LIMIT, || {
-                Ok(before.stderr().contains("this one goes on").then_some(()))
+                let log = before.stderr();
+                // One that dies before it takes over has nothing to give back.
+                let goes_on = !log.contains("handed over") || log.contains("this one goes on");
+                Ok(goes_on.then_some(()))
             })?;
             let is_whole = self.site.ensure_is(1 - to);
             let is_whole = is_whole.and_then(|()| self.ensure_no_id_is_lost());

@@ -24,4 +24,5 @@
 ///   Rates, contacts and stations, which are maps of their own; rules for stations that are no sources, which an
 ///   older `lb` takes for none; the link among the rules of destinations, which an older `lb` lets pass as it did.
 ///   Samples of each network, in another map, DROP_SAMPLES; the pin of SAMPLES stays until `lb down`, unused.
+///   The mark of a service's record, which an older `lb` leaves 0: then it is not looked at.
 pub const ABI_VERSION: u32 = 6;

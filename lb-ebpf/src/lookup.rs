@@ -129,11 +129,12 @@ pub(crate) fn record(key: &FlowKey) -> Option<Service> {
 }
 
 /// Whether a copy is the record of its service. The memory of a record that is written anew is the next one's that
-/// is, of any key, at once and while packets read it: a copy may be another service's, or half of each. For this to be
-/// overlooked the second copy must have met such writes as well, and be the same.
+/// is, of any key, at once and while packets read it: a copy may be another service's, which its mark says, or half of
+/// each. For the latter to be overlooked the second copy must have met such a write as well, in the same field.
 #[inline(always)]
 pub(crate) fn is_current(key: &FlowKey, record: &Service) -> bool {
-    service(key).is_some_and(|now| copy(now) == *record)
+    let is_marked = record.mark == 0 || record.mark == service_key(key).mark();
+    is_marked && service(key).is_some_and(|now| copy(now) == *record)
 }
 
 /// Each field read once, and now.
@@ -148,7 +149,7 @@ fn copy(service: &Service) -> Service {
     Service {
         pool: read!(pool),
         id: read!(id),
-        _reserved: 0,
+        mark: read!(mark),
         rules: read!(rules),
         flags: read!(flags),
         budget: read!(budget),
@@ -159,14 +160,18 @@ fn copy(service: &Service) -> Service {
 /// fields may be another service's, see [`is_current`].
 #[inline(always)]
 pub(crate) fn service(key: &FlowKey) -> Option<&'static Service> {
-    let key = ServiceKey {
+    // SAFETY: a record of plain integers, for which any bits are valid.
+    unsafe { SERVICES.get(&service_key(key)) }
+}
+
+#[inline(always)]
+fn service_key(key: &FlowKey) -> ServiceKey {
+    ServiceKey {
         vip: key.vip,
         port: key.vip_port,
         network: key.network,
         protocol: u32::from(key.protocol),
-    };
-    // SAFETY: a record of plain integers, for which any bits are valid.
-    unsafe { SERVICES.get(&key) }
+    }
 }
 
 /// The network with this id.

@@ -19,6 +19,18 @@ pod_struct! {
     }
 }
 
+impl ServiceKey {
+    /// What a record has of its key, so that a packet that reads another key's record notices. Never 0.
+    #[inline(always)]
+    pub const fn mark(&self) -> u16 {
+        let end = (self.port.get() as u32) << 16 | self.network as u32;
+        let mixed = self.vip.get().wrapping_mul(0x9e37_79b1)
+            ^ end.wrapping_mul(0x85eb_ca6b)
+            ^ self.protocol.wrapping_mul(0xc2b2_ae35);
+        (mixed >> 16) as u16 | 1
+    }
+}
+
 pod_struct! {
     /// A service. 20 bytes. Written by userspace only.
     pub struct Service {
@@ -27,8 +39,8 @@ pod_struct! {
         pub pool: u32,
         /// Id of the service.
         pub id: u16,
-        /// Zero.
-        pub _reserved: u16,
+        /// [`ServiceKey::mark`] of its key; 0 in a record that an earlier version has written.
+        pub mark: u16,
         /// Rule set of its clients; 0 for every source that the network lets in.
         pub rules: u32,
         /// The `SERVICE_` flags.
@@ -51,3 +63,36 @@ pub const SERVICE_REJECT: u32 = 1;
 /// Its connections are accepted in the network's cell: their pool is found by the requested name, or its
 /// backends get the client's address by a PROXY header.
 pub const SERVICE_CELL: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_differ_in_one_field_have_other_marks() {
+        let key = ServiceKey {
+            vip: Be32::new(0xc0a8_cb6e),
+            port: Be16::new(6443),
+            network: 2,
+            protocol: 6,
+        };
+        let neighbours = [
+            ServiceKey {
+                vip: Be32::new(0xc0a8_cb6f),
+                ..key
+            },
+            ServiceKey {
+                port: Be16::new(6444),
+                ..key
+            },
+            ServiceKey { network: 3, ..key },
+            ServiceKey {
+                protocol: 17,
+                ..key
+            },
+        ];
+        for neighbour in neighbours {
+            assert_ne!(neighbour.mark(), key.mark(), "{neighbour:?}");
+        }
+    }
+}

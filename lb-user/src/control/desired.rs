@@ -348,6 +348,10 @@ impl Desired {
                 network,
                 protocol: u32::from(protocol_number(listen.protocol)),
             };
+            let record = Service {
+                mark: key.mark(),
+                ..record
+            };
             self.services.push((key, record));
             let vip = Address {
                 kind: KIND_VIP,

@@ -96,6 +96,7 @@ fn stays(current: &Current, desired: &Desired, key: ServiceKey, now: Service, po
     };
     let as_wanted = Service {
         pool,
+        mark: wanted.mark,
         rules: 0,
         ..now
     };

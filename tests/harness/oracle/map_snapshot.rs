@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs, net::Ipv4Addr, path::Path};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
 use lb_common::maps::{
     cell_peer::PeerKey,
@@ -169,8 +169,10 @@ impl View {
             let name = self.name(Kind::Service, service.id);
             let rules = self.rules(service.rules)?;
             let table = self.table(service.pool)?;
+            ensure!(service.mark == key.mark(), "{name} has another's mark");
             let record = Service {
                 id: 0,
+                mark: 0,
                 pool: 0,
                 rules: 0,
                 ..service

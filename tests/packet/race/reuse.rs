@@ -9,6 +9,7 @@ use std::{
     time::Instant,
 };
 
+use lb_common::maps::service::Service;
 use lb_tests::{
     frames::packet::flags::*,
     product::{
@@ -77,4 +78,33 @@ fn no_flow_goes_to_the_backend_of_a_service_whose_record_was_written_meanwhile()
     println!("{forwarded} first packets went to their backend, {dropped} were dropped");
     println!("{:?}", lb.counters());
     assert!(forwarded > LEAST, "{forwarded} prove little");
+}
+
+/// What is left of the race, standing still: under the key of one service is the record of another.
+#[privileged_test]
+fn a_record_with_the_mark_of_another_key_opens_no_flow() {
+    let (mut lb, _) = data_plane(IDS);
+    let [(key, _), (other, _)] = lb.desired.services[..2] else {
+        panic!("two services");
+    };
+    let own = lb.maps.services.get(&key, 0).expect("a record");
+    let foreign = lb.maps.services.get(&other, 0).expect("a record");
+    let talk = |client| Talk {
+        service: 0,
+        client,
+        port: 20_000,
+    };
+    let syn = |client| talk(client).request(SYN_ONLY, 1000, 0);
+
+    lb.maps.services.insert(&key, &foreign, 0).expect("a write");
+    let outcome = lb.receive(Port::Tenant, &syn(0));
+    assert_eq!(outcome.counted.2, "flow_race");
+    // A record of an earlier version has none.
+    let unmarked = Service { mark: 0, ..own };
+    for record in [unmarked, own] {
+        lb.maps.services.insert(&key, &record, 0).expect("a write");
+        let outcome = lb.receive(Port::Tenant, &syn(1));
+        assert_eq!(outcome.action, Action::Redirect);
+        talk(1).sent_from(&outcome.frame);
+    }
 }

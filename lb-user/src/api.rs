@@ -1,6 +1,11 @@
 //! What goes over the admin socket, as it stands in JSON.
 
-use std::{borrow::Cow, collections::BTreeMap, path::PathBuf};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt::{self, Display, Formatter},
+    path::PathBuf,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +113,9 @@ pub struct Filter {
     pub network: Option<String>,
     /// Of this service.
     pub service: Option<String>,
+    /// To a backend of this pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// To this backend, named as in [`Request::Backend`].
     pub backend: Option<String>,
     /// Of clients in this prefix or with this address.
@@ -126,12 +134,13 @@ impl Filter {
         let Self {
             network,
             service,
+            pool,
             backend,
             client,
             snat,
             all: _,
         } = self;
-        [network, service, backend, client, snat]
+        [network, service, pool, backend, client, snat]
             .iter()
             .all(|part| part.is_none())
     }
@@ -185,6 +194,9 @@ pub enum Answer {
 /// What a change does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
+    /// What changes in the configuration, in the words of the file.
+    #[serde(default)]
+    pub keys: Vec<String>,
     /// The map operations in their order, a line each; none if nothing changes.
     pub operations: Vec<String>,
     /// Flows that end with it, as `service api-a: every flow`.
@@ -193,6 +205,14 @@ pub struct Changes {
     pub warnings: Vec<String>,
     /// Until when it must be confirmed, in seconds from now.
     pub confirm_seconds: Option<u64>,
+}
+
+impl Changes {
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.operations.is_empty()
+    }
 }
 
 /// Where the control plane stands.
@@ -217,6 +237,35 @@ pub struct ControlStatus {
     /// The interfaces of the networks that have theirs, in the network namespace of the control plane.
     #[serde(default)]
     pub interfaces: BTreeMap<String, InterfaceStatus>,
+}
+
+impl ControlStatus {
+    /// How many backends of each pool take new flows.
+    #[must_use]
+    pub fn pools(&self) -> BTreeMap<&str, UpCount> {
+        let mut pools = BTreeMap::<&str, UpCount>::new();
+        for backend in self.backends.iter().filter(|backend| !backend.retired) {
+            let count = pools.entry(&backend.pool).or_default();
+            count.of += 1;
+            count.up += usize::from(backend.is_up());
+        }
+        pools
+    }
+}
+
+/// How many of some backends take new flows; `2/3` as text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UpCount {
+    /// So many do.
+    pub up: usize,
+    /// Of so many.
+    pub of: usize,
+}
+
+impl Display for UpCount {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.up, self.of)
+    }
 }
 
 /// An interface, as the control plane knows it.
@@ -271,6 +320,16 @@ pub struct BackendHealth {
     pub drain_seconds: Option<u64>,
     /// Whether it is configured no more, and only finishes its flows.
     pub retired: bool,
+}
+
+impl BackendHealth {
+    /// Whether it takes new flows: found up, or not checked at all, and not taken out by the operator.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        let is_out = matches!(self.overridden, Some(Override::Drain | Override::Disable));
+        let is_good = !self.checked || self.verdict == HealthVerdict::Up;
+        !self.retired && !is_out && is_good
+    }
 }
 
 /// The latest check of a backend.

@@ -90,14 +90,18 @@ pub(super) enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// What a reload of a file would change, without changing anything
+    /// What a reload of a file would change, without changing anything: exit 0 if nothing does, 3 if something
     #[command(after_help = examples(&[
         "lb plan my.yaml",
+        "lb plan --operations my.yaml",
     ]))]
     Plan {
         /// Configuration file
         #[arg(default_value = CONFIG)]
         file: PathBuf,
+        /// Also each operation on the maps of the data plane
+        #[arg(long)]
+        operations: bool,
         #[command(flatten)]
         show: Show,
     },
@@ -122,13 +126,35 @@ pub(super) enum Command {
         "lb status -o json | jq .stale",
     ]))]
     Status(Show),
-    /// What the VIPs listen on
+    /// Whether everything serves, in one line: exit 0 if so, 1 if something does not, 3 if nothing is known
+    #[command(after_help = examples(&[
+        "lb health || logger -p daemon.err \"$(lb health)\"",
+    ]))]
+    Health(Show),
+    /// What the VIPs listen on, how many backends are up, and live flows
+    #[command(after_help = examples(&[
+        "lb services",
+        "lb services -o json | jq -r '.[] | select(.up == 0).name'",
+    ]))]
     Services(Show),
     /// Backends, their health and their next hops
     #[command(after_help = examples(&[
-        "lb backends --instance lab",
+        "lb backends --pool kas-a",
+        "lb backends --state dead",
     ]))]
-    Backends(Show),
+    Backends {
+        /// Of this pool
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// In this state
+        #[arg(long, value_parser = ["up", "not ready", "dead", "unknown", "unchecked", "drained", "disabled", "removed"])]
+        state: Option<String>,
+        /// Every column
+        #[arg(long)]
+        wide: bool,
+        #[command(flatten)]
+        show: Show,
+    },
     /// Take a backend out, or put it back, whatever the file and its checks say
     #[command(after_help = examples(&[
         "lb backend drain kas-a/node-2",
@@ -142,11 +168,18 @@ pub(super) enum Command {
     /// Live flows, all or some, and how to end them
     #[command(after_help = examples(&[
         "lb flows --service api-a --client 192.168.203.0/24",
+        "lb flows --pool kas-a --state established",
         "lb flows --backend kas-a/node-2 --kill",
     ]))]
     Flows {
         #[command(flatten)]
         which: Which,
+        /// In this state
+        #[arg(long, conflicts_with = "kill", value_parser = ["new", "replied", "established", "half_closed"])]
+        state: Option<String>,
+        /// Every column
+        #[arg(long)]
+        wide: bool,
         /// End them: both ends get a TCP reset at once
         #[arg(long)]
         kill: bool,
@@ -256,6 +289,9 @@ pub(super) struct Which {
     /// Of this service
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
+    /// To a backend of this pool
+    #[arg(long, value_name = "NAME", conflicts_with = "backend")]
+    pool: Option<String>,
     /// To this backend: POOL/BACKEND, or BACKEND where that is one only
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
@@ -272,6 +308,7 @@ impl Which {
         let Self {
             network,
             service,
+            pool,
             backend,
             client,
             snat,
@@ -279,6 +316,7 @@ impl Which {
         api::Filter {
             network,
             service,
+            pool,
             backend,
             client,
             snat: snat.map(|snat| snat.to_string()),
@@ -419,6 +457,7 @@ mod tests {
             kill: true,
             all: false,
             show,
+            ..
         }) = parse(line)
         else {
             panic!("{line}")
@@ -433,6 +472,7 @@ mod tests {
             api::Filter {
                 network: text("n"),
                 service: text("s"),
+                pool: None,
                 backend: text("p/b"),
                 client: text("10.0.0.0/8"),
                 snat: text("10.0.0.1:2000"),

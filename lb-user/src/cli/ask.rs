@@ -10,7 +10,8 @@ use anyhow::{Result, bail};
 use super::{
     USAGE,
     arguments::{Format, Show},
-    changes, print,
+    changes::{self, Wording},
+    print,
 };
 use crate::{
     admin::client::{self, Failure},
@@ -49,28 +50,34 @@ impl Display for RefusedCommand {
 
 impl std::error::Error for RefusedCommand {}
 
-/// Has something done, and prints what comes of it.
-pub(super) fn order(request: &Request, show: &Show) -> Result<()> {
+/// Has something done, and prints what comes of it, with the operations on the maps if they are wanted; returns whether
+/// the configuration or a map changes.
+pub(super) fn order(request: &Request, operations: bool, show: &Show) -> Result<bool> {
     let instance = &show.instance.name;
     request.check().map_err(RefusedCommand::usage)?;
     let answer = client::ask(instance, request)?;
     if show.output.format == Format::Json {
         print::json(&answer)?;
     }
-    let applied = matches!(request, Request::Reload { .. });
-    for line in words(answer, applied, instance)? {
+    let changes = matches!(&answer, Answer::Changes(changes) if !changes.is_empty());
+    let how = Wording {
+        applied: matches!(request, Request::Reload { .. }),
+        operations,
+        instance,
+    };
+    for line in words(answer, &how)? {
         if show.output.format == Format::Table {
             print::line(line)?;
         }
     }
-    Ok(())
+    Ok(changes)
 }
 
 /// An answer in words for people; a refusal is an error.
-fn words(answer: Answer, applied: bool, instance: &str) -> Result<Vec<String>> {
+fn words(answer: Answer, how: &Wording<'_>) -> Result<Vec<String>> {
     match answer {
         Answer::Done { lines } => Ok(lines),
-        Answer::Changes(changes) => Ok(changes::words(changes, applied, instance)),
+        Answer::Changes(changes) => Ok(changes::words(changes, how)),
         Answer::Refused { usage, reasons } => Err(RefusedCommand { usage, reasons }.into()),
         Answer::Health(_) | Answer::Legs { .. } | Answer::Events { .. } => bail!(OTHER_ANSWER),
     }
@@ -114,11 +121,17 @@ pub(super) fn command(words: &str, instance: &str) -> String {
 mod tests {
     use super::*;
 
+    const PLAN: Wording<'_> = Wording {
+        applied: false,
+        operations: false,
+        instance: "main",
+    };
+
     #[test]
     fn a_refusal_says_every_reason_and_whose_fault_it_is() {
         let refused = |usage| {
             let reasons = vec!["a:1: b".to_owned(), "a:2: c".to_owned()];
-            let error = words(Answer::Refused { usage, reasons }, false, "main").unwrap_err();
+            let error = words(Answer::Refused { usage, reasons }, &PLAN).unwrap_err();
             error.downcast::<RefusedCommand>().unwrap()
         };
         assert_eq!(refused(true).to_string(), "a:1: b\na:2: c");
@@ -129,13 +142,13 @@ mod tests {
     #[test]
     fn an_answer_to_another_question_is_an_error() {
         let other = Answer::Events { events: vec![] };
-        let error = words(other, false, "main").unwrap_err();
+        let error = words(other, &PLAN).unwrap_err();
         assert!(error.to_string().contains("another version"));
         let lines = vec!["pool p: b drains".to_owned()];
         let done = Answer::Done {
             lines: lines.clone(),
         };
-        assert_eq!(words(done, false, "main").unwrap(), lines);
+        assert_eq!(words(done, &PLAN).unwrap(), lines);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     arguments::{self, Format, Show},
-    ask,
+    ask::{self, RefusedCommand},
     print::{self, ago},
     table,
 };
@@ -32,7 +32,8 @@ struct BackendJson {
     health: Option<BackendHealth>,
 }
 
-pub(super) fn show(show: &Show) -> Result<()> {
+/// Those of a pool, or in a state, or all.
+pub(super) fn show(pool: Option<&str>, state: Option<&str>, wide: bool, show: &Show) -> Result<()> {
     let observer = Observer::open(&show.instance.name)?;
     let health = ask::health(&show.instance.name);
     let mut backends = observer.backends()?;
@@ -44,27 +45,22 @@ pub(super) fn show(show: &Show) -> Result<()> {
         Ok(status) => (Some(status), None),
         Err(why) => (None, Some(why)),
     };
-    let lines = join(backends, status);
+    if let Some(pool) = pool.filter(|pool| !backends.iter().any(|line| line.pool == *pool)) {
+        return Err(RefusedCommand::usage(format!("no pool is called {pool:?}")).into());
+    }
+    let mut lines = join(backends, status);
+    lines.retain(|backend| {
+        let is_of_pool = pool.is_none_or(|pool| backend.line.pool == pool);
+        let is_in_state = state.is_none_or(|state| has_state(&backend.state, state));
+        is_of_pool && is_in_state
+    });
     if show.output.format == Format::Json {
         print::json(&lines)?;
         return why.map_or(Ok(()), |why| {
             writeln!(io::stderr(), "health is unknown: {why}").context("write to standard error")
         });
     }
-    let rows = rows(lines);
-    table::print(
-        [
-            "POOL",
-            "BACKEND",
-            "ADDRESS",
-            "WEIGHT",
-            "SHARE",
-            "STATE",
-            "LAST CHECK",
-            "NEXT HOP",
-        ],
-        rows,
-    )?;
+    table::print_columns(columns(&lines, wide), rows(lines))?;
     match why {
         Some(why) => print::line(format_args!("\nhealth is unknown: {why}")),
         None => Ok(()),
@@ -74,7 +70,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
 /// Overrides the file and the checks for a backend.
 pub(super) fn change(change: arguments::OperatorChange) -> Result<()> {
     let (name, change, show) = change.parts();
-    ask::order(&Request::Backend { name, change }, &show)
+    ask::order(&Request::Backend { name, change }, false, &show).map(drop)
 }
 
 /// Each backend with what is known of it, by its id.
@@ -115,6 +111,26 @@ fn state(health: &BackendHealth) -> String {
     state
 }
 
+/// Whether a state has this part: `up, drained` is both.
+fn has_state(state: &str, wanted: &str) -> bool {
+    state.split(", ").any(|part| part == wanted)
+}
+
+/// The columns; in the table that is not wide those alone that say more than the others.
+fn columns(lines: &[BackendJson], wide: bool) -> [(&'static str, bool); 8] {
+    let any = |holds: fn(&BackendLine) -> bool| lines.iter().any(|backend| holds(&backend.line));
+    [
+        ("POOL", true),
+        ("BACKEND", true),
+        ("ADDRESS", wide || any(|line| line.name != line.address)),
+        ("WEIGHT", true),
+        ("SHARE", true),
+        ("STATE", true),
+        ("LAST CHECK", true),
+        ("NEXT HOP", wide || any(|line| line.next_hop.is_none())),
+    ]
+}
+
 fn rows(lines: Vec<BackendJson>) -> Vec<[String; 8]> {
     let rows = lines.into_iter().map(
         |BackendJson {
@@ -151,10 +167,10 @@ fn last_check(last: &LastCheck) -> String {
     let LastCheck {
         outcome:
             CheckOutcome::Good(words) | CheckOutcome::NotReady(words) | CheckOutcome::Dead(words),
-        took_ms,
+        took_ms: _,
         age_ms,
     } = last;
-    format!("{words}, in {}, {} ago", ago(*took_ms), ago(*age_ms))
+    format!("{words}, {} ago", ago(*age_ms))
 }
 
 #[cfg(test)]
@@ -289,7 +305,7 @@ mod tests {
                 "1",
                 "67 %",
                 "up",
-                "200 OK, in 3ms, 2s ago",
+                "200 OK, 2s ago",
                 "not resolved"
             ]
         );
@@ -302,6 +318,33 @@ mod tests {
         assert_eq!(share(0.0), "0 %");
         assert_eq!(share(1.0), "1 %");
         assert_eq!(share(100.0), "100 %");
+    }
+
+    #[test]
+    fn a_table_that_is_not_wide_has_a_column_where_it_says_more() {
+        let shown = |line: BackendLine, wide| {
+            let columns = columns(&join(vec![line], None), wide).into_iter();
+            let shown = columns.filter(|(_, is_shown)| *is_shown);
+            shown.map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+        };
+        let plain = BackendLine {
+            name: "10.0.0.2:80".to_owned(),
+            next_hop: Some("02:00:00:00:00:01".to_owned()),
+            ..line(None)
+        };
+        let least = "POOL BACKEND WEIGHT SHARE STATE LAST CHECK";
+        let all = "POOL BACKEND ADDRESS WEIGHT SHARE STATE LAST CHECK NEXT HOP";
+        assert_eq!(shown(plain.clone(), false), least);
+        assert_eq!(shown(plain, true), all);
+        assert_eq!(shown(line(None), false), all);
+    }
+
+    #[test]
+    fn a_state_has_parts() {
+        for part in ["up", "drained"] {
+            assert!(has_state("up, drained", part), "{part}");
+        }
+        assert!(!has_state("not ready", "ready") && !has_state("dead", "up"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     path::{self, Path, PathBuf},
+    process::ExitCode,
     time::Duration,
 };
 
@@ -17,12 +18,30 @@ use crate::{
     dataplane::pins::Pins,
 };
 
-pub(super) fn plan(file: &Path, show: &Show) -> Result<()> {
+/// Exit code of a plan with changes, as of `terraform plan -detailed-exitcode` and the like: not that of a failure.
+const CHANGES: u8 = 3;
+
+/// How changes are put into words.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wording<'i> {
+    /// Whether they are made already.
+    pub(super) applied: bool,
+    /// Whether with each operation on the maps.
+    pub(super) operations: bool,
+    pub(super) instance: &'i str,
+}
+
+/// The exit code says whether anything changes.
+pub(super) fn plan(file: &Path, operations: bool, show: &Show) -> Result<ExitCode> {
     if let Some(why) = refused_start(&Pins::new(&show.instance.name))? {
         eprintln!("{why}");
     }
     let file = absolute(file)?;
-    ask::order(&Request::Plan { file }, show)
+    let changes = ask::order(&Request::Plan { file }, operations, show)?;
+    Ok(match changes {
+        true => ExitCode::from(CHANGES),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 pub(super) fn reload(file: Option<&Path>, confirm: Option<Duration>, show: &Show) -> Result<()> {
@@ -30,11 +49,11 @@ pub(super) fn reload(file: Option<&Path>, confirm: Option<Duration>, show: &Show
         file: file.map(absolute).transpose()?,
         confirm_seconds: confirm.map(|time| time.as_secs()),
     };
-    ask::order(&request, show)
+    ask::order(&request, false, show).map(drop)
 }
 
 pub(super) fn confirm(show: &Show) -> Result<()> {
-    ask::order(&Request::Confirm, show)
+    ask::order(&Request::Confirm, false, show).map(drop)
 }
 
 /// A path that means the same to another process.
@@ -42,24 +61,31 @@ fn absolute(file: &Path) -> Result<PathBuf> {
     path::absolute(file).with_context(|| format!("find {}", file.display()))
 }
 
-/// What changes, or has changed: an operation a line, then what ends with it, then warnings.
-pub(super) fn words(changes: Changes, applied: bool, instance: &str) -> Vec<String> {
+/// What changes, or has changed: a key a line, then what ends with it, then warnings. The operations on the maps where
+/// they are wanted, or where they are all: what was changed by hand, and is mended.
+pub(super) fn words(changes: Changes, how: &Wording<'_>) -> Vec<String> {
+    let is_empty = changes.is_empty();
     let Changes {
+        keys,
         operations,
         ends,
         warnings,
         confirm_seconds,
     } = changes;
-    let mut lines = operations;
-    if lines.is_empty() {
+    let with_operations = how.operations || keys.is_empty();
+    let mut lines = keys;
+    if with_operations {
+        lines.extend(operations);
+    }
+    if is_empty {
         lines.push("nothing changes".to_owned());
-    } else if applied {
+    } else if how.applied {
         lines.push("applied".to_owned());
     }
     lines.extend(ends.iter().map(|flows| format!("ends: {flows}")));
     lines.extend(warnings.iter().map(|words| format!("warning: {words}")));
     if let Some(seconds) = confirm_seconds {
-        let confirm = command("confirm", instance);
+        let confirm = command("confirm", how.instance);
         lines.push(format!(
             "goes back to what was before in {seconds} s, unless you confirm: `{confirm}`"
         ));
@@ -73,6 +99,7 @@ mod tests {
 
     fn changes() -> Changes {
         Changes {
+            keys: vec!["pool p: backend a: added".to_owned()],
             operations: vec!["set backend p/a".to_owned(), "set pool p".to_owned()],
             ends: vec!["service api-a: every flow".to_owned()],
             warnings: vec!["pool p: slow".to_owned()],
@@ -80,13 +107,20 @@ mod tests {
         }
     }
 
+    fn wording(applied: bool, operations: bool, instance: &str) -> Wording<'_> {
+        Wording {
+            applied,
+            operations,
+            instance,
+        }
+    }
+
     #[test]
-    fn a_plan_has_a_line_for_each_operation_and_what_comes_of_them() {
+    fn a_plan_has_a_line_for_each_key_and_what_comes_of_them() {
         assert_eq!(
-            words(changes(), false, "lab"),
+            words(changes(), &wording(false, false, "lab")),
             [
-                "set backend p/a",
-                "set pool p",
+                "pool p: backend a: added",
                 "ends: service api-a: every flow",
                 "warning: pool p: slow",
                 "goes back to what was before in 30 s, unless you confirm: \
@@ -97,15 +131,30 @@ mod tests {
 
     #[test]
     fn a_reload_says_that_it_is_applied() {
-        let lines = words(changes(), true, "main");
-        assert_eq!(lines[2], "applied");
-        assert!(lines[5].ends_with("`lb confirm`"), "{}", lines[5]);
+        let lines = words(changes(), &wording(true, false, "main"));
+        assert_eq!(lines[1], "applied");
+        assert!(lines[4].ends_with("`lb confirm`"), "{}", lines[4]);
     }
 
     #[test]
-    fn without_operations_nothing_changes() {
+    fn operations_are_there_where_they_are_wanted_or_nothing_else_is() {
+        let operations = ["set backend p/a", "set pool p"];
+        let lines = words(changes(), &wording(false, true, "main"));
+        assert_eq!(lines[1..3], operations);
+        let mended = Changes {
+            keys: Vec::new(),
+            ..changes()
+        };
+        assert_eq!(
+            words(mended, &wording(false, false, "main"))[..2],
+            operations
+        );
+    }
+
+    #[test]
+    fn without_changes_nothing_changes() {
         for applied in [false, true] {
-            let lines = words(Changes::default(), applied, "main");
+            let lines = words(Changes::default(), &wording(applied, true, "main"));
             assert_eq!(lines, ["nothing changes"]);
         }
     }

@@ -15,8 +15,8 @@ use crate::{
     observe::{Observer, WhoLine},
 };
 
-/// The live flows that are meant.
-pub(super) fn show(filter: &Filter, show: &Show) -> Result<()> {
+/// The live flows that are meant, in any state or one.
+pub(super) fn show(filter: &Filter, state: Option<&str>, wide: bool, show: &Show) -> Result<()> {
     let observer = Observer::open(&show.instance.name)?;
     let legs = ask::legs(&show.instance.name, filter);
     let flows = match observer.choose(filter) {
@@ -25,11 +25,13 @@ pub(super) fn show(filter: &Filter, show: &Show) -> Result<()> {
         Err(_) if filter.snat.is_some() && !legs.is_empty() => Vec::new(),
         Err(reason) => return Err(RefusedCommand::usage(reason).into()),
     };
-    let flows: Vec<FlowLine> = flows.into_iter().chain(legs).collect();
+    let flows = flows.into_iter().chain(legs);
+    let flows = flows.filter(|flow| state.is_none_or(|state| flow.state == state));
+    let flows: Vec<FlowLine> = flows.collect();
     if show.output.format == Format::Json {
         return print::json(&flows);
     }
-    print_flows(flows)
+    print::line(text(flows, wide))
 }
 
 /// Ends the flows that are meant.
@@ -38,7 +40,7 @@ pub(super) fn kill(filter: Filter, show: &Show) -> Result<()> {
         let words = "--kill without a filter ends every flow: say --all if that is meant";
         return Err(RefusedCommand::usage(words.to_owned()).into());
     }
-    ask::order(&Request::Kill(filter), show)
+    ask::order(&Request::Kill(filter), false, show).map(drop)
 }
 
 pub(super) fn who(snat: SocketAddr, show: &Show) -> Result<()> {
@@ -59,45 +61,61 @@ pub(super) fn who(snat: SocketAddr, show: &Show) -> Result<()> {
     if lines.is_empty() {
         return print::line(format_args!("no flow has {snat}, and none had it"));
     }
-    print_flows(lines.into_iter().map(|line| line.flow))
+    let flows = lines.into_iter().map(|line| line.flow);
+    print::line(text(flows.collect(), true))
 }
 
-fn print_flows(flows: impl IntoIterator<Item = FlowLine>) -> Result<()> {
-    table::print(
-        [
-            "NETWORK",
-            "SERVICE",
-            "PROTO",
-            "CLIENT",
-            "VIP",
-            "SNAT",
-            "BACKEND",
-            "STATE",
-            "NAME",
-            "BYTES TO",
-            "BYTES FROM",
-            "IDLE S",
-            "EXPIRES IN",
-        ],
-        flows.into_iter().map(|line| {
-            let expires_in = expires_in(&line);
-            [
-                line.network,
-                line.service,
-                line.protocol.into_owned(),
-                line.client,
-                line.vip,
-                line.snat,
-                line.backend,
-                line.state.into_owned(),
-                line.name.unwrap_or_else(|| "-".to_owned()),
-                line.bytes_request.to_string(),
-                line.bytes_reply.to_string(),
-                line.idle_seconds.to_string(),
-                expires_in,
-            ]
-        }),
-    )
+/// A line for each flow; one that is not wide fits into 100 columns with addresses of IPv4.
+fn text(flows: Vec<FlowLine>, wide: bool) -> String {
+    let is_named = flows.iter().any(|flow| flow.name.is_some());
+    let columns = [
+        ("NETWORK", wide),
+        ("SERVICE", true),
+        ("PROTO", wide),
+        ("CLIENT", true),
+        ("VIP", wide),
+        ("SNAT", true),
+        ("BACKEND", true),
+        ("STATE", true),
+        ("NAME", wide || is_named),
+        ("TO", true),
+        ("FROM", true),
+        ("IDLE", true),
+        ("EXPIRES IN", wide),
+    ];
+    table::text_columns(columns, flows.into_iter().map(row))
+}
+
+fn row(flow: FlowLine) -> [String; 13] {
+    let expires_in = expires_in(&flow);
+    [
+        flow.network,
+        flow.service,
+        flow.protocol.into_owned(),
+        flow.client,
+        flow.vip,
+        flow.snat,
+        flow.backend,
+        flow.state.into_owned(),
+        flow.name.unwrap_or_else(|| "-".to_owned()),
+        bytes(flow.bytes_request),
+        bytes(flow.bytes_reply),
+        time_text(Duration::from_secs(flow.idle_seconds)),
+        expires_in,
+    ]
+}
+
+/// Bytes in at most four digits, and a letter for a thousand, a million and so on.
+fn bytes(count: u64) -> String {
+    let units = ["", "k", "M", "G", "T", "P", "E"];
+    let mut count = count;
+    for unit in units {
+        if count < 10_000 {
+            return format!("{count}{unit}");
+        }
+        count /= 1000;
+    }
+    format!("{count}Z")
 }
 
 fn expires_in(line: &FlowLine) -> String {
@@ -112,23 +130,60 @@ fn expires_in(line: &FlowLine) -> String {
 mod tests {
     use super::*;
 
+    fn flow() -> FlowLine {
+        FlowLine {
+            network: "tenant-a".to_owned(),
+            service: "ingress-a".to_owned(),
+            protocol: "tcp".into(),
+            client: "192.168.203.50:40000".to_owned(),
+            vip: "192.168.203.110:443".to_owned(),
+            snat: "10.32.96.50:1024".to_owned(),
+            backend: "10.32.96.105:30443".to_owned(),
+            state: "established".into(),
+            name: None,
+            bytes_request: 1234,
+            bytes_reply: 12_345_678,
+            idle_seconds: 59,
+            expires_in_seconds: Some(7000),
+        }
+    }
+
+    #[test]
+    fn a_line_fits_into_a_hundred_columns_and_a_wide_one_has_all() {
+        let line = |flow, wide| text(vec![flow], wide).lines().nth(1).unwrap().to_owned();
+        let narrow = line(flow(), false);
+        let words: Vec<&str> = narrow.split_ascii_whitespace().collect();
+        let wanted = "ingress-a 192.168.203.50:40000 10.32.96.50:1024 10.32.96.105:30443 established 1234 12M 59s";
+        assert_eq!(words.join(" "), wanted);
+        assert!(narrow.len() <= 100, "{}: {narrow}", narrow.len());
+        let wide = line(flow(), true);
+        for part in ["tenant-a", "tcp", "192.168.203.110:443", "1h56m"] {
+            assert!(
+                wide.contains(part) && !narrow.contains(part),
+                "{part}: {wide}"
+            );
+        }
+        let named = FlowLine {
+            name: Some("api.a.example".to_owned()),
+            ..flow()
+        };
+        assert!(line(named, false).contains("api.a.example"));
+    }
+
+    #[test]
+    fn bytes_have_four_digits_at_most() {
+        for (count, text) in [(0, "0"), (9999, "9999"), (10_000, "10k"), (u64::MAX, "18E")] {
+            assert_eq!(bytes(count), text);
+        }
+    }
+
     #[test]
     fn only_a_live_flow_ends_or_never_does() {
         let shown = |state: &'static str, expires_in_seconds| {
             expires_in(&FlowLine {
-                network: String::new(),
-                service: String::new(),
-                protocol: "tcp".into(),
-                client: String::new(),
-                vip: String::new(),
-                snat: String::new(),
-                backend: String::new(),
                 state: state.into(),
-                name: None,
-                bytes_request: 0,
-                bytes_reply: 0,
-                idle_seconds: 0,
                 expires_in_seconds,
+                ..flow()
             })
         };
         assert_eq!(shown("established", Some(90)), "1m30s");

@@ -1,6 +1,6 @@
 //! The command line: a file per subject, tables for people and JSON for programs.
 //!
-//! Exit codes: 0 ok, 1 failed, 2 usage or configuration.
+//! Exit codes: 0 ok, 1 failed, 2 usage or configuration; 3 of `plan` with changes, and of `health` that is not known.
 
 mod arguments;
 mod ask;
@@ -12,6 +12,7 @@ mod down;
 mod drops;
 mod events;
 mod flows;
+mod health;
 mod prepare;
 mod print;
 mod run;
@@ -89,7 +90,11 @@ pub fn main() -> ExitCode {
             };
             return check::check(&file, answer);
         }
-        Command::Plan { file, show } => changes::plan(&file, &show),
+        Command::Plan {
+            file,
+            operations,
+            show,
+        } => return ended(changes::plan(&file, operations, &show)),
         Command::Reload {
             file,
             confirm,
@@ -97,16 +102,29 @@ pub fn main() -> ExitCode {
         } => changes::reload(file.as_deref(), confirm, &show),
         Command::Confirm(show) => changes::confirm(&show),
         Command::Status(show) => status::show(&show),
+        Command::Health(show) => return ended(health::show(&show)),
         Command::Services(show) => services::show(&show),
-        Command::Backends(show) => backends::show(&show),
+        Command::Backends {
+            pool,
+            state,
+            wide,
+            show,
+        } => backends::show(pool.as_deref(), state.as_deref(), wide, &show),
         Command::Backend { change } => backends::change(change),
         Command::Flows {
             which,
             kill: true,
             all,
             show,
+            ..
         } => flows::kill(which.filter(all), &show),
-        Command::Flows { which, show, .. } => flows::show(&which.filter(false), &show),
+        Command::Flows {
+            which,
+            state,
+            wide,
+            show,
+            ..
+        } => flows::show(&which.filter(false), state.as_deref(), wide, &show),
         Command::Who { snat, show } => flows::who(snat, &show),
         Command::Events {
             after,
@@ -121,10 +139,11 @@ pub fn main() -> ExitCode {
             Ok(())
         }
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
-    }
+    ended(result.map(|()| ExitCode::SUCCESS))
+}
+
+fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| failed(&error))
 }
 
 /// Prints what failed.

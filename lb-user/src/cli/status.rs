@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{
     arguments::{Format, Show},
     ask::{self, command},
+    health::Summary,
     print::{self, ago, ago_seconds},
     table,
 };
@@ -20,6 +21,8 @@ use crate::{
 /// The answer of `-o json`.
 #[derive(Serialize)]
 struct StatusJson {
+    /// As of `lb health`.
+    health: Summary,
     #[serde(flatten)]
     status: Status,
     /// Where the configuration stands; null if no control plane reports it.
@@ -34,21 +37,27 @@ struct StatusJson {
 
 pub(super) fn show(show: &Show) -> Result<()> {
     let instance = &show.instance.name;
-    let mut status = Observer::open(instance)?.status()?;
+    let observer = Observer::open(instance)?;
+    let mut status = observer.status()?;
     let mut control = ask::health(instance);
+    let is_elsewhere = match &control {
+        Ok(control) => see_from_there(&mut status.networks, control),
+        Err(_) => false,
+    };
+    let health = Summary::new(&status.networks, observer.pools(), &control);
     let of_control = control.as_mut().map(|control| {
-        let is_elsewhere = see_from_there(&mut status.networks, control);
         let (wrong, shared) = (
             mem::take(&mut control.wrong),
             mem::take(&mut control.shared),
         );
-        (is_elsewhere, wrong, shared, mem::take(&mut control.divided))
+        (wrong, shared, mem::take(&mut control.divided))
     });
-    let (is_elsewhere, wrong, shared, divided) = of_control.unwrap_or_default();
+    let (wrong, shared, divided) = of_control.unwrap_or_default();
     let config = control.map(|control| control.config);
     if show.output.format == Format::Json {
         let config = config.ok();
         return print::json(&StatusJson {
+            health,
             status,
             config,
             wrong,
@@ -56,19 +65,16 @@ pub(super) fn show(show: &Show) -> Result<()> {
             divided,
         });
     }
+    for line in health.lines() {
+        print::line(line)?;
+    }
     let (name, version) = (&status.instance, status.version);
     print::line(format_args!("instance {name}, version {version}"))?;
     for line in config_words(&config, instance) {
         print::line(line)?;
     }
-    for (object, why) in &wrong {
-        print::line(format_args!("wrong: {object}: {why}"))?;
-    }
     if is_elsewhere {
         print::line(ELSEWHERE)?;
-    }
-    for line in missing_words(&status.networks) {
-        print::line(line)?;
     }
     for line in stopped_words(&status.networks) {
         print::line(line)?;
@@ -101,7 +107,7 @@ const ELSEWHERE: &str =
     "interfaces as the control plane sees them: this command runs in another network namespace";
 
 /// Takes interfaces as a control plane in another namespace sees them; returns whether it is in another.
-fn see_from_there(networks: &mut [NetworkStatus], control: &ControlStatus) -> bool {
+pub(super) fn see_from_there(networks: &mut [NetworkStatus], control: &ControlStatus) -> bool {
     if control.namespace == 0 || control.namespace == namespace::own() {
         return false;
     }
@@ -140,17 +146,6 @@ fn config_words(config: &Result<ConfigStatus, String>, instance: &str) -> Vec<St
         format!("confirm within {seconds} s: `{confirm}`")
     }));
     lines
-}
-
-/// Which networks have no interface.
-fn missing_words(networks: &[NetworkStatus]) -> impl Iterator<Item = String> {
-    let missing = networks.iter().filter(|network| network.mode == MISSING);
-    missing.map(|network| {
-        let NetworkStatus {
-            name, interface, ..
-        } = network;
-        format!("missing: network {name} has no interface {interface}, and carries nothing")
-    })
 }
 
 /// Which networks are closed until the next start.

@@ -13,15 +13,36 @@ pub(super) fn print<const N: usize>(
     print::line(text(header, rows))
 }
 
+/// As [`print`], with those columns alone that are shown.
+pub(super) fn print_columns<const N: usize>(
+    columns: [(&str, bool); N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> Result<()> {
+    print::line(text_columns(columns, rows))
+}
+
+/// As [`text`], with those columns alone that are shown.
+pub(super) fn text_columns<const N: usize>(
+    columns: [(&str, bool); N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    let header = columns.iter().filter(|(_, is_shown)| *is_shown);
+    table
+        .load_style(NOTHING)
+        .set_header(header.map(|(name, _)| *name));
+    for row in rows {
+        let shown = row.into_iter().zip(columns);
+        let shown = shown.filter(|(_, (_, is_shown))| *is_shown);
+        table.add_row(shown.map(|(cell, _)| cell));
+    }
+    table.trim_fmt()
+}
+
 /// Rows under a header, columns aligned, as lines of text.
 pub(super) fn text<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(header);
-    for row in rows {
-        table.add_row(row);
-    }
-    table.trim_fmt()
+    text_columns(header.map(|name| (name, true)), rows)
 }

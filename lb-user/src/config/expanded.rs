@@ -149,7 +149,7 @@ impl Comments<'_> {
 }
 
 /// The sections of the file.
-fn file(config: &Config) -> io::Result<Keys> {
+pub(super) fn file(config: &Config) -> io::Result<Keys> {
     let mut keys = keys(config)?;
     keys.insert("version".to_owned(), 1.into());
     keys.insert("networks".to_owned(), each(&config.networks, network)?);

@@ -39,6 +39,7 @@ mod words;
 mod yaml;
 
 mod did_you_mean;
+mod difference;
 pub mod server_names;
 #[cfg(test)]
 mod tests;
@@ -103,6 +104,15 @@ impl Loaded {
 /// As [`load`].
 pub fn load_text(path: &Path) -> Result<Loaded, Problems> {
     load_declared(&Declaration::File(path.to_owned()), &[])
+}
+
+/// What differs between two configurations, in the words of the file, a line each.
+///
+/// # Errors
+///
+/// What of them is no text.
+pub fn difference(before: &Config, after: &Config) -> io::Result<Vec<String>> {
+    difference::lines(before, after)
 }
 
 /// What a source declares.

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
+
 use super::{
     change::Change,
     confirm::Unconfirmed,
@@ -14,7 +16,7 @@ use super::{
 };
 use crate::{
     api::Changes,
-    config::{Config, Loaded, Warning, time_text},
+    config::{self, Config, Loaded, Warning, time_text},
     model::names::backend_name,
     sources::DeclaredNow,
 };
@@ -41,6 +43,8 @@ impl Control {
         let layers = self.running.layers(&config, &self.state.overrides);
         let change = self.running.prepare(&config, &layers)?;
         Ok(Changes {
+            keys: config::difference(self.running.config(), &config)
+                .context("compare the configurations")?,
             operations: change.operations(),
             ends: ends(&change, self.running.config()),
             warnings: said(&warnings, self.running.config(), &config),
@@ -181,11 +185,15 @@ impl Control {
             ..Changes::default()
         };
         self.running.change(change).await?;
+        let keys = config::difference(&before, self.running.config());
         self.generation += 1;
         self.applied_at = Instant::now();
         self.follow(&before);
         self.note_pools();
-        Ok(changes)
+        Ok(Changes {
+            keys: keys.unwrap_or_default(),
+            ..changes
+        })
     }
 
     /// Applies a configuration that was applied before.

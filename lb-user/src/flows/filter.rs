@@ -29,6 +29,7 @@ pub(crate) fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<FlowChoice>, Stri
     let Filter {
         network,
         service,
+        pool,
         backend,
         client,
         snat,
@@ -45,6 +46,10 @@ pub(crate) fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<FlowChoice>, Stri
         ..FlowChoice::default()
     };
     let mut choices = vec![choice];
+    if let Some(name) = pool {
+        let ids = of_pool(name, ids)?;
+        choices = with_each(&choices, &ids, |choice, id| choice.backend = Some(id));
+    }
     if let Some(name) = backend {
         let ids = backends(name, ids)?;
         choices = with_each(&choices, &ids, |choice, id| choice.backend = Some(id));
@@ -94,6 +99,19 @@ pub(crate) fn backends(name: &str, ids: &Ids) -> Result<Vec<u32>, String> {
         ));
     }
     Ok(called.into_iter().map(|(.., id)| id).collect())
+}
+
+/// The ids of the backends of a pool, also of those that only finish their flows.
+fn of_pool(name: &str, ids: &Ids) -> Result<Vec<u32>, String> {
+    let known = ids.of(Kind::Backend);
+    let known = known.filter(|(backend, _)| backend.split('/').next() == Some(name));
+    let known: Vec<u32> = known.map(|(_, id)| id).collect();
+    match known.is_empty() {
+        true => Err(format!(
+            "no pool with backends is called {name:?}; `lb backends` lists them"
+        )),
+        false => Ok(known),
+    }
 }
 
 fn with_each(
@@ -238,6 +256,7 @@ mod tests {
         let filter = Filter {
             network: some("tenant-a"),
             service: some("api"),
+            pool: None,
             backend: some("p/a"),
             client: some("10.9.0.0/16"),
             snat: some("10.0.0.1:2003"),
@@ -276,6 +295,27 @@ mod tests {
             let words = backends(name, &ids).unwrap_err();
             assert!(words.starts_with("no backend is called"), "{name}: {words}");
         }
+    }
+
+    #[test]
+    fn a_pool_means_each_of_its_backends() {
+        let of = |pool| Filter {
+            pool: some(pool),
+            ..Filter::default()
+        };
+        let choices = choose(&of("q"), &ids()).unwrap();
+        for (backend_id, is_meant) in [(1, false), (2, true), (3, true), (4, true), (5, true)] {
+            let flow = Flow {
+                backend_id,
+                ..Flow::default()
+            };
+            assert_eq!(meant(&choices, 7, &flow, None), is_meant, "{backend_id}");
+        }
+        let words = choose(&of("r"), &ids()).unwrap_err();
+        assert!(
+            words.starts_with("no pool with backends is called"),
+            "{words}"
+        );
     }
 
     #[test]

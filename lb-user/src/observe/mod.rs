@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_common::{
     maglev,
-    maps::{MAX_NETWORKS, backend::Backend},
+    maps::{MAX_NETWORKS, backend::Backend, usage},
 };
 
 use crate::{
@@ -81,16 +81,33 @@ impl Observer {
     }
 
     /// What the VIPs listen on.
-    pub fn services(&self) -> Vec<ServiceLine> {
-        let lines = self.config.services.iter().flat_map(|service| {
-            service.listen.iter().map(|listen| ServiceLine {
+    ///
+    /// # Errors
+    ///
+    /// If the map of flows in use cannot be read.
+    pub fn services(&self) -> Result<Vec<ServiceLine>> {
+        let mut lines = Vec::new();
+        for service in &self.config.services {
+            let id = self.ids.get(Kind::Service, &service.name);
+            let id = id.map(u16::try_from).transpose()?;
+            let flows = id.map(|id| self.maps.usage(usage::service(id)));
+            let flows = flows.transpose()?.unwrap_or_default();
+            let pools: Vec<String> = service.target.pools().map(ToOwned::to_owned).collect();
+            lines.extend(service.listen.iter().map(|listen| ServiceLine {
                 name: service.name.clone(),
                 network: service.network.clone(),
                 listen: listen.to_string(),
-                pool: service.target.pools().collect::<Vec<_>>().join(", "),
-            })
-        });
-        lines.collect()
+                pool: pools.join(", "),
+                flows,
+                pools: pools.clone(),
+            }));
+        }
+        Ok(lines)
+    }
+
+    /// The names of the pools.
+    pub fn pools(&self) -> impl Iterator<Item = &str> {
+        self.config.pools.iter().map(|pool| pool.name.as_str())
     }
 
     /// Backends with the next hops that the data plane uses.

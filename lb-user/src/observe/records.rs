@@ -171,10 +171,15 @@ pub struct ServiceLine {
     pub listen: String,
     /// Its pool; those that it may be, if the requested name decides.
     pub pool: String,
+    /// Flows in full use, of all that it listens on: established connections, and answered UDP flows.
+    pub flows: u32,
+    /// The names in `pool`.
+    #[serde(skip)]
+    pub pools: Vec<String>,
 }
 
 /// One line of `lb backends`.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct BackendLine {
     /// Its id, if it has one yet.
     pub id: Option<u32>,

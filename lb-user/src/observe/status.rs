@@ -51,7 +51,12 @@ impl Observer {
         })
     }
 
-    fn networks(&self) -> Result<Vec<NetworkStatus>> {
+    /// The networks, in the order of the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::status`].
+    pub fn networks(&self) -> Result<Vec<NetworkStatus>> {
         let now = coarse_now()?;
         let quotas = config::quotas(&self.config);
         link::with_netlink(async |handle| {

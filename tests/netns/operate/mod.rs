@@ -6,3 +6,4 @@ pub(crate) mod churn;
 mod order;
 mod reload;
 mod reports;
+mod summary;

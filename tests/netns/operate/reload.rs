@@ -50,8 +50,12 @@ fn d1_a_bad_file_changes_nothing_and_a_plan_says_what_a_good_one_does() -> Resul
     pair.talk()?;
 
     lb.write(&config_of(&TWO))?;
-    let plan = lb.tell(&["plan", file])?.done()?;
+    let plan = lb.tell(&["plan", "--operations", file])?;
+    assert_eq!(plan.code, Some(3), "something changes: {plan:?}");
+    let plan = plan.stdout;
     for line in [
+        "pool echo-a: backend 10.32.96.106:30700: added",
+        "pool dns-a: backend 10.32.96.106:30053: added",
         "set backend echo-a/10.32.96.106:30700@mgmt/10.32.96.106: 10.32.96.106:30700",
         "set pool echo-a: 10.32.96.105:30700 50%, 10.32.96.106:30700 50%",
         "set pool dns-a: 10.32.96.105:30053 50%, 10.32.96.106:30053 50%",

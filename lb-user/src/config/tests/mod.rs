@@ -4,6 +4,7 @@ mod authorities;
 mod check_requests;
 mod check_timing;
 mod clusters;
+mod difference;
 mod family;
 mod health;
 mod health_and_drain;

@@ -1,0 +1,324 @@
+//! `lb health`: whether everything serves, in one line and an exit code for monitoring; and the first lines of
+//! `lb status`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::{
+    arguments::{Format, Show},
+    ask, print,
+    status::see_from_there,
+};
+use crate::{
+    api::ControlStatus,
+    observe::{MISSING, NetworkStatus, Observer},
+};
+
+/// Exit code where nothing is known.
+const UNKNOWN: u8 = 3;
+
+/// How the instance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    /// Everything serves.
+    Ok,
+    /// Something does not: see the problems.
+    Degraded,
+    /// The instance is not up, or no control plane reports.
+    Unknown,
+}
+
+/// How the instance is, and what is wrong with it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Summary {
+    pub(super) state: State,
+    /// What does not serve, or why nothing is known, a line each.
+    pub(super) problems: Vec<String>,
+    /// Backends that take new flows, of all pools.
+    pub(super) backends_up: usize,
+    /// Backends that are configured.
+    pub(super) backends: usize,
+}
+
+impl Summary {
+    /// Of these networks and pools.
+    pub(super) fn new<'p>(
+        networks: &[NetworkStatus],
+        pools: impl IntoIterator<Item = &'p str>,
+        control: &Result<ControlStatus, String>,
+    ) -> Self {
+        let control = match control {
+            Ok(control) => control,
+            Err(why) => return Self::unknown(why.clone()),
+        };
+        let counts = control.pools();
+        let down = pools.into_iter().filter_map(|pool| {
+            let count = counts.get(pool).copied().unwrap_or_default();
+            (count.up == 0).then(|| format!("pool {pool}: {count} backends up"))
+        });
+        let wrong = control
+            .wrong
+            .iter()
+            .map(|(object, why)| format!("{object}: {why}"));
+        let networks = networks.iter().filter_map(network_problem);
+        let problems: Vec<String> = networks.chain(down).chain(wrong).collect();
+        Self {
+            state: match problems.is_empty() {
+                true => State::Ok,
+                false => State::Degraded,
+            },
+            problems,
+            backends_up: counts.values().map(|count| count.up).sum(),
+            backends: counts.values().map(|count| count.of).sum(),
+        }
+    }
+
+    fn unknown(why: String) -> Self {
+        Self {
+            state: State::Unknown,
+            problems: vec![why],
+            backends_up: 0,
+            backends: 0,
+        }
+    }
+
+    /// In one line.
+    pub(super) fn line(&self) -> String {
+        let Self {
+            state,
+            problems,
+            backends_up,
+            backends,
+        } = self;
+        let problems = problems.join("; ");
+        match state {
+            State::Ok => format!("ok: {backends_up} of {backends} backends up"),
+            State::Degraded => {
+                format!("degraded: {problems}; {backends_up} of {backends} backends up")
+            }
+            State::Unknown => format!("unknown: {problems}"),
+        }
+    }
+
+    /// With a line for each problem.
+    pub(super) fn lines(&self) -> Vec<String> {
+        if self.state != State::Degraded {
+            return vec![self.line()];
+        }
+        let (up, of) = (self.backends_up, self.backends);
+        let problems = self.problems.iter().map(|problem| format!("  {problem}"));
+        std::iter::once(format!("degraded: {up} of {of} backends up"))
+            .chain(problems)
+            .collect()
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        match self.state {
+            State::Ok => ExitCode::SUCCESS,
+            State::Degraded => ExitCode::FAILURE,
+            State::Unknown => ExitCode::from(UNKNOWN),
+        }
+    }
+}
+
+/// Prints it; the exit code is that of the state.
+pub(super) fn show(show: &Show) -> Result<ExitCode> {
+    let summary =
+        summary(&show.instance.name).unwrap_or_else(|why| Summary::unknown(format!("{why:#}")));
+    match show.output.format {
+        Format::Json => print::json(&summary)?,
+        Format::Table => print::line(summary.line())?,
+    }
+    Ok(summary.exit_code())
+}
+
+fn summary(instance: &str) -> Result<Summary> {
+    let observer = Observer::open(instance)?;
+    let mut networks = observer.networks()?;
+    let control = ask::health(instance);
+    if let Ok(control) = &control {
+        see_from_there(&mut networks, control);
+    }
+    Ok(Summary::new(&networks, observer.pools(), &control))
+}
+
+/// Why a network carries nothing.
+fn network_problem(network: &NetworkStatus) -> Option<String> {
+    let NetworkStatus {
+        name, interface, ..
+    } = network;
+    let problem = match network {
+        NetworkStatus { mode: MISSING, .. } => format!("no interface {interface}"),
+        NetworkStatus {
+            mode: "detached", ..
+        } => format!("no program on {interface}"),
+        NetworkStatus { stopped: true, .. } => "stopped (on_stop: drop)".to_owned(),
+        NetworkStatus { carrier: false, .. } => format!("no carrier on {interface}"),
+        _ => return None,
+    };
+    Some(format!("network {name}: {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, path::PathBuf};
+
+    use super::*;
+    use crate::{
+        api::{BackendHealth, ConfigStatus, Override},
+        health::HealthVerdict,
+        observe::RingStatus,
+    };
+
+    fn network(change: impl Fn(&mut NetworkStatus)) -> NetworkStatus {
+        let mut network = NetworkStatus {
+            name: "tenant-a".to_owned(),
+            role: "tenant".to_owned(),
+            interface: "eth0".to_owned(),
+            vlan: None,
+            carrier: true,
+            mode: "native",
+            peer_without_program: false,
+            stopped: false,
+            mtu: 1500,
+            mss: 1460,
+            cell: None,
+            flows: 0,
+            max_flows: None,
+            quotas: Vec::new(),
+            half_open: RingStatus::default(),
+            udp_flows: RingStatus::default(),
+            unrested: 0,
+            unreported: 0,
+            icmp_floor: 0,
+        };
+        change(&mut network);
+        network
+    }
+
+    fn backend(pool: &str, verdict: HealthVerdict) -> BackendHealth {
+        BackendHealth {
+            id: 1,
+            pool: pool.to_owned(),
+            name: "b".to_owned(),
+            checked: true,
+            verdict,
+            effective_weight: 100,
+            overridden: None,
+            last: None,
+            since_seconds: None,
+            transitions: 0,
+            drain_seconds: None,
+            retired: false,
+        }
+    }
+
+    fn control(backends: Vec<BackendHealth>) -> ControlStatus {
+        let config = ConfigStatus {
+            file: PathBuf::from("/etc/lb/lb.yaml"),
+            generation: 1,
+            age_seconds: 0,
+            confirm_seconds: None,
+            stale: None,
+        };
+        ControlStatus {
+            config,
+            backends,
+            shared: BTreeMap::new(),
+            divided: BTreeMap::new(),
+            wrong: BTreeMap::new(),
+            namespace: 0,
+            interfaces: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_pool_that_serves_with_some_of_its_backends_is_well() {
+        let backends = vec![
+            backend("p", HealthVerdict::Up),
+            backend("p", HealthVerdict::Dead),
+            BackendHealth {
+                checked: false,
+                ..backend("q", HealthVerdict::Unknown)
+            },
+        ];
+        let found = Summary::new(&[network(|_| {})], ["p", "q"], &Ok(control(backends)));
+        assert_eq!(found.line(), "ok: 2 of 3 backends up");
+        assert_eq!(found.lines(), ["ok: 2 of 3 backends up"]);
+    }
+
+    #[test]
+    fn a_pool_without_a_backend_that_is_up_is_named() {
+        let drained = BackendHealth {
+            overridden: Some(Override::Drain),
+            ..backend("q", HealthVerdict::Up)
+        };
+        let retired = BackendHealth {
+            retired: true,
+            ..backend("r", HealthVerdict::Up)
+        };
+        let backends = vec![
+            backend("p", HealthVerdict::Dead),
+            backend("p", HealthVerdict::Unknown),
+            backend("p", HealthVerdict::NotReady),
+            drained,
+            retired,
+        ];
+        let found = Summary::new(&[], ["p", "q", "r"], &Ok(control(backends)));
+        assert_eq!(
+            found.lines(),
+            [
+                "degraded: 0 of 4 backends up",
+                "  pool p: 0/3 backends up",
+                "  pool q: 0/1 backends up",
+                "  pool r: 0/0 backends up",
+            ]
+        );
+        assert_eq!(
+            found.line(),
+            "degraded: pool p: 0/3 backends up; pool q: 0/1 backends up; pool r: 0/0 backends up; \
+             0 of 4 backends up"
+        );
+    }
+
+    #[test]
+    fn what_carries_nothing_is_named_once() {
+        let networks = [
+            network(|network| {
+                network.mode = MISSING;
+                network.carrier = false;
+            }),
+            network(|network| network.carrier = false),
+            network(|network| network.stopped = true),
+            network(|network| network.mode = "detached"),
+        ];
+        let mut control = control(Vec::new());
+        let why = "the program is another one's".to_owned();
+        control.wrong.insert("interface eth0".to_owned(), why);
+        assert_eq!(
+            Summary::new(&networks, [], &Ok(control)).problems,
+            [
+                "network tenant-a: no interface eth0",
+                "network tenant-a: no carrier on eth0",
+                "network tenant-a: stopped (on_stop: drop)",
+                "network tenant-a: no program on eth0",
+                "interface eth0: the program is another one's",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_exit_code_is_that_of_the_state() {
+        let of = |control| Summary::new(&[], ["p"], &control).exit_code();
+        let up = control(vec![backend("p", HealthVerdict::Up)]);
+        assert_eq!(of(Ok(up)), ExitCode::SUCCESS);
+        assert_eq!(of(Ok(control(Vec::new()))), ExitCode::FAILURE);
+        let silent = Err("no control plane runs".to_owned());
+        assert_eq!(of(silent.clone()), ExitCode::from(3));
+        let found = Summary::new(&[], [], &silent);
+        assert_eq!(found.line(), "unknown: no control plane runs");
+    }
+}

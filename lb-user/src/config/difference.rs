@@ -1,0 +1,128 @@
+//! What differs between two configurations, in the words of the file.
+
+use std::io;
+
+use serde_json::{Map, Value};
+
+use super::{
+    expanded,
+    model::Config,
+    schema::{
+        RawFile,
+        declare::{Declared as _, DefaultValue, Key, Section},
+        kinds::Inside,
+    },
+};
+
+/// A line for each key that has another value, and each object that comes or goes, in the order of the file.
+pub(super) fn lines(before: &Config, after: &Config) -> io::Result<Vec<String>> {
+    let files = [expanded::file(before)?, expanded::file(after)?];
+    let mut lines = Lines::default();
+    lines.keys("", &[RawFile::SECTION], [&files[0], &files[1]]);
+    Ok(lines.0)
+}
+
+#[derive(Default)]
+struct Lines(Vec<String>);
+
+impl Lines {
+    /// The keys of a mapping; `place` is what stands before each.
+    fn keys(
+        &mut self,
+        place: &str,
+        sections: &[&'static Section],
+        values: [&Map<String, Value>; 2],
+    ) {
+        let Some(section) = sections.first() else {
+            return;
+        };
+        for key in section.keys() {
+            let [before, after] = values.map(|keys| keys.get(key.name).unwrap_or(&Value::Null));
+            if before != after && !(is_absent(before) && is_absent(after)) {
+                self.value(place, key, [before, after]);
+            }
+        }
+    }
+
+    fn value(&mut self, place: &str, key: &Key, values: [&Value; 2]) {
+        let name = key.name;
+        let kind = format!("{place}{}", name.trim_end_matches('s'));
+        match (key.inside, values) {
+            (Inside::Names(section), [Value::Array(before), Value::Array(after)]) => {
+                self.entries(&kind, &[section], [before, after]);
+            }
+            (Inside::Keys(sections), [Value::Array(before), Value::Array(after)])
+                if before.iter().chain(after).all(|one| name_of(one).is_some()) =>
+            {
+                self.entries(&kind, sections, [before, after]);
+            }
+            (Inside::Keys(sections), [Value::Object(before), Value::Object(after)])
+                if !sections.is_empty() =>
+            {
+                self.keys(&format!("{place}{name}."), sections, [before, after]);
+            }
+            (_, values) => {
+                let [before, after] = values.map(|value| value_of(key, value));
+                self.0.push(format!("{place}{name}: {before} -> {after}"));
+            }
+        }
+    }
+
+    /// Objects of a kind that have names.
+    fn entries(
+        &mut self,
+        kind: &str,
+        sections: &[&'static Section],
+        [before, after]: [&[Value]; 2],
+    ) {
+        let of = |entry| format!("{kind} {}", name_of(entry).unwrap_or_default());
+        for gone in before.iter().filter(|one| find(after, one).is_none()) {
+            self.0.push(format!("{}: removed", of(gone)));
+        }
+        for entry in after {
+            match (find(before, entry), entry) {
+                (Some(Value::Object(before)), Value::Object(after)) => {
+                    self.keys(&format!("{}: ", of(entry)), sections, [before, after]);
+                }
+                _ => self.0.push(format!("{}: added", of(entry))),
+            }
+        }
+    }
+}
+
+/// The entry with the name of another one.
+fn find<'e>(all: &'e [Value], wanted: &Value) -> Option<&'e Value> {
+    all.iter().find(|one| name_of(one) == name_of(wanted))
+}
+
+/// What an entry of a list is known by.
+fn name_of(entry: &Value) -> Option<&str> {
+    let name = entry["name"].as_str();
+    name.or_else(|| entry["address"].as_str())
+}
+
+fn is_absent(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// A value as in the file; of an absent one what that means.
+fn value_of(key: &Key, value: &Value) -> String {
+    match key.default {
+        DefaultValue::Means(words) if is_absent(value) => format!("({words})"),
+        _ => text(value),
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        value if is_absent(value) => "(none)".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(", "),
+        Value::Object(keys) => {
+            let keys = keys.iter().filter(|(_, value)| !is_absent(value));
+            let keys = keys.map(|(key, value)| format!("{key}: {}", text(value)));
+            format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "))
+        }
+        value => value.to_string(),
+    }
+}

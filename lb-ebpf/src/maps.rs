@@ -1,4 +1,5 @@
-//! Every map. Layouts and sizes are in `lb_common::maps`; userspace sets the real sizes.
+//! Every map. Layouts and sizes are in `lb_common::maps`, and what each one is for in its `declarations`; userspace
+//! sets the real sizes.
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},

@@ -12,6 +12,7 @@ extern crate lb_tests_attribute;
 mod code;
 mod edges;
 mod frames;
+mod maps;
 mod stack;
 mod written;
 

@@ -1,4 +1,4 @@
-//! The layout of every map: keys, values, sizes.
+//! The layout of every map: keys, values, sizes. `declarations` lists the maps, with what writes and reads them.
 //!
 //! Ids are allocated once by name (see [`registry`]) and are stable over restarts. Zero is "none"
 //! for every id, so a zeroed record never points anywhere.
@@ -6,6 +6,8 @@
 pub mod addr6;
 pub mod backend;
 pub mod cell_peer;
+#[cfg(feature = "user")]
+pub mod declarations;
 pub mod drop_sample;
 pub mod event;
 pub mod flow;

@@ -12,7 +12,7 @@ use aya::{
     programs::{Program, ProgramError, ProgramInfo, Xdp},
 };
 use aya_log::EbpfLogger;
-use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, snat::flow_entries, usage};
+use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, declarations, snat::flow_entries, usage};
 
 use super::pins::Pins;
 use crate::config::Limits;
@@ -21,43 +21,7 @@ use crate::config::Limits;
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
 /// Every map of the object; all of them are pinned under their own name.
-pub const MAPS: [&str; 35] = [
-    "NETWORK_IDS",
-    "NETWORKS",
-    "ADDRESSES",
-    "LOCAL_PEERS",
-    "SERVICES",
-    "RULES",
-    "RULES6",
-    "LABELS",
-    "ADDRESSES6",
-    "CLIENTS6",
-    "HASH_KEY",
-    "MAGLEV",
-    "BACKENDS",
-    "SNAT_PAGES",
-    "FREE_IDS",
-    "FLOW_INDEX",
-    "FLOWS",
-    "PENDING",
-    "SPLICES",
-    "USAGE",
-    "QUOTAS",
-    "BANKS",
-    "RINGS",
-    "FLOW_EVENTS",
-    "DROP_SAMPLES",
-    "ANSWERS",
-    "RATES",
-    "CONTACTS",
-    "STATIONS",
-    "ADDED",
-    "DATAGRAMS",
-    "IP_IDS",
-    "IP_ID_BLOCKS",
-    "VERDICTS",
-    "REGISTRY",
-];
+pub const MAPS: [&str; declarations::NAMES.len()] = declarations::NAMES;
 
 /// The program of a network's interface.
 pub const NIC: &str = "lb_nic";
@@ -253,7 +217,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
 }
 
 /// The sizes that are configured, by map. A map that is not named keeps its own.
-fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
+pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
     let flows = flow_entries(limits.snat_addresses);
     vec![
         ("REGISTRY", names(limits)),

@@ -6,8 +6,14 @@
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
-use lb_common::verdict::DropReason;
-use lb_user::{cli, config};
+use lb_common::{
+    maps::declarations::{MAPS, MapDeclaration, MapSize},
+    verdict::DropReason,
+};
+use lb_user::{
+    cli, config,
+    dataplane::{object, pins::Pins},
+};
 
 /// Set by `cargo xtask reference`, which has all of them written.
 const WRITE: &str = "LB_WRITE_REFERENCE";
@@ -92,4 +98,68 @@ fn help(command: &mut clap::Command, name: &str, page: &mut String) {
             help(inside, &name, page);
         }
     }
+}
+
+#[test]
+fn the_page_of_maps_has_them_all() {
+    compare("docs/design/maps.md", |_| maps());
+}
+
+fn maps() -> String {
+    let version = Pins::version();
+    let mut page = format!(
+        "\
+# Maps
+
+All are BTF maps, pinned under `/sys/fs/bpf/lb/INSTANCE/{version}`; layouts are in `lb-common/src/maps`, without
+padding by compile-time assertion. [Ids and labels](flow-table.md#ids-and-labels) says what the indexes are. *User* is
+userspace; what it alone writes, a start and `lb status` read, too. Entries by name are those of `limits`, which are
+taken at the first start, and the number in parentheses is that of the defaults. This page is generated from
+`lb-common/src/maps/declarations.rs`: `cargo xtask reference` writes it.
+
+| Map | Type | Key → value | Bytes | Entries | Written by | Read by |
+|---|---|---|---|---|---|---|
+"
+    );
+    // As a file that sets none of them has them.
+    let text = "{ version: 1, networks: { a: { role: uplink, interface: eth0, prefixes: [10.0.0.0/8] } } }";
+    let config = config::parse("lb.yaml", text).unwrap_or_else(|problems| panic!("{problems}"));
+    let limited = object::sizes(&config.limits);
+    for map in &MAPS {
+        writeln!(page, "{}", map_line(map, &limited)).unwrap();
+    }
+    page
+}
+
+/// A map as a line of the table; `limited` are the sizes that the limits give.
+fn map_line(map: &MapDeclaration, limited: &[(&str, u32)]) -> String {
+    let limited = limited.iter().find(|(name, _)| *name == map.name);
+    let entries = match (map.size, limited) {
+        (MapSize::Fixed(entries), None) => entries.to_string(),
+        (MapSize::Limited(formula), Some((_, entries))) => format!("{formula} ({entries})"),
+        (size, limited) => panic!("{}: {size:?}, but by the limits {limited:?}", map.name),
+    };
+    let MapDeclaration {
+        name,
+        map_type,
+        key,
+        value,
+        key_bytes,
+        value_bytes,
+        written_by,
+        read_by,
+        ..
+    } = map;
+    let label = map_type.label();
+    let mapped = if map.is_mmapable { ", mmapable" } else { "" };
+    let (holds, bytes) = match key_bytes {
+        0 => ((*value).to_owned(), value_bytes.to_string()),
+        _ => (
+            format!("{key} → {value}"),
+            format!("{key_bytes} → {value_bytes}"),
+        ),
+    };
+    format!(
+        "| `{name}` | {label}{mapped} | {holds} | {bytes} | {entries} | {written_by} | {read_by} |"
+    )
 }

@@ -1,0 +1,357 @@
+//! Every map with what it holds, and which side writes and reads it. `lb-ebpf/src/maps.rs` declares the maps
+//! themselves: a test compares the two, and `docs/design/maps.md` is made of this list.
+
+use self::MapSize::{Fixed, Limited};
+use super::{
+    MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES,
+    addr6::HashKey,
+    backend::Backend,
+    cell_peer::PeerKey,
+    drop_sample::{self, Sample},
+    event::{BUFFER_BYTES, FlowEvent},
+    flow::{Flow, FlowKey},
+    fragment::{self, Datagram},
+    network::{Address, AddressKey, Network, NetworkKey},
+    pending::Pending,
+    quota::{self, Quota},
+    registry::RegistryKey,
+    rule::{RuleKey, RuleKey6},
+    service::{Service, ServiceKey},
+    snat::{PAGES_PER_ADDRESS, SnatPage},
+    splice::Splice,
+};
+use crate::{addr::Be128, contact, rate::Rates, reject::v4::Answers, station, verdict::Counters};
+
+/// The type of a map, by the kernel's number (include/uapi/linux/bpf.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapType {
+    /// By key.
+    Hash = 1,
+    /// By index.
+    Array = 2,
+    /// By index, a value for each CPU.
+    PerCpuArray = 6,
+    /// By the longest prefix that matches.
+    LpmTrie = 11,
+    /// By index, another map each.
+    ArrayOfMaps = 12,
+    /// A buffer of records that userspace reads as they come.
+    RingBuffer = 27,
+}
+
+/// How many entries a map has; of a ring buffer, how many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapSize {
+    /// Always as many.
+    Fixed(u32),
+    /// As `limits:` of the configuration say at the first start, by this formula.
+    Limited(&'static str),
+}
+
+/// A map of the object.
+#[derive(Clone, Copy, Debug)]
+pub struct MapDeclaration {
+    /// Its name in the object, which its pin has, too.
+    pub name: &'static str,
+    /// Its type.
+    pub map_type: MapType,
+    /// Whether userspace has it in its memory.
+    pub is_mmapable: bool,
+    /// Bytes of a key; 0 where there is none.
+    pub key_bytes: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// How many entries it has.
+    pub size: MapSize,
+    /// What a key or an index is.
+    pub key: &'static str,
+    /// What a value is.
+    pub value: &'static str,
+    /// What writes it.
+    pub written_by: &'static str,
+    /// What goes by it.
+    pub read_by: &'static str,
+}
+
+/// The programs in the kernel.
+const XDP: &str = "XDP";
+/// The process, and what looks at the pins.
+const USER: &str = "user";
+/// Both of them.
+const BOTH: &str = "XDP, user";
+/// One entry for each flow.
+const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
+
+/// All of them, in the order of `lb-ebpf/src/maps.rs`.
+pub const MAPS: [MapDeclaration; 35] = [
+    hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
+        .holds("interface, VLAN", "network id")
+        .used(USER, XDP),
+    array::<Network>("NETWORKS", Fixed(MAX_NETWORKS))
+        .holds(
+            "network id",
+            "NIC, cell, MAC, VLAN, role, rule sets, budget, MTU, MSS, SNAT slots",
+        )
+        .used(USER, XDP),
+    hash::<AddressKey, Address>("ADDRESSES", Fixed(MAX_ADDRESSES))
+        .holds(
+            "network, address",
+            "VIP, SNAT with its id range, or both; a cell's link-local address",
+        )
+        .used(USER, XDP),
+    hash::<PeerKey, u32>("LOCAL_PEERS", Limited("2 × `backends`"))
+        .holds(
+            "network, address, port",
+            "1: the backend that a check probes or a shared VIP dials",
+        )
+        .used(USER, XDP),
+    hash::<ServiceKey, Service>("SERVICES", Limited("`services`"))
+        .holds(
+            "network, VIP, port, protocol",
+            "pool, service id, rule set, flags, budget",
+        )
+        .used(USER, XDP),
+    trie::<RuleKey, u32>("RULES", Fixed(MAX_RULES))
+        .holds("rule set, IPv4 prefix", "allow, deny, or of the link")
+        .used(USER, XDP),
+    trie::<RuleKey6, u32>("RULES6", Fixed(MAX_RULES))
+        .holds(
+            "rule set, IPv6 prefix",
+            "allow, deny, or of the link; a set has both families",
+        )
+        .used(USER, XDP),
+    hash::<Be128, u32>("LABELS", Limited("4352 + `backends`"))
+        .holds("IPv6 address", "index of its label")
+        .used(USER, BOTH),
+    array::<Be128>("ADDRESSES6", Limited("4353 + `backends`"))
+        .holds("index of a label", "its IPv6 address")
+        .used(USER, BOTH),
+    array::<Be128>("CLIENTS6", FLOW_IDS)
+        .mapped()
+        .holds("flow id", "its client, if it is one of IPv6")
+        .used(XDP, BOTH),
+    array::<HashKey>("HASH_KEY", Fixed(1))
+        .holds(
+            "0",
+            "key of the hash of IPv6 clients, and of tuples where they choose a SNAT address; random, made at the \
+             first start",
+        )
+        .used(USER, BOTH),
+    array_of_maps("MAGLEV", Limited("1 + 2 × `pools`"))
+        .holds(
+            "pool id, or that and `limits.pools`",
+            "array of its size, then that many backend ids",
+        )
+        .used(USER, XDP),
+    array::<Backend>("BACKENDS", Limited("1 + `backends`"))
+        .holds("backend id", "address, port, network, next hop")
+        .used(USER, XDP),
+    array::<SnatPage>(
+        "SNAT_PAGES",
+        Fixed(1 + MAX_SNAT_ADDRESSES * PAGES_PER_ADDRESS),
+    )
+    .holds("flow id / 1024", "SNAT address, first id, first port")
+    .used(USER, XDP),
+    array_of_maps("FREE_IDS", Fixed(MAX_SNAT_ADDRESSES))
+        .holds(
+            "SNAT slot",
+            "queue of free flow ids, oldest freed first, and at first in an order that cannot be foreseen",
+        )
+        .used(
+            "XDP; filled, and at a start completed, by user",
+            "XDP; for sockets, user",
+        ),
+    hash::<FlowKey, u32>("FLOW_INDEX", Limited("9/8 of `FLOWS`"))
+        .holds("request tuple", "flow id")
+        .used(
+            "XDP; user, of what is handed over, and to forget a closed flow",
+            BOTH,
+        ),
+    array::<Flow>("FLOWS", FLOW_IDS)
+        .mapped()
+        .holds("flow id", "entry")
+        .used("XDP; user, the word, and what a socket leases", BOTH),
+    array::<Pending>("PENDING", FLOW_IDS)
+        .holds(
+            "flow id",
+            "numbers behind a SYN or FIN that wait for an acknowledgment",
+        )
+        .used(XDP, XDP),
+    array::<Splice>("SPLICES", FLOW_IDS)
+        .holds("flow id", "splice")
+        .used("user; three fields by XDP", BOTH),
+    array::<u32>("USAGE", Limited("257 + `services`"))
+        .mapped()
+        .holds("network or service", "flows in full use")
+        .used(BOTH, BOTH),
+    array::<Quota>("QUOTAS", Fixed(quota::ENTRIES))
+        .mapped()
+        .holds(
+            "network and bank",
+            "the most flows, and those in full use",
+        )
+        .used("the first by user, the second by both", BOTH),
+    array::<u32>("BANKS", Fixed(MAX_SNAT_ADDRESSES))
+        .mapped()
+        .holds("SNAT slot", "bank")
+        .used(USER, BOTH),
+    array_of_maps("RINGS", Fixed(2 * MAX_NETWORKS))
+        .holds(
+            "network, TCP or UDP",
+            "array of its size, a count, and its latest half-open TCP or UDP flows",
+        )
+        .used("XDP; made by user", BOTH),
+    ring_buffer::<FlowEvent>("FLOW_EVENTS", BUFFER_BYTES)
+        .holds(
+            "-",
+            "flows that began or ended, for the flow log (88 bytes from an older data plane)",
+        )
+        .used(XDP, USER),
+    array::<Sample>("DROP_SAMPLES", Fixed(drop_sample::ENTRIES))
+        .holds(
+            "network and drop reason",
+            "the latest packet, one in 16 ms",
+        )
+        .used(XDP, USER),
+    per_cpu::<Answers>("ANSWERS", Fixed(MAX_NETWORKS))
+        .holds("network", "answers that this CPU may still give there")
+        .used(XDP, XDP),
+    per_cpu::<Rates>("RATES", Fixed(MAX_NETWORKS))
+        .holds(
+            "network",
+            "requests for MACs that this CPU may still answer there, and what it may let into the cell",
+        )
+        .used(XDP, XDP),
+    array::<u32>("CONTACTS", Fixed(contact::PLACES))
+        .holds(
+            "hash of a tuple",
+            "when a socket of a cell has sent to that end last",
+        )
+        .used("XDP (cell)", XDP),
+    array::<u32>("STATIONS", Fixed(station::PLACES))
+        .holds(
+            "hash of a network and an IPv4 address",
+            "when that station of the link was counted last",
+        )
+        .used(XDP, XDP),
+    array::<u32>("ADDED", Fixed(MAX_NETWORKS))
+        .holds(
+            "network",
+            "stations that it has added in this second, and which second",
+        )
+        .used(XDP, XDP),
+    array::<Datagram>("DATAGRAMS", Fixed(fragment::DATAGRAMS))
+        .holds(
+            "8192 sets of 8",
+            "a datagram in pieces: its flow, identification, and what has passed",
+        )
+        .used(XDP, XDP),
+    per_cpu::<u32>("IP_IDS", Fixed(1))
+        .holds("0", "the next identification of this CPU")
+        .used(XDP, XDP),
+    array::<u32>("IP_ID_BLOCKS", Fixed(1))
+        .holds("0", "the first identification that no CPU has taken")
+        .used(XDP, XDP),
+    per_cpu::<Counters>("VERDICTS", Fixed(2 * MAX_NETWORKS))
+        .holds("hook, network", "packets by verdict")
+        .used(XDP, USER),
+    hash::<RegistryKey, u32>(
+        "REGISTRY",
+        Limited("256 + `services` + `backends` + `pools` + `snat_addresses`"),
+    )
+    .holds("kind, name", "id")
+    .used(USER, USER),
+];
+
+/// The names of all maps.
+pub const NAMES: [&str; MAPS.len()] = {
+    let mut names = [""; MAPS.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = MAPS[at].name;
+        at += 1;
+    }
+    names
+};
+
+/// Bytes of an index, and of what a map of maps has for an inner one.
+const WORD: usize = size_of::<u32>();
+
+const fn hash<K, V>(name: &'static str, size: MapSize) -> MapDeclaration {
+    MapDeclaration::new(name, MapType::Hash, [size_of::<K>(), size_of::<V>()], size)
+}
+
+/// In front of its key the kernel has the length of the prefix.
+const fn trie<K, V>(name: &'static str, size: MapSize) -> MapDeclaration {
+    let bytes = [WORD + size_of::<K>(), size_of::<V>()];
+    MapDeclaration::new(name, MapType::LpmTrie, bytes, size)
+}
+
+const fn array<V>(name: &'static str, size: MapSize) -> MapDeclaration {
+    MapDeclaration::new(name, MapType::Array, [WORD, size_of::<V>()], size)
+}
+
+const fn per_cpu<V>(name: &'static str, size: MapSize) -> MapDeclaration {
+    MapDeclaration::new(name, MapType::PerCpuArray, [WORD, size_of::<V>()], size)
+}
+
+const fn array_of_maps(name: &'static str, size: MapSize) -> MapDeclaration {
+    MapDeclaration::new(name, MapType::ArrayOfMaps, [WORD, WORD], size)
+}
+
+const fn ring_buffer<V>(name: &'static str, bytes: u32) -> MapDeclaration {
+    MapDeclaration::new(name, MapType::RingBuffer, [0, size_of::<V>()], Fixed(bytes))
+}
+
+impl MapDeclaration {
+    const fn new(
+        name: &'static str,
+        map_type: MapType,
+        [key_bytes, value_bytes]: [usize; 2],
+        size: MapSize,
+    ) -> Self {
+        Self {
+            name,
+            map_type,
+            is_mmapable: false,
+            key_bytes,
+            value_bytes,
+            size,
+            key: "",
+            value: "",
+            written_by: "",
+            read_by: "",
+        }
+    }
+
+    const fn mapped(mut self) -> Self {
+        self.is_mmapable = true;
+        self
+    }
+
+    const fn holds(mut self, key: &'static str, value: &'static str) -> Self {
+        self.key = key;
+        self.value = value;
+        self
+    }
+
+    const fn used(mut self, written_by: &'static str, read_by: &'static str) -> Self {
+        self.written_by = written_by;
+        self.read_by = read_by;
+        self
+    }
+}
+
+impl MapType {
+    /// In words.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Hash => "hash",
+            Self::Array => "array",
+            Self::PerCpuArray => "per-CPU array",
+            Self::LpmTrie => "LPM trie",
+            Self::ArrayOfMaps => "array of maps",
+            Self::RingBuffer => "ring buffer",
+        }
+    }
+}

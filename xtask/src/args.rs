@@ -25,6 +25,7 @@ Usage: cargo xtask <command>
   bench [--quick] [--yes] [WORDS]
                          set up, build, and measure lb beside what would be used instead of it;
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
+  book                   docs/ as a book of HTML pages, by mdBook: target/book/html; no root needed
   check                  format, floors, links, lints, docs, licences, dependencies; no root needed
   floors [FOLDER]        how the modules of a crate (lb-user/src, or that of FOLDER) need one another
   reference              write the generated pages of docs/ and the comments of config/lb.yaml; no root
@@ -42,6 +43,8 @@ pub(crate) enum Request {
         words: Vec<String>,
         yes: bool,
     },
+    /// The pages of docs/ as HTML.
+    Book,
     Build {
         yes: bool,
     },
@@ -118,6 +121,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
     match command.as_str() {
         "help" | "-h" | "--help" => Ok(Request::Help),
         "bench" => Ok(bench(words)),
+        "book" => flags("book", words, []).map(|[]| Request::Book),
         "build" => flags("build", words, ["--yes"]).map(|[yes]| Request::Build { yes }),
         "check" => flags("check", words, []).map(|[]| Request::Check),
         "reference" => flags("reference", words, []).map(|[]| Request::Reference),

@@ -36,7 +36,8 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     bail!("{}", broken.join("\n"))
 }
 
-fn collect(folder: &Path, is_deep: bool, documents: &mut Vec<PathBuf>) -> Result<()> {
+/// The documents of a folder.
+pub(crate) fn collect(folder: &Path, is_deep: bool, documents: &mut Vec<PathBuf>) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
     for entry in entries {
         let path = entry?.path();
@@ -49,29 +50,60 @@ fn collect(folder: &Path, is_deep: bool, documents: &mut Vec<PathBuf>) -> Result
     Ok(())
 }
 
-fn read(path: &Path) -> Result<String> {
+pub(crate) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
 /// The lines of a text that are no code, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = (1..).zip(lines(text));
+    lines.filter_map(|(number, (line, is_code))| (!is_code).then_some((number, line)))
+}
+
+/// The lines of a text, and whether each is code or its fence.
+fn lines(text: &str) -> impl Iterator<Item = (&str, bool)> {
     let mut is_code = false;
-    (1..).zip(text.lines()).filter(move |(_, line)| {
+    text.lines().map(move |line| {
         let is_fence = line.trim_start().starts_with("```");
         is_code ^= is_fence;
-        !is_code && !is_fence
+        (line, is_code || is_fence)
     })
 }
 
 /// The targets of links in this project, with the numbers of their lines.
-fn links(text: &str) -> Vec<(usize, String)> {
+pub(crate) fn links(text: &str) -> Vec<(usize, String)> {
     let targets = prose(text).flat_map(|(number, line)| {
         let behind = line.split("](").skip(1);
         behind.filter_map(move |rest| Some((number, rest.split_once(')')?.0.to_owned())))
     });
-    targets
-        .filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"))
-        .collect()
+    targets.filter(|(_, target)| is_here(target)).collect()
+}
+
+fn is_here(target: &str) -> bool {
+    !target.contains("://") && !target.starts_with("mailto:")
+}
+
+/// The text with what `replace` makes of the target of each link in this project.
+pub(crate) fn replaced(text: &str, replace: impl Fn(&str) -> String) -> String {
+    let line_replaced = |line: &str| {
+        let mut parts = line.split("](");
+        let mut new = parts.next().unwrap_or_default().to_owned();
+        for rest in parts {
+            new.push_str("](");
+            match rest.split_once(')') {
+                Some((target, behind)) if is_here(target) => {
+                    new.extend([&replace(target), ")", behind]);
+                }
+                _ => new.push_str(rest),
+            }
+        }
+        new
+    };
+    let lines = lines(text).map(|(line, is_code)| match is_code {
+        true => format!("{line}\n"),
+        false => line_replaced(line) + "\n",
+    });
+    lines.collect()
 }
 
 /// Why the target of a link in `document` is none.
@@ -96,7 +128,7 @@ fn problem(document: &Path, target: &str) -> Option<String> {
 }
 
 /// The path without `..`.
-fn plain(path: &Path) -> PathBuf {
+pub(crate) fn plain(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut plain, part| {
         match part {
             Component::ParentDir => {
@@ -143,6 +175,15 @@ mod tests {
         let expected = [(3, "#a-page"), (3, "../x.rs"), (7, "a.md"), (7, "b.md#c")];
         let expected = expected.map(|(line, target)| (line, target.to_owned()));
         assert_eq!(links(TEXT), expected);
+    }
+
+    #[test]
+    fn targets_are_replaced_where_links_are_found() {
+        let text = replaced(TEXT, |target| format!("<{target}>"));
+        let found = links(&text).into_iter().map(|(_, target)| target);
+        let expected = ["<#a-page>", "<../x.rs>", "<a.md>", "<b.md#c>"];
+        assert!(found.eq(expected.map(str::to_owned)));
+        assert_eq!(text.replace(['<', '>'], ""), TEXT);
     }
 
     #[test]

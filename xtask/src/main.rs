@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod book;
 mod check;
 mod cmd;
 mod finding;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
 fn dispatch(request: &Request) -> Result<ExitCode> {
     match request {
         Request::Bench { words, yes } => bench::bench(words, *yes),
+        Request::Book => book::book(),
         Request::Build { yes } => run::build_lb(*yes),
         Request::Check => check::check(),
         Request::Floors(folder) => floors::print(folder.as_deref()).map(|()| ExitCode::SUCCESS),

@@ -11,5 +11,8 @@ pub(crate) const BPF_LINKER: &str = "0.13.0";
 /// The LLVM major version of `TOOLCHAIN`.
 pub(crate) const LLVM: &str = "22";
 
+/// mdBook, for `cargo xtask book`.
+pub(crate) const MDBOOK: &str = "0.5.4";
+
 /// cargo-deny, for `cargo xtask check`.
 pub(crate) const CARGO_DENY: &str = "0.20.2";

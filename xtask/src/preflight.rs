@@ -18,7 +18,7 @@ const DISK_FLOOR_KIB: u64 = 2 << 20;
 /// Every finding for `purpose`. What is compiled but not run does not need the kernel.
 pub(crate) fn judge(host: &Host, stock: &Stock, purpose: Purpose) -> Vec<Finding> {
     let mut findings = vec![system(host), architecture(host), rustup(stock)];
-    if !matches!(purpose, Purpose::Build | Purpose::Check) {
+    if !matches!(purpose, Purpose::Book | Purpose::Build | Purpose::Check) {
         findings.extend([kernel(host), btf(host), veth(host), surroundings(host)]);
         findings.extend([lockdown(host), bpffs(host)]);
     }
@@ -132,7 +132,9 @@ fn bpffs(host: &Host) -> Finding {
 fn privilege(host: &Host, purpose: Purpose) -> Finding {
     const CHECKED: &str = "privileges";
     let missing = |found: &str, advice: &str| match purpose {
-        Purpose::Build | Purpose::Check => Finding::ok(CHECKED, "none, and none are needed"),
+        Purpose::Book | Purpose::Build | Purpose::Check => {
+            Finding::ok(CHECKED, "none, and none are needed")
+        }
         Purpose::Bench | Purpose::Run | Purpose::Setup | Purpose::Test => {
             Finding::stop(CHECKED, found, advice)
         }

@@ -92,6 +92,12 @@ fn row(item: &Item) -> Vec<String> {
             "4 min".to_owned(),
         ],
         Item::Linker { prebuilt, packages } => linker_row(*prebuilt, packages),
+        Item::Mdbook => [
+            format!("mdBook {}", pins::MDBOOK),
+            "cargo install, into the cache".to_owned(),
+            "20 MB".to_owned(),
+            "2 min".to_owned(),
+        ],
         Item::Packages(names) => [
             "commands of the lab and the tests".to_owned(),
             format!("packages, as root: {}", names.join(" ")),
@@ -157,6 +163,7 @@ fn install(workspace: &Workspace, stock: &Stock, item: &Item) -> Result<()> {
             }
             build_linker(workspace, stock, packages)
         }
+        Item::Mdbook => mdbook(workspace),
         Item::Packages(names) => packages::install(workspace, stock.family, names)
             .context("install the commands of the lab and the tests"),
         Item::Toolchain { components } => toolchain(workspace, components),
@@ -237,6 +244,13 @@ fn build_linker(workspace: &Workspace, stock: &Stock, absent: &[&str]) -> Result
 
 fn cargo_deny(workspace: &Workspace) -> Result<()> {
     cargo_install(workspace, "cargo-deny", pins::CARGO_DENY, |cargo| cargo)
+}
+
+/// Without its server, which would watch the files.
+fn mdbook(workspace: &Workspace) -> Result<()> {
+    cargo_install(workspace, "mdbook", pins::MDBOOK, |cargo| {
+        cargo.args(["--no-default-features", "--features", "search"])
+    })
 }
 
 /// Builds a tool into the cache. Its build folder is in the cache too, because /tmp may be memory,

@@ -11,6 +11,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Bench,
+    Book,
     /// Of `lb` alone.
     Build,
     Check,
@@ -32,6 +33,7 @@ pub(crate) struct Stock {
     pub(crate) llvm: Option<&'static str>,
     pub(crate) absent_llvm_packages: Vec<&'static str>,
     pub(crate) deny: bool,
+    pub(crate) mdbook: bool,
     pub(crate) lacking: Vec<&'static Need>,
 }
 
@@ -45,6 +47,7 @@ pub(crate) enum Item {
         prebuilt: bool,
         packages: Vec<&'static str>,
     },
+    Mdbook,
     Packages(Vec<&'static str>),
     Toolchain {
         components: Vec<&'static str>,
@@ -79,7 +82,8 @@ impl Stock {
             binstall: workspace.find("cargo-binstall").is_some(),
             llvm,
             absent_llvm_packages,
-            deny: deny(workspace),
+            deny: starts(workspace, "cargo-deny", pins::CARGO_DENY),
+            mdbook: starts(workspace, "mdbook", pins::MDBOOK),
             lacking: packages::lacking(workspace),
         }
     }
@@ -97,7 +101,7 @@ impl Stock {
     /// The commands that `purpose` needs and that are not there.
     pub(crate) fn lacking(&self, purpose: Purpose) -> Vec<&'static Need> {
         let is_needed = |need: &&Need| match purpose {
-            Purpose::Build | Purpose::Check => false,
+            Purpose::Book | Purpose::Build | Purpose::Check => false,
             Purpose::Run => !need.tests_only,
             Purpose::Bench | Purpose::Setup | Purpose::Test => true,
         };
@@ -107,8 +111,8 @@ impl Stock {
     /// What `purpose` needs and is missing, in the order of installation: what asks for a password
     /// or may be refused comes first.
     pub(crate) fn missing(&self, purpose: Purpose, bpffs: bool) -> Vec<Item> {
-        let builds = purpose != Purpose::Check;
-        let checks = !matches!(purpose, Purpose::Bench | Purpose::Build | Purpose::Run);
+        let builds = !matches!(purpose, Purpose::Book | Purpose::Check);
+        let checks = matches!(purpose, Purpose::Check | Purpose::Setup | Purpose::Test);
         let mut items = Vec::new();
         let lacking = self.lacking(purpose);
         if !lacking.is_empty() {
@@ -133,6 +137,9 @@ impl Stock {
         if checks && !self.deny {
             items.push(Item::CargoDeny);
         }
+        if purpose == Purpose::Book && !self.mdbook {
+            items.push(Item::Mdbook);
+        }
         items
     }
 }
@@ -155,10 +162,9 @@ fn components(workspace: &Workspace) -> Option<String> {
     ])
 }
 
-fn deny(workspace: &Workspace) -> bool {
-    let binary = workspace
-        .tool_root("cargo-deny", pins::CARGO_DENY)
-        .join("bin/cargo-deny");
+/// Whether a tool of the cache is there and starts.
+fn starts(workspace: &Workspace, tool: &str, version: &str) -> bool {
+    let binary = workspace.tool_root(tool, version).join("bin").join(tool);
     workspace
         .command(&binary.to_string_lossy())
         .arg("--version")
@@ -184,6 +190,7 @@ pub(crate) mod tests {
             llvm: None,
             absent_llvm_packages: Vec::new(),
             deny: true,
+            mdbook: true,
             lacking: Vec::new(),
         }
     }
@@ -197,6 +204,7 @@ pub(crate) mod tests {
             },
             absent_llvm_packages: vec!["llvm-22-dev"],
             deny: false,
+            mdbook: false,
             lacking: packages::NEEDS
                 .iter()
                 .filter(|need| need.what == "dig")
@@ -261,6 +269,18 @@ pub(crate) mod tests {
                 .missing(Purpose::Run, true)
                 .contains(&Item::CargoDeny)
         );
+    }
+
+    #[test]
+    fn only_the_book_needs_mdbook() {
+        let items = [
+            Item::Toolchain {
+                components: COMPONENTS.into(),
+            },
+            Item::Mdbook,
+        ];
+        assert_eq!(bare().missing(Purpose::Book, false), items);
+        assert!(!bare().missing(Purpose::Setup, true).contains(&Item::Mdbook));
     }
 
     #[test]

@@ -30,6 +30,7 @@ Usage: cargo xtask <command>
   floors [FOLDER]        how the modules of a crate (lb-user/src, or that of FOLDER) need one another
   reference              write the generated pages of docs/ and the comments of config/lb.yaml; no root
                          needed
+  man                    write the manual pages, lb.1 and one for each command: target/man; no root needed
   help                   this text
 
 --yes installs without asking. Without a terminal, or with CI set, nothing is asked either.
@@ -52,6 +53,8 @@ pub(crate) enum Request {
     /// Of lb-user, or of the crate whose root is in this folder.
     Floors(Option<String>),
     Help,
+    /// The manual pages.
+    Man,
     /// Write the reference page of the configuration, and the comments of the example.
     Reference,
     /// `test --kernels`.
@@ -124,6 +127,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
         "book" => flags("book", words, []).map(|[]| Request::Book),
         "build" => flags("build", words, ["--yes"]).map(|[yes]| Request::Build { yes }),
         "check" => flags("check", words, []).map(|[]| Request::Check),
+        "man" => flags("man", words, []).map(|[]| Request::Man),
         "reference" => flags("reference", words, []).map(|[]| Request::Reference),
         "floors" => match (words.next(), words.next()) {
             (folder, None) => Ok(Request::Floors(folder)),

@@ -62,6 +62,7 @@ fn dispatch(request: &Request) -> Result<ExitCode> {
             println!("{}", args::HELP);
             Ok(ExitCode::SUCCESS)
         }
+        Request::Man => reference::man(),
         Request::Reference => reference::write(),
         Request::Run(run) => run::run(run),
         Request::Setup { yes } => {

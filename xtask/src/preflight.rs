@@ -18,7 +18,7 @@ const DISK_FLOOR_KIB: u64 = 2 << 20;
 /// Every finding for `purpose`. What is compiled but not run does not need the kernel.
 pub(crate) fn judge(host: &Host, stock: &Stock, purpose: Purpose) -> Vec<Finding> {
     let mut findings = vec![system(host), architecture(host), rustup(stock)];
-    if !matches!(purpose, Purpose::Book | Purpose::Build | Purpose::Check) {
+    if purpose.runs() {
         findings.extend([kernel(host), btf(host), veth(host), surroundings(host)]);
         findings.extend([lockdown(host), bpffs(host)]);
     }
@@ -131,13 +131,9 @@ fn bpffs(host: &Host) -> Finding {
 
 fn privilege(host: &Host, purpose: Purpose) -> Finding {
     const CHECKED: &str = "privileges";
-    let missing = |found: &str, advice: &str| match purpose {
-        Purpose::Book | Purpose::Build | Purpose::Check => {
-            Finding::ok(CHECKED, "none, and none are needed")
-        }
-        Purpose::Bench | Purpose::Run | Purpose::Setup | Purpose::Test => {
-            Finding::stop(CHECKED, found, advice)
-        }
+    let missing = |found: &str, advice: &str| match purpose.runs() {
+        true => Finding::stop(CHECKED, found, advice),
+        false => Finding::ok(CHECKED, "none, and none are needed"),
     };
     match host.privilege {
         _ if host.sudo_in_users_checkout => {

@@ -1,27 +1,46 @@
-//! `cargo xtask reference`: the pages that are generated and the comments of the example, written by the tests that
-//! compare them.
+//! `cargo xtask reference` and `man`: what is generated from the declarations of lb-user, which this crate cannot read.
+//! The tests that look at it write it.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::{setup, stock::Purpose};
+use crate::{cmd::Cmd, setup, stock::Purpose, workspace::Workspace};
 
 /// What has the tests write the files first.
 const WRITE: &str = "LB_WRITE_REFERENCE";
 
-/// The tests.
-const TEST: &str = "reference";
+/// What has them write the manual pages into a folder.
+const MAN_FOLDER: &str = "LB_MAN_FOLDER";
 
+/// The pages of docs/ that are generated, and the comments of the example.
+///
 /// # Errors
 /// When set-up or a test fails.
 pub(crate) fn write() -> Result<ExitCode> {
     let workspace = setup::ensure(Purpose::Check, false)?;
+    tests(&workspace).env(WRITE, "1").run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The manual pages.
+///
+/// # Errors
+/// When set-up or the test fails.
+pub(crate) fn man() -> Result<ExitCode> {
+    let workspace = setup::ensure(Purpose::Man, false)?;
+    let folder = workspace.target.join("man");
+    tests(&workspace)
+        .arg("man::")
+        .env(MAN_FOLDER, &folder)
+        .run()?;
+    println!("{}", folder.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tests(workspace: &Workspace) -> Cmd {
     workspace
         .cargo()
-        .args(["test", "--package", "lb-user", "--test", TEST])
+        .args(["test", "--package", "lb-user", "--test", "reference"])
         .env("AYA_BUILD_SKIP", "1")
-        .env(WRITE, "1")
-        .run()?;
-    Ok(ExitCode::SUCCESS)
 }

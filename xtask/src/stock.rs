@@ -15,9 +15,20 @@ pub(crate) enum Purpose {
     /// Of `lb` alone.
     Build,
     Check,
+    Man,
     Run,
     Setup,
     Test,
+}
+
+impl Purpose {
+    /// Whether lb or its tests are run on this kernel, and nothing is only compiled or written.
+    pub(crate) const fn runs(self) -> bool {
+        match self {
+            Self::Bench | Self::Run | Self::Setup | Self::Test => true,
+            Self::Book | Self::Build | Self::Check | Self::Man => false,
+        }
+    }
 }
 
 /// What is installed.
@@ -100,18 +111,15 @@ impl Stock {
 
     /// The commands that `purpose` needs and that are not there.
     pub(crate) fn lacking(&self, purpose: Purpose) -> Vec<&'static Need> {
-        let is_needed = |need: &&Need| match purpose {
-            Purpose::Book | Purpose::Build | Purpose::Check => false,
-            Purpose::Run => !need.tests_only,
-            Purpose::Bench | Purpose::Setup | Purpose::Test => true,
-        };
+        let is_needed =
+            |need: &&Need| purpose.runs() && (purpose != Purpose::Run || !need.tests_only);
         self.lacking.iter().copied().filter(is_needed).collect()
     }
 
     /// What `purpose` needs and is missing, in the order of installation: what asks for a password
     /// or may be refused comes first.
     pub(crate) fn missing(&self, purpose: Purpose, bpffs: bool) -> Vec<Item> {
-        let builds = !matches!(purpose, Purpose::Book | Purpose::Check);
+        let builds = purpose.runs() || purpose == Purpose::Build;
         let checks = matches!(purpose, Purpose::Check | Purpose::Setup | Purpose::Test);
         let mut items = Vec::new();
         let lacking = self.lacking(purpose);
@@ -119,7 +127,7 @@ impl Stock {
             let names = lacking.iter().map(|need| need.package(self.family));
             items.push(Item::Packages(names.collect()));
         }
-        if builds && purpose != Purpose::Build && !bpffs {
+        if purpose.runs() && !bpffs {
             items.push(Item::Bpffs);
         }
         if !self.missing_components.is_empty() || !self.toolchain {
@@ -269,6 +277,14 @@ pub(crate) mod tests {
                 .missing(Purpose::Run, true)
                 .contains(&Item::CargoDeny)
         );
+    }
+
+    #[test]
+    fn the_manual_pages_need_the_toolchain_alone() {
+        let items = [Item::Toolchain {
+            components: COMPONENTS.into(),
+        }];
+        assert_eq!(bare().missing(Purpose::Man, false), items);
     }
 
     #[test]

@@ -4,6 +4,8 @@
     reason = "an integration test target is all tests"
 )]
 
+mod man;
+
 use std::{env, fmt::Write as _, fs, path::Path};
 
 use lb_common::{

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::{
     book,
     cmd::{Cmd, text_of},
-    floors, links, setup,
+    floors, links, prose, setup,
     steps::{Outcome, Steps},
     stock::Purpose,
     workspace::Workspace,
@@ -44,6 +44,7 @@ pub(crate) fn all(workspace: &Workspace, steps: &mut Steps) {
     steps.run("floors", || floors::check(workspace));
     steps.run("links", || links::check(&workspace.root));
     steps.run("summary of docs", || book::check(&workspace.root));
+    steps.run("words", || prose::check(&workspace.root));
     steps.run("lints, host", || clippy_host(workspace).run());
     steps.run("lints, eBPF", || clippy_ebpf(workspace).run());
     steps.run("docs", || docs(workspace).run());

@@ -19,6 +19,7 @@ mod packages;
 /// The pinned versions.
 mod pins;
 mod preflight;
+mod prose;
 mod reference;
 mod run;
 mod setup;

@@ -137,8 +137,8 @@ fn linker_row(prebuilt: bool, packages: &[&str]) -> [String; 4] {
 
 /// Asks the operator on a terminal; without one, and in CI, the answer is yes.
 fn agreed() -> Result<bool> {
-    let nobody = env::var_os("CI").is_some_and(|ci| !ci.is_empty());
-    if nobody || !io::stdin().is_terminal() {
+    let unattended = env::var_os("CI").is_some_and(|ci| !ci.is_empty());
+    if unattended || !io::stdin().is_terminal() {
         return Ok(true);
     }
     eprint!("Install these now? [Y/n] ");

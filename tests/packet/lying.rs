@@ -1,4 +1,4 @@
-//! RELIABILITY 24: truncated and lying headers: a verdict, a counter, no mis-parse, at every length.
+//! RELIABILITY 24: truncated and lying headers: a verdict, a counter, no misparse, at every length.
 
 use lb_tests::{
     frames::packet::{Decoded, L4, check, flags::*, udp},

@@ -26,7 +26,8 @@ Usage: cargo xtask <command>
                          set up, build, and measure lb beside what would be used instead of it;
                          WORDS are lb-bench's own, see `cargo xtask bench --help`
   book                   docs/ as a book of HTML pages, by mdBook: target/book/html; no root needed
-  check                  format, floors, links, lints, docs, licences, dependencies; no root needed
+  check                  format, floors, links, words, spelling, lints, docs, licences, dependencies; no
+                         root needed
   floors [FOLDER]        how the modules of a crate (lb-user/src, or that of FOLDER) need one another
   reference              write the generated pages of docs/ and the comments of config/lb.yaml; no root
                          needed

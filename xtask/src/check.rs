@@ -10,6 +10,7 @@ use crate::{
     floors, links, prose, setup,
     steps::{Outcome, Steps},
     stock::Purpose,
+    tools::TYPOS,
     workspace::Workspace,
 };
 
@@ -45,6 +46,11 @@ pub(crate) fn all(workspace: &Workspace, steps: &mut Steps) {
     steps.run("links", || links::check(&workspace.root));
     steps.run("summary of docs", || book::check(&workspace.root));
     steps.run("words", || prose::check(&workspace.root));
+    steps.run("spelling", || {
+        let typos = TYPOS.path(workspace);
+        let typos = workspace.command(&typos.to_string_lossy());
+        typos.args(["--format", "brief"]).run()
+    });
     steps.run("lints, host", || clippy_host(workspace).run());
     steps.run("lints, eBPF", || clippy_ebpf(workspace).run());
     steps.run("docs", || docs(workspace).run());

@@ -27,6 +27,7 @@ mod steps;
 mod stock;
 mod table;
 mod test;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;

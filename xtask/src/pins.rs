@@ -14,5 +14,8 @@ pub(crate) const LLVM: &str = "22";
 /// mdBook, for `cargo xtask book`.
 pub(crate) const MDBOOK: &str = "0.5.4";
 
+/// typos, for `cargo xtask check`.
+pub(crate) const TYPOS: &str = "1.52.0";
+
 /// cargo-deny, for `cargo xtask check`.
 pub(crate) const CARGO_DENY: &str = "0.20.2";

@@ -85,24 +85,18 @@ fn row(item: &Item) -> Vec<String> {
             String::new(),
             "at once".to_owned(),
         ],
-        Item::CargoDeny => [
-            format!("cargo-deny {}", pins::CARGO_DENY),
-            "cargo install, into the cache".to_owned(),
-            "20 MB".to_owned(),
-            "4 min".to_owned(),
-        ],
         Item::Linker { prebuilt, packages } => linker_row(*prebuilt, packages),
-        Item::Mdbook => [
-            format!("mdBook {}", pins::MDBOOK),
-            "cargo install, into the cache".to_owned(),
-            "20 MB".to_owned(),
-            "2 min".to_owned(),
-        ],
         Item::Packages(names) => [
             "commands of the lab and the tests".to_owned(),
             format!("packages, as root: {}", names.join(" ")),
             "up to 20 MB".to_owned(),
             "1 min".to_owned(),
+        ],
+        Item::Tool(tool) => [
+            format!("{} {}", tool.package, tool.version),
+            "cargo install, into the cache".to_owned(),
+            tool.size.to_owned(),
+            tool.time.to_owned(),
         ],
         Item::Toolchain { components } => [
             format!("Rust {}", pins::TOOLCHAIN),
@@ -156,16 +150,17 @@ fn agreed() -> Result<bool> {
 fn install(workspace: &Workspace, stock: &Stock, item: &Item) -> Result<()> {
     match item {
         Item::Bpffs => mount_bpffs(workspace),
-        Item::CargoDeny => cargo_deny(workspace),
         Item::Linker { prebuilt, packages } => {
             if *prebuilt && prebuilt_linker(workspace) {
                 return Ok(());
             }
             build_linker(workspace, stock, packages)
         }
-        Item::Mdbook => mdbook(workspace),
         Item::Packages(names) => packages::install(workspace, stock.family, names)
             .context("install the commands of the lab and the tests"),
+        Item::Tool(tool) => cargo_install(workspace, tool.package, tool.version, |cargo| {
+            cargo.args(tool.arguments)
+        }),
         Item::Toolchain { components } => toolchain(workspace, components),
     }
 }
@@ -239,17 +234,6 @@ fn build_linker(workspace: &Workspace, stock: &Stock, absent: &[&str]) -> Result
             .env("LLVM_PREFIX", prefix)
             .env(&format!("LLVM_SYS_{}1_PREFIX", pins::LLVM), prefix)
             .quiet_env("PATH", path)
-    })
-}
-
-fn cargo_deny(workspace: &Workspace) -> Result<()> {
-    cargo_install(workspace, "cargo-deny", pins::CARGO_DENY, |cargo| cargo)
-}
-
-/// Without its server, which would watch the files.
-fn mdbook(workspace: &Workspace) -> Result<()> {
-    cargo_install(workspace, "mdbook", pins::MDBOOK, |cargo| {
-        cargo.args(["--no-default-features", "--features", "search"])
     })
 }
 

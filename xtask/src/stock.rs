@@ -4,6 +4,7 @@ use crate::{
     linker::{self, Linker},
     packages::{self, Family, Need},
     pins,
+    tools::{self, Tool},
     workspace::Workspace,
 };
 
@@ -43,8 +44,7 @@ pub(crate) struct Stock {
     /// The prefix of the LLVM to build bpf-linker against.
     pub(crate) llvm: Option<&'static str>,
     pub(crate) absent_llvm_packages: Vec<&'static str>,
-    pub(crate) deny: bool,
-    pub(crate) mdbook: bool,
+    pub(crate) absent_tools: Vec<&'static Tool>,
     pub(crate) lacking: Vec<&'static Need>,
 }
 
@@ -52,14 +52,13 @@ pub(crate) struct Stock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     Bpffs,
-    CargoDeny,
     /// With `prebuilt`, a release is tried first; `packages` are for building it here.
     Linker {
         prebuilt: bool,
         packages: Vec<&'static str>,
     },
-    Mdbook,
     Packages(Vec<&'static str>),
+    Tool(&'static Tool),
     Toolchain {
         components: Vec<&'static str>,
     },
@@ -93,8 +92,7 @@ impl Stock {
             binstall: workspace.find("cargo-binstall").is_some(),
             llvm,
             absent_llvm_packages,
-            deny: starts(workspace, "cargo-deny", pins::CARGO_DENY),
-            mdbook: starts(workspace, "mdbook", pins::MDBOOK),
+            absent_tools: tools::absent(workspace),
             lacking: packages::lacking(workspace),
         }
     }
@@ -120,7 +118,6 @@ impl Stock {
     /// or may be refused comes first.
     pub(crate) fn missing(&self, purpose: Purpose, bpffs: bool) -> Vec<Item> {
         let builds = purpose.runs() || purpose == Purpose::Build;
-        let checks = matches!(purpose, Purpose::Check | Purpose::Setup | Purpose::Test);
         let mut items = Vec::new();
         let lacking = self.lacking(purpose);
         if !lacking.is_empty() {
@@ -142,12 +139,8 @@ impl Stock {
                 packages,
             });
         }
-        if checks && !self.deny {
-            items.push(Item::CargoDeny);
-        }
-        if purpose == Purpose::Book && !self.mdbook {
-            items.push(Item::Mdbook);
-        }
+        let tools = self.absent_tools.iter().copied();
+        items.extend(tools.filter(|tool| tool.is_for(purpose)).map(Item::Tool));
         items
     }
 }
@@ -170,21 +163,12 @@ fn components(workspace: &Workspace) -> Option<String> {
     ])
 }
 
-/// Whether a tool of the cache is there and starts.
-fn starts(workspace: &Workspace, tool: &str, version: &str) -> bool {
-    let binary = workspace.tool_root(tool, version).join("bin").join(tool);
-    workspace
-        .command(&binary.to_string_lossy())
-        .arg("--version")
-        .probe()
-        .is_some()
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::tools::{CARGO_DENY, MDBOOK, TYPOS};
 
     /// A machine on which nothing is missing.
     pub(crate) fn complete() -> Stock {
@@ -197,8 +181,7 @@ pub(crate) mod tests {
             binstall: false,
             llvm: None,
             absent_llvm_packages: Vec::new(),
-            deny: true,
-            mdbook: true,
+            absent_tools: Vec::new(),
             lacking: Vec::new(),
         }
     }
@@ -211,8 +194,7 @@ pub(crate) mod tests {
                 rejected: Vec::new(),
             },
             absent_llvm_packages: vec!["llvm-22-dev"],
-            deny: false,
-            mdbook: false,
+            absent_tools: tools::all(),
             lacking: packages::NEEDS
                 .iter()
                 .filter(|need| need.what == "dig")
@@ -240,7 +222,8 @@ pub(crate) mod tests {
                 prebuilt: false,
                 packages: vec!["llvm-22-dev"],
             },
-            Item::CargoDeny,
+            Item::Tool(&CARGO_DENY),
+            Item::Tool(&TYPOS),
         ];
         assert_eq!(bare().missing(Purpose::Setup, false), items);
     }
@@ -251,7 +234,8 @@ pub(crate) mod tests {
             Item::Toolchain {
                 components: COMPONENTS.into(),
             },
-            Item::CargoDeny,
+            Item::Tool(&CARGO_DENY),
+            Item::Tool(&TYPOS),
         ];
         assert_eq!(bare().missing(Purpose::Check, false), items);
     }
@@ -275,7 +259,7 @@ pub(crate) mod tests {
         assert!(
             !bare()
                 .missing(Purpose::Run, true)
-                .contains(&Item::CargoDeny)
+                .contains(&Item::Tool(&CARGO_DENY))
         );
     }
 
@@ -293,10 +277,14 @@ pub(crate) mod tests {
             Item::Toolchain {
                 components: COMPONENTS.into(),
             },
-            Item::Mdbook,
+            Item::Tool(&MDBOOK),
         ];
         assert_eq!(bare().missing(Purpose::Book, false), items);
-        assert!(!bare().missing(Purpose::Setup, true).contains(&Item::Mdbook));
+        assert!(
+            !bare()
+                .missing(Purpose::Setup, true)
+                .contains(&Item::Tool(&MDBOOK))
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result};
 use crate::{
     cmd::{self, Cmd},
     pins,
+    tools::CARGO_DENY,
 };
 
 /// What the outer `cargo xtask` sets for us and what must not reach the inner cargo: with
@@ -92,13 +93,13 @@ impl Workspace {
 
     /// The PATH of all children.
     pub(crate) fn path(&self) -> OsString {
-        let deny = self.tool_root("cargo-deny", pins::CARGO_DENY).join("bin");
+        let deny = CARGO_DENY.path(self).parent().map(Path::to_owned);
         let inherited = env::var_os("PATH").unwrap_or_default();
         let dirs = self
             .linker_dir
             .clone()
             .into_iter()
-            .chain([deny])
+            .chain(deny)
             .chain(env::split_paths(&inherited))
             .chain(SBIN.map(PathBuf::from));
         // Only a folder with a colon in its name cannot be joined; then nothing is prepended.

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 pub(crate) use self::pages::check;
-use crate::{pins, setup, stock::Purpose};
+use crate::{setup, stock::Purpose, tools::MDBOOK};
 
 /// How the book looks, beside the pages in docs/.
 const SETTINGS: [&str; 2] = ["book.toml", "book.css"];
@@ -22,11 +22,8 @@ pub(crate) fn book() -> Result<ExitCode> {
     let workspace = setup::ensure(Purpose::Book, false)?;
     let book = workspace.target.join("book");
     stage(&workspace.root, &book)?;
-    let mdbook = workspace
-        .tool_root("mdbook", pins::MDBOOK)
-        .join("bin/mdbook");
     workspace
-        .command(&mdbook.to_string_lossy())
+        .command(&MDBOOK.path(&workspace).to_string_lossy())
         .arg("build")
         .arg(&book)
         .run()?;

@@ -8,6 +8,8 @@ mod backends;
 mod changes;
 pub mod check;
 mod detach;
+#[cfg(test)]
+mod documents;
 mod down;
 mod drops;
 mod events;

@@ -7,6 +7,7 @@
 //! Every resource is a guard that removes itself. What a killed run leaves is removed by the next
 //! one ([`leftovers`]).
 
+pub mod documents;
 pub mod fault;
 pub mod frames;
 pub mod leftovers;

@@ -3,6 +3,7 @@
 mod admin;
 mod change;
 pub(crate) mod churn;
+mod documents;
 mod order;
 mod reload;
 mod reports;

@@ -62,11 +62,20 @@ fn every_example_is_valid_and_means_the_same_when_written_out() {
 #[test]
 fn every_configuration_of_the_documents_is_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let pages = fs::read_dir(root.join("docs")).unwrap();
-    let pages = pages.map(|entry| entry.unwrap().path());
-    let pages = pages.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let mut pages = vec![root.join("README.md")];
+    let mut folders = vec![root.join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                _ if path.is_dir() => folders.push(path),
+                Some(end) if end == "md" => pages.push(path),
+                _ => {}
+            }
+        }
+    }
     let mut configurations = 0;
-    for page in pages.chain([root.join("README.md")]) {
+    for page in pages {
         let text = fs::read_to_string(&page).unwrap();
         let blocks = text.split("```yaml\n").skip(1);
         let blocks = blocks.map(|rest| rest.split("```").next().unwrap());
@@ -78,7 +87,7 @@ fn every_configuration_of_the_documents_is_valid() {
             configurations += 1;
         }
     }
-    assert!(configurations > 0);
+    assert!(configurations >= 8, "{configurations}");
 }
 
 #[test]

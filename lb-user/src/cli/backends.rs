@@ -119,11 +119,13 @@ fn has_state(state: &str, wanted: &str) -> bool {
 /// The columns; in the table that is not wide those alone that say more than the others.
 fn columns(lines: &[BackendJson], wide: bool) -> [(&'static str, bool); 8] {
     let any = |holds: fn(&BackendLine) -> bool| lines.iter().any(|backend| holds(&backend.line));
+    // The share says it, too.
+    let is_weighted = any(|line| line.weight != 1);
     [
         ("POOL", true),
         ("BACKEND", true),
         ("ADDRESS", wide || any(|line| line.name != line.address)),
-        ("WEIGHT", true),
+        ("WEIGHT", wide || is_weighted),
         ("SHARE", true),
         ("STATE", true),
         ("LAST CHECK", true),
@@ -332,11 +334,16 @@ mod tests {
             next_hop: Some("02:00:00:00:00:01".to_owned()),
             ..line(None)
         };
-        let least = "POOL BACKEND WEIGHT SHARE STATE LAST CHECK";
+        let least = "POOL BACKEND SHARE STATE LAST CHECK";
         let all = "POOL BACKEND ADDRESS WEIGHT SHARE STATE LAST CHECK NEXT HOP";
         assert_eq!(shown(plain.clone(), false), least);
         assert_eq!(shown(plain, true), all);
-        assert_eq!(shown(line(None), false), all);
+        assert_eq!(shown(line(None), false), all.replace("WEIGHT ", ""));
+        let weighted = BackendLine {
+            weight: 3,
+            ..line(None)
+        };
+        assert_eq!(shown(weighted, false), all);
     }
 
     #[test]

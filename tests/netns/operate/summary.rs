@@ -74,9 +74,9 @@ fn tables_are_of_what_is_wanted_and_no_wider_than_a_terminal() -> Result<()> {
         .mgmt_pool("other", [SocketAddrV4::new(node.address, ECHO_NODE_PORT)])
         .tcp_service("other", other);
     let lb = Lb::start(&topology, &config)?;
-    wait_for(&lb, &["up", "up", "unknown"], LIMIT)?;
+    wait_for(&lb, &["up", "up", "up"], LIMIT)?;
     site.health[0].refuse();
-    wait_for(&lb, &["dead", "up", "unknown"], SOON)?;
+    wait_for(&lb, &["dead", "up", "up"], SOON)?;
     let count = |words: &[&str]| -> Result<usize> {
         let table = lb.tell(words)?.done()?;
         let longest = table.lines().map(|line| line.chars().count()).max();

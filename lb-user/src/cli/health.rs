@@ -50,9 +50,10 @@ impl Summary {
         pools: impl IntoIterator<Item = &'p str>,
         control: &Result<ControlStatus, String>,
     ) -> Self {
+        let networks = networks.iter().filter_map(network_problem);
         let control = match control {
             Ok(control) => control,
-            Err(why) => return Self::unknown(why.clone()),
+            Err(why) => return Self::unknown([why.clone()].into_iter().chain(networks)),
         };
         let counts = control.pools();
         let down = pools.into_iter().filter_map(|pool| {
@@ -63,7 +64,6 @@ impl Summary {
             .wrong
             .iter()
             .map(|(object, why)| format!("{object}: {why}"));
-        let networks = networks.iter().filter_map(network_problem);
         let problems: Vec<String> = networks.chain(down).chain(wrong).collect();
         Self {
             state: match problems.is_empty() {
@@ -76,10 +76,11 @@ impl Summary {
         }
     }
 
-    fn unknown(why: String) -> Self {
+    /// With the reason first.
+    fn unknown(problems: impl IntoIterator<Item = String>) -> Self {
         Self {
             state: State::Unknown,
-            problems: vec![why],
+            problems: problems.into_iter().collect(),
             backends_up: 0,
             backends: 0,
         }
@@ -105,14 +106,17 @@ impl Summary {
 
     /// With a line for each problem.
     pub(super) fn lines(&self) -> Vec<String> {
-        if self.state != State::Degraded {
-            return vec![self.line()];
-        }
         let (up, of) = (self.backends_up, self.backends);
-        let problems = self.problems.iter().map(|problem| format!("  {problem}"));
-        std::iter::once(format!("degraded: {up} of {of} backends up"))
-            .chain(problems)
-            .collect()
+        let (first, problems) = match (self.state, self.problems.split_first()) {
+            (State::Degraded, _) => {
+                let first = format!("degraded: {up} of {of} backends up");
+                (first, self.problems.as_slice())
+            }
+            (State::Unknown, Some((why, others))) => (format!("unknown: {why}"), others),
+            _ => (self.line(), &[][..]),
+        };
+        let problems = problems.iter().map(|problem| format!("  {problem}"));
+        std::iter::once(first).chain(problems).collect()
     }
 
     fn exit_code(&self) -> ExitCode {
@@ -127,7 +131,7 @@ impl Summary {
 /// Prints it; the exit code is that of the state.
 pub(super) fn show(show: &Show) -> Result<ExitCode> {
     let summary =
-        summary(&show.instance.name).unwrap_or_else(|why| Summary::unknown(format!("{why:#}")));
+        summary(&show.instance.name).unwrap_or_else(|why| Summary::unknown([format!("{why:#}")]));
     match show.output.format {
         Format::Json => print::json(&summary)?,
         Format::Table => print::line(summary.line())?,
@@ -318,7 +322,19 @@ mod tests {
         assert_eq!(of(Ok(control(Vec::new()))), ExitCode::FAILURE);
         let silent = Err("no control plane runs".to_owned());
         assert_eq!(of(silent.clone()), ExitCode::from(3));
-        let found = Summary::new(&[], [], &silent);
-        assert_eq!(found.line(), "unknown: no control plane runs");
+        let missing = network(|network| network.mode = MISSING);
+        let found = Summary::new(&[missing], [], &silent);
+        let network = "network tenant-a: no interface eth0";
+        assert_eq!(
+            found.line(),
+            format!("unknown: no control plane runs; {network}")
+        );
+        assert_eq!(
+            found.lines(),
+            [
+                "unknown: no control plane runs".to_owned(),
+                format!("  {network}")
+            ]
+        );
     }
 }

@@ -77,7 +77,7 @@ fn row(service: ServiceJson) -> [String; 6] {
         line.name,
         line.network,
         line.listen,
-        line.pool,
+        line.pools.join(", "),
         up.map_or_else(|| "-".to_owned(), |up| up.to_string()),
         line.flows.to_string(),
     ]
@@ -92,9 +92,8 @@ mod tests {
             name: "api".to_owned(),
             network: "tenant-a".to_owned(),
             listen: "192.168.203.110:6443/tcp".to_owned(),
-            pool: pools.join(", "),
-            flows: 7,
             pools: pools.iter().map(ToString::to_string).collect(),
+            flows: 7,
         }
     }
 

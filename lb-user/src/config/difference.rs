@@ -109,20 +109,30 @@ fn is_absent(value: &Value) -> bool {
 fn value_of(key: &Key, value: &Value) -> String {
     match key.default {
         DefaultValue::Means(words) if is_absent(value) => format!("({words})"),
-        _ => text(value),
+        _ => text(value, expanded::inside(key)),
     }
 }
 
-fn text(value: &Value) -> String {
-    match value {
-        value if is_absent(value) => "(none)".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(", "),
-        Value::Object(keys) => {
-            let keys = keys.iter().filter(|(_, value)| !is_absent(value));
-            let keys = keys.map(|(key, value)| format!("{key}: {}", text(value)));
-            format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "))
+/// With the keys that one of the sections has in a file, in their order.
+fn text(value: &Value, sections: &[&'static Section]) -> String {
+    match (value, sections) {
+        (value, _) if is_absent(value) => "(none)".to_owned(),
+        (Value::String(text), _) => text.clone(),
+        (Value::Array(values), _) => {
+            let values = values.iter().map(|value| text(value, sections));
+            values.collect::<Vec<_>>().join(", ")
         }
-        value => value.to_string(),
+        (Value::Object(keys), [section, ..]) => {
+            let keys = expanded::written(section, keys);
+            let keys = keys.map(|(key, value)| {
+                let value = text(value, expanded::inside(key));
+                format!("{}: {value}", key.name)
+            });
+            match keys.collect::<Vec<_>>().join(", ") {
+                keys if keys.is_empty() => "{}".to_owned(),
+                keys => format!("{{ {keys} }}"),
+            }
+        }
+        (value, _) => value.to_string(),
     }
 }

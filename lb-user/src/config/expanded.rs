@@ -83,10 +83,7 @@ impl Serialize for InFile<'_> {
             (Value::Object(keys), [section, ..]) => {
                 let mut mapping = serializer.serialize_map(None)?;
                 for (key, value) in written(section, keys) {
-                    let sections = match key.inside {
-                        Inside::Keys(sections) => sections,
-                        Inside::Names(_) => &[],
-                    };
+                    let sections = inside(key);
                     mapping.serialize_entry(key.name, &InFile { value, sections })?;
                 }
                 mapping.end()
@@ -100,8 +97,16 @@ impl Serialize for InFile<'_> {
     }
 }
 
+/// The sections whose keys are inside of the value of a key.
+pub(super) const fn inside(key: &Key) -> &'static [&'static Section] {
+    match key.inside {
+        Inside::Keys(sections) => sections,
+        Inside::Names(_) => &[],
+    }
+}
+
 /// The keys of a section that a mapping has.
-fn written<'k>(
+pub(super) fn written<'k>(
     section: &'static Section,
     keys: &'k Keys,
 ) -> impl Iterator<Item = (&'static Key, &'k Value)> {

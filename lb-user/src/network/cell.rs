@@ -1,7 +1,7 @@
 //! A network's own piece of kernel stack, in a namespace of its own.
 //!
-//! A cell answers ARP and neighbour solicitations for the network's VIPs and SNAT addresses and resolves
-//! its neighbours. Its inner veth end `cell` has the NIC's MAC and these addresses; the outer end carries
+//! A cell has the network's VIPs and SNAT addresses and resolves its neighbours; the programs answer ARP and neighbour
+//! solicitations for these addresses. Its inner veth end `cell` has the NIC's MAC and these addresses; the outer end carries
 //! `lb_cell` in the host's namespace. Cells outlive the process and are adopted by the next one.
 
 mod addresses;

@@ -97,9 +97,8 @@ impl Observer {
                 name: service.name.clone(),
                 network: service.network.clone(),
                 listen: listen.to_string(),
-                pool: pools.join(", "),
-                flows,
                 pools: pools.clone(),
+                flows,
             }));
         }
         Ok(lines)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::SampledPacket;
 use crate::api::FlowLine;
@@ -169,13 +169,15 @@ pub struct ServiceLine {
     pub network: String,
     /// VIP, port and protocol.
     pub listen: String,
-    /// Its pool; those that it may be, if the requested name decides.
-    pub pool: String,
+    /// Its pool; those that it may be, if the requested name decides. In JSON a text, with commas between them.
+    #[serde(rename = "pool", serialize_with = "joined")]
+    pub pools: Vec<String>,
     /// Flows in full use, of all that it listens on: established connections, and answered UDP flows.
     pub flows: u32,
-    /// The names in `pool`.
-    #[serde(skip)]
-    pub pools: Vec<String>,
+}
+
+fn joined<S: Serializer>(names: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&names.join(", "))
 }
 
 /// One line of `lb backends`.

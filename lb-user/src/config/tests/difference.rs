@@ -63,6 +63,22 @@ fn what_is_absent_is_what_that_means() {
 }
 
 #[test]
+fn an_object_that_comes_has_the_keys_of_the_file() {
+    let checks = "pool web-a: health: (none) -> ";
+    let lines = lines(&[(
+        "[\"10.32.96.105:30080\"]",
+        "[\"10.32.96.105:30080\"], health: { tcp: {}, interval: 2s }",
+    )]);
+    assert_eq!(lines.len(), 1);
+    let health = lines[0].strip_prefix(checks).unwrap_or(&lines[0]);
+    assert!(
+        health.contains("interval: 2s") && health.contains("tcp: {"),
+        "{health}"
+    );
+    assert!(!health.contains("check:"), "{health}");
+}
+
+#[test]
 fn objects_come_and_go_by_their_names() {
     assert_eq!(
         lines(&[

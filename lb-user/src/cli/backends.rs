@@ -177,26 +177,10 @@ fn last_check(last: &LastCheck) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use super::*;
-    use crate::api::ConfigStatus;
+    use super::{super::samples, *};
 
     fn health(id: u32, verdict: HealthVerdict) -> BackendHealth {
-        BackendHealth {
-            id,
-            pool: "p".to_owned(),
-            name: format!("b{id}"),
-            checked: true,
-            verdict,
-            effective_weight: 100,
-            overridden: None,
-            last: None,
-            since_seconds: None,
-            transitions: 0,
-            drain_seconds: None,
-            retired: false,
-        }
+        samples::backend(id, "p", verdict)
     }
 
     fn line(id: Option<u32>) -> BackendLine {
@@ -212,22 +196,7 @@ mod tests {
     }
 
     fn control(backends: Vec<BackendHealth>) -> Option<ControlStatus> {
-        let config = ConfigStatus {
-            file: PathBuf::from("/f"),
-            generation: 1,
-            age_seconds: 0,
-            confirm_seconds: None,
-            stale: None,
-        };
-        Some(ControlStatus {
-            config,
-            backends,
-            shared: std::collections::BTreeMap::new(),
-            divided: std::collections::BTreeMap::new(),
-            wrong: std::collections::BTreeMap::new(),
-            namespace: 0,
-            interfaces: std::collections::BTreeMap::new(),
-        })
+        Some(samples::control(backends))
     }
 
     #[test]

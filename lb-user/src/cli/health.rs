@@ -168,11 +168,12 @@ fn network_problem(network: &NetworkStatus) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::PathBuf};
-
-    use super::*;
+    use super::{
+        super::samples::{backend, control},
+        *,
+    };
     use crate::{
-        api::{BackendHealth, ConfigStatus, Override},
+        api::{BackendHealth, Override},
         health::HealthVerdict,
         observe::RingStatus,
     };
@@ -203,50 +204,14 @@ mod tests {
         network
     }
 
-    fn backend(pool: &str, verdict: HealthVerdict) -> BackendHealth {
-        BackendHealth {
-            id: 1,
-            pool: pool.to_owned(),
-            name: "b".to_owned(),
-            checked: true,
-            verdict,
-            effective_weight: 100,
-            overridden: None,
-            last: None,
-            since_seconds: None,
-            transitions: 0,
-            drain_seconds: None,
-            retired: false,
-        }
-    }
-
-    fn control(backends: Vec<BackendHealth>) -> ControlStatus {
-        let config = ConfigStatus {
-            file: PathBuf::from("/etc/lb/lb.yaml"),
-            generation: 1,
-            age_seconds: 0,
-            confirm_seconds: None,
-            stale: None,
-        };
-        ControlStatus {
-            config,
-            backends,
-            shared: BTreeMap::new(),
-            divided: BTreeMap::new(),
-            wrong: BTreeMap::new(),
-            namespace: 0,
-            interfaces: BTreeMap::new(),
-        }
-    }
-
     #[test]
     fn a_pool_that_serves_with_some_of_its_backends_is_well() {
         let backends = vec![
-            backend("p", HealthVerdict::Up),
-            backend("p", HealthVerdict::Dead),
+            backend(1, "p", HealthVerdict::Up),
+            backend(1, "p", HealthVerdict::Dead),
             BackendHealth {
                 checked: false,
-                ..backend("q", HealthVerdict::Unknown)
+                ..backend(1, "q", HealthVerdict::Unknown)
             },
         ];
         let found = Summary::new(&[network(|_| {})], ["p", "q"], &Ok(control(backends)));
@@ -258,16 +223,16 @@ mod tests {
     fn a_pool_without_a_backend_that_is_up_is_named() {
         let drained = BackendHealth {
             overridden: Some(Override::Drain),
-            ..backend("q", HealthVerdict::Up)
+            ..backend(1, "q", HealthVerdict::Up)
         };
         let retired = BackendHealth {
             retired: true,
-            ..backend("r", HealthVerdict::Up)
+            ..backend(1, "r", HealthVerdict::Up)
         };
         let backends = vec![
-            backend("p", HealthVerdict::Dead),
-            backend("p", HealthVerdict::Unknown),
-            backend("p", HealthVerdict::NotReady),
+            backend(1, "p", HealthVerdict::Dead),
+            backend(1, "p", HealthVerdict::Unknown),
+            backend(1, "p", HealthVerdict::NotReady),
             drained,
             retired,
         ];
@@ -317,7 +282,7 @@ mod tests {
     #[test]
     fn the_exit_code_is_that_of_the_state() {
         let of = |control| Summary::new(&[], ["p"], &control).exit_code();
-        let up = control(vec![backend("p", HealthVerdict::Up)]);
+        let up = control(vec![backend(1, "p", HealthVerdict::Up)]);
         assert_eq!(of(Ok(up)), ExitCode::SUCCESS);
         assert_eq!(of(Ok(control(Vec::new()))), ExitCode::FAILURE);
         let silent = Err("no control plane runs".to_owned());

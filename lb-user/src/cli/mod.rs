@@ -193,6 +193,9 @@ fn log_filter(wanted: Option<&str>, default: &str) -> (EnvFilter, Option<String>
 }
 
 #[cfg(test)]
+mod samples;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

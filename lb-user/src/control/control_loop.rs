@@ -131,20 +131,28 @@ impl Control {
         self.running.layers(config, &self.state.overrides)
     }
 
-    /// Takes a check in.
+    /// Takes in the checks that have ended: all verdicts that they change cost one sweep over pools and flows.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses what follows from it.
-    pub async fn report(&mut self, report: Report) -> Result<()> {
-        let Some(turn) = self.running.checks.note(report) else {
+    /// If the kernel refuses what follows from them.
+    pub fn take_reports(&mut self, reports: impl Iterator<Item = Report>) -> Result<()> {
+        let checks = &mut self.running.checks;
+        let changes: Vec<VerdictChange> =
+            reports.filter_map(|report| checks.note(report)).collect();
+        if changes.is_empty() {
             return Ok(());
-        };
-        self.turned(&turn);
-        let shared = self.share().await;
+        }
+        for change in &changes {
+            self.turned(change);
+        }
+        let shared = self.share();
         // Also where no share changes: of several first checks it may be the last one.
         self.note_pools();
-        if turn.to == HealthVerdict::Dead {
+        if changes
+            .iter()
+            .any(|change| change.to == HealthVerdict::Dead)
+        {
             self.cut_dead();
         }
         let config = self.running.config().clone();
@@ -183,7 +191,7 @@ impl Control {
         self.running.tidy();
         self.tick_nics().await;
         self.tick_mending();
-        let shared = self.share().await;
+        let shared = self.share();
         let over = self.state.drains.take_over();
         if !over.is_empty() {
             for name in &over {
@@ -210,10 +218,10 @@ impl Control {
     }
 
     /// Brings the pools' tables to the status of their backends now.
-    pub(super) async fn share(&mut self) -> Result<()> {
+    pub(super) fn share(&mut self) -> Result<()> {
         let layers = self.layers();
         let before = self.running.serving().clone();
-        let changed = self.running.share(&layers).await;
+        let changed = self.running.share(&layers);
         if self.running.serving() != &before {
             // One that was believed in all the same, as long as too few were up.
             self.cut_dead();

@@ -92,7 +92,7 @@ impl Control {
             }
             return Err(error.context("keep the override; nothing is changed"));
         }
-        self.share().await?;
+        self.share()?;
         if change == Override::Disable {
             let disabled = self.backend_ids([name.as_str()].into_iter());
             self.running.ending.cut(EvictSelector {

@@ -1,7 +1,10 @@
 //! A live data plane with its control plane.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    slice,
+};
 
 use anyhow::{Context as _, Result};
 use tokio::sync::mpsc::{Receiver, Sender};
@@ -14,7 +17,6 @@ use super::{
     desired::{Attachment, table},
     ending::Ending,
     maglev_tables::in_use,
-    plan::Operation,
     reclaim::sweep::Sweeper,
 };
 use crate::{
@@ -75,6 +77,15 @@ pub(crate) struct SharedVips {
     pub(crate) shares: Shares,
 }
 
+/// A pool whose backends have other shares than before.
+struct SharedPool {
+    name: String,
+    /// The share of each backend, in the order of the file.
+    shares: Vec<u32>,
+    /// The Maglev table of them.
+    table: Vec<u32>,
+}
+
 impl Running {
     /// Ends all service of its networks until the next start.
     ///
@@ -123,62 +134,68 @@ impl Running {
     /// # Errors
     ///
     /// If the kernel refuses a table.
-    pub async fn share(&mut self, layers: &Layers) -> Result<Vec<String>> {
-        let mut changed = Vec::new();
-        let mut has_new_table = false;
+    pub fn share(&mut self, layers: &Layers) -> Result<Vec<String>> {
         let mut result = Ok(());
-        let pools = self.applied.config.pools.iter().filter_map(|pool| {
+        let mut shared = Vec::new();
+        for pool in &self.applied.config.pools {
             let shares = layers.shares(pool).numbers();
-            let differs = self.applied.shares.get(&pool.name) != Some(&shares);
-            differs.then(|| {
-                (
-                    pool.name.clone(),
-                    shares,
-                    table(pool, layers, &self.applied.ids),
-                )
-            })
-        });
-        for (pool, shares, table) in pools.collect::<Vec<_>>() {
-            let set = match table {
-                Ok(table) => self.set_table(&pool, &table).await,
-                Err(error) => Err(error),
-            };
-            match set {
-                Ok(is_new) => {
-                    has_new_table |= is_new;
-                    self.applied.shares.insert(pool.clone(), shares);
-                    changed.push(pool);
-                }
-                // The others are no worse for it; this one is tried again.
-                Err(error) => result = Err(error.context(format!("the shares of pool {pool}"))),
-            }
-        }
-        self.applied.update_serving();
-        if has_new_table {
-            self.steer();
-        }
-        result.map(|()| changed)
-    }
-
-    /// Writes a pool's table, to each place where flows go by it. Returns whether it was another one.
-    async fn set_table(&mut self, pool: &str, table: &[u32]) -> Result<bool> {
-        let mut is_new = false;
-        let id = self.applied.ids.get(Kind::Pool, pool).unwrap_or_default();
-        for number in self.applied.ids.tables_of(id) {
-            if self
-                .applied
-                .tables
-                .get(&number)
-                .is_none_or(|known| known == table)
-            {
+            if self.applied.shares.get(&pool.name) == Some(&shares) {
                 continue;
             }
-            let set = vec![Operation::SetTable(number, table.to_vec())];
-            self.data_plane.apply(set, &self.applied.ids).await?;
-            self.applied.tables.insert(number, table.to_vec());
-            is_new = true;
+            match table(pool, layers, &self.applied.ids) {
+                Ok(table) => shared.push(SharedPool {
+                    name: pool.name.clone(),
+                    shares,
+                    table,
+                }),
+                Err(error) => {
+                    result = Err(error.context(format!("the shares of pool {}", pool.name)))
+                }
+            }
         }
-        Ok(is_new)
+        if shared.is_empty() {
+            return result.map(|()| Vec::new());
+        }
+        let changed = match self.set_tables(&shared) {
+            Ok(()) => shared,
+            // One by one: the others are no worse for the one that is refused, which is tried again.
+            Err(_) => shared
+                .into_iter()
+                .filter(|pool| match self.set_tables(slice::from_ref(pool)) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        result = Err(error.context(format!("the shares of pool {}", pool.name)));
+                        false
+                    }
+                })
+                .collect(),
+        };
+        let names = changed.iter().map(|pool| pool.name.clone()).collect();
+        let shares = changed.into_iter().map(|pool| (pool.name, pool.shares));
+        self.applied.shares.extend(shares);
+        result.map(|()| names)
+    }
+
+    /// Writes the tables of these pools that are others than before, to each place where flows go by them.
+    fn set_tables(&mut self, pools: &[SharedPool]) -> Result<()> {
+        let mut tables = BTreeMap::new();
+        for pool in pools {
+            let id = self.applied.ids.get(Kind::Pool, &pool.name);
+            for number in self.applied.ids.tables_of(id.unwrap_or_default()) {
+                let known = self.applied.tables.get(&number);
+                if known.is_some_and(|known| *known != pool.table) {
+                    tables.insert(number, pool.table.clone());
+                }
+            }
+        }
+        if tables.is_empty() {
+            return Ok(());
+        }
+        self.data_plane.live.set_tables(&tables)?;
+        self.applied.tables.extend(tables);
+        self.applied.update_serving();
+        self.steer();
+        Ok(())
     }
 
     /// Goes by what the maps hold: a change may have got half of the way.

@@ -18,6 +18,8 @@ const LOG_POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// How often flows that hold ids of what is configured no more are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// How many ended checks are taken in at once.
+const MAX_REPORTS: usize = 4096;
 
 /// Why nothing is kept up to date any more.
 pub(super) enum Stop {
@@ -54,6 +56,7 @@ impl EventLoop<'_> {
             true => Some(control.running.data_plane.object.log()?),
             false => None,
         };
+        let mut reports = Vec::new();
         let mut log = time::interval(LOG_POLL_INTERVAL);
         // Not at once: packets that were on their way when the plan was applied may still open flows.
         let mut sweep = time::interval_at(time::Instant::now() + SWEEP_INTERVAL, SWEEP_INTERVAL);
@@ -81,8 +84,8 @@ impl EventLoop<'_> {
                         tracing::error!("a next hop is not as it was found: {error:#}");
                     }
                 }
-                Some(report) = control.running.checks.reports.recv() => {
-                    said(control.report(report).await);
+                1.. = control.running.checks.reports.recv_many(&mut reports, MAX_REPORTS) => {
+                    said(control.take_reports(reports.drain(..)));
                 }
                 Some(order) = self.sockets.orders.recv() => control.order(order).await,
                 heir = self.sockets.takeover.heir(), if confirmed.is_none() => {

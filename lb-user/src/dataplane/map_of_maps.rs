@@ -5,13 +5,15 @@
 use std::{
     collections::BTreeMap,
     io::{self, ErrorKind},
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::{Context as _, Result};
 use aya::maps::{Array, ArrayOfMaps, FromMapData, InnerMap, Map, MapData, MapError};
+
+use super::{batch, grace};
 
 /// The inner maps that this process holds, by the outer one's name and their place in it. Clones are of
 /// the same.
@@ -102,6 +104,31 @@ impl<V: FromMapData + InnerMap> Outer<V> {
         let descriptor = descriptor(inner)?;
         self.map.set(index, inner, 0)?;
         self.held.all().insert((self.name, index), descriptor);
+        Ok(())
+    }
+
+    /// Puts maps in their places: for each of them a packet sees the old one or this. Many cost as much time as one.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses one: some may be in their places.
+    pub(super) fn set_all(&mut self, inners: &[(u32, V)]) -> Result<()> {
+        let keys: Vec<u32> = inners.iter().map(|(index, _)| *index).collect();
+        let values = inners
+            .iter()
+            .map(|(_, inner)| inner.fd().as_fd().as_raw_fd());
+        let values: Vec<u32> = values.map(i32::cast_unsigned).collect();
+        if batch::update(&self.ids, &keys, &values).is_err() {
+            // Before Linux 5.19 it takes them one by one, and waits after each.
+            return inners
+                .iter()
+                .try_for_each(|(index, inner)| self.set(*index, inner));
+        }
+        grace::wait();
+        let mut held = self.held.all();
+        for (index, inner) in inners {
+            held.insert((self.name, *index), descriptor(inner)?);
+        }
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Typed handles of the pinned maps.
 
-use std::{collections::BTreeMap, io::ErrorKind, net::Ipv4Addr, path::Path};
+use std::{collections::BTreeMap, io::ErrorKind, iter, net::Ipv4Addr, path::Path};
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
@@ -29,6 +29,7 @@ use lb_common::{
 };
 
 use super::{
+    batch,
     flows::coarse_now,
     ipv6::Ipv6Maps,
     map_of_maps::{HeldMaps, Inner, Outer},
@@ -39,6 +40,9 @@ use crate::config::Limits;
 
 /// Kernel flag of an inner array whose size may differ from its template's (Linux 5.10).
 const BPF_F_INNER_MAP: u32 = 1 << 12;
+
+/// How many tables are made before they are put in their places: each is a descriptor meanwhile.
+const MAX_TABLES_AT_ONCE: usize = 256;
 
 /// What has no counters that this version can read.
 const OLDER: &str =
@@ -209,23 +213,24 @@ impl Maps {
         (self.maglev.len() > pools.saturating_mul(2)).then_some(pools)
     }
 
-    /// Replaces the Maglev table of a pool: a new inner map, then one swap of its slot, so a packet
-    /// sees the old table or the new one.
+    /// Replaces the Maglev tables of pools: a new inner map for each, then a swap of its slot, so a packet sees the
+    /// old table or the new one. When it returns, no packet goes by an old one any more.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses a map or its update.
-    pub fn set_maglev(&mut self, pool: u32, table: &[u32]) -> Result<()> {
-        let size =
-            u32::try_from(table.len()).context("a Maglev table has less than 2^32 entries")?;
-        let mut inner = Array::<MapData, u32>::create(size + 1, BPF_F_INNER_MAP)?;
-        inner.set(0, &size, 0)?;
-        for (index, backend) in (1..).zip(table) {
-            inner.set(index, backend, 0)?;
+    /// If the kernel refuses a map or its update: some tables may be replaced.
+    pub fn set_maglev(&mut self, tables: &[(u32, &[u32])]) -> Result<()> {
+        for some in tables.chunks(MAX_TABLES_AT_ONCE) {
+            let inners = some
+                .iter()
+                .map(|(pool, table)| Ok((*pool, maglev_map(table)?)));
+            let inners = inners.collect::<Result<Vec<_>>>()?;
+            self.maglev.set_all(&inners).with_context(|| match some {
+                [(pool, _)] => format!("set the Maglev table of pool {pool}"),
+                _ => format!("set the Maglev tables of {} pools", some.len()),
+            })?;
         }
-        self.maglev
-            .set(pool, &inner)
-            .with_context(|| format!("set the Maglev table of pool {pool}"))
+        Ok(())
     }
 
     /// The Maglev table of a pool, or `None` if it never had one. One that another process has made has the entry 0,
@@ -489,6 +494,16 @@ impl Maps {
         }
         Ok(sums)
     }
+}
+
+/// A Maglev table as an inner map: its size, then its entries.
+fn maglev_map(table: &[u32]) -> Result<Array<MapData, u32>> {
+    let size = u32::try_from(table.len()).context("a Maglev table has less than 2^32 entries")?;
+    let inner = Array::<MapData, u32>::create(size + 1, BPF_F_INNER_MAP)?;
+    let keys: Vec<u32> = (0..=size).collect();
+    let values: Vec<u32> = iter::once(size).chain(table.iter().copied()).collect();
+    batch::update(&inner, &keys, &values)?;
+    Ok(inner)
 }
 
 fn rule_key(set: u32, prefix: Ipv4Net) -> Key<RuleKey> {

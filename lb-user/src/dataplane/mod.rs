@@ -3,6 +3,7 @@
 //! Only this module knows aya.
 
 pub mod attach;
+mod batch;
 pub mod events;
 pub mod flows;
 pub mod grace;

@@ -4,4 +4,5 @@ mod carrier;
 mod dies;
 mod flap;
 mod probe;
+mod sweep;
 pub(crate) mod verdicts;

@@ -115,7 +115,7 @@ impl Live {
                 for number in ids.tables_of(id) {
                     let table = self.maps.maglev(number)?;
                     if table.is_some_and(|table| !table.is_empty()) {
-                        self.maps.set_maglev(number, &[])?;
+                        self.maps.set_maglev(&[(number, &[])])?;
                     }
                 }
             }

@@ -1,0 +1,63 @@
+//! Many elements of a map of numbers in one system call.
+#![expect(unsafe_code, reason = "aya has no batch operations")]
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use anyhow::{Context as _, Result};
+use aya::maps::InnerMap;
+use nix::{
+    errno::Errno,
+    libc::{self, c_int},
+};
+
+/// The command of `bpf(2)`, of Linux 5.6; for maps of maps of 5.19. See [`bpf.h`].
+///
+/// [`bpf.h`]: https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/bpf.h#L924
+const BPF_MAP_UPDATE_BATCH: c_int = 26;
+
+/// `union bpf_attr`, as far as this command reads it.
+#[repr(C)]
+struct Attributes {
+    in_batch: u64,
+    out_batch: u64,
+    /// Addresses of keys and values, one behind the other.
+    keys: u64,
+    values: u64,
+    /// How many there are; the kernel writes how many it took.
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// Writes `values` to `keys` of a map whose keys and values are numbers of 32 bits (of a map of maps: descriptors).
+/// They are written one after the other, in their order.
+///
+/// # Errors
+///
+/// If the kernel refuses one, or does not know the command for this kind of map: those before it are written.
+pub(super) fn update(map: &impl InnerMap, keys: &[u32], values: &[u32]) -> Result<()> {
+    let mut attributes = Attributes {
+        in_batch: 0,
+        out_batch: 0,
+        keys: keys.as_ptr().addr() as u64,
+        values: values.as_ptr().addr() as u64,
+        count: u32::try_from(keys.len().min(values.len())).context("count the elements")?,
+        map: map.fd().as_fd().as_raw_fd().cast_unsigned(),
+        element_flags: 0,
+        flags: 0,
+    };
+    // SAFETY: the kernel reads and writes `attributes`, whose size it gets, and reads `count` numbers of 32 bits from
+    // each of the slices, which both have as many and outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_MAP_UPDATE_BATCH,
+            &raw mut attributes,
+            size_of::<Attributes>(),
+        )
+    };
+    Errno::result(result)
+        .map(drop)
+        .context("write elements of a map")
+}

@@ -2,7 +2,6 @@
 
 mod drops;
 pub(crate) mod flows;
-mod packet;
 mod records;
 mod status;
 
@@ -30,7 +29,7 @@ use crate::{
     },
 };
 
-pub use packet::SampledPacket;
+pub use crate::model::packet::SampledPacket;
 pub use records::{
     BackendLine, DropLine, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus, SampleLine,
     ServiceLine, SnatStatus, Status, Verdicts, WhoLine,

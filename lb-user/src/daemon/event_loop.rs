@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time;
 
-use super::{confirmation, signals::Signals, sockets::Sockets, takeover::Successor};
+use super::{
+    confirmation, drop_log::DropLog, signals::Signals, sockets::Sockets, takeover::Successor,
+};
 use crate::{
     control::{control_loop::Control, mend::MEND_INTERVAL},
     flows::log::FlowLog,
@@ -37,8 +39,8 @@ pub(super) struct EventLoop<'r> {
     pub(super) flow_log: &'r mut Option<FlowLog>,
     pub(super) sockets: Sockets,
     pub(super) signals: &'r mut Signals,
-    /// Whether the programs' log is read.
-    pub(super) trace_drops: bool,
+    /// The programs' log, where it is read.
+    pub(super) drop_log: &'r mut Option<DropLog>,
     /// Until when the operator has to confirm, if at all.
     pub(super) deadline: Option<time::Instant>,
 }
@@ -49,13 +51,9 @@ impl EventLoop<'_> {
     ///
     /// # Errors
     ///
-    /// If the programs have no log that could be read, or privileges cannot be given up.
+    /// If privileges cannot be given up, or what is confirmed cannot be kept.
     pub(super) async fn run(mut self) -> Result<Stop> {
         let control = &mut *self.control;
-        let mut logger = match self.trace_drops {
-            true => Some(control.running.data_plane.object.log()?),
-            false => None,
-        };
         let mut reports = Vec::new();
         let mut log = time::interval(LOG_POLL_INTERVAL);
         // Not at once: packets that were on their way when the plan was applied may still open flows.
@@ -97,8 +95,8 @@ impl EventLoop<'_> {
                     account.go_on(|| control.summary());
                 }
                 _ = sockets.tick() => self.sockets.mend(control),
-                _ = log.tick(), if logger.is_some() => {
-                    if let Some(flush) = &mut logger { flush(); }
+                _ = log.tick(), if self.drop_log.is_some() => {
+                    if let Some(log) = self.drop_log { log.write(&control.running.applied.ids); }
                 }
                 () = drain(self.flow_log), if self.flow_log.is_some() => {}
                 _ = sweep.tick(), if control.running.has_retired() => {

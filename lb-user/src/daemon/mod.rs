@@ -8,6 +8,7 @@
 
 mod careful;
 mod confirmation;
+mod drop_log;
 mod event_loop;
 pub mod give_way;
 mod hand_over;

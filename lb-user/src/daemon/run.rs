@@ -13,6 +13,7 @@ use tokio::time;
 
 use super::{
     careful::refuse_access_interfaces,
+    drop_log::DropLog,
     event_loop::{EventLoop, Stop},
     hand_over::hand_over,
     preflight,
@@ -137,6 +138,10 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     let mut sockets = Sockets::open(&pins)?;
     let mut flow_log = (config.flow_log.as_ref()).and_then(|path| open_log(path, &pins, reports));
     drop(inside);
+    let mut drop_log = match options.trace_drops {
+        true => Some(DropLog::open(&mut control)?),
+        false => None,
+    };
     let rest = begun
         .elapsed()
         .saturating_sub(control.running.data_plane.object.verified_in());
@@ -167,7 +172,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                 flow_log: &mut flow_log,
                 sockets,
                 signals: &mut signals,
-                trace_drops: options.trace_drops,
+                drop_log: &mut drop_log,
                 deadline,
             };
             match events.run().await? {

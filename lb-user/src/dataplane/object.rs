@@ -2,6 +2,7 @@
 
 use std::{
     path::Path,
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -13,6 +14,7 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, declarations, snat::flow_entries, usage};
+use log::{Log, Metadata, Record};
 
 use super::pins::Pins;
 use crate::config::Limits;
@@ -165,16 +167,36 @@ impl Object {
         Ok(program.try_into()?)
     }
 
-    /// The programs' log: each call writes to ours what has come since.
+    /// The programs' log, once: each call takes the records that have come since the one before.
     ///
     /// # Errors
     ///
-    /// If the programs have none.
-    pub fn log(&mut self) -> Result<impl FnMut() + use<>> {
-        let log = EbpfLogger::init(&mut self.ebpf);
+    /// If the programs have none, or it was taken already.
+    pub fn log(&mut self) -> Result<impl FnMut() -> Vec<String> + use<>> {
+        let (sender, records) = mpsc::channel();
+        let log = EbpfLogger::init_with_logger(&mut self.ebpf, ToChannel(sender));
         let mut log = log.context("read the programs' log")?;
-        Ok(move || log.flush())
+        Ok(move || {
+            log.flush();
+            records.try_iter().collect()
+        })
     }
+}
+
+/// Hands on what the programs log.
+struct ToChannel(mpsc::Sender<String>);
+
+impl Log for ToChannel {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        // The other end is as old as this one.
+        let _gone = self.0.send(record.args().to_string());
+    }
+
+    fn flush(&self) {}
 }
 
 /// Why the kernel does not take a program; its verifier's whole log, which may be long, goes to ours.

@@ -289,7 +289,8 @@ fn a_drop_is_shown_with_its_latest_packet() -> Result<()> {
     Ok(())
 }
 
-fn send_syn(topology: &Topology, host: &Host, from: SocketAddrV4) -> Result<()> {
+/// Sends a SYN to the TCP service.
+pub(crate) fn send_syn(topology: &Topology, host: &Host, from: SocketAddrV4) -> Result<()> {
     let hops = [mac_of(&host.netns, "eth0")?, topology.mac(TENANT_NIC)?];
     let syn = packet::tcp(&from.to_string(), &ECHO.to_string(), SYN);
     RawPort::open(&host.netns, "eth0")?.send(&syn.between(hops[0], hops[1]).bytes())

@@ -1,6 +1,6 @@
 //! Flows of plain TCP and UDP from their first packet to the end of their id.
 
-mod account;
+pub(crate) mod account;
 mod alive;
 mod endure;
 mod expiry;

@@ -8,3 +8,4 @@ mod order;
 mod reload;
 mod reports;
 mod summary;
+mod terminal;

@@ -16,6 +16,7 @@ use crate::{
     api::{Changes, Request},
     daemon::migrate::refused_start,
     dataplane::pins::Pins,
+    system::output,
 };
 
 /// Exit code of a plan with changes, as of `terraform plan -detailed-exitcode` and the like: not that of a failure.
@@ -34,7 +35,7 @@ pub(super) struct Wording<'i> {
 /// The exit code says whether anything changes.
 pub(super) fn plan(file: &Path, operations: bool, show: &Show) -> Result<ExitCode> {
     if let Some(why) = refused_start(&Pins::new(&show.instance.name))? {
-        eprintln!("{why}");
+        output::print_error(why);
     }
     let file = absolute(file)?;
     let changes = ask::order(&Request::Plan { file }, operations, show)?;

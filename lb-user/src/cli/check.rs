@@ -11,7 +11,10 @@ use std::{
 use serde::Serialize;
 
 use super::table;
-use crate::config::{self, Config, Declaration, Loaded, Problem, Problems, Quota, Warning, quotas};
+use crate::{
+    config::{self, Config, Declaration, Loaded, Problem, Problems, Quota, Warning, quotas},
+    system::output,
+};
 
 /// Exit code for a wrong configuration, as for a wrong command line.
 const REFUSED: u8 = 2;
@@ -33,12 +36,12 @@ pub enum CheckOutput {
 
 /// Checks the file at `path`. Exit code 0: valid, the answer is on stdout. Exit code 2: every problem
 /// is on stderr, or with JSON on stdout as part of the object; so are warnings, which change no exit
-/// code. Exit code 1: the answer could not be written.
+/// code. Exit code 1: the answer could not be written, but for a reader that wants no more of it.
 pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
     let declared = match declaration(path) {
         Ok(declared) => declared,
         Err(error) => {
-            eprintln!("lb: read standard input: {error}");
+            output::print_error(format_args!("lb: read standard input: {error}"));
             return ExitCode::from(REFUSED);
         }
     };
@@ -66,7 +69,12 @@ pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
     };
     match written {
         Ok(()) => code,
-        Err(_) => ExitCode::FAILURE,
+        // The reader wants no more.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => code,
+        Err(error) => {
+            output::print_error(format_args!("lb: write what the check has found: {error}"));
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Error, Result};
 
-use super::init_log;
+use super::{init_log, print};
 use crate::{control::persisted_state::State, daemon::startup, dataplane::pins::Pins, host};
 
 /// Removes everything of an instance that no process controls.
@@ -18,14 +18,10 @@ pub(super) fn down(instance: &str) -> Result<()> {
         .with_context(|| format!("remove {}", pins.state().display()))?;
     drop(lock);
     for (backend, said) in overrides {
-        println!("forgotten of backend {backend}: {said:?}");
+        print::line(format_args!("forgotten of backend {backend}: {said:?}"))?;
     }
-    if existed {
-        println!("instance {instance} is down");
-    } else {
-        println!("instance {instance} was not up");
-    }
-    Ok(())
+    let was = if existed { "is down" } else { "was not up" };
+    print::line(format_args!("instance {instance} {was}"))
 }
 
 /// The error where the instance still has its control plane.

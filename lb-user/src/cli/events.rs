@@ -16,6 +16,7 @@ use crate::{
     admin::client::{self, Failure},
     api::{Answer, Event, Request},
     flows::log::Stamp,
+    system::output,
 };
 
 /// How often `--follow` requests more.
@@ -48,7 +49,7 @@ fn go_on(mut seen: LatestPrinted, instance: &str, format: Format) -> Result<()> 
             Err(failure @ Failure::NotAllowed { .. }) => return Err(failure.into()),
             Err(failure) => {
                 if answered {
-                    eprintln!("lb: {failure}; waiting");
+                    output::print_error(format_args!("lb: {failure}; waiting"));
                     answered = false;
                 }
                 if matches!(failure, Failure::NotRunning { .. }) {
@@ -74,7 +75,7 @@ fn ask(instance: &str, after: u64) -> Result<Vec<Event>, Failure> {
 fn print(events: Vec<(u64, Event)>, format: Format) -> Result<()> {
     for (missed, event) in events {
         if missed > 0 {
-            eprintln!("lb: {missed} older events are gone");
+            output::print_error(format_args!("lb: {missed} older events are gone"));
         }
         match format {
             Format::Json => print::line(serde_json::to_string(&event).context("write JSON")?)?,

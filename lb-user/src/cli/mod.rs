@@ -36,7 +36,7 @@ use self::{
     arguments::{Cli, Command, Format},
     ask::RefusedCommand,
 };
-use crate::system::panics;
+use crate::system::{output, panics};
 
 /// Exit code of a wrong command line or configuration.
 const USAGE: u8 = 2;
@@ -137,8 +137,9 @@ pub fn main() -> ExitCode {
         Command::Down { instance } => down::down(&instance.name),
         Command::Version { output } => version::show(output.format),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut command(), "lb", &mut io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command(), "lb", &mut script);
+            print::line(String::from_utf8_lossy(&script).trim_end())
         }
     };
     ended(result.map(|()| ExitCode::SUCCESS))
@@ -151,10 +152,10 @@ fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
 /// Prints what failed.
 fn failed(error: &anyhow::Error) -> ExitCode {
     if let Some(refused) = error.downcast_ref::<RefusedCommand>() {
-        eprintln!("{refused}");
+        output::print_error(refused);
         return refused.exit_code();
     }
-    eprintln!("lb: {error:#}");
+    output::print_error(format_args!("lb: {error:#}"));
     ExitCode::FAILURE
 }
 
@@ -170,6 +171,8 @@ fn init_log(trace_drops: bool) {
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
+        // It would print that a line cannot be printed, and panic of that.
+        .log_internal_errors(false)
         .init();
     if let Some(wrong) = wrong {
         tracing::warn!("{wrong}");

@@ -4,12 +4,13 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::Result;
 
-use super::{USAGE, failed, init_log};
+use super::{USAGE, failed, init_log, print};
 use crate::{
     config::{self, Config},
     control::applied::applied,
     dataplane::pins::Pins,
     host::prepare,
+    system::output,
 };
 
 /// Prepares the host. A file that is wrong is reported; if another one is applied, that goes on.
@@ -24,7 +25,7 @@ pub(super) fn prepare(file: &Path, instance: &str, user: &str) -> ExitCode {
             loaded.config
         }
         Err(problems) => {
-            eprintln!("{problems}");
+            output::print_error(problems);
             match applied(&pins) {
                 Ok(config) => config,
                 Err(_) => return ExitCode::from(USAGE),
@@ -40,12 +41,11 @@ pub(super) fn prepare(file: &Path, instance: &str, user: &str) -> ExitCode {
 fn prepare_for(config: &Config, pins: &Pins, user: &str) -> Result<()> {
     let user = prepare::user(user)?;
     for done in prepare::prepare(config, pins, &user)? {
-        println!("{done}");
+        print::line(done)?;
     }
-    println!(
+    print::line(format_args!(
         "prepared: instance {}, for `lb run` by {}",
         pins.instance(),
         user.name
-    );
-    Ok(())
+    ))
 }

@@ -1,22 +1,17 @@
 //! Standard output.
 
-use std::{
-    fmt::Display,
-    io::{self, Write as _},
-    process,
-    time::Duration,
-};
+use std::{fmt::Display, io::ErrorKind, process, time::Duration};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::config::time_text;
+use crate::{config::time_text, system::output};
 
 /// Prints a line, or several. A reader that has closed the pipe, as `head` does, wants no more: that ends the
 /// program, as SIGPIPE would.
 pub(super) fn line(text: impl Display) -> Result<()> {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => process::exit(0),
+    match output::print(text) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => process::exit(0),
         written => written.context("write to standard output"),
     }
 }

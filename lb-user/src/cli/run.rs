@@ -8,6 +8,7 @@ use crate::{
     daemon::run::{self, End, Options},
     dataplane::pins::Pins,
     sources::Sources,
+    system::output,
 };
 
 /// Runs until a signal.
@@ -21,7 +22,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
             }
         }
         Err(problems) => {
-            eprintln!("{problems}");
+            output::print_error(problems);
             // What was applied, or waits to be confirmed, goes on whatever the file is.
             if options.takeover || !is_applied(&Pins::new(&options.instance)) {
                 return ExitCode::from(USAGE);
@@ -31,7 +32,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
     match run::run(options, file) {
         Ok(End::Stopped | End::GaveWay) => ExitCode::SUCCESS,
         Ok(End::Unconfirmed) => {
-            eprintln!("lb: not confirmed in time: taken down again");
+            output::print_error("lb: not confirmed in time: taken down again");
             ExitCode::FAILURE
         }
         Err(error) => failed(&error),

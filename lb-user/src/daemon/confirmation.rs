@@ -5,14 +5,14 @@ use std::{io, thread, time::Duration};
 use anyhow::{Context as _, Result};
 use tokio::sync::oneshot;
 
-use crate::network::cell_thread;
+use crate::{network::cell_thread, system::output};
 
 /// Prompts on the terminal; the answer arrives from a thread that reads one line.
 pub(super) fn ask(patience: Duration) -> Result<oneshot::Receiver<bool>> {
-    eprintln!(
+    output::print_error(format_args!(
         "Press Enter within {} s to keep this; otherwise everything is taken down again.",
         patience.as_secs()
-    );
+    ));
     let (answer, asked) = oneshot::channel();
     let work = move |()| {
         let mut line = String::new();

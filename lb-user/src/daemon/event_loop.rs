@@ -11,7 +11,7 @@ use super::{
 use crate::{
     control::{control_loop::Control, mend::MEND_INTERVAL},
     flows::log::FlowLog,
-    system::{privileges, systemd::Account},
+    system::{output, privileges, systemd::Account},
 };
 
 /// How often the programs' log is read.
@@ -41,8 +41,8 @@ pub(super) struct EventLoop<'r> {
     pub(super) signals: &'r mut Signals,
     /// The programs' log, where it is read.
     pub(super) drop_log: &'r mut Option<DropLog>,
-    /// Until when the operator has to confirm, if at all.
-    pub(super) deadline: Option<time::Instant>,
+    /// Until when the operator has to confirm, if that is still to come.
+    pub(super) deadline: &'r mut Option<time::Instant>,
 }
 
 impl EventLoop<'_> {
@@ -109,7 +109,8 @@ impl EventLoop<'_> {
                     control.running.data_plane.keep()?;
                     privileges::give_up(privileges::KEPT)?;
                     confirmed = None;
-                    println!("confirmed");
+                    *self.deadline = None;
+                    let _unread = output::print("confirmed");
                 }
                 () = &mut expired, if confirmed.is_some() => break,
             }

@@ -1,14 +1,11 @@
 //! A process from its start to its end.
 
 use std::{
-    fs::File,
-    io::{self, Write as _},
     path::{self, Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Error, Result, ensure};
-use rustix::stdio::dup2_stdout;
 use tokio::time;
 
 use super::{
@@ -36,7 +33,7 @@ use crate::{
     flows::log::{self, FlowLog, Reports},
     host::{self, prepare},
     proxy::Listeners,
-    system::{privileges, systemd},
+    system::{output, privileges, systemd},
 };
 
 /// The options of `lb run`.
@@ -64,6 +61,8 @@ pub(crate) enum End {
 
 /// The beginning of the line that reports that all is up.
 pub(crate) const READY: &str = "ready: ";
+/// The message for a start that ended before the operator could confirm it.
+const TAKEN_DOWN: &str = "not confirmed, and taken down again";
 /// Level of aya-log in the programs: debug, where the dropped packets are.
 const TRACE_DROPS: u8 = 4;
 
@@ -102,6 +101,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         .context("start tokio")?;
     // Before anything is attached: from here on a signal ends `watch`, never the process.
     let mut signals = runtime.block_on(async { Signals::new() })?;
+    let file = path::absolute(&options.config)?;
     let mut deadline = options
         .confirm
         .map(|patience| time::Instant::now() + patience);
@@ -123,7 +123,6 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         running.data_plane.keep()?;
         privileges::give_up(privileges::KEPT)?;
     }
-    let file = path::absolute(&options.config)?;
     let before = applied.as_ref().unwrap_or(&config);
     let mut control = Control::new(running, state, &file, before);
     if let Some(reason) = refused {
@@ -135,11 +134,17 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         ChosenFrom::Before => control.went_back(),
     }
     let inside = runtime.enter();
-    let mut sockets = Sockets::open(&pins)?;
+    let mut sockets = match Sockets::open(&pins) {
+        Err(error) if deadline.is_some() => {
+            take_down(control, &pins, applied.as_ref())?;
+            return Err(error.context(TAKEN_DOWN));
+        }
+        opened => opened?,
+    };
     let mut flow_log = (config.flow_log.as_ref()).and_then(|path| open_log(path, &pins, reports));
     drop(inside);
     let mut drop_log = match options.trace_drops {
-        true => Some(DropLog::open(&mut control)?),
+        true => open_drop_log(&mut control),
         false => None,
     };
     let rest = begun
@@ -153,17 +158,15 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     if let Some(giver) = giver {
         giver.hear();
     }
-    println!(
+    // The reader may be gone, or the disk full: what is up goes on.
+    let printed = output::print(format_args!(
         "{READY}instance {}, {} networks, {} services",
         options.instance,
         config.networks.len(),
         config.services.len()
-    );
-    io::stdout().flush().context("write to standard output")?;
-    if options.takeover {
-        // With --detach no process reads any more, and a print to a pipe like that would panic.
-        let nothing = File::options().write(true).open("/dev/null");
-        dup2_stdout(nothing.context("open /dev/null")?).context("leave standard output")?;
+    ));
+    if let Err(error) = printed {
+        tracing::warn!("ready, which cannot be written to standard output: {error}");
     }
     runtime.block_on(async {
         loop {
@@ -173,14 +176,18 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                 sockets,
                 signals: &mut signals,
                 drop_log: &mut drop_log,
-                deadline,
+                deadline: &mut deadline,
             };
-            match events.run().await? {
+            let stopped = match events.run().await {
+                Err(error) if deadline.is_some() => {
+                    take_down(control, &pins, applied.as_ref())?;
+                    return Err(error.context(TAKEN_DOWN));
+                }
+                stopped => stopped?,
+            };
+            match stopped {
                 Stop::Unconfirmed => {
-                    systemd::stops();
-                    drop(control);
-                    startup::remove(&pins)?;
-                    startup::put_back(&pins, applied.as_ref())?;
+                    take_down(control, &pins, applied.as_ref())?;
                     return Ok(End::Unconfirmed);
                 }
                 Stop::Signal => {
@@ -196,8 +203,6 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                     }
                     sockets = Sockets::open(&pins)?;
                     systemd::is_ready(&control.summary());
-                    // It was confirmed before.
-                    deadline = None;
                 }
             }
         }
@@ -272,6 +277,22 @@ fn open_log(path: &Path, pins: &Pins, reports: Reports) -> Option<FlowLog> {
     opened
         .inspect_err(|error| tracing::error!("flows are not written to a file: {error:#}"))
         .ok()
+}
+
+/// The programs' log, or what is wrong with it: packets go on without.
+fn open_drop_log(control: &mut Control) -> Option<DropLog> {
+    DropLog::open(control)
+        .inspect_err(|error| tracing::error!("dropped packets are not logged: {error:#}"))
+        .ok()
+}
+
+/// Undoes a first start that the operator has not confirmed: nothing of it is left, and `before` is what was applied, if
+/// anything was.
+fn take_down(control: Control, pins: &Pins, before: Option<&Config>) -> Result<()> {
+    systemd::stops();
+    drop(control);
+    startup::remove(pins)?;
+    startup::put_back(pins, before)
 }
 
 /// Leaves the data plane as it is configured for that.

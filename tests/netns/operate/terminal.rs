@@ -1,10 +1,10 @@
 //! What an operator reads on a terminal, and what a pipe or a file gets of it.
 
-use std::net::SocketAddrV4;
+use std::{fs, net::SocketAddrV4};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    product::lb::Lb,
+    product::lb::{Lb, start_fails_with},
     topology::{ECHO, Topology},
 };
 
@@ -33,4 +33,61 @@ fn a_dropped_packet_is_logged_with_names() -> Result<()> {
     assert_eq!(lines.count(), 2, "{log}");
     ensure!(!log.contains("hook 0"), "{log}");
     Ok(())
+}
+
+/// Has the process that runs log something, and answer.
+fn ensure_it_goes_on(lb: &Lb<'_>) -> Result<()> {
+    for _ in 0..3 {
+        lb.tell(&["reload"])?.done()?;
+    }
+    let applied = lb.events()?;
+    let applied = applied.iter().filter(|event| event.kind == "reload");
+    ensure!(applied.count() >= 3, "{:?}", lb.events()?);
+    Ok(())
+}
+
+/// A control plane whose standard output and error no process reads any more goes on. `--detach` relays what the new
+/// process logs until it is ready, and leaves the pipe then, so that its reader ends.
+#[privileged_test]
+fn a_control_plane_outlives_the_readers_of_its_output() -> Result<()> {
+    let topology = Topology::poc()?;
+    let readers = r#"exec "$0" "$@" > >(exec head -n 1) 2> >(exec head -n 1 >&2)"#;
+    let config = config();
+    let mut lb = Lb::start_through(&topology, &config, &["bash", "-c", readers])?;
+    ensure_it_goes_on(&lb)?;
+
+    let file = lb.file();
+    let file = file.to_str().context("a path")?;
+    let said = lb.tell(&["run", "-c", file, "--takeover", "--detach"])?;
+    assert_eq!(said.code, Some(0), "{said:?}");
+    ensure!(said.stdout.starts_with("ready: "), "{said:?}");
+    ensure!(
+        said.stderr.contains("what it logs from here on is lost"),
+        "{said:?}"
+    );
+    assert_eq!(lb.process().wait_for_end(LIMIT)?.code(), Some(0));
+    ensure_it_goes_on(&lb)?;
+    // One that this test can end takes over from it.
+    lb.take_over(&config)?;
+    ensure_it_goes_on(&lb)
+}
+
+/// A first start that cannot go on before the operator has confirmed it leaves nothing, and the next one is a first one.
+#[privileged_test]
+fn a_start_that_fails_before_it_is_confirmed_is_undone() -> Result<()> {
+    let topology = Topology::poc()?;
+    let options = ["--confirm", "60s"];
+    let socket = format!("/run/lb/{}/lb.sock", topology.run());
+    fs::create_dir_all(format!("{socket}/in-the-way"))?;
+    let failure = start_fails_with(&topology, &config(), &options)?;
+    assert_eq!(failure.code, Some(1), "{failure:?}");
+    ensure!(
+        failure
+            .message()
+            .starts_with("lb: not confirmed, and taken down again: open the admin socket"),
+        "{failure:?}"
+    );
+    // The folder of the instance is gone with what it had.
+    let lb = Lb::start_with(&topology, &config(), &options)?;
+    lb.down()
 }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::api;
+use crate::{api, config::parse_time};
 
 /// The file of a command that names none.
 const CONFIG: &str = "/etc/lb/lb.yaml";
@@ -45,8 +45,8 @@ pub(super) enum Command {
         /// anew
         #[arg(long, conflicts_with = "confirm")]
         migrate: bool,
-        /// Take everything down again after this time (such as 60s) unless Enter is pressed before
-        #[arg(long, value_name = "TIME", value_parser = duration)]
+        /// Take everything down again after this time (90s, 5m, at most 1d) unless Enter is pressed before
+        #[arg(long, value_name = "TIME", value_parser = confirm_time)]
         confirm: Option<Duration>,
         /// Refuse interfaces that carry the default route or this SSH session, unless --confirm; so it is without this
         /// on a terminal, and where nothing of the instance was ever applied
@@ -112,8 +112,8 @@ pub(super) enum Command {
     Reload {
         /// Configuration file; without one it is the file that is applied
         file: Option<PathBuf>,
-        /// Go back to what was before after this time (such as 30s) unless `lb confirm` comes
-        #[arg(long, value_name = "TIME", value_parser = duration)]
+        /// Go back to what was before after this time (90s, 5m, at most 1d) unless `lb confirm` comes
+        #[arg(long, value_name = "TIME", value_parser = confirm_time)]
         confirm: Option<Duration>,
         #[command(flatten)]
         show: Show,
@@ -362,17 +362,19 @@ fn instance(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Whole seconds, `60` or `60s`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let seconds = text
-        .strip_suffix('s')
-        .unwrap_or(text)
-        .parse()
-        .ok()
-        .filter(|&seconds| seconds > 0);
-    seconds
-        .map(Duration::from_secs)
-        .ok_or_else(|| "a time is a number of seconds, such as 60s".to_owned())
+/// A time to confirm in, such as `90s` or `5m`, up to a day; a number alone is of seconds.
+fn confirm_time(text: &str) -> Result<Duration, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let text = match is_number {
+        true => format!("{text}s"),
+        false => text.to_owned(),
+    };
+    let range = Duration::from_secs(1)..=Duration::from_secs(api::MAX_CONFIRM_SECONDS);
+    let time = parse_time(&text, range)?;
+    if time.subsec_nanos() != 0 {
+        return Err(format!("found \"{text}\", expected whole seconds"));
+    }
+    Ok(time)
 }
 
 #[cfg(test)]
@@ -412,11 +414,45 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_whole_seconds() {
-        assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
-        assert_eq!(duration("5"), Ok(Duration::from_secs(5)));
-        for bad in ["", "0s", "-1", "1m"] {
-            assert!(duration(bad).is_err(), "{bad}");
+    fn a_time_to_confirm_in_is_whole_seconds_up_to_a_day() {
+        for (text, seconds) in [
+            ("60s", 60),
+            ("5", 5),
+            ("5m", 300),
+            ("1m30s", 90),
+            ("2h", 7200),
+            ("1d", 86_400),
+            ("86400", 86_400),
+        ] {
+            let time = Duration::from_secs(seconds);
+            assert_eq!(confirm_time(text), Ok(time), "{text}");
+        }
+        for (bad, words) in [
+            ("", "\"\" is not a time; expected whole numbers with units"),
+            (
+                "-1",
+                "\"-1\" is not a time; expected whole numbers with units",
+            ),
+            (
+                "1.5m",
+                "\"1.5m\" is not a time; expected whole numbers with units",
+            ),
+            ("0s", "found \"0s\", expected 1s to 1d"),
+            ("500ms", "found \"500ms\", expected 1s to 1d"),
+            ("1d1s", "found \"1d1s\", expected 1s to 1d"),
+            ("86401", "found \"86401s\", expected 1s to 1d"),
+            ("1s500ms", "found \"1s500ms\", expected whole seconds"),
+            (
+                "99999999999999999999",
+                "\"99999999999999999999s\" is not a time",
+            ),
+        ] {
+            let error = confirm_time(bad).unwrap_err();
+            assert!(error.starts_with(words), "{bad}: {error}");
+        }
+        for line in ["run --confirm 25h", "reload --confirm 25h"] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains("expected 1s to 1d"), "{line}: {error}");
         }
     }
 

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     api::{Changes, Request},
+    config::time_text,
     daemon::migrate::refused_start,
     dataplane::pins::Pins,
     system::output,
@@ -88,7 +89,8 @@ pub(super) fn words(changes: Changes, how: &Wording<'_>) -> Vec<String> {
     if let Some(seconds) = confirm_seconds {
         let confirm = command("confirm", how.instance);
         lines.push(format!(
-            "goes back to what was before in {seconds} s, unless you confirm: `{confirm}`"
+            "goes back to what was before in {}, unless you confirm: `{confirm}`",
+            time_text(Duration::from_secs(seconds))
         ));
     }
     lines
@@ -104,7 +106,7 @@ mod tests {
             operations: vec!["set backend p/a".to_owned(), "set pool p".to_owned()],
             ends: vec!["service api-a: every flow".to_owned()],
             warnings: vec!["pool p: slow".to_owned()],
-            confirm_seconds: Some(30),
+            confirm_seconds: Some(90),
         }
     }
 
@@ -124,7 +126,7 @@ mod tests {
                 "pool p: backend a: added",
                 "ends: service api-a: every flow",
                 "warning: pool p: slow",
-                "goes back to what was before in 30 s, unless you confirm: \
+                "goes back to what was before in 1m30s, unless you confirm: \
                  `lb confirm --instance lab`",
             ]
         );

@@ -143,7 +143,7 @@ fn config_words(config: &Result<ConfigStatus, String>, instance: &str) -> Vec<St
     lines.extend(stale.as_ref().map(|why| format!("stale: {why}")));
     lines.extend(confirm_seconds.map(|seconds| {
         let confirm = command("confirm", instance);
-        format!("confirm within {seconds} s: `{confirm}`")
+        format!("confirm within {}: `{confirm}`", ago_seconds(seconds))
     }));
     lines
 }
@@ -442,7 +442,7 @@ mod tests {
             [
                 fresh,
                 "stale: lb.yaml:7: no network is called \"x\"",
-                "confirm within 12 s: `lb confirm --instance lab`",
+                "confirm within 12s: `lb confirm --instance lab`",
             ]
         );
     }

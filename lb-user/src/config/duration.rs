@@ -26,8 +26,8 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     parse_in(text, RANGE)
 }
 
-/// As [`parse`], for a time in `range`.
-pub(super) fn parse_in(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, String> {
+/// As `parse`, for a time in `range`.
+pub(crate) fn parse_in(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, String> {
     let time = read(text).ok_or_else(|| {
         format!(
             "{} is not a time; expected whole numbers with units d, h, m, s or ms, such as 30s or \

@@ -64,7 +64,10 @@ pub use self::{
     quota::{Quota, quotas},
     shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, Target, To},
 };
-pub(crate) use self::{duration::text as time_text, model::TCP_IP_BYTES};
+pub(crate) use self::{
+    duration::{parse_in as parse_time, text as time_text},
+    model::TCP_IP_BYTES,
+};
 use self::{expand::Origins, problem::Findings, schema::RawFile};
 
 /// Reads and validates the configuration file at `path`, and what it includes.

@@ -104,8 +104,8 @@ impl Control {
     ) -> Result<Changes, Refusal> {
         if let Some(unconfirmed) = &self.state.unconfirmed {
             let words = format!(
-                "the reload before waits to be confirmed, for {} s more: `lb confirm` first",
-                unconfirmed.until.left().as_secs()
+                "the reload before waits to be confirmed, for {} more: `lb confirm` first",
+                time_text(Duration::from_secs(unconfirmed.until.left().as_secs()))
             );
             return Err(Refusal::Host(anyhow::Error::msg(words)));
         }

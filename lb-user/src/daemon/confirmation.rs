@@ -5,13 +5,13 @@ use std::{io, thread, time::Duration};
 use anyhow::{Context as _, Result};
 use tokio::sync::oneshot;
 
-use crate::{network::cell_thread, system::output};
+use crate::{config::time_text, network::cell_thread, system::output};
 
 /// Prompts on the terminal; the answer arrives from a thread that reads one line.
 pub(super) fn ask(patience: Duration) -> Result<oneshot::Receiver<bool>> {
     output::print_error(format_args!(
-        "Press Enter within {} s to keep this; otherwise everything is taken down again.",
-        patience.as_secs()
+        "Press Enter within {} to keep this; otherwise everything is taken down again.",
+        time_text(Duration::from_secs(patience.as_secs()))
     ));
     let (answer, asked) = oneshot::channel();
     let work = move |()| {

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::color::When;
 use crate::{api, config::parse_time};
 
 /// The file of a command that names none.
@@ -18,6 +19,9 @@ fn examples(lines: &[&str]) -> String {
 #[derive(Debug, Parser)]
 #[command(name = "lb", about = "XDP load balancer: VIPs to NodePorts", version)]
 pub(super) struct Cli {
+    /// Whether headers and words of states have colours; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
+    pub(super) color: When,
     #[command(subcommand)]
     pub(super) command: Command,
 }

@@ -11,7 +11,7 @@ use super::{
     USAGE,
     arguments::{Format, Show},
     changes::{self, Wording},
-    print,
+    color, print,
 };
 use crate::{
     admin::client::{self, Failure},
@@ -65,9 +65,13 @@ pub(super) fn order(request: &Request, operations: bool, show: &Show) -> Result<
         operations,
         instance,
     };
+    let paint = match &answer {
+        Answer::Changes(_) => color::change,
+        _ => str::to_owned,
+    };
     for line in words(answer, &how)? {
         if show.output.format == Format::Table {
-            print::line(line)?;
+            print::line(paint(&line))?;
         }
     }
     Ok(changes)

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
-    ask, print,
+    ask, color, print,
     status::see_from_there,
 };
 use crate::{
@@ -134,7 +134,7 @@ pub(super) fn show(show: &Show) -> Result<ExitCode> {
         summary(&show.instance.name).unwrap_or_else(|why| Summary::unknown([format!("{why:#}")]));
     match show.output.format {
         Format::Json => print::json(&summary)?,
-        Format::Table => print::line(summary.line())?,
+        Format::Table => print::line(color::line(&summary.line()))?,
     }
     Ok(summary.exit_code())
 }

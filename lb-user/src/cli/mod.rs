@@ -7,6 +7,7 @@ mod ask;
 mod backends;
 mod changes;
 pub mod check;
+mod color;
 mod detach;
 #[cfg(test)]
 mod documents;
@@ -23,11 +24,7 @@ mod status;
 mod table;
 mod version;
 
-use std::{
-    env,
-    io::{self, IsTerminal as _},
-    process::ExitCode,
-};
+use std::{env, io, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser as _};
 use tracing_subscriber::EnvFilter;
@@ -51,7 +48,9 @@ pub fn command() -> clap::Command {
 /// Runs the command line; the exit code is the program's.
 pub fn main() -> ExitCode {
     panics::abort_outside_connections();
-    let result = match Cli::parse().command {
+    let Cli { color, command } = Cli::parse();
+    color::choose(color);
+    let result = match command {
         Command::Run { detach: true, .. } => return detach::detach(),
         Command::Run {
             config,
@@ -138,7 +137,7 @@ pub fn main() -> ExitCode {
         Command::Version { output } => version::show(output.format),
         Command::Completion { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut command(), "lb", &mut script);
+            clap_complete::generate(shell, &mut Cli::command(), "lb", &mut script);
             print::line(String::from_utf8_lossy(&script).trim_end())
         }
     };
@@ -169,7 +168,7 @@ fn init_log(trace_drops: bool) {
     let (filter, wrong) = log_filter(env::var("LB_LOG").ok().as_deref(), default);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(color::is_on_error())
         .with_writer(io::stderr)
         // It would print that a line cannot be printed, and panic of that.
         .log_internal_errors(false)

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{
     arguments::{Format, Show},
     ask::{self, command},
+    color,
     health::Summary,
     print::{self, ago, ago_seconds},
     table,
@@ -66,12 +67,12 @@ pub(super) fn show(show: &Show) -> Result<()> {
         });
     }
     for line in health.lines() {
-        print::line(line)?;
+        print::line(color::line(&line))?;
     }
     let (name, version) = (&status.instance, status.version);
     print::line(format_args!("instance {name}, version {version}"))?;
     for line in config_words(&config, instance) {
-        print::line(line)?;
+        print::line(color::line(&line))?;
     }
     if is_elsewhere {
         print::line(ELSEWHERE)?;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use comfy_table::{Table, presets::NOTHING};
 
-use super::print;
+use super::{color, print};
 
 /// Prints rows under a header, columns aligned.
 pub(super) fn print<const N: usize>(
@@ -28,15 +28,18 @@ pub(super) fn text_columns<const N: usize>(
 ) -> String {
     let mut table = Table::new();
     let header = columns.iter().filter(|(_, is_shown)| *is_shown);
-    table
-        .load_style(NOTHING)
-        .set_header(header.map(|(name, _)| *name));
+    let header = header.map(|&(name, _)| name);
+    table.load_style(NOTHING).set_header(header.clone());
     for row in rows {
         let shown = row.into_iter().zip(columns);
         let shown = shown.filter(|(_, (_, is_shown))| *is_shown);
         table.add_row(shown.map(|(cell, _)| cell));
     }
-    table.trim_fmt()
+    let text = table.trim_fmt();
+    if color::is_on() {
+        return color::table(&text, header);
+    }
+    text
 }
 
 /// Rows under a header, columns aligned, as lines of text.

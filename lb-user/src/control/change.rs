@@ -9,6 +9,7 @@ use super::{
     backend_weights::Layers,
     describe::describe,
     desired::{Attachment, Desired, desired},
+    ended_count::EndedPart,
     evictions::{EndedFlows, ends, not_admitted},
     maglev_tables::choose,
     network_setup::{build_cell, cell_of},
@@ -130,9 +131,9 @@ impl Change {
         &self.config
     }
 
-    /// The flows that end with it, a line for each reason.
-    pub fn ends(&self) -> &[String] {
-        &self.ends.words
+    /// The flows that end with it, by reason.
+    pub fn ends(&self) -> &[EndedPart] {
+        &self.ends.parts
     }
 
     /// Whether a pool that has flows now would have no backend, only because one was not checked yet.

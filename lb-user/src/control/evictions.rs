@@ -1,26 +1,26 @@
 //! Which flows end with a change: those that the new configuration would not let in. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use lb_common::maps::{
     rule::Owner,
     service::{Service, ServiceKey},
 };
 
-use super::{desired::Desired, plan::Current};
+use super::{desired::Desired, ended_count::EndedPart, plan::Current};
 use crate::{
     control::describe::listener,
-    flows::evict::selector::EvictSelector,
+    flows::evict::selector::{EvictSelector, FlowChoice},
     model::registry::{Ids, Kind},
 };
 
-/// The flows that end, and the same in words, a line for each reason.
+/// The flows that end, and the same by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndedFlows {
     /// The flows.
     pub cut: EvictSelector,
-    /// A line each.
-    pub words: Vec<String>,
+    /// The same by reason, in the order of the words.
+    pub parts: Vec<EndedPart>,
 }
 
 /// What ends when `current` becomes `desired`; `ids` has the names of both.
@@ -41,11 +41,19 @@ pub fn ends(current: &Current, desired: &Desired, ids: &Ids) -> EndedFlows {
             desired.rules.get(&Owner::Sources(id)),
         );
         if let Some(after) = after.filter(|after| Some(*after) != before) {
-            ends.cut.strangers.insert(id, after.clone());
-            ends.words.push(format!(
+            let words = format!(
                 "network {}: the flows of sources that it does not have any more end",
                 name(ids, Kind::Network, id)
-            ));
+            );
+            let flows = EvictSelector {
+                strangers: [(id, after.clone())].into(),
+                ..EvictSelector::default()
+            };
+            let of = FlowChoice {
+                network: Some(id),
+                ..FlowChoice::default()
+            };
+            ends.add(words, flows, Some(of));
         }
     }
     ends
@@ -79,10 +87,12 @@ impl EndedFlows {
         for (key, service) in gone {
             let name = name(ids, Kind::Service, service.id);
             let listener = listener(key, ids);
-            self.words.push(format!(
-                "service {name}: {listener} closes, and its flows end"
-            ));
-            self.cut.listeners.insert(*key);
+            let words = format!("service {name}: {listener} closes, and its flows end");
+            let flows = EvictSelector {
+                listeners: [*key].into(),
+                ..EvictSelector::default()
+            };
+            self.add(words, flows, Some(of_service(service.id)));
         }
     }
 
@@ -93,17 +103,21 @@ impl EndedFlows {
             if was.is_some_and(Service::is_of_cell) && !service.is_of_cell() {
                 let name = name(ids, Kind::Service, service.id);
                 let listener = listener(key, ids);
-                self.words.push(format!(
+                let words = format!(
                     "service {name}: {listener} goes through the cell no more, and its flows that did end"
-                ));
-                self.cut.legs.insert(*key);
+                );
+                let flows = EvictSelector {
+                    legs: [*key].into(),
+                    ..EvictSelector::default()
+                };
+                self.add(words, flows, Some(of_service(service.id)));
             }
         }
     }
 
     /// Listeners whose rules are others now.
     fn add_denied(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
-        let mut names = BTreeSet::new();
+        let mut denied: BTreeMap<&str, (EvictSelector, u16)> = BTreeMap::new();
         for (key, service) in &desired.services {
             let Some(was) = current.services.get(key) else {
                 continue;
@@ -111,13 +125,32 @@ impl EndedFlows {
             let before = current.rules.get(&was.rules);
             let after = desired.rules.get(&Owner::Service(service.id));
             if let Some(after) = after.filter(|after| Some(*after) != before) {
-                self.cut.denied.insert(*key, after.clone());
-                names.insert(name(ids, Kind::Service, service.id));
+                let name = name(ids, Kind::Service, service.id);
+                let (flows, _) = denied
+                    .entry(name)
+                    .or_insert_with(|| (EvictSelector::default(), was.id));
+                flows.denied.insert(*key, after.clone());
             }
         }
-        self.words.extend(names.into_iter().map(|name| {
-            format!("service {name}: the flows of clients that it does not allow any more end")
-        }));
+        for (name, (flows, service)) in denied {
+            let words =
+                format!("service {name}: the flows of clients that it does not allow any more end");
+            self.add(words, flows, Some(of_service(service)));
+        }
+    }
+
+    /// Adds flows that end for one reason; they are some `of` others.
+    fn add(&mut self, words: String, flows: EvictSelector, of: Option<FlowChoice>) {
+        self.cut.merge(flows.clone());
+        self.parts.push(EndedPart { words, flows, of });
+    }
+}
+
+/// All flows of a service.
+fn of_service(service: u16) -> FlowChoice {
+    FlowChoice {
+        service: Some(service),
+        ..FlowChoice::default()
     }
 }
 
@@ -157,6 +190,18 @@ mod tests {
         ends(&current, &next, &ids)
     }
 
+    /// What ends, and the words of its parts, which have no others.
+    fn in_words(ended: EndedFlows) -> (EvictSelector, Vec<String>) {
+        let mut all = EvictSelector::default();
+        for part in &ended.parts {
+            all.merge(part.flows.clone());
+            assert!(part.of.is_some(), "{part:?}");
+        }
+        assert_eq!(all, ended.cut);
+        let words = ended.parts.into_iter().map(|part| part.words);
+        (ended.cut, words.collect())
+    }
+
     fn listener_of(protocol: u32) -> ServiceKey {
         ServiceKey {
             vip: Ipv4Addr::new(192, 168, 203, 110).into(),
@@ -191,7 +236,7 @@ mod tests {
     #[test]
     fn a_listener_that_is_gone_takes_its_flows_along() {
         let without = CONFIG.replace(", \"192.168.203.110:6443/udp\"", "");
-        let EndedFlows { cut, words } = between(CONFIG, &without);
+        let (cut, words) = in_words(between(CONFIG, &without));
         let gone = listener_of(17);
         let wanted = EvictSelector {
             listeners: [gone].into(),
@@ -228,7 +273,7 @@ mod tests {
             EndedFlows::default(),
             "flows go on"
         );
-        let EndedFlows { cut, words } = between(&by_name, &tcp);
+        let (cut, words) = in_words(between(&by_name, &tcp));
         let wanted = EvictSelector {
             legs: [listener_of(6)].into(),
             ..EvictSelector::default()
@@ -256,13 +301,13 @@ mod tests {
         let tcp = CONFIG.replace(", \"192.168.203.110:6443/udp\"", "");
         let told = tcp.replace("kas-a: { network", "kas-a: { proxy_protocol: v2, network");
         assert_eq!(between(&tcp, &told), EndedFlows::default());
-        let EndedFlows { cut, words } = between(&told, &tcp);
+        let (cut, words) = in_words(between(&told, &tcp));
         assert_eq!((cut.legs, words.len()), ([listener_of(6)].into(), 1));
     }
 
     #[test]
     fn whoever_is_not_let_in_any_more_ends() {
-        let EndedFlows { cut, words } = between(CONFIG, &allowing());
+        let (cut, words) = in_words(between(CONFIG, &allowing()));
         let only: Rules = [("192.168.203.50/32".parse().unwrap(), ALLOW)].into();
         let wanted = EvictSelector {
             denied: [6, 17]
@@ -280,7 +325,7 @@ mod tests {
             "[192.168.203.0/24] }",
             "[192.168.203.0/24], sources: [192.168.203.0/25] }",
         );
-        let EndedFlows { cut, words } = between(CONFIG, &fewer);
+        let (cut, words) = in_words(between(CONFIG, &fewer));
         assert_eq!(cut.strangers.keys().copied().collect::<Vec<_>>(), [2]);
         assert!(cut.strangers[&2].contains_key(&"192.168.203.0/25".parse().unwrap()));
         assert_eq!((cut.denied.len(), cut.listeners.len()), (0, 0));
@@ -294,14 +339,14 @@ mod tests {
     fn flows_of_ipv6_end_for_the_same_reasons() {
         assert_eq!(between(BOTH, BOTH), EndedFlows::default());
         let moved = BOTH.replace("[fd00:203::110]", "[fd00:203::111]");
-        let EndedFlows { cut, words } = between(BOTH, &moved);
+        let (cut, words) = in_words(between(BOTH, &moved));
         assert_eq!((cut.listeners.len(), cut.denied.len()), (1, 0));
         assert_eq!(
             words,
             ["service api-6: [fd00:203::110]:6443/tcp closes, and its flows end"]
         );
         let stricter = BOTH.replace("allow: [fd00:203::/64]", "allow: [fd00:203::50/128]");
-        let EndedFlows { cut, words } = between(BOTH, &stricter);
+        let (cut, words) = in_words(between(BOTH, &stricter));
         let only: Rules = [("fd00:203::50/128".parse().unwrap(), ALLOW)].into();
         assert_eq!(cut.denied.values().collect::<Vec<_>>(), [&only]);
         assert_eq!(

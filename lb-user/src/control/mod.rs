@@ -1,6 +1,7 @@
 //! A change: load -> validate -> desired -> plan -> apply. The first two are in `config`.
 //!
-//! [`change`] makes one beside what runs; [`describe`] and [`evictions`] list what one does.
+//! [`change`] makes one beside what runs; [`describe`] and [`evictions`] list what one does, and [`ended_count`] counts
+//! the flows that end.
 //! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and [`operator`].
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
@@ -20,6 +21,7 @@ pub mod data_plane;
 pub mod describe;
 pub mod desired;
 pub mod drains;
+pub mod ended_count;
 pub mod ending;
 pub mod evictions;
 pub mod maglev_tables;

@@ -12,12 +12,15 @@ use super::{
     change::Change,
     confirm::Unconfirmed,
     control_loop::{Control, Refusal},
+    ended_count::EndedPart,
     persisted_state::Uptime,
+    running::Running,
 };
 use crate::{
     api::Changes,
     config::{self, Config, Loaded, Warning, time_text},
-    model::names::backend_name,
+    flows::evict::selector::EvictSelector,
+    model::{names::backend_name, registry::Kind},
     sources::DeclaredNow,
 };
 
@@ -46,7 +49,7 @@ impl Control {
             keys: config::difference(self.running.config(), &config)
                 .context("compare the configurations")?,
             operations: change.operations(),
-            ends: ends(&change, self.running.config()),
+            ends: self.running.count_ended(ends(&change, &self.running)),
             warnings: said(&warnings, self.running.config(), &config),
             confirm_seconds: None,
         })
@@ -181,7 +184,7 @@ impl Control {
         let before = self.running.config().clone();
         let changes = Changes {
             operations: change.operations(),
-            ends: ends(&change, &before),
+            ends: self.running.count_ended(ends(&change, &self.running)),
             ..Changes::default()
         };
         self.running.change(change).await?;
@@ -300,7 +303,7 @@ fn load(sources: &DeclaredNow) -> Result<Loaded, Refusal> {
 }
 
 /// The flows that end with a change, and those that end some time after it.
-fn ends(change: &Change, before: &Config) -> Vec<String> {
+fn ends(change: &Change, running: &Running) -> Vec<EndedPart> {
     let names = |config: &Config| -> BTreeMap<String, Option<Duration>> {
         let pools = config.pools.iter();
         let names = pools.flat_map(|pool| {
@@ -311,14 +314,23 @@ fn ends(change: &Change, before: &Config) -> Vec<String> {
     };
     let stay = names(change.config());
     let mut ends = change.ends().to_vec();
-    for (name, timeout) in names(before) {
-        if !stay.contains_key(&name) {
-            let until = match timeout {
-                Some(timeout) => format!("those that it has end after {}", time_text(timeout)),
-                None => "those that it has go on".to_owned(),
-            };
-            ends.push(format!("backend {name}: no new flows, and {until}"));
+    for (name, timeout) in names(running.config()) {
+        if stay.contains_key(&name) {
+            continue;
         }
+        let until = match timeout {
+            Some(timeout) => format!("those that it has end after {}", time_text(timeout)),
+            None => "those that it has go on".to_owned(),
+        };
+        let id = running.applied.ids.get(Kind::Backend, &name);
+        ends.push(EndedPart {
+            words: format!("backend {name}: no new flows, and {until}"),
+            flows: EvictSelector {
+                backends: id.into_iter().collect(),
+                ..EvictSelector::default()
+            },
+            of: None,
+        });
     }
     ends
 }

@@ -128,8 +128,8 @@ fn change(running: &mut Running, start: &Start<'_>) -> Result<()> {
     start
         .runtime
         .block_on(running.carry_out(change, || Ok(())))?;
-    for words in ends {
-        tracing::info!("{words}");
+    for part in ends {
+        tracing::info!("{}", part.words);
     }
     Ok(())
 }

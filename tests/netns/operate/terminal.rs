@@ -4,9 +4,12 @@ use std::{fs, net::SocketAddrV4};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
+    poll,
     product::lb::{Lb, start_fails_with},
-    topology::{ECHO, Topology},
+    topology::{ECHO, ECHO_NODE_PORT, Topology},
+    traffic::conn_pair::Line,
 };
+use serde_json::json;
 
 use crate::flows::{
     account::send_syn,
@@ -32,6 +35,51 @@ fn a_dropped_packet_is_logged_with_names() -> Result<()> {
     let lines = log.lines().filter(|line| line.contains(" denied"));
     assert_eq!(lines.count(), 2, "{log}");
     ensure!(!log.contains("hook 0"), "{log}");
+    Ok(())
+}
+
+/// A plan and the answer of a reload say how many flows end, and of how many.
+#[privileged_test]
+fn a_change_says_how_many_flows_it_ends() -> Result<()> {
+    let topology = Topology::poc()?;
+    let before = config();
+    let lb = Lb::start(&topology, &before)?;
+    let node = &topology.nodes[0];
+    let line = |client| Line::new(client, ECHO, node, ECHO_NODE_PORT);
+    let (stays, ends) = (line(topology.client())?, line(&topology.clients[1])?);
+    let _pairs = [stays.open()?, stays.open()?, ends.open()?];
+    let after = before.clone().service("echo-a", |service| {
+        service.with("deny: [192.168.203.51/32]")
+    });
+    let file = topology.write("after.yaml", &after)?;
+    let file = file.to_str().context("a path")?;
+    let line = "ends: service echo-a: the flows of clients that it does not allow any more end \
+                (1 of 3 flows)";
+    let plan = lb.tell(&["plan", file])?;
+    assert_eq!(plan.code, Some(3), "{plan:?}");
+    let found = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.starts_with("ends: "));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(found(&plan.stdout), [line]);
+    assert_eq!(found(&lb.tell(&["reload", file])?.done()?), [line]);
+    poll::until("the end of the flow", LIMIT, || {
+        Ok((lb.flows()?.len() == 2).then_some(()))
+    })?;
+
+    // Nothing of it ends; a backend that goes has the others.
+    let gone = after
+        .clone()
+        .pool("echo-a", |pool| pool.set("backends", json!([])));
+    let file = topology.write("gone.yaml", &gone)?;
+    let plan = lb.tell(&["plan", file.to_str().context("a path")?])?;
+    let ends = found(&plan.stdout);
+    ensure!(
+        ends.len() == 1
+            && ends[0].starts_with("ends: backend echo-a/")
+            && ends[0].ends_with(" (2 flows)"),
+        "{plan:?}"
+    );
     Ok(())
 }
 

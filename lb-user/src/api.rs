@@ -290,6 +290,45 @@ pub struct ConfigStatus {
     pub confirm_seconds: Option<u64>,
     /// Why the file as it is now is not what is applied; none if the last reload was.
     pub stale: Option<String>,
+    /// The same in short, and since when; none also of a control plane that does not report it.
+    #[serde(default)]
+    pub staleness: Option<Staleness>,
+}
+
+/// What has come between the file and what is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staleness {
+    /// What it was.
+    pub reason: StaleReason,
+    /// Seconds since then.
+    pub seconds: u64,
+}
+
+/// Why the file is not what is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StaleReason {
+    /// The last reload was refused.
+    Refused,
+    /// The last reload was not confirmed, and what was before it cannot be applied yet.
+    RollbackFailed,
+    /// The file could not be used at the start.
+    StartedWithout,
+    /// The last reload was not confirmed, and taken back.
+    Unconfirmed,
+}
+
+impl StaleReason {
+    /// In words, as `the last reload was refused`.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Refused => "the last reload was refused",
+            Self::RollbackFailed => "the last reload was not confirmed, and cannot be taken back",
+            Self::StartedWithout => "the file could not be used at the start",
+            Self::Unconfirmed => "the last reload was not confirmed, and taken back",
+        }
+    }
 }
 
 /// Where a backend stands.

@@ -127,14 +127,20 @@ pub(super) enum Command {
     /// Networks, verdicts and flow ids
     #[command(after_help = examples(&[
         "lb status",
-        "lb status -o json | jq .stale",
+        "lb status -o json | jq .config.stale",
     ]))]
     Status(Show),
     /// Whether everything serves, in one line: exit 0 if so, 1 if something does not, 3 if nothing is known
     #[command(after_help = examples(&[
         "lb health || logger -p daemon.err \"$(lb health)\"",
     ]))]
-    Health(Show),
+    Health {
+        /// Exit 1 also where the configuration is stale: the last reload was refused or taken back
+        #[arg(long)]
+        strict: bool,
+        #[command(flatten)]
+        show: Show,
+    },
     /// What the VIPs listen on, how many backends are up, and live flows
     #[command(after_help = examples(&[
         "lb services",

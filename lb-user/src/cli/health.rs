@@ -8,11 +8,12 @@ use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
-    ask, color, print,
+    ask, color,
+    print::{self, ago_seconds},
     status::see_from_there,
 };
 use crate::{
-    api::ControlStatus,
+    api::{ConfigStatus, ControlStatus, Staleness},
     observe::{MISSING, NetworkStatus, Observer},
 };
 
@@ -41,6 +42,8 @@ pub(super) struct Summary {
     pub(super) backends_up: usize,
     /// Backends that are configured.
     pub(super) backends: usize,
+    /// Why the file is not what runs; null if it is, or nothing is known.
+    pub(super) stale: Option<String>,
 }
 
 impl Summary {
@@ -73,6 +76,7 @@ impl Summary {
             problems,
             backends_up: counts.values().map(|count| count.up).sum(),
             backends: counts.values().map(|count| count.of).sum(),
+            stale: stale(&control.config),
         }
     }
 
@@ -83,6 +87,7 @@ impl Summary {
             problems: problems.into_iter().collect(),
             backends_up: 0,
             backends: 0,
+            stale: None,
         }
     }
 
@@ -93,12 +98,16 @@ impl Summary {
             problems,
             backends_up,
             backends,
+            stale,
         } = self;
         let problems = problems.join("; ");
+        let stale = stale.as_ref();
+        let stale = stale.map(|why| format!("; configuration is stale: {why}"));
+        let stale = stale.unwrap_or_default();
         match state {
-            State::Ok => format!("ok: {backends_up} of {backends} backends up"),
+            State::Ok => format!("ok: {backends_up} of {backends} backends up{stale}"),
             State::Degraded => {
-                format!("degraded: {problems}; {backends_up} of {backends} backends up")
+                format!("degraded: {problems}; {backends_up} of {backends} backends up{stale}")
             }
             State::Unknown => format!("unknown: {problems}"),
         }
@@ -113,14 +122,17 @@ impl Summary {
                 (first, self.problems.as_slice())
             }
             (State::Unknown, Some((why, others))) => (format!("unknown: {why}"), others),
-            _ => (self.line(), &[][..]),
+            // What is stale has a line of its own in `lb status`.
+            _ => (format!("ok: {up} of {of} backends up"), &[][..]),
         };
         let problems = problems.iter().map(|problem| format!("  {problem}"));
         std::iter::once(first).chain(problems).collect()
     }
 
-    fn exit_code(&self) -> ExitCode {
+    /// With `strict` a configuration that is stale is as bad as a pool that does not serve.
+    fn exit_code(&self, strict: bool) -> ExitCode {
         match self.state {
+            State::Ok if strict && self.stale.is_some() => ExitCode::FAILURE,
             State::Ok => ExitCode::SUCCESS,
             State::Degraded => ExitCode::FAILURE,
             State::Unknown => ExitCode::from(UNKNOWN),
@@ -129,14 +141,26 @@ impl Summary {
 }
 
 /// Prints it; the exit code is that of the state.
-pub(super) fn show(show: &Show) -> Result<ExitCode> {
+pub(super) fn show(strict: bool, show: &Show) -> Result<ExitCode> {
     let summary =
         summary(&show.instance.name).unwrap_or_else(|why| Summary::unknown([format!("{why:#}")]));
     match show.output.format {
         Format::Json => print::json(&summary)?,
         Format::Table => print::line(color::line(&summary.line()))?,
     }
-    Ok(summary.exit_code())
+    Ok(summary.exit_code(strict))
+}
+
+/// Why the file is not what runs, in short, and how long ago that was.
+fn stale(config: &ConfigStatus) -> Option<String> {
+    let stale = config.stale.as_ref()?;
+    Some(match config.staleness {
+        Some(Staleness { reason, seconds }) => {
+            format!("{} ({} ago)", reason.words(), ago_seconds(seconds))
+        }
+        // Of a control plane of before: as `lb status` has it.
+        None => stale.clone(),
+    })
 }
 
 fn summary(instance: &str) -> Result<Summary> {
@@ -173,7 +197,7 @@ mod tests {
         *,
     };
     use crate::{
-        api::{BackendHealth, Override},
+        api::{BackendHealth, Override, StaleReason},
         health::HealthVerdict,
         observe::RingStatus,
     };
@@ -280,8 +304,39 @@ mod tests {
     }
 
     #[test]
+    fn a_stale_configuration_is_in_the_line_and_strictly_an_error() {
+        let stale = |staleness| {
+            let mut control = control(vec![backend(1, "p", HealthVerdict::Up)]);
+            control.config.stale = Some("refused: lb.yaml:7: x".to_owned());
+            control.config.staleness = staleness;
+            Summary::new(&[], ["p"], &Ok(control))
+        };
+        let found = stale(Some(Staleness {
+            reason: StaleReason::Refused,
+            seconds: 305,
+        }));
+        let ok = "ok: 1 of 1 backends up";
+        assert_eq!(
+            found.line(),
+            format!("{ok}; configuration is stale: the last reload was refused (5m5s ago)")
+        );
+        // It stands behind that in `lb status`.
+        assert_eq!(found.lines(), [ok]);
+        assert_eq!(found.exit_code(false), ExitCode::SUCCESS);
+        assert_eq!(found.exit_code(true), ExitCode::FAILURE);
+        let before = stale(None);
+        assert!(before.line().ends_with("is stale: refused: lb.yaml:7: x"));
+        let fresh = control(vec![backend(1, "p", HealthVerdict::Up)]);
+        let fresh = Summary::new(&[], ["p"], &Ok(fresh));
+        assert_eq!(
+            (fresh.line(), fresh.exit_code(true)),
+            (ok.to_owned(), ExitCode::SUCCESS)
+        );
+    }
+
+    #[test]
     fn the_exit_code_is_that_of_the_state() {
-        let of = |control| Summary::new(&[], ["p"], &control).exit_code();
+        let of = |control| Summary::new(&[], ["p"], &control).exit_code(false);
         let up = control(vec![backend(1, "p", HealthVerdict::Up)]);
         assert_eq!(of(Ok(up)), ExitCode::SUCCESS);
         assert_eq!(of(Ok(control(Vec::new()))), ExitCode::FAILURE);

@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
         } => changes::reload(file.as_deref(), confirm, &show),
         Command::Confirm(show) => changes::confirm(&show),
         Command::Status(show) => status::show(&show),
-        Command::Health(show) => return ended(health::show(&show)),
+        Command::Health { strict, show } => return ended(health::show(strict, &show)),
         Command::Services(show) => services::show(&show),
         Command::Backends {
             pool,

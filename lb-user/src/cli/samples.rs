@@ -33,6 +33,7 @@ pub(super) fn control(backends: Vec<BackendHealth>) -> ControlStatus {
         age_seconds: 0,
         confirm_seconds: None,
         stale: None,
+        staleness: None,
     };
     ControlStatus {
         config,

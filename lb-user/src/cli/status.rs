@@ -132,6 +132,7 @@ fn config_words(config: &Result<ConfigStatus, String>, instance: &str) -> Vec<St
         age_seconds,
         confirm_seconds,
         stale,
+        staleness: _,
     } = match config {
         Ok(config) => config,
         Err(why) => return vec![format!("configuration unknown: {why}")],
@@ -430,6 +431,7 @@ mod tests {
             age_seconds: 3700,
             confirm_seconds: None,
             stale: None,
+            staleness: None,
         };
         let fresh = "configuration /etc/lb/lb.yaml, generation 3, applied 1h1m ago";
         assert_eq!(config_words(&Ok(config.clone()), "main"), [fresh]);

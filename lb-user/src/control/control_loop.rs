@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     admin::events::Events,
-    api::Override,
+    api::{Override, StaleReason, Staleness},
     config::{Config, OnDead},
     flows::evict::selector::EvictSelector,
     health::{HealthVerdict, Report},
@@ -36,7 +36,7 @@ pub struct Control {
     pub(super) generation: u64,
     pub(super) applied_at: Instant,
     /// Why the file is not what is applied.
-    pub(super) stale: Option<String>,
+    pub(super) stale: Option<Stale>,
     /// Pools with too few backends up.
     below: BTreeSet<String>,
     pub(super) sources: Sources,
@@ -88,6 +88,35 @@ impl From<anyhow::Error> for Refusal {
     }
 }
 
+/// Why the file is not what is applied.
+#[derive(Clone, Debug)]
+pub(super) struct Stale {
+    pub(super) reason: StaleReason,
+    /// With everything that is to be known of it.
+    pub(super) words: String,
+    /// Since when.
+    since: Instant,
+}
+
+impl Stale {
+    /// From now on.
+    pub(super) fn new(reason: StaleReason, words: String) -> Self {
+        Self {
+            reason,
+            words,
+            since: Instant::now(),
+        }
+    }
+
+    /// As it is reported.
+    pub(super) fn staleness(&self) -> Staleness {
+        Staleness {
+            reason: self.reason,
+            seconds: self.since.elapsed().as_secs(),
+        }
+    }
+}
+
 impl Control {
     /// Takes over what was started with `file`, and what an earlier process has left in `state`.
     /// `before` is what was applied until now.
@@ -119,7 +148,7 @@ impl Control {
         let config = self.running.config();
         let (networks, services) = (config.networks.len(), config.services.len());
         let stale = match &self.stale {
-            Some(words) => format!("; the file is not what is applied: {words}"),
+            Some(stale) => format!("; the file is not what is applied: {}", stale.words),
             None => String::new(),
         };
         format!("{networks} networks, {services} services{stale}")

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Result, bail, ensure};
 use tokio::sync::oneshot;
 
-use super::control_loop::{Control, Refusal};
+use super::control_loop::{Control, Refusal, Stale};
 use crate::{
     admin::server::Order,
     api::{
@@ -249,7 +249,8 @@ impl Control {
                 generation: self.generation,
                 age_seconds: self.applied_at.elapsed().as_secs(),
                 confirm_seconds: unconfirmed.map(|one| one.until.left().as_secs()),
-                stale: self.stale.clone(),
+                stale: self.stale.as_ref().map(|stale| stale.words.clone()),
+                staleness: self.stale.as_ref().map(Stale::staleness),
             },
             backends,
             shared: self.running.counts().read(),

@@ -11,13 +11,13 @@ use anyhow::Context as _;
 use super::{
     change::Change,
     confirm::Unconfirmed,
-    control_loop::{Control, Refusal},
+    control_loop::{Control, Refusal, Stale},
     ended_count::EndedPart,
     persisted_state::Uptime,
     running::Running,
 };
 use crate::{
-    api::Changes,
+    api::{Changes, StaleReason},
     config::{self, Config, Loaded, Warning, time_text},
     flows::evict::selector::EvictSelector,
     model::{names::backend_name, registry::Kind},
@@ -93,7 +93,7 @@ impl Control {
                 self.event("reload", &object, &words, by);
                 if sources.path() == self.sources.path() {
                     self.sources.take(sources);
-                    self.stale = Some(words);
+                    self.stale = Some(Stale::new(StaleReason::Refused, words));
                 }
             }
         }
@@ -244,7 +244,7 @@ impl Control {
                 let words = format!("what was before the last reload cannot be applied: {error:#}");
                 tracing::error!("{words}");
                 self.event("rollback", "configuration", &words, None);
-                self.stale = Some(words);
+                self.stale = Some(Stale::new(StaleReason::RollbackFailed, words));
                 let until = Uptime::now().after(ROLLBACK_RETRY_INTERVAL);
                 self.state.unconfirmed = Some(Unconfirmed {
                     until,
@@ -268,7 +268,7 @@ impl Control {
             let sources = self.sources.look(&before);
             self.sources.take(sources);
         }
-        self.stale = Some(words);
+        self.stale = Some(Stale::new(StaleReason::Unconfirmed, words));
         self.save();
     }
 
@@ -285,7 +285,7 @@ impl Control {
     pub fn started_without(&mut self, reason: &str) {
         let words = reason.lines().collect::<Vec<_>>().join("; ");
         tracing::error!("{words}; what was applied goes on");
-        self.stale = Some(words);
+        self.stale = Some(Stale::new(StaleReason::StartedWithout, words));
     }
 
     /// The files have changed, and are to be applied when they do.

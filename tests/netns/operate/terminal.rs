@@ -6,14 +6,14 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     product::lb::{Lb, start_fails_with},
-    topology::{ECHO, ECHO_NODE_PORT, Topology},
-    traffic::conn_pair::Line,
+    topology::{ECHO, Topology},
+    traffic::client,
 };
 use serde_json::json;
 
 use crate::flows::{
     account::send_syn,
-    life::{LIMIT, config},
+    life::{LIMIT, config, line},
 };
 
 /// Each dropped packet is logged with the names of `lb drops`, and with its ends where it was sampled.
@@ -44,16 +44,16 @@ fn a_change_says_how_many_flows_it_ends() -> Result<()> {
     let topology = Topology::poc()?;
     let before = config();
     let lb = Lb::start(&topology, &before)?;
-    let node = &topology.nodes[0];
-    let line = |client| Line::new(client, ECHO, node, ECHO_NODE_PORT);
-    let (stays, ends) = (line(topology.client())?, line(&topology.clients[1])?);
-    let _pairs = [stays.open()?, stays.open()?, ends.open()?];
+    let stays = line(&topology)?;
+    let _pairs = [stays.open()?, stays.open()?];
+    let other = &topology.clients[1].netns;
+    let _ends = other.inside(|| client::open(None, ECHO))??;
     let after = before.clone().service("echo-a", |service| {
         service.with("deny: [192.168.203.51/32]")
     });
     let file = topology.write("after.yaml", &after)?;
     let file = file.to_str().context("a path")?;
-    let line = "ends: service echo-a: the flows of clients that it does not allow any more end \
+    let words = "ends: service echo-a: the flows of clients that it does not allow any more end \
                 (1 of 3 flows)";
     let plan = lb.tell(&["plan", file])?;
     assert_eq!(plan.code, Some(3), "{plan:?}");
@@ -61,8 +61,8 @@ fn a_change_says_how_many_flows_it_ends() -> Result<()> {
         let lines = text.lines().filter(|line| line.starts_with("ends: "));
         lines.map(str::to_owned).collect()
     };
-    assert_eq!(found(&plan.stdout), [line]);
-    assert_eq!(found(&lb.tell(&["reload", file])?.done()?), [line]);
+    assert_eq!(found(&plan.stdout), [words]);
+    assert_eq!(found(&lb.tell(&["reload", file])?.done()?), [words]);
     poll::until("the end of the flow", LIMIT, || {
         Ok((lb.flows()?.len() == 2).then_some(()))
     })?;
@@ -138,4 +138,33 @@ fn a_start_that_fails_before_it_is_confirmed_is_undone() -> Result<()> {
     // The folder of the instance is gone with what it had.
     let lb = Lb::start_with(&topology, &config(), &options)?;
     lb.down()
+}
+
+/// Where the last reload was refused, `lb health` says so behind the rest, and its exit code is another one only where
+/// that is wanted.
+#[privileged_test]
+fn a_stale_configuration_is_in_the_line_for_monitoring() -> Result<()> {
+    let topology = Topology::poc()?;
+    let lb = Lb::start(&topology, &config())?;
+    let health = |words: &[&str]| -> Result<(Option<i32>, String)> {
+        let said = lb.tell(&[&["health"], words].concat())?;
+        Ok((said.code, said.stdout.trim_end().to_owned()))
+    };
+    let ok = "ok: 2 of 2 backends up";
+    assert_eq!(health(&["--strict"])?, (Some(0), ok.to_owned()));
+    lb.write("version: [1")?;
+    assert_eq!(lb.tell(&["reload"])?.code, Some(2));
+    for (words, code) in [(&[][..], 0), (&["--strict"], 1)] {
+        let (found, line) = health(words)?;
+        let begin = format!("{ok}; configuration is stale: the last reload was refused (");
+        ensure!(
+            line.starts_with(&begin) && line.ends_with(" ago)"),
+            "{line}"
+        );
+        assert_eq!(found, Some(code), "{line}");
+    }
+    lb.write(&config())?;
+    lb.tell(&["reload"])?.done()?;
+    assert_eq!(health(&["--strict"])?, (Some(0), ok.to_owned()));
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Words of comments, messages and documents: the noun stands where the thing is meant (CONTRIBUTING, "Words").
+//! Words of comments, messages and documents: the noun stands where the thing is meant (`docs/design/words.md`).
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ const ENDS: [&str; 4] = ["md", "rs", "toml", "yaml"];
 
 /// Files that have such a word for a reason.
 const EXCEPTIONS: [(&str, &str); 3] = [
-    ("CONTRIBUTING.md", "it says what is written instead"),
+    ("docs/design/words.md", "it says what is written instead"),
     (
         "lb-user/src/host/prepare.rs",
         "it is the name of the user 65534",
@@ -120,8 +120,8 @@ panic!(\"to whom? somebody's\")
             judged("a.rs", "x\n// nobody\n"),
             ["a.rs:2: `nobody`: name what is meant"]
         );
-        assert!(judged("CONTRIBUTING.md", "nobody").is_empty());
-        assert_eq!(judged("CONTRIBUTING.md", "no client").len(), 1);
+        assert!(judged("docs/design/words.md", "nobody").is_empty());
+        assert_eq!(judged("docs/design/words.md", "no client").len(), 1);
     }
 
     #[test]

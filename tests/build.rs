@@ -32,7 +32,7 @@ fn main() {
     }
     // The inner cargo is quiet because aya-build passes all it says on as warnings.
     for (name, value) in [("RUSTC_BOOTSTRAP", "1"), ("CARGO_TERM_QUIET", "true")] {
-        // SAFETY: a build script has one thread, so nobody reads the environment meanwhile.
+        // SAFETY: a build script has one thread, so no other reads the environment meanwhile.
         unsafe { env::set_var(name, value) };
     }
     let package = aya_build::Package {

@@ -2,7 +2,7 @@
 //!
 //! A run is called `lbt<pid>-<letter>`: the instance name of its `lb`, and the first part of the
 //! name of each of its namespaces and folders. So what belongs to a process that is gone can be
-//! told from what a parallel run uses, and nothing else is ever touched.
+//! distinguished from what a parallel run uses, and nothing else is ever touched.
 
 use std::{
     fs,
@@ -97,7 +97,7 @@ pub fn traces_of(instance: &str) -> Vec<PathBuf> {
 /// Removes pins, state, namespaces and temporary folders of runs whose process is gone.
 ///
 /// Called before this process has made anything, so its own pid counts as gone: it is then a
-/// re-used one. Failures are told and do not end the run, whose own names are new.
+/// re-used one. Failures are printed and do not end the run, whose own names are new.
 fn remove_dead() {
     for folder in [PINS, STATES[0], STATES[1]]
         .map(PathBuf::from)

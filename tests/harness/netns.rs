@@ -30,7 +30,7 @@ const SYSCTLS: [(&str, &str); 3] = [
     ("ipv4/ip_forward", "0"),
 ];
 
-/// Of an interface that has IPv6 all the same, `disable_ipv6` last: nothing that nobody has asked for is
+/// Of an interface that has IPv6 all the same, `disable_ipv6` last: nothing that no test has asked for is
 /// said, except that groups are joined, which cannot be switched off (RFC 3810).
 const IPV6: [(&str, &str); 8] = [
     ("addr_gen_mode", "1"),

@@ -296,7 +296,7 @@ impl Drop for Process {
 
 /// Says on standard error what a guard could not do.
 ///
-/// Nobody may be listening any more (`lab 2>&1 | head`). The macro for this panics then, which in a
+/// The reader may be gone (`lab 2>&1 | head`). The macro for this panics then, which in a
 /// drop ends the program before the other guards have removed what is theirs.
 pub fn complain(words: fmt::Arguments<'_>) {
     let _unheard: io::Result<()> = writeln!(io::stderr(), "{words}");

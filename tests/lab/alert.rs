@@ -1,4 +1,4 @@
-//! What TLS tells a client whose name nobody has.
+//! The TLS alert for a client whose name no route has.
 
 use std::net::SocketAddrV4;
 
@@ -7,7 +7,7 @@ use lb_tests::topology::Host;
 
 use crate::table::Seen;
 
-/// The alert that answers a hello with this name, or without one; it holds if it says that nobody has
+/// The alert that answers a hello with this name, or without one; it holds if it says that no route has
 /// the name.
 pub(crate) fn alert(from: &Host, to: SocketAddrV4, name: Option<&str>) -> Seen {
     let name = name.map_or_else(

@@ -25,9 +25,9 @@ const HTTP: SocketAddrV4 = SocketAddrV4::new(ONE_ADDRESS, 80);
 /// Requests for each name.
 const REQUESTS: usize = 6;
 /// A name that no cluster has.
-const NOBODY: &str = "api.nobody.linuxera.lab";
+const UNKNOWN: &str = "api.unknown.linuxera.lab";
 
-/// The servers of a cluster, and whom to trust for it.
+/// The servers of a cluster, and the certificates to trust for it.
 struct Servers<'c> {
     cluster: &'c Cluster,
     api: Peers<'c>,
@@ -38,7 +38,7 @@ struct Servers<'c> {
 pub(crate) fn run(once: bool, interrupt: &Interrupt, out: &mut impl Write) -> Result<bool> {
     writeln!(
         out,
-        "lab: three clusters behind {ONE_ADDRESS}, told apart by name"
+        "lab: three clusters behind {ONE_ADDRESS}, distinguished by name"
     )?;
     let site = Clusters::build()?;
     interrupt.check()?;
@@ -120,14 +120,14 @@ fn collect(site: &Clusters, servers: &[Servers<'_>]) -> Vec<Row> {
         ));
     }
     rows.push(row(
-        &format!("openssl -servername {NOBODY}"),
+        &format!("openssl -servername {UNKNOWN}"),
         "alert: unrecognized name",
-        alert(&site.client, API, Some(NOBODY)),
+        alert(&site.client, API, Some(UNKNOWN)),
     ));
     rows
 }
 
-/// Who answers for a name.
+/// The server that answers for a name.
 fn answers(
     site: &Clusters,
     cluster: &Cluster,

@@ -42,7 +42,7 @@ struct Args {
     /// End after the proof: exit code 0 if all of it holds, else 1
     #[arg(long)]
     once: bool,
-    /// Three clusters behind one address instead, told apart by SNI and Host
+    /// Three clusters behind one address instead, distinguished by SNI and Host
     #[arg(long)]
     clusters: bool,
     /// The three load balancers of one tenant instead, as one file
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 
 /// Whether everything was proved.
 fn run(args: &Args) -> Result<bool> {
-    // `println!` panics when nobody reads any more, and then nothing would be removed.
+    // `println!` panics when its reader is gone, and then nothing would be removed.
     let mut out = io::stdout();
     ensure!(
         Uid::effective().is_root(),

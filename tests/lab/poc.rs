@@ -49,7 +49,7 @@ const FOREIGN: &str = "oauth.tenant-b.example.com";
 
 /// Requests of each host.
 const REQUESTS: usize = 4;
-/// How long somebody waits who is not answered.
+/// How long a client waits that gets no answer.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What is behind each of the three; an answer begins with its name.
@@ -133,7 +133,7 @@ impl<'t> Servers<'t> {
 
 struct Lab<'l> {
     tenant: &'l Tenant,
-    /// Somebody of a VLAN that the file does not have.
+    /// A host of a VLAN that the file does not have.
     stranger: &'l Tenant,
     servers: &'l Servers<'l>,
 }
@@ -173,7 +173,7 @@ impl Lab<'_> {
         )
     }
 
-    /// What nobody gets.
+    /// What no client gets.
     fn refusals(&self) -> [Row; 4] {
         let client = self.tenant.client();
         [
@@ -189,7 +189,7 @@ impl Lab<'_> {
             ),
             row(
                 &format!("curl http://{FOREIGN}"),
-                "421: nobody's Host",
+                "421: an unknown Host",
                 self.misdirected(client),
             ),
             row(
@@ -216,7 +216,7 @@ impl Lab<'_> {
         ]
     }
 
-    /// Who answers clients and workers: several hosts of what is expected there, and nobody else.
+    /// The hosts that answer clients and workers: several of those that are expected there, and no others.
     fn answers(&self, what: &str, ask: impl Fn(&Host) -> Result<ApiAnswer>) -> Seen {
         let mut answers = Count::default();
         for host in self.tenant.clients.iter().chain(&self.tenant.workers) {
@@ -259,13 +259,13 @@ impl Lab<'_> {
     }
 }
 
-/// Who is expected to answer, short enough for the names of the others.
+/// The hosts that are expected to answer, short enough for the names of the others.
 fn several(what: &str, vip: Ipv4Addr) -> String {
     let [.., last] = vip.octets();
     format!("several of {what}, by .{last}")
 }
 
-/// Whom servers saw, checks included.
+/// The peers that servers saw, checks included.
 fn only(snat: Ipv4Addr, peers: &[&Peers<'_>]) -> Seen {
     let mut sources = BTreeSet::new();
     for peers in peers {

@@ -1,4 +1,4 @@
-//! What one tenant of the lab gets: its own control plane and its own workers, and nobody else's.
+//! What one tenant of the lab gets: its own control plane and its own workers, and no other tenant's.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(crate) struct OneTenant<'l> {
 impl OneTenant<'_> {
     pub(crate) fn api(&self) -> Seen {
         let mut answers = Count::default();
-        for client in self.everybody() {
+        for client in self.hosts() {
             for _ in 0..REQUESTS {
                 answers.add(programs::curl(client, self.peers.certificate(), API)?.node);
             }
@@ -32,7 +32,7 @@ impl OneTenant<'_> {
 
     pub(crate) fn dns(&self) -> Seen {
         let mut answers = Count::default();
-        for client in self.everybody() {
+        for client in self.hosts() {
             for _ in 0..REQUESTS {
                 let names = programs::dig(client, DNS, DNS_NAME, "TXT")?;
                 names.into_iter().for_each(|name| answers.add(name));
@@ -43,7 +43,7 @@ impl OneTenant<'_> {
 
     pub(crate) fn apps(&self) -> Seen {
         let mut answers = Count::default();
-        for host in self.everybody() {
+        for host in self.hosts() {
             for _ in 0..REQUESTS {
                 let certificate = self.peers.certificate();
                 answers.add(programs::curl(host, certificate, APPS_HTTPS)?.node);
@@ -61,11 +61,11 @@ impl OneTenant<'_> {
         Ok((join(&sources), sources == BTreeSet::from([TENANT_SNAT])))
     }
 
-    fn everybody(&self) -> impl Iterator<Item = &Host> {
+    fn hosts(&self) -> impl Iterator<Item = &Host> {
         self.tenant.clients.iter().chain(&self.tenant.workers)
     }
 
-    /// Several answered, and nobody of another tenant.
+    /// Several answered, and no host of another tenant.
     fn judge(&self, answers: &Count) -> Seen {
         let own = format!("{}/", self.tenant.name);
         let is_own = answers.words().all(|name| name.starts_with(&own));

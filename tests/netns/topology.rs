@@ -21,7 +21,7 @@ use lb_tests::{
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Hosts of one LAN reach each other, hosts of two do not, and nobody has the VIP.
+/// Hosts of one LAN reach each other, hosts of two do not, and none has the VIP.
 #[privileged_test]
 fn without_lb_the_networks_are_apart() -> Result<()> {
     let topology = Topology::poc()?;
@@ -43,7 +43,7 @@ fn without_lb_the_networks_are_apart() -> Result<()> {
     Ok(())
 }
 
-/// Every server of every node answers with its node's name, and knows whom it answered.
+/// Every server of every node answers with its node's name, and knows its client.
 #[privileged_test]
 fn every_node_answers_its_neighbours() -> Result<()> {
     let topology = Topology::poc()?;

@@ -1,4 +1,4 @@
-//! Who cannot be served is told so; who is denied is not, unless the configuration says so.
+//! A client that cannot be served gets an answer; one that is denied does not, unless the configuration says so.
 
 use lb_tests::{
     frames::packet::{Frame, flags::*, tag, tcp, untagged},
@@ -97,7 +97,7 @@ fn what_policy_denies_is_silent_unless_it_says_reject(ip: &Family) {
     assert_dropped(&mut lb, Port::Tenant, &elsewhere, "not_declared");
 }
 
-/// About a thousand at once for each CPU; then silence, so that nobody is made a reflector.
+/// About a thousand at once for each CPU; then silence, so that `lb` is made no reflector.
 #[privileged_test(families)]
 fn answers_have_a_rate(ip: &Family) {
     let mut lb = DataPlane::new(&without_backends(ip));

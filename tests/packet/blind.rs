@@ -332,10 +332,10 @@ fn a_client_that_is_not_answered_yet_may_move(ip: &Family) {
 /// A reply to such a station would be broadcast on the tenant's network.
 #[privileged_test(families)]
 fn no_station_has_a_group_address(ip: &Family) {
-    let nobody = Mac::new([0; 6]);
+    let zeros = Mac::new([0; 6]);
     let group = Mac::new([0x33, 0x33, 0, 0, 0, 1]);
     let mut lb = ip.established();
-    for source in [Mac::BROADCAST, group, nobody] {
+    for source in [Mac::BROADCAST, group, zeros] {
         for frame in [
             request(ip.client_b, ip.api, SYN_ONLY),
             request(ip.client_a, ip.api, ACK_ONLY).numbers(OF_CLIENT, OF_BACKEND),

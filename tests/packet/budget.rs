@@ -108,7 +108,7 @@ fn half_open_flows_recycle_each_other() {
     assert_eq!(word(&lb, 1089 + 64).state(), State::Free);
 }
 
-/// A place outlives its flow: whoever has the id next is not ended for that.
+/// A place outlives its flow: the flow that has the id next is not ended for that.
 #[privileged_test]
 fn a_stale_place_ends_nobody_elses_flow() {
     let config = CONFIG.replace(
@@ -301,7 +301,7 @@ fn a_packet_of_either_side_wakes_a_flow_that_is_about_to_expire() {
     }
 }
 
-/// What userspace ended translates no more: either end that goes on is told so.
+/// What userspace ended translates no more: either end that goes on gets a reset.
 #[privileged_test]
 fn an_ended_flow_is_no_flow_for_either_end() {
     let mut lb = DataPlane::new(CONFIG);

@@ -157,7 +157,7 @@ fn a_second_try_with_another_number_is_answered() {
 }
 
 /// The id of a closed flow goes to another client: the first one's tuple is forgotten, and its late
-/// packets reach nobody.
+/// packets reach neither end.
 #[privileged_test]
 fn a_recycled_id_belongs_to_its_new_flow_alone() {
     let mut lb = DataPlane::new(CONFIG);

@@ -1,4 +1,4 @@
-//! Flows that are cut, by the thread itself: what becomes of them, and what their ends are told.
+//! Flows that are cut, by the thread itself: what becomes of them, and what their ends get.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -279,7 +279,7 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
     let mut events = Vec::new();
     let mut clients = None;
     let both = 2 * usize::from(FLOWS);
-    poll::until("every end to be told", TIMEOUT, || {
+    poll::until("every end to get its reset", TIMEOUT, || {
         told.extend(wires.take());
         events.extend(facts(&mut reports));
         if told.len() >= both / 2 {
@@ -292,7 +292,7 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
     let done = answer.blocking_recv().expect("it is cut");
     let cpu = Duration::from_micros(expiry.counts().cpu_us.get() - cpu);
     println!(
-        "{FLOWS} flows: cut and free in {:?}, clients told in {clients:?}, all in {took:?}, \
+        "{FLOWS} flows: cut and free in {:?}, clients reset in {clients:?}, all in {took:?}, \
          {cpu:?} of CPU, longest batch {} us",
         done.took,
         expiry.counts().longest_batch_us.get()

@@ -55,7 +55,7 @@ fn only_a_syn_opens_a_tcp_flow() {
         let bytes = request(CLIENT_A, API, flags).bytes();
         assert_refused(&mut lb, Port::Tenant, &bytes, "no_flow");
     }
-    // Nobody answers a reset.
+    // A reset gets no answer.
     for flags in [RST_ONLY, RST_ACK, SYN_ONLY | 4] {
         let bytes = request(CLIENT_A, API, flags).bytes();
         assert_dropped(&mut lb, Port::Tenant, &bytes, "no_flow");

@@ -1,5 +1,5 @@
-//! A client whose flow was cut, and who goes on: it gets a reset by its own numbers, whatever the
-//! change has left of its service. Nobody else learns anything.
+//! A client whose flow was cut, and that goes on: it gets a reset by its own numbers, whatever the
+//! change has left of its service. No other host learns anything.
 
 use std::net::Ipv4Addr;
 

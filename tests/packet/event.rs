@@ -11,7 +11,7 @@ use lb_user::dataplane::flows::coarse_now;
 
 use super::given::*;
 
-/// With a flow log; nobody writes to it here.
+/// With a flow log; no process writes to it here.
 fn logged() -> DataPlane {
     DataPlane::new(&format!("{CONFIG}log: {{ flows: /flows.json }}\n"))
 }

@@ -351,7 +351,7 @@ fn age(lb: &mut DataPlane, change: impl Fn(&mut Datagram)) {
     lb.set_fragmented(place, &record);
 }
 
-/// The id was taken by another flow, or userspace ended the flow: its fragments reach nobody.
+/// The id was taken by another flow, or userspace ended the flow: its fragments reach neither end.
 #[privileged_test(families)]
 fn fragments_of_a_flow_that_is_gone_are_dropped(ip: &Family) {
     let id = DataPlane::flow_id(1024);

@@ -155,7 +155,7 @@ fn icmp_is_the_hosts_but_for_errors_about_a_flow() {
         .ttl(63)
         .payload(&quote(tcp(CLIENT_X, VIP, SYN_ONLY)));
     assert_eq!(sent, wanted.bytes());
-    // A guess at the flow's sequence numbers is nobody's.
+    // A guess at the flow's sequence numbers belongs to no flow.
     let guess = quote(tcp(SNAT, KAS, ACK_ONLY).numbers(1 << 31, 0));
     let bytes = from_hub((3, 4), &guess).bytes();
     assert_dropped_on(&mut lb, Port::Mgmt, &bytes, "mgmt", "icmp_unrelated");

@@ -134,7 +134,7 @@ fn a_ping_from_a_tagged_network_is_answered_with_its_tag(ip: &Family) {
     assert_eq!((tci, answer), (Some(2003), pong(ip).bytes()));
 }
 
-/// Whoever may open flows may ping, and nobody else; a service's own rules say nothing about the
+/// The clients that may open flows may ping, and no others; a service's own rules say nothing about the
 /// address.
 #[privileged_test(families)]
 fn a_ping_from_nowhere_is_not_answered(ip: &Family) {
@@ -314,7 +314,7 @@ fn judge(lb: &mut DataPlane, port: Port, sent: &Frame, wanted: &Frame, believed:
     }
 }
 
-/// A SYN, before anybody answered it, and the SYN-ACK: a client that cannot be served learns why.
+/// A SYN, before a backend answered it, and the SYN-ACK: a client that cannot be served learns why.
 #[privileged_test(families)]
 fn the_first_segments_of_a_flow_may_be_quoted(ip: &Family) {
     let mut lb = DataPlane::new(ip.config);
@@ -362,7 +362,7 @@ fn an_error_about_no_flow_is_dropped(ip: &Family) {
         udp(&ip.snat(1024), ip.kas),
         tcp(&ip.snat(1025), ip.kas, ACK_ONLY),
         tcp(&ip.snat(1023), ip.kas, ACK_ONLY),
-        // Not sent by whom the error is for.
+        // Not sent by the host that the error is for.
         tcp(other_snat, ip.kas, ACK_ONLY),
     ];
     for frame in hub {

@@ -232,7 +232,7 @@ fn quote(frame: &Frame) -> Vec<u8> {
     frame.bytes()[14..42].to_vec()
 }
 
-/// What the cell has sent may be too big for the way, or find nobody there.
+/// What the cell has sent may be too big for the way, or find no host there.
 #[privileged_test]
 fn an_error_about_a_segment_of_the_cell_goes_into_it() {
     let mut lb = start(CONFIG);

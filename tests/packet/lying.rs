@@ -22,7 +22,7 @@ fn reliability_24_every_truncation_of_a_frame_is_malformed() {
         assert_eq!(frame.len(), 128);
         for length in 14..frame.len() {
             let cut = &frame[..length];
-            // Shorter than its addresses: nobody can tell that it is for a VIP.
+            // Shorter than its addresses: it cannot be known to be for a VIP.
             let reason = "malformed";
             assert_dropped(&mut lb, Port::Tenant, cut, reason);
         }

@@ -1,4 +1,4 @@
-//! Packets that are too big for the way on or have spent their hops: their sender is told.
+//! Packets that are too big for the way on or have spent their hops: their sender gets an ICMP error.
 
 use lb_common::addr::Mac;
 use lb_tests::{
@@ -165,7 +165,7 @@ fn what_must_not_be_answered_is_not(ip: &Family) {
     assert_dropped(&mut lb, Port::Tenant, &spoofed.bytes(), "spoofed");
 }
 
-/// RELIABILITY 17: a traceroute to a service ends at its VIP, whoever would come next.
+/// RELIABILITY 17: a traceroute to a service ends at its VIP, whichever host would come next.
 #[privileged_test(families)]
 fn the_last_hop_to_a_service_is_its_vip(ip: &Family) {
     let mut lb = DataPlane::new(ip.config);

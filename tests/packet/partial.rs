@@ -173,8 +173,13 @@ fn what_is_not_ours_is_not_touched(ip: &Family) {
     let host = ip.pick("10.32.96.7:22", "[fd00:32::7]:22");
     let other = tcp(&ip.end(ip.node, 80), host, SYN_ONLY).between(ip.kas_mac, MGMT_NIC);
     assert_passed(&mut lb, Port::Mgmt, &other.open_checksum());
-    let nobody = request(ip.client_a, &ip.end(ip.vip, 22), SYN_ONLY);
-    assert_dropped(&mut lb, Port::Tenant, &nobody.open_checksum(), "no_service");
+    let no_service = request(ip.client_a, &ip.end(ip.vip, 22), SYN_ONLY);
+    assert_dropped(
+        &mut lb,
+        Port::Tenant,
+        &no_service.open_checksum(),
+        "no_service",
+    );
 }
 
 /// In generic mode a reset is open where the segment was: the NIC that adds the rest, up to the frame's end, makes it

@@ -56,7 +56,7 @@ fn an_interface_without_network_is_left_alone() {
     );
 }
 
-/// A frame to everybody is nobody's request, also where broadcasts pass.
+/// A broadcast is no client's request, also where broadcasts pass.
 #[privileged_test]
 fn a_request_in_a_group_frame_opens_no_flow() {
     let mut lb = DataPlane::new(&CONFIG.replace("role: tenant", "role: uplink"));

@@ -1,4 +1,4 @@
-//! Whom a cell talks to: what comes from them to its ports goes in, and nothing else does. They come, go
+//! The peers of a cell: what comes from them to its ports goes in, and nothing else does. They come, go
 //! after a while, and outlive the process that has said so.
 
 use std::{
@@ -142,7 +142,7 @@ fn who_is_not_asked_any_more_is_heard_for_a_while() {
         [false, true]
     );
 
-    // Who is asked again in time stays.
+    // A peer that is set again in time stays.
     assert_eq!(peers.set(&[].into(), now), []);
     assert_eq!(peers.set(&[other].into(), now), []);
     peers.forget(now + 2 * WHILE, |_| false);

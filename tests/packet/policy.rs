@@ -1,4 +1,4 @@
-//! Who may open a flow, and what mgmt may reach: every refusal before any state is made.
+//! Which clients may open a flow, and what mgmt may reach: every refusal before any state is made.
 
 use std::net::IpAddr;
 
@@ -113,7 +113,7 @@ fn the_longest_rule_decides(ip: &Family) {
     for client in denied {
         refused(ip, &mut lb, client, "denied");
     }
-    // The other service has no rules: whoever the network lets in.
+    // The other service has no rules: all clients that the network lets in.
     let query = udp(
         ip.pick("172.20.8.1:40000", "[fd00:172:0:8::1]:40000"),
         ip.dns,
@@ -122,7 +122,7 @@ fn the_longest_rule_decides(ip: &Family) {
     forwarded(&mut lb, Port::Tenant, &query);
 }
 
-/// Nothing is learned of a service by who is not let in: a denied segment is denied, SYN or not.
+/// Nothing is learned of a service by a client that is not let in: a denied segment is denied, SYN or not.
 #[privileged_test(families)]
 fn a_denied_source_is_denied_whatever_it_sends(ip: &Family) {
     let mut lb = DataPlane::new(rules(ip));

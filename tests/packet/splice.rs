@@ -135,7 +135,7 @@ const LAYOUTS: [Layout; 7] = [
     |times, blocks| whole([&[254, 3, 8], blocks, times, &[0]].concat()),
 ];
 
-/// What somebody sees of a connection: the first byte and the clock of the sender of a segment, then of
+/// What an observer sees of a connection: the first byte and the clock of the sender of a segment, then of
 /// its receiver; and the sender's window.
 struct Side {
     bytes: [u32; 2],
@@ -538,7 +538,7 @@ fn what_a_syn_ack_says_is_noted_and_no_other() {
         let said = [&linux(5)[..], &[2, 4, 1, 1]].concat();
         assert_eq!(hears(&mut lb, flags, &said), noted, "{flags:#x}");
     }
-    // Who says nothing takes what everybody does.
+    // An end without the option takes what every host does.
     assert_eq!(hears(&mut lb, SYN_ACK, &[]), (noted.0, 536));
     let odd = [&[1][..], &times(9), &[1]].concat();
     assert_eq!(hears(&mut lb, SYN_ACK, &odd), (9, 536));
@@ -653,7 +653,7 @@ fn segments_get_the_numbers_of_the_other_connection() {
     client_becomes(&mut lb, &client.payload(b"odd"));
     let backend = backend_says(ACK_ONLY, 70_000, HELLO).options(&[1; 8]);
     backend_becomes(&mut lb, &backend.payload(b"odd"));
-    // A router is not told apart.
+    // A router is not distinguished.
     let Pair([sent, seen]) = client_says(ACK_ONLY, HELLO, 4000);
     let router = Mac::new([2, 0, 0, 0, 0xc, 9]);
     let moved = Pair([sent.between(router, TENANT_NIC), seen]);
@@ -956,7 +956,7 @@ fn an_early_end_is_the_clients() {
 /// What the client's number is worth depends on the connection that it gets to.
 #[privileged_test]
 fn a_reset_of_the_client_counts_by_the_backends_numbers() {
-    // The third one would fit if nobody translated it.
+    // The third one would fit if it were not translated.
     let blind = [u32::MAX, 1 << 30, OUR_CLIENT_BYTE.wrapping_sub(CLIENT_BYTE)];
     for flags in [RST_ONLY, RST_ACK] {
         for offset in [0, 1, (1 << 30) - 1] {
@@ -1114,7 +1114,7 @@ fn error_becomes(lb: &mut DataPlane, port: Port, [sent, wanted]: &[Frame; 2]) {
     assert_eq!(found, wanted);
 }
 
-/// Who learns that its segments are too big must find its own number in the quote.
+/// An end that gets "too big" must find its own number in the quote.
 #[privileged_test]
 fn an_error_quotes_what_its_receiver_had_sent() {
     let mut lb = DataPlane::new(CONFIG);
@@ -1128,7 +1128,7 @@ fn an_error_quotes_what_its_receiver_had_sent() {
             error_becomes(&mut lb, Port::Tenant, &about_reply(bytes, 5000 + at));
         }
     }
-    // What the other end has acknowledged, and what nobody has sent.
+    // What the other end has acknowledged, and what was never sent.
     for at in [u32::MAX - 1, 1 << 24, 1 << 31] {
         let [sent, _] = about_request(28, HELLO.wrapping_add(at));
         assert_dropped(&mut lb, Port::Mgmt, &sent.bytes(), "icmp_unrelated");
@@ -1138,7 +1138,7 @@ fn an_error_quotes_what_its_receiver_had_sent() {
     assert_eq!(lease.now(), before, "it changes no flow");
 }
 
-/// A socket whose segments are too big, or whose backend nobody finds, has to know as well.
+/// A socket whose segments are too big, or whose backend is not found, has to know as well.
 #[privileged_test]
 fn an_error_about_a_segment_of_a_socket_goes_into_its_cell() {
     let mut lb = DataPlane::new(CONFIG);

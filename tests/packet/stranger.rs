@@ -1,4 +1,4 @@
-//! What strangers and floods send takes nothing from anybody else.
+//! What strangers and floods send takes nothing from other clients.
 
 use lb_common::conntrack::{FlowState, State};
 use lb_tests::{
@@ -112,7 +112,7 @@ fn a_datagram_after_the_end_of_its_flow_opens_another() {
     assert_eq!(u16::from_be_bytes([sent[34], sent[35]]), 1025);
 }
 
-/// `reject` answers the network's own clients, and nobody whose address was taken in vain.
+/// `reject` answers the network's own clients, and no host whose address was forged.
 #[privileged_test]
 fn a_spoofed_source_is_not_answered_for_a_port_without_service() {
     let mut lb = with("reject: true");

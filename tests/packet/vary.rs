@@ -84,7 +84,7 @@ fn what_the_program_has_changed_is_undone() {
     }
 }
 
-/// Who is measured with frames of another length would be measured with something else.
+/// A contestant that is measured with frames of another length would be measured with something else.
 #[privileged_test]
 fn frames_of_other_lengths_are_refused() {
     let mut vary = Vary::load(1).expect("the programs can be loaded");

@@ -1,5 +1,7 @@
 //! Words of comments, messages and documents: the noun stands where the thing is meant (`docs/design/words.md`).
 
+mod phrases;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -7,31 +9,42 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// Words that stand for a client, a backend, a process or an operator.
-const WORDS: [&str; 4] = ["nobody", "somebody", "whoever", "whom"];
-
 /// Folders whose texts are read, with those inside of them; of the first one the documents alone.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 9] = [
     "",
+    ".ci",
     "config",
     "docs",
     "lb-common",
     "lb-ebpf",
     "lb-user",
+    "tests",
     "xtask",
 ];
 
-/// The texts among the files, by how their names end.
-const ENDS: [&str; 4] = ["md", "rs", "toml", "yaml"];
+/// The texts among the files, by how their names end; a script may have no such end.
+const ENDS: [&str; 6] = ["md", "rs", "sh", "toml", "txt", "yaml"];
+
+/// Folders of a program that is not built by the workspace, and what cargo writes there.
+const NOT_OURS: [&str; 2] = ["target", "corpus"];
 
 /// Files that have such a word for a reason.
-const EXCEPTIONS: [(&str, &str); 3] = [
+const EXCEPTIONS: [(&str, &str); 6] = [
     ("docs/design/words.md", "it says what is written instead"),
     (
         "lb-user/src/host/prepare.rs",
         "it is the name of the user 65534",
     ),
-    ("xtask/src/prose.rs", "it has the list"),
+    (
+        "tests/netns/lifecycle/privileges.rs",
+        "it is the name of the user 65534",
+    ),
+    (
+        "tests/netns/lifecycle/unit.rs",
+        "it is an option of systemctl",
+    ),
+    ("xtask/src/prose.rs", "its tests have them"),
+    ("xtask/src/prose/phrases.rs", "it has the list"),
 ];
 
 /// Fails with each line that has one of the words.
@@ -61,74 +74,79 @@ fn collect(folder: &Path, is_deep: bool, files: &mut Vec<PathBuf>) -> Result<()>
     for entry in entries {
         let path = entry?.path();
         if is_deep && path.is_dir() {
-            collect(&path, is_deep, files)?;
-        } else if path
-            .extension()
-            .is_some_and(|end| ENDS.iter().any(|text| end == *text))
-        {
+            if !NOT_OURS.iter().any(|name| path.ends_with(name)) {
+                collect(&path, is_deep, files)?;
+            }
+        } else if is_text(&path, is_deep) {
             files.push(path);
         }
     }
     Ok(())
 }
 
+fn is_text(path: &Path, is_deep: bool) -> bool {
+    match path.extension() {
+        Some(end) => ENDS.iter().any(|text| end == *text),
+        None => is_deep && path.ends_with(".ci/run"),
+    }
+}
+
 /// What is wrong with a file.
 fn judged(name: &str, text: &str) -> Vec<String> {
-    let found = found(text);
+    let found = phrases::found(text, name.ends_with(".rs"));
     let exception = EXCEPTIONS.iter().any(|(file, _)| *file == name);
     match (exception, found.is_empty()) {
         (true, false) => Vec::new(),
         (true, true) => vec![format!("{name}: it needs no exception any more")],
         (false, _) => {
-            let line = |(line, word)| format!("{name}:{line}: `{word}`: name what is meant");
+            let line = |(line, words)| {
+                format!("{name}:{line}: `{words}`: name what is meant (docs/design/words.md)")
+            };
             found.into_iter().map(line).collect()
         }
     }
-}
-
-/// The words in a text, with the numbers of their lines.
-fn found(text: &str) -> Vec<(usize, &str)> {
-    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
-    let words = (1..).zip(text.lines()).flat_map(move |(number, line)| {
-        let words = line.split(move |c| !is_of_name(c));
-        words.map(move |word| (number, word))
-    });
-    words
-        .filter(|(_, word)| WORDS.iter().any(|listed| word.eq_ignore_ascii_case(listed)))
-        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TEXT: &str = "\
-// Nobody listens.
-let whomever = is_nobody(x);
-panic!(\"to whom? somebody's\")
-";
-
-    #[test]
-    fn the_words_are_found_and_not_names_with_them() {
-        let expected = [(1, "Nobody"), (3, "whom"), (3, "somebody")];
-        assert_eq!(found(TEXT), expected);
-    }
-
     #[test]
     fn an_exception_is_for_one_file_and_must_be_needed() {
         assert_eq!(
             judged("a.rs", "x\n// nobody\n"),
-            ["a.rs:2: `nobody`: name what is meant"]
+            ["a.rs:2: `nobody`: name what is meant (docs/design/words.md)"]
         );
         assert!(judged("docs/design/words.md", "nobody").is_empty());
         assert_eq!(judged("docs/design/words.md", "no client").len(), 1);
     }
 
     #[test]
+    fn tests_and_the_script_of_a_bare_machine_are_read() {
+        let root = root();
+        let mut files = Vec::new();
+        for folder in [".ci", "tests"] {
+            collect(&root.join(folder), true, &mut files).unwrap();
+        }
+        for name in [
+            ".ci/run",
+            "tests/netns/main.rs",
+            "tests/packet/main.rs",
+            "tests/kernels/guest.sh",
+        ] {
+            assert!(files.contains(&root.join(name)), "{name}");
+        }
+    }
+
+    #[test]
     fn the_project_names_what_it_means() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        if let Err(problems) = check(&root.canonicalize().unwrap()) {
+        if let Err(problems) = check(&root()) {
             panic!("{problems:#}");
         }
+    }
+
+    fn root() -> PathBuf {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        root.canonicalize().unwrap()
     }
 }

@@ -86,8 +86,8 @@ impl Ending {
             let made = time::timeout(EVICTION_TIMEOUT, cut).await.is_ok();
             ensure!(
                 made,
-                "the flows that the change before has ended are still being told; try again, \
-                 nothing is changed"
+                "the resets of the flows that the change before has cut are still being sent; nothing is \
+                 changed, try again in a moment"
             );
             self.policy = None;
         }

@@ -3,7 +3,7 @@
 //! clients wait and are not refused.
 
 use std::{
-    env, fs, io,
+    env, fs,
     net::SocketAddrV4,
     os::fd::{AsFd, OwnedFd},
     process,
@@ -70,12 +70,11 @@ fn line(words: &str) -> String {
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    said(sd_notify::notify(states), "is not told how this process is");
-}
-
-fn said(result: io::Result<()>, words: &str) {
-    if let Err(error) = result {
-        tracing::warn!("the supervisor {words}: {error}");
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(
+            "notify the supervisor ($NOTIFY_SOCKET) of the state of this process: {error}; it may take the process \
+             for dead, and restart it"
+        );
     }
 }
 
@@ -84,7 +83,11 @@ pub fn keep(place: &ListenerKey, listener: impl AsFd) {
     let name = name(place);
     let states = [NotifyState::FdStore, NotifyState::FdName(&name)];
     let kept = sd_notify::notify_with_fds(&states, &[listener.as_fd()]);
-    said(kept, "does not keep a listener");
+    if let Err(error) = kept {
+        tracing::warn!(
+            "leave the listener {name} with the supervisor: {error}; after a crash it is opened anew"
+        );
+    }
 }
 
 /// Has a listener kept no longer.
@@ -103,7 +106,9 @@ pub fn kept() -> Vec<(ListenerKey, OwnedFd)> {
     let names = match sd_notify::listen_fds_with_names() {
         Ok(names) => names.map(|(_, name)| name).collect::<Vec<_>>(),
         Err(error) => {
-            tracing::error!("what the supervisor has kept cannot be used: {error}");
+            tracing::error!(
+                "take the listeners that the supervisor has kept: {error}; they are opened anew"
+            );
             return Vec::new();
         }
     };
@@ -116,7 +121,9 @@ pub fn kept() -> Vec<(ListenerKey, OwnedFd)> {
         match (place(&name), descriptors.take_tcp_listener(number)) {
             (Some(place), Ok(Some(listener))) => kept.push((place, listener.into())),
             _ => {
-                tracing::error!(name, "what the supervisor has kept is no listener");
+                tracing::error!(
+                    "the supervisor has kept {name}, which is no TCP listener of a VIP: it is let go"
+                );
                 forget_name(&name);
             }
         }

@@ -65,7 +65,7 @@ pub(crate) struct Chart {
     /// What the columns are.
     pub(crate) axis: &'static str,
     pub(crate) columns: Vec<String>,
-    /// Whom the ratios are to.
+    /// The contestant that the ratios are to.
     pub(crate) reference: Option<String>,
     pub(crate) series: Vec<Series>,
 }
@@ -179,7 +179,7 @@ impl Rounds {
     }
 }
 
-/// Who comes when: in each round another contestant is the first.
+/// The order of contestants: in each round another contestant is the first.
 pub(crate) fn turns(round: usize, contestants: usize) -> impl Iterator<Item = usize> {
     (0..contestants).map(move |place| (round + place) % contestants)
 }
@@ -223,7 +223,7 @@ mod tests {
         let mut rounds = Rounds::new(["lb", "other"], ["1k", "1M"], Better::More);
         rounds.add(0, 0, 1, 5.0);
         assert_eq!(rounds.ratio("lb", "other", 1), None);
-        assert_eq!(rounds.ratio("lb", "nobody", 1), None);
+        assert_eq!(rounds.ratio("lb", "absent", 1), None);
         let chart = rounds.chart("t", "ns", "flows", Shape::Lines, None);
         assert_eq!(chart.series[0].values, [None, Spread::of([5.0])]);
         assert!(chart.series[0].ratios.is_empty());

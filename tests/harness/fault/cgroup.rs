@@ -22,7 +22,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// When there is no controller for memory, or nobody may make groups here.
+    /// When there is no controller for memory, or no group may be made here.
     pub fn new(name: &str, bytes: u64) -> Result<Self> {
         let root = Path::new("/sys/fs/cgroup");
         let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();

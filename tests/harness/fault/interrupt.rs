@@ -20,7 +20,7 @@ use crate::process;
 /// First argument of this program as a launcher.
 const LAUNCHER: &str = "start-unblocked";
 
-/// Knows whether somebody wants the program to end.
+/// Knows whether the program was interrupted.
 #[derive(Debug)]
 pub struct Interrupt {
     signals: SigSet,

@@ -1,6 +1,6 @@
 //! A process that is killed just before one of its steps: a change of a pinned map, a pin, a link of a
-//! program, a name in the file system, a change of the kernel's networks. Between two steps nobody else
-//! sees a difference, so whoever dies before each of them once has died everywhere.
+//! program, a name in the file system, a change of the kernel's networks. Between two steps no other
+//! process sees a difference, so a process that dies before each of them once has died everywhere.
 //!
 //! Of a connection that is handed over, what its threads do with sockets are steps as well: see
 //! [`kill_in_hand_over`].
@@ -164,12 +164,12 @@ fn start(instance: &str, pids: &[u32], moment: Moment, watch: Watch) -> Result<D
     let maps = pinned(instance);
     let (ready, is_ready) = std::sync::mpsc::channel();
     let for_thread = Arc::clone(&enough);
-    // Whoever follows a process must ask for it in the same thread.
+    // The thread that traces a process must be the one that waits for it.
     let thread = thread::Builder::new()
         .name("doom".to_owned())
         .spawn(move || {
             let seized = seize(pids[0]);
-            // Nobody waits for it but the caller, who waits.
+            // The caller waits for it, and nothing else does.
             let _heard = ready.send(());
             seized?;
             follow(&pids, &maps, (moment, watch), &for_thread)
@@ -230,7 +230,7 @@ fn seize(pid: Pid) -> Result<()> {
     Ok(())
 }
 
-/// Returning from here lets go of whoever is still followed.
+/// Returning from here detaches from every process that is still traced.
 fn follow(
     pids: &[Pid],
     maps: &BTreeMap<u32, String>,

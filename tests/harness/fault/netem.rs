@@ -73,7 +73,7 @@ impl Trouble {
         lan.ip_batch(&format!(
             "link add {LATE} type veth peer name {INNER}\nlink set {LATE} master br0\n"
         ))?;
-        // Those of whom frames come back are not there, and nobody is.
+        // Those whose frames come back are not there, and no other host is.
         lan.run(&format!(
             "bridge link set dev {LATE} learning off flood off mcast_flood off bcast_flood off"
         ))?;

@@ -11,7 +11,7 @@ use crate::{frames::raw, oracle::wire};
 pub const ECHO_REPLY: (u8, u8) = (0, 0);
 /// Asks for an echo.
 pub const ECHO_REQUEST: (u8, u8) = (8, 0);
-/// Nobody listens at the port.
+/// No socket listens at the port.
 pub const PORT_UNREACHABLE: (u8, u8) = (3, 3);
 /// Larger than the next link, and not to be cut.
 pub const TOO_BIG: (u8, u8) = (3, 4);

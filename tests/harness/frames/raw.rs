@@ -48,7 +48,7 @@ impl RawPort {
             .with_context(|| format!("open {interface} of {}", netns.name()))
     }
 
-    /// Sends one frame. While nobody has the time to empty the ring of a veth no frame is taken.
+    /// Sends one frame. While no CPU has the time to empty the ring of a veth no frame is taken.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the data plane of an instance has counted, which goes on whoever controls it.
+//! What the data plane of an instance has counted, which goes on over every control plane.
 
 use std::{collections::BTreeMap, iter};
 

@@ -17,7 +17,7 @@ use lb_user::{
 };
 
 /// Every id that waits in a queue of the instance, those of one SNAT address after those of another.
-/// They are taken out and put back, so nobody may open a flow meanwhile.
+/// They are taken out and put back, so no flow may be opened meanwhile.
 ///
 /// # Errors
 ///

@@ -101,11 +101,11 @@ impl<'t> Monitor<'t> {
         Ok(monitor)
     }
 
-    /// Stops, and fails unless nothing was told since the start.
+    /// Stops, and fails unless nothing was reported since the start.
     ///
     /// # Errors
     ///
-    /// With what was told.
+    /// With what was reported.
     pub fn ensure_silent(self) -> Result<()> {
         self.wait_for_mark(END)?;
         let told = self.process.stdout();
@@ -114,7 +114,7 @@ impl<'t> Monitor<'t> {
         Ok(())
     }
 
-    /// Changes an interface that nobody uses until that is told: its MTU, from this one on.
+    /// Changes the MTU of an unused interface, from this one on, until the change is reported.
     fn wait_for_mark(&self, mut mtu: u32) -> Result<()> {
         poll::until("the kernel to tell of a change", SOON, || {
             mtu += 1;

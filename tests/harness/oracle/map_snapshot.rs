@@ -185,7 +185,7 @@ impl View {
         Ok(())
     }
 
-    /// Whom the sockets of the cells talk to.
+    /// The peers of the sockets of the cells.
     fn add_peers(&mut self, instance: &str) -> Result<()> {
         let pin = Pins::new(instance).maps().join("LOCAL_PEERS");
         let pin = MapData::from_pin(pin).context("open the local peers")?;
@@ -202,7 +202,7 @@ impl View {
         Ok(())
     }
 
-    /// A Maglev table: who, where, and at which of its places.
+    /// A Maglev table: which backend, where, and at which of its places.
     fn table(&self, number: u32) -> Result<Vec<String>> {
         let table = self.maps.maglev(number)?.unwrap_or_default();
         let mut who = Vec::new();

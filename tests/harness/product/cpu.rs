@@ -19,7 +19,7 @@ use crate::{
     product::program::{Action, Port},
 };
 
-/// How often a thread looks for the other one before it lets somebody else use its CPU.
+/// How often a thread looks for the other one before it lets another process use its CPU.
 const LOOKS: u32 = 20_000;
 
 /// Two CPUs that this process may use; the same one twice where there is no other.

@@ -31,7 +31,7 @@ const FAIL: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(10);
 /// For one-shot commands of `lb`, in seconds; `timeout` kills one that hangs.
 const ANSWER_SECS: &str = "30";
-/// A user whom every system has and who owns nothing.
+/// A user that every system has and that owns nothing.
 pub const USER: u32 = 65534;
 
 /// A running `lb run`; on drop it is stopped and `lb down` removes its data plane.
@@ -471,7 +471,7 @@ pub fn prepare(site: &Site, config: &str, user: u32) -> Result<String> {
 ///
 /// When the program cannot be copied.
 pub fn unprivileged(site: &Site, capabilities: &str) -> Result<Vec<String>> {
-    // The workspace may lie where nobody else can read.
+    // The workspace may lie where no other user can read.
     let copy = site.dir().join("lb");
     if !copy.exists() {
         fs::copy(binary("LB_BIN", "lb")?, &copy).context("copy lb")?;

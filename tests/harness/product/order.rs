@@ -33,7 +33,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// Fails unless the command did what it was told.
+    /// Fails unless the command succeeded.
     ///
     /// # Errors
     ///

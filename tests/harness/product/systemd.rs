@@ -120,7 +120,7 @@ impl<'t> Systemd<'t> {
     ///
     /// # Errors
     ///
-    /// When nobody can be asked.
+    /// When systemd does not answer.
     pub fn arguments(&self, pid: &str) -> Result<Vec<String>> {
         let file = format!("/proc/{pid}/cmdline");
         let output = process::finish(self.inside("cat").arg(file))?;
@@ -143,7 +143,7 @@ impl<'t> Systemd<'t> {
     ///
     /// # Errors
     ///
-    /// When nobody can be asked.
+    /// When systemd does not answer.
     pub fn kill(&self, pid: &str) -> Result<()> {
         process::finish(self.inside("kill").args(["-KILL", pid])).map(drop)
     }
@@ -285,7 +285,7 @@ fn write_units(site: &Site, config: &str, settings: &str) -> Result<()> {
     let folder = units(site);
     fs::create_dir_all(folder.join("lb.service.d"))?;
     let file = site.write("lb.yaml", config)?;
-    // The workspace may lie where nobody else can read.
+    // The workspace may lie where no other user can read.
     let program = site.dir().join("lb");
     fs::copy(binary("LB_BIN", "lb")?, &program).context("copy lb")?;
     fs::set_permissions(&program, Permissions::from_mode(0o755))?;

@@ -71,7 +71,7 @@ impl Answers {
     }
 
     /// From now on one of three requests gets 500, in no order: one of three servers behind the node is
-    /// not ready, and nobody knows which one answers.
+    /// not ready, and which one answers is open.
     pub fn throw_dice(&self) {
         self.turn(DICE);
     }
@@ -147,7 +147,7 @@ fn serve(address: SocketAddr, shared: &Shared) -> Result<()> {
                 (DICE, _) => 200,
                 (status, _) => status,
             };
-            // Who asks may go away at any time.
+            // The client may go away at any time.
             let _gone = reply(&connection, status);
         }
     }

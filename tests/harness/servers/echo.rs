@@ -217,7 +217,7 @@ fn repeat(
 ) -> Result<()> {
     for line in requests.lines() {
         let line = match line {
-            // Whoever forgets a connection without a word is no failure of ours.
+            // A client that forgets a connection without a FIN is no failure of ours.
             Err(silence) if silence.kind() == ErrorKind::WouldBlock => return Ok(()),
             line => line.context("read a line")?,
         };

@@ -105,12 +105,12 @@ fn serve(mut stream: &TcpStream, name: &[u8]) {
     let _gone: std::io::Result<()> = tell();
 }
 
-/// Connects to `to` and sends the pieces, this long one after the other; who says his name, if anybody
+/// Connects to `to` and sends the pieces, this long one after the other; the name that the server sends, if one
 /// does before the connection ends.
 ///
 /// # Errors
 ///
-/// When nobody does either, or the bytes that he got are not those that were sent.
+/// When no server does either, or the bytes that it got are not those that were sent.
 pub fn ask(to: SocketAddrV4, pieces: &[&[u8]], pause: Duration) -> Result<Option<String>> {
     match open(None, to) {
         Err(error) if was_reset(&error) => Ok(None),
@@ -128,7 +128,7 @@ pub fn ask_on(mut stream: TcpStream, pieces: &[&[u8]], pause: Duration) -> Resul
         if number > 0 {
             thread::sleep(pause);
         }
-        // Who is refused at once has closed.
+        // A connection that is refused at once is closed.
         if stream.write_all(piece).is_err() {
             break;
         }

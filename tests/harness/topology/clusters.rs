@@ -32,7 +32,7 @@ const CLUSTERS: [(&str, [(&str, u8); 2]); 3] = [
 /// The namespaces of one run; all go with it.
 #[derive(Debug)]
 pub struct Clusters {
-    /// Who asks.
+    /// Sends the requests.
     pub client: Host,
     /// The clusters.
     pub clusters: Vec<Cluster>,

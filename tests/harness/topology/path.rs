@@ -39,9 +39,9 @@ pub const fn address(network: usize, third: u8, fourth: u8) -> Ipv4Addr {
 /// The namespaces of one run; all go with it.
 #[derive(Debug)]
 pub struct Path {
-    /// Who asks.
+    /// Sends the requests.
     pub client: Host,
-    /// Who answers, in both networks behind the load balancer.
+    /// Answers them, in both networks behind the load balancer.
     pub server: Host,
     /// What is between them and the load balancer.
     pub wire: Netns,

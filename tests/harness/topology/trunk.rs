@@ -107,7 +107,7 @@ pub struct Trunk {
     pub tenants: [Tenant; 2],
     /// Hub nodes.
     pub nodes: Vec<Host>,
-    /// Somebody on the trunk without a tag.
+    /// A host on the trunk without a tag.
     pub outsider: Host,
     /// The switch of the trunk.
     pub trunk: Netns,
@@ -143,7 +143,7 @@ impl Trunk {
         let mgmt_lan = site.switch("mlan")?;
         site.join(&trunk, "br0", TENANT_NIC)?;
         site.join(&mgmt_lan, "br0", MGMT_NIC)?;
-        // The kernel has nobody else on this end who could see to it; a real NIC polls anyway.
+        // No other program on this end could see to it; a real NIC polls anyway.
         set(&site.lb, TENANT_NIC, &GRO)?;
         ports.trunk(&trunk, LB_PORT)?;
         ports.pass(&mgmt_lan, LB_PORT)?;

@@ -29,7 +29,7 @@ use crate::{
 /// Longer than four lost SYNs in a row (1 + 2 + 4 + 8 s), so that a failure is a failure.
 const TIMEOUT_SECS: u32 = 20;
 
-/// Who answered a connection, and whom it took for its peer.
+/// The server that answered a connection, and the peer that it saw.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The node's short name.
@@ -62,7 +62,7 @@ impl Transfer {
 ///
 /// # Errors
 ///
-/// When nobody answers within 20 s, or the connection is refused.
+/// When no server answers within 20 s, or the connection is refused.
 pub fn open(from: Option<Ipv4Addr>, to: SocketAddrV4) -> Result<TcpStream> {
     open_from(from.map(|address| SocketAddrV4::new(address, 0)), to)
 }

@@ -33,7 +33,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Begins on a connection on which nobody else says anything.
+    /// Begins on a connection on which no other bytes are sent.
     ///
     /// # Errors
     ///

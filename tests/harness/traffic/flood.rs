@@ -1,4 +1,4 @@
-//! A flood of SYNs whose sources are somebody else's addresses.
+//! A flood of SYNs whose sources are other hosts' addresses.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

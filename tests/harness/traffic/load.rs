@@ -130,7 +130,7 @@ impl Load {
         })
     }
 
-    /// One connection after the other to whoever has this name at a shared VIP.
+    /// One connection after the other to the server that has this name at a shared VIP.
     ///
     /// # Errors
     ///
@@ -260,7 +260,7 @@ impl Mirror {
             let mut datagram = [0; 64];
             while !stopped.load(Ordering::Relaxed) {
                 if let Ok((length, from)) = socket.recv_from(&mut datagram) {
-                    // Whoever is not there any more is no failure of ours.
+                    // A server that is not there any more is no failure of ours.
                     let _gone = socket.send_to(datagram.get(..length).unwrap_or_default(), from);
                 }
             }

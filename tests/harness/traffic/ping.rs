@@ -24,7 +24,7 @@ use crate::netns::Netns;
 const REQUESTS: u16 = 3;
 /// How long to wait for the reply to each.
 const TIMEOUT: Duration = Duration::from_millis(700);
-/// Tells our replies from those to somebody else in the namespace.
+/// Tells our replies from those to other sockets of the namespace.
 const IDENTIFIER: u16 = 0x6c62;
 
 const ECHO_REPLY: u8 = 0;
@@ -72,7 +72,7 @@ fn ping_here(to: Ipv4Addr) -> Result<Ping> {
         ) {
             Ok(_) => {}
             Err(Errno::ENETUNREACH) => return Ok(Ping::NoRoute),
-            // What the kernel says when nobody answered ARP for an earlier request.
+            // What the kernel says when no host answered ARP for an earlier request.
             Err(Errno::EHOSTUNREACH) => continue,
             Err(error) => return Err(error).context("send"),
         }

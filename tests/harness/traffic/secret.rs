@@ -32,7 +32,7 @@ impl SecretFlow {
     ///
     /// # Errors
     ///
-    /// When nobody does.
+    /// When no server answers.
     pub fn open(netns: &Netns, from: Option<SocketAddrV4>, to: SocketAddrV4) -> Result<Self> {
         let stream = netns.inside(|| client::open_from(from, to))??;
         let mut flow = Self {
@@ -51,7 +51,7 @@ impl SecretFlow {
         Ok(flow)
     }
 
-    /// Who answers.
+    /// The server that answers.
     pub fn server(&self) -> &str {
         &self.server
     }

@@ -24,7 +24,7 @@ use crate::{process, topology::Host, traffic::client};
 
 /// How long a word may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a server that nobody asks looks whether it is to end, in milliseconds.
+/// How often a server without connections looks whether it is to end, in milliseconds.
 const LOOK_MS: i64 = 100;
 /// The first port of a client.
 const FIRST_PORT: u16 = 10_000;
@@ -36,9 +36,9 @@ type Word = [u8; 8];
 /// Which end closes first, and has TIME_WAIT then.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Closer {
-    /// Whoever connected.
+    /// The end that connected.
     Client,
-    /// Whoever accepted.
+    /// The end that accepted.
     Backend,
 }
 
@@ -164,7 +164,7 @@ pub struct Load<'l> {
     pub workers: usize,
     /// How many in a second at most; none: as many as go.
     pub rate: Option<u32>,
-    /// Who closes the connection with this number.
+    /// The end that closes the connection with this number.
     pub closer: fn(u32) -> Closer,
 }
 

@@ -1,4 +1,4 @@
-//! A bench in namespaces of its own that somebody ends in the middle: nothing of it stays, nor of what it has changed on the
+//! A bench in namespaces of its own that is interrupted in the middle: nothing of it stays, nor of what it has changed on the
 //! machine.
 
 use std::{fs, path::Path, process::Command, time::Duration};

@@ -131,7 +131,7 @@ fn what_cannot_be_measured_is_said_before_lb_is_started() -> Result<()> {
     Ok(())
 }
 
-/// The file is valid, but the service is not for the generator: it is told where to look, and lb is taken down.
+/// The file is valid, but the service is not for the generator: its message says where to look, and lb is taken down.
 #[privileged_test]
 fn segments_that_do_not_arrive_end_the_bench() -> Result<()> {
     let path = hosts()?;

@@ -53,7 +53,7 @@ struct Record {
 }
 
 /// G3: whatever comes, each packet has one verdict, and each that is not served one reason, whether
-/// its sender was told or not.
+/// its sender got an answer or not.
 #[privileged_test]
 fn g3_every_packet_is_in_the_ledger_with_refusals_in_the_mix() -> Result<()> {
     let topology = Topology::poc()?;
@@ -94,10 +94,10 @@ fn g3_every_packet_is_in_the_ledger_with_refusals_in_the_mix() -> Result<()> {
     assert_eq!(lb.refused("budget_spent")?, 20, "{:#?}", lb.drops()?);
     assert_eq!(lb.refused("denied")?, 20);
     assert_eq!(lb.dropped("no_service")?, 100);
-    let (told, lost) = (lb.refused("no_flow")?, lb.dropped("no_flow")?);
-    assert_eq!(told + lost, STRAYS);
+    let (answered, lost) = (lb.refused("no_flow")?, lb.dropped("no_flow")?);
+    assert_eq!(answered + lost, STRAYS);
     // Answers have a rate, about a thousand in a second and CPU.
-    ensure!(told > 500, "{told} of {STRAYS} answered");
+    ensure!(answered > 500, "{answered} of {STRAYS} answered");
     Ok(())
 }
 
@@ -217,7 +217,7 @@ fn g5_a_snat_port_tells_its_client() -> Result<()> {
         }
     }
     let another = SocketAddrV4::new(SNAT, if snat.port() == 2000 { 2001 } else { 2000 });
-    assert!(lb.who(another)?.is_empty(), "nobody had it");
+    assert!(lb.who(another)?.is_empty(), "no flow had it");
     let stranger = SocketAddrV4::new(VIP, 2000);
     let error = lb
         .who(stranger)

@@ -115,7 +115,7 @@ struct Record {
     duration_ms: Option<u64>,
 }
 
-/// The log says when a flow was, also if nobody could write it down then.
+/// The log says when a flow was, also if no process could write it down then.
 #[privileged_test]
 fn the_flow_log_knows_when_a_flow_was_while_the_control_plane_was_down() -> Result<()> {
     let topology = Topology::poc()?;

@@ -30,7 +30,7 @@ const SILENT: usize = 500;
 const KILLS: u32 = 200;
 /// Where the connection goes that outlives all kills.
 const KEPT: SocketAddrV4 = SocketAddrV4::new(VIP, 7001);
-/// Where nobody answers, and how many flows go there each time.
+/// Where no server answers, and how many flows go there each time.
 const DARK: SocketAddrV4 = SocketAddrV4::new(VIP, 7002);
 const CROWD: u64 = 4000;
 
@@ -115,7 +115,7 @@ fn survive(kills: u32, dice: &mut Dice) -> Result<()> {
 }
 
 /// Two services more: for the connection that stays, with the same backend, and for those that
-/// nobody answers.
+/// no server answers.
 fn killed_config() -> Config {
     config()
         .service("echo-a", |echo| echo.with("idle_timeout: 500ms"))
@@ -154,7 +154,7 @@ fn kill_once(
     Ok(!lb.process().stdout().contains("ready"))
 }
 
-/// Half-open flows that nobody answers.
+/// Half-open flows that no server answers.
 struct Crowd {
     flood: Flood,
     port: RawPort,
@@ -162,7 +162,7 @@ struct Crowd {
 
 impl Crowd {
     fn new(topology: &Topology) -> Result<Self> {
-        const NOBODY: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
+        const UNUSED: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
         let node = &topology.nodes[0].netns;
         node.run("nft add table ip dark")?;
         node.run("nft add chain ip dark in { type filter hook input priority 0 ; }")?;
@@ -170,7 +170,7 @@ impl Crowd {
             "nft add rule ip dark in tcp dport {DNS_NODE_PORT} drop"
         ))?;
         let sources = (120..250).map(|host| Ipv4Addr::new(192, 168, 203, host));
-        let way = [NOBODY, topology.mac(TENANT_NIC)?];
+        let way = [UNUSED, topology.mac(TENANT_NIC)?];
         Ok(Self {
             flood: Flood::new(way, sources.collect(), DARK),
             port: RawPort::open(&topology.client().netns, "eth0")?,

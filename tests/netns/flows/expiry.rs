@@ -87,7 +87,7 @@ fn a_late_segment_is_reset_when_the_reset_was_lost() -> Result<()> {
     Ok(())
 }
 
-/// The numbers of such a reset, for a segment that nobody ever had a connection for.
+/// The numbers of such a reset, for a segment of a connection that there never was.
 #[privileged_test]
 fn a_stray_segment_gets_a_reset_with_its_own_number() -> Result<()> {
     let topology = Topology::poc()?;
@@ -168,7 +168,7 @@ fn a_connection_that_talks_never_ends() -> Result<()> {
     Ok(())
 }
 
-/// A SYN to a backend that says nothing has its own, shorter time, and ends in silence: nobody has a
+/// A SYN to a backend that says nothing has its own, shorter time, and ends in silence: neither end has a
 /// connection.
 #[privileged_test]
 fn a_half_open_flow_ends_after_its_time() -> Result<()> {
@@ -203,7 +203,7 @@ fn a_half_open_flow_ends_after_its_time() -> Result<()> {
     Ok(())
 }
 
-/// UDP: what was never replied to ends sooner than what was; nobody is told, and the next datagram
+/// UDP: what was never replied to ends sooner than what was; neither end gets an error, and the next datagram
 /// is served again.
 #[privileged_test]
 fn a_udp_flow_ends_after_its_time() -> Result<()> {

@@ -19,7 +19,7 @@ const NODE: Ipv4Addr = Ipv4Addr::new(10, 32, 96, 105);
 /// Long against anything that must happen, short against a default timeout.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// Where no service listens.
-const NOBODY: SocketAddrV4 = SocketAddrV4::new(VIP, 9);
+const NO_SERVICE: SocketAddrV4 = SocketAddrV4::new(VIP, 9);
 /// What must come at once comes within this.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(200);
 
@@ -69,13 +69,13 @@ pub(crate) fn udp_server(topology: &Topology) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends datagrams to nobody, which are dropped and counted.
-pub(crate) fn send_to_nobody(topology: &Topology, count: usize) -> Result<()> {
+/// Sends datagrams to a port without a service, which are dropped and counted.
+pub(crate) fn send_without_service(topology: &Topology, count: usize) -> Result<()> {
     let client = topology.client();
     client.netns.inside(|| -> Result<()> {
         let socket = UdpSocket::bind((client.address, 0))?;
         for _ in 0..count {
-            socket.send_to(b"?", NOBODY)?;
+            socket.send_to(b"?", NO_SERVICE)?;
         }
         Ok(())
     })?
@@ -100,7 +100,7 @@ pub(crate) fn wait_for_answers(lb: &Lb<'_>) -> Result<()> {
     })
 }
 
-/// Waits until no flow is live; then every id is in the queue exactly once, and nobody's usage counts
+/// Waits until no flow is live; then every id is in the queue exactly once, and no network's usage counts
 /// any.
 pub(crate) fn ensure_all_ids_are_free(topology: &Topology, lb: &Lb<'_>) -> Result<()> {
     let status = poll::until("no live flows", LIMIT, || {

@@ -89,7 +89,7 @@ fn a_cell_reaches_a_node_from_its_local_ports() -> Result<()> {
     Ok(())
 }
 
-/// A refusal comes back to the cell, from whom it asks; whoever knocks at its ports hears nothing.
+/// A refusal comes back to the cell, from the host it connects to; a host that connects to its ports gets no answer.
 #[privileged_test]
 fn a_closed_port_refuses_the_cell_and_the_cell_is_silent_to_strangers() -> Result<()> {
     let topology = Topology::poc()?;
@@ -103,7 +103,7 @@ fn a_closed_port_refuses_the_cell_and_the_cell_is_silent_to_strangers() -> Resul
         let error = in_cell(&topology, || {
             Ok(TcpStream::connect_timeout(&closed, limit).err())
         })?;
-        let error = error.context("nobody listens")?;
+        let error = error.context("no socket listens")?;
         assert_eq!(error.kind(), kind, "port {port}");
     }
 
@@ -111,7 +111,7 @@ fn a_closed_port_refuses_the_cell_and_the_cell_is_silent_to_strangers() -> Resul
         let to = SocketAddr::from((SNAT, port));
         let at_node = &topology.nodes[0].netns;
         let error = at_node.inside(|| TcpStream::connect_timeout(&to, SILENCE).err())?;
-        Ok::<_, anyhow::Error>(error.context("nobody listens")?.kind())
+        Ok::<_, anyhow::Error>(error.context("no socket listens")?.kind())
     };
     let ports = [FIRST_LEG_PORT - 1, FIRST_LEG_PORT, FIRST_LOCAL_PORT - 1];
     for port in ports.into_iter().chain([FIRST_LOCAL_PORT, u16::MAX]) {
@@ -121,7 +121,7 @@ fn a_closed_port_refuses_the_cell_and_the_cell_is_silent_to_strangers() -> Resul
     Ok(())
 }
 
-/// A flow's port is never the cell's, whoever in it asks for one.
+/// A flow's port is never the cell's, whichever socket of it wants one.
 #[privileged_test]
 fn a_cell_has_no_other_ports() -> Result<()> {
     let topology = Topology::poc()?;

@@ -125,7 +125,7 @@ pub(crate) fn silence(host: &Host) -> Result<()> {
     let chain =
         "nft add chain ip silent in { type filter hook prerouting priority -300 ; policy drop ; }";
     host.netns.run(chain)?;
-    // What it says to itself is nobody else's matter.
+    // What it sends to itself concerns no other host.
     let itself = "nft add rule ip silent in iif lo accept";
     host.netns.run(itself).map(drop)
 }

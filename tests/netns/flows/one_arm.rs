@@ -82,7 +82,7 @@ fn tenants_of_a_trunk_reach_the_workers_of_their_own_vlan() -> Result<()> {
 }
 
 /// A client and the first worker reach both workers, the client's peer is the VIP alone, and the
-/// workers see nobody but the SNAT address.
+/// workers see the SNAT address alone.
 fn prove(
     site: &Site,
     peers: &Peers<'_>,
@@ -133,7 +133,7 @@ fn prove(
     Ok(())
 }
 
-/// Who answers a host at the VIP.
+/// The servers that answer a host at the VIP.
 fn answers(from: &Host, certificate: &Path) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for _ in 0..CONNECTIONS / 2 {

@@ -38,7 +38,7 @@ fn an_empty_pool_refuses() -> Result<()> {
     refuses(&config_of(&[]), "no_backend")
 }
 
-/// So does a pool whose backend nobody can find on the network.
+/// So does a pool whose backend is not on the network.
 #[privileged_test]
 fn a_backend_that_is_not_there_refuses() -> Result<()> {
     let absent = Ipv4Addr::new(10, 32, 96, 200);
@@ -109,7 +109,7 @@ fn a_network_above_its_budget_refuses() -> Result<()> {
     ensure_all_ids_are_free(&topology, &lb)
 }
 
-/// Whom the rules deny learns nothing; with `reject` he learns that at once.
+/// A client that the rules deny gets no answer; with `reject` it gets one at once.
 #[privileged_test]
 fn the_denied_meet_silence_unless_the_service_rejects() -> Result<()> {
     for is_loud in [false, true] {
@@ -127,7 +127,7 @@ fn the_denied_meet_silence_unless_the_service_rejects() -> Result<()> {
     Ok(())
 }
 
-/// Who asks a VIP for what it does not have learns nothing; with `reject` he learns that at once.
+/// A client that sends to a VIP what it has no service for gets no answer; with `reject` it gets one at once.
 #[privileged_test]
 fn a_port_of_no_service_is_silent_unless_the_network_rejects() -> Result<()> {
     for is_loud in [false, true] {
@@ -226,7 +226,7 @@ fn at_once(elapsed: Duration) -> Result<()> {
 /// Sends a datagram that must come back as unreachable; how long that took.
 fn unreachable(socket: &UdpSocket) -> Result<Duration> {
     let start = Instant::now();
-    socket.send(b"anybody?").context("send")?;
+    socket.send(b"hello?").context("send")?;
     match socket.recv(&mut [0]) {
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(start.elapsed()),
         Err(error) => Err(error).context("not refused"),

@@ -48,7 +48,7 @@ fn a_request_to_the_vip_arrives_at_the_node_port() -> Result<()> {
     Ok(())
 }
 
-/// A3: backends have no route to tenants, need none, and know nobody but the SNAT address.
+/// A3: backends have no route to tenants, need none, and know the SNAT address alone.
 #[privileged_test]
 fn backends_need_no_route_to_tenants_and_see_only_the_snat_address() -> Result<()> {
     let topology = Topology::poc()?;

@@ -19,7 +19,7 @@ fn a_client_behind_a_tenant_router_is_served() -> Result<()> {
     let far = topology.add_routed_client()?;
     let peers = Peers::start(&topology)?;
     {
-        // Without the route in the configuration nobody may come from there.
+        // Without the route in the configuration no client may come from there.
         let lb = Lb::start(&topology, CONFIG)?;
         let refused = programs::dig(&far.host, DNS, DNS_NAME, "TXT");
         ensure!(refused.is_err(), "{refused:?}");

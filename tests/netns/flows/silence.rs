@@ -1,4 +1,4 @@
-//! A flow that ended unheard: nobody got a reset, and each end learns of it when it speaks.
+//! A flow that ended unheard: neither end got a reset, and each gets one when it sends.
 
 use std::{
     io::Write as _,

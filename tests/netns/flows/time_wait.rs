@@ -17,8 +17,8 @@ use crate::{
 const WORKERS: usize = 64;
 
 /// Where the backend closes first and there are fewer ports than connections within a minute, a tuple
-/// comes back while the backend's end of the last connection rests in TIME_WAIT. Nobody fails, and
-/// every word comes back; what it costs is printed beside the same without `lb`.
+/// comes back while the backend's end of the last connection rests in TIME_WAIT. No connection fails, and
+/// every byte comes back; what it costs is printed beside the same without `lb`.
 #[privileged_test]
 fn tuples_in_time_wait_are_used_again() -> Result<()> {
     let (count, ports): (u32, u16) = match std::env::var_os("LB_TEST_LONG") {

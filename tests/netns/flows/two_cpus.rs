@@ -29,11 +29,11 @@ use crate::flows::life::{self, ensure_all_ids_are_free, line};
 const TUPLES: u8 = 8;
 /// Ids for them and for the real connections, so few that each is taken again within milliseconds.
 const IDS: u8 = 64;
-/// The service that forged segments go to, and the node behind it, where nobody listens.
+/// The service that forged segments go to, and the node behind it, where no socket listens.
 const FORGED: &str = "192.168.203.110:8000";
 const NODE: &str = "10.32.96.107:30800";
-/// A station that nobody is: what is sent to the forged addresses reaches no stack.
-const NOBODY: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
+/// A MAC that no station has: what is sent to the forged addresses reaches no stack.
+const UNUSED: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
 const CLIENT_ISN: u32 = 1000;
 const NODE_ISN: u32 = 5000;
 /// Frames between two looks at the clock.
@@ -124,7 +124,7 @@ impl Storm {
             [(SYN_ONLY, 0), (ACK_ONLY, 1), (FIN_ACK, 1), (RST_ONLY, 1)].map(|(flags, after)| {
                 let ack = if after == 0 { 0 } else { NODE_ISN + 1 };
                 let frame = packet::tcp(&client, FORGED, flags).numbers(CLIENT_ISN + after, ack);
-                frame.between(NOBODY, nic).bytes()
+                frame.between(UNUSED, nic).bytes()
             })
         };
         let reply = |port: u16| {

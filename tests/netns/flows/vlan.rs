@@ -25,7 +25,7 @@ use crate::oracle::Oracle;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Somebody else on the trunk.
+/// Another host on the trunk.
 const STRANGER: Mac = Mac::new([2, 0, 0, 0, 0x57, 1]);
 /// An Ethernet type for experiments (IEEE 802).
 const EXPERIMENT: u16 = 0x88b5;
@@ -67,7 +67,7 @@ fn each_tenant_of_a_trunk_reaches_its_own_control_plane() -> Result<()> {
     Ok(())
 }
 
-/// Tags that nobody declared, service tags, and link control are the host's, byte by byte.
+/// Tags that are not configured, service tags, and link control are the host's, byte by byte.
 #[privileged_test]
 fn what_belongs_to_no_network_passes_untouched() -> Result<()> {
     let trunk = Trunk::build()?;

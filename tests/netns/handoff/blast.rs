@@ -29,7 +29,7 @@ const ROUNDS: usize = 5;
 /// The first node hears before it speaks, the second one speaks at once.
 const WAYS: [(&str, &str); 2] = [(NAMES[0], "hears first"), (NAMES[1], "speaks first")];
 
-/// B15: all bytes come, whoever goes on with the connection.
+/// B15: all bytes come, whether XDP or the process goes on with the connection.
 #[privileged_test]
 fn b15_who_does_not_wait_behind_his_hello_loses_nothing() -> Result<()> {
     let topology = Topology::poc()?;

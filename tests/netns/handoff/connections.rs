@@ -63,7 +63,7 @@ pub(crate) fn outcomes(lb: &Lb<'_>) -> Result<BTreeMap<String, u64>> {
     let status = lb.tell(&["status", "-o", "json"])?.done()?;
     let status: serde_json::Value = serde_json::from_str(&status)?;
     let counted = &status["shared"]["shared"];
-    // Nothing is counted of a service that nobody has come to.
+    // Nothing is counted of a service that no client has come to.
     let copied: Option<BTreeMap<String, u64>> = serde_json::from_value(counted["copied"].clone())?;
     let mut outcomes = copied.unwrap_or_default();
     let handed_over = counted["handed_over"].as_u64().unwrap_or_default();
@@ -131,7 +131,7 @@ fn b15_a_connection_is_handed_over_and_is_a_flow() -> Result<()> {
     wait_for(&lb, 0)
 }
 
-/// One end closes its side and still hears; and who is reset takes the other with him.
+/// One end closes its side and still hears; and one that is reset takes the other with it.
 #[privileged_test]
 fn b15_ends_close_and_reset_as_they_like() -> Result<()> {
     let topology = Topology::poc()?;
@@ -206,7 +206,7 @@ fn go_on(transfers: &[Transfer<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// What a process is told changes nothing of a transfer in either direction; the process itself does not
+/// What a process is ordered changes nothing of a transfer in either direction; the process itself does not
 /// either.
 #[privileged_test]
 fn b15_a_process_that_stops_or_dies_changes_nothing() -> Result<()> {
@@ -358,7 +358,7 @@ fn b15_a_backend_may_speak_at_any_moment() -> Result<()> {
     Ok(())
 }
 
-/// Who has nothing but the least privileges hands over as well.
+/// A process that has nothing but the least privileges hands over as well.
 #[privileged_test]
 fn b15_the_least_privileges_are_enough() -> Result<()> {
     let topology = Topology::poc()?;

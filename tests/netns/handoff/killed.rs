@@ -71,7 +71,7 @@ const FROM_SPLICE: [Moment; 7] = [
 ];
 /// `TCP_REPAIR` of a socket: on, then off.
 const REPAIR: &str = "setsockopt 6.19";
-/// `SO_REUSEADDR` of one that was: who listens at its port meanwhile cannot.
+/// `SO_REUSEADDR` of one that was: a socket that listens at its port meanwhile cannot.
 const SHARE: &str = "setsockopt 1.2";
 /// Longer than a port stays lent to a process that is gone (two minutes), from the last word of a backend on,
 /// who gives his client up after one and says so for another one.
@@ -136,7 +136,7 @@ fn kill_at(moments: impl Iterator<Item = Moment>, after: After) -> Result<Vec<En
     let line = Line::new(client, SHARED, live, PORT)?.saying(named(NAMES[0].as_bytes()));
     let _teller =
         Teller::start_listening(&node.netns, SocketAddrV4::new(node.address, PORT), NAMES[1])?;
-    // A hello that did not get there leaves a flow of which nobody hears any more.
+    // A hello that did not get there leaves a flow of which neither end hears any more.
     let config = config(&topology, ROUTES)
         .network("mgmt", |mgmt| mgmt.snat_ports(1024, 2047))
         .service("shared", |shared| shared.set("idle_timeout", "30s"))
@@ -255,12 +255,12 @@ fn ensure_is_told(followed: &Followed, ended: Ended) -> Result<()> {
     match (is_held, is_sent) {
         (_, true) => ensure!(ended == Ended::Answered, "sent, and lost"),
         (true, _) => ensure!(ended == Ended::Silent, "a word of the kernel"),
-        _ => ensure!(ended != Ended::Answered, "answered by whom"),
+        _ => ensure!(ended != Ended::Answered, "answered by which server"),
     }
     Ok(())
 }
 
-/// Nobody's connection any more takes part in this.
+/// No connection takes part in this any more.
 fn ask_in(client: &Host) -> Result<Option<String>> {
     let hello = named(NAMES[1].as_bytes());
     client

@@ -21,7 +21,7 @@ const WORDS: usize = 50;
 /// Connections of each kind.
 const EACH: u64 = 3;
 
-/// Who takes small segments, and by what.
+/// Which end takes small segments, and by what.
 #[derive(Clone, Copy, Debug)]
 enum Small {
     /// The route says so.
@@ -30,7 +30,7 @@ enum Small {
     Link,
 }
 
-/// B15: whoever carries it, all of it arrives.
+/// B15: whether XDP or the process carries it, all of it arrives.
 #[privileged_test]
 fn b15_ends_that_take_small_segments_get_all() -> Result<()> {
     let topology = Topology::poc()?;

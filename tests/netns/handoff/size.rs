@@ -1,4 +1,4 @@
-//! Ends that take segments of different sizes are told of the smaller one, so that their connections can be
+//! Ends that take segments of different sizes get the smaller one as MSS, so that their connections can be
 //! handed over all the same.
 
 use anyhow::{Result, ensure};
@@ -35,7 +35,7 @@ fn counts(lb: &Lb<'_>) -> Result<(u64, u64)> {
 }
 
 /// A backend that takes less than the client's network carries, as pods of an overlay do: the first connection
-/// is copied, and from then on clients are told; a process that takes over goes on so.
+/// is copied, and from then on clients get its size; a process that takes over goes on so.
 #[privileged_test]
 fn clients_are_told_what_the_backend_takes() -> Result<()> {
     let topology = Topology::poc()?;
@@ -61,7 +61,7 @@ fn clients_are_told_what_the_backend_takes() -> Result<()> {
     Ok(())
 }
 
-/// A client that takes less than the backend's network carries: its backend is told so at once.
+/// A client that takes less than the backend's network carries: its backend gets that size at once.
 #[privileged_test]
 fn a_backend_is_told_what_its_client_takes() -> Result<()> {
     let topology = Topology::poc()?;

@@ -34,7 +34,7 @@ const TENANTS: [(&str, u16); 2] = [("t1", PORT), ("t2", PORT + 1)];
 const LOG: &str = "LB_LOG=info,lb_user::proxy::splice::port_lease=debug";
 const HELD: &str = "a client was held microseconds=";
 
-/// B15: everybody gets to whom he asks for, and nearly everybody is handed over.
+/// B15: every client reaches the server that it names, and nearly every connection is handed over.
 #[privileged_test]
 fn b15_two_tenants_are_handed_over_side_by_side() -> Result<()> {
     let trunk = Trunk::build()?;

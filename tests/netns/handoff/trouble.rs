@@ -65,7 +65,7 @@ fn b15_loss_disorder_and_duplicates_change_nothing() -> Result<()> {
     thread::scope(|scope| {
         let carriers = scope.spawn(|| carry_all(&line));
         let refused = ask_all(client)?;
-        ensure!(refused <= 2, "{refused} got nobody");
+        ensure!(refused <= 2, "{refused} got no server");
         carriers.join().map_err(|_| anyhow!("a carrier panicked"))?
     })?;
 
@@ -129,7 +129,7 @@ fn carry_all(line: &Line<'_>) -> Result<()> {
     })
 }
 
-/// Short connections, many at a time; how many of them got nobody.
+/// Short connections, many at a time; how many of them got no server.
 fn ask_all(client: &Host) -> Result<usize> {
     let name = NAMES[1];
     let hello = &named(name.as_bytes());

@@ -35,7 +35,7 @@ fn e7_a_flapping_backend_is_damped() -> Result<()> {
     Ok(())
 }
 
-/// E7: who comes back has its share step by step.
+/// E7: a backend that comes back has its share step by step.
 #[privileged_test]
 fn e7_a_backend_that_comes_back_starts_slowly() -> Result<()> {
     let topology = Topology::poc()?;

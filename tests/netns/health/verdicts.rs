@@ -242,8 +242,8 @@ pub(crate) fn alive(connection: &TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// E8, E11: nobody is up before anybody was asked; meanwhile, and when all are down, a connection is
-/// refused at once and none reaches a node; who comes back is in again without any help.
+/// E8, E11: no backend is up before one was checked; meanwhile, and when all are down, a connection is
+/// refused at once and none reaches a node; a backend that comes back is in again without any help.
 #[privileged_test]
 fn e8_e11_a_pool_without_anybody_up_refuses_at_once() -> Result<()> {
     let topology = Topology::poc()?;
@@ -301,7 +301,7 @@ fn e9_below_the_watermark_the_pool_does_as_configured() -> Result<()> {
 }
 
 /// E10: when a backend dies, every client of it knows within a second of the verdict, and its server if
-/// it lives; nobody else notices anything.
+/// it lives; no other flow notices anything.
 #[privileged_test]
 fn e10_the_connections_of_a_dead_backend_are_reset() -> Result<()> {
     const EACH: usize = 500;

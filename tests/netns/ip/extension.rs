@@ -38,7 +38,7 @@ const DESTINATION: u8 = 60;
 const TCP: u8 = 6;
 
 /// RELIABILITY 22: where no address of ours is of IPv6, it is not served, whatever its headers are, and a
-/// tenant's reaches nobody.
+/// tenant's packet reaches no host.
 #[privileged_test]
 fn reliability_22_ipv6_extension_headers_are_dropped_and_counted() -> Result<()> {
     let topology = Topology::poc()?;
@@ -73,7 +73,7 @@ fn reliability_22_ipv6_extension_headers_are_dropped_and_counted() -> Result<()>
         .iter()
         .flat_map(|&(what, chain)| [[from, to], local].map(|ends| (what, ipv6(hops, ends, chain))))
         .collect();
-    // The host's stack counts what comes to it, as long as nobody stands before it.
+    // The host's stack counts what comes to it, as long as no program stands before it.
     let received = || observe::ip6_in_receives(&topology.lb);
     let before = received()?;
     port.send(&frames[0].1)?;
@@ -101,7 +101,7 @@ fn reliability_22_ipv6_extension_headers_are_dropped_and_counted() -> Result<()>
     Ok(())
 }
 
-/// RELIABILITY 23: nobody but us says which way a packet goes.
+/// RELIABILITY 23: no sender decides which way a packet goes.
 #[privileged_test]
 fn reliability_23_source_routes_are_dropped_and_counted() -> Result<()> {
     let topology = Topology::poc()?;

@@ -1,4 +1,4 @@
-//! Errors about what nobody sent: RELIABILITY 16.
+//! Errors about what was never sent: RELIABILITY 16.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +14,7 @@ use lb_tests::{
 
 use crate::flows::life::{LIMIT, config, line};
 
-/// RELIABILITY 16: "too big" moves nobody who did not send what it is about.
+/// RELIABILITY 16: "too big" moves no end that did not send what it is about.
 #[privileged_test]
 fn reliability_16_forged_errors_change_nothing() -> Result<()> {
     const STEP: u32 = 1 << 25;

@@ -130,7 +130,7 @@ fn reliability_15_clients_with_the_same_id_get_their_own_data() -> Result<()> {
             assert_eq!(
                 answer,
                 payload[..8],
-                "round {round}: somebody else's answer"
+                "round {round}: another client's answer"
             );
         }
     }

@@ -37,7 +37,7 @@ const QUOTE: Range<usize> = L4..L4 + QUOTED;
 /// Identifies our echo requests.
 const IDENTIFIER: u32 = 0x6c62 << 16;
 
-/// Nobody listens at the backend: the client's socket hears it, in the name of the VIP.
+/// No socket listens at the backend: the client's socket gets the error, in the name of the VIP.
 #[privileged_test]
 fn reliability_17_port_unreachable_reaches_the_client_without_an_address_of_the_hub() -> Result<()>
 {
@@ -152,7 +152,7 @@ fn reliability_17_a_vip_answers_echo_requests_of_any_length() -> Result<()> {
             .wait_for("an echo", 1, LIMIT, |frame| is_reply(frame, &request))
             .with_context(|| format!("{length} bytes: {:?}", lb.drops()))?;
     }
-    // Nobody else's address answers: neither the SNAT address nor one that is not ours.
+    // No other address answers: neither the SNAT address nor one that is not ours.
     assert_eq!(ping(&topology.nodes[0].netns, SNAT)?, Ping::Lost);
     Ok(())
 }
@@ -190,7 +190,7 @@ fn reliability_17_echo_replies_are_limited_and_flows_go_on() -> Result<()> {
         answered + limited <= u64::from(ROUNDS * FLOOD),
         "{answered} answered, {limited} not"
     );
-    // The flood is over: whoever asks is answered again.
+    // The flood is over: pings are answered again.
     poll::until("an answer", LIMIT, || {
         let answered = ping(&topology.client().netns, VIP)? == Ping::Answered;
         Ok(answered.then_some(()))

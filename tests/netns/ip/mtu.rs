@@ -81,7 +81,7 @@ fn a14_the_path_mtu_before_the_client_is_found() -> Result<()> {
 }
 
 /// RELIABILITY 16: the nodes' network is narrower than the clients'. Segments are kept small from the
-/// start, datagrams and whoever sends larger segments all the same are told.
+/// start; the senders of datagrams and of segments that are larger all the same get ICMP errors.
 #[privileged_test]
 fn reliability_16_a_narrow_mgmt_network_is_told_to_clients() -> Result<()> {
     const MTU: u32 = 1400;
@@ -121,7 +121,7 @@ fn reliability_16_a_narrow_mgmt_network_is_told_to_clients() -> Result<()> {
     datagrams.send(&datagram).context("send")?;
     assert_eq!(received(&server)?, datagram);
 
-    // Whoever allows fragments is told nothing (RFC 1191).
+    // A sender that allows fragments gets no error (RFC 1191).
     let count = told.frames()?.len();
     let from = datagrams.local_addr().context("its address")?.to_string();
     let may = packet::udp(&from, &DNS.to_string())
@@ -138,7 +138,7 @@ fn reliability_16_a_narrow_mgmt_network_is_told_to_clients() -> Result<()> {
 }
 
 /// RELIABILITY 16: the nodes' network has jumbo frames. What does not fit into the clients' network is
-/// told to the node.
+/// answered with an ICMP error to the node.
 #[privileged_test]
 fn reliability_16_a_narrow_tenant_network_is_told_to_nodes() -> Result<()> {
     let topology = Topology::poc()?;
@@ -177,7 +177,7 @@ fn reliability_16_a_narrow_tenant_network_is_told_to_nodes() -> Result<()> {
 }
 
 /// The NIC of the nodes' network gets another MTU while everything runs: both programs, the cell and new
-/// connections go by it at once, and those that are there are told.
+/// connections go by it at once, and those that are there get ICMP errors.
 #[privileged_test]
 fn an_mtu_that_changes_is_followed() -> Result<()> {
     let topology = Topology::poc()?;

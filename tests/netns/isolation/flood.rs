@@ -1,4 +1,4 @@
-//! Floods harm nobody but themselves: FEATURES A9, RELIABILITY 18 to 25.
+//! Floods harm no network but their own: FEATURES A9, RELIABILITY 18 to 25.
 
 use std::{
     net::Ipv4Addr,
@@ -38,8 +38,8 @@ const BURST: u64 = 256;
 /// then, and the flood leaves CPU to the rest of the machine, which is the clients and the backends as
 /// well.
 const PACE: Duration = Duration::from_millis(10);
-/// A station that nobody is: what is sent to the spoofed addresses reaches no stack.
-const NOBODY: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
+/// A MAC that no station has: what is sent to the spoofed addresses reaches no stack.
+const UNUSED: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
 /// The most flows that the second tenant may have, and how many connections the first one makes.
 const BUDGET: usize = 50;
 
@@ -53,7 +53,7 @@ fn a9_established_connections_survive_a_flood() -> Result<()> {
     let line = line(&topology)?;
     let held = line.open_many(HELD)?;
     let before = lb.status()?;
-    let mut flood = Flood::new([NOBODY, topology.mac(TENANT_NIC)?], sources(120..250), ECHO);
+    let mut flood = Flood::new([UNUSED, topology.mac(TENANT_NIC)?], sources(120..250), ECHO);
     let port = RawPort::open(&topology.client().netns, "eth0")?;
 
     let (done, start) = (AtomicBool::new(false), Instant::now());
@@ -92,7 +92,7 @@ fn a9_established_connections_survive_a_flood() -> Result<()> {
     ensure_all_ids_are_free(&topology, &lb)
 }
 
-/// Whom the rules deny takes no id and no place, however often he tries.
+/// A client that the rules deny takes no id and no place, however often it tries.
 #[privileged_test]
 fn a_flood_of_denied_sources_costs_nothing() -> Result<()> {
     const DENIED: u64 = 20_000;
@@ -104,7 +104,7 @@ fn a_flood_of_denied_sources_costs_nothing() -> Result<()> {
     let line = line(&topology)?;
     let pair = line.open()?;
     let before = lb.status()?;
-    let mut flood = Flood::new([NOBODY, topology.mac(TENANT_NIC)?], sources(128..250), ECHO);
+    let mut flood = Flood::new([UNUSED, topology.mac(TENANT_NIC)?], sources(128..250), ECHO);
     let port = RawPort::open(&topology.client().netns, "eth0")?;
 
     flood.send(&port, DENIED)?;

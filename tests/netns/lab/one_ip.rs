@@ -135,7 +135,7 @@ fn the_hosts_only_address_serves_and_stays_the_hosts() -> Result<()> {
         })
     })?;
     assert_eq!(server.mixed_up(), Vec::<String>::new());
-    // Nobody listens there, and the host itself says so.
+    // No socket listens there, and the host itself sends the error.
     let closed = SocketAddrV4::new(ADDRESS, 7001);
     let refused = clients[0]
         .netns

@@ -33,7 +33,7 @@ const LONG: Extent = Extent {
 const WORKERS: usize = 24;
 const SOURCES: u8 = 100;
 
-/// A control plane that was killed is missed by nobody: far more connections than there are ports
+/// A control plane that was killed is missed by no connection: far more connections than there are ports
 /// are opened, used and closed, by either end, and not one is refused. The next process finds
 /// every id where it belongs.
 #[privileged_test]

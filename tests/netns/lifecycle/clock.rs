@@ -1,4 +1,4 @@
-//! Somebody sets the clock of the wall: RELIABILITY 33.
+//! The clock of the wall is set: RELIABILITY 33.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ const DAY_MS: u64 = 24 * 3600 * 1000;
 const MINUTE_MS: u64 = 60_000;
 
 /// RELIABILITY 33: the clock of the wall is set a day ahead and two days back beside flows and checks. Events
-/// have the new time; nothing expires, and nobody is checked more or less often.
+/// have the new time; nothing expires, and no backend is checked more or less often.
 #[privileged_test]
 fn r33_a_clock_that_is_set_changes_nothing() -> Result<()> {
     let topology = Topology::poc()?;

@@ -1,4 +1,4 @@
-//! `lb run --confirm` and `--careful`: a change on somebody's way in undoes itself.
+//! `lb run --confirm` and `--careful`: a change on the operator's way in undoes itself.
 
 use std::{
     io::Write as _,

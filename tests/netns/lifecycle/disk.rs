@@ -11,11 +11,11 @@ use crate::{
     operate::churn::Disk,
 };
 
-/// Lines of the flow log that are lost are told of once in this time.
-const TOLD: Duration = Duration::from_secs(15);
+/// Lines of the flow log that are lost are logged once in this time.
+const LOGGED: Duration = Duration::from_secs(15);
 
 /// RELIABILITY 34: with no room for state and flow log, flows live and begin, and what is lost of the log is
-/// told. What the operator has said outlives a kill and a state file of which a half is left.
+/// logged. What the operator has ordered outlives a kill and a state file of which a half is left.
 #[privileged_test]
 fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
     let topology = Topology::poc()?;
@@ -38,7 +38,7 @@ fn r34_a_full_disk_and_a_torn_state_cost_no_flow() -> Result<()> {
     assert_eq!(site.who(100)?.len(), 1);
     let told = lb
         .process()
-        .wait_for_stderr("lines of the flow log", TOLD)?;
+        .wait_for_stderr("lines of the flow log", LOGGED)?;
     println!("{told}");
     ensure!(told.contains("No space left"), "{told}");
     flows.iter().try_for_each(alive)?;

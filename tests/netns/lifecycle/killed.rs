@@ -47,7 +47,7 @@ const SHORT: Duration = Duration::from_millis(300);
 /// Connections of each client to each VIP.
 const TRIES: usize = 6;
 
-/// A VIP, and who answers each of the two clients there: names of backends, `refused`, or nobody.
+/// A VIP, and the answer to each of the two clients there: the name of a backend, `refused`, or `silence`.
 struct Case {
     at: SocketAddrV4,
     before: [&'static str; 2],
@@ -55,7 +55,7 @@ struct Case {
 }
 
 const REFUSED: &str = "refused";
-const NOBODY: &str = "nobody";
+const SILENCE: &str = "silence";
 
 fn cases() -> [Case; 8] {
     let at = |last, port| SocketAddrV4::new(Ipv4Addr::new(192, 168, 203, last), port);
@@ -73,8 +73,8 @@ fn cases() -> [Case; 8] {
         case(at(110, 7004), ["n2"; 2], ["n3"; 2]),
         // One of two backends is another one.
         case(at(110, 7005), ["n1 n2"; 2], ["n1 n3"; 2]),
-        case(at(111, 7000), ["n1"; 2], [NOBODY; 2]),
-        case(at(112, 7000), [NOBODY; 2], ["n1"; 2]),
+        case(at(111, 7000), ["n1"; 2], [SILENCE; 2]),
+        case(at(112, 7000), [SILENCE; 2], ["n1"; 2]),
     ]
 }
 
@@ -228,7 +228,7 @@ impl<'t> Site<'t> {
         [0, 1].map(|index| &self.topology.clients[index])
     }
 
-    /// Who answers the clients at a VIP.
+    /// The answer to each client at a VIP.
     fn answers(&self, at: SocketAddrV4, limit: Duration) -> Result<[String; 2]> {
         let mut answers = [String::new(), String::new()];
         for (client, answer) in self.clients().into_iter().zip(&mut answers) {
@@ -242,14 +242,14 @@ impl<'t> Site<'t> {
     fn ensure_whole(&self) -> Result<usize> {
         let mut new = 0;
         for case in cases() {
-            let comes_or_goes = case.before[0] == NOBODY || case.after[0] == NOBODY;
+            let comes_or_goes = case.before[0] == SILENCE || case.after[0] == SILENCE;
             let limit = if comes_or_goes { SHORT } else { LIMIT };
             let answers = self.answers(case.at, limit)?;
             let is = |wanted: [&str; 2]| {
                 answers.iter().zip(wanted).all(|(answer, wanted)| {
                     let of_wanted = |name: &str| wanted.split(' ').any(|one| one == name);
                     // One that is not there yet, or no more.
-                    let is_closed = comes_or_goes && (answer == REFUSED || answer == NOBODY);
+                    let is_closed = comes_or_goes && (answer == REFUSED || answer == SILENCE);
                     is_closed || answer.split(' ').all(of_wanted)
                 })
             };
@@ -269,10 +269,10 @@ impl<'t> Site<'t> {
     fn ensure_is(&self, side: usize) -> Result<()> {
         for case in cases() {
             let wanted = [case.before, case.after][side];
-            let is_closed = wanted[0] == NOBODY;
+            let is_closed = wanted[0] == SILENCE;
             let answers = self.answers(case.at, if is_closed { SHORT } else { LIMIT })?;
             for (answer, wanted) in answers.iter().zip(wanted) {
-                let closed = is_closed && (answer == REFUSED || answer == NOBODY);
+                let closed = is_closed && (answer == REFUSED || answer == SILENCE);
                 let of_wanted = |name: &str| wanted.split(' ').any(|one| one == name);
                 ensure!(
                     closed || answer.split(' ').all(of_wanted),
@@ -297,7 +297,7 @@ fn who_answers(at: SocketAddrV4, limit: Duration) -> Result<String> {
     let mut names = BTreeSet::new();
     for _ in 0..TRIES {
         let name = answer(at, limit)?;
-        let is_closed = name == NOBODY;
+        let is_closed = name == SILENCE;
         names.insert(name);
         if is_closed {
             break;
@@ -310,7 +310,7 @@ fn who_answers(at: SocketAddrV4, limit: Duration) -> Result<String> {
 fn answer(at: SocketAddrV4, limit: Duration) -> Result<String> {
     let stream = match TcpStream::connect_timeout(&at.into(), limit) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(REFUSED.to_owned()),
-        Err(error) if is_silence(error.kind()) => return Ok(NOBODY.to_owned()),
+        Err(error) if is_silence(error.kind()) => return Ok(SILENCE.to_owned()),
         stream => stream.context("connect")?,
     };
     stream.set_read_timeout(Some(LIMIT))?;
@@ -411,7 +411,7 @@ impl<'t> Bed<'t> {
         Ok((followed, new))
     }
 
-    /// What is served when nobody is there.
+    /// What is served when no process is there.
     fn look(&self, followed: &Followed) -> Result<usize> {
         let words = || {
             format!(
@@ -556,7 +556,7 @@ fn without_links(entries: BTreeSet<String>) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether an entry may be of a SNAT address that finishes its flows, or of a peer to whom the last words are
+/// Whether an entry may be of a SNAT address that finishes its flows, or of a peer to which the last segments are
 /// on their way.
 fn leaves(entry: &str) -> bool {
     entry.contains("10.32.96.51") || entry.starts_with(map_snapshot::PEER)

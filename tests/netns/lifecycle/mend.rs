@@ -30,7 +30,7 @@ use crate::{
     health::verdicts::{HEALTH_PORT, Site, wait_for},
 };
 
-/// From the fault until it is mended and told.
+/// From the fault until it is mended and logged.
 pub(crate) const MENDED: Duration = Duration::from_secs(4);
 /// The longest that those get no answer whose backend is at another MAC: two checks, and what TCP waits.
 const MOVED: Duration = Duration::from_secs(6);
@@ -45,7 +45,7 @@ fn mended(lb: &Lb<'_>, words: &[&str]) -> Result<Option<String>> {
     Ok(said.find(|said| words.iter().all(|words| said.contains(words))))
 }
 
-/// Does something, waits until it is mended and told in these words, and prints how long that took.
+/// Does something, waits until it is mended and logged in these words, and prints how long that took.
 fn ensure_mended(
     lb: &Lb<'_>,
     fault: &str,
@@ -54,7 +54,7 @@ fn ensure_mended(
 ) -> Result<()> {
     ensure!(
         mended(lb, words)?.is_none(),
-        "{fault}: it is told before it is"
+        "{fault}: it is logged before it is"
     );
     let since = Instant::now();
     make().with_context(|| fault.to_owned())?;
@@ -160,7 +160,7 @@ pub(crate) fn cell(topology: &Topology, network: &str, words: &[&str]) -> Result
     process::succeed(Command::new("nsenter").arg(cell).args(words))
 }
 
-/// What is in a cell is taken away or changed: it is as before, and told.
+/// What is in a cell is taken away or changed: it is as before, and logged.
 #[privileged_test]
 fn a_cell_is_mended() -> Result<()> {
     let topology = Topology::poc()?;

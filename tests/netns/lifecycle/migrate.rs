@@ -26,7 +26,7 @@ use lb_tests::{
 };
 
 use crate::{
-    flows::life::{LIMIT, send_to_nobody},
+    flows::life::{LIMIT, send_without_service},
     lifecycle::takeover::{
         DIRECT, LONG, LONG_DIRECT, LONG_PORT, NAME, PORT, SHARED, config, ended_well,
     },
@@ -78,7 +78,7 @@ struct Opened {
     longest: Duration,
 }
 
-/// Opens connections until it is told to stop; each must open.
+/// Opens connections until it is stopped; each must open.
 fn open(topology: &Topology, to: SocketAddrV4, stop: &AtomicBool) -> Result<Opened> {
     let hello = named(NAME.as_bytes());
     let mut opened = Opened::default();
@@ -155,7 +155,7 @@ fn another_version_is_switched_over_when_told_to() -> Result<()> {
     let line = Line::new(topology.client(), LONG_DIRECT, node, LONG_PORT)?;
     let mut lb = Lb::start(&topology, &config)?;
     let pair = line.open()?;
-    send_to_nobody(&topology, 5)?;
+    send_without_service(&topology, 5)?;
     assert_eq!(lb.dropped("no_service")?, 5);
     lb.process().stop()?;
     age(&topology)?;

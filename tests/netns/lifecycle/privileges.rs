@@ -222,7 +222,7 @@ fn h6_a_user_runs_it_with_four_capabilities() -> Result<()> {
     poll::until("the end of the killed flows", LIMIT, || {
         Ok((lb.status()?.flows.live == 1).then_some(()))
     })?;
-    // What was added is taken off the cell when the sweep has found that nobody has it.
+    // What was added is taken off the cell when the sweep has found that no flow has it.
     lb.reload(&least)?;
     added.clear();
     poll::until("the address to be taken off", LIMIT * 3, || {
@@ -283,7 +283,7 @@ fn h6_root_keeps_four_capabilities() -> Result<()> {
     ensure_kept(&topology, lb.process().id(), 0, KEPT)
 }
 
-/// So it does when it has all of them until somebody confirms, also in the threads of before.
+/// So it does when it has all of them until the operator confirms, also in the threads of before.
 #[privileged_test]
 fn h6_a_confirmed_start_keeps_four_capabilities() -> Result<()> {
     let topology = Topology::poc()?;
@@ -366,7 +366,7 @@ fn ensure_nobody_else_asks(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
-/// A network that a reload cannot bring is brought by a take-over, and nobody notices.
+/// A network that a reload cannot bring is brought by a take-over, and no connection notices.
 #[privileged_test]
 fn h6_a_take_over_adds_a_network_and_nobody_is_refused() -> Result<()> {
     let topology = Topology::poc()?;
@@ -381,7 +381,7 @@ fn h6_a_users_take_over_adds_a_network_and_nobody_is_refused() -> Result<()> {
     let [least, more] = [false, true].map(|tenants| config_of_arm(&topology, tenants));
     let lb = Lb::start_unprivileged(&topology, &least, ALL)?;
     add_network(&topology, lb, || {
-        // Who cannot start takes nothing over.
+        // A process that cannot start takes nothing over.
         let failure = start_fails_unprivileged(&topology, &more, ALL, &["--takeover"])?;
         let cell = format!("lb.{}.tenant-a; `lb prepare", topology.run());
         ensure!(failure.message().contains(&cell), "{failure:?}");

@@ -17,14 +17,14 @@ use lb_tests::{
 };
 
 use crate::{
-    flows::life::send_to_nobody,
+    flows::life::send_without_service,
     health::verdicts::{Site, at_endpoints},
 };
 
 /// Where the namespaces of cells are kept.
 const CELLS: &str = "/run/netns";
 /// Datagrams to where no service listens, in [`disturb`].
-pub(crate) const TO_NOBODY: usize = 5;
+pub(crate) const WITHOUT_SERVICE: usize = 5;
 
 /// A configuration with three nodes that are asked, which takes a hundred good answers to come back.
 pub(crate) fn config(site: &Site<'_>) -> Config {
@@ -39,7 +39,7 @@ pub(crate) fn disturb(lb: &Lb<'_>, topology: &Topology) -> Result<String> {
     let [first, _, last] = [0, 1, 2].map(|node| topology.nodes[node].name);
     lb.tell(&["backend", "drain", last])?.done()?;
     lb.tell(&["backend", "weight", first, "9"])?.done()?;
-    send_to_nobody(topology, TO_NOBODY)?;
+    send_without_service(topology, WITHOUT_SERVICE)?;
     Ok(first.to_owned())
 }
 
@@ -68,7 +68,7 @@ impl<'t> Remains<'t> {
     }
 
     /// Cells are the same, and what a configuration decides in the maps, ids included; nothing counts anew.
-    /// For this nobody need control it.
+    /// No process is needed for this.
     pub(crate) fn ensure_kept(&mut self, lb: &Lb<'_>) -> Result<()> {
         ensure_same_cells(&self.cells, &cells(self.topology)?)?;
         let maps = lb.maps()?;

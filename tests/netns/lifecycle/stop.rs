@@ -10,13 +10,13 @@ use lb_tests::{
     topology::{ECHO, Topology, VIP},
 };
 
-use crate::flows::life::{LIMIT, config, line, only_flow, send_to_nobody};
+use crate::flows::life::{LIMIT, config, line, only_flow, send_without_service};
 
-/// Whether somebody says where the VIP is.
+/// Whether a host answers where the VIP is.
 fn is_there(topology: &Topology) -> Result<bool> {
     let client = &topology.client().netns;
     client.run("ip neigh flush dev eth0")?;
-    send_to_nobody(topology, 1)?;
+    send_without_service(topology, 1)?;
     poll::until("an answer, or none", LIMIT, || {
         let entry = client.run(&format!("ip neigh show {VIP} dev eth0"))?;
         Ok(

@@ -16,9 +16,9 @@ use lb_tests::{
 };
 
 use crate::{
-    flows::life::{LIMIT, ensure_all_ids_are_free, send_to_nobody, udp_client, udp_server},
+    flows::life::{LIMIT, ensure_all_ids_are_free, send_without_service, udp_client, udp_server},
     health::verdicts::{Site, alive, connect, wait_for},
-    lifecycle::remains::{self, Remains, TO_NOBODY, disturb},
+    lifecycle::remains::{self, Remains, WITHOUT_SERVICE, disturb},
 };
 
 /// Connections that live through it.
@@ -81,7 +81,7 @@ fn ensure_not_less(
     Ok(())
 }
 
-/// The client asks anew where the VIP is, and is told.
+/// The client asks anew where the VIP is, and gets an answer.
 fn find_vip_anew(topology: &Topology, site: &Site<'_>) -> Result<()> {
     let client = &topology.client().netns;
     client.run("ip neigh flush dev eth0")?;
@@ -92,7 +92,7 @@ fn find_vip_anew(topology: &Topology, site: &Site<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Flows go on and begin while nobody controls them, and cells answer; then ids, cells, counts, verdicts,
+/// Flows go on and begin without a control plane, and cells answer; then ids, cells, counts, verdicts,
 /// overrides and what a service uses are what they were, and a size that the file would have otherwise
 /// stays.
 #[privileged_test]
@@ -110,12 +110,12 @@ fn a28_a_killed_control_plane_leaves_everything_as_it_was() -> Result<()> {
     exchange(&client, &server)?;
     let mut remains = Remains::of(&lb, &topology)?;
     let (before, carried) = (lb.status()?, bytes(&lb, &kept)?);
-    assert_eq!(lb.dropped("no_service")?, u64::try_from(TO_NOBODY)?);
+    assert_eq!(lb.dropped("no_service")?, u64::try_from(WITHOUT_SERVICE)?);
     assert_eq!(before.flows.live, u64::try_from(KEPT + 1)?);
     let links_before = links(topology.run())?;
 
     lb.kill()?;
-    // It answers again, and nobody hears it.
+    // It answers again, and no check sees it.
     site.health[1].answer(200);
     // Open to the end: two that follow one another may have the same port, and so the same flow.
     let mut opened = Vec::new();
@@ -131,7 +131,7 @@ fn a28_a_killed_control_plane_leaves_everything_as_it_was() -> Result<()> {
         opened.push(another);
         thread::sleep(Duration::from_millis(300));
     }
-    send_to_nobody(&topology, 3)?;
+    send_without_service(&topology, 3)?;
     let dead = lb.status()?;
     let sent = u64::try_from(KEPT + 10 * opened.len())?;
     ensure!(
@@ -150,9 +150,9 @@ fn a28_a_killed_control_plane_leaves_everything_as_it_was() -> Result<()> {
     lb.restart(&config.clone().set("limits.services", 64))?;
     let after = lb.status()?;
     remains.ensure_known(&lb)?;
-    let nobody = "nic tenant-a dropped no_service";
-    assert_eq!(remains.counts().get(nobody)?, counts.get(nobody)?);
-    assert_eq!(counts.get(nobody)?, u64::try_from(TO_NOBODY + 3)?);
+    let no_service = "nic tenant-a dropped no_service";
+    assert_eq!(remains.counts().get(no_service)?, counts.get(no_service)?);
+    assert_eq!(counts.get(no_service)?, u64::try_from(WITHOUT_SERVICE + 3)?);
     ensure!(after.verdicts.nic.forwarded >= dead.verdicts.nic.forwarded);
     ensure_not_less(&bytes(&lb, &kept)?, &carried_dead)?;
     assert_eq!(after.flows.live, dead.flows.live);

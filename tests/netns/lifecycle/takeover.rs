@@ -32,7 +32,7 @@ use serde_json::json;
 use crate::{
     flows::life::LIMIT,
     health::verdicts::{Site, wait_for},
-    lifecycle::remains::{self, Remains, TO_NOBODY, disturb},
+    lifecycle::remains::{self, Remains, WITHOUT_SERVICE, disturb},
     proxy::relayed::have_copied,
 };
 
@@ -74,7 +74,7 @@ struct Opened {
     longest: Duration,
 }
 
-/// Opens connections to a VIP until it is told to stop; none may fail.
+/// Opens connections to a VIP until it is stopped; none may fail.
 fn open(topology: &Topology, to: SocketAddrV4, stop: &AtomicBool) -> Result<Opened> {
     let hello = named(NAME.as_bytes());
     let mut opened = Opened {
@@ -108,7 +108,7 @@ fn takeovers() -> usize {
 }
 
 /// One take-over after the other, beside connections that stay; each process leaves to the next what was
-/// there. Who was dead answers meanwhile, and is not to be believed yet. Those that gave way.
+/// there. A backend that was dead answers meanwhile, and is not to be believed yet. Those that gave way.
 fn take_over_all(
     lb: &mut Lb<'_>,
     (site, config): (&Site<'_>, &str),
@@ -178,7 +178,7 @@ fn reliability_2_a_process_takes_over_and_nobody_is_refused() -> Result<()> {
         before
     })?;
     assert_eq!(site.who(10)?.into_keys().collect::<Vec<_>>(), [&*first]);
-    assert_eq!(lb.dropped("no_service")?, u64::try_from(TO_NOBODY)?);
+    assert_eq!(lb.dropped("no_service")?, u64::try_from(WITHOUT_SERVICE)?);
     pairs.iter().try_for_each(Pair::talk)?;
     // Each carries something.
     for (number, process) in before.iter_mut().enumerate() {
@@ -303,8 +303,8 @@ pub(crate) fn ended_well(process: &mut Process) -> Result<()> {
     Ok(())
 }
 
-/// Where nobody runs, there is nobody to take over from; where somebody does, a file that is wrong leaves
-/// him alone.
+/// Where no process runs, there is none to take over from; where one does, a file that is wrong leaves
+/// it alone.
 #[privileged_test]
 fn who_cannot_start_takes_nothing_over() -> Result<()> {
     let topology = Topology::poc()?;

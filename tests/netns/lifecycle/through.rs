@@ -422,7 +422,7 @@ impl Course<'_> {
     }
 }
 
-/// The same connections through HAProxy, whose worker is told to reload and then killed. Nothing is asked
+/// The same connections through HAProxy, whose worker gets the signal to reload and is then killed. Nothing is asked
 /// of it but that it ran and carried them.
 #[privileged_test]
 fn what_haproxy_loses_is_printed() -> Result<()> {

@@ -49,11 +49,11 @@ fn a_cut_that_a_kill_has_prevented_is_made_at_the_next_start() -> Result<()> {
     lb.process().signal(Signal::SIGKILL)?;
     drop(frozen);
     lb.kill()?;
-    // Whose VIP is gone reaches nobody.
+    // A client whose VIP is gone reaches no server.
     stay.iter()
         .chain(&denied)
         .try_for_each(alive)
-        .context("nobody has cut them")?;
+        .context("no process has cut them")?;
 
     lb.restart(&after)?;
     for connection in closed.iter().chain(&denied) {
@@ -86,7 +86,7 @@ fn connect(client: &Host, to: SocketAddrV4) -> Result<Vec<TcpStream>> {
     (0..20).map(open).collect()
 }
 
-/// A process that is told to end in the middle of a cut makes it to its end. The table is as large as
+/// A process that is ordered to end in the middle of a cut makes it to its end. The table is as large as
 /// that of one network may be, and flows are everywhere in it.
 #[privileged_test]
 fn a_stop_in_the_middle_of_a_cut_makes_it() -> Result<()> {
@@ -102,7 +102,7 @@ fn a_stop_in_the_middle_of_a_cut_makes_it() -> Result<()> {
     let frozen = freeze(lb.process(), EXPIRY)?;
     lb.reload(&closed)?;
     lb.process().signal(Signal::SIGTERM)?;
-    // Until nobody is left who could order anything.
+    // Until no process is left that could take an order.
     thread::sleep(Duration::from_millis(500));
     drop(frozen);
     lb.process().wait_for_end(LIMIT)?;

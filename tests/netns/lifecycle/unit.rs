@@ -34,7 +34,7 @@ const KILLS: usize = 20;
 /// Processes that are killed while they take over, and how much longer each lives than the one before.
 const HEIRS: u32 = 8;
 const HEIR_STEP: Duration = Duration::from_millis(100);
-/// How long nobody may be there after it.
+/// How long no process may be there after it.
 const BACK: Duration = Duration::from_secs(10);
 /// The most that systemd may find the service exposed, of 100.
 const EXPOSURE: u32 = 50;
@@ -58,7 +58,7 @@ struct Came {
     longest: Duration,
 }
 
-/// Opens connections to `to` until it is told to stop.
+/// Opens connections to `to` until it is stopped.
 fn open(topology: &Topology, to: SocketAddrV4, stop: &AtomicBool) -> Result<Came> {
     let hello = named(NAME.as_bytes());
     let mut came = Came::default();
@@ -234,7 +234,7 @@ impl<'t> Stage<'t> {
     }
 }
 
-/// Twenty kills of the control plane: nobody is refused, and what the data plane carries does not notice.
+/// Twenty kills of the control plane: no client is refused, and what the data plane carries does not notice.
 /// Of the shared VIP each kill ends at most the connection that it was about to serve.
 #[privileged_test]
 fn reliability_1_nobody_is_refused_while_the_process_is_killed() -> Result<()> {
@@ -306,7 +306,7 @@ fn a_reload_of_the_unit_loses_nothing() -> Result<()> {
             !has_taken && said.contains("`systemctl reload lb`"),
             "{said}"
         );
-        ensure!(stage.pid()? == before, "somebody has taken over by hand");
+        ensure!(stage.pid()? == before, "a process has taken over by hand");
         pairs.iter().try_for_each(Pair::talk)
     })?;
     ensure!(came.cut == 0, "{came:?}");
@@ -329,7 +329,7 @@ fn a_reload_of_the_unit_loses_nothing() -> Result<()> {
 }
 
 /// A process that takes over and is killed before it is up: whatever it has got by then, there is a control
-/// plane again at once, and nobody is refused.
+/// plane again at once, and no client is refused.
 #[privileged_test]
 fn an_heir_that_is_killed_leaves_nobody_alone() -> Result<()> {
     let topology = Topology::poc()?;
@@ -353,7 +353,7 @@ fn an_heir_that_is_killed_leaves_nobody_alone() -> Result<()> {
     println!("{killed} killed; the longest time until a shared VIP served: {longest:.1?}");
     ensure!(killed > 1, "{killed} killed");
     ensure!(came.cut <= killed, "{came:?}");
-    // Whoever it is now, the next one takes over from him.
+    // Whichever process it is now, the next one takes over from it.
     stage.systemd.succeed("reload lb")?;
     stage.reaches(SHARED)?;
     pairs.iter().try_for_each(Pair::talk)
@@ -377,7 +377,7 @@ fn an_upgrade_of_the_unit_migrates_when_it_is_told_to() -> Result<()> {
     stage.reaches(SHARED)?;
     systemd.set_options("--migrate")?;
     systemd.succeed("reload lb")?;
-    ensure!(stage.pid()? != before, "nobody has taken over");
+    ensure!(stage.pid()? != before, "no process has taken over");
     // It was a flow, as the refusal has said.
     ensure!(leg.talk().is_err(), "a flow of the other version");
     stage.reaches(SHARED)?;
@@ -390,7 +390,7 @@ fn an_upgrade_of_the_unit_migrates_when_it_is_told_to() -> Result<()> {
 }
 
 /// A control plane that hangs is killed and started anew, also one that has taken over; a stop leaves the
-/// data plane, a restart refuses nobody.
+/// data plane, a restart refuses no client.
 #[privileged_test]
 fn what_hangs_is_started_anew_and_a_stop_ends_no_flow() -> Result<()> {
     let topology = Topology::poc()?;
@@ -399,7 +399,7 @@ fn what_hangs_is_started_anew_and_a_stop_ends_no_flow() -> Result<()> {
     let pairs = stage.open_direct(5)?;
     let came = stage.loaded("two that hang", || {
         let mut pid = stage.pid()?;
-        // Whoever says that it is alive is let live.
+        // A process that reports that it is alive goes on.
         thread::sleep(Duration::from_secs(12));
         ensure!(stage.pid()? == pid, "killed for nothing");
         for is_heir in [false, true] {

@@ -18,7 +18,7 @@ const MOVED: Duration = Duration::from_secs(40);
 fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
     let topology = Topology::poc()?;
     let mut lb = Lb::start(&topology, CONFIG)?;
-    // A cell that is adopted has been changed by somebody, as the host may have been before the start.
+    // A cell that is adopted has been changed by another process, as the host may have been before the start.
     lb.process().stop()?;
     for network in ["mgmt", "tenant-a"] {
         for place in ["all", "cell"] {

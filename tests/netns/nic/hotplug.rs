@@ -115,7 +115,7 @@ fn reliability_27_a_tenants_nic_that_comes_back_is_taken_in() -> Result<()> {
     other.talk()
 }
 
-/// The same with the NIC of the backends: nobody is found dead, next hops are followed in the new cell, and
+/// The same with the NIC of the backends: no backend is found dead, next hops are followed in the new cell, and
 /// checks go on there.
 #[privileged_test]
 fn reliability_27_a_nic_of_backends_that_comes_back_is_taken_in() -> Result<()> {

@@ -23,11 +23,11 @@ use lb_tests::{
 
 use crate::flows::life::{LIMIT, config, config_of, line};
 
-/// RELIABILITY 28: from the word of who has moved to its next hop.
+/// RELIABILITY 28: from the announcement of a host that has moved to its next hop.
 const FOLLOWED: Duration = Duration::from_millis(50);
 /// Less than the time after which TCP sends again what was lost.
 const NOT_LOST: Duration = Duration::from_millis(150);
-/// Who moves without a word is found by the cell's probes.
+/// A host that moves without an announcement is found by the cell's probes.
 const PROBED: Duration = Duration::from_secs(20);
 /// Moves, each longer after the one before than the same neighbour may be asked for again.
 const MOVES: u8 = 5;
@@ -106,7 +106,7 @@ fn reliability_28_a_worker_that_says_that_it_moved_is_followed_at_once() -> Resu
     ensure_followed(&line.open()?, &worker.netns)
 }
 
-/// RELIABILITY 28: nobody says anything. The connection waits, and goes on.
+/// RELIABILITY 28: neither end sends anything. The connection waits, and goes on.
 #[privileged_test]
 fn reliability_28_a_gateway_that_moves_without_a_word_is_found_again() -> Result<()> {
     let topology = Topology::poc()?;
@@ -120,7 +120,7 @@ fn reliability_28_a_gateway_that_moves_without_a_word_is_found_again() -> Result
     pair.talk()
 }
 
-/// RELIABILITY 29: the kernel of the cell forgets everybody, again and again, or finds nobody. Next hops stay
+/// RELIABILITY 29: the kernel of the cell forgets every neighbour, again and again, or finds none. Next hops stay
 /// as they were, and nothing is lost.
 #[privileged_test]
 fn reliability_29_a_cell_that_forgets_its_neighbours_loses_nothing() -> Result<()> {

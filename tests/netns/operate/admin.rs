@@ -97,7 +97,7 @@ fn r37_a_runtime_folder_that_is_a_link_is_refused() -> Result<()> {
     lb.down()
 }
 
-/// RELIABILITY 37: who connects and says half a request keeps nobody waiting; who says too much is cut off.
+/// RELIABILITY 37: a peer that sends half a request keeps no other waiting; one that sends too much is cut off.
 #[privileged_test]
 fn r37_half_a_request_and_a_huge_one_keep_nobody_waiting() -> Result<()> {
     let topology = Topology::poc()?;
@@ -151,7 +151,7 @@ fn say(socket: &PathBuf, bytes: &[u8]) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Says more until nobody listens any more: how much, and the answer if there was one.
+/// Sends more until the connection is closed: how much, and the answer if there was one.
 fn pour(mut stream: UnixStream) -> (usize, String) {
     let mut taken = 0;
     while taken < TAKEN
@@ -160,7 +160,7 @@ fn pour(mut stream: UnixStream) -> (usize, String) {
         taken += bytes;
     }
     let mut answer = Vec::new();
-    // Who did not read all resets.
+    // A server that did not read all of it resets.
     let _reset = stream.read_to_end(&mut answer);
     (taken, String::from_utf8_lossy(&answer).into_owned())
 }

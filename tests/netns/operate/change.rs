@@ -99,12 +99,12 @@ fn a_change_ends_nothing_but_what_was_removed() -> Result<()> {
     rounds(&mut go)?;
 
     lb.process().stop()?;
-    // Nobody is there, and everything goes on.
+    // No process is there, and everything goes on.
     rounds(&mut stay)?;
     rounds(&mut go)?;
     while_they_talk(&mut stay, || lb.restart(AFTER))?;
 
-    // None of these is lost, and none of those reaches anybody.
+    // None of these is lost, and none of those reaches a server.
     rounds(&mut stay)?;
     for flow in go.iter_mut().take(6) {
         flow.set_patience(NOTHING)?;
@@ -189,7 +189,7 @@ fn ensure_freed(trunk: &Trunk, lb: &Lb<'_>, flows: Vec<SecretFlow>) -> Result<()
     Ok(())
 }
 
-/// Whether somebody tells `host` the MAC of `address`.
+/// Whether `host` gets an answer with the MAC of `address`.
 fn answers_arp(host: &Host, address: Ipv4Addr) -> Result<bool> {
     host.netns.run("ip neigh flush dev eth0")?;
     // Nothing answers the echo itself.

@@ -189,7 +189,7 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
     };
     lb.write(&config(2, true))?;
     weigh(&lb, 200)?;
-    // Whoever writes it byte by byte is waited for; a broken one changes nothing.
+    // A file that is written byte by byte is waited for; a broken one changes nothing.
     let next = config(3, true);
     for end in (0..next.len()).step_by(next.len() / 8) {
         fs::write(lb.file(), &next[..end])?;
@@ -212,7 +212,7 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
     weigh(&lb, 400)?;
     lb.write(&config(5, false))?;
     thread::sleep(Duration::from_secs(3));
-    assert_eq!(lb.health()?[0].effective_weight, 400, "nobody watches");
+    assert_eq!(lb.health()?[0].effective_weight, 400, "no file is watched");
     lb.process().signal(Signal::SIGHUP)?;
     weigh(&lb, 500)
 }

@@ -114,12 +114,12 @@ fn d11_disable_and_weight() -> Result<()> {
     ensure!((150..200).contains(&share), "{who:?}");
 
     for wrong in [
-        &["backend", "drain", "nobody"][..],
+        &["backend", "drain", "unknown"][..],
         &["backend", "weight", &name, "0"],
         &["backend", "weight", &name, "300"],
         &["backend", "drain", ""],
         &["flows", "--kill"],
-        &["flows", "--kill", "--service", "nobody"],
+        &["flows", "--kill", "--service", "unknown"],
         &["flows", "--kill", "--client", "1.2.3"],
     ] {
         let said = lb.tell(wrong)?;
@@ -174,7 +174,7 @@ fn d11_chosen_flows_end() -> Result<()> {
     Ok(())
 }
 
-/// The socket is for root and nobody else.
+/// The socket is for root and no other user.
 #[privileged_test]
 fn d11_only_root_may_ask() -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;

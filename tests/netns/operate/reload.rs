@@ -70,7 +70,7 @@ fn d1_a_bad_file_changes_nothing_and_a_plan_says_what_a_good_one_does() -> Resul
     pair.talk()
 }
 
-/// D3: what nobody confirms is gone again, and with it what it had let in; what is confirmed stays.
+/// D3: what is not confirmed is gone again, and with it what it had let in; what is confirmed stays.
 #[privileged_test]
 fn d3_a_reload_that_nobody_confirms_is_taken_back() -> Result<()> {
     let topology = Topology::poc()?;
@@ -133,7 +133,7 @@ fn d3_a_crash_confirms_nothing() -> Result<()> {
     pair.talk()
 }
 
-/// Who gets new flows, of all that is in the maps.
+/// Which backends get new flows, of all that is in the maps.
 fn tables(maps: BTreeSet<String>) -> Vec<String> {
     let tables = maps.into_iter().filter(|entry| entry.starts_with("pool "));
     tables.collect()
@@ -175,7 +175,7 @@ fn d3_a_file_that_is_broken_meanwhile_confirms_nothing() -> Result<()> {
     pair.talk()
 }
 
-/// D3: who starts another file than the one that waits to be confirmed gets it, for good.
+/// D3: a start with another file than the one that waits to be confirmed applies it, for good.
 #[privileged_test]
 fn d3_another_file_at_a_start_is_not_taken_back() -> Result<()> {
     let topology = Topology::poc()?;

@@ -1,4 +1,4 @@
-//! Who may use a service: FEATURES C1, RELIABILITY 39 and 40.
+//! Which clients may use a service: FEATURES C1, RELIABILITY 39 and 40.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpStream},
@@ -209,7 +209,7 @@ fn config(rules: impl Into<Keys>) -> Config {
     Config::read(CONFIG).service("echo-a", |echo| echo.with(rules))
 }
 
-/// 541 prefixes: hosts and networks of nobody, and the tenant's own; one host of it is denied.
+/// 541 prefixes: hosts and networks that do not exist, and the tenant's own; one host of it is denied.
 fn long_list() -> Keys {
     let hosts = (0..256).map(|number| format!("10.99.{number}.{}/32", 255 - number));
     let nets = (0..256).map(|number| format!("172.20.{number}.0/24"));
@@ -262,7 +262,7 @@ fn nat64(address: Ipv4Addr) -> Ipv6Addr {
     Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, words[0], words[1])
 }
 
-/// A SYN to the echo service over IPv6; nobody gets as far as its checksum.
+/// A SYN to the echo service over IPv6; no stage gets as far as its checksum.
 fn ipv6_open(hops: [Mac; 2], from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
     packet.extend(from.octets());

@@ -28,8 +28,8 @@ use crate::oracle::{self, Oracle};
 const LIMIT: Duration = Duration::from_secs(10);
 /// The load balancer's own address on the management LAN.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 32, 96, 10);
-/// A tenant address that nobody has: whoever asks for it wants to forward to it.
-const NOBODY: Ipv4Addr = Ipv4Addr::new(192, 168, 203, 77);
+/// A tenant address that no host has: a host that resolves it wants to forward to it.
+const UNUSED: Ipv4Addr = Ipv4Addr::new(192, 168, 203, 77);
 
 /// RELIABILITY 41: tags in every order, and the addresses of the other side, from a tenant's port
 /// and from the trunk itself, on a host that forwards. Nothing reaches the hub or the other tenant.
@@ -140,7 +140,7 @@ fn reliability_44_the_hub_opens_no_flow_to_a_tenant() -> Result<()> {
     topology
         .lb
         .run(&format!("ip route add 192.168.203.0/24 dev {TENANT_NIC}"))?;
-    let targets = [client.address, topology.workers[0].address, VIP, NOBODY];
+    let targets = [client.address, topology.workers[0].address, VIP, UNUSED];
     // The host would not even have to ask.
     let mac = mac_of(&client.netns, "eth0")?.to_string();
     topology.lb.run(&format!(
@@ -180,9 +180,9 @@ fn reliability_44_the_hub_opens_no_flow_to_a_tenant() -> Result<()> {
         );
         let asked = frames
             .iter()
-            .filter(|frame| asks_for(frame, NOBODY))
+            .filter(|frame| asks_for(frame, UNUSED))
             .count();
-        assert_eq!(asked, 0, "somebody wants to forward to {NOBODY}");
+        assert_eq!(asked, 0, "a host wants to forward to {UNUSED}");
     }
     assert!(lb.dropped("to_tenant")? > 0, "{:?}", lb.drops()?);
     Ok(())

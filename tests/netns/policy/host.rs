@@ -69,11 +69,11 @@ fn the_hosts_own_stack_sees_no_tenant_packet() -> Result<()> {
         programs::curl(client, peers.certificate(), API)?;
         programs::dig(client, DNS, DNS_NAME, "TXT")?;
         client.netns.inside(|| client::who(None, ECHO))??;
-        // Neither does what nobody declared: other ports, other addresses, ICMP.
+        // Neither does what is not configured: other ports, other addresses, ICMP.
         let closed = SocketAddrV4::new(VIP, 22);
         assert!(
             !connects(&client.netns, closed)?,
-            "nobody declared {closed}"
+            "{closed} is not configured"
         );
         ping(&client.netns, VIP)?;
     }
@@ -166,7 +166,7 @@ fn ensure_untouched(host: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody accepts a connection to `to` within a second.
+/// Whether a socket accepts a connection to `to` within a second.
 fn connects(from: &Netns, to: SocketAddrV4) -> Result<bool> {
     let second = Duration::from_secs(1);
     Ok(from

@@ -30,8 +30,8 @@ const SOON: Duration = Duration::from_secs(5);
 /// How clients choose a version of HTTP, and how nginx calls it.
 const HTTP: [(&str, &str); 2] = [("2", "HTTP/2.0"), ("1.1", "HTTP/1.1")];
 
-/// curl in HTTP/2 and HTTP/1.1, and Python, each in TLS 1.2 and TLS 1.3, are served by who has the name
-/// that they ask for, and by nobody else.
+/// curl in HTTP/2 and HTTP/1.1, and Python, each in TLS 1.2 and TLS 1.3, are served by the node that has the name
+/// that they ask for, and by no other.
 #[privileged_test]
 fn b1_real_clients_reach_the_server_of_the_name() -> Result<()> {
     let topology = Topology::poc()?;

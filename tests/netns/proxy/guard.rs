@@ -95,7 +95,7 @@ fn b8_what_becomes_of_an_encrypted_hello() -> Result<()> {
     Ok(())
 }
 
-/// B9: who offers a protocol goes where that is spoken, who offers others or none goes where all go.
+/// B9: a client that offers a protocol goes where that is spoken, one that offers others or none goes where all go.
 #[privileged_test]
 fn b9_protocols_of_a_name_have_backends_of_their_own() -> Result<()> {
     let topology = Topology::poc()?;
@@ -132,7 +132,7 @@ const MAX_LATE: u64 = 4096;
 /// KiB: 100 MB.
 const MUCH_MEMORY: u64 = 100_000_000 / 1024;
 
-/// B13: ten thousand that do not get to the point are all closed in time, cost little, and nobody else
+/// B13: ten thousand that do not get to the point are all closed in time, cost little, and no other client
 /// is slow for them.
 #[privileged_test]
 fn b13_who_does_not_get_to_the_point_is_closed() -> Result<()> {
@@ -166,7 +166,7 @@ fn b13_who_does_not_get_to_the_point_is_closed() -> Result<()> {
         (1..=MAX_LATE).contains(&late) && recycled > 0,
         "{late}, {recycled}"
     );
-    // Those that nobody took the place of had all of their time, and no more.
+    // Those whose place was not taken had all of their time, and no more.
     let shortest = closed[usize::try_from(recycled)?];
     let time = HELLO_TIMEOUT..HELLO_TIMEOUT + SLACK;
     ensure!(
@@ -187,7 +187,7 @@ struct Slow {
 
 impl Slow {
     fn new(from: Ipv4Addr, sends: Vec<u8>) -> Result<Self> {
-        // Nobody can have accepted it before.
+        // No process can have accepted it before.
         let since = Instant::now();
         let stream = open(Some(from), SHARED)?;
         stream.set_nonblocking(true)?;
@@ -253,8 +253,8 @@ fn dawdle(host: &Host) -> Result<Vec<Duration>> {
     Ok(closed)
 }
 
-/// A station that nobody is: what is sent to the spoofed addresses reaches no stack.
-const NOBODY: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
+/// A MAC that no station has: what is sent to the spoofed addresses reaches no stack.
+const UNUSED: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
 /// SYNs a second at most, how long they are sent, between two looks at the clock, and the least in all.
 const RATE: u64 = 50_000;
 const BURST: u64 = 256;
@@ -262,7 +262,7 @@ const LEAST: u64 = 50_000;
 /// KiB that the process may grow by while it is flooded: connections that are measured cost some.
 const LITTLE_MEMORY: u64 = 8 * 1024;
 
-/// RELIABILITY 11: SYNs from addresses that are let in cost no memory and keep nobody out.
+/// RELIABILITY 11: SYNs from addresses that are let in cost no memory and keep no client out.
 #[privileged_test]
 fn r11_a_flood_keeps_nobody_out() -> Result<()> {
     let is_long = std::env::var_os("LB_TEST_LONG").is_some();
@@ -281,7 +281,7 @@ fn r11_a_flood_keeps_nobody_out() -> Result<()> {
     memory::forget_peak(pid)?;
     let before = memory::peak(pid)?;
     let sources = (120..250).map(|host| Ipv4Addr::new(192, 168, 203, host));
-    let stations = [NOBODY, topology.mac(TENANT_NIC)?];
+    let stations = [UNUSED, topology.mac(TENANT_NIC)?];
     let mut flood = Flood::new(stations, sources.collect(), SHARED);
     let port = RawPort::open(&flooder.netns, "eth0")?;
 
@@ -297,7 +297,7 @@ fn r11_a_flood_keeps_nobody_out() -> Result<()> {
 
     let peak = memory::peak(pid)?;
     let sent = flood.sent();
-    // Without cookies the kernel would keep out whoever it has not seen before.
+    // Without cookies the kernel would keep out clients that it has not seen before.
     let cookies = cookies(&topology)?;
     ensure!(cookies > sent / 2, "{cookies} cookies for {sent} SYNs");
     println!(

@@ -34,8 +34,8 @@ const BULK: usize = 10 << 20;
 const ROUTES: &str = "routes: [{ names: [a.lab], pool: a }, { names: [b.lab], pool: b }, \
     { names: [c.lab], redirect: https }, { names: [d.lab], pool: d }, { names: [\"*.all.lab\"], pool: all }]";
 
-/// A topology whose first three nodes are `a`, `b` and `c`. They answer with their names, the Host, for
-/// whom a request was forwarded, and whom they see.
+/// A topology whose first three nodes are `a`, `b` and `c`. They answer with their names, the Host, the
+/// client that a request was forwarded for, and the peer that they see.
 pub(crate) struct Site<'t> {
     topology: &'t Topology,
     _servers: Vec<Process>,
@@ -146,7 +146,7 @@ fn head(stream: &mut TcpStream) -> Result<String> {
     Ok(String::from_utf8(head)?.to_ascii_lowercase())
 }
 
-/// B3: two Hosts of one connection reach two nodes, which are told who asks.
+/// B3: two Hosts of one connection reach two nodes, which get the client's address.
 #[privileged_test]
 fn b3_two_hosts_of_one_connection_reach_two_nodes() -> Result<()> {
     let topology = Topology::poc()?;
@@ -184,7 +184,7 @@ fn b3_two_hosts_of_one_connection_reach_two_nodes() -> Result<()> {
     Ok(())
 }
 
-/// B3: who asks for nobody, or says what is no Host, is told so.
+/// B3: a request for an unknown Host, or for what is no Host, is answered with an error.
 #[privileged_test]
 fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
     let topology = Topology::poc()?;
@@ -206,7 +206,7 @@ fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
         ("-H Host:e.lab", "421"),
         ("", "421"),
         ("-H Host:c.lab", "308https://c.lab/x?y=1"),
-        // Nobody listens there.
+        // No socket listens there.
         ("-H Host:d.lab", "502"),
         ("-H Host:a.lab", "200"),
     ] {
@@ -250,7 +250,7 @@ fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
     Ok(())
 }
 
-/// B3: with `balance: host` a Host has one node, whoever asks, and Hosts have several.
+/// B3: with `balance: host` a Host has one node for all clients, and Hosts have several.
 #[privileged_test]
 fn b3_a_host_has_one_node() -> Result<()> {
     let topology = Topology::poc()?;
@@ -286,7 +286,7 @@ fn b3_a_host_has_one_node() -> Result<()> {
     Ok(())
 }
 
-/// B3: bodies arrive as they were sent, both ways, also to who waits until he may send.
+/// B3: bodies arrive as they were sent, both ways, also of a client that waits until it may send.
 #[privileged_test]
 fn b3_bodies_arrive_as_they_were_sent() -> Result<()> {
     let topology = Topology::poc()?;
@@ -371,7 +371,7 @@ fn b3_a_connection_becomes_a_websocket() -> Result<()> {
     })
 }
 
-/// B3: what is taken out of the file ends, with a reset for who is connected.
+/// B3: what is taken out of the file ends, with a reset for each client that is connected.
 #[privileged_test]
 fn b3_a_vip_that_is_removed_resets_its_clients() -> Result<()> {
     let topology = Topology::poc()?;

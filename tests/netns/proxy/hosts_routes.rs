@@ -63,7 +63,7 @@ fn b3_a_backend_sees_a_port_for_legs() -> Result<()> {
     Ok(())
 }
 
-/// B10: a Host is for the clients that it is for, and to others it is nobody's, under whatever it is.
+/// B10: a Host is for the clients that it is for, and for others it is unknown, under whatever it is.
 #[privileged_test]
 fn b10_a_host_of_others_is_denied() -> Result<()> {
     let topology = Topology::poc()?;
@@ -94,7 +94,7 @@ fn b10_a_host_of_others_is_denied() -> Result<()> {
     Ok(())
 }
 
-/// An expression is for whole Hosts, and who is closed on is told nothing.
+/// An expression is for whole Hosts, and a connection that is closed gets no answer.
 #[privileged_test]
 fn b3_an_expression_leads_there_and_all_else_is_closed() -> Result<()> {
     let topology = Topology::poc()?;
@@ -174,7 +174,7 @@ fn b3_hosts_stay_when_another_node_goes() -> Result<()> {
 fn b17_a_backend_that_refuses_requests_is_not_seen() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology)?;
-    // Nobody listens on the fourth.
+    // No socket listens on the fourth.
     let both = [&topology.nodes[3], &topology.nodes[0]];
     let both = both.map(|node| SocketAddrV4::new(node.address, PORT));
     let routes = "routes: [{ names: [both.lab], pool: both }]";
@@ -236,7 +236,7 @@ services:
 "#;
 
 /// On a network whose VIP is the host's own address two Hosts of one connection reach two guests, from on the
-/// wire and from behind a router; and nobody's is told so.
+/// wire and from behind a router; and an unknown one gets an error.
 #[privileged_test]
 fn b3_hosts_are_told_apart_on_the_hosts_own_address() -> Result<()> {
     let one = OneIp::build()?;

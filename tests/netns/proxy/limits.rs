@@ -55,7 +55,7 @@ const WATCHED: Duration = Duration::from_secs(2);
 const RESTS: Duration = Duration::from_millis(100);
 
 /// RELIABILITY 35: clients that say half a hello are more than there are descriptors. The oldest of them go,
-/// so that who says all of it is served.
+/// so that a client that sends all of it is served.
 #[privileged_test]
 fn r35_idle_clients_take_no_descriptors_from_others() -> Result<()> {
     let topology = Topology::poc()?;
@@ -88,11 +88,11 @@ fn r35_idle_clients_take_no_descriptors_from_others() -> Result<()> {
 }
 
 /// RELIABILITY 35: clients that have a backend are more than there are descriptors for. They are served on,
-/// and who comes then is refused at once, until one of them leaves.
+/// and a client that comes then is refused at once, until one of them leaves.
 #[privileged_test]
 fn r35_without_descriptors_new_clients_are_refused() -> Result<()> {
     let topology = Topology::poc()?;
-    // Who is handed over has no descriptors.
+    // A connection that is handed over has no descriptors.
     have_copied(&topology)?;
     let scene = Scene::new(&topology)?;
     let mut lb = Lb::start_through(&topology, &scene.config(), FEW)?;
@@ -262,7 +262,7 @@ impl<'t> Scene<'t> {
         Ok(())
     }
 
-    /// Flows live and begin, backends are checked, the operator is answered, nobody is busy, and there are
+    /// Flows live and begin, backends are checked, the operator is answered, no thread is busy, and there are
     /// descriptors left.
     fn all_else_goes_on(&self, lb: &mut Lb<'_>, flows: &[TcpStream]) -> Result<()> {
         flows.iter().try_for_each(alive)?;

@@ -31,7 +31,7 @@ const MAX_DELAY: Duration = Duration::from_millis(100);
 /// The backends, each on a node of its own; the last one for the name in captured hellos.
 pub(crate) const POOLS: [&str; 4] = ["hub", "managed1", "managed2", "captured"];
 
-/// Where the two do not agree, by the kind of the case: whom HAProxy goes to, and why we do not.
+/// Where the two do not agree, by the kind of the case: which backend HAProxy selects, and why we do not.
 const DIFFERENCES: [(&str, Option<&str>, &str); 15] = [
     (
         "records",

@@ -116,7 +116,7 @@ fn case(
     }
 }
 
-/// Names that are odd, or nobody's.
+/// Names that are odd, or unknown.
 fn of_names() -> Vec<Case> {
     let api = |name: &str, kind, ours| case(name, kind, API, named(name.as_bytes()), ours);
     let app = |name: &str, kind, ours| case(name, kind, APPS, named(name.as_bytes()), ours);

@@ -77,7 +77,7 @@ fn r12_a_hello_may_be_longer() -> Result<()> {
 const OF_ONE: usize = 256;
 const BYTES_OF_ONE: usize = 4 << 20;
 
-/// One connection too many of an address that says nothing takes the place of its oldest, and nobody else's.
+/// One connection too many of an address that says nothing takes the place of its oldest, and no other.
 #[privileged_test]
 fn r12_an_address_has_so_many_connections() -> Result<()> {
     let topology = Topology::poc()?;
@@ -131,9 +131,9 @@ fn r12_an_address_has_so_many_bytes() -> Result<()> {
         .netns
         .inside(|| teller::ask(SHARED, &[&whole], Duration::ZERO))??;
     ensure!(reached.as_deref() == Some("a"), "{reached:?}");
-    // Whoever is left may go on.
+    // The connections that are left may go on.
     let Some(mut last) = newer.last() else {
-        bail!("nobody is left");
+        bail!("no connection is left");
     };
     last.write_all(&whole[PART..])?;
     last.set_nonblocking(false)?;
@@ -158,7 +158,7 @@ pub(crate) fn hold(client: &Host, count: usize, says: &[u8]) -> Result<Vec<TcpSt
         .inside(|| (0..count).map(|_| open()).collect())?
 }
 
-/// Waits until so many have been sent away for others, and nobody else is.
+/// Waits until so many have been sent away for others, and no more are.
 fn is_recycled(lb: &Lb<'_>, count: usize) -> Result<()> {
     let count = u64::try_from(count)?;
     poll::until("those who are too many go", SOON, || {
@@ -175,7 +175,7 @@ pub(crate) fn closed(held: &[TcpStream]) -> Result<Vec<usize>> {
     for (number, mut stream) in held.iter().enumerate() {
         match stream.read(&mut [0]) {
             Ok(0) => closed.push(number),
-            Ok(_) => bail!("number {number} was told something"),
+            Ok(_) => bail!("number {number} got bytes"),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
         }

@@ -31,8 +31,8 @@ const HEADS: usize = RECORD_HEAD + 4;
 /// Splits of a hello in the short run, beside those that may matter.
 const SPREAD: usize = 40;
 
-/// A hello in two pieces, byte by byte and in many records goes to who has its name, and arrives as it was
-/// sent. One whose name was missed, or misread, would go to somebody else.
+/// A hello in two pieces, byte by byte and in many records goes to the node that has its name, and arrives as it was
+/// sent. One whose name was missed, or misread, would go to another node.
 #[privileged_test]
 fn b4_a_hello_in_pieces_goes_where_it_goes_whole() -> Result<()> {
     let is_long = std::env::var_os("LB_TEST_LONG").is_some();

@@ -96,7 +96,7 @@ pub(crate) fn carry(from: &TcpStream, mut to: &TcpStream, bytes: u64) -> Result<
     carry_to(from, &mut to, (bytes, bytes))
 }
 
-/// The same to who reads as he likes; equal seeds make equal bytes.
+/// The same to a client that reads as it likes; equal seeds make equal bytes.
 pub(crate) fn carry_to(
     mut from: &TcpStream,
     to: &mut impl Read,
@@ -106,7 +106,7 @@ pub(crate) fn carry_to(
         let sender = scope.spawn(move || Pattern::new(seed).send(&mut from, bytes));
         let received = copy_digest(to, bytes);
         if received.is_err() {
-            // Nobody waits for room any more.
+            // No copy waits for room any more.
             let _ended = from.shutdown(Shutdown::Both);
         }
         let sent = sender.join().expect("the sender does not panic");

@@ -35,7 +35,7 @@ const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 const FRONT: u16 = 8443;
 const SOON: Duration = Duration::from_secs(10);
 
-/// The first three nodes as the pools `a`, `b` and `c`: two clusters, and names for whom this is the source.
+/// The first three nodes as the pools `a`, `b` and `c`: two clusters, and names for the clients of this source.
 /// The first client is the proxy.
 fn config(topology: &Topology, from: &str) -> Config {
     let proxies = [format!("{}/32", topology.clients[0].address)];
@@ -72,13 +72,13 @@ fn header(command: u8, client: Ipv4Addr, cluster: &str) -> Vec<u8> {
     .concat()
 }
 
-/// Who answers a client that sends these pieces and a hello: he has got the hello alone. Nobody if it is
-/// refused.
+/// The node that answers a client that sends these pieces and a hello: it has got the hello alone. None if the
+/// client is refused.
 fn who(client: &Host, pieces: &[&[u8]], hello: &[u8]) -> Result<Option<String>> {
     let mut stream = client.netns.inside(|| open(None, SHARED))??;
     stream.set_nodelay(true)?;
     for piece in pieces {
-        // Who is refused at once has closed.
+        // A connection that is refused at once is closed.
         if stream.write_all(piece).is_err() {
             return Ok(None);
         }
@@ -107,7 +107,7 @@ fn b12_a_proxy_says_of_which_cluster_its_client_is() -> Result<()> {
     let cases = [
         (header(1, FAR, "cluster-a"), &none, Some("a")),
         (header(1, FAR, "cluster-b"), &none, Some("b")),
-        // Whatever name there is; and a name where the cluster is nobody's.
+        // Whatever name there is; and a name where the cluster is unknown.
         (header(1, FAR, "cluster-a"), &far, Some("a")),
         (header(1, FAR, "cluster-c"), &far, Some("c")),
         (header(1, FAR, ""), &far, Some("c")),
@@ -195,7 +195,7 @@ fn ensure_same(
     Ok(())
 }
 
-/// B12: who is no proxy may not say so, and who is one must; both are counted and reach nobody.
+/// B12: a client that is no proxy may not send a header, and a proxy must; both are counted and reach no server.
 #[privileged_test]
 fn b12_only_who_is_a_proxy_says_who_his_client_is() -> Result<()> {
     let topology = Topology::poc()?;
@@ -212,7 +212,7 @@ fn b12_only_who_is_a_proxy_says_who_his_client_is() -> Result<()> {
     let broken = [&header[..12], &[0x21, 0x11, 0, 3, 1, 2, 3]].concat();
     assert_eq!(who(proxy, &[&broken], &hello)?, None);
     assert_eq!(counted_refusal(&lb, "proxy_header")?, 3);
-    // Who says no more.
+    // A proxy that sends no more.
     assert_eq!(who(proxy, &[&header[..20]], b"")?, None);
     assert_eq!(who(proxy, &[&header], b"")?, None);
     assert_eq!(counted_refusal(&lb, "timeout")?, 2);
@@ -274,7 +274,7 @@ fn b12_haproxy_in_front_is_believed() -> Result<()> {
     Ok(())
 }
 
-/// B11, B12: HAProxy in front, and HAProxy as the backend, which is told what the first one has said.
+/// B11, B12: HAProxy in front, and HAProxy as the backend, which gets what the first one has sent.
 #[privileged_test]
 fn b12_what_a_proxy_says_its_backend_is_told() -> Result<()> {
     let topology = Topology::poc()?;

@@ -1,4 +1,4 @@
-//! Backends that are told whose connection they have, by the PROXY protocol: FEATURES B11. HAProxy and nginx
+//! Backends that get the client of their connection, by the PROXY protocol: FEATURES B11. HAProxy and nginx
 //! say what they have understood; [`super::proxy_out_plain`] looks at the bytes.
 
 use std::{
@@ -248,7 +248,7 @@ fn b11_nginx_is_told_whose_requests_it_has() -> Result<()> {
     Ok(())
 }
 
-/// B11: a check of a backend that takes nothing without a header says that it is nobody's, and is no error there.
+/// B11: a check of a backend that takes nothing without a header says that it has no client, and is no error there.
 #[privileged_test]
 fn b11_checks_are_nobodys() -> Result<()> {
     let topology = Topology::poc()?;

@@ -1,5 +1,5 @@
-//! A service with one pool whose backends are told whose connection they have: FEATURES B11, byte by byte.
-//! Nobody waits for the client: who speaks first is as without the header.
+//! A service with one pool whose backends get the client of each connection: FEATURES B11, byte by byte.
+//! No end waits for the client: which of them sends first is as without the header.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -40,7 +40,7 @@ const MOMENT: Duration = Duration::from_micros(5);
 const MOMENTS: u32 = 100;
 /// Less than it takes until what was dropped is sent again.
 const LATE: Duration = Duration::from_millis(150);
-/// What every header begins with, as the protocol has it: a connection that is somebody's, by TCP over IPv4.
+/// What every header begins with, as the protocol has it: a connection of a client, by TCP over IPv4.
 const SIGNATURE: [u8; 14] = *b"\r\n\r\n\0\r\nQUIT\n\x21\x11";
 /// The type of an id, with the first byte of its length.
 const UNIQUE_ID: [u8; 2] = [5, 0];
@@ -98,7 +98,7 @@ impl<'t> Way<'t> {
         })
     }
 
-    /// Connects; the backend has been told, and by these bytes alone; the id that it was told as well.
+    /// Connects; the backend has got the header, and these bytes alone; the id in it as well.
     fn open_told(&self) -> Result<(Pair, String)> {
         let pair = self.open()?;
         let SocketAddr::V4(client) = pair.client.local_addr()? else {
@@ -154,8 +154,8 @@ fn hears_the_end(mut end: &TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// B11: it is handed over before anybody has said anything, and is a flow by its id; without timestamps it is
-/// copied, and nobody sees a difference.
+/// B11: it is handed over before either end has sent anything, and is a flow by its id; without timestamps it is
+/// copied, and neither end sees a difference.
 #[privileged_test]
 fn b11_a_plain_connection_is_told_and_handed_over() -> Result<()> {
     let topology = Topology::poc()?;
@@ -303,7 +303,7 @@ fn b11_a_pool_may_begin_and_cease_to_want_headers() -> Result<()> {
     Ok(())
 }
 
-/// With nobody in the pool a client is refused, as without the header.
+/// With no backend in the pool a client is refused, as without the header.
 #[privileged_test]
 fn b11_without_a_backend_a_client_is_reset() -> Result<()> {
     let topology = Topology::poc()?;

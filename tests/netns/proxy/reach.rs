@@ -39,7 +39,7 @@ const INTERNAL_ERROR: [u8; 7] = [21, 3, 1, 0, 2, 2, 80];
 fn b17_a_backend_that_refuses_is_not_seen() -> Result<()> {
     let topology = Topology::poc()?;
     let _site = Site::new(&topology)?;
-    // Nobody listens on the fourth.
+    // No socket listens on the fourth.
     let both = [&topology.nodes[3], &topology.nodes[0]];
     let lb = Lb::start(
         &topology,
@@ -93,17 +93,20 @@ fn b17_an_address_without_a_station_costs_no_more_than_its_time() -> Result<()> 
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
     let _teller = teller(node, "served")?;
-    let nobody = Ipv4Addr::new(10, 32, 96, 199);
-    let lb = Lb::start(&topology, &one_pool(&topology, &[nobody, node.address]))?;
+    let absent = Ipv4Addr::new(10, 32, 96, 199);
+    let lb = Lb::start(&topology, &one_pool(&topology, &[absent, node.address]))?;
     for took in ask_all(&topology)? {
-        // The kernel may know already that there is nobody.
+        // The kernel may know already that there is no such host.
         ensure!(took < TIMEOUT + SLACK, "served after {took:?}");
     }
-    ensure!(counted(&lb, "redispatched")? > 0, "nobody came there first");
+    ensure!(
+        counted(&lb, "redispatched")? > 0,
+        "no connection came there first"
+    );
     Ok(())
 }
 
-/// Where all refuse the client is told so at once, in an alert and nothing else.
+/// Where all refuse the client gets an alert at once, and nothing else.
 #[privileged_test]
 fn b17_where_all_refuse_the_client_is_told_so() -> Result<()> {
     let topology = Topology::poc()?;
@@ -115,7 +118,7 @@ fn b17_where_all_refuse_the_client_is_told_so() -> Result<()> {
     Ok(())
 }
 
-/// Where all are silent the client is told so after the time that there is for all of them: the fourth is
+/// Where all are silent the client gets an alert after the time that there is for all of them: the fourth is
 /// not waited for.
 #[privileged_test]
 fn b17_where_all_are_silent_the_client_is_told_so_in_time() -> Result<()> {
@@ -178,7 +181,7 @@ fn costs_time(lb: &Lb<'_>, took: &[Duration], most: u32) -> Result<()> {
     Ok(())
 }
 
-/// Asserts that a client is told, in that time, that nobody can be reached, and nothing before or after.
+/// Asserts that a client gets the alert, in that time, that no backend can be reached, and nothing before or after.
 fn is_told(topology: &Topology, time: Range<Duration>) -> Result<()> {
     let start = Instant::now();
     let mut stream = topology.client().netns.inside(|| open(None, SHARED))??;
@@ -188,6 +191,6 @@ fn is_told(topology: &Topology, time: Range<Duration>) -> Result<()> {
     stream.read_to_end(&mut said)?;
     assert_eq!(said, INTERNAL_ERROR);
     let took = start.elapsed();
-    ensure!(time.contains(&took), "told after {took:?}");
+    ensure!(time.contains(&took), "alert after {took:?}");
     Ok(())
 }

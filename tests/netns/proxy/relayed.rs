@@ -171,7 +171,7 @@ fn a_leg_ends_with_its_ends_and_when_it_is_idle() -> Result<()> {
     pair.client.shutdown(Shutdown::Write)?;
     wait_for(&lb, 0)?;
     drop(pair);
-    // Nobody says anything.
+    // Neither end sends anything.
     let pair = line.open()?;
     let [took, _] = pair.wait_for_resets(SOON)?;
     ensure!(took >= Duration::from_millis(1500), "after {took:?}");
@@ -241,7 +241,7 @@ fn the_port_of_a_copied_connection_is_back_soon_after_it() -> Result<()> {
         Ok((lb.status()?.flows.live > 0).then_some(()))
     })?;
     drop(client);
-    are_back("nobody answers")
+    are_back("no server answers")
 }
 
 /// A connection that is copied and has the port of a flow: of the two ends the other one has timestamps each time, so

@@ -52,7 +52,7 @@ fn vanishes(gone: fn(&Topology) -> &Host, told: fn(&Pair) -> &TcpStream) -> Resu
     let lb = Lb::start(&topology, &relayed::config_with(&topology, KEPT))?;
     let pair = line.open()?;
     let [soonest, latest] = FOUND;
-    // Long enough for who does not answer.
+    // Long enough for an end that does not answer.
     thread::sleep(2 * soonest);
     pair.talk()?;
     thread::sleep(SETTLED);
@@ -72,8 +72,8 @@ const EACH: usize = 100;
 /// Bytes of a hello before its name.
 const PART: usize = 60;
 
-/// RELIABILITY 12: who says nothing, or 60 bytes of a hello and then nothing, is closed when its time is over,
-/// and nobody else is slow for it.
+/// RELIABILITY 12: a client that sends nothing, or 60 bytes of a hello and then nothing, is closed when its time is
+/// over, and no other client is slow for it.
 #[privileged_test]
 fn r12_who_holds_back_is_closed_in_time() -> Result<()> {
     let topology = Topology::poc()?;

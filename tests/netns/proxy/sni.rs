@@ -32,7 +32,7 @@ pub(crate) const SHARED: SocketAddrV4 = SocketAddrV4::new(VIP, 443);
 const SHARED_API: SocketAddrV4 = SocketAddrV4::new(VIP, 6443);
 /// How long a thing may take that takes no time.
 const SOON: Duration = Duration::from_secs(10);
-/// The alert of RFC 8446 section 6 for a name that nobody has: a record of two bytes, fatal.
+/// The alert of RFC 8446 section 6 for a name that no route has: a record of two bytes, fatal.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
 
 /// A topology whose first three nodes are `a.lab`, `b.lab` and `c.lab`.
@@ -142,7 +142,7 @@ fn ask_at(client: &Host, to: SocketAddrV4, name: Option<&str>, words: &str) -> R
     Ok(text)
 }
 
-/// Asserts that the certificate of `name` is shown to who asks for `asked`.
+/// Asserts that the certificate of `name` is shown to a client that asks for `asked`.
 pub(crate) fn reaches(client: &Host, asked: Option<&str>, name: &str, words: &str) -> Result<()> {
     reaches_at(client, SHARED, asked, name, words)
 }
@@ -189,7 +189,7 @@ pub(crate) fn send(client: &Host, pieces: &[&[u8]]) -> Result<Vec<u8>> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SOON))?;
     for piece in pieces {
-        // Who is refused at once has closed.
+        // A connection that is refused at once is closed.
         if stream.write_all(piece).is_err() {
             break;
         }
@@ -226,7 +226,7 @@ fn b1_three_names_have_three_certificates() -> Result<()> {
     Ok(())
 }
 
-/// B6, B7: who asks for nothing, or for nobody, is told so, unless there is a pool for him.
+/// B6, B7: a client without a name, or with an unknown one, gets an alert, unless there is a pool for it.
 #[privileged_test]
 fn b7_who_asks_for_nobody_is_told_so() -> Result<()> {
     let topology = Topology::poc()?;
@@ -255,7 +255,7 @@ fn b7_who_asks_for_nobody_is_told_so() -> Result<()> {
     Ok(())
 }
 
-/// B6, B7: who is closed on is told nothing, and at once.
+/// B6, B7: a connection that is closed gets no bytes, and ends at once.
 #[privileged_test]
 fn b7_who_is_closed_on_is_told_nothing() -> Result<()> {
     let topology = Topology::poc()?;
@@ -276,7 +276,7 @@ fn b7_who_is_closed_on_is_told_nothing() -> Result<()> {
     reaches(client, Some("a.lab"), "a.lab", "")
 }
 
-/// Who has connected before a change and says afterwards what he wants gets what is configured then.
+/// A client that has connected before a change and sends its hello afterwards gets what is configured then.
 #[privileged_test]
 fn a_hello_in_the_middle_of_a_change_goes_by_the_change() -> Result<()> {
     let topology = Topology::poc()?;
@@ -296,7 +296,7 @@ fn a_hello_in_the_middle_of_a_change_goes_by_the_change() -> Result<()> {
     Ok(())
 }
 
-/// B10: a name is for the clients that it is for; to others it is nobody's.
+/// B10: a name is for the clients that it is for; for others it is unknown.
 #[privileged_test]
 fn b10_a_name_of_others_is_denied() -> Result<()> {
     let topology = Topology::poc()?;

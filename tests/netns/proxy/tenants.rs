@@ -117,7 +117,7 @@ fn b6_b10_tenants_of_one_network_are_told_apart_by_their_prefixes() -> Result<()
     Ok(())
 }
 
-/// Asserts that a client is told by the alert 112 that nobody has the name, and sees no certificate.
+/// Asserts that a client gets the alert 112, that no route has the name, and sees no certificate.
 fn is_nobodys(client: &Host, asked: Option<&str>, words: &str) -> Result<()> {
     let said = ask(client, asked, words)?;
     let is_told = said.contains("unrecognized name") && said.contains("SSL alert number 112");

@@ -1,4 +1,4 @@
-//! Who may use a service of IPv6: FEATURES C1 and C3.
+//! Which clients may use a service of IPv6: FEATURES C1 and C3.
 
 use std::{net::TcpStream, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Who a flow of IPv6 belongs to: `lb flows` and `lb who`.
+//! Which client a flow of IPv6 belongs to: `lb flows` and `lb who`.
 
 use anyhow::{Context as _, Result};
 use lb_tests::{

@@ -19,7 +19,7 @@ const MTU: u32 = 1400;
 /// Bytes of the transfers.
 const MUCH: u64 = 1 << 20;
 
-/// Segments are kept small from the start; datagrams are told, and cut by their sender then.
+/// Segments are kept small from the start; datagrams get ICMP errors, and are cut by their sender then.
 #[privileged_test]
 fn reliability_16_a_narrow_mgmt_network_is_told_to_clients_of_ipv6() -> Result<()> {
     let topology = topology()?;

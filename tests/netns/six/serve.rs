@@ -44,7 +44,7 @@ fn a17_a_megabyte_goes_each_way_through_ipv6() -> Result<()> {
     Ok(())
 }
 
-/// Words each way; who sees whom.
+/// Bytes each way; which peer each end sees.
 #[privileged_test]
 fn a17_a_backend_sees_the_snat_address_and_a_client_the_vip() -> Result<()> {
     let topology = topology()?;

@@ -67,7 +67,7 @@ fn reliability_17_a_traceroute_sees_nothing_but_the_vip_over_ipv6() -> Result<()
     Ok(())
 }
 
-/// A port of a node that nobody listens at: its client learns it from the VIP.
+/// A port of a node that no socket listens at: its client gets the error from the VIP.
 #[privileged_test]
 fn reliability_17_an_unreachable_port_is_told_by_the_vip_over_ipv6() -> Result<()> {
     let topology = topology()?;
@@ -80,7 +80,7 @@ fn reliability_17_an_unreachable_port_is_told_by_the_vip_over_ipv6() -> Result<(
         topology.dir(),
     )?;
     let socket = udp_client(client)?;
-    socket.send(b"is anybody there?").context("send")?;
+    socket.send(b"is a server there?").context("send")?;
     let told = |frame: &[u8]| {
         read(frame).is_ok_and(|read| read.source == VIP6 && read.segment[..2] == [1, 4])
     };
@@ -96,7 +96,7 @@ fn reliability_17_an_unreachable_port_is_told_by_the_vip_over_ipv6() -> Result<(
             ensure!(!shows, "{address} is in {frame:02x?}");
         }
     }
-    // Somebody comes.
+    // A server comes.
     let server = udp_server(&topology)?;
     socket.send(b"now?").context("send")?;
     assert_eq!(receive(&server)?.0, b"now?");

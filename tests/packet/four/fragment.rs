@@ -98,7 +98,7 @@ fn what_may_be_in_pieces_gets_an_identification_of_ours() {
             "replies count with requests"
         );
     }
-    // Who forbids fragments keeps what it said; an evil bit does not matter.
+    // A sender that forbids fragments keeps its bit; an evil bit does not matter.
     for field in [0x4000, 0xc000] {
         let kept = forwarded(&mut lb, Port::Tenant, &query(CLIENT_A).fragment(field));
         assert_eq!(identification(&kept), ID);

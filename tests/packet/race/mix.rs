@@ -148,7 +148,7 @@ impl World<'_> {
         match kind {
             0..55 => self.request(number, kind, dice, meet),
             _ => {
-                // Mostly of this tuple's flow; sometimes of an id that may be anybody's by now.
+                // Mostly of this tuple's flow; sometimes of an id that may be another flow's by now.
                 let (port, _) = halves(self.opened[number].load(Ordering::SeqCst));
                 let index = match dice.below(4) {
                     0 => dice.below(IDS as u32) as usize,

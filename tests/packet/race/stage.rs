@@ -1,5 +1,5 @@
 //! What both tests of two CPUs share: few ids, clients and services whose frames say where they
-//! belong, and what must be true of the tables whenever nobody runs.
+//! belong, and what must be true of the tables whenever neither CPU runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -220,7 +220,7 @@ pub(super) fn live_flows(lb: &DataPlane, ids: &[u32]) -> BTreeMap<u32, (FlowStat
     for &id in ids {
         let flow = lb.maps.flows.get(&id, 0).expect("an entry");
         let word = FlowState::from_raw(flow.word);
-        assert_ne!(word.state(), State::Claimed, "{id}: nobody is at it");
+        assert_ne!(word.state(), State::Claimed, "{id}: no CPU is at it");
         if is_live(word) {
             live.insert(id, (word, flow));
         }

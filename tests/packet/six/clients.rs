@@ -1,4 +1,4 @@
-//! Clients whose addresses have the same hash: one of them has a flow, and nobody gets into it.
+//! Clients whose addresses have the same hash: one of them has a flow, and no other gets into it.
 
 use lb_common::{addr::Be128, maps::addr6::HashKey};
 use lb_tests::frames::{cut::pieces, six::read};
@@ -51,7 +51,7 @@ fn a_flow_belongs_to_the_address_beside_it() {
     lb.set_client6(id, "fd00:203::99");
     let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
     assert_refused(&mut lb, Port::Tenant, &data.bytes(), "no_flow");
-    // A reply goes to whom the flow belongs.
+    // A reply goes to the client of the flow.
     let back = reply(1024, ACK_ONLY).numbers(BACKEND_ISN + 1, CLIENT_ISN + 1);
     let sent = forwarded(&mut lb, Port::Mgmt, &back);
     let wanted = tcp(API, "[fd00:203::99]:40000", ACK_ONLY)
@@ -62,7 +62,7 @@ fn a_flow_belongs_to_the_address_beside_it() {
     forwarded(&mut lb, Port::Tenant, &data);
 }
 
-/// Once the flow is over, its tuple is anybody's again.
+/// Once the flow is over, its tuple is free again.
 #[privileged_test]
 fn the_tuple_of_a_closed_flow_is_free_for_the_other() {
     let mut lb = DataPlane::new(CONFIG);

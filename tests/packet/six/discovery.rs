@@ -298,7 +298,7 @@ fn an_answer_to_our_addresses_goes_into_the_cell() {
     assert_sent(&mut lb, Port::Tenant, &says, delivered);
 }
 
-/// A switch that knows who is in the group may ask that one alone (RFC 6085).
+/// A switch that knows the members of a group may ask one alone (RFC 6085).
 #[privileged_test]
 fn a_question_to_a_group_may_come_in_a_frame_to_us_alone() {
     let mut lb = DataPlane::new(CONFIG);
@@ -360,7 +360,7 @@ fn other_questions_never_leave_a_tenants_network_and_pass_on_mgmt() {
     assert_passed(&mut lb, Port::Mgmt, &says);
 }
 
-/// Nobody makes himself our router.
+/// No host makes itself our router.
 #[privileged_test]
 fn routers_are_not_believed() {
     let mut lb = DataPlane::new(CONFIG);
@@ -387,7 +387,7 @@ fn routers_are_not_believed() {
             .payload(&[0; 8]);
         dropped(Port::Mgmt, alone.between(KAS_MAC, MGMT_NIC));
     }
-    // What the host makes of those to everybody is its own business.
+    // What the host makes of those to all nodes is its own business.
     let outcome = lb.receive(
         Port::Mgmt,
         &router_advertisement(KAS_MAC, NODE_LINK).bytes(),

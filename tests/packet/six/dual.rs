@@ -66,7 +66,7 @@ fn no_family_answers_for_the_other() {
         .numbers(BACKEND_ISN + 1, CLIENT_ISN + 1)
         .bytes();
     assert_refused(&mut lb, Port::Mgmt, &bytes, "reply_mismatch");
-    // What stands for the VIP in our records is no address that anybody reaches, or is.
+    // What stands for the VIP in our records is no address that a host reaches, or has.
     let label = std::net::Ipv4Addr::from(lb.label(VIP)).to_string();
     let syn = request(four::CLIENT_A, &format!("{label}:6443"), SYN_ONLY).bytes();
     let outcome = lb.receive(Port::Tenant, &syn);

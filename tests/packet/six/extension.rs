@@ -51,7 +51,7 @@ fn refused() -> Vec<(&'static str, Vec<Extension>)> {
         139,
         140,
         253,
-        // What IPv4 has, or nobody.
+        // What IPv4 has, or no protocol.
         1,
         4,
         41,
@@ -187,7 +187,7 @@ fn reliability_22_broken_chains_are_malformed() {
     assert_eq!(lb.maps.flow_index.keys().count(), 0, "no state was made");
 }
 
-/// RELIABILITY 39: nobody gets around the rules by a header.
+/// RELIABILITY 39: no client gets around the rules by a header.
 #[privileged_test]
 fn reliability_39_headers_do_not_bypass_the_rules() {
     let rule = r#"pool: kas-a, deny: ["fd00:203::64:0/112"] }"#;
@@ -208,7 +208,7 @@ fn reliability_39_headers_do_not_bypass_the_rules() {
     assert_eq!(lb.maps.flow_index.keys().count(), 0, "no state was made");
 }
 
-/// To somebody else, no header is looked at.
+/// To another host, no header is looked at.
 #[privileged_test]
 fn headers_to_others_are_theirs() {
     let mut lb = DataPlane::new(CONFIG);

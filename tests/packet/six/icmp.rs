@@ -137,7 +137,7 @@ fn an_error_about_a_client_with_the_same_hash_is_dropped() {
     assert_becomes(&mut lb, Port::Tenant, &sent, &wanted);
 }
 
-/// "Too big" for less than everybody carries is no MTU that a host would believe (RFC 8200 section 5); it is
+/// "Too big" for less than every link carries is no MTU that a host would believe (RFC 8200 section 5); it is
 /// carried, and does nothing to us.
 #[privileged_test]
 fn an_mtu_that_is_too_small_changes_nothing_here() {

@@ -26,11 +26,11 @@ fn a_source_that_its_network_cannot_have_is_spoofed() {
 }
 
 /// RELIABILITY 40: an address that stands for one of IPv4 has no rules of its own to be let in by, also
-/// where everybody is.
+/// where every client is.
 #[privileged_test]
 fn reliability_40_sources_that_no_host_has_are_bogons() {
-    let everybody = RULES_V6.replace("    routes:", "    sources: any\n    routes:");
-    for config in [RULES_V6, &everybody] {
+    let any_source = RULES_V6.replace("    routes:", "    sources: any\n    routes:");
+    for config in [RULES_V6, &any_source] {
         let mut lb = DataPlane::new(config);
         for client in [
             "::",

@@ -20,7 +20,7 @@ static CROSSINGS: HashMap<u32, Crossing, 16> = HashMap::new();
 #[inline(always)]
 pub(crate) fn bare(ctx: &XdpContext) -> Option<u32> {
     let nic = ctx.ingress_ifindex() as u32;
-    // SAFETY: nobody writes while frames are on their way, so the value does not change under us.
+    // SAFETY: no process writes while frames are on their way, so the value does not change under us.
     let crossing = unsafe { CROSSINGS.get(&nic) }?;
     let frame = header::<[u32; 3]>(ctx)?;
     // SAFETY: `header` checked the bounds; an unaligned write needs nothing else.

@@ -49,7 +49,7 @@ static MADE: Array<u64, 1> = Array::new();
 pub(crate) fn generate(ctx: &XdpContext) -> Option<u32> {
     let stream = STREAM.get(0)?;
     let made = MADE.get_ptr_mut(0)?;
-    // SAFETY: the value of an array map; one CPU makes segments, and nobody else writes.
+    // SAFETY: the value of an array map; one CPU makes segments, and nothing else writes.
     let number = unsafe { made.read() };
     // SAFETY: as for the read.
     unsafe { made.write(number + 1) };

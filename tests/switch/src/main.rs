@@ -77,7 +77,7 @@ struct Tagged {
 }
 
 /// On the trunk port: takes the tag off and sends the frame to the access port of its VLAN. What
-/// has no tag, or that of a VLAN nobody is on, is the kernel's: the port may be in a bridge.
+/// has no tag, or that of a VLAN without a port, is the kernel's: the port may be in a bridge.
 #[xdp]
 pub fn trunk(ctx: XdpContext) -> u32 {
     untag(&ctx).unwrap_or(xdp_action::XDP_PASS)
@@ -154,7 +154,7 @@ fn tag(ctx: &XdpContext) -> Option<u32> {
 
 #[inline(always)]
 fn lookup(map: &Ports, key: u32) -> Option<u32> {
-    // SAFETY: nobody writes while the programs run, so the value does not change under us.
+    // SAFETY: no process writes while the programs run, so the value does not change under us.
     unsafe { map.get(&key) }.copied()
 }
 

@@ -11,7 +11,7 @@ static OPPOSITE: HashMap<u32, u32, 16> = HashMap::new();
 #[inline(always)]
 pub(crate) fn pass(ctx: &XdpContext) -> u32 {
     let port = ctx.ingress_ifindex() as u32;
-    // SAFETY: nobody writes while frames are on their way, so the value does not change under us.
+    // SAFETY: no process writes while frames are on their way, so the value does not change under us.
     let opposite = unsafe { OPPOSITE.get(&port) };
     opposite.map_or(xdp_action::XDP_PASS, |&port| redirect(port))
 }

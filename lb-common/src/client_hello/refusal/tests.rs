@@ -1,7 +1,7 @@
 use super::{HelloRefusal, NameFault, UNRECOGNIZED_NAME, alert_record};
 
 #[track_caller]
-fn told(refusal: HelloRefusal, alert: u8, label: &str, words: &str) {
+fn assert_alert(refusal: HelloRefusal, alert: u8, label: &str, words: &str) {
     assert_eq!((refusal.alert(), refusal.label()), (alert, label));
     assert_eq!(refusal.to_string(), words);
 }
@@ -9,74 +9,74 @@ fn told(refusal: HelloRefusal, alert: u8, label: &str, words: &str) {
 /// Each has its alert, its label, and its words.
 #[test]
 fn alerts_and_labels() {
-    told(
+    assert_alert(
         HelloRefusal::NotTls(b'G'),
         10,
         "not_tls",
         "not TLS: the first byte is `G`",
     );
-    told(HelloRefusal::Ssl2, 70, "ssl2", "an SSL 2 hello");
-    told(
+    assert_alert(HelloRefusal::Ssl2, 70, "ssl2", "an SSL 2 hello");
+    assert_alert(
         HelloRefusal::RecordType(20),
         10,
         "record_type",
         "a record of type 20 before the hello was whole",
     );
-    told(
+    assert_alert(
         HelloRefusal::RecordVersion(2),
         70,
         "record_version",
         "a record of version 2.x, and not 3.x",
     );
-    told(
+    assert_alert(
         HelloRefusal::RecordEmpty,
         50,
         "record_empty",
         "an empty record",
     );
-    told(
+    assert_alert(
         HelloRefusal::RecordLong,
         22,
         "record_long",
         "a record of more than 16 KiB",
     );
-    told(
+    assert_alert(
         HelloRefusal::MessageType(2),
         10,
         "message_type",
         "a message of type 2, and not a hello",
     );
-    told(
+    assert_alert(
         HelloRefusal::Long,
         47,
         "long",
         "a hello of more bytes than may be",
     );
-    told(
+    assert_alert(
         HelloRefusal::Scattered,
         47,
         "scattered",
         "a hello that takes more than 262792 bytes with its records",
     );
-    told(
+    assert_alert(
         HelloRefusal::Version(2),
         70,
         "version",
         "a hello of version 0x0002",
     );
-    told(
+    assert_alert(
         HelloRefusal::Malformed("ALPN"),
         50,
         "malformed",
         "malformed ALPN in the hello",
     );
-    told(
+    assert_alert(
         HelloRefusal::SameExtension(0),
         47,
         "same_extension",
         "extension 0 is in the hello twice",
     );
-    told(
+    assert_alert(
         HelloRefusal::TwoNames,
         47,
         "two_names",
@@ -86,43 +86,43 @@ fn alerts_and_labels() {
 
 #[test]
 fn alerts_and_labels_of_names() {
-    told(
+    assert_alert(
         HelloRefusal::Name(NameFault::Empty),
         50,
         "name",
         "the name is empty",
     );
-    told(
+    assert_alert(
         HelloRefusal::Name(NameFault::Nul),
         112,
         "name_nul",
         "there is a NUL in the name",
     );
-    told(
+    assert_alert(
         HelloRefusal::Name(NameFault::Address),
         112,
         "name_address",
         "the name is an IP address",
     );
-    told(
+    assert_alert(
         HelloRefusal::Name(NameFault::Byte(b'*')),
         112,
         "name",
         "`*` is in no host name",
     );
-    told(
+    assert_alert(
         HelloRefusal::Name(NameFault::EmptyLabel),
         112,
         "name",
         "nothing stands before a dot of the name",
     );
-    told(
+    assert_alert(
         HelloRefusal::Name(NameFault::LongLabel),
         112,
         "name",
         "a label of the name has more than 63 bytes",
     );
-    told(
+    assert_alert(
         HelloRefusal::Name(NameFault::Long),
         112,
         "name",

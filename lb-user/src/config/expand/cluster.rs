@@ -145,7 +145,7 @@ impl Expansion<'_> {
             });
         }
         if let Some(At { place, .. }) = &value.hostname {
-            let words = "only what is published as Route is told apart by name";
+            let words = "only what is published as Route is distinguished by name";
             self.findings.add(place, words);
         }
         let node_port = self.node_port(component)?;

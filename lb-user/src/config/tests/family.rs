@@ -203,7 +203,7 @@ fn what_ipv6_does_not_have_is_refused() {
     let expected = (
         10,
         "pools.kas-6.proxy_protocol".to_owned(),
-        "pool kas-6 has IPv6 backends in line 7, which are not told whose connections they have; \
+        "pool kas-6 has IPv6 backends in line 7, which get no header of the PROXY protocol; \
          expected proxy_protocol: none"
             .to_owned(),
     );
@@ -406,7 +406,7 @@ fn a_pool_that_is_empty_now_will_be_of_one_family() {
         .replace(one, "listen: [\"[fd00:203::111]:6443/tcp\"]")
         .replace(", deny: [10.0.0.0/8]", "")
         .replace("backends: [] }", "backends: [], proxy_protocol: v2 }");
-    let words = "fd00:203::111 is of IPv6, whose backends are not told whose connections they have, but \
+    let words = "fd00:203::111 is of IPv6, whose backends get no header of the PROXY protocol, but \
                  pool kas-a has proxy_protocol in line 9; expected proxy_protocol: none";
     let expected = [(12, "services.api-a.listen[0]".to_owned(), words.to_owned())];
     assert_eq!(problems(&six), expected);

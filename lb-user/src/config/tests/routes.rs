@@ -134,7 +134,7 @@ fn all_parts_of_a_vip_have_hostnames_or_none() {
 
 #[test]
 fn only_routes_have_hostnames() {
-    let words = "only what is published as Route is told apart by name";
+    let words = "only what is published as Route is distinguished by name";
     let api = "api: { publish: LoadBalancer, vip: 192.168.203.110, node_port: 1, hostname: a.b },";
     refused(&[(11, api)], "clusters.a.api.hostname", words);
     let default = "version: 1\ndefaults: { cluster: { oauth: { hostname: a.example.com } } }";

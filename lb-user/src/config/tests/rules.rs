@@ -46,7 +46,7 @@ fn a_prefix_has_one_rule() {
     let both = with("allow: any, deny: any");
     let words = "0.0.0.0/0 is already listed in line 10";
     refused(&[(10, &both)], &format!("{key}.deny"), words);
-    let words = "0.0.0.0/0 denies everybody";
+    let words = "0.0.0.0/0 denies every client";
     refused(&[(10, &with("deny: any"))], &format!("{key}.deny"), words);
     refused(
         &[(10, &with("allow: []"))],

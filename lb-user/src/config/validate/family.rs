@@ -77,7 +77,7 @@ fn check_pool(named: &Named<LiteralPool>, findings: &mut Findings) {
     } else if let Some(at) = wants_header(&named.value).filter(|_| first.is_ipv6()) {
         let blamed = named.blame(&at.place);
         let words = format!(
-            "pool {} has IPv6 backends in {}, which are not told whose connections they have; \
+            "pool {} has IPv6 backends in {}, which get no header of the PROXY protocol; \
              expected proxy_protocol: none",
             named.name,
             findings.line(place, blamed)
@@ -108,7 +108,7 @@ fn check_header(named: &Named<RawService>, pool: &Named<LiteralPool>, findings: 
     let six = listen(&named.value).find(|(address, _)| address.is_ipv6());
     if let (Some((address, place)), Some(at)) = (six, wants_header(&pool.value)) {
         let words = format!(
-            "{address} is of IPv6, whose backends are not told whose connections they have, but pool {} \
+            "{address} is of IPv6, whose backends get no header of the PROXY protocol, but pool {} \
              has proxy_protocol in {}; expected proxy_protocol: none",
             pool.name,
             findings.line(pool.blame(&at.place), place)
@@ -154,18 +154,18 @@ fn check_service(named: &Named<RawService>, is_shared: bool, findings: &mut Find
     }
 }
 
-/// A list of prefixes that are all of another family than `everybody`, the possible clients, is a mistake.
+/// A list of prefixes that are all of another family than `clients`, the possible clients, is a mistake.
 pub(super) fn check_family(
     named: &Named<RawService>,
     list: &[(IpNet, &Location)],
-    everybody: &[IpNet],
+    clients: &[IpNet],
     findings: &mut Findings,
 ) {
     let comes = |prefix: &IpNet| {
-        let mut everybody = everybody.iter();
-        everybody.any(|all| all.addr().is_ipv4() == prefix.addr().is_ipv4())
+        let mut clients = clients.iter();
+        clients.any(|all| all.addr().is_ipv4() == prefix.addr().is_ipv4())
     };
-    if let (Some((prefix, place)), [all]) = (list.first(), everybody)
+    if let (Some((prefix, place)), [all]) = (list.first(), clients)
         && !list.iter().any(|(prefix, _)| comes(prefix))
     {
         let written = if is_own(place) {

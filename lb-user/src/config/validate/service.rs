@@ -107,27 +107,27 @@ pub(super) fn validate<'r>(
 /// The clients that may use the service. `deny` alone lets all others in.
 fn rules(named: &Named<RawService>, listen: &[Listen], findings: &mut Findings) -> Vec<Rule> {
     let raw = &named.value;
-    let everybody = everybody(listen);
-    let allowed = prefixes(raw.allow.as_ref(), &everybody);
-    let denied = prefixes(raw.deny.as_ref(), &everybody);
-    check_family(named, &allowed, &everybody, findings);
+    let clients = possible_clients(listen);
+    let allowed = prefixes(raw.allow.as_ref(), &clients);
+    let denied = prefixes(raw.deny.as_ref(), &clients);
+    check_family(named, &allowed, &clients, findings);
     // The clients that a default denies may be those of other services alone.
     if denied.first().is_some_and(|(_, place)| is_own(place)) {
-        check_family(named, &denied, &everybody, findings);
+        check_family(named, &denied, &clients, findings);
     }
     for (prefix, place) in denied.iter().filter(|(prefix, _)| prefix.prefix_len() == 0) {
         // In words of its own where the file has no `allow` that it is in conflict with.
         if raw.allow.is_none() {
             findings.add(
                 place,
-                format!("{prefix} denies everybody; expected prefixes"),
+                format!("{prefix} denies every client; expected prefixes"),
             );
         }
     }
     let mut first = HashMap::new();
     let mut rules = Vec::new();
     if raw.allow.is_none() && raw.deny.is_some() {
-        rules.extend(everybody.iter().map(|&prefix| Rule {
+        rules.extend(clients.iter().map(|&prefix| Rule {
             prefix,
             allow: true,
         }));
@@ -156,31 +156,31 @@ fn rules(named: &Named<RawService>, listen: &[Listen], findings: &mut Findings) 
     rules.sort_unstable();
     let is_all = |rule: &Rule| rule.allow && rule.prefix.prefix_len() == 0;
     let has = |prefix: &IpNet| rules.iter().any(|rule| rule.prefix == *prefix);
-    if rules.iter().all(is_all) && everybody.iter().all(has) {
+    if rules.iter().all(is_all) && clients.iter().all(has) {
         rules.clear();
     }
     rules
 }
 
 /// All clients that may come to `listen`: those of its families.
-fn everybody(listen: &[Listen]) -> Vec<IpNet> {
+fn possible_clients(listen: &[Listen]) -> Vec<IpNet> {
     let is_of = |prefix: &IpNet, entry: &Listen| prefix.addr().is_ipv4() == entry.address.is_ipv4();
-    let mut everybody = any().to_vec();
-    everybody.retain(|prefix| listen.iter().any(|entry| is_of(prefix, entry)));
-    everybody
+    let mut clients = any().to_vec();
+    clients.retain(|prefix| listen.iter().any(|entry| is_of(prefix, entry)));
+    clients
 }
 
-/// The prefixes that are written, where `any` means `everybody`.
+/// The prefixes that are written, where `any` means `clients`.
 pub(super) fn prefixes<'r>(
     raw: Option<&'r At<AnyOrPrefixes>>,
-    everybody: &[IpNet],
+    clients: &[IpNet],
 ) -> Vec<(IpNet, &'r Location)> {
     match raw {
         None => Vec::new(),
         Some(At {
             place,
             value: AnyOrPrefixes::Any,
-        }) => everybody.iter().map(|&prefix| (prefix, place)).collect(),
+        }) => clients.iter().map(|&prefix| (prefix, place)).collect(),
         Some(At {
             value: AnyOrPrefixes::Prefixes(list),
             ..

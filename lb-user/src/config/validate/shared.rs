@@ -40,12 +40,12 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
         let proxies = proxies(named, value.proxy_protocol_from.as_ref(), findings);
         check_clusters(value, findings);
         // A proxy may have clients of both families.
-        let everybody = match value.proxy_protocol_from {
+        let clients = match value.proxy_protocol_from {
             Some(_) => &any()[..],
             None => &IPV4,
         };
         return Some(Target::Sni(Sni {
-            routes: routes(named, &value.routes, everybody, &proxies, findings),
+            routes: routes(named, &value.routes, clients, &proxies, findings),
             no_name: otherwise(value.no_name.as_ref()),
             no_match: otherwise(value.no_match.as_ref()),
             ech: value_of(&value.ech),
@@ -103,7 +103,7 @@ pub(super) fn check_listen(
 fn routes(
     named: &Named<RawService>,
     raw: &List<At<RawNameRoute>>,
-    everybody: &[IpNet],
+    clients: &[IpNet],
     all: &[IpNet],
     findings: &mut Findings,
 ) -> Vec<NameRoute> {
@@ -115,8 +115,8 @@ fn routes(
                 "found no name; expected names or regex, or no_name: true or cluster_ids with sni";
             findings.add(place, words);
         }
-        let from = prefixes(value.from.as_ref(), everybody);
-        check_family(named, &from, everybody, findings);
+        let from = prefixes(value.from.as_ref(), clients);
+        check_family(named, &from, clients, findings);
         let alpn = texts(&value.alpn);
         let is_for_all = alpn.is_empty() && value.from.is_none();
         let names = names(&value.names, is_for_all, &mut taken, findings);

@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(
             at_a_start.judge(live, &without_vip, 0, 1000),
             EntryJudgement::Holds,
-            "it is cut, and told so"
+            "it is cut with a reset"
         );
         let half_open = |now| retired().judge(live, &flow(1, 20, 11), 0, now);
         assert_eq!(half_open(HALF_OPEN - 1), EntryJudgement::Holds);
@@ -454,7 +454,7 @@ mod tests {
             assert_eq!(
                 judge(live, held),
                 EntryJudgement::Holds,
-                "it is cut, and told so"
+                "it is cut with a reset"
             );
             assert_eq!(judge(live.close(), held), EntryJudgement::Forget);
             let mut free = retired();

@@ -39,7 +39,7 @@ pub(crate) struct Far {
     /// The interface in the network of the backends, which has their addresses
     #[arg(long, value_name = "NIC")]
     to: String,
-    /// Where to be asked; whoever reaches it can have segments sent, so not on a network of others
+    /// Where it takes requests; a host that reaches it can have segments sent, so not on a network of others
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
     /// How many CPUs send: more than one where one is not enough for the path
@@ -47,7 +47,7 @@ pub(crate) struct Far {
     cpus: u8,
 }
 
-/// Sends and receives for whoever asks, until it is ended.
+/// Sends and receives for each bench that connects, until it is ended.
 ///
 /// # Errors
 ///
@@ -195,7 +195,7 @@ impl Sender {
     }
 }
 
-/// Whether nobody waits for an answer any more.
+/// Whether no bench waits for an answer any more.
 fn is_gone(peer: &TcpStream) -> bool {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     recv(peer.as_raw_fd(), &mut [0], flags) == Ok(0)
@@ -210,7 +210,7 @@ fn parts(stream: &Stream, segments: u32, senders: usize) -> Result<Vec<(Stream, 
         let end = |all: u32| u64::from(all) * u64::from(place) / u64::from(count);
         let next = stream.first + u32::try_from(end(stream.flows))?;
         let until = u32::try_from(end(segments))?;
-        // Nobody can send no segments, or those of no flow: they are the next one's.
+        // There is no request for no segments, or for those of no flow: they are of the next one.
         if next > flow && until > sent {
             let (first, flows) = (flow, next - flow);
             let own = Stream {

@@ -17,10 +17,10 @@ use crate::path::segments::{Came, Stream, Wanted};
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take: longer than any stream.
 const ANSWER: Duration = Duration::from_secs(600);
-/// How often it is looked whether somebody wants the bench to end.
+/// How often the bench looks whether it is to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the generator says of itself, to whoever comes.
+/// What the generator sends of itself to each bench that connects.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Greeting {
     pub(super) kernel: String,
@@ -75,7 +75,7 @@ impl<'i> Line<'i> {
     ///
     /// # Errors
     ///
-    /// When nobody listens there, or no generator.
+    /// When no process listens there, or one that is no generator.
     pub(super) fn connect(to: &str, interrupt: &'i Interrupt) -> Result<(Self, Greeting)> {
         let stream = reach(to).with_context(|| format!("reach `lb-bench generator` at {to}"))?;
         stream
@@ -95,7 +95,7 @@ impl<'i> Line<'i> {
     ///
     /// # Errors
     ///
-    /// When it cannot, or is gone, and when somebody wants the bench to end.
+    /// When it cannot, or is gone, and when the bench is to end.
     pub(super) fn ask(&mut self, ask: &Ask) -> Result<Answer> {
         say(self.stream.get_ref(), ask).context("ask the generator")?;
         let answer: Result<Answer, String> = self.hear(ANSWER).context("hear the generator")?;
@@ -126,7 +126,7 @@ impl<'i> Line<'i> {
 ///
 /// # Errors
 ///
-/// When nobody hears.
+/// When no generator reads it.
 pub(super) fn say(mut stream: &TcpStream, what: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');

@@ -68,7 +68,7 @@ pub(crate) struct Lab {
         requires = "clients"
     )]
     generator: Option<String>,
-    /// A client's address for the generator: of the tenant's network, and nobody's
+    /// A client's address for the generator: of the tenant's network, and no host's
     #[arg(long, value_name = "ADDRESS", requires = "generator")]
     clients: Option<Ipv4Addr>,
 }

@@ -17,11 +17,11 @@ pub(crate) struct Room(Vec<(&'static str, String)>);
 impl Room {
     /// Makes room, if there is less; in a container that may be refused.
     pub(crate) fn make() -> Self {
-        // Where it is a module that nobody has needed so far.
+        // Where it is a module that has not been needed so far.
         let _built_in = process::finish(Command::new("modprobe").args(["-q", "nf_conntrack"]));
         let mut room = Self(Vec::new());
         for (file, wanted) in SETTINGS {
-            // Without connection tracking there is nobody who needs room.
+            // Without connection tracking no table needs room.
             let Ok(before) = fs::read_to_string(file) else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! Who does the work between the two NICs: each in a path of its own, all at once, so that they can take turns.
+//! The contestants, which do the work between the two NICs: each in a path of its own, all at once, so that they can take turns.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Segments of many flows through one contestant, and how they are told apart on both sides.
+//! Segments of many flows through one contestant, and how they are distinguished on both sides.
 
 use std::net::Ipv4Addr;
 

@@ -38,7 +38,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Writes the report's files into a folder, which is made, and says which. They belong to whom the folder belongs:
+    /// Writes the report's files into a folder, which is made, and says which. They belong to the folder's owner:
     /// root would leave files in a user's target folder.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ pub(crate) struct Long {
 }
 
 impl Long {
-    /// Gives every carrier a CPU of its own; then everybody's turns.
+    /// Gives every carrier a CPU of its own; then the turns of all.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ const WARM: u64 = 200;
 
 const METHOD: &str = "A client opens connections to 32 backends, 32 at a time, each from an address and port that none before had: \
      a request of 50 bytes, an answer of 270, and the server closes first. Every byte is checked; a connection that fails fails \
-     the run. Client, server, wire and contestant run on one CPU, so nobody wakes another CPU. The CPU time of a connection \
+     the run. Client, server, wire and contestant run on one CPU, so no other CPU is woken. The CPU time of a connection \
      is that of everything: both ends, the kernel's work for them, and the contestant. No TIME_WAIT at the server; reno; \
      TCP timestamps on.";
 
@@ -95,7 +95,7 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Everybody's turns on one CPU, with answers of this many bytes.
+    /// The turns of all on one CPU, with answers of this many bytes.
     ///
     /// # Errors
     ///

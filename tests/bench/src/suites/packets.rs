@@ -13,7 +13,7 @@ use crate::{
     report::{Goal, Suite},
 };
 
-/// In their order in tables; whoever this machine does not have is left out, and named.
+/// In their order in tables; a contestant that this machine does not have is left out, and named.
 const CONTESTANTS: [Who; 6] = [
     Who::Bare,
     Who::Lb,
@@ -45,7 +45,7 @@ const METHOD: &str = "A generator makes valid TCP segments on one CPU, and wire,
      of them there, that it has stayed with its backend and its SNAT port. What comes to another port counts as lost. ns are CPU time for each segment, less what \
      generator and sink take alone: receiving from the wire, the contestant's work, sending into the wire; NICs have no offloads. Half of the flows \
      go through each of two networks, because a network has 16 SNAT addresses of 56,320 flows at most. New flows are \
-     SYNs that nobody answers.";
+     SYNs that no server answers.";
 
 /// # Errors
 ///
@@ -149,7 +149,7 @@ impl Field<'_> {
         Ok(rounds)
     }
 
-    /// Everybody's turn.
+    /// The turns of all.
     fn round(
         &mut self,
         round: usize,

@@ -1,4 +1,4 @@
-//! Who carries connections: a program on the load balancer's host, or its kernel.
+//! What carries connections: a program on the load balancer's host, or its kernel.
 
 use std::time::Duration;
 

@@ -206,7 +206,7 @@ mod tests {
 
     const ANSWER: u64 = 300;
 
-    /// What comes of two connections to somebody who sends this instead of each answer.
+    /// What comes of two connections to a server that sends this instead of each answer.
     fn asked(answer: impl Fn(Wish, Vec<u8>) -> Vec<u8> + Send) -> Result<Told> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let SocketAddr::V4(to) = listener.local_addr()? else {

@@ -1,4 +1,4 @@
-//! What every carrier of connections is told, in its own language.
+//! The configuration of every carrier of connections, in its own language.
 
 use lb_tests::{product::config::Config, topology::path, traffic::hello::CAPTURED_NAME};
 use serde_json::json;

@@ -70,7 +70,7 @@ impl Spenders {
     }
 }
 
-/// Gives the NAPIs of an interface threads of their own, on this CPU: otherwise frames are received by whoever
+/// Gives the NAPIs of an interface threads of their own, on this CPU: otherwise frames are received by whatever thread
 /// sends them.
 ///
 /// # Errors

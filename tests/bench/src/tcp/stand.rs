@@ -51,7 +51,7 @@ pub(crate) struct Stand<'p> {
     cpus: Cpus,
 }
 
-/// Who runs where, and spends what.
+/// Which process runs where, and spends what.
 #[derive(Debug)]
 struct Cpus {
     client: usize,
@@ -278,7 +278,7 @@ fn settle(path: &Path) -> Result<()> {
     }
     let server = &path.server.netns;
     server.set_sysctl("ipv4/tcp_max_tw_buckets", "0")?;
-    // Above a minute, whoever has closed first waits for the other one's FIN as a whole socket.
+    // Above a minute, the end that has closed first waits for the other's FIN as a whole socket.
     server.set_sysctl("ipv4/tcp_fin_timeout", "120")?;
     path.lb
         .set_sysctl("ipv4/ip_local_port_range", "1024\t65535")

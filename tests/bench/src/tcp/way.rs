@@ -17,7 +17,7 @@ const MODULES: [&str; 2] = [
     "/usr/lib64/nginx/modules/ngx_stream_module.so",
 ];
 
-/// Who carries connections, and how.
+/// What carries connections, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// MAC rewrite and redirect: the limit of the path.

@@ -1,4 +1,4 @@
-//! Neighbour discovery (RFC 4861): who asks where an address is, who answers, and what routers say.
+//! Neighbour discovery (RFC 4861): solicitations, advertisements, and what routers send.
 
 use std::net::Ipv6Addr;
 
@@ -50,7 +50,7 @@ pub const fn group_mac(group: Ipv6Addr) -> Mac {
     Mac::new([0x33, 0x33, a, b, c, d])
 }
 
-/// `sender`, whose MAC is `from`, asks everybody where `target` is.
+/// `sender`, whose MAC is `from`, asks all hosts where `target` is.
 #[must_use]
 pub fn solicitation(from: Mac, sender: &str, target: &str) -> Frame {
     let group = solicited_node(target);
@@ -60,7 +60,7 @@ pub fn solicitation(from: Mac, sender: &str, target: &str) -> Frame {
 /// The same of one station: whether it is still there.
 #[must_use]
 pub fn solicitation_to(from: Mac, sender: &str, target: &str, to: (Mac, &str)) -> Frame {
-    // Who has no address yet has no place to tell (RFC 4861 section 4.3).
+    // A host without an address yet has no link-layer address to give (RFC 4861 section 4.3).
     let place = match sender {
         "::" => Vec::new(),
         _ => place(1, from),

@@ -134,7 +134,7 @@ pub(super) fn from_client(client: &str, vip: &str, flags: u8) -> Frame {
     tcp(client, vip, flags).between(CLIENT, TENANT_NIC)
 }
 
-/// Who a frame says that it comes from.
+/// The source of a frame.
 fn source(frame: &[u8]) -> Result<SocketAddrV4> {
     let (_, frame) = untagged(frame);
     let address = frame.get(26..30).context("no address")?;
@@ -306,7 +306,7 @@ fn echo() -> Leg {
     same(Port::Tenant, ping, Action::Transmit, counted)
 }
 
-/// A segment of a connection that nobody knows.
+/// A segment of a connection that there is not.
 fn reset() -> Leg {
     let data = from_client("192.168.203.59:40000", API, ACK_ONLY).numbers(1001, 5001);
     let counted = ("nic", "tenant-a", "refused: no_flow");

@@ -238,9 +238,9 @@ fn kind_of_6(prefix: Ipv6Net) -> Option<&'static str> {
     } else if prefix.prefix_len() == 128 && address == Ipv6Addr::LOCALHOST {
         Some("a loopback address")
     } else if within([0; 8], MAPPED_LENGTH) {
-        Some("an address that stands for one of IPv4 (::/96)")
+        Some("an address that stands for an IPv4 address (::/96)")
     } else if within([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], MAPPED_LENGTH) {
-        Some("an address that stands for one of IPv4 (64:ff9b::/96)")
+        Some("an address that stands for an IPv4 address (64:ff9b::/96)")
     } else if within([0x2002, 0, 0, 0, 0, 0, 0, 0], 16) {
         Some("a 6to4 address (2002::/16)")
     } else if within([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10) {
@@ -299,7 +299,7 @@ mod tests {
         let all = any_prefix("::ffff:0.0.0.0/96").unwrap();
         assert_eq!(all.to_string(), "0.0.0.0/0");
         refused(address_and_port("::ffff:192.0.2.9"), "has no port");
-        refused(address("::192.0.2.9"), "stands for one of IPv4 (::/96)");
+        refused(address("::192.0.2.9"), "stands for an IPv4 address (::/96)");
         refused(address("::ffff:127.0.0.1"), "is a loopback address");
     }
 
@@ -336,7 +336,7 @@ mod tests {
         }
         refused(prefix("fd00::5/64"), "did you mean fd00::/64?");
         refused(prefix("fe80::/64"), "fe80::/64 is a link-local address");
-        refused(any_prefix("::/96"), "stands for one of IPv4 (::/96)");
+        refused(any_prefix("::/96"), "stands for an IPv4 address (::/96)");
         refused(any_prefix("fd00::/129"), "no prefix length of 0 to 128");
         refused(prefix("10.0.0/24"), "is not an IP address");
         refused(prefix("127.0.0.0/8"), "127.0.0.0/8 is a loopback address");
@@ -368,7 +368,7 @@ mod tests {
             ("2002:c000:209::1", "is a 6to4 address"),
             (
                 "64:ff9b::192.0.2.9",
-                "stands for one of IPv4 (64:ff9b::/96)",
+                "stands for an IPv4 address (64:ff9b::/96)",
             ),
         ] {
             refused(address(text), kind);

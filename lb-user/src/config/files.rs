@@ -98,7 +98,10 @@ pub(super) fn read_text(text: &str, findings: &mut Findings) -> Option<RawFile> 
 
 fn refuse_include(raw: &RawFile, findings: &mut Findings) {
     if let Some(At { place, .. }) = &raw.include {
-        findings.add(place, "other files can only be included by a file");
+        findings.add(
+            place,
+            "only a file can include others; expected all of the configuration in this text",
+        );
     }
 }
 

@@ -182,7 +182,10 @@ impl Findings {
             }
             // Every stage that gives no value says why. Should one forget it, the file is still
             // refused, and the list of problems still not empty.
-            self.add(&Location::root(MAIN), "this is not a configuration");
+            self.add(
+                &Location::root(MAIN),
+                "no configuration can be made of this file; please report it with the file",
+            );
         }
         self.found
             .sort_by_key(|(place, _)| (place.file, place.line, place.column));
@@ -241,6 +244,9 @@ mod tests {
     #[test]
     fn a_missing_value_is_a_problem_even_if_nobody_said_why() {
         let problems = Findings::new("f").into_result::<()>(None).unwrap_err();
-        assert_eq!(problems.to_string(), "f:1: this is not a configuration");
+        assert_eq!(
+            problems.to_string(),
+            "f:1: no configuration can be made of this file; please report it with the file"
+        );
     }
 }

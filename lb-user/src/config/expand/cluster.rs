@@ -127,7 +127,7 @@ impl Expansion<'_> {
     ) -> Option<Routed<'r>> {
         let At { place, value } = component;
         if named.value.without_nodes {
-            let words = format!("missing; {name} runs on a group of nodes");
+            let words = format!("missing; the backends of {name} are the nodes of a group");
             self.findings.add(&missing(&named.place, "nodes"), words);
         }
         let rules = Rules {
@@ -145,7 +145,7 @@ impl Expansion<'_> {
             });
         }
         if let Some(At { place, .. }) = &value.hostname {
-            let words = "only what is published as Route is distinguished by name";
+            let words = "hostname is for a component with publish: Route";
             self.findings.add(place, words);
         }
         let node_port = self.node_port(component)?;
@@ -170,7 +170,7 @@ impl Expansion<'_> {
     fn node_port(&mut self, component: &At<Component>) -> Option<u16> {
         if component.value.without_node_port {
             let place = missing(&component.place, "node_port");
-            let words = "missing; only what is published as Route has none of its own";
+            let words = "missing; only a component with publish: Route has no node_port of its own";
             self.findings.add(&place, words);
         }
         self.port(component.value.node_port.as_ref())
@@ -289,7 +289,7 @@ impl Expansion<'_> {
 fn has_network(group: &Group<'_>, nodes: Option<&At<String>>, findings: &mut Findings) -> bool {
     if let Some(nodes) = nodes.filter(|_| group.without_network) {
         let words = format!(
-            "node group {} in {} does not say which network it is on; a cluster needs that",
+            "node group {} in {} has no network, which a cluster needs; expected network: NAME there",
             group.name,
             findings.line(group.place, &nodes.place)
         );

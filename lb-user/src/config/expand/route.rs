@@ -104,17 +104,18 @@ impl Expansion<'_> {
     ) {
         if named.value.without_routes {
             let place = missing(&named.place, "routes");
-            let words = format!("missing; {name} is published as Route");
+            let words = format!("missing; {name} has publish: Route, which needs them");
             self.findings.add(&place, words);
         }
         let node_port = component.value.node_port.as_ref();
         if let Some(at) = node_port.filter(|at| at.place.is_inside(&component.place)) {
-            let words = "what is published as Route is reached at the ports of routes";
+            let words =
+                "a component with publish: Route has the ports of routes; leave this key out";
             self.findings.add(&at.place, words);
         }
         let care = component.value.care.places();
         for place in care.filter(|place| place.is_inside(&component.place)) {
-            let words = "what is published as Route is checked, and taken out, as routes say";
+            let words = "a component with publish: Route has the checks and drains of routes; leave this key out";
             self.findings.add(place, words);
         }
     }
@@ -183,7 +184,7 @@ impl Expansion<'_> {
     fn check_same_rules(&mut self, first: &Routed<'_>, next: &Routed<'_>) {
         if first.vip.rules() != next.vip.rules() {
             let words = format!(
-                "other allow or deny than {} in {}, which has the same VIP",
+                "allow or deny is not that of {} in {}, which has the same VIP; expected the same clients",
                 first.at.place.key,
                 self.findings.line(&first.at.place, &next.at.place)
             );
@@ -223,7 +224,7 @@ impl Expansion<'_> {
         let components = shared.components();
         for without in components.filter(|at| at.value.without_hostname) {
             let words = format!(
-                "missing; {} in {} has one, and the same VIP",
+                "missing; {} in {} has a hostname, and the same VIP",
                 with.place.key,
                 self.findings.line(&with.place, &without.place)
             );

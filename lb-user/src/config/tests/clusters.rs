@@ -163,13 +163,13 @@ fn parts_need_what_they_are_published_by() {
     let words = "expected LoadBalancer, NodePort or Route";
     refused(&[(12, oauth)], "clusters.a.oauth.publish", words);
     let oauth = "oauth: { publish: Route, vip: 192.168.203.111, node_port: 1 },";
-    let words = "is reached at the ports of routes";
+    let words = "has the ports of routes";
     refused(&[(12, oauth)], "clusters.a.oauth.node_port", words);
     refused_at(
         &[(14, ""), (15, "")],
         9,
         "clusters.a.routes",
-        "missing; oauth is published as Route",
+        "missing; oauth has publish: Route, which needs them",
     );
     refused(
         &[(15, "routes: { http: 1 },")],
@@ -185,7 +185,7 @@ fn parts_need_what_they_are_published_by() {
         &[(10, "{ network: a,"), (12, ""), (13, ""), (14, "")],
         9,
         "clusters.a.nodes",
-        "missing; api runs on a group of nodes",
+        "missing; the backends of api are the nodes of a group",
     );
     refused(
         &[(10, "{ network: b, nodes: hub,")],
@@ -199,7 +199,7 @@ fn parts_need_what_they_are_published_by() {
         "clusters.a.nodes",
         words,
     );
-    let words = "node group workers in line 7 does not say which network it is on";
+    let words = "node group workers in line 7 has no network, which a cluster needs";
     refused(
         &[(10, "{ network: a, nodes: workers,")],
         "clusters.a.nodes",
@@ -314,7 +314,8 @@ fn who_may_use_a_cluster_holds_for_every_part_or_its_own() {
     assert_eq!(rules(2), rules(1));
     assert_eq!(rules(6), rules(1));
     let same = "ignition: { publish: Route, vip: 192.168.203.111, allow: [10.0.0.0/8] },";
-    let words = "other allow or deny than clusters.a.oauth in line 12, which has the same VIP";
+    let words = "allow or deny is not that of clusters.a.oauth in line 12, which has the same VIP; \
+                 expected the same clients";
     refused(&[(14, same)], "clusters.a.ignition", words);
     let bits = "oauth: { publish: Route, vip: 192.168.203.111, allow: [10.0.0.1/8] },";
     refused(&[(12, bits)], "clusters.a.oauth.allow[0]", "host bits");

@@ -127,7 +127,7 @@ fn nobody_mixes_families() {
     refuses(
         ("to: fd00:7::/48", "to: 10.7.0.0/16"),
         (4, "networks.tenant-a.routes[1].via"),
-        "fd00:203::7 leads to no 10.7.0.0/16; expected a gateway of IPv4",
+        "fd00:203::7 cannot be the gateway of 10.7.0.0/16; expected a gateway of IPv4",
     );
 }
 

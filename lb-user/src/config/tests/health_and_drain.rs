@@ -137,7 +137,8 @@ fn the_parts_of_a_cluster_are_pools_as_well() {
 
 #[test]
 fn what_is_published_as_route_is_checked_as_its_routes() {
-    let words = "what is published as Route is checked, and taken out, as routes say";
+    let words =
+        "a component with publish: Route has the checks and drains of routes; leave this key out";
     for (key, value) in [
         ("health", "{ tcp: {} }"),
         ("drain_timeout", "1s"),

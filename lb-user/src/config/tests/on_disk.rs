@@ -98,7 +98,8 @@ fn a_text_that_is_no_file_includes_none() {
     };
     assert!(load_declared(&text(""), &[]).is_ok());
     let problems = load_declared(&text("include: \"*.yaml\""), &[]).unwrap_err();
-    let words = "standard input:2: include: other files can only be included by a file";
+    let words = "standard input:2: include: only a file can include others; \
+                 expected all of the configuration in this text";
     assert_eq!(problems.to_string(), words);
 }
 
@@ -243,7 +244,10 @@ fn a_path_without_a_star_leads_to_a_file() {
 #[test]
 fn only_a_file_includes_others() {
     let found = problems(&main_file("x.yaml"));
-    assert_eq!(found[0].2, "other files can only be included by a file");
+    assert_eq!(
+        found[0].2,
+        "only a file can include others; expected all of the configuration in this text"
+    );
 }
 
 #[test]

@@ -46,8 +46,8 @@ fn a_pool_may_want_a_header_of_the_one_version() {
 /// There is no place for a header in front of datagrams.
 #[test]
 fn a_pool_that_wants_a_header_has_no_udp() {
-    let words = "192.168.203.110:53/udp has no connections, which pool kas-a has proxy_protocol for in \
-                 line 8; expected tcp, or another pool";
+    let words = "192.168.203.110:53/udp is UDP, which has no connection to begin with a header, but pool kas-a \
+                 has proxy_protocol in line 8; expected tcp, or another pool";
     let pool = "    network: mgmt\n    proxy_protocol: v2";
     refused_at(&[(7, pool)], 12, "services.dns-a.listen[0]", words);
     let both = api("\"192.168.203.110:6443/tcp\", \"192.168.203.110:53/udp\"");
@@ -69,7 +69,7 @@ fn the_header_may_be_a_default() {
         &[(12, defaults)],
         11,
         "services.dns-a.listen[0]",
-        "which pool kas-a has proxy_protocol for in line 13",
+        "pool kas-a has proxy_protocol in line 13",
     );
     let none = "    network: mgmt\n    proxy_protocol: none";
     let config = accepted(&[(7, none), (12, defaults)]);

@@ -121,20 +121,20 @@ fn a_vip_has_a_hostname_once() {
 fn all_parts_of_a_vip_have_hostnames_or_none() {
     let [oauth, konnectivity, _] = named();
     let without = route("ignition", 111, "");
-    let words = "missing; clusters.a.oauth in line 12 has one, and the same VIP";
+    let words = "missing; clusters.a.oauth in line 12 has a hostname, and the same VIP";
     let key = "clusters.a.ignition.hostname";
     refused(&[(14, &without), oauth, konnectivity], key, words);
     // A route without one is reported once, also if it is the first.
     let without = route("oauth", 111, "");
     let third = route("ignition", 111, ", hostname: ignition.a.example.com");
-    let words = "missing; clusters.a.konnectivity in line 13 has one, and the same VIP";
+    let words = "missing; clusters.a.konnectivity in line 13 has a hostname, and the same VIP";
     let key = "clusters.a.oauth.hostname";
     refused(&[(12, &without), konnectivity, (14, &third)], key, words);
 }
 
 #[test]
 fn only_routes_have_hostnames() {
-    let words = "only what is published as Route is distinguished by name";
+    let words = "hostname is for a component with publish: Route";
     let api = "api: { publish: LoadBalancer, vip: 192.168.203.110, node_port: 1, hostname: a.b },";
     refused(&[(11, api)], "clusters.a.api.hostname", words);
     let default = "version: 1\ndefaults: { cluster: { oauth: { hostname: a.example.com } } }";

@@ -156,7 +156,7 @@ fn a_service_has_one_way_to_its_pools() {
     refused_target(
         &format!("pool: kas-a, sni: {{ {routes} }}"),
         ".sni",
-        "one of pool, sni and http; another is there in line 10",
+        "one of pool, sni and http; another of them is in line 10",
     );
     refused_target(
         &format!("sni: {{ {routes} }}, http: {{ {routes} }}"),
@@ -169,7 +169,7 @@ fn a_service_has_one_way_to_its_pools() {
     refused(
         &[(11, &udp)],
         "services.dns-a.listen[0]",
-        "has no names to route by; expected tcp",
+        "is UDP, which sends no name to route by; expected tcp",
     );
 }
 
@@ -180,7 +180,7 @@ fn routes_have_names_and_lead_somewhere() {
     refused_target("sni: {}", ".sni.routes", "missing; this key is required");
     refused_target(&one(""), ".sni.routes", "found an empty list");
     refused_target(&one("{ pool: kas-a }"), route, "found no name");
-    refused_target(&one("{ names: [a.b] }"), route, "leads nowhere");
+    refused_target(&one("{ names: [a.b] }"), route, "no destination");
     refused_target(
         &one("{ names: [a.b], pool: kas-b }"),
         ".sni.routes[0].pool",
@@ -222,7 +222,7 @@ fn a_name_goes_to_one_place() {
     refused_target(
         "sni: { routes: [{ names: [a.b], pool: kas-a }, { names: [A.B.], pool: kas-a }] }",
         ".sni.routes[1].names[0]",
-        "\"A.B.\" goes elsewhere already, in line 10",
+        "\"A.B.\" has a route already, in line 10",
     );
     // Behind one that is not for all clients there may be others.
     let conditions = "{ names: [a.b], alpn: [h2], pool: kas-a }, { names: [a.b], from: [10.0.0.0/8], pool: kas-a }";
@@ -255,13 +255,13 @@ fn a_route_is_for_names_or_for_none() {
     refused_target(
         &routes("{ no_name: true }"),
         ".sni.routes[0]",
-        "leads nowhere",
+        "no destination",
     );
     let all = "{ no_name: true, pool: kas-a }";
     refused_target(
         &routes(&format!("{all}, {all}")),
         ".sni.routes[1].no_name",
-        "who asks for no name goes elsewhere already, in line 10",
+        "clients that send no name (SNI) have a route already, in line 10",
     );
     let some = "{ no_name: true, alpn: [h2], pool: kas-a }, { no_name: true, from: [10.0.0.0/8], pool: kas-a }";
     target(&routes(&format!(
@@ -306,7 +306,7 @@ fn the_rest_has_few_words() {
     refused_target(
         "http: { routes: [{ names: [a.b], redirect: https, pool: kas-a }] }",
         ".http.routes[0].redirect",
-        "one of pool and redirect",
+        "pool or redirect, not both",
     );
     for (time, least) in [
         ("body_timeout: 99ms", "100ms"),
@@ -372,7 +372,7 @@ fn only_proxies_say_of_which_cluster_somebody_is() {
     refused_target(
         &with(&twice, "10.0.0.0/8"),
         again,
-        "\"a\" goes elsewhere already",
+        "\"a\" has a route already",
     );
     let some = a.replace("pool", "alpn: [h2], pool");
     target(&with(&format!("{some}, {a}"), "10.0.0.0/8"));

@@ -268,7 +268,9 @@ impl<'r> Facts<'r> {
                 findings.check(place, self.check_gateway(via));
                 if let Some(to) = destination.filter(|to| to.addr().is_ipv4() != via.is_ipv4()) {
                     let family = family(to.addr());
-                    let words = format!("{via} leads to no {to}; expected a gateway of {family}");
+                    let words = format!(
+                        "{via} cannot be the gateway of {to}; expected a gateway of {family}"
+                    );
                     findings.add(place, words);
                 }
                 (via, place)

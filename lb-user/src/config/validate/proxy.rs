@@ -36,8 +36,8 @@ pub(super) fn check_listeners(
                 continue;
             }
             let words = format!(
-                "{listen} has no connections, which pool {} has proxy_protocol for in {}; expected \
-                 tcp, or another pool",
+                "{listen} is UDP, which has no connection to begin with a header, but pool {} has \
+                 proxy_protocol in {}; expected tcp, or another pool",
                 pool.value,
                 findings.line(&told.place, place)
             );

@@ -33,7 +33,8 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
     let mut written = [pool_place, sni_place, http_place].into_iter().flatten();
     if let (Some(first), Some(place)) = (written.next(), written.next()) {
         let line = findings.line(first, place);
-        let words = format!("a service has one of pool, sni and http; another is there in {line}");
+        let words =
+            format!("a service has one of pool, sni and http; another of them is in {line}");
         findings.add(place, words);
     }
     if let Some(At { value, .. }) = sni {
@@ -95,7 +96,8 @@ pub(super) fn check_listen(
 ) {
     let is_shared = raw.sni.is_some() || raw.http.is_some();
     if is_shared && listen.protocol == Protocol::Udp {
-        let words = format!("{listen} has no names to route by; expected tcp, or pool");
+        let words =
+            format!("{listen} is UDP, which sends no name to route by; expected tcp, or pool");
         findings.add(place, words);
     }
 }
@@ -167,7 +169,7 @@ fn names(
         };
         if let Some(first) = taken.names.get(&name) {
             let line = findings.line(first, place);
-            let words = format!("{} goes elsewhere already, in {line}", quote(value));
+            let words = format!("{} has a route already, in {line}", quote(value));
             findings.add(place, words);
         } else if is_for_all {
             taken.names.insert(name.clone(), place.clone());
@@ -194,7 +196,7 @@ fn no_name(
         );
     } else if let Some(first) = &taken.no_name {
         let line = findings.line(first, place);
-        let words = format!("who asks for no name goes elsewhere already, in {line}");
+        let words = format!("clients that send no name (SNI) have a route already, in {line}");
         findings.add(place, words);
     } else if is_for_all {
         taken.no_name = Some(place.clone());
@@ -220,7 +222,7 @@ fn clusters(
         }
         if let Some(first) = taken.clusters.get(value) {
             let line = findings.line(first, place);
-            let words = format!("{} goes elsewhere already, in {line}", quote(value));
+            let words = format!("{} has a route already, in {line}", quote(value));
             findings.add(place, words);
         } else if is_for_all {
             taken.clusters.insert(value.clone(), place.clone());
@@ -238,7 +240,7 @@ fn check_clusters(raw: &RawSni, findings: &mut Findings) {
         && let Some(first) = clusters.next()
     {
         let words =
-            "only a proxy says of which cluster its client is; expected proxy_protocol_from";
+            "a client's cluster is known from the PROXY header alone; expected proxy_protocol_from";
         findings.add(&first.place, words);
     }
 }
@@ -254,7 +256,7 @@ fn claimants(
         return Vec::new();
     };
     if route.cluster_ids.elements.is_empty() {
-        let words = "says which proxies may name a cluster; expected cluster_ids beside it";
+        let words = "proxies are those that may name the clusters of a route; expected cluster_ids beside proxies";
         findings.add(&at.place, words);
     }
     let mut claimants = Vec::new();
@@ -293,8 +295,8 @@ pub(super) fn check_claims(services: &List<Named<RawService>>, findings: &mut Fi
         }
         for place in open {
             let words = format!(
-                "network {network} has {} clusters, and any proxy may say that its client is of this one; \
-                 expected proxies: [PREFIX] beside it, where those of the cluster are",
+                "network {network} has {} clusters, and any proxy may name this one for its clients; \
+                 expected proxies: [PREFIX] beside cluster_ids, with the addresses of the cluster's proxies",
                 clusters.len()
             );
             findings.add(place, words);
@@ -324,11 +326,14 @@ fn proxies(
 
 fn to(raw: &RawNameRoute, place: &Location, findings: &mut Findings) -> Option<To> {
     if raw.leads_nowhere {
-        findings.add(place, "leads nowhere; expected a pool");
+        findings.add(
+            place,
+            "no destination; expected pool, or redirect with http",
+        );
     }
     match (&raw.pool, &raw.redirect) {
         (Some(_), Some(At { place, .. })) => {
-            findings.add(place, "a route has one of pool and redirect");
+            findings.add(place, "a route has pool or redirect, not both");
             None
         }
         (Some(pool), None) => Some(To::Pool(pool.value.clone())),

@@ -52,9 +52,13 @@ impl CarrierGate {
         match (self.was_there.replace(is_there), is_there) {
             (true, false) => tracing::error!(
                 network,
-                "its NIC has no carrier: what is known of its backends stays, whatever checks say"
+                "the network's NIC has no carrier: the verdicts of its backends stay as they are until it has \
+                 one again; check cable, bond or switch port"
             ),
-            (false, true) => tracing::info!(network, "its NIC has a carrier again"),
+            (false, true) => tracing::info!(
+                network,
+                "the network's NIC has a carrier again: checks count again"
+            ),
             _ => {}
         }
     }

@@ -128,7 +128,8 @@ impl NetworkChecks {
         if !self.said.replace(true) {
             tracing::warn!(
                 network = self.network,
-                "checks wait for others and are late: the process needs a higher limit of open files"
+                "checks are late: so many at a time need more open files than lb may have; raise LimitNOFILE of \
+                 the unit"
             );
         }
         turns.acquire().await.ok()
@@ -294,7 +295,7 @@ async fn keep_asking(target: Rc<CheckTarget>, shared: Rc<NetworkChecks>) {
                     tracing::warn!(
                         network = shared.network,
                         backend = %target.address,
-                        "not checked, and what was known of it stays; trying again: {error:#}"
+                        "not checked, because of this host: its verdict stays; trying again: {error:#}"
                     );
                 }
                 could_ask = false;

@@ -52,7 +52,8 @@ impl ThreadLag {
             tracing::error!(
                 network,
                 late_ms = lost.as_millis(),
-                "checks are late, because this process has too little CPU: what is known of backends stays"
+                "checks are late because lb gets too little CPU: the verdicts of backends stay as they are; \
+                 give it more (CPUWeight= of the unit, cgroup limits)"
             );
         }
         if was_kept {

@@ -187,7 +187,9 @@ impl Drop for Acceptors {
         drop(self.setup.take());
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the shared VIPs has panicked");
+                tracing::error!(
+                    "a thread of the shared VIPs has panicked, see the panic above: please report it"
+                );
             }
         }
     }
@@ -332,7 +334,11 @@ async fn accept(vip: SocketAddrV4, shared: Rc<Context>) {
             continue;
         };
         if !was_said {
-            tracing::error!(network = shared.network, address = %vip, "no new connections: {error}");
+            tracing::error!(
+                network = shared.network,
+                address = %vip,
+                "the shared VIP accepts no new connections, trying again: {error}"
+            );
         }
         was_said = true;
         sleep(ACCEPT_RETRY_INTERVAL).await;

@@ -39,7 +39,7 @@ impl Descriptors {
     /// side does not read: so that a client that does not read takes none from others.
     fn divide(all: usize, shares: Shares) -> Self {
         let count = (all / 3).max(LEAST_SOCKETS);
-        tracing::debug!("shared VIPs may have {count} sockets");
+        tracing::debug!("the limit of open files leaves {count} sockets to shared VIPs");
         Self(Arc::new(SocketLimit {
             shares,
             count,

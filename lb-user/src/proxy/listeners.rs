@@ -69,7 +69,12 @@ impl Listeners {
             if listens(&descriptor, *vip) {
                 known.inherited.insert(place, descriptor.into());
             } else {
-                tracing::error!(network, address = %vip, "what was inherited is no listener there");
+                tracing::error!(
+                    network,
+                    address = %vip,
+                    "the listener that was kept from the process before does not listen at this VIP: a new one is \
+                     opened"
+                );
                 systemd::forget(&place);
             }
         }
@@ -126,7 +131,7 @@ impl Listeners {
         let mut known = self.known();
         // They may have been given away while the lock was free.
         if self.have_ceased() {
-            return Err(io::Error::other("the next process listens"));
+            return Err(io::Error::other("the new process has this listener now"));
         }
         known.open.insert(place.clone(), listener);
         self.0.opened.notify_all();
@@ -253,7 +258,8 @@ fn replace(place: &ListenerKey) {
     tracing::warn!(
         network,
         address = %vip,
-        "the inherited listener is of another network namespace, where no client comes: a new one is opened"
+        "the listener that was kept from the process before is in another network namespace, which no client \
+         reaches: a new one is opened"
     );
     systemd::forget(place);
 }
@@ -266,7 +272,11 @@ fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
     let listener = socket.listen(BACKLOG)?;
     // Without them no connection can be handed over.
     if let Err(error) = saved_syn::save(&listener) {
-        tracing::warn!(%address, "the first segments of connections are not kept: {error}");
+        tracing::warn!(
+            %address,
+            "the kernel does not keep the SYNs of this shared VIP, so its connections are copied by lb, not \
+             handed over to XDP: {error}"
+        );
     }
     Ok(listener)
 }

@@ -138,9 +138,9 @@ fn failed(error: &hyper::Error, has_received: bool) -> Fault {
     }
     if has_received {
         let what = if error.is_parse() {
-            "no HTTP"
+            "answer is not HTTP"
         } else {
-            "its HTTP answer broke off"
+            "HTTP answer incomplete"
         };
         return Fault::NotReady(what.to_owned());
     }

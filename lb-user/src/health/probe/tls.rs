@@ -95,7 +95,7 @@ impl Probe for Handshake {
 
 fn roots(ca: &Authorities) -> Result<Arc<RootCertStore>> {
     let roots = ca.roots();
-    roots.map_err(|why| anyhow!("the file of CAs {} {why}", ca.file().display()))
+    roots.map_err(|why| anyhow!("ca of the health check: file {} {why}", ca.file().display()))
 }
 
 /// Sends the alert that nothing more will come, and closes the connection.

@@ -152,7 +152,7 @@ async fn what_is_no_http_is_not_ready() {
         .await;
         let found = outcome(address, Check::Http(get("/"))).await;
         let begin = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
-        assert_eq!(found, not_ready("no HTTP"), "{begin}");
+        assert_eq!(found, not_ready("answer is not HTTP"), "{begin}");
     }
 }
 
@@ -161,15 +161,11 @@ async fn who_breaks_off_was_there_and_who_says_nothing_was_not() {
     for (said, reset, wanted) in [
         ("", false, dead("connection closed")),
         ("", true, dead("connection reset")),
-        (
-            "HTTP/1.1 200 O",
-            false,
-            not_ready("its HTTP answer broke off"),
-        ),
+        ("HTTP/1.1 200 O", false, not_ready("HTTP answer incomplete")),
         (
             "HTTP/1.1 200 OK\r\na: b\r\n",
             false,
-            not_ready("its HTTP answer broke off"),
+            not_ready("HTTP answer incomplete"),
         ),
     ] {
         let (address, _server) = serve(async move |mut stream| {

@@ -113,7 +113,12 @@ impl Dialers {
         network: &str,
         purpose: Purpose,
     ) -> Result<Dialled<TcpStream>, Undialled> {
-        let gone = || io::Error::other("no thread opens connections in that network");
+        let gone = || {
+            io::Error::other(
+                "the thread that connects to backends in this network has ended: restart lb \
+                 (flows go on), and report it",
+            )
+        };
         let dialer = self.0.get(network).ok_or_else(gone)?;
         let (answer, connected) = oneshot::channel();
         let dial = Dial { purpose, answer };

@@ -278,7 +278,7 @@ pub(crate) fn hand_over(
     // If the backend has reset it meanwhile, the client knows that already.
     let _over = lease.release();
     if let Err(error) = close_silently(client) {
-        tracing::debug!("the client's socket could not be closed in silence: {error}");
+        tracing::debug!("close the client's socket after the hand-over without a FIN: {error}");
     }
     Handed {
         backend,
@@ -304,7 +304,9 @@ impl Handed {
             look = (look * 2).min(MAX_POLL_INTERVAL);
         }
         if let Err(error) = close_silently(backend) {
-            tracing::debug!("the backend's socket could not be closed in silence: {error}");
+            tracing::debug!(
+                "close the backend's socket after the hand-over without a FIN: {error}"
+            );
         }
     }
 }

@@ -455,7 +455,10 @@ impl PortLease {
     fn say_held(&mut self) {
         if let Some(held) = self.held.take() {
             let microseconds = held.elapsed().as_micros();
-            tracing::debug!(microseconds, "a client was held");
+            tracing::debug!(
+                microseconds,
+                "the client's segments were held during the hand-over"
+            );
         }
     }
 

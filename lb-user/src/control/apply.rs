@@ -166,7 +166,7 @@ impl Live {
                 tracing::info!(
                     address = name,
                     recovered,
-                    "free flow ids were lost, and are back"
+                    "SNAT ports that no flow had were missing among the free ones, and are back"
                 );
             }
         }
@@ -378,7 +378,11 @@ impl Live {
                     for (id, _) in missing {
                         let next_hop = self.next_hops.get(id).map(IpAddr::to_string);
                         let next_hop = next_hop.unwrap_or_default();
-                        tracing::warn!(next_hop, "the next hop of a backend does not answer yet");
+                        tracing::warn!(
+                            next_hop,
+                            "the next hop does not answer ARP or neighbour discovery yet: its backends get no \
+                             new flows until it does"
+                        );
                     }
                     return Ok(());
                 }

@@ -50,8 +50,8 @@ impl Heard {
         let unheard: BTreeSet<CellPeer<'_>> = unheard.collect();
         if !unheard.is_empty() {
             tracing::error!(
-                "neither checked nor dialled, because the running data plane has no room for so many \
-                 (limits.backends): {}",
+                "the running data plane has no room for so many backends, so these are not checked and get no \
+                 connections of shared VIPs: {}; `lb down` and a new start with a higher limits.backends make room",
                 words(&unheard)
             );
         }

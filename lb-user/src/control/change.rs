@@ -191,7 +191,7 @@ impl Running {
     /// What could not be had again, and how.
     pub fn check_way_back(&self, wanted: &Config) -> Result<()> {
         check_ports(wanted, &self.applied.config)
-            .context("it could not be undone without a confirmation")
+            .context("the reload could not be taken back if it is not confirmed")
     }
 
     /// As [`Self::prepare`], with the networks attached like this.
@@ -318,7 +318,9 @@ impl Running {
     /// Goes on with the configuration of before, though some or all of a change is in the maps.
     fn stay(&mut self) {
         if let Err(error) = self.go_by_maps() {
-            tracing::error!("what the change has left cannot be read: {error:#}");
+            tracing::error!(
+                "read from the maps what a failed change has left: {error:#}; `lb reload` applies the file again"
+            );
         }
         self.checks
             .heard

@@ -65,7 +65,9 @@ pub fn choose<E>(
     if let Some((source, kept)) = waits {
         match kept.config() {
             Ok(config) => return Ok(Chosen { config, source }),
-            Err(problems) => tracing::error!("what was applied cannot be used: {problems}"),
+            Err(problems) => tracing::error!(
+                "the kept configuration of before an unconfirmed reload cannot be used: {problems}"
+            ),
         }
     }
     match (file, applied) {

@@ -57,8 +57,10 @@ impl Unkept {
         }
         self.0.clone_from(&error);
         Some(match error {
-            Some(error) => format!("overrides and verdicts are not kept: {error}"),
-            None => "overrides and verdicts are kept again".to_owned(),
+            Some(error) => format!(
+                "overrides of backends and verdicts of checks are not kept over a restart: {error}"
+            ),
+            None => "overrides of backends and verdicts of checks are kept again".to_owned(),
         })
     }
 }
@@ -225,7 +227,12 @@ impl Control {
         if !over.is_empty() {
             for name in &over {
                 let object = format!("backend {name}");
-                self.event("drain", &object, "its time is over: its flows end", None);
+                self.event(
+                    "drain",
+                    &object,
+                    "its drain_timeout is over: the flows that are left get a reset",
+                    None,
+                );
             }
             let drained = self.backend_ids(over.iter().map(String::as_str));
             self.running.ending.cut(EvictSelector {
@@ -403,14 +410,20 @@ mod tests {
         let full = || Err(anyhow!("no room"));
         assert_eq!(unkept.note(&Ok(())), None);
         let said = unkept.note(&full()).unwrap();
-        assert_eq!(said, "overrides and verdicts are not kept: no room");
+        assert_eq!(
+            said,
+            "overrides of backends and verdicts of checks are not kept over a restart: no room"
+        );
         assert_eq!(unkept.note(&full()), None);
         assert!(
             unkept.note(&Err(anyhow!("gone"))).is_some(),
             "another reason"
         );
         let said = unkept.note(&Ok(())).unwrap();
-        assert_eq!(said, "overrides and verdicts are kept again");
+        assert_eq!(
+            said,
+            "overrides of backends and verdicts of checks are kept again"
+        );
         assert_eq!(unkept.note(&Ok(())), None);
         assert!(unkept.note(&full()).is_some(), "it is full again");
     }

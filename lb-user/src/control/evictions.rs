@@ -104,7 +104,7 @@ impl EndedFlows {
                 let name = name(ids, Kind::Service, service.id);
                 let listener = listener(key, ids);
                 let words = format!(
-                    "service {name}: {listener} goes through the cell no more, and its flows that did end"
+                    "service {name}: {listener} no longer goes through the cell, and its flows that did are cut"
                 );
                 let flows = EvictSelector {
                     legs: [*key].into(),
@@ -282,7 +282,8 @@ mod tests {
         assert_eq!(
             words,
             [
-                "service api-a: 192.168.203.110:6443/tcp goes through the cell no more, and its flows that did end"
+                "service api-a: 192.168.203.110:6443/tcp no longer goes through the cell, and its flows that \
+                 did are cut"
             ]
         );
         let flow = Flow {

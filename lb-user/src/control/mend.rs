@@ -106,7 +106,9 @@ impl Control {
                 return;
             }
             Ok(MendOutcome::Mended(words)) => words,
-            Ok(MendOutcome::NoPair) => "the pair of its cell was gone, and is made anew".to_owned(),
+            Ok(MendOutcome::NoPair) => {
+                "the pair of its cell was gone, and was made anew".to_owned()
+            }
             Err(error) => {
                 let words = format!("{error:#}; trying again");
                 let before = self.mending.wrong.insert(object.to_owned(), words.clone());
@@ -124,7 +126,8 @@ impl Control {
 
     /// Logs that a socket of this process was gone, and what came of making another.
     pub fn note_socket(&mut self, socket: &str, opened: Result<()>) {
-        let mended = |()| MendOutcome::Mended("it was gone, and is made anew".to_owned());
+        let mended =
+            |()| MendOutcome::Mended("the socket was gone, and was opened anew".to_owned());
         self.note_found(&format!("socket {socket}"), opened.map(mended));
     }
 }
@@ -190,7 +193,7 @@ impl Running {
             return Ok(MendOutcome::Well);
         }
         let names = names.join(", ");
-        let words = format!("pins were gone, and are there again: {names}");
+        let words = format!("pins of maps were removed, and are there again: {names}");
         Ok(MendOutcome::Mended(words))
     }
 

@@ -50,7 +50,9 @@ impl NicEvent {
             Self::Gone => {
                 "the interface is gone: nothing goes in or out until one of this name comes"
             }
-            Self::TakenIn => "the interface is there, and was taken in",
+            Self::TakenIn => {
+                "the interface is there, and was taken in: programs and cells are attached to it"
+            }
             Self::Changed => "the interface has changed, and its networks have followed",
         }
     }
@@ -75,7 +77,9 @@ impl Control {
         let nics = match self.running.find_nics() {
             Ok(nics) => nics,
             Err(error) => {
-                tracing::error!("the interfaces are not known: {error:#}");
+                tracing::error!(
+                    "list the interfaces: {error:#}; changes of NICs are not followed until that works"
+                );
                 return;
             }
         };
@@ -162,7 +166,11 @@ impl Control {
     fn announce(&mut self) {
         for network in self.nics.due() {
             if let Err(error) = self.running.announce(&network) {
-                tracing::warn!(network, "its addresses are not announced: {error:#}");
+                tracing::warn!(
+                    network,
+                    "announce the VIPs and SNAT addresses of the network: {error:#}; hosts that know another \
+                     MAC address find them when they resolve it anew"
+                );
             }
         }
     }
@@ -187,7 +195,7 @@ impl NicState {
 
     /// Has a NIC taken in as if it had just come.
     pub(super) fn take_in_anew(&mut self, interface: &str) {
-        let words = "the pair of a cell is gone".to_owned();
+        let words = "the veth pair of its network's cell is gone".to_owned();
         self.said.entry(interface.to_owned()).or_insert(words);
     }
 

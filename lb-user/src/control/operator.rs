@@ -41,7 +41,7 @@ impl Control {
                 changes(self.reload(file, confirm, by).await)
             }
             Request::Confirm => match self.confirm(by) {
-                Ok(()) => done("confirmed: it stays"),
+                Ok(()) => done("confirmed: the configuration stays"),
                 Err(refusal) => refuse(&refusal),
             },
             Request::Health => Answer::Health(self.status()),

@@ -98,7 +98,7 @@ impl State {
         if let Some(moved) = &overrides
             && let Err(error) = keep(moved, lasting)
         {
-            tracing::error!("what operators said of backends does not outlive a reboot: {error:#}");
+            tracing::error!("overrides of backends do not outlive a reboot: {error:#}");
         }
         let overrides = overrides.or_else(|| read_either(lasting, OVERRIDES));
         Self {
@@ -166,15 +166,15 @@ fn read_either<T: DeserializeOwned>(folder: &Path, name: &str) -> Option<T> {
         (Err(error), Ok(Some(state))) => {
             let (file, copy) = (file.display(), copy.display());
             tracing::error!(
-                "{file} cannot be read, so its copy {copy} is taken, which may lack what was noted \
-                 last: {error:#}"
+                "{file} cannot be read, so its copy {copy} is taken, which may lack the latest overrides and \
+                 verdicts: {error:#}"
             );
             Some(state)
         }
         (Err(error), _) | (Ok(None), Err(error)) => {
             let file = file.display();
             tracing::error!(
-                "neither {file} nor its copy can be read, so what is in them begins anew: {error:#}"
+                "neither {file} nor its copy can be read, so overrides and verdicts begin anew: {error:#}"
             );
             None
         }

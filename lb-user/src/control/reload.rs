@@ -28,10 +28,10 @@ use crate::{
 const ROLLBACK_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The message for a configuration that the operator has not confirmed.
 const UNCONFIRMED: &str =
-    "the last reload was not confirmed in time: what was before it runs again";
+    "the last reload was not confirmed in time: the configuration of before runs again";
 /// The message for a start with another file.
-const OTHER_FILE: &str =
-    "another file was started than the one that waited to be confirmed: nothing waits any more";
+const OTHER_FILE: &str = "this start has another file than the reload that waited to be confirmed: \
+                          nothing waits any more";
 
 impl Control {
     /// What a reload of `file` would change.
@@ -138,7 +138,10 @@ impl Control {
                 self.state.unconfirmed = None;
                 self.running.end_checks();
                 if let Err(error) = self.apply(&before).await {
-                    tracing::error!("what was applied before could not be applied anew: {error:#}");
+                    tracing::error!(
+                        "apply the configuration of before again, after a failed reload: {error:#}; `lb reload` \
+                         tries again"
+                    );
                 }
                 self.save();
                 Err(error.into())
@@ -161,7 +164,7 @@ impl Control {
         });
         self.store().map_err(|error| {
             self.state.unconfirmed = None;
-            error.context("note that it must be confirmed; nothing is changed")
+            error.context("write that the reload waits to be confirmed; nothing is changed")
         })
     }
 
@@ -221,10 +224,12 @@ impl Control {
         };
         if let Err(error) = self.store() {
             self.state.unconfirmed = Some(unconfirmed);
-            return Err(error.context("note that it is confirmed").into());
+            return Err(error
+                .context("write that the reload is confirmed; it still waits")
+                .into());
         }
         tracing::info!("confirmed");
-        self.event("confirm", "configuration", "it stays", by);
+        self.event("confirm", "configuration", "confirmed: it stays", by);
         Ok(())
     }
 
@@ -241,7 +246,10 @@ impl Control {
         match applied {
             Ok(()) => self.went_back(),
             Err(error) => {
-                let words = format!("what was before the last reload cannot be applied: {error:#}");
+                let words = format!(
+                    "the last reload was not confirmed, and the configuration of before cannot be applied, trying \
+                     again: {error:#}"
+                );
                 tracing::error!("{words}");
                 self.event("rollback", "configuration", &words, None);
                 self.stale = Some(Stale::new(StaleReason::RollbackFailed, words));
@@ -262,7 +270,7 @@ impl Control {
         let mut words = UNCONFIRMED.to_owned();
         if let Some(before) = before.filter(|before| before != self.sources.path()) {
             words = format!(
-                "{words} (that reload was of {})",
+                "{words} (the unconfirmed file is {})",
                 self.sources.path().display()
             );
             let sources = self.sources.look(&before);

@@ -108,7 +108,11 @@ impl Running {
     /// The thread in the cell of a network.
     pub(super) fn resident(&self, network: &str) -> Result<&Resident> {
         let resident = self.residents.get(network);
-        resident.with_context(|| format!("no thread runs in the cell of network {network}"))
+        resident.with_context(|| {
+            format!(
+                "the thread in the cell of network {network} has ended: restart lb (flows go on), and report it"
+            )
+        })
     }
 
     /// Ends everything but what serves shared VIPs.

@@ -79,7 +79,9 @@ impl EventLoop<'_> {
                 }
                 Some(neighbour) = control.running.data_plane.resolved.recv() => {
                     if let Err(error) = control.running.data_plane.live.set_next_hop(&neighbour) {
-                        tracing::error!("a next hop is not as it was found: {error:#}");
+                        tracing::error!(
+                            "write a next hop to the maps: {error:#}; frames go where they went before"
+                        );
                     }
                 }
                 1.. = control.running.checks.reports.recv_many(&mut reports, MAX_REPORTS) => {
@@ -101,7 +103,9 @@ impl EventLoop<'_> {
                 () = drain(self.flow_log), if self.flow_log.is_some() => {}
                 _ = sweep.tick(), if control.running.has_retired() => {
                     if let Err(error) = control.running.sweep() {
-                        tracing::error!("ids of what is configured no more stay taken: {error:#}");
+                        tracing::error!(
+                            "free the ids of what is configured no more: {error:#}; they stay taken, trying again"
+                        );
                     }
                 }
                 answer = confirmation::wait(&mut confirmed), if confirmed.is_some() => {
@@ -130,7 +134,10 @@ impl EventLoop<'_> {
 /// What the kernel refuses is tried again with the next change.
 fn said(result: Result<()>) {
     if let Err(error) = result {
-        tracing::error!("a change of the pools was not made: {error:#}");
+        tracing::error!(
+            "write the shares of pools to the maps: {error:#}; they are as before, trying again with the next \
+             change"
+        );
     }
 }
 
@@ -139,7 +146,9 @@ pub(super) async fn drain(flow_log: &mut Option<FlowLog>) {
     if let Some(log) = flow_log
         && let Err(error) = log.drain().await
     {
-        tracing::error!("flows are no longer written to a file: {error:#}");
+        tracing::error!(
+            "the flow log (log.flows) ends: {error:#}; `lb run --takeover` or a restart opens it again"
+        );
         *flow_log = None;
     }
 }

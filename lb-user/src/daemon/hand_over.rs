@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// The message for a process that has taken over and is gone.
-const NO_HEIR: &str = "the process that has taken over is not up: the data plane goes on, without a control \
-                       plane until the next start";
+const NO_HEIR: &str = "the process that has taken over is gone before it was up: the data plane goes on, \
+                       without a control plane until the next start";
 
 /// Hands the instance over, and goes on until the connections that this process carries have ended. Where
 /// the next process dies before it is up, this one has everything back.
@@ -37,7 +37,7 @@ pub(super) async fn hand_over(
     let pins = control.running.pins().clone();
     control.rest().await;
     if let Err(error) = heir.give(&lock, control.give()) {
-        tracing::error!("the next process does not take over: {error:#}");
+        tracing::error!("hand over to the new process: {error:#}");
     }
     tracing::info!(
         "handed over; {} connections of shared VIPs are finished here",
@@ -55,12 +55,14 @@ pub(super) async fn hand_over(
                 if let Some(log) = flow_log
                     && let Err(error) = log.take_data_plane_back(&pins.maps())
                 {
-                    tracing::error!("flows are no longer written to a file: {error:#}");
+                    tracing::error!(
+                        "the flow log (log.flows) ends: {error:#}; `lb run --takeover` or a restart opens it again"
+                    );
                     *flow_log = None;
                 }
                 return Ok(Some((control, lock)));
             }
-            Err(error) => tracing::error!("this process cannot go on: {error:#}"),
+            Err(error) => tracing::error!("go on after the new process has ended: {error:#}"),
         }
     }
     if fate != Fate::Up {

@@ -166,7 +166,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         config.services.len()
     ));
     if let Err(error) = printed {
-        tracing::warn!("ready, which cannot be written to standard output: {error}");
+        tracing::warn!("`ready` cannot be written to standard output: {error}");
     }
     runtime.block_on(async {
         loop {
@@ -275,7 +275,9 @@ fn open_log(path: &Path, pins: &Pins, reports: Reports) -> Option<FlowLog> {
     };
     let opened: Result<FlowLog> = open();
     opened
-        .inspect_err(|error| tracing::error!("flows are not written to a file: {error:#}"))
+        .inspect_err(|error| {
+            tracing::error!("open the flow log (log.flows): {error:#}; lb runs without it")
+        })
         .ok()
 }
 

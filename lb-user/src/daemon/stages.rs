@@ -359,8 +359,8 @@ fn listen_on_host(start: &Start<'_>, change: &Change) -> Result<()> {
                 tracing::error!(
                     network = network.name,
                     address = %vip,
-                    "no new connections before the next process listens here: {error}; when the port \
-                     is free: {ANOTHER}"
+                    "the shared VIP accepts no connections until another process listens there: {error}; when \
+                     the port is free: {ANOTHER}"
                 );
             }
         }

@@ -152,7 +152,7 @@ pub fn inherit(pins: &Pins) -> Result<Option<Handoff>> {
         Asked::Given(inheritance) => Ok(Some(*inheritance)),
         Asked::Absent => Ok(None),
         Asked::TurnedAway => bail!(
-            "take over instance {}: the other process has ended",
+            "take over instance {}: the old process has ended",
             pins.instance()
         ),
     }
@@ -184,7 +184,7 @@ fn take(stream: UnixStream) -> Result<Asked> {
         return Ok(Asked::TurnedAway);
     }
     loop {
-        match next.context("the other process has ended")? {
+        match next.context("the old process has ended")? {
             (Part::Version(said), _) => version = Some(said),
             (Part::Lock, Some(descriptor)) => lock = Some(Lock::inherit(descriptor)?),
             (Part::Listener { network, address }, Some(descriptor)) => {
@@ -192,11 +192,13 @@ fn take(stream: UnixStream) -> Result<Asked> {
             }
             (Part::End, _) => break,
             (Part::Refusal(words), _) => bail!(words),
-            (part, None) => bail!("{part:?} came without its descriptor"),
+            (part, None) => {
+                bail!("the message {part:?} of the old process came without its descriptor")
+            }
         }
         next = receive(&stream)?;
     }
-    let lock = lock.context("the lock did not come")?;
+    let lock = lock.context("the old process has not sent the lock of the instance")?;
     let giver = Predecessor { stream, version };
     giver.say(TAKEN);
     Ok(Asked::Given(Box::new(Handoff {
@@ -261,7 +263,7 @@ impl TakeoverListener {
             match self.accept().await {
                 Ok(heir) => return heir,
                 Err(error) => {
-                    tracing::warn!("a process wanted to take over, and did not: {error:#}");
+                    tracing::warn!("refused a process that connected to take over: {error:#}");
                     time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -272,7 +274,10 @@ impl TakeoverListener {
         let (stream, _) = self.listener.accept().await?;
         let uid = stream.peer_cred()?.uid();
         let own = nix::unistd::geteuid().as_raw();
-        ensure!(uid == 0 || uid == own, "uid {uid} may not");
+        ensure!(
+            uid == 0 || uid == own,
+            "it runs as uid {uid}, and only root and the own user may take over"
+        );
         let pid = stream.peer_cred()?.pid();
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
@@ -280,7 +285,7 @@ impl TakeoverListener {
         if systemd::is_others(pid) {
             send(&stream, &Part::Refusal(SUPERVISED.to_owned()), None)?;
             bail!(
-                "process {} is not the supervisor's",
+                "process {} is not in the supervisor's control group",
                 pid.unwrap_or_default()
             );
         }
@@ -404,7 +409,7 @@ fn send(mut stream: &UnixStream, part: &Part, descriptor: Option<BorrowedFd<'_>>
         &mut control,
         SendFlags::NOSIGNAL,
     )?;
-    ensure!(sent == length.len(), "the other process does not read");
+    ensure!(sent == length.len(), "the new process does not read");
     stream.write_all(&text)?;
     Ok(())
 }
@@ -438,7 +443,10 @@ fn receive(mut stream: &UnixStream) -> Result<Option<(Part, Option<OwnedFd>)>> {
         stream.read_exact(rest)?;
     }
     let length = usize::try_from(u32::from_be_bytes(length))?;
-    ensure!(length <= MAX_MESSAGE, "a message of {length} bytes");
+    ensure!(
+        length <= MAX_MESSAGE,
+        "found a message of {length} bytes, expected at most {MAX_MESSAGE}"
+    );
     let mut text = vec![0; length];
     stream.read_exact(&mut text)?;
     Ok(Some((serde_json::from_slice(&text)?, descriptor)))

@@ -97,7 +97,9 @@ pub(super) fn check(
         let nic = place.map_or(0, |place| place.nic.ifindex);
         let id = ids.get(Kind::Network, &network.name).unwrap_or_default();
         let neighbours = neighbours.get(&u16::try_from(id)?);
-        let neighbours = neighbours.context("the thread of its neighbours")?;
+        let neighbours = neighbours.context(
+            "the thread that follows the network's neighbours is not there: please report it",
+        )?;
         let questions = neighbours.questions.clone();
         checks.start(&network.name, side(network, pins), nic, questions)?;
     }

@@ -90,7 +90,7 @@ impl Display for Failure {
             Self::Late { instance, patience } => write!(
                 f,
                 "the control plane of instance {instance} has not answered within {} s: it is \
-                 stopped, or busy; what was asked may be done later",
+                 stopped, or busy; the request may still be carried out",
                 patience.as_secs()
             ),
             Self::Other(error) => write!(f, "{error:#}"),

@@ -76,11 +76,14 @@ async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<An
     let Caller { peer, orders, .. } = caller;
     if !peer.may_ask(nix::unistd::geteuid().as_raw()) {
         tracing::warn!("admin socket: refused a request of {peer}");
-        let words = format!("uid {} may not ask: only root may", peer.uid);
+        let words = format!(
+            "uid {} may not use the admin socket: only root and lb's own user may",
+            peer.uid
+        );
         return Err(ErrorAnswer(StatusCode::FORBIDDEN, words));
     }
     if request.uri().path() != PATH {
-        let words = format!("there is nothing but {PATH}");
+        let words = format!("found another path, expected {PATH}");
         return Err(ErrorAnswer(StatusCode::NOT_FOUND, words));
     }
     if request.method() != Method::POST {
@@ -90,7 +93,7 @@ async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<An
     let body = body(request.into_body(), caller.read_by).await?;
     caller.asked.store(true, Ordering::Relaxed);
     let request: Request = serde_json::from_slice(&body).map_err(|error| {
-        let words = format!("the request is not understood: {error}");
+        let words = format!("the request is of another version than this `lb`, or none: {error}");
         ErrorAnswer(StatusCode::BAD_REQUEST, words)
     })?;
     if let Err(reason) = request.check() {
@@ -118,7 +121,7 @@ async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<An
         Err(_) => Err(ErrorAnswer(
             StatusCode::GATEWAY_TIMEOUT,
             format!(
-                "not done within {} s; it may be done later",
+                "not done within {} s; the request may still be carried out",
                 caller.answer.as_secs()
             ),
         )),

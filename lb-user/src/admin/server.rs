@@ -279,7 +279,7 @@ async fn connection(
             };
             converse(stream, peer, asked, orders, times).await;
         }
-        Err(error) => tracing::warn!("admin socket: ask who has connected: {error}"),
+        Err(error) => tracing::warn!("admin socket: read the credentials of the peer: {error}"),
     }
 }
 
@@ -312,6 +312,6 @@ pub(super) async fn converse(
     match time::timeout(most, served).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!("admin socket: {peer}: {error}"),
-        Err(_) => tracing::debug!("admin socket: {peer}: not done in {most:?}"),
+        Err(_) => tracing::debug!("admin socket: {peer}: no answer sent within {most:?}"),
     }
 }

@@ -202,7 +202,9 @@ impl Worker {
         let slots = match self.records.refresh() {
             Ok(slots) => slots,
             Err(error) => {
-                tracing::error!("idle flows are not ended: {error:#}");
+                tracing::error!(
+                    "read which SNAT addresses there are: {error:#}; idle flows are not ended, trying again"
+                );
                 return Ok(began);
             }
         };
@@ -235,7 +237,10 @@ impl Worker {
             tracing::debug!(ended, ?took, counts = ?self.counts, "idle flows ended");
         }
         if lost > 0 {
-            tracing::error!(lost, "free flow ids are lost until the next start");
+            tracing::error!(
+                lost,
+                "SNAT ports of ended flows could not be put back: they are missing until the next start of lb"
+            );
         }
         Ok(began)
     }
@@ -261,7 +266,7 @@ impl Worker {
                 if self.claims.note(id, word, now) {
                     tracing::warn!(
                         id,
-                        "an id is claimed, but no flow has come of it for a minute"
+                        "a SNAT port has been claimed for a flow for a minute, and none has come of it"
                     );
                 }
                 return;
@@ -365,7 +370,10 @@ impl Worker {
     pub(crate) fn give_back(&mut self, id: u32) {
         if !self.records.free(id) {
             self.counts.ids_lost.add(1);
-            tracing::error!(id, "a free flow id is lost until the next start");
+            tracing::error!(
+                id,
+                "the SNAT port of an ended flow could not be put back: it is missing until the next start of lb"
+            );
         }
     }
 
@@ -431,7 +439,8 @@ impl Worker {
             tracing::warn!(
                 ?took,
                 ?keepalive,
-                "more idle flows than can be probed within keepalive: they are probed later"
+                "there are more idle flows than can be probed within keepalive, so some are probed later: raise \
+                 keepalive"
             );
         }
     }
@@ -464,14 +473,18 @@ impl Worker {
                     [0, 1].map(|of| corrections(&first[of], &between[of], &second[of]));
                 for (index, amount) in &usage {
                     self.usage.add(*index, *amount);
-                    tracing::info!(index, amount, "the number of live flows was wrong");
+                    tracing::info!(
+                        index,
+                        amount,
+                        "the count of live flows was wrong, and is corrected"
+                    );
                 }
                 for (index, amount) in &quotas {
                     self.usage.quotas().add(*index, *amount);
                     tracing::info!(
                         index,
                         amount,
-                        "the number of live flows of a quota was wrong"
+                        "the count of live flows of a quota was wrong, and is corrected"
                     );
                 }
                 let wrong = usage.len() + quotas.len();

@@ -139,7 +139,7 @@ impl Lock {
             return Ok(());
         }
         let closed = self.file.set_permissions(Permissions::from_mode(MODE));
-        closed.context("other users may open it, and hold it for ever")
+        closed.context("take the rights of other users off the lock, who could hold it")
     }
 
     /// Writes which process has it. That is only for people and for processes that wait: a full disk is no reason not
@@ -155,7 +155,9 @@ impl Lock {
         };
         let signed: io::Result<()> = sign();
         if let Err(error) = signed {
-            tracing::warn!("the lock of the instance does not name this process: {error}");
+            tracing::warn!(
+                "write the process id into the lock of the instance: {error}; messages may name another process"
+            );
         }
     }
 }

@@ -52,7 +52,8 @@ pub fn provide(pins: &Pins) -> Option<String> {
         Ok(raised) => Some(format!("raised {}", raised.join(", "))),
         Err(error) => {
             tracing::warn!(
-                "the kernel's tables of neighbours stay as small as they are: {error:#}"
+                "raise the limits of the kernel's tables of neighbours (net.ipv4.neigh.default.gc_thresh*): \
+                 {error:#}; a tenant may fill them for all"
             );
             None
         }
@@ -71,7 +72,7 @@ pub fn release(pins: &Pins) {
         Ok(restored) => tracing::info!("put back {}", restored.join(", ")),
         Err(error) => {
             tracing::warn!(
-                "the kernel's tables of neighbours stay as large as they are: {error:#}"
+                "put back the limits of the kernel's tables of neighbours: {error:#}; they stay raised"
             );
         }
     }

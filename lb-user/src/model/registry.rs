@@ -198,7 +198,7 @@ impl Ids {
             self.assign(Kind::Label, &address.to_string(), most)?;
         }
         self.stands_for(address)
-            .with_context(|| format!("nothing stands for {address}"))
+            .with_context(|| format!("{address} has no label: please report it"))
     }
 
     /// What stands for an address in the records of the data plane; none for one of IPv6 that was not

@@ -174,7 +174,8 @@ impl Cell {
         let announce = move || {
             link::with_netlink(async |handle| {
                 let inner = link::find(&handle, INNER).await?;
-                let inner = inner.ok_or_else(|| anyhow!("its inner end is gone"))?;
+                let inner =
+                    inner.ok_or_else(|| anyhow!("the inner end of its veth pair is gone"))?;
                 let set = handle.link().set(settings(inner)).execute().await;
                 set.context("set its MAC")
             })
@@ -274,7 +275,7 @@ pub fn remove(name: &str) -> Result<()> {
     if let Err(error) = pair {
         tracing::warn!(
             cell = name,
-            "its veth pair goes with its namespace: {error:#}"
+            "remove the veth pair of the cell: {error:#}; it goes with the namespace"
         );
     }
     namespace::remove(name).with_context(|| format!("remove cell {name}"))

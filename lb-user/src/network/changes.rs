@@ -24,7 +24,9 @@ pub fn follow(runtime: &Runtime) -> Receiver<()> {
     runtime.spawn(async move {
         while !tell.is_closed() {
             if let Err(error) = run(&tell).await {
-                tracing::error!("interfaces are not watched, trying again: {error:#}");
+                tracing::error!(
+                    "interfaces are not watched, so changes of NICs are found late; trying again: {error:#}"
+                );
                 sleep(RETRY).await;
             }
         }

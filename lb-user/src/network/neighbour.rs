@@ -105,7 +105,7 @@ pub fn resolve(
 ) -> Result<()> {
     // A host's own table receives it.
     let hears = side.cell.is_some().then(garp_listener::open).transpose();
-    let hears = hears.context("listen for those who say that they moved")?;
+    let hears = hears.context("open a packet socket for gratuitous ARP")?;
     let cell = side.cell.clone();
     let work = move |()| {
         while !report.is_closed() && targets.has_changed().is_ok() {
@@ -117,7 +117,10 @@ pub fn resolve(
                 &report,
                 &mut inquiry,
             ) {
-                tracing::error!(?side, "neighbours are not watched, trying again: {error:#}");
+                tracing::error!(
+                    ?side,
+                    "neighbours are not watched, so next hops are not followed; trying again: {error:#}"
+                );
                 thread::sleep(RETRY);
             }
         }
@@ -314,7 +317,7 @@ impl Watch<'_> {
             self.forget(address).await;
         }
         if let Err(error) = self.use_it(address).await {
-            tracing::debug!(network = self.network, %address, %error, "not asked for");
+            tracing::debug!(network = self.network, %address, %error, "have the kernel resolve the neighbour");
         }
         true
     }

@@ -90,7 +90,11 @@ pub fn prepare(
             // Remembered first: a crash in between restores what did not change.
             remember(&record(runtime, ifindex), interface, name)?;
             offload::set(interface, name, false)?;
-            tracing::info!(interface, feature = name, "switched off");
+            tracing::info!(
+                interface,
+                feature = name,
+                "switched off a feature of the NIC"
+            );
         } else if let (true, Some(why)) = (tagged, effect.refuses_tags()) {
             bail!(
                 "interface {interface} cannot carry tagged networks: it does not let {name} be \
@@ -100,7 +104,7 @@ pub fn prepare(
             tracing::warn!(
                 interface,
                 feature = name,
-                "stays on: the driver does not let it off"
+                "the feature stays on: the driver does not let it be switched off"
             );
         }
     }
@@ -122,7 +126,7 @@ pub fn hear_all_groups(runtime: &Path, ifindex: u32) -> Result<()> {
     let interface = interface.to_string_lossy();
     remember(&record(runtime, ifindex), &interface, ALL_GROUPS)?;
     set_all_groups(ifindex, true)?;
-    tracing::info!(interface = %interface, feature = ALL_GROUPS, "switched on");
+    tracing::info!(interface = %interface, feature = ALL_GROUPS, "switched on a feature of the NIC");
     Ok(())
 }
 

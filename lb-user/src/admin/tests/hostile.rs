@@ -21,7 +21,7 @@ fn what_is_no_request_is_answered_in_plain_words() {
         (
             get.replace("/v1/request", "/").into_bytes(),
             404,
-            "nothing but /v1/request",
+            "expected /v1/request",
         ),
         (
             String::from_utf8(post(CONFIRM))
@@ -29,20 +29,20 @@ fn what_is_no_request_is_answered_in_plain_words() {
                 .replace("/v1/", "/v2/")
                 .into_bytes(),
             404,
-            "nothing but /v1/request",
+            "expected /v1/request",
         ),
         (post(""), 400, "at line 1 column 0"),
         (post("{\n \"command\":: }"), 400, "at line 2 column 12"),
         (post("{\"command\":\"\u{0}\"}"), 400, "at line 1 column 13"),
-        (post("[]"), 400, "not understood"),
-        (post("null"), 400, "not understood"),
+        (post("[]"), 400, "is of another version"),
+        (post("null"), 400, "is of another version"),
         (post(r#"{"command":"stop"}"#), 400, "unknown variant `stop`"),
         (
             post(r#"{"command":"kill","sevice":"a"}"#),
             400,
             "unknown field `sevice`",
         ),
-        (post(&"[".repeat(60_000)), 400, "not understood"),
+        (post(&"[".repeat(60_000)), 400, "is of another version"),
         (post(&" ".repeat(64 * 1024 + 1)), 413, "65536 bytes"),
     ] {
         let said = stage.exchange(&bytes);

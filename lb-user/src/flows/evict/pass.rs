@@ -187,12 +187,12 @@ fn insist<W, T>(
             Ok(done) => return Some(done),
             Err(error) if !said => {
                 said = true;
-                tracing::error!("flows are not cut yet, which is tried again: {error:#}");
+                tracing::error!("cut flows: {error:#}; trying again");
             }
             Err(_) => {}
         }
         if rest(worker).is_err() {
-            tracing::error!("flows are not cut, but at the next start");
+            tracing::error!("the process ends before it could cut flows: the next start cuts them");
             return None;
         }
     }

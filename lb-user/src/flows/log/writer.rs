@@ -179,7 +179,7 @@ impl LogFile {
         self.reported = Some(Instant::now());
         let why = match self.error.take() {
             Some(error) => error.to_string(),
-            None => "they came faster than they could be written".to_owned(),
+            None => "flows began and ended faster than the file was written".to_owned(),
         };
         tracing::warn!(
             "{lost} lines of the flow log {} are lost: {why}",

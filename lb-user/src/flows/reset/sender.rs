@@ -108,7 +108,7 @@ impl ResetSender {
             let (sent, last) = nics.send_all(frames);
             if let Sent::No(error) = last {
                 let ifindex = frames.get(sent).map(|(ifindex, _)| *ifindex);
-                tracing::debug!(ifindex, %error, "a frame was not sent");
+                tracing::debug!(ifindex, %error, "a reset or probe was not sent");
             }
             (sent, last)
         });
@@ -212,7 +212,7 @@ impl ResetSender {
             Sent::Yes => true,
             Sent::Full => false,
             Sent::No(error) => {
-                tracing::debug!(ifindex, %error, "a frame was not sent");
+                tracing::debug!(ifindex, %error, "a reset or probe was not sent");
                 false
             }
         }

@@ -148,9 +148,9 @@ drop_reasons! {
         "Correct the client's address, or declare a service there. Attempts to reach the hub end here, too.";
     NoService = 2, "no_service", "To a VIP, but no service listens on that port and protocol.",
         "Compare the port with `lb services`, and add it to `listen`. With `reject: true` of the network the client gets an answer.";
-    UnsupportedProtocol = 3, "unsupported_protocol", "To one of our addresses, but neither TCP nor UDP; with IPv6 extension headers that are not carried; or to a shared VIP with IP options or in fragments.",
-        "Scanners need nothing. A client of a shared VIP that cuts its packets needs a smaller MTU.";
-    Fragment = 4, "fragment", "A fragment of what is neither TCP nor UDP, to one of our addresses.",
+    UnsupportedProtocol = 3, "unsupported_protocol", "To an address of `lb`, but neither TCP nor UDP; with IPv6 extension headers that are not carried; or to a shared VIP with IP options or in fragments.",
+        "Nothing about scanners. A client of a shared VIP that sends fragments needs a smaller MTU.";
+    Fragment = 4, "fragment", "A fragment of a packet that is neither TCP nor UDP, to an address of `lb`.",
         "Nothing: no service has such a protocol.";
     NoFlow = 5, "no_flow", "A TCP segment that belongs to no known flow and does not open one.",
         "A few are usual after an idle timeout, a drain or a removed backend: the client connects again. If they go on, compare `idle_timeout` with the silence of the application, or set `keepalive`.";
@@ -165,22 +165,22 @@ drop_reasons! {
     FlowRace = 10, "flow_race", "Another CPU took the flow entry at the same moment; the peer repeats the packet.",
         "Nothing.";
     TtlExpired = 11, "ttl_expired", "The time to live was used up.",
-        "A traceroute, or a routing loop in front of `lb`.";
+        "Nothing about a traceroute. Else there is a routing loop in front of `lb`: find it by the packet in `lb drops`.";
     ReplyMismatch = 12, "reply_mismatch", "To a SNAT port, but not from the backend of the flow, or the target of the check, that owns it.",
         "A host of the backends' network scans, or a backend answers from another address than the one of its pool.";
     ReplyUnexpected = 13, "reply_unexpected", "A late reply of an earlier flow on a flow id that has been taken again.",
         "Nothing, if there are few.";
     GroupAddress = 14, "group_address", "IP broadcast or multicast on a tenant network.",
         "Nothing.";
-    ArpNotOurs = 15, "arp_not_ours", "ARP or a neighbour solicitation on a tenant network for an address that is not ours.",
-        "Nothing: hosts of the network look for one another. For an address that should be a VIP, see that a service listens on it.";
-    CellForbidden = 16, "cell_forbidden", "A cell sent something that it must not send.",
+    ArpNotOurs = 15, "arp_not_ours", "ARP or a neighbour solicitation on a tenant network for an address that `lb` does not have.",
+        "Nothing: hosts of the network resolve one another. For an address that should be a VIP, see that a service listens on it.";
+    CellForbidden = 16, "cell_forbidden", "A cell has sent a packet that is not of its checks or shared VIPs.",
         "`ip netns exec lb.INSTANCE.NETWORK ss -a` shows what else uses the namespace.";
-    RecordMissing = 17, "record_missing", "A record that the packet needs is missing; a bug or a half-applied change.",
-        "If it goes on when no reload is on its way, report it with `lb status -o json`.";
+    RecordMissing = 17, "record_missing", "An entry of the maps that the packet needs is missing: a defect of `lb`, or a change that is on its way.",
+        "If the count grows while no reload runs, report it with `lb status -o json`.";
     StackedTag = 18, "stacked_tag", "A second VLAN tag behind VLAN id 0 or behind the tag of a tenant network.",
         "Have the switch take one of the tags off.";
-    Spoofed = 19, "spoofed", "A new flow whose source may not come from its network, or is one of our own addresses.",
+    Spoofed = 19, "spoofed", "A new flow whose source may not come from its network, or is an address of `lb`.",
         "If the client is one, add its prefix to `sources` of its network, or a route; else find the host that sends it.";
     Bogon = 20, "bogon", "A new flow whose source no host can have: loopback, link-local, multicast, reserved.",
         "Find the host that sends it.";
@@ -188,39 +188,39 @@ drop_reasons! {
         "Compare the client in `lb drops` with `allow` and `deny` in `lb check --expand`.";
     ToTenant = 22, "to_tenant", "To the address of a tenant from another network, and not a reply to any flow.",
         "Nothing: no host of another network opens a flow to a tenant.";
-    NoHeadroom = 23, "no_headroom", "The driver gives no room in front of the frame to put a VLAN tag there.",
-        "Take another driver, or generic mode.";
+    NoHeadroom = 23, "no_headroom", "The driver leaves no room in front of the frame for a VLAN tag.",
+        "Use a NIC with another driver, or generic mode.";
     BudgetSpent = 24, "budget_spent", "The network or the service has as many flows as it may have at a time.",
         "`lb status` shows which budget: raise `max_flows`, or add SNAT addresses.";
     TooBig = 25, "too_big", "Larger than the MTU of the network that it has to go to; the sender gets an ICMP error if it forbids fragments, and over IPv6 always.",
         "A few are path MTU discovery at work. If many, set `mss` of the network.";
     FragmentEarly = 26, "fragment_early", "A fragment that came before the first one of its datagram, or too long after it.",
-        "Fragments come out of order, over several paths; or a flood of them.";
+        "A few come out of order over several paths. Many are a flood: find the host by the packet in `lb drops`.";
     FragmentOverlap = 27, "fragment_overlap", "A fragment that covers bytes of an earlier one of its datagram.",
         "Find the host that sends it: an attack, or a broken stack.";
     FragmentTiny = 28, "fragment_tiny", "A first fragment without the whole layer-4 header, or another one that is not cut at 8 bytes.",
         "Find the host that sends it: an attack, or a broken stack.";
-    SourceRoute = 29, "source_route", "An IP option, or an IPv6 routing header, that says which way the packet must go.",
+    SourceRoute = 29, "source_route", "An IP option, or an IPv6 routing header, that prescribes the route of the packet.",
         "Nothing: no client needs such options.";
     IcmpUnrelated = 30, "icmp_unrelated", "An ICMP error that quotes no packet of a flow.",
         "Nothing, if there are few: they are about flows that are over. Many are blind attempts against flows.";
-    PartialChecksum = 31, "partial_checksum", "A frame of a local stack that has not computed its checksum, and is too long for it to be done here.",
+    PartialChecksum = 31, "partial_checksum", "A frame of a local stack that has left its checksum to the NIC, and is too long for `lb` to compute it.",
         "`ethtool -K PEER tx off` where a local stack sends into the other end of a veth.";
-    RateLimited = 32, "rate_limited", "An echo request, or a question for the MAC of an address of ours, beyond the rate at which they are answered.",
+    RateLimited = 32, "rate_limited", "A ping, or an ARP request or neighbour solicitation for an address of `lb`, beyond the rate at which these are answered.",
         "A flood of pings or ARP: find the host by the packet in `lb drops`.";
     Stopped = 33, "stopped", "The control plane was stopped, and `on_stop: drop` ends all service until the next start.",
-        "Start `lb`.";
+        "Start the control plane: `lb run`, or `systemctl start lb`.";
     Held = 34, "held", "The client's connection is being handed over to XDP; TCP retransmits this segment.",
         "Nothing.";
     LateSyn = 35, "late_syn", "A SYN with a lower number than a connection from that port had, which ended less than half a second before; to open another one, the client sends it again.",
         "Nothing.";
     GroupSource = 36, "group_source", "A frame whose source MAC no interface can have: a group address, or zeros.",
         "Find the port of the switch that it comes from: a forged frame, or a loop.";
-    CellRate = 37, "cell_rate", "For the network's cell, beyond the rate at which frames that the cell has not asked for enter it.",
+    CellRate = 37, "cell_rate", "For the network's cell, beyond the rate of frames that answer nothing of the cell's.",
         "A flood to a shared VIP, or to the ports of checks: `lb drops` has a packet of it.";
-    NeighbourForged = 38, "neighbour_forged", "ARP or neighbour discovery whose sender cannot be on the network, or says two different MAC addresses.",
-        "A host pretends to be another one: find it by the MAC in `lb drops`.";
-    MtuImplausible = 39, "mtu_implausible", "An ICMP error that says \"too big\" of a packet that fits the MTU in it, or 1280 bytes.",
+    NeighbourForged = 38, "neighbour_forged", "ARP or neighbour discovery whose sender cannot be on the network, or that has two different MAC addresses for it.",
+        "A host claims the address of another: find it by the MAC in `lb drops`.";
+    MtuImplausible = 39, "mtu_implausible", "An ICMP error \"too big\" about a packet that fits the MTU in it, or 1280 bytes.",
         "A broken router, or an attack: find the source in `lb drops`.";
 }
 

@@ -10,6 +10,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
+use crate::progress::Progress;
+
 /// A command and the line that shows it to the operator.
 pub(crate) struct Cmd {
     command: Command,
@@ -72,6 +74,24 @@ impl Cmd {
             .with_context(|| format!("start `{line}`"))?;
         if !status.success() {
             bail!("`{line}`: {}", words_of(status));
+        }
+        Ok(())
+    }
+
+    /// Runs beside the bar of `progress`, which what it prints would tear: that is printed when it fails, and all of
+    /// it as usual where there is no bar.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not succeed.
+    pub(crate) fn run_beside(self, progress: &mut Progress) -> Result<()> {
+        if !progress.is_live() {
+            return self.run();
+        }
+        let line = self.line();
+        let output = self.output()?;
+        if !output.status.success() {
+            progress.line(text_of(&output).trim_end());
+            bail!("`{line}`: {}", words_of(output.status));
         }
         Ok(())
     }
@@ -217,5 +237,9 @@ mod tests {
         let error = Cmd::new("sh").args(["-c", "exit 3"]).run().unwrap_err();
         assert_eq!(error.to_string(), "`sh -c 'exit 3'`: exit status 3");
         assert!(Cmd::new("/nonexistent").run().is_err());
+        let mut progress = Progress::new("test", 1);
+        let failed = Cmd::new("sh").args(["-c", "exit 4"]);
+        let error = failed.run_beside(&mut progress).unwrap_err();
+        assert_eq!(error.to_string(), "`sh -c 'exit 4'`: exit status 4");
     }
 }

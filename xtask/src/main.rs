@@ -1,7 +1,7 @@
 //! Sets up, builds, runs and tests `lb`: `cargo xtask help` lists the words.
 //!
 //! Everything else is built with the toolchain of `pins`; this crate alone must build on an older
-//! stable Rust, because it is what installs that toolchain. So it depends on nothing but anyhow.
+//! stable Rust, because it is what installs that toolchain. So it depends on anyhow and indicatif alone.
 
 mod args;
 mod bench;
@@ -19,6 +19,7 @@ mod packages;
 /// The pinned versions.
 mod pins;
 mod preflight;
+mod progress;
 mod prose;
 mod reference;
 mod run;

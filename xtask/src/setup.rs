@@ -9,10 +9,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    cmd::Cmd,
     finding,
     host::Host,
     linker::Linker,
     packages, pins, preflight,
+    progress::Progress,
     stock::{Item, Purpose, Stock},
     table,
     workspace::Workspace,
@@ -44,9 +46,14 @@ pub(crate) fn ensure(purpose: Purpose, yes: bool) -> Result<Workspace> {
         if round == 0 && !(yes || agreed()?) {
             bail!("set-up: declined; nothing was installed");
         }
+        let mut progress = Progress::new("set-up", items.len());
         for item in &items {
-            install(&workspace, &stock, item)?;
+            let name = row(item).swap_remove(0);
+            progress.step(&name, |progress| {
+                install(&workspace, &stock, item, progress)
+            })?;
         }
+        drop(progress);
         (host, stock) = (Host::gather(&workspace), Stock::gather(&workspace));
         eprintln!("set-up: installed");
     }
@@ -147,21 +154,29 @@ fn agreed() -> Result<bool> {
     Ok(read > 0 && matches!(answer.trim(), "" | "y" | "Y" | "yes" | "Yes"))
 }
 
-fn install(workspace: &Workspace, stock: &Stock, item: &Item) -> Result<()> {
+/// What runs as root has the terminal for itself: sudo may ask for a password.
+fn install(
+    workspace: &Workspace,
+    stock: &Stock,
+    item: &Item,
+    progress: &mut Progress,
+) -> Result<()> {
     match item {
-        Item::Bpffs => mount_bpffs(workspace),
+        Item::Bpffs => progress.without_bar(|| mount_bpffs(workspace)),
         Item::Linker { prebuilt, packages } => {
-            if *prebuilt && prebuilt_linker(workspace) {
+            if *prebuilt && prebuilt_linker(workspace, progress) {
                 return Ok(());
             }
-            build_linker(workspace, stock, packages)
+            build_linker(workspace, stock, packages, progress)
         }
-        Item::Packages(names) => packages::install(workspace, stock.family, names)
+        Item::Packages(names) => progress
+            .without_bar(|| packages::install(workspace, stock.family, names))
             .context("install the commands of the lab and the tests"),
-        Item::Tool(tool) => cargo_install(workspace, tool.package, tool.version, |cargo| {
-            cargo.args(tool.arguments)
-        }),
-        Item::Toolchain { components } => toolchain(workspace, components),
+        Item::Tool(tool) => {
+            let extra = |cargo: Cmd| cargo.args(tool.arguments);
+            cargo_install(workspace, tool.package, tool.version, progress, extra)
+        }
+        Item::Toolchain { components } => toolchain(workspace, components, progress),
     }
 }
 
@@ -175,7 +190,7 @@ fn mount_bpffs(workspace: &Workspace) -> Result<()> {
         )
 }
 
-fn toolchain(workspace: &Workspace, components: &[&str]) -> Result<()> {
+fn toolchain(workspace: &Workspace, components: &[&str], progress: &mut Progress) -> Result<()> {
     let install = [
         "toolchain",
         "install",
@@ -189,31 +204,39 @@ fn toolchain(workspace: &Workspace, components: &[&str]) -> Result<()> {
         .command("rustup")
         .args(install)
         .args(components)
-        .run()
+        .run_beside(progress)
         .with_context(|| format!("install Rust {} (is the network there?)", pins::TOOLCHAIN))
 }
 
 /// A failure is no error: then the linker is built here.
-fn prebuilt_linker(workspace: &Workspace) -> bool {
+fn prebuilt_linker(workspace: &Workspace, progress: &mut Progress) -> bool {
     let result = workspace
         .command("cargo-binstall")
         .args(["--no-confirm", "--disable-strategies", "compile", "--root"])
         .arg(workspace.tool_root("bpf-linker", pins::BPF_LINKER))
         .arg(format!("bpf-linker@{}", pins::BPF_LINKER))
-        .run();
+        .run_beside(progress);
     match result {
         Ok(()) => Stock::gather(workspace).has_linker(),
         Err(error) => {
-            eprintln!("set-up: no release of bpf-linker, so it is built here: {error:#}");
+            progress.line(&format!(
+                "set-up: no release of bpf-linker, so it is built here: {error:#}"
+            ));
             false
         }
     }
 }
 
 /// Builds bpf-linker against the system's LLVM, which must not be older than rustc's.
-fn build_linker(workspace: &Workspace, stock: &Stock, absent: &[&str]) -> Result<()> {
+fn build_linker(
+    workspace: &Workspace,
+    stock: &Stock,
+    absent: &[&str],
+    progress: &mut Progress,
+) -> Result<()> {
     if !absent.is_empty() && stock.llvm_is_packaged() {
-        packages::install(workspace, stock.family, absent)
+        progress
+            .without_bar(|| packages::install(workspace, stock.family, absent))
             .context("install LLVM, which bpf-linker is built against")?;
     }
     let Some(prefix) = packages::llvm_prefix(workspace) else {
@@ -227,14 +250,15 @@ fn build_linker(workspace: &Workspace, stock: &Stock, absent: &[&str]) -> Result
     };
     let mut path = std::ffi::OsString::from(format!("{prefix}/bin:"));
     path.push(workspace.path());
-    cargo_install(workspace, "bpf-linker", pins::BPF_LINKER, |cargo| {
+    let extra = |cargo: Cmd| {
         cargo
             .args(["--no-default-features", "--features"])
             .arg(format!("llvm-{}", pins::LLVM))
             .env("LLVM_PREFIX", prefix)
             .env(&format!("LLVM_SYS_{}1_PREFIX", pins::LLVM), prefix)
             .quiet_env("PATH", path)
-    })
+    };
+    cargo_install(workspace, "bpf-linker", pins::BPF_LINKER, progress, extra)
 }
 
 /// Builds a tool into the cache. Its build folder is in the cache too, because /tmp may be memory,
@@ -243,7 +267,8 @@ fn cargo_install(
     workspace: &Workspace,
     tool: &str,
     version: &str,
-    extra: impl FnOnce(crate::cmd::Cmd) -> crate::cmd::Cmd,
+    progress: &mut Progress,
+    extra: impl FnOnce(Cmd) -> Cmd,
 ) -> Result<()> {
     let build = workspace.cache.join(format!("build-{tool}"));
     let cargo = workspace
@@ -261,7 +286,7 @@ fn cargo_install(
         .arg("--target-dir")
         .arg(&build);
     let installed = extra(cargo)
-        .run()
+        .run_beside(progress)
         .with_context(|| format!("build {tool} {version}"));
     if build.exists() {
         std::fs::remove_dir_all(&build).with_context(|| format!("remove {}", build.display()))?;

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 pub(crate) use self::pages::check;
-use crate::{setup, stock::Purpose, tools::MDBOOK};
+use crate::{progress::Progress, setup, stock::Purpose, tools::MDBOOK};
 
 /// How the book looks, beside the pages in docs/.
 const SETTINGS: [&str; 2] = ["book.toml", "book.css"];
@@ -22,11 +22,10 @@ pub(crate) fn book() -> Result<ExitCode> {
     let workspace = setup::ensure(Purpose::Book, false)?;
     let book = workspace.target.join("book");
     stage(&workspace.root, &book)?;
-    workspace
-        .command(&MDBOOK.path(&workspace).to_string_lossy())
-        .arg("build")
-        .arg(&book)
-        .run()?;
+    let mdbook = workspace.command(&MDBOOK.path(&workspace).to_string_lossy());
+    Progress::new("book", 1).step("mdBook makes the pages", |progress| {
+        mdbook.arg("build").arg(&book).run_beside(progress)
+    })?;
     println!("{}", book.join("html/index.html").display());
     Ok(ExitCode::SUCCESS)
 }

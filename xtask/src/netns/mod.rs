@@ -55,12 +55,16 @@ pub(crate) fn run(workspace: &Workspace, tests: PathBuf, options: &Options<'_>) 
     let at_once = at_once();
     let mut progress = Progress::new(names.len(), at_once);
     let start = Instant::now();
-    let ended = run_all(&program, names, &hints, at_once, |ended, left| {
-        progress.ended(ended, left, start.elapsed());
+    let ended = run_all(&program, names, &hints, at_once, |schedule, ended| {
+        let Some(ended) = ended else {
+            return progress.runs(&schedule.running());
+        };
+        progress.ended(ended, schedule.left(), start.elapsed());
         if options.show_output && ended.passed() {
-            eprint!("{}", ended.log);
+            progress.show(&ended.log);
         }
     });
+    drop(progress);
     report(&program, &ended, start.elapsed())
 }
 
@@ -76,14 +80,14 @@ fn chosen(all: Vec<String>, parts: &[String]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Runs all tests, each on a thread that waits for its process; calls `each` with every one that has ended
-/// and the estimated work that is left.
+/// Runs all tests, each on a thread that waits for its process; calls `each` with every one that has ended,
+/// and whenever others have started with none.
 fn run_all(
     program: &Program<'_>,
     names: Vec<String>,
     hints: &Hints,
     at_once: usize,
-    mut each: impl FnMut(&Ended, Duration),
+    mut each: impl FnMut(&Schedule, Option<&Ended>),
 ) -> Vec<Ended> {
     let mut schedule = Schedule::new(names, hints, at_once);
     let mut all = Vec::new();
@@ -97,11 +101,12 @@ fn run_all(
             if schedule.is_done() {
                 return;
             }
+            each(&schedule, None);
             let Ok(ended) = results.recv() else {
                 return;
             };
             schedule.ended(&ended.name);
-            each(&ended, schedule.left());
+            each(&schedule, Some(&ended));
             all.push(ended);
         }
     });

@@ -1,9 +1,10 @@
-//! A line for each test that has ended, with its time and an estimate of what is left; the slowest of all.
+//! A line for each test that has ended, with its time and an estimate of what is left, above a bar on a terminal; the
+//! slowest of all.
 
 use std::{fs, time::Duration};
 
 use super::process::Ended;
-use crate::table;
+use crate::{progress, table};
 
 /// How many of the slowest are printed.
 const SLOWEST: usize = 20;
@@ -11,17 +12,29 @@ const SLOWEST: usize = 20;
 const MAX_LOG_LINES: usize = 200;
 
 /// What has been printed so far.
-#[derive(Debug)]
 pub(super) struct Progress {
     all: usize,
     done: usize,
+    shown: progress::Progress,
 }
 
 impl Progress {
     /// Prints what begins.
     pub(super) fn new(all: usize, at_once: usize) -> Self {
-        eprintln!("{all} namespace tests, {at_once} at a time");
-        Self { all, done: 0 }
+        let mut shown = progress::Progress::new("namespace tests", all);
+        shown.line(&format!("{all} namespace tests, {at_once} at a time"));
+        let done = 0;
+        Self { all, done, shown }
+    }
+
+    /// Says on a terminal which tests run.
+    pub(super) fn runs(&self, names: &[String]) {
+        self.shown.now(names.join(" "));
+    }
+
+    /// Prints the log of a test that has passed.
+    pub(super) fn show(&mut self, log: &str) {
+        self.shown.line(log.trim_end());
     }
 
     /// Prints how a test has ended, and if it failed all that explains it; `left` is the work that is left by
@@ -30,16 +43,17 @@ impl Progress {
         self.done += 1;
         let result = if ended.passed() { "ok" } else { "FAILED" };
         let width = self.all.to_string().len();
-        eprintln!(
+        self.shown.advance();
+        self.shown.line(&format!(
             "[{:width$}/{}] {result:6} {:6.1} s  {}{}",
             self.done,
             self.all,
             ended.time.as_secs_f64(),
             ended.name,
             rest(left, elapsed),
-        );
+        ));
         if let Some(failure) = &ended.failure {
-            eprintln!("{}", explained(ended, failure));
+            self.shown.line(&explained(ended, failure));
         }
     }
 }

@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use super::{
     migrate::{Migration, lost},
     stages::StartOptions,
+    startup::load,
 };
 use crate::{
     config::Config,
@@ -55,7 +56,7 @@ pub fn take_over(config: &Config, pins: &Pins, manner: StartOptions) -> Result<O
         "pins of maps are gone, which the process that runs pins again in a few seconds: try again then"
     );
     migration.make_folders(pins)?;
-    let loaded = Object::load(pins, &config.limits, manner.log_level);
+    let loaded = load(pins, config, manner);
     migration.clear(pins)?;
     Ok(Some(loaded?).filter(|object| object.is_of(pins)))
 }

@@ -96,6 +96,7 @@ pub(super) fn bring_up(
     change(&mut running, start)?;
     systemd::is_alive();
     if let Some(mode) = switches {
+        tracing::info!("the new maps are filled: switching the programs over");
         switch(&mut running, mode)?;
     }
     let Applied {

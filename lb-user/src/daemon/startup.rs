@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::{
     migrate::Migration,
-    stages::{Start, bring_up},
+    stages::{Start, StartOptions, bring_up},
 };
 use crate::{
     config::Config,
@@ -18,7 +18,7 @@ use crate::{
     dataplane::{object::Object, pins::Pins},
     host::neighbours,
     network::{cell, namespace, nic},
-    system::files,
+    system::{files, progress},
 };
 
 /// Brings the data plane of an instance to its configuration. What an earlier process left is adopted; where
@@ -60,7 +60,7 @@ fn start_over(start: &Start<'_>, loaded: Option<Object>) -> Result<Running> {
         .context("keep the configuration; nothing is changed")?;
     let object = match loaded.filter(|object| object.is_of(pins)) {
         Some(object) => Ok(object),
-        None => Object::load(pins, &start.config.limits, options.log_level),
+        None => load(pins, start.config, options),
     };
     let running = object
         .and_then(|object| bring_up(start, &nics, object, &migration))
@@ -71,6 +71,18 @@ fn start_over(start: &Start<'_>, loaded: Option<Object>) -> Result<Running> {
     remove_before(pins)?;
     migration.finish(pins)?;
     Ok(running)
+}
+
+/// Loads the object, which takes seconds, and shows that on a terminal.
+///
+/// # Errors
+///
+/// Those of [`Object::load`].
+pub(super) fn load(pins: &Pins, config: &Config, options: StartOptions) -> Result<Object> {
+    let done = "the kernel has verified the eBPF programs";
+    progress::during("the kernel verifies the eBPF programs", done, || {
+        Object::load(pins, &config.limits, options.log_level)
+    })
 }
 
 /// Puts back what was applied before a start that was not confirmed, if anything was.

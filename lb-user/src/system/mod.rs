@@ -1,9 +1,11 @@
-//! This process: what it may do ([`privileges`]), how many descriptors it may have (`fd_limit`), and what a panic
-//! ends ([`panics`]); [`output`] is what it prints.
+//! This process: what it may do ([`privileges`]), how many descriptors it may have (`fd_limit`), what a panic
+//! ends ([`panics`]), what it prints ([`output`]), and what it shows on a terminal while something takes long
+//! (`progress`).
 
 pub(crate) mod fd_limit;
 pub mod files;
 pub mod output;
 pub mod panics;
 pub mod privileges;
+pub(crate) mod progress;
 pub mod systemd;

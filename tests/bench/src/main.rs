@@ -135,9 +135,18 @@ fn run(args: &Args) -> Result<()> {
     let all = args.suites.is_empty() && suites.is_empty();
     let wanted = |which: &&Which| all || args.suites.contains(which);
     let mut failed = None;
-    for which in Which::value_variants().iter().filter(wanted) {
+    let chosen: Vec<_> = Which::value_variants().iter().filter(wanted).collect();
+    for (number, which) in (1..).zip(&chosen) {
+        // Plain lines on a terminal, too: a bar takes time of the CPUs that are measured.
+        let head = which.head(number, chosen.len());
+        process::complain(format_args!("{head} ..."));
+        let begun = Instant::now();
         match which.measure(plan) {
-            Ok(suite) => suites.push(suite),
+            Ok(suite) => {
+                suites.push(suite);
+                let took = begun.elapsed().as_secs_f64();
+                process::complain(format_args!("{head}: {took:.1} s"));
+            }
             Err(error) => {
                 failed = Some(error);
                 break;
@@ -163,6 +172,13 @@ fn run(args: &Args) -> Result<()> {
 }
 
 impl Which {
+    /// The beginning of the lines about this suite, the `number`th of `all`.
+    fn head(self, number: usize, all: usize) -> String {
+        let name = self.to_possible_value();
+        let name = name.as_ref().map_or("", |name| name.get_name());
+        format!("bench {number}/{all}: {name}")
+    }
+
     fn measure(self, plan: Plan<'_>) -> Result<Suite> {
         match self {
             Self::Packets => suites::packets::measure(plan),
@@ -172,5 +188,16 @@ impl Which {
             Self::Sni => suites::sni::measure(plan),
         }
         .with_context(|| format!("the suite {self:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suite_is_named_as_in_the_arguments() {
+        assert_eq!(Which::Packets.head(1, 5), "bench 1/5: packets");
+        assert_eq!(Which::Sni.head(1, 1), "bench 1/1: sni");
     }
 }

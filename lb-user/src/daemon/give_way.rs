@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// The message for a process that has taken over and dies before it is up.
-const GOES_ON: &str = "the process that was taking over ended before it was up: this one goes on";
+const GOES_ON: &str =
+    "the process that was taking over ended before it was up: the old process goes on";
 
 impl Control {
     /// Rests: from now on the maps are the next process's. What must outlive this one is written.

@@ -169,7 +169,9 @@ impl NeighbourLimits {
                     restored.push(words(key, *to, *from));
                 }
                 Some(_) => {}
-                None => anyhow::bail!("they are in another network namespace than this one"),
+                None => anyhow::bail!(
+                    "they belong to the host's first network namespace, and lb runs in another one"
+                ),
             }
         }
         fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;

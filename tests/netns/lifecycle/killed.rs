@@ -462,7 +462,8 @@ impl<'t> Bed<'t> {
             poll::until("the process before goes on", LIMIT, || {
                 let log = before.stderr();
                 // One that dies before it takes over has nothing to give back.
-                let goes_on = !log.contains("handed over") || log.contains("this one goes on");
+                let goes_on =
+                    !log.contains("handed over") || log.contains("the old process goes on");
                 Ok(goes_on.then_some(()))
             })?;
             let is_whole = self.site.ensure_is(1 - to);

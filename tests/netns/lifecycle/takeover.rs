@@ -263,7 +263,7 @@ fn a_process_goes_on_when_its_heir_dies() -> Result<()> {
         lb.process().wait_for_end(ENDS)?;
         poll::until("a word of it", ENDS, || {
             let said = before.stderr();
-            Ok((said.matches("this one goes on").count() == round + 1).then_some(()))
+            Ok((said.matches("the old process goes on").count() == round + 1).then_some(()))
         })
         .with_context(words)?;
         lb.follow(before);

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::{
     arguments::{Format, Show},
@@ -55,14 +55,25 @@ pub(super) fn who(snat: SocketAddr, show: &Show) -> Result<()> {
         Err(_) if !legs.is_empty() => legs,
         Err(error) => return Err(error),
     };
-    if show.output.format == Format::Json {
-        return print::json(&lines);
+    let is_json = show.output.format == Format::Json;
+    if is_json {
+        print::json(&lines)?;
     }
-    if lines.is_empty() {
-        return print::line(format_args!("no flow has {snat}, and none had it"));
+    ensure_found(&lines, snat)?;
+    if is_json {
+        return Ok(());
     }
     let flows = lines.into_iter().map(|line| line.flow);
     print::line(text(flows.collect(), true))
+}
+
+/// Fails for a SNAT port that no flow has or had: a script that goes by the exit code must not take that for an answer.
+fn ensure_found(lines: &[WhoLine], snat: SocketAddr) -> Result<()> {
+    ensure!(
+        !lines.is_empty(),
+        "no flow has the SNAT port {snat}, and none had it since the data plane was made"
+    );
+    Ok(())
 }
 
 /// A line for each flow; one that is not wide fits into 100 columns with addresses of IPv4.
@@ -168,6 +179,20 @@ mod tests {
             ..flow()
         };
         assert!(line(named, false).contains("api.a.example"));
+    }
+
+    #[test]
+    fn a_port_that_no_flow_had_is_an_error() {
+        let snat = "10.32.96.50:2000".parse().unwrap();
+        let line = WhoLine {
+            live: false,
+            flow: flow(),
+        };
+        assert!(ensure_found(&[line], snat).is_ok());
+        assert_eq!(
+            ensure_found(&[], snat).unwrap_err().to_string(),
+            "no flow has the SNAT port 10.32.96.50:2000, and none had it since the data plane was made"
+        );
     }
 
     #[test]

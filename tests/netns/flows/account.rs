@@ -217,7 +217,12 @@ fn g5_a_snat_port_tells_its_client() -> Result<()> {
         }
     }
     let another = SocketAddrV4::new(SNAT, if snat.port() == 2000 { 2001 } else { 2000 });
-    assert!(lb.who(another)?.is_empty(), "no flow had it");
+    let said = lb.tell(&["who", &another.to_string()])?;
+    let words = format!("lb: no flow has the SNAT port {another}, and none had it");
+    ensure!(
+        said.code == Some(1) && said.stdout.is_empty() && said.stderr.starts_with(&words),
+        "{said:?}"
+    );
     let stranger = SocketAddrV4::new(VIP, 2000);
     let error = lb
         .who(stranger)

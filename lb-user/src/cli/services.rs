@@ -43,7 +43,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
     }
     table::print(
         ["SERVICE", "NETWORK", "LISTEN", "POOL", "UP", "FLOWS"],
-        lines.map(row),
+        lines.flat_map(|service| rows(&service, counts.as_ref())),
     )?;
     match why {
         Some(why) => print::line(format_args!("\nhealth is unknown: {why}")),
@@ -70,17 +70,43 @@ fn join(line: ServiceLine, counts: Option<&BTreeMap<&str, UpCount>>) -> ServiceJ
     }
 }
 
-fn row(service: ServiceJson) -> [String; 6] {
-    let ServiceJson { line, up, backends } = service;
-    let up = up.zip(backends).map(|(up, of)| UpCount { up, of });
-    [
-        line.name,
-        line.network,
-        line.listen,
-        line.pools.join(", "),
-        up.map_or_else(|| "-".to_owned(), |up| up.to_string()),
-        line.flows.to_string(),
-    ]
+/// A row for each pool, so that a pool that is down shows, and many fit into the width of a terminal; the service stands
+/// in the first one.
+fn rows(service: &ServiceJson, counts: Option<&BTreeMap<&str, UpCount>>) -> Vec<[String; 6]> {
+    let ServiceLine {
+        name,
+        network,
+        listen,
+        pools,
+        flows,
+    } = &service.line;
+    let up = |pool: &String| match counts {
+        Some(counts) => {
+            let count = counts.get(pool.as_str()).copied().unwrap_or_default();
+            count.to_string()
+        }
+        None => "-".to_owned(),
+    };
+    let none = ["-".to_owned()];
+    let pools = if pools.is_empty() {
+        &none
+    } else {
+        pools.as_slice()
+    };
+    let rows = pools.iter().enumerate().map(|(index, pool)| {
+        let of_service = match index {
+            0 => [
+                name.clone(),
+                network.clone(),
+                listen.clone(),
+                flows.to_string(),
+            ],
+            _ => Default::default(),
+        };
+        let [name, network, listen, flows] = of_service;
+        [name, network, listen, pool.clone(), up(pool), flows]
+    });
+    rows.collect()
 }
 
 #[cfg(test)]
@@ -98,16 +124,39 @@ mod tests {
     }
 
     #[test]
-    fn the_pools_of_a_service_are_counted_together() {
+    fn json_has_the_pools_of_a_service_together() {
         let counts = BTreeMap::from([
             ("p", UpCount { up: 2, of: 3 }),
             ("q", UpCount { up: 0, of: 1 }),
             ("other", UpCount { up: 9, of: 9 }),
         ]);
-        let up = |pools| row(join(line(pools), Some(&counts)))[4].clone();
-        assert_eq!(up(&["p"]), "2/3");
-        assert_eq!(up(&["p", "q"]), "2/4");
-        let row = row(join(line(&["p"]), None));
-        assert_eq!(row[4..], ["-", "7"]);
+        let up = |pools| {
+            let service = join(line(pools), Some(&counts));
+            (service.up, service.backends)
+        };
+        assert_eq!(up(&["p"]), (Some(2), Some(3)));
+        assert_eq!(up(&["p", "q"]), (Some(2), Some(4)));
+        let service = join(line(&["p"]), None);
+        assert_eq!((service.up, service.backends), (None, None));
+    }
+
+    #[test]
+    fn each_pool_of_a_service_has_a_row() {
+        let counts = BTreeMap::from([("p", UpCount { up: 2, of: 3 })]);
+        let rows = |pools, counts| rows(&join(line(pools), counts), counts);
+        let first = [
+            "api",
+            "tenant-a",
+            "192.168.203.110:6443/tcp",
+            "p",
+            "2/3",
+            "7",
+        ];
+        assert_eq!(rows(&["p"], Some(&counts)), [first]);
+        let second = ["", "", "", "gone", "0/0", ""];
+        assert_eq!(rows(&["p", "gone"], Some(&counts)), [first, second]);
+        assert_eq!(rows(&["p"], None)[0][4..], ["-", "7"]);
+        // A service without a pool is there, too.
+        assert_eq!(rows(&[], None)[0][3..], ["-", "-", "7"]);
     }
 }

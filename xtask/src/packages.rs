@@ -27,7 +27,7 @@ pub(crate) struct Need {
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 21] = [
+pub(crate) const NEEDS: [Need; 22] = [
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
@@ -45,6 +45,10 @@ pub(crate) const NEEDS: [Need; 21] = [
         ..need("haproxy", "haproxy", "haproxy")
     },
     need("ip", "iproute2", "iproute"),
+    Need {
+        tests_only: true,
+        ..need("jq", "jq", "jq")
+    },
     need("nft", "nftables", "nftables"),
     need("nginx", "nginx", "nginx"),
     need(STREAM_MODULE, "libnginx-mod-stream", "nginx-mod-stream"),

@@ -144,7 +144,7 @@ pub(super) enum Command {
     /// What the VIPs listen on, how many backends are up, and live flows
     #[command(after_help = examples(&[
         "lb services",
-        "lb services -o json | jq -r '.[] | select(.up == 0).name'",
+        "lb services -o json | jq -r '.services[] | select(.backends_up == 0).name'",
     ]))]
     Services(Show),
     /// Backends, their health and their next hops

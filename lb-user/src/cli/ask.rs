@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use serde::Serialize;
 
 use super::{
     USAGE,
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     admin::client::{self, Failure},
-    api::{Answer, ControlStatus, Filter, FlowLine, Request},
+    api::{Answer, Changes, ControlStatus, Filter, FlowLine, Request},
 };
 
 /// The control plane, or the command line itself, has refused.
@@ -50,6 +51,41 @@ impl Display for RefusedCommand {
 
 impl std::error::Error for RefusedCommand {}
 
+/// The answer of `-o json` of what changes something, or would.
+#[derive(Serialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+enum ChangeReport<'a> {
+    /// It is done.
+    Done {
+        /// What came of it, a line each, for people.
+        lines: &'a [String],
+    },
+    /// What a plan would change, or a reload has.
+    Changes(&'a Changes),
+    /// It is refused, or failed.
+    Refused {
+        /// Whether the configuration or the request is wrong, and not the host.
+        usage: bool,
+        /// Every reason, a line each.
+        reasons: &'a [String],
+    },
+}
+
+impl<'a> ChangeReport<'a> {
+    /// Of an answer to a change.
+    fn of(answer: &'a Answer) -> Result<Self> {
+        Ok(match answer {
+            Answer::Done { lines } => Self::Done { lines },
+            Answer::Changes(changes) => Self::Changes(changes),
+            Answer::Refused { usage, reasons } => Self::Refused {
+                usage: *usage,
+                reasons,
+            },
+            Answer::Health(_) | Answer::Legs { .. } | Answer::Events { .. } => bail!(OTHER_ANSWER),
+        })
+    }
+}
+
 /// Has something done, and prints what comes of it, with the operations on the maps if they are wanted; returns whether
 /// the configuration or a map changes.
 pub(super) fn order(request: &Request, operations: bool, show: &Show) -> Result<bool> {
@@ -57,7 +93,7 @@ pub(super) fn order(request: &Request, operations: bool, show: &Show) -> Result<
     request.check().map_err(RefusedCommand::usage)?;
     let answer = client::ask(instance, request)?;
     if show.output.format == Format::Json {
-        print::json(&answer)?;
+        print::report(&ChangeReport::of(&answer)?)?;
     }
     let changes = matches!(&answer, Answer::Changes(changes) if !changes.is_empty());
     let how = Wording {
@@ -124,6 +160,7 @@ pub(super) fn command(words: &str, instance: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::report::Versioned;
 
     const PLAN: Wording<'_> = Wording {
         applied: false,
@@ -141,6 +178,36 @@ mod tests {
         assert_eq!(refused(true).to_string(), "a:1: b\na:2: c");
         assert_eq!(refused(true).exit_code(), ExitCode::from(2));
         assert_eq!(refused(false).exit_code(), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn a_change_is_in_json_what_became_of_it() {
+        let json = |answer: &Answer| {
+            let report = Versioned::new(ChangeReport::of(answer).unwrap());
+            serde_json::to_string(&report).unwrap()
+        };
+        let lines = vec!["kept".to_owned()];
+        assert_eq!(
+            json(&Answer::Done { lines }),
+            r#"{"version":1,"answer":"done","lines":["kept"]}"#
+        );
+        assert_eq!(
+            json(&Answer::Changes(Changes::default())),
+            concat!(
+                r#"{"version":1,"answer":"changes","keys":[],"operations":[],"ends":[],"#,
+                r#""warnings":[],"confirm_seconds":null}"#
+            )
+        );
+        let reasons = vec!["no".to_owned()];
+        assert_eq!(
+            json(&Answer::Refused {
+                usage: true,
+                reasons
+            }),
+            r#"{"version":1,"answer":"refused","usage":true,"reasons":["no"]}"#
+        );
+        let other = Answer::Events { events: Vec::new() };
+        assert!(ChangeReport::of(&other).is_err());
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! `lb backends`: what is in the maps, and what the control plane knows of their health; and `lb backend`,
 //! which overrides it.
 
+mod report;
+
 use std::{
     collections::HashMap,
     io::{self, Write as _},
 };
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
 
+use self::report::{BackendReport, BackendsReport, HealthReport, LastCheckReport};
 use super::{
     arguments::{self, Format, Show},
     ask::{self, RefusedCommand},
@@ -16,21 +18,10 @@ use super::{
     table,
 };
 use crate::{
-    api::{BackendHealth, ControlStatus, LastCheck, Override, Request},
+    api::{BackendHealth, ControlStatus, Override, Request},
     health::{CheckOutcome, HealthVerdict},
     observe::{BackendLine, Observer},
 };
-
-/// One backend, as in `-o json`.
-#[derive(Debug, Serialize)]
-struct BackendJson {
-    #[serde(flatten)]
-    line: BackendLine,
-    /// As in the table.
-    state: String,
-    /// What the control plane knows; null if none reports it.
-    health: Option<BackendHealth>,
-}
 
 /// Those of a pool, or in a state, or all.
 pub(super) fn show(pool: Option<&str>, state: Option<&str>, wide: bool, show: &Show) -> Result<()> {
@@ -55,7 +46,7 @@ pub(super) fn show(pool: Option<&str>, state: Option<&str>, wide: bool, show: &S
         is_of_pool && is_in_state
     });
     if show.output.format == Format::Json {
-        print::json(&lines)?;
+        print::report(&BackendsReport { backends: lines })?;
         return why.map_or(Ok(()), |why| {
             writeln!(io::stderr(), "health is unknown: {why}").context("write to standard error")
         });
@@ -74,16 +65,16 @@ pub(super) fn change(change: arguments::OperatorChange) -> Result<()> {
 }
 
 /// Each backend with what is known of it, by its id.
-fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<BackendJson> {
+fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<BackendReport> {
     let known = status.into_iter().flat_map(|status| status.backends);
     let mut known: HashMap<u32, BackendHealth> =
         known.map(|backend| (backend.id, backend)).collect();
     let lines = backends.into_iter().map(|line| {
         let health = line.id.and_then(|id| known.remove(&id));
-        BackendJson {
+        BackendReport {
             state: health.as_ref().map_or_else(|| "unknown".to_owned(), state),
             line,
-            health,
+            health: health.map(HealthReport::from),
         }
     });
     lines.collect()
@@ -117,7 +108,7 @@ fn has_state(state: &str, wanted: &str) -> bool {
 }
 
 /// The columns; in the table that is not wide those alone that say more than the others.
-fn columns(lines: &[BackendJson], wide: bool) -> [(&'static str, bool); 8] {
+fn columns(lines: &[BackendReport], wide: bool) -> [(&'static str, bool); 8] {
     let any = |holds: fn(&BackendLine) -> bool| lines.iter().any(|backend| holds(&backend.line));
     // The share says it, too.
     let is_weighted = any(|line| line.weight != 1);
@@ -133,9 +124,9 @@ fn columns(lines: &[BackendJson], wide: bool) -> [(&'static str, bool); 8] {
     ]
 }
 
-fn rows(lines: Vec<BackendJson>) -> Vec<[String; 8]> {
+fn rows(lines: Vec<BackendReport>) -> Vec<[String; 8]> {
     let rows = lines.into_iter().map(
-        |BackendJson {
+        |BackendReport {
              line,
              state,
              health,
@@ -165,19 +156,20 @@ fn share(percent: f64) -> String {
     }
 }
 
-fn last_check(last: &LastCheck) -> String {
-    let LastCheck {
+fn last_check(last: &LastCheckReport) -> String {
+    let LastCheckReport {
         outcome:
             CheckOutcome::Good(words) | CheckOutcome::NotReady(words) | CheckOutcome::Dead(words),
-        took_ms: _,
-        age_ms,
+        age_seconds,
+        ..
     } = last;
-    format!("{words}, {} ago", ago(*age_ms))
+    format!("{words}, {} ago", ago(age_seconds.as_millis()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::{super::samples, *};
+    use crate::api::LastCheck;
 
     fn health(id: u32, verdict: HealthVerdict) -> BackendHealth {
         samples::backend(id, "p", verdict)
@@ -192,6 +184,14 @@ mod tests {
             weight: 1,
             share: 33.4,
             next_hop: None,
+        }
+    }
+
+    fn last() -> LastCheck {
+        LastCheck {
+            outcome: CheckOutcome::Good("200 OK".to_owned()),
+            took_ms: 3,
+            age_ms: 2100,
         }
     }
 
@@ -232,32 +232,47 @@ mod tests {
 
     #[test]
     fn backends_and_their_health_meet_by_id() {
-        let known = control(vec![
-            health(2, HealthVerdict::Dead),
-            health(1, HealthVerdict::Up),
-        ]);
+        let up = BackendHealth {
+            last: Some(last()),
+            ..health(1, HealthVerdict::Up)
+        };
+        let known = control(vec![health(2, HealthVerdict::Dead), up]);
         let lines = join(
             vec![line(Some(1)), line(Some(2)), line(Some(3)), line(None)],
             known,
         );
         let states: Vec<&str> = lines.iter().map(|line| line.state.as_str()).collect();
         assert_eq!(states, ["up", "dead", "unknown", "unknown"]);
-        let json = serde_json::to_value(&lines).unwrap();
+        let mut json = serde_json::to_value(&lines).unwrap();
         assert_eq!(json[1]["address"], "10.0.0.2:80");
         assert_eq!(json[1]["health"]["verdict"], "dead");
         assert_eq!(json[3]["share"], 33.4);
         assert!(json[3]["health"].is_null() && json[3]["next_hop"].is_null());
+        assert_eq!(
+            json[0]["health"].take(),
+            serde_json::json!({
+                "checked": true,
+                "verdict": "up",
+                "effective_weight": 1.0,
+                "overridden": null,
+                "last": {
+                    "outcome": { "result": "good", "words": "200 OK" },
+                    "took_seconds": 0.003,
+                    "age_seconds": 2.1,
+                },
+                "since_seconds": null,
+                "transitions": 0,
+                "drain_seconds": null,
+                "retired": false,
+            })
+        );
     }
 
     #[test]
     fn a_row_has_its_part_of_the_pool() {
         let up = [1, 2, 3, 4].map(|id| health(id, HealthVerdict::Up));
         let mut known = control(up.to_vec());
-        known.as_mut().unwrap().backends[0].last = Some(LastCheck {
-            outcome: CheckOutcome::Good("200 OK".to_owned()),
-            took_ms: 3,
-            age_ms: 2100,
-        });
+        known.as_mut().unwrap().backends[0].last = Some(last());
         let mut lines = vec![line(Some(1)), line(Some(2)), line(Some(3)), line(Some(4))];
         for (line, share) in lines.iter_mut().zip([66.7, 33.31, 0.0, 100.0]) {
             line.share = share;

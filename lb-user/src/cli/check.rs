@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::table;
 use crate::{
     config::{self, Config, Declaration, Loaded, Problem, Problems, Quota, Warning, quotas},
+    model::report::Versioned,
     system::output,
 };
 
@@ -51,7 +52,7 @@ pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
         Err(_) => ExitCode::from(REFUSED),
     };
     let written = match (&result, answer) {
-        (_, CheckOutput::Json) => as_json(&result)
+        (_, CheckOutput::Json) => serde_json::to_string_pretty(&report_of(&result))
             .map_err(io::Error::from)
             .and_then(|text| writeln!(io::stdout(), "{text}")),
         (Ok(loaded), CheckOutput::Expanded) => {
@@ -197,25 +198,31 @@ fn count(number: usize, what: &str, plural: &str) -> String {
 
 /// The answer of `-o json`.
 #[derive(Serialize)]
-struct CheckJson<'a> {
+struct CheckReport<'a> {
+    /// Whether it is valid.
     ok: bool,
+    /// The configuration with every key that has a default, times in the words of the file; of a valid file, as is what
+    /// follows but the problems.
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<&'a Config>,
+    /// What each SNAT address can hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<Vec<Capacity<'a>>>,
     /// What each network may have of the SNAT ports that its backends are reached from.
     #[serde(skip_serializing_if = "Option::is_none")]
     quotas: Option<Vec<Quota<'a>>>,
+    /// What is valid, and yet hardly what was meant.
     #[serde(skip_serializing_if = "Option::is_none")]
     warnings: Option<&'a [Warning]>,
+    /// Why a file is not valid: all of its problems.
     #[serde(skip_serializing_if = "Option::is_none")]
     problems: Option<&'a [Problem]>,
 }
 
-fn as_json(result: &Result<Loaded, Problems>) -> serde_json::Result<String> {
+fn report_of(result: &Result<Loaded, Problems>) -> Versioned<CheckReport<'_>> {
     let loaded = result.as_ref().ok();
     let config = loaded.map(|loaded| &loaded.config);
-    serde_json::to_string(&CheckJson {
+    Versioned::new(CheckReport {
         ok: result.is_ok(),
         config,
         capacity: config.map(capacities),
@@ -238,6 +245,10 @@ pools:
 services:
   s: { network: mgmt, listen: [\"10.0.0.3:80/udp\"], pool: p }
 ";
+
+    fn as_json(result: &Result<Loaded, Problems>) -> serde_json::Result<String> {
+        serde_json::to_string(&report_of(result))
+    }
 
     /// What is loaded from a file called `f`.
     fn loaded(text: &str) -> Result<Loaded, Problems> {
@@ -311,7 +322,7 @@ services:
         assert_eq!(
             as_json(&loaded(&text)).unwrap(),
             concat!(
-                r#"{"ok":true,"config":{"networks":[{"name":"mgmt","role":"mgmt","interface":"eth1","#,
+                r#"{"version":1,"ok":true,"config":{"networks":[{"name":"mgmt","role":"mgmt","interface":"eth1","#,
                 r#""vlan":null,"host":false,"prefixes":["10.0.0.0/24"],"routes":[],"#,
                 r#""sources":["10.0.0.0/24"],"backends":["10.0.0.0/24"],"#,
                 r#""snat":[{"address":"10.0.0.1","first_port":1024,"ports":56320}],"#,
@@ -362,7 +373,7 @@ services:
         let problems = config::parse("f", &text).unwrap_err();
         assert_eq!(
             as_json(&Err(problems)).unwrap(),
-            r#"{"ok":false,"problems":[{"file":"f","line":2,"key":"version","words":"found 2, expected 1"}]}"#
+            r#"{"version":1,"ok":false,"problems":[{"file":"f","line":2,"key":"version","words":"found 2, expected 1"}]}"#
         );
     }
 }

@@ -45,7 +45,7 @@ fn every_command_of_the_documents_is_one() {
 
 #[test]
 fn a_command_is_found_wherever_it_stands() {
-    let text = "Run `lb\nplan FILE` or `lb status -o json | jq .stale`, not `lb.yaml`.\n\
+    let text = "Run `lb\nplan FILE` or `lb status -o json | jq .config.stale`, not `lb.yaml`.\n\
                 ```text\n`lb block`\n```\n`lb reload --confirm 30s && lb confirm`";
     let expected = [
         "lb plan FILE",

@@ -1,18 +1,26 @@
 //! `lb drops`.
 
 use anyhow::Result;
+use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
     print::{self, ago},
     table,
 };
-use crate::observe::{Observer, SampledPacket};
+use crate::observe::{DropLine, Observer, SampledPacket};
+
+/// The answer of `-o json`.
+#[derive(Debug, Serialize)]
+struct DropsReport {
+    /// Reasons that packets were dropped or refused for, by hook and network; none without such packets.
+    drops: Vec<DropLine>,
+}
 
 pub(super) fn show(show: &Show) -> Result<()> {
     let mut drops = Observer::open(&show.instance.name)?.drops()?;
     if show.output.format == Format::Json {
-        return print::json(&drops);
+        return print::report(&DropsReport { drops });
     }
     let mut samples = Vec::new();
     for line in &mut drops {
@@ -27,7 +35,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
                 line.hook.to_owned(),
                 line.network,
                 line.reason.to_owned(),
-                line.packets.to_string(),
+                line.dropped.to_string(),
                 line.refused.to_string(),
                 line.help.to_owned(),
             ]
@@ -59,7 +67,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
             } = sample.packet;
             [
                 reason.to_owned(),
-                ago(sample.age_ms),
+                ago(sample.age_seconds.as_millis()),
                 network,
                 vlan.map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),
                 protocol,

@@ -1,12 +1,12 @@
 //! `lb events`: what has happened, a line each.
 
-use std::{
-    thread,
-    time::{Duration, UNIX_EPOCH},
-};
+mod report;
 
-use anyhow::{Context as _, Result, bail};
+use std::{thread, time::Duration};
 
+use anyhow::{Result, bail};
+
+use self::report::{EventReport, EventsReport, stamp};
 use super::{
     arguments::{Format, Show},
     ask::OTHER_ANSWER,
@@ -15,7 +15,6 @@ use super::{
 use crate::{
     admin::client::{self, Failure},
     api::{Answer, Event, Request},
-    flows::log::Stamp,
     system::output,
 };
 
@@ -26,7 +25,8 @@ pub(super) fn show(after: u64, follow: bool, show: &Show) -> Result<()> {
     let (instance, format) = (&show.instance.name, show.output.format);
     let events = ask(instance, after)?;
     if !follow && format == Format::Json {
-        return print::json(&events);
+        let events = events.into_iter().map(EventReport::from).collect();
+        return print::report(&EventsReport { events });
     }
     let mut seen = LatestPrinted(after);
     print(seen.take(events), format)?;
@@ -78,7 +78,7 @@ fn print(events: Vec<(u64, Event)>, format: Format) -> Result<()> {
             output::print_error(format_args!("lb: {missed} older events are gone"));
         }
         match format {
-            Format::Json => print::line(serde_json::to_string(&event).context("write JSON")?)?,
+            Format::Json => print::report_line(&EventReport::from(event))?,
             Format::Table => print::line(line(&event))?,
         }
     }
@@ -112,8 +112,7 @@ fn line(event: &Event) -> String {
         words,
         by,
     } = event;
-    let time = UNIX_EPOCH.checked_add(Duration::from_millis(*time_ms));
-    let time = Stamp(time.unwrap_or(UNIX_EPOCH));
+    let time = stamp(*time_ms);
     let by = by.as_deref().map(|by| format!(" (by {by})"));
     let by = by.unwrap_or_default();
     format!("{number:>6}  {time}  {kind:<8}  {object}: {words}{by}")
@@ -155,6 +154,18 @@ mod tests {
             ..event(1)
         };
         assert!(line(&far).contains("backend p/a"));
+    }
+
+    #[test]
+    fn in_json_an_event_has_the_time_of_its_line() {
+        let json = serde_json::to_string(&EventReport::from(event(7))).unwrap();
+        assert_eq!(
+            json,
+            concat!(
+                r#"{"number":7,"time":"2001-09-09T01:46:40.789Z","kind":"health","object":"backend p/a","#,
+                r#""words":"up -> dead: connection refused","by":null}"#
+            )
+        );
     }
 
     #[test]

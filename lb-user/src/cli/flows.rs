@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, ensure};
+use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
@@ -14,6 +15,20 @@ use crate::{
     config::time_text,
     observe::{Observer, WhoLine},
 };
+
+/// The answer of `lb flows -o json`.
+#[derive(Debug, Serialize)]
+struct FlowsReport {
+    /// The live flows that were chosen.
+    flows: Vec<FlowLine>,
+}
+
+/// The answer of `lb who -o json`.
+#[derive(Debug, Serialize)]
+struct WhoReport {
+    /// The flows that have the port, or else had it last: one in each network that has the address.
+    flows: Vec<WhoLine>,
+}
 
 /// The live flows that are meant, in any state or one.
 pub(super) fn show(filter: &Filter, state: Option<&str>, wide: bool, show: &Show) -> Result<()> {
@@ -29,7 +44,7 @@ pub(super) fn show(filter: &Filter, state: Option<&str>, wide: bool, show: &Show
     let flows = flows.filter(|flow| state.is_none_or(|state| flow.state == state));
     let flows: Vec<FlowLine> = flows.collect();
     if show.output.format == Format::Json {
-        return print::json(&flows);
+        return print::report(&FlowsReport { flows });
     }
     print::line(text(flows, wide))
 }
@@ -55,15 +70,16 @@ pub(super) fn who(snat: SocketAddr, show: &Show) -> Result<()> {
         Err(_) if !legs.is_empty() => legs,
         Err(error) => return Err(error),
     };
+    let report = WhoReport { flows: lines };
     let is_json = show.output.format == Format::Json;
     if is_json {
-        print::json(&lines)?;
+        print::report(&report)?;
     }
-    ensure_found(&lines, snat)?;
+    ensure_found(&report.flows, snat)?;
     if is_json {
         return Ok(());
     }
-    let flows = lines.into_iter().map(|line| line.flow);
+    let flows = report.flows.into_iter().map(|line| line.flow);
     print::line(text(flows.collect(), true))
 }
 

@@ -145,7 +145,7 @@ pub(super) fn show(strict: bool, show: &Show) -> Result<ExitCode> {
     let summary =
         summary(&show.instance.name).unwrap_or_else(|why| Summary::unknown([format!("{why:#}")]));
     match show.output.format {
-        Format::Json => print::json(&summary)?,
+        Format::Json => print::report(&summary)?,
         Format::Table => print::line(color::line(&summary.line()))?,
     }
     Ok(summary.exit_code(strict))

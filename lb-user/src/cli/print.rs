@@ -5,7 +5,7 @@ use std::{fmt::Display, io::ErrorKind, process, time::Duration};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::{config::time_text, system::output};
+use crate::{config::time_text, model::report::Versioned, system::output};
 
 /// Prints a line, or several. A reader that has closed the pipe, as `head` does, wants no more: that ends the
 /// program, as SIGPIPE would.
@@ -16,9 +16,14 @@ pub(super) fn line(text: impl Display) -> Result<()> {
     }
 }
 
-/// Prints JSON for programs.
-pub(super) fn json(value: &impl Serialize) -> Result<()> {
-    line(serde_json::to_string_pretty(value).context("write JSON")?)
+/// Prints a command's answer as JSON, for programs.
+pub(super) fn report(content: &impl Serialize) -> Result<()> {
+    line(serde_json::to_string_pretty(&Versioned::new(content)).context("write JSON")?)
+}
+
+/// Prints one of many answers as a line of JSON.
+pub(super) fn report_line(content: &impl Serialize) -> Result<()> {
+    line(serde_json::to_string(&Versioned::new(content)).context("write JSON")?)
 }
 
 /// A time in milliseconds for people: a minute matters more than its milliseconds.

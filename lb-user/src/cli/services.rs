@@ -17,14 +17,21 @@ use crate::{
     observe::{Observer, ServiceLine},
 };
 
-/// One service, as in `-o json`.
+/// The answer of `-o json`.
 #[derive(Debug, Serialize)]
-struct ServiceJson {
+struct ServicesReport {
+    /// What the VIPs listen on, a line for each address and port.
+    services: Vec<ServiceReport>,
+}
+
+/// One line.
+#[derive(Debug, Serialize)]
+struct ServiceReport {
     #[serde(flatten)]
     line: ServiceLine,
     /// Backends of its pools that take new flows; null if no control plane reports it.
-    up: Option<usize>,
-    /// Backends of its pools.
+    backends_up: Option<usize>,
+    /// Backends of its pools; null as that is.
     backends: Option<usize>,
 }
 
@@ -36,7 +43,8 @@ pub(super) fn show(show: &Show) -> Result<()> {
     let lines = services.into_iter().map(|line| join(line, counts.as_ref()));
     let why = control.as_ref().err();
     if show.output.format == Format::Json {
-        print::json(&lines.collect::<Vec<_>>())?;
+        let services = lines.collect();
+        print::report(&ServicesReport { services })?;
         return why.map_or(Ok(()), |why| {
             writeln!(io::stderr(), "health is unknown: {why}").context("write to standard error")
         });
@@ -52,7 +60,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
 }
 
 /// A service with how many backends its pools have up.
-fn join(line: ServiceLine, counts: Option<&BTreeMap<&str, UpCount>>) -> ServiceJson {
+fn join(line: ServiceLine, counts: Option<&BTreeMap<&str, UpCount>>) -> ServiceReport {
     let of_pools = counts.map(|counts| {
         let pools = line
             .pools
@@ -63,8 +71,8 @@ fn join(line: ServiceLine, counts: Option<&BTreeMap<&str, UpCount>>) -> ServiceJ
             of: sum.of + count.of,
         })
     });
-    ServiceJson {
-        up: of_pools.map(|count| count.up),
+    ServiceReport {
+        backends_up: of_pools.map(|count| count.up),
         backends: of_pools.map(|count| count.of),
         line,
     }
@@ -72,7 +80,7 @@ fn join(line: ServiceLine, counts: Option<&BTreeMap<&str, UpCount>>) -> ServiceJ
 
 /// A row for each pool, so that a pool that is down shows, and many fit into the width of a terminal; the service stands
 /// in the first one.
-fn rows(service: &ServiceJson, counts: Option<&BTreeMap<&str, UpCount>>) -> Vec<[String; 6]> {
+fn rows(service: &ServiceReport, counts: Option<&BTreeMap<&str, UpCount>>) -> Vec<[String; 6]> {
     let ServiceLine {
         name,
         network,

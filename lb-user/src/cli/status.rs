@@ -21,7 +21,7 @@ use crate::{
 
 /// The answer of `-o json`.
 #[derive(Serialize)]
-struct StatusJson {
+struct StatusReport {
     /// As of `lb health`.
     health: Summary,
     #[serde(flatten)]
@@ -57,7 +57,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
     let config = control.map(|control| control.config);
     if show.output.format == Format::Json {
         let config = config.ok();
-        return print::json(&StatusJson {
+        return print::report(&StatusReport {
             health,
             status,
             config,
@@ -69,7 +69,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
     for line in health.lines() {
         print::line(color::line(&line))?;
     }
-    let (name, version) = (&status.instance, status.version);
+    let (name, version) = (&status.instance, status.lb_version);
     print::line(format_args!("instance {name}, version {version}"))?;
     for line in config_words(&config, instance) {
         print::line(color::line(&line))?;
@@ -399,7 +399,7 @@ fn print_snat(snat: Vec<SnatStatus>) -> Result<()> {
             [
                 snat.address,
                 snat.network,
-                snat.ports,
+                format!("{}-{}", snat.first_port, snat.last_port),
                 snat.flows.live.to_string(),
                 snat.flows.free.to_string(),
                 if snat.draining { "draining" } else { "in use" }.to_owned(),
@@ -410,8 +410,8 @@ fn print_snat(snat: Vec<SnatStatus>) -> Result<()> {
 
 /// How long a flow keeps its place in a ring.
 fn lasts(ring: RingStatus) -> String {
-    match ring.lifetime_ms {
-        Some(lifetime_ms) => ago(lifetime_ms),
+    match ring.lifetime_seconds {
+        Some(lifetime) => ago(lifetime.as_millis()),
         None if ring.taken < u64::from(ring.places) => "not full".to_owned(),
         None => "-".to_owned(),
     }

@@ -6,20 +6,23 @@ use serde::Serialize;
 
 use super::{arguments::Format, print};
 
+/// The answer of `-o json`.
 #[derive(Serialize)]
-struct Version {
-    version: &'static str,
+struct VersionReport {
+    /// Version of this program.
+    lb_version: &'static str,
+    /// Version of the pinned state that it makes and reads.
     abi: u32,
 }
 
 pub(super) fn show(format: Format) -> Result<()> {
-    let version = Version {
-        version: env!("CARGO_PKG_VERSION"),
+    let version = VersionReport {
+        lb_version: env!("CARGO_PKG_VERSION"),
         abi: ABI_VERSION,
     };
     if format == Format::Json {
-        return print::json(&version);
+        return print::report(&version);
     }
-    let Version { version, abi } = version;
-    print::line(format_args!("lb {version} (pinned state version {abi})"))
+    let VersionReport { lb_version, abi } = version;
+    print::line(format_args!("lb {lb_version} (pinned state version {abi})"))
 }

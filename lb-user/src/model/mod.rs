@@ -1,8 +1,10 @@
-//! The words of the control plane, without I/O: names and the ids that stand for them, SNAT addresses, and what a
-//! sampled frame is.
+//! The words of the control plane, without I/O: names and the ids that stand for them, SNAT addresses, what a sampled
+//! frame is, and what is the same in every report.
 
 pub mod names;
 pub mod packet;
 pub mod registry;
+pub mod report;
 pub mod rules;
+pub mod seconds;
 pub mod snat;

@@ -56,6 +56,11 @@ impl SnatSlot {
         first..first + u32::from(self.snat.ports)
     }
 
+    /// Its last port.
+    pub const fn last_port(&self) -> u16 {
+        last_port(&self.snat)
+    }
+
     /// Its ports, as in its name.
     pub fn range(&self) -> String {
         range(&self.snat)
@@ -107,9 +112,12 @@ pub fn draining<'a>(config: &Config, ids: &'a Ids) -> Vec<(&'a str, SnatSlot)> {
     draining
 }
 
+const fn last_port(snat: &Snat) -> u16 {
+    snat.first_port.saturating_add(snat.ports.saturating_sub(1))
+}
+
 fn range(snat: &Snat) -> String {
-    let last = snat.first_port.saturating_add(snat.ports.saturating_sub(1));
-    format!("{}-{last}", snat.first_port)
+    format!("{}-{}", snat.first_port, last_port(snat))
 }
 
 #[cfg(test)]

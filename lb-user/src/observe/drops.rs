@@ -7,7 +7,11 @@ use lb_common::{
 };
 
 use super::{DropLine, Observer, SampleLine, SampledPacket};
-use crate::{dataplane::flows::coarse_now, flows::log::clock::millis_since, model::registry::Kind};
+use crate::{
+    dataplane::flows::coarse_now,
+    flows::log::clock::millis_since,
+    model::{registry::Kind, seconds::Seconds},
+};
 
 impl Observer {
     /// Counted drops and refusals, without the reasons that have none.
@@ -22,16 +26,16 @@ impl Observer {
             for network in self.counted_networks() {
                 let counters = self.maps.counters(hook, network)?;
                 for &reason in DropReason::ALL {
-                    let packets = counter(&counters, Verdict::Dropped(reason).slot());
+                    let dropped = counter(&counters, Verdict::Dropped(reason).slot());
                     let refused = counter(&counters, refusal_slot(reason as u32, true));
-                    if packets + refused > 0 {
+                    if dropped + refused > 0 {
                         let sample = self.maps.sample(network, reason as u32)?;
                         let own = sample.filter(|sample| sample.hook == hook as u16);
                         lines.push(DropLine {
                             hook: hook.label(),
                             network: self.name(Kind::Network, u32::from(network)),
                             reason: reason.label(),
-                            packets,
+                            dropped,
                             refused,
                             help: reason.help(),
                             samples: own.iter().map(|sample| line(sample, now)).collect(),
@@ -46,7 +50,7 @@ impl Observer {
 
 fn line(sample: &Sample, now: u32) -> SampleLine {
     SampleLine {
-        age_ms: millis_since(sample.seen, now),
+        age_seconds: Seconds::from_millis(millis_since(sample.seen, now)),
         length: sample.length,
         packet: SampledPacket::read(sample),
     }

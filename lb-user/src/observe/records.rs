@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::SampledPacket;
-use crate::api::FlowLine;
+use crate::{api::FlowLine, model::seconds::Seconds};
 
 /// `lb status`.
 #[derive(Debug, Serialize)]
@@ -13,7 +13,7 @@ pub struct Status {
     /// Name of the instance.
     pub instance: String,
     /// Version of this program.
-    pub version: &'static str,
+    pub lb_version: &'static str,
     /// Networks in the order of the file.
     pub networks: Vec<NetworkStatus>,
     /// Packets by verdict, per hook.
@@ -101,7 +101,7 @@ pub struct RingStatus {
     /// How long the flow in the oldest place has waited for a packet: what a half-open flow has until
     /// a newer one takes its place, if they go on coming as they did. None while there is room, or
     /// when nothing in the ring is half-open.
-    pub lifetime_ms: Option<u64>,
+    pub lifetime_seconds: Option<Seconds>,
 }
 
 /// One SNAT address of `lb status`.
@@ -111,8 +111,10 @@ pub struct SnatStatus {
     pub network: String,
     /// The address.
     pub address: String,
-    /// First and last port.
-    pub ports: String,
+    /// Its first port.
+    pub first_port: u16,
+    /// Its last port.
+    pub last_port: u16,
     /// Whether it is configured no more and only finishes its flows.
     pub draining: bool,
     /// Its flow ids.
@@ -169,15 +171,10 @@ pub struct ServiceLine {
     pub network: String,
     /// VIP, port and protocol.
     pub listen: String,
-    /// Its pool; those that it may be, if the requested name decides. In JSON a text, with commas between them.
-    #[serde(rename = "pool", serialize_with = "joined")]
+    /// Its pool; those that it may be, if the requested name decides.
     pub pools: Vec<String>,
     /// Flows in full use, of all that it listens on: established connections, and answered UDP flows.
     pub flows: u32,
-}
-
-fn joined<S: Serializer>(names: &[String], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&names.join(", "))
 }
 
 /// One line of `lb backends`.
@@ -220,7 +217,7 @@ pub struct DropLine {
     /// The reason's label.
     pub reason: &'static str,
     /// Dropped packets.
-    pub packets: u64,
+    pub dropped: u64,
     /// Packets that were answered with a refusal for this reason.
     pub refused: u64,
     /// What it means.
@@ -232,8 +229,8 @@ pub struct DropLine {
 /// A packet of `lb drops`.
 #[derive(Debug, Serialize)]
 pub struct SampleLine {
-    /// How long ago it came, in milliseconds.
-    pub age_ms: u64,
+    /// How long ago it came.
+    pub age_seconds: Seconds,
     /// Bytes of its frame.
     pub length: u32,
     /// What it was.

@@ -21,7 +21,7 @@ use crate::{
     config,
     dataplane::flows::coarse_now,
     flows::log::clock::millis_since,
-    model::registry::Kind,
+    model::{registry::Kind, seconds::Seconds},
     network::{
         carrier::Carrier,
         cell,
@@ -43,7 +43,7 @@ impl Observer {
         let snat = self.snat()?;
         Ok(Status {
             instance: self.pins.instance().to_owned(),
-            version: env!("CARGO_PKG_VERSION"),
+            lb_version: env!("CARGO_PKG_VERSION"),
             networks: self.networks()?,
             verdicts,
             flows: FlowIds::sum(snat.iter().map(|snat| snat.flows)),
@@ -181,7 +181,8 @@ impl Observer {
             all.push(SnatStatus {
                 network: name.to_owned(),
                 address: slot.snat.address.to_string(),
-                ports: slot.range(),
+                first_port: slot.snat.first_port,
+                last_port: slot.last_port(),
                 draining: configured.is_none_or(|network| !network.snat.contains(&slot.snat)),
                 flows,
             });
@@ -233,7 +234,7 @@ fn ring_status(ring: &[u64], age: impl Fn(u32, u32) -> Option<u64>) -> RingStatu
     RingStatus {
         places: u32::try_from(size).unwrap_or(u32::MAX),
         taken,
-        lifetime_ms: oldest.filter(|_| full),
+        lifetime_seconds: oldest.filter(|_| full).map(Seconds::from_millis),
     }
 }
 
@@ -251,6 +252,10 @@ mod tests {
         ring
     }
 
+    fn seconds(millis: u64) -> Option<Seconds> {
+        Some(Seconds::from_millis(millis))
+    }
+
     #[test]
     fn the_lifetime_of_a_full_ring_is_the_age_of_its_oldest_flow() {
         // The flow with the id N came N seconds after the first, and now is second 10.
@@ -258,11 +263,11 @@ mod tests {
             assert_eq!(generation, 7);
             Some(10_000 - u64::from(id) * 1000)
         };
-        let lifetime = |taken: u64| ring_status(&ring(taken), age).lifetime_ms;
+        let lifetime = |taken: u64| ring_status(&ring(taken), age).lifetime_seconds;
         assert_eq!(lifetime(3), None, "there is still room");
-        assert_eq!(lifetime(4), Some(9000), "of id 1");
-        assert_eq!(lifetime(5), Some(8000), "of id 2, in the second place");
-        assert_eq!(lifetime(9), Some(4000), "of id 6");
+        assert_eq!(lifetime(4), seconds(9000), "of id 1");
+        assert_eq!(lifetime(5), seconds(8000), "of id 2, in the second place");
+        assert_eq!(lifetime(9), seconds(4000), "of id 6");
         let status = ring_status(&ring(9), age);
         assert_eq!((status.places, status.taken), (4, 9));
     }
@@ -270,8 +275,10 @@ mod tests {
     #[test]
     fn flows_that_are_no_more_half_open_tell_no_age() {
         let gone = |id: u32, _| (id >= 4).then_some(u64::from(id));
-        assert_eq!(ring_status(&ring(5), gone).lifetime_ms, Some(4));
-        assert_eq!(ring_status(&ring(5), |_, _| None).lifetime_ms, None);
+        let lifetime = ring_status(&ring(5), gone).lifetime_seconds;
+        assert_eq!(lifetime, seconds(4));
+        let empty = ring_status(&ring(5), |_, _| None);
+        assert_eq!(empty.lifetime_seconds, None);
     }
 
     #[test]
@@ -285,7 +292,8 @@ mod tests {
             vec![u64::MAX, u64::MAX, 1],
             vec![2, u64::MAX, 0, 0],
         ] {
-            assert_eq!(ring_status(&ring, |_, _| None).lifetime_ms, None);
+            let status = ring_status(&ring, |_, _| None);
+            assert_eq!(status.lifetime_seconds, None);
         }
     }
 

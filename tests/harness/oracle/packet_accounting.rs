@@ -96,7 +96,7 @@ impl Ledger {
         };
         Ok(Self {
             verdicts,
-            reasons: both(|drop| drop.packets),
+            reasons: both(|drop| drop.dropped),
             refusals: both(|drop| drop.refused),
             nic_rx: received(&|name| name == TENANT_NIC || name == MGMT_NIC),
             cell_rx: received(&|name| name.starts_with(CELL_LINKS)),

@@ -3,7 +3,26 @@
 //! Fields that no test reads are left out; what is here must be there, so a renamed field is a
 //! failure.
 
-use serde::Deserialize;
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+/// The version of the answers' form.
+const VERSION: u64 = 1;
+
+/// What an answer has under `key`, a list.
+///
+/// # Errors
+///
+/// When it is no answer of this version, or its form has changed.
+pub fn list<T: DeserializeOwned>(answer: &str, key: &str) -> Result<Vec<T>> {
+    let mut answer: Map<String, Value> = serde_json::from_str(answer)?;
+    let version = answer.get("version").and_then(Value::as_u64);
+    ensure!(version == Some(VERSION), "version {version:?}");
+    let list = answer.remove(key);
+    let list = list.with_context(|| format!("{key} is missing"))?;
+    Ok(serde_json::from_value(list)?)
+}
 
 /// `lb status`.
 #[derive(Clone, Debug, Deserialize)]
@@ -11,7 +30,7 @@ pub struct Status {
     /// The instance that answered.
     pub instance: String,
     /// Version of the product.
-    pub version: String,
+    pub lb_version: String,
     /// The networks of the running configuration.
     pub networks: Vec<Network>,
     /// Packets by verdict since the first start, per hook.
@@ -93,7 +112,7 @@ pub struct Ring {
     /// How many flows ever took one.
     pub taken: u64,
     /// How long its oldest flow has waited, when it is full.
-    pub lifetime_ms: Option<u64>,
+    pub lifetime_seconds: Option<f64>,
 }
 
 /// Verdicts of both programs.
@@ -158,8 +177,8 @@ pub struct Service {
     pub name: String,
     /// Where it listens: `192.168.203.110:6443/tcp`.
     pub listen: String,
-    /// The pool behind it.
-    pub pool: String,
+    /// The pools behind it.
+    pub pools: Vec<String>,
 }
 
 /// One line of `lb backends`.
@@ -224,7 +243,7 @@ pub struct Drop {
     /// The reason as a label.
     pub reason: String,
     /// How many were dropped.
-    pub packets: u64,
+    pub dropped: u64,
     /// How many were answered with a refusal.
     pub refused: u64,
     /// What it means, for an operator.
@@ -237,7 +256,7 @@ pub struct Drop {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Sample {
     /// How long ago it came.
-    pub age_ms: u64,
+    pub age_seconds: f64,
     /// Bytes of its frame.
     pub length: u64,
     /// `tcp`, `udp` and so on.
@@ -253,6 +272,10 @@ pub struct Sample {
 /// A line of `lb backends`; its health is there while a control plane runs.
 #[derive(Clone, Debug, Deserialize)]
 pub struct BackendLine {
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
     /// What the control plane knows.
     pub health: Option<BackendHealth>,
 }
@@ -260,16 +283,18 @@ pub struct BackendLine {
 /// A backend of `lb backends`, while a control plane runs.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct BackendHealth {
-    /// Its pool.
+    /// Its pool, of the line.
+    #[serde(skip)]
     pub pool: String,
-    /// Its name.
+    /// Its name, of the line.
+    #[serde(skip)]
     pub name: String,
     /// Whether it is configured no more.
     pub retired: bool,
     /// `up`, `not_ready`, `dead` or `unknown`.
     pub verdict: String,
-    /// Its weight as checks, ramp and operator leave it, in hundredths.
-    pub effective_weight: u32,
+    /// Its weight as checks, ramp and operator leave it.
+    pub effective_weight: f64,
     /// How often its verdict changed.
     pub transitions: u64,
 }

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    oracle::query::{Backend, Drop as DropCount, Flow, Service, Status, Who},
+    oracle::query::{Backend, Drop as DropCount, Flow, Service, Status, Who, list},
     process::{self, Process},
     product::report,
     topology::Site,
@@ -271,7 +271,8 @@ impl<'t> Lb<'t> {
     ///
     /// When it fails or its form has changed; so for all questions.
     pub fn status(&self) -> Result<Status> {
-        self.ask("status")
+        let text = self.answer(&["status"])?;
+        serde_json::from_str(&text).with_context(|| format!("read lb status: {text}"))
     }
 
     /// `lb services`.
@@ -280,7 +281,7 @@ impl<'t> Lb<'t> {
     ///
     /// As for [`Self::status`].
     pub fn services(&self) -> Result<Vec<Service>> {
-        self.ask("services")
+        self.ask_list(&["services"], "services")
     }
 
     /// `lb backends`.
@@ -289,7 +290,7 @@ impl<'t> Lb<'t> {
     ///
     /// As for [`Self::status`].
     pub fn backends(&self) -> Result<Vec<Backend>> {
-        self.ask("backends")
+        self.ask_list(&["backends"], "backends")
     }
 
     /// `lb flows`.
@@ -298,7 +299,7 @@ impl<'t> Lb<'t> {
     ///
     /// As for [`Self::status`].
     pub fn flows(&self) -> Result<Vec<Flow>> {
-        self.ask("flows")
+        self.ask_list(&["flows"], "flows")
     }
 
     /// `lb drops`.
@@ -307,7 +308,7 @@ impl<'t> Lb<'t> {
     ///
     /// As for [`Self::status`].
     pub fn drops(&self) -> Result<Vec<DropCount>> {
-        self.ask("drops")
+        self.ask_list(&["drops"], "drops")
     }
 
     /// How many packets were dropped at NICs for `reason`, by its label.
@@ -318,7 +319,7 @@ impl<'t> Lb<'t> {
     pub fn dropped(&self, reason: &str) -> Result<u64> {
         let drops = self.drops()?.into_iter();
         let ours = drops.filter(|drop| drop.hook == "nic" && drop.reason == reason);
-        Ok(ours.map(|drop| drop.packets).sum())
+        Ok(ours.map(|drop| drop.dropped).sum())
     }
 
     /// How many packets were answered with a refusal at NICs for `reason`, by its label.
@@ -339,7 +340,7 @@ impl<'t> Lb<'t> {
     /// As for [`Self::status`], and when it is no SNAT port.
     pub fn who(&self, snat: impl Into<SocketAddr>) -> Result<Vec<Who>> {
         let snat: SocketAddr = snat.into();
-        self.ask_with(&["who", &snat.to_string()])
+        self.ask_list(&["who", &snat.to_string()], "flows")
     }
 
     /// Stops the process and runs `lb down`.
@@ -351,16 +352,17 @@ impl<'t> Lb<'t> {
         self.remove()
     }
 
-    fn ask<T: DeserializeOwned>(&self, question: &str) -> Result<T> {
-        self.ask_with(&[question])
+    fn ask_list<T: DeserializeOwned>(&self, words: &[&str], key: &str) -> Result<Vec<T>> {
+        let text = self.answer(words)?;
+        list(&text, key).with_context(|| format!("read lb {}: {text}", words.join(" ")))
     }
 
-    fn ask_with<T: DeserializeOwned>(&self, words: &[&str]) -> Result<T> {
+    /// An answer in JSON.
+    fn answer(&self, words: &[&str]) -> Result<String> {
         let mut command = one_shot(self.site)?;
         command.args(words);
         command.args(["--instance", self.site.run(), "-o", "json"]);
-        let text = process::succeed(&mut command)?;
-        serde_json::from_str(&text).with_context(|| format!("read lb {}: {text}", words.join(" ")))
+        process::succeed(&mut command)
     }
 
     fn remove(&mut self) -> Result<()> {

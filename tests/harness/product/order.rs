@@ -16,7 +16,7 @@ use lb_user::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    oracle::query::{BackendHealth, BackendLine, Event},
+    oracle::query::{BackendHealth, BackendLine, Event, list},
     process,
     product::lb::Lb,
 };
@@ -114,8 +114,16 @@ impl Lb<'_> {
     pub fn health(&self) -> Result<Vec<BackendHealth>> {
         let said = self.tell(&["backends", "-o", "json"])?;
         let (why, text) = (said.stderr.clone(), said.done()?);
-        let lines: Vec<BackendLine> = serde_json::from_str(&text).context("read lb backends")?;
-        let health = lines.into_iter().map(|line| line.health);
+        let lines: Vec<BackendLine> = list(&text, "backends").context("read lb backends")?;
+        let health = lines.into_iter().map(|line| {
+            let BackendLine { pool, name, health } = line;
+            let health = health?;
+            Some(BackendHealth {
+                pool,
+                name,
+                ..health
+            })
+        });
         let health: Option<Vec<BackendHealth>> = health.collect();
         let health = health.with_context(|| format!("{why}{text}"))?;
         Ok(health.into_iter().filter(|one| !one.retired).collect())
@@ -127,7 +135,8 @@ impl Lb<'_> {
     ///
     /// As for [`Self::health`].
     pub fn events(&self) -> Result<Vec<Event>> {
-        self.ask_json(&["events"])
+        let text = self.tell(&["events", "-o", "json"])?.done()?;
+        list(&text, "events").with_context(|| format!("read lb events: {text}"))
     }
 
     /// What the maps hold that a configuration decides, entry by entry.

@@ -277,14 +277,14 @@ fn a_drop_is_shown_with_its_latest_packet() -> Result<()> {
             let drops = lb.drops()?;
             let drop = drops.iter().find(|drop| drop.reason == "denied");
             let shown = drop.is_some_and(|drop| {
-                drop.packets == u64::from(port - 20_000)
+                drop.dropped == u64::from(port - 20_000)
                     && drop.samples.iter().any(|sample| {
                         sample.source == Some(from.to_string())
                             && sample.destination == Some(ECHO.to_string())
                             && sample.protocol == "tcp"
                             && sample.flags.as_deref() == Some("SYN")
                             && sample.length == 54
-                            && sample.age_ms < 5000
+                            && sample.age_seconds < 5.0
                     })
             });
             Ok(shown.then_some(()))

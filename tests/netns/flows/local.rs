@@ -33,7 +33,7 @@ fn in_cell<T: Send>(topology: &Topology, work: impl FnOnce() -> Result<T> + Send
 fn forbidden(lb: &Lb<'_>) -> Result<u64> {
     let drops = lb.drops()?.into_iter();
     let cells = drops.filter(|drop| drop.hook == "cell" && drop.reason == "cell_forbidden");
-    Ok(cells.map(|drop| drop.packets).sum())
+    Ok(cells.map(|drop| drop.dropped).sum())
 }
 
 /// The configuration of the lab, with checks of the echo servers that ask at this port: what else a

@@ -47,7 +47,7 @@ fn e7_a_backend_that_comes_back_starts_slowly() -> Result<()> {
             .iter()
             .map(|one| one.effective_weight)
             .collect::<Vec<_>>(),
-        [100, 100]
+        [1.0, 1.0]
     );
     site.health[1].answer(500);
     wait_for(&lb, &["up", "not_ready"], SOON)?;
@@ -58,17 +58,17 @@ fn e7_a_backend_that_comes_back_starts_slowly() -> Result<()> {
     while back.elapsed() < Duration::from_secs(11) {
         let before = back.elapsed();
         let share = lb.health()?[1].effective_weight;
-        let (least, most) = (percent(before), percent(back.elapsed() + SLACK));
+        let (least, most) = (part(before), part(back.elapsed() + SLACK));
         ensure!(
-            (least.saturating_sub(10)..=most + 10).contains(&share),
+            (least - 0.1..=most + 0.1).contains(&share),
             "{share} after {before:?}"
         );
         shares.push(share);
         std::thread::sleep(Duration::from_millis(250));
     }
     println!("shares: {shares:?}");
-    ensure!(shares.is_sorted() && shares[0] <= 25, "{shares:?}");
-    assert_eq!(shares.last(), Some(&100));
+    ensure!(shares.is_sorted() && shares[0] <= 0.25, "{shares:?}");
+    assert_eq!(shares.last(), Some(&1.0));
     Ok(())
 }
 
@@ -76,8 +76,6 @@ fn e7_a_backend_that_comes_back_starts_slowly() -> Result<()> {
 const SLACK: Duration = Duration::from_millis(500);
 
 /// What a backend has of its share after so long, of ten seconds.
-fn percent(after: Duration) -> u32 {
-    u32::try_from(after.as_millis() / 100)
-        .unwrap_or(100)
-        .min(100)
+fn part(after: Duration) -> f64 {
+    (after.as_secs_f64() / 10.0).min(1.0)
 }

@@ -3,12 +3,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::{product::lb::Lb, topology::Topology};
+use lb_tests::{process, product::lb::Lb, topology::Topology};
 
 use crate::{
     flows::life::LIMIT,
@@ -74,10 +75,12 @@ fn checks(site: &Site<'_>) -> u64 {
 
 /// When the last event was, in milliseconds since 1970.
 fn last_event(lb: &Lb<'_>) -> Result<u64> {
-    let events: serde_json::Value = lb.ask_json(&["events"])?;
-    let last = events.as_array().and_then(|events| events.last());
-    let time = last.and_then(|event| event["time_ms"].as_u64());
-    time.with_context(|| format!("no time in {events}"))
+    let answer: serde_json::Value = lb.ask_json(&["events"])?;
+    let last = answer["events"].as_array().and_then(|events| events.last());
+    let time = last.and_then(|event| event["time"].as_str());
+    let time = time.with_context(|| format!("no time in {answer}"))?;
+    let millis = process::succeed(Command::new("date").args(["-d", time, "+%s%3N"]))?;
+    Ok(millis.trim().parse()?)
 }
 
 /// The clock of the wall, as a process sees it that is started by [`Self::words`].

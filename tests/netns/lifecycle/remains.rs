@@ -139,7 +139,7 @@ fn ensure_drops_go_on(before: &[DropCount], now: &[DropCount]) -> Result<()> {
     for old in before {
         let key = |drop: &DropCount| [&drop.hook, &drop.network, &drop.reason].map(String::clone);
         let new = now.iter().find(|drop| key(drop) == key(old));
-        let goes_on = |new: &DropCount| new.packets >= old.packets && new.refused >= old.refused;
+        let goes_on = |new: &DropCount| new.dropped >= old.dropped && new.refused >= old.refused;
         ensure!(new.is_some_and(goes_on), "{old:?}, then {new:?}");
     }
     Ok(())

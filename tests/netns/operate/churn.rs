@@ -182,22 +182,22 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
     };
     let mut lb = Lb::start(&topology, &config(1, true))?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
-    let weigh = |lb: &Lb<'_>, share: u32| {
+    let weigh = |lb: &Lb<'_>, weight: f64| {
         poll::until("the weight", LIMIT, || {
-            Ok((lb.health()?[0].effective_weight == share).then_some(()))
+            Ok((lb.health()?[0].effective_weight == weight).then_some(()))
         })
     };
     lb.write(&config(2, true))?;
-    weigh(&lb, 200)?;
+    weigh(&lb, 2.0)?;
     // A file that is written byte by byte is waited for; a broken one changes nothing.
     let next = config(3, true);
     for end in (0..next.len()).step_by(next.len() / 8) {
         fs::write(lb.file(), &next[..end])?;
         thread::sleep(Duration::from_millis(100));
-        assert_eq!(lb.health()?[0].effective_weight, 200);
+        assert_eq!(lb.health()?[0].effective_weight, 2.0);
     }
     fs::write(lb.file(), next.as_bytes())?;
-    weigh(&lb, 300)?;
+    weigh(&lb, 3.0)?;
     lb.write("version: [")?;
     poll::until("it is refused", LIMIT, || {
         Ok(lb
@@ -206,15 +206,15 @@ fn a_watched_file_and_a_hangup_reload() -> Result<()> {
             .contains("stale")
             .then_some(()))
     })?;
-    assert_eq!(lb.health()?[0].effective_weight, 300);
+    assert_eq!(lb.health()?[0].effective_weight, 3.0);
 
     lb.write(&config(4, false))?;
-    weigh(&lb, 400)?;
+    weigh(&lb, 4.0)?;
     lb.write(&config(5, false))?;
     thread::sleep(Duration::from_secs(3));
-    assert_eq!(lb.health()?[0].effective_weight, 400, "no file is watched");
+    assert_eq!(lb.health()?[0].effective_weight, 4.0, "no file is watched");
     lb.process().signal(Signal::SIGHUP)?;
-    weigh(&lb, 500)
+    weigh(&lb, 5.0)
 }
 
 /// Without room on the disk a reload is refused before it changes anything, and all goes on.

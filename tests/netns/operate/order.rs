@@ -103,12 +103,12 @@ fn d11_disable_and_weight() -> Result<()> {
 
     lb.tell(&["backend", "enable", &name])?.done()?;
     lb.tell(&["backend", "weight", &name, "9"])?.done()?;
-    let shares: Vec<u32> = lb
+    let weights: Vec<f64> = lb
         .health()?
         .iter()
         .map(|one| one.effective_weight)
         .collect();
-    assert_eq!(shares, [100, 900]);
+    assert_eq!(weights, [1.0, 9.0]);
     let who = site.who(200)?;
     let share = who.get(&name).copied().unwrap_or_default();
     ensure!((150..200).contains(&share), "{who:?}");

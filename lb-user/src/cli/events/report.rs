@@ -1,0 +1,58 @@
+//! `lb events -o json`: one object, or with `--follow` one for each event.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::{api::Event, flows::log::Stamp};
+
+/// The answer without `--follow`.
+#[derive(Debug, Serialize)]
+pub(super) struct EventsReport {
+    /// Oldest first.
+    pub(super) events: Vec<EventReport>,
+}
+
+/// Something that happened; with `--follow` a line.
+#[derive(Debug, Serialize)]
+pub(super) struct EventReport {
+    /// Its number, one more with each; a number that is left out is an event that was not read in time.
+    number: u64,
+    /// When, as RFC 3339 has it, in UTC.
+    pub(super) time: String,
+    /// What kind: `reload`, `health`, `override`, `kill`, `confirm`, `rollback`, `mend`.
+    kind: String,
+    /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
+    object: String,
+    /// What happened, for people.
+    words: String,
+    /// The process that requested it: user id and process id, if one did.
+    by: Option<String>,
+}
+
+impl From<Event> for EventReport {
+    fn from(event: Event) -> Self {
+        let Event {
+            number,
+            time_ms,
+            kind,
+            object,
+            words,
+            by,
+        } = event;
+        Self {
+            number,
+            time: stamp(time_ms).to_string(),
+            kind,
+            object,
+            words,
+            by,
+        }
+    }
+}
+
+/// A time since 1970.
+pub(super) fn stamp(millis: u64) -> Stamp {
+    let time = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+    Stamp(time.unwrap_or(UNIX_EPOCH))
+}

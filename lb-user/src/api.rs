@@ -7,9 +7,13 @@ use std::{
     path::PathBuf,
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::health::{CheckOutcome, HealthVerdict};
+use crate::{
+    health::{CheckOutcome, HealthVerdict},
+    model::seconds::Seconds,
+};
 
 /// A request to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +93,7 @@ impl Request {
 }
 
 /// An operator's override of a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "override", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Override {
     /// No new flows; old ones have the pool's drain time.
@@ -278,15 +282,17 @@ pub struct InterfaceStatus {
 }
 
 /// Where the configuration stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigStatus {
     /// The file that is read on a reload.
     pub file: PathBuf,
     /// Number of the applied configuration: 1 at the start of the process, one more with each reload.
     pub generation: u64,
-    /// Seconds since it was applied.
+    /// Since it was applied.
+    #[schemars(with = "Seconds")]
     pub age_seconds: u64,
-    /// Seconds until it must be confirmed, if it must.
+    /// Until it must be confirmed, if it must.
+    #[schemars(with = "Option<Seconds>")]
     pub confirm_seconds: Option<u64>,
     /// Why the file as it is now is not what is applied; none if the last reload was.
     pub stale: Option<String>,
@@ -400,7 +406,7 @@ pub struct Event {
 }
 
 /// What became of the connections of a service since the process began, and of the requests on them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceStats {
     /// Connections that were accepted.
     pub accepted: u64,
@@ -426,7 +432,7 @@ pub struct ServiceStats {
 }
 
 /// What became of the requests of a service, but for those that were redirected to HTTPS.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Requests {
     /// Those that a backend has answered.
     pub routed: u64,
@@ -443,7 +449,7 @@ impl Requests {
 }
 
 /// What clients of a network have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShareUse {
     /// Sockets of shared VIPs.
     pub descriptors: usize,
@@ -540,7 +546,7 @@ mod tests {
 }
 
 /// One line of `lb flows`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowLine {
     /// Network of the client.
     pub network: String,
@@ -565,7 +571,9 @@ pub struct FlowLine {
     /// Bytes of frames to the client.
     pub bytes_reply: u64,
     /// Since the last packet.
+    #[schemars(with = "Seconds")]
     pub idle_seconds: u64,
     /// Until it is ended for being idle; none for one that is not, or is closed.
+    #[schemars(with = "Option<Seconds>")]
     pub expires_in_seconds: Option<u64>,
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -17,6 +18,7 @@ use super::{
 use crate::{
     admin::client::{self, Failure},
     api::{Answer, Changes, ControlStatus, Filter, FlowLine, Request},
+    model::seconds::Seconds,
 };
 
 /// The control plane, or the command line itself, has refused.
@@ -52,16 +54,28 @@ impl Display for RefusedCommand {
 impl std::error::Error for RefusedCommand {}
 
 /// The answer of `-o json` of what changes something, or would.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-enum ChangeReport<'a> {
+pub(super) enum ChangeReport<'a> {
     /// It is done.
     Done {
         /// What came of it, a line each, for people.
         lines: &'a [String],
     },
     /// What a plan would change, or a reload has.
-    Changes(&'a Changes),
+    Changes {
+        /// What changes in the configuration, in the words of the file.
+        keys: &'a [String],
+        /// The map operations in their order, a line each; none if nothing changes.
+        operations: &'a [String],
+        /// Flows that end with it, as `service api-a: every flow`.
+        ends: &'a [String],
+        /// What the operator should know.
+        warnings: &'a [String],
+        /// Until when it must be confirmed, from now.
+        #[schemars(with = "Option<Seconds>")]
+        confirm_seconds: Option<u64>,
+    },
     /// It is refused, or failed.
     Refused {
         /// Whether the configuration or the request is wrong, and not the host.
@@ -76,7 +90,19 @@ impl<'a> ChangeReport<'a> {
     fn of(answer: &'a Answer) -> Result<Self> {
         Ok(match answer {
             Answer::Done { lines } => Self::Done { lines },
-            Answer::Changes(changes) => Self::Changes(changes),
+            Answer::Changes(Changes {
+                keys,
+                operations,
+                ends,
+                warnings,
+                confirm_seconds,
+            }) => Self::Changes {
+                keys,
+                operations,
+                ends,
+                warnings,
+                confirm_seconds: *confirm_seconds,
+            },
             Answer::Refused { usage, reasons } => Self::Refused {
                 usage: *usage,
                 reasons,

@@ -1,7 +1,7 @@
 //! `lb backends`: what is in the maps, and what the control plane knows of their health; and `lb backend`,
 //! which overrides it.
 
-mod report;
+pub(super) mod report;
 
 use std::{
     collections::HashMap,

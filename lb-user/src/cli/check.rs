@@ -8,7 +8,9 @@ use std::{
     process::ExitCode,
 };
 
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::table;
 use crate::{
@@ -114,7 +116,7 @@ fn summary(config: &Config) -> String {
 }
 
 /// What one SNAT address can hold.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct Capacity<'a> {
     network: &'a str,
     address: IpAddr,
@@ -197,13 +199,14 @@ fn count(number: usize, what: &str, plural: &str) -> String {
 }
 
 /// The answer of `-o json`.
-#[derive(Serialize)]
-struct CheckReport<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CheckReport<'a> {
     /// Whether it is valid.
     ok: bool,
     /// The configuration with every key that has a default, times in the words of the file; of a valid file, as is what
     /// follows but the problems.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Map<String, Value>")]
     config: Option<&'a Config>,
     /// What each SNAT address can hold.
     #[serde(skip_serializing_if = "Option::is_none")]

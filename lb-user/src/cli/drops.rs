@@ -1,6 +1,7 @@
 //! `lb drops`.
 
 use anyhow::Result;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -11,8 +12,8 @@ use super::{
 use crate::observe::{DropLine, Observer, SampledPacket};
 
 /// The answer of `-o json`.
-#[derive(Debug, Serialize)]
-struct DropsReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DropsReport {
     /// Reasons that packets were dropped or refused for, by hook and network; none without such packets.
     drops: Vec<DropLine>,
 }

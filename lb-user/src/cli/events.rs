@@ -1,6 +1,6 @@
 //! `lb events`: what has happened, a line each.
 
-mod report;
+pub(super) mod report;
 
 use std::{thread, time::Duration};
 

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, ensure};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -17,15 +18,15 @@ use crate::{
 };
 
 /// The answer of `lb flows -o json`.
-#[derive(Debug, Serialize)]
-struct FlowsReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct FlowsReport {
     /// The live flows that were chosen.
     flows: Vec<FlowLine>,
 }
 
 /// The answer of `lb who -o json`.
-#[derive(Debug, Serialize)]
-struct WhoReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct WhoReport {
     /// The flows that have the port, or else had it last: one in each network that has the address.
     flows: Vec<WhoLine>,
 }

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -21,7 +22,7 @@ use crate::{
 const UNKNOWN: u8 = 3;
 
 /// How the instance is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
     /// Everything serves.
@@ -33,7 +34,7 @@ pub(super) enum State {
 }
 
 /// How the instance is, and what is wrong with it.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct Summary {
     pub(super) state: State,
     /// What does not serve, or why nothing is known, a line each.

@@ -19,6 +19,7 @@ mod health;
 mod prepare;
 mod print;
 mod run;
+mod schemas;
 mod services;
 mod status;
 mod table;
@@ -29,6 +30,7 @@ use std::{env, io, process::ExitCode};
 use clap::{CommandFactory as _, Parser as _};
 use tracing_subscriber::EnvFilter;
 
+pub use self::schemas::{AnswerSchema, schemas};
 use self::{
     arguments::{Cli, Command, Format},
     ask::RefusedCommand,

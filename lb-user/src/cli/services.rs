@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -18,14 +19,14 @@ use crate::{
 };
 
 /// The answer of `-o json`.
-#[derive(Debug, Serialize)]
-struct ServicesReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ServicesReport {
     /// What the VIPs listen on, a line for each address and port.
     services: Vec<ServiceReport>,
 }
 
 /// One line.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct ServiceReport {
     #[serde(flatten)]
     line: ServiceLine,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, mem};
 
 use anyhow::Result;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -20,8 +21,8 @@ use crate::{
 };
 
 /// The answer of `-o json`.
-#[derive(Serialize)]
-struct StatusReport {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct StatusReport {
     /// As of `lb health`.
     health: Summary,
     #[serde(flatten)]

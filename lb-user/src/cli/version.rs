@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 use lb_common::abi::ABI_VERSION;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{arguments::Format, print};
 
 /// The answer of `-o json`.
-#[derive(Serialize)]
-struct VersionReport {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct VersionReport {
     /// Version of this program.
     lb_version: &'static str,
     /// Version of the pinned state that it makes and reads.

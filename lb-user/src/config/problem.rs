@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, error::Error, fmt, mem};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::place::{Location, MAIN};
@@ -34,7 +35,7 @@ impl fmt::Display for Problems {
 impl Error for Problems {}
 
 /// One problem: what was found where, and what is expected there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Problem {
     /// The file, as the caller named it.
     pub file: String,
@@ -60,7 +61,7 @@ impl fmt::Display for Problem {
 }
 
 /// What is valid, and yet hardly what was meant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Warning {
     /// Which one it is, such as `slow-check`.
     pub name: &'static str,

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lb_common::maps::half_open::DEFAULT_PLACES;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -24,7 +25,7 @@ const RING_PART: u32 = 4;
 pub(super) const MIN_PLACES: u32 = 64;
 
 /// What the clients of one network may have of a bank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Quota<'c> {
     /// The network of the clients.
     pub network: &'c str,

@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -30,7 +31,7 @@ pub use self::{
 use crate::config::Health;
 
 /// Whether a backend can serve.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthVerdict {
     /// It has never been checked; its first check decides alone.
@@ -45,7 +46,7 @@ pub enum HealthVerdict {
 }
 
 /// How a check ended; the words are for people, as `503 Service Unavailable` or `connection refused`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "result", content = "words", rename_all = "snake_case")]
 pub enum CheckOutcome {
     /// As it should.

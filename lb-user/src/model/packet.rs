@@ -14,6 +14,7 @@ use lb_common::{
         parse_ipv4, tagging,
     },
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The longest frame that is distinguished from a longer one.
@@ -30,7 +31,7 @@ const LLDP: u16 = 0x88cc;
 const FIRST_ETHERTYPE: u16 = 0x0600;
 
 /// What is known of a frame.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SampledPacket {
     /// The VLAN id of its tag, if it had one when it was sampled.
     pub vlan: Option<u16>,

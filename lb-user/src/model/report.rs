@@ -1,14 +1,16 @@
 //! What every `-o json` prints: one object, the version of its form first.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The version of the forms. Within one, fields are added; none is renamed, and none changes its meaning or its unit.
 pub const REPORT_VERSION: u32 = 1;
 
 /// The content of a command's answer, or of one line of a stream, behind the version of its form.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Versioned<T> {
     /// The version of this form.
+    #[schemars(extend("const" = REPORT_VERSION))]
     version: u32,
     /// The fields beside it.
     #[serde(flatten)]

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::SampledPacket;
 use crate::{api::FlowLine, model::seconds::Seconds};
 
 /// `lb status`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Status {
     /// Name of the instance.
     pub instance: String,
@@ -28,7 +29,7 @@ pub struct Status {
 pub const MISSING: &str = "missing";
 
 /// One network of `lb status`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct NetworkStatus {
     /// Its name.
     pub name: String,
@@ -40,7 +41,7 @@ pub struct NetworkStatus {
     pub vlan: Option<u16>,
     /// Whether the NIC has a carrier: without one no backend is reached, and no failed check counts.
     pub carrier: bool,
-    /// `native`, `generic` or `detached`, or [`MISSING`].
+    /// `native`, `generic` or `detached`, or `missing`.
     pub mode: &'static str,
     /// Whether the NIC is a veth whose other end has no XDP program: what leaves by the NIC that it came in by, such as
     /// answers and one-arm traffic, is late there or lost. Not of an end that this process may not look at.
@@ -75,7 +76,7 @@ pub struct NetworkStatus {
 }
 
 /// Flows on SNAT addresses of one family in a network, in `lb status`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct QuotaStatus {
     /// The network of the backends, and of the SNAT addresses.
     pub backends: String,
@@ -92,7 +93,7 @@ pub struct QuotaStatus {
 }
 
 /// A ring of `lb status`.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct RingStatus {
     /// Its places.
     pub places: u32,
@@ -105,7 +106,7 @@ pub struct RingStatus {
 }
 
 /// One SNAT address of `lb status`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct SnatStatus {
     /// Its network.
     pub network: String,
@@ -122,7 +123,7 @@ pub struct SnatStatus {
 }
 
 /// Packets of one hook, by verdict.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct Verdicts {
     /// Handed to the host untouched.
     pub passed: u64,
@@ -141,7 +142,7 @@ pub struct Verdicts {
 }
 
 /// The flow table's occupancy.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct FlowIds {
     /// Ids, one per port.
     pub capacity: u32,
@@ -163,7 +164,7 @@ impl FlowIds {
 }
 
 /// One line of `lb services`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct ServiceLine {
     /// Its name.
     pub name: String,
@@ -178,7 +179,7 @@ pub struct ServiceLine {
 }
 
 /// One line of `lb backends`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct BackendLine {
     /// Its id, if it has one yet.
     pub id: Option<u32>,
@@ -192,13 +193,14 @@ pub struct BackendLine {
     pub weight: u16,
     /// The part of the pool's new flows that it gets, in percent: by the table that the data plane goes by, and by the
     /// next hops that it knows.
+    #[schemars(range(min = 0, max = 100))]
     pub share: f64,
     /// MAC of its next hop, if it is known.
     pub next_hop: Option<String>,
 }
 
 /// One line of `lb who`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct WhoLine {
     /// Whether it still has the port.
     pub live: bool,
@@ -208,7 +210,7 @@ pub struct WhoLine {
 }
 
 /// One line of `lb drops`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct DropLine {
     /// `nic` or `cell`.
     pub hook: &'static str,
@@ -227,7 +229,7 @@ pub struct DropLine {
 }
 
 /// A packet of `lb drops`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct SampleLine {
     /// How long ago it came.
     pub age_seconds: Seconds,

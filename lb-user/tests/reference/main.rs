@@ -4,6 +4,7 @@
     reason = "an integration test target is all tests"
 )]
 
+mod json;
 mod man;
 
 use std::{env, fmt::Write as _, fs, path::Path};

@@ -1,5 +1,6 @@
 //! `lb backends -o json`: a backend as the data plane has it, and what the control plane knows of it.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
@@ -10,14 +11,14 @@ use crate::{
 };
 
 /// The answer.
-#[derive(Debug, Serialize)]
-pub(super) struct BackendsReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct BackendsReport {
     /// Those that were chosen, in the order of the file; then those that only finish flows.
     pub(super) backends: Vec<BackendReport>,
 }
 
 /// One backend.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct BackendReport {
     #[serde(flatten)]
     pub(super) line: BackendLine,
@@ -28,30 +29,33 @@ pub(super) struct BackendReport {
 }
 
 /// What the control plane knows of a backend.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct HealthReport {
     /// Whether it is checked at all.
     checked: bool,
     /// The verdict of the checks.
     verdict: HealthVerdict,
     /// Its weight as checks, ramp and operator leave it; 0: it gets no new flows.
+    #[schemars(range(min = 0))]
     effective_weight: f64,
     /// The operator's override.
     overridden: Option<Override>,
     /// The latest check.
     pub(super) last: Option<LastCheckReport>,
     /// Since the verdict changed, if it did while this process runs.
+    #[schemars(with = "Option<Seconds>")]
     since_seconds: Option<u64>,
     /// How often it changed while this process runs.
     transitions: u64,
     /// Until its flows end, if it drains and they do.
+    #[schemars(with = "Option<Seconds>")]
     drain_seconds: Option<u64>,
     /// Whether it is configured no more, and only finishes its flows.
     retired: bool,
 }
 
 /// The latest check of a backend.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct LastCheckReport {
     /// How it ended.
     pub(super) outcome: CheckOutcome,

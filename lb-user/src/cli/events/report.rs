@@ -2,23 +2,25 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{api::Event, flows::log::Stamp};
 
 /// The answer without `--follow`.
-#[derive(Debug, Serialize)]
-pub(super) struct EventsReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct EventsReport {
     /// Oldest first.
     pub(super) events: Vec<EventReport>,
 }
 
 /// Something that happened; with `--follow` a line.
-#[derive(Debug, Serialize)]
-pub(super) struct EventReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct EventReport {
     /// Its number, one more with each; a number that is left out is an event that was not read in time.
     number: u64,
     /// When, as RFC 3339 has it, in UTC.
+    #[schemars(extend("format" = "date-time"))]
     pub(super) time: String,
     /// What kind: `reload`, `health`, `override`, `kill`, `confirm`, `rollback`, `mend`.
     kind: String,

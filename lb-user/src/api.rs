@@ -302,16 +302,16 @@ pub struct ConfigStatus {
 }
 
 /// What has come between the file and what is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Staleness {
     /// What it was.
     pub reason: StaleReason,
     /// Seconds since then.
-    pub seconds: u64,
+    pub age_seconds: u64,
 }
 
 /// Why the file is not what is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StaleReason {
     /// The last reload was refused.

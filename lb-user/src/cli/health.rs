@@ -156,8 +156,11 @@ pub(super) fn show(strict: bool, show: &Show) -> Result<ExitCode> {
 fn stale(config: &ConfigStatus) -> Option<String> {
     let stale = config.stale.as_ref()?;
     Some(match config.staleness {
-        Some(Staleness { reason, seconds }) => {
-            format!("{} ({} ago)", reason.words(), ago_seconds(seconds))
+        Some(Staleness {
+            reason,
+            age_seconds,
+        }) => {
+            format!("{} ({} ago)", reason.words(), ago_seconds(age_seconds))
         }
         // Of a control plane of before: as `lb status` has it.
         None => stale.clone(),
@@ -314,7 +317,7 @@ mod tests {
         };
         let found = stale(Some(Staleness {
             reason: StaleReason::Refused,
-            seconds: 305,
+            age_seconds: 305,
         }));
         let ok = "ok: 1 of 1 backends up";
         assert_eq!(

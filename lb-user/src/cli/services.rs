@@ -141,12 +141,12 @@ mod tests {
         ]);
         let up = |pools| {
             let service = join(line(pools), Some(&counts));
-            (service.up, service.backends)
+            (service.backends_up, service.backends)
         };
         assert_eq!(up(&["p"]), (Some(2), Some(3)));
         assert_eq!(up(&["p", "q"]), (Some(2), Some(4)));
         let service = join(line(&["p"]), None);
-        assert_eq!((service.up, service.backends), (None, None));
+        assert_eq!((service.backends_up, service.backends), (None, None));
     }
 
     #[test]

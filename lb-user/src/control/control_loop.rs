@@ -114,7 +114,7 @@ impl Stale {
     pub(super) fn staleness(&self) -> Staleness {
         Staleness {
             reason: self.reason,
-            seconds: self.since.elapsed().as_secs(),
+            age_seconds: self.since.elapsed().as_secs(),
         }
     }
 }

@@ -368,12 +368,13 @@ pub struct BackendHealth {
 }
 
 impl BackendHealth {
-    /// Whether it takes new flows: found up, or not checked at all, and not taken out by the operator.
+    /// Whether it takes new flows: found up, or not checked at all, not taken out by the operator, and with a share:
+    /// a pool below `min_up` that refuses new flows leaves none to those that are up.
     #[must_use]
     pub fn is_up(&self) -> bool {
         let is_out = matches!(self.overridden, Some(Override::Drain | Override::Disable));
         let is_good = !self.checked || self.verdict == HealthVerdict::Up;
-        !self.retired && !is_out && is_good
+        !self.retired && !is_out && is_good && self.effective_weight > 0
     }
 }
 
@@ -494,6 +495,29 @@ mod tests {
                 change: Override::Weight { weight: 256 },
             })
         );
+    }
+
+    #[test]
+    fn of_a_pool_that_refuses_new_flows_no_backend_counts_as_up() {
+        let backend = |verdict, effective_weight| BackendHealth {
+            id: 1,
+            pool: "kas-a".to_owned(),
+            name: "node-1".to_owned(),
+            checked: true,
+            verdict,
+            effective_weight,
+            overridden: None,
+            last: None,
+            since_seconds: None,
+            transitions: 0,
+            drain_seconds: None,
+            retired: false,
+        };
+        // The first step of a slow start is a share.
+        assert!(backend(HealthVerdict::Up, 5).is_up());
+        // Below `min_up`: with `refuse` no backend has one, with `all` the dead ones do.
+        assert!(!backend(HealthVerdict::Up, 0).is_up());
+        assert!(!backend(HealthVerdict::Dead, 100).is_up());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! A change of what runs: desired -> plan -> apply, beside the flows.
 
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -389,34 +392,31 @@ impl Running {
 
 /// Refuses what a running process cannot do: attach to an interface, leave one, make a cell.
 fn check_networks(running: &Config, wanted: &Config) -> Result<()> {
-    let place = |network: &config::Network| {
-        (
-            network.name.clone(),
-            network.interface.clone(),
-            network.vlan,
-            network.host,
-        )
-    };
-    let mut before: Vec<_> = running.networks.iter().map(place).collect();
-    let mut after: Vec<_> = wanted.networks.iter().map(place).collect();
-    before.sort();
-    after.sort();
-    let differ = |one: &[(String, String, Option<u16>, bool)],
-                  other: &[(String, String, Option<u16>, bool)]| {
-        let only = one.iter().filter(|network| !other.contains(*network));
-        only.map(|(name, ..)| name.clone()).collect::<Vec<_>>()
-    };
-    let mut names = differ(&before, &after);
-    names.extend(differ(&after, &before));
-    names.sort();
-    names.dedup();
+    let before: BTreeMap<_, _> = running.networks.iter().map(network_place).collect();
+    let after: BTreeMap<_, _> = wanted.networks.iter().map(network_place).collect();
+    let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let differences = names.into_iter().filter_map(|name| {
+        let difference = match (before.get(name), after.get(name)) {
+            (before, after) if before == after => return None,
+            (None, _) => "is new",
+            (_, None) => "is gone",
+            _ => "has another interface, vlan or kind of address",
+        };
+        Some(format!("network {name} {difference}"))
+    });
+    let differences: Vec<String> = differences.collect();
     ensure!(
-        names.is_empty(),
-        "networks come, go, or change their interface, vlan or kind of address only with a new \
-         process, which loses nothing: {ANOTHER} ({})",
-        names.join(", ")
+        differences.is_empty(),
+        "{}: that needs a new process, which loses nothing: {ANOTHER}",
+        differences.join(", ")
     );
     Ok(())
+}
+
+/// A network's name, and where it is attached.
+fn network_place(network: &config::Network) -> (&str, (&str, Option<u16>, bool)) {
+    let place = (network.interface.as_str(), network.vlan, network.host);
+    (&network.name, place)
 }
 
 /// How another process takes over from this one.
@@ -524,5 +524,26 @@ services:
         assert!(check_ports(&high, &plain).is_ok());
         let told = with(443, "pool: p", "proxy_protocol: v2,");
         assert!(check_ports(&plain, &told).is_err());
+    }
+
+    #[test]
+    fn a_network_that_needs_a_new_process_is_named_with_what_is_new_of_it() {
+        let networks = |networks: &str| {
+            let mgmt = "mgmt: { role: mgmt, interface: eth1, prefixes: [10.0.0.0/24] }";
+            let text = format!("version: 1\nnetworks:\n  {mgmt}\n{networks}");
+            config::parse("lb.yaml", &text).unwrap()
+        };
+        let tenant = |name: &str, interface: &str| {
+            format!(
+                "  {name}: {{ role: tenant, interface: {interface}, prefixes: [10.1.0.0/24] }}\n"
+            )
+        };
+        let running = networks(&(tenant("a", "eth0") + &tenant("b", "eth2")));
+        assert!(check_networks(&running, &running).is_ok());
+        let wanted = networks(&(tenant("b", "eth3") + &tenant("c", "eth4")));
+        let refused = check_networks(&running, &wanted).unwrap_err().to_string();
+        let differences = "network a is gone, network b has another interface, vlan or kind of address, \
+                           network c is new: that needs a new process";
+        assert!(refused.starts_with(differences), "{refused}");
     }
 }

@@ -39,7 +39,8 @@ impl Display for IsRunning {
         let Self { instance, process } = self;
         write!(
             f,
-            "instance {instance} is running already (process {process})"
+            "instance {instance} is running already (process {process}): `lb run --takeover` takes over from it, \
+             under systemd `systemctl reload lb`"
         )
     }
 }
@@ -258,7 +259,10 @@ mod tests {
         let refused = Lock::at(&path, "a").unwrap_err();
         assert_eq!(
             refused.to_string(),
-            format!("instance a is running already (process {pid})")
+            format!(
+                "instance a is running already (process {pid}): `lb run --takeover` takes over from it, \
+                 under systemd `systemctl reload lb`"
+            )
         );
         let words = refused.downcast::<IsRunning>().unwrap().stop_first();
         for part in [format!("`kill {pid}`"), "stop it first".to_owned()] {

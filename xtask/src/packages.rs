@@ -27,7 +27,7 @@ pub(crate) struct Need {
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 22] = [
+pub(crate) const NEEDS: [Need; 23] = [
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
@@ -60,6 +60,10 @@ pub(crate) const NEEDS: [Need; 22] = [
     },
     Need {
         tests_only: true,
+        ..need(JSON_SCHEMA, "python3-jsonschema", "python3-jsonschema")
+    },
+    Need {
+        tests_only: true,
         ..need("strace", "strace", "strace")
     },
     Need {
@@ -74,6 +78,8 @@ pub(crate) const NEEDS: [Need; 22] = [
 ];
 
 const STREAM_MODULE: &str = "nginx's stream module";
+/// Of the distribution's python3, which may not be the first on PATH.
+const JSON_SCHEMA: &str = "python3's jsonschema";
 
 /// What bpf-linker is built against: LLVM of the pinned toolchain's version, and what it links.
 const LLVM_DEBIAN: [&str; 5] = [
@@ -129,6 +135,14 @@ impl Need {
     fn is_met(&self, workspace: &Workspace) -> bool {
         if self.what == STREAM_MODULE {
             return stream_module(workspace);
+        }
+        if self.what == JSON_SCHEMA {
+            let import = ["-c", "import jsonschema"];
+            return workspace
+                .command("/usr/bin/python3")
+                .args(import)
+                .probe()
+                .is_some();
         }
         workspace.find(self.what).is_some()
     }

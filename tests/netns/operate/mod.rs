@@ -4,6 +4,7 @@ mod admin;
 mod change;
 pub(crate) mod churn;
 mod documents;
+mod json;
 mod order;
 mod reload;
 mod reports;

@@ -36,11 +36,14 @@ pub(super) fn show(after: u64, follow: bool, show: &Show) -> Result<()> {
     }
 }
 
-/// Prints events as they come, also those of the next process.
+/// Prints events as they come, also those of the next process, as long as they are read.
 fn go_on(mut seen: LatestPrinted, instance: &str, format: Format) -> Result<()> {
     let mut answered = true;
     loop {
         thread::sleep(POLL);
+        if output::is_unread() {
+            return Ok(());
+        }
         match ask(instance, seen.0) {
             Ok(events) => {
                 answered = true;

@@ -4,7 +4,10 @@
 use std::{
     fmt::Display,
     io::{self, Write},
+    os::fd::AsFd as _,
 };
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Prints a line, or several, to standard output.
 ///
@@ -18,6 +21,17 @@ pub fn print(text: impl Display) -> io::Result<()> {
 /// As [`print()`], to standard error. What that does not take is lost: there is nowhere else to report it.
 pub fn print_error(text: impl Display) {
     let _lost = line(&mut io::stderr().lock(), text);
+}
+
+/// Whether standard output is a pipe or a socket whose reader is gone.
+pub(crate) fn is_unread() -> bool {
+    let output = io::stdout();
+    let mut polled = [PollFd::new(output.as_fd(), PollFlags::empty())];
+    let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+    poll(&mut polled, PollTimeout::ZERO).is_ok()
+        && polled[0]
+            .revents()
+            .is_some_and(|found| found.intersects(gone))
 }
 
 /// Writes bytes of another process's standard error to this one's; what that does not take is lost.

@@ -1,11 +1,11 @@
 //! What an operator reads on a terminal, and what a pipe or a file gets of it.
 
-use std::{fs, net::SocketAddrV4};
+use std::{fs, net::SocketAddrV4, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    poll,
-    product::lb::{Lb, start_fails_with},
+    poll, process,
+    product::lb::{Lb, binary, start_fails_with},
     topology::{ECHO, Topology},
     traffic::client,
 };
@@ -166,5 +166,22 @@ fn a_stale_configuration_is_in_the_line_for_monitoring() -> Result<()> {
     lb.write(&config())?;
     lb.tell(&["reload"])?.done()?;
     assert_eq!(health(&["--strict"])?, (Some(0), ok.to_owned()));
+    Ok(())
+}
+
+/// What follows the events ends with its reader, and not with the event that it could not print.
+#[privileged_test]
+fn what_follows_the_events_ends_with_its_reader() -> Result<()> {
+    let topology = Topology::poc()?;
+    let lb = Lb::start(&topology, &config())?;
+    lb.reload(&config().service("echo-a", |service| service.with("idle_timeout: 3m")))?;
+    let (program, instance) = (binary("LB_BIN", "lb")?, topology.run());
+    let words = format!(
+        "{} events --follow --instance {instance} | head -1",
+        program.display()
+    );
+    let mut shell = Command::new("timeout");
+    let line = process::succeed(shell.args(["10", "sh", "-c", &words]))?;
+    ensure!(line.contains("reload"), "{line}");
     Ok(())
 }

@@ -148,7 +148,7 @@ mod tests {
         bytes[14..32].copy_from_slice(&arp);
         bytes[38..42].copy_from_slice(&[10, 0, 0, 2]);
         let mut sample = Sample {
-            length: 42,
+            length: 60,
             seen: 1,
             ..Sample::default()
         };
@@ -173,7 +173,7 @@ mod tests {
             _ => "-",
         };
         let latest = |dropped: &Dropped| (dropped.network == 2).then(arp);
-        let packet = "arp 10.0.0.1 > 10.0.0.2 request, 42 bytes";
+        let packet = "arp 10.0.0.1 > 10.0.0.2 request, 60 bytes";
         assert_eq!(
             lines(&records.map(str::to_owned), name, latest),
             [

@@ -19,6 +19,8 @@ use serde::Serialize;
 
 /// The longest frame that is distinguished from a longer one.
 const MAX_FRAME: usize = 1 << 16;
+/// Bytes of a word of a sample.
+const WORD: usize = 4;
 /// Bytes of a tag, and where it stands.
 const TAG: usize = 4;
 const ADDRESSES: usize = 12;
@@ -51,7 +53,8 @@ impl SampledPacket {
     pub fn read(sample: &Sample) -> Self {
         let length = usize::try_from(sample.length).unwrap_or(MAX_FRAME);
         let bytes = sample.words.iter().flat_map(|word| word.to_ne_bytes());
-        let bytes: Vec<u8> = bytes.take(length).collect();
+        // The programs sample whole words of a frame.
+        let bytes: Vec<u8> = bytes.take(length / WORD * WORD).collect();
         frame(bytes, length.min(MAX_FRAME)).unwrap_or_else(|| Self {
             protocol: "runt".to_owned(),
             ..Self::default()
@@ -86,7 +89,7 @@ fn frame(mut bytes: Vec<u8>, length: usize) -> Option<SampledPacket> {
     let ethernet: &Ethernet = packet.header(0)?;
     let known = match ethernet.ethertype.get().get() {
         IPV4 => ipv4(&packet, ethernet, kept),
-        ARP => arp(&packet),
+        ARP => arp(&packet, kept),
         IPV6 => six,
         _ => None,
     };
@@ -157,14 +160,29 @@ const fn l4_bytes(protocol: u8) -> usize {
     }
 }
 
-fn arp(packet: &Slice<'_>) -> Option<SampledPacket> {
+/// An address of which only the first bytes are known: `192.168.?.?`.
+fn known_part(address: Ipv4Addr, known: usize) -> String {
+    let bytes = address.octets().into_iter().enumerate();
+    let bytes = bytes.map(|(index, byte)| match index < known {
+        true => byte.to_string(),
+        false => "?".to_owned(),
+    });
+    bytes.collect::<Vec<_>>().join(".")
+}
+
+/// The end of an unpadded frame is not in the sample, which has whole words of it.
+fn arp(packet: &Slice<'_>, kept: usize) -> Option<SampledPacket> {
+    const TARGET: usize = size_of::<Ethernet>() + 24;
     let arp: &Arp = packet.header(size_of::<Ethernet>())?;
     let operation = arp.operation.get().get();
     Some(SampledPacket {
         vlan: None,
         protocol: "arp".to_owned(),
         source: Some(Ipv4Addr::from(arp.sender.get()).to_string()),
-        destination: Some(Ipv4Addr::from(arp.target.get()).to_string()),
+        destination: Some(known_part(
+            Ipv4Addr::from(arp.target.get()),
+            kept.saturating_sub(TARGET),
+        )),
         flags: Some(match operation {
             1 => "request".to_owned(),
             2 => "reply".to_owned(),
@@ -346,6 +364,8 @@ mod tests {
         }
         let mut arp = vec![8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 0, 0, 1];
         arp.extend([0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
+        assert_eq!(read(&ethernet(&arp)), "arp 10.0.0.1 > 10.0.?.? request");
+        arp.extend([0; 18]);
         assert_eq!(read(&ethernet(&arp)), "arp 10.0.0.1 > 10.0.0.2 request");
         arp[9] = 2;
         assert_eq!(read(&ethernet(&arp)), "arp 10.0.0.1 > 10.0.0.2 reply");

@@ -307,6 +307,7 @@ pub struct Staleness {
     /// What it was.
     pub reason: StaleReason,
     /// Seconds since then.
+    #[schemars(with = "Seconds")]
     pub age_seconds: u64,
 }
 
@@ -368,13 +369,24 @@ pub struct BackendHealth {
 }
 
 impl BackendHealth {
-    /// Whether it takes new flows: found up, or not checked at all, not taken out by the operator, and with a share:
-    /// a pool below `min_up` that refuses new flows leaves none to those that are up.
+    /// Whether it takes new flows: it is good, and has a share. A pool below `min_up` that refuses new flows leaves none
+    /// to those that are good.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        let is_out = matches!(self.overridden, Some(Override::Drain | Override::Disable));
-        let is_good = !self.checked || self.verdict == HealthVerdict::Up;
-        !self.retired && !is_out && is_good && self.effective_weight > 0
+        self.is_good() && self.effective_weight > 0
+    }
+
+    /// Whether it could take new flows: found up, or not checked at all, and not taken out by the operator.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        let is_known_good = !self.checked || self.verdict == HealthVerdict::Up;
+        !self.retired && !self.is_out() && is_known_good
+    }
+
+    /// Whether the operator has taken it out.
+    #[must_use]
+    pub const fn is_out(&self) -> bool {
+        matches!(self.overridden, Some(Override::Drain | Override::Disable))
     }
 }
 

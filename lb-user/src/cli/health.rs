@@ -14,7 +14,7 @@ use super::{
     status::see_from_there,
 };
 use crate::{
-    api::{ConfigStatus, ControlStatus, Staleness},
+    api::{ConfigStatus, ControlStatus, Staleness, UpCount},
     observe::{MISSING, NetworkStatus, Observer},
 };
 
@@ -43,6 +43,8 @@ pub(super) struct Summary {
     pub(super) backends_up: usize,
     /// Backends that are configured.
     pub(super) backends: usize,
+    /// Those of them that the operator has drained or disabled.
+    pub(super) backends_out: usize,
     /// Why the file is not what runs; null if it is, or nothing is known.
     pub(super) stale: Option<String>,
 }
@@ -62,7 +64,7 @@ impl Summary {
         let counts = control.pools();
         let down = pools.into_iter().filter_map(|pool| {
             let count = counts.get(pool).copied().unwrap_or_default();
-            (count.up == 0).then(|| format!("pool {pool}: {count} backends up"))
+            (count.up == 0).then(|| pool_problem(pool, count, control))
         });
         let wrong = control
             .wrong
@@ -77,6 +79,7 @@ impl Summary {
             problems,
             backends_up: counts.values().map(|count| count.up).sum(),
             backends: counts.values().map(|count| count.of).sum(),
+            backends_out: control.backends.iter().filter(|one| one.is_out()).count(),
             stale: stale(&control.config),
         }
     }
@@ -88,46 +91,45 @@ impl Summary {
             problems: problems.into_iter().collect(),
             backends_up: 0,
             backends: 0,
+            backends_out: 0,
             stale: None,
         }
     }
 
     /// In one line.
     pub(super) fn line(&self) -> String {
-        let Self {
-            state,
-            problems,
-            backends_up,
-            backends,
-            stale,
-        } = self;
-        let problems = problems.join("; ");
-        let stale = stale.as_ref();
+        let problems = self.problems.join("; ");
+        let stale = self.stale.as_ref();
         let stale = stale.map(|why| format!("; configuration is stale: {why}"));
         let stale = stale.unwrap_or_default();
-        match state {
-            State::Ok => format!("ok: {backends_up} of {backends} backends up{stale}"),
-            State::Degraded => {
-                format!("degraded: {problems}; {backends_up} of {backends} backends up{stale}")
-            }
+        let backends = self.counted();
+        match self.state {
+            State::Ok => format!("ok: {backends}{stale}"),
+            State::Degraded => format!("degraded: {problems}; {backends}{stale}"),
             State::Unknown => format!("unknown: {problems}"),
         }
     }
 
     /// With a line for each problem.
     pub(super) fn lines(&self) -> Vec<String> {
-        let (up, of) = (self.backends_up, self.backends);
+        let backends = self.counted();
         let (first, problems) = match (self.state, self.problems.split_first()) {
-            (State::Degraded, _) => {
-                let first = format!("degraded: {up} of {of} backends up");
-                (first, self.problems.as_slice())
-            }
+            (State::Degraded, _) => (format!("degraded: {backends}"), self.problems.as_slice()),
             (State::Unknown, Some((why, others))) => (format!("unknown: {why}"), others),
             // What is stale has a line of its own in `lb status`.
-            _ => (format!("ok: {up} of {of} backends up"), &[][..]),
+            _ => (format!("ok: {backends}"), &[][..]),
         };
         let problems = problems.iter().map(|problem| format!("  {problem}"));
         std::iter::once(first).chain(problems).collect()
+    }
+
+    fn counted(&self) -> String {
+        let (up, of) = (self.backends_up, self.backends);
+        let out = match self.backends_out {
+            0 => String::new(),
+            out => format!(", {out} drained or disabled"),
+        };
+        format!("{up} of {of} backends up{out}")
     }
 
     /// With `strict` a configuration that is stale is as bad as a pool that does not serve.
@@ -175,6 +177,20 @@ fn summary(instance: &str) -> Result<Summary> {
         see_from_there(&mut networks, control);
     }
     Ok(Summary::new(&networks, observer.pools(), &control))
+}
+
+/// Why a pool takes no new flows.
+fn pool_problem(pool: &str, count: UpCount, control: &ControlStatus) -> String {
+    let of_pool = control.backends.iter().filter(|one| one.pool == pool);
+    let good = of_pool.filter(|one| one.is_good()).count();
+    if good == 0 {
+        return format!("pool {pool}: {count} backends up");
+    }
+    let good = UpCount {
+        up: good,
+        of: count.of,
+    };
+    format!("pool {pool}: {good} backends up, less than min_up: new clients are refused")
 }
 
 /// Why a network carries nothing.
@@ -268,7 +284,7 @@ mod tests {
         assert_eq!(
             found.lines(),
             [
-                "degraded: 0 of 4 backends up",
+                "degraded: 0 of 4 backends up, 1 drained or disabled",
                 "  pool p: 0/3 backends up",
                 "  pool q: 0/1 backends up",
                 "  pool r: 0/0 backends up",
@@ -277,7 +293,19 @@ mod tests {
         assert_eq!(
             found.line(),
             "degraded: pool p: 0/3 backends up; pool q: 0/1 backends up; pool r: 0/0 backends up; \
-             0 of 4 backends up"
+             0 of 4 backends up, 1 drained or disabled"
+        );
+        // With a share in none of them, below `min_up`.
+        let refused = BackendHealth {
+            effective_weight: 0,
+            ..backend(1, "p", HealthVerdict::Up)
+        };
+        let backends = vec![refused, backend(1, "p", HealthVerdict::Dead)];
+        let found = Summary::new(&[], ["p"], &Ok(control(backends)));
+        assert_eq!(
+            found.line(),
+            "degraded: pool p: 1/2 backends up, less than min_up: new clients are refused; \
+             0 of 2 backends up"
         );
     }
 

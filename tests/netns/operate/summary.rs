@@ -44,7 +44,8 @@ fn a_pool_without_backends_is_named_and_the_exit_code_is_for_monitoring() -> Res
     // One that is up takes no new flows below `min_up`.
     lb.reload(&site.http("min_up: 60%"))?;
     refused(topology.client(), ECHO)?;
-    let line = "degraded: pool echo-a: 0/2 backends up; 0 of 2 backends up";
+    let line = "degraded: pool echo-a: 1/2 backends up, less than min_up: new clients are refused; \
+                0 of 2 backends up";
     assert_eq!(health(&lb)?, (Some(1), line.to_owned()));
     lb.reload(&site.http(""))?;
     assert_eq!(health(&lb)?, (Some(0), "ok: 1 of 2 backends up".to_owned()));
@@ -52,6 +53,7 @@ fn a_pool_without_backends_is_named_and_the_exit_code_is_for_monitoring() -> Res
     site.health[1].refuse();
     wait_for(&lb, &["dead", "dead"], SOON)?;
     refused(topology.client(), ECHO)?;
+    let line = "degraded: pool echo-a: 0/2 backends up; 0 of 2 backends up";
     assert_eq!(health(&lb)?, (Some(1), line.to_owned()));
     let status = lb.tell(&["status"])?.done()?;
     let begin = "degraded: 0 of 2 backends up\n  pool echo-a: 0/2 backends up\n";

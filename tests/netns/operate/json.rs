@@ -280,7 +280,7 @@ fn what_comes_of_a_change_is_what_its_schema_allows() -> Result<()> {
     )?;
     let broken = answers.file(
         "broken.yaml",
-        &fs::read_to_string(after)?.replace("version", "verison"),
+        &fs::read_to_string(after)?.replace("version", "revision"),
     )?;
     let broken = broken.to_str().context("a path")?;
     let check = answers.of_none(&["check", broken], 2, "check")?;

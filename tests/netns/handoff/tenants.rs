@@ -32,7 +32,7 @@ const FIRST: u16 = 20_000;
 const TENANTS: [(&str, u16); 2] = [("t1", PORT), ("t2", PORT + 1)];
 /// What tells how long a client was held.
 const LOG: &str = "LB_LOG=info,lb_user::proxy::splice::port_lease=debug";
-const HELD: &str = "a client was held microseconds=";
+const HELD: &str = "the client's segments were held during the hand-over microseconds=";
 
 /// B15: every client reaches the server that it names, and nearly every connection is handed over.
 #[privileged_test]

@@ -415,7 +415,7 @@ fn add_network(
     let more = config_of_arm(topology, true);
     lb.write(&more)?;
     let said = lb.tell(&["reload"])?;
-    let words = ["lb run --takeover", "(tenant-a)"];
+    let words = ["network tenant-a is new", "lb run --takeover"];
     ensure!(
         said.code == Some(1) && words.iter().all(|word| said.stderr.contains(word)),
         "{said:?}"

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 use super::{
     arguments::Show,
-    ask::{self, command},
+    ask::{self, RefusedCommand, command},
 };
 use crate::{
     api::{Changes, Request},
@@ -58,8 +58,21 @@ pub(super) fn confirm(show: &Show) -> Result<()> {
     ask::order(&Request::Confirm, false, show).map(drop)
 }
 
-/// A path that means the same to another process.
+/// A path that means the same to another process: no standard input, pipe or descriptor of this one.
 fn absolute(file: &Path) -> Result<PathBuf> {
+    let is_of_this_process = match file.metadata() {
+        Ok(found) => !found.is_file() && !found.is_dir(),
+        // The control plane says what is wrong with a file that is not there.
+        Err(_) => file == Path::new("-"),
+    };
+    if is_of_this_process {
+        return Err(RefusedCommand::usage(format!(
+            "{} is no file that the control plane can read; write the configuration to one, or check it alone: \
+             `lb check -`",
+            file.display()
+        ))
+        .into());
+    }
     path::absolute(file).with_context(|| format!("find {}", file.display()))
 }
 
@@ -171,5 +184,16 @@ mod tests {
         );
         assert_eq!(absolute(Path::new("/a")).unwrap(), Path::new("/a"));
         assert!(absolute(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn standard_input_is_no_file_of_the_control_plane() {
+        for file in ["-", "/dev/null"] {
+            let error = absolute(Path::new(file)).unwrap_err();
+            let refused = error.downcast_ref::<RefusedCommand>().unwrap();
+            let words = refused.to_string();
+            assert!(words.contains(&format!("{file} is no file")), "{words}");
+            assert!(words.contains("`lb check -`"), "{words}");
+        }
     }
 }

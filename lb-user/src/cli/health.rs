@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     api::{ConfigStatus, ControlStatus, Staleness, UpCount},
-    observe::{MISSING, NetworkStatus, Observer},
+    observe::{ELSEWHERE, MISSING, NetworkStatus, Observer},
 };
 
 /// Exit code where nothing is known.
@@ -201,6 +201,9 @@ fn network_problem(network: &NetworkStatus) -> Option<String> {
     let problem = match network {
         NetworkStatus { mode: MISSING, .. } => format!("no interface {interface}"),
         NetworkStatus {
+            mode: ELSEWHERE, ..
+        } => format!("interface {interface} is in another network namespace than this command"),
+        NetworkStatus {
             mode: "detached", ..
         } => format!("no program on {interface}"),
         NetworkStatus { stopped: true, .. } => "stopped (on_stop: drop)".to_owned(),
@@ -319,6 +322,10 @@ mod tests {
             network(|network| network.carrier = false),
             network(|network| network.stopped = true),
             network(|network| network.mode = "detached"),
+            network(|network| {
+                network.mode = ELSEWHERE;
+                network.carrier = false;
+            }),
         ];
         let mut control = control(Vec::new());
         let why = "the program is another one's".to_owned();
@@ -330,6 +337,7 @@ mod tests {
                 "network tenant-a: no carrier on eth0",
                 "network tenant-a: stopped (on_stop: drop)",
                 "network tenant-a: no program on eth0",
+                "network tenant-a: interface eth0 is in another network namespace than this command",
                 "interface eth0: the program is another one's",
             ]
         );

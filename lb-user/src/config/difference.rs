@@ -84,10 +84,49 @@ impl Lines {
                 (Some(Value::Object(before)), Value::Object(after)) => {
                     self.keys(&format!("{}: ", of(entry)), sections, [before, after]);
                 }
-                _ => self.0.push(format!("{}: added", of(entry))),
+                _ => self.added(&of(entry), sections, entry),
             }
         }
     }
+
+    /// An object that comes: its keys that have no default value, and a line for each object inside of it.
+    fn added(&mut self, object: &str, sections: &[&'static Section], entry: &Value) {
+        let (Value::Object(keys), [section, ..]) = (entry, sections) else {
+            return self.0.push(format!("{object}: added"));
+        };
+        let name = name_of(entry);
+        let (objects, values): (Vec<_>, Vec<_>) = expanded::written(section, keys)
+            .filter(|(key, value)| !is_name(key, value, name))
+            .partition(|(_, value)| holds_objects(value));
+        let values = values.into_iter().filter_map(|(key, value)| {
+            let text = text(value, expanded::inside(key));
+            let is_default = matches!(key.default, DefaultValue::Value(default) if default == text);
+            (!is_default).then(|| format!("{}: {text}", key.name))
+        });
+        let values = values.collect::<Vec<_>>().join(", ");
+        self.0.push(match values.is_empty() {
+            true => format!("{object}: added"),
+            false => format!("{object}: added: {{ {values} }}"),
+        });
+        for (key, value) in objects {
+            self.value(
+                &format!("{object}: "),
+                key,
+                [&Value::Array(Vec::new()), value],
+            );
+        }
+    }
+}
+
+/// Whether a key has what an entry is known by.
+fn is_name(key: &Key, value: &Value, name: Option<&str>) -> bool {
+    matches!(key.name, "name" | "address") && value.as_str() == name
+}
+
+/// Whether a value is a list of objects that have names.
+fn holds_objects(value: &Value) -> bool {
+    let entries = value.as_array().filter(|entries| !entries.is_empty());
+    entries.is_some_and(|entries| entries.iter().all(|one| name_of(one).is_some()))
 }
 
 /// The entry with the name of another one.

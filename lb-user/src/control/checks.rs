@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -47,6 +48,8 @@ pub struct Checks {
     pub heard: Heard,
     /// Where the backends stood before those of a change that is not made yet were checked.
     before: Option<BTreeMap<String, CheckedBackend>>,
+    /// What [`Self::wait`] saw change, but for first checks that found a backend up.
+    unnoted: Vec<VerdictChange>,
 }
 
 /// Where a backend stands.
@@ -77,6 +80,13 @@ pub struct VerdictChange {
     pub words: String,
 }
 
+impl VerdictChange {
+    /// Whether the first check of a backend found it up.
+    fn is_first_up(&self) -> bool {
+        (self.from, self.to) == (HealthVerdict::Unknown, HealthVerdict::Up)
+    }
+}
+
 impl Default for Checks {
     fn default() -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
@@ -92,6 +102,7 @@ impl Default for Checks {
             names: BTreeMap::new(),
             heard: Heard::default(),
             before: None,
+            unnoted: Vec::new(),
         }
     }
 }
@@ -240,10 +251,18 @@ impl Checks {
         let deadline = time::Instant::now() + FIRST_CHECKS_TIMEOUT;
         while self.are_pending() {
             match time::timeout_at(deadline, self.reports.recv()).await {
-                Ok(Some(report)) => drop(self.note(report)),
+                Ok(Some(report)) => {
+                    let change = self.note(report).filter(|change| !change.is_first_up());
+                    self.unnoted.extend(change);
+                }
                 Ok(None) | Err(_) => return,
             }
         }
+    }
+
+    /// Takes what [`Self::wait`] saw change, but for first checks that found a backend up.
+    pub fn take_unnoted(&mut self) -> Vec<VerdictChange> {
+        mem::take(&mut self.unnoted)
     }
 
     /// Whether a backend waits for its first check.

@@ -20,6 +20,7 @@ use crate::{
     flows::evict::selector::EvictSelector,
     health::{HealthVerdict, Report},
     model::registry::Kind,
+    network::namespace,
     sources::Sources,
 };
 
@@ -127,7 +128,10 @@ impl Control {
             sources: Sources::of(file),
             running,
             saved: state.clone(),
-            state,
+            state: State {
+                namespace: namespace::own(),
+                ..state
+            },
             unkept: Unkept::default(),
             events: Events::default(),
             generation: 1,
@@ -137,6 +141,7 @@ impl Control {
             nics: NicState::default(),
             mending: Mending::default(),
         };
+        control.note_first_checks();
         control.finish_cuts();
         control.cut_dead();
         control.note_pools();
@@ -189,6 +194,13 @@ impl Control {
         let config = self.running.config().clone();
         self.follow(&config);
         shared
+    }
+
+    /// Notes what changed while the data plane waited for first checks.
+    pub(super) fn note_first_checks(&mut self) {
+        for change in self.running.checks.take_unnoted() {
+            self.turned(&change);
+        }
     }
 
     fn turned(&mut self, turn: &VerdictChange) {

@@ -22,10 +22,10 @@ use crate::{
     },
 };
 
-/// How long is counted at most: meanwhile the control plane does nothing else.
+/// The longest time to count in: meanwhile the control plane does nothing else.
 const COUNT_TIMEOUT: Duration = Duration::from_millis(200);
-/// After how many ids the clock is looked at.
-const LOOK_INTERVAL: u32 = 8192;
+/// The number of ids from one look at the clock to the next.
+const CLOCK_INTERVAL: u32 = 8192;
 
 /// Flows that end for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Running {
         let ids = flow_ids(&self.applied.ids)?;
         let flows = ids.into_iter().flatten();
         let flows = flows
-            .take_while(|id| id % LOOK_INTERVAL != 0 || Instant::now() < until)
+            .take_while(|id| id % CLOCK_INTERVAL != 0 || Instant::now() < until)
             .filter_map(|id| {
                 let (_, flow) = table.flow(id).filter(|(word, _)| is_live(*word))?;
                 let client = labels.client(id, &flow);

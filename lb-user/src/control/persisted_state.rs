@@ -35,6 +35,8 @@ pub struct State {
     pub drains: Drains,
     /// A change that the operator has not confirmed yet.
     pub unconfirmed: Option<Unconfirmed>,
+    /// The network namespace of the process, as the inode of its file (namespaces(7)); 0 if it is not known.
+    pub namespace: u64,
 }
 
 /// The operators' overrides of backends, by their names in the registry.
@@ -110,6 +112,12 @@ impl State {
     /// The operators' overrides of backends of an instance, also from before a reboot.
     pub fn of_operators(pins: &Pins) -> Overrides {
         Self::load(pins).overrides
+    }
+
+    /// The network namespace of the process that wrote it last, as in [`Self::namespace`].
+    pub fn namespace_of(pins: &Pins) -> u64 {
+        let state: Option<Self> = read_either(&pins.runtime(), STATE);
+        state.unwrap_or_default().namespace
     }
 
     /// Writes it, and its copies: of the same, so that neither knows a change that waits to be confirmed and
@@ -217,6 +225,7 @@ mod tests {
                 after: Kept::Text("version: 1 ".to_owned()),
                 file: Some(PathBuf::from("/etc/lb/lb.yaml")),
             }),
+            namespace: 4_026_531_840,
         }
     }
 

@@ -179,6 +179,7 @@ impl Control {
         }
         self.running.begin_checks(&change)?;
         self.running.checks.wait().await;
+        self.note_first_checks();
         let layers = self.running.layers(config, &self.state.overrides);
         self.running.prepare(config, &layers)
     }

@@ -31,8 +31,8 @@ use crate::{
 
 pub use crate::model::packet::SampledPacket;
 pub use records::{
-    BackendLine, DropLine, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus, SampleLine,
-    ServiceLine, SnatStatus, Status, Verdicts, WhoLine,
+    BackendLine, DropLine, ELSEWHERE, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus,
+    SampleLine, ServiceLine, SnatStatus, Status, Verdicts, WhoLine,
 };
 
 /// An instance as an observer sees it.

@@ -28,6 +28,9 @@ pub struct Status {
 /// The mode of a network whose interface is not there.
 pub const MISSING: &str = "missing";
 
+/// The mode of a network whose interface is in another network namespace than the process that looks.
+pub const ELSEWHERE: &str = "elsewhere";
+
 /// One network of `lb status`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct NetworkStatus {
@@ -41,7 +44,8 @@ pub struct NetworkStatus {
     pub vlan: Option<u16>,
     /// Whether the NIC has a carrier: without one no backend is reached, and no failed check counts.
     pub carrier: bool,
-    /// `native`, `generic` or `detached`, or `missing`.
+    /// `native`, `generic` or `detached`, or `missing`; `elsewhere`: not known, because the interface is in another
+    /// network namespace, and no control plane reports it.
     pub mode: &'static str,
     /// Whether the NIC is a veth whose other end has no XDP program: what leaves by the NIC that it came in by, such as
     /// answers and one-arm traffic, is late there or lost. Not of an end that this process may not look at.

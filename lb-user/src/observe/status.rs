@@ -14,11 +14,12 @@ use lb_common::{
 use rtnetlink::Handle;
 
 use super::{
-    FlowIds, MISSING, NetworkStatus, Observer, QuotaStatus, RingStatus, SnatStatus, Status,
-    Verdicts,
+    ELSEWHERE, FlowIds, MISSING, NetworkStatus, Observer, QuotaStatus, RingStatus, SnatStatus,
+    Status, Verdicts,
 };
 use crate::{
     config,
+    control::persisted_state,
     dataplane::flows::coarse_now,
     flows::log::clock::millis_since,
     model::{registry::Kind, seconds::Seconds},
@@ -26,6 +27,7 @@ use crate::{
         carrier::Carrier,
         cell,
         link::{self, Link, XdpMode},
+        namespace,
     },
 };
 
@@ -57,6 +59,7 @@ impl Observer {
     ///
     /// As [`Self::status`].
     pub fn networks(&self) -> Result<Vec<NetworkStatus>> {
+        let is_elsewhere = self.is_elsewhere();
         let now = coarse_now()?;
         let quotas = config::quotas(&self.config);
         link::with_netlink(async |handle| {
@@ -64,7 +67,11 @@ impl Observer {
             for network in &self.config.networks {
                 let id = self.ids.get(Kind::Network, &network.name);
                 let id = u16::try_from(id.unwrap_or_default())?;
-                let link = link::find(&handle, &network.interface).await?;
+                // An interface of that name in this namespace is another one.
+                let link = match is_elsewhere {
+                    true => None,
+                    false => link::find(&handle, &network.interface).await?,
+                };
                 let carrier = link.as_ref().map(|link| Carrier::open(link.ifindex));
                 let peer_without_program = match &link {
                     Some(link) => needs_program(&handle, link).await,
@@ -84,6 +91,7 @@ impl Observer {
                         Some(Some(XdpMode::Native)) => "native",
                         Some(Some(XdpMode::Generic)) => "generic",
                         Some(None) => "detached",
+                        None if is_elsewhere => ELSEWHERE,
                         None => MISSING,
                     },
                     peer_without_program,
@@ -107,6 +115,12 @@ impl Observer {
             }
             Ok(networks)
         })
+    }
+
+    /// Whether the control plane runs, or ran, in another network namespace than this process.
+    fn is_elsewhere(&self) -> bool {
+        let of_control = persisted_state::State::namespace_of(&self.pins);
+        of_control != 0 && of_control != namespace::own()
     }
 
     fn quota(&self, network: u16, quota: &config::Quota<'_>) -> Result<QuotaStatus> {

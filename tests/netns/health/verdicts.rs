@@ -382,3 +382,41 @@ fn checks_that_were_late_themselves_are_no_verdict() -> Result<()> {
     site.health[1].fall_silent();
     wait_for(&lb, &["up", "dead", "up", "up"], LIMIT).map(drop)
 }
+
+/// A backend that its first check finds dead is an event and in the log, at a start and at a reload that waits for the
+/// check; of one that is up there is none.
+#[privileged_test]
+fn a_backend_that_is_dead_at_its_first_check_is_an_event() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 3)?;
+    site.health[1].refuse();
+    site.health[2].refuse();
+    let only = |nodes: &[Host]| {
+        let address = |node: &Host| SocketAddrV4::new(node.address, ECHO_NODE_PORT);
+        let backends: Vec<Value> = nodes.iter().map(|node| json!(address(node))).collect();
+        let config = site.config(at_endpoints(FAST), "");
+        config.pool("echo-a", |pool| pool.set("backends", backends))
+    };
+    let mut lb = Lb::start(&topology, &only(&topology.nodes[..2]))?;
+    let dead = |lb: &Lb<'_>| -> Result<Vec<String>> {
+        let events = lb.events()?.into_iter();
+        let health = events.filter(|event| event.kind == "health");
+        let of_backends = health.filter(|event| event.object.starts_with("backend "));
+        Ok(of_backends.map(|event| event.words).collect())
+    };
+    let found = dead(&lb)?;
+    assert_eq!(found.len(), 1, "{found:?}");
+    lb.write(&only(&topology.nodes[2..3]).to_string())?;
+    lb.tell(&["reload"])?.done()?;
+    let found = dead(&lb)?;
+    assert_eq!(found.len(), 2, "{found:?}");
+    for words in found {
+        ensure!(
+            words.starts_with("unknown -> dead: ") && words.contains("refused"),
+            "{words}"
+        );
+    }
+    let log = lb.process().stderr();
+    assert_eq!(log.matches("unknown -> dead").count(), 2, "{log}");
+    Ok(())
+}

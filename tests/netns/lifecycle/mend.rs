@@ -423,22 +423,40 @@ fn a_flap_hold_goes_on_in_the_next_process() -> Result<()> {
     Ok(())
 }
 
-/// `lb status` from another network namespace knows the NICs that the process sees.
+/// `lb status` from another network namespace knows the NICs that the process sees; without a process, that an
+/// interface of that name is another one.
 #[privileged_test]
 fn status_from_another_namespace_knows_the_nics() -> Result<()> {
     let topology = Topology::poc()?;
-    let lb = Lb::start(&topology, &config())?;
+    let mut lb = Lb::start(&topology, &config())?;
     let here = lb.tell(&["status"])?.done()?;
     ensure!(!here.contains("another network namespace"), "{here}");
     let program = std::env::var("LB_BIN").context("LB_BIN")?;
-    let mut elsewhere = topology.client().netns.command(program);
-    elsewhere.args(["status", "--instance", topology.run()]);
-    let said = process::succeed(&mut elsewhere)?;
+    let from_elsewhere = || {
+        let mut elsewhere = topology.client().netns.command(&program);
+        elsewhere.args(["status", "--instance", topology.run()]);
+        process::succeed(&mut elsewhere)
+    };
+    let said = from_elsewhere()?;
     println!("{said}");
     ensure!(
         said.matches("native").count() == 2 && !said.contains("missing"),
         "{said}"
     );
     ensure!(said.contains("another network namespace"), "{said}");
+
+    lb.kill()?;
+    let here = lb.tell(&["status"])?.done()?;
+    ensure!(here.matches("native").count() == 2, "{here}");
+    let said = from_elsewhere()?;
+    println!("{said}");
+    ensure!(
+        said.matches("in another network namespace than this command")
+            .count()
+            == 2
+            && said.matches("elsewhere").count() == 2
+            && !said.contains("no program"),
+        "{said}"
+    );
     Ok(())
 }

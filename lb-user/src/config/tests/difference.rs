@@ -78,6 +78,31 @@ fn an_object_that_comes_has_the_keys_of_the_file() {
     assert!(!health.contains("check:"), "{health}");
 }
 
+/// Defaults are left out, and a backend is named once.
+#[test]
+fn an_object_that_is_added_has_its_keys_in_its_line() {
+    let last = "listen: [\"192.168.203.110:80/tcp\"], pool: web-a }";
+    let added = "\n  new-a: { network: tenant-a, listen: [\"192.168.203.111:80/tcp\"], pool: new-a, \
+         allow: [192.168.203.7/32] }";
+    let pool = "  web-a: { network: mgmt, backends: [\"10.32.96.105:30080\"] }";
+    let new_pool = "\n  new-a: { network: mgmt, backends: [\"10.32.96.105:30081\", \
+         { address: \"10.32.96.106:30081\", name: n2, weight: 3 }], health: { tcp: {}, interval: 5s } }";
+    assert_eq!(
+        lines(&[
+            (last, &format!("{last}{added}")),
+            (pool, &format!("{pool}{new_pool}")),
+        ]),
+        [
+            "pool new-a: added: { network: mgmt, health: { tcp: {}, interval: 5s, timeout: 3s, rise: 2, \
+             fall: 3, fast_interval: 1s, flap_hold: 30s, on_dead: none } }",
+            "pool new-a: backend 10.32.96.105:30081: added",
+            "pool new-a: backend n2: added: { address: 10.32.96.106:30081, weight: 3 }",
+            "service new-a: added: { network: tenant-a, pool: new-a, allow: 192.168.203.7/32, \
+             listen: 192.168.203.111:80/tcp }",
+        ]
+    );
+}
+
 #[test]
 fn objects_come_and_go_by_their_names() {
     assert_eq!(

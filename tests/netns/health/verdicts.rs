@@ -406,7 +406,7 @@ fn a_backend_that_is_dead_at_its_first_check_is_an_event() -> Result<()> {
     };
     let found = dead(&lb)?;
     assert_eq!(found.len(), 1, "{found:?}");
-    lb.write(&only(&topology.nodes[2..3]).to_string())?;
+    lb.write(&only(&topology.nodes[2..3]))?;
     lb.tell(&["reload"])?.done()?;
     let found = dead(&lb)?;
     assert_eq!(found.len(), 2, "{found:?}");

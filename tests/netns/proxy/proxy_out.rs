@@ -208,6 +208,34 @@ fn b11_haproxy_is_told_whose_connection_it_has() -> Result<()> {
     Ok(())
 }
 
+/// B11: the shard behind the routes of a cluster gets the client, the VIP and the requested name.
+#[privileged_test]
+fn b11_the_shard_of_a_cluster_gets_the_client() -> Result<()> {
+    let topology = Topology::poc()?;
+    let haproxy = haproxy(&topology)?;
+    let node = topology.nodes[0].address;
+    let config = Config::poc()
+        .entry("nodes", "hub", |hub| {
+            hub.set("network", "mgmt").set("addresses", [node])
+        })
+        .entry("clusters", "c", |cluster| {
+            cluster
+                .with("network: tenant-a, nodes: hub")
+                .with("oauth: { publish: Route, hostname: a.lab }")
+                .set("oauth.vip", VIP)
+                .set("routes.https", PORT)
+                .set("routes.proxy_protocol", "v2")
+        });
+    let lb = Lb::start(&topology, &config)?;
+    let client = get(&topology, 443)?;
+    ensure!(*client.ip() == topology.client().address, "{client}");
+    let id = logged(&haproxy, client, &format!("{VIP}:443"), "a.lab")?;
+    snat_of(&id)?;
+    let handed_over = counted(&lb, "c-routes-https", &["handed_over"])?;
+    assert_eq!(handed_over, 1);
+    Ok(())
+}
+
 /// B11: requests of one client for two names come on two connections, and each begins with his header.
 #[privileged_test]
 fn b11_nginx_is_told_whose_requests_it_has() -> Result<()> {

@@ -13,7 +13,7 @@ use super::{
 use crate::config::{
     list::{List, Named},
     listen::{Listen, Protocol},
-    model::any,
+    model::{ProxyProtocol, any},
     names,
     place::{At, Location, child},
     problem::Findings,
@@ -44,6 +44,7 @@ pub(super) struct Part<'r> {
     pub(super) group: &'r Group<'r>,
     pub(super) node_port: u16,
     pub(super) care: &'r Care,
+    pub(super) proxy_protocol: Option<&'r At<Option<ProxyProtocol>>>,
 }
 
 /// A VIP that could be read, and the clients that may use it.
@@ -162,6 +163,7 @@ impl Expansion<'_> {
             group,
             node_port,
             care: &value.care,
+            proxy_protocol: None,
         };
         self.part(named, &part, group.network);
         None
@@ -218,6 +220,7 @@ impl Expansion<'_> {
                     group,
                     node_port,
                     care: &apps.care,
+                    proxy_protocol: apps.proxy_protocol.as_ref(),
                 };
                 self.part(named, &part, network);
             }
@@ -251,6 +254,7 @@ impl Expansion<'_> {
         let keys = RawPool {
             network: network.map(|network| at(part.place, network.value.clone())),
             care: part.care.clone(),
+            proxy_protocol: part.proxy_protocol.cloned(),
             ..RawPool::default()
         };
         let listen = Listen {

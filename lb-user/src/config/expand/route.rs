@@ -154,6 +154,7 @@ impl Expansion<'_> {
                         group,
                         node_port,
                         care: &routes.value.care,
+                        proxy_protocol: routes.value.proxy_protocol.as_ref(),
                     };
                     self.part(named, &part, group.network);
                 }

@@ -4,6 +4,7 @@ use super::{
     declare::section,
     health_and_drain::Care,
     kinds::{Address, All, Choice, Clients, Domain, Merged, Name, NodePort, Whole},
+    pool::Header,
     timeouts::Life,
 };
 
@@ -79,6 +80,8 @@ section! {
         required https: NodePort,
         /// For port 80.
         optional http: NodePort,
+        /// `v2`: the shard expects a header of the PROXY protocol, as of a pool, on both ports.
+        optional proxy_protocol: Header = "none",
         /// Keys that pools have, too.
         optional care: All<Care>,
     }
@@ -93,6 +96,8 @@ section! {
         required https: NodePort,
         /// For port 80.
         optional http: NodePort,
+        /// `v2`: the ingress expects a header of the PROXY protocol, as of a pool, on both ports.
+        optional proxy_protocol: Header = "none",
         /// The clients that may use it.
         optional allow: Clients => "as of the cluster",
         /// The clients that may not use it.

@@ -121,9 +121,7 @@ fn what_is_written_out_says_where_it_comes_from() {
     let loaded = load_text(&path).unwrap();
     let (text, config) = (loaded.expanded().unwrap(), loaded.config);
     assert_eq!(config.services.len(), 5);
-    let checked = config.pools.iter().filter(|pool| pool.health.is_some());
-    let checked: Vec<_> = checked.map(|pool| pool.name.as_str()).collect();
-    assert_eq!(checked, ["tenant-a-api"]);
+    assert!(config.pools.iter().all(|pool| pool.health.is_some()));
     let origin = "  # from clusters.tenant-a.api in ";
     assert_eq!(
         text.lines().filter(|line| line.starts_with(origin)).count(),

@@ -85,6 +85,24 @@ fn a_vip_of_routes_with_hostnames_leads_to_these_alone() {
 }
 
 /// A component of the cluster, published as Route.
+/// The API server takes no header.
+#[test]
+fn a_shard_and_an_ingress_can_ask_for_the_header() {
+    let config = accepted(&[(
+        15,
+        "routes: { https: 32488, http: 32460, proxy_protocol: v2 },",
+    )]);
+    let of = |name: &str| config.pool(name).unwrap().proxy_protocol;
+    for (pool, header) in [
+        ("a-api", None),
+        ("a-routes-https", Some(ProxyProtocol::V2)),
+        ("a-routes-http", Some(ProxyProtocol::V2)),
+        ("a-apps-https", None),
+    ] {
+        assert_eq!(of(pool), header, "{pool}");
+    }
+}
+
 fn route(name: &str, vip: u8, hostname: &str) -> String {
     format!("{name}: {{ publish: Route, vip: 192.168.203.{vip}{hostname} }},")
 }

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::{self, Display, Formatter},
     path::PathBuf,
 };
@@ -279,6 +279,9 @@ pub struct InterfaceStatus {
     pub mode: String,
     /// Whether it has a carrier.
     pub carrier: bool,
+    /// The ids of the backends of the network whose next hop does not answer.
+    #[serde(default)]
+    pub unreachable: BTreeSet<u32>,
 }
 
 /// Where the configuration stands.
@@ -408,7 +411,7 @@ pub struct Event {
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub time_ms: u64,
-    /// What kind: `reload`, `health`, `override`, `kill`, `confirm`, `rollback`, `mend`.
+    /// What kind: `reload`, `health`, `neighbour`, `override`, `kill`, `confirm`, `rollback`, `mend`.
     pub kind: String,
     /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
     pub object: String,

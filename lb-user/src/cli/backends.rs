@@ -4,7 +4,7 @@
 pub(super) mod report;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     io::{self, Write as _},
 };
 
@@ -66,11 +66,17 @@ pub(super) fn change(change: arguments::OperatorChange) -> Result<()> {
 
 /// Each backend with what is known of it, by its id.
 fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<BackendReport> {
-    let known = status.into_iter().flat_map(|status| status.backends);
+    let (known, interfaces) = status
+        .map(|status| (status.backends, status.interfaces))
+        .unwrap_or_default();
+    let interfaces = interfaces.into_values();
+    let unreachable: BTreeSet<u32> = interfaces.flat_map(|one| one.unreachable).collect();
+    let known = known.into_iter();
     let mut known: HashMap<u32, BackendHealth> =
         known.map(|backend| (backend.id, backend)).collect();
     let lines = backends.into_iter().map(|line| {
         let health = line.id.and_then(|id| known.remove(&id));
+        let state = |health: &BackendHealth| state(health, unreachable.contains(&health.id));
         BackendReport {
             state: health.as_ref().map_or_else(|| "unknown".to_owned(), state),
             line,
@@ -80,8 +86,8 @@ fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<Backen
     lines.collect()
 }
 
-/// The verdict of the checks, and what overrules it.
-fn state(health: &BackendHealth) -> String {
+/// The verdict of the checks, and what overrules it: a next hop that does not answer, and the operator.
+fn state(health: &BackendHealth, is_unreachable: bool) -> String {
     let mut state = match (health.checked, health.verdict) {
         (false, _) => "unchecked",
         (true, HealthVerdict::Unknown) => "unknown",
@@ -90,6 +96,9 @@ fn state(health: &BackendHealth) -> String {
         (true, HealthVerdict::Dead) => "dead",
     }
     .to_owned();
+    if is_unreachable {
+        state.push_str(", unreachable");
+    }
     match health.overridden {
         Some(Override::Drain) => state.push_str(", drained"),
         Some(Override::Disable) => state.push_str(", disabled"),
@@ -169,7 +178,7 @@ fn last_check(last: &LastCheckReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::samples, *};
-    use crate::api::LastCheck;
+    use crate::api::{InterfaceStatus, LastCheck};
 
     fn health(id: u32, verdict: HealthVerdict) -> BackendHealth {
         samples::backend(id, "p", verdict)
@@ -207,14 +216,17 @@ mod tests {
             (HealthVerdict::NotReady, "not ready"),
             (HealthVerdict::Dead, "dead"),
         ] {
-            assert_eq!(state(&health(1, verdict)), words);
+            assert_eq!(state(&health(1, verdict), false), words);
+            let unreachable = format!("{words}, unreachable");
+            assert_eq!(state(&health(1, verdict), true), unreachable);
         }
         let of = |overridden, retired| {
-            state(&BackendHealth {
+            let health = BackendHealth {
                 overridden,
                 retired,
                 ..health(1, HealthVerdict::Up)
-            })
+            };
+            state(&health, false)
         };
         assert_eq!(of(Some(Override::Drain), false), "up, drained");
         assert_eq!(of(Some(Override::Disable), false), "up, disabled");
@@ -227,7 +239,27 @@ mod tests {
             checked: false,
             ..health(1, HealthVerdict::Unknown)
         };
-        assert_eq!(state(&unchecked), "unchecked");
+        assert_eq!(state(&unchecked, false), "unchecked");
+        let drained = BackendHealth {
+            overridden: Some(Override::Drain),
+            ..unchecked
+        };
+        assert_eq!(state(&drained, true), "unchecked, unreachable, drained");
+    }
+
+    #[test]
+    fn a_backend_behind_a_silent_next_hop_is_unreachable() {
+        let up = [1, 2].map(|id| health(id, HealthVerdict::Up));
+        let mut known = samples::control(up.to_vec());
+        let interface = InterfaceStatus {
+            mode: "native".to_owned(),
+            carrier: true,
+            unreachable: [2].into(),
+        };
+        known.interfaces.insert("mgmt".to_owned(), interface);
+        let lines = join(vec![line(Some(1)), line(Some(2))], Some(known));
+        let states: Vec<&str> = lines.iter().map(|line| line.state.as_str()).collect();
+        assert_eq!(states, ["up", "up, unreachable"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Carries a plan out, operation by operation, and keeps the next hops. It decides nothing.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     path::Path,
     time::Duration,
@@ -31,7 +31,7 @@ use crate::{
         registry::{Ids, Kind},
         snat::{SnatSlot, parse_name},
     },
-    network::neighbour::Resolved,
+    network::neighbour::{NeighbourChange, Resolved},
 };
 
 /// How long the first flows wait for next hops that do not answer.
@@ -42,6 +42,10 @@ pub struct Live {
     pub(super) maps: Maps,
     backends: BTreeMap<u32, Backend>,
     next_hops: BTreeMap<u32, IpAddr>,
+    /// Network and address of the next hops that do not answer.
+    silent: BTreeSet<(u16, IpAddr)>,
+    /// What became of next hops while a plan was carried out, the latest of each: it is for the time after.
+    pub(super) delayed: BTreeMap<(u16, IpAddr), NeighbourChange>,
 }
 
 impl Live {
@@ -51,6 +55,8 @@ impl Live {
             maps,
             backends: BTreeMap::new(),
             next_hops: BTreeMap::new(),
+            silent: BTreeSet::new(),
+            delayed: BTreeMap::new(),
         }
     }
 
@@ -65,6 +71,8 @@ impl Live {
 
     /// Takes the address of each backend's next hop: what [`Self::set_next_hop`] goes by.
     pub fn follow(&mut self, next_hops: BTreeMap<u32, IpAddr>) {
+        let watched: BTreeSet<&IpAddr> = next_hops.values().collect();
+        self.silent.retain(|(_, address)| watched.contains(address));
         self.next_hops = next_hops;
     }
 
@@ -241,7 +249,7 @@ impl Live {
     }
 
     /// Carries out `plan` in order; `ids` names its numbers, and `object` has the programs that are needed.
-    /// Next hops that arrive on `resolved` meanwhile are written too.
+    /// Next hops that arrive on `neighbours` meanwhile are written too.
     ///
     /// # Errors
     ///
@@ -251,16 +259,54 @@ impl Live {
         plan: Vec<Operation>,
         ids: &Ids,
         object: &Object,
-        resolved: &mut UnboundedReceiver<Resolved>,
+        neighbours: &mut UnboundedReceiver<NeighbourChange>,
     ) -> Result<()> {
         for operation in plan {
             tracing::debug!("{}", describe(&operation, ids));
             match operation {
-                Operation::AwaitNextHops(ids) => self.await_next_hops(&ids, resolved).await?,
+                Operation::AwaitNextHops(ids) => self.await_next_hops(&ids, neighbours).await?,
                 operation => self.carry_out(&operation, object)?,
             }
         }
         Ok(())
+    }
+
+    /// Takes in whether a next hop answers. Returns its address and how many backends are behind it, if that is
+    /// news and any are.
+    pub fn note_next_hop(&mut self, change: &NeighbourChange) -> Option<(IpAddr, usize)> {
+        let neighbour = change.neighbour();
+        let is_news = match change {
+            NeighbourChange::Resolved(_) => self.silent.remove(&neighbour),
+            NeighbourChange::Silent { .. } => self.silent.insert(neighbour),
+        };
+        let behind = is_news.then(|| self.behind(neighbour).count())?;
+        (behind > 0).then_some((neighbour.1, behind))
+    }
+
+    /// Whether the next hop of a backend does not answer.
+    pub fn is_silent(&self, backend: u32) -> bool {
+        let next_hop = self.next_hop_of(backend);
+        next_hop.is_some_and(|next_hop| self.silent.contains(&next_hop))
+    }
+
+    /// The backends whose next hop in this network does not answer.
+    pub(super) fn silent_in(&self, network: u16) -> BTreeSet<u32> {
+        let silent = self.silent.iter().filter(|(id, _)| *id == network);
+        silent.flat_map(|one| self.behind(*one)).collect()
+    }
+
+    /// The backends that have this network and address of a next hop.
+    fn behind(&self, (network, address): (u16, IpAddr)) -> impl Iterator<Item = u32> {
+        let next_hops = self.next_hops.iter();
+        let ids = next_hops.filter(move |(_, next_hop)| **next_hop == address);
+        ids.map(|(id, _)| *id)
+            .filter(move |id| self.next_hop_of(*id) == Some((network, address)))
+    }
+
+    /// Network and address of the next hop of a backend.
+    fn next_hop_of(&self, backend: u32) -> Option<(u16, IpAddr)> {
+        let network = self.backends.get(&backend)?.network;
+        Some((network, *self.next_hops.get(&backend)?))
     }
 
     /// Writes a resolved MAC into the slots of all backends that it is the next hop of.
@@ -359,7 +405,7 @@ impl Live {
     async fn await_next_hops(
         &mut self,
         ids: &[u32],
-        resolved: &mut UnboundedReceiver<Resolved>,
+        neighbours: &mut UnboundedReceiver<NeighbourChange>,
     ) -> Result<()> {
         let deadline = time::Instant::now() + NEXT_HOP_TIMEOUT;
         loop {
@@ -371,8 +417,13 @@ impl Live {
             if missing.is_empty() {
                 return Ok(());
             }
-            match time::timeout_at(deadline, resolved.recv()).await {
-                Ok(Some(resolved)) => self.set_next_hop(&resolved)?,
+            match time::timeout_at(deadline, neighbours.recv()).await {
+                Ok(Some(change)) => {
+                    if let NeighbourChange::Resolved(resolved) = &change {
+                        self.set_next_hop(resolved)?;
+                    }
+                    self.delayed.insert(change.neighbour(), change);
+                }
                 Ok(None) => return Ok(()),
                 Err(_) => {
                     for (id, _) in missing {

@@ -1,4 +1,5 @@
-//! The status of backends beside the file: verdicts of their checks, and overrides of the operator. Pure.
+//! The status of backends beside the file: verdicts of their checks, whether their next hops answer, and overrides
+//! of the operator. Pure.
 //!
 //! The desired state is the file with these laid over it. A backend's share of new flows is what all
 //! of them together leave of its weight.
@@ -21,6 +22,8 @@ pub struct BackendStatus {
     pub overridden: Option<Override>,
     /// How long it has been back, if it came back.
     pub back_for: Option<Duration>,
+    /// Whether its next hop does not answer.
+    pub is_silent: bool,
 }
 
 /// The status of all backends, by their names in the registry.
@@ -72,40 +75,61 @@ impl Layers {
         }
     }
 
-    /// Each backend's share of a pool's new flows.
+    /// Each backend's share of a pool's new flows. A backend whose next hop does not answer has none, unless
+    /// too few were left by that: what takes the way to so many may be the fault of this host or its link, and
+    /// then all are where they were.
     pub fn shares<'p>(&self, pool: &'p Pool) -> BackendShares<'p> {
         let said: Vec<BackendStatus> = pool.backends.iter().map(|one| self.of(pool, one)).collect();
-        let taken_part: Vec<&BackendStatus> = said.iter().filter(|said| !is_out(said)).collect();
-        let up = taken_part
-            .iter()
-            .filter(|said| said.verdict == HealthVerdict::Up);
-        let up = up.count();
-        let asked = taken_part
-            .iter()
-            .filter(|said| said.verdict != HealthVerdict::Unknown)
-            .count();
-        let below = up == 0 || up * 100 < usize::from(pool.min_up) * asked;
-        // A backend that was never checked may be what is missing.
-        let is_known = asked == taken_part.len();
-        let all = below && is_known && pool.below_min_up == BelowMinUp::All;
-        let share = |backend: &Backend, said: &BackendStatus| {
-            let counts = all || !below && said.verdict == HealthVerdict::Up;
-            if is_out(said) || !counts {
-                return 0;
+        let is_lost = |said: &BackendStatus| said.is_silent && said.verdict == HealthVerdict::Up;
+        if said.iter().any(is_lost) {
+            let answering = said.iter().map(|said| BackendStatus {
+                verdict: match is_lost(said) {
+                    true => HealthVerdict::Dead,
+                    false => said.verdict,
+                },
+                ..*said
+            });
+            let without = divide(pool, &answering.collect::<Vec<_>>());
+            if !without.below {
+                return without;
             }
-            let ramp = if all {
-                WHOLE
-            } else {
-                ramp(said, pool.slow_start)
-            };
-            u32::from(weight(backend, said)) * ramp
-        };
-        let backends = pool.backends.iter().zip(&said);
-        let backends = backends.map(|(backend, said)| (backend, share(backend, said)));
-        BackendShares {
-            backends: backends.collect(),
-            below,
         }
+        divide(pool, &said)
+    }
+}
+
+/// The shares of a pool whose backends have this status, in the order of the file.
+fn divide<'p>(pool: &'p Pool, said: &[BackendStatus]) -> BackendShares<'p> {
+    let taken_part: Vec<&BackendStatus> = said.iter().filter(|said| !is_out(said)).collect();
+    let up = taken_part
+        .iter()
+        .filter(|said| said.verdict == HealthVerdict::Up);
+    let up = up.count();
+    let asked = taken_part
+        .iter()
+        .filter(|said| said.verdict != HealthVerdict::Unknown)
+        .count();
+    let below = up == 0 || up * 100 < usize::from(pool.min_up) * asked;
+    // A backend that was never checked may be what is missing.
+    let is_known = asked == taken_part.len();
+    let all = below && is_known && pool.below_min_up == BelowMinUp::All;
+    let share = |backend: &Backend, said: &BackendStatus| {
+        let counts = all || !below && said.verdict == HealthVerdict::Up;
+        if is_out(said) || !counts {
+            return 0;
+        }
+        let ramp = if all {
+            WHOLE
+        } else {
+            ramp(said, pool.slow_start)
+        };
+        u32::from(weight(backend, said)) * ramp
+    };
+    let backends = pool.backends.iter().zip(said);
+    let backends = backends.map(|(backend, said)| (backend, share(backend, said)));
+    BackendShares {
+        backends: backends.collect(),
+        below,
     }
 }
 
@@ -245,6 +269,67 @@ pools:
             whole,
             "they do not count"
         );
+    }
+
+    /// Marks these backends as behind a next hop that does not answer.
+    fn silent(said: [BackendStatus; 4], silent: &[usize]) -> [BackendStatus; 4] {
+        let mut said = said;
+        for index in silent {
+            said[*index].is_silent = true;
+        }
+        said
+    }
+
+    #[test]
+    fn a_backend_behind_a_silent_next_hop_gets_no_new_flows() {
+        let unchecked = pool(false, |_| {});
+        let said = silent(verdicts([Unknown; 4]), &[0, 2]);
+        assert_eq!(shares(&unchecked, &said), (vec![0, 300, 0, 100], false));
+
+        let checked = pool(true, |_| {});
+        let said = silent(verdicts([Up, NotReady, Dead, Up]), &[0, 1, 2]);
+        assert_eq!(shares(&checked, &said), (vec![0, 0, 0, 100], false));
+        let status = layers(&checked, &said).of(&checked, &checked.backends[0]);
+        assert_eq!(status.verdict, Up, "that of its checks");
+    }
+
+    #[test]
+    fn silence_that_would_leave_too_few_changes_nothing() {
+        let all = (vec![100, 300, 100, 100], false);
+        let unchecked = pool(false, |_| {});
+        let said = silent(verdicts([Unknown; 4]), &[0, 1, 2, 3]);
+        assert_eq!(shares(&unchecked, &said), all);
+
+        for below_min_up in [BelowMinUp::Refuse, BelowMinUp::All] {
+            let half = pool(true, |pool| {
+                pool.min_up = 50;
+                pool.below_min_up = below_min_up;
+            });
+            let said = silent(verdicts([Up; 4]), &[0, 1]);
+            assert_eq!(shares(&half, &said), (vec![0, 0, 100, 100], false));
+            let said = silent(verdicts([Up; 4]), &[0, 1, 2]);
+            assert_eq!(shares(&half, &said), all, "one of four would be left");
+            let said = silent(verdicts([Up, Up, Dead, Dead]), &[1]);
+            let whole = (vec![100, 300, 0, 0], false);
+            assert_eq!(shares(&half, &said), whole, "the verdicts hold");
+        }
+
+        let mut drained = silent(verdicts([Unknown; 4]), &[0, 1, 2]);
+        drained[3].overridden = Some(Override::Drain);
+        let rest = (vec![100, 300, 100, 0], false);
+        assert_eq!(
+            shares(&unchecked, &drained),
+            rest,
+            "none but the drained one answers"
+        );
+    }
+
+    /// The first check of a backend that is silent has not ended yet.
+    #[test]
+    fn a_silent_backend_without_a_verdict_counts_for_nothing() {
+        let pool = pool(true, |pool| pool.min_up = 60);
+        let said = silent(verdicts([Up, Up, Unknown, Unknown]), &[2, 3]);
+        assert_eq!(shares(&pool, &said), (vec![100, 300, 0, 0], false));
     }
 
     /// At a start backends have not been checked yet: that is no reason to send flows to all.

@@ -67,6 +67,14 @@ pub struct CheckedBackend {
     pub transitions: u64,
 }
 
+/// How the backends are that the data plane has, by their ids.
+pub struct LiveBackends<'a> {
+    /// Whether one has new flows now.
+    pub serves: &'a dyn Fn(u32) -> bool,
+    /// Whether the next hop of one does not answer.
+    pub is_silent: &'a dyn Fn(u32) -> bool,
+}
+
 /// A verdict that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerdictChange {
@@ -282,13 +290,13 @@ impl Checks {
         self.backends.get(name)
     }
 
-    /// The status of the backends of `config`, by their checks and by these overrides. A backend that has new
-    /// flows now and was never checked stays in until its first check.
+    /// The status of the backends of `config`, by their checks, their next hops and these overrides. A backend
+    /// that has new flows now and was never checked stays in until its first check.
     pub fn layers(
         &self,
         config: &Config,
         ids: &Ids,
-        serves: impl Fn(u32) -> bool,
+        live: &LiveBackends<'_>,
         overrides: &BTreeMap<String, Override>,
     ) -> Layers {
         let now = Instant::now();
@@ -303,12 +311,13 @@ impl Checks {
                 let id = ids.get(Kind::Backend, &name);
                 let stays = pool.health.is_some()
                     && verdict == HealthVerdict::Unknown
-                    && id.is_some_and(&serves);
+                    && id.is_some_and(live.serves);
                 let back = known.and_then(|known| known.back);
                 let said = BackendStatus {
                     verdict: if stays { HealthVerdict::Up } else { verdict },
                     overridden: overrides.get(&name).copied(),
                     back_for: back.map(|back| now - back),
+                    is_silent: id.is_some_and(live.is_silent),
                 };
                 layers.0.insert(name, said);
             }
@@ -398,7 +407,11 @@ pools:
     }
 
     fn verdict(checks: &Checks, config: &Config, serves: bool) -> HealthVerdict {
-        let layers = checks.layers(config, &ids(config), |_| serves, &BTreeMap::new());
+        let live = LiveBackends {
+            serves: &|_| serves,
+            is_silent: &|_| false,
+        };
+        let layers = checks.layers(config, &ids(config), &live, &BTreeMap::new());
         layers.0[ONE].verdict
     }
 

@@ -1,7 +1,7 @@
 //! What a running control plane does between changes: it takes in what checks find, what the operator orders,
 //! and what time does.
 
-use std::{collections::BTreeSet, path::Path, time::Instant};
+use std::{collections::BTreeSet, net::IpAddr, path::Path, time::Instant};
 
 use anyhow::Result;
 
@@ -40,6 +40,8 @@ pub struct Control {
     pub(super) stale: Option<Stale>,
     /// Pools with too few backends up.
     below: BTreeSet<String>,
+    /// Network and address of the next hops that were logged as silent.
+    pub(super) silent_next_hops: BTreeSet<(u16, IpAddr)>,
     pub(super) sources: Sources,
     pub(super) nics: NicState,
     pub(super) mending: Mending,
@@ -138,6 +140,7 @@ impl Control {
             applied_at: Instant::now(),
             stale: None,
             below: BTreeSet::new(),
+            silent_next_hops: BTreeSet::new(),
             nics: NicState::default(),
             mending: Mending::default(),
         };

@@ -1,5 +1,7 @@
 //! The maps and programs of an instance, and the programs' links.
 
+use std::mem;
+
 use anyhow::Result;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -11,8 +13,11 @@ use crate::{
         pins::Pins,
     },
     model::registry::Ids,
-    network::neighbour::Resolved,
+    network::neighbour::NeighbourChange,
 };
+
+/// How many changes of next hops are taken in at once.
+const MAX_CHANGES: usize = 4096;
 
 /// See the module.
 pub struct DataPlane {
@@ -20,8 +25,8 @@ pub struct DataPlane {
     pub(crate) pins: Pins,
     /// The maps.
     pub live: Live,
-    /// Next hops as they resolve and change.
-    pub resolved: UnboundedReceiver<Resolved>,
+    /// Next hops as they resolve and change, and fall silent.
+    pub(crate) neighbours: UnboundedReceiver<NeighbourChange>,
     /// The loaded object.
     pub object: Object,
     /// How the programs run.
@@ -43,11 +48,21 @@ impl DataPlane {
     pub(crate) async fn apply(&mut self, plan: Vec<Operation>, ids: &Ids) -> Result<()> {
         let Self {
             live,
-            resolved,
+            neighbours,
             object,
             ..
         } = self;
-        live.apply(plan, ids, object, resolved).await
+        live.apply(plan, ids, object, neighbours).await
+    }
+
+    /// Waits until something has become of next hops, and takes all of it out; none when nothing can any more.
+    pub async fn neighbour_changes(&mut self) -> Option<Vec<NeighbourChange>> {
+        let delayed = mem::take(&mut self.live.delayed).into_values();
+        let mut changes: Vec<NeighbourChange> = delayed.collect();
+        if changes.is_empty() {
+            self.neighbours.recv_many(&mut changes, MAX_CHANGES).await;
+        }
+        (!changes.is_empty()).then_some(changes)
     }
 
     /// Lets the new links outlive the process; until then they end with it.

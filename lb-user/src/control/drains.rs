@@ -115,6 +115,7 @@ pools:
             verdict,
             overridden,
             back_for: None,
+            is_silent: false,
         };
         Layers([(NAME.to_owned(), said)].into())
     }

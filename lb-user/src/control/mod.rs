@@ -5,7 +5,7 @@
 //! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and [`operator`].
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
-//! the interfaces, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
+//! the interfaces, `next_hop_watch` the next hops, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
 //! [`persisted_state`] outlives the process. [`reclaim`] frees ids of what is configured no more.
 
 pub mod applied;
@@ -27,6 +27,7 @@ pub mod evictions;
 pub mod maglev_tables;
 pub mod mend;
 pub(crate) mod network_setup;
+mod next_hop_watch;
 mod nic_watch;
 pub mod operator;
 pub mod persisted_state;

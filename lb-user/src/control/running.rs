@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use super::{
     applied::Applied,
     backend_weights::Layers,
-    checks::Checks,
+    checks::{Checks, LiveBackends},
     data_plane::DataPlane,
     desired::{Attachment, table},
     ending::Ending,
@@ -253,20 +253,31 @@ impl Running {
             .places
             .iter()
             .filter(|(_, place)| place.is_there);
-        let status = |place: &Attachment| InterfaceStatus {
+        let status = |network: &str, place: &Attachment| InterfaceStatus {
             mode: self.data_plane.mode.to_string(),
             carrier: place.nic.running,
+            unreachable: self
+                .network_id(network)
+                .map_or_else(BTreeSet::new, |id| self.data_plane.live.silent_in(id)),
         };
         places
-            .map(|(network, place)| (network.clone(), status(place)))
+            .map(|(network, place)| (network.clone(), status(network, place)))
             .collect()
+    }
+
+    fn network_id(&self, network: &str) -> Option<u16> {
+        let id = self.applied.ids.get(Kind::Network, network)?;
+        u16::try_from(id).ok()
     }
 
     /// The status of the backends of `config`, with these overrides.
     pub fn layers(&self, config: &Config, overrides: &BTreeMap<String, Override>) -> Layers {
-        let serves = |id| self.serves(id);
+        let live = LiveBackends {
+            serves: &|id| self.serves(id),
+            is_silent: &|id| self.data_plane.live.is_silent(id),
+        };
         self.checks
-            .layers(config, &self.applied.ids, serves, overrides)
+            .layers(config, &self.applied.ids, &live, overrides)
     }
 
     /// Whether a backend has new flows.

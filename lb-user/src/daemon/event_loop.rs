@@ -77,12 +77,8 @@ impl EventLoop<'_> {
                     // What came of it has been logged.
                     let _said = control.reload(None, None, Some("SIGHUP".to_owned())).await;
                 }
-                Some(neighbour) = control.running.data_plane.resolved.recv() => {
-                    if let Err(error) = control.running.data_plane.live.set_next_hop(&neighbour) {
-                        tracing::error!(
-                            "write a next hop to the maps: {error:#}; frames go where they went before"
-                        );
-                    }
+                Some(changes) = control.running.data_plane.neighbour_changes() => {
+                    said(control.note_next_hops(&changes));
                 }
                 1.. = control.running.checks.reports.recv_many(&mut reports, MAX_REPORTS) => {
                     said(control.take_reports(reports.drain(..)));

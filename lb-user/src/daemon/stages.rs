@@ -22,7 +22,7 @@ use crate::{
         backend_weights::Layers,
         cell_peers::Heard,
         change::{ANOTHER, Change, Wanted, first_port},
-        checks::Checks,
+        checks::{Checks, LiveBackends},
         data_plane::DataPlane,
         desired::Attachment,
         ending::Ending,
@@ -44,7 +44,7 @@ use crate::{
     flows::{Expiry, idle::Policy, log::Reporter},
     host::neighbours,
     model::registry::Ids,
-    network::{cell::Cell, changes, link::Link, neighbour::Resolved},
+    network::{cell::Cell, changes, link::Link, neighbour::NeighbourChange},
     proxy::{Accounts, Counts, Legs, Listeners, Shares},
     system::systemd,
 };
@@ -157,8 +157,8 @@ struct Networks {
     mode: Mode,
     /// What remains to be changed, by what is known of backends at the start.
     change: Change,
-    report: UnboundedSender<Resolved>,
-    resolved: UnboundedReceiver<Resolved>,
+    report: UnboundedSender<NeighbourChange>,
+    neighbours: UnboundedReceiver<NeighbourChange>,
 }
 
 impl<'a> Found<'a> {
@@ -223,10 +223,10 @@ impl<'a> Found<'a> {
         if mode == Mode::Generic && switches.is_none() {
             change = self.change_in(mode)?;
         }
-        let (report, mut resolved) = mpsc::unbounded_channel();
+        let (report, mut changes) = mpsc::unbounded_channel();
         let steps = change.take_network_steps();
         let ids = change.ids();
-        let applied = self.live.apply(steps, ids, &self.object, &mut resolved);
+        let applied = self.live.apply(steps, ids, &self.object, &mut changes);
         self.start.runtime.block_on(applied)?;
         systemd::is_alive();
         if switches.is_none() {
@@ -237,7 +237,7 @@ impl<'a> Found<'a> {
             mode,
             change,
             report,
-            resolved,
+            neighbours: changes,
         })
     }
 
@@ -253,10 +253,14 @@ impl<'a> Found<'a> {
     }
 
     fn layers(&self) -> Layers {
-        let serves = |id| self.current.serves(id);
+        let live = LiveBackends {
+            serves: &|id| self.current.serves(id),
+            // No thread follows next hops yet.
+            is_silent: &|_| false,
+        };
         let overrides = &self.start.state.overrides;
         self.checks
-            .layers(&self.config, &self.ids, serves, overrides)
+            .layers(&self.config, &self.ids, &live, overrides)
     }
 
     /// Starts the threads: of next hops, checks, shared VIPs, and the end of flows.
@@ -278,7 +282,7 @@ impl<'a> Found<'a> {
             mode,
             change,
             report,
-            resolved,
+            neighbours: changed,
         } = networks;
         let (pins, reporter) = (start.pins, &start.reporter);
         let ids = change.ids().clone().with_tables_of(&ids);
@@ -311,7 +315,7 @@ impl<'a> Found<'a> {
         let data_plane = DataPlane {
             pins: pins.clone(),
             live,
-            resolved,
+            neighbours: changed,
             object,
             mode,
             links,

@@ -21,7 +21,7 @@ use crate::{
     model::registry::{Ids, Kind},
     network::{
         cell,
-        neighbour::{self, Inquiry, MAX_INQUIRIES, Resolved, Side},
+        neighbour::{self, Inquiry, MAX_INQUIRIES, NeighbourChange, Side},
     },
     proxy::{Acceptors, Accounts, Listeners, PortLeases, Tables},
 };
@@ -32,7 +32,7 @@ pub(super) fn resolve(
     desired: &Desired,
     ids: &Ids,
     pins: &Pins,
-    report: &UnboundedSender<Resolved>,
+    report: &UnboundedSender<NeighbourChange>,
 ) -> Result<(BTreeMap<u16, Neighbours>, NextHops)> {
     let mut ways = BTreeMap::new();
     let mut neighbours = BTreeMap::new();

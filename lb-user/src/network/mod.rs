@@ -11,4 +11,5 @@ pub mod neighbour;
 pub mod nic;
 mod offload;
 pub mod raw;
+mod silence;
 mod sysctl;

@@ -2,8 +2,9 @@
 //! host does it where the network has its addresses.
 //!
 //! Traffic that bypasses the kernel does not keep its neighbours fresh, so the thread makes the kernel use
-//! them again and again (`NTF_USE`): a fresh one costs nothing, a stale one is probed. Others are resolved
-//! once, when an inquiry comes for one.
+//! them every second (`NTF_USE`): a fresh one costs nothing, a stale one is probed. In a cell each is stale by
+//! then (`sysctl`), so one that does not answer is noticed within two seconds; in the host's own namespace the
+//! host's times hold. Others are resolved once, when an inquiry comes for one.
 //!
 //! The kernel's table is one for all namespaces. In a cell the entries of the targets are exempt from its
 //! limits and its garbage collection (`NTF_EXT_LEARNED`), so they are there also when others fill it; probes
@@ -18,17 +19,19 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use lb_common::addr::Mac;
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use rtnetlink::{
     Handle, MulticastGroup, new_connection, new_multicast_connection,
-    packet_core::NetlinkPayload,
+    packet_core::{NetlinkMessage, NetlinkPayload},
     packet_route::{
         AddressFamily, RouteNetlinkMessage,
         neighbour::{
             NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
         },
     },
+    sys::AsyncSocket as _,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -39,12 +42,11 @@ use super::{
     cell_thread,
     garp_listener::{self, Ears, Registered},
     link,
+    silence::Silence,
 };
 
-/// How often an unresolved neighbour is solicited.
+/// How often every target is used, and an unresolved one solicited.
 const ASK: Duration = Duration::from_secs(1);
-/// Every how many of these rounds the resolved ones are refreshed.
-const REFRESH_ROUNDS: u32 = 5;
 
 /// Inquiries that wait for their turn; more are dropped.
 pub const MAX_INQUIRIES: usize = 256;
@@ -52,6 +54,9 @@ pub const MAX_INQUIRIES: usize = 256;
 const ASKED_FOR: Duration = Duration::from_secs(10);
 const MAX_ASKED: usize = 1024;
 
+/// Room for events that wait, in bytes, which the kernel doubles: all targets become stale at about the same time,
+/// and an event takes less than 1 KiB.
+const EVENT_BYTES: usize = 1 << 20;
 /// Pause between two whole reads because events were lost.
 const REREAD: Duration = Duration::from_millis(100);
 /// Pause after netlink has failed.
@@ -66,6 +71,32 @@ pub struct Resolved {
     pub address: IpAddr,
     /// Its MAC.
     pub mac: Mac,
+}
+
+/// What has become of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeighbourChange {
+    /// It has answered: it is new, has another MAC, or was silent.
+    Resolved(Resolved),
+    /// It does not answer any more, or never has.
+    Silent {
+        /// Id of its network.
+        network: u16,
+        /// Its address.
+        address: IpAddr,
+    },
+}
+
+impl NeighbourChange {
+    /// Id of its network, and its address.
+    pub const fn neighbour(&self) -> (u16, IpAddr) {
+        match *self {
+            Self::Resolved(Resolved {
+                network, address, ..
+            })
+            | Self::Silent { network, address } => (network, address),
+        }
+    }
 }
 
 /// Where the neighbours of a network are.
@@ -89,9 +120,9 @@ pub struct Inquiry {
     pub answers: mpsc::Sender<Resolved>,
 }
 
-/// Starts the thread that resolves `targets` on `side` and reports every new or changed MAC, and answers the
-/// inquiry. When the targets change, all that are known are reported anew. It ends with the process, or when
-/// the receiver of the reports or the sender of the targets is gone.
+/// Starts the thread that resolves `targets` on `side`, reports every new or changed MAC and which of them do
+/// not answer, and answers the inquiry. When the targets change, all that is known is reported anew. It ends
+/// with the process, or when the receiver of the reports or the sender of the targets is gone.
 ///
 /// # Errors
 ///
@@ -100,7 +131,7 @@ pub fn resolve(
     side: Side,
     network: u16,
     mut targets: watch::Receiver<BTreeSet<IpAddr>>,
-    report: mpsc::UnboundedSender<Resolved>,
+    report: mpsc::UnboundedSender<NeighbourChange>,
     mut inquiry: Inquiry,
 ) -> Result<()> {
     // A host's own table receives it.
@@ -137,7 +168,7 @@ fn run(
     network: u16,
     hears: Option<&Ears>,
     targets: &mut watch::Receiver<BTreeSet<IpAddr>>,
-    report: &mpsc::UnboundedSender<Resolved>,
+    report: &mpsc::UnboundedSender<NeighbourChange>,
     Inquiry { questions, answers }: &mut Inquiry,
 ) -> Result<()> {
     cell_thread::runtime()?.block_on(async {
@@ -145,8 +176,11 @@ fn run(
         let (connection, handle, _) = new_connection().context("open a netlink socket")?;
         tokio::spawn(connection);
         let groups = [MulticastGroup::Link, MulticastGroup::Neigh];
-        let (connection, _handle, mut events) =
+        let (mut connection, _handle, mut events) =
             new_multicast_connection(&groups).context("open a netlink socket for events")?;
+        let socket = connection.socket_mut().socket_mut();
+        // Without it all is read anew more often.
+        let _refused = setsockopt(socket, RcvBufForce, &EVENT_BYTES);
         tokio::spawn(connection);
         let Some(link) = link::find(&handle, &side.interface).await? else {
             // One will come: cells and NICs are made anew.
@@ -161,6 +195,7 @@ fn run(
             is_cell: side.cell.is_some(),
             targets: targets.borrow_and_update().clone(),
             known: BTreeMap::new(),
+            silence: Silence::default(),
             has_lost: false,
             report,
             asked: BTreeMap::new(),
@@ -172,12 +207,11 @@ fn run(
         let mut rereads = time::interval(REREAD);
         rereads.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut rounds = time::interval(ASK);
-        let mut round = 0u32;
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !report.is_closed() {
             tokio::select! {
                 _ = rounds.tick() => {
-                    watch.ask(round.is_multiple_of(REFRESH_ROUNDS)).await?;
-                    round = round.wrapping_add(1);
+                    watch.ask().await?;
                     watch.asked.retain(|_, at| at.elapsed() < ASKED_FOR);
                     watch.find_moved().await;
                 }
@@ -188,11 +222,9 @@ fn run(
                 }
                 changed = targets.changed() => {
                     if changed.is_err() { return Ok(()); }
-                    watch.targets = targets.borrow_and_update().clone();
-                    // A known one may be the next hop of a new backend.
-                    watch.known.clear();
+                    watch.follow(targets.borrow_and_update().clone());
                     watch.read_all().await?;
-                    watch.ask(false).await?;
+                    watch.ask().await?;
                 }
                 _ = rereads.tick(), if watch.has_lost => {
                     tracing::warn!(network, "events of neighbours were lost: all are read anew");
@@ -200,8 +232,13 @@ fn run(
                     watch.read_all().await?;
                 }
                 event = events.next() => {
-                    let (message, _) = event.ok_or_else(|| anyhow!("the netlink socket was closed"))?;
-                    if watch.is_over(message.payload) { return Ok(()); }
+                    let first = event.ok_or_else(|| anyhow!("the netlink socket was closed"))?;
+                    // All that wait, before anything is done about them: an overrun may be among the last ones.
+                    let mut next = Some(first);
+                    while let Some((message, _)) = next {
+                        if watch.is_over(message) { return Ok(()); }
+                        next = events.next().now_or_never().flatten();
+                    }
                     watch.remove_strays().await;
                 }
             }
@@ -217,9 +254,11 @@ struct Watch<'a> {
     is_cell: bool,
     targets: BTreeSet<IpAddr>,
     known: BTreeMap<IpAddr, Mac>,
+    /// Which targets do not answer.
+    silence: Silence,
     /// Whether events were lost (`ENOBUFS`) since all was read.
     has_lost: bool,
-    report: &'a mpsc::UnboundedSender<Resolved>,
+    report: &'a mpsc::UnboundedSender<NeighbourChange>,
     /// The addresses of inquiries, and when each was made.
     asked: BTreeMap<IpAddr, Instant>,
     answers: &'a mpsc::Sender<Resolved>,
@@ -232,10 +271,20 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Takes an event in; returns whether it was the end of the interface.
-    fn is_over(&mut self, event: NetlinkPayload<RouteNetlinkMessage>) -> bool {
-        match event {
+    fn is_over(&mut self, event: NetlinkMessage<RouteNetlinkMessage>) -> bool {
+        // A socket has removed the entry, ours or another one: that is called a failure, too.
+        let is_removal = event.header.port_number != 0;
+        match event.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(neighbour)) => {
                 self.note(&neighbour);
+                if !is_removal {
+                    self.note_failure(&neighbour);
+                }
+            }
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(neighbour)) => {
+                if let Some(address) = address(&neighbour, self.ifindex) {
+                    self.silence.note_removal(address);
+                }
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) => {
                 return link.header.index == self.ifindex;
@@ -246,12 +295,24 @@ impl Watch<'_> {
         false
     }
 
-    /// Makes the kernel resolve what is not known, and with `all` probe what has become stale.
-    async fn ask(&self, all: bool) -> Result<()> {
+    /// From now on these are the targets.
+    fn follow(&mut self, targets: BTreeSet<IpAddr>) {
+        self.silence.retain(&targets);
+        self.targets = targets;
+        // A known one may be the next hop of a new backend. One that is silent must answer first.
+        let silence = &self.silence;
+        self.known.retain(|address, _| silence.has(*address));
+        for address in silence.all() {
+            self.send(NeighbourChange::Silent {
+                network: self.network,
+                address,
+            });
+        }
+    }
+
+    /// Makes the kernel resolve what is not known, and probe what has become stale.
+    async fn ask(&self) -> Result<()> {
         for &target in &self.targets {
-            if !all && self.known.contains_key(&target) {
-                continue;
-            }
             self.use_it(target)
                 .await
                 .with_context(|| format!("ask for neighbour {target}"))?;
@@ -343,7 +404,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Reports a neighbour whose MAC is new. One that stops answering keeps its last MAC.
+    /// Reports a neighbour whose MAC is new, or which was silent. One that stops answering keeps its last MAC.
     fn note(&mut self, message: &NeighbourMessage) {
         let Some(address) = address(message, self.ifindex) else {
             return;
@@ -363,17 +424,45 @@ impl Watch<'_> {
                 mac,
             });
         }
-        if !self.targets.contains(&address) || self.known.get(&address) == Some(&mac) {
+        if !self.targets.contains(&address) {
+            return;
+        }
+        let is_new = self.known.get(&address) != Some(&mac);
+        let was_silent = self.silence.has(address);
+        self.silence
+            .note_valid(address, is_new || is_answer(message));
+        if !is_new && (!was_silent || self.silence.has(address)) {
             return;
         }
         self.known.insert(address, mac);
         tracing::debug!(network = self.network, %address, %mac, "neighbour resolved");
-        // The receiver is gone: the loop ends at its next round.
-        let _closed = self.report.send(Resolved {
+        self.send(NeighbourChange::Resolved(Resolved {
             network: self.network,
             address,
             mac,
-        });
+        }));
+    }
+
+    /// Reports a target that the kernel has given up.
+    fn note_failure(&mut self, message: &NeighbourMessage) {
+        if message.header.state != NeighbourState::Failed {
+            return;
+        }
+        let target = address(message, self.ifindex).filter(|one| self.targets.contains(one));
+        if let Some(address) = target
+            && self.silence.note_failure(address)
+        {
+            tracing::debug!(network = self.network, %address, "neighbour does not answer");
+            self.send(NeighbourChange::Silent {
+                network: self.network,
+                address,
+            });
+        }
+    }
+
+    fn send(&self, change: NeighbourChange) {
+        // The receiver is gone: the loop ends at its next round.
+        let _closed = self.report.send(change);
     }
 }
 
@@ -422,6 +511,12 @@ fn address(message: &NeighbourMessage, ifindex: u32) -> Option<IpAddr> {
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(found)) => Some((*found).into()),
         _ => None,
     })
+}
+
+/// Whether the neighbour has just shown that it is there, rather than that another station spoke of it.
+fn is_answer(message: &NeighbourMessage) -> bool {
+    let state = &message.header.state;
+    matches!(state, NeighbourState::Reachable | NeighbourState::Permanent)
 }
 
 /// The MAC of a neighbour, if it is valid.

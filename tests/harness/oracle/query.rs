@@ -192,6 +192,8 @@ pub struct Backend {
     pub share: f64,
     /// MAC of the next hop, once it is known.
     pub next_hop: Option<String>,
+    /// Its verdict, and what overrules it: `dead, unreachable`.
+    pub state: String,
 }
 
 /// One line of `lb flows`.

@@ -14,7 +14,10 @@ use lb_user::{
     },
     dataplane::{attach::Mode, maps::Maps, object::Object, pins::Pins},
     model::{registry::Ids, snat::SnatSlot},
-    network::{link::Link, neighbour::Resolved},
+    network::{
+        link::Link,
+        neighbour::{NeighbourChange, Resolved},
+    },
 };
 use tokio::{runtime::Builder, sync::mpsc};
 
@@ -66,14 +69,14 @@ pub(crate) fn fill(
     let (report, mut resolved) = mpsc::unbounded_channel();
     for (id, backend) in desired.backends.iter().filter(|_| resolve) {
         let address = desired.next_hops[id];
-        report.send(Resolved {
+        report.send(NeighbourChange::Resolved(Resolved {
             network: backend.network,
             address,
             mac: match address {
                 IpAddr::V4(address) => node_mac(address),
                 IpAddr::V6(address) => node_mac6(address),
             },
-        })?;
+        }))?;
     }
     drop(report);
     let runtime = Builder::new_current_thread().enable_time().build()?;

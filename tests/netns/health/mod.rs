@@ -1,8 +1,9 @@
-//! Backends that are checked, that flap and that die.
+//! Backends that are checked, that flap, that die and that vanish.
 
 mod carrier;
 mod dies;
 mod flap;
 mod probe;
+mod silent;
 mod sweep;
 pub(crate) mod verdicts;

@@ -98,7 +98,7 @@ fn config(topology: &Topology) -> Config {
 }
 
 /// The ids in the tables of all pools.
-fn backends(tables: &RawMap) -> Result<BTreeSet<Vec<u8>>> {
+pub(super) fn backends(tables: &RawMap) -> Result<BTreeSet<Vec<u8>>> {
     let content = tables.take()?.into_iter();
     // Place and index; at index 0 is the size.
     let entries = content.filter(|(key, _)| key.len() == 8 && key[4..] != [0; 4]);

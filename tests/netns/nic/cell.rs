@@ -12,7 +12,7 @@ use lb_tests::{
 };
 
 /// A backend that changes its MAC in silence is found again in this time.
-const MOVED: Duration = Duration::from_secs(40);
+const MOVED: Duration = Duration::from_secs(10);
 
 #[privileged_test]
 fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
@@ -67,8 +67,12 @@ fn a_cell_holds_its_networks_addresses_and_forwards_nothing() -> Result<()> {
             ("net.ipv4.conf.cell.arp_accept", "0"),
             ("net.ipv4.conf.all.drop_gratuitous_arp", "0"),
             ("net.ipv4.conf.cell.drop_gratuitous_arp", "0"),
-            ("net.ipv4.neigh.cell.base_reachable_time_ms", "5000"),
-            ("net.ipv4.neigh.cell.delay_first_probe_time", "1"),
+            ("net.ipv4.neigh.cell.base_reachable_time_ms", "600"),
+            ("net.ipv4.neigh.cell.delay_first_probe_time", "0"),
+            ("net.ipv4.neigh.cell.retrans_time_ms", "300"),
+            ("net.ipv4.neigh.cell.ucast_solicit", "2"),
+            ("net.ipv4.neigh.cell.mcast_resolicit", "1"),
+            ("net.ipv4.neigh.cell.mcast_solicit", "1"),
         ] {
             let found = inside(&topology, network, &format!("sysctl -n {key}"))?;
             assert_eq!(found.trim(), value, "{network}: {key}");

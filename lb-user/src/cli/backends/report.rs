@@ -22,7 +22,8 @@ pub(in crate::cli) struct BackendsReport {
 pub(super) struct BackendReport {
     #[serde(flatten)]
     pub(super) line: BackendLine,
-    /// As in the table: the verdict of the checks, and what overrules it.
+    /// As in the table: the verdict of the checks, and what overrules it: `unreachable` if the next hop does not
+    /// answer, and what the operator has ordered.
     pub(super) state: String,
     /// What the control plane knows; null if none reports it.
     pub(super) health: Option<HealthReport>,

@@ -20,7 +20,7 @@ use tokio::{
 use super::{addresses, *};
 use crate::network::{
     cell_thread, garp_listener, namespace,
-    neighbour::{self, Inquiry, Resolved, Side},
+    neighbour::{self, Inquiry, NeighbourChange, Resolved, Side},
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -204,7 +204,9 @@ fn a_cell_gets_ipv6_and_follows_its_nic_and_loses_it() {
             ("conf/cell/forwarding", "0"),
             ("conf/cell/addr_gen_mode", "1"),
             ("conf/cell/ndisc_notify", "1"),
-            ("neigh/cell/base_reachable_time_ms", "5000"),
+            ("neigh/cell/base_reachable_time_ms", "600"),
+            ("neigh/cell/delay_first_probe_time", "0"),
+            ("neigh/cell/retrans_time_ms", "300"),
         ] {
             assert_eq!(lab.sysctl(&format!("ipv6/{key}")), value, "{key}");
         }
@@ -293,13 +295,14 @@ fn an_ipv6_neighbour_is_resolved_and_followed() {
             mac,
         };
         cell_thread::runtime().unwrap().block_on(async {
+            let reported = |mac| Some(NeighbourChange::Resolved(at(mac)));
             let first = timeout(LIMIT, resolved.recv()).await;
-            assert_eq!(first.expect("in time"), Some(at(outer.mac)));
+            assert_eq!(first.expect("in time"), reported(outer.mac));
 
             let second = Mac::new([2, 0, 0, 0, 0x77, 1]);
             lab.move_node(&outer, second);
             let told = timeout(LIMIT, resolved.recv()).await;
-            assert_eq!(told.expect("in time"), Some(at(second)));
+            assert_eq!(told.expect("in time"), reported(second));
 
             lab.set_node("ndisc_notify", "0");
             let third = Mac::new([2, 0, 0, 0, 0x77, 2]);
@@ -307,7 +310,51 @@ fn an_ipv6_neighbour_is_resolved_and_followed() {
             asks.send(node).await.unwrap();
             let answer = timeout(LIMIT, answered.recv()).await;
             assert_eq!(answer.expect("in time"), Some(at(third)));
-            assert_eq!(resolved.recv().await, Some(at(third)));
+            assert_eq!(resolved.recv().await, reported(third));
+        });
+    });
+}
+
+/// Also where nothing checks it.
+#[test]
+#[ignore = "needs CAP_NET_ADMIN and CAP_SYS_ADMIN"]
+fn an_ipv6_neighbour_that_does_not_answer_is_silent_until_it_does() {
+    Lab::run("silent", |lab| {
+        let outer = lab.build();
+        lab.become_node(&outer);
+        let node: IpAddr = NODE.parse().unwrap();
+        let (_targets, followed) = watch::channel(BTreeSet::from([node]));
+        let (report, mut changes) = mpsc::unbounded_channel();
+        let (_asks, questions) = mpsc::channel(1);
+        let (answers, _answered) = mpsc::channel(1);
+        let side = Side {
+            cell: Some(lab.cell.name.clone()),
+            interface: INNER.to_owned(),
+        };
+        let inquiry = Inquiry { questions, answers };
+        neighbour::resolve(side, 3, followed, report, inquiry).unwrap();
+        let resolved = NeighbourChange::Resolved(Resolved {
+            network: 3,
+            address: node,
+            mac: outer.mac,
+        });
+        let silent = NeighbourChange::Silent {
+            network: 3,
+            address: node,
+        };
+        cell_thread::runtime().unwrap().block_on(async {
+            let first = timeout(LIMIT, changes.recv()).await;
+            assert_eq!(first.expect("in time"), Some(resolved));
+            let quiet = timeout(LIMIT, changes.recv()).await;
+            assert!(quiet.is_err(), "it answers: {quiet:?}");
+
+            lab.set_node("disable_ipv6", "1");
+            let gone = timeout(LIMIT, changes.recv()).await;
+            assert_eq!(gone.expect("in time"), Some(silent));
+
+            lab.become_node(&outer);
+            let back = timeout(LIMIT, changes.recv()).await;
+            assert_eq!(back.expect("in time"), Some(resolved));
         });
     });
 }

@@ -244,11 +244,12 @@ pub struct ControlStatus {
 }
 
 impl ControlStatus {
-    /// How many backends of each pool take new flows.
+    /// How many backends of each pool take new flows, without those that stand by.
     #[must_use]
     pub fn pools(&self) -> BTreeMap<&str, UpCount> {
         let mut pools = BTreeMap::<&str, UpCount>::new();
-        for backend in self.backends.iter().filter(|backend| !backend.retired) {
+        let counted = |backend: &&BackendHealth| !backend.retired && !backend.stands_by();
+        for backend in self.backends.iter().filter(counted) {
             let count = pools.entry(&backend.pool).or_default();
             count.of += 1;
             count.up += usize::from(backend.is_up());
@@ -369,6 +370,9 @@ pub struct BackendHealth {
     pub drain_seconds: Option<u64>,
     /// Whether it is configured no more, and only finishes its flows.
     pub retired: bool,
+    /// Whether it gets new flows only as long as too few of the others are up; a control plane of before reports none.
+    #[serde(default)]
+    pub backup: bool,
 }
 
 impl BackendHealth {
@@ -384,6 +388,12 @@ impl BackendHealth {
     pub fn is_good(&self) -> bool {
         let is_known_good = !self.checked || self.verdict == HealthVerdict::Up;
         !self.retired && !self.is_out() && is_known_good
+    }
+
+    /// Whether it is a backup that could take new flows, and needs not.
+    #[must_use]
+    pub fn stands_by(&self) -> bool {
+        self.backup && self.is_good() && self.effective_weight == 0
     }
 
     /// Whether the operator has taken it out.
@@ -527,6 +537,7 @@ mod tests {
             transitions: 0,
             drain_seconds: None,
             retired: false,
+            backup: false,
         };
         // The first step of a slow start is a share.
         assert!(backend(HealthVerdict::Up, 5).is_up());

@@ -105,6 +105,9 @@ fn state(health: &BackendHealth, is_unreachable: bool) -> String {
         Some(Override::Weight { weight }) => state.push_str(&format!(", weight {weight}")),
         Some(Override::Enable) | None => {}
     }
+    if health.backup {
+        state.push_str(", backup");
+    }
     if health.retired {
         state.push_str(", removed");
     }
@@ -235,6 +238,11 @@ mod tests {
             "up, weight 7"
         );
         assert_eq!(of(None, true), "up, removed");
+        let backup = BackendHealth {
+            backup: true,
+            ..health(1, HealthVerdict::Up)
+        };
+        assert_eq!(state(&backup, false), "up, backup");
         let unchecked = BackendHealth {
             checked: false,
             ..health(1, HealthVerdict::Unknown)
@@ -296,6 +304,7 @@ mod tests {
                 "transitions": 0,
                 "drain_seconds": null,
                 "retired": false,
+                "backup": false,
             })
         );
     }

@@ -331,7 +331,7 @@ services:
                 r#""snat":[{"address":"10.0.0.1","first_port":1024,"ports":56320}],"#,
                 r#""reject":false,"max_flows":null,"half_open":8192,"udp_flows":8192,"mss":null}],"#,
                 r#""pools":[{"name":"p","network":"mgmt","backends":["#,
-                r#"{"name":"10.0.0.2:80","address":"10.0.0.2","port":80,"weight":1}],"proxy_protocol":null,"#,
+                r#"{"name":"10.0.0.2:80","address":"10.0.0.2","port":80,"weight":1,"backup":false}],"proxy_protocol":null,"#,
                 r#""health":{"check":{"https":{"sni":"api","ca":null,"#,
                 r#""path":"/readyz","host":null,"status":[200,299]}},"port":null,"#,
                 r#""interval":"5s","timeout":"3s","rise":2,"fall":3,"fast_interval":"1s","#,

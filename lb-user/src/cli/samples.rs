@@ -22,6 +22,7 @@ pub(super) fn backend(id: u32, pool: &str, verdict: HealthVerdict) -> BackendHea
         transitions: 0,
         drain_seconds: None,
         retired: false,
+        backup: false,
     }
 }
 

@@ -211,10 +211,11 @@ fn pool(pool: &Pool) -> io::Result<Keys> {
             address,
             port,
             weight,
+            backup,
         } = backend;
         let tuple = SocketAddr::new(*address, *port).to_string();
         let name = Some(name).filter(|name| **name != tuple);
-        json!({ "address": tuple, "name": name, "weight": weight })
+        json!({ "address": tuple, "name": name, "weight": weight, "backup": backup })
     });
     keys.insert("backends".to_owned(), backends.collect());
     keys.insert("min_up".to_owned(), format!("{}%", pool.min_up).into());

@@ -258,6 +258,9 @@ pub struct Backend {
     pub port: u16,
     /// Its share of new flows in relation to the other backends, 1 to 256; default 1.
     pub weight: u16,
+    /// Whether it gets new flows only as long as too few of the others are up; not in a configuration of before.
+    #[serde(default)]
+    pub backup: bool,
 }
 
 /// What clients of one network can reach.

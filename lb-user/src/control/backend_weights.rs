@@ -75,27 +75,55 @@ impl Layers {
         }
     }
 
-    /// Each backend's share of a pool's new flows. A backend whose next hop does not answer has none, unless
-    /// too few were left by that: what takes the way to so many may be the fault of this host or its link, and
-    /// then all are where they were.
+    /// Each backend's share of a pool's new flows. Of these views of the pool the first one counts in which enough
+    /// backends are up:
+    ///
+    /// 1. those alone that are no `backup`, less those whose next hop does not answer;
+    /// 2. all of them, less those;
+    /// 3. as 1, and 4. as 2, whether next hops answer or not: what takes the way to so many may be the fault of this
+    ///    host or its link.
     pub fn shares<'p>(&self, pool: &'p Pool) -> BackendShares<'p> {
         let said: Vec<BackendStatus> = pool.backends.iter().map(|one| self.of(pool, one)).collect();
-        let is_lost = |said: &BackendStatus| said.is_silent && said.verdict == HealthVerdict::Up;
-        if said.iter().any(is_lost) {
-            let answering = said.iter().map(|said| BackendStatus {
-                verdict: match is_lost(said) {
-                    true => HealthVerdict::Dead,
-                    false => said.verdict,
-                },
-                ..*said
-            });
-            let without = divide(pool, &answering.collect::<Vec<_>>());
-            if !without.below {
-                return without;
-            }
-        }
-        divide(pool, &said)
+        let has_backup = pool.backends.iter().any(|backend| backend.backup);
+        let has_lost = said.iter().any(is_lost);
+        let views = strict_first(has_lost).flat_map(|without_lost| {
+            strict_first(has_backup).map(move |without_backup| (without_lost, without_backup))
+        });
+        let mut shares = views.map(|view| divide(pool, &seen(pool, &said, view)));
+        let enough = shares.find(|shares| !shares.below);
+        enough.unwrap_or_else(|| divide(pool, &said))
     }
+}
+
+/// The ways to take something that `exists`: without it first.
+fn strict_first(exists: bool) -> impl Iterator<Item = bool> {
+    exists.then_some(true).into_iter().chain([false])
+}
+
+/// The status of the backends in a view of [`Layers::shares`].
+fn seen(
+    pool: &Pool,
+    said: &[BackendStatus],
+    (without_lost, without_backup): (bool, bool),
+) -> Vec<BackendStatus> {
+    let backends = pool.backends.iter().zip(said);
+    let seen = backends.map(|(backend, said)| BackendStatus {
+        verdict: match without_lost && is_lost(said) {
+            true => HealthVerdict::Dead,
+            false => said.verdict,
+        },
+        overridden: match without_backup && backend.backup {
+            true => Some(Override::Drain),
+            false => said.overridden,
+        },
+        ..*said
+    });
+    seen.collect()
+}
+
+/// Whether it would be up if its next hop answered.
+fn is_lost(said: &BackendStatus) -> bool {
+    said.is_silent && said.verdict == HealthVerdict::Up
 }
 
 /// The shares of a pool whose backends have this status, in the order of the file.
@@ -322,6 +350,55 @@ pools:
             rest,
             "none but the drained one answers"
         );
+    }
+
+    /// The last of four is a backup.
+    fn with_backup(checked: bool, change: impl FnOnce(&mut Pool)) -> Pool {
+        pool(checked, |pool| {
+            pool.backends[3].backup = true;
+            change(pool);
+        })
+    }
+
+    #[test]
+    fn a_backup_has_new_flows_as_long_as_too_few_others_are_up() {
+        let pool = with_backup(true, |_| {});
+        let alone = (vec![0, 0, 0, 100], false);
+        let said = verdicts([Dead, NotReady, Dead, Up]);
+        assert_eq!(shares(&pool, &said), alone);
+        let said = verdicts([Dead, NotReady, Up, Up]);
+        assert_eq!(shares(&pool, &said), (vec![0, 0, 100, 0], false));
+        let mut said = verdicts([Up; 4]);
+        said[..3]
+            .iter_mut()
+            .for_each(|said| said.overridden = Some(Override::Drain));
+        assert_eq!(shares(&pool, &said), alone);
+        said[3].overridden = Some(Override::Disable);
+        assert_eq!(shares(&pool, &said), (vec![0; 4], true));
+
+        let unchecked = with_backup(false, |_| {});
+        assert_eq!(shares(&unchecked, &[]), (vec![100, 300, 100, 0], false));
+    }
+
+    #[test]
+    fn a_backup_helps_out_below_min_up() {
+        let pool = with_backup(true, |pool| pool.min_up = 50);
+        let said = verdicts([Up, Dead, Dead, Up]);
+        assert_eq!(shares(&pool, &said), (vec![100, 0, 0, 100], false));
+        let said = verdicts([Up, Up, Dead, Up]);
+        assert_eq!(shares(&pool, &said), (vec![100, 300, 0, 0], false));
+        let said = verdicts([Dead, Dead, Dead, Up]);
+        assert_eq!(shares(&pool, &said), (vec![0; 4], true), "one of four");
+    }
+
+    /// That it answers says that the way is no fault of this host.
+    #[test]
+    fn a_backup_that_answers_comes_before_others_that_do_not() {
+        let pool = with_backup(false, |_| {});
+        let said = silent(verdicts([Unknown; 4]), &[0, 1, 2]);
+        assert_eq!(shares(&pool, &said), (vec![0, 0, 0, 100], false));
+        let said = silent(verdicts([Unknown; 4]), &[0, 1, 2, 3]);
+        assert_eq!(shares(&pool, &said), (vec![100, 300, 100, 0], false));
     }
 
     /// The first check of a backend that is silent has not ended yet.

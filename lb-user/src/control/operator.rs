@@ -220,6 +220,7 @@ impl Control {
                     transitions: checks.map(|checks| checks.transitions).unwrap_or_default(),
                     drain_seconds: self.state.drains.left(&name).map(|left| left.as_secs()),
                     retired: false,
+                    backup: backend.backup,
                 });
                 known.insert(id);
             }
@@ -241,6 +242,7 @@ impl Control {
                 transitions: 0,
                 drain_seconds: self.state.drains.left(name).map(|left| left.as_secs()),
                 retired: true,
+                backup: false,
             }
         }));
         ControlStatus {

@@ -1,5 +1,6 @@
 //! Backends that are checked, that flap, that die and that vanish.
 
+mod backup;
 mod carrier;
 mod dies;
 mod flap;

@@ -23,7 +23,7 @@ pub(super) struct BackendReport {
     #[serde(flatten)]
     pub(super) line: BackendLine,
     /// As in the table: the verdict of the checks, and what overrules it: `unreachable` if the next hop does not
-    /// answer, and what the operator has ordered.
+    /// answer, what the operator has ordered, and `backup`.
     pub(super) state: String,
     /// What the control plane knows; null if none reports it.
     pub(super) health: Option<HealthReport>,
@@ -53,6 +53,8 @@ pub(super) struct HealthReport {
     drain_seconds: Option<u64>,
     /// Whether it is configured no more, and only finishes its flows.
     retired: bool,
+    /// Whether it gets new flows only as long as too few of the others are up.
+    backup: bool,
 }
 
 /// The latest check of a backend.
@@ -82,6 +84,7 @@ impl From<api::BackendHealth> for HealthReport {
             transitions,
             drain_seconds,
             retired,
+            backup,
         } = health;
         Self {
             checked,
@@ -93,6 +96,7 @@ impl From<api::BackendHealth> for HealthReport {
             transitions,
             drain_seconds,
             retired,
+            backup,
         }
     }
 }

@@ -88,6 +88,7 @@ impl<'r> Groups<'r> {
         let mut backends = group.backends(port, &reference.place);
         for backend in &mut backends.elements {
             backend.value.weight.clone_from(&member.weight);
+            backend.value.backup.clone_from(&member.backup);
         }
         backends
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::{
     declare::section,
     health_and_drain::Care,
-    kinds::{Address, All, Name, NodePort, kinds},
+    kinds::{Address, All, Flag, Name, NodePort, kinds},
     reader::{at, list, list_not_empty, text, whole},
     values::{checked, parsed, within, word},
 };
@@ -52,6 +52,8 @@ section! {
         optional name: BackendName => "`ADDRESS:PORT`",
         /// Its share of new flows in relation to the others, 1 to 256.
         optional weight: Weight = "1",
+        /// Whether it gets new flows only as long as too few of the others are up: fewer than `min_up`, or none.
+        optional backup: Flag = "false",
     }
     also(_keys) {
         /// The name of the node that it was expanded from.
@@ -68,6 +70,8 @@ section! {
         required port: NodePort,
         /// The share of new flows of each node, 1 to 256.
         optional weight: Weight = "1",
+        /// Whether they get new flows only as long as too few of the other backends are up.
+        optional backup: Flag = "false",
     }
 }
 

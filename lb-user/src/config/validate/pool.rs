@@ -136,7 +136,7 @@ fn backends<'r>(raw: &'r LiteralPool, findings: &mut Findings) -> Vec<(Backend, 
     let mut tuples = HashMap::new();
     let mut names = written_names(raw, findings);
     for At { value: raw, .. } in &raw.backends.elements {
-        let weight = value_of(&raw.weight);
+        let (weight, backup) = (value_of(&raw.weight), value_of(&raw.backup));
         let Some(At { place, value }) = &raw.address else {
             continue;
         };
@@ -157,6 +157,7 @@ fn backends<'r>(raw: &'r LiteralPool, findings: &mut Findings) -> Vec<(Backend, 
             address,
             port,
             weight,
+            backup,
         };
         backends.push((backend, place));
     }

@@ -187,6 +187,7 @@ mod tests {
             address: IpAddr::from([10, 0, 0, last]),
             port,
             weight: 1,
+            backup: false,
         }
     }
 

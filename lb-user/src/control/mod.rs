@@ -2,7 +2,7 @@
 //!
 //! [`change`] makes one beside what runs; [`describe`] and [`evictions`] list what one does, and [`ended_count`] counts
 //! the flows that end.
-//! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and [`operator`].
+//! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and `overrides`.
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
 //! the interfaces, `next_hop_watch` the next hops, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
@@ -30,6 +30,7 @@ pub(crate) mod network_setup;
 mod next_hop_watch;
 mod nic_watch;
 pub mod operator;
+mod overrides;
 pub mod persisted_state;
 pub mod plan;
 pub mod reclaim;

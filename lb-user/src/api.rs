@@ -43,6 +43,13 @@ pub enum Request {
         /// What it shall be.
         change: Override,
     },
+    /// The same for all backends of a node, in one sweep.
+    Node {
+        /// A name that one of them has in the file, or an address of theirs.
+        name: String,
+        /// What they shall be; not a weight.
+        change: Override,
+    },
     /// Ends flows, with a reset to both ends.
     Kill(Filter),
     /// The connections of shared VIPs, which the flow table does not have.
@@ -86,6 +93,10 @@ impl Request {
             } if !(1..=256).contains(weight) => Err(format!(
                 "found the weight {weight}, expected 1 to 256 (`drain` takes a backend out)"
             )),
+            Self::Node {
+                change: Override::Weight { .. },
+                ..
+            } => Err("a node has no weight: `lb backend weight` sets that of a backend".to_owned()),
             Self::Kill(filter) => filter.check_kill(),
             _ => Ok(()),
         }
@@ -520,6 +531,13 @@ mod tests {
                 change: Override::Weight { weight: 256 },
             })
         );
+        assert_eq!(
+            read(r#"{"command":"node","name":"fd00::1","change":{"override":"drain"}}"#),
+            Ok(Request::Node {
+                name: "fd00::1".to_owned(),
+                change: Override::Drain,
+            })
+        );
     }
 
     #[test]
@@ -580,6 +598,10 @@ mod tests {
             (
                 r#"{"command":"backend","name":"a","change":{"override":"weight","weight":257}}"#,
                 "expected 1 to 256",
+            ),
+            (
+                r#"{"command":"node","name":"a","change":{"override":"weight","weight":1}}"#,
+                "a node has no weight",
             ),
             (r#"{"command":"kill"}"#, "nothing says which flows"),
             (

@@ -112,6 +112,7 @@ pub fn ask(instance: &str, request: &Request) -> Result<Answer, Failure> {
         | Request::Reload { .. }
         | Request::Confirm
         | Request::Backend { .. }
+        | Request::Node { .. }
         | Request::Kill(_) => ANSWER_TIMEOUT,
     };
     ask_at(&Pins::new(instance).socket(), instance, request, patience)

@@ -175,6 +175,22 @@ pub(super) enum Command {
         #[command(subcommand)]
         change: OperatorChange,
     },
+    /// The machines that backends are on, over all pools, and the live flows to each
+    #[command(after_help = examples(&[
+        "lb nodes",
+        "lb nodes -o json | jq '.nodes[] | select(.name == \"node-2\").flows'",
+    ]))]
+    Nodes(Show),
+    /// Take all backends of a node out, in all pools and of both families, or put them back
+    #[command(after_help = examples(&[
+        "lb node drain node-2",
+        "lb node disable 10.32.96.106",
+        "lb node enable node-2",
+    ]))]
+    Node {
+        #[command(subcommand)]
+        change: NodeChange,
+    },
     /// Live flows, all or some, and how to end them
     #[command(after_help = examples(&[
         "lb flows --service api-a --client 192.168.203.0/24",
@@ -286,6 +302,47 @@ pub(super) struct NamedBackend {
     /// POOL/BACKEND, or BACKEND where that is one only
     #[arg(value_name = "NAME")]
     backend: String,
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum NodeChange {
+    /// No new flows; old ones have the drain_timeout of their pools
+    #[command(after_help = examples(&[
+        "lb node drain node-2",
+        "lb node drain fd00:32::106",
+    ]))]
+    Drain(NamedNode),
+    /// No new flows, and old ones end at once: both ends get a TCP reset
+    #[command(after_help = examples(&[
+        "lb node disable node-2",
+    ]))]
+    Disable(NamedNode),
+    /// As the file and the checks say
+    #[command(after_help = examples(&[
+        "lb node enable node-2",
+    ]))]
+    Enable(NamedNode),
+}
+
+impl NodeChange {
+    /// Which node, what its backends shall be, and how to say what came of it.
+    pub(super) fn parts(self) -> (String, api::Override, Show) {
+        let (named, change) = match self {
+            Self::Drain(named) => (named, api::Override::Drain),
+            Self::Disable(named) => (named, api::Override::Disable),
+            Self::Enable(named) => (named, api::Override::Enable),
+        };
+        (named.node, change, named.show)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct NamedNode {
+    /// The name of a node, or one of its addresses: `lb nodes` lists both
+    #[arg(value_name = "NAME")]
+    node: String,
     #[command(flatten)]
     show: Show,
 }
@@ -490,6 +547,26 @@ mod tests {
             "backend weight a 257",
             "backend stop a",
         ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_changed_in_one_of_three_ways() {
+        use api::Override;
+        for (line, change) in [
+            ("node drain fd00::1", Override::Drain),
+            ("node disable fd00::1", Override::Disable),
+            ("node enable fd00::1", Override::Enable),
+        ] {
+            let Ok(Command::Node { change: parsed }) = parse(line) else {
+                panic!("{line}")
+            };
+            let (name, parsed, show) = parsed.parts();
+            assert_eq!((name.as_str(), parsed), ("fd00::1", change), "{line}");
+            assert_eq!(show.instance.name, "main");
+        }
+        for line in ["node", "node drain", "node weight a 1", "nodes a"] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

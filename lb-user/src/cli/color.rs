@@ -119,7 +119,7 @@ fn styled(text: &str, style: Style) -> String {
 }
 
 /// The columns whose cells are of such words.
-const COLUMNS: [&str; 2] = ["STATE", "UP"];
+const COLUMNS: [&str; 3] = ["STATE", "UP", "OVERRIDE"];
 
 /// A table that is laid out already, so that no escape counts as width: with these headers in its first line.
 pub(super) fn table<'h>(text: &str, headers: impl IntoIterator<Item = &'h str>) -> String {

@@ -16,6 +16,7 @@ mod drops;
 mod events;
 mod flows;
 mod health;
+mod nodes;
 mod prepare;
 mod print;
 mod run;
@@ -114,6 +115,8 @@ pub fn main() -> ExitCode {
             show,
         } => backends::show(pool.as_deref(), state.as_deref(), wide, &show),
         Command::Backend { change } => backends::change(change),
+        Command::Nodes(show) => nodes::show(&show),
+        Command::Node { change } => nodes::change(change),
         Command::Flows {
             which,
             kill: true,

@@ -7,7 +7,7 @@ const MAX_LENGTH: usize = 64;
 const MAX_CANDIDATES: usize = 1024;
 
 /// The candidate that `word` is most likely a typing error of, if there is one.
-pub(super) fn closest<'c>(
+pub(crate) fn closest<'c>(
     word: &str,
     candidates: impl IntoIterator<Item = &'c str>,
 ) -> Option<&'c str> {

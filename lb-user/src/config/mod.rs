@@ -65,6 +65,7 @@ pub use self::{
     shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, Target, To},
 };
 pub(crate) use self::{
+    did_you_mean::closest,
     duration::{parse_in as parse_time, text as time_text},
     model::TCP_IP_BYTES,
 };

@@ -142,7 +142,7 @@ impl EndedPart {
 }
 
 /// A number of flows, in words.
-struct Flows(usize);
+pub(super) struct Flows(pub(super) usize);
 
 impl Display for Flows {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use tokio::{
     sync::oneshot::{self, error::TryRecvError},
     time,
@@ -31,6 +31,26 @@ pub struct Ending {
     cuts: Vec<oneshot::Receiver<Done>>,
     /// The cut of the latest change, or of the start.
     policy: Option<oneshot::Receiver<Done>>,
+}
+
+/// A cut that goes on.
+pub(super) struct CutCount {
+    /// Legs that have ended.
+    legs: u64,
+    finished: oneshot::Receiver<Done>,
+}
+
+impl CutCount {
+    /// How many flows and legs have ended, as soon as all have.
+    ///
+    /// # Errors
+    ///
+    /// If the thread that ends flows is gone.
+    pub(super) async fn finish(self) -> Result<u64> {
+        let done = self.finished.await;
+        let done = done.context("the thread that ends flows is gone")?;
+        Ok(done.flows + self.legs)
+    }
 }
 
 impl Ending {
@@ -67,11 +87,19 @@ impl Ending {
     }
 
     /// Ends flows of the data plane at once, and reports when it is done.
-    pub(super) fn cut_and_tell(&mut self, cut: EvictSelector) -> oneshot::Receiver<Done> {
+    fn cut_and_tell(&mut self, cut: EvictSelector) -> oneshot::Receiver<Done> {
         let done = self.expiry.cut(cut);
         // Done after it: no sweep comes before.
         self.cuts.push(self.expiry.cut(EvictSelector::default()));
         done
+    }
+
+    /// As [`Self::cut`], and reports how many have ended when it is done.
+    pub(super) fn cut_and_count(&mut self, cut: EvictSelector) -> CutCount {
+        CutCount {
+            legs: self.legs.cut(&cut),
+            finished: self.cut_and_tell(cut),
+        }
     }
 
     /// Waits until the cut of the change before is made. It goes by the listeners and rules of then,

@@ -41,10 +41,11 @@ impl Control {
                 Err(refusal) => refuse(&refusal),
             },
             Request::Health => Answer::Health(self.status()),
-            Request::Backend { name, change } => match self.set_override(&name, change, by).await {
+            Request::Backend { name, change } => match self.override_backend(&name, change, by) {
                 Ok(words) => done(&words),
                 Err(error) => refused(&format!("{error:#}")),
             },
+            Request::Node { name, change } => return self.order_node(&name, change, by, reply),
             Request::Legs(filter) => match self.legs(&filter) {
                 Ok(legs) => Answer::Legs { legs },
                 Err(reason) => refused(&reason),
@@ -73,13 +74,12 @@ impl Control {
             chosen,
             ..EvictSelector::default()
         };
-        let legs = self.running.legs().cut(&cut);
-        let finished = self.running.ending.cut_and_tell(cut);
+        let cut = self.running.ending.cut_and_count(cut);
         self.event("kill", "flows", &words(filter), by);
         tokio::spawn(async move {
-            let answer = match finished.await {
-                Ok(report) => done(&format!("{} flows ended", report.flows + legs)),
-                Err(_) => refused(&"the thread that ends flows is gone"),
+            let answer = match cut.finish().await {
+                Ok(flows) => done(&format!("{flows} flows ended")),
+                Err(gone) => refused(&gone),
             };
             let _gone: Result<(), Answer> = reply.send(answer);
         });
@@ -214,14 +214,14 @@ fn refuse(refusal: &Refusal) -> Answer {
     }
 }
 
-fn done(words: &str) -> Answer {
+pub(super) fn done(words: &str) -> Answer {
     Answer::Done {
         lines: vec![words.to_owned()],
     }
 }
 
 /// What was requested is not there, or wrong.
-fn refused(reason: &impl ToString) -> Answer {
+pub(super) fn refused(reason: &impl ToString) -> Answer {
     Answer::Refused {
         usage: true,
         reasons: vec![reason.to_string()],

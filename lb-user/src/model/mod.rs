@@ -1,7 +1,8 @@
-//! The words of the control plane, without I/O: names and the ids that stand for them, SNAT addresses, what a sampled
+//! The words of the control plane, without I/O: names and the ids that stand for them, nodes, SNAT addresses, what a sampled
 //! frame is, and what is the same in every report.
 
 pub mod names;
+pub mod nodes;
 pub mod packet;
 pub mod registry;
 pub mod report;

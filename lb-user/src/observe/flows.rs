@@ -184,7 +184,7 @@ fn port(slot: &SnatSlot, id: u32) -> u16 {
     slot.snat.first_port.wrapping_add(offset)
 }
 
-const fn is_live(word: FlowState) -> bool {
+pub(super) const fn is_live(word: FlowState) -> bool {
     matches!(
         word.state(),
         State::New | State::Replied | State::Established

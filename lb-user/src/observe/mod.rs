@@ -2,6 +2,7 @@
 
 mod drops;
 pub(crate) mod flows;
+mod nodes;
 mod records;
 mod status;
 
@@ -30,6 +31,7 @@ use crate::{
 };
 
 pub use crate::model::packet::SampledPacket;
+pub use nodes::NodeLine;
 pub use records::{
     BackendLine, DropLine, ELSEWHERE, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus,
     SampleLine, ServiceLine, SnatStatus, Status, Verdicts, WhoLine,

@@ -148,6 +148,11 @@ fn what_is_read_is_what_its_schema_allows() -> Result<()> {
              and all(.backends[].health.last; .age_seconds < 5 and .took_seconds < 1)",
         ),
         (
+            "nodes",
+            "nodes",
+            "[.nodes[].backends_up] == [1, 0] and .nodes[1].backends_weighted == 1 and ([.nodes[].flows] | add) == 8",
+        ),
+        (
             "flows",
             "flows",
             "(.flows | length) == 8 and all(.flows[]; .idle_seconds < 60 and .expires_in_seconds > 60)",
@@ -207,6 +212,12 @@ fn without_a_control_plane(topology: &Topology, mut lb: Lb<'_>) -> Result<()> {
     holds(topology, &answer, "all(.services[]; .backends_up == null)")?;
     let answer = answers.of(&["backends"], 0, "backends")?;
     holds(topology, &answer, "all(.backends[]; .health == null)")?;
+    let answer = answers.of(&["nodes"], 0, "nodes")?;
+    holds(
+        topology,
+        &answer,
+        "all(.nodes[]; .backends_up == null and .backends == 1)",
+    )?;
     let answer = answers.of(&["health"], 3, "health")?;
     holds(topology, &answer, "(.problems | length) == 1")
 }
@@ -250,9 +261,13 @@ fn what_comes_of_a_change_is_what_its_schema_allows() -> Result<()> {
     let done = answers.of(&["confirm"], 0, "change")?;
     holds(&topology, &done, ".answer == \"done\"")?;
 
-    let node = format!("echo-a/{}", topology.nodes[1].name);
+    let name = topology.nodes[1].name;
+    let node = format!("echo-a/{name}");
     for words in [
         &["backend", "weight", &node, "3"][..],
+        &["node", "drain", name],
+        &["node", "disable", name],
+        &["node", "enable", name],
         &["backend", "disable", &node],
         &["backend", "enable", &node],
         &["backend", "drain", &node],
@@ -269,8 +284,10 @@ fn what_comes_of_a_change_is_what_its_schema_allows() -> Result<()> {
     let drained =
         ".backends[1].health | .overridden.override == \"drain\" and .drain_seconds <= 60";
     holds(&topology, &backends, drained)?;
-    let refused = answers.of(&["backend", "drain", "nope"], 2, "change")?;
-    holds(&topology, &refused, ".answer == \"refused\" and .usage")?;
+    for what in ["backend", "node"] {
+        let refused = answers.of(&[what, "drain", "nope"], 2, "change")?;
+        holds(&topology, &refused, ".answer == \"refused\" and .usage")?;
+    }
 
     let check = answers.of_none(&["check", after], 0, "check")?;
     holds(

@@ -5,6 +5,7 @@ mod change;
 pub(crate) mod churn;
 mod documents;
 mod json;
+mod node;
 mod order;
 mod reload;
 mod reports;

@@ -8,3 +8,4 @@ mod probe;
 mod silent;
 mod sweep;
 pub(crate) mod verdicts;
+mod weights;

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     api::{LastCheck, Override},
     config::{Config, Network, Pool},
-    health::{CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, turns},
+    health::{CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, join, turns},
     model::{
         names::backend_name,
         registry::{Ids, Kind},
@@ -155,10 +155,11 @@ impl Checks {
 
     /// From now on the backends of `config` are checked, and no others. `serves`: whether the backend with an
     /// id has new flows now. A backend whose answers the cell would not let in is not checked: else it would
-    /// seem dead.
+    /// seem dead. Backends of several pools that are checked alike are checked once.
     pub fn set(&mut self, config: &Config, ids: &Ids, serves: impl Fn(u32) -> bool) {
         let unheard = self.heard.set(config, ids);
-        let mut targets: BTreeMap<&str, Vec<CheckTarget>> = BTreeMap::new();
+        // What is known of a backend counts before what is presumed of another one that is checked alike.
+        let mut targets: BTreeMap<&str, [Vec<CheckTarget>; 2]> = BTreeMap::new();
         self.names.clear();
         for pool in &config.pools {
             let (Some(health), Some(network)) = (&pool.health, config.network(&pool.network))
@@ -178,11 +179,14 @@ impl Checks {
                     continue;
                 };
                 let known = self.backends.entry(name.clone()).or_default();
-                if known.standing.verdict == HealthVerdict::Unknown && serves(id) {
+                let is_new = known.standing.verdict == HealthVerdict::Unknown;
+                if is_new && serves(id) {
                     known.standing = Standing::presumed_up(health.fall);
                 }
-                targets.entry(&pool.network).or_default().push(CheckTarget {
+                let of_network = targets.entry(&pool.network).or_default();
+                of_network[usize::from(is_new)].push(CheckTarget {
                     backend: id,
+                    also: Vec::new(),
                     address,
                     send_proxy_header: expects_header(pool, address.port(), backend.port),
                     source,
@@ -196,7 +200,8 @@ impl Checks {
         let names: BTreeSet<&String> = self.names.values().collect();
         self.backends.retain(|name, _| names.contains(name));
         for (network, checker) in &self.checkers {
-            checker.set(targets.remove(network.as_str()).unwrap_or_default());
+            let targets = targets.remove(network.as_str()).unwrap_or_default();
+            checker.set(join(targets.into_iter().flatten()));
         }
     }
 

@@ -204,20 +204,9 @@ fn follow(
     running
 }
 
-/// Whether two targets are checked alike; what was saved is only for the beginning.
+/// Whether a target is checked as before, and for the same backends; what was saved is only for the beginning.
 fn is_same(one: &CheckTarget, other: &CheckTarget) -> bool {
-    let CheckTarget {
-        backend,
-        address,
-        send_proxy_header,
-        source,
-        next_hop,
-        health,
-        saved: _,
-    } = one;
-    (backend, address, source, health)
-        == (&other.backend, &other.address, &other.source, &other.health)
-        && (send_proxy_header, next_hop) == (&other.send_proxy_header, &other.next_hop)
+    one.backends().eq(other.backends()) && one.is_alike(other)
 }
 
 fn begin(target: CheckTarget, shared: &Rc<NetworkChecks>) -> RunningCheck {
@@ -278,15 +267,17 @@ async fn keep_asking(target: Rc<CheckTarget>, shared: Rc<NetworkChecks>) {
             }) => {
                 could_ask = true;
                 let changed = course.note(outcome.verdict(), Instant::now());
-                let report = Report {
-                    backend: target.backend,
-                    outcome,
-                    took,
-                    changed,
-                    standing: course.standing().clone(),
-                };
-                if shared.commons.reports.send(report).is_err() {
-                    return;
+                for backend in target.backends() {
+                    let report = Report {
+                        backend,
+                        outcome: outcome.clone(),
+                        took,
+                        changed,
+                        standing: course.standing().clone(),
+                    };
+                    if shared.commons.reports.send(report).is_err() {
+                        return;
+                    }
                 }
                 open.close().await;
             }

@@ -12,14 +12,11 @@ mod probe;
 mod carrier_gate;
 pub(crate) mod concurrency;
 mod state;
+mod target;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,8 +24,8 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     checker::{Checker, Commons},
     concurrency::turns,
+    target::{CheckTarget, join},
 };
-use crate::config::Health;
 
 /// Whether a backend can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -55,25 +52,6 @@ pub enum CheckOutcome {
     NotReady(String),
     /// Without an answer.
     Dead(String),
-}
-
-/// A backend that is to be checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckTarget {
-    /// Its id.
-    pub backend: u32,
-    /// Address and port that are probed.
-    pub address: SocketAddr,
-    /// Whether the server there expects a header of the PROXY protocol first.
-    pub send_proxy_header: bool,
-    /// Where the check comes from: a SNAT address of the network.
-    pub source: IpAddr,
-    /// The neighbour that frames to it go to.
-    pub next_hop: IpAddr,
-    /// What is probed, and how often.
-    pub health: Health,
-    /// What was known of it when an earlier process ended; the default for one that is new.
-    pub saved: Standing,
 }
 
 /// What is known of a backend; kept over restarts.

@@ -133,14 +133,15 @@ fn checks_do_not_run_out_of_ports() -> Result<()> {
     let node = &topology.nodes[0];
     let endpoint = SocketAddrV4::new(node.address, HEALTH_PORT);
     let answers = Answers::start(&node.netns, endpoint)?;
-    let backends = (1..=BACKENDS).map(|port| SocketAddrV4::new(node.address, port));
-    let config = Config::poc()
-        .mgmt_pool("many", backends)
-        .pool("many", |pool| {
-            let health = Keys::from("interval: 100ms");
-            pool.set("health", health.set("tcp.port", HEALTH_PORT))
-        })
-        .tcp_service("many", ECHO);
+    // Each has other keys: those that are checked alike would share their checks.
+    let config = (1..=BACKENDS).fold(Config::poc(), |config, number| {
+        let name = format!("many-{number:02}");
+        let health = Keys::from("interval: 100ms").set("tcp.port", HEALTH_PORT);
+        config
+            .mgmt_pool(&name, [SocketAddrV4::new(node.address, number)])
+            .pool(&name, |pool| pool.set("health", health.set("fall", number)))
+    });
+    let config = config.tcp_service_to("many", ECHO, "many-01");
     let mut lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up"; BACKENDS as usize], LIMIT)?;
     poll::until("twice as many checks as ports", 2 * LIMIT, || {

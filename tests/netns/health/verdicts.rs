@@ -420,3 +420,38 @@ fn a_backend_that_is_dead_at_its_first_check_is_an_event() -> Result<()> {
     assert_eq!(log.matches("unknown -> dead").count(), 2, "{log}");
     Ok(())
 }
+
+/// Pools that check the same address alike share a check, by the endpoint's own count, and each has its verdict; once
+/// one of them checks it otherwise, there are two.
+#[privileged_test]
+fn pools_share_the_checks_of_an_address() -> Result<()> {
+    const WINDOW: Duration = Duration::from_secs(4);
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 1)?;
+    let node = SocketAddrV4::new(topology.nodes[0].address, ECHO_NODE_PORT);
+    let config = |other: &str| {
+        let health = |times: &str| at_endpoints(times);
+        let config = site.config(health(FAST), "").mgmt_pool("echo-b", [node]);
+        config.pool("echo-b", |pool| pool.set("health", health(other)))
+    };
+    let lb = Lb::start(&topology, &config(FAST))?;
+    wait_for(&lb, &["up", "up"], LIMIT)?;
+    let asked = || {
+        let before = site.health[0].asked();
+        thread::sleep(WINDOW);
+        site.health[0].asked() - before
+    };
+    let once = asked();
+    lb.write(&config(&format!("{FAST}, flap_hold: 20s")))?;
+    lb.tell(&["reload"])?.done()?;
+    let twice = asked();
+    println!("{once} checks in {WINDOW:?}, then {twice}");
+    // One each 200 ms, a tenth more or less, and later on a machine that is busy.
+    ensure!((5..=23).contains(&once), "{once}");
+    ensure!(twice * 2 > once * 3, "{once}, {twice}");
+
+    lb.write(&config(FAST))?;
+    lb.tell(&["reload"])?.done()?;
+    site.health[0].refuse();
+    wait_for(&lb, &["dead", "dead"], SOON).map(drop)
+}

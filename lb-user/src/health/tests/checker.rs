@@ -119,6 +119,40 @@ async fn every_check_is_one_report() {
     assert_eq!(against, [1, 2, 0]);
 }
 
+/// Each connection is a report for all backends that are checked alike.
+#[tokio::test]
+async fn a_check_that_backends_share_is_made_once() {
+    let (listener, address) = listen().await;
+    let (checker, mut reports) = checker();
+    let target = CheckTarget {
+        also: vec![4, 9],
+        ..often(3, address, Check::Tcp)
+    };
+    checker.set(vec![target]);
+    let (begun, mut connections) = (Instant::now(), 0);
+    while begun.elapsed() < INTERVAL * 6 {
+        if let Ok(Ok((stream, _))) = timeout(INTERVAL, listener.accept()).await {
+            connections += 1;
+            drop(stream);
+        }
+    }
+    drop(checker);
+    let mut backends = Vec::new();
+    while let Some(report) = reports.recv().await {
+        backends.push(report.backend);
+    }
+    assert!(connections > 2, "{connections}");
+    assert!(
+        backends.chunks(3).all(|each| each == [3, 4, 9]),
+        "{backends:?}"
+    );
+    // One may be on its way, or ended without its report.
+    assert!(
+        (backends.len() / 3).abs_diff(connections) <= 1,
+        "{connections}, {backends:?}"
+    );
+}
+
 #[tokio::test]
 async fn checks_of_a_backend_follow_each_other_at_the_interval() {
     let (listener, address) = listen().await;

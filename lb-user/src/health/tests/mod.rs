@@ -48,6 +48,7 @@ fn health(check: Check) -> Health {
 fn target(address: SocketAddrV4, health: Health) -> CheckTarget {
     CheckTarget {
         backend: 7,
+        also: Vec::new(),
         address: address.into(),
         send_proxy_header: false,
         source: SOURCE.into(),

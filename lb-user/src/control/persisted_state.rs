@@ -1,6 +1,6 @@
-//! What outlives the process beside the maps: verdicts, drains, and a change that is not confirmed yet, in the
-//! runtime folder; overrides, which outlive a reboot, in the state folder. Each is a file, always whole, and a copy
-//! of it.
+//! What outlives the process beside the maps: verdicts, drains, a change that is not confirmed yet, and the network
+//! namespace, in the runtime folder; overrides, which outlive a reboot, in the state folder. Each is a file, always
+//! whole, and a copy of it.
 
 use std::{
     collections::BTreeMap,

@@ -55,7 +55,7 @@ impl<'c> BackendNode<'c> {
         ids.flatten().copied().collect()
     }
 
-    /// Whether an operator who writes `wanted` means it.
+    /// Whether `wanted` is a name or an address of it.
     fn is_called(&self, wanted: &str) -> bool {
         let is_name = |(_, backend): &(&Pool, &Backend)| backend.name == wanted;
         let address = wanted.parse().map(|address: IpAddr| address.to_canonical());

@@ -28,9 +28,10 @@ const ROOT_TARGETS: [&str; 2] = ["packet", "verifier"];
 /// The variable that names what cargo runs a test binary by.
 const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
 
-/// What the gate should take on two CPUs with all tools there, and what it must not exceed.
+/// What the gate should take on two CPUs with all tools and crates built, and what it must not exceed on a slow machine
+/// that builds them all: that is more than half of it there.
 const BUDGET: Duration = Duration::from_secs(15 * 60);
-const MAX_TIME: Duration = Duration::from_secs(25 * 60);
+const MAX_TIME: Duration = Duration::from_secs(60 * 60);
 
 /// What must reach a test binary through sudo, which otherwise clears the environment.
 pub(crate) const PRESERVED: [&str; 5] = [

@@ -222,6 +222,8 @@ drop_reasons! {
         "A host claims the address of another: find it by the MAC in `lb drops`.";
     MtuImplausible = 39, "mtu_implausible", "An ICMP error \"too big\" about a packet that fits the MTU in it, or 1280 bytes.",
         "A broken router, or an attack: find the source in `lb drops`.";
+    RefusedByBackend = 40, "refused_by_backend", "A backend's RST to a client's SYN, which goes to another backend when the client repeats it.",
+        "`lb backends --wide` shows which backend refuses connections: is its port open, and does a firewall of the node reject it?";
 }
 
 #[cfg(test)]

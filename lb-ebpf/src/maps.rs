@@ -14,6 +14,7 @@ use lb_common::{
         MAX_SNAT_ADDRESSES,
         addr6::HashKey,
         backend::Backend,
+        backend_answers::BackendAnswers,
         cell_peer::PeerKey,
         drop_sample::{self, Sample},
         event::{BUFFER_BYTES, FlowEvent},
@@ -73,6 +74,12 @@ pub(crate) static MAGLEV: ArrayOfMaps<
 > = ArrayOfMaps::new();
 #[btf_map]
 pub(crate) static BACKENDS: Array<Backend, { DEFAULT_BACKENDS as usize }> = Array::new();
+#[btf_map]
+pub(crate) static BACKEND_ANSWERS: Array<
+    BackendAnswers,
+    { DEFAULT_BACKENDS as usize },
+    { BPF_F_MMAPABLE as usize },
+> = Array::new();
 #[btf_map]
 pub(crate) static SNAT_PAGES: Array<
     SnatPage,

@@ -1,6 +1,7 @@
 //! A new flow: lookup -> policy -> select -> allocate.
 
 pub(crate) mod policy;
+pub(crate) mod redispatch;
 mod select;
 
 use lb_common::{

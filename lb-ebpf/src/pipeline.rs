@@ -21,7 +21,7 @@ use crate::{
     flow::splice,
     frame::{ip_options, vlan, xdp::Xdp},
     ip, lookup,
-    new_flow::policy,
+    new_flow::{policy, redispatch},
     reject, stopped,
     subprogram::{Next, Next6, Outcome, Pair, Stage6, Step, Step6},
 };
@@ -164,7 +164,7 @@ fn ipv4(
 fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
     let (ctx, id) = (ctx.ctx, u32::from(id));
     let ports = Pair::new(address.first_port, address.count).raw();
-    let mut next = Next::from_raw(v4::lb_flow(ctx, id, address.kind, address.base, ports));
+    let mut next = settle(|| v4::lb_flow(ctx, id, address.kind, address.base, ports));
     if let Step::NewFlow = next.step() {
         next = Next::from_raw(v4::lb_open(ctx, id));
     }
@@ -173,8 +173,26 @@ fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, Drop
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
         Step::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
+        // Another CPU had it meanwhile.
+        Step::Unanswered { .. } | Step::Refused { .. } => Outcome::of(Err(DropReason::FlowRace)),
     };
     outcome.result()
+}
+
+/// What `conntrack` returns of a packet, as [`Next`]: for the second time, where the flow has another backend since the
+/// first.
+#[inline(always)]
+fn settle(conntrack: impl Fn() -> u64) -> Next {
+    let next = Next::from_raw(conntrack());
+    let is_over = match next.step() {
+        Step::Unanswered { flow_id } => redispatch::lb_redispatch(flow_id),
+        Step::Refused { flow_id } => redispatch::lb_refused(flow_id),
+        Step::Ended(_) | Step::NewFlow | Step::Flow { .. } => return next,
+    };
+    match is_over {
+        0 => Next::from_raw(conntrack()),
+        _ => Next::ended(Err(DropReason::RefusedByBackend)),
+    }
 }
 
 /// A packet of IPv6 from the network `id`.
@@ -202,7 +220,7 @@ fn ipv6(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
 /// in a function of its own.
 #[inline(always)]
 fn forward6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> Result<Verdict, DropReason> {
-    let mut next = Next::from_raw(v6::lb_flow6(ctx, id, label, chain));
+    let mut next = settle(|| v6::lb_flow6(ctx, id, label, chain));
     if let Step::NewFlow = next.step() {
         next = Next::from_raw(v6::lb_open6(ctx, id, label, chain));
     }
@@ -213,6 +231,8 @@ fn forward6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> Result<Verdict
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
         Step::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
+        // Another CPU had it meanwhile.
+        Step::Unanswered { .. } | Step::Refused { .. } => Outcome::of(Err(DropReason::FlowRace)),
     };
     outcome.result()
 }

@@ -42,6 +42,7 @@ mod queue;
 mod quota;
 mod race;
 mod recover;
+mod redispatch;
 mod reply;
 mod request;
 mod reset;

@@ -201,6 +201,14 @@ pub const fn believes_syn(
     }
 }
 
+/// Whether a backend's RST refuses the SYN of a flow that it has not answered. `ack_reply` is the entry's.
+#[inline(always)]
+pub const fn refuses(segment: &Segment, ack_reply: u32) -> bool {
+    // RFC 9293 section 3.5.2: in SYN-SENT a reset is acceptable if it acknowledges the SYN.
+    let said = segment.acknowledgment.wrapping_sub(ack_reply);
+    segment.has(RST) && segment.has(ACK) && said <= SYN_DATA
+}
+
 /// A reset with exactly the number that is expected closes (RFC 5961 section 3.2). One in the window may be that of
 /// an end that aborts behind data in flight, or a blind one, or that of a client which would like not to be counted:
 /// the flow goes on and is doubted.
@@ -213,11 +221,7 @@ const fn reset(
 ) -> Transition {
     let state = word.state();
     let is_exact = match (state, direction) {
-        // RFC 9293 section 3.5.2: in SYN-SENT a reset is acceptable if it acknowledges the SYN.
-        (State::New, Direction::Reply) => {
-            let said = segment.acknowledgment.wrapping_sub(numbers.ack_reply);
-            segment.has(ACK) && said <= SYN_DATA
-        }
+        (State::New, Direction::Reply) => refuses(segment, numbers.ack_reply),
         // Not the answer to a challenge ACK of the backend's TIME_WAIT, whose numbers are those of
         // another connection: the same SYN comes again and finds the backend ready.
         (State::New, Direction::Request) => {

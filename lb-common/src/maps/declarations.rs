@@ -6,6 +6,7 @@ use super::{
     MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES,
     addr6::HashKey,
     backend::Backend,
+    backend_answers::BackendAnswers,
     cell_peer::PeerKey,
     drop_sample::{self, Sample},
     event::{BUFFER_BYTES, FlowEvent},
@@ -83,7 +84,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 35] = [
+pub const MAPS: [MapDeclaration; 36] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -146,6 +147,13 @@ pub const MAPS: [MapDeclaration; 35] = [
     array::<Backend>("BACKENDS", Limited("1 + `backends`"))
         .holds("backend id", "address, port, network, next hop")
         .used(USER, XDP),
+    array::<BackendAnswers>("BACKEND_ANSWERS", Limited("1 + `backends`"))
+        .mapped()
+        .holds(
+            "backend id",
+            "SYNs that it did not answer, or refused; connections that went to another one",
+        )
+        .used(XDP, USER),
     array::<SnatPage>(
         "SNAT_PAGES",
         Fixed(1 + MAX_SNAT_ADDRESSES * PAGES_PER_ADDRESS),

@@ -54,6 +54,8 @@ pub const CUT_OPERATOR: u32 = 10;
 pub const CUT_DISABLED: u32 = 11;
 /// Its backend was drained or is not configured any more, and the drain timeout is over; reported by userspace itself.
 pub const CUT_DRAINED: u32 = 12;
+/// Its backend did not answer, or refused it: the same connection has begun anew with another backend.
+pub const REDISPATCHED: u32 = 13;
 
 /// Bytes of the ring buffer.
 pub const BUFFER_BYTES: u32 = 1 << 20;

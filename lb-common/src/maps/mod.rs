@@ -5,6 +5,7 @@
 
 pub mod addr6;
 pub mod backend;
+pub mod backend_answers;
 pub mod cell_peer;
 #[cfg(feature = "user")]
 pub mod declarations;

@@ -17,7 +17,7 @@ use lb_common::{
 use crate::{
     emit,
     flow::{
-        advance,
+        advance, backend_answers,
         entry::{Entry, Hit, frame_bytes, now, segment},
         events, index, splice,
     },
@@ -63,28 +63,44 @@ pub(crate) fn was_ended(key: &FlowKey, ip: &impl IpVersion) -> bool {
     })
 }
 
-/// The flow of a request, or `None` if the packet needs a new one.
+/// What a request belongs to.
+pub(crate) enum RequestFlow {
+    Flow(Hit),
+    /// The flow with this id, whose backend has not answered: it is a SYN for another one.
+    Unanswered(u32),
+    /// It needs a new flow.
+    New,
+}
+
+/// What a reply belongs to.
+pub(crate) enum ReplyFlow {
+    Flow(Hit),
+    /// It is the backend's RST to the SYN of the flow with this id.
+    Refusal(u32),
+}
+
+/// The flow of a request.
 #[inline(always)]
 pub(crate) fn request<I: IpVersion>(
     frame: &Frame<'_, I>,
     key: &FlowKey,
-) -> Result<Option<Hit>, DropReason> {
+) -> Result<RequestFlow, DropReason> {
     // SAFETY: the value is a plain integer; the entry's tuple is verified below.
     let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
-        return Ok(None);
+        return Ok(RequestFlow::New);
     };
     let Some(entry) = Entry::at(id) else {
-        return Ok(None);
+        return Ok(RequestFlow::New);
     };
     let word = entry.word();
     if !word.translates() && !word.is_held() {
-        return Ok(None);
+        return Ok(RequestFlow::New);
     }
     let Some(hit) = Hit::read(entry, word) else {
-        return Ok(None);
+        return Ok(RequestFlow::New);
     };
     if hit.key != *key || !frame.ip.is_of_client(&hit) {
-        return Ok(None);
+        return Ok(RequestFlow::New);
     }
     if word.is_held() {
         return Err(DropReason::Held);
@@ -93,8 +109,14 @@ pub(crate) fn request<I: IpVersion>(
     if matches!(word.state(), State::Closed) && (!frame.is_tcp() || segment.opens()) {
         return match frame.is_tcp() && is_late_syn(&entry, word, segment.sequence) {
             true => Err(DropReason::LateSyn),
-            false => Ok(None),
+            false => Ok(RequestFlow::New),
         };
+    }
+    if matches!(word.state(), State::New) && frame.is_tcp() && segment.opens() {
+        let idle = now().wrapping_sub(entry.last_seen());
+        if entry.attempt().is_unanswered(idle) {
+            return Ok(RequestFlow::Unanswered(id));
+        }
     }
     let next = BACKENDS
         .get(hit.backend_id)
@@ -110,7 +132,7 @@ pub(crate) fn request<I: IpVersion>(
     }
     entry.touch_request(frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Request);
-    Ok(Some(hit))
+    Ok(RequestFlow::Flow(hit))
 }
 
 /// Whether answers to the client go to another station from now on, because of this packet. Nothing in a
@@ -132,7 +154,7 @@ fn is_late_syn(entry: &Entry, word: FlowState, sequence: u32) -> bool {
 
 /// The flow of a reply to the SNAT port of `id`.
 #[inline(always)]
-pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<Hit, DropReason> {
+pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<ReplyFlow, DropReason> {
     let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
     let word = entry.word();
     if !word.translates() {
@@ -147,10 +169,22 @@ pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<Hit, 
         return Err(DropReason::ReplyMismatch);
     }
     emit::check(frame, hit.key.network)?;
-    let closed = advance(frame, &hit, word, Direction::Reply, segment(frame))?;
+    let segment = segment(frame);
+    if matches!(word.state(), State::New) && is_refusal(&entry, &segment) {
+        return Ok(ReplyFlow::Refusal(id));
+    }
+    let closed = advance(frame, &hit, word, Direction::Reply, segment)?;
     entry.touch_reply(frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Reply);
-    Ok(hit)
+    Ok(ReplyFlow::Flow(hit))
+}
+
+/// Whether a segment refuses the SYN of a flow that is not answered, which may have another backend. Of a datagram
+/// the flags are 0.
+#[inline(always)]
+fn is_refusal(entry: &Entry, segment: &Segment) -> bool {
+    let (_, ack_reply) = entry.acks();
+    conntrack::refuses(segment, ack_reply) && !entry.attempt().is_last()
 }
 
 /// Carries out what the packet means for the flow's word, and gives the word that closed the flow if
@@ -175,7 +209,10 @@ fn advance<I>(
         match advanced.change()? {
             FlowChange::Kept => {}
             FlowChange::Closed => closed = Some(word),
-            FlowChange::Answered => index::reindex(&hit.entry, &hit.key),
+            FlowChange::Answered => {
+                index::reindex(&hit.entry, &hit.key);
+                backend_answers::answered(hit.backend_id);
+            }
         }
     }
     note_numbers(hit, word, direction, &segment);

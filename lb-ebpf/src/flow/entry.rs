@@ -3,8 +3,11 @@
 use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
-    conntrack::{FlowState, Segment},
-    maps::flow::{Flow, FlowKey, TIME_SHIFT},
+    conntrack::{Attempt, FlowState, Segment},
+    maps::{
+        backend::Backend,
+        flow::{Flow, FlowKey, TIME_SHIFT},
+    },
     wire::{Frame, Ip, L4},
 };
 use network_types::ip::IpProto;
@@ -109,6 +112,42 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn set_ack_reply(&self, ack: u32) {
         store!(self, ack_reply, Be32::new(ack));
+    }
+
+    /// The backends of a flow that none has answered yet.
+    #[inline(always)]
+    pub(crate) fn attempt(&self) -> Attempt {
+        Attempt::from_raw(load!(self, ack_request).get())
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_attempt(&self, attempt: Attempt) {
+        store!(self, ack_request, Be32::new(attempt.raw()));
+    }
+
+    /// The SYN goes to the same backend again.
+    #[inline(always)]
+    pub(crate) fn repeat(&self, attempt: Attempt) {
+        self.set_attempt(attempt);
+        store!(self, last_seen, now());
+    }
+
+    /// Writes what another backend changes of a claimed entry.
+    #[inline(always)]
+    pub(crate) fn redispatch(&self, backend_id: u32, backend: &Backend) {
+        let attempt = self.attempt().redispatched(self.backend_id());
+        store!(self, backend, backend.address);
+        store!(self, backend_port, backend.port);
+        store!(self, backend_id, backend_id);
+        store!(self, bytes_request, 0);
+        store!(self, bytes_reply, 0);
+        self.repeat(attempt);
+    }
+
+    /// Address of the client, or its hash.
+    #[inline(always)]
+    pub(crate) fn client(&self) -> Be32 {
+        load!(self, client)
     }
 
     /// Network of the client, and service.

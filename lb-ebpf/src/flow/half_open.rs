@@ -111,6 +111,15 @@ pub(crate) fn end(entry: &Entry, word: FlowState, next: FlowState) -> bool {
     is_over
 }
 
+/// Gives a flow that has begun anew by this word the next place of its ring, where there is one.
+#[inline(always)]
+pub(crate) fn enter(network: u16, id: u32, word: FlowState) {
+    if let Some(turn) = Slot::take(network, word.is_udp()) {
+        lb_recycle(turn.oldest);
+        turn.give(half_open::place(id, word.generation()));
+    }
+}
+
 /// Ends the flow of a place that is taken, if it is to leave. It translates until its id is claimed. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]

@@ -2,19 +2,20 @@
 //!
 //! `conntrack` finds the flow of a packet, and `advance` is the rare packet that changes it; `rewrite` and `splice`
 //! translate the frame. `claim` and `allocate` give a new flow its id and take it back, `half_open` and `budget` bound
-//! how many there are, and `events` reports a flow's begin and end to userspace. `entry` alone touches a
-//! flow's memory.
+//! how many there are, and `events` reports a flow's begin and end to userspace, `backend_answers` how backends answer.
+//! `entry` alone touches a flow's memory.
 
 mod advance;
 pub(crate) mod allocate;
 pub(crate) mod atomic;
+pub(crate) mod backend_answers;
 pub(crate) mod budget;
 mod claim;
 pub(crate) mod conntrack;
 pub(crate) mod entry;
-mod events;
+pub(crate) mod events;
 pub(crate) mod free_ids;
-mod half_open;
+pub(crate) mod half_open;
 pub(crate) mod index;
 pub(crate) mod rewrite;
 pub(crate) mod snat;

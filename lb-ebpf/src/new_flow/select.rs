@@ -1,12 +1,16 @@
-//! The backend of a new flow, from its service's Maglev table.
+//! The backend of a new flow, from its service's Maglev table; and the next one, where that does not answer.
 
 use lb_common::{
+    conntrack::Attempt,
     maglev,
     maps::{backend::Backend, flow::FlowKey, service::Service},
     verdict::DropReason,
 };
 
 use crate::maps::{BACKENDS, MAGLEV};
+
+/// Table entries in which another backend is looked for.
+const MAX_WALK: u32 = 128;
 
 /// The backend for `key`: its id and record.
 #[inline(always)]
@@ -33,4 +37,35 @@ pub(crate) fn select(
         }
     }
     Err(DropReason::NoNextHop)
+}
+
+/// The id of the backend after `current` for `key`: the next one in the table from the key's entry on that this attempt
+/// has not been sent to. One of another network is none, as the flow's SNAT port is of this one.
+#[inline(always)]
+pub(crate) fn next(
+    service: &Service,
+    key: &FlowKey,
+    current: u32,
+    attempt: Attempt,
+) -> Option<u32> {
+    let table = MAGLEV.get(service.pool)?;
+    let size = table.get(0).copied().filter(|&size| size != 0)?;
+    let network = BACKENDS.get(current)?.network;
+    let first = maglev::index(maglev::hash(key), size);
+    for step in 0..MAX_WALK {
+        let mut slot = first + step;
+        if slot >= size {
+            slot = slot.wrapping_sub(size);
+        }
+        // The size stands before the entries.
+        let id = table.get(slot.wrapping_add(1)).copied()?;
+        if id == 0 || id == current || attempt.has_tried(id) {
+            continue;
+        }
+        let backend = BACKENDS.get(id)?;
+        if !backend.next_hop.is_none() && backend.network == network {
+            return Some(id);
+        }
+    }
+    None
 }

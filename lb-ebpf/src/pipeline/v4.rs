@@ -19,7 +19,13 @@ use crate::{
         sockets,
     },
     emit,
-    flow::{conntrack, entry::Hit, index, rewrite, snat::snat_page, splice},
+    flow::{
+        conntrack::{self, ReplyFlow, RequestFlow},
+        entry::Hit,
+        index, rewrite,
+        snat::snat_page,
+        splice,
+    },
     frame::{ip_options, xdp::Xdp},
     ip::v4::fragment,
     lookup::{self, NetworkRef, network_by_id},
@@ -89,7 +95,7 @@ const fn ended(verdict: Verdict) -> Next {
 fn request(ctx: &XdpContext, frame: &Ipv4Frame<'_>, from: NetworkRef) -> Result<Next, DropReason> {
     let key = FlowKey::of_request(frame, from.id);
     match conntrack::request(frame, &key)? {
-        Some(hit) => {
+        RequestFlow::Flow(hit) => {
             let to = Destination {
                 flow_id: hit.entry.id,
                 is_new: false,
@@ -99,8 +105,11 @@ fn request(ctx: &XdpContext, frame: &Ipv4Frame<'_>, from: NetworkRef) -> Result<
             };
             forward(ctx, frame, from, &to.onward()?)
         }
-        None if from.is_host() && lookup::service(&key).is_none() => Ok(ended(Verdict::Passed)),
-        None => Ok(Next::NEW_FLOW),
+        RequestFlow::Unanswered(flow_id) => Ok(Next::unanswered(flow_id)),
+        RequestFlow::New if from.is_host() && lookup::service(&key).is_none() => {
+            Ok(ended(Verdict::Passed))
+        }
+        RequestFlow::New => Ok(Next::NEW_FLOW),
     }
 }
 
@@ -115,7 +124,10 @@ fn reply(
     if splice::is_for_socket(frame, flow_id)? {
         return sockets::deliver_of_flow(ctx, frame, &from, flow_id).map(ended);
     }
-    let hit = conntrack::reply(frame, flow_id)?;
+    let hit = match conntrack::reply(frame, flow_id)? {
+        ReplyFlow::Flow(hit) => hit,
+        ReplyFlow::Refusal(flow_id) => return Ok(Next::refused(flow_id)),
+    };
     let onward = to_client(&hit)?;
     ip_options::conceal(ctx, frame.ip);
     forward(ctx, frame, from, &onward)

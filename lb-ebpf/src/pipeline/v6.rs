@@ -19,7 +19,10 @@ use crate::{
         sockets,
     },
     emit,
-    flow::{conntrack, entry::Hit},
+    flow::{
+        conntrack::{self, ReplyFlow, RequestFlow},
+        entry::Hit,
+    },
     frame::xdp::Xdp,
     ip::{
         v6::{
@@ -111,10 +114,10 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Next, Dr
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     let (_, port) = frame.l4.ports();
     match address.flow_id(port.get()) {
-        Some(flow_id) => {
-            let hit = conntrack::reply(&frame, flow_id)?;
-            Ok(rewrite_next(&hit, FROM_BACKEND))
-        }
+        Some(flow_id) => match conntrack::reply(&frame, flow_id)? {
+            ReplyFlow::Flow(hit) => Ok(rewrite_next(&hit, FROM_BACKEND)),
+            ReplyFlow::Refusal(flow_id) => Ok(Next::refused(flow_id)),
+        },
         None if address.kind & KIND_VIP != 0 => request(&frame, label, id),
         None => {
             let peer =
@@ -130,8 +133,11 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Next, Dr
 #[inline(always)]
 fn request(frame: &Ipv6Frame<'_>, vip: Be32, id: u16) -> Result<Next, DropReason> {
     let key = version::key(frame, vip, id).ok_or(DropReason::RecordMissing)?;
-    let hit = conntrack::request(frame, &key)?;
-    Ok(hit.map_or(Next::NEW_FLOW, |hit| rewrite_next(&hit, FROM_CLIENT)))
+    Ok(match conntrack::request(frame, &key)? {
+        RequestFlow::Flow(hit) => rewrite_next(&hit, FROM_CLIENT),
+        RequestFlow::Unanswered(flow_id) => Next::unanswered(flow_id),
+        RequestFlow::New => Next::NEW_FLOW,
+    })
 }
 
 #[inline(always)]

@@ -19,9 +19,17 @@ pub(crate) enum Step {
     Ended(Outcome),
     /// The packet belongs to no flow and may open one.
     NewFlow,
+    /// It is the SYN of a flow that its backend has not answered, for another one.
+    Unanswered { flow_id: u32 },
+    /// It is the backend's RST to the SYN of this flow.
+    Refused { flow_id: u32 },
     /// It is of this flow, and the function that has these parameters goes on with it.
     Flow { flow_id: u32, leg: u32 },
 }
+
+/// Instead of the parameters of a function: see [`Step::Unanswered`] and [`Step::Refused`]. No function has these bits.
+const UNANSWERED: u32 = IS_LEG | 1 << 28;
+const REFUSED: u32 = IS_LEG | 1 << 27;
 
 /// Set in the parameters of every function that goes on with a packet of a flow, so that none is zero, and no [`Outcome`] is one.
 const IS_LEG: u32 = 1 << 31;
@@ -48,6 +56,18 @@ impl Next {
         Self::flow(flow_id, leg.0)
     }
 
+    /// See [`Step::Unanswered`].
+    #[inline(always)]
+    pub(crate) const fn unanswered(flow_id: u32) -> Self {
+        Self::flow(flow_id, UNANSWERED)
+    }
+
+    /// See [`Step::Refused`].
+    #[inline(always)]
+    pub(crate) const fn refused(flow_id: u32) -> Self {
+        Self::flow(flow_id, REFUSED)
+    }
+
     #[inline(always)]
     const fn flow(flow_id: u32, leg: u32) -> Self {
         Self((leg as u64) << 32 | flow_id as u64)
@@ -68,9 +88,11 @@ impl Next {
         if self.0 == Self::NEW_FLOW.0 {
             Step::NewFlow
         } else if self.0 > u32::MAX as u64 {
-            Step::Flow {
-                flow_id: self.0 as u32,
-                leg: (self.0 >> 32) as u32,
+            let flow_id = self.0 as u32;
+            match (self.0 >> 32) as u32 {
+                UNANSWERED => Step::Unanswered { flow_id },
+                REFUSED => Step::Refused { flow_id },
+                leg => Step::Flow { flow_id, leg },
             }
         } else {
             Step::Ended(Outcome(self.0 as u32))

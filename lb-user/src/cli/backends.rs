@@ -20,7 +20,7 @@ use super::{
 use crate::{
     api::{BackendHealth, ControlStatus, Override, Request},
     health::{CheckOutcome, HealthVerdict},
-    observe::{BackendLine, Observer},
+    observe::{BackendLine, Observer, SynCounts},
 };
 
 /// Those of a pool, or in a state, or all.
@@ -120,7 +120,7 @@ fn has_state(state: &str, wanted: &str) -> bool {
 }
 
 /// The columns; in the table that is not wide those alone that say more than the others.
-fn columns(lines: &[BackendReport], wide: bool) -> [(&'static str, bool); 8] {
+fn columns(lines: &[BackendReport], wide: bool) -> [(&'static str, bool); 11] {
     let any = |holds: fn(&BackendLine) -> bool| lines.iter().any(|backend| holds(&backend.line));
     // The share says it, too.
     let is_weighted = any(|line| line.weight != 1);
@@ -133,10 +133,13 @@ fn columns(lines: &[BackendReport], wide: bool) -> [(&'static str, bool); 8] {
         ("STATE", true),
         ("LAST CHECK", true),
         ("NEXT HOP", wide || any(|line| line.next_hop.is_none())),
+        ("UNANSWERED", wide),
+        ("REFUSED", wide),
+        ("REDISPATCHED", wide),
     ]
 }
 
-fn rows(lines: Vec<BackendReport>) -> Vec<[String; 8]> {
+fn rows(lines: Vec<BackendReport>) -> Vec<[String; 11]> {
     let rows = lines.into_iter().map(
         |BackendReport {
              line,
@@ -144,6 +147,16 @@ fn rows(lines: Vec<BackendReport>) -> Vec<[String; 8]> {
              health,
          }| {
             let last = health.and_then(|health| health.last);
+            let count = |count: fn(SynCounts) -> u32| {
+                let syns = line.syns.map(count);
+                syns.map_or_else(|| "-".to_owned(), |count| count.to_string())
+            };
+            let syns = [
+                count(|syns| syns.unanswered),
+                count(|syns| syns.refused),
+                count(|syns| syns.redispatched),
+            ];
+            let [unanswered, refused, redispatched] = syns;
             [
                 line.pool,
                 line.name,
@@ -153,6 +166,9 @@ fn rows(lines: Vec<BackendReport>) -> Vec<[String; 8]> {
                 state,
                 last.map_or_else(|| "-".to_owned(), |last| last_check(&last)),
                 line.next_hop.unwrap_or_else(|| "not resolved".to_owned()),
+                unanswered,
+                refused,
+                redispatched,
             ]
         },
     );
@@ -196,6 +212,7 @@ mod tests {
             weight: 1,
             share: 33.4,
             next_hop: None,
+            syns: None,
         }
     }
 
@@ -318,6 +335,11 @@ mod tests {
         for (line, share) in lines.iter_mut().zip([66.7, 33.31, 0.0, 100.0]) {
             line.share = share;
         }
+        lines[0].syns = Some(SynCounts {
+            unanswered: 5,
+            refused: 0,
+            redispatched: 4,
+        });
         lines[3].pool = "q".to_owned();
         lines[3].next_hop = Some("02:00:00:00:00:01".to_owned());
         let rows = rows(join(lines, known));
@@ -333,10 +355,13 @@ mod tests {
                 "67 %",
                 "up",
                 "200 OK, 2s ago",
-                "not resolved"
+                "not resolved",
+                "5",
+                "0",
+                "4",
             ]
         );
-        assert_eq!(rows[3][7], "02:00:00:00:00:01");
+        assert_eq!(rows[3][7..9], ["02:00:00:00:00:01", "-"]);
     }
 
     #[test]
@@ -362,7 +387,8 @@ mod tests {
         let least = "POOL BACKEND SHARE STATE LAST CHECK";
         let all = "POOL BACKEND ADDRESS WEIGHT SHARE STATE LAST CHECK NEXT HOP";
         assert_eq!(shown(plain.clone(), false), least);
-        assert_eq!(shown(plain, true), all);
+        let wide = format!("{all} UNANSWERED REFUSED REDISPATCHED");
+        assert_eq!(shown(plain, true), wide);
         assert_eq!(shown(line(None), false), all.replace("WEIGHT ", ""));
         let weighted = BackendLine {
             weight: 3,
@@ -392,7 +418,10 @@ mod tests {
                 "33 %",
                 "unknown",
                 "-",
-                "not resolved"
+                "not resolved",
+                "-",
+                "-",
+                "-",
             ]]
         );
     }

@@ -3,6 +3,7 @@
 //! Only this module knows aya.
 
 pub mod attach;
+pub mod backend_answers;
 mod batch;
 pub mod events;
 pub mod flows;

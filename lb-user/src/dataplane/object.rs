@@ -63,6 +63,7 @@ impl Object {
             .map(|&(name, size)| match name {
                 // One for each flow, also where the flows were there first.
                 "FLOWS" | "CLIENTS6" | "PENDING" => (name, flows),
+                "BACKEND_ANSWERS" => (name, adopted(&folder, "BACKENDS", size)),
                 // Half as large in earlier versions. A peer without room there is named when it matters.
                 "LOCAL_PEERS" => (name, pinned_size(&folder, name).unwrap_or(size)),
                 _ => (name, adopted(&folder, name, size)),
@@ -249,6 +250,7 @@ pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
         ("USAGE", usage::entries(limits.services)),
         // Id 0 is none.
         ("BACKENDS", limits.backends.saturating_add(1)),
+        ("BACKEND_ANSWERS", limits.backends.saturating_add(1)),
         // Two of each pool.
         ("MAGLEV", limits.pools.saturating_mul(2).saturating_add(1)),
         ("FLOWS", flows),

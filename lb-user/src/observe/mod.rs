@@ -22,7 +22,9 @@ use crate::{
     control::applied::applied,
     control::apply::read_ids,
     daemon::migrate::unreadable,
-    dataplane::{flows::FlowTable, labels::Labels, maps::Maps, pins::Pins},
+    dataplane::{
+        backend_answers::AnswerTable, flows::FlowTable, labels::Labels, maps::Maps, pins::Pins,
+    },
     model::{
         names::backend_name,
         registry::{Ids, Kind},
@@ -34,7 +36,7 @@ pub use crate::model::packet::SampledPacket;
 pub use nodes::NodeLine;
 pub use records::{
     BackendLine, DropLine, ELSEWHERE, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus,
-    SampleLine, ServiceLine, SnatStatus, Status, Verdicts, WhoLine,
+    SampleLine, ServiceLine, SnatStatus, Status, SynCounts, Verdicts, WhoLine,
 };
 
 /// An instance as an observer sees it.
@@ -42,6 +44,7 @@ pub struct Observer {
     pins: Pins,
     maps: Maps,
     table: FlowTable,
+    answers: Option<AnswerTable>,
     labels: Labels,
     ids: Ids,
     config: Config,
@@ -70,11 +73,13 @@ impl Observer {
         let ids = read_ids(&maps)?;
         let config = applied(&pins)?;
         let table = FlowTable::open(&pins.maps())?;
+        let answers = AnswerTable::open(&pins.maps())?;
         let labels = Labels::open(&pins.maps())?;
         Ok(Self {
             pins,
             maps,
             table,
+            answers,
             labels,
             ids,
             config,
@@ -110,6 +115,12 @@ impl Observer {
         self.config.pools.iter().map(|pool| pool.name.as_str())
     }
 
+    /// How the backend with this id has answered.
+    fn syns(&self, id: Option<u32>) -> Option<SynCounts> {
+        let answers = self.answers.as_ref()?;
+        Some(id.map(|id| answers.get(id)).unwrap_or_default().into())
+    }
+
     /// Backends with the next hops that the data plane uses.
     ///
     /// # Errors
@@ -132,6 +143,7 @@ impl Observer {
                     weight: backend.weight,
                     share: share.unwrap_or_default(),
                     next_hop: record.and_then(|record| next_hop(&record)),
+                    syns: self.syns(id),
                 });
             }
         }
@@ -161,6 +173,7 @@ impl Observer {
             weight: 0,
             share: 0.0,
             next_hop: next_hop(&record),
+            syns: self.syns(Some(id)),
         }))
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lb_common::maps::backend_answers::BackendAnswers;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -201,6 +202,35 @@ pub struct BackendLine {
     pub share: f64,
     /// MAC of its next hop, if it is known.
     pub next_hop: Option<String>,
+    /// How it has answered SYNs since its id was given; null if the data plane is older and does not count that.
+    pub syns: Option<SynCounts>,
+}
+
+/// How a backend has answered SYNs. Each number begins anew after 2^32 - 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SynCounts {
+    /// SYNs that were repeated because it had not answered.
+    pub unanswered: u32,
+    /// SYNs that it refused by a RST.
+    pub refused: u32,
+    /// Connections that went on to another backend for that.
+    pub redispatched: u32,
+}
+
+impl From<BackendAnswers> for SynCounts {
+    fn from(answers: BackendAnswers) -> Self {
+        let BackendAnswers {
+            unanswered,
+            refused,
+            redispatched,
+            ..
+        } = answers;
+        Self {
+            unanswered,
+            refused,
+            redispatched,
+        }
+    }
 }
 
 /// One line of `lb who`.

@@ -194,6 +194,19 @@ pub struct Backend {
     pub next_hop: Option<String>,
     /// Its verdict, and what overrules it: `dead, unreachable`.
     pub state: String,
+    /// How it has answered SYNs.
+    pub syns: SynCounts,
+}
+
+/// How a backend has answered SYNs.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct SynCounts {
+    /// SYNs that were repeated because it had not answered.
+    pub unanswered: u32,
+    /// SYNs that it refused.
+    pub refused: u32,
+    /// Connections that went on to another backend.
+    pub redispatched: u32,
 }
 
 /// One line of `lb flows`.

@@ -5,6 +5,7 @@ mod carrier;
 mod dies;
 mod flap;
 mod probe;
+mod redispatch;
 mod silent;
 mod sweep;
 pub(crate) mod verdicts;

@@ -12,7 +12,8 @@ use lb_common::{
         addr6,
         event::{
             BEGAN, CUT_BACKEND, CUT_DISABLED, CUT_DRAINED, CUT_OPERATOR, CUT_POLICY, DEAD, EXPIRED,
-            FINISHED, FlowEvent, RECYCLED, REMOVED, RESET_BY_BACKEND, RESET_BY_CLIENT,
+            FINISHED, FlowEvent, RECYCLED, REDISPATCHED, REMOVED, RESET_BY_BACKEND,
+            RESET_BY_CLIENT,
         },
     },
 };
@@ -183,6 +184,7 @@ fn reason(kind: u32) -> Option<&'static str> {
         RESET_BY_CLIENT => Some("reset_by_client"),
         RESET_BY_BACKEND => Some("reset_by_backend"),
         RECYCLED => Some("recycled"),
+        REDISPATCHED => Some("redispatched"),
         EXPIRED => Some("expired"),
         DEAD => Some("dead"),
         REMOVED => Some("removed"),

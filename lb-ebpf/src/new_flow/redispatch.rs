@@ -1,0 +1,106 @@
+//! A connection that its backend does not answer, or refuses, goes to another one when the client's SYN comes again:
+//! the same id, so the same SNAT port, with the next generation. What the earlier backend still sends is no reply of
+//! the flow any more.
+//!
+//! Subprograms, called from the way in: conntrack finds the flow anew behind them.
+
+use lb_common::{
+    conntrack::{FlowState, State},
+    maps::{backend::Backend, event::REDISPATCHED},
+};
+
+use super::select;
+use crate::{
+    flow::{backend_answers, entry::Entry, events, half_open},
+    lookup,
+    maps::BACKENDS,
+};
+
+/// No backend has this id.
+const NONE: u32 = 0;
+
+/// After the repeated SYN of the flow with this id: it has another backend then, if there is one. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_redispatch(id: u32) -> u32 {
+    let Some((entry, word)) = unanswered(id) else {
+        return 0;
+    };
+    let attempt = entry.attempt();
+    if !attempt.is_refused() {
+        backend_answers::unanswered(&entry);
+    }
+    let next = lb_candidate(id);
+    match BACKENDS.get(next) {
+        Some(backend) if next != NONE => redispatch(&entry, word, next, backend),
+        _ => entry.repeat(attempt.repeated()),
+    }
+    0
+}
+
+/// After a RST of its backend to the SYN of the flow with this id. Returns 1 if the client is not to have it, because
+/// there is another backend for its next SYN; else 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_refused(id: u32) -> u32 {
+    let Some((entry, _)) = unanswered(id) else {
+        return 0;
+    };
+    let attempt = entry.attempt();
+    if !attempt.is_refused() {
+        backend_answers::refused(&entry);
+    }
+    let is_last = lb_candidate(id) == NONE;
+    entry.set_attempt(match is_last {
+        true => attempt.last(),
+        false => attempt.refused(),
+    });
+    u32::from(!is_last)
+}
+
+#[inline(always)]
+fn unanswered(id: u32) -> Option<(Entry, FlowState)> {
+    let entry = Entry::at(id)?;
+    let word = entry.word();
+    (matches!(word.state(), State::New) && !word.is_udp()).then_some((entry, word))
+}
+
+/// The id of the backend that the flow with this id goes to next, or [`NONE`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_candidate(id: u32) -> u32 {
+    let Some(entry) = Entry::at(id) else {
+        return NONE;
+    };
+    let attempt = entry.attempt();
+    let key = entry.key(entry.word());
+    let Some(service) = lookup::record(&key) else {
+        return NONE;
+    };
+    if service.is_of_cell() || !attempt.may_go_on() {
+        return NONE;
+    }
+    let next = select::next(&service, &key, entry.backend_id(), attempt);
+    match lookup::is_current(&key, &service) {
+        true => next.unwrap_or(NONE),
+        false => NONE,
+    }
+}
+
+/// Has a flow begin anew with the backend of this id, unless its word has changed.
+#[inline(always)]
+fn redispatch(entry: &Entry, word: FlowState, id: u32, backend: &Backend) {
+    let claimed = word.claim(false);
+    if !entry.swap(word, claimed) {
+        return;
+    }
+    backend_answers::redispatched(entry);
+    let (network, _) = entry.owners();
+    events::report(entry, word.close(), REDISPATCHED, network);
+    entry.redispatch(id, backend);
+    half_open::enter(network, entry.id, claimed);
+    let published = claimed.publish();
+    if entry.swap(claimed, published) {
+        events::began(entry, published);
+    }
+}

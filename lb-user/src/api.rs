@@ -384,6 +384,10 @@ pub struct BackendHealth {
     /// Whether it gets new flows only as long as too few of the others are up; a control plane of before reports none.
     #[serde(default)]
     pub backup: bool,
+    /// Whether it gets no new flows because it has left clients without a SYN-ACK, and nothing checks it; a control plane of
+    /// before reports none.
+    #[serde(default)]
+    pub unresponsive: bool,
 }
 
 impl BackendHealth {
@@ -556,6 +560,7 @@ mod tests {
             drain_seconds: None,
             retired: false,
             backup: false,
+            unresponsive: false,
         };
         // The first step of a slow start is a share.
         assert!(backend(HealthVerdict::Up, 5).is_up());

@@ -99,6 +99,9 @@ fn state(health: &BackendHealth, is_unreachable: bool) -> String {
     if is_unreachable {
         state.push_str(", unreachable");
     }
+    if health.unresponsive {
+        state.push_str(", unresponsive");
+    }
     match health.overridden {
         Some(Override::Drain) => state.push_str(", drained"),
         Some(Override::Disable) => state.push_str(", disabled"),
@@ -265,6 +268,11 @@ mod tests {
             ..health(1, HealthVerdict::Unknown)
         };
         assert_eq!(state(&unchecked, false), "unchecked");
+        let unresponsive = BackendHealth {
+            unresponsive: true,
+            ..unchecked.clone()
+        };
+        assert_eq!(state(&unresponsive, false), "unchecked, unresponsive");
         let drained = BackendHealth {
             overridden: Some(Override::Drain),
             ..unchecked
@@ -322,6 +330,7 @@ mod tests {
                 "drain_seconds": null,
                 "retired": false,
                 "backup": false,
+                "unresponsive": false,
             })
         );
     }

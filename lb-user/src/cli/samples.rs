@@ -23,6 +23,7 @@ pub(super) fn backend(id: u32, pool: &str, verdict: HealthVerdict) -> BackendHea
         drain_seconds: None,
         retired: false,
         backup: false,
+        unresponsive: false,
     }
 }
 

@@ -205,6 +205,13 @@ impl Checks {
         }
     }
 
+    /// Has a backend of a network checked at once: it has left a client without an answer.
+    pub fn suspect(&self, network: &str, backend: u32) {
+        if let Some(checker) = self.checkers.get(network) {
+            checker.suspect(backend);
+        }
+    }
+
     /// Checks no backend any more until they are [set](Self::set) again: the next process does.
     pub fn rest(&self) {
         for checker in self.checkers.values() {

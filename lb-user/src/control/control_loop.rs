@@ -237,6 +237,7 @@ impl Control {
         self.running.tidy();
         self.tick_nics().await;
         self.tick_mending();
+        self.look_at_answers();
         let shared = self.share();
         let over = self.state.drains.take_over();
         if !over.is_empty() {

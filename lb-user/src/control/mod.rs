@@ -5,7 +5,7 @@
 //! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and `overrides`.
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
-//! the interfaces, `next_hop_watch` the next hops, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
+//! the interfaces, `next_hop_watch` the next hops, [`passive_watch`] how backends answer clients, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
 //! [`persisted_state`] outlives the process. [`reclaim`] frees ids of what is configured no more.
 
 pub mod applied;
@@ -31,6 +31,8 @@ mod next_hop_watch;
 mod nic_watch;
 pub mod operator;
 mod overrides;
+mod passive;
+pub mod passive_watch;
 pub mod persisted_state;
 pub mod plan;
 pub mod reclaim;

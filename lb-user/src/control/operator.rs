@@ -137,6 +137,7 @@ impl Control {
                     drain_seconds: self.state.drains.left(&name).map(|left| left.as_secs()),
                     retired: false,
                     backup: backend.backup,
+                    unresponsive: self.running.is_unresponsive(id),
                 });
                 known.insert(id);
             }
@@ -159,6 +160,7 @@ impl Control {
                 drain_seconds: self.state.drains.left(name).map(|left| left.as_secs()),
                 retired: true,
                 backup: false,
+                unresponsive: false,
             }
         }));
         ControlStatus {

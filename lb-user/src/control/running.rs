@@ -17,6 +17,7 @@ use super::{
     desired::{Attachment, table},
     ending::Ending,
     maglev_tables::in_use,
+    passive_watch::PassiveWatch,
     reclaim::sweep::Sweeper,
 };
 use crate::{
@@ -63,6 +64,8 @@ pub struct Running {
     /// Reports that an interface may have come, gone or changed.
     pub changes: Receiver<()>,
     pub(crate) reporter: Reporter,
+    /// How backends answer.
+    pub(crate) passive: PassiveWatch,
 }
 
 /// What serves shared VIPs.
@@ -274,10 +277,15 @@ impl Running {
     pub fn layers(&self, config: &Config, overrides: &BTreeMap<String, Override>) -> Layers {
         let live = LiveBackends {
             serves: &|id| self.serves(id),
-            is_silent: &|id| self.data_plane.live.is_silent(id),
+            is_silent: &|id| self.data_plane.live.is_silent(id) || self.is_unresponsive(id),
         };
         self.checks
             .layers(config, &self.applied.ids, &live, overrides)
+    }
+
+    /// Whether a backend that nothing checks gets no new flows, because it does not answer.
+    pub fn is_unresponsive(&self, backend: u32) -> bool {
+        self.passive.passive.is_out(backend)
     }
 
     /// Whether a backend has new flows.

@@ -29,6 +29,7 @@ use crate::{
         network_setup::{
             build_cells, places_without_nics, remove_stale_cells, remove_stale_links, set_up_nics,
         },
+        passive_watch::PassiveWatch,
         persisted_state::State,
         plan::Current,
         reclaim::{retired::Retired, sweep::Sweeper},
@@ -301,6 +302,7 @@ impl<'a> Found<'a> {
         let policy = Policy::new(&config, &ids);
         let maps = live.beside(&pins.maps())?;
         let expiry = Expiry::start(&pins.maps(), maps, policy, next_hops, reporter.clone())?;
+        let passive = PassiveWatch::open(&pins.maps())?;
         let applied = Applied {
             config,
             places,
@@ -337,6 +339,7 @@ impl<'a> Found<'a> {
             },
             changes: changes::follow(start.runtime),
             reporter: reporter.clone(),
+            passive,
         };
         running.applied.update_serving();
         Ok(running)

@@ -45,15 +45,18 @@ pub(super) struct Checked {
     pub(super) open: OpenConnection,
 }
 
-/// Checks a backend once.
+/// Checks a backend once, within `limit`.
 ///
 /// # Errors
 ///
 /// If this host could not.
-pub(super) async fn check(target: &CheckTarget, probe: &dyn Probe) -> Result<Checked> {
+pub(super) async fn check(
+    target: &CheckTarget,
+    probe: &dyn Probe,
+    limit: Duration,
+) -> Result<Checked> {
     let begin = Instant::now();
     let exchange = Exchange::new(target.address);
-    let limit = target.health.timeout;
     let probed = timeout(limit, connect_and_probe(target, probe, &exchange)).await;
     let took = begin.elapsed();
     let was_silent = probed.is_err() && exchange.step() == CONNECTION;

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, anyhow};
 use tokio::{
     sync::{Semaphore, SemaphorePermit, mpsc, watch},
     task::{self, AbortHandle, LocalSet},
-    time::{MissedTickBehavior, interval, sleep, sleep_until},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use super::{
@@ -26,9 +26,12 @@ use super::{
     pace::ThreadLag,
     probe::{self, Probe},
     state::Course,
+    suspicion::{SUSPECTED_TIMEOUT, Suspicion},
 };
 use crate::network::{carrier::Carrier, cell_thread, neighbour::Side};
 
+/// Suspected backends that wait for their thread at most.
+const MAX_SUSPECTS: usize = 4096;
 /// How long a neighbour has to answer a solicitation, before it is checked again.
 const RESOLVES: Duration = Duration::from_millis(300);
 
@@ -45,6 +48,8 @@ pub struct Commons {
 #[derive(Debug)]
 pub struct Checker {
     targets: Option<watch::Sender<Vec<CheckTarget>>>,
+    /// Where to send the ids of backends that are suspected.
+    suspects: mpsc::Sender<u32>,
     carrier: Carrier,
     thread: Option<JoinHandle<()>>,
 }
@@ -67,6 +72,11 @@ impl Checker {
         let carrier = Carrier::open(nic).context("ask for the carrier of a NIC")?;
         let line = CarrierGate::new(network.to_owned(), carrier.clone());
         let (targets, wanted) = watch::channel(Vec::new());
+        let (suspects, suspected) = mpsc::channel(MAX_SUSPECTS);
+        let wanted = Wanted {
+            targets: wanted,
+            suspects: suspected,
+        };
         let (name, cell) = (network.to_owned(), side.cell);
         let work = move |runtime| {
             LocalSet::new().block_on(&runtime, run(name, line, wanted, commons, neighbours));
@@ -76,6 +86,7 @@ impl Checker {
             .with_context(|| format!("check the backends of network {network}"))?;
         Ok(Self {
             targets: Some(targets),
+            suspects,
             carrier,
             thread: Some(thread),
         })
@@ -84,6 +95,12 @@ impl Checker {
     /// From now on checks go out of the NIC with this index.
     pub fn follow(&self, nic: u32) {
         self.carrier.follow(nic);
+    }
+
+    /// Checks the backend with this id at once, if it is up: it has left a client without an answer.
+    pub fn suspect(&self, backend: u32) {
+        // One that finds no room is suspected again with the next client.
+        let _full = self.suspects.try_send(backend);
     }
 
     /// Checks these from now on, and no others. A target that is as before goes on as before; another
@@ -104,6 +121,13 @@ impl Drop for Checker {
             let _panicked = thread.join();
         }
     }
+}
+
+/// What a checker is to do.
+struct Wanted {
+    targets: watch::Receiver<Vec<CheckTarget>>,
+    /// Ids of backends.
+    suspects: mpsc::Receiver<u32>,
 }
 
 /// What all checks of the network share.
@@ -139,6 +163,7 @@ impl NetworkChecks {
 /// A target that is being checked.
 struct RunningCheck {
     target: Rc<CheckTarget>,
+    suspicion: Rc<Suspicion>,
     work: AbortHandle,
 }
 
@@ -152,7 +177,7 @@ impl Drop for RunningCheck {
 async fn run(
     network: String,
     line: CarrierGate,
-    mut wanted: watch::Receiver<Vec<CheckTarget>>,
+    mut wanted: Wanted,
     commons: Commons,
     neighbours: mpsc::Sender<IpAddr>,
 ) {
@@ -169,18 +194,27 @@ async fn run(
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            changed = wanted.changed() => {
+            changed = wanted.targets.changed() => {
                 if changed.is_err() { return; }
-                let targets = wanted.borrow_and_update().clone();
+                let targets = wanted.targets.borrow_and_update().clone();
                 let before = mem::take(&mut running);
                 if before.is_empty() { shared.pace.begin(Instant::now()); }
                 running = follow(before, targets, &shared);
             }
+            Some(backend) = wanted.suspects.recv() => suspect(&running, backend),
             _ = looks.tick(), if !running.is_empty() => {
                 shared.line.look();
                 shared.pace.look(Instant::now());
             }
         }
+    }
+}
+
+/// Has the check of a backend begin at once.
+fn suspect(running: &BTreeMap<u32, RunningCheck>, backend: u32) {
+    let mut running = running.values();
+    if let Some(check) = running.find(|check| check.target.backends().any(|id| id == backend)) {
+        check.suspicion.begin(Instant::now());
     }
 }
 
@@ -210,29 +244,37 @@ fn is_same(one: &CheckTarget, other: &CheckTarget) -> bool {
 }
 
 fn begin(target: CheckTarget, shared: &Rc<NetworkChecks>) -> RunningCheck {
-    let target = Rc::new(target);
-    let work = keep_asking(Rc::clone(&target), Rc::clone(shared));
+    let (target, suspicion) = (Rc::new(target), Rc::<Suspicion>::default());
+    let work = keep_asking(Rc::clone(&target), Rc::clone(&suspicion), Rc::clone(shared));
     RunningCheck {
         target,
+        suspicion,
         work: task::spawn_local(work).abort_handle(),
     }
 }
 
-/// Checks one target on its schedule, never twice at a time.
-async fn keep_asking(target: Rc<CheckTarget>, shared: Rc<NetworkChecks>) {
+/// Checks one target on its schedule, and when it is suspected, never twice at a time.
+async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: Rc<NetworkChecks>) {
     let probe = probe::of(&target.health.check).map_err(|error| format!("{error:#}"));
     let mut course = Course::new(&target.health, &target.saved, Instant::now());
     let mut due = course.first(Instant::now(), chance());
     let mut could_ask = true;
     let mut was_sought = false;
     loop {
-        sleep_until(due.into()).await;
+        let is_suspected = suspicion.wait(due).await;
+        if is_suspected && course.standing().verdict != HealthVerdict::Up {
+            continue;
+        }
+        let limit = match is_suspected {
+            true => target.health.timeout.min(SUSPECTED_TIMEOUT),
+            false => target.health.timeout,
+        };
         let Some(_turn) = shared.turn().await else {
             return;
         };
         let start = Instant::now();
         let mut late = shared.pace.look(start);
-        let mut asked = ask(&target, probe.as_deref()).await;
+        let mut asked = ask(&target, probe.as_deref(), limit).await;
         let is_silent = matches!(
             asked,
             Ok(Checked {
@@ -243,10 +285,10 @@ async fn keep_asking(target: Rc<CheckTarget>, shared: Rc<NetworkChecks>) {
         if is_silent && course.standing().verdict == HealthVerdict::Up {
             // It may only be at another MAC: it is dead if it does not answer there either.
             let _full = shared.neighbours.try_send(target.next_hop);
-            if !was_sought && course.is_about_to_leave() {
+            if !was_sought && (is_suspected || course.is_about_to_leave()) {
                 sleep(RESOLVES).await;
                 late = shared.pace.look(Instant::now());
-                asked = ask(&target, probe.as_deref()).await;
+                asked = ask(&target, probe.as_deref(), limit).await;
             }
         }
         was_sought = is_silent;
@@ -256,9 +298,7 @@ async fn keep_asking(target: Rc<CheckTarget>, shared: Rc<NetworkChecks>) {
                 outcome: CheckOutcome::Dead(_),
                 ..
             }) if !shared.line.has_held_since(start)
-                || !shared
-                    .pace
-                    .was_kept(late, target.health.timeout, &shared.network) => {}
+                || !shared.pace.was_kept(late, limit, &shared.network) => {}
             Ok(Checked {
                 outcome,
                 took,
@@ -266,6 +306,9 @@ async fn keep_asking(target: Rc<CheckTarget>, shared: Rc<NetworkChecks>) {
                 ..
             }) => {
                 could_ask = true;
+                if is_suspected && matches!(outcome, CheckOutcome::Dead(_)) {
+                    course.suspect();
+                }
                 let changed = course.note(outcome.verdict(), Instant::now());
                 for backend in target.backends() {
                     let report = Report {
@@ -296,10 +339,14 @@ async fn keep_asking(target: Rc<CheckTarget>, shared: Rc<NetworkChecks>) {
     }
 }
 
-/// Checks, if there is a probe.
-async fn ask(target: &CheckTarget, probe: Result<&dyn Probe, &String>) -> Result<Checked> {
+/// Checks within `limit`, if there is a probe.
+async fn ask(
+    target: &CheckTarget,
+    probe: Result<&dyn Probe, &String>,
+    limit: Duration,
+) -> Result<Checked> {
     let probe = probe.map_err(|error| anyhow!("{error}"))?;
-    check(target, probe).await
+    check(target, probe, limit).await
 }
 
 /// A number from 0 to below 1, of no use to cryptography.

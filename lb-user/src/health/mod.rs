@@ -12,6 +12,7 @@ mod probe;
 mod carrier_gate;
 pub(crate) mod concurrency;
 mod state;
+mod suspicion;
 mod target;
 #[cfg(test)]
 mod tests;

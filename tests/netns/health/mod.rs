@@ -4,6 +4,7 @@ mod backup;
 mod carrier;
 mod dies;
 mod flap;
+mod passive;
 mod probe;
 mod redispatch;
 mod silent;

@@ -160,7 +160,7 @@ fn connect(client: &Host) -> Result<Connects> {
 }
 
 /// Has a node drop what comes to the port of the pool.
-fn deafen(node: &Host) -> Result<()> {
+pub(super) fn deafen(node: &Host) -> Result<()> {
     for line in [
         "nft add table ip deaf",
         "nft add chain ip deaf in { type filter hook input priority 0 ; policy accept ; }",
@@ -169,6 +169,11 @@ fn deafen(node: &Host) -> Result<()> {
     }
     let rule = format!("nft add rule ip deaf in tcp dport {ECHO_NODE_PORT} counter drop");
     node.netns.run(&rule).map(drop)
+}
+
+/// Has it take everything again.
+pub(super) fn undeafen(node: &Host) -> Result<()> {
+    node.netns.run("nft delete table ip deaf").map(drop)
 }
 
 /// How many packets it has dropped.

@@ -55,6 +55,8 @@ pub(super) struct HealthReport {
     retired: bool,
     /// Whether it gets new flows only as long as too few of the others are up.
     backup: bool,
+    /// Whether it gets no new flows because it has left clients without a SYN-ACK, and nothing checks it.
+    unresponsive: bool,
 }
 
 /// The latest check of a backend.
@@ -85,6 +87,7 @@ impl From<api::BackendHealth> for HealthReport {
             drain_seconds,
             retired,
             backup,
+            unresponsive,
         } = health;
         Self {
             checked,
@@ -97,6 +100,7 @@ impl From<api::BackendHealth> for HealthReport {
             drain_seconds,
             retired,
             backup,
+            unresponsive,
         }
     }
 }

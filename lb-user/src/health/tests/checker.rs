@@ -381,3 +381,65 @@ async fn other_cas_make_another_check() {
     checker.set(trusting("other.pem"));
     while let CheckOutcome::Good(_) = next(&mut reports).await.outcome {}
 }
+
+/// A suspected backend that answers stays; one that does not is dead by one check, long before the next one is due.
+#[tokio::test]
+async fn a_suspicion_begins_a_check_that_decides() {
+    let seldom = |backend, address| {
+        let health = Health {
+            interval: Duration::from_secs(60),
+            fast_interval: Duration::from_secs(60),
+            fall: 5,
+            ..health(Check::Tcp)
+        };
+        CheckTarget {
+            backend,
+            also: vec![backend + 1],
+            // Its first check is not spread over a second.
+            saved: Standing {
+                verdict: HealthVerdict::Up,
+                ..Standing::default()
+            },
+            ..target(address, health)
+        }
+    };
+    let (listener, address) = listen().await;
+    let served = keep(listener);
+    let (checker, mut reports) = checker();
+    checker.set(vec![seldom(3, address)]);
+    let first = next(&mut reports).await;
+    assert_eq!((first.backend, first.changed), (3, false));
+    assert_eq!(next(&mut reports).await.backend, 4);
+
+    checker.suspect(4);
+    let good_one = next(&mut reports).await;
+    assert_eq!(good_one.outcome, good("connected"));
+    assert_eq!(
+        (good_one.standing.verdict, good_one.standing.against),
+        (HealthVerdict::Up, 0)
+    );
+    assert_eq!(next(&mut reports).await.backend, 4);
+
+    drop(served);
+    sleep(Duration::from_millis(1100)).await;
+    let begun = Instant::now();
+    checker.suspect(3);
+    let bad = next(&mut reports).await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(
+        (bad.standing.verdict, bad.changed),
+        (HealthVerdict::Dead, true)
+    );
+    assert_eq!(
+        next(&mut reports).await.standing.verdict,
+        HealthVerdict::Dead
+    );
+    checker.suspect(9);
+    checker.suspect(3);
+    let quiet = timeout(Duration::from_millis(300), reports.recv()).await;
+    assert!(quiet.is_err(), "it is dead already");
+}

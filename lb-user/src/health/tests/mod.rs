@@ -88,7 +88,7 @@ async fn ask(address: SocketAddrV4, health: Health) -> anyhow::Result<CheckOutco
 /// One check, not closed yet.
 async fn ask_openly(target: &CheckTarget) -> anyhow::Result<(CheckOutcome, OpenConnection)> {
     let probe = probe::of(&target.health.check)?;
-    let checked = check(target, probe.as_ref()).await?;
+    let checked = check(target, probe.as_ref(), target.health.timeout).await?;
     Ok((checked.outcome, checked.open))
 }
 

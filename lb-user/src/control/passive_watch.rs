@@ -1,0 +1,119 @@
+//! Passive health while `lb` runs: how backends answer is looked at with every tick.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+
+use super::{
+    control_loop::Control,
+    passive::{Finding, Passive},
+    running::Running,
+};
+use crate::{
+    config::time_text,
+    dataplane::backend_answers::AnswerTable,
+    model::{names::backend_name, registry::Kind},
+};
+
+/// What the data plane counts, and what was found by it.
+#[derive(Debug)]
+pub struct PassiveWatch {
+    table: Option<AnswerTable>,
+    pub(super) passive: Passive,
+}
+
+impl PassiveWatch {
+    /// Follows the counts that are pinned in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the mapping.
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
+        Ok(Self {
+            table: AnswerTable::open(folder)?,
+            passive: Passive::default(),
+        })
+    }
+}
+
+/// A finding, and whose it is.
+struct Found {
+    /// The backend's name in the registry.
+    backend: String,
+    id: u32,
+    network: String,
+    finding: Finding,
+}
+
+impl Control {
+    /// Looks how backends have answered since the last time: checks at once what is suspected, and takes out what nothing
+    /// checks.
+    pub(super) fn look_at_answers(&mut self) {
+        for found in self.running.look_at_answers() {
+            let Found {
+                backend,
+                id,
+                network,
+                finding,
+            } = found;
+            let words = match finding {
+                Finding::Suspected => {
+                    self.running.checks.suspect(&network, id);
+                    continue;
+                }
+                Finding::Out(hold) => out_words(hold),
+                Finding::Trial => TRIAL.to_owned(),
+                Finding::Answers => "answers again".to_owned(),
+            };
+            match finding {
+                Finding::Out(_) => tracing::warn!(backend, "{words}"),
+                _ => tracing::info!(backend, "{words}"),
+            }
+            self.event("health", &format!("backend {backend}"), &words, None);
+        }
+    }
+}
+
+const TRIAL: &str = "gets new flows again, to see whether it answers";
+
+/// The message for a backend that nothing checks, and that is out for so long.
+fn out_words(hold: Duration) -> String {
+    format!(
+        "does not answer: no client had a SYN-ACK; no new flows for {}",
+        time_text(hold)
+    )
+}
+
+impl Running {
+    fn look_at_answers(&mut self) -> Vec<Found> {
+        let PassiveWatch { table, passive } = &mut self.passive;
+        let Some(table) = table else {
+            return Vec::new();
+        };
+        let (mut ids, mut all, now) = (BTreeSet::new(), Vec::new(), Instant::now());
+        for pool in &self.applied.config.pools {
+            for backend in &pool.backends {
+                let name = backend_name(pool, backend);
+                let Some(id) = self.applied.ids.get(Kind::Backend, &name) else {
+                    continue;
+                };
+                ids.insert(id);
+                let mut answers = table.get(id);
+                answers.clients = table.take_clients(id);
+                let finding = passive.note(id, pool.health.is_some(), answers, now);
+                all.extend(finding.map(|finding| Found {
+                    backend: name,
+                    id,
+                    network: pool.network.clone(),
+                    finding,
+                }));
+            }
+        }
+        passive.retain(&ids);
+        all
+    }
+}

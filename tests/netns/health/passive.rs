@@ -1,0 +1,179 @@
+//! Backends that leave clients without an answer are found by that: FEATURES E12.
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    oracle::{links, raw_map::RawMap},
+    poll,
+    product::{
+        config::{Config, Keys},
+        lb::Lb,
+    },
+    servers::echo::EchoServer,
+    topology::{ECHO, ECHO_NODE_PORT, Host, Topology},
+    traffic::{client, pace::Pace},
+};
+use lb_user::dataplane::pins::Pins;
+use serde_json::json;
+
+use crate::{
+    flows::life::LIMIT,
+    health::{
+        redispatch::{deafen, undeafen},
+        sweep::backends,
+    },
+};
+
+/// New connections of the clients.
+const PACE: Pace = Pace {
+    per_second: 100,
+    threads: 64,
+};
+/// From the beginning of the silence until no new flow goes there.
+const MAX_LOSS: Duration = Duration::from_secs(3);
+/// Addresses of one client.
+const SOURCES: u8 = 12;
+/// Until a backend that nothing checks is tried again, and has answered.
+const MAX_TRIAL: Duration = Duration::from_secs(20);
+
+struct Site<'t> {
+    topology: &'t Topology,
+    lb: Lb<'t>,
+    tables: RawMap,
+    _echo: Vec<EchoServer<'t>>,
+}
+
+impl<'t> Site<'t> {
+    fn start(topology: &'t Topology, pool: impl FnOnce(Keys) -> Keys) -> Result<Self> {
+        let at = |node: &Host| SocketAddrV4::new(node.address, ECHO_NODE_PORT);
+        let nodes = topology.nodes.iter();
+        let echo = nodes.map(|node| EchoServer::start(&node.netns, at(node), node.name));
+        let echo = echo.collect::<Result<_>>()?;
+        for source in sources() {
+            let line = format!("ip addr add {source}/24 dev eth0");
+            topology.client().netns.run(&line)?;
+        }
+        let config = Config::poc()
+            .mgmt_pool("echo-a", topology.nodes.iter().map(at))
+            .pool("echo-a", pool)
+            .tcp_service("echo-a", ECHO);
+        let lb = Lb::start(topology, &config)?;
+        let maps = links::pins(topology.run()).join(Pins::version());
+        let site = Self {
+            topology,
+            lb,
+            tables: RawMap::open(&maps.join("MAGLEV"))?,
+            _echo: echo,
+        };
+        site.wait_for(topology.nodes.len(), LIMIT)?;
+        Ok(site)
+    }
+
+    /// Waits until so many backends are in the tables.
+    fn wait_for(&self, count: usize, limit: Duration) -> Result<()> {
+        poll::until("as many backends in the tables", limit, || {
+            Ok((backends(&self.tables)?.len() == count).then_some(()))
+        })
+    }
+
+    /// Does it while clients connect, and every one of them is answered.
+    fn under_load<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let step = |number: u64| {
+            let sources: Vec<Ipv4Addr> = sources().collect();
+            let index = usize::try_from(number)? % sources.len();
+            client::who(Some(sources[index]), ECHO).map(drop)
+        };
+        let netns = &self.topology.client().netns;
+        let (done, load) = PACE.beside(netns, &step, work)?;
+        println!("{:.0} connections/s", load.per_second());
+        Ok(done)
+    }
+
+    fn state(&self, node: &Host) -> Result<String> {
+        let address = node.address.to_string();
+        let backends = self.lb.backends()?.into_iter();
+        let mut backends = backends.filter(|one| one.address.starts_with(&address));
+        Ok(backends.next().context("the backend")?.state)
+    }
+
+    /// What became of a backend, by `lb events`.
+    fn events(&self) -> Result<Vec<String>> {
+        let events = self.lb.events()?.into_iter();
+        let events = events.filter(|event| event.kind == "health");
+        Ok(events.map(|event| event.words).collect())
+    }
+}
+
+fn sources() -> impl Iterator<Item = Ipv4Addr> {
+    (0..SOURCES).map(|number| Ipv4Addr::new(192, 168, 203, 150 + number))
+}
+
+/// E12: a black hole is out within 3 s, with a check every 10 s of which five must fail; it is back by its checks.
+#[privileged_test]
+fn e12_a_black_hole_is_out_long_before_its_check() -> Result<()> {
+    let topology = Topology::poc()?;
+    let health =
+        json!({ "tcp": {}, "interval": "10s", "fast_interval": "1s", "fall": 5, "rise": 2 });
+    let site = Site::start(&topology, |pool| pool.set("health", health))?;
+    let deaf = &topology.nodes[1];
+
+    let took = site.under_load(|| {
+        thread::sleep(Duration::from_secs(1));
+        deafen(deaf)?;
+        let start = Instant::now();
+        site.wait_for(3, MAX_LOSS)?;
+        Ok(start.elapsed())
+    })?;
+
+    println!("out of the table after {took:?}");
+    assert_eq!(site.state(deaf)?, "dead");
+    let events = site.events()?;
+    let [dead] = &events[..] else {
+        anyhow::bail!("{events:?}");
+    };
+    ensure!(
+        dead.starts_with("up -> dead: no connection within 400ms"),
+        "{dead}"
+    );
+    undeafen(deaf)?;
+    site.wait_for(4, Duration::from_secs(10))?;
+    assert_eq!(site.state(deaf)?, "up");
+    Ok(())
+}
+
+/// Without checks it is out when several clients had no answer, and none had one; it is tried again by new flows.
+#[privileged_test]
+fn a_black_hole_that_nothing_checks_is_out_until_it_answers() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::start(&topology, |pool| pool)?;
+    let deaf = &topology.nodes[1];
+
+    site.under_load(|| {
+        thread::sleep(Duration::from_secs(1));
+        deafen(deaf)?;
+        let start = Instant::now();
+        site.wait_for(3, MAX_LOSS)?;
+        println!("out of the table after {:?}", start.elapsed());
+        assert_eq!(site.state(deaf)?, "unchecked, unresponsive");
+        undeafen(deaf)?;
+        site.wait_for(4, MAX_TRIAL)?;
+        println!("tried after {:?}", start.elapsed());
+        poll::until("it answers", LIMIT, || {
+            Ok((site.events()?.len() == 3).then_some(()))
+        })
+    })?;
+
+    assert_eq!(site.state(deaf)?, "unchecked");
+    let wanted = [
+        "does not answer: no client had a SYN-ACK; no new flows for 10s",
+        "gets new flows again, to see whether it answers",
+        "answers again",
+    ];
+    assert_eq!(site.events()?, wanted);
+    Ok(())
+}

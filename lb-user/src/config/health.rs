@@ -85,18 +85,21 @@ impl Health {
             fall: 3,
             fast_interval: Duration::from_secs(1),
             flap_hold: Duration::from_secs(30),
-            on_dead: OnDead::None,
+            on_dead: OnDead::Reselect,
         }
     }
 }
 
-/// What becomes of the flows of a dead backend. No new ones go there in any case.
+/// What becomes of the flows of a dead backend. No new ones go there in any case, and those that it has not
+/// answered end without a reset, but with [`Self::None`]: what the client repeats goes to another backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDead {
     /// They stay as long as they can.
-    #[default]
     None,
+    /// Those that it has answered stay as long as they can.
+    #[default]
+    Reselect,
     /// They end as those of a drained backend.
     Drain,
     /// Both ends get a reset at once.

@@ -325,21 +325,22 @@ impl Control {
             .collect()
     }
 
-    /// Ends the flows of dead backends, where the pool has `on_dead: reset` and they get no new ones.
+    /// Ends the flows of dead backends that get no new ones, as far as the pool's `on_dead` has it.
     fn cut_dead(&mut self) {
         let ids = self.running.ids();
-        let dead = self.running.checks.standings().into_iter();
-        let dead = dead.filter(|(name, standing)| {
-            let id = ids.get(Kind::Backend, name);
-            standing.verdict == HealthVerdict::Dead
-                && id.is_some_and(|id| !self.running.serves(id))
-                && self.on_dead(name) == Some(OnDead::Reset)
-        });
-        let backends = dead.filter_map(|(name, _)| ids.get(Kind::Backend, &name));
-        let cut = EvictSelector {
-            backends: backends.collect(),
-            ..EvictSelector::default()
-        };
+        let mut cut = EvictSelector::default();
+        for (name, standing) in self.running.checks.standings() {
+            let id = ids.get(Kind::Backend, &name);
+            let id = id.filter(|id| !self.running.serves(*id));
+            let Some(id) = id.filter(|_| standing.verdict == HealthVerdict::Dead) else {
+                continue;
+            };
+            match self.on_dead(&name) {
+                Some(OnDead::Reset) => cut.backends.insert(id),
+                Some(OnDead::Reselect | OnDead::Drain) => cut.unanswered.insert(id),
+                Some(OnDead::None) | None => false,
+            };
+        }
         self.running.ending.cut(cut);
     }
 

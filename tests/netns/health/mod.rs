@@ -7,6 +7,7 @@ mod flap;
 mod passive;
 mod probe;
 mod redispatch;
+mod reselect;
 mod silent;
 mod sweep;
 pub(crate) mod verdicts;

@@ -76,9 +76,11 @@ section! {
         optional fast_interval: CheckTime = "1s",
         /// How long a backend that has come and gone too often must be good without a break, 0s to 1h.
         optional flap_hold: HoldTime = "30s",
-        /// What becomes of the flows of a dead backend: `none` (they stay), `drain` (they end after
-        /// `drain_timeout`) or `reset` (both ends get a reset at once).
-        optional on_dead: OnDeadWord = "none",
+        /// What becomes of the flows of a dead backend: `reselect` (those that it has not answered end without a reset,
+        /// so that what the client repeats goes to another backend; the others stay), `drain` (also, and the others
+        /// end after `drain_timeout`), `reset` (also, and of the others both ends get a reset at once) or `none`
+        /// (all stay).
+        optional on_dead: OnDeadWord = "reselect",
     }
 }
 
@@ -103,7 +105,7 @@ kinds! {
     /// How many checks in a row may be required.
     InARow("number"): Option<At<u32>> = within(1..=100);
     BelowMinUpWord("word"): Option<At<BelowMinUp>> = word(&[BelowMinUp::Refuse, BelowMinUp::All]);
-    OnDeadWord("word"): Option<At<OnDead>> = word(&[OnDead::None, OnDead::Drain, OnDead::Reset]);
+    OnDeadWord("word"): Option<At<OnDead>> = word(&[OnDead::Reselect, OnDead::Drain, OnDead::Reset, OnDead::None]);
 }
 
 fn drain_time(text: &str) -> Result<Option<Duration>, String> {

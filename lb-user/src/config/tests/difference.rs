@@ -94,7 +94,7 @@ fn an_object_that_is_added_has_its_keys_in_its_line() {
         ]),
         [
             "pool new-a: added: { network: mgmt, health: { tcp: {}, interval: 5s, timeout: 3s, rise: 2, \
-             fall: 3, fast_interval: 1s, flap_hold: 30s, on_dead: none } }",
+             fall: 3, fast_interval: 1s, flap_hold: 30s, on_dead: reselect } }",
             "pool new-a: backend 10.32.96.105:30081: added",
             "pool new-a: backend n2: added: { address: 10.32.96.106:30081, weight: 3 }",
             "service new-a: added: { network: tenant-a, pool: new-a, allow: 192.168.203.7/32, \

@@ -141,7 +141,7 @@ fn a_check_has_usual_times() {
         fall: 3,
         fast_interval: Duration::from_secs(1),
         flap_hold: Duration::from_secs(30),
-        on_dead: OnDead::None,
+        on_dead: OnDead::Reselect,
     };
     assert_eq!(read("{ tcp: {} }"), usual);
     let short = Duration::from_millis(500);
@@ -166,6 +166,7 @@ fn a_check_has_usual_times() {
     };
     assert_eq!(read(all), odd);
     assert_eq!(read("{ tcp: {}, on_dead: drain }").on_dead, OnDead::Drain);
+    assert_eq!(read("{ tcp: {}, on_dead: none }").on_dead, OnDead::None);
     assert_eq!(read("{ tcp: {}, flap_hold: 1h }").flap_hold, HOUR);
 }
 
@@ -198,7 +199,7 @@ fn times_and_counts_have_bounds() {
     let words = "\"never\" is not a time; expected whole numbers with units d, h, m, s or ms, such \
                  as 30s or 2h10m";
     wrong("{ tcp: {}, flap_hold: never }", ".flap_hold", words);
-    let words = "found \"close\", expected none, drain or reset";
+    let words = "found \"close\", expected reselect, drain, reset or none";
     wrong("{ tcp: {}, on_dead: close }", ".on_dead", words);
     for port in ["0", "65536"] {
         let words = format!("found {port}, expected 1 to 65535");

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use lb_common::{
-    conntrack::FlowState,
+    conntrack::{FlowState, State},
     maps::{
         event::{CUT_BACKEND, CUT_DISABLED, CUT_DRAINED, CUT_OPERATOR, CUT_POLICY},
         flow::Flow,
@@ -34,6 +34,9 @@ pub struct EvictSelector {
     pub drained: BTreeSet<u32>,
     /// All of these, which are dead.
     pub backends: BTreeSet<u32>,
+    /// Of these, which are dead, those that they have not answered: what the client repeats opens a flow to
+    /// another one. No leg is among them, as each has a connection.
+    pub unanswered: BTreeSet<u32>,
     /// Those of these listeners, which are gone.
     pub listeners: HashSet<ServiceKey>,
     /// The legs of these listeners, whose clients the data plane serves by itself from now on.
@@ -101,6 +104,7 @@ impl EvictSelector {
             disabled,
             drained,
             backends,
+            unanswered,
             listeners,
             legs,
             open,
@@ -111,6 +115,7 @@ impl EvictSelector {
         disabled.is_empty()
             && drained.is_empty()
             && backends.is_empty()
+            && unanswered.is_empty()
             && listeners.is_empty()
             && legs.is_empty()
             && open.is_none()
@@ -126,6 +131,7 @@ impl EvictSelector {
             disabled,
             drained,
             backends,
+            unanswered,
             listeners,
             legs,
             open,
@@ -136,6 +142,7 @@ impl EvictSelector {
         self.disabled.extend(disabled);
         self.drained.extend(drained);
         self.backends.extend(backends);
+        self.unanswered.extend(unanswered);
         self.listeners.extend(listeners);
         self.legs.extend(legs);
         self.open = open.or_else(|| self.open.take());
@@ -144,8 +151,8 @@ impl EvictSelector {
         self.chosen.extend(chosen);
     }
 
-    /// Why a flow, the one with this id and this client, is cut; none if it is not. What it is decides, never
-    /// its state. Of several reasons the first in the order of [`EndReason`]. A client that is not known is
+    /// Why a flow, the one with this id and this client, is cut; none if it is not. What it is decides, and of
+    /// its state whether it is [unanswered](Self::unanswered). Of several reasons the first in the order of [`EndReason`]. A client that is not known is
     /// none that any rules allow.
     pub fn holds(&self, flow: &Flow, id: u32, client: Option<IpAddr>) -> Option<EndReason> {
         let denies = |rules: Option<&Rules>| rules.is_some_and(|rules| denies(rules, client));
@@ -157,6 +164,9 @@ impl EvictSelector {
             if backends.contains(&flow.backend_id) {
                 return Some(why);
             }
+        }
+        if id < FIRST_LEG && is_unanswered(flow) && self.unanswered.contains(&flow.backend_id) {
+            return Some(EndReason::Backend);
         }
         let listener = listener(flow);
         let is_closed = |open: &HashSet<ServiceKey>| !open.contains(&listener);
@@ -195,6 +205,11 @@ impl FlowChoice {
             && is(id.as_ref(), &flow_id)
             && client.is_none_or(|prefix| its_client.is_some_and(|its| prefix.contains(&its)))
     }
+}
+
+/// Whether its backend has not answered yet.
+const fn is_unanswered(flow: &Flow) -> bool {
+    matches!(FlowState::from_raw(flow.word).state(), State::New)
 }
 
 /// Where the flow's client came in.
@@ -255,6 +270,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::flows::idle::words::*;
 
     const ID: u32 = 1030;
 
@@ -334,6 +350,34 @@ mod tests {
         assert_eq!(why(&listeners(|key| key.network += 1)), None);
         assert_eq!(why(&listeners(|key| key.vip = Be32::new(7))), None);
         assert_eq!(why(&listeners(|key| key.port = Be16::new(9))), None);
+    }
+
+    #[test]
+    fn what_a_dead_backend_has_answered_goes_on_and_the_rest_ends() {
+        let cut = EvictSelector {
+            unanswered: [3, 7].into(),
+            ..EvictSelector::default()
+        };
+        assert!(!cut.is_empty());
+        let of = |word: FlowState, backend_id| Flow {
+            word: word.raw(),
+            backend_id,
+            ..flow()
+        };
+        for (word, why) in [
+            (new(), Some(EndReason::Backend)),
+            (new().expiring(), Some(EndReason::Backend)),
+            (udp(false), Some(EndReason::Backend)),
+            (replied(), None),
+            (established(), None),
+            (half_closed(), None),
+            (udp(true), None),
+            (new().close(), None),
+        ] {
+            assert_eq!(cut.holds(&of(word, 7), ID, None), why, "{word:?}");
+            assert_eq!(cut.holds(&of(word, 2), ID, None), None);
+            assert_eq!(cut.holds(&of(word, 7), FIRST_LEG, None), None, "a leg");
+        }
     }
 
     /// Also where it is dead as well: orders that wait are merged.
@@ -579,6 +623,7 @@ mod tests {
             disabled: [21].into(),
             drained: [31].into(),
             backends: [1].into(),
+            unanswered: [41].into(),
             listeners: [gone(2)].into(),
             legs: [gone(1)].into(),
             open: Some([at(1)].into()),
@@ -598,6 +643,7 @@ mod tests {
             disabled: [22].into(),
             drained: [32].into(),
             backends: [11].into(),
+            unanswered: [42].into(),
             listeners: [gone(12)].into(),
             legs: [gone(11)].into(),
             open: None,
@@ -609,6 +655,7 @@ mod tests {
             disabled: [21, 22].into(),
             drained: [31, 32].into(),
             backends: [1, 11].into(),
+            unanswered: [41, 42].into(),
             listeners: [gone(2), gone(12)].into(),
             legs: [gone(1), gone(11)].into(),
             open: Some([at(1)].into()),

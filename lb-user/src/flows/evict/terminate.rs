@@ -83,6 +83,11 @@ fn sever_if(
         let Some((alive, flow)) = read else {
             return Termination::Spared;
         };
+        // It is judged by the word that the swap is from.
+        let flow = Flow {
+            word: alive.raw(),
+            ..flow
+        };
         let Some(why) = holds(&flow) else {
             return Termination::Spared;
         };
@@ -240,6 +245,24 @@ mod tests {
         assert_eq!(word, half.end());
         let closed = half.close();
         assert_eq!(met(|_, _| closed), (Termination::Silenced, closed.end()));
+    }
+
+    /// Its backend's SYN-ACK comes while it is judged.
+    #[test]
+    fn one_that_is_answered_meanwhile_is_no_unanswered_one() {
+        let cut = EvictSelector {
+            unanswered: [BACKEND].into(),
+            ..EvictSelector::default()
+        };
+        let table = table(new());
+        let mut times = 0;
+        let holds = |flow: &Flow| {
+            times += 1;
+            table.swap(ID, new(), replied());
+            cut.holds(flow, ID, None)
+        };
+        assert_eq!(sever_if(&table, ID, holds, NOW), Termination::Spared);
+        assert_eq!((times, table.word(ID)), (2, Some(replied())));
     }
 
     #[test]

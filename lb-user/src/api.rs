@@ -267,6 +267,13 @@ impl ControlStatus {
         }
         pools
     }
+
+    /// The pools whose services are down, though their backends answer.
+    #[must_use]
+    pub fn services_down(&self) -> BTreeSet<&str> {
+        let down = self.backends.iter().filter(|one| one.service_down);
+        down.map(|backend| backend.pool.as_str()).collect()
+    }
 }
 
 /// How many of some backends take new flows; `2/3` as text.
@@ -388,6 +395,10 @@ pub struct BackendHealth {
     /// before reports none.
     #[serde(default)]
     pub unresponsive: bool,
+    /// Whether it fails with all others of its pool, and answers: the service behind them is down, and not the node; a
+    /// control plane of before reports none.
+    #[serde(default)]
+    pub service_down: bool,
 }
 
 impl BackendHealth {
@@ -561,6 +572,7 @@ mod tests {
             retired: false,
             backup: false,
             unresponsive: false,
+            service_down: false,
         };
         // The first step of a slow start is a share.
         assert!(backend(HealthVerdict::Up, 5).is_up());

@@ -157,7 +157,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "NAME")]
         pool: Option<String>,
         /// In this state
-        #[arg(long, value_parser = ["up", "not ready", "dead", "unknown", "unchecked", "unreachable", "unresponsive", "drained", "disabled", "backup", "removed"])]
+        #[arg(long, value_parser = ["up", "not ready", "dead", "service down", "unknown", "unchecked", "unreachable", "unresponsive", "drained", "disabled", "backup", "removed"])]
         state: Option<String>,
         /// Every column
         #[arg(long)]

@@ -23,6 +23,9 @@ use crate::{
     observe::{BackendLine, Observer, SynCounts},
 };
 
+/// The state of a backend that fails with all others of its pool, though it answers.
+pub(super) const SERVICE_DOWN: &str = "service down";
+
 /// Those of a pool, or in a state, or all.
 pub(super) fn show(pool: Option<&str>, state: Option<&str>, wide: bool, show: &Show) -> Result<()> {
     let observer = Observer::open(&show.instance.name)?;
@@ -86,12 +89,15 @@ fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<Backen
     lines.collect()
 }
 
-/// The verdict of the checks, and what overrules it: a next hop that does not answer, and the operator.
+/// The verdict of the checks, or that the service behind the pool is down, and what overrules it: a next hop that does not answer, and the operator.
 fn state(health: &BackendHealth, is_unreachable: bool) -> String {
     let mut state = match (health.checked, health.verdict) {
         (false, _) => "unchecked",
         (true, HealthVerdict::Unknown) => "unknown",
         (true, HealthVerdict::Up) => "up",
+        (true, HealthVerdict::NotReady | HealthVerdict::Dead) if health.service_down => {
+            SERVICE_DOWN
+        }
         (true, HealthVerdict::NotReady) => "not ready",
         (true, HealthVerdict::Dead) => "dead",
     }
@@ -240,6 +246,13 @@ mod tests {
             (HealthVerdict::Dead, "dead"),
         ] {
             assert_eq!(state(&health(1, verdict), false), words);
+            let of_service = BackendHealth {
+                service_down: true,
+                ..health(1, verdict)
+            };
+            let is_failing = matches!(words, "not ready" | "dead");
+            let wanted = if is_failing { "service down" } else { words };
+            assert_eq!(state(&of_service, false), wanted);
             let unreachable = format!("{words}, unreachable");
             assert_eq!(state(&health(1, verdict), true), unreachable);
         }
@@ -331,6 +344,7 @@ mod tests {
                 "retired": false,
                 "backup": false,
                 "unresponsive": false,
+                "service_down": false,
             })
         );
     }

@@ -79,7 +79,9 @@ impl Standing {
     fn of(word: &str) -> Option<Self> {
         match word {
             "ok" | "up" => Some(Self::Good),
-            "dead" | "degraded" | "down" | "unreachable" | "unresponsive" => Some(Self::Bad),
+            "dead" | "degraded" | "down" | "service down" | "unreachable" | "unresponsive" => {
+                Some(Self::Bad)
+            }
             "disabled" | "drained" | "draining" | "not ready" | "removed" | "slow" | "stale"
             | "unknown" => Some(Self::Doubtful),
             _ => count(word),

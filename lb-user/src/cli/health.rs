@@ -182,6 +182,12 @@ fn summary(instance: &str) -> Result<Summary> {
 /// Why a pool takes no new flows.
 fn pool_problem(pool: &str, count: UpCount, control: &ControlStatus) -> String {
     let of_pool = control.backends.iter().filter(|one| one.pool == pool);
+    let answering = of_pool.clone().filter(|one| one.service_down).count();
+    if answering > 0 {
+        return format!(
+            "pool {pool}: service down: {count} backends up, though {answering} answer"
+        );
+    }
     let good = of_pool.filter(|one| one.is_good()).count();
     if good == 0 {
         return format!("pool {pool}: {count} backends up");
@@ -297,6 +303,17 @@ mod tests {
             found.line(),
             "degraded: pool p: 0/3 backends up; pool q: 0/1 backends up; pool r: 0/0 backends up; \
              0 of 4 backends up, 1 drained or disabled"
+        );
+        // They fail together, but for one that does not answer.
+        let mut backends = [1, 2, 3].map(|id| BackendHealth {
+            service_down: id < 3,
+            ..backend(id, "p", HealthVerdict::Dead)
+        });
+        backends[0].verdict = HealthVerdict::NotReady;
+        let found = Summary::new(&[], ["p"], &Ok(control(backends.into())));
+        assert_eq!(
+            found.problems,
+            ["pool p: service down: 0/3 backends up, though 2 answer"]
         );
         // With a share in none of them, below `min_up`.
         let refused = BackendHealth {

@@ -24,6 +24,7 @@ pub(super) fn backend(id: u32, pool: &str, verdict: HealthVerdict) -> BackendHea
         retired: false,
         backup: false,
         unresponsive: false,
+        service_down: false,
     }
 }
 

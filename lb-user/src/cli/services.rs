@@ -1,7 +1,7 @@
 //! `lb services`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Write as _},
 };
 
@@ -11,10 +11,12 @@ use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
-    ask, print, table,
+    ask,
+    backends::SERVICE_DOWN,
+    print, table,
 };
 use crate::{
-    api::UpCount,
+    api::{ControlStatus, UpCount},
     observe::{Observer, ServiceLine},
 };
 
@@ -34,6 +36,9 @@ struct ServiceReport {
     backends_up: Option<usize>,
     /// Backends of its pools; null as that is.
     backends: Option<usize>,
+    /// Those of its pools whose backends all fail, though they answer: the service behind them is down, and not their
+    /// nodes.
+    pools_down: Vec<String>,
 }
 
 pub(super) fn show(show: &Show) -> Result<()> {
@@ -41,7 +46,11 @@ pub(super) fn show(show: &Show) -> Result<()> {
     let services = Observer::open(instance)?.services()?;
     let control = ask::health(instance);
     let counts = control.as_ref().ok().map(|control| control.pools());
-    let lines = services.into_iter().map(|line| join(line, counts.as_ref()));
+    let down = control.as_ref().map(ControlStatus::services_down);
+    let down = down.unwrap_or_default();
+    let lines = services
+        .into_iter()
+        .map(|line| join(line, counts.as_ref(), &down));
     let why = control.as_ref().err();
     if show.output.format == Format::Json {
         let services = lines.collect();
@@ -61,7 +70,12 @@ pub(super) fn show(show: &Show) -> Result<()> {
 }
 
 /// A service with how many backends its pools have up.
-fn join(line: ServiceLine, counts: Option<&BTreeMap<&str, UpCount>>) -> ServiceReport {
+fn join(
+    line: ServiceLine,
+    counts: Option<&BTreeMap<&str, UpCount>>,
+    down: &BTreeSet<&str>,
+) -> ServiceReport {
+    let is_down = |pool: &&String| down.contains(pool.as_str());
     let of_pools = counts.map(|counts| {
         let pools = line
             .pools
@@ -75,6 +89,7 @@ fn join(line: ServiceLine, counts: Option<&BTreeMap<&str, UpCount>>) -> ServiceR
     ServiceReport {
         backends_up: of_pools.map(|count| count.up),
         backends: of_pools.map(|count| count.of),
+        pools_down: line.pools.iter().filter(is_down).cloned().collect(),
         line,
     }
 }
@@ -92,7 +107,10 @@ fn rows(service: &ServiceReport, counts: Option<&BTreeMap<&str, UpCount>>) -> Ve
     let up = |pool: &String| match counts {
         Some(counts) => {
             let count = counts.get(pool.as_str()).copied().unwrap_or_default();
-            count.to_string()
+            match service.pools_down.contains(pool) {
+                true => format!("{count}, {SERVICE_DOWN}"),
+                false => count.to_string(),
+            }
         }
         None => "-".to_owned(),
     };
@@ -140,19 +158,20 @@ mod tests {
             ("other", UpCount { up: 9, of: 9 }),
         ]);
         let up = |pools| {
-            let service = join(line(pools), Some(&counts));
+            let service = join(line(pools), Some(&counts), &BTreeSet::new());
             (service.backends_up, service.backends)
         };
         assert_eq!(up(&["p"]), (Some(2), Some(3)));
         assert_eq!(up(&["p", "q"]), (Some(2), Some(4)));
-        let service = join(line(&["p"]), None);
+        let service = join(line(&["p"]), None, &BTreeSet::new());
         assert_eq!((service.backends_up, service.backends), (None, None));
     }
 
     #[test]
     fn each_pool_of_a_service_has_a_row() {
         let counts = BTreeMap::from([("p", UpCount { up: 2, of: 3 })]);
-        let rows = |pools, counts| rows(&join(line(pools), counts), counts);
+        let down = BTreeSet::new();
+        let rows = |pools, counts| rows(&join(line(pools), counts, &down), counts);
         let first = [
             "api",
             "tenant-a",
@@ -167,5 +186,19 @@ mod tests {
         assert_eq!(rows(&["p"], None)[0][4..], ["-", "7"]);
         // A service without a pool is there, too.
         assert_eq!(rows(&[], None)[0][3..], ["-", "-", "7"]);
+    }
+
+    #[test]
+    fn a_pool_whose_service_is_down_is_named() {
+        let counts = BTreeMap::from([
+            ("p", UpCount { up: 0, of: 3 }),
+            ("q", UpCount { up: 0, of: 3 }),
+        ]);
+        let down = BTreeSet::from(["q", "other"]);
+        let service = join(line(&["p", "q"]), Some(&counts), &down);
+        let rows = rows(&service, Some(&counts));
+        let up: Vec<&str> = rows.iter().map(|row| row[4].as_str()).collect();
+        assert_eq!(up, ["0/3", "0/3, service down"]);
+        assert_eq!(service.pools_down, ["q"]);
     }
 }

@@ -17,11 +17,14 @@ use super::{
     backend_weights::{BackendStatus, Layers},
     cell_peers::{self, Heard},
     persisted_state::State,
+    service_verdict::CheckedStatus,
 };
 use crate::{
     api::{LastCheck, Override},
     config::{Config, Network, Pool},
-    health::{CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, join, turns},
+    health::{
+        CheckOutcome, CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, join, turns,
+    },
     model::{
         names::backend_name,
         registry::{Ids, Kind},
@@ -59,6 +62,8 @@ pub struct CheckedBackend {
     pub standing: Standing,
     /// The latest one, and when it ended.
     pub last: Option<(Report, Instant)>,
+    /// When the first check ended of those that have failed in a row.
+    failing_since: Option<Instant>,
     /// When its verdict changed.
     pub since: Option<Instant>,
     /// When it came back.
@@ -250,6 +255,12 @@ impl Checks {
         backend.standing = report.standing.clone();
         let words = report.outcome.words().to_owned();
         let now = Instant::now();
+        backend.failing_since = match report.outcome {
+            CheckOutcome::Good(_) => None,
+            CheckOutcome::NotReady(_) | CheckOutcome::Dead(_) => {
+                backend.failing_since.or(Some(now))
+            }
+        };
         backend.last = Some((report, now));
         if from == to {
             return None;
@@ -295,6 +306,22 @@ impl Checks {
         let names = pool.backends.iter().map(|one| backend_name(pool, one));
         let mut known = names.filter_map(|name| self.backends.get(&name));
         known.any(CheckedBackend::is_pending)
+    }
+
+    /// What the checks of each backend of a pool have found.
+    pub(super) fn statuses(&self, pool: &Pool) -> Vec<CheckedStatus> {
+        let backends = pool.backends.iter().filter_map(|backend| {
+            let name = backend_name(pool, backend);
+            let known = self.backends.get(&name)?;
+            Some(known.status(name, backend.name.clone()))
+        });
+        backends.collect()
+    }
+
+    /// Since when the checks of a backend have failed that answers; none if they do not, or it does not.
+    pub(super) fn failing_since(&self, name: &str) -> Option<Instant> {
+        let known = self.backends.get(name)?;
+        known.failing_since.filter(|_| known.answers())
     }
 
     /// Where a backend stands that is checked.
@@ -351,6 +378,24 @@ impl CheckedBackend {
         self.standing.verdict == HealthVerdict::Unknown
     }
 
+    /// Whether the latest check was answered.
+    pub(super) fn answers(&self) -> bool {
+        self.last.as_ref().is_some_and(|(last, _)| last.is_answered)
+    }
+
+    fn status(&self, name: String, backend: String) -> CheckedStatus {
+        let last = self.last.as_ref();
+        let good = last.filter(|(report, _)| matches!(report.outcome, CheckOutcome::Good(_)));
+        CheckedStatus {
+            name,
+            backend,
+            verdict: self.standing.verdict,
+            answers: self.answers(),
+            good_from: good.and_then(|(report, at)| at.checked_sub(report.took)),
+            words: last.map_or_else(String::new, |(last, _)| last.outcome.words().to_owned()),
+        }
+    }
+
     /// The latest check, for the admin socket.
     pub fn last_check(&self) -> Option<LastCheck> {
         let (report, at) = self.last.as_ref()?;
@@ -378,10 +423,7 @@ fn source(network: &Network, backend: IpAddr) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        config::{self, Snat},
-        health::CheckOutcome,
-    };
+    use crate::config::{self, Snat};
 
     const ONE: &str = "p/10.0.0.1:1@mgmt/10.0.0.1";
 
@@ -409,6 +451,7 @@ pools:
         Report {
             backend,
             outcome: CheckOutcome::Good("200 OK".to_owned()),
+            is_answered: true,
             took: Duration::from_millis(3),
             changed: true,
             standing: Standing {

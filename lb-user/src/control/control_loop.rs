@@ -12,6 +12,7 @@ use super::{
     nic_watch::NicState,
     persisted_state::{State, Uptime},
     running::Running,
+    service_verdict::ServiceVerdicts,
 };
 use crate::{
     admin::events::Events,
@@ -39,7 +40,9 @@ pub struct Control {
     /// Why the file is not what is applied.
     pub(super) stale: Option<Stale>,
     /// Pools with too few backends up.
-    below: BTreeSet<String>,
+    pub(super) below: BTreeSet<String>,
+    /// Whether backends are down, or the services behind them.
+    pub(super) services: ServiceVerdicts,
     /// Network and address of the next hops that were logged as silent.
     pub(super) silent_next_hops: BTreeSet<(u16, IpAddr)>,
     pub(super) sources: Sources,
@@ -129,6 +132,8 @@ impl Control {
         let mut control = Self {
             sources: Sources::of(file),
             running,
+            services: ServiceVerdicts::adopt(&state.services_down),
+            below: state.services_down.clone(),
             saved: state.clone(),
             state: State {
                 namespace: namespace::own(),
@@ -139,7 +144,6 @@ impl Control {
             generation: 1,
             applied_at: Instant::now(),
             stale: None,
-            below: BTreeSet::new(),
             silent_next_hops: BTreeSet::new(),
             nics: NicState::default(),
             mending: Mending::default(),
@@ -182,16 +186,14 @@ impl Control {
         if changes.is_empty() {
             return Ok(());
         }
-        for change in &changes {
-            self.turned(change);
-        }
+        let has_died = changes
+            .iter()
+            .any(|change| change.to == HealthVerdict::Dead);
+        self.note_verdicts(changes);
         let shared = self.share();
         // Also where no share changes: of several first checks it may be the last one.
         self.note_pools();
-        if changes
-            .iter()
-            .any(|change| change.to == HealthVerdict::Dead)
-        {
+        if has_died {
             self.cut_dead();
         }
         let config = self.running.config().clone();
@@ -201,25 +203,8 @@ impl Control {
 
     /// Notes what changed while the data plane waited for first checks.
     pub(super) fn note_first_checks(&mut self) {
-        for change in self.running.checks.take_unnoted() {
-            self.turned(&change);
-        }
-    }
-
-    fn turned(&mut self, turn: &VerdictChange) {
-        let VerdictChange {
-            backend,
-            from,
-            to,
-            words,
-        } = turn;
-        let said = format!("{from} -> {to}: {words}");
-        if *to == HealthVerdict::Up {
-            tracing::info!(backend, "{said}");
-        } else {
-            tracing::warn!(backend, "{said}");
-        }
-        self.event("health", &format!("backend {backend}"), &said, None);
+        let changes = self.running.checks.take_unnoted();
+        self.note_verdicts(changes);
     }
 
     fn on_dead(&self, backend: &str) -> Option<OnDead> {
@@ -238,6 +223,9 @@ impl Control {
         self.tick_nics().await;
         self.tick_mending();
         self.look_at_answers();
+        if self.settle_services() {
+            self.note_pools();
+        }
         let shared = self.share();
         let over = self.state.drains.take_over();
         if !over.is_empty() {
@@ -285,13 +273,14 @@ impl Control {
     }
 
     /// Logs which pools have too few backends up now, and which have enough again. A pool that waits for its
-    /// first checks is left out.
+    /// first checks is left out, and one of which it is not known yet whether its service is down.
     pub(super) fn note_pools(&mut self) {
         let layers = self.layers();
         let pools = self.running.config().pools.iter();
         // An empty pool waits for its backends; that is no failure.
         let pools = pools
-            .filter(|pool| !pool.backends.is_empty() && !self.running.checks.are_pending_of(pool));
+            .filter(|pool| !pool.backends.is_empty() && !self.running.checks.are_pending_of(pool))
+            .filter(|pool| !self.services.is_open(&pool.name));
         let below: Vec<(String, bool)> = pools
             .map(|pool| (pool.name.clone(), layers.shares(pool).below))
             .collect();
@@ -387,6 +376,7 @@ impl Control {
     /// Writes what must outlive the process, if it has changed.
     pub(crate) fn save(&mut self) {
         self.state.standings = self.running.checks.standings();
+        self.state.services_down = self.services.down();
         let stored = self.store();
         if let Some(words) = self.unkept.note(&stored) {
             match &stored {

@@ -2,7 +2,8 @@
 //!
 //! [`change`] makes one beside what runs; [`describe`] and [`evictions`] list what one does, and [`ended_count`] counts
 //! the flows that end.
-//! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and `overrides`.
+//! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and `overrides`; `service_verdict`
+//! is whether backends or the service behind them are down.
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
 //! the interfaces, `next_hop_watch` the next hops, [`passive_watch`] how backends answer clients, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
@@ -39,3 +40,5 @@ pub mod reclaim;
 pub mod reload;
 pub mod rule_sets;
 pub mod running;
+mod service_verdict;
+mod verdicts;

@@ -138,6 +138,7 @@ impl Control {
                     retired: false,
                     backup: backend.backup,
                     unresponsive: self.running.is_unresponsive(id),
+                    service_down: self.is_service_down(pool, &name),
                 });
                 known.insert(id);
             }
@@ -161,6 +162,7 @@ impl Control {
                 retired: true,
                 backup: false,
                 unresponsive: false,
+                service_down: false,
             }
         }));
         ControlStatus {

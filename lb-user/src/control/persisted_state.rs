@@ -3,7 +3,7 @@
 //! whole, and a copy of it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self},
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -28,6 +28,8 @@ use crate::{
 pub struct State {
     /// What checks have found.
     pub standings: BTreeMap<String, Standing>,
+    /// The pools whose services are down, though their backends answer.
+    pub services_down: BTreeSet<String>,
     /// What the operator has set. In a file of its own.
     #[serde(skip)]
     pub overrides: Overrides,
@@ -217,6 +219,7 @@ mod tests {
         };
         State {
             standings: [("p/a@n/10.0.0.1".to_owned(), standing)].into(),
+            services_down: ["p".to_owned()].into(),
             overrides: [("p/b@n/10.0.0.2".to_owned(), Override::Weight { weight: 3 })].into(),
             drains: Drains::default(),
             unconfirmed: Some(Unconfirmed {

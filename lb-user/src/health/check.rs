@@ -18,7 +18,7 @@ impl Fault {
     fn outcome(self) -> Result<CheckOutcome> {
         match self {
             Self::NotReady(words) => Ok(CheckOutcome::NotReady(clean(&words))),
-            Self::Dead(words) => Ok(CheckOutcome::Dead(clean(&words))),
+            Self::Dead(words) | Self::Lost(words) => Ok(CheckOutcome::Dead(clean(&words))),
             Self::Ours(error) => Err(error),
         }
     }
@@ -41,6 +41,8 @@ pub(super) struct Checked {
     pub(super) took: Duration,
     /// Whether the backend sent nothing at all: it, or its next hop, may be at another MAC now.
     pub(super) was_silent: bool,
+    /// Whether it, or its node, has answered, be it by a refusal.
+    pub(super) is_answered: bool,
     /// What is still open.
     pub(super) open: OpenConnection,
 }
@@ -60,6 +62,7 @@ pub(super) async fn check(
     let probed = timeout(limit, connect_and_probe(target, probe, &exchange)).await;
     let took = begin.elapsed();
     let was_silent = probed.is_err() && exchange.step() == CONNECTION;
+    let is_answered = !was_silent && !matches!(probed, Ok(Err(Fault::Lost(_))));
     let (outcome, open) = match probed {
         Ok(Ok(ProbeAnswer { outcome, open })) => (outcome, open),
         Ok(Err(fault)) => (fault.outcome()?, OpenConnection::Nothing),
@@ -72,6 +75,7 @@ pub(super) async fn check(
         outcome,
         took,
         was_silent,
+        is_answered,
         open,
     })
 }

@@ -302,6 +302,7 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
             Ok(Checked {
                 outcome,
                 took,
+                is_answered,
                 open,
                 ..
             }) => {
@@ -314,6 +315,7 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
                     let report = Report {
                         backend,
                         outcome: outcome.clone(),
+                        is_answered,
                         took,
                         changed,
                         standing: course.standing().clone(),

@@ -71,7 +71,12 @@ fn failed(source: IpAddr, address: SocketAddr, error: io::Error) -> Fault {
         let doing = format!("connect to {address}");
         return Fault::Ours(anyhow::Error::new(error).context(doing));
     }
-    Fault::Dead(words(&error))
+    match error.kind() {
+        Kind::ConnectionRefused | Kind::ConnectionReset | Kind::ConnectionAborted => {
+            Fault::Dead(words(&error))
+        }
+        _ => Fault::Lost(words(&error)),
+    }
 }
 
 /// Whether this host, or the cell, has a way to `address`: where it has none, the error is its own, and no

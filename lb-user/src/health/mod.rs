@@ -76,6 +76,8 @@ pub struct Report {
     pub backend: u32,
     /// How the check ended.
     pub outcome: CheckOutcome,
+    /// Whether the backend or its node has answered at all, be it by a refusal: else the way to it may be lost.
+    pub is_answered: bool,
     /// How long it took.
     pub took: Duration,
     /// Whether the verdict is another than before.

@@ -8,6 +8,7 @@ mod passive;
 mod probe;
 mod redispatch;
 mod reselect;
+mod service_down;
 mod silent;
 mod sweep;
 pub(crate) mod verdicts;

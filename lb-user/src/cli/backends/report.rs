@@ -22,7 +22,7 @@ pub(in crate::cli) struct BackendsReport {
 pub(super) struct BackendReport {
     #[serde(flatten)]
     pub(super) line: BackendLine,
-    /// As in the table: the verdict of the checks, and what overrules it: `unreachable` if the next hop does not
+    /// As in the table: the verdict of the checks, or `service down`, and what overrules it: `unreachable` if the next hop does not
     /// answer, what the operator has ordered, and `backup`.
     pub(super) state: String,
     /// What the control plane knows; null if none reports it.
@@ -57,6 +57,8 @@ pub(super) struct HealthReport {
     backup: bool,
     /// Whether it gets no new flows because it has left clients without a SYN-ACK, and nothing checks it.
     unresponsive: bool,
+    /// Whether it fails with all others of its pool, and answers: the service behind them is down, and not the node.
+    service_down: bool,
 }
 
 /// The latest check of a backend.
@@ -88,6 +90,7 @@ impl From<api::BackendHealth> for HealthReport {
             retired,
             backup,
             unresponsive,
+            service_down,
         } = health;
         Self {
             checked,
@@ -101,6 +104,7 @@ impl From<api::BackendHealth> for HealthReport {
             retired,
             backup,
             unresponsive,
+            service_down,
         }
     }
 }

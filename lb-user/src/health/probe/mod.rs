@@ -44,8 +44,10 @@ pub(super) struct ProbeAnswer {
 pub(super) enum Fault {
     /// The backend gave another answer, in words.
     NotReady(String),
-    /// It gave none.
+    /// It gave none, or refused.
     Dead(String),
+    /// Nothing has come from it or its node: only errors of the way to it, or none.
+    Lost(String),
     /// This host could not probe it: no outcome.
     Ours(anyhow::Error),
 }

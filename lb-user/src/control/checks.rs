@@ -23,7 +23,8 @@ use crate::{
     api::{LastCheck, Override},
     config::{Config, Network, Pool},
     health::{
-        CheckOutcome, CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, join, turns,
+        CheckOutcome, CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, Suspect,
+        join, turns,
     },
     model::{
         names::backend_name,
@@ -211,9 +212,9 @@ impl Checks {
     }
 
     /// Has a backend of a network checked at once: it has left a client without an answer.
-    pub fn suspect(&self, network: &str, backend: u32) {
+    pub fn suspect(&self, network: &str, suspect: Suspect) {
         if let Some(checker) = self.checkers.get(network) {
-            checker.suspect(backend);
+            checker.suspect(suspect);
         }
     }
 

@@ -1,12 +1,13 @@
 //! Passive health while `lb` runs: how backends answer is looked at with every tick.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
+use lb_common::maps::{backend_answers::BackendAnswers, flow::TIME_SHIFT};
 
 use super::{
     control_loop::Control,
@@ -15,7 +16,8 @@ use super::{
 };
 use crate::{
     config::time_text,
-    dataplane::backend_answers::AnswerTable,
+    dataplane::{backend_answers::AnswerTable, flows::coarse_now},
+    health::Suspect,
     model::{names::backend_name, registry::Kind},
 };
 
@@ -47,6 +49,8 @@ struct Found {
     id: u32,
     network: String,
     finding: Finding,
+    /// Whether another backend of the network has answered a client within the last second.
+    others_answer: bool,
 }
 
 impl Control {
@@ -59,10 +63,15 @@ impl Control {
                 id,
                 network,
                 finding,
+                others_answer,
             } = found;
             let words = match finding {
                 Finding::Suspected => {
-                    self.running.checks.suspect(&network, id);
+                    let suspect = Suspect {
+                        backend: id,
+                        others_answer,
+                    };
+                    self.running.checks.suspect(&network, suspect);
                     continue;
                 }
                 Finding::Out(hold) => out_words(hold),
@@ -95,6 +104,7 @@ impl Running {
             return Vec::new();
         };
         let (mut ids, mut all, now) = (BTreeSet::new(), Vec::new(), Instant::now());
+        let mut latest = BTreeMap::new();
         for pool in &self.applied.config.pools {
             for backend in &pool.backends {
                 let name = backend_name(pool, backend);
@@ -104,16 +114,35 @@ impl Running {
                 ids.insert(id);
                 let mut answers = table.get(id);
                 answers.clients = table.take_clients(id);
+                if has_just_answered(&answers) {
+                    latest
+                        .entry(&pool.network)
+                        .or_insert_with(BTreeSet::new)
+                        .insert(id);
+                }
                 let finding = passive.note(id, pool.health.is_some(), answers, now);
                 all.extend(finding.map(|finding| Found {
                     backend: name,
                     id,
                     network: pool.network.clone(),
                     finding,
+                    others_answer: false,
                 }));
             }
+        }
+        for found in &mut all {
+            let answering = latest.get(&found.network);
+            let mut others = answering.into_iter().flatten();
+            found.others_answer = others.any(|id| *id != found.id);
         }
         passive.retain(&ids);
         all
     }
+}
+
+/// Whether a backend has answered a client within the last second.
+fn has_just_answered(answers: &BackendAnswers) -> bool {
+    const SECOND: u32 = 1_000_000_000 >> TIME_SHIFT;
+    let age = coarse_now().map(|now| now.wrapping_sub(answers.last_answer));
+    answers.last_answer != 0 && age.is_ok_and(|age| age < SECOND)
 }

@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher as _, Hasher as _, RandomState},
     mem,
     net::IpAddr,
@@ -21,12 +21,13 @@ use tokio::{
 
 use super::{
     CheckOutcome, CheckTarget, HealthVerdict, Report,
+    all_silent::NetworkSilence,
     carrier_gate::{CARRIER_POLL_INTERVAL, CarrierGate},
     check::{Checked, check},
     pace::ThreadLag,
     probe::{self, Probe},
     state::Course,
-    suspicion::{SUSPECTED_TIMEOUT, Suspicion},
+    suspicion::{SUSPECTED_TIMEOUT, Suspect, Suspicion},
 };
 use crate::network::{carrier::Carrier, cell_thread, neighbour::Side};
 
@@ -48,8 +49,8 @@ pub struct Commons {
 #[derive(Debug)]
 pub struct Checker {
     targets: Option<watch::Sender<Vec<CheckTarget>>>,
-    /// Where to send the ids of backends that are suspected.
-    suspects: mpsc::Sender<u32>,
+    /// Where to send backends that are suspected.
+    suspects: mpsc::Sender<Suspect>,
     carrier: Carrier,
     thread: Option<JoinHandle<()>>,
 }
@@ -97,10 +98,10 @@ impl Checker {
         self.carrier.follow(nic);
     }
 
-    /// Checks the backend with this id at once, if it is up: it has left a client without an answer.
-    pub fn suspect(&self, backend: u32) {
+    /// Checks a backend at once, if it is up: it has left a client without an answer.
+    pub fn suspect(&self, suspect: Suspect) {
         // One that finds no room is suspected again with the next client.
-        let _full = self.suspects.try_send(backend);
+        let _full = self.suspects.try_send(suspect);
     }
 
     /// Checks these from now on, and no others. A target that is as before goes on as before; another
@@ -126,8 +127,7 @@ impl Drop for Checker {
 /// What a checker is to do.
 struct Wanted {
     targets: watch::Receiver<Vec<CheckTarget>>,
-    /// Ids of backends.
-    suspects: mpsc::Receiver<u32>,
+    suspects: mpsc::Receiver<Suspect>,
 }
 
 /// What all checks of the network share.
@@ -135,6 +135,7 @@ struct NetworkChecks {
     network: String,
     line: CarrierGate,
     pace: ThreadLag,
+    silence: NetworkSilence,
     commons: Commons,
     /// Where to have a neighbour resolved anew.
     neighbours: mpsc::Sender<IpAddr>,
@@ -157,6 +158,63 @@ impl NetworkChecks {
             );
         }
         turns.acquire().await.ok()
+    }
+}
+
+/// A check that was begun.
+struct BegunCheck {
+    start: Instant,
+    /// What the thread had lost of its time before.
+    late: Duration,
+    timeout: Duration,
+    /// Whether another backend of the network is known to answer at this time.
+    way_is_there: bool,
+}
+
+/// The silence of one backend.
+#[derive(Default)]
+struct Silence {
+    /// When the first of the checks in a row began that had no answer at all.
+    since: Option<Instant>,
+    /// Whether a verdict has waited for one more.
+    has_waited: bool,
+}
+
+impl NetworkChecks {
+    /// Whether a check says anything of the backend, and not of this host or of the way that all checks take.
+    fn counts(
+        &self,
+        checked: &Checked,
+        attempt: &BegunCheck,
+        course: &Course,
+        silence: &mut Silence,
+    ) -> bool {
+        let &BegunCheck {
+            start,
+            late,
+            timeout,
+            way_is_there,
+        } = attempt;
+        if checked.is_answered {
+            self.silence.note_answer(start);
+            *silence = Silence::default();
+        }
+        if !matches!(checked.outcome, CheckOutcome::Dead(_)) {
+            return true;
+        }
+        if !self.line.has_held_since(start) || !self.pace.was_kept(late, timeout, &self.network) {
+            return false;
+        }
+        if checked.is_answered {
+            return true;
+        }
+        let since = *silence.since.get_or_insert(start);
+        let waits = !way_is_there
+            && !silence.has_waited
+            && course.is_about_to_die()
+            && self.silence.is_of_all(since, start, &self.network);
+        silence.has_waited |= waits;
+        !waits
     }
 }
 
@@ -185,6 +243,7 @@ async fn run(
         network,
         line,
         pace: ThreadLag::new(Instant::now()),
+        silence: NetworkSilence::default(),
         commons,
         neighbours,
         said: Cell::new(false),
@@ -201,7 +260,7 @@ async fn run(
                 if before.is_empty() { shared.pace.begin(Instant::now()); }
                 running = follow(before, targets, &shared);
             }
-            Some(backend) = wanted.suspects.recv() => suspect(&running, backend),
+            Some(suspect) = wanted.suspects.recv() => begin_at_once(&running, suspect),
             _ = looks.tick(), if !running.is_empty() => {
                 shared.line.look();
                 shared.pace.look(Instant::now());
@@ -211,10 +270,14 @@ async fn run(
 }
 
 /// Has the check of a backend begin at once.
-fn suspect(running: &BTreeMap<u32, RunningCheck>, backend: u32) {
-    let mut running = running.values();
-    if let Some(check) = running.find(|check| check.target.backends().any(|id| id == backend)) {
-        check.suspicion.begin(Instant::now());
+fn begin_at_once(running: &BTreeMap<u32, RunningCheck>, suspect: Suspect) {
+    let is_of = |check: &&RunningCheck| {
+        let mut backends = check.target.backends();
+        backends.any(|id| id == suspect.backend)
+    };
+    if let Some(check) = running.values().find(is_of) {
+        let now = Instant::now();
+        check.suspicion.begin(suspect.others_answer, now);
     }
 }
 
@@ -235,6 +298,9 @@ fn follow(
         };
         running.insert(backend, now);
     }
+    let addresses = running.values().map(|one| one.target.address.ip());
+    let addresses: BTreeSet<IpAddr> = addresses.collect();
+    shared.silence.follow(addresses.len());
     running
 }
 
@@ -260,6 +326,7 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
     let mut due = course.first(Instant::now(), chance());
     let mut could_ask = true;
     let mut was_sought = false;
+    let mut silence = Silence::default();
     loop {
         let is_suspected = suspicion.wait(due).await;
         if is_suspected && course.standing().verdict != HealthVerdict::Up {
@@ -292,13 +359,20 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
             }
         }
         was_sought = is_silent;
+        let is_dead = asked
+            .as_ref()
+            .is_ok_and(|asked| matches!(asked.outcome, CheckOutcome::Dead(_)));
+        if is_suspected && is_dead {
+            course.suspect();
+        }
+        let attempt = BegunCheck {
+            start,
+            late,
+            timeout: limit,
+            way_is_there: is_suspected && suspicion.others_answer(),
+        };
         match asked {
-            // Nothing is known of it by that.
-            Ok(Checked {
-                outcome: CheckOutcome::Dead(_),
-                ..
-            }) if !shared.line.has_held_since(start)
-                || !shared.pace.was_kept(late, limit, &shared.network) => {}
+            Ok(checked) if !shared.counts(&checked, &attempt, &course, &mut silence) => {}
             Ok(Checked {
                 outcome,
                 took,
@@ -307,9 +381,6 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
                 ..
             }) => {
                 could_ask = true;
-                if is_suspected && matches!(outcome, CheckOutcome::Dead(_)) {
-                    course.suspect();
-                }
                 let changed = course.note(outcome.verdict(), Instant::now());
                 for backend in target.backends() {
                     let report = Report {

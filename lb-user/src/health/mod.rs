@@ -3,6 +3,7 @@
 //! Each network has a thread in its cell that checks the network's backends on their schedules, from a
 //! SNAT address, as their flows come. What follows from a verdict is not decided here.
 
+mod all_silent;
 mod check;
 mod checker;
 mod connection;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     checker::{Checker, Commons},
     concurrency::turns,
+    suspicion::Suspect,
     target::{CheckTarget, join},
 };
 

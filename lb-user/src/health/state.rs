@@ -124,6 +124,16 @@ impl Course {
         matches!(verdict, HealthVerdict::Up) && against.saturating_add(1) >= self.fall
     }
 
+    /// Whether the next check without an answer would make it [`HealthVerdict::Dead`], where something else is known.
+    pub(super) const fn is_about_to_die(&self) -> bool {
+        let against = match (self.standing.verdict, self.said) {
+            (HealthVerdict::Unknown | HealthVerdict::Dead, _) => return false,
+            (HealthVerdict::NotReady, HealthVerdict::Unknown | HealthVerdict::Up) => 0,
+            _ => self.standing.against,
+        };
+        against.saturating_add(1) >= self.fall
+    }
+
     /// When the first check begins; `chance` is at least 0 and less than 1.
     pub(super) fn first(&self, now: Instant, chance: f64) -> Instant {
         now + self.interval.min(FIRST_SPREAD).mul_f64(chance)

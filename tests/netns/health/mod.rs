@@ -1,5 +1,6 @@
 //! Backends that are checked, that flap, that die and that vanish.
 
+mod all_silent;
 mod backup;
 mod carrier;
 mod dies;

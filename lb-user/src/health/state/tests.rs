@@ -368,3 +368,26 @@ fn a_hold_goes_on_in_the_next_process() {
     assert_eq!(next.all(&[Up; 30]), [Dead; 30]);
     assert_eq!(next.says(Up), Up);
 }
+
+#[test]
+fn a_backend_is_about_to_die_when_one_more_silence_is_a_verdict() {
+    let now = Instant::now();
+    let begin = |saved: &Standing| Course::new(&health(), saved, now);
+    let mut course = begin(&Standing::presumed_up(3));
+    assert!(course.is_about_to_die(), "its first check decides");
+    course.note(Up, now);
+    for wanted in [false, false, true] {
+        assert_eq!(course.is_about_to_die(), wanted);
+        course.note(NotReady, now);
+    }
+    assert_eq!(course.standing().verdict, NotReady);
+    // Only silences in a row count from here.
+    for wanted in [false, false, true] {
+        assert_eq!(course.is_about_to_die(), wanted);
+        course.note(Dead, now);
+    }
+    assert_eq!(course.standing().verdict, Dead);
+    assert!(!course.is_about_to_die());
+    let unknown = begin(&Standing::default());
+    assert!(!unknown.is_about_to_die());
+}

@@ -16,7 +16,7 @@ use super::{
     *,
 };
 use crate::{
-    health::{Checker, Commons, HealthVerdict, Report, turns},
+    health::{Checker, Commons, HealthVerdict, Report, Suspect, turns},
     network::neighbour::Side,
 };
 
@@ -403,6 +403,10 @@ async fn a_suspicion_begins_a_check_that_decides() {
             ..target(address, health)
         }
     };
+    let suspect = |backend| Suspect {
+        backend,
+        others_answer: true,
+    };
     let (listener, address) = listen().await;
     let served = keep(listener);
     let (checker, mut reports) = checker();
@@ -411,7 +415,7 @@ async fn a_suspicion_begins_a_check_that_decides() {
     assert_eq!((first.backend, first.changed), (3, false));
     assert_eq!(next(&mut reports).await.backend, 4);
 
-    checker.suspect(4);
+    checker.suspect(suspect(4));
     let good_one = next(&mut reports).await;
     assert_eq!(good_one.outcome, good("connected"));
     assert_eq!(
@@ -423,7 +427,7 @@ async fn a_suspicion_begins_a_check_that_decides() {
     drop(served);
     sleep(Duration::from_millis(1100)).await;
     let begun = Instant::now();
-    checker.suspect(3);
+    checker.suspect(suspect(3));
     let bad = next(&mut reports).await;
     assert!(
         begun.elapsed() < Duration::from_secs(2),
@@ -438,8 +442,8 @@ async fn a_suspicion_begins_a_check_that_decides() {
         next(&mut reports).await.standing.verdict,
         HealthVerdict::Dead
     );
-    checker.suspect(9);
-    checker.suspect(3);
+    checker.suspect(suspect(9));
+    checker.suspect(suspect(3));
     let quiet = timeout(Duration::from_millis(300), reports.recv()).await;
     assert!(quiet.is_err(), "it is dead already");
 }

@@ -23,10 +23,10 @@ impl Algorithm {
         *self == Self::default()
     }
 
-    /// The table of `members`: their ids, or empty where there are none.
-    pub fn table(self, members: &[TableMember]) -> Vec<u32> {
+    /// The table of `members`, of this size: their ids, or empty where none has a share.
+    pub fn table(self, members: &[TableMember], size: u32) -> Vec<u32> {
         match self {
-            Self::Maglev => maglev::build(members),
+            Self::Maglev => maglev::build(members, size, ""),
         }
     }
 }

@@ -36,12 +36,22 @@ pub const RAMP_STEP: u32 = 5;
 /// What a backend has of its share that has all of it.
 const WHOLE: u32 = 100;
 
+/// A backend of a pool, and what it has of the pool's new flows, in relation to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendShare<'p> {
+    /// The backend.
+    pub backend: &'p Backend,
+    /// What it has now; 0 for one that gets no new flows.
+    pub share: u32,
+    /// What it has while nothing takes of it: at least 1.
+    pub whole: u32,
+}
+
 /// The share of each backend of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendShares<'p> {
-    /// Backend and share, in the order of the file; 0 for one that gets no new flows. Shares are
-    /// relative to each other.
-    pub backends: Vec<(&'p Backend, u32)>,
+    /// In the order of the file.
+    pub backends: Vec<BackendShare<'p>>,
     /// Whether too few of them are up.
     pub below: bool,
 }
@@ -49,7 +59,7 @@ pub struct BackendShares<'p> {
 impl BackendShares<'_> {
     /// The shares alone.
     pub fn numbers(&self) -> Vec<u32> {
-        self.backends.iter().map(|(_, share)| *share).collect()
+        self.backends.iter().map(|it| it.share).collect()
     }
 }
 
@@ -154,7 +164,11 @@ fn divide<'p>(pool: &'p Pool, said: &[BackendStatus]) -> BackendShares<'p> {
         u32::from(weight(backend, said)) * ramp
     };
     let backends = pool.backends.iter().zip(said);
-    let backends = backends.map(|(backend, said)| (backend, share(backend, said)));
+    let backends = backends.map(|(backend, said)| BackendShare {
+        backend,
+        share: share(backend, said),
+        whole: u32::from(weight(backend, said)) * WHOLE,
+    });
     BackendShares {
         backends: backends.collect(),
         below,
@@ -220,11 +234,8 @@ pools:
 
     fn shares(pool: &Pool, said: &[BackendStatus]) -> (Vec<u32>, bool) {
         let layers = layers(pool, said);
-        let BackendShares { backends, below } = layers.shares(pool);
-        (
-            backends.into_iter().map(|(_, share)| share).collect(),
-            below,
-        )
+        let shares = layers.shares(pool);
+        (shares.numbers(), shares.below)
     }
 
     use HealthVerdict::{Dead, NotReady, Unknown, Up};

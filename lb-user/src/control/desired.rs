@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    maglev::TableMember,
+    maglev::{self, TableMember},
     maps::{
         MAX_NETWORKS,
         backend::Backend,
@@ -24,7 +24,10 @@ use lb_common::{
     },
 };
 
-use super::{backend_weights::Layers, rule_sets};
+use super::{
+    backend_weights::{BackendShare, Layers},
+    rule_sets,
+};
 use crate::{
     config::{self, Config, Role, TCP_IP_BYTES},
     dataplane::attach::Mode,
@@ -407,24 +410,36 @@ fn network_flags(network: &config::Network, place: &Attachment, config: &Config)
 
 /// The table of a pool whose backends have ids: which backends get new flows, and how many.
 ///
+/// It is made for all of them that usually get flows, so that one that is out for a while moves no flows of the others:
+/// for backups only as long as they serve.
+///
 /// # Errors
 ///
 /// If a backend has none.
 pub fn table(pool: &config::Pool, layers: &Layers, ids: &Ids) -> Result<Vec<u32>> {
+    let shares = layers.shares(pool).backends;
+    let has_backups = shares.iter().any(|it| it.backend.backup && it.share > 0);
     let mut members = Vec::new();
-    for (backend, share) in layers.shares(pool).backends {
+    for BackendShare {
+        backend,
+        share,
+        whole,
+    } in shares
+    {
         let name = backend_name(pool, backend);
         let id = ids.get(Kind::Backend, &name);
         let id = id.with_context(|| format!("backend {name} has no id"))?;
-        if share > 0 {
+        if has_backups || !backend.backup {
             members.push(TableMember {
                 id,
-                weight: u16::try_from(share)?,
+                share,
+                whole,
                 name,
             });
         }
     }
-    Ok(pool.balance.table(&members))
+    let weights = pool.backends.iter().map(|backend| backend.weight);
+    Ok(pool.balance.table(&members, maglev::size_for(weights)))
 }
 
 fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {
@@ -439,7 +454,8 @@ fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {
 pub(super) mod tests {
     use lb_common::maps::network::SnatPlaces;
 
-    use super::*;
+    use super::{super::backend_weights::BackendStatus, *};
+    use crate::api::Override;
 
     pub(crate) const CONFIG: &str = "
 version: 1
@@ -722,5 +738,33 @@ services:
         for (id, _) in after.backends {
             assert!(before.backends.iter().all(|(old, _)| *old != id));
         }
+    }
+
+    /// Which backends are dead, and whether the backups serve, is not what the size of a table goes by.
+    #[test]
+    fn the_size_of_a_table_is_that_of_the_file() {
+        let backup = "\"10.32.96.107:30918\", { address: \"10.32.96.108:30918\", backup: true }]";
+        let text = CONFIG.replace("weight: 3 }]", &format!("weight: 3 }}, {backup}"));
+        let config = config::parse("test.yaml", &text).unwrap();
+        let pool = &config.pools[0];
+        let mut ids = Ids::default();
+        desired(&config, &places(), &Layers::default(), &mut ids).unwrap();
+        let drained = |count: usize| {
+            let names = pool.backends.iter().map(|one| backend_name(pool, one));
+            let status = BackendStatus {
+                overridden: Some(Override::Drain),
+                ..BackendStatus::default()
+            };
+            Layers(names.take(count).map(|name| (name, status)).collect())
+        };
+        let backends = |layers: &Layers| {
+            let table = table(pool, layers, &ids).unwrap();
+            let backends: BTreeSet<u32> = table.iter().copied().collect();
+            (table.len(), backends.into_iter().collect::<Vec<_>>())
+        };
+        assert_eq!(backends(&drained(0)), (2039, vec![1, 2, 3]));
+        assert_eq!(backends(&drained(1)), (2039, vec![2, 3]));
+        assert_eq!(backends(&drained(3)), (2039, vec![4]), "the backup");
+        assert_eq!(backends(&drained(4)), (0, vec![]));
     }
 }

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{backend_weights::Layers, persisted_state::Uptime};
+use super::{
+    backend_weights::{BackendShare, Layers},
+    persisted_state::Uptime,
+};
 use crate::{
     api::Override,
     config::{Config, DRAIN_TIMEOUT, OnDead},
@@ -38,7 +41,7 @@ impl Drains {
     ) {
         let mut wanted = BTreeMap::new();
         for pool in &config.pools {
-            for (backend, share) in layers.shares(pool).backends {
+            for BackendShare { backend, share, .. } in layers.shares(pool).backends {
                 let said = layers.of(pool, backend);
                 let on_dead = pool.health.as_ref().map(|health| health.on_dead);
                 // One that is believed in all the same has new flows.

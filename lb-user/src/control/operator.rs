@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::Result;
 use tokio::sync::oneshot;
 
-use super::control_loop::{Control, Refusal, Stale};
+use super::{
+    backend_weights::BackendShare,
+    control_loop::{Control, Refusal, Stale},
+};
 use crate::{
     admin::server::Order,
     api::{Answer, BackendHealth, Changes, ConfigStatus, ControlStatus, Filter, FlowLine, Request},
@@ -117,7 +120,7 @@ impl Control {
         let mut backends = Vec::new();
         let mut known = BTreeSet::new();
         for pool in &config.pools {
-            for (backend, share) in layers.shares(pool).backends {
+            for BackendShare { backend, share, .. } in layers.shares(pool).backends {
                 let name = backend_name(pool, backend);
                 let id = ids.get(Kind::Backend, &name).unwrap_or_default();
                 let checks = self.running.checks.of(&name);

@@ -89,10 +89,11 @@ mod tests {
     fn pool(serving: &[u32]) -> ProxyPool {
         let members = serving.iter().map(|&id| TableMember {
             id,
-            weight: 1,
+            share: 1,
+            whole: 1,
             name: format!("b{id}"),
         });
-        let table = maglev::build(&members.collect::<Vec<_>>());
+        let table = maglev::build(&members.collect::<Vec<_>>(), 509, "");
         let backends = (1..=4).map(|id| (id, address(id)));
         ProxyPool::new("mgmt".to_owned(), 2, table, backends.collect(), None)
     }

@@ -23,10 +23,10 @@ impl Algorithm {
         *self == Self::default()
     }
 
-    /// The table of `members`, of this size: their ids, or empty where none has a share.
-    pub fn table(self, members: &[TableMember], size: u32) -> Vec<u32> {
+    /// The table of `members` with this seed, of this size: their ids, or empty where none has a share.
+    pub fn table(self, members: &[TableMember], size: u32, seed: &str) -> Vec<u32> {
         match self {
-            Self::Maglev => maglev::build(members, size, ""),
+            Self::Maglev => maglev::build(members, size, seed),
         }
     }
 }

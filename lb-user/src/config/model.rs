@@ -33,6 +33,9 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The file that flows are written to when they begin and end; none: they are not. Absolute.
     pub flow_log: Option<PathBuf>,
+    /// What the tables of pools are made with beside the names of their backends: 1 to 64 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<String>,
     /// Whether a change of the files is applied without a request; default no.
     pub watch: bool,
     /// What becomes of the networks when the control plane is stopped.

@@ -318,7 +318,8 @@ impl Desired {
                 routes.map_or(backend.address, |network| network.next_hop(backend.address));
             self.next_hops.insert(id, next_hop);
         }
-        self.tables.push((pool_id, table(pool, layers, ids)?));
+        self.tables
+            .push((pool_id, table(pool, config, layers, ids)?));
         Ok(())
     }
 
@@ -408,7 +409,7 @@ fn network_flags(network: &config::Network, place: &Attachment, config: &Config)
     host | reject | partial | events
 }
 
-/// The table of a pool whose backends have ids: which backends get new flows, and how many.
+/// The table of a pool of `config` whose backends have ids: which backends get new flows, and how many.
 ///
 /// It is made for all of them that usually get flows, so that one that is out for a while moves no flows of the others:
 /// for backups only as long as they serve.
@@ -416,7 +417,7 @@ fn network_flags(network: &config::Network, place: &Attachment, config: &Config)
 /// # Errors
 ///
 /// If a backend has none.
-pub fn table(pool: &config::Pool, layers: &Layers, ids: &Ids) -> Result<Vec<u32>> {
+pub fn table(pool: &config::Pool, config: &Config, layers: &Layers, ids: &Ids) -> Result<Vec<u32>> {
     let shares = layers.shares(pool).backends;
     let has_backups = shares.iter().any(|it| it.backend.backup && it.share > 0);
     let mut members = Vec::new();
@@ -439,7 +440,9 @@ pub fn table(pool: &config::Pool, layers: &Layers, ids: &Ids) -> Result<Vec<u32>
         }
     }
     let weights = pool.backends.iter().map(|backend| backend.weight);
-    Ok(pool.balance.table(&members, maglev::size_for(weights)))
+    let seed = config.seed.as_deref().unwrap_or_default();
+    let size = maglev::size_for(weights);
+    Ok(pool.balance.table(&members, size, seed))
 }
 
 fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {
@@ -758,7 +761,7 @@ services:
             Layers(names.take(count).map(|name| (name, status)).collect())
         };
         let backends = |layers: &Layers| {
-            let table = table(pool, layers, &ids).unwrap();
+            let table = table(pool, &config, layers, &ids).unwrap();
             let backends: BTreeSet<u32> = table.iter().copied().collect();
             (table.len(), backends.into_iter().collect::<Vec<_>>())
         };

@@ -294,6 +294,26 @@ services:
         assert_eq!(ids.table("one"), ids.get(Kind::Pool, "one"));
     }
 
+    /// Another seed changes the choice for new flows, and nothing else.
+    #[test]
+    fn another_seed_changes_tables_alone() {
+        let mut ids = Ids::new(Some(256));
+        let empty = Current::default();
+        let now = carried_out(empty.clone(), &steps(&empty, BEFORE, &mut ids));
+        let seeded = format!("{BEFORE}seed: s\n");
+        let all = steps(&now, &seeded, &mut ids);
+        let is_table = |it: &_| matches!(it, super::super::plan::Operation::SetTable(..));
+        assert!(
+            all.len() == 2 && all.iter().all(is_table),
+            "of the pools with two: {all:?}"
+        );
+        let then = carried_out(now.clone(), &all);
+        assert_eq!(steps(&then, &seeded, &mut ids), []);
+        let back = carried_out(then.clone(), &steps(&then, BEFORE, &mut ids));
+        assert_eq!(services(&back), services(&now));
+        assert_ne!(services(&then), services(&now));
+    }
+
     /// Nothing is written twice where one write is enough, and the tables in use go to and fro.
     #[test]
     fn a_table_alone_is_replaced_in_its_place() {

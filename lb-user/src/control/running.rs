@@ -144,12 +144,13 @@ impl Running {
     pub fn share(&mut self, layers: &Layers) -> Result<Vec<String>> {
         let mut result = Ok(());
         let mut shared = Vec::new();
-        for pool in &self.applied.config.pools {
+        let config = &self.applied.config;
+        for pool in &config.pools {
             let shares = layers.shares(pool).numbers();
             if self.applied.shares.get(&pool.name) == Some(&shares) {
                 continue;
             }
-            match table(pool, layers, &self.applied.ids) {
+            match table(pool, config, layers, &self.applied.ids) {
                 Ok(table) => shared.push(SharedPool {
                     name: pool.name.clone(),
                     shares,

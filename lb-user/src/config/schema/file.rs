@@ -11,7 +11,7 @@ use super::{
     pool::{RawGroup, RawPool},
     service::RawService,
     timeouts::{RawLog, RawTimeouts},
-    values::{within, word},
+    values::{checked, within, word},
 };
 use crate::config::{
     model::OnStop,
@@ -53,6 +53,10 @@ section! {
         optional[only(main)] timeouts: Filled<RawTimeouts> => "each key its own",
         /// Where flows are written when they begin and end.
         optional[only(main)] log: Filled<RawLog> => "no log",
+        /// What the choice of backends goes by beside addresses, ports and names: 1 to 64 characters. With the same one,
+        /// balancers with the same file choose alike; with one that clients do not know, they cannot foresee their
+        /// backends. Another one changes the choice for new flows of all pools, and ends none.
+        optional[only(main)] seed: Seed => "none",
         /// Whether a changed file is applied without `lb reload`, once it has been left alone for a second.
         optional[only(main)] watch: Flag = "false",
         /// What a stop of `lb run` (SIGTERM, SIGINT) leaves: `forward` (the data plane goes on alone) or `drop`
@@ -96,6 +100,9 @@ section! {
     }
 }
 
+/// The most characters of a `seed`.
+const MAX_SEED: usize = 64;
+
 /// The largest `limits.snat_addresses`.
 const MAX_SNAT: u16 = 128;
 
@@ -106,6 +113,15 @@ kinds! {
     SnatCount("number"): Option<At<u16>> = within(1..=MAX_SNAT);
     EntryCount("number"): Option<At<u32>> = within(1..=65_535);
     PoolCount("number"): Option<At<u32>> = within(1..=4096);
+    Seed("text"): Option<At<String>> = checked(check_seed);
+}
+
+fn check_seed(text: &str, place: &Location, findings: &mut Findings) {
+    let count = text.chars().count();
+    if !(1..=MAX_SEED).contains(&count) {
+        let words = format!("found {count} characters, expected 1 to {MAX_SEED}");
+        findings.add(place, words);
+    }
 }
 
 /// The form of a file that includes others.

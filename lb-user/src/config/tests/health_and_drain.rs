@@ -162,6 +162,22 @@ fn what_is_published_as_route_is_checked_as_its_routes() {
 }
 
 #[test]
+fn a_seed_is_a_text_of_the_main_file() {
+    assert_eq!(accepted(&[]).seed, None);
+    let seed = |text: &str| accepted(&[(12, text)]).seed;
+    assert_eq!(seed("seed: two boxes").as_deref(), Some("two boxes"));
+    assert_eq!(seed("seed: 42").as_deref(), Some("42"));
+    assert_eq!(
+        seed(&format!("seed: {}", "x".repeat(64))).map(|it| it.len()),
+        Some(64)
+    );
+    let words = "found 0 characters, expected 1 to 64";
+    refused(&[(12, "seed: \"\"")], "seed", words);
+    let words = "found 65 characters, expected 1 to 64";
+    refused(&[(12, &format!("seed: {}", "x".repeat(65)))], "seed", words);
+}
+
+#[test]
 fn files_are_watched_if_that_is_said() {
     assert!(!accepted(&[]).watch);
     assert!(accepted(&[(12, "watch: true")]).watch);

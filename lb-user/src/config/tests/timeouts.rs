@@ -306,7 +306,7 @@ fn what_is_for_all_stands_in_the_main_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("main.yaml");
     std::fs::write(&path, main).unwrap();
-    let other = "timeouts: { udp: 1s }\nlog: { flows: /a }\nwatch: true\non_stop: drop\n";
+    let other = "timeouts: { udp: 1s }\nlog: { flows: /a }\nseed: s\nwatch: true\non_stop: drop\n";
     std::fs::write(folder.path().join("other.yaml"), other).unwrap();
     let problems = load(&path).unwrap_err();
     let found: Vec<_> = problems
@@ -315,6 +315,6 @@ fn what_is_for_all_stands_in_the_main_file() {
         .map(|problem| (problem.key.as_str(), problem.words.as_str()))
         .collect();
     let words = "only the main file can have this section";
-    let keys = ["timeouts", "log", "watch", "on_stop"];
+    let keys = ["timeouts", "log", "seed", "watch", "on_stop"];
     assert_eq!(found, keys.map(|key| (key, words)));
 }

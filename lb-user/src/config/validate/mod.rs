@@ -64,6 +64,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         limits,
         timeouts: timeouts::timeouts(&raw.timeouts),
         flow_log: timeouts::flow_log(raw.flow_log.as_ref(), findings),
+        seed: raw.seed.as_ref().map(|at| at.value.clone()),
         watch: value_of(&raw.watch),
         on_stop: value_of(&raw.on_stop),
     };

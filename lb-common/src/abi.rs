@@ -25,4 +25,6 @@
 ///   older `lb` takes for none; the link among the rules of destinations, which an older `lb` lets pass as it did.
 ///   Samples of each network, in another map, DROP_SAMPLES; the pin of SAMPLES stays until `lb down`, unused.
 ///   The mark of a service's record, which an older `lb` leaves 0: then it is not looked at.
+///   How a service chooses among its backends, flags that an older data plane takes for none; turns and shares behind the
+///   ids of a table; flows of each backend, a map of its own.
 pub const ABI_VERSION: u32 = 6;

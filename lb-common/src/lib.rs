@@ -27,6 +27,8 @@ pub mod nat;
 mod pod;
 pub mod rate;
 pub mod reject;
+#[cfg(any(test, feature = "user"))]
+pub mod rotation;
 pub mod server_name;
 pub mod splice;
 pub mod station;

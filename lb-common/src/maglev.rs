@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 #[cfg(any(test, feature = "user"))]
 pub use self::table::{SIZES, TableMember, build, size_for};
-use crate::maps::flow::FlowKey;
+use crate::{addr::Be32, maps::flow::FlowKey};
 
 /// A spread, unseeded hash of a flow's tuple, the same on every machine, so that two balancers
 /// with the same table choose the same backend.
@@ -26,6 +26,12 @@ pub const fn hash(key: &FlowKey) -> u32 {
         | key.protocol as u64;
     // Two rounds of a 64-bit finaliser: every input bit reaches every output bit.
     (mix(addresses ^ mix(ports)) >> 32) as u32
+}
+
+/// The same of a client alone: all of its flows have the same.
+#[inline(always)]
+pub const fn hash_of_client(client: Be32) -> u32 {
+    (mix(client.raw() as u64) >> 32) as u32
 }
 
 #[inline(always)]
@@ -80,7 +86,7 @@ fn fnv(state: u64, text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::{Be16, Be32};
+    use crate::addr::Be16;
 
     #[test]
     fn the_entries_of_a_backend_without_a_next_hop_are_those_of_the_ones_behind_it() {

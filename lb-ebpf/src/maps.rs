@@ -105,6 +105,13 @@ pub(crate) static USAGE: Array<
     { usage::entries(DEFAULT_SERVICES) as usize },
     { BPF_F_MMAPABLE as usize },
 > = Array::new();
+/// Live flows by backend id.
+#[btf_map]
+pub(crate) static BACKEND_FLOWS: Array<
+    u32,
+    { DEFAULT_BACKENDS as usize },
+    { BPF_F_MMAPABLE as usize },
+> = Array::new();
 /// What the clients of each network have of each bank, by `quota::index`.
 #[btf_map]
 pub(crate) static QUOTAS: Array<Quota, { quota::ENTRIES as usize }, { BPF_F_MMAPABLE as usize }> =

@@ -333,6 +333,8 @@ fn many_idle_flows_are_cut_and_every_end_is_told_once() {
 
 fn set_usage(lb: &DataPlane, index: u32, to: u32) {
     let table = lb_user::dataplane::flows::UsageTable::open(&lb.maps_folder()).expect("the usage");
-    let now = table.get(index).expect("a value");
-    table.add(index, to.wrapping_sub(now).cast_signed());
+    let now = table.owners().get(index).expect("a value");
+    table
+        .owners()
+        .add(index, to.wrapping_sub(now).cast_signed());
 }

@@ -13,6 +13,7 @@ extern crate lb_tests_attribute;
 
 mod answer;
 mod arp;
+mod balance;
 mod blind;
 mod budget;
 mod close;

@@ -345,8 +345,10 @@ impl Lease {
         lease.splices.set(lease.id, &record).expect("a place");
         lease.change(lease.word.splice());
         for index in lease.counted() {
-            lease.usage.add(index, 1);
+            lease.usage.owners().add(index, 1);
         }
+        let backends = lease.usage.backends();
+        backends.add(lease.flow.backend_id, 1);
         lease
     }
 
@@ -386,7 +388,7 @@ impl Lease {
     fn assert_closed(&self, lb: &DataPlane) {
         assert_eq!(self.now().0, State::Closed);
         assert_eq!(
-            self.counted().map(|index| self.usage.get(index)),
+            self.counted().map(|index| self.usage.owners().get(index)),
             [Some(0); 2]
         );
         let free = lb.drain_free_ids();
@@ -407,7 +409,7 @@ impl Lease {
     fn assert_lives(&self, lb: &DataPlane) {
         assert_eq!(self.now().0, State::Established);
         assert_eq!(
-            self.counted().map(|index| self.usage.get(index)),
+            self.counted().map(|index| self.usage.owners().get(index)),
             [Some(1); 2]
         );
         let free = lb.drain_free_ids();

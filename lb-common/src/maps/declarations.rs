@@ -84,7 +84,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 36] = [
+pub const MAPS: [MapDeclaration; 37] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -141,9 +141,9 @@ pub const MAPS: [MapDeclaration; 36] = [
     array_of_maps("MAGLEV", Limited("1 + 2 × `pools`"))
         .holds(
             "pool id, or that and `limits.pools`",
-            "array of its size, then that many backend ids",
+            "array of its size, that many backend ids, turns, and that many shares",
         )
-        .used(USER, XDP),
+        .used("user; the turns, XDP", XDP),
     array::<Backend>("BACKENDS", Limited("1 + `backends`"))
         .holds("backend id", "address, port, network, next hop")
         .used(USER, XDP),
@@ -191,6 +191,10 @@ pub const MAPS: [MapDeclaration; 36] = [
     array::<u32>("USAGE", Limited("257 + `services`"))
         .mapped()
         .holds("network or service", "flows in full use")
+        .used(BOTH, BOTH),
+    array::<u32>("BACKEND_FLOWS", Limited("1 + `backends`"))
+        .mapped()
+        .holds("backend id", "flows in full use")
         .used(BOTH, BOTH),
     array::<Quota>("QUOTAS", Fixed(quota::ENTRIES))
         .mapped()

@@ -22,6 +22,7 @@ pub mod rule;
 pub mod service;
 pub mod snat;
 pub mod splice;
+pub mod table;
 pub mod usage;
 
 /// Networks, including the reserved id 0.

@@ -56,6 +56,18 @@ impl Service {
     pub const fn is_of_cell(&self) -> bool {
         self.flags & SERVICE_CELL != 0
     }
+
+    /// Whether its flows go by more of the table of its pool than the ids: its count of turns, or its shares.
+    #[inline(always)]
+    pub const fn goes_by_load(&self) -> bool {
+        self.flags & (SERVICE_ROUND_ROBIN | SERVICE_LEAST_CONNECTIONS) != 0
+    }
+
+    /// Whether its flows go by the client's address alone.
+    #[inline(always)]
+    pub const fn goes_by_client(&self) -> bool {
+        self.flags & SERVICE_SOURCE != 0
+    }
 }
 
 /// A client that is denied gets an answer instead of silence.
@@ -63,6 +75,13 @@ pub const SERVICE_REJECT: u32 = 1;
 /// Its connections are accepted in the network's cell: their pool is found by the requested name, or its
 /// backends get the client's address by a PROXY header.
 pub const SERVICE_CELL: u32 = 2;
+
+/// The backends of its pool take turns.
+pub const SERVICE_ROUND_ROBIN: u32 = 4;
+/// Of two backends of its pool, chosen at random, a flow goes to the one with fewer flows for its share.
+pub const SERVICE_LEAST_CONNECTIONS: u32 = 8;
+/// All flows of a client go to the same backend of its pool.
+pub const SERVICE_SOURCE: u32 = 16;
 
 #[cfg(test)]
 mod tests {

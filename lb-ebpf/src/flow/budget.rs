@@ -1,4 +1,4 @@
-//! How many flows a network's clients and a service have in full use, and a network's clients of a bank,
+//! How many flows a network's clients, a service and a backend have in full use, and a network's clients of a bank,
 //! and whether they may have more. Half-open ones do not count: their ring bounds them, and a flood of them
 //! spends no budget.
 
@@ -11,7 +11,7 @@ use lb_common::{
 use crate::{
     flow::{atomic, entry::Entry},
     lookup,
-    maps::{BANKS, NETWORKS, QUOTAS, USAGE},
+    maps::{BACKEND_FLOWS, BANKS, NETWORKS, QUOTAS, USAGE},
 };
 
 /// Whether the clients of `network` may open one more flow to `service`. Several CPUs that check at once may
@@ -100,8 +100,8 @@ pub(crate) fn follow(entry: &Entry, old: FlowState, new: FlowState) {
     lb_count(entry.id, if new.in_use() { 1 } else { u32::MAX });
 }
 
-/// Adds `amount` to what the network, the service and the quota of the flow with this id have in full use. A
-/// subprogram. Returns nothing of interest.
+/// Adds `amount` to what the network, the service, the backend and the quota of the flow with this id have in full
+/// use. A subprogram. Returns nothing of interest.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_count(id: u32, amount: u32) -> u32 {
@@ -109,8 +109,9 @@ pub(crate) extern "C" fn lb_count(id: u32, amount: u32) -> u32 {
         return 0;
     };
     let (network, service) = entry.owners();
-    add(usage::network(network), amount);
-    add(usage::service(service), amount);
+    add(USAGE.get_ptr_mut(usage::network(network)), amount);
+    add(USAGE.get_ptr_mut(usage::service(service)), amount);
+    add(BACKEND_FLOWS.get_ptr_mut(entry.backend_id()), amount);
     if let Some(quota) = QUOTAS.get_ptr_mut(quota::index(network, bank_of(id))) {
         // SAFETY: the value of an array map.
         let live = unsafe { &raw mut (*quota).live };
@@ -121,8 +122,8 @@ pub(crate) extern "C" fn lb_count(id: u32, amount: u32) -> u32 {
 }
 
 #[inline(always)]
-fn add(index: u32, amount: u32) {
-    if let Some(value) = USAGE.get_ptr_mut(index) {
+fn add(value: Option<*mut u32>, amount: u32) {
+    if let Some(value) = value {
         // SAFETY: the value of an array map, aligned to eight bytes.
         let _before = unsafe { atomic::add(value, amount) };
     }

@@ -1,13 +1,22 @@
-//! The backend of a new flow, from its service's Maglev table; and the next one, where that does not answer.
+//! The backend of a new flow, from the table of its service's pool; and the next one, where that does not answer.
 
+use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use lb_common::{
     conntrack::Attempt,
     maglev,
-    maps::{backend::Backend, flow::FlowKey, service::Service},
+    maps::{
+        backend::Backend,
+        flow::FlowKey,
+        service::{SERVICE_ROUND_ROBIN, Service},
+        table, usage,
+    },
     verdict::DropReason,
 };
 
-use crate::maps::{BACKENDS, MAGLEV};
+use crate::{
+    flow::atomic,
+    maps::{BACKEND_FLOWS, BACKENDS, MAGLEV},
+};
 
 /// Table entries in which another backend is looked for.
 const MAX_WALK: u32 = 128;
@@ -19,15 +28,24 @@ pub(crate) fn select(
     key: &FlowKey,
 ) -> Result<(u32, &'static Backend), DropReason> {
     let table = MAGLEV.get(service.pool).ok_or(DropReason::NoBackend)?;
-    let size = table.get(0).copied().unwrap_or(0);
-    let first = maglev::index(maglev::hash(key), size);
+    let size = table.get(table::SIZE).copied().unwrap_or(0);
+    let mut first = if service.goes_by_load() {
+        lb_slot(service.pool, service.flags)
+    } else if service.goes_by_client() {
+        maglev::index(maglev::hash_of_client(key.client), size)
+    } else {
+        maglev::index(maglev::hash(key), size)
+    };
+    // Another table may have taken the place of the one that this entry is of.
+    if first >= size {
+        first = 0;
+    }
     for attempt in 0..maglev::ATTEMPTS {
         let mut slot = first + attempt;
         if slot >= size {
             slot = slot.wrapping_sub(size);
         }
-        // The size stands before the entries.
-        let id = table.get(slot.wrapping_add(1)).copied().unwrap_or(0);
+        let id = table.get(table::id(slot)).copied().unwrap_or(0);
         if size == 0 || id == 0 {
             return Err(DropReason::NoBackend);
         }
@@ -49,7 +67,7 @@ pub(crate) fn next(
     attempt: Attempt,
 ) -> Option<u32> {
     let table = MAGLEV.get(service.pool)?;
-    let size = table.get(0).copied().filter(|&size| size != 0)?;
+    let size = table.get(table::SIZE).copied().filter(|&size| size != 0)?;
     let network = BACKENDS.get(current)?.network;
     let first = maglev::index(maglev::hash(key), size);
     for step in 0..MAX_WALK {
@@ -57,8 +75,7 @@ pub(crate) fn next(
         if slot >= size {
             slot = slot.wrapping_sub(size);
         }
-        // The size stands before the entries.
-        let id = table.get(slot.wrapping_add(1)).copied()?;
+        let id = table.get(table::id(slot)).copied()?;
         if id == 0 || id == current || attempt.has_tried(id) {
             continue;
         }
@@ -68,4 +85,43 @@ pub(crate) fn next(
         }
     }
     None
+}
+
+/// The entry of this pool's table whose turn it is, or the one of two chosen at random whose backend has fewer flows
+/// for its share; 0 where an earlier version has made the table. `flags` are those of the service. A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_slot(pool: u32, flags: u32) -> u32 {
+    let Some(table) = MAGLEV.get(pool) else {
+        return 0;
+    };
+    let size = table.get(table::SIZE).copied().unwrap_or(0);
+    if size == 0 {
+        return 0;
+    }
+    if flags & SERVICE_ROUND_ROBIN != 0 {
+        let Some(turns) = table.get_ptr_mut(table::turns(size)) else {
+            return 0;
+        };
+        // SAFETY: the value of an array map, aligned to eight bytes.
+        return unsafe { atomic::add(turns, 1) } % size;
+    }
+    let [one, other] = [random(size), random(size)];
+    let load = |slot| {
+        let id = table.get(table::id(slot)).copied().unwrap_or(0);
+        let flows = BACKEND_FLOWS.get(id).copied().unwrap_or(0);
+        let share = table.get(table::share(size, slot)).copied().unwrap_or(1);
+        (usage::live(flows), share)
+    };
+    match usage::is_lighter(load(one), load(other)) {
+        true => one,
+        false => other,
+    }
+}
+
+/// An entry of a table of `size`.
+#[inline(always)]
+fn random(size: u32) -> u32 {
+    // SAFETY: the helper has no arguments and no preconditions.
+    maglev::index(unsafe { bpf_get_prandom_u32() }, size)
 }

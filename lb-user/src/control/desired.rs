@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    maglev::{self, TableMember},
+    maglev::TableMember,
     maps::{
         MAX_NETWORKS,
         backend::Backend,
@@ -337,10 +337,14 @@ impl Desired {
             Some(pool) => ids.assign(Kind::Pool, pool, config.limits.pools)?,
             None => 0,
         };
+        // Of a shared VIP the process chooses.
+        let target = service.target.pool().filter(|_| !is_of_cell);
+        let target = target.and_then(|name| config.pool(name));
+        let balance = target.map_or(0, |pool| pool.balance.flag());
         let record = Service {
             pool,
             id,
-            flags: service_flags(service, is_of_cell),
+            flags: service_flags(service, is_of_cell) | balance,
             budget: service.max_flows.unwrap_or(0),
             ..Service::default()
         };
@@ -441,8 +445,7 @@ pub fn table(pool: &config::Pool, config: &Config, layers: &Layers, ids: &Ids) -
     }
     let weights = pool.backends.iter().map(|backend| backend.weight);
     let seed = config.seed.as_deref().unwrap_or_default();
-    let size = maglev::size_for(weights);
-    Ok(pool.balance.table(&members, size, seed))
+    Ok(pool.balance.table(&members, weights, seed))
 }
 
 fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {

@@ -40,6 +40,8 @@ pub struct Glance {
     pub network: u16,
     /// Id of its service.
     pub service: u16,
+    /// Id of its backend.
+    pub backend_id: u32,
 }
 
 /// The mapped flow table.
@@ -82,6 +84,7 @@ impl FlowTable {
             last_seen: read!(last_seen),
             network: read!(network),
             service: read!(service),
+            backend_id: read!(backend_id),
         })
     }
 
@@ -178,12 +181,18 @@ pub fn coarse_now() -> Result<u32> {
     Ok(u32::try_from(ns >> TIME_SHIFT & u64::from(u32::MAX))?)
 }
 
-/// The mapped numbers of live flows, by the indexes of [`lb_common::maps::usage`], and those of quotas.
+/// The mapped numbers of live flows, by the indexes of [`lb_common::maps::usage`], those of backends, and those of
+/// quotas.
 #[derive(Debug)]
 pub struct UsageTable {
-    memory: Arc<MmapRaw>,
+    owners: MappedCounts,
+    backends: MappedCounts,
     quotas: Quotas,
 }
+
+/// An array of mapped counts.
+#[derive(Debug)]
+pub struct MappedCounts(Arc<MmapRaw>);
 
 /// Bytes from one value of a mapped array to the next: the kernel rounds a value's size up to eight.
 const USAGE_STRIDE: usize = 8;
@@ -196,8 +205,10 @@ impl UsageTable {
     /// If the pin is missing or the kernel refuses the mapping.
     pub fn open(folder: &Path) -> Result<Self> {
         let quotas = Quotas::open(folder)?;
+        let counts = |name| map(folder, name, USAGE_STRIDE).map(MappedCounts);
         Ok(Self {
-            memory: map(folder, "USAGE", USAGE_STRIDE)?,
+            owners: counts("USAGE")?,
+            backends: counts("BACKEND_FLOWS")?,
             quotas: quotas.context("the running data plane is older and has no quotas")?,
         })
     }
@@ -207,17 +218,51 @@ impl UsageTable {
         &self.quotas
     }
 
-    /// Adds to what the network, the service and the quota of a flow have in full use, as `lb_count` in the data
-    /// plane does.
-    pub fn count(&self, id: u32, network: u16, service: u16, amount: i32) {
-        self.add(usage::network(network), amount);
-        self.add(usage::service(service), amount);
-        self.quotas.add(self.quotas.index(network, id), amount);
+    /// Those of networks and services.
+    pub const fn owners(&self) -> &MappedCounts {
+        &self.owners
     }
 
+    /// Those of backends, by their ids.
+    pub const fn backends(&self) -> &MappedCounts {
+        &self.backends
+    }
+
+    /// Adds to what the network, the service, the backend and the quota of a flow have in full use, as `lb_count` in
+    /// the data plane does.
+    pub fn count(&self, id: u32, flow: &FlowOwners, amount: i32) {
+        self.owners.add(usage::network(flow.network), amount);
+        self.owners.add(usage::service(flow.service), amount);
+        self.backends.add(flow.backend, amount);
+        self.quotas.add(self.quotas.index(flow.network, id), amount);
+    }
+}
+
+/// Whose count a flow is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowOwners {
+    /// The id of its client's network.
+    pub network: u16,
+    /// The id of its service.
+    pub service: u16,
+    /// The id of its backend.
+    pub backend: u32,
+}
+
+impl From<&Flow> for FlowOwners {
+    fn from(flow: &Flow) -> Self {
+        Self {
+            network: flow.network,
+            service: flow.service,
+            backend: flow.backend_id,
+        }
+    }
+}
+
+impl MappedCounts {
     /// How many values there are.
     pub fn len(&self) -> usize {
-        self.memory.len() / USAGE_STRIDE
+        self.0.len() / USAGE_STRIDE
     }
 
     /// Whether there are none.
@@ -240,10 +285,10 @@ impl UsageTable {
 
     fn value(&self, index: u32) -> Option<&AtomicU32> {
         let offset = usize::try_from(index).ok()?.checked_mul(USAGE_STRIDE)?;
-        if offset >= self.memory.len() {
+        if offset >= self.0.len() {
             return None;
         }
-        let value = self.memory.as_mut_ptr().wrapping_add(offset);
+        let value = self.0.as_mut_ptr().wrapping_add(offset);
         // SAFETY: the value is inside the mapping, which lives as long as `self`, and aligned to
         // eight bytes; the kernel's side changes it only by atomic operations.
         Some(unsafe { AtomicU32::from_ptr(value.cast()) })
@@ -301,10 +346,12 @@ pub(crate) mod twin {
     }
 
     impl UsageTable {
+        /// With as many values of networks and services as of backends.
         pub(crate) fn anonymous(values: u32) -> Self {
             let length = usize::try_from(values).unwrap() * USAGE_STRIDE;
             Self {
-                memory: memory(length),
+                owners: MappedCounts(memory(length)),
+                backends: MappedCounts(memory(length)),
                 quotas: Quotas::anonymous(),
             }
         }
@@ -328,6 +375,7 @@ mod tests {
             last_seen: 77,
             network: 3,
             service: 9,
+            backend_id: 70,
             ..Flow::default()
         };
         table.put(2, &flow);
@@ -336,6 +384,7 @@ mod tests {
             last_seen: 77,
             network: 3,
             service: 9,
+            backend_id: 70,
         };
         assert_eq!(table.glance(2), Some(glance));
         assert_eq!(table.flow(2), Some((word, flow)));
@@ -350,7 +399,8 @@ mod tests {
 
     #[test]
     fn usage_counts_both_ways_and_has_an_end() {
-        let usage = UsageTable::anonymous(3);
+        let table = UsageTable::anonymous(3);
+        let usage = table.owners();
         usage.add(1, 5);
         usage.add(1, -2);
         usage.add(2, -1);

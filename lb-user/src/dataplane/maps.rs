@@ -24,6 +24,7 @@ use lb_common::{
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
         splice::Splice,
+        table,
     },
     verdict::{Counters, Hook, SLOTS, counters_index},
 };
@@ -223,7 +224,7 @@ impl Maps {
         for some in tables.chunks(MAX_TABLES_AT_ONCE) {
             let inners = some
                 .iter()
-                .map(|(pool, table)| Ok((*pool, maglev_map(table)?)));
+                .map(|(pool, table)| Ok((*pool, maglev_map(table, self.turns(*pool)?)?)));
             let inners = inners.collect::<Result<Vec<_>>>()?;
             self.maglev.set_all(&inners).with_context(|| match some {
                 [(pool, _)] => format!("set the Maglev table of pool {pool}"),
@@ -231,6 +232,20 @@ impl Maps {
             })?;
         }
         Ok(())
+    }
+
+    /// How many turns flows have taken of the table of a pool: its successor goes on, because one that is often replaced
+    /// would prefer the backend of its first entry.
+    fn turns(&self, pool: u32) -> Result<u32> {
+        let Inner::Open(table) = self.maglev.get(pool)? else {
+            return Ok(0);
+        };
+        let turns = table::turns(table.get(&table::SIZE, 0)?);
+        // A table of an earlier version has none.
+        Ok(match turns < table.len() {
+            true => table.get(&turns, 0)?,
+            false => 0,
+        })
     }
 
     /// The Maglev table of a pool, or `None` if it never had one. One that another process has made has the entry 0,
@@ -243,7 +258,11 @@ impl Maps {
         Ok(match self.maglev.get(pool)? {
             Inner::None => None,
             Inner::Closed => Some(vec![0]),
-            Inner::Open(table) => Some(table.iter().skip(1).collect::<Result<_, _>>()?),
+            Inner::Open(table) => {
+                let size = table.get(&table::SIZE, 0)?;
+                let ids = (0..size).map(|slot| table.get(&table::id(slot), 0));
+                Some(ids.collect::<Result<_, _>>()?)
+            }
         })
     }
 
@@ -496,12 +515,20 @@ impl Maps {
     }
 }
 
-/// A Maglev table as an inner map: its size, then its entries.
-fn maglev_map(table: &[u32]) -> Result<Array<MapData, u32>> {
-    let size = u32::try_from(table.len()).context("a Maglev table has less than 2^32 entries")?;
-    let inner = Array::<MapData, u32>::create(size + 1, BPF_F_INNER_MAP)?;
-    let keys: Vec<u32> = (0..=size).collect();
-    let values: Vec<u32> = iter::once(size).chain(table.iter().copied()).collect();
+/// A Maglev table as an inner map, as [`table`] has it.
+fn maglev_map(ids: &[u32], turns: u32) -> Result<Array<MapData, u32>> {
+    let size = u32::try_from(ids.len()).context("a Maglev table has less than 2^32 entries")?;
+    let mut shares = BTreeMap::<u32, u32>::new();
+    for id in ids {
+        *shares.entry(*id).or_default() += 1;
+    }
+    let inner = Array::<MapData, u32>::create(table::values(size), BPF_F_INNER_MAP)?;
+    let keys: Vec<u32> = (0..table::values(size)).collect();
+    let values: Vec<u32> = iter::once(size)
+        .chain(ids.iter().copied())
+        .chain(iter::once(turns))
+        .chain(ids.iter().map(|id| shares[id]))
+        .collect();
     batch::update(&inner, &keys, &values)?;
     Ok(inner)
 }

@@ -251,6 +251,7 @@ pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
         // Id 0 is none.
         ("BACKENDS", limits.backends.saturating_add(1)),
         ("BACKEND_ANSWERS", limits.backends.saturating_add(1)),
+        ("BACKEND_FLOWS", limits.backends.saturating_add(1)),
         // Two of each pool.
         ("MAGLEV", limits.pools.saturating_mul(2).saturating_add(1)),
         ("FLOWS", flows),

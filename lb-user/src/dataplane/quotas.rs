@@ -100,7 +100,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Adds to the number of flows what may be negative; see [`super::flows::UsageTable::add`].
+    /// Adds to the number of flows what may be negative; see [`super::flows::MappedCounts::add`].
     pub fn add(&self, index: u32, amount: i32) {
         if let Some(live) = word(&self.quotas, index, LIVE) {
             live.fetch_add(amount.cast_unsigned(), Ordering::Relaxed);

@@ -33,7 +33,7 @@ use super::{
     reason::Cause,
 };
 use crate::dataplane::{
-    flows::{FlowTable, UsageTable},
+    flows::{FlowOwners, FlowTable, UsageTable},
     labels::Labels,
 };
 
@@ -161,8 +161,9 @@ impl Cutter {
                 Termination::Spared => {}
                 Termination::Missed => panic!("{id} is missed: a packet is not as fast as that"),
                 Termination::Silenced => self.silenced += 1,
-                Termination::Severed(severed, network, service) => {
-                    assert_eq!((network, service), (NETWORK, SERVICE));
+                Termination::Severed(severed, owners) => {
+                    assert_eq!((owners.network, owners.service), (NETWORK, SERVICE));
+                    assert_eq!(owners.backend, backend);
                     if severed.alive.in_use() {
                         ground.count(-1);
                     }
@@ -324,7 +325,12 @@ impl Ground {
     }
 
     fn count(&self, amount: i32) {
-        self.usage.count(0, NETWORK, SERVICE, amount);
+        let owners = FlowOwners {
+            network: NETWORK,
+            service: SERVICE,
+            backend: 0,
+        };
+        self.usage.count(0, &owners, amount);
     }
 
     fn grace(&self) {
@@ -345,7 +351,7 @@ impl Ground {
         assert_eq!(ids, Vec::from_iter(0..IDS), "{self:?}");
         let live = words.iter().filter(|word| word.in_use()).count() as u32;
         for index in [usage::network(NETWORK), usage::service(SERVICE)] {
-            assert_eq!(self.usage.get(index), Some(live), "{self:?}");
+            assert_eq!(self.usage.owners().get(index), Some(live), "{self:?}");
         }
     }
 }

@@ -43,7 +43,7 @@ use super::{
 };
 use crate::{
     dataplane::{
-        flows::{FlowTable, UsageTable, coarse_now},
+        flows::{FlowOwners, FlowTable, UsageTable, coarse_now},
         grace,
         labels::Labels,
         maps::Maps,
@@ -79,11 +79,11 @@ enum Recount {
     /// This pass is the first look.
     First(Looks),
     /// The first look, the numbers after it, and this pass's look.
-    Second(Looks, [Vec<u32>; 2], Looks),
+    Second(Looks, [Vec<u32>; 3], Looks),
 }
 
-/// What a look saw of the usage, and of the quotas.
-type Looks = [Look; 2];
+/// What a look saw of the usage, of backends, and of the quotas.
+type Looks = [Look; 3];
 
 pub(super) struct Worker {
     pub(crate) table: FlowTable,
@@ -255,8 +255,9 @@ impl Worker {
         };
         let word = glance.word;
         if let Recount::First(looks) | Recount::Second(_, _, looks) = &mut self.recount {
-            let [usage, quotas] = looks;
+            let [usage, backends, quotas] = looks;
             usage.note(glance.network, glance.service, id, word);
+            backends.note_at(glance.backend_id, id, word);
             quotas.note_at(self.usage.quotas().index(glance.network, id), id, word);
         }
         match word.state() {
@@ -340,7 +341,7 @@ impl Worker {
         count.add(1);
         let time = self.clock();
         if alive.in_use() {
-            self.usage.count(marked.id, flow.network, flow.service, -1);
+            self.usage.count(marked.id, &FlowOwners::from(flow), -1);
         }
         self.report(marked.id, flow, marked.cause.event(), time);
         if is_loud(*alive) {
@@ -453,7 +454,12 @@ impl Worker {
 
     fn new_looks(&self) -> Looks {
         let quotas = usize::try_from(quota::ENTRIES).unwrap_or_default();
-        [self.usage.len(), quotas].map(Look::new)
+        [
+            self.usage.owners().len(),
+            self.usage.backends().len(),
+            quotas,
+        ]
+        .map(Look::new)
     }
 
     fn go_on_recounting(&mut self) {
@@ -463,20 +469,30 @@ impl Worker {
             Recount::First(first) => {
                 // A flow that was seen live may not have been added yet.
                 grace::wait();
-                let usage = (0..).map_while(|index| self.usage.get(index)).collect();
+                let counts = [self.usage.owners(), self.usage.backends()];
+                let [usage, backends] =
+                    counts.map(|of| (0..).map_while(|index| of.get(index)).collect());
                 let quotas = (0..quota::ENTRIES).map(|index| self.usage.quotas().get(index).live);
-                let between = [usage, quotas.collect()];
+                let between = [usage, backends, quotas.collect()];
                 Recount::Second(first, between, self.new_looks())
             }
             Recount::Second(first, between, second) => {
-                let [usage, quotas] =
-                    [0, 1].map(|of| corrections(&first[of], &between[of], &second[of]));
+                let [usage, backends, quotas] =
+                    [0, 1, 2].map(|of| corrections(&first[of], &between[of], &second[of]));
                 for (index, amount) in &usage {
-                    self.usage.add(*index, *amount);
+                    self.usage.owners().add(*index, *amount);
                     tracing::info!(
                         index,
                         amount,
                         "the count of live flows was wrong, and is corrected"
+                    );
+                }
+                for (id, amount) in &backends {
+                    self.usage.backends().add(*id, *amount);
+                    tracing::info!(
+                        id,
+                        amount,
+                        "the count of live flows of a backend was wrong, and is corrected"
                     );
                 }
                 for (index, amount) in &quotas {
@@ -487,7 +503,7 @@ impl Worker {
                         "the count of live flows of a quota was wrong, and is corrected"
                     );
                 }
-                let wrong = usage.len() + quotas.len();
+                let wrong = usage.len() + backends.len() + quotas.len();
                 self.counts
                     .corrections
                     .add(u64::try_from(wrong).unwrap_or_default());

@@ -124,8 +124,9 @@ impl Acceptors {
 
     /// From now on new connections go where `setup` routes them. Listeners that are not in it are closed, and
     /// new ones that can be had are open when this returns; legs go on.
-    pub fn set(&self, setup: ProxyConfig) {
+    pub fn set(&self, mut setup: ProxyConfig) {
         if let Some(sender) = &self.setup {
+            setup.take_turns(&sender.borrow());
             let setup = Arc::new(setup);
             self.shares.divide_among(setup.client_networks());
             let before = sender.send_replace(Arc::clone(&setup));

@@ -78,6 +78,7 @@ struct LegTable {
     of_service: HashMap<u16, u32>,
     of_network: HashMap<u16, u32>,
     of_peer: HashMap<PeerKey, u32>,
+    of_backend: HashMap<u32, u32>,
 }
 
 /// One leg.
@@ -176,7 +177,7 @@ impl Legs {
         let flows = self.0.flows.as_ref();
         // What a crash has made wrong may be below zero, as in the data plane.
         let count = |index| {
-            let found = flows.and_then(|flows| flows.get(index));
+            let found = flows.and_then(|flows| flows.owners().get(index));
             found
                 .filter(|count| count.cast_signed() >= 0)
                 .unwrap_or_default()
@@ -185,6 +186,15 @@ impl Legs {
             of_service: count(usage::service(service.id)),
             of_network: count(usage::network(service.network)),
         }
+    }
+
+    /// How many flows a backend has, those among them that are legs included.
+    pub(crate) fn live(&self, backend: u32) -> u32 {
+        let legs = self.known().of_backend.get(&backend).copied();
+        let flows = self.0.flows.as_ref();
+        let flows = flows.and_then(|flows| flows.backends().get(backend));
+        legs.unwrap_or_default()
+            .saturating_add(usage::live(flows.unwrap_or_default()))
     }
 
     /// How often legs have been cut so far.
@@ -251,6 +261,7 @@ impl Legs {
         *known.of_service.entry(service.id).or_default() += 1;
         *known.of_network.entry(key.network).or_default() += 1;
         *known.of_peer.entry(leg.peer).or_default() += 1;
+        *known.of_backend.entry(backend_id).or_default() += 1;
         drop(known);
         Ok(Guard {
             legs: self.clone(),
@@ -333,6 +344,7 @@ impl Legs {
         one_less(&mut known.of_service, leg.flow.service);
         one_less(&mut known.of_network, leg.flow.network);
         one_less(&mut known.of_peer, leg.peer);
+        one_less(&mut known.of_backend, leg.flow.backend_id);
     }
 }
 

@@ -8,7 +8,10 @@ use tokio::net::TcpStream;
 
 use super::{
     accept::Context,
-    dial::select::{Candidates, ConnectionAddresses, NoBackend},
+    dial::{
+        candidates::ChosenBy,
+        select::{Candidates, ConnectionAddresses, NoBackend},
+    },
     relay::{Connected, go_on},
     snapshot::ProxyService,
     sockets::reset_at_close,
@@ -59,7 +62,8 @@ async fn connect(
     shared: &Context,
 ) -> Result<Connected, NoBackend> {
     let key = addresses.key(service);
-    let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
+    let by = ChosenBy::flow(maglev::hash(&key), (*addresses.client.ip()).into());
+    let candidates = Candidates::of(pool, by, shared)?;
     let reached = candidates.connect(&key, service, None, Offer::of(client), shared);
     let reached = reached.await?;
     let said = Prelude {

@@ -184,6 +184,16 @@ impl ProxyConfig {
         }
     }
 
+    /// Goes on with the turns that clients have taken `before`.
+    pub(super) fn take_turns(&mut self, before: &Self) {
+        for (name, pool) in &mut self.pools {
+            // What was kept of before has them already.
+            if let (Some(pool), Some(before)) = (Arc::get_mut(pool), before.pools.get(name)) {
+                pool.take_turns(before);
+            }
+        }
+    }
+
     /// Whether a backend of `network` is at that address.
     pub(super) fn dials(&self, network: &str, address: SocketAddrV4) -> bool {
         let mut pools = self.pools.values();
@@ -242,7 +252,8 @@ impl ProxyConfig {
             table,
             backends.collect(),
             pool.proxy_protocol,
-        );
+        )
+        .balanced(pool.balance);
         self.pools.insert(pool.name.clone(), Arc::new(pooled));
     }
 }

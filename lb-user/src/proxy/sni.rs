@@ -11,7 +11,10 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use super::{
     accept::Context,
     admission::Permit,
-    dial::select::{Candidates, ConnectionAddresses, NoBackend},
+    dial::{
+        candidates::ChosenBy,
+        select::{Candidates, ConnectionAddresses, NoBackend},
+    },
     relay::{Connected, go_on},
     route,
     snapshot::{ProxyService, Routing, SniRouting},
@@ -185,7 +188,10 @@ async fn connect(
     }
     let pool = route(&hello, &announced, addresses, sni)?;
     let key = addresses.key(service);
-    let candidates = Candidates::of(pool, maglev::hash(&key), shared)?;
+    let announced_client = announced.endpoints.map(|ends| ends.source.ip());
+    let from = announced_client.unwrap_or_else(|| (*addresses.client.ip()).into());
+    let by = ChosenBy::flow(maglev::hash(&key), from);
+    let candidates = Candidates::of(pool, by, shared)?;
     let name = hello.name.map(|name| name.to_string());
     let reached = candidates.connect(&key, service, name, Offer::of(client), shared);
     let reached = reached.await?;

@@ -9,7 +9,7 @@ use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, base};
 use lb_user::{
     control::apply::read_ids,
     dataplane::{
-        flows::{FlowTable, UsageTable},
+        flows::{FlowOwners, FlowTable, UsageTable},
         maps::Maps,
         pins::Pins,
     },
@@ -135,6 +135,11 @@ pub fn miscount(instance: &str, network: &str, service: &str, amount: i32) -> Re
     };
     let table = UsageTable::open(&folder)?;
     let (network, service) = (id(Kind::Network, network)?, id(Kind::Service, service)?);
-    table.count(base(0), network, service, amount);
+    let owners = FlowOwners {
+        network,
+        service,
+        backend: 0,
+    };
+    table.count(base(0), &owners, amount);
     Ok(())
 }

@@ -1,6 +1,9 @@
 //! What a map holds, whatever its type: read, changed and cleared.
 
-use std::{collections::BTreeMap, iter, thread};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter, thread,
+};
 
 use anyhow::{Context as _, Result, bail};
 use aya::maps::MapType;
@@ -10,6 +13,25 @@ use crate::oracle::raw_map::RawMap;
 /// What a map holds: values by key. An array holds what is not zero, a queue and a ring buffer by place, an array
 /// of maps what its maps hold, by place and key.
 pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The backend ids in the tables of all pools, of what the map `MAGLEV` holds. Index 0 of a table is its size, and the
+/// ids are behind it.
+#[must_use]
+pub fn ids_of_tables(maglev: &Content) -> BTreeSet<Vec<u8>> {
+    let entries = maglev.iter().filter_map(|(key, value)| {
+        let (table, index) = key.split_at_checked(4)?;
+        let index = u32::from_be_bytes(*index.first_chunk()?);
+        Some((table, index, value))
+    });
+    let number = |value: &[u8]| value.first_chunk().map_or(0, |it| u32::from_ne_bytes(*it));
+    let sizes = entries.clone().filter(|(_, index, _)| *index == 0);
+    let sizes: BTreeMap<_, _> = sizes
+        .map(|(table, _, value)| (table, number(value)))
+        .collect();
+    let is_id = |table, index| index > 0 && sizes.get(table).is_some_and(|size| index <= *size);
+    let ids = entries.filter(|(table, index, _)| is_id(*table, *index));
+    ids.map(|(_, _, id)| id.clone()).collect()
+}
 
 impl RawMap {
     /// Makes it as it was made: without keys, or all zeros.

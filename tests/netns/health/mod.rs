@@ -2,6 +2,7 @@
 
 mod all_silent;
 mod backup;
+mod balance;
 mod carrier;
 mod dies;
 mod flap;

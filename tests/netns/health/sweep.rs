@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    oracle::{links, raw_map::RawMap},
+    oracle::{links, map_content::ids_of_tables, raw_map::RawMap},
     poll,
     product::{
         config::{Config, Keys},
@@ -99,8 +99,5 @@ fn config(topology: &Topology) -> Config {
 
 /// The ids in the tables of all pools.
 pub(super) fn backends(tables: &RawMap) -> Result<BTreeSet<Vec<u8>>> {
-    let content = tables.take()?.into_iter();
-    // Place and index; at index 0 is the size.
-    let entries = content.filter(|(key, _)| key.len() == 8 && key[4..] != [0; 4]);
-    Ok(entries.map(|(_, id)| id).collect())
+    Ok(ids_of_tables(&tables.take()?))
 }

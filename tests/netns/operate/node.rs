@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    oracle::{links, query::Event, raw_map::RawMap},
+    oracle::{links, map_content::ids_of_tables, query::Event, raw_map::RawMap},
     poll,
     product::{config::Config, lb::Lb},
     topology::{ECHO_NODE_PORT, Topology, VIP, VIP6, address6},
@@ -74,10 +74,7 @@ impl Tables {
 
     /// Address and port of each backend that gets new flows.
     fn served(&self) -> Result<BTreeSet<SocketAddrV4>> {
-        let entries = self.maglev.take()?.into_iter();
-        // Place and index; at index 0 is the size.
-        let entries = entries.filter(|(key, _)| key.len() == 8 && key[4..] != [0; 4]);
-        let ids: BTreeSet<Vec<u8>> = entries.map(|(_, id)| id).collect();
+        let ids = ids_of_tables(&self.maglev.take()?);
         let records: BTreeMap<Vec<u8>, Vec<u8>> = self.backends.take()?.into_iter().collect();
         let addresses = ids.iter().map(|id| {
             // The oracle sorts by key, and has an index with its highest byte first.

@@ -54,8 +54,8 @@ section! {
         /// Where flows are written when they begin and end.
         optional[only(main)] log: Filled<RawLog> => "no log",
         /// What the choice of backends goes by beside addresses, ports and names: 1 to 64 characters. With the same one,
-        /// balancers with the same file choose alike; with one that clients do not know, they cannot foresee their
-        /// backends. Another one changes the choice for new flows of all pools, and ends none.
+        /// balancers with the same file choose alike (but for clients of IPv6); with one that clients do not know, they
+        /// cannot foresee their backends. Another one changes the choice for new flows of all pools, and ends none.
         optional[only(main)] seed: Seed => "none",
         /// Whether a changed file is applied without `lb reload`, once it has been left alone for a second.
         optional[only(main)] watch: Flag = "false",

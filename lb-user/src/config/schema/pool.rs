@@ -25,8 +25,10 @@ section! {
     struct RawPool = "pool" {
         /// The network that the backends are on.
         required network: Name,
-        /// How a new flow gets its backend. `maglev`: by a hash of the flow; when a backend comes or goes, few
-        /// flows change theirs.
+        /// How a new flow gets its backend. `maglev`: by a hash of its addresses and ports; when a backend comes or
+        /// goes, few others change theirs. `round-robin`: one after the other. `least-connections`: of two backends at
+        /// random, the one with fewer flows for its weight. `source`: by the client's address alone, so that a client
+        /// stays with its backend. Weights hold with all.
         optional balance: Balance = "maglev",
         /// `v2`: each connection to a backend begins, before the client's own bytes, with a header of the PROXY
         /// protocol: client, VIP, with `sni` the requested name, and a unique id `SNATIP:PORT-MILLISECONDS` for `lb

@@ -19,7 +19,7 @@ use super::retired::{EntryJudgement, Retired};
 use crate::{
     control::apply::Live,
     dataplane::{
-        flows::{FlowTable, UsageTable, coarse_now},
+        flows::{FlowOwners, FlowTable, UsageTable, coarse_now},
         labels::Labels,
         maps::Maps,
     },
@@ -205,7 +205,7 @@ impl Sweeper {
     fn ended(&self, flow_id: SnatFlowId<'_>, word: FlowState, flow: Flow) -> Result<()> {
         let SnatFlowId { id, slot } = flow_id;
         if word.in_use() {
-            self.usage.count(id, flow.network, flow.service, -1);
+            self.usage.count(id, &FlowOwners::from(&flow), -1);
         }
         let port = u32::from(slot.snat.first_port) + (id - base(slot.slot));
         self.reporter.report(FlowEvent {
@@ -257,7 +257,8 @@ mod tests {
             reporter,
         };
         for index in 0..service + 2 {
-            sweeper.usage.add(index, 5);
+            sweeper.usage.owners().add(index, 5);
+            sweeper.usage.backends().add(index, 5);
         }
         let quotas = sweeper.usage.quotas();
         quotas.set_bank(1, 70).unwrap();
@@ -277,6 +278,7 @@ mod tests {
             client_port: Be16::new(40_000),
             network: 3,
             service: 9,
+            backend_id: 70,
             ..Flow::default()
         };
         let id = base(1) + 7;
@@ -291,7 +293,9 @@ mod tests {
             } else {
                 5
             };
-            assert_eq!(sweeper.usage.get(index), Some(wanted), "{index}");
+            assert_eq!(sweeper.usage.owners().get(index), Some(wanted), "{index}");
+            let wanted = if index == 70 { 4 } else { 5 };
+            assert_eq!(sweeper.usage.backends().get(index), Some(wanted), "{index}");
         }
         assert_eq!(quotas.get(quota).live, 4);
         let event = reports.take().unwrap();
@@ -315,6 +319,10 @@ mod tests {
         sweeper
             .ended(SnatFlowId { id, slot }, half_open, flow)
             .unwrap();
-        assert_eq!(sweeper.usage.get(network), Some(4), "it did not count");
+        assert_eq!(
+            sweeper.usage.owners().get(network),
+            Some(4),
+            "it did not count"
+        );
     }
 }

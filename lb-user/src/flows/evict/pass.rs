@@ -12,7 +12,7 @@ use super::{
     terminate::{Severed, Termination, sever},
 };
 use crate::{
-    dataplane::grace,
+    dataplane::{flows::FlowOwners, grace},
     flows::worker::{BATCH, BATCH_PAUSE, ENTRIES_PER_CLOCK, Stopped, Worker, cpu_time},
 };
 
@@ -79,9 +79,9 @@ impl Worker {
                     Termination::Spared => {}
                     Termination::Silenced => wanted.silenced += 1,
                     Termination::Missed => missed = true,
-                    Termination::Severed(severed, network, service) => {
+                    Termination::Severed(severed, owners) => {
                         wanted.flows += 1;
-                        self.note_severed(severed, network, service);
+                        self.note_severed(severed, &owners);
                     }
                 }
                 if id % ENTRIES_PER_CLOCK == 0 {
@@ -97,10 +97,10 @@ impl Worker {
     }
 
     /// Gives back at once what a flow held, but for its id.
-    fn note_severed(&mut self, severed: Severed, network: u16, service: u16) {
+    fn note_severed(&mut self, severed: Severed, owners: &FlowOwners) {
         self.counts.cut.add(1);
         if severed.alive.in_use() {
-            self.usage.count(severed.id, network, service, -1);
+            self.usage.count(severed.id, owners, -1);
         }
         if !self.cuts.add(severed) {
             grace::wait();

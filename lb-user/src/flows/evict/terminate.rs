@@ -25,7 +25,10 @@ use lb_common::{
 
 use super::selector::{EndReason, EvictSelector};
 use crate::{
-    dataplane::{flows::FlowTable, labels::Labels},
+    dataplane::{
+        flows::{FlowOwners, FlowTable},
+        labels::Labels,
+    },
     flows::idle::Ticks,
 };
 
@@ -50,8 +53,8 @@ pub struct Severed {
 pub enum Termination {
     /// It is not to be cut, or nothing of it is left.
     Spared,
-    /// It was a live flow, of the client's network and the service with these ids.
-    Severed(Severed, u16, u16),
+    /// It was a live flow, and is in these counts.
+    Severed(Severed, FlowOwners),
     /// It was over, and does not translate any more.
     Silenced,
     /// It changed each time; it is to be tried again.
@@ -103,7 +106,7 @@ fn sever_if(
             why,
             time: now,
         };
-        return Termination::Severed(severed, flow.network, flow.service);
+        return Termination::Severed(severed, FlowOwners::from(&flow));
     }
     Termination::Missed
 }
@@ -130,6 +133,11 @@ mod tests {
     const ID: u32 = 3;
     const BACKEND: u32 = 7;
     const NOW: Ticks = 99;
+    const OWNERS: FlowOwners = FlowOwners {
+        network: 2,
+        service: 5,
+        backend: BACKEND,
+    };
 
     fn table(word: FlowState) -> FlowTable {
         let table = FlowTable::anonymous(8);
@@ -180,7 +188,7 @@ mod tests {
             let wanted = severed(alive.woken());
             assert_eq!(
                 sever(&table, ID, &cut(BACKEND), NOW),
-                Termination::Severed(wanted, 2, 5)
+                Termination::Severed(wanted, OWNERS)
             );
             assert_eq!(table.word(ID), Some(alive.end()), "without the mark");
             let flow = wanted.flow(&table).unwrap();
@@ -241,7 +249,7 @@ mod tests {
             2 => established(),
             _ => half,
         });
-        assert_eq!(stroke, Termination::Severed(severed(half), 2, 5));
+        assert_eq!(stroke, Termination::Severed(severed(half), OWNERS));
         assert_eq!(word, half.end());
         let closed = half.close();
         assert_eq!(met(|_, _| closed), (Termination::Silenced, closed.end()));

@@ -1,13 +1,44 @@
 //! Which backends of a pool serve a client: the same as in XDP, and others where that one does not answer.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddrV4,
+    collections::BTreeMap,
+    hash::{BuildHasher as _, RandomState},
+    net::{IpAddr, SocketAddrV4},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
-use lb_common::maglev;
+use lb_common::{maglev, maps::usage};
 
-use crate::config::ProxyProtocol;
+use crate::config::{Algorithm, ProxyProtocol};
+
+/// What a client has that its backend is chosen by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ChosenBy {
+    /// The hash of the name that it requests, whatever the algorithm of the pool.
+    Name(u32),
+    /// What the algorithm of the pool goes by.
+    Flow {
+        /// The hash of its flow.
+        flow: u32,
+        /// That of its address alone.
+        client: u32,
+    },
+}
+
+impl ChosenBy {
+    /// For a flow with this hash, of the client with this address.
+    pub(crate) fn flow(flow: u32, client: IpAddr) -> Self {
+        let client = match client {
+            IpAddr::V4(client) => maglev::hash_of_client(client.into()),
+            // A proxy in front may have clients of IPv6.
+            IpAddr::V6(client) => maglev::hash_of_name(&client.to_string()),
+        };
+        Self::Flow { flow, client }
+    }
+}
 
 /// A pool as it is now.
 #[derive(Clone, Debug)]
@@ -20,9 +51,14 @@ pub struct ProxyPool {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Its Maglev table: ids of backends.
     table: Vec<u32>,
+    /// How many entries of it each backend has.
+    shares: BTreeMap<u32, u32>,
     backends: BTreeMap<u32, SocketAddrV4>,
     /// How many of the backends are in the table.
     serving: usize,
+    balance: Algorithm,
+    /// How many turns clients have taken.
+    turns: Arc<AtomicU32>,
 }
 
 impl ProxyPool {
@@ -34,16 +70,33 @@ impl ProxyPool {
         backends: BTreeMap<u32, SocketAddrV4>,
         proxy_protocol: Option<ProxyProtocol>,
     ) -> Self {
-        let ids: BTreeSet<&u32> = table.iter().collect();
-        let serving = ids.iter().filter(|id| backends.contains_key(id)).count();
+        let mut shares = BTreeMap::<u32, u32>::new();
+        for id in &table {
+            *shares.entry(*id).or_default() += 1;
+        }
+        let serving = shares.keys().filter(|id| backends.contains_key(id)).count();
         Self {
             network,
             network_id,
             proxy_protocol,
             table,
+            shares,
             backends,
             serving,
+            balance: Algorithm::default(),
+            turns: Arc::default(),
         }
+    }
+
+    /// The same where another algorithm chooses.
+    pub(crate) fn balanced(self, balance: Algorithm) -> Self {
+        Self { balance, ..self }
+    }
+
+    /// Goes on with the turns of what the pool was `before`: one that is often replaced would prefer the backend of its
+    /// first entry.
+    pub(crate) fn take_turns(&mut self, before: &Self) {
+        self.turns = Arc::clone(&before.turns);
     }
 
     /// Whether this backend is one of it.
@@ -56,11 +109,42 @@ impl ProxyPool {
         self.backends.values().any(|backend| *backend == address)
     }
 
-    /// The backends for this hash, in the order in which they are to be tried: the one that XDP would send a
-    /// flow with that hash to, then the others. None: no backend serves the pool.
-    pub fn choose(&self, hash: u32) -> impl Iterator<Item = (u32, SocketAddrV4)> {
+    /// The entry that a client begins with, as in XDP; `flows` are those that a backend has.
+    pub(crate) fn first(&self, by: ChosenBy, flows: impl Fn(u32) -> u32) -> u32 {
         let size = u32::try_from(self.table.len()).unwrap_or(u32::MAX);
-        let first = maglev::index(hash, size);
+        let (flow, client) = match by {
+            ChosenBy::Name(hash) => return maglev::index(hash, size),
+            ChosenBy::Flow { flow, client } => (flow, client),
+        };
+        match self.balance {
+            Algorithm::Maglev => maglev::index(flow, size),
+            Algorithm::Source => maglev::index(client, size),
+            Algorithm::RoundRobin => {
+                let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+                turn.checked_rem(size).unwrap_or_default()
+            }
+            Algorithm::LeastConnections => self.lighter([size; 2].map(random), flows),
+        }
+    }
+
+    /// The one of two entries whose backend has fewer flows for its share.
+    fn lighter(&self, [one, other]: [u32; 2], flows: impl Fn(u32) -> u32) -> u32 {
+        let load = |slot| {
+            let id = usize::try_from(slot)
+                .ok()
+                .and_then(|slot| self.table.get(slot));
+            let share = id.and_then(|id| self.shares.get(id)).copied();
+            (id.map_or(0, |id| flows(*id)), share.unwrap_or(1))
+        };
+        match usage::is_lighter(load(one), load(other)) {
+            true => one,
+            false => other,
+        }
+    }
+
+    /// The backends from this entry on, in the order in which they are to be tried: the one that XDP would send a
+    /// flow of the entry to, then the others. None: no backend serves the pool.
+    pub(crate) fn choose(&self, first: u32) -> impl Iterator<Item = (u32, SocketAddrV4)> {
         let (before, from) = self
             .table
             .split_at_checked(usize::try_from(first).unwrap_or_default())
@@ -73,9 +157,15 @@ impl ProxyPool {
     }
 }
 
+/// An entry of a table of `size` that no client foresees.
+fn random(size: u32) -> u32 {
+    let number = RandomState::new().hash_one(size) >> 32;
+    maglev::index(u32::try_from(number).unwrap_or_default(), size)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::{collections::BTreeSet, net::Ipv4Addr};
 
     use lb_common::{addr::Be16, maglev::TableMember, maps::flow::FlowKey};
 
@@ -105,11 +195,79 @@ mod tests {
         })
     }
 
+    fn begin(pool: &ProxyPool, port: u16) -> u32 {
+        let client = Ipv4Addr::new(10, 9, 0, 1).into();
+        pool.first(ChosenBy::flow(hash(port), client), |_| 0)
+    }
+
+    /// How often each backend is the first of 3000 clients' ports; `flows` by backend.
+    fn firsts(pool: &ProxyPool, flows: &BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
+        let mut counts = BTreeMap::new();
+        for port in 0..3000 {
+            let by = ChosenBy::flow(hash(port), Ipv4Addr::new(10, 9, 0, 1).into());
+            let first = pool.first(by, |id| flows.get(&id).copied().unwrap_or(0));
+            let (id, _) = pool.choose(first).next().unwrap();
+            *counts.entry(id).or_default() += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn backends_take_turns_over_the_changes_of_a_pool() {
+        let mut one = pool(&[1, 2, 3]).balanced(Algorithm::RoundRobin);
+        one.table = vec![1, 2, 3];
+        assert_eq!(
+            firsts(&one, &BTreeMap::new()),
+            BTreeMap::from([(1, 1000), (2, 1000), (3, 1000)])
+        );
+        one.first(ChosenBy::flow(0, Ipv4Addr::LOCALHOST.into()), |_| 0);
+        let mut next = pool(&[1, 2, 3]).balanced(Algorithm::RoundRobin);
+        next.table = vec![1, 2, 3];
+        next.take_turns(&one);
+        assert_eq!(begin(&next, 7), 1, "not the first again");
+    }
+
+    #[test]
+    fn a_client_stays_with_its_backend_by_its_address() {
+        let pool = pool(&[1, 2, 3, 4]).balanced(Algorithm::Source);
+        assert_eq!(firsts(&pool, &BTreeMap::new()).len(), 1);
+        let others = (0..200).map(|host| {
+            let by = ChosenBy::flow(0, Ipv4Addr::new(10, 9, 0, host).into());
+            pool.choose(pool.first(by, |_| 0)).next().unwrap().0
+        });
+        assert_eq!(others.collect::<BTreeSet<_>>().len(), 4);
+    }
+
+    #[test]
+    fn of_two_the_one_with_fewer_flows_for_its_share_is_chosen() {
+        let pool = pool(&[1, 2]).balanced(Algorithm::LeastConnections);
+        let none = firsts(&pool, &BTreeMap::new());
+        // Half of them; five standard deviations are 137.
+        assert!(none[&1].abs_diff(1500) <= 137, "{none:?}");
+        let busy = firsts(&pool, &BTreeMap::from([(1, 10), (2, 5)]));
+        // Only where both choices are the busy one: a quarter; five standard deviations are 119.
+        assert!(busy[&1].abs_diff(750) <= 119, "{busy:?}");
+        let mut weighted = pool;
+        weighted.shares = BTreeMap::from([(1, 300), (2, 100)]);
+        let busy = firsts(&weighted, &BTreeMap::from([(1, 10), (2, 5)]));
+        assert!(
+            busy[&2].abs_diff(750) <= 119,
+            "10 of 3 parts are fewer: {busy:?}"
+        );
+    }
+
+    #[test]
+    fn a_name_comes_before_the_algorithm() {
+        let pool = pool(&[1, 2]).balanced(Algorithm::RoundRobin);
+        let first = || pool.first(ChosenBy::Name(7 << 29), |_| 0);
+        assert_eq!([first(), first()], [445; 2]);
+    }
+
     #[test]
     fn the_first_is_the_one_of_xdp_and_the_others_differ() {
         let pool = pool(&[1, 2, 3, 4]);
         for port in 0..1000 {
-            let chosen: Vec<_> = pool.choose(hash(port)).collect();
+            let chosen: Vec<_> = pool.choose(begin(&pool, port)).collect();
             let size = u32::try_from(pool.table.len()).unwrap();
             let index = maglev::index(hash(port), size);
             assert_eq!(chosen[0].0, pool.table[usize::try_from(index).unwrap()]);
@@ -123,7 +281,7 @@ mod tests {
     #[test]
     fn who_does_not_serve_is_not_tried() {
         for port in 0..100 {
-            let chosen = |pool: ProxyPool| pool.choose(hash(port)).collect::<Vec<_>>();
+            let chosen = |pool: ProxyPool| pool.choose(begin(&pool, port)).collect::<Vec<_>>();
             assert_eq!(chosen(pool(&[3])), [(3, address(3))]);
             assert_eq!(chosen(pool(&[])), []);
             let ProxyPool { table, .. } = pool(&[1]);

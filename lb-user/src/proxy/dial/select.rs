@@ -10,7 +10,7 @@ use lb_common::{addr::Be16, maps::flow::FlowKey};
 use tokio::net::TcpStream;
 
 use super::{
-    candidates::ProxyPool,
+    candidates::{ChosenBy, ProxyPool},
     connect::{Dialled, Undialled},
 };
 use crate::{
@@ -162,21 +162,22 @@ pub(super) type Carriage = Result<Offer, NotSpliced>;
 pub(crate) struct Candidates {
     name: String,
     pool: Arc<ProxyPool>,
-    hash: u32,
+    /// The entry of its table that the client begins with.
+    first: u32,
     /// [`Legs::cuts`](crate::proxy::Legs::cuts) when they were chosen.
     cuts: u64,
 }
 
 impl Candidates {
-    /// Those of the pool with this name for a hash.
-    pub(crate) fn of(name: &str, hash: u32, shared: &Context) -> Result<Self, NoBackend> {
+    /// Those of the pool with this name for a client.
+    pub(crate) fn of(name: &str, by: ChosenBy, shared: &Context) -> Result<Self, NoBackend> {
         let cuts = shared.legs.cuts();
         let setup = shared.setup.borrow();
         let pool = setup.pools.get(name).ok_or(NoBackend::NoneServes)?;
         let candidates = Self {
             name: name.to_owned(),
             pool: Arc::clone(pool),
-            hash,
+            first: pool.first(by, |backend| shared.legs.live(backend)),
             cuts,
         };
         let first = candidates.backends().next();
@@ -186,7 +187,7 @@ impl Candidates {
 
     /// Ids and addresses, in the order in which they are tried.
     pub(crate) fn backends(&self) -> impl Iterator<Item = (u32, SocketAddrV4)> {
-        self.pool.choose(self.hash)
+        self.pool.choose(self.first)
     }
 
     /// Opens a connection to the first that answers, for a client that requests `name`.

@@ -24,7 +24,10 @@ use crate::{
     config::Balance,
     proxy::{
         connections,
-        dial::select::{BackendConnection, Candidates, NoBackend},
+        dial::{
+            candidates::ChosenBy,
+            select::{BackendConnection, Candidates, NoBackend},
+        },
         snapshot::{HttpRouting, ProxyService, Routing},
         sockets::prepare,
         splice::handoff::NotSpliced,
@@ -124,15 +127,18 @@ async fn answer(
         RouteTarget::Nothing => return Err(RequestRefusal::Nothing(name)),
         RouteTarget::Close => return Err(RequestRefusal::Close(name)),
     };
-    let hash = match (http.balance, &name) {
-        (Balance::Host, Some(name)) => maglev::hash_of_name(name),
-        (Balance::Host | Balance::Client, _) => maglev::hash(&talk.addresses.key(service)),
+    let by = match (http.balance, &name) {
+        (Balance::Host, Some(name)) => ChosenBy::Name(maglev::hash_of_name(name)),
+        (Balance::Host | Balance::Client, _) => {
+            let hash = maglev::hash(&talk.addresses.key(service));
+            ChosenBy::flow(hash, (*talk.addresses.client.ip()).into())
+        }
     };
     let client = PoolClient {
         talk,
         service,
         pool,
-        hash,
+        by,
         name,
     };
     client
@@ -146,7 +152,7 @@ struct PoolClient<'r> {
     talk: &'r Talk,
     service: &'r ProxyService,
     pool: &'r str,
-    hash: u32,
+    by: ChosenBy,
     name: Option<String>,
 }
 
@@ -221,9 +227,10 @@ impl PoolClient<'_> {
         let again = is_harmless.then(|| request.clone().map(|()| Either::Right(Empty::new())));
         let body = RequestBody::new(body, self.talk.stages.clone());
         let mut request: Request<ToBackend> = request.map(|()| Either::Left(body));
-        let mut upstream = match self.kept().await? {
+        let candidates = self.candidates()?;
+        let mut upstream = match self.kept(&candidates).await {
             Some(upstream) => upstream,
-            None => self.fresh().await?,
+            None => self.fresh(candidates).await?,
         };
         let is_used = upstream.is_used;
         let heard = upstream.heard();
@@ -239,7 +246,7 @@ impl PoolClient<'_> {
                     .ok_or(RequestRefusal::NoAnswer)?;
             }
         }
-        let mut upstream = self.fresh().await?;
+        let mut upstream = self.fresh(self.candidates()?).await?;
         match upstream.sender().send_request(request).await {
             Ok(answer) => Ok(self.keep(upstream, answer)),
             Err(_) => Err(RequestRefusal::NoAnswer),
@@ -252,23 +259,22 @@ impl PoolClient<'_> {
     }
 
     fn candidates(&self) -> Result<Candidates, NoBackend> {
-        Candidates::of(self.pool, self.hash, &self.talk.shared)
+        Candidates::of(self.pool, self.by, &self.talk.shared)
     }
 
     /// A connection that was kept for this.
-    async fn kept(&self) -> Result<Option<Upstream>, NoBackend> {
-        let candidates = self.candidates()?;
+    async fn kept(&self, candidates: &Candidates) -> Option<Upstream> {
         for (backend, _) in candidates.backends() {
             let kept = self.talk.upstreams.take(backend, self.name.as_deref());
             if let Some(upstream) = kept.await {
-                return Ok(Some(upstream));
+                return Some(upstream);
             }
         }
-        Ok(None)
+        None
     }
 
     /// A new connection.
-    async fn fresh(&self) -> Result<Upstream, RequestRefusal> {
+    async fn fresh(&self, candidates: Candidates) -> Result<Upstream, RequestRefusal> {
         let Talk {
             addresses,
             shared,
@@ -276,7 +282,6 @@ impl PoolClient<'_> {
             ..
         } = self.talk;
         let (key, name) = (addresses.key(self.service), self.name.clone());
-        let candidates = self.candidates()?;
         let carriage = Err(NotSpliced::Requests);
         let connect = candidates.connect(&key, self.service, name.clone(), carriage, shared);
         let reached = connect.await?;

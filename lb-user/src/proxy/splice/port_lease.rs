@@ -26,7 +26,7 @@ use lb_common::{
 
 use crate::{
     dataplane::{
-        flows::{FlowTable, UsageTable, coarse_now},
+        flows::{FlowOwners, FlowTable, UsageTable, coarse_now},
         ids::FreeIds,
         maps::Maps,
         splices::SpliceTable,
@@ -498,11 +498,8 @@ impl PortLease {
     }
 
     fn count(&self, amount: i32) {
-        let Flow {
-            network, service, ..
-        } = self.flow;
         let usage = &self.leases.mapped().usage;
-        usage.count(self.id, network, service, amount);
+        usage.count(self.id, &FlowOwners::from(&self.flow), amount);
     }
 }
 

@@ -126,7 +126,7 @@ fn all_are_tried_until_one_is_there() {
     run(async {
         for hash in [0, 1 << 31, u32::MAX] {
             let empty = Site::start(None).await;
-            let candidates = Candidates::of(POOL, hash, &empty.shared).unwrap();
+            let candidates = Candidates::of(POOL, ChosenBy::Name(hash), &empty.shared).unwrap();
             let order: Vec<(u32, SocketAddrV4)> = candidates.backends().collect();
             assert_eq!(order.len(), 10);
             let found = empty.connect(candidates).await;
@@ -138,7 +138,7 @@ fn all_are_tried_until_one_is_there() {
             for tried in [1, 2, 4, 10] {
                 let id = order[tried - 1].0;
                 let site = Site::start(Some(id)).await;
-                let candidates = Candidates::of(POOL, hash, &site.shared).unwrap();
+                let candidates = Candidates::of(POOL, ChosenBy::Name(hash), &site.shared).unwrap();
                 assert_eq!(site.connect(candidates).await, Ok(id));
                 assert_eq!(*site.asked.borrow(), addresses[..tried]);
                 assert_eq!(site.redispatched(), u64::from(tried > 1));
@@ -155,7 +155,7 @@ fn who_is_going_to_be_copied_takes_no_port_of_a_flow() {
         for id in 1..=COUNT / 2 {
             site.shared.agreed.note(at(id), TcpOptions::ALL);
         }
-        let candidates = Candidates::of(POOL, 0, &site.shared).unwrap();
+        let candidates = Candidates::of(POOL, ChosenBy::Name(0), &site.shared).unwrap();
         assert_eq!(site.connect(candidates).await, Err(NoBackend::Unreachable));
         let mut lent = site.lent.borrow().clone();
         lent.sort_unstable();

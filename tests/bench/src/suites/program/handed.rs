@@ -17,7 +17,7 @@ use lb_tests::{
     product::program::{Action, CLIENT, MGMT_NIC, Port},
 };
 use lb_user::{
-    dataplane::flows::{UsageTable, coarse_now},
+    dataplane::flows::{FlowOwners, UsageTable, coarse_now},
     model::registry::Kind,
 };
 
@@ -61,7 +61,7 @@ pub(super) fn hand_over(stand: &mut Stand) -> Result<[Frame; 2]> {
     set.context("no place for the numbers")?;
     let spliced = change(held.splice())?;
     let counts = UsageTable::open(&stand.plane.maps_folder())?;
-    counts.count(id, flow.network, flow.service, 1);
+    counts.count(id, &FlowOwners::from(&flow), 1);
     change(spliced.release())?;
 
     let times = |own: u32, other: u32| {

@@ -110,6 +110,8 @@ pub struct Leg {
 pub enum NotBegun {
     /// There are as many as there may be.
     NoRoom,
+    /// Its backend has as many as it may have.
+    BackendFull,
     /// It was cut before.
     Cut,
 }
@@ -137,6 +139,8 @@ pub struct NewLeg<'s> {
     pub snat: SocketAddrV4,
     /// The name that its client requested.
     pub name: Option<String>,
+    /// The most connections that its backend may have.
+    pub max_connections: Option<u32>,
 }
 
 impl Legs {
@@ -190,11 +194,14 @@ impl Legs {
 
     /// How many flows a backend has, those among them that are legs included.
     pub(crate) fn live(&self, backend: u32) -> u32 {
-        let legs = self.known().of_backend.get(&backend).copied();
+        self.known().live(backend, self.flows_of(backend))
+    }
+
+    /// How many flows of the data plane a backend has.
+    fn flows_of(&self, backend: u32) -> u32 {
         let flows = self.0.flows.as_ref();
         let flows = flows.and_then(|flows| flows.backends().get(backend));
-        legs.unwrap_or_default()
-            .saturating_add(usage::live(flows.unwrap_or_default()))
+        usage::live(flows.unwrap_or_default())
     }
 
     /// How often legs have been cut so far.
@@ -216,11 +223,16 @@ impl Legs {
             network,
             snat,
             name,
+            max_connections,
         } = new;
         let mut known = self.known();
         let has_ports = self.has_ports(service.network, network);
         if !has_ports || !known.has_room(service, self.flows(service)) {
             return Err(NotBegun::NoRoom);
+        }
+        let live = known.live(backend_id, self.flows_of(backend_id));
+        if max_connections.is_some_and(|most| live >= most) {
+            return Err(NotBegun::BackendFull);
         }
         known.last = known.last.wrapping_add(1) | FIRST_LEG;
         while known.legs.contains_key(&known.last) {
@@ -358,6 +370,12 @@ fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
 }
 
 impl LegTable {
+    /// How many legs a backend has, and these flows.
+    fn live(&self, backend: u32, flows: u32) -> u32 {
+        let legs = self.of_backend.get(&backend).copied();
+        legs.unwrap_or_default().saturating_add(flows)
+    }
+
     /// Whether a leg has been cut since there were `cuts` of them.
     fn have_cut(&self, leg: &Leg, cuts: u64) -> bool {
         let since = usize::try_from(self.cuts - cuts).unwrap_or(usize::MAX);
@@ -597,6 +615,7 @@ pub(super) mod tests {
             network: 2,
             snat: "10.0.0.9:57344".parse().unwrap(),
             name: None,
+            max_connections: None,
         }
     }
 
@@ -690,6 +709,32 @@ pub(super) mod tests {
         assert!(!legs.has_room(&service));
         let second = legs.begin(new(&key(2), &service, 7), legs.cuts());
         assert_eq!(second.err(), Some(NotBegun::NoRoom));
+    }
+
+    /// Legs and flows of the data plane count together, and another backend's do not.
+    #[test]
+    fn a_backend_has_as_many_connections_as_it_may() {
+        let table = UsageTable::anonymous(300);
+        table.backends().add(7, 1);
+        table.backends().add(8, -1);
+        let (reporter, _reports) = log::channel();
+        let legs = Legs::beside(Some(table), reporter);
+        let (service, key) = (snapshot::tests::service(None, None), key(1));
+        let begin = |backend| {
+            let new = NewLeg {
+                max_connections: Some(2),
+                ..new(&key, &service, backend)
+            };
+            legs.begin(new, legs.cuts())
+        };
+        let first = begin(7).unwrap();
+        assert_eq!(legs.live(7), 2);
+        assert_eq!(begin(7).err(), Some(NotBegun::BackendFull));
+        let others = [begin(8).unwrap(), begin(8).unwrap()];
+        assert_eq!(begin(8).err(), Some(NotBegun::BackendFull));
+        drop((first, others));
+        assert_eq!((legs.live(7), legs.live(8)), (1, 0));
+        assert!(begin(7).is_ok() && begin(8).is_ok());
     }
 
     #[test]

@@ -253,7 +253,8 @@ impl ProxyConfig {
             backends.collect(),
             pool.proxy_protocol,
         )
-        .balanced(pool.balance);
+        .balanced(pool.balance)
+        .limited(pool.max_connections);
         self.pools.insert(pool.name.clone(), Arc::new(pooled));
     }
 }

@@ -65,6 +65,7 @@ pub(super) fn validate(
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
                 balance: value_of(&named.value.keys.balance),
+                max_connections: named.value.keys.max_connections.as_ref().map(|at| at.value),
                 proxy_protocol: wants_header(&named.value).and_then(|at| at.value),
                 health: care.health,
                 drain_timeout: care.drain_timeout,

@@ -57,6 +57,8 @@ pub struct ProxyPool {
     /// How many of the backends are in the table.
     serving: usize,
     balance: Algorithm,
+    /// The most connections of each backend.
+    max_connections: Option<u32>,
     /// How many turns clients have taken.
     turns: Arc<AtomicU32>,
 }
@@ -84,6 +86,7 @@ impl ProxyPool {
             backends,
             serving,
             balance: Algorithm::default(),
+            max_connections: None,
             turns: Arc::default(),
         }
     }
@@ -91,6 +94,19 @@ impl ProxyPool {
     /// The same where another algorithm chooses.
     pub(crate) fn balanced(self, balance: Algorithm) -> Self {
         Self { balance, ..self }
+    }
+
+    /// The same with a limit of connections for each backend.
+    pub(crate) fn limited(self, max_connections: Option<u32>) -> Self {
+        Self {
+            max_connections,
+            ..self
+        }
+    }
+
+    /// The most connections that each backend may have.
+    pub(crate) const fn max_connections(&self) -> Option<u32> {
+        self.max_connections
     }
 
     /// Goes on with the turns of what the pool was `before`: one that is often replaced would prefer the backend of its

@@ -72,6 +72,8 @@ pub(crate) enum NoBackend {
     NoneServes,
     /// Those that do cannot be reached.
     Unreachable,
+    /// They have as many connections as they may have.
+    Full,
     /// No descriptors are left.
     NoDescriptors,
     /// No port is left to reach them from.
@@ -87,6 +89,7 @@ impl NoBackend {
             Self::Budget => "budget_spent",
             Self::NoneServes => "no_backend",
             Self::Unreachable => "unreachable",
+            Self::Full => "backends_full",
             Self::NoDescriptors => "no_descriptors",
             Self::NoPorts => "no_ports",
             Self::Share => "network_share",
@@ -210,6 +213,11 @@ impl Candidates {
         let backends = self.backends();
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
         for (tried, (id, address)) in in_time.enumerate() {
+            let max_connections = self.pool.max_connections();
+            if max_connections.is_some_and(|most| shared.legs.live(id) >= most) {
+                why = NoBackend::Full;
+                continue;
+            }
             let syn = carriage.and_then(|offer| shared.agreed.fits(offer, address));
             let purpose = Purpose {
                 key: *key,
@@ -249,6 +257,7 @@ impl Candidates {
                 network: self.pool.network_id,
                 snat,
                 name: name.clone(),
+                max_connections,
             };
             match shared.legs.begin(new, self.cuts) {
                 Ok(guard) => {
@@ -261,6 +270,8 @@ impl Candidates {
                     });
                 }
                 Err(NotBegun::NoRoom) => return Err(NoBackend::Budget),
+                // Others have got there first.
+                Err(NotBegun::BackendFull) => why = NoBackend::Full,
                 Err(NotBegun::Cut) => {}
             }
         }

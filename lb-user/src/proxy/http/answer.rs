@@ -56,6 +56,7 @@ impl RequestRefusal {
             Self::Nothing(_) | Self::Denied(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::Unreached(
                 NoBackend::Budget
+                | NoBackend::Full
                 | NoBackend::NoneServes
                 | NoBackend::NoDescriptors
                 | NoBackend::NoPorts

@@ -39,11 +39,17 @@ struct Site {
 
 impl Site {
     async fn start(serving: Option<u32>) -> Self {
+        Self::limited(serving, None).await
+    }
+
+    /// With this limit of connections for each backend.
+    async fn limited(serving: Option<u32>, max_connections: Option<u32>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let there = listener.local_addr().unwrap();
         let backends: BTreeMap<u32, SocketAddrV4> = (1..=COUNT).map(|id| (id, at(id))).collect();
         let table = backends.keys().copied().cycle().take(509).collect();
         let pool = ProxyPool::new(NETWORK.to_owned(), 3, table, backends, None);
+        let pool = pool.limited(max_connections);
         let (sender, setup) = watch::channel(Arc::new(ProxyConfig {
             pools: [(POOL.to_owned(), Arc::new(pool))].into(),
             ..ProxyConfig::default()
@@ -144,6 +150,34 @@ fn all_are_tried_until_one_is_there() {
                 assert_eq!(site.redispatched(), u64::from(tried > 1));
             }
         }
+    });
+}
+
+/// A full one is passed over without a connection, and where all others fail too, this is why.
+#[test]
+fn a_full_backend_is_passed_over() {
+    run(async {
+        let site = Site::limited(Some(3), Some(1)).await;
+        let candidates = || Candidates::of(POOL, ChosenBy::Name(0), &site.shared).unwrap();
+        let key = FlowKey::default();
+        let service = service(None, None);
+        let connect = || {
+            let carriage = Ok(offer(TcpOptions::default()));
+            candidates().connect(&key, &service, None, carriage, &site.shared)
+        };
+        let held = connect().await.unwrap();
+        assert_eq!(held.guard.leg.flow().backend_id, 3);
+        site.asked.borrow_mut().clear();
+        assert_eq!(connect().await.map(|_| ()), Err(NoBackend::Unreachable));
+        assert_eq!(site.asked.borrow().len(), 9);
+        assert!(!site.asked.borrow().contains(&at(3)), "it has one");
+        drop(held);
+        assert!(connect().await.is_ok());
+
+        let full = Site::limited(Some(3), Some(0)).await;
+        let candidates = Candidates::of(POOL, ChosenBy::Name(0), &full.shared).unwrap();
+        assert_eq!(full.connect(candidates).await, Err(NoBackend::Full));
+        assert!(full.asked.borrow().is_empty());
     });
 }
 

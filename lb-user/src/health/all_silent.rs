@@ -12,7 +12,7 @@ pub(super) struct NetworkSilence {
     answered: Cell<Option<Instant>>,
     /// Whether it was found, and logged, that no backend answers.
     is_found: Cell<bool>,
-    /// When the first check began that was answered after that.
+    /// When the first answer came after that.
     ended: Cell<Option<Instant>>,
 }
 
@@ -22,11 +22,11 @@ impl NetworkSilence {
         self.addresses.set(addresses);
     }
 
-    /// A check that began at `start` was answered.
-    pub(super) fn note_answer(&self, start: Instant) {
+    /// A check that began at `start` was answered at `now`.
+    pub(super) fn note_answer(&self, start: Instant, now: Instant) {
         self.answered.set(self.answered.get().max(Some(start)));
         if self.is_found.replace(false) {
-            self.ended.set(Some(start));
+            self.ended.set(Some(now));
         }
     }
 
@@ -63,13 +63,13 @@ mod tests {
         let later = |seconds| begun + Duration::from_secs(seconds);
         let silence = NetworkSilence::default();
         silence.follow(2);
-        silence.note_answer(later(5));
+        silence.note_answer(later(5), later(5));
         for (since, is_of_all) in [(4, false), (5, true), (6, true)] {
             let found = silence.is_of_all(later(since), later(7), NETWORK);
             assert_eq!(found, is_of_all, "silent since {since} s");
         }
         // An answer that took long is none of a later time.
-        silence.note_answer(later(3));
+        silence.note_answer(later(3), later(6));
         assert!(silence.is_of_all(later(5), later(7), NETWORK));
     }
 
@@ -83,9 +83,9 @@ mod tests {
             silence.is_of_all(begun, begun, NETWORK),
             "none has ever answered"
         );
-        silence.note_answer(later(3));
-        silence.note_answer(later(4));
-        for (start, is_of_all) in [(2, true), (4, false)] {
+        silence.note_answer(later(2), later(3));
+        silence.note_answer(later(4), later(4));
+        for (start, is_of_all) in [(2, true), (3, true), (4, false)] {
             let found = silence.is_of_all(later(1), later(start), NETWORK);
             assert_eq!(found, is_of_all, "from {start} s");
         }
@@ -107,7 +107,7 @@ mod tests {
             silence.is_of_all(begun, begun, NETWORK);
             assert!(silence.is_found.get());
         }
-        silence.note_answer(begun);
+        silence.note_answer(begun, begun);
         assert!(!silence.is_found.get());
     }
 }

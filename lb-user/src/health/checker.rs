@@ -164,6 +164,8 @@ impl NetworkChecks {
 /// A check that was begun.
 struct BegunCheck {
     start: Instant,
+    /// When its last connection was begun: it may take two.
+    connect: Instant,
     /// What the thread had lost of its time before.
     late: Duration,
     timeout: Duration,
@@ -191,12 +193,13 @@ impl NetworkChecks {
     ) -> bool {
         let &BegunCheck {
             start,
+            connect,
             late,
             timeout,
             way_is_there,
         } = attempt;
         if checked.is_answered {
-            self.silence.note_answer(start);
+            self.silence.note_answer(connect, Instant::now());
             *silence = Silence::default();
         }
         if !matches!(checked.outcome, CheckOutcome::Dead(_)) {
@@ -340,7 +343,7 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
             return;
         };
         let start = Instant::now();
-        let mut late = shared.pace.look(start);
+        let (mut connect, mut late) = (start, shared.pace.look(start));
         let mut asked = ask(&target, probe.as_deref(), limit).await;
         let is_silent = matches!(
             asked,
@@ -354,7 +357,8 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
             let _full = shared.neighbours.try_send(target.next_hop);
             if !was_sought && (is_suspected || course.is_about_to_leave()) {
                 sleep(RESOLVES).await;
-                late = shared.pace.look(Instant::now());
+                connect = Instant::now();
+                late = shared.pace.look(connect);
                 asked = ask(&target, probe.as_deref(), limit).await;
             }
         }
@@ -367,6 +371,7 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
         }
         let attempt = BegunCheck {
             start,
+            connect,
             late,
             timeout: limit,
             way_is_there: is_suspected && suspicion.others_answer(),

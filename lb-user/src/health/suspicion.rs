@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::sleep_until};
 /// backend one check in this time.
 const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a suspected backend has to answer, if its checks have not less.
-pub(super) const SUSPECTED_TIMEOUT: Duration = Duration::from_millis(400);
+pub(super) const SUSPECTED_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A backend that has left a client without an answer.
 #[derive(Clone, Copy, Debug)]

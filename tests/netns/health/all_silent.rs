@@ -1,6 +1,6 @@
 //! All backends of a network that do not answer any more: it may be the way to them. FEATURES E10.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use lb_tests::{
@@ -12,6 +12,7 @@ use lb_tests::{
 use crate::{
     flows::life::LIMIT,
     health::verdicts::{HEALTH_PORT, SOON, Site, alive, at_endpoints, connect, wait_for},
+    lifecycle::mend::cell,
 };
 
 /// One check that fails is a verdict, and there is time between two of them.
@@ -24,20 +25,27 @@ fn config(site: &Site<'_>) -> Config {
     site.config(health, "")
 }
 
-/// Takes the way of checks to all nodes away, or gives it back.
+/// Makes ready what [`block`] needs.
+fn prepare(topology: &Topology) -> Result<()> {
+    in_cell(topology, "nft add table ip lost")?;
+    let chain = "nft add chain ip lost in { type filter hook input priority 0 ; }";
+    in_cell(topology, chain)
+}
+
+/// Takes the way back of all checks away at once, or gives it back.
 fn block(topology: &Topology, is_blocked: bool) -> Result<()> {
-    for node in &topology.nodes {
-        let netns = &node.netns;
-        if !is_blocked {
-            netns.run("nft delete table ip lost")?;
-            continue;
+    match is_blocked {
+        true => {
+            let rule = format!("nft add rule ip lost in tcp sport {HEALTH_PORT} drop");
+            in_cell(topology, &rule)
         }
-        netns.run("nft add table ip lost")?;
-        netns.run("nft add chain ip lost in { type filter hook input priority 0 ; }")?;
-        let rule = format!("nft add rule ip lost in iifname eth0 tcp dport {HEALTH_PORT} drop");
-        netns.run(&rule)?;
+        false => in_cell(topology, "nft flush chain ip lost in"),
     }
-    Ok(())
+}
+
+fn in_cell(topology: &Topology, line: &str) -> Result<()> {
+    let words: Vec<&str> = line.split(' ').collect();
+    cell(topology, "mgmt", &words).map(drop)
 }
 
 fn transitions(lb: &Lb<'_>) -> Result<Vec<u64>> {
@@ -54,13 +62,14 @@ fn a_silence_of_all_nodes_waits_for_one_more_round() -> Result<()> {
     wait_for(&lb, &["up"; 4], LIMIT)?;
     let connections = connect(&topology, 20)?;
     let before = transitions(&lb)?;
+    prepare(&topology)?;
 
     block(&topology, true)?;
     poll::until("the silence", LIMIT, || {
         Ok(lb.process().stderr().contains(SILENCE).then_some(()))
     })?;
     block(&topology, false)?;
-    std::thread::sleep(SOON);
+    thread::sleep(SOON);
     assert_eq!(transitions(&lb)?, before);
     let log = lb.process().stderr();
     assert_eq!(log.matches(SILENCE).count(), 1, "{log}");

@@ -137,7 +137,7 @@ fn e12_a_black_hole_is_out_long_before_its_check() -> Result<()> {
         anyhow::bail!("{events:?}");
     };
     ensure!(
-        dead.starts_with("up -> dead: no connection within 400ms"),
+        dead.starts_with("up -> dead: no connection within 300ms"),
         "{dead}"
     );
     undeafen(deaf)?;

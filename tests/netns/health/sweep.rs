@@ -29,8 +29,10 @@ const DYING: usize = POOLS as usize * EACH as usize;
 const FIRST_PORT: u16 = 30_000;
 /// Checks that a machine with two CPUs makes of so many backends.
 const CHECKS: &str = "interval: 5s, timeout: 2s, fast_interval: 1s, rise: 1, fall: 2";
-/// How long it may take from the last verdict until no table has one of them.
+/// How long it may take from when a table lacks the first one until no table has one of them.
 const MAX_SWEEP: Duration = Duration::from_secs(1);
+/// How long the checks take to find it: `interval` and `fast_interval`, a tenth late each, on a machine that is busy.
+const MAX_VERDICT: Duration = Duration::from_secs(8);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Of 2,000 backends those of one node die: 1,000 at once, in all pools. The tables are read from the kernel.
@@ -40,7 +42,7 @@ fn a_thousand_backends_that_die_at_once_are_out_within_a_second() -> Result<()> 
     let at = |node: usize| SocketAddrV4::new(topology.nodes[node].address, HEALTH_PORT);
     let dying = Answers::start(&topology.nodes[0].netns, at(0))?;
     let _living = Answers::start(&topology.nodes[1].netns, at(1))?;
-    let mut lb = Lb::start(&topology, &config(&topology))?;
+    let lb = Lb::start(&topology, &config(&topology))?;
     let maps = links::pins(topology.run()).join(Pins::version());
     let tables = RawMap::open(&maps.join("MAGLEV"))?;
     poll::until("all backends in the tables", LIMIT * 6, || {
@@ -49,32 +51,25 @@ fn a_thousand_backends_that_die_at_once_are_out_within_a_second() -> Result<()> 
 
     dying.refuse();
     let start = Instant::now();
-    let (mut first, mut last, mut out) = (None, None, None);
+    let (mut first, mut out) = (None, None);
     while out.is_none() {
-        ensure!(
-            start.elapsed() < LIMIT * 6,
-            "{} are left",
-            backends(&tables)?.len() - DYING
-        );
-        let verdicts = lb.process().stderr().matches("up -> dead").count();
-        let now = start.elapsed();
-        if verdicts > 0 {
-            first.get_or_insert(now);
+        let left = backends(&tables)?.len() - DYING;
+        ensure!(start.elapsed() < LIMIT * 6, "{left} are left");
+        if left < DYING {
+            first.get_or_insert_with(|| start.elapsed());
         }
-        if verdicts == DYING {
-            last.get_or_insert(now);
-        }
-        if backends(&tables)?.len() == DYING {
+        if left == 0 {
             out = Some(start.elapsed());
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    let [first, last, out] = [first, last, out].map(Option::unwrap_or_default);
-    let swept = out.saturating_sub(last);
-    println!(
-        "{DYING} backends: verdicts after {first:?} to {last:?}, out of all tables {swept:?} later"
-    );
-    assert!(swept < MAX_SWEEP, "{swept:?} from the last verdict");
+    let [first, out] = [first, out].map(Option::unwrap_or_default);
+    let swept = out.saturating_sub(first);
+    println!("{DYING} backends: the first is out after {first:?}, all are {swept:?} later");
+    assert!(swept < MAX_SWEEP, "{swept:?} from the first");
+    // Each of two failed checks, at the latest, and the sweep.
+    assert!(out < MAX_VERDICT + MAX_SWEEP, "{out:?}");
+
     let verdicts = lb.health()?;
     let dead = verdicts.iter().filter(|one| one.verdict == "dead");
     assert_eq!(dead.count(), DYING);

@@ -7,7 +7,7 @@ mod confirm;
 mod disk;
 mod faults;
 mod killed;
-mod mend;
+pub(crate) mod mend;
 mod migrate;
 pub(crate) mod privileges;
 mod remains;

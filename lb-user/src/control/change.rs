@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    net::SocketAddr,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,6 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     apply::Live,
     backend_weights::Layers,
+    cell_peers,
     describe::describe,
     desired::{Attachment, Desired, desired},
     ended_count::EndedPart,
@@ -27,7 +29,10 @@ use crate::{
     flows::{evict::selector::EvictSelector, idle::Policy, keepalive::next_hops::NextHop},
     health::HealthVerdict,
     host,
-    model::registry::{Ids, Kind},
+    model::{
+        names::backend_name,
+        registry::{Ids, Kind},
+    },
     network::cell::Cell,
     proxy::ProxyConfig,
     system::files,
@@ -139,8 +144,31 @@ impl Change {
         &self.ends.parts
     }
 
-    /// Whether a pool that has flows now would have no backend, only because one was not checked yet.
+    /// Whether a pool that has flows now would have no backend, only because one was not checked yet; or a backend would
+    /// get new flows at a port that was not checked yet.
     pub fn waits(&self, running: &Config, layers: &Layers) -> bool {
+        self.moves(running) || self.lacks_checks(running, layers)
+    }
+
+    /// Whether a backend is checked elsewhere with it.
+    fn moves(&self, running: &Config) -> bool {
+        let addresses = |pool: &config::Pool| -> BTreeMap<String, SocketAddr> {
+            let Some(health) = &pool.health else {
+                return BTreeMap::new();
+            };
+            let backends = pool.backends.iter();
+            let of = |one| (backend_name(pool, one), cell_peers::address(health, one));
+            backends.map(of).collect()
+        };
+        self.config.pools.iter().any(|pool| {
+            let before = running.pool(&pool.name).map(addresses);
+            let before = before.unwrap_or_default();
+            let mut now = addresses(pool).into_iter();
+            now.any(|(name, address)| before.get(&name).is_some_and(|before| *before != address))
+        })
+    }
+
+    fn lacks_checks(&self, running: &Config, layers: &Layers) -> bool {
         let is_open = |service: &config::Service| {
             let listens = running.services.iter().flat_map(|service| &service.listen);
             let listens: Vec<_> = listens.collect();

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -52,8 +52,8 @@ pub struct Checks {
     pub heard: Heard,
     /// Where the backends stood before those of a change that is not made yet were checked.
     before: Option<BTreeMap<String, CheckedBackend>>,
-    /// What [`Self::wait`] saw change, but for first checks that found a backend up.
-    unnoted: Vec<VerdictChange>,
+    /// What [`Self::wait`] saw change, of each backend from the first verdict to the last one.
+    unnoted: BTreeMap<String, VerdictChange>,
 }
 
 /// Where a backend stands.
@@ -65,6 +65,10 @@ pub struct CheckedBackend {
     pub last: Option<(Report, Instant)>,
     /// When the first check ended of those that have failed in a row.
     failing_since: Option<Instant>,
+    /// Where it is checked.
+    address: Option<SocketAddr>,
+    /// Whether it was not up yet where it is checked now, which is elsewhere than before.
+    has_moved: bool,
     /// When its verdict changed.
     pub since: Option<Instant>,
     /// When it came back.
@@ -116,7 +120,7 @@ impl Default for Checks {
             names: BTreeMap::new(),
             heard: Heard::default(),
             before: None,
-            unnoted: Vec::new(),
+            unnoted: BTreeMap::new(),
         }
     }
 }
@@ -185,8 +189,9 @@ impl Checks {
                     continue;
                 };
                 let known = self.backends.entry(name.clone()).or_default();
+                known.move_to(address);
                 let is_new = known.standing.verdict == HealthVerdict::Unknown;
-                if is_new && serves(id) {
+                if is_new && serves(id) && !known.has_moved {
                     known.standing = Standing::presumed_up(health.fall);
                 }
                 let of_network = targets.entry(&pool.network).or_default();
@@ -241,7 +246,10 @@ impl Checks {
         let before = self.before.take();
         let was_begun = before.is_some();
         for (name, backend) in before.into_iter().flatten() {
-            self.backends.entry(name).or_insert(backend);
+            let is_elsewhere = |now: &CheckedBackend| now.address != backend.address;
+            if self.backends.get(&name).is_none_or(is_elsewhere) {
+                self.backends.insert(name, backend);
+            }
         }
         was_begun
     }
@@ -256,6 +264,7 @@ impl Checks {
         backend.standing = report.standing.clone();
         let words = report.outcome.words().to_owned();
         let now = Instant::now();
+        backend.has_moved &= to != HealthVerdict::Up;
         backend.failing_since = match report.outcome {
             CheckOutcome::Good(_) => None,
             CheckOutcome::NotReady(_) | CheckOutcome::Dead(_) => {
@@ -277,15 +286,28 @@ impl Checks {
         })
     }
 
-    /// Waits until every backend was checked once, or has had its time: a client that connects then is not
-    /// refused because no backend was checked yet.
+    /// Waits until every backend was checked once, and is up where it has moved to, or has had its time: a client that
+    /// connects then is not refused because no backend was checked yet.
     pub async fn wait(&mut self) {
+        self.wait_for_checks().await;
+        for backend in self.backends.values_mut() {
+            backend.has_moved = false;
+        }
+    }
+
+    async fn wait_for_checks(&mut self) {
         let deadline = time::Instant::now() + FIRST_CHECKS_TIMEOUT;
         while self.are_pending() {
             match time::timeout_at(deadline, self.reports.recv()).await {
                 Ok(Some(report)) => {
-                    let change = self.note(report).filter(|change| !change.is_first_up());
-                    self.unnoted.extend(change);
+                    if let Some(change) = self.note(report) {
+                        let known = self.unnoted.entry(change.backend.clone());
+                        let known = known.or_insert_with(|| change.clone());
+                        *known = VerdictChange {
+                            from: known.from,
+                            ..change
+                        };
+                    }
                 }
                 Ok(None) | Err(_) => return,
             }
@@ -294,7 +316,9 @@ impl Checks {
 
     /// Takes what [`Self::wait`] saw change, but for first checks that found a backend up.
     pub fn take_unnoted(&mut self) -> Vec<VerdictChange> {
-        mem::take(&mut self.unnoted)
+        let changes = mem::take(&mut self.unnoted).into_values();
+        let is_news = |change: &VerdictChange| !change.is_first_up() && change.from != change.to;
+        changes.filter(is_news).collect()
     }
 
     /// Whether a backend waits for its first check.
@@ -376,7 +400,22 @@ impl Checks {
 
 impl CheckedBackend {
     fn is_pending(&self) -> bool {
-        self.standing.verdict == HealthVerdict::Unknown
+        self.standing.verdict == HealthVerdict::Unknown || self.has_moved
+    }
+
+    /// It is checked at this address from now on. What was found at another port says nothing of it: its first check
+    /// there decides.
+    fn move_to(&mut self, address: SocketAddr) {
+        let before = self.address.replace(address);
+        if before.is_none_or(|before| before == address) {
+            return;
+        }
+        self.has_moved = true;
+        self.failing_since = None;
+        self.standing = Standing {
+            flaps: self.standing.flaps,
+            ..Standing::default()
+        };
     }
 
     /// Whether the latest check was answered.
@@ -571,6 +610,77 @@ pools:
             Some(HealthVerdict::Dead)
         );
         assert_eq!(checks.note(report(1, HealthVerdict::Up)), None);
+    }
+
+    /// While a reload waits for it, for instance.
+    #[tokio::test]
+    async fn what_changes_while_it_is_waited_for_is_one_change() {
+        let config = config("health: { tcp: {} }, ");
+        let mut checks = Checks::default();
+        checks.set(&config, &ids(&config), |_| false);
+        let send = |backend, verdict| {
+            let reports = checks.commons.reports.clone();
+            reports.send(report(backend, verdict)).unwrap();
+        };
+        send(1, HealthVerdict::Dead);
+        send(1, HealthVerdict::Up);
+        send(2, HealthVerdict::Dead);
+        checks.wait().await;
+        let changes = checks.take_unnoted().into_iter();
+        let changes: Vec<_> = changes
+            .map(|change| (change.from, change.to, change.backend))
+            .collect();
+        let two = "p/10.0.0.2:1@mgmt/10.0.0.2".to_owned();
+        assert_eq!(
+            changes,
+            [(HealthVerdict::Unknown, HealthVerdict::Dead, two)]
+        );
+    }
+
+    /// The same backend, at another port: what was found at the old one says nothing of it.
+    #[test]
+    fn a_backend_that_moves_waits_until_it_is_up_there() {
+        let at = |port: u16| {
+            let mut config = config("health: { tcp: {} }, ");
+            config.pools[0].backends.truncate(1);
+            config.pools[0].backends[0].name = "one".to_owned();
+            config.pools[0].backends[0].port = port;
+            config
+        };
+        let [old, new] = [1, 2].map(at);
+        let ids = ids(&old);
+        let mut checks = Checks::default();
+        let bad = |verdict| Report {
+            outcome: CheckOutcome::Dead("connection refused".to_owned()),
+            ..report(1, verdict)
+        };
+        checks.set(&old, &ids, |_| false);
+        checks.note(report(1, HealthVerdict::Up));
+        assert!(!checks.are_pending());
+
+        checks.begin_trial();
+        checks.set(&new, &ids, |_| true);
+        assert!(checks.are_pending());
+        let (_, standing) = checks.standings().pop_first().unwrap();
+        assert_eq!(standing, Standing::default(), "its first check decides");
+        checks.note(bad(HealthVerdict::Dead));
+        assert!(checks.are_pending(), "until it is up, or its time is over");
+        checks.note(report(1, HealthVerdict::Dead));
+        assert!(checks.are_pending(), "one good check is not enough");
+        // The change is not made.
+        assert!(checks.undo_trial());
+        checks.set(&old, &ids, |_| true);
+        assert!(!checks.are_pending());
+        let (_, standing) = checks.standings().pop_first().unwrap();
+        assert_eq!(standing.verdict, HealthVerdict::Up);
+
+        checks.begin_trial();
+        checks.set(&new, &ids, |_| true);
+        checks.note(report(1, HealthVerdict::Up));
+        assert!(!checks.are_pending());
+        checks.set(&new, &ids, |_| true);
+        checks.finish_trial();
+        assert!(!checks.are_pending(), "it is there already");
     }
 
     #[test]

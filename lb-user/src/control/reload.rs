@@ -169,7 +169,8 @@ impl Control {
     }
 
     /// Finds out whether a configuration can be applied. Where a pool would have no backend to send new flows
-    /// to because one was not checked yet, they are checked first, and flows go on as before.
+    /// to because one was not checked yet, or a backend has another port, they are checked first, and flows go on
+    /// as before.
     async fn prepare(&mut self, config: &Config) -> anyhow::Result<Change> {
         self.running.ending.finish_policy().await?;
         let layers = self.running.layers(config, &self.state.overrides);

@@ -6,6 +6,7 @@ mod balance;
 mod carrier;
 mod dies;
 mod flap;
+mod new_port;
 mod passive;
 mod probe;
 mod redispatch;

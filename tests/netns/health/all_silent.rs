@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// One check that fails is a verdict, and there is time between two of them.
-const TIMES: &str = "interval: 1s, timeout: 500ms, fast_interval: 1s, rise: 1, fall: 1";
+const TIMES: &str = "interval: 3s, timeout: 500ms, fast_interval: 3s, rise: 1, fall: 1";
 /// What is logged of it.
 const SILENCE: &str = "no backend of the network answers its checks";
 
@@ -69,14 +69,14 @@ fn a_silence_of_all_nodes_waits_for_one_more_round() -> Result<()> {
         Ok(lb.process().stderr().contains(SILENCE).then_some(()))
     })?;
     block(&topology, false)?;
-    thread::sleep(SOON);
+    thread::sleep(SOON * 2);
     assert_eq!(transitions(&lb)?, before);
     let log = lb.process().stderr();
     assert_eq!(log.matches(SILENCE).count(), 1, "{log}");
     connections.iter().try_for_each(alive)?;
 
     block(&topology, true)?;
-    let took = wait_for(&lb, &["dead"; 4], SOON * 2)?;
+    let took = wait_for(&lb, &["dead"; 4], SOON * 4)?;
     println!("dead after {took:?}");
     let log = lb.process().stderr();
     assert_eq!(log.matches(SILENCE).count(), 2, "{log}");

@@ -75,6 +75,7 @@ fn e14_a_service_that_is_down_is_one_event() -> Result<()> {
     assert_eq!(log.matches("service down").count(), 1, "{log}");
     assert_eq!(log.matches("-> dead").count(), 0, "{log}");
 
+    lb.kill()?;
     lb.restart(&config)?;
     wait_for(&lb, &["dead"; 4], LIMIT)?;
     assert_eq!(states(&lb)?, ["service down"; 4]);

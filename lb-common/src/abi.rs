@@ -27,4 +27,6 @@
 ///   The mark of a service's record, which an older `lb` leaves 0: then it is not looked at.
 ///   How a service chooses among its backends, flags that an older data plane takes for none; turns and shares behind the
 ///   ids of a table; flows of each backend, a map of its own.
+///   How backends answer SYNs, likewise; which backends a connection without an answer has had, where its entry has the
+///   client's acknowledgment later. An older data plane leaves such a connection with the backend that it has then.
 pub const ABI_VERSION: u32 = 6;

@@ -155,37 +155,21 @@ fn a_reset_is_for_connections_that_are_there() -> Result<()> {
     Ok(())
 }
 
-/// With `none` they wait for it, as long as the SYN is repeated.
+/// With `none` a verdict ends nothing: they get another one all the same, when the SYN is repeated.
 #[privileged_test]
-fn a_connection_waits_for_a_dead_backend_that_keeps_all() -> Result<()> {
+fn a_connection_that_no_verdict_ends_goes_on_elsewhere() -> Result<()> {
     let topology = Topology::poc()?;
     let deaf = Deaf::start(&topology, Some("none"))?;
-    let netns = &topology.client().netns;
-    thread::scope(|scope| -> Result<()> {
-        let begin = |_| scope.spawn(|| netns.inside(|| client::who(None, ECHO))?);
-        let begun: Vec<_> = (0..BEGUN).map(begin).collect();
-        let waits = || -> Result<usize> {
-            let done = begun.iter().filter(|one| one.is_finished()).count();
-            Ok(BEGUN - done)
-        };
-        poll::until("connections that wait", LIMIT, || {
-            let waiting = deaf.clients("new")?.len();
-            Ok((waiting > 0 && waiting == waits()?).then_some(()))
-        })?;
-        let waiting = waits()?;
-        deaf.site.health[1].refuse();
-        wait_for(&deaf.lb, &["up", "dead"], SOON)?;
-        thread::sleep(SOON);
-        assert_eq!([waits()?, deaf.clients("new")?.len()], [waiting; 2]);
-        let node = &topology.nodes[1];
-        node.netns.run("nft delete table ip deaf")?;
-        let mut nodes = Vec::new();
-        for one in begun {
-            let answer = one.join().map_err(|_| anyhow!("a thread panicked"))??;
-            nodes.push(answer.node);
-        }
-        let late = nodes.iter().filter(|name| **name == node.name);
-        assert_eq!(late.count(), waiting);
-        Ok(())
-    })
+    let wire = resets(&topology)?;
+    let ([waited, had], answers) = deaf.die()?;
+    let live = &topology.nodes[0];
+    let strays = answers.iter().filter(|answer| answer.node != live.name);
+    assert_eq!(strays.count(), 0, "{answers:?}");
+    let backends = deaf.lb.backends()?.into_iter();
+    let redispatched: u32 = backends.map(|backend| backend.syns.redispatched).sum();
+    assert_eq!(usize::try_from(redispatched)?, waited);
+    deaf.open.iter().try_for_each(alive)?;
+    assert_eq!(deaf.clients("established")?.len(), had);
+    assert_eq!(wire.stop()?.len(), 0, "resets");
+    Ok(())
 }

@@ -391,8 +391,8 @@ pub struct BackendHealth {
     /// Whether it gets new flows only as long as too few of the others are up; a control plane of before reports none.
     #[serde(default)]
     pub backup: bool,
-    /// Whether it gets no new flows because it has left clients without a SYN-ACK, and nothing checks it; a control plane of
-    /// before reports none.
+    /// Whether it gets no new flows because it has left clients without a SYN-ACK, and its check, too, if it has one; a
+    /// control plane of before reports none.
     #[serde(default)]
     pub unresponsive: bool,
     /// Whether it fails with all others of its pool, and answers: the service behind them is down, and not the node; a

@@ -23,8 +23,7 @@ use crate::{
     api::{LastCheck, Override},
     config::{Config, Network, Pool},
     health::{
-        CheckOutcome, CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, Suspect,
-        join, turns,
+        CheckOutcome, CheckTarget, Checker, Commons, HealthVerdict, Report, Standing, join, turns,
     },
     model::{
         names::backend_name,
@@ -46,8 +45,10 @@ pub struct Checks {
     checkers: BTreeMap<String, Checker>,
     /// Where each backend stands, by its name in the registry.
     backends: BTreeMap<String, CheckedBackend>,
-    /// The names of those that are checked, by their ids.
-    names: BTreeMap<u32, String>,
+    /// The names of those that are checked, and where, by their ids.
+    names: BTreeMap<u32, (String, SocketAddr)>,
+    /// What became of backends that were suspected.
+    responses: Vec<Response>,
     /// The peers whose answers the cells let in.
     pub heard: Heard,
     /// Where the backends stood before those of a change that is not made yet were checked.
@@ -75,6 +76,8 @@ pub struct CheckedBackend {
     back: Option<Instant>,
     /// How often its verdict changed while this process runs.
     pub transitions: u64,
+    /// Whether it has left a client without an answer, and since then its checks.
+    pub is_unresponsive: bool,
 }
 
 /// How the backends are that the data plane has, by their ids.
@@ -83,6 +86,17 @@ pub struct LiveBackends<'a> {
     pub serves: &'a dyn Fn(u32) -> bool,
     /// Whether the next hop of one does not answer.
     pub is_silent: &'a dyn Fn(u32) -> bool,
+}
+
+/// A backend that has left a client and then a check without an answer, or answers again. No verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The backend's name in the registry.
+    pub backend: String,
+    /// Whether there is none.
+    pub is_missing: bool,
+    /// The check, in words.
+    pub words: String,
 }
 
 /// A verdict that changed.
@@ -118,6 +132,7 @@ impl Default for Checks {
             checkers: BTreeMap::new(),
             backends: BTreeMap::new(),
             names: BTreeMap::new(),
+            responses: Vec::new(),
             heard: Heard::default(),
             before: None,
             unnoted: BTreeMap::new(),
@@ -205,10 +220,10 @@ impl Checks {
                     health: health.clone(),
                     saved: known.standing.clone(),
                 });
-                self.names.insert(id, name);
+                self.names.insert(id, (name, address));
             }
         }
-        let names: BTreeSet<&String> = self.names.values().collect();
+        let names: BTreeSet<&String> = self.names.values().map(|(name, _)| name).collect();
         self.backends.retain(|name, _| names.contains(name));
         for (network, checker) in &self.checkers {
             let targets = targets.remove(network.as_str()).unwrap_or_default();
@@ -217,9 +232,9 @@ impl Checks {
     }
 
     /// Has a backend of a network checked at once: it has left a client without an answer.
-    pub fn suspect(&self, network: &str, suspect: Suspect) {
+    pub fn suspect(&self, network: &str, backend: u32) {
         if let Some(checker) = self.checkers.get(network) {
-            checker.suspect(suspect);
+            checker.suspect(backend);
         }
     }
 
@@ -257,7 +272,11 @@ impl Checks {
     /// Takes a report in; returns the change of the verdict, if it made one.
     pub fn note(&mut self, report: Report) -> Option<VerdictChange> {
         // It may have been taken out of the file while the check was on its way.
-        let name = self.names.get(&report.backend)?;
+        let (name, address) = self.names.get(&report.backend)?;
+        // Or checked elsewhere meanwhile.
+        if report.address != *address {
+            return None;
+        }
         let backend = self.backends.get_mut(name)?;
         let from = backend.standing.verdict;
         let to = report.standing.verdict;
@@ -271,6 +290,19 @@ impl Checks {
                 backend.failing_since.or(Some(now))
             }
         };
+        let was_unresponsive = backend.is_unresponsive;
+        backend.is_unresponsive = to == HealthVerdict::Up
+            && match report.outcome {
+                CheckOutcome::Good(_) | CheckOutcome::NotReady(_) => false,
+                CheckOutcome::Dead(_) => was_unresponsive || report.is_suspected,
+            };
+        if to == HealthVerdict::Up && backend.is_unresponsive != was_unresponsive {
+            self.responses.push(Response {
+                backend: name.to_owned(),
+                is_missing: backend.is_unresponsive,
+                words: words.clone(),
+            });
+        }
         backend.last = Some((report, now));
         if from == to {
             return None;
@@ -319,6 +351,11 @@ impl Checks {
         let changes = mem::take(&mut self.unnoted).into_values();
         let is_news = |change: &VerdictChange| !change.is_first_up() && change.from != change.to;
         changes.filter(is_news).collect()
+    }
+
+    /// Takes what became of backends that were suspected.
+    pub fn take_responses(&mut self) -> Vec<Response> {
+        mem::take(&mut self.responses)
     }
 
     /// Whether a backend waits for its first check.
@@ -381,7 +418,8 @@ impl Checks {
                     verdict: if stays { HealthVerdict::Up } else { verdict },
                     overridden: overrides.get(&name).copied(),
                     back_for: back.map(|back| now - back),
-                    is_silent: id.is_some_and(live.is_silent),
+                    is_silent: id.is_some_and(live.is_silent)
+                        || known.is_some_and(|known| known.is_unresponsive),
                 };
                 layers.0.insert(name, said);
             }
@@ -487,9 +525,19 @@ pools:
         ids
     }
 
+    /// The same of what was probed elsewhere.
+    fn report_of(address: &str, backend: u32, verdict: HealthVerdict) -> Report {
+        Report {
+            address: address.parse().unwrap(),
+            ..report(backend, verdict)
+        }
+    }
+
     fn report(backend: u32, verdict: HealthVerdict) -> Report {
         Report {
             backend,
+            address: SocketAddr::from(([10, 0, 0, u8::try_from(backend).unwrap()], 1)),
+            is_suspected: false,
             outcome: CheckOutcome::Good("200 OK".to_owned()),
             is_answered: true,
             took: Duration::from_millis(3),
@@ -595,17 +643,20 @@ pools:
         all.insert(Kind::Backend, "q/10.0.0.1:1@mgmt/10.0.0.1", 7);
         let mut checks = Checks::default();
         checks.set(&before, &all, |_| false);
-        checks.note(report(7, HealthVerdict::Dead));
+        checks.note(report_of("10.0.0.1:1", 7, HealthVerdict::Dead));
         checks.begin_trial();
         checks.set(&tried, &all, |_| false);
-        assert_eq!(checks.note(report(7, HealthVerdict::Up)), None);
+        assert_eq!(
+            checks.note(report_of("10.0.0.1:1", 7, HealthVerdict::Up)),
+            None
+        );
         assert!(checks.undo_trial());
         checks.set(&before, &all, |_| true);
         let names: Vec<_> = checks.standings().into_keys().collect();
         assert_eq!(names, ["q/10.0.0.1:1@mgmt/10.0.0.1"]);
         assert_eq!(
             checks
-                .note(report(7, HealthVerdict::Up))
+                .note(report_of("10.0.0.1:1", 7, HealthVerdict::Up))
                 .map(|turn| turn.from),
             Some(HealthVerdict::Dead)
         );
@@ -652,7 +703,7 @@ pools:
         let mut checks = Checks::default();
         let bad = |verdict| Report {
             outcome: CheckOutcome::Dead("connection refused".to_owned()),
-            ..report(1, verdict)
+            ..report_of("10.0.0.1:2", 1, verdict)
         };
         checks.set(&old, &ids, |_| false);
         checks.note(report(1, HealthVerdict::Up));
@@ -663,9 +714,11 @@ pools:
         assert!(checks.are_pending());
         let (_, standing) = checks.standings().pop_first().unwrap();
         assert_eq!(standing, Standing::default(), "its first check decides");
+        checks.note(report(1, HealthVerdict::Up));
+        assert!(checks.are_pending(), "a late one of the old port");
         checks.note(bad(HealthVerdict::Dead));
         assert!(checks.are_pending(), "until it is up, or its time is over");
-        checks.note(report(1, HealthVerdict::Dead));
+        checks.note(report_of("10.0.0.1:2", 1, HealthVerdict::Dead));
         assert!(checks.are_pending(), "one good check is not enough");
         // The change is not made.
         assert!(checks.undo_trial());
@@ -676,11 +729,46 @@ pools:
 
         checks.begin_trial();
         checks.set(&new, &ids, |_| true);
-        checks.note(report(1, HealthVerdict::Up));
+        checks.note(report_of("10.0.0.1:2", 1, HealthVerdict::Up));
         assert!(!checks.are_pending());
         checks.set(&new, &ids, |_| true);
         checks.finish_trial();
         assert!(!checks.are_pending(), "it is there already");
+    }
+
+    #[test]
+    fn a_suspected_backend_without_an_answer_has_no_share_until_it_answers() {
+        let config = config("health: { tcp: {} }, ");
+        let mut checks = Checks::default();
+        checks.set(&config, &ids(&config), |_| false);
+        let is_silent = |checks: &Checks| {
+            let live = LiveBackends {
+                serves: &|_| true,
+                is_silent: &|_| false,
+            };
+            let layers = checks.layers(&config, &ids(&config), &live, &BTreeMap::new());
+            layers.0[ONE].is_silent
+        };
+        let dead = |is_suspected| Report {
+            outcome: CheckOutcome::Dead("no connection".to_owned()),
+            is_suspected,
+            ..report(1, HealthVerdict::Up)
+        };
+        checks.note(report(1, HealthVerdict::Up));
+        checks.note(dead(false));
+        assert!(!is_silent(&checks), "a check by its schedule");
+        assert_eq!(checks.take_responses(), []);
+        checks.note(dead(true));
+        checks.note(dead(false));
+        assert!(is_silent(&checks));
+        checks.note(report(1, HealthVerdict::Up));
+        assert!(!is_silent(&checks));
+        let responses = checks.take_responses().into_iter();
+        let missing: Vec<bool> = responses.map(|response| response.is_missing).collect();
+        assert_eq!(missing, [true, false]);
+        checks.note(dead(true));
+        checks.note(report(1, HealthVerdict::Dead));
+        assert!(!is_silent(&checks), "the verdict says it");
     }
 
     #[test]

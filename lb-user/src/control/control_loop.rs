@@ -183,8 +183,11 @@ impl Control {
         let checks = &mut self.running.checks;
         let changes: Vec<VerdictChange> =
             reports.filter_map(|report| checks.note(report)).collect();
+        let responses = checks.take_responses();
+        let is_news = !responses.is_empty();
+        self.note_responses(responses);
         if changes.is_empty() {
-            return Ok(());
+            return if is_news { self.share() } else { Ok(()) };
         }
         let has_died = changes
             .iter()

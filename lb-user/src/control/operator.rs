@@ -140,7 +140,8 @@ impl Control {
                     drain_seconds: self.state.drains.left(&name).map(|left| left.as_secs()),
                     retired: false,
                     backup: backend.backup,
-                    unresponsive: self.running.is_unresponsive(id),
+                    unresponsive: self.running.is_unresponsive(id)
+                        || checks.is_some_and(|checks| checks.is_unresponsive),
                     service_down: self.is_service_down(pool, &name),
                 });
                 known.insert(id);

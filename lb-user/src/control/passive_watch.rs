@@ -1,23 +1,22 @@
 //! Passive health while `lb` runs: how backends answer is looked at with every tick.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
-use lb_common::maps::{backend_answers::BackendAnswers, flow::TIME_SHIFT};
 
 use super::{
+    checks::Response,
     control_loop::Control,
     passive::{Finding, Passive},
     running::Running,
 };
 use crate::{
     config::time_text,
-    dataplane::{backend_answers::AnswerTable, flows::coarse_now},
-    health::Suspect,
+    dataplane::backend_answers::AnswerTable,
     model::{names::backend_name, registry::Kind},
 };
 
@@ -49,8 +48,6 @@ struct Found {
     id: u32,
     network: String,
     finding: Finding,
-    /// Whether another backend of the network has answered a client within the last second.
-    others_answer: bool,
 }
 
 impl Control {
@@ -63,15 +60,10 @@ impl Control {
                 id,
                 network,
                 finding,
-                others_answer,
             } = found;
             let words = match finding {
                 Finding::Suspected => {
-                    let suspect = Suspect {
-                        backend: id,
-                        others_answer,
-                    };
-                    self.running.checks.suspect(&network, suspect);
+                    self.running.checks.suspect(&network, id);
                     continue;
                 }
                 Finding::Out(hold) => out_words(hold),
@@ -81,6 +73,30 @@ impl Control {
             match finding {
                 Finding::Out(_) => tracing::warn!(backend, "{words}"),
                 _ => tracing::info!(backend, "{words}"),
+            }
+            self.event("health", &format!("backend {backend}"), &words, None);
+        }
+    }
+}
+
+impl Control {
+    /// Logs which suspected backends have not answered their check either, and which answer again.
+    pub(super) fn note_responses(&mut self, responses: Vec<Response>) {
+        for response in responses {
+            let Response {
+                backend,
+                is_missing,
+                words,
+            } = response;
+            let words = match is_missing {
+                true => format!(
+                    "does not answer clients, nor its check: {words}; no new flows until it does"
+                ),
+                false => format!("answers again: {words}"),
+            };
+            match is_missing {
+                true => tracing::warn!(backend, "{words}"),
+                false => tracing::info!(backend, "{words}"),
             }
             self.event("health", &format!("backend {backend}"), &words, None);
         }
@@ -104,7 +120,6 @@ impl Running {
             return Vec::new();
         };
         let (mut ids, mut all, now) = (BTreeSet::new(), Vec::new(), Instant::now());
-        let mut latest = BTreeMap::new();
         for pool in &self.applied.config.pools {
             for backend in &pool.backends {
                 let name = backend_name(pool, backend);
@@ -114,35 +129,16 @@ impl Running {
                 ids.insert(id);
                 let mut answers = table.get(id);
                 answers.clients = table.take_clients(id);
-                if has_just_answered(&answers) {
-                    latest
-                        .entry(&pool.network)
-                        .or_insert_with(BTreeSet::new)
-                        .insert(id);
-                }
                 let finding = passive.note(id, pool.health.is_some(), answers, now);
                 all.extend(finding.map(|finding| Found {
                     backend: name,
                     id,
                     network: pool.network.clone(),
                     finding,
-                    others_answer: false,
                 }));
             }
-        }
-        for found in &mut all {
-            let answering = latest.get(&found.network);
-            let mut others = answering.into_iter().flatten();
-            found.others_answer = others.any(|id| *id != found.id);
         }
         passive.retain(&ids);
         all
     }
-}
-
-/// Whether a backend has answered a client within the last second.
-fn has_just_answered(answers: &BackendAnswers) -> bool {
-    const SECOND: u32 = 1_000_000_000 >> TIME_SHIFT;
-    let age = coarse_now().map(|now| now.wrapping_sub(answers.last_answer));
-    answers.last_answer != 0 && age.is_ok_and(|age| age < SECOND)
 }

@@ -27,7 +27,7 @@ use super::{
     pace::ThreadLag,
     probe::{self, Probe},
     state::Course,
-    suspicion::{SUSPECTED_TIMEOUT, Suspect, Suspicion},
+    suspicion::{SUSPECTED_TIMEOUT, Suspicion},
 };
 use crate::network::{carrier::Carrier, cell_thread, neighbour::Side};
 
@@ -49,8 +49,8 @@ pub struct Commons {
 #[derive(Debug)]
 pub struct Checker {
     targets: Option<watch::Sender<Vec<CheckTarget>>>,
-    /// Where to send backends that are suspected.
-    suspects: mpsc::Sender<Suspect>,
+    /// Where to send the ids of backends that are suspected.
+    suspects: mpsc::Sender<u32>,
     carrier: Carrier,
     thread: Option<JoinHandle<()>>,
 }
@@ -99,9 +99,9 @@ impl Checker {
     }
 
     /// Checks a backend at once, if it is up: it has left a client without an answer.
-    pub fn suspect(&self, suspect: Suspect) {
+    pub fn suspect(&self, backend: u32) {
         // One that finds no room is suspected again with the next client.
-        let _full = self.suspects.try_send(suspect);
+        let _full = self.suspects.try_send(backend);
     }
 
     /// Checks these from now on, and no others. A target that is as before goes on as before; another
@@ -127,7 +127,7 @@ impl Drop for Checker {
 /// What a checker is to do.
 struct Wanted {
     targets: watch::Receiver<Vec<CheckTarget>>,
-    suspects: mpsc::Receiver<Suspect>,
+    suspects: mpsc::Receiver<u32>,
 }
 
 /// What all checks of the network share.
@@ -169,8 +169,6 @@ struct BegunCheck {
     /// What the thread had lost of its time before.
     late: Duration,
     timeout: Duration,
-    /// Whether another backend of the network is known to answer at this time.
-    way_is_there: bool,
 }
 
 /// The silence of one backend.
@@ -196,7 +194,6 @@ impl NetworkChecks {
             connect,
             late,
             timeout,
-            way_is_there,
         } = attempt;
         if checked.is_answered {
             self.silence.note_answer(connect, Instant::now());
@@ -212,8 +209,7 @@ impl NetworkChecks {
             return true;
         }
         let since = *silence.since.get_or_insert(start);
-        let waits = !way_is_there
-            && !silence.has_waited
+        let waits = !silence.has_waited
             && course.is_about_to_die()
             && self.silence.is_of_all(since, start, &self.network);
         silence.has_waited |= waits;
@@ -263,7 +259,7 @@ async fn run(
                 if before.is_empty() { shared.pace.begin(Instant::now()); }
                 running = follow(before, targets, &shared);
             }
-            Some(suspect) = wanted.suspects.recv() => begin_at_once(&running, suspect),
+            Some(backend) = wanted.suspects.recv() => begin_at_once(&running, backend),
             _ = looks.tick(), if !running.is_empty() => {
                 shared.line.look();
                 shared.pace.look(Instant::now());
@@ -273,14 +269,13 @@ async fn run(
 }
 
 /// Has the check of a backend begin at once.
-fn begin_at_once(running: &BTreeMap<u32, RunningCheck>, suspect: Suspect) {
+fn begin_at_once(running: &BTreeMap<u32, RunningCheck>, backend: u32) {
     let is_of = |check: &&RunningCheck| {
         let mut backends = check.target.backends();
-        backends.any(|id| id == suspect.backend)
+        backends.any(|id| id == backend)
     };
     if let Some(check) = running.values().find(is_of) {
-        let now = Instant::now();
-        check.suspicion.begin(suspect.others_answer, now);
+        check.suspicion.begin(Instant::now());
     }
 }
 
@@ -363,18 +358,11 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
             }
         }
         was_sought = is_silent;
-        let is_dead = asked
-            .as_ref()
-            .is_ok_and(|asked| matches!(asked.outcome, CheckOutcome::Dead(_)));
-        if is_suspected && is_dead {
-            course.suspect();
-        }
         let attempt = BegunCheck {
             start,
             connect,
             late,
             timeout: limit,
-            way_is_there: is_suspected && suspicion.others_answer(),
         };
         match asked {
             Ok(checked) if !shared.counts(&checked, &attempt, &course, &mut silence) => {}
@@ -390,6 +378,8 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
                 for backend in target.backends() {
                     let report = Report {
                         backend,
+                        address: target.address,
+                        is_suspected,
                         outcome: outcome.clone(),
                         is_answered,
                         took,

@@ -18,7 +18,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,6 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     checker::{Checker, Commons},
     concurrency::turns,
-    suspicion::Suspect,
     target::{CheckTarget, join},
 };
 
@@ -76,6 +75,10 @@ pub struct Standing {
 pub struct Report {
     /// Its id.
     pub backend: u32,
+    /// What was probed: what comes late may be of where it was checked before.
+    pub address: SocketAddr,
+    /// Whether it was checked because it has left a client without an answer.
+    pub is_suspected: bool,
     /// How the check ended.
     pub outcome: CheckOutcome,
     /// Whether the backend or its node has answered at all, be it by a refusal: else the way to it may be lost.

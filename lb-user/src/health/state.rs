@@ -109,13 +109,6 @@ impl Course {
         is_decided
     }
 
-    /// Traffic speaks against it, too: if it is up, the next check that is not good is enough for another verdict.
-    pub(super) const fn suspect(&mut self) {
-        if matches!(self.standing.verdict, HealthVerdict::Up) {
-            self.standing.against = self.fall.saturating_sub(1);
-        }
-    }
-
     /// Whether the next check that is not good would be enough for another verdict than `Up`.
     pub(super) const fn is_about_to_leave(&self) -> bool {
         let Standing {

@@ -13,38 +13,22 @@ const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a suspected backend has to answer, if its checks have not less.
 pub(super) const SUSPECTED_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A backend that has left a client without an answer.
-#[derive(Clone, Copy, Debug)]
-pub struct Suspect {
-    /// Its id.
-    pub backend: u32,
-    /// Whether another backend of its network has answered a client at that time: the way to them is there.
-    pub others_answer: bool,
-}
-
 /// The suspicions of one backend.
 #[derive(Debug, Default)]
 pub(super) struct Suspicion {
     latest: Cell<Option<Instant>>,
-    others_answer: Cell<bool>,
     begun: Notify,
 }
 
 impl Suspicion {
     /// Has the backend checked at once, unless it just was.
-    pub(super) fn begin(&self, others_answer: bool, now: Instant) {
+    pub(super) fn begin(&self, now: Instant) {
         let latest = self.latest.get();
         if latest.is_some_and(|latest| now.saturating_duration_since(latest) < SUSPICION_INTERVAL) {
             return;
         }
         self.latest.set(Some(now));
-        self.others_answer.set(others_answer);
         self.begun.notify_one();
-    }
-
-    /// Whether others answered when the latest one began.
-    pub(super) const fn others_answer(&self) -> bool {
-        self.others_answer.get()
     }
 
     /// Waits until a check is due; returns whether that is because of a suspicion.
@@ -65,11 +49,11 @@ mod tests {
         let (suspicion, start) = (Suspicion::default(), Instant::now());
         let due = start + Duration::from_millis(10);
         assert!(!suspicion.wait(due).await);
-        suspicion.begin(true, start);
-        suspicion.begin(true, start + SUSPICION_INTERVAL / 2);
+        suspicion.begin(start);
+        suspicion.begin(start + SUSPICION_INTERVAL / 2);
         assert!(suspicion.wait(start + Duration::from_secs(60)).await);
         assert!(!suspicion.wait(due).await, "there was one");
-        suspicion.begin(true, start + SUSPICION_INTERVAL);
+        suspicion.begin(start + SUSPICION_INTERVAL);
         assert!(suspicion.wait(start + Duration::from_secs(60)).await);
     }
 }

@@ -55,7 +55,7 @@ pub(super) struct HealthReport {
     retired: bool,
     /// Whether it gets new flows only as long as too few of the others are up.
     backup: bool,
-    /// Whether it gets no new flows because it has left clients without a SYN-ACK, and nothing checks it.
+    /// Whether it gets no new flows because it has left clients without a SYN-ACK, and its check, too, if it has one.
     unresponsive: bool,
     /// Whether it fails with all others of its pool, and answers: the service behind them is down, and not the node.
     service_down: bool,

@@ -36,7 +36,7 @@ section! {
         /// has no client. lb accepts these connections itself and hands them over to the data plane, also those of a
         /// service with `pool`. Not for udp listeners. `none`: no header, where the defaults have `v2`.
         optional proxy_protocol: Header = "none",
-        /// The most connections of each backend at a time, those of other pools with the same address and port included:
+        /// The most connections of each backend at a time, not counting those of other pools with the same address and port:
         /// one that has as many gets no more, and where all have, a client is refused (`backends_full`). For pools of
         /// shared VIPs and with `proxy_protocol` alone.
         optional max_connections: Flows => "no limit",

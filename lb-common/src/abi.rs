@@ -29,4 +29,5 @@
 ///   ids of a table; flows of each backend, a map of its own.
 ///   How backends answer SYNs, likewise; which backends a connection without an answer has had, where its entry has the
 ///   client's acknowledgment later. An older data plane leaves such a connection with the backend that it has then.
+///   The most flows of a backend, in bytes of its record that were 0.
 pub const ABI_VERSION: u32 = 6;

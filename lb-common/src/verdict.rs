@@ -224,6 +224,8 @@ drop_reasons! {
         "A broken router, or an attack: find the source in `lb drops`.";
     RefusedByBackend = 40, "refused_by_backend", "A backend's RST to a client's SYN, which goes to another backend when the client repeats it.",
         "`lb backends --wide` shows which backend refuses connections: is its port open, and does a firewall of the node reject it?";
+    BackendsFull = 41, "backends_full", "All backends of the pool that were looked at have `max_connections`.",
+        "More backends, or a higher `max_connections` of the pool. Clients that keep idle connections open have a share in it: `lb flows --pool POOL`.";
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use lb_tests::{
-    frames::packet::flags::*,
-    product::program::{DataPlane, Port},
+    frames::packet::{flags::*, tcp},
+    product::program::{CLIENT, DataPlane, Port, TENANT_NIC},
 };
 use lb_user::dataplane::flows::UsageTable;
 
-use super::given::*;
+use super::{answer::assert_reset, given::*};
 
 /// Last bytes of the addresses of three backends, with their weights.
 const BACKENDS: [(u8, u32); 3] = [(105, 1), (107, 2), (108, 1)];
@@ -168,4 +168,44 @@ fn what_has_no_next_hop_is_passed_over() {
         }
         assert!(reached > 0, "{balance}");
     }
+}
+
+/// A backend that has as many flows as it may is passed over, whatever has chosen its entry; where all have, the client is
+/// refused.
+#[privileged_test]
+fn a_full_backend_gets_no_flow() {
+    let clients = |first| (first..first + 200).map(|port| format!("192.168.203.50:{port}"));
+    for balance in ["maglev", "round-robin", "least-connections", "source"] {
+        let mut lb = plane(&format!("{balance}, max_connections: 2"));
+        add_flows(&lb, 105, 2);
+        add_flows(&lb, 107, 1);
+        add_flows(&lb, 108, 3);
+        let counts = chosen(&mut lb, clients(20_000));
+        assert_eq!(counts, BTreeMap::from([(107, 200)]), "{balance}");
+
+        add_flows(&lb, 107, 1);
+        let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
+        let answer = assert_refused(&mut lb, Port::Tenant, &syn.bytes(), "backends_full");
+        let wanted = tcp(API, CLIENT_A, RST_ACK).numbers(0, CLIENT_ISN + 1);
+        assert_reset(&Family::V4, &answer, wanted.between(TENANT_NIC, CLIENT));
+
+        add_flows(&lb, 108, -2);
+        let counts = chosen(&mut lb, clients(21_000));
+        assert_eq!(counts, BTreeMap::from([(108, 200)]), "{balance}");
+    }
+}
+
+/// A flow counts when it is established, and leaves room when it ends.
+#[privileged_test]
+fn a_limit_goes_by_established_flows() {
+    let one = r#"backends: ["10.32.96.105:30918"]"#;
+    let mut lb = DataPlane::new(&CONFIG.replace(one, &format!("{one}, max_connections: 1")));
+    establish(&mut lb, CLIENT_A, 1024);
+    let syn = request(CLIENT_B, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
+    assert_refused(&mut lb, Port::Tenant, &syn.bytes(), "backends_full");
+    let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
+    forwarded(&mut lb, Port::Tenant, &data);
+    let reset = request(CLIENT_A, API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
+    forwarded(&mut lb, Port::Tenant, &reset);
+    establish(&mut lb, CLIENT_B, 1025);
 }

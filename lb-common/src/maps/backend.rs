@@ -20,7 +20,7 @@ pod_struct! {
         pub network: u16,
         /// MAC of the next hop; none while it is not resolved.
         pub next_hop: Mac,
-        /// Zero.
-        pub _reserved: u16,
+        /// Most flows in full use at a time; 0 for no limit, which an older `lb` writes and an older data plane takes.
+        pub max_flows: u16,
     }
 }

@@ -20,6 +20,8 @@ use crate::{
 
 /// Table entries in which another backend is looked for.
 const MAX_WALK: u32 = 128;
+/// No backend has this id.
+const NONE: u32 = 0;
 
 /// The backend for `key`: its id and record.
 #[inline(always)]
@@ -40,6 +42,7 @@ pub(crate) fn select(
     if first >= size {
         first = 0;
     }
+    let mut is_full = false;
     for attempt in 0..maglev::ATTEMPTS {
         let mut slot = first + attempt;
         if slot >= size {
@@ -50,11 +53,54 @@ pub(crate) fn select(
             return Err(DropReason::NoBackend);
         }
         let backend = BACKENDS.get(id).ok_or(DropReason::RecordMissing)?;
-        if !backend.next_hop.is_none() {
+        if !backend.next_hop.is_none() && has_room(id, backend) {
             return Ok((id, backend));
         }
+        is_full |= !backend.next_hop.is_none();
     }
-    Err(DropReason::NoNextHop)
+    if !is_full {
+        return Err(DropReason::NoNextHop);
+    }
+    match lb_room(service.pool, first) {
+        NONE => Err(DropReason::BackendsFull),
+        id => Ok((id, BACKENDS.get(id).ok_or(DropReason::RecordMissing)?)),
+    }
+}
+
+/// Whether a backend may have one more flow. Several CPUs that look at once may each find room for the last one, and
+/// flows that are half-open do not count: the limit is exceeded by as many as begin at once.
+#[inline(always)]
+fn has_room(id: u32, backend: &Backend) -> bool {
+    let most = u32::from(backend.max_flows);
+    most == 0 || usage::live(BACKEND_FLOWS.get(id).copied().unwrap_or(0)) < most
+}
+
+/// The id of a backend that has room, by the entries of this pool's table behind those from `first` that were tried; or
+/// [`NONE`]. A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_room(pool: u32, first: u32) -> u32 {
+    let Some(table) = MAGLEV.get(pool) else {
+        return NONE;
+    };
+    let size = table.get(table::SIZE).copied().unwrap_or(0);
+    for step in maglev::ATTEMPTS..MAX_WALK {
+        let mut slot = first.wrapping_add(step);
+        if slot >= size {
+            slot = slot.wrapping_sub(size);
+        }
+        // A table that is smaller than the walk has been met as a whole.
+        let Some(&id) = table.get(table::id(slot)).filter(|_| slot < size) else {
+            return NONE;
+        };
+        let Some(backend) = BACKENDS.get(id) else {
+            return NONE;
+        };
+        if id != NONE && !backend.next_hop.is_none() && has_room(id, backend) {
+            return id;
+        }
+    }
+    NONE
 }
 
 /// The id of the backend after `current` for `key`: the next one in the table from the key's entry on that this attempt
@@ -80,7 +126,8 @@ pub(crate) fn next(
             continue;
         }
         let backend = BACKENDS.get(id)?;
-        if !backend.next_hop.is_none() && backend.network == network {
+        let serves = !backend.next_hop.is_none() && backend.network == network;
+        if serves && has_room(id, backend) {
             return Some(id);
         }
     }

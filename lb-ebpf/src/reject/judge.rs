@@ -72,15 +72,15 @@ pub(crate) fn cut(ctx: &XdpContext, length: usize, wanted: usize) -> Option<()> 
 }
 
 /// Reasons that mean only that the sender is not served there; a change may have made them.
-pub(crate) const OF_POLICY: u32 = 1 << DropReason::NotDeclared as u32
+pub(crate) const OF_POLICY: u64 = 1 << DropReason::NotDeclared as u32
     | 1 << DropReason::NoService as u32
     | 1 << DropReason::Spoofed as u32
     | 1 << DropReason::Denied as u32;
 
 /// Whether `reasons` have the bit of this one.
 #[inline(always)]
-pub(crate) const fn has(reasons: u32, reason: u32) -> bool {
-    reason < u32::BITS && reasons >> reason & 1 != 0
+pub(crate) const fn has(reasons: u64, reason: u32) -> bool {
+    reason < u64::BITS && reasons >> reason & 1 != 0
 }
 
 /// Whether the configuration says that requests of this key, which policy refuses, have an answer.

@@ -117,12 +117,13 @@ fn refuse4(ctx: &XdpContext, network: NetworkRef, reason: u32) -> Option<()> {
 /// the configuration has `reject`, or a change has ended the sender's connection.
 #[inline(always)]
 const fn may_answer(reason: u32) -> bool {
-    const DECLARED: u32 = 1 << DropReason::NoFlow as u32
+    const DECLARED: u64 = 1 << DropReason::NoFlow as u32
         | 1 << DropReason::NoBackend as u32
         | 1 << DropReason::NoNextHop as u32
         | 1 << DropReason::SnatExhausted as u32
         | 1 << DropReason::FlowTableFull as u32
         | 1 << DropReason::BudgetSpent as u32
+        | 1 << DropReason::BackendsFull as u32
         | 1 << DropReason::ReplyMismatch as u32
         | 1 << DropReason::TooBig as u32
         | 1 << DropReason::TtlExpired as u32;

@@ -208,10 +208,9 @@ pub struct Pool {
     /// How new flows are divided among them.
     #[serde(default, skip_serializing_if = "Algorithm::is_default")]
     pub balance: Algorithm,
-    /// The most connections of each backend at a time; none: there is no limit. Only where all services that go to the
-    /// pool are of cells.
+    /// The most connections of each backend at a time; none: there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_connections: Option<u32>,
+    pub max_connections: Option<u16>,
     /// The header that announces the client of a connection to its backend; none: there is no header.
     /// With one no UDP goes to the backend.
     pub proxy_protocol: Option<ProxyProtocol>,

@@ -311,7 +311,7 @@ impl Desired {
                 port: Be16::new(backend.port),
                 network,
                 next_hop: Mac::default(),
-                _reserved: 0,
+                max_flows: pool.max_connections.unwrap_or(0),
             };
             self.backends.push((id, record));
             let next_hop =

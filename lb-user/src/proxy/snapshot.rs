@@ -254,7 +254,7 @@ impl ProxyConfig {
             pool.proxy_protocol,
         )
         .balanced(pool.balance)
-        .limited(pool.max_connections);
+        .limited(pool.max_connections.map(u32::from));
         self.pools.insert(pool.name.clone(), Arc::new(pooled));
     }
 }

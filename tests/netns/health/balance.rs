@@ -8,14 +8,20 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
+    poll,
     product::{
         config::{Config, Keys},
         lb::Lb,
     },
     servers::teller::{Teller, ask_on},
     topology::{Host, Topology, VIP},
-    traffic::{client::open, hello::named},
+    traffic::{
+        client::{open, was_refused},
+        hello::named,
+    },
 };
+
+use crate::flows::life::LIMIT;
 
 /// Where each node listens, and the shared VIP.
 const PORT: u16 = 31443;
@@ -147,4 +153,41 @@ fn a12_a_thousand_connections_by_each_algorithm() -> Result<()> {
     let node = ask_on(held, &[&named(b"maglev.lab")], Duration::ZERO)?;
     ensure!(node.is_some(), "the connection from before has ended");
     Ok(())
+}
+
+/// Each backend has as many connections as it may, and the next client is refused at once, until one ends.
+#[privileged_test]
+fn a_backend_has_as_many_connections_as_it_may() -> Result<()> {
+    const MOST: usize = 3;
+    let topology = Topology::poc()?;
+    let nodes = &topology.nodes[..2];
+    let servers = ["a", "b"].iter().zip(nodes);
+    let servers = servers.map(|(name, node)| {
+        Teller::start_listening(&node.netns, SocketAddrV4::new(node.address, PORT), name)
+    });
+    let _servers = servers.collect::<Result<Vec<_>>>()?;
+    let at = |node: &Host| SocketAddrV4::new(node.address, PORT);
+    let service = SocketAddrV4::new(VIP, FIRST);
+    let config = Config::poc()
+        .mgmt_pool("api", nodes.iter().map(at))
+        .pool("api", |pool| pool.set("max_connections", MOST))
+        .tcp_service("api", service);
+    let lb = Lb::start(&topology, &config)?;
+    let netns = &topology.client().netns;
+    let connect = || netns.inside(|| open(None, service))?;
+
+    let mut held = (0..2 * MOST)
+        .map(|_| connect())
+        .collect::<Result<Vec<_>>>()?;
+    let refused = connect().err().context("one more")?;
+    ensure!(was_refused(&refused), "{refused:#}");
+    assert_eq!(lb.refused("backends_full")?, 1);
+    let mut counts = BTreeMap::new();
+    for flow in lb.flows()? {
+        *counts.entry(flow.backend).or_insert(0) += 1;
+    }
+    assert_eq!(counts.into_values().collect::<Vec<_>>(), [MOST; 2]);
+
+    drop(held.pop());
+    poll::until("room for one more", LIMIT, || Ok(connect().ok())).map(drop)
 }

@@ -1,9 +1,10 @@
 //! Weights over real connections: FEATURES A11.
 
-use std::{net::SocketAddrV4, thread};
+use std::{net::SocketAddrV4, thread, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
 use lb_tests::{
+    poll,
     product::{config::Config, lb::Lb},
     servers::echo::EchoServer,
     topology::{ECHO, ECHO_NODE_PORT, Host, Topology},
@@ -16,6 +17,8 @@ const CONNECTIONS: u64 = 5000;
 /// What the first backend has of them, by the weights 3 and 1, and how far off it may be, in thousandths.
 const WANTED: u64 = 750;
 const MAX_ERROR: u64 = 37;
+/// How long it may take until the MAC of each backend is known.
+const NEXT_HOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// A11: of 10,000 connections a backend of weight 3 gets three times as many as one of weight 1, within 5 %, by the
 /// servers' own count.
@@ -36,7 +39,13 @@ fn a11_ten_thousand_connections_go_by_weight() -> Result<()> {
         .mgmt_pool("echo-a", nodes.iter().map(at))
         .pool("echo-a", |pool| pool.set("backends", backends))
         .tcp_service("echo-a", ECHO);
-    let _lb = Lb::start(&topology, &config)?;
+    let lb = Lb::start(&topology, &config)?;
+    // As long as the MAC of one is not known, the other one has all of them.
+    poll::until("next hops", NEXT_HOP_LIMIT, || {
+        let backends = lb.backends()?;
+        let are_known = backends.iter().all(|backend| backend.next_hop.is_some());
+        Ok(are_known.then_some(()))
+    })?;
 
     let connect = |client: &Host| -> Result<()> {
         client

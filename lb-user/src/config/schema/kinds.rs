@@ -108,6 +108,8 @@ kinds! {
     NodePort("port"): Option<At<Option<u16>>> = number_of("port", 1..=u16::MAX);
     /// How many flows there may be.
     Flows("number"): Option<At<u32>> = within(1..=u32::MAX);
+    /// How many connections a backend may have.
+    Connections("number"): Option<At<u16>> = within(1..=u16::MAX);
     Flag("`true` or `false`"): Option<At<bool>> = boolean;
     Domain("text"): Option<At<String>> = checked(names::check_domain);
     Texts("list of texts"): List<At<String>> = texts;

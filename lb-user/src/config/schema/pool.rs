@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::{
     declare::section,
     health_and_drain::Care,
-    kinds::{Address, All, Flag, Flows, Name, NodePort, kinds},
+    kinds::{Address, All, Connections, Flag, Name, NodePort, kinds},
     reader::{at, list, list_not_empty, text, whole},
     values::{checked, parsed, within, word},
 };
@@ -36,10 +36,10 @@ section! {
         /// has no client. lb accepts these connections itself and hands them over to the data plane, also those of a
         /// service with `pool`. Not for udp listeners. `none`: no header, where the defaults have `v2`.
         optional proxy_protocol: Header = "none",
-        /// The most connections of each backend at a time, not counting those of other pools with the same address and port:
-        /// one that has as many gets no more, and where all have, a client is refused (`backends_full`). For pools of
-        /// shared VIPs and with `proxy_protocol` alone.
-        optional max_connections: Flows => "no limit",
+        /// The most connections of each backend at a time: one that has as many gets no more, and where all have, a client
+        /// is refused (`backends_full`). Flows of UDP count, too; what other pools have at the same address and port does
+        /// not.
+        optional max_connections: Connections => "no limit",
         /// Keys that the parts of a cluster have, too.
         optional care: All<Care>,
         /// Backends: `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`), the long form, or a port of each node of a group, which

@@ -54,7 +54,6 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     likely_mistakes::check_mgmt(&raw.networks, findings);
     shared::check_claims(&raw.services, findings);
     proxy::check_listeners(&raw.services, &pool_names, &raw.pools, findings);
-    proxy::check_limits(&raw.services, &pool_names, &raw.pools, findings);
     family::check(&raw.services, &pool_names, &raw.pools, findings);
     network::check_gateways(&known, &usage, findings);
     quota::size_rings(&raw.networks, &mut networks, &pools, &services);

@@ -1,4 +1,4 @@
-//! What only connections of cells can have: headers of the PROXY protocol, and a limit of each backend.
+//! Headers of the PROXY protocol: only a connection can begin with one.
 
 use super::pool::wants_header;
 use crate::config::{
@@ -9,35 +9,6 @@ use crate::config::{
     problem::Findings,
     schema::{LiteralPool, RawService},
 };
-
-/// The data plane counts no more than it has to for a new flow: what is full it would find too late.
-pub(super) fn check_limits(
-    services: &List<Named<RawService>>,
-    pool_names: &Names<'_>,
-    pools: &List<Named<LiteralPool>>,
-    findings: &mut Findings,
-) {
-    for named in &services.elements {
-        let Some(pool) = &named.value.pool else {
-            continue;
-        };
-        let index = pool_names.position(&pool.value);
-        let Some(of) = index.and_then(|index| pools.elements.get(index)) else {
-            continue;
-        };
-        if let Some(limit) = &of.value.keys.max_connections
-            && wants_header(&of.value).is_none()
-        {
-            let words = format!(
-                "pool {} has max_connections in {}, which is for shared VIPs, but XDP sends flows there; expected a pool \
-                 without it, with proxy_protocol, or max_flows of the service",
-                pool.value,
-                findings.line(&limit.place, &pool.place)
-            );
-            findings.add(&pool.place, words);
-        }
-    }
-}
 
 /// No datagram has a beginning that its backend would look at.
 pub(super) fn check_listeners(

@@ -17,7 +17,9 @@ use crate::config::{
     names,
     place::{At, Location, child},
     problem::Findings,
-    schema::{AnyOrPrefixes, Apps, Care, Cluster, Component, LiteralPool, RawPool, RawService},
+    schema::{
+        AnyOrPrefixes, Apps, Care, Cluster, Component, LiteralPool, RawPool, RawService, Selection,
+    },
 };
 
 /// The longest suffix that a part puts behind the name of its cluster.
@@ -43,6 +45,7 @@ pub(super) struct Part<'r> {
     pub(super) asks: Asks<'r>,
     pub(super) group: &'r Group<'r>,
     pub(super) node_port: u16,
+    pub(super) selection: &'r Selection,
     pub(super) care: &'r Care,
     pub(super) proxy_protocol: Option<&'r At<Option<ProxyProtocol>>>,
 }
@@ -162,6 +165,7 @@ impl Expansion<'_> {
             asks: Asks::Anything,
             group,
             node_port,
+            selection: &value.selection,
             care: &value.care,
             proxy_protocol: None,
         };
@@ -219,6 +223,7 @@ impl Expansion<'_> {
                     asks: Asks::Anything,
                     group,
                     node_port,
+                    selection: &apps.selection,
                     care: &apps.care,
                     proxy_protocol: apps.proxy_protocol.as_ref(),
                 };
@@ -253,6 +258,7 @@ impl Expansion<'_> {
         let backends = self.bounded(backends);
         let keys = RawPool {
             network: network.map(|network| at(part.place, network.value.clone())),
+            selection: part.selection.clone(),
             care: part.care.clone(),
             proxy_protocol: part.proxy_protocol.cloned(),
             ..RawPool::default()

@@ -118,6 +118,12 @@ impl Expansion<'_> {
             let words = "a component with publish: Route has the checks and drains of routes; leave this key out";
             self.findings.add(place, words);
         }
+        let selection = component.value.selection.places();
+        for place in selection.filter(|place| place.is_inside(&component.place)) {
+            let words =
+                "a component with publish: Route has the backends of routes; leave this key out";
+            self.findings.add(place, words);
+        }
     }
 
     /// One pair of services for each VIP. With hostnames it leads to these alone: the shard behind it
@@ -153,6 +159,7 @@ impl Expansion<'_> {
                         asks,
                         group,
                         node_port,
+                        selection: &routes.value.selection,
                         care: &routes.value.care,
                         proxy_protocol: routes.value.proxy_protocol.as_ref(),
                     };

@@ -5,6 +5,7 @@ use super::{
     health_and_drain::Care,
     kinds::{Address, All, Choice, Clients, Domain, Merged, Name, NodePort, Whole},
     pool::Header,
+    selection::Selection,
     timeouts::Life,
 };
 
@@ -57,6 +58,8 @@ section! {
         /// The clients that may not use it; the same for all parts at one VIP.
         optional deny: Clients => "as of the cluster",
         /// Keys that pools have, too.
+        optional selection: All<Selection>,
+        /// Keys that pools have, too.
         optional care: All<Care>,
         /// The VIP.
         required[own] vip: Address,
@@ -83,6 +86,8 @@ section! {
         /// `v2`: the shard expects a header of the PROXY protocol, as of a pool, on both ports.
         optional proxy_protocol: Header = "none",
         /// Keys that pools have, too.
+        optional selection: All<Selection>,
+        /// Keys that pools have, too.
         optional care: All<Care>,
     }
 }
@@ -102,6 +107,8 @@ section! {
         optional allow: Clients => "as of the cluster",
         /// The clients that may not use it.
         optional deny: Clients => "as of the cluster",
+        /// Keys that pools have, too.
+        optional selection: All<Selection>,
         /// Keys that pools have, too.
         optional care: All<Care>,
         /// The VIP.

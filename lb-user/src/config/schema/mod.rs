@@ -22,6 +22,7 @@ mod network;
 mod pool;
 mod reader;
 mod reference;
+mod selection;
 mod service;
 mod shared;
 mod timeouts;
@@ -36,6 +37,7 @@ pub(super) use self::{
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{LiteralPool, Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     reference::reference,
+    selection::Selection,
     service::RawService,
     shared::{RawHttp, RawNameRoute, RawOtherwise, RawSni},
     timeouts::RawTimeouts,

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use super::{
     declare::section,
     health_and_drain::Care,
-    kinds::{Address, All, Connections, Flag, Name, NodePort, kinds},
+    kinds::{Address, All, Flag, Name, NodePort, kinds},
     reader::{at, list, list_not_empty, text, whole},
-    values::{checked, parsed, within, word},
+    selection::Selection,
+    values::{checked, parsed, within},
 };
 use crate::config::{
     address,
-    algorithm::Algorithm,
     list::List,
     model::ProxyProtocol,
     names,
@@ -25,21 +25,14 @@ section! {
     struct RawPool = "pool" {
         /// The network that the backends are on.
         required network: Name,
-        /// How a new flow gets its backend. `maglev`: by a hash of its addresses and ports; when a backend comes or
-        /// goes, few others change theirs. `round-robin`: one after the other. `least-connections`: of two backends at
-        /// random, the one with fewer flows for its weight. `source`: by the client's address alone, so that a client
-        /// stays with its backend. Weights hold with all.
-        optional balance: Balance = "maglev",
+        /// Keys that the parts of a cluster have, too.
+        optional selection: All<Selection>,
         /// `v2`: each connection to a backend begins, before the client's own bytes, with a header of the PROXY
         /// protocol: client, VIP, with `sni` the requested name, and a unique id `SNATIP:PORT-MILLISECONDS` for `lb
         /// who`, or that of a proxy in front. Backends must expect it, also from checks of their own port, whose header
         /// has no client. lb accepts these connections itself and hands them over to the data plane, also those of a
         /// service with `pool`. Not for udp listeners. `none`: no header, where the defaults have `v2`.
         optional proxy_protocol: Header = "none",
-        /// The most connections of each backend at a time: one that has as many gets no more, and where all have, a client
-        /// is refused (`backends_full`). Flows of UDP count, too; what other pools have at the same address and port does
-        /// not.
-        optional max_connections: Connections => "no limit",
         /// Keys that the parts of a cluster have, too.
         optional care: All<Care>,
         /// Backends: `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`), the long form, or a port of each node of a group, which
@@ -127,7 +120,6 @@ const NONE: &str = "none";
 kinds! {
     BackendName("name"): Option<At<String>> = checked(names::check_backend);
     NodeName("name"): Option<At<String>> = checked(names::check_node);
-    Balance("word"): Option<At<Algorithm>> = word(&Algorithm::ALL);
     Header("word"): Option<At<Option<ProxyProtocol>>> = proxy_protocol;
     AddressAndPort("`ADDRESS:PORT`"): Option<At<SocketAddr>> = parsed(address_and_port);
     Weight("number"): Option<At<u16>> = within(1..=MAX_WEIGHT);

@@ -19,6 +19,7 @@ mod robust;
 mod routes;
 mod rules;
 mod secrets;
+mod selection;
 mod services;
 mod shared;
 mod timeouts;

@@ -64,8 +64,14 @@ pub(super) fn validate(
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
-                balance: value_of(&named.value.keys.balance),
-                max_connections: named.value.keys.max_connections.as_ref().map(|at| at.value),
+                balance: value_of(&named.value.keys.selection.balance),
+                max_connections: named
+                    .value
+                    .keys
+                    .selection
+                    .max_connections
+                    .as_ref()
+                    .map(|at| at.value),
                 proxy_protocol: wants_header(&named.value).and_then(|at| at.value),
                 health: care.health,
                 drain_timeout: care.drain_timeout,

@@ -116,6 +116,15 @@ pub fn sacks_discarded(netns: &Netns) -> Result<u64> {
     column(&table, "TcpExt: ", "TCPSACKDiscard")
 }
 
+/// Segments whose checksum is wrong that the stack of `netns` has dropped.
+///
+/// # Errors
+///
+/// When it has no such counter.
+pub fn wrong_checksums(netns: &Netns) -> Result<u64> {
+    snmp(netns, "Tcp: ", "InCsumErrors")
+}
+
 /// A count of the kernel's stack.
 fn snmp(netns: &Netns, protocol: &str, name: &str) -> Result<u64> {
     column(&netns.run("cat /proc/net/snmp")?, protocol, name)

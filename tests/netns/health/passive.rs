@@ -6,16 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use lb_common::{addr::Mac, wire::header::SYN};
 use lb_tests::{
-    oracle::{links, raw_map::RawMap},
+    frames::{packet, raw::RawPort},
+    oracle::{links, observe, raw_map::RawMap},
     poll,
     product::{
         config::{Config, Keys},
         lb::Lb,
     },
     servers::echo::EchoServer,
-    topology::{ECHO, ECHO_NODE_PORT, Host, Topology},
+    topology::{ECHO, ECHO_NODE_PORT, Host, TENANT_NIC, Topology},
     traffic::{client, pace::Pace},
 };
 use lb_user::dataplane::pins::Pins;
@@ -40,6 +42,14 @@ const MAX_LOSS: Duration = Duration::from_secs(3);
 const SOURCES: u8 = 12;
 /// Until a backend that nothing checks is tried again, and has answered.
 const MAX_TRIAL: Duration = Duration::from_secs(20);
+/// SYNs of each address that no server answers, how long they are sent, and how soon each of them comes again.
+const FAKES: u16 = 8;
+const FAKED: Duration = Duration::from_secs(5);
+const REPEAT: Duration = Duration::from_millis(700);
+/// Where the checksum of TCP begins in a frame without tag and options.
+const CHECKSUM: usize = 50;
+/// A MAC that no station has: what is sent to the client's addresses there reaches no stack.
+const UNUSED: Mac = Mac::new([2, 0, 0, 0, 0x57, 9]);
 
 struct Site<'t> {
     topology: &'t Topology,
@@ -171,4 +181,53 @@ fn a_black_hole_that_nothing_checks_is_out_until_it_answers() -> Result<()> {
     ];
     assert_eq!(site.events()?, wanted);
     Ok(())
+}
+
+/// A client can make a SYN that no server answers, and repeat it. Of a backend that is checked the check says then that it
+/// answers: it keeps its share, and other clients notice nothing.
+#[privileged_test]
+fn faked_silence_takes_no_share_of_a_backend_that_is_checked() -> Result<()> {
+    let topology = Topology::poc()?;
+    let health =
+        json!({ "tcp": {}, "interval": "10s", "fast_interval": "1s", "fall": 2, "rise": 2 });
+    let site = Site::start(&topology, |pool| pool.set("health", health))?;
+    let port = RawPort::open(&topology.client().netns, "eth0")?;
+    let gateway = topology.mac(TENANT_NIC)?;
+
+    site.under_load(|| {
+        let start = Instant::now();
+        while start.elapsed() < FAKED {
+            fakes(gateway).try_for_each(|fake| port.send(&fake))?;
+            let repeat = Instant::now() + REPEAT;
+            while Instant::now() < repeat {
+                let serving = backends(&site.tables)?.len();
+                ensure!(serving == 4, "{serving} of four backends have a share");
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Ok(())
+    })?;
+
+    for backend in site.lb.backends()? {
+        ensure!(backend.syns.unanswered > 0, "{backend:?}");
+        assert_eq!(backend.state, "up");
+    }
+    for node in &topology.nodes {
+        ensure!(observe::wrong_checksums(&node.netns)? > 0, "{}", node.name);
+    }
+    assert_eq!(site.events()?, [""; 0]);
+    Ok(())
+}
+
+/// SYNs of all the client's addresses, whose checksums are wrong; each time the same ones.
+fn fakes(gateway: Mac) -> impl Iterator<Item = Vec<u8>> {
+    sources().flat_map(move |source| {
+        (0..FAKES).map(move |number| {
+            let from = SocketAddrV4::new(source, 1024 + number).to_string();
+            let syn = packet::tcp(&from, &ECHO.to_string(), SYN).between(UNUSED, gateway);
+            let mut frame = syn.bytes();
+            frame[CHECKSUM] ^= 0xff;
+            frame
+        })
+    })
 }

@@ -30,4 +30,6 @@
 ///   How backends answer SYNs, likewise; which backends a connection without an answer has had, where its entry has the
 ///   client's acknowledgment later. An older data plane leaves such a connection with the backend that it has then.
 ///   The most flows of a backend, in bytes of its record that were 0.
+///   The backends that clients have had, a map of its own; for how long, above the flags of a service, which an older data
+///   plane does not look at; the pool and the backends with a share behind the shares of a table.
 pub const ABI_VERSION: u32 = 6;

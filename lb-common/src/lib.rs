@@ -9,6 +9,7 @@
 
 pub mod abi;
 pub mod addr;
+pub mod affinity;
 pub mod arp;
 pub mod batch;
 pub mod client_hello;

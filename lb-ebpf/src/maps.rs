@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use lb_common::{
     addr::Be128,
-    contact,
+    affinity, contact,
     maps::{
         DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES,
         MAX_SNAT_ADDRESSES,
@@ -112,6 +112,9 @@ pub(crate) static BACKEND_FLOWS: Array<
     { DEFAULT_BACKENDS as usize },
     { BPF_F_MMAPABLE as usize },
 > = Array::new();
+/// Backends that clients have had, by `affinity::Place`.
+#[btf_map]
+pub(crate) static AFFINITIES: Array<u64, { affinity::ENTRIES as usize }> = Array::new();
 /// What the clients of each network have of each bank, by `quota::index`.
 #[btf_map]
 pub(crate) static QUOTAS: Array<Quota, { quota::ENTRIES as usize }, { BPF_F_MMAPABLE as usize }> =

@@ -1,5 +1,6 @@
 //! A new flow: lookup -> policy -> select -> allocate.
 
+mod affinity;
 pub(crate) mod policy;
 pub(crate) mod redispatch;
 mod select;
@@ -81,6 +82,9 @@ pub(crate) fn begin<I: IpVersion>(
     let udp = key.protocol == IpProto::Udp as u16;
     let to = NetworkRef::of(backend.network)?;
     let (entry, generation) = allocate::allocate(to, frame.ip, key, udp, &flow)?;
+    if service.source_timeout() != 0 {
+        affinity::lb_remember(entry.id);
+    }
     Ok(Opened {
         entry,
         generation,

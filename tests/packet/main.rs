@@ -11,6 +11,7 @@
 #[macro_use]
 extern crate lb_tests_attribute;
 
+mod affinity;
 mod answer;
 mod arp;
 mod balance;

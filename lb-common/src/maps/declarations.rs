@@ -21,7 +21,9 @@ use super::{
     snat::{PAGES_PER_ADDRESS, SnatPage},
     splice::Splice,
 };
-use crate::{addr::Be128, contact, rate::Rates, reject::v4::Answers, station, verdict::Counters};
+use crate::{
+    addr::Be128, affinity, contact, rate::Rates, reject::v4::Answers, station, verdict::Counters,
+};
 
 /// The type of a map, by the kernel's number (include/uapi/linux/bpf.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +86,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 37] = [
+pub const MAPS: [MapDeclaration; 38] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -141,7 +143,8 @@ pub const MAPS: [MapDeclaration; 37] = [
     array_of_maps("MAGLEV", Limited("1 + 2 × `pools`"))
         .holds(
             "pool id, or that and `limits.pools`",
-            "array of its size, that many backend ids, turns, and that many shares",
+            "array of its size, that many backend ids, turns, that many shares, the pool id, and how many backends and \
+             which have a share",
         )
         .used("user; the turns, XDP", XDP),
     array::<Backend>("BACKENDS", Limited("1 + `backends`"))
@@ -195,6 +198,12 @@ pub const MAPS: [MapDeclaration; 37] = [
     array::<u32>("BACKEND_FLOWS", Limited("1 + `backends`"))
         .mapped()
         .holds("backend id", "flows in full use")
+        .used(BOTH, BOTH),
+    array::<u64>("AFFINITIES", Fixed(affinity::ENTRIES))
+        .holds(
+            "network, 1024 sets of 4",
+            "the backend that a client of a pool with `source_timeout` has had last, and when",
+        )
         .used(BOTH, BOTH),
     array::<Quota>("QUOTAS", Fixed(quota::ENTRIES))
         .mapped()

@@ -43,7 +43,7 @@ pod_struct! {
         pub mark: u16,
         /// Rule set of its clients; 0 for every source that the network lets in.
         pub rules: u32,
-        /// The `SERVICE_` flags.
+        /// The `SERVICE_` flags; above them [`Service::source_timeout`].
         pub flags: u32,
         /// Most flows at a time; 0 for no limit of its own.
         pub budget: u32,
@@ -61,6 +61,22 @@ impl Service {
     #[inline(always)]
     pub const fn goes_by_load(&self) -> bool {
         self.flags & (SERVICE_ROUND_ROBIN | SERVICE_LEAST_CONNECTIONS) != 0
+    }
+
+    /// For how many seconds after its last new flow a client keeps the backend that it has had; 0: it goes by the hash
+    /// alone.
+    #[inline(always)]
+    pub const fn source_timeout(&self) -> u32 {
+        if self.goes_by_client() {
+            self.flags >> TIMEOUT_SHIFT
+        } else {
+            0
+        }
+    }
+
+    /// What its flags have for a timeout of so many seconds, 194 days at most.
+    pub const fn timeout_flags(seconds: u32) -> u32 {
+        seconds << TIMEOUT_SHIFT
     }
 
     /// Whether its flows go by the client's address alone.
@@ -82,10 +98,29 @@ pub const SERVICE_ROUND_ROBIN: u32 = 4;
 pub const SERVICE_LEAST_CONNECTIONS: u32 = 8;
 /// All flows of a client go to the same backend of its pool.
 pub const SERVICE_SOURCE: u32 = 16;
+/// The flags end, and the timeout begins.
+const TIMEOUT_SHIFT: u32 = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_timeout_stands_beside_the_flags() {
+        const MONTH: u32 = 30 * 24 * 60 * 60;
+        let service = |flags| Service {
+            flags,
+            ..Service::default()
+        };
+        let flags = SERVICE_REJECT | SERVICE_SOURCE;
+        for seconds in [0, 1, MONTH] {
+            let with = service(flags | Service::timeout_flags(seconds));
+            assert_eq!(with.source_timeout(), seconds);
+            assert!(with.goes_by_client() && !with.goes_by_load() && !with.is_of_cell());
+            let other = service(SERVICE_REJECT | Service::timeout_flags(seconds));
+            assert_eq!(other.source_timeout(), 0, "of another algorithm");
+        }
+    }
 
     #[test]
     fn keys_that_differ_in_one_field_have_other_marks() {

@@ -4,7 +4,7 @@
 
 use lb_common::{
     conntrack::FlowState,
-    maps::{network::Network, quota, service::Service, snat, usage},
+    maps::{backend::Backend, network::Network, quota, service::Service, snat, usage},
     verdict::DropReason,
 };
 
@@ -89,6 +89,14 @@ pub(crate) extern "C" fn lb_quota_is_spent(id: u32) -> u32 {
     };
     let (network, _) = entry.owners();
     u32::from(check_quota(network, bank_of(id)).is_err())
+}
+
+/// Whether a backend may have one more flow. Several CPUs that look at once may each find room for the last one, and
+/// flows that are half-open do not count: the limit is exceeded by as many as begin at once.
+#[inline(always)]
+pub(crate) fn has_room(id: u32, backend: &Backend) -> bool {
+    let most = u32::from(backend.max_flows);
+    most == 0 || usage::live(BACKEND_FLOWS.get(id).copied().unwrap_or(0)) < most
 }
 
 /// Counts a flow whose word this CPU has changed from `old` to `new`.

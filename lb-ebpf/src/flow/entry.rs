@@ -255,6 +255,14 @@ pub(crate) fn now() -> u32 {
     (ns >> TIME_SHIFT) as u32
 }
 
+/// Coarse monotonic time in seconds.
+#[inline(always)]
+pub(crate) fn now_seconds() -> u32 {
+    // SAFETY: the helper has no arguments and no preconditions (Linux 5.11).
+    let ns = unsafe { bpf_ktime_get_coarse_ns() };
+    (ns / 1_000_000_000) as u32
+}
+
 /// A flow as it was when its packet came.
 #[derive(Clone, Copy)]
 pub(crate) struct Hit {

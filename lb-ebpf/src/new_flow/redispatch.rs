@@ -9,7 +9,7 @@ use lb_common::{
     maps::{backend::Backend, event::REDISPATCHED},
 };
 
-use super::select;
+use super::{affinity, select};
 use crate::{
     flow::{backend_answers, entry::Entry, events, half_open},
     lookup,
@@ -102,5 +102,6 @@ fn redispatch(entry: &Entry, word: FlowState, id: u32, backend: &Backend) {
     let published = claimed.publish();
     if entry.swap(claimed, published) {
         events::began(entry, published);
+        affinity::lb_remember(entry.id);
     }
 }

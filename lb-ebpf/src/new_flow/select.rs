@@ -13,8 +13,9 @@ use lb_common::{
     verdict::DropReason,
 };
 
+use super::affinity;
 use crate::{
-    flow::atomic,
+    flow::{atomic, budget::has_room},
     maps::{BACKEND_FLOWS, BACKENDS, MAGLEV},
 };
 
@@ -29,6 +30,14 @@ pub(crate) fn select(
     service: &Service,
     key: &FlowKey,
 ) -> Result<(u32, &'static Backend), DropReason> {
+    let timeout = service.source_timeout();
+    if timeout != 0 {
+        let network = u32::from(key.network);
+        let id = affinity::lb_affine(service.pool, network, key.client.raw(), timeout);
+        if id != NONE {
+            return Ok((id, BACKENDS.get(id).ok_or(DropReason::RecordMissing)?));
+        }
+    }
     let table = MAGLEV.get(service.pool).ok_or(DropReason::NoBackend)?;
     let size = table.get(table::SIZE).copied().unwrap_or(0);
     let mut first = if service.goes_by_load() {
@@ -65,14 +74,6 @@ pub(crate) fn select(
         NONE => Err(DropReason::BackendsFull),
         id => Ok((id, BACKENDS.get(id).ok_or(DropReason::RecordMissing)?)),
     }
-}
-
-/// Whether a backend may have one more flow. Several CPUs that look at once may each find room for the last one, and
-/// flows that are half-open do not count: the limit is exceeded by as many as begin at once.
-#[inline(always)]
-fn has_room(id: u32, backend: &Backend) -> bool {
-    let most = u32::from(backend.max_flows);
-    most == 0 || usage::live(BACKEND_FLOWS.get(id).copied().unwrap_or(0)) < most
 }
 
 /// The id of a backend that has room, by the entries of this pool's table behind those from `first` that were tried; or

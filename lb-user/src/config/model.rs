@@ -208,6 +208,14 @@ pub struct Pool {
     /// How new flows are divided among them.
     #[serde(default, skip_serializing_if = "Algorithm::is_default")]
     pub balance: Algorithm,
+    /// How long after its last new flow a client keeps the backend that it has had; none: it goes by the hash alone. Only
+    /// with [`Algorithm::Source`].
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "duration::as_text_or_null"
+    )]
+    pub source_timeout: Option<Duration>,
     /// The most connections of each backend at a time; none: there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u16>,
@@ -228,6 +236,14 @@ pub struct Pool {
     pub min_up: u8,
     /// What the pool does below that.
     pub below_min_up: BelowMinUp,
+}
+
+impl Pool {
+    /// [`Self::source_timeout`] in whole seconds; 0 where there is none.
+    pub fn source_timeout_seconds(&self) -> u32 {
+        let timeout = self.source_timeout.unwrap_or_default();
+        u32::try_from(timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX >> 8)
+    }
 }
 
 /// What each connection to a backend begins with, before the client's own bytes.

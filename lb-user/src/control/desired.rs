@@ -340,7 +340,9 @@ impl Desired {
         // Of a shared VIP the process chooses.
         let target = service.target.pool().filter(|_| !is_of_cell);
         let target = target.and_then(|name| config.pool(name));
-        let balance = target.map_or(0, |pool| pool.balance.flag());
+        let balance = target.map_or(0, |pool| {
+            pool.balance.flag() | Service::timeout_flags(pool.source_timeout_seconds())
+        });
         let record = Service {
             pool,
             id,

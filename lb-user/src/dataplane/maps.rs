@@ -222,9 +222,10 @@ impl Maps {
     /// If the kernel refuses a map or its update: some tables may be replaced.
     pub fn set_maglev(&mut self, tables: &[(u32, &[u32])]) -> Result<()> {
         for some in tables.chunks(MAX_TABLES_AT_ONCE) {
-            let inners = some
-                .iter()
-                .map(|(pool, table)| Ok((*pool, maglev_map(table, self.turns(*pool)?)?)));
+            let inners = some.iter().map(|(number, table)| {
+                let pool = self.pool_of(*number);
+                Ok((*number, maglev_map(table, self.turns(*number)?, pool)?))
+            });
             let inners = inners.collect::<Result<Vec<_>>>()?;
             self.maglev.set_all(&inners).with_context(|| match some {
                 [(pool, _)] => format!("set the Maglev table of pool {pool}"),
@@ -232,6 +233,13 @@ impl Maps {
             })?;
         }
         Ok(())
+    }
+
+    /// The id of the pool that the table with this number is of.
+    fn pool_of(&self, number: u32) -> u32 {
+        let second = self.second_tables();
+        let first = second.and_then(|pools| number.checked_sub(pools));
+        first.filter(|id| *id > 0).unwrap_or(number)
     }
 
     /// How many turns flows have taken of the table of a pool: its successor goes on, because one that is often replaced
@@ -249,7 +257,8 @@ impl Maps {
     }
 
     /// The Maglev table of a pool, or `None` if it never had one. One that another process has made has the entry 0,
-    /// the id of no backend: it equals no other table, and is not empty.
+    /// the id of no backend: it equals no other table, and is not empty. So does, behind its own, one that an earlier version
+    /// has made, which lacks what stands at the end of others.
     ///
     /// # Errors
     ///
@@ -261,7 +270,11 @@ impl Maps {
             Inner::Open(table) => {
                 let size = table.get(&table::SIZE, 0)?;
                 let ids = (0..size).map(|slot| table.get(&table::id(slot), 0));
-                Some(ids.collect::<Result<_, _>>()?)
+                let mut ids = ids.collect::<Result<Vec<_>, _>>()?;
+                if table.len() <= table::backends(size) {
+                    ids.push(0);
+                }
+                Some(ids)
             }
         })
     }
@@ -516,18 +529,22 @@ impl Maps {
 }
 
 /// A Maglev table as an inner map, as [`table`] has it.
-fn maglev_map(ids: &[u32], turns: u32) -> Result<Array<MapData, u32>> {
+fn maglev_map(ids: &[u32], turns: u32, pool: u32) -> Result<Array<MapData, u32>> {
     let size = u32::try_from(ids.len()).context("a Maglev table has less than 2^32 entries")?;
     let mut shares = BTreeMap::<u32, u32>::new();
     for id in ids {
         *shares.entry(*id).or_default() += 1;
     }
-    let inner = Array::<MapData, u32>::create(table::values(size), BPF_F_INNER_MAP)?;
-    let keys: Vec<u32> = (0..table::values(size)).collect();
+    let backends = u32::try_from(shares.len()).context("no more backends than entries")?;
+    let count = table::values(size, backends);
+    let inner = Array::<MapData, u32>::create(count, BPF_F_INNER_MAP)?;
+    let keys: Vec<u32> = (0..count).collect();
     let values: Vec<u32> = iter::once(size)
         .chain(ids.iter().copied())
         .chain(iter::once(turns))
         .chain(ids.iter().map(|id| shares[id]))
+        .chain([pool, backends])
+        .chain(shares.keys().copied())
         .collect();
     batch::update(&inner, &keys, &values)?;
     Ok(inner)

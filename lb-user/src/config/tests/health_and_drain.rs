@@ -82,7 +82,7 @@ fn defaults_are_for_pools_that_do_not_say_otherwise() {
         &[(12, &list)],
         13,
         "defaults.pool.backends",
-        "unknown key; expected one of network, balance, max_connections, proxy_protocol, health, drain_timeout, slow_start, min_up, \
+        "unknown key; expected one of network, balance, source_timeout, max_connections, proxy_protocol, health, drain_timeout, slow_start, min_up, \
          below_min_up",
     );
 }

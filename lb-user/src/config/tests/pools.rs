@@ -32,6 +32,31 @@ fn a_pool_needs_its_network_and_a_known_balance() {
 }
 
 #[test]
+fn clients_stay_for_a_time_with_the_algorithm_that_has_them_stay() {
+    let with = |keys: &str| format!("    network: mgmt\n    {keys}");
+    for (text, seconds) in [("1s", 1), ("1s1ms", 2), ("30d", 30 * 24 * 60 * 60)] {
+        let config = accepted(&[(
+            7,
+            &with(&format!("balance: source\n    source_timeout: {text}")),
+        )]);
+        assert_eq!(config.pools[0].source_timeout_seconds(), seconds);
+    }
+    let config = accepted(&[(7, &with("balance: source"))]);
+    assert_eq!(config.pools[0].source_timeout, None);
+    assert_eq!(config.pools[0].source_timeout_seconds(), 0);
+    let key = "pools.kas-a.source_timeout";
+    for text in ["0s", "999ms", "30d1s"] {
+        let keys = with(&format!("source_timeout: {text}\n    balance: source"));
+        let words = format!("found \"{text}\", expected 1s to 30d");
+        refused_at(&[(7, &keys)], 8, key, &words);
+    }
+    let words = "only a pool with `balance: source` has clients that stay with a backend";
+    refused_at(&[(7, &with("source_timeout: 1h"))], 8, key, words);
+    let keys = with("balance: least-connections\n    source_timeout: 1h");
+    refused_at(&[(7, &keys)], 9, key, words);
+}
+
+#[test]
 fn a_limit_of_each_backend_is_a_number_that_a_record_has_room_for() {
     let with = |number: &str| format!("    network: mgmt\n    max_connections: {number}");
     for number in [1, 65_535] {

@@ -16,7 +16,7 @@ fn the_parts_of_a_cluster_say_how_their_backends_are_chosen() {
         ),
         (
             16,
-            "apps: { vip: 192.168.203.112, nodes: workers, https: 30190, http: 30282, balance: source } }",
+            "apps: { vip: 192.168.203.112, nodes: workers, https: 30190, http: 30282, balance: source, source_timeout: 1h } }",
         ),
     ]);
     let found = |name: &str| {
@@ -30,13 +30,18 @@ fn the_parts_of_a_cluster_say_how_their_backends_are_chosen() {
     }
     for name in ["a-apps-https", "a-apps-http"] {
         assert_eq!(found(name), (Algorithm::Source, None));
+        assert_eq!(config.pool(name).unwrap().source_timeout_seconds(), 3600);
     }
 }
 
 #[test]
 fn what_is_published_as_route_has_the_backends_of_its_routes() {
     let words = "a component with publish: Route has the backends of routes; leave this key out";
-    for (key, value) in [("balance", "source"), ("max_connections", "9")] {
+    for (key, value) in [
+        ("balance", "source"),
+        ("source_timeout", "1h"),
+        ("max_connections", "9"),
+    ] {
         let oauth = format!("oauth: {{ publish: Route, vip: 192.168.203.111, {key}: {value} }},");
         clusters::refused(&[(12, &oauth)], &format!("clusters.a.oauth.{key}"), words);
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, hash_map},
     net::{IpAddr, SocketAddr},
+    time::Duration,
 };
 
 use super::{
@@ -12,6 +13,7 @@ use super::{
 };
 use crate::config::{
     address::family,
+    algorithm::Algorithm,
     authorities::Library,
     list::{List, Named},
     model::{Backend, Pool, ProxyProtocol},
@@ -65,6 +67,7 @@ pub(super) fn validate(
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
                 balance: value_of(&named.value.keys.selection.balance),
+                source_timeout: source_timeout(named, findings),
                 max_connections: named
                     .value
                     .keys
@@ -82,6 +85,19 @@ pub(super) fn validate(
         }
     }
     pools
+}
+
+/// With another algorithm a client has no backend of its own.
+fn source_timeout(named: &Named<LiteralPool>, findings: &mut Findings) -> Option<Duration> {
+    let keys = &named.value.keys.selection;
+    let timeout = keys.source_timeout.as_ref()?;
+    let balance: Algorithm = value_of(&keys.balance);
+    if balance != Algorithm::Source {
+        let words = "only a pool with `balance: source` has clients that stay with a backend; expected that, or no \
+                     source_timeout";
+        findings.add(named.blame(&timeout.place), words.to_owned());
+    }
+    Some(timeout.value)
 }
 
 /// Where a pool says that its backends want a header.

@@ -36,6 +36,7 @@ use crate::{
         running::{Residents, Running, SharedVips},
     },
     dataplane::{
+        affinities::Affinities,
         attach::{Held, Mode, NewLink},
         flows::UsageTable,
         maps::Maps,
@@ -293,7 +294,11 @@ impl<'a> Found<'a> {
         checks.set(&config, &ids, |backend| current.serves(backend));
         let flows = UsageTable::open(&pins.maps())?;
         let accounts = Accounts {
-            legs: Legs::beside(Some(flows), reporter.clone()),
+            legs: Legs::beside(
+                Some(flows),
+                Affinities::open(&pins.maps())?,
+                reporter.clone(),
+            ),
             counts: Counts::default(),
             shares: Shares::default(),
         };

@@ -2,6 +2,7 @@
 //!
 //! Only this module knows aya.
 
+pub mod affinities;
 pub mod attach;
 pub mod backend_answers;
 mod batch;

@@ -3,7 +3,6 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use lb_common::maglev;
 use tokio::net::TcpStream;
 
 use super::{
@@ -62,7 +61,7 @@ async fn connect(
     shared: &Context,
 ) -> Result<Connected, NoBackend> {
     let key = addresses.key(service);
-    let by = ChosenBy::flow(maglev::hash(&key), (*addresses.client.ip()).into());
+    let by = ChosenBy::flow(&key, (*addresses.client.ip()).into());
     let candidates = Candidates::of(pool, by, shared)?;
     let reached = candidates.connect(&key, service, None, Offer::of(client), shared);
     let reached = reached.await?;

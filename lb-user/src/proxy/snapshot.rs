@@ -254,7 +254,11 @@ impl ProxyConfig {
             pool.proxy_protocol,
         )
         .balanced(pool.balance)
-        .limited(pool.max_connections.map(u32::from));
+        .limited(pool.max_connections.map(u32::from))
+        .remembering(
+            ids.get(Kind::Pool, &pool.name).unwrap_or_default(),
+            pool.source_timeout_seconds(),
+        );
         self.pools.insert(pool.name.clone(), Arc::new(pooled));
     }
 }

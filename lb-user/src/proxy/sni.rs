@@ -2,10 +2,7 @@
 
 use std::{io, rc::Rc, sync::Arc};
 
-use lb_common::{
-    client_hello::{self, Hello, HelloRefusal, Reached, Reading},
-    maglev,
-};
+use lb_common::client_hello::{self, Hello, HelloRefusal, Reached, Reading};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use super::{
@@ -190,7 +187,7 @@ async fn connect(
     let key = addresses.key(service);
     let announced_client = announced.endpoints.map(|ends| ends.source.ip());
     let from = announced_client.unwrap_or_else(|| (*addresses.client.ip()).into());
-    let by = ChosenBy::flow(maglev::hash(&key), from);
+    let by = ChosenBy::flow(&key, from);
     let candidates = Candidates::of(pool, by, shared)?;
     let name = hello.name.map(|name| name.to_string());
     let reached = candidates.connect(&key, service, name, Offer::of(client), shared);

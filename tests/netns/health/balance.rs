@@ -60,7 +60,7 @@ fn config(nodes: &[Host]) -> Config {
 }
 
 /// How many of so many connections of `client` reach each node, by the nodes' own words.
-fn reached(
+pub(super) fn reached(
     client: &Host,
     from: Option<Ipv4Addr>,
     to: SocketAddrV4,

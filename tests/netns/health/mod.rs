@@ -13,6 +13,7 @@ mod redispatch;
 mod reselect;
 mod service_down;
 mod silent;
+mod stays;
 mod sweep;
 pub(crate) mod verdicts;
 mod weights;

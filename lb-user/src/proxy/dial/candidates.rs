@@ -10,9 +10,16 @@ use std::{
     },
 };
 
-use lb_common::{maglev, maps::usage};
+use lb_common::{
+    addr::Be32,
+    maglev,
+    maps::{flow::FlowKey, usage},
+};
 
-use crate::config::{Algorithm, ProxyProtocol};
+use crate::{
+    config::{Algorithm, ProxyProtocol},
+    dataplane::affinities::AffineClient,
+};
 
 /// What a client has that its backend is chosen by.
 #[derive(Clone, Copy, Debug)]
@@ -25,18 +32,30 @@ pub(crate) enum ChosenBy {
         flow: u32,
         /// That of its address alone.
         client: u32,
+        /// What the backend that it has had is remembered by.
+        affine: AffineClient,
     },
 }
 
 impl ChosenBy {
-    /// For a flow with this hash, of the client with this address.
-    pub(crate) fn flow(flow: u32, client: IpAddr) -> Self {
-        let client = match client {
-            IpAddr::V4(client) => maglev::hash_of_client(client.into()),
+    /// For the flow with this key, of the client with this address.
+    pub(crate) fn flow(key: &FlowKey, client: IpAddr) -> Self {
+        let (client, address) = match client {
+            IpAddr::V4(client) => (maglev::hash_of_client(client.into()), client.into()),
             // A proxy in front may have clients of IPv6.
-            IpAddr::V6(client) => maglev::hash_of_name(&client.to_string()),
+            IpAddr::V6(client) => {
+                let hash = maglev::hash_of_name(&client.to_string());
+                (hash, Be32::new(hash))
+            }
         };
-        Self::Flow { flow, client }
+        Self::Flow {
+            flow: maglev::hash(key),
+            client,
+            affine: AffineClient {
+                network: key.network,
+                address,
+            },
+        }
     }
 }
 
@@ -59,6 +78,10 @@ pub struct ProxyPool {
     balance: Algorithm,
     /// The most connections of each backend.
     max_connections: Option<u32>,
+    /// Its id.
+    id: u32,
+    /// For how many seconds a client keeps the backend that it has had; 0: it goes by the hash alone.
+    source_timeout: u32,
     /// How many turns clients have taken.
     turns: Arc<AtomicU32>,
 }
@@ -87,6 +110,8 @@ impl ProxyPool {
             serving,
             balance: Algorithm::default(),
             max_connections: None,
+            id: 0,
+            source_timeout: 0,
             turns: Arc::default(),
         }
     }
@@ -102,6 +127,31 @@ impl ProxyPool {
             max_connections,
             ..self
         }
+    }
+
+    /// The same with the id of the pool, and how many seconds a client keeps the backend that it has had; 0 for none.
+    pub(crate) fn remembering(self, id: u32, source_timeout: u32) -> Self {
+        Self {
+            id,
+            source_timeout,
+            ..self
+        }
+    }
+
+    /// The client that stays with the backend that it has had, the pool's id, and for how many seconds; none where
+    /// clients are not remembered.
+    pub(crate) fn remembers(&self, by: ChosenBy) -> Option<(AffineClient, u32, u32)> {
+        match by {
+            ChosenBy::Flow { affine, .. } if self.source_timeout != 0 => {
+                Some((affine, self.id, self.source_timeout))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether this backend has a share.
+    pub(crate) fn serves(&self, backend: u32) -> bool {
+        self.shares.contains_key(&backend)
     }
 
     /// The most connections that each backend may have.
@@ -130,7 +180,7 @@ impl ProxyPool {
         let size = u32::try_from(self.table.len()).unwrap_or(u32::MAX);
         let (flow, client) = match by {
             ChosenBy::Name(hash) => return maglev::index(hash, size),
-            ChosenBy::Flow { flow, client } => (flow, client),
+            ChosenBy::Flow { flow, client, .. } => (flow, client),
         };
         match self.balance {
             Algorithm::Maglev => maglev::index(flow, size),
@@ -158,16 +208,20 @@ impl ProxyPool {
         }
     }
 
-    /// The backends from this entry on, in the order in which they are to be tried: the one that XDP would send a
-    /// flow of the entry to, then the others. None: no backend serves the pool.
-    pub(crate) fn choose(&self, first: u32) -> impl Iterator<Item = (u32, SocketAddrV4)> {
+    /// The backends in the order in which they are to be tried: the one that the client has `kept`, then from this entry
+    /// on the one that XDP would send a flow of the entry to, then the others. None: no backend serves the pool.
+    pub(crate) fn choose(
+        &self,
+        kept: Option<u32>,
+        first: u32,
+    ) -> impl Iterator<Item = (u32, SocketAddrV4)> {
         let (before, from) = self
             .table
             .split_at_checked(usize::try_from(first).unwrap_or_default())
             .unwrap_or_default();
         let mut others = self.backends.clone();
-        let order = from.iter().chain(before);
-        let order = order.filter_map(move |id| Some((*id, others.remove(id)?)));
+        let order = kept.into_iter().chain(from.iter().chain(before).copied());
+        let order = order.filter_map(move |id| Some((id, others.remove(&id)?)));
         // Behind the last one the table has no other.
         order.take(self.serving)
     }
@@ -183,7 +237,7 @@ fn random(size: u32) -> u32 {
 mod tests {
     use std::{collections::BTreeSet, net::Ipv4Addr};
 
-    use lb_common::{addr::Be16, maglev::TableMember, maps::flow::FlowKey};
+    use lb_common::{addr::Be16, maglev::TableMember};
 
     use super::*;
 
@@ -204,25 +258,29 @@ mod tests {
         ProxyPool::new("mgmt".to_owned(), 2, table, backends.collect(), None)
     }
 
-    fn hash(port: u16) -> u32 {
-        maglev::hash(&FlowKey {
+    fn key(port: u16) -> FlowKey {
+        FlowKey {
             client_port: Be16::new(port),
             ..FlowKey::default()
-        })
+        }
+    }
+
+    fn hash(port: u16) -> u32 {
+        maglev::hash(&key(port))
     }
 
     fn begin(pool: &ProxyPool, port: u16) -> u32 {
         let client = Ipv4Addr::new(10, 9, 0, 1).into();
-        pool.first(ChosenBy::flow(hash(port), client), |_| 0)
+        pool.first(ChosenBy::flow(&key(port), client), |_| 0)
     }
 
     /// How often each backend is the first of 3000 clients' ports; `flows` by backend.
     fn firsts(pool: &ProxyPool, flows: &BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
         let mut counts = BTreeMap::new();
         for port in 0..3000 {
-            let by = ChosenBy::flow(hash(port), Ipv4Addr::new(10, 9, 0, 1).into());
+            let by = ChosenBy::flow(&key(port), Ipv4Addr::new(10, 9, 0, 1).into());
             let first = pool.first(by, |id| flows.get(&id).copied().unwrap_or(0));
-            let (id, _) = pool.choose(first).next().unwrap();
+            let (id, _) = pool.choose(None, first).next().unwrap();
             *counts.entry(id).or_default() += 1;
         }
         counts
@@ -236,7 +294,10 @@ mod tests {
             firsts(&one, &BTreeMap::new()),
             BTreeMap::from([(1, 1000), (2, 1000), (3, 1000)])
         );
-        one.first(ChosenBy::flow(0, Ipv4Addr::LOCALHOST.into()), |_| 0);
+        one.first(
+            ChosenBy::flow(&FlowKey::default(), Ipv4Addr::LOCALHOST.into()),
+            |_| 0,
+        );
         let mut next = pool(&[1, 2, 3]).balanced(Algorithm::RoundRobin);
         next.table = vec![1, 2, 3];
         next.take_turns(&one);
@@ -248,8 +309,8 @@ mod tests {
         let pool = pool(&[1, 2, 3, 4]).balanced(Algorithm::Source);
         assert_eq!(firsts(&pool, &BTreeMap::new()).len(), 1);
         let others = (0..200).map(|host| {
-            let by = ChosenBy::flow(0, Ipv4Addr::new(10, 9, 0, host).into());
-            pool.choose(pool.first(by, |_| 0)).next().unwrap().0
+            let by = ChosenBy::flow(&FlowKey::default(), Ipv4Addr::new(10, 9, 0, host).into());
+            pool.choose(None, pool.first(by, |_| 0)).next().unwrap().0
         });
         assert_eq!(others.collect::<BTreeSet<_>>().len(), 4);
     }
@@ -273,6 +334,21 @@ mod tests {
     }
 
     #[test]
+    fn the_backend_that_a_client_has_kept_is_the_first_one_and_the_others_follow() {
+        let pool = pool(&[1, 2, 3]);
+        for port in 0..100 {
+            let first = begin(&pool, port);
+            let usual: Vec<u32> = pool.choose(None, first).map(|(id, _)| id).collect();
+            for kept in 1..=3 {
+                let chosen: Vec<u32> = pool.choose(Some(kept), first).map(|(id, _)| id).collect();
+                let others = usual.iter().copied().filter(|id| *id != kept);
+                assert_eq!(chosen, [kept].into_iter().chain(others).collect::<Vec<_>>());
+            }
+        }
+        assert!(pool.serves(3) && !pool.serves(4));
+    }
+
+    #[test]
     fn a_name_comes_before_the_algorithm() {
         let pool = pool(&[1, 2]).balanced(Algorithm::RoundRobin);
         let first = || pool.first(ChosenBy::Name(7 << 29), |_| 0);
@@ -283,7 +359,7 @@ mod tests {
     fn the_first_is_the_one_of_xdp_and_the_others_differ() {
         let pool = pool(&[1, 2, 3, 4]);
         for port in 0..1000 {
-            let chosen: Vec<_> = pool.choose(begin(&pool, port)).collect();
+            let chosen: Vec<_> = pool.choose(None, begin(&pool, port)).collect();
             let size = u32::try_from(pool.table.len()).unwrap();
             let index = maglev::index(hash(port), size);
             assert_eq!(chosen[0].0, pool.table[usize::try_from(index).unwrap()]);
@@ -297,7 +373,8 @@ mod tests {
     #[test]
     fn who_does_not_serve_is_not_tried() {
         for port in 0..100 {
-            let chosen = |pool: ProxyPool| pool.choose(begin(&pool, port)).collect::<Vec<_>>();
+            let chosen =
+                |pool: ProxyPool| pool.choose(None, begin(&pool, port)).collect::<Vec<_>>();
             assert_eq!(chosen(pool(&[3])), [(3, address(3))]);
             assert_eq!(chosen(pool(&[])), []);
             let ProxyPool { table, .. } = pool(&[1]);

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     config::ProxyProtocol,
+    dataplane::affinities::AffineClient,
     proxy::{
         accept::Context,
         connections::{Guard, NewLeg, NotBegun},
@@ -167,6 +168,10 @@ pub(crate) struct Candidates {
     pool: Arc<ProxyPool>,
     /// The entry of its table that the client begins with.
     first: u32,
+    /// The backend that the client has had, if it keeps that.
+    kept: Option<u32>,
+    /// The client that is remembered with the backend that it gets, and the id of the pool.
+    remembers: Option<(AffineClient, u32)>,
     /// [`Legs::cuts`](crate::proxy::Legs::cuts) when they were chosen.
     cuts: u64,
 }
@@ -177,10 +182,17 @@ impl Candidates {
         let cuts = shared.legs.cuts();
         let setup = shared.setup.borrow();
         let pool = setup.pools.get(name).ok_or(NoBackend::NoneServes)?;
+        let remembers = pool.remembers(by);
+        let kept = remembers.and_then(|(client, id, timeout)| {
+            let had = shared.legs.backend_of(client, id, timeout);
+            had.filter(|backend| pool.serves(*backend))
+        });
         let candidates = Self {
             name: name.to_owned(),
             pool: Arc::clone(pool),
             first: pool.first(by, |backend| shared.legs.live(backend)),
+            kept,
+            remembers: remembers.map(|(client, id, _)| (client, id)),
             cuts,
         };
         let first = candidates.backends().next();
@@ -190,7 +202,7 @@ impl Candidates {
 
     /// Ids and addresses, in the order in which they are tried.
     pub(crate) fn backends(&self) -> impl Iterator<Item = (u32, SocketAddrV4)> {
-        self.pool.choose(self.first)
+        self.pool.choose(self.kept, self.first)
     }
 
     /// Opens a connection to the first that answers, for a client that requests `name`.
@@ -261,6 +273,9 @@ impl Candidates {
             };
             match shared.legs.begin(new, self.cuts) {
                 Ok(guard) => {
+                    if let Some((client, pool)) = self.remembers {
+                        shared.legs.note_backend(client, pool, id);
+                    }
                     return Ok(BackendConnection {
                         backend,
                         guard: guard.with([descriptor].into_iter().chain(port).collect()),

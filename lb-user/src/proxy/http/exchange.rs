@@ -130,8 +130,8 @@ async fn answer(
     let by = match (http.balance, &name) {
         (Balance::Host, Some(name)) => ChosenBy::Name(maglev::hash_of_name(name)),
         (Balance::Host | Balance::Client, _) => {
-            let hash = maglev::hash(&talk.addresses.key(service));
-            ChosenBy::flow(hash, (*talk.addresses.client.ip()).into())
+            let key = talk.addresses.key(service);
+            ChosenBy::flow(&key, (*talk.addresses.client.ip()).into())
         }
     };
     let client = PoolClient {

@@ -8,6 +8,7 @@ use tokio::{
 
 use super::*;
 use crate::{
+    dataplane::affinities::Affinities,
     flows::log,
     proxy::{
         Counts, Legs, Listeners, ProxyConfig,
@@ -49,7 +50,7 @@ impl Site {
         let backends: BTreeMap<u32, SocketAddrV4> = (1..=COUNT).map(|id| (id, at(id))).collect();
         let table = backends.keys().copied().cycle().take(509).collect();
         let pool = ProxyPool::new(NETWORK.to_owned(), 3, table, backends, None);
-        let pool = pool.limited(max_connections);
+        let pool = pool.limited(max_connections).remembering(1, 60);
         let (sender, setup) = watch::channel(Arc::new(ProxyConfig {
             pools: [(POOL.to_owned(), Arc::new(pool))].into(),
             ..ProxyConfig::default()
@@ -83,7 +84,7 @@ impl Site {
         let shared = Context {
             setup,
             dialers: Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into())),
-            legs: Legs::new(reporter),
+            legs: Legs::beside(None, Some(Affinities::anonymous()), reporter),
             counts: Counts::default(),
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
@@ -196,5 +197,35 @@ fn who_is_going_to_be_copied_takes_no_port_of_a_flow() {
         let alike: Vec<SocketAddrV4> = (COUNT / 2 + 1..=COUNT).map(at).collect();
         assert_eq!(lent, alike);
         assert_eq!(site.asked.borrow().len(), 10);
+    });
+}
+
+/// The first one that a client has reached is the first one that is tried for its next connection, and for no other client's.
+#[test]
+fn a_client_stays_with_the_backend_that_it_has_reached() {
+    run(async {
+        let key = |network, port| FlowKey {
+            client_port: Be16::new(port),
+            network,
+            ..FlowKey::default()
+        };
+        let site = Site::start(Some(3)).await;
+        let candidates = |key: FlowKey, host| {
+            let by = ChosenBy::flow(&key, Ipv4Addr::new(10, 9, 0, host).into());
+            Candidates::of(POOL, by, &site.shared).unwrap()
+        };
+        let first = |key, host| candidates(key, host).backends().next().unwrap().0;
+        let others = (1..100).find(|port| first(key(7, *port), 1) != 3);
+        let port = others.expect("a port whose hash leads to another one");
+        let usual = first(key(7, port), 1);
+        assert_eq!(site.connect(candidates(key(7, port), 1)).await, Ok(3));
+        assert_eq!(first(key(7, port), 1), 3);
+        assert_eq!(first(key(8, port), 1), usual, "of another network");
+        assert_eq!(first(key(7, port), 2), usual, "of another address");
+        let all: Vec<u32> = candidates(key(7, port), 1)
+            .backends()
+            .map(|(id, _)| id)
+            .collect();
+        assert_eq!(all.len(), 10, "the others follow");
     });
 }

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, ErrorKind},
+    sync::Arc,
 };
 
 use anyhow::{Result, ensure};
@@ -294,11 +295,8 @@ impl<'a> Found<'a> {
         checks.set(&config, &ids, |backend| current.serves(backend));
         let flows = UsageTable::open(&pins.maps())?;
         let accounts = Accounts {
-            legs: Legs::beside(
-                Some(flows),
-                Affinities::open(&pins.maps())?,
-                reporter.clone(),
-            ),
+            legs: Legs::beside(Some(flows), reporter.clone()),
+            affinities: Affinities::open(&pins.maps())?.map(Arc::new),
             counts: Counts::default(),
             shares: Shares::default(),
         };

@@ -41,6 +41,7 @@ use super::{
     },
 };
 use crate::{
+    dataplane::affinities::Affinities,
     network::{cell_thread, neighbour::Side},
     system::{panics::spawn_connection, systemd::ListenerKey},
 };
@@ -64,6 +65,8 @@ pub struct Acceptors {
 pub struct Accounts {
     /// Those that have a backend.
     pub legs: Legs,
+    /// The backends that clients have had; none with a data plane that does not remember them.
+    pub affinities: Option<Arc<Affinities>>,
     /// How many there were, by service and outcome.
     pub counts: Counts,
     /// What each network may have of them.
@@ -110,6 +113,7 @@ impl Acceptors {
                 setup: follow.clone(),
                 dialers: dialers.clone(),
                 legs: accounts.legs.clone(),
+                affinities: accounts.affinities.clone(),
                 counts: accounts.counts.clone(),
                 shares: accounts.shares.clone(),
                 descriptors: descriptors.clone(),
@@ -202,6 +206,7 @@ struct AcceptorWork {
     setup: watch::Receiver<Arc<ProxyConfig>>,
     dialers: Dialers,
     legs: Legs,
+    affinities: Option<Arc<Affinities>>,
     counts: Counts,
     listeners: Listeners,
     pending: NetworkAdmission,
@@ -228,6 +233,7 @@ pub(crate) struct Context {
     pub(super) setup: watch::Receiver<Arc<ProxyConfig>>,
     pub(super) dialers: Dialers,
     pub(super) legs: Legs,
+    pub(super) affinities: Option<Arc<Affinities>>,
     pub(super) counts: Counts,
     pub(super) listeners: Listeners,
     /// Clients that have no backend yet.
@@ -256,6 +262,7 @@ async fn serve(work: AcceptorWork, side: &Side, asked: mpsc::UnboundedReceiver<D
         mut setup,
         dialers,
         legs,
+        affinities,
         counts,
         listeners,
         pending,
@@ -283,6 +290,7 @@ async fn serve(work: AcceptorWork, side: &Side, asked: mpsc::UnboundedReceiver<D
         setup: setup.clone(),
         dialers,
         legs,
+        affinities,
         counts,
         listeners,
         pending,

@@ -30,7 +30,6 @@ use super::{fair_share::TakenShare, snapshot::ProxyService};
 use crate::{
     api::{Filter, FlowLine},
     dataplane::{
-        affinities::{AffineClient, Affinities},
         flows::{UsageTable, coarse_now},
         peers::peer,
     },
@@ -59,8 +58,6 @@ struct SharedLegs {
     reporter: Reporter,
     /// Flows that are in use, of which some were legs.
     flows: Option<UsageTable>,
-    /// The backends that clients have had.
-    affinities: Option<Affinities>,
 }
 
 /// How many flows of the data plane a service and its network have.
@@ -149,22 +146,16 @@ pub struct NewLeg<'s> {
 impl Legs {
     /// None so far; `reporter` has those that are carried and those that end.
     pub fn new(reporter: Reporter) -> Self {
-        Self::beside(None, None, reporter)
+        Self::beside(None, reporter)
     }
 
-    /// The same, where connections that were legs are among these `flows`, and clients have had the backends of these
-    /// `affinities`.
-    pub fn beside(
-        flows: Option<UsageTable>,
-        affinities: Option<Affinities>,
-        reporter: Reporter,
-    ) -> Self {
+    /// The same, where connections that were legs are among these `flows`.
+    pub fn beside(flows: Option<UsageTable>, reporter: Reporter) -> Self {
         let known = Mutex::default();
         Self(Arc::new(SharedLegs {
             known,
             reporter,
             flows,
-            affinities,
         }))
     }
 
@@ -211,19 +202,6 @@ impl Legs {
         let flows = self.0.flows.as_ref();
         let flows = flows.and_then(|flows| flows.backends().get(backend));
         usage::live(flows.unwrap_or_default())
-    }
-
-    /// The id of the backend that a client has had last of the pool with this id, up to `timeout` seconds ago.
-    pub(crate) fn backend_of(&self, client: AffineClient, pool: u32, timeout: u32) -> Option<u32> {
-        let affinities = self.0.affinities.as_ref()?;
-        affinities.backend(client, pool, timeout)
-    }
-
-    /// Notes the backend of a client.
-    pub(crate) fn note_backend(&self, client: AffineClient, pool: u32, backend: u32) {
-        if let Some(affinities) = &self.0.affinities {
-            affinities.note(client, pool, backend);
-        }
     }
 
     /// How often legs have been cut so far.
@@ -740,7 +718,7 @@ pub(super) mod tests {
         table.backends().add(7, 1);
         table.backends().add(8, -1);
         let (reporter, _reports) = log::channel();
-        let legs = Legs::beside(Some(table), None, reporter);
+        let legs = Legs::beside(Some(table), reporter);
         let (service, key) = (snapshot::tests::service(None, None), key(1));
         let begin = |backend| {
             let new = NewLeg {
@@ -766,7 +744,7 @@ pub(super) mod tests {
         table.quotas().set_most(index, 2).unwrap();
         table.quotas().add(index, 1);
         let (reporter, _reports) = log::channel();
-        let legs = Legs::beside(Some(table), None, reporter);
+        let legs = Legs::beside(Some(table), reporter);
         let (service, key) = (snapshot::tests::service(None, None), key(1));
         let begin = || {
             let new = NewLeg {

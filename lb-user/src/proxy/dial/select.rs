@@ -184,7 +184,7 @@ impl Candidates {
         let pool = setup.pools.get(name).ok_or(NoBackend::NoneServes)?;
         let remembers = pool.remembers(by);
         let kept = remembers.and_then(|(client, id, timeout)| {
-            let had = shared.legs.backend_of(client, id, timeout);
+            let had = shared.affinities.as_ref()?.backend(client, id, timeout);
             had.filter(|backend| pool.serves(*backend))
         });
         let candidates = Self {
@@ -273,8 +273,10 @@ impl Candidates {
             };
             match shared.legs.begin(new, self.cuts) {
                 Ok(guard) => {
-                    if let Some((client, pool)) = self.remembers {
-                        shared.legs.note_backend(client, pool, id);
+                    if let (Some(affinities), Some((client, pool))) =
+                        (&shared.affinities, self.remembers)
+                    {
+                        affinities.note(client, pool, id);
                     }
                     return Ok(BackendConnection {
                         backend,

@@ -84,7 +84,8 @@ impl Site {
         let shared = Context {
             setup,
             dialers: Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into())),
-            legs: Legs::beside(None, Some(Affinities::anonymous()), reporter),
+            legs: Legs::new(reporter),
+            affinities: Some(Arc::new(Affinities::anonymous())),
             counts: Counts::default(),
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),

@@ -234,6 +234,7 @@ impl Site {
             setup,
             dialers: dialers(),
             legs: Legs::new(reporter),
+            affinities: None,
             counts: Counts::default(),
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),

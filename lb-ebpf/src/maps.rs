@@ -114,7 +114,11 @@ pub(crate) static BACKEND_FLOWS: Array<
 > = Array::new();
 /// Backends that clients have had, by `affinity::Place`.
 #[btf_map]
-pub(crate) static AFFINITIES: Array<u64, { affinity::ENTRIES as usize }> = Array::new();
+pub(crate) static AFFINITIES: Array<
+    u64,
+    { affinity::ENTRIES as usize },
+    { BPF_F_MMAPABLE as usize },
+> = Array::new();
 /// What the clients of each network have of each bank, by `quota::index`.
 #[btf_map]
 pub(crate) static QUOTAS: Array<Quota, { quota::ENTRIES as usize }, { BPF_F_MMAPABLE as usize }> =

@@ -200,6 +200,7 @@ pub const MAPS: [MapDeclaration; 38] = [
         .holds("backend id", "flows in full use")
         .used(BOTH, BOTH),
     array::<u64>("AFFINITIES", Fixed(affinity::ENTRIES))
+        .mapped()
         .holds(
             "network, 1024 sets of 4",
             "the backend that a client of a pool with `source_timeout` has had last, and when",

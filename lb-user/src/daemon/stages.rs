@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, ErrorKind},
-    sync::Arc,
 };
 
 use anyhow::{Result, ensure};
@@ -296,7 +295,7 @@ impl<'a> Found<'a> {
         let flows = UsageTable::open(&pins.maps())?;
         let accounts = Accounts {
             legs: Legs::beside(Some(flows), reporter.clone()),
-            affinities: Affinities::open(&pins.maps())?.map(Arc::new),
+            affinities: Affinities::open(&pins.maps())?,
             counts: Counts::default(),
             shares: Shares::default(),
         };

@@ -1,9 +1,15 @@
 //! The backends that clients have had of pools with `source_timeout`: the memory of the data plane, for shared VIPs.
+#![expect(
+    unsafe_code,
+    reason = "the entries are shared with the kernel's programs"
+)]
 
 use std::{
-    fmt,
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use anyhow::{Context as _, Result};
@@ -13,7 +19,10 @@ use lb_common::{
     affinity::{Affinity, Place},
     maps::addr6::HashKey,
 };
+use memmap2::MmapRaw;
 use nix::time::{ClockId, clock_gettime};
+
+use super::flows::map;
 
 /// What a client is remembered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,95 +33,68 @@ pub struct AffineClient {
     pub address: Be32,
 }
 
-/// The map `AFFINITIES`.
+/// The mapped array `AFFINITIES`.
+#[derive(Clone, Debug)]
 pub struct Affinities {
-    entries: Mutex<Entries>,
+    memory: Arc<MmapRaw>,
     key: HashKey,
 }
 
-enum Entries {
-    Kernel(Array<MapData, u64>),
-    #[cfg(test)]
-    Memory(Vec<u64>),
-}
-
 impl Affinities {
-    /// Opens the map that is pinned in `folder`; none of a data plane that is older than it is.
+    /// Maps the array that is pinned in `folder`; none of a data plane that is older than it is.
     ///
     /// # Errors
     ///
-    /// If a pin cannot be opened, or the kernel refuses a look-up.
+    /// If the kernel refuses the mapping, or the key of the hash cannot be read.
     pub fn open(folder: &Path) -> Result<Option<Self>> {
         const NAME: &str = "AFFINITIES";
         if !folder.join(NAME).exists() {
             return Ok(None);
         }
-        let pin = |name: &str| {
-            MapData::from_pin(folder.join(name))
-                .with_context(|| format!("open the pinned map {name}"))
-        };
-        let entries = Array::try_from(Map::Array(pin(NAME)?))?;
-        let key: Array<_, HashKey> = Map::Array(pin("HASH_KEY")?).try_into()?;
+        let key = MapData::from_pin(folder.join("HASH_KEY"));
+        let key = key.context("open the pinned map HASH_KEY")?;
+        let key: Array<_, HashKey> = Map::Array(key).try_into()?;
         let key = key
             .get(&0, 0)
             .context("read the key of the hash of clients")?;
-        Ok(Some(Self {
-            entries: Mutex::new(Entries::Kernel(entries)),
-            key,
-        }))
+        let memory = map(folder, NAME, size_of::<u64>())?;
+        Ok(Some(Self { memory, key }))
     }
 
     /// The id of the backend that a client has had last of the pool with this id, up to `timeout` seconds ago.
     pub fn backend(&self, client: AffineClient, pool: u32, timeout: u32) -> Option<u32> {
-        let entries = self.entries();
         let place = self.place(client, pool);
-        place.backend(now_seconds(), timeout, |index| entries.get(index))
+        place.backend(now_seconds(), timeout, |index| self.get(index))
     }
 
-    /// Notes that a client has this backend of the pool now. What the kernel refuses is forgotten.
+    /// Notes that a client has this backend of the pool now.
     pub fn note(&self, client: AffineClient, pool: u32, backend: u32) {
-        let mut entries = self.entries();
         let place = self.place(client, pool);
         let now = now_seconds();
-        let index = place.own_or_oldest(now, |index| entries.get(index));
-        entries.set(index, place.note(backend, now));
+        let index = place.own_or_oldest(now, |index| self.get(index));
+        if let Some(word) = self.word(index) {
+            word.store(place.note(backend, now).raw(), Ordering::Relaxed);
+        }
     }
 
     fn place(&self, client: AffineClient, pool: u32) -> Place {
         Place::of(&self.key, client.network, client.address, pool)
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Affinities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Affinities").finish_non_exhaustive()
-    }
-}
-
-impl Entries {
     fn get(&self, index: u32) -> Affinity {
-        let word = match self {
-            Self::Kernel(entries) => entries.get(&index, 0).ok(),
-            #[cfg(test)]
-            Self::Memory(words) => words.get(usize::try_from(index).unwrap()).copied(),
-        };
-        Affinity::from_raw(word.unwrap_or_default())
+        let word = self.word(index);
+        Affinity::from_raw(word.map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
-    fn set(&mut self, index: u32, entry: Affinity) {
-        match self {
-            Self::Kernel(entries) => {
-                if let Err(error) = entries.set(index, &entry.raw(), 0) {
-                    tracing::debug!(%error, "the backend of a client is not noted");
-                }
-            }
-            #[cfg(test)]
-            Self::Memory(words) => words[usize::try_from(index).unwrap()] = entry.raw(),
+    fn word(&self, index: u32) -> Option<&AtomicU64> {
+        let place = usize::try_from(index).ok()?.checked_mul(size_of::<u64>())?;
+        if place >= self.memory.len() {
+            return None;
         }
+        let word = self.memory.as_mut_ptr().wrapping_add(place);
+        // SAFETY: the word is inside the mapping, which lives as long as `self`, and aligned to eight bytes; the
+        // kernel's side reads and writes it whole.
+        Some(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 }
 
@@ -128,13 +110,14 @@ mod twin {
     use lb_common::affinity::ENTRIES;
 
     use super::*;
+    use crate::dataplane::flows;
 
     impl Affinities {
         /// One that no kernel knows.
         pub(crate) fn anonymous() -> Self {
-            let words = vec![0; usize::try_from(ENTRIES).unwrap()];
+            let bytes = usize::try_from(ENTRIES).unwrap() * size_of::<u64>();
             Self {
-                entries: Mutex::new(Entries::Memory(words)),
+                memory: flows::twin::memory(bytes),
                 key: HashKey([1, 3, 5, 7, 11]),
             }
         }

@@ -66,7 +66,7 @@ pub struct Accounts {
     /// Those that have a backend.
     pub legs: Legs,
     /// The backends that clients have had; none with a data plane that does not remember them.
-    pub affinities: Option<Arc<Affinities>>,
+    pub affinities: Option<Affinities>,
     /// How many there were, by service and outcome.
     pub counts: Counts,
     /// What each network may have of them.
@@ -206,7 +206,7 @@ struct AcceptorWork {
     setup: watch::Receiver<Arc<ProxyConfig>>,
     dialers: Dialers,
     legs: Legs,
-    affinities: Option<Arc<Affinities>>,
+    affinities: Option<Affinities>,
     counts: Counts,
     listeners: Listeners,
     pending: NetworkAdmission,
@@ -233,7 +233,7 @@ pub(crate) struct Context {
     pub(super) setup: watch::Receiver<Arc<ProxyConfig>>,
     pub(super) dialers: Dialers,
     pub(super) legs: Legs,
-    pub(super) affinities: Option<Arc<Affinities>>,
+    pub(super) affinities: Option<Affinities>,
     pub(super) counts: Counts,
     pub(super) listeners: Listeners,
     /// Clients that have no backend yet.

@@ -85,7 +85,7 @@ impl Site {
             setup,
             dialers: Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into())),
             legs: Legs::new(reporter),
-            affinities: Some(Arc::new(Affinities::anonymous())),
+            affinities: Some(Affinities::anonymous()),
             counts: Counts::default(),
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),

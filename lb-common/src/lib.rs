@@ -34,5 +34,6 @@ pub mod server_name;
 pub mod splice;
 pub mod station;
 pub mod tcp_frame;
+pub mod traffic;
 pub mod verdict;
 pub mod wire;

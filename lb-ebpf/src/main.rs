@@ -18,6 +18,7 @@
 
 mod cell;
 mod count;
+mod counts;
 mod drop_sample;
 mod emit;
 mod flow;

@@ -16,6 +16,7 @@ use lb_common::{
         backend::Backend,
         backend_answers::BackendAnswers,
         cell_peer::PeerKey,
+        counts::{self, Record},
         drop_sample::{self, Sample},
         event::{BUFFER_BYTES, FlowEvent},
         flow::{Flow, FlowKey},
@@ -33,6 +34,7 @@ use lb_common::{
     rate::Rates,
     reject::v4::Answers,
     station,
+    traffic::{SPILL_PLACES, Spilled},
     verdict::Counters,
 };
 
@@ -112,6 +114,16 @@ pub(crate) static BACKEND_FLOWS: Array<
     { DEFAULT_BACKENDS as usize },
     { BPF_F_MMAPABLE as usize },
 > = Array::new();
+/// What is counted of networks, backends and services, by `counts::block`.
+#[btf_map]
+pub(crate) static COUNTS: ArrayOfMaps<
+    Array<Record, 1, { (BPF_F_INNER_MAP | BPF_F_MMAPABLE) as usize }>,
+    { counts::BLOCKS as usize },
+> = ArrayOfMaps::new();
+/// What the entries of flows have no room for, by `traffic::spill_place`.
+#[btf_map]
+pub(crate) static SPILLED: Array<Spilled, { SPILL_PLACES as usize }, { BPF_F_MMAPABLE as usize }> =
+    Array::new();
 /// Backends that clients have had, by `affinity::Place`.
 #[btf_map]
 pub(crate) static AFFINITIES: Array<

@@ -13,7 +13,7 @@ use lb_common::{
 use network_types::ip::IpProto;
 
 use crate::{
-    emit,
+    counts, emit,
     flow::{
         allocate, budget,
         entry::{Entry, NewFlow, frame_bytes, segment},
@@ -30,8 +30,17 @@ pub(crate) fn admit(
     network: &Network,
 ) -> Result<Service, DropReason> {
     let service = lookup::record(key).ok_or(DropReason::NoService)?;
-    policy::admit(key.network, network, &service, ip)?;
+    count_refusal(&service, policy::admit(key.network, network, &service, ip))?;
     Ok(service)
+}
+
+/// Counts for the service what refuses a packet to it.
+#[inline(always)]
+fn count_refusal<T>(service: &Service, end: Result<T, DropReason>) -> Result<T, DropReason> {
+    if let Err(reason) = &end {
+        counts::lb_note_refused(u32::from(service.id), *reason as u32);
+    }
+    end
 }
 
 /// Whether a packet may open a flow.
@@ -51,6 +60,16 @@ pub(crate) struct Opened {
 /// select and allocate.
 #[inline(always)]
 pub(crate) fn begin<I: IpVersion>(
+    frame: &Frame<'_, I>,
+    key: &FlowKey,
+    network: &Network,
+    service: &Service,
+) -> Result<Opened, DropReason> {
+    count_refusal(service, open(frame, key, network, service))
+}
+
+#[inline(always)]
+fn open<I: IpVersion>(
     frame: &Frame<'_, I>,
     key: &FlowKey,
     network: &Network,

@@ -14,7 +14,7 @@ mod segment;
 use lb_common::verdict::{DropReason, Verdict};
 
 pub(crate) use self::{
-    claim::{BackendPort, Claimed, SnatRange},
+    claim::{BackendPort, Claimed, Earlier, SnatRange},
     ipv6::{Ends6, Next6, Stage6, Step6, Walked},
     next::{Next, RewriteLeg, SpliceLeg, Step},
     segment::{Advanced, Changed, FlowChange, Judgement, SegmentBits},

@@ -393,7 +393,7 @@ fn every_fragment_is_counted_and_keeps_the_flow(ip: &Family) {
     let id = DataPlane::flow_id(1024);
     let flow = lb.maps.flows.get(&id, 0).expect("an entry");
     let bytes: usize = sent.iter().map(Vec::len).sum();
-    let counted = (flow.bytes_request, flow.bytes_reply);
+    let counted = (flow.request().bytes, flow.reply().bytes);
     assert_eq!(counted, (bytes as u64, bytes as u64));
 
     passed(&mut lb, Port::Tenant, &sent[0]);

@@ -18,6 +18,7 @@ mod balance;
 mod blind;
 mod budget;
 mod close;
+mod counts;
 mod cut;
 mod drop;
 mod ended;

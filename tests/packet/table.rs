@@ -6,6 +6,7 @@ use lb_common::{
     addr::{Be16, Mac},
     maglev,
     maps::flow::FlowKey,
+    traffic::Amount,
 };
 use lb_tests::{
     frames::packet::{flags::*, tcp},
@@ -46,8 +47,8 @@ fn an_entry_tells_the_whole_flow() {
     assert_eq!((flow.ack_request.get(), flow.ack_reply.get()), (5001, 1101));
     // Frames of 54 bytes: SYN, ACK and 100 bytes of data; SYN-ACK and ACK. Padding does not count.
     assert_eq!(
-        (flow.bytes_request, flow.bytes_reply),
-        (54 * 3 + 100, 54 * 2)
+        (flow.request(), flow.reply()),
+        (amount(54 * 3 + 100, 3), amount(54 * 2, 2))
     );
     assert!(flow.last_seen != 0);
 }
@@ -279,4 +280,8 @@ fn one_snat_address_stands_in_for_the_other() {
             assert_eq!(sent[36..38], port.to_be_bytes());
         }
     }
+}
+
+const fn amount(bytes: u64, packets: u64) -> Amount {
+    Amount { bytes, packets }
 }

@@ -8,6 +8,7 @@ use super::{
     backend::Backend,
     backend_answers::BackendAnswers,
     cell_peer::PeerKey,
+    counts,
     drop_sample::{self, Sample},
     event::{BUFFER_BYTES, FlowEvent},
     flow::{Flow, FlowKey},
@@ -22,7 +23,13 @@ use super::{
     splice::Splice,
 };
 use crate::{
-    addr::Be128, affinity, contact, rate::Rates, reject::v4::Answers, station, verdict::Counters,
+    addr::Be128,
+    affinity, contact,
+    rate::Rates,
+    reject::v4::Answers,
+    station,
+    traffic::{SPILL_PLACES, Spilled},
+    verdict::Counters,
 };
 
 /// The type of a map, by the kernel's number (include/uapi/linux/bpf.h).
@@ -86,7 +93,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 38] = [
+pub const MAPS: [MapDeclaration; 40] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -199,6 +206,16 @@ pub const MAPS: [MapDeclaration; 38] = [
         .mapped()
         .holds("backend id", "flows in full use")
         .used(BOTH, BOTH),
+    array_of_maps("COUNTS", Fixed(counts::BLOCKS))
+        .holds(
+            "block of 64 records",
+            "array of them, once for the process and once for each CPU: what is counted of networks, backends and services",
+        )
+        .used("XDP; made by user, and the first of each by user", USER),
+    array::<Spilled>("SPILLED", Fixed(SPILL_PLACES))
+        .mapped()
+        .holds("flow id, modulo", "flow, and its bytes and packets that the entry has no room for")
+        .used(XDP, USER),
     array::<u64>("AFFINITIES", Fixed(affinity::ENTRIES))
         .mapped()
         .holds(

@@ -3,6 +3,7 @@
 use crate::{
     addr::{Be16, Be32, Mac},
     pod::pod_struct,
+    traffic::{Amount, Traffic},
     wire::{Ipv4Frame, L4},
 };
 
@@ -32,7 +33,7 @@ pod_struct! {
     /// | `word` | the winner of the compare-and-swap | every transition |
     /// | tuple, backend, service | the claimer | between CLAIMED and the first live state |
     /// | `client_mac` | request path | creation, and when a frame of the flow carries another |
-    /// | `last_seen`, `ack_*`, `bytes_*` | both directions, plain stores | every packet |
+    /// | `last_seen`, `ack_*`, `traffic_*` | both directions, plain stores | every packet |
     ///
     /// Races: plain stores of two CPUs may lose one update; that spoils a counter or a time stamp
     /// by one packet and nothing else. A reader takes the word, the fields, then the word again;
@@ -66,16 +67,26 @@ pod_struct! {
         pub ack_request: Be32,
         /// Last acknowledgment of the backend; until it answers, the one that is expected of it.
         pub ack_reply: Be32,
-        /// Bytes of frames from the client.
-        pub bytes_request: u64,
-        /// Bytes of frames from the backend.
-        pub bytes_reply: u64,
+        /// Frames from the client: see `traffic::Traffic`.
+        pub traffic_request: u64,
+        /// Frames from the backend, likewise; none of a flow that a socket of a cell has.
+        pub traffic_reply: u64,
     }
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
 impl Flow {
+    /// What has come from the client, without what was spilled.
+    pub const fn request(&self) -> Amount {
+        Traffic::from_raw(self.traffic_request).amount()
+    }
+
+    /// What has come from the backend, without what was spilled.
+    pub const fn reply(&self) -> Amount {
+        Traffic::from_raw(self.traffic_reply).amount()
+    }
+
     /// The request tuple of the flow; `udp` is what its word has.
     pub const fn key(&self, udp: bool) -> FlowKey {
         FlowKey {

@@ -9,6 +9,7 @@ use crate::{
         events,
         index::index,
         snat::release,
+        traffic,
     },
     ip::version::IpVersion,
     lookup::NetworkRef,
@@ -28,7 +29,8 @@ pub(crate) fn allocate<I: IpVersion>(
     flow: &NewFlow,
 ) -> Result<(Entry, u32), DropReason> {
     let snat = network.snat(I::IS_IPV6);
-    let (entry, claimed) = claim::claim(network.id, snat, key, udp, flow)?;
+    let (entry, claimed, earlier) = claim::claim(network.id, snat, key, udp, flow)?;
+    traffic::hand_in(&entry, earlier);
     entry.fill(key, flow);
     client.note_client(entry.id);
     let published = claimed.publish();

@@ -24,7 +24,7 @@ use crate::{
     },
     lookup,
     maps::{FREE_IDS, HASH_KEY},
-    subprogram::{BackendPort, Claimed, Pair, SnatRange},
+    subprogram::{BackendPort, Claimed, Earlier, Pair, SnatRange},
 };
 
 /// Ids that are tried before a new flow is refused; each miss is an id that another flow has, or
@@ -37,7 +37,7 @@ const NONE: u32 = 0;
 const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 
 /// Claims an id of one of the SNAT addresses of the network with this id, which has them at these places: its entry,
-/// and the word of the claim. With which address the search begins is a secret: a client that could choose would use
+/// the word of the claim, and what the entry has of an earlier flow. With which address the search begins is a secret: a client that could choose would use
 /// up one address, whose ids all networks share.
 #[inline(always)]
 pub(crate) fn claim(
@@ -46,16 +46,16 @@ pub(crate) fn claim(
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
-) -> Result<(Entry, FlowState), DropReason> {
+) -> Result<(Entry, FlowState, Earlier), DropReason> {
     let SnatPlaces { first, count } = places;
     let hash = HASH_KEY.get(0).map_or(0, |secret| secret.tuple(key));
     let networks = Pair::new(key.network, network).raw();
     let range = SnatRange::new(maglev::index(hash, count), first, count).raw();
     let port = BackendPort::new(flow.backend_port, udp).raw();
-    let claimed = lb_claim(networks, range, flow.backend.raw(), port);
-    let (id, word) = Claimed::from_raw(claimed).result()?;
+    let claimed = Claimed::from_raw(lb_claim(networks, range, flow.backend.raw(), port));
+    let (id, word) = claimed.result()?;
     let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
-    Ok((entry, word))
+    Ok((entry, word, claimed.earlier()))
 }
 
 /// Claims an id for a flow between `networks` (a [`Pair`]: the client's and the backend's) to this backend and `port`
@@ -102,7 +102,7 @@ extern "C" fn lb_take_over(oldest: u64, networks: u32, range: u32, backend: u32,
         return Claimed::MISSED.raw();
     }
     unindex(&entry, word);
-    Claimed::of(entry.id, claimed).raw()
+    Claimed::of(entry.id, word, claimed).raw()
 }
 
 /// 1 if the id is one of these SNAT addresses of the backend's network, else 0: a ring is one for all networks of
@@ -202,7 +202,7 @@ extern "C" fn lb_take(id: u32, backend: u32, port: u32, what: u32) -> u64 {
     let claimed = word.claim(port.is_udp());
     if word.claimable() && entry.swap(word, claimed) {
         unindex(&entry, word);
-        return Claimed::of(id, claimed).raw();
+        return Claimed::of(id, word, claimed).raw();
     }
     if was_silenced(&entry, word) {
         release(id);

@@ -19,7 +19,7 @@ use crate::{
     flow::{
         advance, backend_answers,
         entry::{Entry, Hit, frame_bytes, now, segment},
-        events, index, splice,
+        events, index, splice, traffic,
     },
     ip::version::IpVersion,
     maps::{BACKENDS, FLOW_INDEX},
@@ -130,7 +130,7 @@ pub(crate) fn request<I: IpVersion>(
     if hit.client_mac != mac && may_move(&entry, word, frame.is_tcp(), &segment, mac) {
         entry.set_client_mac(mac);
     }
-    entry.touch_request(frame_bytes(frame));
+    traffic::count_request(&entry, frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Request);
     Ok(RequestFlow::Flow(hit))
 }
@@ -174,7 +174,14 @@ pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<Reply
         return Ok(ReplyFlow::Refusal(id));
     }
     let closed = advance(frame, &hit, word, Direction::Reply, segment)?;
-    entry.touch_reply(frame_bytes(frame));
+    if closed.is_some() {
+        traffic::note_refusal(&entry);
+    }
+    if !word.is_spliced() || traffic::has_begun(&entry, segment.payload) {
+        traffic::count_reply(&entry, frame_bytes(frame));
+    } else {
+        entry.touch();
+    }
     finish(frame, &hit, closed, Direction::Reply);
     Ok(ReplyFlow::Flow(hit))
 }
@@ -212,6 +219,7 @@ fn advance<I>(
             FlowChange::Answered => {
                 index::reindex(&hit.entry, &hit.key);
                 backend_answers::answered(hit.backend_id);
+                traffic::lb_answered(hit.entry.id);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! One flow entry in the map: the only code that touches its memory.
 
-use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
+use aya_ebpf::helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
     conntrack::{Attempt, FlowState, Segment},
@@ -8,6 +8,7 @@ use lb_common::{
         backend::Backend,
         flow::{Flow, FlowKey, TIME_SHIFT},
     },
+    traffic::Traffic,
     wire::{Frame, Ip, L4},
 };
 use network_types::ip::IpProto;
@@ -129,7 +130,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn repeat(&self, attempt: Attempt) {
         self.set_attempt(attempt);
-        store!(self, last_seen, now());
+        self.touch();
     }
 
     /// Writes what another backend changes of a claimed entry.
@@ -139,8 +140,8 @@ impl Entry {
         store!(self, backend, backend.address);
         store!(self, backend_port, backend.port);
         store!(self, backend_id, backend_id);
-        store!(self, bytes_request, 0);
-        store!(self, bytes_reply, 0);
+        self.set_traffic_request(Traffic::NONE);
+        self.set_traffic_reply(Traffic::unanswered_since(monotonic_ns()));
         self.repeat(attempt);
     }
 
@@ -188,19 +189,31 @@ impl Entry {
         unsafe { to.cast::<u32>().write(word.raw()) };
     }
 
-    /// Counts a request of `bytes`.
+    /// What has come from the client.
     #[inline(always)]
-    pub(crate) fn touch_request(&self, bytes: u64) {
-        let total = load!(self, bytes_request).wrapping_add(bytes);
-        store!(self, bytes_request, total);
-        store!(self, last_seen, now());
+    pub(crate) fn traffic_request(&self) -> Traffic {
+        Traffic::from_raw(load!(self, traffic_request))
     }
 
-    /// Counts a reply of `bytes`.
     #[inline(always)]
-    pub(crate) fn touch_reply(&self, bytes: u64) {
-        let total = load!(self, bytes_reply).wrapping_add(bytes);
-        store!(self, bytes_reply, total);
+    pub(crate) fn set_traffic_request(&self, traffic: Traffic) {
+        store!(self, traffic_request, traffic.raw());
+    }
+
+    /// What has come from the backend.
+    #[inline(always)]
+    pub(crate) fn traffic_reply(&self) -> Traffic {
+        Traffic::from_raw(load!(self, traffic_reply))
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_traffic_reply(&self, traffic: Traffic) {
+        store!(self, traffic_reply, traffic.raw());
+    }
+
+    /// Notes that a packet has come now.
+    #[inline(always)]
+    pub(crate) fn touch(&self) {
         store!(self, last_seen, now());
     }
 
@@ -230,8 +243,12 @@ impl Entry {
         store!(self, ack_request, Be32::new(0));
         // What the backend's SYN-ACK must acknowledge.
         store!(self, ack_reply, Be32::new(isn.wrapping_add(1)));
-        store!(self, bytes_request, bytes);
-        store!(self, bytes_reply, 0);
+        self.set_traffic_request(Traffic::one(bytes));
+        // Nothing says that a datagram asks for an answer.
+        self.set_traffic_reply(match key.protocol == IpProto::Tcp as u16 {
+            true => Traffic::unanswered_since(monotonic_ns()),
+            false => Traffic::NONE,
+        });
     }
 }
 
@@ -253,6 +270,13 @@ pub(crate) fn now() -> u32 {
     // SAFETY: the helper has no arguments and no preconditions (Linux 5.11).
     let ns = unsafe { bpf_ktime_get_coarse_ns() };
     (ns >> TIME_SHIFT) as u32
+}
+
+/// Monotonic time in ns.
+#[inline(always)]
+pub(crate) fn monotonic_ns() -> u64 {
+    // SAFETY: the helper has no arguments and no preconditions.
+    unsafe { bpf_ktime_get_ns() }
 }
 
 /// Coarse monotonic time in seconds.

@@ -2,7 +2,8 @@
 //!
 //! `conntrack` finds the flow of a packet, and `advance` is the rare packet that changes it; `rewrite` and `splice`
 //! translate the frame. `claim` and `allocate` give a new flow its id and take it back, `half_open` and `budget` bound
-//! how many there are, and `events` reports a flow's begin and end to userspace, `backend_answers` how backends answer.
+//! how many there are, and `events` reports a flow's begin and end to userspace, `backend_answers` how backends answer. `traffic`
+//! counts a flow's packets.
 //! `entry` alone touches a flow's memory.
 
 mod advance;
@@ -20,3 +21,4 @@ pub(crate) mod index;
 pub(crate) mod rewrite;
 pub(crate) mod snat;
 pub(crate) mod splice;
+pub(crate) mod traffic;

@@ -23,7 +23,7 @@ use network_types::ip::IpProto;
 
 use crate::{
     emit,
-    flow::entry::{Entry, frame_bytes},
+    flow::entry::Entry,
     frame::xdp::Xdp,
     lookup::network_by_id,
     maps::{FLOW_INDEX, SPLICES},
@@ -91,7 +91,7 @@ pub(crate) fn is_for_socket(frame: &Ipv4Frame<'_>, flow_id: u32) -> Result<bool,
         return Ok(false);
     }
     if word.is_local() {
-        entry.touch_reply(frame_bytes(frame));
+        entry.touch();
         return Ok(true);
     }
     let splice = of(&entry, word).ok_or(DropReason::RecordMissing)?;

@@ -11,7 +11,12 @@ use lb_common::{
 
 use super::{affinity, select};
 use crate::{
-    flow::{backend_answers, entry::Entry, events, half_open},
+    flow::{
+        backend_answers,
+        entry::Entry,
+        events, half_open,
+        traffic::{self, Flows},
+    },
     lookup,
     maps::BACKENDS,
 };
@@ -29,6 +34,7 @@ pub(crate) extern "C" fn lb_redispatch(id: u32) -> u32 {
     let attempt = entry.attempt();
     if !attempt.is_refused() {
         backend_answers::unanswered(&entry);
+        traffic::repeated(&entry);
     }
     let next = lb_candidate(id);
     match BACKENDS.get(next) {
@@ -97,6 +103,7 @@ fn redispatch(entry: &Entry, word: FlowState, id: u32, backend: &Backend) {
     backend_answers::redispatched(entry);
     let (network, _) = entry.owners();
     events::report(entry, word.close(), REDISPATCHED, network);
+    traffic::lb_hand_in(entry.id, Flows::Backend as u32);
     entry.redispatch(id, backend);
     half_open::enter(network, entry.id, claimed);
     let published = claimed.publish();

@@ -72,10 +72,39 @@ impl BackendPort {
     }
 }
 
-/// A claimed id in the lower half, and its entry's state, which is not 0, above it; or the number of a reason, or
-/// one of the two cases of a single attempt.
+/// What a claimed entry has of an earlier flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Earlier(u32);
+
+impl Earlier {
+    /// Nothing that counts.
+    pub(crate) const NONE: Self = Self(0);
+    const FLOW: u32 = 1;
+    const IS_SPLICED: u32 = 2;
+
+    #[inline(always)]
+    const fn of(before: FlowState) -> Self {
+        match (before.has_flow(), before.is_spliced()) {
+            (false, _) => Self::NONE,
+            (true, false) => Self(Self::FLOW),
+            (true, true) => Self(Self::FLOW | Self::IS_SPLICED),
+        }
+    }
+
+    /// Whether that is a connection that was handed over.
+    #[inline(always)]
+    pub(crate) const fn is_spliced(self) -> bool {
+        self.0 & Self::IS_SPLICED != 0
+    }
+}
+
+/// A claimed id in the lower half, with what its entry has of an earlier flow in front, and the entry's state, which is not
+/// 0, above it; or the number of a reason, or one of the two cases of a single attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claimed(u64);
+
+/// Bits of an id.
+const ID_BITS: u32 = 30;
 
 impl Claimed {
     /// The attempt has found nothing to claim.
@@ -84,8 +113,15 @@ impl Claimed {
     pub(crate) const IN_TIME_WAIT: Self = Self(FIRST_VERDICT as u64 + 1);
 
     #[inline(always)]
-    pub(crate) const fn of(id: u32, state: FlowState) -> Self {
-        Self((state.raw() as u64) << 32 | id as u64)
+    pub(crate) const fn of(id: u32, before: FlowState, state: FlowState) -> Self {
+        let earlier = Earlier::of(before).0 << ID_BITS;
+        Self((state.raw() as u64) << 32 | (earlier | id) as u64)
+    }
+
+    /// What its entry has of an earlier flow.
+    #[inline(always)]
+    pub(crate) const fn earlier(self) -> Earlier {
+        Earlier(self.0 as u32 >> ID_BITS)
     }
 
     #[inline(always)]
@@ -108,7 +144,10 @@ impl Claimed {
     pub(crate) fn result(self) -> Result<(u32, FlowState), DropReason> {
         match (self.0 >> 32) as u32 {
             0 => Err(reason(self.0 as u32)),
-            state => Ok((self.0 as u32, FlowState::from_raw(state))),
+            state => Ok((
+                self.0 as u32 & ((1 << ID_BITS) - 1),
+                FlowState::from_raw(state),
+            )),
         }
     }
 }

@@ -222,6 +222,7 @@ mod tests {
             share: 33.4,
             next_hop: None,
             syns: None,
+            counts: None,
         }
     }
 

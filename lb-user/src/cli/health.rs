@@ -246,6 +246,7 @@ mod tests {
             cell: None,
             flows: 0,
             max_flows: None,
+            counts: None,
             quotas: Vec::new(),
             half_open: RingStatus::default(),
             udp_flows: RingStatus::default(),

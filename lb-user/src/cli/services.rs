@@ -103,6 +103,7 @@ fn rows(service: &ServiceReport, counts: Option<&BTreeMap<&str, UpCount>>) -> Ve
         listen,
         pools,
         flows,
+        counts: _,
     } = &service.line;
     let up = |pool: &String| match counts {
         Some(counts) => {
@@ -147,6 +148,7 @@ mod tests {
             listen: "192.168.203.110:6443/tcp".to_owned(),
             pools: pools.iter().map(ToString::to_string).collect(),
             flows: 7,
+            counts: None,
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use lb_common::maps::{
     backend::Backend,
-    half_open,
+    counts, half_open,
     network::NETWORK_STOPPED,
     registry::RegistryKey,
     snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
@@ -108,6 +108,9 @@ impl Live {
     ///
     /// If the registry is full or a name too long.
     pub fn save_ids(&mut self, ids: &Ids) -> Result<()> {
+        if let Some(counts) = &self.maps.counts {
+            counts.make(counted(ids))?;
+        }
         let known = self.ids()?;
         for (kind, name, id) in ids.all() {
             if known.get(kind, name) == Some(id) {
@@ -440,6 +443,15 @@ impl Live {
             }
         }
     }
+}
+
+/// The records of all that is counted.
+fn counted(ids: &Ids) -> impl Iterator<Item = u32> {
+    let short = |(_, id)| u16::try_from(id).unwrap_or_default();
+    let networks = ids.of(Kind::Network).map(short).map(counts::network);
+    let backends = ids.of(Kind::Backend).map(|(_, id)| counts::backend(id));
+    let services = ids.of(Kind::Service).map(short).map(counts::service);
+    networks.chain(backends).chain(services)
 }
 
 /// The ids in the registry of `maps`.

@@ -38,6 +38,7 @@ use crate::{
     dataplane::{
         affinities::Affinities,
         attach::{Held, Mode, NewLink},
+        counts::CountTable,
         flows::UsageTable,
         maps::Maps,
         object::Object,
@@ -294,7 +295,11 @@ impl<'a> Found<'a> {
         checks.set(&config, &ids, |backend| current.serves(backend));
         let flows = UsageTable::open(&pins.maps())?;
         let accounts = Accounts {
-            legs: Legs::beside(Some(flows), reporter.clone()),
+            legs: Legs::beside(
+                Some(flows),
+                CountTable::open(&pins.maps())?,
+                reporter.clone(),
+            ),
             affinities: Affinities::open(&pins.maps())?,
             counts: Counts::default(),
             shares: Shares::default(),

@@ -101,6 +101,21 @@ impl FlowTable {
         (before.generation() == after.generation()).then_some((after, flow))
     }
 
+    /// How many entries there are.
+    pub fn entries(&self) -> u32 {
+        u32::try_from(self.memory.len() / size_of::<Flow>()).unwrap_or(u32::MAX)
+    }
+
+    /// As [`Self::flow`], if the entry has something of a flow that is to be counted: no other has taken it, and no socket
+    /// has it.
+    pub fn counted(&self, id: u32) -> Option<(FlowState, Flow)> {
+        let word = self.word(id)?;
+        if !word.has_flow() || word.is_local() {
+            return None;
+        }
+        self.flow(id)
+    }
+
     /// The fields of an entry whose word is one of `words` before and after they are read; for a caller that
     /// has ended the flow and not put its id back, so that no other flow is written there.
     pub fn fields(&self, id: u32, words: [FlowState; 2]) -> Option<Flow> {
@@ -142,7 +157,7 @@ impl FlowTable {
             )+};
         }
         write!(client vip client_port vip_port backend backend_port network backend_id);
-        write!(service client_mac last_seen ack_request ack_reply bytes_request bytes_reply);
+        write!(service client_mac last_seen ack_request ack_reply traffic_request traffic_reply);
     }
 
     /// Notes that an entry was in use just now.
@@ -179,6 +194,16 @@ pub fn coarse_now() -> Result<u32> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).context("read the monotonic clock")?;
     let ns = u64::try_from(now.tv_sec())? * 1_000_000_000 + u64::try_from(now.tv_nsec())?;
     Ok(u32::try_from(ns >> TIME_SHIFT & u64::from(u32::MAX))?)
+}
+
+/// The monotonic clock now, in ns; it can always be read.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    let ns = now.ok().and_then(|now| {
+        let seconds = u64::try_from(now.tv_sec()).ok()?;
+        Some(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec()).ok()?)
+    });
+    ns.unwrap_or_default()
 }
 
 /// The mapped numbers of live flows, by the indexes of [`lb_common::maps::usage`], those of backends, and those of
@@ -239,7 +264,7 @@ impl UsageTable {
 }
 
 /// Whose count a flow is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowOwners {
     /// The id of its client's network.
     pub network: u16,

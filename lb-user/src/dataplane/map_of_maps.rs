@@ -175,6 +175,6 @@ fn is_refused(error: &MapError) -> bool {
     cause.is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
-fn descriptor(map: &impl InnerMap) -> Result<OwnedFd> {
+pub(super) fn descriptor(map: &impl InnerMap) -> Result<OwnedFd> {
     map.fd().as_fd().try_clone_to_owned().context("hold a map")
 }

@@ -31,6 +31,7 @@ use lb_common::{
 
 use super::{
     batch,
+    counts::CountTable,
     flows::coarse_now,
     ipv6::Ipv6Maps,
     map_of_maps::{HeldMaps, Inner, Outer},
@@ -74,6 +75,8 @@ pub struct Maps {
     pub registry: HashMap<MapData, RegistryKey, u32>,
     /// Those of IPv6; none of a data plane that is older than they are.
     pub ipv6: Option<Ipv6Maps>,
+    /// What is counted; none of a data plane that is older than it is, and of maps that are opened beside others.
+    pub counts: Option<CountTable>,
     quotas: Option<Quotas>,
     limits: Limits,
     rules: LpmTrie<MapData, RuleKey, u32>,
@@ -107,6 +110,7 @@ impl Maps {
         let mut maps = Self::open_with(folder, HeldMaps::default())?;
         maps.ipv6 = Ipv6Maps::open(folder)?;
         maps.quotas = Quotas::open(folder)?;
+        maps.counts = CountTable::open(folder)?;
         Ok(maps)
     }
 
@@ -166,6 +170,7 @@ impl Maps {
             registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             ipv6: None,
+            counts: None,
             quotas: None,
             verdicts: verdicts
                 .map(|map| Map::PerCpuArray(map).try_into())

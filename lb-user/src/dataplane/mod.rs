@@ -6,6 +6,8 @@ pub mod affinities;
 pub mod attach;
 pub mod backend_answers;
 mod batch;
+pub mod counted;
+pub mod counts;
 pub mod events;
 pub mod flows;
 pub mod grace;
@@ -18,6 +20,7 @@ pub mod object;
 pub mod peers;
 pub mod pins;
 pub mod quotas;
+pub mod spilled;
 pub mod splices;
 #[cfg(test)]
 mod stress;

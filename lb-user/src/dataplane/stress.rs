@@ -310,8 +310,8 @@ fn flow(id: u32, generation: u32) -> Flow {
         last_seen: generation,
         ack_request: Be32::new(generation),
         ack_reply: Be32::new(generation + 1),
-        bytes_request: generation.into(),
-        bytes_reply: u64::from(generation) << 32,
+        traffic_request: generation.into(),
+        traffic_reply: u64::from(generation) << 32,
     }
 }
 

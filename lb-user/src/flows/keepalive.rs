@@ -64,10 +64,10 @@ impl ProbedFlow {
     }
 }
 
-const fn bytes(flow: &Flow, end: FlowEnd) -> u64 {
+const fn traffic(flow: &Flow, end: FlowEnd) -> u64 {
     match end {
-        FlowEnd::Client => flow.bytes_request,
-        FlowEnd::Backend => flow.bytes_reply,
+        FlowEnd::Client => flow.traffic_request,
+        FlowEnd::Backend => flow.traffic_reply,
     }
 }
 
@@ -110,7 +110,7 @@ impl Keepalive {
         }
         probed.acknowledged = acknowledged(flow);
         for end in FlowEnd::BOTH {
-            probed.end(end).silent = Some(Silent::new(bytes(flow, end)));
+            probed.end(end).silent = Some(Silent::new(traffic(flow, end)));
         }
     }
 
@@ -162,7 +162,7 @@ impl Keepalive {
                 continue;
             };
             match silent.turn(
-                bytes(flow, end),
+                traffic(flow, end),
                 known.answers || is_doubted,
                 now,
                 keepalive,
@@ -267,8 +267,8 @@ mod tests {
 
     fn flow() -> Flow {
         Flow {
-            bytes_request: 100,
-            bytes_reply: 200,
+            traffic_request: 100,
+            traffic_reply: 200,
             ..Flow::default()
         }
     }
@@ -293,8 +293,8 @@ mod tests {
 
     fn answer(flow: &mut Flow, end: FlowEnd) {
         match end {
-            FlowEnd::Client => flow.bytes_request += 54,
-            FlowEnd::Backend => flow.bytes_reply += 54,
+            FlowEnd::Client => flow.traffic_request += 54,
+            FlowEnd::Backend => flow.traffic_reply += 54,
         }
     }
 

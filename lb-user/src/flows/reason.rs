@@ -100,8 +100,8 @@ mod tests {
                 for end in FlowEnd::BOTH {
                     keepalive.probed(ID, end, true, now);
                 }
-                flow.bytes_request += answers;
-                flow.bytes_reply += answers;
+                flow.traffic_request += answers;
+                flow.traffic_reply += answers;
                 now += KEEPALIVE;
                 let judgement = keepalive.judge(ID, word, &flow, Some(KEEPALIVE), now);
                 assert_eq!(judgement == KeepaliveAction::Over, answers > 0);
@@ -117,8 +117,8 @@ mod tests {
         };
         assert!(holds(Cause::Dead, &flow));
         assert!(!holds(Cause::Idle, &flow), "never");
-        flow.bytes_request += 54;
-        flow.bytes_reply += 54;
+        flow.traffic_request += 54;
+        flow.traffic_reply += 54;
         assert!(!holds(Cause::Dead, &flow));
     }
 }

@@ -15,7 +15,7 @@ use lb_common::{
 use super::{Observer, WhoLine};
 use crate::{
     api::{Filter, FlowLine},
-    dataplane::{flows::coarse_now, labels::Labels},
+    dataplane::{flows::coarse_now, labels::Labels, spilled::SpilledFlows},
     flows::{
         evict::selector::FlowChoice,
         filter::{choose, flow_id, meant, protocol},
@@ -119,6 +119,7 @@ struct FlowNames<'o> {
     networks: HashMap<u32, &'o str>,
     services: HashMap<u32, &'o str>,
     labels: &'o Labels,
+    spilled: SpilledFlows,
     policy: Policy,
     now: u32,
 }
@@ -126,6 +127,7 @@ struct FlowNames<'o> {
 impl<'o> FlowNames<'o> {
     fn new(observer: &'o Observer) -> Result<Self> {
         let Observer {
+            pins,
             ids,
             config,
             labels,
@@ -136,6 +138,7 @@ impl<'o> FlowNames<'o> {
             networks: by_id(Kind::Network),
             services: by_id(Kind::Service),
             labels,
+            spilled: SpilledFlows::open(&pins.maps())?,
             policy: Policy::new(config, ids),
             now: coarse_now()?,
         })
@@ -156,6 +159,7 @@ impl<'o> FlowNames<'o> {
         let most_ms = most.map(|most| u64::try_from(most.as_millis()).unwrap_or(u64::MAX));
         let left_ms = most_ms.map(|most_ms| most_ms.saturating_sub(idle_ms));
         let snat = SocketAddr::new(slot.snat.address, port(slot, id));
+        let [bytes_request, bytes_reply] = self.spilled.bytes(id, flow);
         FlowLine {
             network: network.unwrap_or(UNKNOWN).to_owned(),
             service: service.unwrap_or(UNKNOWN).to_owned(),
@@ -166,8 +170,8 @@ impl<'o> FlowNames<'o> {
             backend: endpoint(self.labels.address(flow.backend), flow.backend_port),
             state: state(word).into(),
             name: None,
-            bytes_request: flow.bytes_request,
-            bytes_reply: flow.bytes_reply,
+            bytes_request,
+            bytes_reply,
             idle_seconds: idle_ms / 1000,
             expires_in_seconds: left_ms.map(|left_ms| left_ms.div_ceil(1000)),
         }
@@ -266,6 +270,7 @@ services:
         let labels = Labels::anonymous(base(0) + 9);
         let names = FlowNames {
             labels: &labels,
+            spilled: SpilledFlows::none(),
             networks: HashMap::from([(1, "n")]),
             services: ids.of(Kind::Service).map(|(name, id)| (id, name)).collect(),
             policy: Policy::new(&config, &ids),

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_common::{
     maglev,
-    maps::{MAX_NETWORKS, backend::Backend, usage},
+    maps::{self, MAX_NETWORKS, backend::Backend, usage},
 };
 
 use crate::{
@@ -23,7 +23,8 @@ use crate::{
     control::apply::read_ids,
     daemon::migrate::unreadable,
     dataplane::{
-        backend_answers::AnswerTable, flows::FlowTable, labels::Labels, maps::Maps, pins::Pins,
+        backend_answers::AnswerTable, counted::Counted, flows::FlowTable, labels::Labels,
+        maps::Maps, pins::Pins,
     },
     model::{
         names::backend_name,
@@ -35,9 +36,16 @@ use crate::{
 pub use crate::model::packet::SampledPacket;
 pub use nodes::NodeLine;
 pub use records::{
-    BackendLine, DropLine, ELSEWHERE, FlowIds, MISSING, NetworkStatus, QuotaStatus, RingStatus,
-    SampleLine, ServiceLine, SnatStatus, Status, SynCounts, Verdicts, WhoLine,
+    BackendLine, DropLine, ELSEWHERE, FlowCounts, FlowIds, MISSING, NetworkStatus, QuotaStatus,
+    RingStatus, SampleLine, ServiceLine, SnatStatus, Status, SynCounts, Verdicts, WhoLine,
 };
+
+/// What a record has, of an object that may have no id yet.
+fn of(counted: Option<&Counted>, record: Option<u32>) -> Option<FlowCounts> {
+    let counted = counted?;
+    let record = record.map(|record| FlowCounts::from(&counted.get(record)));
+    Some(record.unwrap_or_default())
+}
 
 /// An instance as an observer sees it.
 pub struct Observer {
@@ -93,6 +101,9 @@ impl Observer {
     /// If the map of flows in use cannot be read.
     pub fn services(&self) -> Result<Vec<ServiceLine>> {
         let mut lines = Vec::new();
+        let ids = self.ids.of(Kind::Service);
+        let ids = ids.filter_map(|(_, id)| u16::try_from(id).ok());
+        let counted = self.counted(ids.map(maps::counts::service));
         for service in &self.config.services {
             let id = self.ids.get(Kind::Service, &service.name);
             let id = id.map(u16::try_from).transpose()?;
@@ -105,9 +116,16 @@ impl Observer {
                 listen: listen.to_string(),
                 pools: pools.clone(),
                 flows,
+                counts: of(counted.as_ref(), id.map(maps::counts::service)),
             }));
         }
         Ok(lines)
+    }
+
+    /// What has been counted in these records; none of a data plane that is older and does not count.
+    fn counted(&self, records: impl IntoIterator<Item = u32>) -> Option<Counted> {
+        let table = self.maps.counts.as_ref()?;
+        Some(Counted::read(table, &self.table, records))
     }
 
     /// The names of the pools.
@@ -128,6 +146,8 @@ impl Observer {
     /// If the map cannot be read.
     pub fn backends(&self) -> Result<Vec<BackendLine>> {
         let used = self.tables_in_use()?;
+        let ids = self.ids.of(Kind::Backend);
+        let counted = self.counted(ids.map(|(_, id)| maps::counts::backend(id)));
         let mut lines = Vec::new();
         for pool in &self.config.pools {
             let shares = self.shares(&pool.name, &used)?;
@@ -144,6 +164,7 @@ impl Observer {
                     share: share.unwrap_or_default(),
                     next_hop: record.and_then(|record| next_hop(&record)),
                     syns: self.syns(id),
+                    counts: of(counted.as_ref(), id.map(maps::counts::backend)),
                 });
             }
         }
@@ -163,17 +184,19 @@ impl Observer {
         let Some((pool, name)) = names else {
             return Ok(None);
         };
-        let record = self.maps.backends.get(&id, 0)?;
-        let address = self.labels.address(record.address);
+        let found = self.maps.backends.get(&id, 0)?;
+        let address = self.labels.address(found.address);
+        let record = maps::counts::backend(id);
         Ok(Some(BackendLine {
             id: Some(id),
             name: name.to_owned(),
             pool: pool.to_owned(),
-            address: flows::endpoint(address, record.port),
+            address: flows::endpoint(address, found.port),
             weight: 0,
             share: 0.0,
-            next_hop: next_hop(&record),
+            next_hop: next_hop(&found),
             syns: self.syns(Some(id)),
+            counts: of(self.counted([record]).as_ref(), Some(record)),
         }))
     }
 

@@ -2,7 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use lb_common::maps::backend_answers::BackendAnswers;
+use lb_common::maps::{
+    backend_answers::BackendAnswers,
+    counts::{
+        BYTES_REPLY, BYTES_REQUEST, CONNECT_US, CONNECTS, FAILED, FIRST_BYTE_US, FIRST_BYTES,
+        FLOWS, PACKETS_REPLY, PACKETS_REQUEST, REPEATED, Record,
+    },
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -63,6 +69,8 @@ pub struct NetworkStatus {
     pub flows: u32,
     /// The most that they may have at a time, if there is a limit.
     pub max_flows: Option<u32>,
+    /// What has been counted of them; null if the data plane is older and does not count.
+    pub counts: Option<FlowCounts>,
     /// What they have, and may have, of the SNAT ports of each network that they have backends on.
     pub quotas: Vec<QuotaStatus>,
     /// The ring of its clients' half-open TCP flows.
@@ -168,6 +176,53 @@ impl FlowIds {
     }
 }
 
+/// What has been counted of a network's clients, a service or a backend. No number falls, also over restarts of the
+/// control plane; all begin with 0 when the data plane is made anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct FlowCounts {
+    /// Flows that have begun; of a backend also those that went on to another one.
+    pub flows: u64,
+    /// Bytes from clients: of frames, and of data where the process copies.
+    pub bytes_request: u64,
+    /// Frames from clients; not of connections that the process copies.
+    pub packets_request: u64,
+    /// Bytes from backends, likewise.
+    pub bytes_reply: u64,
+    /// Frames from backends, likewise.
+    pub packets_reply: u64,
+    /// Connections that no backend has answered, or that one has refused; of a backend, those that it has.
+    pub failed: u64,
+    /// SYNs that clients have repeated because there was no answer.
+    pub repeated_syns: u64,
+    /// Connections that a backend has answered.
+    pub connects: u64,
+    /// How long all of these took, from the SYN to the SYN-ACK, in microseconds.
+    pub connect_us: u64,
+    /// Connections of shared VIPs of which the backend's first byte has come.
+    pub first_bytes: u64,
+    /// How long all of these took, from when the backend was sought, in microseconds.
+    pub first_byte_us: u64,
+}
+
+impl From<&Record> for FlowCounts {
+    fn from(record: &Record) -> Self {
+        let number = |place: usize| record.get(place).copied().unwrap_or_default();
+        Self {
+            flows: number(FLOWS),
+            bytes_request: number(BYTES_REQUEST),
+            packets_request: number(PACKETS_REQUEST),
+            bytes_reply: number(BYTES_REPLY),
+            packets_reply: number(PACKETS_REPLY),
+            failed: number(FAILED),
+            repeated_syns: number(REPEATED),
+            connects: number(CONNECTS),
+            connect_us: number(CONNECT_US),
+            first_bytes: number(FIRST_BYTES),
+            first_byte_us: number(FIRST_BYTE_US),
+        }
+    }
+}
+
 /// One line of `lb services`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ServiceLine {
@@ -181,6 +236,8 @@ pub struct ServiceLine {
     pub pools: Vec<String>,
     /// Flows in full use, of all that it listens on: established connections, and answered UDP flows.
     pub flows: u32,
+    /// What has been counted, of all that it listens on; null if the data plane is older and does not count.
+    pub counts: Option<FlowCounts>,
 }
 
 /// One line of `lb backends`.
@@ -204,6 +261,8 @@ pub struct BackendLine {
     pub next_hop: Option<String>,
     /// How it has answered SYNs since its id was given; null if the data plane is older and does not count that.
     pub syns: Option<SynCounts>,
+    /// What has been counted since its id was given; null if the data plane is older and does not count.
+    pub counts: Option<FlowCounts>,
 }
 
 /// How a backend has answered SYNs. Each number begins anew after 2^32 - 1.

@@ -6,6 +6,7 @@ use anyhow::Result;
 use lb_common::{
     conntrack::{FlowState, State},
     maps::{
+        counts,
         half_open::{self, FIRST, HEAD, SIZE},
         quota, usage,
     },
@@ -64,6 +65,9 @@ impl Observer {
         let quotas = config::quotas(&self.config);
         link::with_netlink(async |handle| {
             let mut networks = Vec::new();
+            let ids = self.ids.of(Kind::Network);
+            let ids = ids.filter_map(|(_, id)| u16::try_from(id).ok());
+            let counted = self.counted(ids.map(counts::network));
             for network in &self.config.networks {
                 let id = self.ids.get(Kind::Network, &network.name);
                 let id = u16::try_from(id.unwrap_or_default())?;
@@ -101,6 +105,7 @@ impl Observer {
                     cell: (!network.host).then(|| cell::name(self.pins.instance(), &network.name)),
                     flows: self.maps.usage(usage::network(id))?,
                     max_flows: network.max_flows,
+                    counts: super::of(counted.as_ref(), Some(counts::network(id))),
                     quotas: quotas
                         .iter()
                         .filter(|quota| quota.network == network.name)

@@ -26,11 +26,16 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{fair_share::TakenShare, snapshot::ProxyService};
+use super::{
+    fair_share::TakenShare,
+    leg_counts::{self, LegCounts},
+    snapshot::ProxyService,
+};
 use crate::{
     api::{Filter, FlowLine},
     dataplane::{
-        flows::{UsageTable, coarse_now},
+        counts::CountTable,
+        flows::{FlowOwners, UsageTable, coarse_now},
         peers::peer,
     },
     flows::{
@@ -58,6 +63,8 @@ struct SharedLegs {
     reporter: Reporter,
     /// Flows that are in use, of which some were legs.
     flows: Option<UsageTable>,
+    /// What is counted.
+    counts: Option<CountTable>,
 }
 
 /// How many flows of the data plane a service and its network have.
@@ -103,6 +110,7 @@ pub struct Leg {
     idle_most: Option<Duration>,
     half_closed_most: Duration,
     cut: watch::Sender<Option<EndReason>>,
+    counts: LegCounts,
 }
 
 /// Why a leg does not begin.
@@ -141,21 +149,30 @@ pub struct NewLeg<'s> {
     pub name: Option<String>,
     /// The most connections that its backend may have.
     pub max_connections: Option<u32>,
+    /// When its backend was sought, in ns of the monotonic clock.
+    pub since: u64,
+    /// How long the backend took to take the connection, in microseconds.
+    pub connected_us: u64,
 }
 
 impl Legs {
     /// None so far; `reporter` has those that are carried and those that end.
     pub fn new(reporter: Reporter) -> Self {
-        Self::beside(None, reporter)
+        Self::beside(None, None, reporter)
     }
 
-    /// The same, where connections that were legs are among these `flows`.
-    pub fn beside(flows: Option<UsageTable>, reporter: Reporter) -> Self {
+    /// The same, where connections that were legs are among these `flows`, and all are counted in `counts`.
+    pub fn beside(
+        flows: Option<UsageTable>,
+        counts: Option<CountTable>,
+        reporter: Reporter,
+    ) -> Self {
         let known = Mutex::default();
         Self(Arc::new(SharedLegs {
             known,
             reporter,
             flows,
+            counts,
         }))
     }
 
@@ -204,6 +221,20 @@ impl Legs {
         usage::live(flows.unwrap_or_default())
     }
 
+    /// A backend has not taken a connection, which another one may.
+    pub(super) fn note_failure(&self, backend: u32) {
+        if let Some(counts) = &self.0.counts {
+            leg_counts::note_failure(counts, backend);
+        }
+    }
+
+    /// No backend has taken a connection to this service.
+    pub(super) fn note_unreached(&self, service: &ProxyService) {
+        if let Some(counts) = &self.0.counts {
+            leg_counts::note_unreached(counts, service.id, service.network);
+        }
+    }
+
     /// How often legs have been cut so far.
     pub fn cuts(&self) -> u64 {
         self.known().cuts
@@ -224,6 +255,8 @@ impl Legs {
             snat,
             name,
             max_connections,
+            since,
+            connected_us,
         } = new;
         let mut known = self.known();
         let has_ports = self.has_ports(service.network, network);
@@ -239,7 +272,13 @@ impl Legs {
             known.last = known.last.wrapping_add(1) | FIRST_LEG;
         }
         let began = now();
+        let owners = FlowOwners {
+            network: key.network,
+            service: service.id,
+            backend: backend_id,
+        };
         let leg = Arc::new(Leg {
+            counts: LegCounts::new(self.0.counts.clone(), owners, since),
             id: known.last,
             name,
             snat,
@@ -275,6 +314,7 @@ impl Legs {
         *known.of_peer.entry(leg.peer).or_default() += 1;
         *known.of_backend.entry(backend_id).or_default() += 1;
         drop(known);
+        leg.counts.connected(connected_us);
         Ok(Guard {
             legs: self.clone(),
             leg,
@@ -417,7 +457,9 @@ impl Leg {
             CopyDirection::ToBackend => &self.to_backend,
             CopyDirection::ToClient => &self.to_client,
         };
-        counter.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        self.counts.carried(way, bytes);
         self.last_seen.store(now(), Ordering::Relaxed);
     }
 
@@ -432,14 +474,25 @@ impl Leg {
         self.half_closed.load(Ordering::Relaxed)
     }
 
-    /// The record that a flow would have.
+    /// When its backend was sought, in ns of the monotonic clock.
+    pub(super) const fn since(&self) -> u64 {
+        self.counts.since()
+    }
+
+    /// The record that a flow would have, with bytes alone where that has frames.
     pub fn flow(&self) -> Flow {
+        let [traffic_request, traffic_reply] = self.bytes();
         Flow {
-            bytes_request: self.to_backend.load(Ordering::Relaxed),
-            bytes_reply: self.to_client.load(Ordering::Relaxed),
+            traffic_request,
+            traffic_reply,
             last_seen: self.last_seen.load(Ordering::Relaxed),
             ..self.flow
         }
+    }
+
+    /// Bytes to the backend and to the client.
+    pub fn bytes(&self) -> [u64; 2] {
+        [&self.to_backend, &self.to_client].map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
     /// The VIP and port that its client has connected to.
@@ -478,8 +531,8 @@ impl Leg {
             backend: endpoint(flow.backend, flow.backend_port).to_string(),
             state: state.into(),
             name: self.name.clone(),
-            bytes_request: flow.bytes_request,
-            bytes_reply: flow.bytes_reply,
+            bytes_request: flow.traffic_request,
+            bytes_reply: flow.traffic_reply,
             idle_seconds: self.idle().as_secs(),
             expires_in_seconds: left.map(|left| u64::try_from(seconds(left)).unwrap_or(u64::MAX)),
         }
@@ -548,13 +601,17 @@ impl Guard {
 
     /// Reports that it began: this process carries it from here on.
     pub fn carried(&self) {
+        self.leg.counts.began();
         let Leg { began, .. } = *self.leg;
         self.report(self.leg.event(BEGAN, began));
     }
 
     /// Reports that the flow with this id and word began when the leg did: it goes on as that one, and so its
-    /// end is reported. Before any packet goes by it.
-    pub fn hand_over(self, id: u32, word: FlowState) {
+    /// end is reported. Before any packet goes by it. The backend gets `sent_on` bytes from its socket.
+    pub fn hand_over(self, id: u32, word: FlowState, sent_on: usize) {
+        let sent_on = u64::try_from(sent_on).unwrap_or_default();
+        self.leg.counts.began();
+        self.leg.counts.carried(CopyDirection::ToBackend, sent_on);
         let began = self.leg.event(BEGAN, self.leg.began);
         let word = word.raw();
         self.report(FlowEvent {
@@ -616,6 +673,8 @@ pub(super) mod tests {
             snat: "10.0.0.9:57344".parse().unwrap(),
             name: None,
             max_connections: None,
+            since: 0,
+            connected_us: 250,
         }
     }
 
@@ -673,7 +732,7 @@ pub(super) mod tests {
         assert_eq!(kinds, [BEGAN, BEGAN]);
         let end = events.next().unwrap();
         assert_eq!((end.kind, end.port), (FINISHED, 57_344));
-        assert_eq!((end.flow.bytes_request, end.flow.bytes_reply), (5, 11));
+        assert_eq!((end.flow.traffic_request, end.flow.traffic_reply), (5, 11));
         assert_eq!(events.next().map(|event| event.kind), None);
     }
 
@@ -686,7 +745,7 @@ pub(super) mod tests {
         let guard = begin(&legs, &service, 1, 7);
         let began = guard.leg.began;
         let word = FlowState::from_raw(41 << 10).claim(false).lend();
-        guard.hand_over(1031, word);
+        guard.hand_over(1031, word, 517);
         assert!(legs.all().is_empty());
         let event = reports.take().unwrap();
         assert_eq!((event.id, event.kind, event.time), (1031, BEGAN, began));
@@ -718,7 +777,7 @@ pub(super) mod tests {
         table.backends().add(7, 1);
         table.backends().add(8, -1);
         let (reporter, _reports) = log::channel();
-        let legs = Legs::beside(Some(table), reporter);
+        let legs = Legs::beside(Some(table), None, reporter);
         let (service, key) = (snapshot::tests::service(None, None), key(1));
         let begin = |backend| {
             let new = NewLeg {
@@ -744,7 +803,7 @@ pub(super) mod tests {
         table.quotas().set_most(index, 2).unwrap();
         table.quotas().add(index, 1);
         let (reporter, _reports) = log::channel();
-        let legs = Legs::beside(Some(table), reporter);
+        let legs = Legs::beside(Some(table), None, reporter);
         let (service, key) = (snapshot::tests::service(None, None), key(1));
         let begin = || {
             let new = NewLeg {

@@ -65,7 +65,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
             let counts = &shared.counts;
             counts.of(&service.name, |counted| counted.handed_over += 1);
             // It is a flow from here on.
-            guard.hand_over(lease.id, lease.word());
+            guard.hand_over(lease.id, lease.word(), said.sent_on());
             let handed = hand_over(client, backend, said, lease);
             handed.finish().await;
         }

@@ -179,6 +179,35 @@ pub struct Service {
     pub listen: String,
     /// The pools behind it.
     pub pools: Vec<String>,
+    /// What is counted of it.
+    pub counts: Option<FlowCounts>,
+}
+
+/// What is counted of a service or a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct FlowCounts {
+    /// Flows that have begun.
+    pub flows: u64,
+    /// Bytes from clients.
+    pub bytes_request: u64,
+    /// Frames from clients.
+    pub packets_request: u64,
+    /// Bytes from backends.
+    pub bytes_reply: u64,
+    /// Frames from backends.
+    pub packets_reply: u64,
+    /// Connections that were not answered, or refused.
+    pub failed: u64,
+    /// SYNs that were repeated.
+    pub repeated_syns: u64,
+    /// Connections that were answered.
+    pub connects: u64,
+    /// Microseconds of all of these.
+    pub connect_us: u64,
+    /// Connections of shared VIPs with a first byte.
+    pub first_bytes: u64,
+    /// Microseconds of all of these.
+    pub first_byte_us: u64,
 }
 
 /// One line of `lb backends`.
@@ -196,6 +225,8 @@ pub struct Backend {
     pub state: String,
     /// How it has answered SYNs.
     pub syns: SynCounts,
+    /// What is counted of it.
+    pub counts: Option<FlowCounts>,
 }
 
 /// How a backend has answered SYNs.

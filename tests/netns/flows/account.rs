@@ -187,6 +187,29 @@ fn g4_a_thousand_connections_are_in_the_flow_log() -> Result<()> {
     assert_eq!(records.len(), count);
     assert_eq!(began.len(), expected.len());
     assert_eq!(ended, expected);
+    ensure_counted(&lb, expected.len(), &[sent, received])
+}
+
+/// What is counted of the service, its network and its backend is what was on the wire: of each of so many connections, and
+/// what came late, too. What the balancer itself sends to an end is not the other's.
+fn ensure_counted(lb: &Lb<'_>, flows: usize, wire: &[BTreeMap<u16, u64>; 2]) -> Result<()> {
+    let [sent, received] = wire.each_ref().map(|bytes| bytes.values().sum::<u64>());
+    let services = lb.services()?;
+    let service = services.iter().find(|service| service.name == "echo-a");
+    let counted = service.and_then(|service| service.counts);
+    let counted = counted.context("what is counted of the service")?;
+    println!("{sent} bytes sent, {received} received; {counted:?}");
+    assert_eq!(counted.flows, u64::try_from(flows)?);
+    assert_eq!(counted.connects, counted.flows);
+    assert_eq!((counted.failed, counted.repeated_syns), (0, 0));
+    let resets = BARE * u64::try_from(3 * OTHERS)?;
+    ensure!((sent - resets..=sent).contains(&counted.bytes_request));
+    ensure!((received - resets..=received).contains(&counted.bytes_reply));
+    let backends = lb.backends()?;
+    let backend = backends
+        .iter()
+        .find(|backend| backend.address.ends_with(":30700"));
+    assert_eq!(backend.and_then(|backend| backend.counts), Some(counted));
     Ok(())
 }
 

@@ -26,6 +26,7 @@ use crate::{
         atomic,
         entry::{Entry, Hit},
         snat::snat_page,
+        traffic,
     },
     frame::{ip_options, xdp::Xdp},
     ip::datagram::{self, First, Followed},
@@ -130,9 +131,9 @@ fn later(ctx: &XdpContext, id: u16, network: &Network) -> Result<Verdict, DropRe
     let _addresses = nat::translate_header(ip, way.source, way.destination);
     let bytes = size_of::<Ethernet>() as u64 + u64::from(bytes);
     if datagram.direction == FROM_CLIENT {
-        way.entry.touch_request(bytes);
+        traffic::count_request(&way.entry, bytes);
     } else {
-        way.entry.touch_reply(bytes);
+        traffic::count_reply(&way.entry, bytes);
     }
     ethernet.source.set(way.network.mac);
     ethernet.destination.set(way.next_hop);

@@ -25,6 +25,7 @@ use crate::{
     flow::{
         entry::{Entry, Hit},
         snat::snat_page,
+        traffic,
     },
     frame::xdp::Xdp,
     ip::{
@@ -157,9 +158,9 @@ fn later(ctx: &XdpContext, id: u16, chain: Chain) -> Result<Verdict, DropReason>
     header.identification.set(identification);
     let _addresses = nat::translate_header6(ip, way.source, way.destination);
     if direction == FROM_CLIENT {
-        way.entry.touch_request(bytes);
+        traffic::count_request(&way.entry, bytes);
     } else {
-        way.entry.touch_reply(bytes);
+        traffic::count_reply(&way.entry, bytes);
     }
     nat::address_frame(ethernet, way.network.mac, way.next_hop);
     emit::out(ctx, way.network)

@@ -8,6 +8,7 @@ use lb_common::{
     maps::{
         addr6,
         backend::Backend,
+        counts,
         event::{FlowEvent, REMOVED},
         flow::Flow,
         network::{AddressKey, Network},
@@ -19,6 +20,7 @@ use super::retired::{EntryJudgement, Retired};
 use crate::{
     control::apply::Live,
     dataplane::{
+        counts::CountTable,
         flows::{FlowOwners, FlowTable, UsageTable, coarse_now},
         labels::Labels,
         maps::Maps,
@@ -103,14 +105,26 @@ impl Live {
         Ok(freed)
     }
 
+    /// Changes what is counted, if it is.
+    fn clear_counts(&self, clear: impl FnOnce(&CountTable)) {
+        if let Some(counts) = &self.maps.counts {
+            clear(counts);
+        }
+    }
+
     /// Clears the record behind an id.
     fn free(&mut self, kind: Kind, name: &str, id: u32, ids: &Ids) -> Result<Option<FreedSnat>> {
         match kind {
             Kind::Network => {
                 self.maps.networks.set(id, &Network::default(), 0)?;
-                self.maps.clear_counters(u16::try_from(id)?)?;
+                let id = u16::try_from(id)?;
+                self.maps.clear_counters(id)?;
+                self.clear_counts(|counts| counts.clear(counts::network(id)));
             }
-            Kind::Backend => self.maps.backends.set(id, &Backend::default(), 0)?,
+            Kind::Backend => {
+                self.maps.backends.set(id, &Backend::default(), 0)?;
+                self.clear_counts(|counts| counts.clear(counts::backend(id)));
+            }
             Kind::Pool => {
                 for number in ids.tables_of(id) {
                     let table = self.maps.maglev(number)?;
@@ -119,8 +133,12 @@ impl Live {
                     }
                 }
             }
+            Kind::Service => {
+                let id = u16::try_from(id)?;
+                self.clear_counts(|counts| counts.clear_service(id));
+            }
             // Its record is its name.
-            Kind::Service | Kind::Label => {}
+            Kind::Label => {}
             Kind::Snat => {
                 self.set_pages(u16::try_from(id - 1)?, &SnatPage::default())?;
                 let Some((network, snat)) = parse_name(name) else {
@@ -186,7 +204,12 @@ impl Sweeper {
                 if !self.table.swap(id, word, word.forget()) {
                     // It was claimed, or has moved on: the next sweep sees what it is.
                     free.release(&flow, slot.slot);
-                } else if judgement == EntryJudgement::End {
+                    return Ok(());
+                }
+                if let Some(counts) = &maps.counts {
+                    counts.hand_in(word.end(), &flow);
+                }
+                if judgement == EntryJudgement::End {
                     self.ended(flow_id, word, flow)?;
                     if addr6::index(flow.vip).is_some() {
                         // The reader of its end may have to look up what its labels stand for.

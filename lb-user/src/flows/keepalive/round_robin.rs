@@ -119,8 +119,8 @@ mod tests {
                             keepalive.probed(id, end, true, now);
                             // It answers at once.
                             match end {
-                                FlowEnd::Client => flow.bytes_request += 54,
-                                FlowEnd::Backend => flow.bytes_reply += 54,
+                                FlowEnd::Client => flow.traffic_request += 54,
+                                FlowEnd::Backend => flow.traffic_reply += 54,
                             }
                             *last_seen = now;
                             probed.insert(id, now);

@@ -21,8 +21,8 @@ use serde::Serialize;
 
 use super::clock::LogClock;
 use crate::{
-    dataplane::labels::Labels,
-    flows::{filter::protocol, log::clock::millis_since},
+    dataplane::{labels::Labels, spilled::SpilledFlows},
+    flows::{evict::selector::FIRST_LEG, filter::protocol, log::clock::millis_since},
     model::registry::{Ids, Kind},
 };
 
@@ -40,6 +40,7 @@ pub(super) struct LogLines {
     began: HashMap<u32, (u32, u32)>,
     remembered: usize,
     labels: Labels,
+    spilled: SpilledFlows,
 }
 
 /// A line.
@@ -72,9 +73,24 @@ impl LogLines {
             began: HashMap::new(),
             remembered: REMEMBERED,
             labels,
+            spilled: SpilledFlows::none(),
         };
         lines.set_names(ids);
         lines
+    }
+
+    /// The same, with what flows have spilled.
+    pub(super) fn with_spilled(self, spilled: SpilledFlows) -> Self {
+        Self { spilled, ..self }
+    }
+
+    /// Bytes from the client and from the backend; of a leg the record has them as they are.
+    fn bytes(&self, event: &FlowEvent) -> [u64; 2] {
+        let flow = &event.flow;
+        match event.id >= FIRST_LEG {
+            true => [flow.traffic_request, flow.traffic_reply],
+            false => self.spilled.bytes(event.id, flow),
+        }
     }
 
     pub(super) fn set_names(&mut self, ids: &Ids) {
@@ -120,6 +136,7 @@ impl LogLines {
         let name = |names: &HashMap<u32, String>, id: u16| names.get(&id.into()).cloned();
         let network = name(&self.networks, flow.network);
         let service = name(&self.services, flow.service);
+        let [bytes_request, bytes_reply] = self.bytes(event);
         let line = LogLine {
             time: clock.at(*time).to_string(),
             event: if *kind == BEGAN { "began" } else { "ended" },
@@ -131,8 +148,8 @@ impl LogLines {
             vip: known(flow.vip, flow.vip_port),
             snat: known(*snat, snat_port),
             backend: known(flow.backend, flow.backend_port),
-            bytes_request: flow.bytes_request,
-            bytes_reply: flow.bytes_reply,
+            bytes_request,
+            bytes_reply,
             reason: reason(*kind),
             duration_ms,
         };
@@ -202,6 +219,7 @@ mod tests {
     use lb_common::{
         addr::{Be32, Be128},
         maps::flow::Flow,
+        traffic::Traffic,
     };
 
     use super::*;
@@ -232,8 +250,8 @@ mod tests {
                 backend_port: Be16::new(30_918),
                 network: 2,
                 service: 5,
-                bytes_request: 74,
-                bytes_reply: u64::MAX,
+                traffic_request: Traffic::one(74).raw(),
+                traffic_reply: Traffic::one(60).plus(1514).raw(),
                 ..Flow::default()
             },
             id,
@@ -267,7 +285,7 @@ mod tests {
             r#""id":7,"network":"tenant-a","service":"api-a","protocol":"tcp","#,
             r#""client":"10.0.0.1:40000","vip":"10.0.0.2:6443","snat":"10.0.0.4:1031","#,
             r#""backend":"10.0.0.3:30918","bytes_request":74,"#,
-            r#""bytes_reply":18446744073709551615,"#
+            r#""bytes_reply":1574,"#
         );
         let began = r#"{"time":"2001-09-09T01:46:40.000Z","event":"began","#;
         let began = format!("{began}{tuple}\"reason\":null,\"duration_ms\":null}}\n");

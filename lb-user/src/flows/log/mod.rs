@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 pub(crate) use self::clock::Stamp;
 use self::{clock::LogClock, line::LogLines, merge::Heads, writer::Writer};
 use crate::{
-    dataplane::{events::FlowEvents, labels::Labels},
+    dataplane::{events::FlowEvents, labels::Labels, spilled::SpilledFlows},
     model::registry::Ids,
 };
 
@@ -98,7 +98,8 @@ impl FlowLog {
             events: Some(FlowEvents::open(folder)?),
             reports,
             heads: Heads::default(),
-            lines: LogLines::new(ids, Labels::open(folder)?),
+            lines: LogLines::new(ids, Labels::open(folder)?)
+                .with_spilled(SpilledFlows::open(folder)?),
             writer,
         })
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     config::ProxyProtocol,
-    dataplane::affinities::AffineClient,
+    dataplane::{affinities::AffineClient, flows::monotonic_ns},
     proxy::{
         accept::Context,
         connections::{Guard, NewLeg, NotBegun},
@@ -221,7 +221,7 @@ impl Candidates {
         let descriptor = shared.descriptors.socket(service.network);
         let descriptor = descriptor.map_err(NoBackend::without_descriptor)?;
         let mut why = NoBackend::Unreachable;
-        let start = Instant::now();
+        let (start, since) = (Instant::now(), monotonic_ns());
         let backends = self.backends();
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
         for (tried, (id, address)) in in_time.enumerate() {
@@ -237,6 +237,7 @@ impl Candidates {
                 backend: (id, address),
                 mss: syn.ok().map(|syn| syn.takes()),
             };
+            let dialling = Instant::now();
             let dialled = shared.dialers.dial(&self.pool.network, purpose);
             let Dialled {
                 stream: backend,
@@ -245,10 +246,14 @@ impl Candidates {
             } = match dialled.await {
                 Ok(dialled) => dialled,
                 Err(undialled) => {
+                    if matches!(undialled, Undialled::Failed) {
+                        shared.legs.note_failure(id);
+                    }
                     why = undialled.into();
                     continue;
                 }
             };
+            let connected_us = u64::try_from(dialling.elapsed().as_micros()).unwrap_or_default();
             if tried > 0 {
                 let counts = &shared.counts;
                 counts.of(&service.name, |counted| counted.redispatched += 1);
@@ -270,6 +275,8 @@ impl Candidates {
                 snat,
                 name: name.clone(),
                 max_connections,
+                since,
+                connected_us,
             };
             match shared.legs.begin(new, self.cuts) {
                 Ok(guard) => {
@@ -291,6 +298,9 @@ impl Candidates {
                 Err(NotBegun::BackendFull) => why = NoBackend::Full,
                 Err(NotBegun::Cut) => {}
             }
+        }
+        if why == NoBackend::Unreachable {
+            shared.legs.note_unreached(service);
         }
         Err(why)
     }

@@ -235,7 +235,7 @@ impl Upstream {
 
     /// Bytes that the backend has sent so far.
     pub(super) fn heard(&self) -> u64 {
-        self.leg.flow().bytes_reply
+        self.leg.bytes()[1]
     }
 }
 

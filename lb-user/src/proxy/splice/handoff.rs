@@ -143,7 +143,7 @@ impl<'s> SplicedEnds<'s> {
         let splice = splice(syn, &front, back, lease.backend_syn_ack(), self.said);
         let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
         let mac = syn.source_mac.ok_or(NotSpliced::NoSyn)?;
-        let spliced = lease.splice(splice, mac, back.received, back.sent);
+        let spliced = lease.splice(splice, mac, [back.received, back.sent], leg.since());
         spliced.map_err(|_| NotSpliced::Taken)?;
         let received = Repair::enter(self.backend).and_then(|repair| repair.received());
         // A cut looks at legs first: a connection that is not cut now will be found as a flow.

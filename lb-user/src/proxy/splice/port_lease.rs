@@ -22,10 +22,12 @@ use lb_common::{
         flow::{Flow, FlowKey},
         splice::Splice,
     },
+    traffic::Traffic,
 };
 
 use crate::{
     dataplane::{
+        counts::CountTable,
         flows::{FlowOwners, FlowTable, UsageTable, coarse_now},
         ids::FreeIds,
         maps::Maps,
@@ -58,6 +60,7 @@ struct Mapped {
     table: FlowTable,
     splices: SpliceTable,
     usage: UsageTable,
+    counts: Option<CountTable>,
 }
 
 impl Tables {
@@ -71,6 +74,7 @@ impl Tables {
             table: FlowTable::open(folder)?,
             splices: SpliceTable::open(folder)?,
             usage: UsageTable::open(folder)?,
+            counts: CountTable::open(folder)?,
         })))
     }
 }
@@ -284,6 +288,9 @@ impl PortLeases {
             return None;
         }
         if let Some(flow) = before.filter(|_| word.has_flow()) {
+            if let Some(counts) = &self.mapped().counts {
+                counts.hand_in(word, &flow);
+            }
             self.maps().forget_flow(&flow.key(word.is_udp()), id);
         }
         let flow = record(purpose);
@@ -394,8 +401,9 @@ impl PortLease {
         self.say_held();
     }
 
-    /// What the backend sends goes to the client from now on, by this splice. The client expects
-    /// `ack_request` next and the backend `ack_reply`, both in the backend's numbers.
+    /// What the backend sends goes to the client from now on, by this splice. The client expects the first of
+    /// `numbers` next and the backend the second, both in the backend's numbers. The backend was sought at `since`, in ns
+    /// of the monotonic clock.
     ///
     /// # Errors
     ///
@@ -404,9 +412,11 @@ impl PortLease {
         &mut self,
         splice: Splice,
         client_mac: Mac,
-        ack_request: u32,
-        ack_reply: u32,
+        numbers: [u32; 2],
+        since: u64,
     ) -> Result<(), Lost> {
+        let [ack_request, ack_reply] = numbers;
+        self.flow.traffic_reply = Traffic::unanswered_since(since).raw();
         self.flow.client_mac = client_mac;
         self.flow.ack_request = Be32::new(ack_request);
         self.flow.ack_reply = Be32::new(ack_reply);

@@ -13,7 +13,7 @@ pub(crate) struct Prelude {
 
 impl Prelude {
     /// How many bytes the backend gets.
-    pub(super) fn sent_on(&self) -> usize {
+    pub(crate) fn sent_on(&self) -> usize {
         self.preface.len() + self.bytes.len().saturating_sub(self.for_us)
     }
 

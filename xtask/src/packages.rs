@@ -27,7 +27,7 @@ pub(crate) struct Need {
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 23] = [
+pub(crate) const NEEDS: [Need; 24] = [
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
@@ -54,6 +54,10 @@ pub(crate) const NEEDS: [Need; 23] = [
     need(STREAM_MODULE, "libnginx-mod-stream", "nginx-mod-stream"),
     need("nsenter", "util-linux", "util-linux"),
     need("openssl", "openssl", "openssl"),
+    Need {
+        tests_only: true,
+        ..need("promtool", "prometheus", "golang-github-prometheus")
+    },
     Need {
         tests_only: true,
         ..need("python3", "python3", "python3")

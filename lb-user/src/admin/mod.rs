@@ -5,6 +5,7 @@
 //! the control loop, which carries them out; the [`client`] is the command line's end.
 
 pub mod client;
+pub(crate) mod connections;
 pub mod events;
 mod exchange;
 pub mod server;

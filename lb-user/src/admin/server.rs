@@ -1,7 +1,6 @@
 //! The listening end: which users may connect, how many at a time, and for how long.
 
 use std::{
-    collections::VecDeque,
     fmt::{self, Display, Formatter},
     fs::{self, DirBuilder, Permissions},
     io,
@@ -10,10 +9,7 @@ use std::{
         net::UnixListener as StdListener,
     },
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -23,17 +19,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{mpsc, oneshot},
-    task::{AbortHandle, JoinSet},
     time::{self, Instant},
 };
 
-use super::exchange::{self, Caller};
+use super::{
+    connections::{Connections, GRACE},
+    exchange::{self, Caller},
+};
 use crate::api::{Answer, Request};
 
 /// Connections at a time; of those that have sent no request the oldest goes for one more.
 const CONNECTIONS: usize = 16;
-/// How long a connection has in any case for its request.
-const GRACE: Duration = Duration::from_millis(100);
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 16 * 1024;
 /// Lines of a request's head.
@@ -141,12 +137,12 @@ impl Server {
             times,
         } = self;
         let listener = UnixListener::from_std(listener).context("watch the admin socket")?;
-        let mut connections = Connections::default();
+        let mut connections = Connections::new(CONNECTIONS);
         loop {
             let has_room = connections.have_room();
             tokio::select! {
                 () = orders.closed() => return Ok(()),
-                Some(_ended) = connections.tasks.join_next() => {}
+                () = connections.ended() => {}
                 () = time::sleep(GRACE), if !has_room => {}
                 accepted = listener.accept(), if has_room => match accepted {
                     Ok((stream, _)) => {
@@ -161,54 +157,6 @@ impl Server {
                 }
             }
         }
-    }
-}
-
-/// Connections that are served.
-#[derive(Default)]
-struct Connections {
-    tasks: JoinSet<()>,
-    /// The oldest first; some have ended.
-    all: VecDeque<AdminConnection>,
-}
-
-/// A connection.
-struct AdminConnection {
-    task: AbortHandle,
-    since: Instant,
-    /// Whether its request is there.
-    asked: Arc<AtomicBool>,
-}
-
-impl AdminConnection {
-    /// Whether it has had its time, and has still sent no request.
-    fn is_silent(&self) -> bool {
-        !self.asked.load(Ordering::Relaxed) && self.since.elapsed() >= GRACE
-    }
-}
-
-impl Connections {
-    /// Whether one more can be served.
-    fn have_room(&mut self) -> bool {
-        self.all.retain(|known| !known.task.is_finished());
-        self.all.len() < CONNECTIONS || self.all.iter().any(AdminConnection::is_silent)
-    }
-
-    /// Serves one more. If there are too many the oldest that has sent no request goes; where each has sent
-    /// one meanwhile, the new one does.
-    fn add(&mut self, task: impl Future<Output = ()> + Send + 'static, asked: Arc<AtomicBool>) {
-        if self.all.len() >= CONNECTIONS {
-            let silent = self.all.iter().position(AdminConnection::is_silent);
-            let Some(silent) = silent.and_then(|silent| self.all.remove(silent)) else {
-                return;
-            };
-            silent.task.abort();
-        }
-        self.all.push_back(AdminConnection {
-            task: self.tasks.spawn(task),
-            since: Instant::now(),
-            asked,
-        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Addresses, prefixes and ports from text. Every refusal says what was found and what is expected.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
 };
 
@@ -133,6 +133,18 @@ pub(super) fn address_and_port(text: &str) -> Result<(IpAddr, u16), String> {
         ));
     }
     Ok((address, port(port_text)?))
+}
+
+/// `ADDRESS:PORT` of the host itself, such as `127.0.0.1:9180`; an IPv6 address is in brackets.
+pub(super) fn endpoint_of_host(text: &str) -> Result<SocketAddr, String> {
+    let endpoint = text.parse::<SocketAddr>().ok();
+    let usable = endpoint.filter(|endpoint| endpoint.port() > 0 && !endpoint.ip().is_multicast());
+    usable.ok_or_else(|| {
+        format!(
+            "{} is not an address and port of this host; expected one such as 127.0.0.1:9180 or [::1]:9180",
+            quote(text)
+        )
+    })
 }
 
 /// `ADDRESS:PORT/PROTOCOL`, such as `192.168.203.110:6443/tcp`.

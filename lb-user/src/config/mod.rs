@@ -17,6 +17,7 @@
 mod address;
 mod algorithm;
 mod authorities;
+mod bearer_token;
 mod check;
 mod duration;
 mod expand;
@@ -52,13 +53,14 @@ use std::{
 pub use self::{
     algorithm::Algorithm,
     authorities::Authorities,
+    bearer_token::BearerToken,
     check::{Check, Get, Tls},
     health::{Health, JITTER_PERCENT, OnDead},
     kept::Kept,
     listen::{Listen, Protocol},
     model::{
-        Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop, Pool, ProxyProtocol,
-        Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
+        Admin, AdminHttp, Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop,
+        Pool, ProxyProtocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
     },
     problem::{Problem, Problems, Warning},
     quota::{Quota, quotas},

@@ -3,7 +3,11 @@
 //! It is kept as data of this shape: what a later version adds to it has `#[serde(default)]`, and what one leaves out is
 //! no error.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -33,6 +37,9 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The file that flows are written to when they begin and end; none: they are not. Absolute.
     pub flow_log: Option<PathBuf>,
+    /// Where the control plane answers beside its socket.
+    #[serde(default, skip_serializing_if = "Admin::is_empty")]
+    pub admin: Admin,
     /// What the tables of pools are made with beside the names of their backends: 1 to 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
@@ -70,6 +77,36 @@ impl Config {
     pub fn snat_addresses(&self) -> usize {
         self.networks.iter().map(|network| network.snat.len()).sum()
     }
+}
+
+/// Where the control plane answers beside its socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admin {
+    /// Metrics; none: there is no listener.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<AdminHttp>,
+}
+
+impl Admin {
+    /// Whether it answers nowhere else.
+    fn is_empty(&self) -> bool {
+        self.http.is_none()
+    }
+}
+
+/// Metrics by HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdminHttp {
+    /// An address and port of the host.
+    pub listen: SocketAddr,
+    /// Further names that requests may have in `Host`, in lower case, without a port.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// The file with the token that requests must have; none only for a loopback address. Absolute.
+    pub token_file: Option<PathBuf>,
+    /// Whether clients may reach the address.
+    #[serde(default)]
+    pub allow_tenant: bool,
 }
 
 /// What becomes of the networks when the control plane is stopped, and no other process has taken over from it.

@@ -26,6 +26,7 @@ use crate::{
     config::Limits,
     dataplane::{
         flows::FlowTable, grace, ids::shuffled, ipv6::Ipv6Maps, maps::Maps, object::Object,
+        readings::Readings,
     },
     model::{
         registry::{Ids, Kind},
@@ -67,6 +68,15 @@ impl Live {
     /// If one cannot be opened.
     pub fn beside(&self, folder: &Path) -> Result<Maps> {
         self.maps.open_beside(folder)
+    }
+
+    /// What a thread that only reads goes by.
+    ///
+    /// # Errors
+    ///
+    /// If a map cannot be opened.
+    pub fn readings(&self, folder: &Path) -> Result<Readings> {
+        self.maps.readings(folder)
     }
 
     /// Takes the address of each backend's next hop: what [`Self::set_next_hop`] goes by.

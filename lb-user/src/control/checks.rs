@@ -358,6 +358,15 @@ impl Checks {
         mem::take(&mut self.responses)
     }
 
+    /// How many backends wait for their first check.
+    pub fn pending(&self) -> usize {
+        let pending = self
+            .backends
+            .values()
+            .filter(|backend| backend.is_pending());
+        pending.count()
+    }
+
     /// Whether a backend waits for its first check.
     pub fn are_pending(&self) -> bool {
         self.backends.values().any(CheckedBackend::is_pending)

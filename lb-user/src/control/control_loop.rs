@@ -20,6 +20,7 @@ use crate::{
     config::{Config, OnDead},
     flows::evict::selector::EvictSelector,
     health::{HealthVerdict, Report},
+    metrics::report::ReloadCounts,
     model::registry::Kind,
     network::namespace,
     sources::Sources,
@@ -48,6 +49,8 @@ pub struct Control {
     pub(super) sources: Sources,
     pub(super) nics: NicState,
     pub(super) mending: Mending,
+    /// What became of reloads.
+    pub(super) reloads: ReloadCounts,
 }
 
 /// Why the state is not kept: it is tried again four times a second, and logged once.
@@ -147,6 +150,7 @@ impl Control {
             silent_next_hops: BTreeSet::new(),
             nics: NicState::default(),
             mending: Mending::default(),
+            reloads: ReloadCounts::default(),
         };
         control.note_first_checks();
         control.finish_cuts();

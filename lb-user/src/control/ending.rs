@@ -122,12 +122,18 @@ impl Ending {
         Ok(())
     }
 
-    /// Whether no flow is being cut, and every packet that was on its way when the maps were changed has
-    /// opened its flow.
-    pub(super) fn is_settled(&mut self) -> bool {
+    /// How many cuts are not complete.
+    pub(super) fn unfinished(&mut self) -> usize {
         let goes_on =
             |cut: &mut oneshot::Receiver<Done>| cut.try_recv() == Err(TryRecvError::Empty);
         self.cuts.retain_mut(goes_on);
-        self.changed.elapsed() >= SETTLES && self.cuts.is_empty()
+        self.cuts.len()
+    }
+
+    /// Whether no flow is being cut, and every packet that was on its way when the maps were changed has
+    /// opened its flow.
+    pub(super) fn is_settled(&mut self) -> bool {
+        let unfinished = self.unfinished();
+        self.changed.elapsed() >= SETTLES && unfinished == 0
     }
 }

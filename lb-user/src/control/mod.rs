@@ -7,7 +7,7 @@
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
 //! the interfaces, `next_hop_watch` the next hops, [`passive_watch`] how backends answer clients, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
-//! [`persisted_state`] outlives the process. [`reclaim`] frees ids of what is configured no more.
+//! [`persisted_state`] outlives the process, and `metrics_report` is what metrics have of it. [`reclaim`] frees ids of what is configured no more.
 
 pub mod applied;
 pub mod apply;
@@ -27,6 +27,7 @@ pub mod ending;
 pub mod evictions;
 pub mod maglev_tables;
 pub mod mend;
+mod metrics_report;
 pub(crate) mod network_setup;
 mod next_hop_watch;
 mod nic_watch;

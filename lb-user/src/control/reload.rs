@@ -83,6 +83,7 @@ impl Control {
                     changes.operations.len()
                 );
                 tracing::info!(file = %path, "{words}");
+                self.reloads.applied += 1;
                 self.event("reload", &object, &words, by);
                 self.sources.take(sources);
             }
@@ -90,6 +91,7 @@ impl Control {
                 let reasons = refusal.reasons();
                 let words = format!("refused: {}", reasons.join("; "));
                 tracing::error!(file = %path, "{words}; what was applied goes on");
+                self.reloads.refused += 1;
                 self.event("reload", &object, &words, by);
                 if sources.path() == self.sources.path() {
                     self.sources.take(sources);
@@ -268,6 +270,7 @@ impl Control {
     pub fn went_back(&mut self) {
         let before = self.state.unconfirmed.take().and_then(|one| one.file);
         tracing::error!("{UNCONFIRMED}");
+        self.reloads.rolled_back += 1;
         self.event("rollback", "configuration", UNCONFIRMED, None);
         let mut words = UNCONFIRMED.to_owned();
         if let Some(before) = before.filter(|before| before != self.sources.path()) {

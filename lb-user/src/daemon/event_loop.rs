@@ -6,7 +6,8 @@ use anyhow::Result;
 use tokio::time;
 
 use super::{
-    confirmation, drop_log::DropLog, signals::Signals, sockets::Sockets, takeover::Successor,
+    confirmation, drop_log::DropLog, metrics_port::MetricsPort, signals::Signals, sockets::Sockets,
+    takeover::Successor,
 };
 use crate::{
     control::{control_loop::Control, mend::MEND_INTERVAL},
@@ -38,6 +39,7 @@ pub(super) struct EventLoop<'r> {
     pub(super) control: &'r mut Control,
     pub(super) flow_log: &'r mut Option<FlowLog>,
     pub(super) sockets: Sockets,
+    pub(super) metrics: &'r mut MetricsPort,
     pub(super) signals: &'r mut Signals,
     /// The programs' log, where it is read.
     pub(super) drop_log: &'r mut Option<DropLog>,
@@ -84,12 +86,14 @@ impl EventLoop<'_> {
                     said(control.take_reports(reports.drain(..)));
                 }
                 Some(order) = self.sockets.orders.recv() => control.order(order).await,
+                Some(request) = self.metrics.requests.recv() => self.metrics.answer(control, request),
                 heir = self.sockets.takeover.heir(), if confirmed.is_none() => {
                     if let Some(heir) = heir.greeted().await { return Ok(Stop::Successor(heir)); }
                 }
                 Some(()) = control.running.changes.recv() => control.look().await,
                 _ = ticks.tick() => {
                     said(control.tick().await);
+                    self.metrics.follow(control);
                     account.go_on(|| control.summary());
                 }
                 _ = sockets.tick() => self.sockets.mend(control),
@@ -114,10 +118,11 @@ impl EventLoop<'_> {
                 }
                 () = &mut expired, if confirmed.is_some() => break,
             }
-            if let (Some(log), Some(ids)) =
-                (self.flow_log.as_mut(), control.running.applied.new_names())
-            {
-                log.set_names(ids);
+            if let Some(ids) = control.running.applied.new_names() {
+                self.metrics.forget_names();
+                if let Some(log) = self.flow_log {
+                    log.set_names(ids);
+                }
             }
         }
         if confirmed.is_some() {

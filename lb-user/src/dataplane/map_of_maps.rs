@@ -26,6 +26,16 @@ impl HeldMaps {
     fn all(&self) -> MutexGuard<'_, BTreeMap<InnerKey, OwnedFd>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The inner map at a place of the outer one that is called `name`, if it is held.
+    ///
+    /// # Errors
+    ///
+    /// If there is no descriptor left.
+    pub(super) fn copy(&self, name: &'static str, index: u32) -> io::Result<Option<OwnedFd>> {
+        let held = self.all();
+        held.get(&(name, index)).map(OwnedFd::try_clone).transpose()
+    }
 }
 
 /// What is at a place of a map of maps.

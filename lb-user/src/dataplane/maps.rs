@@ -37,6 +37,7 @@ use super::{
     map_of_maps::{HeldMaps, Inner, Outer},
     object::names,
     quotas::Quotas,
+    readings::Readings,
 };
 use crate::config::Limits;
 
@@ -522,15 +523,32 @@ impl Maps {
     ///
     /// If the data plane is older and has none, or the kernel refuses the look-up.
     pub fn counters(&self, hook: Hook, network: u16) -> Result<Counters> {
-        let verdicts = self.verdicts.as_ref().context(OLDER)?;
-        let mut sums = [0; SLOTS as usize];
-        for counters in verdicts.get(&counters_index(hook, network), 0)?.iter() {
-            for (sum, counter) in sums.iter_mut().zip(counters) {
-                *sum += counter;
-            }
-        }
-        Ok(sums)
+        sum(self.verdicts.as_ref().context(OLDER)?, hook, network)
     }
+
+    /// What a thread that only reads goes by.
+    ///
+    /// # Errors
+    ///
+    /// If a pin is missing, or the data plane is older.
+    pub fn readings(&self, folder: &Path) -> Result<Readings> {
+        Readings::open(folder, self.held.clone())
+    }
+}
+
+/// The counters of a hook and a network by slot, summed over the CPUs.
+pub(super) fn sum(
+    verdicts: &PerCpuArray<MapData, Counters>,
+    hook: Hook,
+    network: u16,
+) -> Result<Counters> {
+    let mut sums = [0; SLOTS as usize];
+    for counters in verdicts.get(&counters_index(hook, network), 0)?.iter() {
+        for (sum, counter) in sums.iter_mut().zip(counters) {
+            *sum += counter;
+        }
+    }
+    Ok(sums)
 }
 
 /// A Maglev table as an inner map, as [`table`] has it.

@@ -20,6 +20,7 @@ pub mod object;
 pub mod peers;
 pub mod pins;
 pub mod quotas;
+pub mod readings;
 pub mod spilled;
 pub mod splices;
 #[cfg(test)]

@@ -147,6 +147,12 @@ fn first_ephemeral(snat: &Snat, range: &str, reserved: &str) -> Option<u16> {
     (snat.first_port.max(first)..=snat_last.min(last)).find(|&port| !is_reserved(port))
 }
 
+/// The interfaces that have an address.
+pub(crate) fn interfaces_with(address: IpAddr) -> impl Iterator<Item = String> {
+    let address = address.to_canonical();
+    addresses().filter_map(move |(interface, own)| (own == address).then_some(interface))
+}
+
 /// Interface and address of every address of the host.
 pub(super) fn addresses() -> impl Iterator<Item = (String, IpAddr)> {
     let all = getifaddrs().into_iter().flatten();

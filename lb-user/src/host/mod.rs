@@ -22,6 +22,7 @@ use nix::{
 };
 use rtnetlink::Handle;
 
+pub(crate) use self::addresses::interfaces_with;
 pub use self::lock::{IsRunning, Lock, is_process};
 
 use crate::{

@@ -12,12 +12,13 @@ use self::graph::{Graph, Module};
 use crate::workspace::Workspace;
 
 /// The folders, top to bottom.
-const FLOORS: [&str; 17] = [
+const FLOORS: [&str; 18] = [
     "cli",
     "observe",
     "daemon",
     "control",
     "sources",
+    "metrics",
     "admin",
     "proxy",
     "flows",

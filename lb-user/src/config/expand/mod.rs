@@ -18,8 +18,8 @@ use super::{
     place::{At, Location, quote},
     problem::Findings,
     schema::{
-        LiteralPool, Member, RawBackend, RawFile, RawLimits, RawNetwork, RawPool, RawService,
-        RawTimeouts,
+        LiteralPool, Member, RawAdmin, RawBackend, RawFile, RawLimits, RawNetwork, RawPool,
+        RawService, RawTimeouts,
     },
 };
 
@@ -36,6 +36,7 @@ pub(super) struct Expanded {
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
     pub(super) flow_log: Option<At<String>>,
+    pub(super) admin: RawAdmin,
     pub(super) seed: Option<At<String>>,
     pub(super) watch: Option<At<bool>>,
     pub(super) on_stop: Option<At<OnStop>>,
@@ -95,6 +96,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         limits: file.limits,
         timeouts: file.timeouts,
         flow_log: file.log.flows,
+        admin: file.admin,
         seed: file.seed,
         watch: file.watch,
         on_stop: file.on_stop,

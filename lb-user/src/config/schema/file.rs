@@ -3,6 +3,7 @@
 use lb_common::maps::MAX_SNAT_ADDRESSES;
 
 use super::{
+    admin::RawAdmin,
     cluster::Cluster,
     declare::{Declared as _, section},
     kinds::{Entries, Files, Filled, Flag, Number, Preset, kinds},
@@ -53,6 +54,8 @@ section! {
         optional[only(main)] timeouts: Filled<RawTimeouts> => "each key its own",
         /// Where flows are written when they begin and end.
         optional[only(main)] log: Filled<RawLog> => "no log",
+        /// Where the control plane answers beside its socket.
+        optional[only(main)] admin: Filled<RawAdmin> => "nowhere",
         /// What the choice of backends goes by beside addresses, ports and names: 1 to 64 characters. With the same one,
         /// balancers with the same file choose alike (but for clients of IPv6); with one that clients do not know, they
         /// cannot foresee their backends. Another one changes the choice for new flows of all pools, and ends none.

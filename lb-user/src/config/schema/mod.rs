@@ -11,6 +11,7 @@
 //! A text may be written with or without quotes, and is never taken for anything else: `no` and
 //! `1.10` are texts where a text is expected. A number must be written without quotes.
 
+mod admin;
 mod cluster;
 pub(super) mod declare;
 mod example;
@@ -29,6 +30,7 @@ mod timeouts;
 pub(super) mod values;
 
 pub(super) use self::{
+    admin::{RawAdmin, RawAdminHttp},
     cluster::{Apps, Cluster, Component, Routes},
     example::explained,
     file::{RawFile, RawLimits, read, read_included},

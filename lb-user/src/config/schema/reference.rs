@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
+    admin::{RawAdmin, RawAdminHttp},
     cluster::{Apps, Cluster, Component, Routes},
     declare::{Declared as _, DefaultValue, Key, Section},
     file::{Defaults, RawFile, RawLimits},
@@ -32,7 +33,7 @@ every key and the same words, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-pub(super) const SECTIONS: [(&str, &Section); 23] = [
+pub(super) const SECTIONS: [(&str, &Section); 25] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
@@ -62,6 +63,8 @@ pub(super) const SECTIONS: [(&str, &Section); 23] = [
     ("`limits`", RawLimits::SECTION),
     ("`timeouts`", RawTimeouts::SECTION),
     ("`log`", RawLog::SECTION),
+    ("`admin`", RawAdmin::SECTION),
+    ("`admin.http`", RawAdminHttp::SECTION),
 ];
 
 /// The text of the page.

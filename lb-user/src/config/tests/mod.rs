@@ -1,5 +1,6 @@
 //! Each rule of the configuration, by the exact place and the words of its refusal.
 
+mod admin;
 mod authorities;
 mod check_requests;
 mod check_timing;

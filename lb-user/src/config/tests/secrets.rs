@@ -12,6 +12,7 @@ defaults: { zzz: 0 }
 limits: { zzz: 0 }
 timeouts: { zzz: 0 }
 log: { zzz: 0 }
+admin: { zzz: 0, http: { zzz: 0, listen: \"127.0.0.1:1\" } }
 networks:
   mgmt: { zzz: 0, role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], \
           routes: [{ zzz: 0, to: 10.40.0.0/16, via: 10.32.96.1 }], snat: [{ zzz: 0, address: 10.32.96.50 }] }

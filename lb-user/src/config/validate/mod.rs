@@ -5,6 +5,7 @@
 //! there was no problem; what could not be read is absent from it, and the caller drops it.
 
 mod address_index;
+mod admin;
 mod family;
 mod health_and_drain;
 mod likely_mistakes;
@@ -57,6 +58,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     family::check(&raw.services, &pool_names, &raw.pools, findings);
     network::check_gateways(&known, &usage, findings);
     quota::size_rings(&raw.networks, &mut networks, &pools, &services);
+    let admin = admin::admin(&raw.admin, &networks, &services, findings);
     let config = Config {
         networks,
         pools,
@@ -64,6 +66,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         limits,
         timeouts: timeouts::timeouts(&raw.timeouts),
         flow_log: timeouts::flow_log(raw.flow_log.as_ref(), findings),
+        admin,
         seed: raw.seed.as_ref().map(|at| at.value.clone()),
         watch: value_of(&raw.watch),
         on_stop: value_of(&raw.on_stop),

@@ -1,0 +1,38 @@
+//! What metrics have of the control loop: as much as `lb status` has, and a few numbers.
+
+use std::sync::Arc;
+
+use super::control_loop::Control;
+use crate::metrics::report::{AppliedNames, ControlReport, Waiting};
+
+impl Control {
+    /// Where everything stands, with the names of what is applied.
+    pub(crate) fn metrics_report(&mut self, names: Arc<AppliedNames>) -> ControlReport {
+        let status = self.status();
+        let drains = status.backends.iter();
+        let waiting = Waiting {
+            first_checks: self.running.checks.pending(),
+            cuts: self.running.ending.unfinished(),
+            drains: drains.filter(|one| one.drain_seconds.is_some()).count(),
+        };
+        ControlReport {
+            status,
+            names,
+            reloads: self.reloads,
+            waiting,
+        }
+    }
+
+    /// The names of what is applied.
+    pub(crate) fn applied_names(&self) -> AppliedNames {
+        AppliedNames {
+            config: self.running.config().clone(),
+            ids: self.running.ids().clone(),
+        }
+    }
+
+    /// Number of the applied configuration.
+    pub(crate) const fn generation(&self) -> u64 {
+        self.generation
+    }
+}

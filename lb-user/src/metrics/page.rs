@@ -1,0 +1,104 @@
+//! The page, made at most once a second: however many clients there are, the control loop and the maps are asked no more
+//! often than that.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use hyper::body::Bytes;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time,
+};
+
+use super::{
+    encode::TextFormat,
+    report::{ControlReport, ReportRequest},
+    snapshot::Looks,
+};
+
+/// How old a page may be.
+const MAX_AGE: Duration = Duration::from_secs(1);
+/// How long the control loop may take: a change of many pools takes a second or two.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// See the module.
+pub(super) struct Page {
+    looks: Looks,
+    requests: mpsc::Sender<ReportRequest>,
+    /// The latest report that came.
+    report: Option<ControlReport>,
+    /// When one was requested last, and whether it came.
+    asked: Option<(Instant, bool)>,
+    texts: [Option<Text>; 2],
+}
+
+/// A page in one format.
+#[derive(Clone)]
+struct Text {
+    made: Instant,
+    bytes: Bytes,
+}
+
+impl Page {
+    /// By these looks, and reports that are requested there.
+    pub(super) fn new(looks: Looks, requests: mpsc::Sender<ReportRequest>) -> Self {
+        Self {
+            looks,
+            requests,
+            report: None,
+            asked: None,
+            texts: [None, None],
+        }
+    }
+
+    /// Whether the control loop has answered within the last second.
+    pub(super) async fn control_responds(&mut self) -> bool {
+        if let Some((when, responds)) = self.asked.filter(|(when, _)| when.elapsed() < MAX_AGE) {
+            return responds && when.elapsed() < MAX_AGE;
+        }
+        let (reply, answer) = oneshot::channel();
+        let done = async {
+            self.requests.send(reply).await.ok()?;
+            answer.await.ok()
+        };
+        let report = time::timeout(REPORT_TIMEOUT, done).await.ok().flatten();
+        let responds = report.is_some();
+        self.asked = Some((Instant::now(), responds));
+        self.report = report.or_else(|| self.report.take());
+        responds
+    }
+
+    /// The page.
+    ///
+    /// # Errors
+    ///
+    /// If the control loop has never answered, or the kernel refuses a look-up.
+    pub(super) async fn text(&mut self, format: TextFormat) -> Result<Bytes> {
+        let at = format as usize;
+        if let Some(text) = &self.texts[at]
+            && text.made.elapsed() < MAX_AGE
+        {
+            return Ok(text.bytes.clone());
+        }
+        let responds = self.control_responds().await;
+        let report = self.report.as_ref();
+        let report = report.context("the control plane has not answered yet")?;
+        let snapshot = self.looks.look(report, responds)?;
+        let made = Instant::now();
+        let before = self.texts[at].take();
+        let room = before.map_or(0, |text| text.bytes.len() + text.bytes.len() / 8);
+        let text = format.text(snapshot, room).context("write the metrics")?;
+        let bytes = Bytes::from(text);
+        self.texts[at] = Some(Text {
+            made,
+            bytes: bytes.clone(),
+        });
+        Ok(bytes)
+    }
+}
+
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Page")
+    }
+}

@@ -27,8 +27,8 @@ section! {
     struct RawAdminHttp = "admin.http" {
         /// The address and port, such as `127.0.0.1:9180`. The address is a loopback one, or one that the host has on
         /// the network of management. One that clients may reach is refused: any (`0.0.0.0`, `[::]`), or one in a
-        /// prefix or the sources of a network that is not `mgmt`, or of its interface. Ports below 1024 need
-        /// CAP_NET_BIND_SERVICE, which `lb` gives up once it runs.
+        /// prefix or the sources of a network that is not `mgmt`, or of its interface. `lb` has no
+        /// privilege for ports below `net.ipv4.ip_unprivileged_port_start`, which is 1024.
         required listen: EndpointOfHost,
         /// Names that requests may have in `Host`, beside the address of `listen`; of a loopback address also
         /// `localhost`. Requests with another name are refused, so that no page of a browser can read what is here.

@@ -31,7 +31,7 @@ use crate::{
     dataplane::readings::Readings,
     host,
     network::cell_thread,
-    system::privileges,
+    system::{panics, privileges},
 };
 
 /// Connections at a time; of those that have sent no request the oldest goes for one more.
@@ -160,7 +160,7 @@ async fn serve(
                 Ok((stream, peer)) => {
                     let asked = Arc::default();
                     let task = connection(stream, peer, Arc::clone(&asked), Arc::clone(&served));
-                    connections.add(task, asked);
+                    connections.add(panics::of_connection(task), asked);
                 }
                 Err(error) => {
                     tracing::debug!("metrics: accept a connection: {error}");

@@ -17,7 +17,7 @@ thread_local! {
     static IN_CONNECTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on a panic aborts this process, but for those in tasks of [`spawn_connection`].
+/// From now on a panic aborts this process, but for those in tasks of [`spawn_connection`] and [`of_connection`].
 pub fn abort_outside_connections() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -34,10 +34,13 @@ pub fn abort_outside_connections() {
 /// Starts the task of one connection on the current `LocalSet`. A panic ends this task alone: what its
 /// future owns (descriptor, lease, leg, place among those that wait) is dropped, which gives it back.
 pub fn spawn_connection(connection: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
-    task::spawn_local(async move {
-        let mut connection = std::pin::pin!(connection);
-        poll_fn(|context| poll_inside(|context| connection.as_mut().poll(context), context)).await;
-    })
+    task::spawn_local(of_connection(connection))
+}
+
+/// A connection's task, wherever it is started: see [`spawn_connection`].
+pub async fn of_connection(connection: impl Future<Output = ()>) {
+    let mut connection = std::pin::pin!(connection);
+    poll_fn(|context| poll_inside(|context| connection.as_mut().poll(context), context)).await;
 }
 
 /// Polls with the mark of a connection, which goes also when that unwinds.

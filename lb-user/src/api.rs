@@ -447,7 +447,7 @@ pub struct Event {
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub time_ms: u64,
-    /// What kind: `reload`, `health`, `neighbour`, `override`, `kill`, `confirm`, `rollback`, `mend`.
+    /// What kind: `reload`, `health`, `neighbour`, `override`, `kill`, `confirm`, `rollback`, `mend`, `metrics`.
     pub kind: String,
     /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
     pub object: String,

@@ -22,7 +22,7 @@ pub(in crate::cli) struct EventReport {
     /// When, as RFC 3339 has it, in UTC.
     #[schemars(extend("format" = "date-time"))]
     pub(super) time: String,
-    /// What kind: `reload`, `health`, `neighbour`, `override`, `kill`, `confirm`, `rollback`, `mend`.
+    /// What kind: `reload`, `health`, `neighbour`, `override`, `kill`, `confirm`, `rollback`, `mend`, `metrics`.
     kind: String,
     /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
     object: String,

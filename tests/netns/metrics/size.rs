@@ -1,4 +1,4 @@
-//! FINDINGS: a scrape of a thousand services.
+//! A scrape of many services: how large it is, how long it takes, and what clients notice of it.
 
 use std::{
     net::SocketAddrV4,
@@ -18,7 +18,6 @@ use serde_json::json;
 
 use super::page::{LISTEN, curl, next_page, page, promtool, samples};
 
-const SERVICES: u16 = 1000;
 const EACH: u16 = 10;
 /// The first NodePort, and the first port of services.
 const FIRST_PORT: u16 = 30_000;
@@ -29,9 +28,17 @@ const SCRAPES: usize = 3;
 /// How long a new connection may take meanwhile.
 const MAX_CONNECT: Duration = Duration::from_secs(1);
 
-/// A thousand services, each with a pool of ten backends.
+/// How many services there are: a start with all of them takes half a minute.
+fn services() -> u16 {
+    match std::env::var_os("LB_TEST_LONG") {
+        Some(_) => 1000,
+        None => 100,
+    }
+}
+
+/// Services, each with a pool of ten backends.
 fn config(topology: &Topology) -> Config {
-    let config = (0..SERVICES).fold(Config::poc(), |config, number| {
+    let config = (0..services()).fold(Config::poc(), |config, number| {
         let backends = (0..EACH).map(|index| {
             let nodes = &topology.nodes;
             let node = usize::from(index) % nodes.len();
@@ -68,7 +75,7 @@ fn connect(topology: &Topology, stop: &AtomicBool) -> Result<(Duration, usize)> 
 }
 
 #[privileged_test]
-fn a_scrape_of_a_thousand_services_is_made_within_half_a_second() -> Result<()> {
+fn a_scrape_of_many_services_is_made_within_half_a_second() -> Result<()> {
     let topology = Topology::poc()?;
     let echo = (0..EACH).map(|index| {
         let node = &topology.nodes[usize::from(index) % topology.nodes.len()];
@@ -109,10 +116,10 @@ fn a_scrape_of_a_thousand_services_is_made_within_half_a_second() -> Result<()> 
     assert_eq!(promtool(&text)?, "");
     let now = samples(&text)?;
     let of = |name: &str| now.keys().filter(|key| key.starts_with(name)).count();
-    assert_eq!(of("lb_service_flows{"), usize::from(SERVICES));
+    assert_eq!(of("lb_service_flows{"), usize::from(services()));
     assert_eq!(
         of("lb_backend_flows{"),
-        usize::from(SERVICES) * usize::from(EACH)
+        usize::from(services()) * usize::from(EACH)
     );
     println!("{} samples", now.len());
     // The first one may have found a busy machine.

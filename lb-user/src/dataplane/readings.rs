@@ -12,6 +12,7 @@ use lb_common::{
 
 use super::{
     backend_answers::AnswerTable,
+    counts::CountTable,
     flows::{FlowTable, UsageTable},
     map_of_maps::HeldMaps,
     maps::sum,
@@ -26,6 +27,8 @@ pub struct Readings {
     pub answers: Option<AnswerTable>,
     /// The flows.
     pub flows: FlowTable,
+    /// What is counted; none of an older data plane.
+    pub counts: Option<CountTable>,
     held: HeldMaps,
 }
 
@@ -52,6 +55,7 @@ impl Readings {
             usage: UsageTable::open(folder)?,
             answers: AnswerTable::open(folder)?,
             flows: FlowTable::open(folder)?,
+            counts: CountTable::open(folder)?,
             held,
         })
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lb_common::maps::counts::{BUCKETS, bound};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, prometheus_text, text},
@@ -10,8 +11,9 @@ use prometheus_client::{
 };
 
 use super::{
+    counts::{self, TimesMetric, seconds},
     families::{self, Metric, Value},
-    rows::Row,
+    rows::{Row, TimesOf, TimesRow},
     snapshot::MetricsSnapshot,
 };
 
@@ -80,8 +82,42 @@ impl Collector for MetricsSnapshot {
         write(families::REQUESTS, &self.requests, to)?;
         write(families::INTERFACES, &self.interfaces, to)?;
         write(families::THREADS, &self.threads, to)?;
-        write(families::ANSWERED, &self.answered, to)
+        write(families::ANSWERED, &self.answered, to)?;
+        write(counts::NETWORK_COUNTS, &self.counts.networks, to)?;
+        write(counts::SERVICE_COUNTS, &self.counts.services, to)?;
+        write(counts::BACKEND_COUNTS, &self.counts.backends, to)?;
+        write(families::REFUSALS, &self.counts.refusals, to)?;
+        counts::TIMES
+            .iter()
+            .try_for_each(|metric| write_times(metric, &self.counts.times, to))
     }
+}
+
+/// A histogram of services; without a service it is left out.
+fn write_times(
+    metric: &TimesMetric,
+    rows: &[TimesRow],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let TimesMetric { name, help, times } = metric;
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for row in rows {
+        let TimesOf { buckets, us } = (times)(row);
+        let bounds = (0..BUCKETS - 1).map(|bucket| seconds(bound(bucket)));
+        let bounds = bounds.chain([f64::MAX]);
+        let by_bound: Vec<(f64, u64)> = bounds.zip(buckets.iter().copied()).collect();
+        let labels = row.labels();
+        let mut sample = match &labels {
+            Some(labels) => family.encode_family(labels)?,
+            None => continue,
+        };
+        let count = buckets.iter().sum();
+        sample.encode_histogram::<NoLabelSet>(seconds(*us), count, &by_bound, None)?;
+    }
+    Ok(())
 }
 
 /// The metrics of rows of one kind; one without a sample is left out.

@@ -1,14 +1,13 @@
 //! The names of all metrics, and what each one is. A new one is a line here, a field of its row in `rows.rs`, and its
 //! line in `docs/metrics.md`, which a test compares with these.
-//!
-//! Counts of the data plane by service, backend and network belong to the rows of these objects.
+//! What is counted of flows by network, service and backend is in `counts.rs`.
 
 use prometheus_client::metrics::MetricType;
 
 use super::rows::{
     AnsweredRow, BackendRow, BuildRow, FramesRow, InstanceRow, InterfaceRow, NetworkRow,
-    OutcomeRow, PoolRow, QuotaRow, ReasonRow, ReloadRow, RequestRow, RingRow, ServiceRow,
-    SharedRow, SnatRow, ThreadRow,
+    OutcomeRow, PoolRow, QuotaRow, ReasonRow, RefusalRow, ReloadRow, RequestRow, RingRow,
+    ServiceRow, SharedRow, SnatRow, ThreadRow,
 };
 
 /// The value of a sample.
@@ -242,9 +241,18 @@ metrics! {
     }
 }
 
+metrics! {
+    REFUSALS: RefusalRow {
+        counter "lb_service_refused_total" "Packets to a service that opened no flow, by reason." = |row| row.count;
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::counts::{BACKEND_COUNTS, NETWORK_COUNTS, SERVICE_COUNTS, TIMES},
+        *,
+    };
 
     const PAGE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
@@ -275,6 +283,14 @@ mod tests {
             of(INTERFACES),
             of(THREADS),
             of(ANSWERED),
+            of(NETWORK_COUNTS),
+            of(SERVICE_COUNTS),
+            of(BACKEND_COUNTS),
+            of(REFUSALS),
+            TIMES
+                .iter()
+                .map(|times| (times.name, "histogram"))
+                .collect(),
         ]
         .concat()
     }

@@ -9,6 +9,7 @@
 //! Labels are names of the configuration and words of `lb`: nothing that a client has sent.
 
 mod access;
+mod counts;
 mod encode;
 mod exchange;
 mod families;

@@ -1,5 +1,6 @@
 //! What is counted, an object each, with the labels that it has: names of the configuration, and words of `lb`.
 
+use lb_common::maps::counts::{BUCKETS, Record};
 use prometheus_client::encoding::EncodeLabelSet;
 
 use super::process::ProcessReading;
@@ -213,4 +214,48 @@ row! {
     struct AnsweredRow { code: String } {
         count: u64,
     }
+}
+
+row! {
+    /// What is counted of a network's clients.
+    struct NetworkCounts { network: String } {
+        counts: Record,
+    }
+}
+
+row! {
+    /// What is counted of a service.
+    struct ServiceCounts { service: String, network: String } {
+        counts: Record,
+    }
+}
+
+row! {
+    /// What is counted of a backend.
+    struct BackendCounts { pool: String, backend: String } {
+        counts: Record,
+    }
+}
+
+row! {
+    /// Packets to a service that were refused for a reason.
+    struct RefusalRow { service: String, network: String, reason: &'static str } {
+        count: u64,
+    }
+}
+
+row! {
+    /// How long the backends of a service take.
+    struct TimesRow { service: String, network: String } {
+        connect: TimesOf,
+        first_byte: TimesOf,
+    }
+}
+
+/// Times by the bucket of [`lb_common::maps::counts::bucket`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct TimesOf {
+    pub(super) buckets: [u64; BUCKETS as usize],
+    /// The sum of all, in microseconds.
+    pub(super) us: u64,
 }

@@ -13,6 +13,7 @@ use lb_common::{
 };
 
 use super::{
+    counts::{CountRows, HighMarks},
     exchange::Answered,
     process::{self, ProcessReading, ThreadTimes},
     report::{AppliedNames, ControlReport},
@@ -59,6 +60,7 @@ pub(super) struct MetricsSnapshot {
     pub(super) interfaces: Vec<InterfaceRow>,
     pub(super) threads: Vec<ThreadRow>,
     pub(super) answered: Vec<AnsweredRow>,
+    pub(super) counts: CountRows,
 }
 
 /// What looks are made with: from one to the next, counters that may fall are followed.
@@ -69,6 +71,7 @@ pub(super) struct Looks {
     syns: Rising<3>,
     transitions: Rising<1>,
     rings: Rising<1>,
+    marks: HighMarks,
 }
 
 impl Looks {
@@ -81,6 +84,7 @@ impl Looks {
             syns: Rising::new(Width::Bits32),
             transitions: Rising::new(Width::Bits64),
             rings: Rising::new(Width::Bits64),
+            marks: HighMarks::default(),
         }
     }
 
@@ -115,6 +119,9 @@ impl Looks {
         self.verdicts(ids, &mut snapshot)?;
         for (service, counted) in &report.status.shared {
             add_shared(service, counted, &mut snapshot);
+        }
+        if let Some(table) = &self.readings.counts {
+            snapshot.counts = self.marks.look(table, &self.readings.flows, report);
         }
         self.syns.forget_others();
         self.transitions.forget_others();
@@ -419,7 +426,7 @@ fn reason(word: &str) -> String {
     if is_reason { word } else { "other" }.to_owned()
 }
 
-fn id_of(ids: &Ids, kind: Kind, name: &str) -> Option<u16> {
+pub(super) fn id_of(ids: &Ids, kind: Kind, name: &str) -> Option<u16> {
     ids.get(kind, name).and_then(|id| u16::try_from(id).ok())
 }
 

@@ -25,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How long connections of clients may take in all.
 const CLIENTS: Duration = Duration::from_secs(5);
 /// The most bytes of a header that are taken off, in the socket or by `lb`.
-const TAKEN: usize = 8 << 20;
+const TAKEN: usize = 32 << 20;
 /// Memory that abuse may cost, in KiB.
 const MAX_MEMORY: u64 = 32 << 10;
 

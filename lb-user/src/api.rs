@@ -65,6 +65,18 @@ pub enum Request {
 pub const MAX_CONFIRM_SECONDS: u64 = 24 * 60 * 60;
 
 impl Request {
+    /// Whether it changes nothing, whatever comes of it.
+    pub fn is_look(&self) -> bool {
+        match self {
+            Self::Plan { .. } | Self::Health | Self::Legs(_) | Self::Events { .. } => true,
+            Self::Reload { .. }
+            | Self::Confirm
+            | Self::Backend { .. }
+            | Self::Node { .. }
+            | Self::Kill(_) => false,
+        }
+    }
+
     /// Whether it can mean something at all. Names are looked up by the control loop, which carries it out.
     ///
     /// # Errors
@@ -440,6 +452,38 @@ pub struct LastCheck {
     pub age_ms: u64,
 }
 
+/// The kinds of events.
+pub const EVENT_KINDS: [&str; 13] = [
+    "confirm",
+    "drain",
+    "health",
+    "interface",
+    "kill",
+    "mend",
+    "metrics",
+    "neighbour",
+    "override",
+    "process",
+    "reload",
+    "rollback",
+    "state",
+];
+
+/// How grave an event is, from the worst on.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Something does not serve, or an order was not carried out.
+    Error,
+    /// A part of something does not serve.
+    Warning,
+    /// Something serves again, or an order was carried out.
+    #[default]
+    Notice,
+}
+
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
@@ -447,8 +491,11 @@ pub struct Event {
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub time_ms: u64,
-    /// What kind: `reload`, `health`, `neighbour`, `override`, `kill`, `confirm`, `rollback`, `mend`, `metrics`.
+    /// What kind: [`EVENT_KINDS`].
     pub kind: String,
+    /// How grave it is.
+    #[serde(default)]
+    pub severity: Severity,
     /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
     pub object: String,
     /// What happened, for people.

@@ -2,8 +2,8 @@
 //!
 //! A change: load -> validate -> desired -> plan -> apply. [`config`] loads and validates, [`control`] does the rest,
 //! and [`sources`] says where the text comes from. [`daemon`] is `lb run`, [`cli`] the command line, [`observe`] reads
-//! what is live, [`admin`] is the socket of a running control plane, [`api`] has its messages, and [`metrics`] serves
-//! Prometheus.
+//! what is live, [`admin`] is the socket of a running control plane, [`api`] has its messages, [`events`] is the history
+//! of an instance, and [`metrics`] serves Prometheus.
 //!
 //! [`proxy`] serves shared VIPs, with headers of [`proxy_protocol`]; [`flows`] ends flows, [`health`] checks backends.
 //! [`dataplane`] is the kernel side, [`network`] and [`mod@host`] the host's, [`system`] this process's; [`model`]
@@ -18,6 +18,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod dataplane;
+pub mod events;
 pub mod flows;
 pub mod health;
 pub mod host;

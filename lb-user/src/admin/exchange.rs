@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     PATH,
-    server::{Order, Peer},
+    server::{Access, Order, Peer},
 };
 use crate::api::{Answer, Request};
 
@@ -74,10 +74,10 @@ pub(super) async fn exchange(
 
 async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<Answer, ErrorAnswer> {
     let Caller { peer, orders, .. } = caller;
-    if !peer.may_ask(nix::unistd::geteuid().as_raw()) {
+    if peer.access == Access::None {
         tracing::warn!("admin socket: refused a request of {peer}");
         let words = format!(
-            "uid {} may not use the admin socket: only root and lb's own user may",
+            "uid {} may not use the admin socket: only root, lb's own user and members of admin.group may",
             peer.uid
         );
         return Err(ErrorAnswer(StatusCode::FORBIDDEN, words));
@@ -96,6 +96,17 @@ async fn answer(request: hyper::Request<Incoming>, caller: &Caller) -> Result<An
         let words = format!("the request is of another version than this `lb`, or none: {error}");
         ErrorAnswer(StatusCode::BAD_REQUEST, words)
     })?;
+    if peer.access == Access::Read && !request.is_look() {
+        tracing::warn!("admin socket: refused an order of {peer}");
+        let words = format!(
+            "uid {} may only look, as a member of admin.group: root and lb's own user may change something",
+            peer.uid
+        );
+        return Ok(Answer::Refused {
+            usage: false,
+            reasons: vec![words],
+        });
+    }
     if let Err(reason) = request.check() {
         return Ok(Answer::Refused {
             usage: true,

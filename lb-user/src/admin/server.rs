@@ -25,11 +25,15 @@ use tokio::{
 use super::{
     connections::{Connections, GRACE},
     exchange::{self, Caller},
+    peer_groups,
+    read_group::ReadGroup,
 };
 use crate::api::{Answer, Request};
 
 /// Connections at a time; of those that have sent no request the oldest goes for one more.
 const CONNECTIONS: usize = 16;
+/// The same of users that may request nothing: they are refused, and keep no operator waiting.
+const REFUSED_CONNECTIONS: usize = 2;
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 16 * 1024;
 /// Lines of a request's head.
@@ -55,6 +59,19 @@ pub struct Peer {
     pub uid: u32,
     /// Its process id; none if it is not visible from here.
     pub pid: Option<i32>,
+    /// What it may request.
+    pub access: Access,
+}
+
+/// What a process may request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing.
+    None,
+    /// What changes nothing.
+    Read,
+    /// Everything.
+    All,
 }
 
 impl Display for Peer {
@@ -67,10 +84,16 @@ impl Display for Peer {
     }
 }
 
-impl Peer {
-    /// Whether it may send requests: root, and the user of this process.
-    pub(super) fn may_ask(self, own: u32) -> bool {
-        self.uid == 0 || self.uid == own
+impl Access {
+    /// Of a user with these groups, where this process is `own`'s and `group` may look.
+    pub(super) fn of(uid: u32, own: u32, groups: &[u32], group: Option<u32>) -> Self {
+        if uid == 0 || uid == own {
+            return Self::All;
+        }
+        match group.is_some_and(|group| groups.contains(&group)) {
+            true => Self::Read,
+            false => Self::None,
+        }
     }
 }
 
@@ -101,26 +124,28 @@ pub struct Server {
     listener: StdListener,
     _file: SocketFile,
     times: AdminTimeouts,
+    group: ReadGroup,
 }
 
 impl Server {
-    /// Listens at `path`, for this user and root only. The folder is made if there is none. A socket that is
+    /// Listens at `path`, for this user and root, and for `group` once that lets members in. The folder is made if there is none. A socket that is
     /// there already is that of a process that has ended: the caller has the lock of the instance.
     ///
     /// # Errors
     ///
     /// The error of the file system, with the path.
-    pub fn open(path: &Path) -> Result<Self> {
-        Self::with_times(path, AdminTimeouts::default())
+    pub fn open(path: &Path, group: ReadGroup) -> Result<Self> {
+        Self::with_times(path, AdminTimeouts::default(), group)
     }
 
-    pub(super) fn with_times(path: &Path, times: AdminTimeouts) -> Result<Self> {
+    pub(super) fn with_times(path: &Path, times: AdminTimeouts, group: ReadGroup) -> Result<Self> {
         let (listener, file) =
             bind(path).with_context(|| format!("open the admin socket {}", path.display()))?;
         Ok(Self {
             listener,
             _file: file,
             times,
+            group,
         })
     }
 
@@ -135,20 +160,33 @@ impl Server {
             listener,
             _file,
             times,
+            group,
         } = self;
         let listener = UnixListener::from_std(listener).context("watch the admin socket")?;
         let mut connections = Connections::new(CONNECTIONS);
+        let mut refused = Connections::new(REFUSED_CONNECTIONS);
         loop {
             let has_room = connections.have_room();
             tokio::select! {
                 () = orders.closed() => return Ok(()),
                 () = connections.ended() => {}
+                () = refused.ended() => {}
                 () = time::sleep(GRACE), if !has_room => {}
                 accepted = listener.accept(), if has_room => match accepted {
                     Ok((stream, _)) => {
-                        let asked = Arc::default();
-                        let task = connection(stream, Arc::clone(&asked), orders.clone(), times);
-                        connections.add(task, asked);
+                        let Some(peer) = peer(&stream, &group) else {
+                            continue;
+                        };
+                        let all = match peer.access {
+                            Access::None => &mut refused,
+                            Access::Read | Access::All => &mut connections,
+                        };
+                        if all.have_room() {
+                            let asked = Arc::default();
+                            let task =
+                                converse(stream, peer, Arc::clone(&asked), orders.clone(), times);
+                            all.add(task, asked);
+                        }
                     }
                     Err(error) => {
                         tracing::warn!("admin socket: accept a connection: {error}");
@@ -213,22 +251,27 @@ impl Drop for SocketFile {
     }
 }
 
-async fn connection(
-    stream: UnixStream,
-    asked: Arc<AtomicBool>,
-    orders: mpsc::Sender<Order>,
-    times: AdminTimeouts,
-) {
-    match stream.peer_cred() {
-        Ok(credentials) => {
-            let peer = Peer {
-                uid: credentials.uid(),
-                pid: credentials.pid().filter(|&pid| pid != 0),
-            };
-            converse(stream, peer, asked, orders, times).await;
+/// The process at the other end, if the kernel says which it is.
+fn peer(stream: &UnixStream, group: &ReadGroup) -> Option<Peer> {
+    let read = || {
+        let credentials = stream.peer_cred()?;
+        let group = group.id();
+        let mut groups = vec![credentials.gid()];
+        if group.is_some() {
+            groups.extend(peer_groups::groups(stream)?);
         }
-        Err(error) => tracing::warn!("admin socket: read the credentials of the peer: {error}"),
-    }
+        let (uid, own) = (credentials.uid(), nix::unistd::geteuid().as_raw());
+        io::Result::Ok(Peer {
+            uid,
+            pid: credentials.pid().filter(|&pid| pid != 0),
+            access: Access::of(uid, own, &groups, group),
+        })
+    };
+    read()
+        .inspect_err(|error| {
+            tracing::warn!("admin socket: read the credentials of the peer: {error}");
+        })
+        .ok()
 }
 
 /// One request, and its answer; sets `asked` when the request is there.

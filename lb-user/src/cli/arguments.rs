@@ -62,6 +62,10 @@ pub(super) enum Command {
         /// Log every dropped packet of the data plane: slow, for debugging
         #[arg(long)]
         trace_drops: bool,
+        /// How the log is written: as text, as JSON, or as the journal reads it; default: that of LB_LOG_FORMAT, or what
+        /// standard error leads to
+        #[arg(long, value_name = "FORMAT", value_parser = ["text", "json", "journal"])]
+        log_format: Option<String>,
     },
     /// As root, make what `lb run` of another user must find: bpffs, folders, the namespaces of cells, room for
     /// neighbours

@@ -6,10 +6,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{
-            fs::{FileTypeExt as _, MetadataExt as _},
-            process::CommandExt as _,
-        },
+        unix::{fs::FileTypeExt as _, process::CommandExt as _},
     },
     process::{Child, Command, ExitCode, Stdio},
 };
@@ -22,7 +19,10 @@ use tokio::{
 };
 
 use super::failed;
-use crate::{daemon::run::READY, system::output};
+use crate::{
+    daemon::run::READY,
+    system::{log::leads_to_journal, output},
+};
 
 /// The option, which the new process does not get.
 const OPTION: &str = "--detach";
@@ -74,9 +74,7 @@ fn leads_to_a_log(error: impl AsFd) -> io::Result<bool> {
     let file = File::from(error.as_fd().try_clone_to_owned()?).metadata()?;
     let kind = file.file_type();
     if kind.is_socket() {
-        // The journal is one of systemd's, which says so (systemd.exec(5)).
-        let journal = format!("{}:{}", file.dev(), file.ino());
-        return Ok(env::var("JOURNAL_STREAM").is_ok_and(|stream| stream == journal));
+        return Ok(leads_to_journal(&file));
     }
     Ok(!kind.is_fifo())
 }

@@ -7,7 +7,7 @@ use crate::{control::persisted_state::State, daemon::startup, dataplane::pins::P
 
 /// Removes everything of an instance that no process controls.
 pub(super) fn down(instance: &str) -> Result<()> {
-    init_log(false);
+    init_log(false, None);
     host::check()?;
     let pins = Pins::new(instance);
     let lock = host::Lock::take(&pins).map_err(stop_first)?;

@@ -1,12 +1,12 @@
-//! `lb events`: what has happened, a line each.
+//! `lb events`: what has happened, a line each; of an instance that does not run, what it has left.
 
 pub(super) mod report;
 
 use std::{thread, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
-use self::report::{EventReport, EventsReport, stamp};
+use self::report::{EventReport, EventsReport};
 use super::{
     arguments::{Format, Show},
     ask::OTHER_ANSWER,
@@ -15,7 +15,9 @@ use super::{
 use crate::{
     admin::client::{self, Failure},
     api::{Answer, Event, Request},
-    system::output,
+    dataplane::pins::Pins,
+    events::file::{self, time},
+    system::{escape::escaped, output},
 };
 
 /// How often `--follow` requests more.
@@ -23,7 +25,10 @@ const POLL: Duration = Duration::from_millis(500);
 
 pub(super) fn show(after: u64, follow: bool, show: &Show) -> Result<()> {
     let (instance, format) = (&show.instance.name, show.output.format);
-    let events = ask(instance, after)?;
+    let events = match ask(instance, after) {
+        Err(failure @ Failure::NotRunning { .. }) => left(instance, after, failure)?,
+        events => events?,
+    };
     if !follow && format == Format::Json {
         let events = events.into_iter().map(EventReport::from).collect();
         return print::report(&EventsReport { events });
@@ -34,6 +39,19 @@ pub(super) fn show(after: u64, follow: bool, show: &Show) -> Result<()> {
         true => go_on(seen, instance, format),
         false => Ok(()),
     }
+}
+
+/// What an instance that does not run has left after an event.
+fn left(instance: &str, after: u64, failure: Failure) -> Result<Vec<Event>> {
+    let pins = Pins::new(instance);
+    let events = file::read_after(&pins, after);
+    let events = events.with_context(|| format!("read {}", file::path(&pins).display()))?;
+    let events = events.ok_or(failure)?;
+    output::print_error(format_args!(
+        "lb: from {}: instance {instance} is not running",
+        file::path(&pins).display()
+    ));
+    Ok(events)
 }
 
 /// Prints events as they come, also those of the next process, as long as they are read.
@@ -54,9 +72,6 @@ fn go_on(mut seen: LatestPrinted, instance: &str, format: Format) -> Result<()> 
                 if answered {
                     output::print_error(format_args!("lb: {failure}; waiting"));
                     answered = false;
-                }
-                if matches!(failure, Failure::NotRunning { .. }) {
-                    seen = LatestPrinted(0);
                 }
             }
         }
@@ -96,7 +111,7 @@ impl LatestPrinted {
     /// Notes events as printed; each with how many are missing before it.
     fn take(&mut self, events: Vec<Event>) -> Vec<(u64, Event)> {
         let numbered = events.into_iter().map(|event| {
-            // A number that is not higher is one of another process, which begins anew.
+            // A number that is not higher is one of an instance that was taken down, and begins anew.
             let before = if event.number > self.0 { self.0 } else { 0 };
             let missed = event.number.saturating_sub(before).saturating_sub(1);
             self.0 = event.number;
@@ -111,25 +126,30 @@ fn line(event: &Event) -> String {
         number,
         time_ms,
         kind,
+        severity: _,
         object,
         words,
         by,
     } = event;
-    let time = stamp(*time_ms);
+    let time = time(*time_ms);
     let by = by.as_deref().map(|by| format!(" (by {by})"));
     let by = by.unwrap_or_default();
-    format!("{number:>6}  {time}  {kind:<8}  {object}: {words}{by}")
+    // A process of another version may have let control characters through.
+    let text = format!("{kind:<9}  {object}: {words}{by}");
+    format!("{number:>6}  {time}  {}", escaped(&text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Severity;
 
     fn event(number: u64) -> Event {
         Event {
             number,
             time_ms: 1_000_000_000_789,
             kind: "health".to_owned(),
+            severity: Severity::Warning,
             object: "backend p/a".to_owned(),
             words: "up -> dead: connection refused".to_owned(),
             by: None,
@@ -140,7 +160,7 @@ mod tests {
     fn an_event_is_a_line() {
         assert_eq!(
             line(&event(7)),
-            "     7  2001-09-09T01:46:40.789Z  health    backend p/a: up -> dead: connection refused"
+            "     7  2001-09-09T01:46:40.789Z  health     backend p/a: up -> dead: connection refused"
         );
         let asked = Event {
             kind: "override".to_owned(),
@@ -150,8 +170,13 @@ mod tests {
         };
         assert_eq!(
             line(&asked),
-            "1234567  2001-09-09T01:46:40.789Z  override  backend p/a: drained (by uid 0, process 9)"
+            "1234567  2001-09-09T01:46:40.789Z  override   backend p/a: drained (by uid 0, process 9)"
         );
+        let hostile = Event {
+            words: "a\u{1b}[2J\n<script>".to_owned(),
+            ..event(1)
+        };
+        assert!(line(&hostile).ends_with(r"backend p/a: a\u{1b}[2J\n<script>"));
         let far = Event {
             time_ms: u64::MAX,
             ..event(1)
@@ -165,7 +190,7 @@ mod tests {
         assert_eq!(
             json,
             concat!(
-                r#"{"number":7,"time":"2001-09-09T01:46:40.789Z","kind":"health","object":"backend p/a","#,
+                r#"{"number":7,"time":"2001-09-09T01:46:40.789Z","kind":"health","severity":"warning","object":"backend p/a","#,
                 r#""words":"up -> dead: connection refused","by":null}"#
             )
         );

@@ -26,7 +26,7 @@ mod status;
 mod table;
 mod version;
 
-use std::{env, io, process::ExitCode};
+use std::{env, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser as _};
 use tracing_subscriber::EnvFilter;
@@ -36,7 +36,10 @@ use self::{
     arguments::{Cli, Command, Format},
     ask::RefusedCommand,
 };
-use crate::system::{output, panics};
+use crate::system::{
+    log::{self, LogFormat},
+    output, panics,
+};
 
 /// Exit code of a wrong command line or configuration.
 const USAGE: u8 = 2;
@@ -65,6 +68,7 @@ pub fn main() -> ExitCode {
             careful,
             no_careful,
             trace_drops,
+            log_format,
         } => {
             let options = crate::daemon::run::Options {
                 config,
@@ -75,6 +79,7 @@ pub fn main() -> ExitCode {
                 careful: (careful || no_careful).then_some(careful),
                 trace_drops,
             };
+            init_log(trace_drops, log_format.as_deref());
             return run::run(&options);
         }
         Command::Prepare {
@@ -163,24 +168,34 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Logs to standard error: `LB_LOG` filters, in the syntax of `RUST_LOG`.
-fn init_log(trace_drops: bool) {
+/// Logs to standard error: `LB_LOG` filters, in the syntax of `RUST_LOG`, and `LB_LOG_FORMAT` is how lines are written
+/// where the command line does not say it.
+fn init_log(trace_drops: bool, format: Option<&str>) {
     let default = if trace_drops {
         "info,lb_ebpf=debug"
     } else {
         "info"
     };
     let (filter, wrong) = log_filter(env::var("LB_LOG").ok().as_deref(), default);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(color::is_on_error())
-        .with_writer(io::stderr)
-        // It would print that a line cannot be printed, and panic of that.
-        .log_internal_errors(false)
-        .init();
-    if let Some(wrong) = wrong {
+    let (format, unknown) = match format.and_then(LogFormat::named) {
+        Some(format) => (Some(format), None),
+        None => log_format(env::var("LB_LOG_FORMAT").ok().as_deref()),
+    };
+    log::init(filter, format, color::is_on_error());
+    for wrong in wrong.into_iter().chain(unknown) {
         tracing::warn!("{wrong}");
     }
+}
+
+/// The format of the log if `LB_LOG_FORMAT` is `wanted`, and what is wrong with that.
+fn log_format(wanted: Option<&str>) -> (Option<LogFormat>, Option<String>) {
+    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
+        return (None, None);
+    };
+    let format = LogFormat::named(wanted);
+    let all = LogFormat::ALL.map(|one| one.to_string()).join(", ");
+    let wrong = format!("LB_LOG_FORMAT={wanted} is no format, so it is left out: expected {all}");
+    (format, format.is_none().then_some(wrong))
 }
 
 /// The filter of the log if `LB_LOG` is `wanted`, and what is wrong with that.
@@ -205,6 +220,23 @@ mod samples;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_format_that_is_none_is_named() {
+        for (wanted, format) in [
+            (None, None),
+            (Some(""), None),
+            (Some("json"), Some(LogFormat::Json)),
+            (Some("text"), Some(LogFormat::Text)),
+            (Some("journal"), Some(LogFormat::Journal)),
+        ] {
+            assert_eq!(log_format(wanted), (format, None));
+        }
+        let (format, wrong) = log_format(Some("xml"));
+        let words =
+            "LB_LOG_FORMAT=xml is no format, so it is left out: expected text, json, journal";
+        assert_eq!((format, wrong.as_deref()), (None, Some(words)));
+    }
 
     #[test]
     fn a_filter_that_is_none_is_named() {

@@ -15,7 +15,7 @@ use crate::{
 
 /// Prepares the host. A file that is wrong is reported; if another one is applied, that goes on.
 pub(super) fn prepare(file: &Path, instance: &str, user: &str) -> ExitCode {
-    init_log(false);
+    init_log(false, None);
     let pins = Pins::new(instance);
     let config = match config::load_text(file) {
         Ok(loaded) => {

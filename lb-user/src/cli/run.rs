@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{USAGE, failed, init_log};
+use super::{USAGE, failed};
 use crate::{
     control::applied::is_applied,
     daemon::run::{self, End, Options},
@@ -13,7 +13,6 @@ use crate::{
 
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
-    init_log(options.trace_drops);
     let file = Sources::of(&options.config).look(&options.config).load();
     match &file {
         Ok(loaded) => {

@@ -160,8 +160,15 @@ pub(super) fn file(config: &Config) -> io::Result<Keys> {
     keys.insert("networks".to_owned(), each(&config.networks, network)?);
     keys.insert("pools".to_owned(), each(&config.pools, pool)?);
     keys.insert("services".to_owned(), each(&config.services, service)?);
+    let mut log = Keys::new();
     if let Some(path) = &config.flow_log {
-        keys.insert("log".to_owned(), json!({ "flows": path }));
+        log.insert("flows".to_owned(), json!(path));
+    }
+    if let Some(syslog) = keys.remove("syslog") {
+        log.insert("syslog".to_owned(), syslog);
+    }
+    if !log.is_empty() {
+        keys.insert("log".to_owned(), Value::Object(log));
     }
     Ok(keys)
 }

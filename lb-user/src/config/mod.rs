@@ -35,6 +35,7 @@ mod problem;
 mod quota;
 mod schema;
 mod shared;
+mod syslog;
 mod validate;
 mod words;
 mod yaml;
@@ -65,6 +66,7 @@ pub use self::{
     problem::{Problem, Problems, Warning},
     quota::{Quota, quotas},
     shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, Target, To},
+    syslog::{Facility, Syslog, SyslogServer},
 };
 pub(crate) use self::{
     did_you_mean::closest,

@@ -18,6 +18,7 @@ use super::{
     health::Health,
     listen::{Listen, Protocol},
     shared::Target,
+    syslog::Syslog,
 };
 
 /// A validated configuration, with every default filled in and every shorthand (`defaults`, `nodes`,
@@ -37,8 +38,11 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The file that flows are written to when they begin and end; none: they are not. Absolute.
     pub flow_log: Option<PathBuf>,
-    /// Where the control plane answers beside its socket.
-    #[serde(default, skip_serializing_if = "Admin::is_empty")]
+    /// The syslog server that gets each event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syslog: Option<Syslog>,
+    /// How operators and monitoring reach the control plane.
+    #[serde(default, skip_serializing_if = "Admin::is_default")]
     pub admin: Admin,
     /// What the tables of pools are made with beside the names of their backends: 1 to 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,6 +51,24 @@ pub struct Config {
     pub watch: bool,
     /// What becomes of the networks when the control plane is stopped.
     pub on_stop: OnStop,
+}
+
+/// How operators and monitoring reach the control plane.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Admin {
+    /// The group whose members may look over the admin socket, by name or number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Metrics; none: there is no listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http: Option<AdminHttp>,
+}
+
+impl Admin {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Config {
@@ -76,21 +98,6 @@ impl Config {
     #[must_use]
     pub fn snat_addresses(&self) -> usize {
         self.networks.iter().map(|network| network.snat.len()).sum()
-    }
-}
-
-/// Where the control plane answers beside its socket.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Admin {
-    /// Metrics; none: there is no listener.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub http: Option<AdminHttp>,
-}
-
-impl Admin {
-    /// Whether it answers nowhere else.
-    fn is_empty(&self) -> bool {
-        self.http.is_none()
     }
 }
 

@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use super::{
     backend_weights::Layers,
+    beginning::Beginning,
     checks::VerdictChange,
     mend::Mending,
     nic_watch::NicState,
@@ -15,9 +16,9 @@ use super::{
     service_verdict::ServiceVerdicts,
 };
 use crate::{
-    admin::events::Events,
-    api::{Override, StaleReason, Staleness},
+    api::{Override, Severity, StaleReason, Staleness},
     config::{Config, OnDead},
+    events::history::{Happened, History},
     flows::evict::selector::EvictSelector,
     health::{HealthVerdict, Report},
     metrics::report::ReloadCounts,
@@ -35,7 +36,7 @@ pub struct Control {
     pub(crate) saved: State,
     /// Why it is not kept there.
     unkept: Unkept,
-    pub(super) events: Events,
+    pub(crate) history: History,
     pub(super) generation: u64,
     pub(super) applied_at: Instant,
     /// Why the file is not what is applied.
@@ -131,7 +132,15 @@ impl Stale {
 impl Control {
     /// Takes over what was started with `file`, and what an earlier process has left in `state`.
     /// `before` is what was applied until now.
-    pub fn new(running: Running, state: State, file: &Path, before: &Config) -> Self {
+    pub fn new(
+        running: Running,
+        state: State,
+        file: &Path,
+        before: &Config,
+        beginning: Beginning,
+    ) -> Self {
+        let mut history = History::open(running.pins());
+        history.follow(running.config().syslog.as_ref());
         let mut control = Self {
             sources: Sources::of(file),
             running,
@@ -143,7 +152,7 @@ impl Control {
                 ..state
             },
             unkept: Unkept::default(),
-            events: Events::default(),
+            history,
             generation: 1,
             applied_at: Instant::now(),
             stale: None,
@@ -152,6 +161,7 @@ impl Control {
             mending: Mending::default(),
             reloads: ReloadCounts::default(),
         };
+        control.note_beginning(beginning);
         control.note_first_checks();
         control.finish_cuts();
         control.cut_dead();
@@ -238,12 +248,8 @@ impl Control {
         if !over.is_empty() {
             for name in &over {
                 let object = format!("backend {name}");
-                self.event(
-                    "drain",
-                    &object,
-                    "its drain_timeout is over: the flows that are left get a reset",
-                    None,
-                );
+                let words = "its drain_timeout is over: the flows that are left get a reset";
+                self.event("drain", Severity::Notice, &object, words);
             }
             let drained = self.backend_ids(over.iter().map(String::as_str));
             self.running.ending.cut(EvictSelector {
@@ -301,16 +307,16 @@ impl Control {
         if below == self.below.contains(pool) {
             return;
         }
-        let words = if below {
+        let (severity, words) = if below {
             self.below.insert(pool.to_owned());
             tracing::error!(pool, "too few backends are up");
-            "too few backends are up"
+            (Severity::Error, "too few backends are up")
         } else {
             self.below.remove(pool);
             tracing::info!(pool, "enough backends are up again");
-            "enough backends are up again"
+            (Severity::Notice, "enough backends are up again")
         };
-        self.event("health", &format!("pool {pool}"), words, None);
+        self.event("health", severity, &format!("pool {pool}"), words);
     }
 
     /// The ids of these backends, by their names in the registry.
@@ -386,11 +392,17 @@ impl Control {
         self.state.services_down = self.services.down();
         let stored = self.store();
         if let Some(words) = self.unkept.note(&stored) {
-            match &stored {
-                Ok(()) => tracing::info!("{words}"),
-                Err(_) => tracing::error!("{words}"),
-            }
-            self.event("state", "files", &words, None);
+            let severity = match &stored {
+                Ok(()) => {
+                    tracing::info!("{words}");
+                    Severity::Notice
+                }
+                Err(_) => {
+                    tracing::error!("{words}");
+                    Severity::Error
+                }
+            };
+            self.event("state", severity, "files", &words);
         }
     }
 
@@ -407,8 +419,27 @@ impl Control {
         Ok(())
     }
 
-    pub(crate) fn event(&mut self, kind: &str, object: &str, words: &str, by: Option<String>) {
-        self.events.push(kind, object, words, by);
+    /// Notes what happened by itself.
+    pub(crate) fn event(&mut self, kind: &str, severity: Severity, object: &str, words: &str) {
+        self.history.push(Happened {
+            kind,
+            severity,
+            object,
+            words,
+            by: None,
+        });
+    }
+
+    /// Notes and logs what was ordered, by the operator or signal that is named.
+    pub(super) fn event_by(&mut self, kind: &str, object: &str, words: &str, by: Option<String>) {
+        tracing::info!(by, "{kind}: {object}: {words}");
+        self.history.push(Happened {
+            kind,
+            severity: Severity::Notice,
+            object,
+            words,
+            by,
+        });
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     control_loop::Control,
     running::Running,
 };
-use crate::network::link;
+use crate::{api::Severity, network::link};
 
 /// How often each thing is looked at.
 pub const MEND_INTERVAL: Duration = Duration::from_secs(2);
@@ -114,14 +114,14 @@ impl Control {
                 let before = self.mending.wrong.insert(object.to_owned(), words.clone());
                 if before.as_ref() != Some(&words) {
                     tracing::error!(object, "{words}");
-                    self.event("mend", object, &words, None);
+                    self.event("mend", Severity::Error, object, &words);
                 }
                 return;
             }
         };
         self.mending.wrong.remove(object);
         tracing::warn!(object, "{words}");
-        self.event("mend", object, &words, None);
+        self.event("mend", Severity::Warning, object, &words);
     }
 
     /// Logs that a socket of this process was gone, and what came of making another.

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::{control_loop::Control, running::Running};
 use crate::{
+    api::Severity,
     model::registry::Kind,
     network::{carrier::Carrier, neighbour::NeighbourChange},
 };
@@ -34,7 +35,7 @@ impl Control {
     fn note_next_hop(&mut self, change: &NeighbourChange) {
         let news = self.running.data_plane.live.note_next_hop(change);
         let neighbour = change.neighbour();
-        let words = match change {
+        let (severity, words) = match change {
             NeighbourChange::Silent { network, address } => {
                 let Some((_, behind)) = news.filter(|_| self.running.has_carrier(*network)) else {
                     return;
@@ -43,7 +44,7 @@ impl Control {
                 let network = self.running.network_name(*network);
                 tracing::warn!(network, %address, "next hop {words}");
                 self.silent_next_hops.insert(neighbour);
-                words
+                (Severity::Warning, words)
             }
             NeighbourChange::Resolved(resolved) => {
                 if !self.silent_next_hops.remove(&neighbour) || news.is_none() {
@@ -51,11 +52,11 @@ impl Control {
                 }
                 let network = self.running.network_name(resolved.network);
                 tracing::info!(network, address = %resolved.address, "next hop {ANSWERS}");
-                ANSWERS.to_owned()
+                (Severity::Notice, ANSWERS.to_owned())
             }
         };
         let object = format!("next hop {}", neighbour.1);
-        self.event("neighbour", &object, &words, None);
+        self.event("neighbour", severity, &object, &words);
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     running::Running,
 };
 use crate::{
+    api::Severity,
     config::Network,
     dataplane::object::NIC,
     host,
@@ -106,15 +107,16 @@ impl Control {
         self.announce();
     }
 
-    /// Logs which NICs are not there at the start.
+    /// Logs which NICs are not there at the start, or have no carrier.
     pub(super) fn note_missing(&mut self) {
-        let interfaces = self.running.applied.config.networks.iter();
-        let missing = interfaces.map(|network| network.interface.clone());
-        let missing: BTreeSet<String> = missing
-            .filter(|interface| self.running.nic(interface).is_none())
-            .collect();
-        for interface in missing {
-            self.note_turn(&interface, Ok(Some(NicEvent::Gone)));
+        let networks = self.running.applied.config.networks.iter();
+        let interfaces: BTreeSet<String> =
+            networks.map(|network| network.interface.clone()).collect();
+        for interface in interfaces {
+            if self.running.nic(&interface).is_none() {
+                self.note_turn(&interface, Ok(Some(NicEvent::Gone)));
+            }
+            self.note_carrier(&interface);
         }
     }
 
@@ -122,8 +124,14 @@ impl Control {
     fn note_carrier(&mut self, interface: &str) {
         let runs = self.running.nic(interface).map(|nic| nic.running);
         if let Some(words) = self.nics.carrier_words(interface, runs) {
-            tracing::warn!(interface, "{words}");
-            self.event("interface", &format!("interface {interface}"), words, None);
+            let object = format!("interface {interface}");
+            if words == NO_CARRIER {
+                tracing::error!(interface, "{words}");
+                self.event("interface", Severity::Error, &object, words);
+            } else {
+                tracing::warn!(interface, "{words}");
+                self.event("interface", Severity::Notice, &object, words);
+            }
         }
     }
 
@@ -159,7 +167,16 @@ impl Control {
             tracing::error!(interface, "{words}");
             self.nics.said.insert(interface.to_owned(), words.clone());
         }
-        self.event("interface", &format!("interface {interface}"), &words, None);
+        let severity = match is_bad {
+            true => Severity::Error,
+            false => Severity::Notice,
+        };
+        self.event(
+            "interface",
+            severity,
+            &format!("interface {interface}"),
+            &words,
+        );
     }
 
     /// Announces the addresses of the networks that are due.

@@ -1,6 +1,6 @@
 //! What the operator orders over the admin socket.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use anyhow::Result;
 use tokio::sync::oneshot;
@@ -10,7 +10,7 @@ use super::{
     control_loop::{Control, Refusal, Stale},
 };
 use crate::{
-    admin::server::Order,
+    admin::server::{Access, Order},
     api::{Answer, BackendHealth, Changes, ConfigStatus, ControlStatus, Filter, FlowLine, Request},
     flows::{
         evict::selector::{EvictSelector, FlowChoice},
@@ -27,6 +27,18 @@ impl Control {
         let Order { request, by, reply } = order;
         if reply.is_closed() {
             // It waited for too long: the operator has got a timeout.
+            return;
+        }
+        let is_foreign = |file: &Path| by.access != Access::All && file != self.sources.path();
+        if let Request::Plan { file } = &request
+            && is_foreign(file)
+        {
+            // Its problems would show what is in any file that this process may read.
+            let own = self.sources.path().display();
+            let words = format!(
+                "a member of admin.group may plan the file of the instance alone, which is {own}"
+            );
+            let _gone: Result<(), Answer> = reply.send(refused(&words));
             return;
         }
         let by = Some(by.to_string());
@@ -58,7 +70,7 @@ impl Control {
                 Err(reason) => refused(&reason),
             },
             Request::Events { after } => Answer::Events {
-                events: self.events.after(after),
+                events: self.history.after(after),
             },
         };
         // The operator's connection may have gone.
@@ -78,7 +90,7 @@ impl Control {
             ..EvictSelector::default()
         };
         let cut = self.running.ending.cut_and_count(cut);
-        self.event("kill", "flows", &words(filter), by);
+        self.event_by("kill", "flows", &words(filter), by);
         tokio::spawn(async move {
             let answer = match cut.finish().await {
                 Ok(flows) => done(&format!("{flows} flows ended")),

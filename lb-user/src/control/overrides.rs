@@ -56,7 +56,7 @@ impl Control {
         let config = self.running.config().clone();
         self.follow(&config);
         let words = words(change, &[self.state.drains.left(&name)]);
-        self.event("override", &format!("backend {name}"), &words, by);
+        self.event_by("override", &format!("backend {name}"), &words, by);
         Ok(format!("backend {name}: {words}"))
     }
 
@@ -114,7 +114,7 @@ impl Control {
         }
         let extent = extent(names.len(), node.pools().len());
         let object = format!("node {}", node.name);
-        self.event("override", &object, &format!("{extent}: {words}"), by);
+        self.event_by("override", &object, &format!("{extent}: {words}"), by);
         Ok(NodeOverridden {
             words: format!("{object}: {extent}: {words}"),
             cut,

@@ -15,6 +15,7 @@ use super::{
     running::Running,
 };
 use crate::{
+    api::Severity,
     config::time_text,
     dataplane::backend_answers::AnswerTable,
     model::{names::backend_name, registry::Kind},
@@ -70,11 +71,7 @@ impl Control {
                 Finding::Trial => TRIAL.to_owned(),
                 Finding::Answers => "answers again".to_owned(),
             };
-            match finding {
-                Finding::Out(_) => tracing::warn!(backend, "{words}"),
-                _ => tracing::info!(backend, "{words}"),
-            }
-            self.event("health", &format!("backend {backend}"), &words, None);
+            self.note_answers(&backend, matches!(finding, Finding::Out(_)), &words);
         }
     }
 }
@@ -94,12 +91,20 @@ impl Control {
                 ),
                 false => format!("answers again: {words}"),
             };
-            match is_missing {
-                true => tracing::warn!(backend, "{words}"),
-                false => tracing::info!(backend, "{words}"),
-            }
-            self.event("health", &format!("backend {backend}"), &words, None);
+            self.note_answers(&backend, is_missing, &words);
         }
+    }
+
+    /// Logs how a backend has answered its clients.
+    fn note_answers(&mut self, backend: &str, is_missing: bool, words: &str) {
+        let severity = if is_missing {
+            tracing::warn!(backend, "{words}");
+            Severity::Warning
+        } else {
+            tracing::info!(backend, "{words}");
+            Severity::Notice
+        };
+        self.event("health", severity, &format!("backend {backend}"), words);
     }
 }
 

@@ -17,8 +17,9 @@ use super::{
     running::Running,
 };
 use crate::{
-    api::{Changes, StaleReason},
+    api::{Changes, Severity, StaleReason},
     config::{self, Config, Loaded, Warning, time_text},
+    events::history::Happened,
     flows::evict::selector::EvictSelector,
     model::{names::backend_name, registry::Kind},
     sources::DeclaredNow,
@@ -82,17 +83,22 @@ impl Control {
                     self.generation,
                     changes.operations.len()
                 );
-                tracing::info!(file = %path, "{words}");
                 self.reloads.applied += 1;
-                self.event("reload", &object, &words, by);
+                self.event_by("reload", &object, &words, by);
                 self.sources.take(sources);
             }
             Err(refusal) => {
                 let reasons = refusal.reasons();
                 let words = format!("refused: {}", reasons.join("; "));
-                tracing::error!(file = %path, "{words}; what was applied goes on");
+                tracing::error!(by, "reload: {object}: {words}; what was applied goes on");
                 self.reloads.refused += 1;
-                self.event("reload", &object, &words, by);
+                self.history.push(Happened {
+                    kind: "reload",
+                    severity: Severity::Error,
+                    object: &object,
+                    words: &words,
+                    by,
+                });
                 if sources.path() == self.sources.path() {
                     self.sources.take(sources);
                     self.stale = Some(Stale::new(StaleReason::Refused, words));
@@ -198,6 +204,7 @@ impl Control {
         let keys = config::difference(&before, self.running.config());
         self.generation += 1;
         self.applied_at = Instant::now();
+        self.history.follow(self.running.config().syslog.as_ref());
         self.follow(&before);
         self.note_pools();
         Ok(Changes {
@@ -232,8 +239,7 @@ impl Control {
                 .context("write that the reload is confirmed; it still waits")
                 .into());
         }
-        tracing::info!("confirmed");
-        self.event("confirm", "configuration", "confirmed: it stays", by);
+        self.event_by("confirm", "configuration", "confirmed: it stays", by);
         Ok(())
     }
 
@@ -255,7 +261,7 @@ impl Control {
                      again: {error:#}"
                 );
                 tracing::error!("{words}");
-                self.event("rollback", "configuration", &words, None);
+                self.event("rollback", Severity::Error, "configuration", &words);
                 self.stale = Some(Stale::new(StaleReason::RollbackFailed, words));
                 let until = Uptime::now().after(ROLLBACK_RETRY_INTERVAL);
                 self.state.unconfirmed = Some(Unconfirmed {
@@ -271,7 +277,7 @@ impl Control {
         let before = self.state.unconfirmed.take().and_then(|one| one.file);
         tracing::error!("{UNCONFIRMED}");
         self.reloads.rolled_back += 1;
-        self.event("rollback", "configuration", UNCONFIRMED, None);
+        self.event("rollback", Severity::Error, "configuration", UNCONFIRMED);
         let mut words = UNCONFIRMED.to_owned();
         if let Some(before) = before.filter(|before| before != self.sources.path()) {
             words = format!(
@@ -289,7 +295,7 @@ impl Control {
     pub fn started_another(&mut self) {
         if self.state.unconfirmed.take().is_some() {
             tracing::warn!("{OTHER_FILE}");
-            self.event("confirm", "configuration", OTHER_FILE, None);
+            self.event("confirm", Severity::Warning, "configuration", OTHER_FILE);
             self.save();
         }
     }
@@ -298,6 +304,9 @@ impl Control {
     pub fn started_without(&mut self, reason: &str) {
         let words = reason.lines().collect::<Vec<_>>().join("; ");
         tracing::error!("{words}; what was applied goes on");
+        let object = format!("file {}", self.sources.path().display());
+        let happened = format!("refused at the start: {words}; what was applied goes on");
+        self.event("reload", Severity::Error, &object, &happened);
         self.stale = Some(Stale::new(StaleReason::StartedWithout, words));
     }
 
@@ -359,7 +368,7 @@ fn said(warnings: &[Warning], before: &Config, after: &Config) -> Vec<String> {
     }
     if before.flow_log != after.flow_log {
         warnings.push(
-            "log: another file is written to after a new start of `lb run`, which loses no flow"
+            "log.flows: another file is written to after a new start of `lb run`, which loses no flow"
                 .to_owned(),
         );
     }

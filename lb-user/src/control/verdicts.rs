@@ -8,6 +8,7 @@ use super::{
     service_verdict::{Failing, Notice},
 };
 use crate::{
+    api::Severity,
     config::{Health, Pool},
     health::HealthVerdict,
     model::names::backend_name,
@@ -83,13 +84,13 @@ impl Control {
                     tracing::error!(pool, "{words}");
                     // That too few are up is part of it.
                     self.below.insert(pool.to_owned());
-                    self.event("health", &format!("pool {pool}"), &words, None);
+                    self.event("health", Severity::Error, &format!("pool {pool}"), &words);
                 }
                 Notice::Up { backend, words } => {
                     let words = format!("service up again: backend {backend}: {words}");
                     tracing::info!(pool, "{words}");
                     self.below.remove(pool);
-                    self.event("health", &format!("pool {pool}"), &words, None);
+                    self.event("health", Severity::Notice, &format!("pool {pool}"), &words);
                 }
             }
         }
@@ -103,12 +104,14 @@ impl Control {
             words,
         } = change;
         let words = format!("{from} -> {to}: {words}");
-        if *to == HealthVerdict::Up {
+        let severity = if *to == HealthVerdict::Up {
             tracing::info!(backend, "{words}");
+            Severity::Notice
         } else {
             tracing::warn!(backend, "{words}");
-        }
-        self.event("health", &format!("backend {backend}"), &words, None);
+            Severity::Warning
+        };
+        self.event("health", severity, &format!("backend {backend}"), &words);
     }
 }
 

@@ -7,8 +7,12 @@ use std::{io, os::fd::OwnedFd};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
+    api::Severity,
     control::{
-        control_loop::Control, network_setup::remove_stale_links, persisted_state::State,
+        beginning::{CONTROL_PLANE, GIVES_WAY},
+        control_loop::Control,
+        network_setup::remove_stale_links,
+        persisted_state::State,
         running::Running,
     },
     dataplane::version::{Pinned, pinned},
@@ -26,6 +30,8 @@ impl Control {
         self.save();
         self.running.checks.rest();
         self.running.ending.expiry.rest().await;
+        self.event("process", Severity::Notice, CONTROL_PLANE, GIVES_WAY);
+        self.history.rest();
     }
 
     /// Duplicates of the listeners of shared VIPs; nothing is accepted here any more.
@@ -54,6 +60,7 @@ impl Control {
     ///
     /// If the maps are not those of this process any more, or what was applied cannot be applied anew.
     pub async fn go_on(&mut self) -> Result<()> {
+        self.history.go_on();
         // Clients have waited long enough.
         self.running.shared_vips.acceptors.take_back();
         self.running.read_anew().context("read what is live")?;
@@ -63,7 +70,7 @@ impl Control {
         self.saved = State::default();
         self.save();
         tracing::error!("{GOES_ON}");
-        self.event("take-over", "control plane", GOES_ON, None);
+        self.event("process", Severity::Error, CONTROL_PLANE, GOES_ON);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use anyhow::{Error, Result};
 use tokio::sync::mpsc;
 
 use crate::{
+    api::Severity,
     config::{BearerToken, Config, Network, Role},
     control::control_loop::Control,
     metrics::{
@@ -78,7 +79,7 @@ impl MetricsPort {
                 self.server = None;
                 let words = format!("{error:#}");
                 tracing::error!("metrics: {words}; the next reload tries again");
-                control.event("metrics", "admin.http", &words, None);
+                control.event("metrics", Severity::Warning, "admin.http", &words);
             }
         }
         let Some((settings, server)) = &self.server else {
@@ -89,19 +90,19 @@ impl MetricsPort {
         if before == state {
             return;
         }
-        let words = match state {
+        let (severity, words) = match state {
             ListenState::Opening => return,
             ListenState::Listening => {
                 let words = format!("metrics are at http://{}/metrics", settings.http.listen);
                 tracing::info!("{words}");
-                words
+                (Severity::Notice, words)
             }
             ListenState::Failed(why) => {
                 tracing::error!("metrics: {why}; trying again");
-                why
+                (Severity::Warning, why)
             }
         };
-        control.event("metrics", "admin.http", &words, None);
+        control.event("metrics", severity, "admin.http", &words);
     }
 
     /// Leaves it as it is where nothing of it has changed, the token in its file included.

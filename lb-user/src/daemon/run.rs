@@ -26,6 +26,7 @@ use crate::{
     control::{
         applied::{applied, is_applied},
         apply::read_ids,
+        beginning::Beginning,
         confirm::{self, Chosen, ChosenFrom},
         control_loop::Control,
         persisted_state::State,
@@ -83,6 +84,10 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     let (file, loaded) = accepted(options, file, &pins, manner)?;
     prepare::check(&pins, None)?;
     let (mut lock, listeners, giver) = hold(options, &pins)?;
+    let beginning = match giver {
+        Some(_) => Beginning::TakeOver,
+        None => Beginning::Start,
+    };
     prepare::take_over(&pins)?;
     ensure!(
         options.confirm.is_none() || !pins.exist(),
@@ -125,7 +130,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         privileges::give_up(privileges::KEPT)?;
     }
     let before = applied.as_ref().unwrap_or(&config);
-    let mut control = Control::new(running, state, &file, before);
+    let mut control = Control::new(running, state, &file, before, beginning);
     if let Some(reason) = refused {
         control.started_without(&reason);
     }
@@ -135,7 +140,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         ChosenFrom::Before => control.went_back(),
     }
     let inside = runtime.enter();
-    let mut sockets = match Sockets::open(&pins) {
+    let mut sockets = match Sockets::open(&pins, control.running.config()) {
         Err(error) if deadline.is_some() => {
             take_down(control, &pins, applied.as_ref())?;
             return Err(error.context(TAKEN_DOWN));
@@ -196,6 +201,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                 }
                 Stop::Signal => {
                     systemd::stops();
+                    control.note_stop();
                     stop(&mut control)?;
                     return Ok(End::Stopped);
                 }
@@ -206,7 +212,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                         None => return Ok(End::GaveWay),
                         Some(holds) => (control, lock) = holds,
                     }
-                    sockets = Sockets::open(&pins)?;
+                    sockets = Sockets::open(&pins, control.running.config())?;
                     systemd::is_ready(&control.summary());
                 }
             }

@@ -1,8 +1,9 @@
 //! Files that are replaced as a whole: after a power cut there is the one of before or the new one.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{ErrorKind, Write as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +16,18 @@ use anyhow::{Context as _, Result};
 /// If that fails; what was there before stays.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write_beside(path, bytes)?.put(path)
+}
+
+/// As [`write()`], with the mode that the file shall have.
+///
+/// # Errors
+///
+/// As for [`write()`].
+pub fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    let beside = write_beside(path, bytes)?;
+    let opened = fs::set_permissions(&beside.0, Permissions::from_mode(mode));
+    opened.with_context(|| format!("set the mode of {}", beside.0.display()))?;
+    beside.put(path)
 }
 
 /// A file that is written and waits to be put in its place.

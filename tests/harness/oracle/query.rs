@@ -352,8 +352,12 @@ pub struct Event {
     pub number: u64,
     /// Its kind.
     pub kind: String,
+    /// `error`, `warning` or `notice`.
+    pub severity: String,
     /// What it happened to.
     pub object: String,
     /// What happened.
     pub words: String,
+    /// The process that ordered it.
+    pub by: Option<String>,
 }

@@ -13,7 +13,8 @@ use std::{
 
 use anyhow::{Result, ensure};
 use lb_tests::{
-    product::lb::{Lb, start_fails},
+    poll,
+    product::lb::{Lb, start_fails, unprivileged},
     topology::Topology,
 };
 
@@ -140,6 +141,80 @@ fn r37_half_a_request_and_a_huge_one_keep_nobody_waiting() -> Result<()> {
         ensure!(answer.is_empty() || answer.contains(status), "{answer}");
     }
     assert_eq!(lb.health()?[0].verdict, "up");
+    lb.down()
+}
+
+/// A member of `admin.group` gets what changes nothing, over the socket, and is refused the rest; a user that is no
+/// member is refused all. A reload takes the group away.
+#[privileged_test]
+fn members_of_the_group_may_look_and_change_nothing() -> Result<()> {
+    const GROUP: &str = "65533";
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 2)?;
+    let config = site.http("");
+    let lb = Lb::start(&topology, &config.clone().set("admin.group", GROUP))?;
+    wait_for(&lb, &["up", "up"], LIMIT)?;
+    let socket = runtime(&topology).join("lb.sock");
+    let mode = fs::metadata(&socket)?.permissions().mode() & 0o777;
+    ensure!([0o660, 0o666].contains(&mode), "{mode:o}");
+
+    // The program may lie where no other user can read.
+    unprivileged(&topology, "-all")?;
+    let program = topology.dir().join("lb");
+    let run = |groups: &str, words: &str| {
+        topology.lb.try_run(&format!(
+            "setpriv --reuid=65534 --regid=65534 {groups} -- {} {words} --instance {}",
+            program.display(),
+            topology.run()
+        ))
+    };
+    let member = |words: &str| run(&format!("--groups={GROUP}"), words);
+    let stranger = |words: &str| run("--clear-groups", words);
+    let answer = member("events")?;
+    let printed = String::from_utf8_lossy(&answer.stdout);
+    ensure!(
+        answer.status.success() && printed.contains("started ("),
+        "{answer:?}"
+    );
+    let name = topology.nodes[0].name;
+    for order in [
+        &format!("backend drain {name}"),
+        &format!("node disable {name}"),
+        "flows --kill --all",
+        "reload",
+        "confirm",
+    ] {
+        let refused = member(order)?;
+        let words = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{order}: {refused:?}");
+        ensure!(words.contains("may only look"), "{order}: {words}");
+    }
+    let own = member(&format!("plan {}", lb.file().display()))?;
+    ensure!(own.status.success(), "{own:?}");
+    let other = member("plan /etc/passwd")?;
+    let words = String::from_utf8_lossy(&other.stderr);
+    ensure!(
+        !other.status.success() && words.contains("the file of the instance alone"),
+        "{other:?}"
+    );
+    let refused = stranger("events")?;
+    let words = String::from_utf8_lossy(&refused.stderr);
+    ensure!(
+        !refused.status.success() && words.contains("only root"),
+        "{refused:?}"
+    );
+    let ordered = lb.events()?.into_iter().filter(|event| event.by.is_some());
+    assert_eq!(ordered.count(), 0);
+
+    lb.reload(&config)?;
+    poll::until("the socket without the group", LIMIT, || {
+        let mode = fs::metadata(&socket)?.permissions().mode() & 0o777;
+        Ok((mode == 0o600).then_some(()))
+    })?;
+    ensure!(
+        !member("events")?.status.success(),
+        "a member is served still"
+    );
     lb.down()
 }
 

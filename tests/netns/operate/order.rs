@@ -127,10 +127,10 @@ fn d11_disable_and_weight() -> Result<()> {
         ensure!(!said.stderr.is_empty(), "{wrong:?}");
     }
     let kinds: Vec<String> = lb.events()?.into_iter().map(|event| event.kind).collect();
-    // Those of this process: `enable` and `weight`.
+    // Also of the process that was killed: `disable`, `enable` and `weight`.
     assert_eq!(
         kinds.iter().filter(|kind| *kind == "override").count(),
-        2,
+        3,
         "{kinds:?}"
     );
     Ok(())

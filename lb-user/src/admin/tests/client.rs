@@ -12,7 +12,7 @@ use crate::{
         client::{Failure, ask_at},
         server::AdminTimeouts,
     },
-    api::{Answer, Event, Request},
+    api::{Answer, Event, Request, Severity},
 };
 
 fn ask(socket: &Path, patience: Duration) -> Failure {
@@ -82,6 +82,7 @@ fn whatever_answers_it_is_an_answer_or_an_error() {
 #[test]
 fn a_long_answer_arrives_whole() {
     let event = |number| Event {
+        severity: Severity::Notice,
         number,
         time_ms: 0,
         kind: "health".to_owned(),

@@ -13,7 +13,10 @@ use tokio::net::UnixStream as TokioStream;
 
 use super::stage::{Stage, TEST_TIMEOUT, echoed, post, reply, rest};
 use crate::{
-    admin::server::{self, AdminTimeouts, Peer, Server},
+    admin::{
+        read_group::ReadGroup,
+        server::{self, Access, AdminTimeouts, Peer, Server},
+    },
     api::{Answer, Filter, Override, Request},
 };
 
@@ -27,6 +30,7 @@ fn every_request_arrives_as_it_was_sent_with_who_sent_it() {
     let me = Peer {
         uid: nix::unistd::geteuid().as_raw(),
         pid: Some(nix::unistd::getpid().as_raw()),
+        access: Access::All,
     };
     for request in [
         Request::Plan {
@@ -74,11 +78,11 @@ fn a_socket_of_a_dead_process_is_replaced() {
     drop(UnixListener::bind(&path).unwrap());
     let refused = UnixStream::connect(&path).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-    let server = Server::open(&path).unwrap();
+    let server = Server::open(&path, ReadGroup::default()).unwrap();
     UnixStream::connect(&path).unwrap();
     assert!(!path.with_file_name("lb.sock.new").exists());
     // That of the next process stays.
-    let next = Server::open(&path).unwrap();
+    let next = Server::open(&path, ReadGroup::default()).unwrap();
     drop(server);
     UnixStream::connect(&path).unwrap();
     drop(next);
@@ -90,58 +94,99 @@ fn a_path_that_cannot_be_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = Server::open(&file.join("lb.sock")).unwrap_err();
+    let error = Server::open(&file.join("lb.sock"), ReadGroup::default()).unwrap_err();
     assert!(format!("{error:#}").contains("file/lb.sock"), "{error:#}");
     let long = folder.path().join("x".repeat(120));
-    assert!(Server::open(&long).is_err());
+    assert!(Server::open(&long, ReadGroup::default()).is_err());
 }
 
 #[test]
-fn only_root_and_the_own_user_may_ask() {
-    let peer = |uid| Peer { uid, pid: None };
-    assert!(peer(0).may_ask(1000) && peer(1000).may_ask(1000));
-    assert!(!peer(1000).may_ask(0) && !peer(1001).may_ask(1000));
-    assert_eq!(peer(7).to_string(), "uid 7");
-    let known = Peer {
-        pid: Some(9),
-        ..peer(7)
+fn root_and_the_own_user_may_all_and_members_of_the_group_may_look() {
+    let of = |uid, own, group| Access::of(uid, own, &[5, 7], group);
+    for group in [None, Some(5), Some(6)] {
+        assert_eq!(of(0, 1000, group), Access::All);
+        assert_eq!(of(1000, 1000, group), Access::All);
+    }
+    assert_eq!(of(1000, 0, None), Access::None);
+    assert_eq!(of(1001, 1000, Some(6)), Access::None);
+    assert_eq!(of(1001, 1000, Some(7)), Access::Read);
+    let peer = |pid| Peer {
+        uid: 7,
+        pid,
+        access: Access::Read,
     };
-    assert_eq!(known.to_string(), "uid 7, process 9");
+    assert_eq!(peer(None).to_string(), "uid 7");
+    assert_eq!(peer(Some(9)).to_string(), "uid 7, process 9");
 }
 
-#[test]
-fn a_stranger_is_refused() {
-    let stranger = Peer {
+/// What a peer with this access gets for a request, and whether the control loop had it.
+fn answered(access: Access, body: &str) -> (String, bool) {
+    let other = Peer {
         uid: nix::unistd::geteuid().as_raw() + 1,
         pid: Some(9),
+        access,
     };
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     theirs.set_nonblocking(true).unwrap();
-    io::Write::write_all(&mut &ours, &post(r#"{"command":"kill","all":true}"#)).unwrap();
+    io::Write::write_all(&mut &ours, &post(body)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(async {
+    let is_had = runtime.block_on(async {
         let (sender, mut orders) = tokio::sync::mpsc::channel(1);
         let stream = TokioStream::from_std(theirs).unwrap();
-        server::converse(
-            stream,
-            stranger,
-            Arc::default(),
-            sender,
-            AdminTimeouts::default(),
-        )
-        .await;
-        assert!(orders.recv().await.is_none());
+        let times = AdminTimeouts::default();
+        let served = server::converse(stream, other, Arc::default(), sender, times);
+        let control = async {
+            let order = orders.recv().await;
+            let is_had = order.is_some();
+            order.into_iter().for_each(|order| reply(order, echoed));
+            is_had
+        };
+        tokio::join!(served, control).1
     });
-    let said = rest(ours);
-    assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
-    assert!(
-        said.ends_with("may not use the admin socket: only root and lb's own user may\n"),
-        "{said}"
-    );
+    (rest(ours), is_had)
+}
+
+#[test]
+fn a_stranger_is_refused() {
+    let (said, is_had) = answered(Access::None, r#"{"command":"health"}"#);
+    assert!(said.starts_with("HTTP/1.1 403 ") && !is_had, "{said}");
+    let words =
+        "may not use the admin socket: only root, lb's own user and members of admin.group may\n";
+    assert!(said.ends_with(words), "{said}");
+}
+
+#[test]
+fn a_member_of_the_group_may_look_and_change_nothing() {
+    for look in [
+        r#"{"command":"health"}"#,
+        r#"{"command":"events","after":0}"#,
+        r#"{"command":"legs"}"#,
+        r#"{"command":"plan","file":"/etc/lb/lb.yaml"}"#,
+    ] {
+        let (said, is_had) = answered(Access::Read, look);
+        assert!(
+            said.starts_with("HTTP/1.1 200 ") && is_had,
+            "{look}: {said}"
+        );
+    }
+    for order in [
+        r#"{"command":"kill","all":true}"#,
+        r#"{"command":"reload","file":null,"confirm_seconds":null}"#,
+        r#"{"command":"confirm"}"#,
+        r#"{"command":"backend","name":"p/a","change":{"override":"drain"}}"#,
+        r#"{"command":"node","name":"a","change":{"override":"disable"}}"#,
+    ] {
+        let (said, is_had) = answered(Access::Read, order);
+        assert!(!is_had, "{order}: {said}");
+        assert!(
+            said.contains("may only look, as a member of admin.group"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

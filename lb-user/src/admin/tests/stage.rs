@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     admin::{
         client::{self, Failure},
+        read_group::ReadGroup,
         server::{AdminTimeouts, Order, Server},
     },
     api::{Answer, Request},
@@ -36,7 +37,9 @@ impl Stage {
         mut control: impl FnMut(Order) + Send + 'static,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let server = Server::with_times(&folder.path().join("lb.sock"), times).unwrap();
+        let server =
+            Server::with_times(&folder.path().join("lb.sock"), times, ReadGroup::default());
+        let server = server.unwrap();
         let (stop, mut stopped) = oneshot::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,11 +1,12 @@
 //! `lb events -o json`: one object, or with `--follow` one for each event.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{api::Event, flows::log::Stamp};
+use crate::{
+    api::{Event, Severity},
+    events::file::time,
+};
 
 /// The answer without `--follow`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -22,8 +23,11 @@ pub(in crate::cli) struct EventReport {
     /// When, as RFC 3339 has it, in UTC.
     #[schemars(extend("format" = "date-time"))]
     pub(super) time: String,
-    /// What kind: `reload`, `health`, `neighbour`, `override`, `kill`, `confirm`, `rollback`, `mend`, `metrics`.
+    /// What kind: `confirm`, `drain`, `health`, `interface`, `kill`, `mend`, `metrics`, `neighbour`, `override`, `process`, `reload`,
+    /// `rollback`, `state`.
     kind: String,
+    /// How grave it is: `error` if something does not serve, `warning` if a part of it does not, `notice` else.
+    severity: Severity,
     /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
     object: String,
     /// What happened, for people.
@@ -38,23 +42,19 @@ impl From<Event> for EventReport {
             number,
             time_ms,
             kind,
+            severity,
             object,
             words,
             by,
         } = event;
         Self {
             number,
-            time: stamp(time_ms).to_string(),
+            time: time(time_ms).to_string(),
             kind,
+            severity,
             object,
             words,
             by,
         }
     }
-}
-
-/// A time since 1970.
-pub(super) fn stamp(millis: u64) -> Stamp {
-    let time = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
-    Stamp(time.unwrap_or(UNIX_EPOCH))
 }

@@ -18,7 +18,7 @@ use super::{
     place::{At, Location, quote},
     problem::Findings,
     schema::{
-        LiteralPool, Member, RawAdmin, RawBackend, RawFile, RawLimits, RawNetwork, RawPool,
+        LiteralPool, Member, RawAdmin, RawBackend, RawFile, RawLimits, RawLog, RawNetwork, RawPool,
         RawService, RawTimeouts,
     },
 };
@@ -35,7 +35,7 @@ pub(super) struct Expanded {
     pub(super) services: List<Named<RawService>>,
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
-    pub(super) flow_log: Option<At<String>>,
+    pub(super) log: RawLog,
     pub(super) admin: RawAdmin,
     pub(super) seed: Option<At<String>>,
     pub(super) watch: Option<At<bool>>,
@@ -95,7 +95,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         services: services.into_list(whole && file.services.whole),
         limits: file.limits,
         timeouts: file.timeouts,
-        flow_log: file.log.flows,
+        log: file.log,
         admin: file.admin,
         seed: file.seed,
         watch: file.watch,

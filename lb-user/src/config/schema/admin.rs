@@ -1,10 +1,10 @@
-//! The keys of where the control plane answers beside its socket.
+//! The keys of how operators and monitoring reach the control plane.
 
 use std::net::SocketAddr;
 
 use super::{
     declare::section,
-    kinds::{File, Flag, Whole, kinds},
+    kinds::{File, Flag, Name, Whole, kinds},
     values::{all_checked, parsed},
 };
 use crate::config::{
@@ -15,8 +15,10 @@ use crate::config::{
 };
 
 section! {
-    /// Where the control plane answers beside its socket.
+    /// How operators and monitoring reach the control plane.
     struct RawAdmin = "admin" {
+        /// A group of `/etc/group`, by name or number, whose members may look over the admin socket, and change nothing.
+        optional group: Name,
         /// Metrics for Prometheus, by HTTP. It changes nothing: GET and HEAD are all that is answered.
         optional http: Whole<RawAdminHttp> => "no listener",
     }

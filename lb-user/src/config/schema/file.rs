@@ -7,11 +7,12 @@ use super::{
     cluster::Cluster,
     declare::{Declared as _, section},
     kinds::{Entries, Files, Filled, Flag, Number, Preset, kinds},
+    log::RawLog,
     mapping::{Mapping, Scope},
     network::RawNetwork,
     pool::{RawGroup, RawPool},
     service::RawService,
-    timeouts::{RawLog, RawTimeouts},
+    timeouts::RawTimeouts,
     values::{checked, within, word},
 };
 use crate::config::{
@@ -52,10 +53,10 @@ section! {
         optional[only(main)] limits: Filled<RawLimits> => "each key its own",
         /// How long flows may be idle that are not established, or not any more: 100ms to 30d each.
         optional[only(main)] timeouts: Filled<RawTimeouts> => "each key its own",
-        /// Where flows are written when they begin and end.
+        /// Where flows are written when they begin and end, and where events are sent to.
         optional[only(main)] log: Filled<RawLog> => "no log",
-        /// Where the control plane answers beside its socket.
-        optional[only(main)] admin: Filled<RawAdmin> => "nowhere",
+        /// How operators and monitoring reach the control plane.
+        optional[only(main)] admin: Filled<RawAdmin> => "root and the own user alone",
         /// What the choice of backends goes by beside addresses, ports and names: 1 to 64 characters. With the same one,
         /// balancers with the same file choose alike (but for clients of IPv6); with one that clients do not know, they
         /// cannot foresee their backends. Another one changes the choice for new flows of all pools, and ends none.

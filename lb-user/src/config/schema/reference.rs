@@ -8,11 +8,12 @@ use super::{
     declare::{Declared as _, DefaultValue, Key, Section},
     file::{Defaults, RawFile, RawLimits},
     health_and_drain::RawHealth,
+    log::{RawLog, RawSyslog},
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::RawService,
     shared::{RawHttp, RawNameRoute, RawSni},
-    timeouts::{RawLog, RawTimeouts},
+    timeouts::RawTimeouts,
 };
 use crate::config::check::RawCheck;
 
@@ -33,7 +34,7 @@ every key and the same words, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-pub(super) const SECTIONS: [(&str, &Section); 25] = [
+pub(super) const SECTIONS: [(&str, &Section); 26] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
@@ -63,6 +64,7 @@ pub(super) const SECTIONS: [(&str, &Section); 25] = [
     ("`limits`", RawLimits::SECTION),
     ("`timeouts`", RawTimeouts::SECTION),
     ("`log`", RawLog::SECTION),
+    ("`log.syslog`", RawSyslog::SECTION),
     ("`admin`", RawAdmin::SECTION),
     ("`admin.http`", RawAdminHttp::SECTION),
 ];

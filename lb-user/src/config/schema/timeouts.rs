@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     declare::section,
-    kinds::{File, Flag, kinds},
+    kinds::{Flag, kinds},
     values::{parsed, time_in},
 };
 use crate::config::{duration, place::At};
@@ -39,15 +39,6 @@ section! {
         optional half_closed: FlowTime = "2m",
         /// UDP without a reply.
         optional udp: FlowTime = "30s",
-    }
-}
-
-section! {
-    /// Where flows are written when they begin and end.
-    struct RawLog = "log" {
-        /// The file, by its path from the root: one JSON object in a line, with the time of its event. Lines are added
-        /// to what is there. A file that was renamed (logrotate) is made anew with the next line.
-        optional flows: File => "no log",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::config::Facility;
 
 const TCP: &str = "\"192.168.203.110:6443/tcp\"";
 const UDP: &str = "\"192.168.203.110:1053/udp\"";
@@ -317,4 +318,32 @@ fn what_is_for_all_stands_in_the_main_file() {
     let words = "only the main file can have this section";
     let keys = ["timeouts", "log", "seed", "watch", "on_stop"];
     assert_eq!(found, keys.map(|key| (key, words)));
+}
+
+#[test]
+fn the_syslog_server_has_an_address_and_a_facility() {
+    let to = |server: &str| {
+        let log = format!("log: {{ syslog: {{ to: \"{server}\" }} }}");
+        accepted(&[(12, &log)]).syslog
+    };
+    for server in ["udp:10.0.0.1:514", "tcp:[2001:db8::1]:601", "unix:/dev/log"] {
+        let syslog = to(server).unwrap();
+        assert_eq!(syslog.to.to_string(), server);
+        assert_eq!(syslog.facility, Facility::Daemon);
+    }
+    let log = "log: { syslog: { to: udp:10.0.0.1:514, facility: local7 } }";
+    let syslog = accepted(&[(12, log)]).syslog.unwrap();
+    assert_eq!(syslog.facility, Facility::Local7);
+    assert_eq!(accepted(&[(12, "log:")]).syslog, None);
+}
+
+#[test]
+fn the_group_that_may_look_has_a_name() {
+    let group = |group: &str| {
+        let admin = format!("admin: {{ group: {group} }}");
+        accepted(&[(12, &admin)]).admin.group
+    };
+    assert_eq!(group("lb-read").as_deref(), Some("lb-read"));
+    assert_eq!(group("\"998\"").as_deref(), Some("998"));
+    assert_eq!(accepted(&[(12, "admin:")]).admin.group, None);
 }

@@ -1,4 +1,4 @@
-//! Where the control plane answers beside its socket: nowhere that clients reach, unless that is wanted.
+//! How operators and monitoring reach the control plane: nowhere that clients do, unless that is wanted.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -48,7 +48,24 @@ pub(super) fn admin(
             allow_tenant,
         })
     });
-    Admin { http }
+    Admin {
+        group: group(raw.group.as_ref(), findings),
+        http,
+    }
+}
+
+/// The group whose members may look.
+fn group(raw: Option<&At<String>>, findings: &mut Findings) -> Option<String> {
+    let At { place, value } = raw?;
+    let is_fit = !value.is_empty() && !value.contains([':', ',', '/', ' ']);
+    if !is_fit || value.contains(char::is_control) {
+        findings.add(
+            place,
+            format!("{} is not the name of a group", quote(value)),
+        );
+        return None;
+    }
+    Some(value.clone())
 }
 
 fn hosts(raw: &RawAdminHttp) -> Vec<String> {

@@ -26,7 +26,8 @@ use super::{
     names::Names,
     place::{Location, MAIN, value_of},
     problem::Findings,
-    schema::RawLimits,
+    schema::{RawLimits, RawLog},
+    syslog::Syslog,
 };
 
 /// The one version of the file format.
@@ -65,7 +66,8 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         services,
         limits,
         timeouts: timeouts::timeouts(&raw.timeouts),
-        flow_log: timeouts::flow_log(raw.flow_log.as_ref(), findings),
+        flow_log: timeouts::flow_log(raw.log.flows.as_ref(), findings),
+        syslog: syslog(&raw.log),
         admin,
         seed: raw.seed.as_ref().map(|at| at.value.clone()),
         watch: value_of(&raw.watch),
@@ -75,6 +77,15 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     quota::check(&config, &raw.networks, findings);
     family::check_name_lengths(&config, &raw.pools, findings);
     config
+}
+
+/// The syslog server, if there is one.
+fn syslog(raw: &RawLog) -> Option<Syslog> {
+    let syslog = raw.syslog.as_ref()?;
+    Some(Syslog {
+        to: syslog.value.to.as_ref()?.value.clone(),
+        facility: value_of(&syslog.value.facility),
+    })
 }
 
 /// Whether all rule sets fit into the map, and their successors beside them during a change.
